@@ -1,0 +1,1 @@
+//! Decides: thresholds, state, ranking. No I/O, no clock, no async.

@@ -1,0 +1,9 @@
+//! evictd sees node pressure the moment the kernel does, decides as the kubelet would, and evicts the right pod
+//! before the OOM killer picks a wrong one.
+//!
+//! Data flows one way: a kernel counter trips a wire ([`kernel`]), the [`reflex`] reads fresh values ([`observe`],
+//! [`pods`]), asks the [`engine`], and kills ([`evict`]); all that may take its time comes afterwards.
+
+pub mod cli;
+pub mod config;
+pub mod engine;

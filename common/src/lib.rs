@@ -1,0 +1,2 @@
+//! What crosses from the kernel programs to the agent.
+#![no_std]

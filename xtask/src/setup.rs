@@ -1,0 +1,62 @@
+//! `cargo xtask setup`: the eBPF toolchain, in whichever of the two supported ways this machine allows.
+
+#[path = "../../ebpf/toolchain.rs"]
+mod toolchain;
+
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+use toolchain::{Compiler, find_linker};
+
+use crate::shell::{apt_install, run as sh};
+
+const BPF_LINKER_VERSION: &str = "0.13.0";
+const LLVM_PREFIX: &str = "/usr/lib/llvm-22";
+
+/// Installs what is missing and says what it does; silent and fast when nothing is.
+pub fn run() -> Result<()> {
+    if Compiler::find().is_none() {
+        install_compiler()?;
+    }
+    if find_linker().is_none() {
+        install_linker()?;
+    }
+    let compiler = Compiler::find().context("the eBPF compiler is still not found after its installation")?;
+    let linker = find_linker().context("bpf-linker is still not found after its installation")?;
+    println!("setup: compiler {compiler:?}, linker {}", linker.display());
+    Ok(())
+}
+
+fn install_compiler() -> Result<()> {
+    if !is_debian() {
+        bail!(
+            "no Rust compiler for BPF here. With rustup:\n  \
+             rustup toolchain install nightly --component rust-src\n\
+             then run `cargo xtask setup` again"
+        );
+    }
+    println!("setup: installing Debian's rustc with a compiled core for BPF");
+    apt_install(&["rustc-web", "libstd-rust-web-dev-bpf"])
+}
+
+fn install_linker() -> Result<()> {
+    if is_debian() {
+        println!("setup: installing LLVM 22 for bpf-linker");
+        apt_install(&["llvm-22-dev", "libzstd-dev", "zlib1g-dev", "libxml2-dev"])?;
+    } else if !std::path::Path::new(LLVM_PREFIX).exists() {
+        bail!(
+            "bpf-linker needs LLVM 22. Install your system's development package of it, then:\n  \
+             LLVM_PREFIX=<its prefix> cargo install bpf-linker --locked --version {BPF_LINKER_VERSION} \
+             --no-default-features --features llvm-22"
+        );
+    }
+    println!("setup: compiling bpf-linker {BPF_LINKER_VERSION} (about a minute)");
+    sh(Command::new("cargo")
+        .args(["install", "bpf-linker", "--locked", "--version", BPF_LINKER_VERSION])
+        .args(["--no-default-features", "--features", "llvm-22"])
+        .env("LLVM_PREFIX", LLVM_PREFIX))
+}
+
+fn is_debian() -> bool {
+    std::path::Path::new("/etc/debian_version").exists()
+}

@@ -1,0 +1,34 @@
+//! Running other programs: one place that shows the command when it fails.
+
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+
+/// Runs a command with this terminal as its own; an error names the command.
+pub fn run(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("cannot start {command:?}"))?;
+    if !status.success() {
+        bail!("{command:?} ended with {status}");
+    }
+    Ok(())
+}
+
+/// Installs Debian packages; refreshes the package lists only when the packages are not known yet.
+pub fn apt_install(packages: &[&str]) -> Result<()> {
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        bail!("not root; run: sudo apt-get install {}", packages.join(" "));
+    }
+    let install = || {
+        run(Command::new("apt-get")
+            .args(["install", "-y", "-qq", "--no-install-recommends"])
+            .args(packages)
+            .env("DEBIAN_FRONTEND", "noninteractive"))
+    };
+    if install().is_ok() {
+        return Ok(());
+    }
+    println!("setup: refreshing the package lists");
+    run(Command::new("apt-get").args(["update", "-qq"]))?;
+    install()
+}
