@@ -7,3 +7,5 @@
 pub mod cli;
 pub mod config;
 pub mod engine;
+pub mod kernel;
+pub mod observe;

@@ -2,6 +2,11 @@
 #![no_std]
 #![no_main]
 
+mod drops;
+mod kernel;
+mod memory;
+mod oom;
+
 #[cfg(not(test))]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {

@@ -1,1 +1,5 @@
-//! What the integration tests share.
+//! What the integration tests, the demo and the benchmarks share: cgroups of their own and processes inside them.
+
+pub mod cgroup;
+pub mod hog;
+pub mod skip;

@@ -21,7 +21,8 @@ pub fn run() -> Result<()> {
     if find_linker().is_none() {
         install_linker()?;
     }
-    let compiler = Compiler::find().context("the eBPF compiler is still not found after its installation")?;
+    let compiler =
+        Compiler::find().context("the eBPF compiler is still not found after its installation")?;
     let linker = find_linker().context("bpf-linker is still not found after its installation")?;
     println!("setup: compiler {compiler:?}, linker {}", linker.display());
     Ok(())
@@ -52,7 +53,13 @@ fn install_linker() -> Result<()> {
     }
     println!("setup: compiling bpf-linker {BPF_LINKER_VERSION} (about a minute)");
     sh(Command::new("cargo")
-        .args(["install", "bpf-linker", "--locked", "--version", BPF_LINKER_VERSION])
+        .args([
+            "install",
+            "bpf-linker",
+            "--locked",
+            "--version",
+            BPF_LINKER_VERSION,
+        ])
         .args(["--no-default-features", "--features", "llvm-22"])
         .env("LLVM_PREFIX", LLVM_PREFIX))
 }

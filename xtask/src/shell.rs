@@ -6,7 +6,9 @@ use anyhow::{Context as _, Result, bail};
 
 /// Runs a command with this terminal as its own; an error names the command.
 pub fn run(command: &mut Command) -> Result<()> {
-    let status = command.status().with_context(|| format!("cannot start {command:?}"))?;
+    let status = command
+        .status()
+        .with_context(|| format!("cannot start {command:?}"))?;
     if !status.success() {
         bail!("{command:?} ended with {status}");
     }

@@ -1,0 +1,188 @@
+//! The memory ladder: which hook a tripwire gets. Facts go in, a decision comes out; nothing is touched here.
+
+use std::fmt;
+
+use super::object::{Place, ProgramAt};
+
+/// The rungs of the memory ladder, best first.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "camelCase")]
+pub enum MemoryHook {
+    /// fexit of `page_counter_try_charge`: after every batch of pages.
+    Fexit,
+    /// kprobe on the same function, at its entry: one batch later.
+    Kprobe,
+    /// `tp_btf/mod_memcg_lruvec_state` (6.14+): per page.
+    Tracepoint,
+    /// cgroup v1 `memory.usage_in_bytes` notification through an eventfd.
+    Eventfd,
+    /// No hook: userspace looks as often as the distance to the limit asks for.
+    Sampler,
+}
+
+impl MemoryHook {
+    /// All rungs, best first.
+    pub const LADDER: [Self; 5] = [
+        Self::Fexit,
+        Self::Kprobe,
+        Self::Tracepoint,
+        Self::Eventfd,
+        Self::Sampler,
+    ];
+
+    /// The configuration's word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fexit => "fexit",
+            Self::Kprobe => "kprobe",
+            Self::Tracepoint => "tracepoint",
+            Self::Eventfd => "eventfd",
+            Self::Sampler => "sampler",
+        }
+    }
+
+    /// The kernel program of this rung, for the rungs that have one.
+    pub fn program(self) -> Option<ProgramAt> {
+        const CHARGE: &str = "page_counter_try_charge";
+        let (name, place) = match self {
+            Self::Fexit => ("memory_charge_exit", Place::FunctionExit(CHARGE)),
+            Self::Kprobe => ("memory_charge_entry", Place::FunctionEntry(CHARGE)),
+            Self::Tracepoint => (
+                "memory_lruvec",
+                Place::BtfTracepoint("mod_memcg_lruvec_state"),
+            ),
+            Self::Eventfd | Self::Sampler => return None,
+        };
+        Some(ProgramAt { name, place })
+    }
+}
+
+impl fmt::Display for MemoryHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What probing found: for each rung, nothing or the reason why it cannot be had. A rung that was not tried is absent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    refused: Vec<(MemoryHook, String)>,
+    usable: Vec<MemoryHook>,
+}
+
+impl Facts {
+    /// Notes what trying a rung gave.
+    pub fn note(&mut self, hook: MemoryHook, tried: Result<(), String>) {
+        match tried {
+            Ok(()) => self.usable.push(hook),
+            Err(reason) => self.refused.push((hook, reason)),
+        }
+    }
+}
+
+/// The rung that is used, and why the better ones are not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The rung.
+    pub hook: MemoryHook,
+    /// Better rungs and the kernel's reason for refusing each.
+    pub refused: Vec<(MemoryHook, String)>,
+}
+
+/// No rung is left.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("memoryHook: {hook} cannot be used here: {reason}")]
+pub struct Refused {
+    /// The rung that the configuration asks for.
+    pub hook: MemoryHook,
+    /// The kernel's reason.
+    pub reason: String,
+}
+
+/// Takes the best rung that works, or the one that is asked for and no other: who names a rung wants to know when
+/// it is refused.
+pub fn choose(facts: &Facts, forced: Option<MemoryHook>) -> Result<Choice, Refused> {
+    let reason_of = |hook: MemoryHook| {
+        let known = facts.refused.iter().find(|(h, _)| *h == hook);
+        known.map_or_else(|| "was not probed".to_owned(), |(_, reason)| reason.clone())
+    };
+    if let Some(hook) = forced {
+        return if facts.usable.contains(&hook) {
+            Ok(Choice {
+                hook,
+                refused: Vec::new(),
+            })
+        } else {
+            Err(Refused {
+                hook,
+                reason: reason_of(hook),
+            })
+        };
+    }
+    // The sampler needs nothing from the kernel but files.
+    let hook = MemoryHook::LADDER
+        .into_iter()
+        .find(|h| facts.usable.contains(h))
+        .unwrap_or(MemoryHook::Sampler);
+    let refused = MemoryHook::LADDER
+        .into_iter()
+        .take_while(|h| *h != hook)
+        .map(|h| (h, reason_of(h)))
+        .collect();
+    Ok(Choice { hook, refused })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(usable: &[MemoryHook]) -> Facts {
+        let mut facts = Facts::default();
+        for hook in MemoryHook::LADDER {
+            let tried = if usable.contains(&hook) {
+                Ok(())
+            } else {
+                Err(format!("no {hook}"))
+            };
+            facts.note(hook, tried);
+        }
+        facts
+    }
+
+    #[test]
+    fn the_best_usable_rung_is_taken_and_the_refused_ones_keep_their_reason() {
+        let choice = choose(&facts(&[MemoryHook::Sampler, MemoryHook::Tracepoint]), None).unwrap();
+        assert_eq!(choice.hook, MemoryHook::Tracepoint);
+        assert_eq!(
+            choice.refused,
+            [
+                (MemoryHook::Fexit, "no fexit".into()),
+                (MemoryHook::Kprobe, "no kprobe".into())
+            ]
+        );
+    }
+
+    #[test]
+    fn with_nothing_at_all_the_sampler_is_left() {
+        assert_eq!(
+            choose(&Facts::default(), None).unwrap().hook,
+            MemoryHook::Sampler
+        );
+    }
+
+    #[test]
+    fn a_forced_rung_is_taken_or_refused_but_never_replaced() {
+        let facts = facts(&[MemoryHook::Fexit, MemoryHook::Eventfd]);
+        assert_eq!(
+            choose(&facts, Some(MemoryHook::Eventfd)).unwrap().hook,
+            MemoryHook::Eventfd
+        );
+        let refused = choose(&facts, Some(MemoryHook::Kprobe)).unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "memoryHook: kprobe cannot be used here: no kprobe"
+        );
+    }
+}

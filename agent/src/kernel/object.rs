@@ -1,0 +1,161 @@
+//! The embedded eBPF object: loaded once, its programs tried one by one.
+
+use aya::{
+    Ebpf, EbpfLoader,
+    maps::{Array, MapData, PerCpuArray, RingBuf},
+    programs::{Program, ProgramError},
+};
+use evictd_common::Drop as DropCounter;
+
+use super::{btf, offsets};
+
+/// The object file that `build.rs` made from `ebpf/`.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/evictd-ebpf"));
+
+/// Why the object or one of its parts cannot be used; the kernel's own words are kept.
+#[derive(Debug, thiserror::Error)]
+pub enum ObjectError {
+    /// Offsets cannot be resolved.
+    #[error(transparent)]
+    Btf(#[from] btf::BtfError),
+    /// A map was refused or the object cannot be relocated.
+    #[error("loading the eBPF object: {}", chain(.0))]
+    Load(#[from] aya::EbpfError),
+    /// A map has another type than the agent thinks.
+    #[error("map {0}: {reason}", reason = chain(.1))]
+    Map(&'static str, aya::maps::MapError),
+    /// The object lacks something the agent wants: agent and object are of different builds.
+    #[error("the eBPF object has no {0}")]
+    Missing(&'static str),
+}
+
+/// An error with all its causes on one line: aya keeps the verifier's reason in the source chain.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// A place in the kernel where a program can sit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// `tp_btf`: a tracepoint with typed arguments.
+    BtfTracepoint(&'static str),
+    /// `fexit` of a kernel function.
+    FunctionExit(&'static str),
+    /// A kprobe at the entry of a kernel function.
+    FunctionEntry(&'static str),
+    /// A tracepoint of tracefs: category and name.
+    Tracepoint(&'static str, &'static str),
+}
+
+/// A program of the object and where it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProgramAt {
+    /// Its name in the object.
+    pub name: &'static str,
+    /// Its place.
+    pub place: Place,
+}
+
+/// The loaded object. Programs stay attached for as long as it lives.
+pub struct Object {
+    ebpf: Ebpf,
+    btf: aya::Btf,
+}
+
+impl Object {
+    /// Resolves offsets from the running kernel's BTF and creates the maps.
+    ///
+    /// # Errors
+    /// No BTF, no `bpf(2)`, not allowed to: the reason says which.
+    pub fn load() -> Result<Self, ObjectError> {
+        let globals = offsets::resolve(&btf::Btf::of_kernel()?)?;
+        let btf = aya::Btf::from_sys_fs().map_err(aya::EbpfError::BtfError)?;
+        let mut loader = EbpfLoader::new();
+        loader.btf(Some(&btf));
+        for (name, value) in &globals {
+            loader.override_global(name, value, true);
+        }
+        let ebpf = loader.load(OBJECT)?;
+        Ok(Self { ebpf, btf })
+    }
+
+    /// Loads and attaches one program.
+    ///
+    /// # Errors
+    /// The kernel's reason, with the verifier's last words where it gave any.
+    pub fn attach(&mut self, program: &ProgramAt) -> Result<(), String> {
+        let missing = || format!("the object has no program {} of this type", program.name);
+        let loaded = self.ebpf.program_mut(program.name).ok_or_else(missing)?;
+        attach(loaded, program.place, &self.btf)
+            .ok_or_else(missing)?
+            .map_err(|e| chain(&e))
+    }
+
+    /// Detaches and unloads a program; nothing happens when it is not loaded.
+    pub fn detach(&mut self, program: &str) {
+        let unloaded = match self.ebpf.program_mut(program) {
+            Some(Program::BtfTracePoint(p)) => p.unload(),
+            Some(Program::FExit(p)) => p.unload(),
+            Some(Program::KProbe(p)) => p.unload(),
+            Some(Program::TracePoint(p)) => p.unload(),
+            _ => Ok(()),
+        };
+        if let Err(error) = unloaded {
+            tracing::debug!(program, error = %chain(&error), "was not loaded");
+        }
+    }
+
+    /// Takes an array map out of the object.
+    pub fn array<T: aya::Pod>(
+        &mut self,
+        name: &'static str,
+    ) -> Result<Array<MapData, T>, ObjectError> {
+        let map = self.ebpf.take_map(name).ok_or(ObjectError::Missing(name))?;
+        Array::try_from(map).map_err(|e| ObjectError::Map(name, e))
+    }
+
+    /// Takes a ring buffer out of the object.
+    pub fn ring(&mut self, name: &'static str) -> Result<RingBuf<MapData>, ObjectError> {
+        let map = self.ebpf.take_map(name).ok_or(ObjectError::Missing(name))?;
+        RingBuf::try_from(map).map_err(|e| ObjectError::Map(name, e))
+    }
+
+    /// Records that the programs could not deliver, summed over the CPUs.
+    pub fn drops(&self, counter: DropCounter) -> Result<u64, ObjectError> {
+        const NAME: &str = "DROPS";
+        let map = self.ebpf.map(NAME).ok_or(ObjectError::Missing(NAME))?;
+        let drops = PerCpuArray::<_, u64>::try_from(map).map_err(|e| ObjectError::Map(NAME, e))?;
+        let per_cpu = drops
+            .get(&(counter as u32), 0)
+            .map_err(|e| ObjectError::Map(NAME, e))?;
+        Ok(per_cpu.iter().sum())
+    }
+}
+
+/// `None`: the program is of another type than the place asks for.
+fn attach(program: &mut Program, place: Place, btf: &aya::Btf) -> Option<Result<(), ProgramError>> {
+    Some(match (program, place) {
+        (Program::BtfTracePoint(p), Place::BtfTracepoint(name)) => {
+            p.load(name, btf).and_then(|()| p.attach().map(drop))
+        }
+        (Program::FExit(p), Place::FunctionExit(name)) => {
+            p.load(name, btf).and_then(|()| p.attach().map(drop))
+        }
+        (Program::KProbe(p), Place::FunctionEntry(name)) => {
+            p.load().and_then(|()| p.attach(name, 0).map(drop))
+        }
+        (Program::TracePoint(p), Place::Tracepoint(category, name)) => {
+            p.load().and_then(|()| p.attach(category, name).map(drop))
+        }
+        _ => return None,
+    })
+}

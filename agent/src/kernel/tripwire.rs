@@ -1,0 +1,172 @@
+//! The one interface behind which every rung of the memory ladder sits.
+
+use std::{io, os::fd::BorrowedFd};
+
+pub use evictd_common::memory::{MAX_TRIPWIRES, Trip};
+use evictd_common::memory::{Tripwire as Record, action, direction};
+
+use super::{
+    charge::Charge,
+    eventfd::Eventfd,
+    ladder::{Choice, Facts, MemoryHook, Refused, choose},
+    object::Object,
+};
+use crate::observe::cgroup::MemoryCgroup;
+
+/// Bytes in a page: page counters count pages, everything else in the agent counts bytes.
+pub fn page_size() -> u64 {
+    // SAFETY: sysconf has no preconditions.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
+/// Which way a wire is crossed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// At the limit or above.
+    Rising,
+    /// At the limit or below.
+    Falling,
+}
+
+/// What a wire watches, and for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wire {
+    /// Usage of the scope's memory counter, in bytes.
+    pub limit: u64,
+    /// Which way.
+    pub direction: Direction,
+    /// Whether the kernel kills the first victim's allocating task by itself (R41) instead of waking the agent.
+    pub floor: bool,
+}
+
+impl Wire {
+    /// A wire that nothing crosses.
+    pub const NEVER: Self = Self {
+        limit: u64::MAX,
+        direction: Direction::Rising,
+        floor: false,
+    };
+
+    /// Pages are rounded so that the wire is never crossed before its limit in bytes is.
+    pub(super) fn record(&self, cgroup_id: u64, generation: u64) -> Record {
+        let page = page_size();
+        Record {
+            cgroup_id,
+            address: 0,
+            limit: match self.direction {
+                Direction::Rising => self.limit.div_ceil(page),
+                Direction::Falling => self.limit / page,
+            },
+            generation,
+            direction: match self.direction {
+                Direction::Rising => direction::RISING,
+                Direction::Falling => direction::FALLING,
+            },
+            action: if self.floor {
+                action::KILL
+            } else {
+                action::WAKE
+            },
+        }
+    }
+}
+
+/// Slot number in a [`Trip`] of a rung that cannot tell which of its wires was crossed.
+pub const ANY_SLOT: u32 = u32::MAX;
+
+/// One rung of the memory ladder, armed on one scope. Nothing here allocates after it was built: the reflex calls it
+/// between wake-up and SIGKILL.
+pub trait Tripwire: Send {
+    /// Which rung this is.
+    fn hook(&self) -> MemoryHook;
+
+    /// Sets the wire of a slot below [`MAX_TRIPWIRES`]; it trips once, until it is armed again. A usage that has
+    /// crossed the limit already may or may not trip it: read the usage after arming.
+    fn arm(&mut self, slot: usize, wire: Wire) -> io::Result<()>;
+
+    /// Becomes readable at a crossing; `None` for the sampler.
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// The next crossing that was reported, oldest first; `None` when there is no more. Crossings of wires that
+    /// have been armed anew in the meantime are left out.
+    fn next(&mut self) -> Option<Trip>;
+
+    /// Names the cgroup whose tasks the kernel may kill past the floor; `None` for nobody. Rungs without a kernel
+    /// program have no floor and ignore it.
+    fn set_first_victim(&mut self, cgroup_id: Option<u64>) -> io::Result<()>;
+
+    /// Tells how close the usage is. The per-page rung is attached only while it is near; `Ok(true)` when that
+    /// attached or detached something just now.
+    fn set_near(&mut self, near: bool) -> io::Result<bool>;
+}
+
+/// The rung without a hook: whoever holds it has to look.
+struct Sampler;
+
+impl Tripwire for Sampler {
+    fn hook(&self) -> MemoryHook {
+        MemoryHook::Sampler
+    }
+    fn arm(&mut self, _: usize, _: Wire) -> io::Result<()> {
+        Ok(())
+    }
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    fn next(&mut self) -> Option<Trip> {
+        None
+    }
+    fn set_first_victim(&mut self, _: Option<u64>) -> io::Result<()> {
+        Ok(())
+    }
+    fn set_near(&mut self, _: bool) -> io::Result<bool> {
+        Ok(false)
+    }
+}
+
+/// What [`build`] gives.
+pub struct Built {
+    /// The armed interface, for the reflex thread.
+    pub tripwire: Box<dyn Tripwire>,
+    /// Which rung it is and why the better ones are not.
+    pub choice: Choice,
+}
+
+/// Probes the rungs from the best down (only `forced`, when given), decides, and builds the tripwire of `scope`.
+/// `object` is the loaded eBPF object, or the reason why there is none.
+///
+/// # Errors
+/// The forced rung is refused.
+pub fn build(
+    scope: &MemoryCgroup,
+    object: Result<&mut Object, &str>,
+    forced: Option<MemoryHook>,
+) -> Result<Built, Refused> {
+    let mut facts = Facts::default();
+    let mut found: Option<Box<dyn Tripwire>> = None;
+    let mut object = object;
+    for hook in MemoryHook::LADDER {
+        if found.is_some() || forced.is_some_and(|f| f != hook) {
+            continue;
+        }
+        let tried = match (hook, &mut object) {
+            (MemoryHook::Sampler, _) => Ok(Box::new(Sampler) as Box<dyn Tripwire>),
+            (MemoryHook::Eventfd, _) => Eventfd::new(scope).map(|e| Box::new(e) as _),
+            (_, Ok(object)) => Charge::new(hook, scope, object).map(|c| Box::new(c) as _),
+            (_, Err(reason)) => Err((*reason).to_owned()),
+        };
+        facts.note(
+            hook,
+            match tried {
+                Ok(tripwire) => {
+                    found = Some(tripwire);
+                    Ok(())
+                }
+                Err(reason) => Err(reason),
+            },
+        );
+    }
+    let choice = choose(&facts, forced)?;
+    let tripwire = found.unwrap_or_else(|| Box::new(Sampler));
+    Ok(Built { tripwire, choice })
+}

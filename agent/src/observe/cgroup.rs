@@ -1,0 +1,200 @@
+//! Memory of one cgroup, version 1 or 2.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+use super::text::{malformed, number, pread, value_of};
+
+/// Longest `memory.stat` that is read: v2 has about 60 lines, v1 with two NUMA nodes less.
+const STAT_BYTES: usize = 8192;
+/// v1 writes the largest multiple of a page below 2^63 for "no limit".
+const V1_UNLIMITED: u64 = i64::MAX as u64 / 4096 * 4096;
+
+/// Which cgroup interface a directory speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// `memory.usage_in_bytes` and friends.
+    V1,
+    /// `memory.current` and friends.
+    V2,
+}
+
+/// An error that carries the path, because "No such file or directory" alone helps nobody.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {source}", path = path.display())]
+pub struct PathError {
+    /// The file or directory.
+    pub path: PathBuf,
+    /// The reason.
+    #[source]
+    pub source: io::Error,
+}
+
+impl PathError {
+    /// Attaches a path to an error.
+    pub fn at(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
+        move |source| Self {
+            path: path.to_owned(),
+            source,
+        }
+    }
+}
+
+/// One reading, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryReading {
+    /// Everything charged to the cgroup and below.
+    pub usage: u64,
+    /// Page cache on the inactive list, which the kubelet does not count as used (R2).
+    pub inactive_file: u64,
+    /// Page cache on the active list, which the kubelet counts as used (R15).
+    pub active_file: u64,
+}
+
+impl MemoryReading {
+    /// usage - inactive_file, at least 0 (R2; cadvisor `setMemoryStats`).
+    pub fn working_set(&self) -> u64 {
+        self.usage.saturating_sub(self.inactive_file)
+    }
+}
+
+/// A memory cgroup with its files held open.
+#[derive(Debug)]
+pub struct MemoryCgroup {
+    path: PathBuf,
+    version: Version,
+    id: u64,
+    usage: File,
+    stat: File,
+}
+
+impl MemoryCgroup {
+    /// Opens the memory files of a cgroup directory.
+    ///
+    /// # Errors
+    /// The directory is not there, or is no memory cgroup: the error names the file that is missing.
+    pub fn open(path: &Path) -> Result<Self, PathError> {
+        let meta = fs::metadata(path).map_err(PathError::at(path))?;
+        let open = |name: &str| {
+            let file = path.join(name);
+            File::open(&file).map_err(PathError::at(&file))
+        };
+        let (version, usage) = match open("memory.current") {
+            Ok(file) => (Version::V2, file),
+            Err(_) => (Version::V1, open("memory.usage_in_bytes")?),
+        };
+        let stat = open("memory.stat")?;
+        Ok(Self {
+            path: path.to_owned(),
+            version,
+            id: meta.ino(),
+            usage,
+            stat,
+        })
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Which interface it speaks.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The kernel's id of the cgroup (`kernfs_node.id`): the inode number of its directory.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Everything charged here and below, in bytes: one read of one number. Does not allocate.
+    ///
+    /// # Errors
+    /// ENODEV when the cgroup was removed.
+    pub fn usage(&self) -> io::Result<u64> {
+        let mut buffer = [0; 32];
+        number(pread(&self.usage, &mut buffer)?).ok_or_else(|| malformed("not a number of bytes"))
+    }
+
+    /// Usage and page cache, in bytes. Does not allocate.
+    ///
+    /// # Errors
+    /// ENODEV when the cgroup was removed.
+    pub fn read(&self) -> io::Result<MemoryReading> {
+        let mut buffer = [0; STAT_BYTES];
+        let stat = pread(&self.stat, &mut buffer)?;
+        let [inactive, active] = match self.version {
+            // Without `total_` v1 speaks of this cgroup alone, without its children.
+            Version::V1 => ["total_inactive_file", "total_active_file"],
+            Version::V2 => ["inactive_file", "active_file"],
+        };
+        Ok(MemoryReading {
+            usage: self.usage()?,
+            inactive_file: value_of(stat, inactive).ok_or_else(|| malformed("no inactive_file"))?,
+            active_file: value_of(stat, active).ok_or_else(|| malformed("no active_file"))?,
+        })
+    }
+
+    /// The cgroup's own limit in bytes, `None` where it has none.
+    pub fn limit(&self) -> Result<Option<u64>, PathError> {
+        let file = self.path.join(match self.version {
+            Version::V1 => "memory.limit_in_bytes",
+            Version::V2 => "memory.max",
+        });
+        let text = fs::read_to_string(&file).map_err(PathError::at(&file))?;
+        Ok(number(text.as_bytes()).filter(|limit| *limit < V1_UNLIMITED))
+    }
+
+    /// Tasks of this cgroup and of those below that the OOM killer has killed so far (`memory.events` of v2,
+    /// `memory.oom_control` of v1, which does not count its children: they are added here).
+    pub fn oom_kills(&self) -> Result<u64, PathError> {
+        match self.version {
+            Version::V2 => oom_kill_in(&self.path.join("memory.events")),
+            Version::V1 => descendants(&self.path)?
+                .iter()
+                .map(|dir| oom_kill_in(&dir.join("memory.oom_control")))
+                .sum(),
+        }
+    }
+}
+
+fn oom_kill_in(file: &Path) -> Result<u64, PathError> {
+    match fs::read(file) {
+        Ok(bytes) => Ok(value_of(&bytes, "oom_kill").unwrap_or(0)),
+        // Removed between listing and reading: its kills went with it.
+        Err(e) if is_gone(&e) => Ok(0),
+        Err(e) => Err(PathError::at(file)(e)),
+    }
+}
+
+/// Whether an error means that a cgroup or a process is no longer there.
+pub fn is_gone(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENODEV | libc::ENOENT | libc::ESRCH)
+    )
+}
+
+/// A cgroup directory and all below it, parents before children. What vanishes meanwhile is left out.
+pub fn descendants(root: &Path) -> Result<Vec<PathBuf>, PathError> {
+    fs::metadata(root).map_err(PathError::at(root))?;
+    let mut found = vec![root.to_owned()];
+    let mut next = 0;
+    while let Some(dir) = found.get(next).cloned() {
+        next += 1;
+        let Ok(entries) = fs::read_dir(&dir) else {
+            continue;
+        };
+        for entry in entries.flatten() {
+            if entry.file_type().is_ok_and(|t| t.is_dir()) {
+                found.push(entry.path());
+            }
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,9 @@
+//! Reads the node: memory cgroups of both versions, pressure stall information, and when to look again.
+//!
+//! Every reader is rooted on a path that its maker gives, so that tests read recorded trees; those the reflex uses
+//! hold their files open and read without allocating.
+
+pub mod cgroup;
+pub mod deadline;
+pub mod psi;
+mod text;

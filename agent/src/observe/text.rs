@@ -1,0 +1,61 @@
+//! Numbers out of small kernel files, without allocating.
+
+use std::{fs::File, io, os::unix::fs::FileExt as _};
+
+/// Reads a file from its start into `buffer` and returns what was there; a longer file is cut.
+pub fn pread<'a>(file: &File, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
+    let mut length = 0;
+    // seq_file hands out at most a page at a time.
+    while length < buffer.len() {
+        let got = file.read_at(&mut buffer[length..], length as u64)?;
+        if got == 0 {
+            break;
+        }
+        length += got;
+    }
+    Ok(&buffer[..length])
+}
+
+/// A decimal number at the start of the bytes.
+pub fn number(bytes: &[u8]) -> Option<u64> {
+    let digits = bytes.iter().take_while(|b| b.is_ascii_digit()).count();
+    if digits == 0 {
+        return None;
+    }
+    bytes[..digits].iter().try_fold(0_u64, |sum, b| {
+        sum.checked_mul(10)?.checked_add(u64::from(b - b'0'))
+    })
+}
+
+/// The value of `key` in a file of `key value` lines.
+pub fn value_of(bytes: &[u8], key: &str) -> Option<u64> {
+    bytes.split(|b| *b == b'\n').find_map(|line| {
+        let rest = line.strip_prefix(key.as_bytes())?.strip_prefix(b" ")?;
+        number(rest)
+    })
+}
+
+/// The error of a file that does not hold what the kernel writes there.
+pub fn malformed(what: &'static str) -> io::Error {
+    // Made from a static string: no allocation on the fast path until somebody prints it.
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_end_where_the_digits_do() {
+        assert_eq!(number(b"18446744073709551615\n"), Some(u64::MAX));
+        assert_eq!(number(b"18446744073709551616"), None);
+        assert_eq!(number(b"max\n"), None);
+    }
+
+    #[test]
+    fn a_key_is_not_found_inside_a_longer_one() {
+        let stat = b"total_inactive_file 7\ninactive_file 5\n";
+        assert_eq!(value_of(stat, "inactive_file"), Some(5));
+        assert_eq!(value_of(stat, "active_file"), None);
+    }
+}

@@ -1,0 +1,86 @@
+//! The memory tripwire.
+//!
+//! A wire is one counter and one limit. The counter is a cgroup's `page_counter` (found by the cgroup's id, the inode
+//! number of its directory) or any kernel word whose address the agent knows. Userspace writes [`Tripwire`], the
+//! programs write [`TripwireState`]: two maps, so that neither side can overwrite what the other one wrote.
+
+/// Slots in the maps `TRIPWIRES` and `TRIPWIRE_STATE`: soft, hard and floor for two scopes, and a recovery for each.
+pub const MAX_TRIPWIRES: u32 = 8;
+
+/// Which way the counter crosses the limit.
+pub mod direction {
+    /// Trips when the counter is at the limit or above it.
+    pub const RISING: u32 = 0;
+    /// Trips when the counter is at the limit or below it.
+    pub const FALLING: u32 = 1;
+}
+
+/// What the program does at a crossing.
+pub mod action {
+    /// One record into the wake-up ring buffer per arming.
+    pub const WAKE: u32 = 0;
+    /// SIGKILL to the allocating task while it belongs to the first victim (R41), on every charge past the limit.
+    pub const KILL: u32 = 1;
+}
+
+/// One armed wire, written by the agent.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tripwire {
+    /// Id of the cgroup whose `memory.usage` is watched; not used when `address` is set.
+    pub cgroup_id: u64,
+    /// Kernel address of a 64-bit counter, or 0.
+    pub address: u64,
+    /// The limit, in the counter's own unit: pages.
+    pub limit: u64,
+    /// Counts the armings of this slot from 1; 0 means that this slot and all behind it are unused.
+    pub generation: u64,
+    /// One of [`direction`].
+    pub direction: u32,
+    /// One of [`action`].
+    pub action: u32,
+}
+
+/// What a program remembers of a slot.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TripwireState {
+    /// Address of the `struct mem_cgroup`, once a charge below it has shown it; 0 before.
+    pub memcg: u64,
+    /// The cgroup id that `memcg` was found for.
+    pub cgroup_id: u64,
+    /// Address of the last `mem_cgroup` that was found not to lie below the watched one.
+    pub stranger: u64,
+    /// The generation in which it was found: the memory may be another cgroup's by the next one.
+    pub stranger_generation: u64,
+    /// The generation that tripped last.
+    pub tripped: u64,
+    /// Times the program has sent SIGKILL for this slot.
+    pub kills: u64,
+}
+
+/// One crossing, in the wake-up ring buffer.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trip {
+    /// When, in nanoseconds of CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// The generation that tripped.
+    pub generation: u64,
+    /// The counter at that moment, in pages.
+    pub usage: u64,
+    /// The limit that it crossed, in pages.
+    pub limit: u64,
+    /// Id of the cgroup that was charged.
+    pub cgroup_id: u64,
+    /// Thread group id of the task that was charged.
+    pub tgid: u32,
+    /// Slot of the wire.
+    pub slot: u32,
+}
+
+crate::plain_old_data!(Tripwire, TripwireState, Trip);
+
+const _: () = assert!(size_of::<Tripwire>() == 4 * 8 + 2 * 4);
+const _: () = assert!(size_of::<TripwireState>() == 6 * 8);
+const _: () = assert!(size_of::<Trip>() == 5 * 8 + 2 * 4);

@@ -1,0 +1,16 @@
+//! Counts what could not be delivered.
+
+use aya_ebpf::{macros::map, maps::PerCpuArray};
+use evictd_common::Drop;
+
+#[map]
+static DROPS: PerCpuArray<u64> = PerCpuArray::with_max_entries(Drop::COUNT, 0);
+
+/// Adds one to a drop counter of this CPU.
+#[inline(always)]
+pub fn count(drop: Drop) {
+    if let Some(counter) = DROPS.get_ptr_mut(drop as u32) {
+        // SAFETY: a per-CPU slot, which the kernel has just handed out.
+        unsafe { *counter += 1 };
+    }
+}

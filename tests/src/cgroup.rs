@@ -1,0 +1,132 @@
+//! Cgroups of a test's own, version 1 or 2, gone when the test ends, however it ends.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU32, Ordering},
+    time::{Duration, Instant},
+};
+
+use evictd::observe::cgroup::{Version, descendants};
+
+/// A memory cgroup that is removed with all below it, after every process in it was killed.
+pub struct TestCgroup {
+    path: PathBuf,
+    version: Version,
+}
+
+/// Where memory cgroups can be made: the v1 memory hierarchy, or v2 with the memory controller.
+pub fn memory_root() -> Option<(PathBuf, Version)> {
+    let v1 = Path::new("/sys/fs/cgroup/memory");
+    if v1.join("memory.usage_in_bytes").exists() {
+        return Some((v1.to_owned(), Version::V1));
+    }
+    let v2 = Path::new("/sys/fs/cgroup");
+    let controllers = fs::read_to_string(v2.join("cgroup.controllers")).ok()?;
+    if !controllers.split_whitespace().any(|c| c == "memory") {
+        return None;
+    }
+    // Children get the files of a controller only when their parent hands it down.
+    fs::write(v2.join("cgroup.subtree_control"), "+memory").ok()?;
+    Some((v2.to_owned(), Version::V2))
+}
+
+impl TestCgroup {
+    /// Makes a cgroup with a name of its own below the memory root, limited to `limit` bytes.
+    ///
+    /// # Errors
+    /// No memory controller, or not root.
+    pub fn new(name: &str, limit: u64) -> io::Result<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let (root, version) =
+            memory_root().ok_or_else(|| io::Error::other("no memory cgroups here"))?;
+        let n = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = root.join(format!("evictd-{name}-{}-{n}", std::process::id()));
+        fs::create_dir(&path)?;
+        let made = Self { path, version };
+        made.set_limit(limit)?;
+        made.hand_down()?;
+        Ok(made)
+    }
+
+    fn hand_down(&self) -> io::Result<()> {
+        match self.version {
+            Version::V1 => Ok(()),
+            Version::V2 => fs::write(self.path.join("cgroup.subtree_control"), "+memory"),
+        }
+    }
+
+    fn set_limit(&self, limit: u64) -> io::Result<()> {
+        let limit = limit.to_string();
+        match self.version {
+            Version::V1 => {
+                fs::write(self.path.join("memory.limit_in_bytes"), &limit)?;
+                // Without swap accounting the file is not there; without swap it changes nothing.
+                let _ = fs::write(self.path.join("memory.memsw.limit_in_bytes"), &limit);
+                Ok(())
+            }
+            Version::V2 => {
+                let _ = fs::write(self.path.join("memory.swap.max"), "0");
+                fs::write(self.path.join("memory.max"), &limit)
+            }
+        }
+    }
+
+    /// Makes a cgroup below this one: `burstable/pod1`. What lies in between is made too.
+    pub fn child(&self, relative: &str) -> io::Result<PathBuf> {
+        let path = self.path.join(relative);
+        fs::create_dir_all(&path)?;
+        if self.version == Version::V2 {
+            for dir in path
+                .ancestors()
+                .skip(1)
+                .take_while(|d| d.starts_with(&self.path))
+            {
+                fs::write(dir.join("cgroup.subtree_control"), "+memory")?;
+            }
+        }
+        Ok(path)
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its interface.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+}
+
+impl Drop for TestCgroup {
+    fn drop(&mut self) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while Instant::now() < deadline {
+            let Ok(mut dirs) = descendants(&self.path) else {
+                return;
+            };
+            for dir in &dirs {
+                kill_all(dir);
+            }
+            dirs.reverse();
+            if dirs.iter().all(|dir| fs::remove_dir(dir).is_ok()) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        eprintln!("{} could not be removed", self.path.display());
+    }
+}
+
+fn kill_all(dir: &Path) {
+    let procs = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+    for pid in procs
+        .lines()
+        .filter_map(|l| l.parse::<i32>().ok())
+        .filter(|pid| *pid > 0)
+    {
+        // SAFETY: plain integers; the processes are in a cgroup that this test made.
+        unsafe { libc::kill(pid, libc::SIGKILL) };
+    }
+}

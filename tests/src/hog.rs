@@ -1,0 +1,81 @@
+//! Starts the `hog` binary inside a cgroup and waits for it without leaving zombies.
+
+use std::{
+    io::{self, BufRead as _, BufReader, Write as _},
+    os::unix::process::ExitStatusExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+};
+
+/// A running hog; killed and reaped when dropped.
+pub struct Hog {
+    child: Child,
+}
+
+/// Where the `hog` binary is: beside the test that runs (`target/<profile>/deps/..`), or in `EVICTD_HOG`.
+fn binary() -> io::Result<PathBuf> {
+    if let Some(path) = std::env::var_os("EVICTD_HOG") {
+        return Ok(path.into());
+    }
+    let exe = std::env::current_exe()?;
+    exe.ancestors()
+        .skip(1)
+        .take(2)
+        .map(|dir| dir.join("hog"))
+        .find(|path| path.is_file())
+        .ok_or_else(|| io::Error::other(format!("no hog binary near {}", exe.display())))
+}
+
+impl Hog {
+    /// Starts a hog inside the cgroup directory with further arguments, and returns when it is in there.
+    pub fn start(cgroup: &Path, arguments: &[&str]) -> io::Result<Self> {
+        let mut child = Command::new(binary()?)
+            .arg("--cgroup")
+            .arg(cgroup.join("cgroup.procs"))
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut line = String::new();
+        if let Some(stdout) = child.stdout.take() {
+            BufReader::new(stdout).read_line(&mut line)?;
+        }
+        let hog = Self { child };
+        if line.trim() == "ready" {
+            Ok(hog)
+        } else {
+            Err(io::Error::other("the hog did not start"))
+        }
+    }
+
+    /// Lets a hog that was started with `--wait` go.
+    pub fn go(&mut self) -> io::Result<()> {
+        match self.child.stdin.as_mut() {
+            Some(stdin) => stdin.write_all(b"\n"),
+            None => Ok(()),
+        }
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for its end; the signal that ended it, if one did.
+    pub fn wait(&mut self) -> io::Result<Option<i32>> {
+        Ok(self.child.wait()?.signal())
+    }
+
+    /// Whether it still runs.
+    pub fn is_alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+}
+
+impl Drop for Hog {
+    fn drop(&mut self) {
+        // Already dead is fine.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

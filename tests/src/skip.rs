@@ -1,0 +1,35 @@
+//! Tests that cannot run here say so and why; `cargo xtask test` counts these lines.
+
+use std::path::Path;
+
+/// Prints the reason in the form that `cargo xtask test` counts. Written past the test harness's capture, so that
+/// it is seen although the test passes.
+pub fn skipped(test: &str, why: &str) {
+    use std::io::Write as _;
+    // A closed stderr is no reason to fail a test.
+    let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {why}");
+}
+
+/// Why kernel-facing tests cannot run, if they cannot.
+pub fn not_root() -> Option<&'static str> {
+    // SAFETY: no preconditions, cannot fail.
+    (unsafe { libc::geteuid() } != 0).then_some("needs root")
+}
+
+/// Why the eBPF programs cannot be loaded, if they cannot.
+pub fn no_bpf() -> Option<&'static str> {
+    not_root().or_else(|| {
+        (!Path::new("/sys/kernel/btf/vmlinux").exists()).then_some("this kernel has no BTF")
+    })
+}
+
+/// Ends the test with a note when the given reason exists.
+#[macro_export]
+macro_rules! skip_if {
+    ($why:expr) => {
+        if let Some(why) = $why {
+            $crate::skip::skipped(concat!(module_path!(), " line ", line!()), &why.to_string());
+            return;
+        }
+    };
+}

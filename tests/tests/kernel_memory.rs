@@ -1,0 +1,176 @@
+//! The memory tripwire against the files that show the same numbers, on every rung this kernel has.
+
+use std::time::{Duration, Instant};
+
+use evictd::{
+    kernel::{
+        ladder::MemoryHook,
+        object::Object,
+        tripwire::{ANY_SLOT, Direction, Trip, Tripwire, Wire, build, page_size},
+    },
+    observe::cgroup::{MemoryCgroup, Version},
+};
+use evictd_tests::{
+    cgroup::TestCgroup,
+    hog::Hog,
+    skip::{no_bpf, not_root},
+    skip_if,
+};
+
+const MIB: u64 = 1 << 20;
+
+fn now_ns() -> u64 {
+    let mut t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes into `t`.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+fn wait_for_trip(tripwire: &mut dyn Tripwire, patience: Duration) -> Option<Trip> {
+    let end = Instant::now() + patience;
+    loop {
+        if let Some(trip) = tripwire.next() {
+            return Some(trip);
+        }
+        if Instant::now() > end {
+            return None;
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+const UP_TO_100_MIB: Wire = Wire {
+    limit: 100 * MIB,
+    direction: Direction::Rising,
+    floor: false,
+};
+
+/// One wire at 100 MiB, a hog of 160: what the record says must lie between what the file says before and after.
+fn crosses_on(hook: MemoryHook) {
+    let scope_dir = TestCgroup::new("wire", 256 * MIB).unwrap();
+    let pod = scope_dir.child("burstable/pod1").unwrap();
+    let scope = MemoryCgroup::open(scope_dir.path()).unwrap();
+    let mut object = Object::load();
+    let built = build(
+        &scope,
+        object.as_mut().map_err(|e| &*e.to_string().leak()),
+        Some(hook),
+    );
+    let mut tripwire = match built {
+        Ok(built) => built.tripwire,
+        Err(refused) => return skip_if!(Some(refused)),
+    };
+    tripwire.arm(0, UP_TO_100_MIB).unwrap();
+
+    let mut hog = Hog::start(&pod, &["--mib", "160", "--wait"]).unwrap();
+    assert!(
+        tripwire.next().is_none(),
+        "far below the limit nothing trips"
+    );
+    let (before, t0) = (scope.usage().unwrap(), now_ns());
+    hog.go().unwrap();
+    let trip = wait_for_trip(&mut *tripwire, Duration::from_secs(20)).expect("the wire trips");
+    let (after, t1) = (scope.usage().unwrap(), now_ns());
+
+    assert!(
+        after >= UP_TO_100_MIB.limit - 2 * MIB,
+        "woken below the limit, at {after}"
+    );
+    if trip.slot != ANY_SLOT {
+        // R40: read file, read map, read file; the map lies between.
+        let usage = trip.usage * page_size();
+        assert!(
+            (before..=after).contains(&usage),
+            "{before} <= {usage} <= {after}"
+        );
+        assert!(usage >= UP_TO_100_MIB.limit, "tripped at {usage}");
+        assert!(
+            (t0..=t1).contains(&trip.time_ns),
+            "{t0} <= {} <= {t1}",
+            trip.time_ns
+        );
+        assert_eq!(trip.tgid, hog.pid(), "charged by the hog");
+        assert_eq!(
+            trip.cgroup_id,
+            MemoryCgroup::open(&pod).unwrap().id(),
+            "charged to its pod"
+        );
+    }
+    std::thread::sleep(Duration::from_millis(50));
+    if hook != MemoryHook::Eventfd {
+        assert!(tripwire.next().is_none(), "a wire trips once per arming");
+    }
+
+    // Armed anew above the present usage it stays silent, below it the next charge trips it.
+    tripwire
+        .arm(
+            0,
+            Wire {
+                limit: 240 * MIB,
+                ..UP_TO_100_MIB
+            },
+        )
+        .unwrap();
+    let mut second = Hog::start(&pod, &["--mib", "10"]).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(second.is_alive());
+    assert!(tripwire.next().is_none(), "the old limit is forgotten");
+}
+
+// R39
+#[test]
+fn tracepoint_rung() {
+    skip_if!(no_bpf());
+    crosses_on(MemoryHook::Tracepoint);
+}
+
+// R39
+#[test]
+fn fexit_rung() {
+    skip_if!(no_bpf());
+    crosses_on(MemoryHook::Fexit);
+}
+
+#[test]
+fn kprobe_rung() {
+    skip_if!(no_bpf());
+    crosses_on(MemoryHook::Kprobe);
+}
+
+#[test]
+fn eventfd_rung() {
+    skip_if!(not_root());
+    let probe = TestCgroup::new("version", 64 * MIB).unwrap();
+    skip_if!((probe.version() == Version::V2).then_some("cgroup v2 has no usage notification"));
+    crosses_on(MemoryHook::Eventfd);
+}
+
+/// A charge outside the scope never trips its wire.
+#[test]
+fn strangers_do_not_trip() {
+    skip_if!(no_bpf());
+    let (watched, other) = (
+        TestCgroup::new("watched", 256 * MIB).unwrap(),
+        TestCgroup::new("other", 256 * MIB).unwrap(),
+    );
+    let scope = MemoryCgroup::open(watched.path()).unwrap();
+    let mut object = Object::load().unwrap();
+    let mut built = build(&scope, Ok(&mut object), None).unwrap();
+    built
+        .tripwire
+        .arm(
+            0,
+            Wire {
+                limit: 32 * MIB,
+                ..UP_TO_100_MIB
+            },
+        )
+        .unwrap();
+    let _stranger = Hog::start(other.path(), &["--mib", "64"]).unwrap();
+    assert!(wait_for_trip(&mut *built.tripwire, Duration::from_millis(300)).is_none());
+    let _hog = Hog::start(watched.path(), &["--mib", "64"]).unwrap();
+    assert!(wait_for_trip(&mut *built.tripwire, Duration::from_secs(20)).is_some());
+}
