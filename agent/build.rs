@@ -19,16 +19,21 @@ fn main() {
 }
 
 fn build() -> Result<(), String> {
-    for path in ["../ebpf/src", "../ebpf/Cargo.toml", "../ebpf/toolchain.rs", "../common/src"] {
+    for path in [
+        "../ebpf/src",
+        "../ebpf/Cargo.toml",
+        "../ebpf/toolchain.rs",
+        "../common/src",
+    ] {
         println!("cargo:rerun-if-changed={path}");
     }
     println!("cargo:rerun-if-env-changed=PATH");
     let compiler = Compiler::find()
         .ok_or_else(|| format!("no Rust compiler for {TARGET} was found; run `{SETUP}`"))?;
-    let linker =
-        find_linker().ok_or_else(|| format!("bpf-linker was not found; run `{SETUP}`"))?;
+    let linker = find_linker().ok_or_else(|| format!("bpf-linker was not found; run `{SETUP}`"))?;
     let out_dir = PathBuf::from(env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
-    let arch = env::var("CARGO_CFG_TARGET_ARCH").map_err(|e| format!("CARGO_CFG_TARGET_ARCH: {e}"))?;
+    let arch =
+        env::var("CARGO_CFG_TARGET_ARCH").map_err(|e| format!("CARGO_CFG_TARGET_ARCH: {e}"))?;
     // A target directory of its own: cargo locks the one that this build runs in.
     let target_dir = out_dir.join("ebpf-target");
 
@@ -53,7 +58,14 @@ fn build() -> Result<(), String> {
         }
     }
     cargo
-        .args(["build", "--release", "--package", "evictd-ebpf", "--target", TARGET])
+        .args([
+            "build",
+            "--release",
+            "--package",
+            "evictd-ebpf",
+            "--target",
+            TARGET,
+        ])
         .args(["--manifest-path", "../ebpf/Cargo.toml", "--target-dir"])
         .arg(&target_dir)
         .env("RUSTC", rustc)
@@ -70,7 +82,9 @@ fn build() -> Result<(), String> {
     };
     let status = cargo.status().map_err(|e| format!("{cargo:?}: {e}"))?;
     if !status.success() {
-        return Err(format!("the eBPF programs did not compile ({status}): {cargo:?}"));
+        return Err(format!(
+            "the eBPF programs did not compile ({status}): {cargo:?}"
+        ));
     }
     let object = target_dir.join(TARGET).join("release/evictd-ebpf");
     std::fs::copy(&object, out_dir.join("evictd-ebpf"))

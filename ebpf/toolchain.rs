@@ -39,7 +39,9 @@ impl Compiler {
 
     fn precompiled() -> Option<Self> {
         let rustc = PathBuf::from("/usr/bin/rustc");
-        let sysroot = PathBuf::from(stdout_of(Command::new(&rustc).args(["--print", "sysroot"]))?);
+        let sysroot = PathBuf::from(stdout_of(
+            Command::new(&rustc).args(["--print", "sysroot"]),
+        )?);
         has_core(&sysroot).then_some(Self::Precompiled { rustc })
     }
 
@@ -49,7 +51,9 @@ impl Compiler {
                 .map(PathBuf::from)
         };
         let (rustc, cargo) = (which("rustc")?, which("cargo")?);
-        let sysroot = PathBuf::from(stdout_of(Command::new(&rustc).args(["--print", "sysroot"]))?);
+        let sysroot = PathBuf::from(stdout_of(
+            Command::new(&rustc).args(["--print", "sysroot"]),
+        )?);
         sysroot
             .join("lib/rustlib/src/rust/library/core/Cargo.toml")
             .exists()
