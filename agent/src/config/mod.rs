@@ -1,1 +1,259 @@
 //! The configuration file: thresholds, quantities, durations.
+//!
+//! What the kubelet has too is called as in the KubeletConfiguration; an absent field means the kubelet's default.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use serde_json::Value;
+
+pub mod duration;
+mod error;
+mod fields;
+mod kubelet;
+mod quantity;
+mod thresholds;
+
+pub use error::ConfigError;
+pub use kubelet::{DEFAULT_PRESSURE_TRANSITION_PERIOD, EvictionConfig};
+pub use quantity::{Format, Quantity, QuantityError};
+pub use thresholds::{DEFAULT_EVICTION_HARD, Statements, ThresholdTexts};
+
+use crate::engine::ThresholdValue;
+use fields::Fields;
+use kubelet::EvictionFields;
+
+/// Where the journal lives if nothing else is configured.
+const DEFAULT_STATE_DIR: &str = "/var/lib/evictd";
+
+/// Everything that can be configured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The kubelet's settings for eviction.
+    pub eviction: EvictionConfig,
+    /// `mode`: how far the engine goes beyond the kubelet.
+    pub mode: Mode,
+    /// `rankingStrategy`: in which order pods are evicted.
+    pub ranking_strategy: RankingStrategy,
+    /// `scope`: what counts as the node.
+    pub scope: Scope,
+    /// `podManifest`: a file that describes the pods, where no API server does.
+    pub pod_manifest: Option<PathBuf>,
+    /// `stateDir`: where the journal lives.
+    pub state_dir: PathBuf,
+    /// `shadow`: decide and report, kill nothing (R47).
+    pub shadow: bool,
+    /// `memoryHook`: which rung of the ladder watches memory.
+    pub memory_hook: MemoryHook,
+    /// `accountReclaimableCache`: count page cache that can be reclaimed as available (R15).
+    pub account_reclaimable_cache: bool,
+    /// `kernelFloor`: the limit at which the kernel itself acts (R41).
+    pub kernel_floor: KernelFloor,
+    /// `metricsAddress`: where metrics are served, if at all.
+    pub metrics_address: Option<SocketAddr>,
+}
+
+/// How far the engine goes beyond the kubelet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// What the kubelet does and what it cannot: several victims at once, fresh values only.
+    #[default]
+    Evictd,
+    /// Round by round what the kubelet does.
+    Kubelet,
+}
+
+/// In which order pods are evicted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RankingStrategy {
+    /// Above request first, then priority, then usage minus request (R9, R10).
+    #[default]
+    Kubelet,
+    /// By QoS class first (R20, R21).
+    Qos,
+    /// By usage alone (R25).
+    Usage,
+}
+
+/// What counts as the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scope {
+    /// `scope.cgroup`: the directory of the cgroup that plays the node; none is the machine itself.
+    pub cgroup: Option<PathBuf>,
+}
+
+/// Which rung of the ladder watches memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryHook {
+    /// The best one that this kernel has.
+    #[default]
+    Auto,
+    /// fexit of `page_counter_try_charge`.
+    Fexit,
+    /// A kprobe on the same function.
+    Kprobe,
+    /// The tracepoint `mod_memcg_lruvec_state`.
+    Tracepoint,
+    /// cgroup v1's eventfd on `memory.usage_in_bytes`.
+    Eventfd,
+    /// The deadline sampler.
+    Sampler,
+}
+
+/// The limit at which the kernel itself kills the first victim (R41).
+#[derive(Clone, Debug, PartialEq)]
+pub struct KernelFloor {
+    /// `kernelFloor.enabled`.
+    pub enabled: bool,
+    /// `kernelFloor["memory.available"]`: below this much the kernel acts; `None` leaves it to the agent, which
+    /// takes half of the hard threshold.
+    pub memory_available: Option<ThresholdValue>,
+}
+
+impl Config {
+    /// Reads a configuration file, YAML or JSON.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read, a field that does not exist, a value that cannot be used.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        Self::load_over(path, None)
+    }
+
+    /// Reads a configuration file; the eviction fields that it lacks are taken from a KubeletConfiguration, whose
+    /// other fields mean nothing here.
+    ///
+    /// # Errors
+    ///
+    /// As [`Config::load`], for either file.
+    pub fn load_over(path: &Path, kubelet_config: Option<&Path>) -> Result<Self, ConfigError> {
+        let kubelet = kubelet_config.map(read_document).transpose()?;
+        Self::from_values(read_document(path)?, kubelet)
+    }
+
+    /// Reads a configuration from parsed documents.
+    ///
+    /// # Errors
+    ///
+    /// A field that does not exist, a value that cannot be used.
+    pub fn from_values(
+        document: Value,
+        kubelet_config: Option<Value>,
+    ) -> Result<Self, ConfigError> {
+        let base = kubelet_config.map_or_else(|| Ok(EvictionFields::default()), kubelet_fields)?;
+        let mut fields = Fields::open("", document)?;
+        let eviction = EvictionFields::take(&mut fields)?.or(base).resolve()?;
+        let config = Self {
+            eviction,
+            mode: fields
+                .choice(
+                    "mode",
+                    &[("evictd", Mode::Evictd), ("kubelet", Mode::Kubelet)],
+                )?
+                .unwrap_or_default(),
+            ranking_strategy: fields
+                .choice("rankingStrategy", &RankingStrategy::CHOICES)?
+                .unwrap_or_default(),
+            scope: Scope::take(&mut fields)?,
+            pod_manifest: fields.absolute_path("podManifest")?,
+            state_dir: fields
+                .absolute_path("stateDir")?
+                .unwrap_or_else(|| DEFAULT_STATE_DIR.into()),
+            shadow: fields.boolean("shadow")?.unwrap_or(false),
+            memory_hook: fields
+                .choice("memoryHook", &MemoryHook::CHOICES)?
+                .unwrap_or_default(),
+            account_reclaimable_cache: fields.boolean("accountReclaimableCache")?.unwrap_or(false),
+            kernel_floor: KernelFloor::take(&mut fields)?,
+            metrics_address: fields.parsed("metricsAddress")?,
+        };
+        fields.finish()?;
+        Ok(config)
+    }
+}
+
+impl RankingStrategy {
+    /// The strategies with their names.
+    pub const CHOICES: [(&'static str, Self); 3] = [
+        ("kubelet", Self::Kubelet),
+        ("qos", Self::Qos),
+        ("usage", Self::Usage),
+    ];
+}
+
+impl MemoryHook {
+    /// The rungs with their names.
+    pub const CHOICES: [(&'static str, Self); 6] = [
+        ("auto", Self::Auto),
+        ("fexit", Self::Fexit),
+        ("kprobe", Self::Kprobe),
+        ("tracepoint", Self::Tracepoint),
+        ("eventfd", Self::Eventfd),
+        ("sampler", Self::Sampler),
+    ];
+}
+
+impl Scope {
+    fn take(fields: &mut Fields) -> Result<Self, ConfigError> {
+        let Some(mut scope) = fields.object("scope")? else {
+            return Ok(Self::default());
+        };
+        let cgroup = scope.absolute_path("cgroup")?;
+        scope.finish()?;
+        Ok(Self { cgroup })
+    }
+}
+
+impl KernelFloor {
+    fn take(fields: &mut Fields) -> Result<Self, ConfigError> {
+        let Some(mut floor) = fields.object("kernelFloor")? else {
+            return Ok(Self {
+                enabled: true,
+                memory_available: None,
+            });
+        };
+        let taken = Self {
+            enabled: floor.boolean("enabled")?.unwrap_or(true),
+            memory_available: floor.parsed("memory.available")?,
+        };
+        floor.finish()?;
+        Ok(taken)
+    }
+}
+
+/// Takes the eviction fields out of a KubeletConfiguration.
+fn kubelet_fields(document: Value) -> Result<EvictionFields, ConfigError> {
+    let mut fields = Fields::open("", document)?;
+    if let Some(kind) = fields.text("kind")?
+        && kind != "KubeletConfiguration"
+    {
+        return Err(ConfigError::text(
+            "kind",
+            &kind,
+            "must be KubeletConfiguration",
+        ));
+    }
+    EvictionFields::take(&mut fields)
+}
+
+fn read_document(path: &Path) -> Result<Value, ConfigError> {
+    let text = fs::read_to_string(path).map_err(|source| ConfigError::Read {
+        path: path.into(),
+        source,
+    })?;
+    serde_saphyr::from_str::<Option<Value>>(&text)
+        .map(Option::unwrap_or_default)
+        .map_err(|error| {
+            let reason = error.without_snippet().to_string();
+            ConfigError::Syntax {
+                path: path.into(),
+                reason: reason.split_whitespace().collect::<Vec<_>>().join(" "),
+            }
+        })
+}
+
+#[cfg(test)]
+mod tests;

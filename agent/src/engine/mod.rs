@@ -1,1 +1,16 @@
 //! Decides: thresholds, state, ranking. No I/O, no clock, no async.
+
+mod pod;
+mod qos;
+mod signal;
+mod threshold;
+mod usage;
+
+pub use pod::{
+    Container, ContainerKind, EmptyDir, Pod, SYSTEM_CRITICAL_PRIORITY,
+    SYSTEM_NODE_CRITICAL_PRIORITY, Volume,
+};
+pub use qos::{ComputeResources, OomScale, QosClass, oom_score_adj};
+pub use signal::{NodeCondition, Resource, Signal, UnknownSignal};
+pub use threshold::{Threshold, ThresholdValue};
+pub use usage::{ContainerUsage, FsUsage, PodUsage, VolumeUsage};

@@ -1,0 +1,182 @@
+//! From the texts of the configuration to thresholds, by the rules of the kubelet's `ParseThresholdConfig`.
+
+use std::{collections::BTreeMap, str::FromStr, time::Duration};
+
+use super::{ConfigError, Quantity, duration};
+use crate::engine::{Signal, Threshold, ThresholdValue};
+
+/// Signal names with their values, as the configuration gives them; sorted, where the kubelet's maps are random.
+pub type Statements = BTreeMap<String, String>;
+
+/// The hard thresholds of a kubelet on Linux that nobody configured (`DefaultEvictionHard`, R4).
+pub const DEFAULT_EVICTION_HARD: [(Signal, &str); 5] = [
+    (Signal::MemoryAvailable, "100Mi"),
+    (Signal::NodeFsAvailable, "10%"),
+    (Signal::NodeFsInodesFree, "5%"),
+    (Signal::ImageFsAvailable, "15%"),
+    (Signal::ImageFsInodesFree, "5%"),
+];
+
+/// The entry of `enforceNodeAllocatable` that puts a limit on all pods together.
+pub const ENFORCE_PODS: &str = "pods";
+
+/// The texts that thresholds are made of, under the names of the KubeletConfiguration's fields.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ThresholdTexts {
+    /// `evictionHard`: signal to quantity or percentage.
+    pub hard: Statements,
+    /// `evictionSoft`: signal to quantity or percentage.
+    pub soft: Statements,
+    /// `evictionSoftGracePeriod`: signal to duration.
+    pub soft_grace_period: Statements,
+    /// `evictionMinimumReclaim`: signal to quantity or percentage.
+    pub minimum_reclaim: Statements,
+    /// `enforceNodeAllocatable`.
+    pub enforce_node_allocatable: Vec<String>,
+}
+
+impl ThresholdTexts {
+    /// Makes the thresholds: the hard ones by name, the soft ones by name, then those that follow from
+    /// `enforceNodeAllocatable`.
+    ///
+    /// # Errors
+    ///
+    /// The first statement that the kubelet would refuse.
+    pub fn parse(&self) -> Result<Vec<Threshold>, ConfigError> {
+        let mut thresholds = parse_thresholds("evictionHard", &self.hard)?;
+        let mut soft = parse_thresholds("evictionSoft", &self.soft)?;
+        let grace_periods = parse_grace_periods(&self.soft_grace_period)?;
+        let reclaims = parse_minimum_reclaims(&self.minimum_reclaim)?;
+        for threshold in &mut soft {
+            threshold.grace_period = *grace_periods.get(&threshold.signal).ok_or_else(|| {
+                let name = threshold.signal.as_str();
+                let value = self.soft.get(name).map_or("", String::as_str);
+                let reason = format!(
+                    "a soft threshold needs a grace period: evictionSoftGracePeriod has no {name}"
+                );
+                ConfigError::text(format!("evictionSoft.{name}"), value, reason)
+            })?;
+        }
+        thresholds.append(&mut soft);
+        for threshold in &mut thresholds {
+            threshold.min_reclaim = reclaims.get(&threshold.signal).cloned();
+        }
+        if self
+            .enforce_node_allocatable
+            .iter()
+            .any(|key| key == ENFORCE_PODS)
+        {
+            let allocatable: Vec<_> = thresholds.iter().filter_map(allocatable_twin).collect();
+            thresholds.extend(allocatable);
+        }
+        Ok(thresholds)
+    }
+}
+
+/// What a hard memory threshold means for the pods' cgroup where that one has a limit (R1).
+fn allocatable_twin(threshold: &Threshold) -> Option<Threshold> {
+    (threshold.signal == Signal::MemoryAvailable && threshold.is_hard()).then(|| Threshold {
+        signal: Signal::AllocatableMemoryAvailable,
+        ..threshold.clone()
+    })
+}
+
+fn parse_signal(field: &str, name: &str, value: &str) -> Result<Signal, ConfigError> {
+    name.parse()
+        .map_err(|e| ConfigError::text(format!("{field}.{name}"), value, e))
+}
+
+fn parse_thresholds(field: &str, statements: &Statements) -> Result<Vec<Threshold>, ConfigError> {
+    let mut thresholds = Vec::with_capacity(statements.len());
+    for (name, text) in statements {
+        let signal = parse_signal(field, name, text)?;
+        let value = parse_threshold_value(text)
+            .map_err(|reason| ConfigError::text(format!("{field}.{name}"), text, reason))?;
+        if let Some(value) = value {
+            thresholds.push(Threshold {
+                signal,
+                value,
+                grace_period: Duration::ZERO,
+                min_reclaim: None,
+            });
+        }
+    }
+    Ok(thresholds)
+}
+
+/// Reads the value of a threshold; `0%` and `100%`, in exactly these spellings, switch the threshold off.
+fn parse_threshold_value(text: &str) -> Result<Option<ThresholdValue>, String> {
+    if matches!(text, "0%" | "100%") {
+        return Ok(None);
+    }
+    let value = parse_value(text)?;
+    match &value {
+        ThresholdValue::Percentage(share) if *share < 0.0 => Err("must not be below 0%".to_owned()),
+        ThresholdValue::Percentage(share) if *share > 1.0 => {
+            Err("must not be above 100%".to_owned())
+        }
+        ThresholdValue::Quantity(quantity) if quantity.sign() <= 0 => {
+            Err("must be positive".to_owned())
+        }
+        _ => Ok(Some(value)),
+    }
+}
+
+/// Reads a quantity or a percentage; what range it may have depends on where it stands.
+fn parse_value(text: &str) -> Result<ThresholdValue, String> {
+    if !text.ends_with('%') {
+        return Quantity::from_str(text)
+            .map(ThresholdValue::Quantity)
+            .map_err(|e| e.to_string());
+    }
+    // The kubelet takes off all percent signs, then reads a single-precision number. It would also take NaN and
+    // infinity, which compare with nothing; those are refused here.
+    match text.trim_end_matches('%').parse::<f32>() {
+        Ok(percent) if percent.is_finite() => Ok(ThresholdValue::Percentage(percent / 100.0)),
+        _ => Err("is not a percentage".to_owned()),
+    }
+}
+
+/// A threshold's value outside the kubelet's maps, with the same rules; one that is switched off is an error here.
+impl FromStr for ThresholdValue {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse_threshold_value(text)?.ok_or_else(|| "must be above 0% and below 100%".to_owned())
+    }
+}
+
+fn parse_grace_periods(statements: &Statements) -> Result<BTreeMap<Signal, Duration>, ConfigError> {
+    let field = "evictionSoftGracePeriod";
+    let mut periods = BTreeMap::new();
+    for (name, text) in statements {
+        let signal = parse_signal(field, name, text)?;
+        let period = duration::parse(text)
+            .map_err(|e| ConfigError::text(format!("{field}.{name}"), text, e))?;
+        periods.insert(signal, period);
+    }
+    Ok(periods)
+}
+
+fn parse_minimum_reclaims(
+    statements: &Statements,
+) -> Result<BTreeMap<Signal, ThresholdValue>, ConfigError> {
+    let field = "evictionMinimumReclaim";
+    let mut reclaims = BTreeMap::new();
+    for (name, text) in statements {
+        let signal = parse_signal(field, name, text)?;
+        let value = parse_value(text).and_then(|value| match &value {
+            ThresholdValue::Percentage(share) if *share <= 0.0 => {
+                Err("must be above 0%".to_owned())
+            }
+            ThresholdValue::Quantity(quantity) if quantity.sign() < 0 => {
+                Err("must not be negative".to_owned())
+            }
+            _ => Ok(value),
+        });
+        let value =
+            value.map_err(|reason| ConfigError::text(format!("{field}.{name}"), text, reason))?;
+        reclaims.insert(signal, value);
+    }
+    Ok(reclaims)
+}

@@ -1,0 +1,123 @@
+//! What the engine knows of a pod: plain numbers, computed once from its specification.
+
+use std::{collections::BTreeMap, fmt};
+
+use super::QosClass;
+use crate::config::Quantity;
+
+/// From this priority on a pod is critical (`scheduling.SystemCriticalPriority`): `system-cluster-critical` has
+/// exactly this one, `system-node-critical` 1000 more.
+pub const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
+
+/// The priority of the class `system-node-critical`, the highest there is.
+pub const SYSTEM_NODE_CRITICAL_PRIORITY: i32 = SYSTEM_CRITICAL_PRIORITY + 1000;
+
+/// A pod as the engine sees it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Pod {
+    /// `metadata.uid`; usage is found by it.
+    pub uid: String,
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.labels`.
+    pub labels: BTreeMap<String, String>,
+    /// `metadata.annotations`.
+    pub annotations: BTreeMap<String, String>,
+    /// The kind of the controller that owns the pod, such as `DaemonSet`.
+    pub owner_kind: Option<String>,
+    /// `spec.priority`; zero if it has none.
+    pub priority: i32,
+    /// The QoS class.
+    pub qos: QosClass,
+    /// The memory request of the whole pod with its overhead, in bytes, fractions cut.
+    pub memory_request: u64,
+    /// The memory limit of the whole pod with its overhead, in bytes; `None` if a container has none.
+    pub memory_limit: Option<u64>,
+    /// The ephemeral-storage request of the whole pod with its overhead, in bytes, fractions cut.
+    pub storage_request: u64,
+    /// The ephemeral-storage limit of the whole pod: the sum over the containers that have one.
+    pub storage_limit: Option<Quantity>,
+    /// `spec.resources.requests.memory`, if resources are set for the pod as a whole.
+    pub pod_level_memory_request: Option<Quantity>,
+    /// The containers, then the init containers.
+    pub containers: Vec<Container>,
+    /// The volumes that lie on the node's disk.
+    pub volumes: Vec<Volume>,
+    /// Whether a file on the node defines the pod.
+    pub is_static: bool,
+    /// Whether the pod only shows a static pod to the API server.
+    pub is_mirror: bool,
+    /// `spec.terminationGracePeriodSeconds`.
+    pub termination_grace_period_seconds: Option<i64>,
+    /// Whether the pod is already being deleted.
+    pub is_deleting: bool,
+}
+
+/// A container of a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Container {
+    /// Its name within the pod.
+    pub name: String,
+    /// Which list of the pod it stands in.
+    pub kind: ContainerKind,
+    /// Its memory request; zero if it has none.
+    pub memory_request: Quantity,
+    /// Its ephemeral-storage request; zero if it has none.
+    pub storage_request: Quantity,
+    /// Its ephemeral-storage limit, if it has one.
+    pub storage_limit: Option<Quantity>,
+}
+
+/// Which list of the pod a container stands in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContainerKind {
+    /// `spec.containers`.
+    Regular,
+    /// `spec.initContainers`, restartable ones included.
+    Init,
+}
+
+/// A volume of a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Volume {
+    /// Its name within the pod.
+    pub name: String,
+    /// Whether what is in it counts as the pod's use of the local disk (`localVolumeNames`).
+    pub is_local: bool,
+    /// Set for an emptyDir.
+    pub empty_dir: Option<EmptyDir>,
+}
+
+/// An emptyDir volume.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EmptyDir {
+    /// `sizeLimit`.
+    pub size_limit: Option<Quantity>,
+}
+
+impl Pod {
+    /// Whether the kubelet refuses to evict the pod, whatever the pressure: static and mirror pods, and pods of
+    /// critical priority (`kubelet/types.IsCriticalPod`, R12).
+    pub fn is_critical(&self) -> bool {
+        self.is_static || self.is_mirror || self.has_critical_priority()
+    }
+
+    /// Whether the priority alone makes the pod critical (R12).
+    pub fn has_critical_priority(&self) -> bool {
+        self.priority >= SYSTEM_CRITICAL_PRIORITY
+    }
+
+    /// Whether the node cannot do without the pod: the OOM killer spares it like a Guaranteed one (R13).
+    pub fn is_node_critical(&self) -> bool {
+        self.priority >= SYSTEM_NODE_CRITICAL_PRIORITY
+    }
+}
+
+/// `namespace/name`.
+impl fmt::Display for Pod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
