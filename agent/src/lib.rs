@@ -7,5 +7,8 @@
 pub mod cli;
 pub mod config;
 pub mod engine;
+pub mod evict;
 pub mod kernel;
 pub mod observe;
+pub mod pods;
+pub mod reflex;

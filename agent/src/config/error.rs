@@ -43,7 +43,7 @@ pub enum ConfigError {
 
 impl ConfigError {
     /// A value that cannot be used; it is quoted as JSON, so that it stays on one line.
-    pub(super) fn value(field: impl Into<String>, value: &Value, reason: impl ToString) -> Self {
+    pub(crate) fn value(field: impl Into<String>, value: &Value, reason: impl ToString) -> Self {
         Self::Field {
             field: field.into(),
             value: value.to_string(),
@@ -52,7 +52,7 @@ impl ConfigError {
     }
 
     /// The same for a value that is a text.
-    pub(super) fn text(field: impl Into<String>, value: &str, reason: impl ToString) -> Self {
+    pub(crate) fn text(field: impl Into<String>, value: &str, reason: impl ToString) -> Self {
         Self::value(field, &Value::from(value), reason)
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::ConfigError;
 
 /// The fields of one object that have not been taken yet.
-pub(super) struct Fields {
+pub(crate) struct Fields {
     /// The path of the object, empty for the document itself.
     path: String,
     map: Map<String, Value>,
@@ -16,7 +16,7 @@ pub(super) struct Fields {
 
 impl Fields {
     /// Opens an object; an absent or empty document is an object without fields.
-    pub(super) fn open(path: &str, value: Value) -> Result<Self, ConfigError> {
+    pub(crate) fn open(path: &str, value: Value) -> Result<Self, ConfigError> {
         match value {
             Value::Object(map) => Ok(Self {
                 path: path.to_owned(),
@@ -36,7 +36,7 @@ impl Fields {
     }
 
     /// The full path of a field of this object.
-    pub(super) fn path_of(&self, name: &str) -> String {
+    pub(crate) fn path_of(&self, name: &str) -> String {
         if self.path.is_empty() {
             name.to_owned()
         } else {
@@ -45,12 +45,12 @@ impl Fields {
     }
 
     /// Takes a field as it is; null counts as absent.
-    pub(super) fn take(&mut self, name: &str) -> Option<Value> {
+    pub(crate) fn take(&mut self, name: &str) -> Option<Value> {
         self.map.remove(name).filter(|value| !value.is_null())
     }
 
     /// Takes a field that is an object.
-    pub(super) fn object(&mut self, name: &str) -> Result<Option<Self>, ConfigError> {
+    pub(crate) fn object(&mut self, name: &str) -> Result<Option<Self>, ConfigError> {
         let path = self.path_of(name);
         self.take(name)
             .map(|value| Self::open(&path, value))
@@ -58,12 +58,12 @@ impl Fields {
     }
 
     /// Takes a field that is true or false.
-    pub(super) fn boolean(&mut self, name: &str) -> Result<Option<bool>, ConfigError> {
+    pub(crate) fn boolean(&mut self, name: &str) -> Result<Option<bool>, ConfigError> {
         self.typed(name, "must be true or false", |value| value.as_bool())
     }
 
     /// Takes a field that is a whole number of 32 bits, as Kubernetes' `int32`.
-    pub(super) fn int32(&mut self, name: &str) -> Result<Option<i32>, ConfigError> {
+    pub(crate) fn int32(&mut self, name: &str) -> Result<Option<i32>, ConfigError> {
         self.typed(
             name,
             "must be a whole number between -2147483648 and 2147483647",
@@ -72,14 +72,14 @@ impl Fields {
     }
 
     /// Takes a field that is a text.
-    pub(super) fn text(&mut self, name: &str) -> Result<Option<String>, ConfigError> {
+    pub(crate) fn text(&mut self, name: &str) -> Result<Option<String>, ConfigError> {
         self.typed(name, "must be a string", |value| {
             value.as_str().map(str::to_owned)
         })
     }
 
     /// Takes a field that is a list of texts.
-    pub(super) fn texts(&mut self, name: &str) -> Result<Option<Vec<String>>, ConfigError> {
+    pub(crate) fn texts(&mut self, name: &str) -> Result<Option<Vec<String>>, ConfigError> {
         self.typed(name, "must be a list of strings", |value| {
             value
                 .as_array()?
@@ -90,7 +90,7 @@ impl Fields {
     }
 
     /// Takes a field that is the path of a file and must be absolute: the daemon's working directory means nothing.
-    pub(super) fn absolute_path(&mut self, name: &str) -> Result<Option<PathBuf>, ConfigError> {
+    pub(crate) fn absolute_path(&mut self, name: &str) -> Result<Option<PathBuf>, ConfigError> {
         let Some(text) = self.text(name)? else {
             return Ok(None);
         };
@@ -107,7 +107,7 @@ impl Fields {
     }
 
     /// Takes a field that is a text with a grammar of its own.
-    pub(super) fn parsed<T: FromStr>(&mut self, name: &str) -> Result<Option<T>, ConfigError>
+    pub(crate) fn parsed<T: FromStr>(&mut self, name: &str) -> Result<Option<T>, ConfigError>
     where
         T::Err: ToString,
     {
@@ -121,7 +121,7 @@ impl Fields {
     }
 
     /// Takes a field that is one of a few words.
-    pub(super) fn choice<T: Copy>(
+    pub(crate) fn choice<T: Copy>(
         &mut self,
         name: &str,
         choices: &[(&str, T)],
@@ -140,7 +140,7 @@ impl Fields {
     }
 
     /// Ends the reading: a field that is left is one that does not exist.
-    pub(super) fn finish(self) -> Result<(), ConfigError> {
+    pub(crate) fn finish(self) -> Result<(), ConfigError> {
         match self.map.keys().next() {
             Some(name) => Err(ConfigError::UnknownField {
                 field: self.path_of(name),

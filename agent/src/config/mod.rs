@@ -12,7 +12,7 @@ use serde_json::Value;
 
 pub mod duration;
 mod error;
-mod fields;
+pub(crate) mod fields;
 mod kubelet;
 mod quantity;
 mod thresholds;
@@ -239,7 +239,7 @@ fn kubelet_fields(document: Value) -> Result<EvictionFields, ConfigError> {
     EvictionFields::take(&mut fields)
 }
 
-fn read_document(path: &Path) -> Result<Value, ConfigError> {
+pub(crate) fn read_document(path: &Path) -> Result<Value, ConfigError> {
     let text = fs::read_to_string(path).map_err(|source| ConfigError::Read {
         path: path.into(),
         source,

@@ -6,4 +6,4 @@
 pub mod cgroup;
 pub mod deadline;
 pub mod psi;
-mod text;
+pub(crate) mod text;

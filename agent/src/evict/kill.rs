@@ -1,0 +1,224 @@
+//! Kills whole pods: every process of a cgroup and of all below it.
+//!
+//! v2 with `cgroup.kill` (5.14+) does that in one write, forks included. Elsewhere every process gets SIGKILL, again
+//! and again until the groups are empty: a fork that was under way when its parent was signalled shows up in the
+//! next round, and a task with a fatal signal pending cannot fork (`copy_process` in the kernel).
+
+use std::{
+    fs::{self, File},
+    io::{self, Write as _},
+    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use crate::observe::cgroup::{PathError, descendants, is_gone};
+use crate::observe::text::pread;
+
+/// A pod's processes, ready to be killed through files that are open already.
+#[derive(Debug)]
+pub struct Killer {
+    path: PathBuf,
+    kill: Option<File>,
+    procs: Vec<File>,
+}
+
+/// What one round of signals did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Round {
+    /// Processes that were found; with `cgroup.kill` the kernel does not say how many.
+    pub processes: u32,
+    /// Whether every group was empty before.
+    pub empty: bool,
+}
+
+impl Killer {
+    /// Opens `cgroup.kill` or the `cgroup.procs` of the pod's cgroup and of all below.
+    ///
+    /// # Errors
+    /// The cgroup is not there, or may not be written to.
+    pub fn open(path: &Path) -> Result<Self, PathError> {
+        let kill = path.join("cgroup.kill");
+        let kill = match File::options().write(true).open(&kill) {
+            Ok(file) => Some(file),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            Err(e) => return Err(PathError::at(&kill)(e)),
+        };
+        let mut procs = Vec::new();
+        for dir in descendants(path)? {
+            let file = dir.join("cgroup.procs");
+            match File::open(&file) {
+                Ok(open) => procs.push(open),
+                Err(e) if is_gone(&e) && dir != path => {}
+                Err(e) => return Err(PathError::at(&file)(e)),
+            }
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            kill,
+            procs,
+        })
+    }
+
+    /// The pod's cgroup directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Sends SIGKILL once to all that is there. Does not allocate.
+    ///
+    /// # Errors
+    /// The first refusal, after everybody else was signalled. A group that is gone is an empty one.
+    pub fn kill(&self) -> io::Result<Round> {
+        if let Some(mut kill) = self.kill.as_ref() {
+            return match kill.write_all(b"1") {
+                Ok(()) => Ok(Round {
+                    processes: 0,
+                    empty: false,
+                }),
+                Err(e) if is_gone(&e) => Ok(Round {
+                    processes: 0,
+                    empty: true,
+                }),
+                Err(e) => Err(e),
+            };
+        }
+        let mut round = Round {
+            processes: 0,
+            empty: true,
+        };
+        let mut refused = None;
+        for procs in &self.procs {
+            let outcome = for_each_pid(procs, |pid| {
+                round.empty = false;
+                match signal(pid) {
+                    Ok(()) => round.processes += 1,
+                    Err(e) if is_gone(&e) => {}
+                    Err(e) => refused = Some(e),
+                }
+            });
+            match outcome {
+                Err(e) if !is_gone(&e) => refused = Some(e),
+                _ => {}
+            }
+        }
+        refused.map_or(Ok(round), Err)
+    }
+
+    /// Whether no process is left in the groups that were there when this was opened. Does not allocate.
+    pub fn is_empty(&self) -> bool {
+        self.procs.iter().all(|procs| {
+            let mut buffer = [0; 16];
+            match pread(procs, &mut buffer) {
+                Ok(bytes) => bytes.is_empty(),
+                Err(e) => is_gone(&e),
+            }
+        })
+    }
+}
+
+/// Calls `each` for every process id in a `cgroup.procs`, whatever its length, without allocating.
+fn for_each_pid(procs: &File, mut each: impl FnMut(i32)) -> io::Result<()> {
+    use std::os::unix::fs::FileExt as _;
+    let mut buffer = [0; 4096];
+    let (mut offset, mut pid) = (0, 0_i32);
+    loop {
+        let got = procs.read_at(&mut buffer, offset)?;
+        if got == 0 {
+            return Ok(());
+        }
+        offset += got as u64;
+        // A number may be cut by the end of the buffer: what is read of it is kept for the next round.
+        for byte in &buffer[..got] {
+            if byte.is_ascii_digit() {
+                pid = pid.wrapping_mul(10).wrapping_add(i32::from(byte - b'0'));
+            } else {
+                // 0 is a process of another PID namespace, which cannot be signalled from here.
+                if pid > 0 {
+                    each(pid);
+                }
+                pid = 0;
+            }
+        }
+    }
+}
+
+fn signal(pid: i32) -> io::Result<()> {
+    // SAFETY: plain integers; the pid was positive, so that no group is meant.
+    if unsafe { libc::kill(pid, libc::SIGKILL) } == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Why a pod is not dead.
+#[derive(Debug, thiserror::Error)]
+pub enum KillError {
+    /// A file or process refused.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// Processes are left after the time was over: in uninterruptible sleep, or in a frozen v1 group.
+    #[error("{path}: processes are still there after {after:?}", path = .path.display())]
+    Survivors {
+        /// The pod's cgroup.
+        path: PathBuf,
+        /// How long was waited.
+        after: Duration,
+    },
+}
+
+/// Kills until nothing is left in the cgroup and below, groups that appear meanwhile included; helps the kernel to
+/// free the memory (`process_mrelease`, 5.15+). For threads that may take their time.
+pub fn kill_until_empty(path: &Path, patience: Duration) -> Result<(), KillError> {
+    let start = Instant::now();
+    loop {
+        let killer = match Killer::open(path) {
+            Ok(killer) => killer,
+            Err(e) if is_gone(&e.source) => return Ok(()),
+            Err(e) => return Err(e.into()),
+        };
+        killer.kill().map_err(PathError::at(path))?;
+        for procs in &killer.procs {
+            // A group that vanishes here is empty, which the next round sees.
+            let _ = for_each_pid(procs, release_memory);
+        }
+        if killer.is_empty() {
+            return Ok(());
+        }
+        if start.elapsed() > patience {
+            return Err(KillError::Survivors {
+                path: path.to_owned(),
+                after: patience,
+            });
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Frees a dying process's memory in this thread, while its own waits for a CPU. Refusals change nothing: the process
+/// frees it itself.
+fn release_memory(pid: i32) {
+    // SAFETY: plain integers; the result is checked.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    let Ok(fd) = i32::try_from(fd) else {
+        return;
+    };
+    if fd < 0 {
+        return;
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    let pidfd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // SAFETY: a valid pidfd and no flags.
+    unsafe { libc::syscall(libc::SYS_process_mrelease, pidfd.as_raw_fd(), 0) };
+}
+
+/// Pods with no process left in their cgroup and below.
+pub fn is_dead(path: &Path) -> bool {
+    match descendants(path) {
+        Ok(dirs) => dirs.iter().all(|dir| {
+            fs::read(dir.join("cgroup.procs")).is_ok_and(|procs| procs.is_empty()) || !dir.exists()
+        }),
+        Err(e) => is_gone(&e.source),
+    }
+}

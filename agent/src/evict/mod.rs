@@ -1,0 +1,4 @@
+//! Acts: the kill, and the journal that outlives it.
+
+pub mod journal;
+pub mod kill;

@@ -1,0 +1,208 @@
+//! The manifest file: who runs here, where no API server tells. YAML or JSON:
+//!
+//! ```yaml
+//! pods:
+//! - namespace: shop          # default: default
+//!   name: cache
+//!   uid: 6f1c...             # default: namespace/name
+//!   qosClass: Burstable      # default: what the memory request and limit make of it
+//!   priority: 100            # default: 0
+//!   static: false            # a static pod is never evicted (R12)
+//!   requests: {memory: 64Mi}
+//!   limits: {memory: 128Mi}
+//!   cgroup: burstable/cache  # below the scope, or absolute
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::{
+    config::{ConfigError, Quantity, fields::Fields, read_document},
+    engine::{Pod, QosClass},
+};
+
+/// A pod and its cgroup directory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ManifestPod {
+    /// What the engine knows of it.
+    pub pod: Pod,
+    /// Its cgroup directory, absolute.
+    pub cgroup: PathBuf,
+}
+
+/// Reads a manifest; relative cgroups lie below `scope`.
+///
+/// # Errors
+/// A file that cannot be read, an unknown field, a value that cannot be used, two pods of the same UID or cgroup: the
+/// error names the field and the reason.
+pub fn load(path: &Path, scope: &Path) -> Result<Vec<ManifestPod>, ConfigError> {
+    parse(read_document(path)?, scope)
+}
+
+fn parse(document: Value, scope: &Path) -> Result<Vec<ManifestPod>, ConfigError> {
+    let mut fields = Fields::open("", document)?;
+    let items = match fields.take("pods") {
+        Some(Value::Array(items)) => items,
+        Some(other) => return Err(ConfigError::value("pods", &other, "must be a list of pods")),
+        None => return Err(ConfigError::value("pods", &Value::Null, "is missing")),
+    };
+    fields.finish()?;
+    let mut pods: Vec<ManifestPod> = Vec::with_capacity(items.len());
+    for (i, item) in items.into_iter().enumerate() {
+        let path = format!("pods[{i}]");
+        let pod = pod(Fields::open(&path, item)?, scope)?;
+        if let Some(twin) = pods.iter().find(|p| p.pod.uid == pod.pod.uid) {
+            let reason = format!("is the uid of {} already", twin.pod);
+            return Err(ConfigError::text(
+                format!("{path}.uid"),
+                &pod.pod.uid,
+                reason,
+            ));
+        }
+        if let Some(twin) = pods.iter().find(|p| p.cgroup == pod.cgroup) {
+            let reason = format!("is the cgroup of {} already", twin.pod);
+            let cgroup = pod.cgroup.display().to_string();
+            return Err(ConfigError::text(format!("{path}.cgroup"), &cgroup, reason));
+        }
+        pods.push(pod);
+    }
+    Ok(pods)
+}
+
+fn pod(mut fields: Fields, scope: &Path) -> Result<ManifestPod, ConfigError> {
+    const CLASSES: [(&str, QosClass); 3] = [
+        ("BestEffort", QosClass::BestEffort),
+        ("Burstable", QosClass::Burstable),
+        ("Guaranteed", QosClass::Guaranteed),
+    ];
+    let namespace = fields
+        .text("namespace")?
+        .unwrap_or_else(|| "default".to_owned());
+    let name = required(&mut fields, "name")?;
+    let cgroup = scope.join(required(&mut fields, "cgroup")?);
+    let request = memory(&mut fields, "requests")?;
+    let limit = memory(&mut fields, "limits")?;
+    // A limit without a request is the request too, as in the API.
+    let request = request.or(limit);
+    let made = match (request, limit) {
+        (None, None) => QosClass::BestEffort,
+        (request, limit) if request == limit => QosClass::Guaranteed,
+        _ => QosClass::Burstable,
+    };
+    let pod = Pod {
+        uid: fields
+            .text("uid")?
+            .unwrap_or_else(|| format!("{namespace}/{name}")),
+        priority: fields.int32("priority")?.unwrap_or(0),
+        qos: fields.choice("qosClass", &CLASSES)?.unwrap_or(made),
+        is_static: fields.boolean("static")?.unwrap_or(false),
+        memory_request: request.unwrap_or(0),
+        memory_limit: limit,
+        namespace,
+        name,
+        ..Pod::default()
+    };
+    fields.finish()?;
+    Ok(ManifestPod { pod, cgroup })
+}
+
+fn required(fields: &mut Fields, name: &str) -> Result<String, ConfigError> {
+    let text = fields.text(name)?.unwrap_or_default();
+    if text.is_empty() {
+        return Err(ConfigError::value(
+            fields.path_of(name),
+            &Value::Null,
+            "is missing",
+        ));
+    }
+    Ok(text)
+}
+
+/// `requests.memory` or `limits.memory`, in bytes.
+fn memory(fields: &mut Fields, name: &str) -> Result<Option<u64>, ConfigError> {
+    let Some(mut resources) = fields.object(name)? else {
+        return Ok(None);
+    };
+    let path = resources.path_of("memory");
+    let quantity: Option<Quantity> = resources.parsed("memory")?;
+    resources.finish()?;
+    match quantity {
+        Some(q) if q.sign() < 0 => Err(ConfigError::text(
+            path,
+            &q.to_string(),
+            "must not be negative",
+        )),
+        other => Ok(other.map(|q| q.floor())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn parse_pods(pods: Value) -> Result<Vec<ManifestPod>, String> {
+        parse(json!({ "pods": pods }), Path::new("/scope")).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn defaults_are_the_apis() {
+        let pods = parse_pods(json!([
+            {"name": "a", "cgroup": "besteffort/a"},
+            {"name": "b", "namespace": "n", "cgroup": "/elsewhere/b", "limits": {"memory": "1Gi"}},
+            {"name": "c", "cgroup": "c", "requests": {"memory": "1.5Mi"}, "priority": -5, "static": true},
+        ]))
+        .unwrap();
+        let [a, b, c] = &pods[..] else {
+            panic!("{pods:?}")
+        };
+        assert_eq!(
+            (a.pod.uid.as_str(), a.pod.qos),
+            ("default/a", QosClass::BestEffort)
+        );
+        assert_eq!(a.cgroup, Path::new("/scope/besteffort/a"));
+        assert_eq!(
+            (b.pod.qos, b.pod.memory_request),
+            (QosClass::Guaranteed, 1 << 30)
+        );
+        assert_eq!(b.cgroup, Path::new("/elsewhere/b"));
+        assert_eq!(
+            (c.pod.qos, c.pod.memory_request, c.pod.priority),
+            (QosClass::Burstable, 3 << 19, -5)
+        );
+        assert!(c.pod.is_critical());
+    }
+
+    #[test]
+    fn every_mistake_names_its_field() {
+        for (pods, expected) in [
+            (json!({}), "pods: {}: must be a list of pods"),
+            (json!([{"cgroup": "a"}]), "pods[0].name: null: is missing"),
+            (json!([{"name": "a"}]), "pods[0].cgroup: null: is missing"),
+            (
+                json!([{"name": "a", "cgroup": "a", "color": 1}]),
+                "pods[0].color: unknown field",
+            ),
+            (
+                json!([{"name": "a", "cgroup": "a", "qosClass": "Gold"}]),
+                "pods[0].qosClass: \"Gold\": must be one of BestEffort, Burstable, Guaranteed",
+            ),
+            (
+                json!([{"name": "a", "cgroup": "a", "requests": {"memory": "-1"}}]),
+                "pods[0].requests.memory: \"-1\": must not be negative",
+            ),
+            (
+                json!([{"name": "a", "cgroup": "a"}, {"name": "a", "cgroup": "b"}]),
+                "pods[1].uid: \"default/a\": is the uid of default/a already",
+            ),
+            (
+                json!([{"name": "a", "cgroup": "a"}, {"name": "b", "cgroup": "a"}]),
+                "pods[1].cgroup: \"/scope/a\": is the cgroup of default/a already",
+            ),
+        ] {
+            assert_eq!(parse_pods(pods.clone()).unwrap_err(), expected, "{pods}");
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Who runs here: cgroups by their names, a manifest file, and the table that the reflex reads.
+
+pub mod manifest;
+pub mod names;
+pub mod table;

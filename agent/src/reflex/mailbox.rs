@@ -1,0 +1,163 @@
+//! The two ways across the border of the reflex thread. Neither end waits for the other, neither grows.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use crossbeam_queue::ArrayQueue;
+
+use super::report::Report;
+use crate::pods::table::PodTable;
+
+/// Reports that may wait for a slow reader.
+const REPORTS: usize = 1024;
+
+/// An eventfd: wakes whoever polls it.
+#[derive(Debug)]
+struct Bell(OwnedFd);
+
+impl Bell {
+    fn new() -> io::Result<Self> {
+        // SAFETY: takes plain integers; the result is checked.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and nobody else's.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    fn ring(&self) {
+        // SAFETY: writes the eight bytes of a local. It fails only when the counter is full, and then it has rung.
+        unsafe {
+            libc::write(
+                self.0.as_raw_fd(),
+                (&raw const ONE).cast(),
+                size_of::<u64>(),
+            )
+        };
+    }
+
+    fn silence(&self) {
+        let mut count = 0_u64;
+        // SAFETY: reads eight bytes into the eight bytes of a local; nothing to read is fine.
+        unsafe {
+            libc::read(
+                self.0.as_raw_fd(),
+                (&raw mut count).cast(),
+                size_of::<u64>(),
+            )
+        };
+    }
+}
+
+static ONE: u64 = 1;
+
+/// To the reflex: a new table of pods, or the wish to stop.
+#[derive(Debug)]
+pub struct Mailbox {
+    bell: Bell,
+    table: ArrayQueue<Box<PodTable>>,
+    retired: ArrayQueue<Box<PodTable>>,
+    stop: AtomicBool,
+}
+
+impl Mailbox {
+    /// An empty mailbox.
+    pub fn new() -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            bell: Bell::new()?,
+            table: ArrayQueue::new(1),
+            retired: ArrayQueue::new(4),
+            stop: AtomicBool::new(false),
+        }))
+    }
+
+    /// Hands over a new table; one that was not taken yet is replaced. Frees the tables that the reflex has put aside.
+    pub fn send(&self, table: Box<PodTable>) {
+        while self.retired.pop().is_some() {}
+        self.table.force_push(table);
+        self.bell.ring();
+    }
+
+    /// Asks the reflex to end.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.bell.0.as_fd()
+    }
+
+    pub(super) fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// The newest table, if there is one. What was in use before is put aside, to be freed by the sender.
+    pub(super) fn exchange(&self, current: &mut Box<PodTable>) -> bool {
+        self.bell.silence();
+        let Some(new) = self.table.pop() else {
+            return false;
+        };
+        let old = std::mem::replace(current, new);
+        // More than four at once cannot be waiting while the sender frees them before each new one.
+        drop(self.retired.push(old));
+        true
+    }
+}
+
+/// From the reflex: reports for whoever has time.
+#[derive(Debug)]
+pub struct Outbox {
+    bell: Bell,
+    reports: ArrayQueue<Report>,
+    dropped: AtomicU64,
+}
+
+impl Outbox {
+    /// An empty outbox.
+    pub fn new() -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            bell: Bell::new()?,
+            reports: ArrayQueue::new(REPORTS),
+            dropped: AtomicU64::new(0),
+        }))
+    }
+
+    pub(super) fn send(&self, report: Report) {
+        if self.reports.push(report).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        self.bell.ring();
+    }
+
+    /// The oldest report.
+    pub fn next(&self) -> Option<Report> {
+        self.bell.silence();
+        self.reports.pop()
+    }
+
+    /// Reports that did not fit since the start.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+impl AsFd for Outbox {
+    /// Becomes readable when there is a report.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.0.as_fd()
+    }
+}
+
+impl std::os::fd::AsRawFd for Outbox {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.bell.0.as_raw_fd()
+    }
+}

@@ -1,0 +1,18 @@
+//! The fast loop: from a tripped wire to SIGKILL.
+//!
+//! One OS thread, not an async task. Between wake-up and SIGKILL it allocates nothing, takes no lock, makes no network
+//! call, opens no file, and decides on values read at that moment, never on cached ones (R40;
+//! kubernetes/kubernetes#51745 is what happens otherwise). All that may take its time leaves through a bounded queue
+//! and is done by somebody else.
+
+mod inflight;
+mod mailbox;
+mod report;
+mod scope;
+pub mod thread;
+mod watch;
+
+pub use mailbox::{Mailbox, Outbox};
+pub use report::{Evicted, Finished, Report, Stages};
+pub use scope::{Limits, Scope};
+pub use watch::{Reflex, Setup};

@@ -1,0 +1,84 @@
+//! What the reflex tells: plain values, made without allocating.
+
+use std::sync::Arc;
+
+use crate::{kernel::ladder::MemoryHook, pods::table::Entry};
+
+/// Moments of one eviction, in nanoseconds of CLOCK_MONOTONIC; 0 where a rung cannot tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Stages {
+    /// The kernel saw the counter cross the limit (only rungs with a kernel program).
+    pub crossed: u64,
+    /// The reflex thread ran.
+    pub woken: u64,
+    /// The victim was chosen, on values read after `woken`.
+    pub decided: u64,
+    /// SIGKILL was sent to every process of the victim.
+    pub signalled: u64,
+}
+
+/// One pod was killed, or would have been (shadow mode).
+#[derive(Clone, Debug)]
+pub struct Evicted {
+    /// The victim.
+    pub pod: Arc<Entry>,
+    /// Counts the evictions of this agent from 1; [`Finished`] refers to it.
+    pub number: u64,
+    /// When.
+    pub stages: Stages,
+    /// The rung that woke the reflex; the sampler when it looked by itself.
+    pub hook: MemoryHook,
+    /// Usage of the scope at the crossing in bytes, 0 where the rung cannot tell.
+    pub usage_at_crossing: u64,
+    /// Usage of the scope when it was decided, in bytes.
+    pub usage_at_decision: u64,
+    /// What was available when it was decided, in bytes.
+    pub available: u64,
+    /// The threshold in bytes: what must be available.
+    pub threshold: u64,
+    /// The victim's working set when it was decided, in bytes.
+    pub working_set: u64,
+    /// Decided only, nothing was killed (R47).
+    pub shadow: bool,
+    /// SIGKILL was refused with this errno, 0 when it was not.
+    pub errno: i32,
+}
+
+/// What became of a victim.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    /// The victim.
+    pub pod: Arc<Entry>,
+    /// Number of its eviction.
+    pub number: u64,
+    /// No process was left at this moment (ns of CLOCK_MONOTONIC); 0 when some were left at the deadline.
+    pub exited: u64,
+    /// The scope had its threshold available again at this moment (ns of CLOCK_MONOTONIC); 0 when it had not.
+    pub freed: u64,
+    /// The largest usage of the scope that was seen since the crossing, in bytes.
+    pub peak_usage: u64,
+    /// What was available at the end, in bytes.
+    pub available: u64,
+}
+
+/// What leaves the reflex.
+#[derive(Clone, Debug)]
+pub enum Report {
+    /// See [`Evicted`].
+    Evicted(Evicted),
+    /// See [`Finished`].
+    Finished(Finished),
+    /// The threshold is met and nobody may be evicted; said once per pressure.
+    NobodyLeft {
+        /// What is available, in bytes.
+        available: u64,
+        /// What should be, in bytes.
+        threshold: u64,
+    },
+    /// The scope can no longer be read: its cgroup was removed.
+    ScopeGone {
+        /// The errno of the read.
+        errno: i32,
+    },
+}

@@ -1,0 +1,152 @@
+//! The cgroup that counts as the node, and what must stay available in it.
+
+use std::io;
+
+use crate::observe::cgroup::{MemoryCgroup, MemoryReading, PathError};
+
+/// Amounts of `memory.available`, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Less than this available is the hard threshold.
+    pub threshold: u64,
+    /// Once met, it stays met until this much is available (R11); at least `threshold`.
+    pub resolved: u64,
+    /// Less than this available, and the kernel itself kills (R41).
+    pub floor: Option<u64>,
+}
+
+/// A scope with its capacity.
+#[derive(Debug)]
+pub struct Scope {
+    cgroup: MemoryCgroup,
+    capacity: u64,
+    limits: Limits,
+    /// R15: page cache on the active list counts as available too.
+    reclaimable_cache: bool,
+}
+
+/// A threshold that can never be kept.
+#[derive(Debug, thiserror::Error)]
+pub enum ScopeError {
+    /// A file of the cgroup.
+    #[error("scope.cgroup: {0}")]
+    Cgroup(#[from] PathError),
+    /// The cgroup has no limit, so that nothing can run short in it.
+    #[error("scope.cgroup: {path}: has no memory limit, so that its capacity is not known")]
+    NoLimit {
+        /// The directory.
+        path: String,
+    },
+    /// More is to be kept available than there is.
+    #[error("{field}: {value}: is not below the capacity of {capacity} bytes")]
+    AboveCapacity {
+        /// The configuration's field.
+        field: &'static str,
+        /// The amount, in bytes.
+        value: u64,
+        /// The capacity, in bytes.
+        capacity: u64,
+    },
+}
+
+impl Scope {
+    /// Takes a cgroup with a memory limit, which is its capacity. `limits` turns that into amounts.
+    ///
+    /// # Errors
+    /// No limit, or an amount that is not below the capacity.
+    pub fn new(
+        cgroup: MemoryCgroup,
+        limits: impl FnOnce(u64) -> Limits,
+        reclaimable_cache: bool,
+    ) -> Result<Self, ScopeError> {
+        let capacity = cgroup.limit()?.ok_or_else(|| ScopeError::NoLimit {
+            path: cgroup.path().display().to_string(),
+        })?;
+        let limits = limits(capacity);
+        let checks = [
+            ("evictionHard[memory.available]", Some(limits.threshold)),
+            (
+                "evictionMinimumReclaim[memory.available]",
+                Some(limits.resolved),
+            ),
+            ("kernelFloor[memory.available]", limits.floor),
+        ];
+        for (field, value) in checks {
+            if let Some(value) = value.filter(|v| *v >= capacity) {
+                return Err(ScopeError::AboveCapacity {
+                    field,
+                    value,
+                    capacity,
+                });
+            }
+        }
+        Ok(Self {
+            cgroup,
+            capacity,
+            limits,
+            reclaimable_cache,
+        })
+    }
+
+    /// The cgroup.
+    pub fn cgroup(&self) -> &MemoryCgroup {
+        &self.cgroup
+    }
+
+    /// Its capacity in bytes.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// The amounts.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Reads it now. Does not allocate.
+    ///
+    /// # Errors
+    /// ENODEV when the cgroup was removed.
+    pub fn look(&self) -> io::Result<Look> {
+        let reading = self.cgroup.read()?;
+        let discounted = self.discounted(&reading);
+        Ok(Look {
+            usage: reading.usage,
+            discounted,
+            available: self
+                .capacity
+                .saturating_sub(reading.usage.saturating_sub(discounted)),
+        })
+    }
+
+    /// What counts as available although it is charged.
+    fn discounted(&self, reading: &MemoryReading) -> u64 {
+        let active = if self.reclaimable_cache {
+            reading.active_file
+        } else {
+            0
+        };
+        reading.inactive_file.saturating_add(active)
+    }
+
+    /// The usage at which `amount` is no longer available, as the kubelet's notifier computes it
+    /// (`threshold_notifier_linux.go`): capacity - amount + inactive_file. The comparison is "less than", so the wire
+    /// is one byte further.
+    pub fn usage_limit(&self, amount: u64, discounted: u64) -> u64 {
+        self.capacity
+            .saturating_sub(amount)
+            .saturating_add(discounted)
+            .saturating_add(1)
+    }
+}
+
+/// The scope at one moment, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// All that is charged.
+    pub usage: u64,
+    /// The part of it that counts as available.
+    pub discounted: u64,
+    /// capacity - usage + discounted.
+    pub available: u64,
+}

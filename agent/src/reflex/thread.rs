@@ -1,0 +1,60 @@
+//! What makes a thread fast when everything else is slow: real-time priority, locked and touched memory.
+
+use std::io;
+
+/// Above every thread of normal priority, below the kernel's own watchdogs and migration threads (99).
+const FIFO_PRIORITY: i32 = 50;
+/// Stack that the reflex may use: its deepest call holds one `memory.stat`.
+const STACK_BYTES: usize = 256 << 10;
+
+/// What was refused; each is said once and changes only how fast the agent is.
+#[derive(Debug, Default)]
+pub struct Refusals {
+    /// `sched_setscheduler(SCHED_FIFO)`: needs CAP_SYS_NICE.
+    pub fifo: Option<io::Error>,
+    /// `mlockall`: needs CAP_IPC_LOCK or a large enough RLIMIT_MEMLOCK.
+    pub lock: Option<io::Error>,
+}
+
+/// Locks what the process has and what it will touch; pages that are never touched stay unallocated
+/// (`MCL_ONFAULT`), or a thread's unused stack would count as the agent's memory.
+pub fn lock_memory() -> Option<io::Error> {
+    const FLAGS: i32 = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
+    // SAFETY: plain flags; nothing is freed or moved.
+    (unsafe { libc::mlockall(FLAGS) } != 0).then(io::Error::last_os_error)
+}
+
+/// Gives the calling thread SCHED_FIFO.
+pub fn become_fifo() -> Option<io::Error> {
+    let parameters = libc::sched_param {
+        sched_priority: FIFO_PRIORITY,
+    };
+    // SCHED_RESET_ON_FORK: what this thread might start is not a real-time program.
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: 0 is the calling thread; the struct outlives the call.
+    (unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } != 0)
+        .then(io::Error::last_os_error)
+}
+
+/// Touches the stack that will be used, so that no page fault happens later.
+#[inline(never)]
+pub fn touch_stack() {
+    let mut stack = [0_u8; STACK_BYTES];
+    for page in stack.chunks_mut(4096) {
+        // Volatile, or the compiler would see that nobody reads it.
+        // SAFETY: a reference into a live local.
+        unsafe { std::ptr::write_volatile(&raw mut page[0], 1) };
+    }
+}
+
+/// Now, in nanoseconds of CLOCK_MONOTONIC: the clock of `bpf_ktime_get_ns`.
+pub fn now_ns() -> u64 {
+    let mut t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes into a local; this clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
+    // Both are positive on this clock.
+    t.tv_sec.unsigned_abs() * 1_000_000_000 + t.tv_nsec.unsigned_abs()
+}
