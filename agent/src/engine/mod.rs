@@ -2,7 +2,9 @@
 
 mod pod;
 mod qos;
+mod select;
 mod signal;
+mod standing;
 mod threshold;
 mod usage;
 
@@ -11,6 +13,8 @@ pub use pod::{
     SYSTEM_NODE_CRITICAL_PRIORITY, Volume,
 };
 pub use qos::{ComputeResources, OomScale, QosClass, oom_score_adj};
+pub use select::{Candidate, CandidateState, Demand, Rules, Selection, select};
 pub use signal::{NodeCondition, Resource, Signal, UnknownSignal};
+pub use standing::{Claim, Standing};
 pub use threshold::{Threshold, ThresholdValue};
 pub use usage::{ContainerUsage, FsUsage, PodUsage, VolumeUsage};

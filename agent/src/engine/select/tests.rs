@@ -1,0 +1,223 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const RULES: Rules = Rules {
+    strategy: RankingStrategy::Kubelet,
+    resource: Resource::Memory,
+    system_over_reserved: false,
+};
+
+fn candidate(priority: i32, request: u64, usage: u64) -> Candidate {
+    let claim = Claim {
+        priority,
+        qos: QosClass::Burstable,
+        request,
+    };
+    Candidate {
+        claim,
+        usage,
+        is_exact: true,
+        state: CandidateState::Eligible,
+    }
+}
+
+fn choose(candidates: &mut [Candidate], rules: Rules, demand: Demand) -> Vec<usize> {
+    let mut victims = [0; 64];
+    let selection = select(candidates, rules, demand, |_| None, &mut victims);
+    victims[..selection.count].to_vec()
+}
+
+#[test]
+fn above_request_goes_first_then_priority_then_excess() {
+    // R9
+    let pods = [
+        candidate(0, 100, 90),
+        candidate(10, 0, 500),
+        candidate(5, 100, 150),
+        candidate(5, 100, 300),
+    ];
+    let all = Demand::Amount(u64::MAX);
+    assert_eq!(choose(&mut pods.clone(), RULES, all), [3, 2, 1, 0]);
+    assert_eq!(choose(&mut pods.clone(), RULES, Demand::First), [3]);
+}
+
+#[test]
+fn the_smallest_number_of_victims_covers_the_demand() {
+    // R43
+    let pods = [
+        candidate(0, 0, 100),
+        candidate(0, 0, 300),
+        candidate(0, 0, 200),
+    ];
+    for (amount, expected) in [
+        (1, vec![1]),
+        (300, vec![1]),
+        (301, vec![1, 2]),
+        (501, vec![1, 2, 0]),
+        (999, vec![1, 2, 0]),
+    ] {
+        assert_eq!(
+            choose(&mut pods.clone(), RULES, Demand::Amount(amount)),
+            expected,
+            "{amount}"
+        );
+    }
+    assert_eq!(Demand::after(500, 200), Some(Demand::Amount(300)));
+    assert_eq!(Demand::after(500, 500), None);
+}
+
+#[test]
+fn only_pods_that_may_be_first_are_read() {
+    // R40: the bound of the first is far too high, those of the others are not.
+    let mut pods = [
+        candidate(0, 0, 1_000),
+        candidate(0, 0, 500),
+        candidate(0, 0, 400),
+    ];
+    for pod in &mut pods {
+        pod.is_exact = false;
+    }
+    let mut read = Vec::new();
+    let exact = [300, 450, 390];
+    let mut victims = [0; 1];
+    let selection = select(
+        &mut pods,
+        RULES,
+        Demand::First,
+        |i| {
+            read.push(i);
+            Some(exact[i])
+        },
+        &mut victims,
+    );
+    assert_eq!(
+        (selection, victims, read),
+        (
+            Selection {
+                count: 1,
+                amount: 450
+            },
+            [1],
+            vec![0, 1]
+        )
+    );
+}
+
+#[test]
+fn a_pod_that_is_gone_is_passed_over() {
+    let mut pods = [candidate(0, 0, 1_000), candidate(0, 0, 500)];
+    pods[0].is_exact = false;
+    assert_eq!(choose(&mut pods, RULES, Demand::First), [1]);
+    assert_eq!(pods[0].state, CandidateState::Gone);
+}
+
+#[test]
+fn guaranteed_pods_are_spared_while_others_are_left() {
+    // R20
+    let mut guaranteed = candidate(0, 100, 900);
+    guaranteed.claim.qos = QosClass::Guaranteed;
+    let rules = Rules {
+        strategy: RankingStrategy::Qos,
+        ..RULES
+    };
+    let pods = [guaranteed, candidate(0, 0, 10)];
+    let all = Demand::Amount(u64::MAX);
+    assert_eq!(choose(&mut pods.clone(), rules, all), [1]);
+    assert_eq!(choose(&mut [guaranteed], rules, all), [0]);
+    let over = Rules {
+        system_over_reserved: true,
+        ..rules
+    };
+    assert_eq!(choose(&mut pods.clone(), over, all), [1, 0]);
+}
+
+fn any_candidate() -> impl Strategy<Value = (Candidate, u64)> {
+    let state = prop_oneof![
+        4 => Just(CandidateState::Eligible),
+        1 => Just(CandidateState::Protected),
+        1 => Just(CandidateState::OnItsWay),
+    ];
+    let qos = prop::sample::select(
+        &[
+            QosClass::BestEffort,
+            QosClass::Burstable,
+            QosClass::Guaranteed,
+        ][..],
+    );
+    // Small ranges, so that ties are common.
+    (
+        -2..3i32,
+        qos,
+        0..4u64,
+        0..8u64,
+        0..4u64,
+        any::<bool>(),
+        state,
+    )
+        .prop_map(|(priority, qos, request, exact, slack, is_exact, state)| {
+            let usage = if is_exact { exact } else { exact + slack };
+            (
+                Candidate {
+                    claim: Claim {
+                        priority,
+                        qos,
+                        request,
+                    },
+                    usage,
+                    is_exact,
+                    state,
+                },
+                exact,
+            )
+        })
+}
+
+proptest! {
+    #[test]
+    fn the_fast_path_agrees_with_sorting_exact_values(
+        pods in prop::collection::vec(any_candidate(), 0..40),
+        strategy in prop::sample::select(&[RankingStrategy::Kubelet, RankingStrategy::Qos, RankingStrategy::Usage][..]),
+        resource in prop::sample::select(&[Resource::Memory, Resource::EphemeralStorage, Resource::Inodes, Resource::Pids][..]),
+        system_over_reserved in any::<bool>(),
+        demand in prop_oneof![Just(Demand::First), (0..100u64).prop_map(Demand::Amount)],
+    ) {
+        let rules = Rules { strategy, resource, system_over_reserved };
+        let (mut candidates, exact): (Vec<Candidate>, Vec<u64>) = pods.into_iter().unzip();
+
+        let mut order: Vec<usize> = (0..exact.len()).collect();
+        order.sort_by_key(|i| Standing::new(strategy, resource, candidates[*i].claim, Some(exact[*i])));
+        order.retain(|i| candidates[*i].state == CandidateState::Eligible);
+        let others_left = order.iter().any(|i| candidates[*i].claim.qos != QosClass::Guaranteed);
+        if strategy == RankingStrategy::Qos && !system_over_reserved && others_left {
+            order.retain(|i| candidates[*i].claim.qos != QosClass::Guaranteed);
+        }
+        let wanted = match demand {
+            Demand::First => 1,
+            Demand::Amount(amount) => {
+                let mut sum = 0;
+                let enough = order.iter().position(|i| { sum += exact[*i]; sum >= amount });
+                enough.map_or(order.len(), |last| last + 1)
+            }
+        };
+        order.truncate(wanted);
+
+        let before = candidates.clone();
+        let mut victims = [0; 64];
+        let selection = select(&mut candidates, rules, demand, |i| Some(exact[i]), &mut victims);
+        prop_assert_eq!(&victims[..selection.count], &order[..]);
+        for (position, candidate) in candidates.iter().enumerate() {
+            let expected = if order.contains(&position) { CandidateState::OnItsWay } else { before[position].state };
+            prop_assert_eq!(candidate.state, expected);
+        }
+    }
+
+    #[test]
+    fn no_numbers_make_it_panic(
+        numbers in prop::collection::vec((any::<i32>(), any::<u64>(), any::<u64>()), 0..20),
+        amount in any::<u64>(),
+    ) {
+        let mut pods: Vec<Candidate> = numbers.into_iter().map(|(p, r, u)| candidate(p, r, u)).collect();
+        choose(&mut pods, RULES, Demand::Amount(amount));
+    }
+}

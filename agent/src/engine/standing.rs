@@ -1,0 +1,133 @@
+//! Which of two pods goes first: the one comparison that the full ranking and the fast path share, so that they
+//! cannot disagree.
+
+use std::cmp::Reverse;
+
+use super::{QosClass, Resource};
+use crate::config::RankingStrategy;
+
+/// What a pod may claim when a resource runs short.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Claim {
+    /// The pod's priority.
+    pub priority: i32,
+    /// The pod's QoS class.
+    pub qos: QosClass,
+    /// What the pod requested, in bytes: memory for memory, ephemeral storage for everything on disk (for inodes,
+    /// which nobody can request, too: see [`Standing::new`]), zero for process ids.
+    pub request: u64,
+}
+
+/// Where a pod stands in the order of eviction: the least goes first.
+///
+/// More usage never moves a pod back. The fast path rests on that: whoever is first by upper bounds of usage, and is
+/// so by an exact value, is first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Standing {
+    group: u8,
+    priority: i32,
+    excess: Reverse<i128>,
+}
+
+impl Standing {
+    /// Where a pod with this claim stands when it uses this much of the resource. A pod without any numbers
+    /// (`usage` is `None`) goes before those that have some, as in the kubelet.
+    ///
+    /// - `kubelet` (R9, R10): above request first, then the lower priority, then usage minus request. Process ids go
+    ///   by priority, then number. For inodes the kubelet takes everybody who has any as above request, and then
+    ///   subtracts the request for *bytes* of ephemeral storage (`helpers.go`, `disk`); so does this.
+    /// - `qos` (R20, R21): BestEffort, Burstable, Guaranteed; inside a class for memory those above request by usage
+    ///   minus request, then the others by usage; for everything else by usage.
+    /// - `usage` (R25): by usage alone.
+    pub fn new(
+        strategy: RankingStrategy,
+        resource: Resource,
+        claim: Claim,
+        usage: Option<u64>,
+    ) -> Self {
+        let used = i128::from(usage.unwrap_or(0));
+        let request = i128::from(claim.request);
+        let exceeds = match resource {
+            Resource::Memory | Resource::EphemeralStorage => used > request,
+            Resource::Inodes => used > 0,
+            Resource::Pids => false,
+        };
+        let (group, priority, excess) = match (strategy, resource) {
+            (RankingStrategy::Kubelet, Resource::Pids) => (0, claim.priority, used),
+            (RankingStrategy::Kubelet, _) => {
+                let group = match (usage, exceeds) {
+                    (None, _) => 0,
+                    (Some(_), true) => 1,
+                    (Some(_), false) => 2,
+                };
+                (group, claim.priority, used - request)
+            }
+            (RankingStrategy::Qos, Resource::Memory) => {
+                let class = claim.qos as u8 * 2;
+                if exceeds {
+                    (class, 0, used - request)
+                } else {
+                    (class + 1, 0, used)
+                }
+            }
+            (RankingStrategy::Qos, _) => (claim.qos as u8 * 2, 0, used),
+            (RankingStrategy::Usage, _) => (0, 0, used),
+        };
+        match usage {
+            Some(_) => Self {
+                group,
+                priority,
+                excess: Reverse(excess),
+            },
+            // In a QoS class the missing come first too, whether or not they may be above their request.
+            None if strategy == RankingStrategy::Qos => Self {
+                group: claim.qos as u8 * 2,
+                priority,
+                excess: Reverse(i128::MAX),
+            },
+            None => Self {
+                group,
+                priority,
+                excess: Reverse(i128::MAX),
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const STRATEGIES: [RankingStrategy; 3] = [
+        RankingStrategy::Kubelet,
+        RankingStrategy::Qos,
+        RankingStrategy::Usage,
+    ];
+    const RESOURCES: [Resource; 4] = [
+        Resource::Memory,
+        Resource::EphemeralStorage,
+        Resource::Inodes,
+        Resource::Pids,
+    ];
+
+    proptest! {
+        #[test]
+        fn more_usage_never_moves_a_pod_back(
+            strategy in prop::sample::select(&STRATEGIES),
+            resource in prop::sample::select(&RESOURCES),
+            qos in prop::sample::select(&[QosClass::BestEffort, QosClass::Burstable, QosClass::Guaranteed]),
+            priority in any::<i32>(),
+            request in any::<u64>(),
+            mut usages in any::<[u64; 2]>(),
+        ) {
+            usages.sort_unstable();
+            let claim = Claim { priority, qos, request };
+            let less = Standing::new(strategy, resource, claim, Some(usages[0]));
+            let more = Standing::new(strategy, resource, claim, Some(usages[1]));
+            prop_assert!(more <= less);
+            prop_assert!(Standing::new(strategy, resource, claim, None) <= more);
+        }
+    }
+}
