@@ -1,0 +1,77 @@
+//! Columns for people.
+
+/// A table whose columns are as wide as their widest cell.
+#[derive(Debug)]
+pub(super) struct Table {
+    /// The alignment of each column.
+    alignments: Vec<Alignment>,
+    rows: Vec<Vec<String>>,
+}
+
+/// How the cells of a column are aligned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Alignment {
+    /// Text.
+    Left,
+    /// Numbers.
+    Right,
+}
+
+impl Table {
+    /// A table with these headings.
+    pub(super) fn new(columns: &[(&str, Alignment)]) -> Self {
+        Self {
+            alignments: columns.iter().map(|(_, alignment)| *alignment).collect(),
+            rows: vec![columns.iter().map(|(heading, _)| (*heading).to_owned()).collect()],
+        }
+    }
+
+    /// Adds a row: as many cells as there are columns.
+    pub(super) fn row<const N: usize>(&mut self, cells: [String; N]) {
+        self.rows.push(cells.into());
+    }
+
+    /// The table as lines of text.
+    pub(super) fn render(&self) -> String {
+        let width = |column: usize| {
+            let cells = self.rows.iter().filter_map(|row| row.get(column));
+            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.alignments.len()).map(width).collect();
+        let mut text = String::new();
+        for row in &self.rows {
+            let cells = row.iter().zip(&widths).zip(&self.alignments).map(|((cell, width), alignment)| match alignment {
+                Alignment::Left => format!("{cell:<width$}"),
+                Alignment::Right => format!("{cell:>width$}"),
+            });
+            text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+            text.push('\n');
+        }
+        text
+    }
+}
+
+/// Bytes with a binary suffix and one digit behind the point.
+pub(super) fn bytes(amount: i128) -> String {
+    const SUFFIXES: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let mut scaled = amount as f64;
+    let mut suffix = 0;
+    while scaled.abs() >= 1024.0 && suffix + 1 < SUFFIXES.len() {
+        scaled /= 1024.0;
+        suffix += 1;
+    }
+    if suffix == 0 { format!("{amount} B") } else { format!("{scaled:.1} {}", SUFFIXES[suffix]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned() {
+        let mut table = Table::new(&[("POD", Alignment::Left), ("USAGE", Alignment::Right)]);
+        table.row(["default/a".to_owned(), bytes(1536)]);
+        table.row(["b".to_owned(), bytes(-3 << 30)]);
+        assert_eq!(table.render(), "POD            USAGE\ndefault/a    1.5 KiB\nb          -3.0 GiB\n");
+    }
+}

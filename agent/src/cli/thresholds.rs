@@ -1,0 +1,106 @@
+//! `evictd thresholds`: the thresholds in force.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::{
+    CommandError, OutputFormat,
+    table::{Alignment, Table},
+    to_json,
+};
+use crate::{
+    config::Config,
+    engine::{Threshold, ThresholdValue},
+};
+
+/// What `evictd thresholds` is told.
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    /// evictd's configuration file; one that holds nothing but eviction fields will do
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// The node's KubeletConfiguration: eviction fields that the configuration file lacks are taken from it
+    #[arg(long, value_name = "FILE")]
+    kubelet_config: Option<PathBuf>,
+    /// How to print them
+    #[arg(short, long, value_enum, default_value_t)]
+    output: OutputFormat,
+}
+
+/// A threshold as programs read it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ThresholdJson {
+    signal: &'static str,
+    value: ValueJson,
+    grace_period_seconds: Seconds,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    min_reclaim: Option<ValueJson>,
+}
+
+/// A quantity in the signal's unit, rounded up, or a share of the capacity (0.1 for 10 %).
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+enum ValueJson {
+    Quantity(i64),
+    Percentage(f32),
+}
+
+/// Whole seconds are printed as whole numbers.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Seconds {
+    Whole(u64),
+    Fraction(f64),
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
+    let config = Config::load_over(&arguments.config, arguments.kubelet_config.as_deref())?;
+    let mut thresholds = config.eviction.thresholds;
+    thresholds.sort_by_key(|threshold| (threshold.signal, threshold.grace_period));
+    match arguments.output {
+        OutputFormat::Json => to_json(&thresholds.iter().map(ThresholdJson::from).collect::<Vec<_>>()),
+        OutputFormat::Table => Ok(table(&thresholds)),
+    }
+}
+
+fn table(thresholds: &[Threshold]) -> String {
+    let mut table = Table::new(&[
+        ("SIGNAL", Alignment::Left),
+        ("BELOW", Alignment::Right),
+        ("GRACE PERIOD", Alignment::Right),
+        ("MIN RECLAIM", Alignment::Right),
+    ]);
+    for threshold in thresholds {
+        let grace = if threshold.is_hard() { "-".to_owned() } else { format!("{:?}", threshold.grace_period) };
+        let reclaim = threshold.min_reclaim.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
+        table.row([threshold.signal.to_string(), threshold.value.to_string(), grace, reclaim]);
+    }
+    table.render()
+}
+
+impl From<&Threshold> for ThresholdJson {
+    fn from(threshold: &Threshold) -> Self {
+        let grace = threshold.grace_period;
+        Self {
+            signal: threshold.signal.as_str(),
+            value: (&threshold.value).into(),
+            grace_period_seconds: if grace.subsec_nanos() == 0 {
+                Seconds::Whole(grace.as_secs())
+            } else {
+                Seconds::Fraction(grace.as_secs_f64())
+            },
+            min_reclaim: threshold.min_reclaim.as_ref().map(ValueJson::from),
+        }
+    }
+}
+
+impl From<&ThresholdValue> for ValueJson {
+    fn from(value: &ThresholdValue) -> Self {
+        match value {
+            ThresholdValue::Quantity(quantity) => Self::Quantity(quantity.value()),
+            ThresholdValue::Percentage(share) => Self::Percentage(*share),
+        }
+    }
+}
