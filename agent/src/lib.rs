@@ -6,6 +6,7 @@
 
 pub mod cli;
 pub mod config;
+pub mod embedded;
 pub mod engine;
 pub mod evict;
 pub mod kernel;

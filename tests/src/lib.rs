@@ -2,4 +2,5 @@
 
 pub mod cgroup;
 pub mod hog;
+pub mod node;
 pub mod skip;

@@ -8,8 +8,9 @@ use std::{
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::config::ConfigError;
+use crate::{config::ConfigError, embedded::RunError};
 
+mod run;
 mod table;
 mod thresholds;
 
@@ -23,6 +24,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Watch a node and evict pods until told to stop.
+    Run(run::Arguments),
     /// Show the eviction thresholds in force.
     Thresholds(thresholds::Arguments),
 }
@@ -43,6 +46,9 @@ enum CommandError {
     /// The configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The daemon cannot start or go on.
+    #[error(transparent)]
+    Run(#[from] RunError),
     /// A file cannot be read.
     #[error("{}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
@@ -59,7 +65,8 @@ impl CommandError {
     fn exit_code(&self) -> ExitCode {
         match self {
             Self::Config(_) | Self::Read { .. } | Self::Input { .. } => ExitCode::from(2),
-            Self::Write(_) => ExitCode::FAILURE,
+            Self::Run(error) if error.is_bad_input() => ExitCode::from(2),
+            Self::Run(_) | Self::Write(_) => ExitCode::FAILURE,
         }
     }
 }
@@ -68,6 +75,7 @@ impl CommandError {
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.command {
+        Command::Run(arguments) => run::run(&arguments),
         Command::Thresholds(arguments) => thresholds::run(&arguments),
     };
     let result = result.and_then(|text| print(&text));

@@ -22,7 +22,7 @@ pub use kubelet::{DEFAULT_PRESSURE_TRANSITION_PERIOD, EvictionConfig};
 pub use quantity::{Format, Quantity, QuantityError};
 pub use thresholds::{DEFAULT_EVICTION_HARD, Statements, ThresholdTexts};
 
-use crate::engine::ThresholdValue;
+use crate::{engine::ThresholdValue, kernel::ladder::MemoryHook};
 use fields::Fields;
 use kubelet::EvictionFields;
 
@@ -46,8 +46,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// `shadow`: decide and report, kill nothing (R47).
     pub shadow: bool,
-    /// `memoryHook`: which rung of the ladder watches memory.
-    pub memory_hook: MemoryHook,
+    /// `memoryHook`: which rung of the ladder watches memory; `auto` and none are the best that this kernel has.
+    pub memory_hook: Option<MemoryHook>,
     /// `accountReclaimableCache`: count page cache that can be reclaimed as available (R15).
     pub account_reclaimable_cache: bool,
     /// `kernelFloor`: the limit at which the kernel itself acts (R41).
@@ -83,24 +83,6 @@ pub enum RankingStrategy {
 pub struct Scope {
     /// `scope.cgroup`: the directory of the cgroup that plays the node; none is the machine itself.
     pub cgroup: Option<PathBuf>,
-}
-
-/// Which rung of the ladder watches memory.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MemoryHook {
-    /// The best one that this kernel has.
-    #[default]
-    Auto,
-    /// fexit of `page_counter_try_charge`.
-    Fexit,
-    /// A kprobe on the same function.
-    Kprobe,
-    /// The tracepoint `mod_memcg_lruvec_state`.
-    Tracepoint,
-    /// cgroup v1's eventfd on `memory.usage_in_bytes`.
-    Eventfd,
-    /// The deadline sampler.
-    Sampler,
 }
 
 /// The limit at which the kernel itself kills the first victim (R41).
@@ -163,9 +145,7 @@ impl Config {
                 .absolute_path("stateDir")?
                 .unwrap_or_else(|| DEFAULT_STATE_DIR.into()),
             shadow: fields.boolean("shadow")?.unwrap_or(false),
-            memory_hook: fields
-                .choice("memoryHook", &MemoryHook::CHOICES)?
-                .unwrap_or_default(),
+            memory_hook: fields.choice("memoryHook", &MEMORY_HOOKS)?.flatten(),
             account_reclaimable_cache: fields.boolean("accountReclaimableCache")?.unwrap_or(false),
             kernel_floor: KernelFloor::take(&mut fields)?,
             metrics_address: fields.parsed("metricsAddress")?,
@@ -184,17 +164,15 @@ impl RankingStrategy {
     ];
 }
 
-impl MemoryHook {
-    /// The rungs with their names.
-    pub const CHOICES: [(&'static str, Self); 6] = [
-        ("auto", Self::Auto),
-        ("fexit", Self::Fexit),
-        ("kprobe", Self::Kprobe),
-        ("tracepoint", Self::Tracepoint),
-        ("eventfd", Self::Eventfd),
-        ("sampler", Self::Sampler),
-    ];
-}
+/// What `memoryHook` may say.
+const MEMORY_HOOKS: [(&str, Option<MemoryHook>); 6] = [
+    ("auto", None),
+    ("fexit", Some(MemoryHook::Fexit)),
+    ("kprobe", Some(MemoryHook::Kprobe)),
+    ("tracepoint", Some(MemoryHook::Tracepoint)),
+    ("eventfd", Some(MemoryHook::Eventfd)),
+    ("sampler", Some(MemoryHook::Sampler)),
+];
 
 impl Scope {
     fn take(fields: &mut Fields) -> Result<Self, ConfigError> {

@@ -3,24 +3,83 @@
 //! v2 with `cgroup.kill` (5.14+) does that in one write, forks included. Elsewhere every process gets SIGKILL, again
 //! and again until the groups are empty: a fork that was under way when its parent was signalled shows up in the
 //! next round, and a task with a fatal signal pending cannot fork (`copy_process` in the kernel).
+//!
+//! v1 hands the same list of processes to every read of an open `cgroup.procs` for up to a second
+//! (`cgroup_pidlist_start`): only the first read after an open is fresh. A held file serves for the first round, which
+//! has to be fast; every later look opens the file anew, relative to a held directory.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     io::{self, Write as _},
-    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+    os::{
+        fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+        unix::fs::OpenOptionsExt as _,
+    },
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
 use crate::observe::cgroup::{PathError, descendants, is_gone};
-use crate::observe::text::pread;
 
 /// A pod's processes, ready to be killed through files that are open already.
 #[derive(Debug)]
 pub struct Killer {
     path: PathBuf,
     kill: Option<File>,
-    procs: Vec<File>,
+    groups: Vec<Group>,
+}
+
+/// One cgroup of a pod.
+#[derive(Debug)]
+struct Group {
+    dir: File,
+    procs: File,
+    /// The held file was read once.
+    stale: AtomicBool,
+}
+
+impl Group {
+    fn open(dir: &Path) -> Result<Self, PathError> {
+        let procs = dir.join("cgroup.procs");
+        Ok(Self {
+            dir: File::options()
+                .read(true)
+                .custom_flags(libc::O_PATH | libc::O_DIRECTORY)
+                .open(dir)
+                .map_err(PathError::at(dir))?,
+            procs: File::open(&procs).map_err(PathError::at(&procs))?,
+            stale: AtomicBool::new(false),
+        })
+    }
+
+    /// Calls `each` for every process that is in the group now. Does not allocate.
+    fn for_each(&self, each: impl FnMut(i32)) -> io::Result<()> {
+        if !self.stale.swap(true, Ordering::Relaxed) {
+            return for_each_pid(&self.procs, each);
+        }
+        // SAFETY: a held directory and a C string.
+        let fd = unsafe {
+            libc::openat(
+                self.dir.as_raw_fd(),
+                c"cgroup.procs".as_ptr(),
+                libc::O_RDONLY | libc::O_CLOEXEC,
+            )
+        };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and nobody else's.
+        for_each_pid(&unsafe { File::from_raw_fd(fd) }, each)
+    }
+
+    fn is_empty(&self) -> bool {
+        let mut empty = true;
+        match self.for_each(|_| empty = false) {
+            Ok(()) => empty,
+            Err(e) => is_gone(&e),
+        }
+    }
 }
 
 /// What one round of signals did.
@@ -44,19 +103,18 @@ impl Killer {
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
             Err(e) => return Err(PathError::at(&kill)(e)),
         };
-        let mut procs = Vec::new();
+        let mut groups = Vec::new();
         for dir in descendants(path)? {
-            let file = dir.join("cgroup.procs");
-            match File::open(&file) {
-                Ok(open) => procs.push(open),
-                Err(e) if is_gone(&e) && dir != path => {}
-                Err(e) => return Err(PathError::at(&file)(e)),
+            match Group::open(&dir) {
+                Ok(group) => groups.push(group),
+                Err(e) if is_gone(&e.source) && dir != path => {}
+                Err(e) => return Err(e),
             }
         }
         Ok(Self {
             path: path.to_owned(),
             kill,
-            procs,
+            groups,
         })
     }
 
@@ -88,8 +146,8 @@ impl Killer {
             empty: true,
         };
         let mut refused = None;
-        for procs in &self.procs {
-            let outcome = for_each_pid(procs, |pid| {
+        for group in &self.groups {
+            let outcome = group.for_each(|pid| {
                 round.empty = false;
                 match signal(pid) {
                     Ok(()) => round.processes += 1,
@@ -107,13 +165,7 @@ impl Killer {
 
     /// Whether no process is left in the groups that were there when this was opened. Does not allocate.
     pub fn is_empty(&self) -> bool {
-        self.procs.iter().all(|procs| {
-            let mut buffer = [0; 16];
-            match pread(procs, &mut buffer) {
-                Ok(bytes) => bytes.is_empty(),
-                Err(e) => is_gone(&e),
-            }
-        })
+        self.groups.iter().all(Group::is_empty)
     }
 }
 
@@ -179,9 +231,9 @@ pub fn kill_until_empty(path: &Path, patience: Duration) -> Result<(), KillError
             Err(e) => return Err(e.into()),
         };
         killer.kill().map_err(PathError::at(path))?;
-        for procs in &killer.procs {
+        for group in &killer.groups {
             // A group that vanishes here is empty, which the next round sees.
-            let _ = for_each_pid(procs, release_memory);
+            let _ = group.for_each(release_memory);
         }
         if killer.is_empty() {
             return Ok(());
@@ -211,14 +263,4 @@ fn release_memory(pid: i32) {
     let pidfd = unsafe { OwnedFd::from_raw_fd(fd) };
     // SAFETY: a valid pidfd and no flags.
     unsafe { libc::syscall(libc::SYS_process_mrelease, pidfd.as_raw_fd(), 0) };
-}
-
-/// Pods with no process left in their cgroup and below.
-pub fn is_dead(path: &Path) -> bool {
-    match descendants(path) {
-        Ok(dirs) => dirs.iter().all(|dir| {
-            fs::read(dir.join("cgroup.procs")).is_ok_and(|procs| procs.is_empty()) || !dir.exists()
-        }),
-        Err(e) => is_gone(&e.source),
-    }
 }

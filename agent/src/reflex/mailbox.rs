@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -156,7 +156,7 @@ impl AsFd for Outbox {
     }
 }
 
-impl std::os::fd::AsRawFd for Outbox {
+impl AsRawFd for Outbox {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
         self.bell.0.as_raw_fd()
     }

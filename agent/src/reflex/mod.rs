@@ -14,5 +14,5 @@ mod watch;
 
 pub use mailbox::{Mailbox, Outbox};
 pub use report::{Evicted, Finished, Report, Stages};
-pub use scope::{Limits, Scope};
+pub use scope::{Limits, Look, Scope, ScopeError};
 pub use watch::{Reflex, Setup};

@@ -1,0 +1,37 @@
+//! `evictd run`: the daemon.
+
+use std::path::PathBuf;
+
+use tracing_subscriber::EnvFilter;
+
+use super::CommandError;
+use crate::{config::Config, embedded};
+
+/// Variable with the log filter, in the form of `RUST_LOG`.
+const LOG_VARIABLE: &str = "EVICTD_LOG";
+
+/// Watches a node and evicts pods until it is told to stop.
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    /// The configuration file
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// A KubeletConfiguration whose eviction settings hold where the configuration file has none
+    #[arg(long, value_name = "FILE")]
+    kubelet_config: Option<PathBuf>,
+    /// Decide and report, kill nothing
+    #[arg(long)]
+    shadow: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
+    let filter = EnvFilter::try_from_env(LOG_VARIABLE).unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+    let mut config = Config::load_over(&arguments.config, arguments.kubelet_config.as_deref())?;
+    config.shadow |= arguments.shadow;
+    embedded::run(&config)?;
+    Ok(String::new())
+}

@@ -1,0 +1,321 @@
+//! The embedded default: the scope is a cgroup, its pods are described by a manifest file, the executor is the kernel.
+
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::{
+    io::unix::AsyncFd,
+    signal::unix::{SignalKind, signal},
+};
+
+use crate::{
+    config::{Config, ConfigError, Mode},
+    engine::{Signal, Threshold},
+    evict::{
+        journal::{Journal, JournalError},
+        reconcile::{Reconciler, reap},
+    },
+    kernel::{
+        ladder::Refused,
+        object::Object,
+        telemetry::{self, Telemetry},
+        tripwire,
+    },
+    observe::cgroup::{MemoryCgroup, PathError, descendants},
+    pods::{
+        manifest::{self, ManifestPod},
+        table::{Entry, PodTable},
+    },
+    reflex::{Evicted, Limits, Mailbox, Outbox, Reflex, Report, Scope, ScopeError, Setup},
+};
+
+/// How often the pods' cgroups are compared with what is held open.
+const REFRESH: Duration = Duration::from_secs(1);
+
+/// Why the agent cannot start or go on. The first group is bad input.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The configuration or the manifest.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The scope.
+    #[error(transparent)]
+    Scope(#[from] ScopeError),
+    /// The rung that the configuration asks for.
+    #[error(transparent)]
+    Hook(#[from] Refused),
+    /// The state directory.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// A pod's cgroup at the start.
+    #[error("pods[{index}].cgroup: {source}")]
+    Pod {
+        /// Position in the manifest.
+        index: usize,
+        /// The file and the reason.
+        source: PathError,
+    },
+    /// A field that the embedded mode cannot do without.
+    #[error("{field}: {reason}")]
+    Missing {
+        /// The field.
+        field: &'static str,
+        /// Why it is needed.
+        reason: &'static str,
+    },
+    /// The system refused something that is none of the input's business.
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
+
+impl RunError {
+    /// Whether the input is to blame.
+    pub fn is_bad_input(&self) -> bool {
+        !matches!(self, Self::System(_))
+    }
+}
+
+/// Runs until SIGTERM or SIGINT.
+///
+/// # Errors
+/// See [`RunError`].
+pub fn run(config: &Config) -> Result<(), RunError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(4)
+        .build()?;
+    let agent = Agent::start(config)?;
+    runtime.block_on(agent.serve())
+}
+
+struct Agent {
+    // Programs stay attached for as long as the object lives.
+    object: Option<Object>,
+    telemetry: Option<Telemetry>,
+    reflex: Reflex,
+    mailbox: Arc<Mailbox>,
+    outbox: Arc<Outbox>,
+    reconciler: Reconciler,
+    pods: Vec<ManifestPod>,
+    fingerprint: Vec<(PathBuf, u64)>,
+}
+
+impl Agent {
+    fn start(config: &Config) -> Result<Self, RunError> {
+        let scope_path = config.scope.cgroup.as_deref().ok_or(RunError::Missing {
+            field: "scope.cgroup",
+            reason: "is needed: the cgroup that plays the node",
+        })?;
+        let manifest_path = config.pod_manifest.as_deref().ok_or(RunError::Missing {
+            field: "podManifest",
+            reason: "is needed: the file that says who runs in the scope",
+        })?;
+        let cgroup = MemoryCgroup::open(scope_path).map_err(ScopeError::from)?;
+        let threshold = hard_memory_threshold(&config.eviction.thresholds)?;
+        let limits = |capacity| limits(threshold, config, capacity);
+        let scope = Scope::new(cgroup, limits, config.account_reclaimable_cache)?;
+        let pods = manifest::load(manifest_path, scope_path)?;
+        let fingerprint = fingerprint(&pods);
+        let table = first_table(&pods)?;
+        let journal = Journal::open(&config.state_dir)?;
+
+        let mut object = Object::load();
+        let refusal = object.as_ref().err().map(ToString::to_string);
+        let built = tripwire::build(
+            scope.cgroup(),
+            object
+                .as_mut()
+                .map_err(|_| refusal.as_deref().unwrap_or_default()),
+            config.memory_hook,
+        )?;
+        for (hook, reason) in &built.choice.refused {
+            tracing::info!(%hook, reason, "a better rung is refused");
+        }
+        let telemetry = object.as_mut().ok().and_then(attach_telemetry);
+        let (mailbox, outbox) = (Mailbox::new()?, Outbox::new()?);
+        let (hook, capacity) = (built.choice.hook, scope.capacity());
+        let (reflex, refusals) = Reflex::start(Setup {
+            scope,
+            tripwire: built.tripwire,
+            table,
+            shadow: config.shadow,
+            victims_at_once: match config.mode {
+                Mode::Evictd => usize::MAX,
+                Mode::Kubelet => 1,
+            },
+            strategy: config.ranking_strategy,
+            mailbox: Arc::clone(&mailbox),
+            outbox: Arc::clone(&outbox),
+        })?;
+        if let Some(error) = refusals.fifo {
+            tracing::warn!(%error, "no real-time priority: needs CAP_SYS_NICE");
+        }
+        if let Some(error) = refusals.lock {
+            tracing::warn!(%error, "memory is not locked: needs CAP_IPC_LOCK");
+        }
+        tracing::info!(%hook, capacity, pods = pods.len(), shadow = config.shadow, "watching");
+        Ok(Self {
+            object: object.ok(),
+            telemetry,
+            reflex,
+            mailbox,
+            outbox,
+            reconciler: Reconciler::new(journal, explain),
+            pods,
+            fingerprint,
+        })
+    }
+
+    async fn serve(mut self) -> Result<(), RunError> {
+        let outbox = Arc::clone(&self.outbox);
+        // SAFETY: the outbox answers with the same descriptor always, and keeps it open for as long as it lives.
+        let reports = unsafe { AsyncFd::register(Arc::clone(&outbox)) };
+        let reports = reports.map_err(|e| e.into_parts().1)?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut refresh = tokio::time::interval(REFRESH);
+        refresh.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                ready = reports.readable() => {
+                    ready?.clear_ready();
+                    self.reconcile();
+                }
+                _ = refresh.tick() => self.refresh(),
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+            }
+        }
+        self.reflex.stop();
+        while let Some(report) = outbox.next() {
+            self.reconciler.take(&report);
+        }
+        tracing::info!("stopped");
+        Ok(())
+    }
+
+    fn reconcile(&mut self) {
+        while let Some(report) = self.outbox.next() {
+            if let Report::Evicted(evicted) = &report {
+                let evicted = evicted.clone();
+                tokio::task::spawn_blocking(move || reap(&evicted));
+            }
+            self.reconciler.take(&report);
+        }
+    }
+
+    /// Hands the reflex a new table when a pod's cgroup has come, gone, or changed below.
+    fn refresh(&mut self) {
+        self.read_telemetry();
+        let now = fingerprint(&self.pods);
+        if now == self.fingerprint {
+            return;
+        }
+        self.fingerprint = now;
+        let entries = self
+            .pods
+            .iter()
+            .filter_map(|p| Entry::open(p.pod.clone(), &p.cgroup).ok());
+        self.mailbox
+            .send(Box::new(PodTable::new(entries.map(Arc::new).collect())));
+    }
+
+    fn read_telemetry(&mut self) {
+        while let Some(record) = self.telemetry.as_mut().and_then(Telemetry::next) {
+            if record.kind == telemetry::kind::MARK_VICTIM {
+                tracing::warn!(
+                    pid = record.pid,
+                    cgroup = record.cgroup_id,
+                    "the OOM killer was first"
+                );
+            }
+        }
+        let drops = |counter| {
+            self.object
+                .as_ref()
+                .and_then(|o| o.drops(counter).ok())
+                .unwrap_or(0)
+        };
+        let wakeups = drops(evictd_common::Drop::Wakeup);
+        let telemetry = drops(evictd_common::Drop::Telemetry);
+        if wakeups + telemetry + self.outbox.dropped() > 0 {
+            tracing::debug!(
+                wakeups,
+                telemetry,
+                reports = self.outbox.dropped(),
+                "dropped so far"
+            );
+        }
+    }
+}
+
+fn attach_telemetry(object: &mut Object) -> Option<Telemetry> {
+    match Telemetry::attach(object) {
+        Ok((telemetry, refused)) => {
+            for (program, reason) in refused {
+                tracing::info!(program, reason, "evidence of the OOM killer is missing");
+            }
+            Some(telemetry)
+        }
+        Err(error) => {
+            tracing::warn!(%error, "no evidence of the OOM killer");
+            None
+        }
+    }
+}
+
+fn hard_memory_threshold(thresholds: &[Threshold]) -> Result<&Threshold, RunError> {
+    let hard = thresholds
+        .iter()
+        .find(|t| t.signal == Signal::MemoryAvailable && t.is_hard());
+    hard.ok_or(RunError::Missing {
+        field: "evictionHard[memory.available]",
+        reason: "is not set, so that there is nothing to watch",
+    })
+}
+
+fn limits(threshold: &Threshold, config: &Config, capacity: u64) -> Limits {
+    let signed = i64::try_from(capacity).unwrap_or(i64::MAX);
+    let hard = threshold.amount(signed);
+    let floor = &config.kernel_floor;
+    Limits {
+        threshold: hard,
+        resolved: threshold.resolved_amount(signed).max(hard),
+        floor: floor.enabled.then(|| {
+            let configured = floor
+                .memory_available
+                .as_ref()
+                .map(|value| value.amount(signed));
+            configured.unwrap_or(hard / 2)
+        }),
+    }
+}
+
+/// Every pod's cgroup must be there at the start: a manifest that names another one is a mistake.
+fn first_table(pods: &[ManifestPod]) -> Result<Box<PodTable>, RunError> {
+    let open = |(index, p): (usize, &ManifestPod)| {
+        Entry::open(p.pod.clone(), &p.cgroup)
+            .map(Arc::new)
+            .map_err(|source| RunError::Pod { index, source })
+    };
+    let entries: Result<Vec<_>, _> = pods.iter().enumerate().map(open).collect();
+    Ok(Box::new(PodTable::new(entries?)))
+}
+
+/// Which cgroups exist, with their ids.
+fn fingerprint(pods: &[ManifestPod]) -> Vec<(PathBuf, u64)> {
+    let id = |path: &Path| fs::metadata(path).map(|m| m.ino()).ok();
+    pods.iter()
+        .flat_map(|p| descendants(&p.cgroup).unwrap_or_default())
+        .filter_map(|path| id(&path).map(|id| (path, id)))
+        .collect()
+}
+
+fn explain(evicted: &Evicted) -> String {
+    format!("{}", evicted.pod.pod)
+}

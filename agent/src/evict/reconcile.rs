@@ -1,0 +1,163 @@
+//! What follows a kill and may take its time: the journal, the log, and seeing to it that nobody survived.
+
+use std::{fs, time::Duration};
+
+use super::{
+    journal::{Eviction, Finish, Journal, JournalError, Record},
+    kill::kill_until_empty,
+};
+use crate::{
+    engine::{Pod, Signal},
+    reflex::{Evicted, Finished, Report},
+};
+
+/// How long a killed pod's processes may take to go before they are reported; some wait for a disk.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Turns reports of the reflex into records.
+pub struct Reconciler {
+    journal: Journal,
+    run: String,
+    /// What the kubelet would say of an evicted pod.
+    explain: fn(&Evicted) -> String,
+}
+
+impl Reconciler {
+    /// Writes to this journal.
+    pub fn new(journal: Journal, explain: fn(&Evicted) -> String) -> Self {
+        // Without procfs the start time alone tells two runs apart.
+        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+        let run = format!("{}-{}", boot.trim(), crate::reflex::thread::now_ns());
+        Self {
+            journal,
+            run,
+            explain,
+        }
+    }
+
+    /// Takes one report. A journal that cannot be written is said and does not stop the agent: killing in time
+    /// matters more than telling of it.
+    pub fn take(&mut self, report: &Report) {
+        let record = match report {
+            Report::Evicted(evicted) => {
+                let record = self.eviction(evicted);
+                say_evicted(&record);
+                Record::Evicted(record)
+            }
+            Report::Finished(finished) => {
+                let record = self.finish(finished);
+                say_finished(&finished.pod.pod, &record);
+                Record::Finished(record)
+            }
+            Report::NobodyLeft {
+                available,
+                threshold,
+            } => {
+                tracing::error!(
+                    available,
+                    threshold,
+                    "the threshold is met and no pod may be evicted"
+                );
+                return;
+            }
+            Report::ScopeGone { errno } => {
+                let error = std::io::Error::from_raw_os_error(*errno);
+                tracing::error!(%error, "the scope's memory cannot be read");
+                return;
+            }
+        };
+        if let Err(error) = self.append(&record) {
+            tracing::error!(%error, ?record, "an eviction is not in the journal");
+        }
+    }
+
+    fn append(&mut self, record: &Record) -> Result<(), JournalError> {
+        self.journal.append(record)
+    }
+
+    fn eviction(&self, e: &Evicted) -> Eviction {
+        let pod = &e.pod.pod;
+        Eviction {
+            id: self.id(e.number),
+            time: jiff::Timestamp::now().to_string(),
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+            phase: (!e.shadow).then(|| "Failed".to_owned()),
+            reason: "Evicted".to_owned(),
+            message: (self.explain)(e),
+            signal: Signal::MemoryAvailable.to_string(),
+            shadow: e.shadow,
+            hook: e.hook.to_string(),
+            stages: e.stages,
+            available: e.available,
+            threshold: e.threshold,
+            usage_at_crossing: e.usage_at_crossing,
+            usage_at_decision: e.usage_at_decision,
+            working_set: e.working_set,
+            request: pod.memory_request,
+            error: (e.errno != 0).then(|| std::io::Error::from_raw_os_error(e.errno).to_string()),
+        }
+    }
+
+    fn finish(&self, f: &Finished) -> Finish {
+        Finish {
+            id: self.id(f.number),
+            exited: f.exited,
+            freed: f.freed,
+            peak_usage: f.peak_usage,
+            available: f.available,
+        }
+    }
+
+    fn id(&self, number: u64) -> String {
+        format!("{}-{number}", self.run)
+    }
+}
+
+/// Sees to it that a victim is dead: what the reflex signalled through files that were open may have had children in
+/// groups that were not there yet. Blocks for as long as that takes.
+pub fn reap(evicted: &Evicted) {
+    if evicted.shadow {
+        return;
+    }
+    if let Err(error) = kill_until_empty(evicted.pod.killer.path(), PATIENCE) {
+        tracing::error!(pod = %evicted.pod.pod, %error, "an evicted pod is not dead");
+    }
+}
+
+fn say_evicted(e: &Eviction) {
+    let micros = |to: u64, from: u64| {
+        if from == 0 {
+            0
+        } else {
+            to.saturating_sub(from) / 1000
+        }
+    };
+    tracing::warn!(
+        pod = format!("{}/{}", e.namespace, e.name),
+        shadow = e.shadow,
+        hook = e.hook,
+        wake_us = micros(e.stages.woken, e.stages.crossed),
+        decide_us = micros(e.stages.decided, e.stages.woken),
+        signal_us = micros(e.stages.signalled, e.stages.decided),
+        error = e.error,
+        "{}{}",
+        if e.shadow {
+            "would evict: "
+        } else {
+            "evicted: "
+        },
+        e.message,
+    );
+}
+
+fn say_finished(pod: &Pod, f: &Finish) {
+    if f.exited == 0 {
+        tracing::error!(%pod, "the evicted pod has processes left");
+    } else if f.freed == 0 {
+        tracing::warn!(%pod, available = f.available, "the evicted pod's memory was not enough");
+    } else {
+        tracing::info!(%pod, available = f.available, "the threshold is available again");
+    }
+}

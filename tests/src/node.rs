@@ -1,0 +1,211 @@
+//! A cgroup that plays a node, with pods in it, and a reflex that watches it.
+
+use std::{
+    io,
+    os::fd::AsFd as _,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use evictd::{
+    config::RankingStrategy,
+    engine::{Pod, QosClass},
+    kernel::{
+        ladder::{MemoryHook, Refused},
+        object::Object,
+        tripwire,
+    },
+    observe::cgroup::MemoryCgroup,
+    pods::table::{Entry, PodTable},
+    reflex::{Evicted, Finished, Limits, Mailbox, Outbox, Reflex, Report, Scope, Setup},
+};
+
+use crate::cgroup::TestCgroup;
+
+/// Bytes in a MiB.
+pub const MIB: u64 = 1 << 20;
+
+/// A node of a test's own.
+pub struct Node {
+    /// The scope.
+    pub cgroup: TestCgroup,
+    pods: Vec<(Pod, PathBuf)>,
+}
+
+/// How the reflex of a node is set up.
+#[derive(Clone, Copy)]
+pub struct Options {
+    /// The rung, or the best one.
+    pub hook: Option<MemoryHook>,
+    /// Bytes that must be available.
+    pub threshold: u64,
+    /// Bytes below which the kernel acts by itself.
+    pub floor: Option<u64>,
+    /// Decide only.
+    pub shadow: bool,
+    /// Pods at once.
+    pub victims_at_once: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            hook: None,
+            threshold: 100 * MIB,
+            floor: None,
+            shadow: false,
+            victims_at_once: usize::MAX,
+        }
+    }
+}
+
+/// A reflex at work on a node.
+pub struct Watched {
+    reflex: Option<Reflex>,
+    outbox: Arc<Outbox>,
+    /// Where new tables go.
+    pub mailbox: Arc<Mailbox>,
+    /// The rung that is in use.
+    pub hook: MemoryHook,
+    // The programs stay attached for as long as it lives.
+    _object: Option<Object>,
+}
+
+impl Node {
+    /// A node of so many MiB without pods.
+    pub fn new(name: &str, mib: u64) -> io::Result<Self> {
+        Ok(Self {
+            cgroup: TestCgroup::new(name, mib * MIB)?,
+            pods: Vec::new(),
+        })
+    }
+
+    /// Adds a pod and returns its cgroup: as the kubelet lays them out.
+    pub fn pod(
+        &mut self,
+        name: &str,
+        qos: QosClass,
+        priority: i32,
+        request: u64,
+    ) -> io::Result<PathBuf> {
+        let class = match qos {
+            QosClass::BestEffort => "besteffort/",
+            QosClass::Burstable => "burstable/",
+            QosClass::Guaranteed => "",
+        };
+        let cgroup = self.cgroup.child(&format!("{class}pod-{name}"))?;
+        let pod = Pod {
+            uid: format!("uid-{name}"),
+            namespace: "default".into(),
+            name: name.into(),
+            priority,
+            qos,
+            memory_request: request,
+            ..Pod::default()
+        };
+        self.pods.push((pod, cgroup.clone()));
+        Ok(cgroup)
+    }
+
+    /// The table of the pods as they are now.
+    pub fn table(&self) -> Box<PodTable> {
+        let entries = self
+            .pods
+            .iter()
+            .filter_map(|(pod, dir)| Entry::open(pod.clone(), dir).ok());
+        Box::new(PodTable::new(entries.map(Arc::new).collect()))
+    }
+
+    /// Starts a reflex on this node; `Err` inside when the rung is refused here.
+    pub fn watch(&self, options: Options) -> io::Result<Result<Watched, Refused>> {
+        let cgroup = MemoryCgroup::open(self.cgroup.path()).map_err(io::Error::other)?;
+        let limits = |_| Limits {
+            threshold: options.threshold,
+            resolved: options.threshold,
+            floor: options.floor,
+        };
+        let scope = Scope::new(cgroup, limits, false).map_err(io::Error::other)?;
+        let mut object = Object::load();
+        let refusal = object
+            .as_ref()
+            .err()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        let object_or_reason = object.as_mut().map_err(|_| refusal.as_str());
+        let built = match tripwire::build(scope.cgroup(), object_or_reason, options.hook) {
+            Ok(built) => built,
+            Err(refused) => return Ok(Err(refused)),
+        };
+        let (mailbox, outbox) = (Mailbox::new()?, Outbox::new()?);
+        let (reflex, _) = Reflex::start(Setup {
+            scope,
+            tripwire: built.tripwire,
+            table: self.table(),
+            shadow: options.shadow,
+            victims_at_once: options.victims_at_once,
+            strategy: RankingStrategy::Kubelet,
+            mailbox: Arc::clone(&mailbox),
+            outbox: Arc::clone(&outbox),
+        })?;
+        Ok(Ok(Watched {
+            reflex: Some(reflex),
+            outbox,
+            mailbox,
+            hook: built.choice.hook,
+            _object: object.ok(),
+        }))
+    }
+}
+
+impl Watched {
+    /// The next report, if one comes in time.
+    pub fn report(&self, patience: Duration) -> Option<Report> {
+        let end = Instant::now() + patience;
+        loop {
+            if let Some(report) = self.outbox.next() {
+                return Some(report);
+            }
+            let left = end.checked_duration_since(Instant::now())?;
+            let mut poll = libc::pollfd {
+                fd: std::os::fd::AsRawFd::as_raw_fd(&self.outbox.as_fd()),
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            let ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
+            // SAFETY: one valid entry.
+            unsafe { libc::poll(&raw mut poll, 1, ms) };
+        }
+    }
+
+    /// The next eviction, other reports passed over.
+    pub fn evicted(&self, patience: Duration) -> Option<Evicted> {
+        loop {
+            if let Report::Evicted(evicted) = self.report(patience)? {
+                return Some(evicted);
+            }
+        }
+    }
+
+    /// The next end of an eviction, other reports passed over.
+    pub fn finished(&self, patience: Duration) -> Option<Finished> {
+        loop {
+            if let Report::Finished(finished) = self.report(patience)? {
+                return Some(finished);
+            }
+        }
+    }
+
+    /// The kernel's id of the reflex thread.
+    pub fn tid(&self) -> i32 {
+        self.reflex.as_ref().map_or(0, Reflex::tid)
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if let Some(reflex) = self.reflex.take() {
+            reflex.stop();
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! The reflex with real cgroups, real hogs, and the kernel's OOM killer as the rival.
+
+use std::{os::unix::fs::MetadataExt as _, time::Duration};
+
+use evictd::{
+    engine::QosClass, kernel::ladder::MemoryHook, observe::cgroup::MemoryCgroup, reflex::Report,
+};
+use evictd_tests::{
+    hog::Hog,
+    node::{MIB, Node, Options},
+    skip::{no_bpf, not_root},
+    skip_if,
+};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// A hog at full speed among pods of every class: the kubelet's order says who goes, and only that one goes.
+fn evicts_the_hog_on(hook: MemoryHook, way: &str) {
+    let mut node = Node::new("evict", 512).unwrap();
+    let guaranteed = node
+        .pod("guaranteed", QosClass::Guaranteed, 0, 64 * MIB)
+        .unwrap();
+    let modest = node
+        .pod("modest", QosClass::Burstable, 0, 64 * MIB)
+        .unwrap();
+    let hog = node.pod("hog", QosClass::Burstable, 0, 32 * MIB).unwrap();
+    let small = node.pod("small", QosClass::BestEffort, 10, 0).unwrap();
+    let mut bystanders = [
+        Hog::start(&guaranteed, &["--mib", "48"]).unwrap(),
+        Hog::start(&modest, &["--mib", "40"]).unwrap(),
+        Hog::start(&small, &["--mib", "16"]).unwrap(),
+    ];
+    let mut hog = Hog::start(&hog, &["--mib", "4096", "--wait", "--way", way]).unwrap();
+    let watched = match node
+        .watch(Options {
+            hook: Some(hook),
+            ..Options::default()
+        })
+        .unwrap()
+    {
+        Ok(watched) => watched,
+        Err(refused) => return skip_if!(Some(refused)),
+    };
+    hog.go().unwrap();
+
+    let evicted = watched.evicted(SOON).expect("somebody is evicted");
+    assert_eq!(evicted.pod.pod.name, "hog");
+    // R40: what was decided on was read after the wake-up, and showed the threshold met.
+    assert!(evicted.available < evicted.threshold);
+    let stages = evicted.stages;
+    assert!(stages.crossed <= stages.woken && stages.woken <= stages.decided);
+    assert!(stages.decided <= stages.signalled);
+    let finished = watched.finished(SOON).expect("its end is seen");
+    assert!(finished.exited >= stages.signalled && finished.freed >= finished.exited);
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(bystanders.iter_mut().all(Hog::is_alive), "nobody else dies");
+    let scope = MemoryCgroup::open(node.cgroup.path()).unwrap();
+    assert_eq!(
+        scope.oom_kills().unwrap(),
+        0,
+        "the OOM killer was not needed"
+    );
+    assert!(
+        watched.report(Duration::from_millis(200)).is_none(),
+        "nothing else is reported"
+    );
+}
+
+// R14, R39, R42
+#[test]
+fn tracepoint_rung_evicts_in_time() {
+    skip_if!(no_bpf());
+    for way in ["touch", "populate", "thp", "threads"] {
+        evicts_the_hog_on(MemoryHook::Tracepoint, way);
+    }
+}
+
+#[test]
+fn fexit_rung_evicts_in_time() {
+    skip_if!(no_bpf());
+    evicts_the_hog_on(MemoryHook::Fexit, "touch");
+}
+
+#[test]
+fn kprobe_rung_evicts_in_time() {
+    skip_if!(no_bpf());
+    evicts_the_hog_on(MemoryHook::Kprobe, "touch");
+}
+
+#[test]
+fn eventfd_rung_evicts_in_time() {
+    skip_if!(not_root());
+    evicts_the_hog_on(MemoryHook::Eventfd, "touch");
+}
+
+// R28: with nothing but files the deadline sampler still comes before the OOM killer.
+#[test]
+fn sampler_rung_evicts_in_time() {
+    skip_if!(not_root());
+    evicts_the_hog_on(MemoryHook::Sampler, "touch");
+}
+
+// R47
+#[test]
+fn shadow_decides_and_kills_nothing() {
+    skip_if!(not_root());
+    let mut node = Node::new("shadow", 256).unwrap();
+    let pod = node.pod("hog", QosClass::BestEffort, 0, 0).unwrap();
+    let watched = node
+        .watch(Options {
+            shadow: true,
+            ..Options::default()
+        })
+        .unwrap()
+        .unwrap();
+    let mut hog = Hog::start(&pod, &["--mib", "200"]).unwrap();
+    let evicted = watched.evicted(SOON).expect("it is decided");
+    assert!(evicted.shadow);
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(hog.is_alive());
+    assert!(
+        watched.report(Duration::from_millis(100)).is_none(),
+        "once per pressure"
+    );
+}
+
+// R43: two pods of 90 MiB each must go for 150 MiB; one after the other would be too late, three too many.
+#[test]
+fn as_many_as_the_deficit_needs_and_no_more() {
+    skip_if!(not_root());
+    let mut node = Node::new("several", 512).unwrap();
+    let pods: Vec<_> = ["a", "b", "c"]
+        .map(|name| node.pod(name, QosClass::BestEffort, 0, 0).unwrap())
+        .into();
+    let sizes = ["100", "95", "90"];
+    let mut hogs: Vec<_> = pods
+        .iter()
+        .zip(sizes)
+        .map(|(pod, mib)| Hog::start(pod, &["--mib", mib]).unwrap())
+        .collect();
+    std::thread::sleep(Duration::from_millis(500));
+    // 285 of 512 MiB are used: 227 are available, and 370 are wanted.
+    let watched = node
+        .watch(Options {
+            threshold: 370 * MIB,
+            ..Options::default()
+        })
+        .unwrap()
+        .unwrap();
+    let names = [watched.evicted(SOON), watched.evicted(SOON)]
+        .map(|e| e.expect("two are evicted").pod.pod.name.clone());
+    assert_eq!(names, ["a", "b"], "the largest first");
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(hogs[2].is_alive(), "two are enough");
+    assert!(!hogs[0].is_alive() && !hogs[1].is_alive());
+}
+
+/// A pod without a process gives nothing: the next one is asked.
+#[test]
+fn a_pod_that_is_gone_is_passed_over() {
+    skip_if!(not_root());
+    let mut node = Node::new("gone", 256).unwrap();
+    let gone = node.pod("gone", QosClass::BestEffort, -100, 0).unwrap();
+    let empty = node.pod("empty", QosClass::BestEffort, -50, 0).unwrap();
+    let pod = node.pod("hog", QosClass::BestEffort, 0, 0).unwrap();
+    let watched = node.watch(Options::default()).unwrap().unwrap();
+    std::fs::remove_dir(&gone).unwrap();
+    assert!(std::fs::metadata(&empty).unwrap().ino() > 0);
+    let mut hog = Hog::start(&pod, &["--mib", "200"]).unwrap();
+    assert_eq!(
+        watched.evicted(SOON).expect("one is evicted").pod.pod.name,
+        "hog"
+    );
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+}
+
+// R12
+#[test]
+fn a_protected_pod_is_never_touched() {
+    skip_if!(not_root());
+    let mut node = Node::new("protected", 256).unwrap();
+    let pod = node
+        .pod("critical", QosClass::BestEffort, 2_000_001_000, 0)
+        .unwrap();
+    let watched = node.watch(Options::default()).unwrap().unwrap();
+    let mut hog = Hog::start(&pod, &["--mib", "180"]).unwrap();
+    let report = watched.report(SOON).expect("it is said");
+    assert!(matches!(report, Report::NobodyLeft { .. }), "{report:?}");
+    assert!(hog.is_alive());
+}
+
+/// A fork bomb inside the victim does not outlive it.
+#[test]
+fn forks_during_the_kill_do_not_escape() {
+    skip_if!(not_root());
+    let mut node = Node::new("forks", 256).unwrap();
+    let pod = node.pod("forks", QosClass::BestEffort, 0, 0).unwrap();
+    let watched = node.watch(Options::default()).unwrap().unwrap();
+    // Each shell starts another before it ends, and one hog makes the pressure.
+    let mut bomb = std::process::Command::new("sh")
+        .arg("-c")
+        .arg(format!(
+            "echo 0 > {}/cgroup.procs; f() {{ while :; do (sleep 0.01 & sleep 0.01) & sleep 0.002; done; }}; f & f & f",
+            pod.display()
+        ))
+        .spawn()
+        .unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    let _hog = Hog::start(&pod, &["--mib", "200"]).unwrap();
+    assert_eq!(
+        watched.evicted(SOON).expect("it is evicted").pod.pod.name,
+        "forks"
+    );
+    let finished = watched.finished(SOON).expect("its end is seen");
+    assert!(finished.exited > 0, "nobody is left");
+    std::thread::sleep(Duration::from_millis(50));
+    let left = std::fs::read_to_string(pod.join("cgroup.procs")).unwrap();
+    assert_eq!(left, "", "no process has escaped");
+    bomb.wait().unwrap();
+}
