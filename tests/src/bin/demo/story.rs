@@ -1,0 +1,281 @@
+//! What happens: first without evictd, then with it.
+
+use std::{
+    fs,
+    io::{self, BufRead as _, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::mpsc,
+    time::{Duration, Instant},
+};
+
+use evictd::evict::journal::{self, Eviction, Finish, Record};
+
+use crate::{
+    Arguments, chart, interrupted,
+    node::{CAST, HOG, Node, Recorder},
+    timeline,
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+/// After the end, so that a second victim would be seen.
+const AFTERMATH: Duration = Duration::from_millis(300);
+
+/// Tells the whole story; true when evictd has won every run.
+pub fn tell(arguments: &Arguments) -> io::Result<bool> {
+    preflight()?;
+    let size = u64::try_from(arguments.size.value()).map_err(io::Error::other)?;
+    let threshold = u64::try_from(arguments.threshold.value()).map_err(io::Error::other)?;
+    if size < 64 << 20 || threshold * 3 > size {
+        let reason = "--size must be at least 64Mi, and --threshold at most a third of it";
+        return Err(io::Error::other(reason));
+    }
+    introduce(arguments, size);
+
+    println!("\n=== Without evictd: the kernel's OOM killer alone ===\n");
+    without(arguments, size, size - threshold)?;
+    let mut won = 0;
+    for run in 1..=arguments.runs {
+        println!("\n=== With evictd{} ===\n", run_of(run, arguments.runs));
+        if with(arguments, size, run == 1)? {
+            won += 1;
+        } else {
+            break;
+        }
+    }
+    println!(
+        "\n{won} of {} runs: the right pod evicted, nobody else dead, no OOM kill",
+        arguments.runs
+    );
+    Ok(won == arguments.runs)
+}
+
+fn run_of(run: u32, runs: u32) -> String {
+    if runs > 1 {
+        format!(", run {run} of {runs}")
+    } else {
+        String::new()
+    }
+}
+
+fn preflight() -> io::Result<()> {
+    if let Some(why) = evictd_tests::skip::not_root() {
+        return Err(io::Error::other(format!(
+            "{why}: cgroups are made and processes killed"
+        )));
+    }
+    if evictd_tests::cgroup::memory_root().is_none() {
+        return Err(io::Error::other(
+            "no memory cgroups here: neither v1's nor v2's memory controller",
+        ));
+    }
+    Ok(())
+}
+
+fn introduce(arguments: &Arguments, size: u64) {
+    println!(
+        "A cgroup of {} plays the node; hard threshold memory.available<{}.",
+        arguments.size, arguments.threshold
+    );
+    println!("Its pods:\n");
+    println!(
+        "  {:<8} {:<11} {:>8} {:>9}",
+        "pod", "class", "priority", "request"
+    );
+    for role in &CAST {
+        let request = format!("{} MiB", role.request_mib(size >> 20));
+        println!(
+            "  {:<8} {:<11} {:>8} {request:>9}",
+            role.name, role.qos, role.priority
+        );
+    }
+    let rate = match arguments.rate {
+        0 => "as fast as this machine can".to_owned(),
+        rate => format!("at {rate} MiB/s"),
+    };
+    println!("\n{HOG} allocates without end, {rate}.");
+}
+
+fn without(arguments: &Arguments, size: u64, threshold_usage: u64) -> io::Result<()> {
+    let mut node = Node::start(size, arguments.rate)?;
+    let recorder = Recorder::start(node.cgroup.path())?;
+    node.release_hog()?;
+    wait_until("the OOM killer to act", || {
+        Ok((!node.dead().is_empty()).then_some(()))
+    })?;
+    std::thread::sleep(AFTERMATH);
+    let samples = recorder.finish();
+    let kills = node.memory.oom_kills().map_err(io::Error::other)?;
+    print!("{}", chart::draw(&samples, size, threshold_usage));
+    println!(
+        "\nThe OOM killer killed {kills} process(es); dead: {}.",
+        node.dead().join(", ")
+    );
+    if kills == 0 {
+        return Err(io::Error::other(
+            "the OOM killer did not act although the node was full",
+        ));
+    }
+    Ok(())
+}
+
+fn with(arguments: &Arguments, size: u64, in_full: bool) -> io::Result<bool> {
+    let mut node = Node::start(size, arguments.rate)?;
+    let mut agent = Agent::start(arguments, &node)?;
+    let recorder = Recorder::start(node.cgroup.path())?;
+    node.release_hog()?;
+    let state = agent.state_dir();
+    let (eviction, finish) = wait_until("an eviction in the journal", || first_eviction(&state))?;
+    std::thread::sleep(AFTERMATH);
+    let samples = recorder.finish();
+    let kills = node.memory.oom_kills().map_err(io::Error::other)?;
+    let limit = timeline::limit(&eviction);
+    if in_full {
+        print!("{}", chart::draw(&samples, size, limit));
+        println!();
+    }
+    print!("{}", timeline::draw(&eviction, &finish));
+    let sampled = samples.iter().map(|(_, usage)| *usage).max().unwrap_or(0);
+    let overshoot = node.peak().unwrap_or(sampled).saturating_sub(limit);
+    println!(
+        "\n  overshoot past the threshold: {} KiB (hook: {})",
+        overshoot >> 10,
+        eviction.hook
+    );
+    println!(
+        "  evicted: {}/{}: {}",
+        eviction.namespace, eviction.name, eviction.message
+    );
+    let dead = node.dead();
+    println!("  dead: {}; OOM kills: {kills}", dead.join(", "));
+    let code = agent.stop()?;
+    let (records, _) = journal::read(&state).map_err(io::Error::other)?;
+    let evictions = records
+        .iter()
+        .filter(|r| matches!(r, Record::Evicted(_)))
+        .count();
+    let checks = [
+        (
+            eviction.name == HOG,
+            "the pod that the kubelet's order picks was evicted",
+        ),
+        (dead == [HOG], "the others live"),
+        (evictions == 1, "one eviction is in the journal"),
+        (kills == 0, "the OOM counter has not moved"),
+        (finish.exited > 0 && finish.freed > 0, "its memory is back"),
+        (code == Some(0), "the agent ended cleanly"),
+    ];
+    for (holds, what) in checks {
+        if !holds {
+            println!("  FAILED: {what}");
+        }
+    }
+    Ok(checks.iter().all(|(holds, _)| *holds))
+}
+
+/// The first eviction of a journal, once its end is there too.
+fn first_eviction(state: &Path) -> io::Result<Option<(Eviction, Finish)>> {
+    let (records, _) = journal::read(state).map_err(io::Error::other)?;
+    let evicted = records.iter().find_map(|r| match r {
+        Record::Evicted(e) => Some(e.clone()),
+        Record::Finished(_) => None,
+    });
+    Ok(evicted.and_then(|e| {
+        records.iter().find_map(|r| match r {
+            Record::Finished(f) if f.id == e.id => Some((e.clone(), f.clone())),
+            _ => None,
+        })
+    }))
+}
+
+fn wait_until<T>(what: &str, mut look: impl FnMut() -> io::Result<Option<T>>) -> io::Result<T> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look()? {
+            return Ok(found);
+        }
+        if interrupted() {
+            return Err(io::Error::other("interrupted"));
+        }
+        if Instant::now() > end {
+            return Err(io::Error::other(format!("waited {PATIENCE:?} for {what}")));
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A running `evictd run`; killed when dropped.
+struct Agent {
+    child: Child,
+    files: tempfile::TempDir,
+}
+
+impl Agent {
+    fn start(arguments: &Arguments, node: &Node) -> io::Result<Self> {
+        let files = tempfile::Builder::new().prefix("evictd-demo-").tempdir()?;
+        let manifest = files.path().join("pods.json");
+        fs::write(&manifest, node.manifest())?;
+        let config = files.path().join("config.json");
+        let text = serde_json::json!({
+            "scope": { "cgroup": node.cgroup.path() },
+            "podManifest": manifest,
+            "stateDir": files.path().join("state"),
+            "evictionHard": { "memory.available": arguments.threshold.to_string() },
+            "memoryHook": arguments.hook,
+        });
+        fs::write(&config, text.to_string())?;
+        let exe = std::env::current_exe()?;
+        let binary = exe.with_file_name("evictd");
+        let mut child = Command::new(&binary)
+            .args(["run", "--config"])
+            .arg(&config)
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|e| io::Error::other(format!("{}: {e}", binary.display())))?;
+        let stderr = child.stderr.take();
+        let agent = Self { child, files };
+        let (ready, wait) = mpsc::channel();
+        std::thread::spawn(move || {
+            // Read to the end, or the agent would block on a full pipe.
+            let lines = stderr
+                .into_iter()
+                .flat_map(|pipe| BufReader::new(pipe).lines());
+            for line in lines.map_while(Result::ok) {
+                if std::env::var_os("EVICTD_DEMO_VERBOSE").is_some() {
+                    eprintln!("{line}");
+                }
+                let _ = ready.send(line);
+            }
+        });
+        let mut said = Vec::new();
+        while let Ok(line) = wait.recv_timeout(PATIENCE) {
+            if line.contains("watching") {
+                return Ok(agent);
+            }
+            said.push(line);
+        }
+        Err(io::Error::other(format!(
+            "evictd did not start: {}",
+            said.join(" | ")
+        )))
+    }
+
+    fn state_dir(&self) -> PathBuf {
+        self.files.path().join("state")
+    }
+
+    /// SIGTERM, and its exit code. The journal stays until the agent is dropped.
+    fn stop(&mut self) -> io::Result<Option<i32>> {
+        // SAFETY: our own child, which was not waited for yet.
+        unsafe { libc::kill(self.child.id().cast_signed(), libc::SIGTERM) };
+        Ok(self.child.wait()?.code())
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // Already dead is fine.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
