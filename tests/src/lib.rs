@@ -3,3 +3,4 @@
 pub mod cgroup;
 pub mod hog;
 pub mod skip;
+pub mod vectors;

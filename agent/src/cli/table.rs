@@ -22,7 +22,12 @@ impl Table {
     pub(super) fn new(columns: &[(&str, Alignment)]) -> Self {
         Self {
             alignments: columns.iter().map(|(_, alignment)| *alignment).collect(),
-            rows: vec![columns.iter().map(|(heading, _)| (*heading).to_owned()).collect()],
+            rows: vec![
+                columns
+                    .iter()
+                    .map(|(heading, _)| (*heading).to_owned())
+                    .collect(),
+            ],
         }
     }
 
@@ -40,10 +45,14 @@ impl Table {
         let widths: Vec<usize> = (0..self.alignments.len()).map(width).collect();
         let mut text = String::new();
         for row in &self.rows {
-            let cells = row.iter().zip(&widths).zip(&self.alignments).map(|((cell, width), alignment)| match alignment {
-                Alignment::Left => format!("{cell:<width$}"),
-                Alignment::Right => format!("{cell:>width$}"),
-            });
+            let cells =
+                row.iter()
+                    .zip(&widths)
+                    .zip(&self.alignments)
+                    .map(|((cell, width), alignment)| match alignment {
+                        Alignment::Left => format!("{cell:<width$}"),
+                        Alignment::Right => format!("{cell:>width$}"),
+                    });
             text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
             text.push('\n');
         }
@@ -60,7 +69,11 @@ pub(super) fn bytes(amount: i128) -> String {
         scaled /= 1024.0;
         suffix += 1;
     }
-    if suffix == 0 { format!("{amount} B") } else { format!("{scaled:.1} {}", SUFFIXES[suffix]) }
+    if suffix == 0 {
+        format!("{amount} B")
+    } else {
+        format!("{scaled:.1} {}", SUFFIXES[suffix])
+    }
 }
 
 #[cfg(test)]
@@ -72,6 +85,9 @@ mod tests {
         let mut table = Table::new(&[("POD", Alignment::Left), ("USAGE", Alignment::Right)]);
         table.row(["default/a".to_owned(), bytes(1536)]);
         table.row(["b".to_owned(), bytes(-3 << 30)]);
-        assert_eq!(table.render(), "POD            USAGE\ndefault/a    1.5 KiB\nb          -3.0 GiB\n");
+        assert_eq!(
+            table.render(),
+            "POD            USAGE\ndefault/a    1.5 KiB\nb          -3.0 GiB\n"
+        );
     }
 }

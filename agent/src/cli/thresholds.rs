@@ -60,7 +60,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
     let mut thresholds = config.eviction.thresholds;
     thresholds.sort_by_key(|threshold| (threshold.signal, threshold.grace_period));
     match arguments.output {
-        OutputFormat::Json => to_json(&thresholds.iter().map(ThresholdJson::from).collect::<Vec<_>>()),
+        OutputFormat::Json => to_json(
+            &thresholds
+                .iter()
+                .map(ThresholdJson::from)
+                .collect::<Vec<_>>(),
+        ),
         OutputFormat::Table => Ok(table(&thresholds)),
     }
 }
@@ -73,9 +78,21 @@ fn table(thresholds: &[Threshold]) -> String {
         ("MIN RECLAIM", Alignment::Right),
     ]);
     for threshold in thresholds {
-        let grace = if threshold.is_hard() { "-".to_owned() } else { format!("{:?}", threshold.grace_period) };
-        let reclaim = threshold.min_reclaim.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
-        table.row([threshold.signal.to_string(), threshold.value.to_string(), grace, reclaim]);
+        let grace = if threshold.is_hard() {
+            "-".to_owned()
+        } else {
+            format!("{:?}", threshold.grace_period)
+        };
+        let reclaim = threshold
+            .min_reclaim
+            .as_ref()
+            .map_or_else(|| "-".to_owned(), ToString::to_string);
+        table.row([
+            threshold.signal.to_string(),
+            threshold.value.to_string(),
+            grace,
+            reclaim,
+        ]);
     }
     table.render()
 }
