@@ -1,5 +1,6 @@
 //! Decides: thresholds, state, ranking. No I/O, no clock, no async.
 
+mod observation;
 mod pod;
 mod qos;
 mod select;
@@ -8,6 +9,7 @@ mod standing;
 mod threshold;
 mod usage;
 
+pub use observation::{Observation, Observations};
 pub use pod::{
     Container, ContainerKind, EmptyDir, Pod, SYSTEM_CRITICAL_PRIORITY,
     SYSTEM_NODE_CRITICAL_PRIORITY, Volume,

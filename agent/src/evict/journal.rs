@@ -126,7 +126,12 @@ impl Journal {
             Err(fs::TryLockError::Error(e)) => return Err(PathError::at(&lock_path)(e).into()),
         }
         let (file, bytes) = open_current(dir)?;
-        let mut journal = Self { dir: dir.to_owned(), file, bytes, _lock: lock };
+        let mut journal = Self {
+            dir: dir.to_owned(),
+            file,
+            bytes,
+            _lock: lock,
+        };
         journal.end_last_line()?;
         Ok(journal)
     }
@@ -141,7 +146,10 @@ impl Journal {
         if self.bytes + line.len() as u64 > FILE_BYTES {
             self.rotate()?;
         }
-        let written = self.file.write_all(&line).and_then(|()| self.file.sync_data());
+        let written = self
+            .file
+            .write_all(&line)
+            .and_then(|()| self.file.sync_data());
         written.map_err(self.error(CURRENT))?;
         self.bytes += line.len() as u64;
         Ok(())
@@ -172,10 +180,16 @@ impl Journal {
 
 fn open_current(dir: &Path) -> Result<(File, u64), PathError> {
     let path = dir.join(CURRENT);
-    let file = File::options().create(true).append(true).open(&path).map_err(PathError::at(&path))?;
+    let file = File::options()
+        .create(true)
+        .append(true)
+        .open(&path)
+        .map_err(PathError::at(&path))?;
     let bytes = file.metadata().map_err(PathError::at(&path))?.len();
     // The name must be on disk too, or a power failure takes the file with it.
-    File::open(dir).and_then(|d| d.sync_all()).map_err(PathError::at(dir))?;
+    File::open(dir)
+        .and_then(|d| d.sync_all())
+        .map_err(PathError::at(dir))?;
     Ok((file, bytes))
 }
 
@@ -222,13 +236,26 @@ mod tests {
     #[test]
     fn records_survive_and_half_a_line_does_no_harm() {
         let dir = tempfile::tempdir().unwrap();
-        Journal::open(dir.path()).unwrap().append(&finish("a")).unwrap();
+        Journal::open(dir.path())
+            .unwrap()
+            .append(&finish("a"))
+            .unwrap();
         let path = dir.path().join(CURRENT);
         let whole = fs::read(&path).unwrap();
-        let torn: Vec<u8> = whole.iter().chain(&whole[..whole.len() / 2]).copied().collect();
+        let torn: Vec<u8> = whole
+            .iter()
+            .chain(&whole[..whole.len() / 2])
+            .copied()
+            .collect();
         fs::write(&path, torn).unwrap();
-        Journal::open(dir.path()).unwrap().append(&finish("b")).unwrap();
-        assert_eq!(read(dir.path()).unwrap(), (vec![finish("a"), finish("b")], 1));
+        Journal::open(dir.path())
+            .unwrap()
+            .append(&finish("b"))
+            .unwrap();
+        assert_eq!(
+            read(dir.path()).unwrap(),
+            (vec![finish("a"), finish("b")], 1)
+        );
     }
 
     #[test]
@@ -239,7 +266,10 @@ mod tests {
         for _ in 0..12 {
             journal.append(&long).unwrap();
         }
-        let total: u64 = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().metadata().unwrap().len()).sum();
+        let total: u64 = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|e| e.unwrap().metadata().unwrap().len())
+            .sum();
         assert!(total <= 2 * FILE_BYTES, "{total}");
         assert!(read(dir.path()).unwrap().0.len() >= 3);
     }
