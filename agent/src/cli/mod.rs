@@ -6,6 +6,8 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::config::ConfigError;
 
+mod input;
+mod rank;
 mod table;
 mod thresholds;
 
@@ -21,6 +23,8 @@ struct Arguments {
 enum Command {
     /// Show the eviction thresholds in force.
     Thresholds(thresholds::Arguments),
+    /// Show the order in which pods would be evicted, and why.
+    Rank(rank::Arguments),
 }
 
 /// How a subcommand prints what it found.
@@ -91,6 +95,7 @@ pub fn run(
     };
     let result = match arguments.command {
         Command::Thresholds(arguments) => thresholds::run(&arguments),
+        Command::Rank(arguments) => rank::run(&arguments),
     };
     match result.and_then(|text| print(stdout, &text)) {
         Ok(()) => 0,
