@@ -4,3 +4,4 @@ pub mod cgroup;
 pub mod hog;
 pub mod node;
 pub mod skip;
+pub mod vectors;

@@ -1,7 +1,9 @@
 //! `cargo xtask ...`: everything a developer or CI runs, each command installing what it needs.
 
+mod demo;
 mod setup;
 mod shell;
+mod test;
 
 use clap::Parser;
 
@@ -11,10 +13,16 @@ use clap::Parser;
 enum Command {
     /// Install the eBPF toolchain; does nothing when it is there
     Setup,
+    /// Show evictd at work on this machine, without a cluster; arguments go to the demo (try `-- --help`)
+    Demo(demo::Arguments),
+    /// Run every test; what cannot run here is said with its reason
+    Test(test::Arguments),
 }
 
 fn main() -> anyhow::Result<()> {
     match Command::parse() {
         Command::Setup => setup::run(),
+        Command::Demo(arguments) => demo::run(&arguments),
+        Command::Test(arguments) => test::run(&arguments),
     }
 }

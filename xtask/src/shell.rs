@@ -1,6 +1,6 @@
 //! Running other programs: one place that shows the command when it fails.
 
-use std::process::Command;
+use std::{path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -33,4 +33,15 @@ pub fn apt_install(packages: &[&str]) -> Result<()> {
     println!("setup: refreshing the package lists");
     run(Command::new("apt-get").args(["update", "-qq"]))?;
     install()
+}
+
+/// Where cargo puts what it builds.
+pub fn target_dir() -> Result<PathBuf> {
+    let out = Command::new("cargo")
+        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .output()
+        .context("cannot start cargo metadata")?;
+    let metadata: serde_json::Value = serde_json::from_slice(&out.stdout)?;
+    let dir = metadata["target_directory"].as_str();
+    dir.map(PathBuf::from).context("cargo metadata names no target directory")
 }

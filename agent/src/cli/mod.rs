@@ -1,15 +1,13 @@
 //! The command line: one file per subcommand.
 
-use std::{
-    io::{self, Write as _},
-    path::PathBuf,
-    process::ExitCode,
-};
+use std::{env, ffi::OsString, io, path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::{config::ConfigError, embedded::RunError};
 
+mod input;
+mod rank;
 mod run;
 mod table;
 mod thresholds;
@@ -28,6 +26,8 @@ enum Command {
     Run(run::Arguments),
     /// Show the eviction thresholds in force.
     Thresholds(thresholds::Arguments),
+    /// Show the order in which pods would be evicted, and why.
+    Rank(rank::Arguments),
 }
 
 /// How a subcommand prints what it found.
@@ -62,35 +62,62 @@ enum CommandError {
 
 impl CommandError {
     /// Bad input is 2, everything else 1.
-    fn exit_code(&self) -> ExitCode {
+    fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Read { .. } | Self::Input { .. } => ExitCode::from(2),
-            Self::Run(error) if error.is_bad_input() => ExitCode::from(2),
-            Self::Run(_) | Self::Write(_) => ExitCode::FAILURE,
+            Self::Config(_) | Self::Read { .. } | Self::Input { .. } => 2,
+            Self::Run(error) if error.is_bad_input() => 2,
+            Self::Run(_) | Self::Write(_) => 1,
         }
     }
 }
 
-/// Parses the process's arguments and runs the subcommand; bad input ends with exit code 2 and one line on stderr.
+/// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    ExitCode::from(run(
+        env::args_os(),
+        &mut io::stdout().lock(),
+        &mut io::stderr(),
+    ))
+}
+
+/// Runs a command line, the program's name first, and returns its exit code; bad input ends with 2 and one line on
+/// `stderr`.
+pub fn run(
+    arguments: impl IntoIterator<Item = OsString>,
+    stdout: &mut impl io::Write,
+    stderr: &mut impl io::Write,
+) -> u8 {
+    let arguments = match Arguments::try_parse_from(arguments) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Help and version are "errors" too, for which the exit code is 0. If this cannot be written, nothing can.
+            let text = error.render();
+            let _ = if error.use_stderr() {
+                write!(stderr, "{text}")
+            } else {
+                write!(stdout, "{text}")
+            };
+            return u8::try_from(error.exit_code()).unwrap_or(2);
+        }
+    };
     let result = match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Thresholds(arguments) => thresholds::run(&arguments),
+        Command::Rank(arguments) => rank::run(&arguments),
     };
-    let result = result.and_then(|text| print(&text));
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
+    match result.and_then(|text| print(stdout, &text)) {
+        Ok(()) => 0,
         Err(error) => {
-            eprintln!("evictd: {error}");
+            // If this cannot be written, nothing can.
+            let _ = writeln!(stderr, "evictd: {error}");
             error.exit_code()
         }
     }
 }
 
 /// Writes a subcommand's output; a reader that has seen enough is not an error.
-fn print(text: &str) -> Result<(), CommandError> {
-    match io::stdout().lock().write_all(text.as_bytes()) {
+fn print(stdout: &mut impl io::Write, text: &str) -> Result<(), CommandError> {
+    match stdout.write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
     }

@@ -1,18 +1,24 @@
 //! Decides: thresholds, state, ranking. No I/O, no clock, no async.
 
+mod layout;
+mod observation;
 mod pod;
 mod qos;
+mod ranking;
 mod select;
 mod signal;
 mod standing;
 mod threshold;
 mod usage;
 
+pub use layout::{Layout, NodeReclaim};
+pub use observation::{Observation, Observations};
 pub use pod::{
     Container, ContainerKind, EmptyDir, Pod, SYSTEM_CRITICAL_PRIORITY,
     SYSTEM_NODE_CRITICAL_PRIORITY, Volume,
 };
 pub use qos::{ComputeResources, OomScale, QosClass, oom_score_adj};
+pub use ranking::{Ranked, Ranking, Usages};
 pub use select::{Candidate, CandidateState, Demand, Rules, Selection, select};
 pub use signal::{NodeCondition, Resource, Signal, UnknownSignal};
 pub use standing::{Claim, Standing};

@@ -1,0 +1,24 @@
+//! Reading the JSON files that subcommands are pointed at.
+
+use std::{fs, path::Path};
+
+use serde_json::Value;
+
+use super::CommandError;
+
+/// Reads a JSON file.
+pub(super) fn read_json(path: &Path) -> Result<Value, CommandError> {
+    let text = fs::read_to_string(path).map_err(|source| CommandError::Read {
+        path: path.into(),
+        source,
+    })?;
+    serde_json::from_str(&text).map_err(|error| invalid(path, error))
+}
+
+/// A file that does not hold what it should.
+pub(super) fn invalid(path: &Path, reason: impl ToString) -> CommandError {
+    CommandError::Input {
+        path: path.into(),
+        reason: reason.to_string(),
+    }
+}

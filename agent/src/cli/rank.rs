@@ -1,0 +1,204 @@
+//! `evictd rank`: the order of eviction, and why each pod stands where it stands.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::{
+    CommandError, OutputFormat,
+    input::{invalid, read_json},
+    table::{Alignment, Table, bytes},
+    to_json,
+};
+use crate::{
+    config::RankingStrategy,
+    engine::{Layout, OomScale, Ranked, Ranking, Resource, Signal, Usages, oom_score_adj},
+    pods::{spec::read_pods, stats::read_summary},
+};
+
+/// What `evictd rank` is told.
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    /// The signal that is low, such as memory.available
+    #[arg(long, value_parser = |name: &str| name.parse::<Signal>())]
+    signal: Signal,
+    /// A v1 PodList, or an array of pods, as JSON
+    #[arg(long, value_name = "PODS.json")]
+    pods: PathBuf,
+    /// The kubelet's /stats/summary, as JSON
+    #[arg(long, value_name = "SUMMARY.json")]
+    summary: PathBuf,
+    /// Images lie on a filesystem of their own
+    #[arg(long)]
+    dedicated_image_fs: bool,
+    /// Writable layers do not lie beside the images
+    #[arg(long)]
+    split_image_fs: bool,
+    /// The order of eviction: kubelet, qos or usage
+    #[arg(long, default_value = "kubelet", value_parser = strategy)]
+    strategy: RankingStrategy,
+    /// How to print it
+    #[arg(short, long, value_enum, default_value_t)]
+    output: OutputFormat,
+}
+
+fn strategy(name: &str) -> Result<RankingStrategy, String> {
+    let known = RankingStrategy::CHOICES
+        .into_iter()
+        .find(|(word, _)| *word == name);
+    known
+        .map(|(_, strategy)| strategy)
+        .ok_or_else(|| "must be one of kubelet, qos, usage".to_owned())
+}
+
+/// The order as programs read it.
+#[derive(Serialize)]
+struct RankingJson {
+    order: Vec<String>,
+    pods: Vec<PodJson>,
+}
+
+/// Why a pod stands where it stands. Amounts are in the signal's unit: bytes, inodes or processes.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PodJson {
+    pod: String,
+    uid: String,
+    /// Absent if nobody has numbers for the pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<u64>,
+    request: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    excess: Option<i128>,
+    above_request: bool,
+    priority: i32,
+    qos_class: &'static str,
+    /// Whether the kubelet would pass the pod over: critical and static pods.
+    protected: bool,
+    /// Absent if it depends on the node's memory and the summary does not tell that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oom_score_adj: Option<i32>,
+    predicted_oom_victim: bool,
+    predicted_eviction_victim: bool,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
+    let pods =
+        read_pods(&read_json(&arguments.pods)?).map_err(|error| invalid(&arguments.pods, error))?;
+    let summary = read_summary("summary", &read_json(&arguments.summary)?)
+        .map_err(|error| invalid(&arguments.summary, error))?;
+    let layout = Layout {
+        dedicated_image_fs: arguments.dedicated_image_fs,
+        split_image_fs: arguments.split_image_fs,
+    };
+    let ranking = Ranking {
+        strategy: arguments.strategy,
+        signal: arguments.signal,
+        layout,
+    };
+    let ranked = ranking.order(&pods, &summary.pods);
+    let pods = explain(&ranked, &summary.pods, summary.memory_capacity());
+    match arguments.output {
+        OutputFormat::Json => to_json(&RankingJson {
+            order: pods.iter().map(|pod| pod.pod.clone()).collect(),
+            pods,
+        }),
+        OutputFormat::Table => Ok(table(&pods, arguments.signal.resource())),
+    }
+}
+
+/// Adds to the order what the kernel would do instead (R13).
+fn explain(ranked: &[Ranked<'_>], usages: &Usages, capacity: Option<u64>) -> Vec<PodJson> {
+    let first = ranked.iter().position(|r| !r.pod.is_critical());
+    let adjusts: Vec<Option<i32>> = ranked.iter().map(|r| adjust(r, capacity)).collect();
+    let badness = |position: usize| {
+        let memory = usages.get(&ranked[position].pod.uid)?.memory_working_set?;
+        // The kernel's oom_badness: what is used, and a thousandth of the memory for each point.
+        let points =
+            i128::from(memory) + i128::from(adjusts[position]?) * i128::from(capacity?) / 1000;
+        Some((points, memory))
+    };
+    let oom_victim = (0..ranked.len())
+        .filter_map(|i| Some((badness(i)?, i)))
+        .max_by_key(|(badness, _)| *badness);
+    let row = |(position, ranked): (usize, &Ranked<'_>)| {
+        let excess = ranked
+            .usage
+            .map(|usage| i128::from(usage) - i128::from(ranked.claim.request));
+        PodJson {
+            pod: ranked.pod.to_string(),
+            uid: ranked.pod.uid.clone(),
+            usage: ranked.usage,
+            request: ranked.claim.request,
+            excess,
+            above_request: excess.is_some_and(|excess| excess > 0),
+            priority: ranked.claim.priority,
+            qos_class: ranked.claim.qos.as_str(),
+            protected: ranked.pod.is_critical(),
+            oom_score_adj: adjusts[position],
+            predicted_oom_victim: oom_victim.is_some_and(|(_, victim)| victim == position),
+            predicted_eviction_victim: first == Some(position),
+        }
+    };
+    ranked.iter().enumerate().map(row).collect()
+}
+
+fn adjust(ranked: &Ranked<'_>, capacity: Option<u64>) -> Option<i32> {
+    let pod = ranked.pod;
+    let depends = pod.qos == crate::engine::QosClass::Burstable && !pod.is_node_critical();
+    if depends && capacity.is_none() {
+        return None;
+    }
+    let capacity = capacity.unwrap_or(0);
+    Some(oom_score_adj(
+        pod.qos,
+        pod.is_node_critical(),
+        pod.memory_request,
+        capacity,
+        OomScale::Kubernetes,
+    ))
+}
+
+fn table(pods: &[PodJson], resource: Resource) -> String {
+    let amount = |amount: i128| match resource {
+        Resource::Memory | Resource::EphemeralStorage => bytes(amount),
+        Resource::Inodes | Resource::Pids => amount.to_string(),
+    };
+    let mut table = Table::new(&[
+        ("#", Alignment::Right),
+        ("POD", Alignment::Left),
+        ("USAGE", Alignment::Right),
+        ("REQUEST", Alignment::Right),
+        ("EXCESS", Alignment::Right),
+        ("PRIORITY", Alignment::Right),
+        ("QOS", Alignment::Left),
+        ("OOM ADJ", Alignment::Right),
+        ("NOTE", Alignment::Left),
+    ]);
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    for (position, pod) in pods.iter().enumerate() {
+        let notes = [
+            (pod.predicted_eviction_victim, "evicted first"),
+            (pod.predicted_oom_victim, "the OOM killer's choice"),
+            (pod.protected, "protected"),
+            (pod.usage.is_none(), "no numbers"),
+        ];
+        let notes: Vec<&str> = notes
+            .into_iter()
+            .filter(|(applies, _)| *applies)
+            .map(|(_, note)| note)
+            .collect();
+        table.row([
+            (position + 1).to_string(),
+            pod.pod.clone(),
+            or_dash(pod.usage.map(|usage| amount(usage.into()))),
+            amount(pod.request.into()),
+            or_dash(pod.excess.map(amount)),
+            pod.priority.to_string(),
+            pod.qos_class.to_owned(),
+            or_dash(pod.oom_score_adj.map(|adjust| adjust.to_string())),
+            notes.join(", "),
+        ]);
+    }
+    table.render()
+}

@@ -1,0 +1,80 @@
+//! The decisions recorded from a real kubelet (`tests/vectors`), and the command line run against them.
+
+use std::{ffi::OsString, fs, path::PathBuf};
+
+use serde_json::Value;
+
+/// Reads one of the files of `tests/vectors`: a JSON object a line.
+///
+/// # Panics
+///
+/// If the file is missing or broken: it is part of the tests.
+pub fn read(name: &str) -> Vec<Value> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("vectors")
+        .join(name);
+    let text = fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    let parse = |(number, line)| {
+        serde_json::from_str(line)
+            .unwrap_or_else(|e| panic!("{}:{}: {e}", path.display(), number + 1))
+    };
+    text.lines().enumerate().map(parse).collect()
+}
+
+/// What a command left behind.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The exit code.
+    pub code: u8,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+/// Runs `evictd` with these arguments, in this process.
+pub fn evictd<A: Into<OsString>>(arguments: impl IntoIterator<Item = A>) -> Outcome {
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let arguments = [OsString::from("evictd")]
+        .into_iter()
+        .chain(arguments.into_iter().map(Into::into));
+    let code = evictd::cli::run(arguments, &mut stdout, &mut stderr);
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Outcome {
+        code,
+        stdout: text(stdout),
+        stderr: text(stderr),
+    }
+}
+
+/// A directory with files in it that a command can be pointed at.
+#[derive(Debug)]
+pub struct Files(tempfile::TempDir);
+
+impl Files {
+    /// An empty directory.
+    ///
+    /// # Panics
+    ///
+    /// If there is no room for it.
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().unwrap_or_else(|e| panic!("a temporary directory: {e}")))
+    }
+
+    /// Writes a file and returns its path.
+    ///
+    /// # Panics
+    ///
+    /// If there is no room for it.
+    pub fn write(&self, name: &str, content: impl ToString) -> PathBuf {
+        let path = self.0.path().join(name);
+        fs::write(&path, content.to_string()).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        path
+    }
+}
+
+impl Default for Files {
+    fn default() -> Self {
+        Self::new()
+    }
+}

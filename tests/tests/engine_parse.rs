@@ -1,0 +1,143 @@
+//! `evictd thresholds` against what the kubelet made of 300 configurations.
+
+use evictd_tests::vectors::{Files, evictd, read};
+use serde_json::{Value, json};
+
+const FIELDS: [&str; 5] = [
+    "evictionHard",
+    "evictionSoft",
+    "evictionSoftGracePeriod",
+    "evictionMinimumReclaim",
+    "enforceNodeAllocatable",
+];
+
+/// The configuration file of a case: its five fields.
+fn configuration(case: &Value) -> Value {
+    FIELDS
+        .iter()
+        .map(|field| ((*field).to_owned(), case[*field].clone()))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
+}
+
+#[test]
+fn every_configuration_means_what_it_means_to_the_kubelet() {
+    // R1, R3, R4, R5, R11
+    let cases = read("parse.jsonl");
+    assert_eq!(cases.len(), 300);
+    let files = Files::new();
+    for (number, case) in cases.iter().enumerate() {
+        let path = files.write("config.json", configuration(case));
+        let outcome = evictd([
+            "thresholds".as_ref(),
+            "--config".as_ref(),
+            path.as_os_str(),
+            "-o".as_ref(),
+            "json".as_ref(),
+        ]);
+        let line = number + 1;
+        match case.get("thresholds") {
+            Some(expected) => {
+                assert_eq!(
+                    (outcome.code, outcome.stderr.as_str()),
+                    (0, ""),
+                    "line {line}"
+                );
+                let thresholds: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+                assert_eq!(&thresholds, expected, "line {line}");
+            }
+            None => {
+                assert_eq!(
+                    (outcome.code, outcome.stdout.as_str()),
+                    (2, ""),
+                    "line {line}: {}",
+                    case["error"]
+                );
+                assert_eq!(
+                    outcome.stderr.lines().count(),
+                    1,
+                    "line {line}: {}",
+                    outcome.stderr
+                );
+                let named = FIELDS.iter().any(|field| outcome.stderr.contains(field));
+                assert!(named, "line {line}: {}", outcome.stderr);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_same_configuration_as_yaml_and_from_a_kubelets_file_means_the_same() {
+    let files = Files::new();
+    let json = json!({"evictionHard": {"memory.available": "1.5Gi", "nodefs.available": "5.5%"}});
+    let yaml = "evictionHard:\n  memory.available: 1.5Gi\n  nodefs.available: 5.5%\n";
+    let kubelet = format!(
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 110\n{yaml}"
+    );
+    let (json, yaml, kubelet) = (
+        files.write("a.json", json),
+        files.write("a.yaml", yaml),
+        files.write("k.yaml", kubelet),
+    );
+    let empty = files.write("empty.yaml", "");
+    let show = |arguments: &[&std::ffi::OsStr]| {
+        evictd(
+            [
+                &[
+                    "thresholds".as_ref(),
+                    "-o".as_ref(),
+                    "json".as_ref(),
+                    "--config".as_ref(),
+                ],
+                arguments,
+            ]
+            .concat(),
+        )
+    };
+    let expected = show(&[json.as_ref()]);
+    assert_eq!(expected.code, 0, "{}", expected.stderr);
+    assert_eq!(show(&[yaml.as_ref()]), expected);
+    assert_eq!(
+        show(&[
+            empty.as_ref(),
+            "--kubelet-config".as_ref(),
+            kubelet.as_ref()
+        ]),
+        expected
+    );
+}
+
+#[test]
+fn people_get_a_table() {
+    // R4: the defaults
+    let files = Files::new();
+    let empty = files.write("empty.yaml", "");
+    let outcome = evictd([
+        "thresholds".as_ref(),
+        "--config".as_ref(),
+        empty.as_os_str(),
+    ]);
+    assert_eq!(
+        outcome.stdout,
+        "SIGNAL                       BELOW  GRACE PERIOD  MIN RECLAIM\n\
+         allocatableMemory.available  100Mi             -            -\n\
+         imagefs.available              15%             -            -\n\
+         imagefs.inodesFree              5%             -            -\n\
+         memory.available             100Mi             -            -\n\
+         nodefs.available               10%             -            -\n\
+         nodefs.inodesFree               5%             -            -\n"
+    );
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let outcome = evictd(["thresholds", "--config", "/nonexistent/evictd.yaml"]);
+    assert_eq!(outcome.code, 2);
+    assert!(
+        outcome.stderr.contains("/nonexistent/evictd.yaml"),
+        "{}",
+        outcome.stderr
+    );
+    assert_eq!(evictd(["thresholds"]).code, 2);
+    assert_eq!(evictd(["--help"]).code, 0);
+}

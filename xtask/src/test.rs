@@ -1,0 +1,124 @@
+//! `cargo xtask test`: every test there is, and a count of what could not run and why.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{setup, shell::run as sh};
+
+/// Which tests.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Flags of `cargo test`, such as a filter
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    rest: Vec<String>,
+}
+
+/// Runs the tests; an error when one has failed.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    setup::run()?;
+    // The tests start these by their path.
+    sh(Command::new("cargo").args(["build", "--workspace", "--exclude", "evictd-ebpf", "--bins"]))?;
+    let mut tally = Tally::default();
+    let status = run_and_read(
+        Command::new("cargo")
+            .args(["test", "--workspace", "--exclude", "evictd-ebpf", "--no-fail-fast"])
+            .args(&arguments.rest),
+        |line| tally.read(line),
+    )?;
+    tally.close();
+    if !status {
+        bail!("tests have failed");
+    }
+    Ok(())
+}
+
+/// What the test harnesses have said.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Tally {
+    passed: u64,
+    failed: u64,
+    skipped: Vec<String>,
+}
+
+impl Tally {
+    fn read(&mut self, line: &str) {
+        // A skip may stand behind the harness's own "test name ... ".
+        if let Some((_, reason)) = line.split_once("SKIPPED ") {
+            self.skipped.push(reason.to_owned());
+        }
+        let Some(result) = line.strip_prefix("test result: ") else {
+            return;
+        };
+        let number = |word: &str| {
+            let before = result.split(word).next()?.trim().rsplit(' ').next()?;
+            before.parse::<u64>().ok()
+        };
+        self.passed += number("passed").unwrap_or(0);
+        self.failed += number("failed").unwrap_or(0);
+    }
+
+    fn close(&self) {
+        println!("\n{} could not run here in full:", self.skipped.len());
+        for reason in &self.skipped {
+            println!("  {reason}");
+        }
+        // A skipped test passes for its harness; here it is counted as what it is.
+        let skipped = self.skipped.len() as u64;
+        let passed = self.passed.saturating_sub(skipped);
+        println!("\n{passed} passed, {} failed, {skipped} skipped", self.failed);
+    }
+}
+
+/// Runs a command, shows what it says, and hands every line of both streams to `each`.
+fn run_and_read(command: &mut Command, mut each: impl FnMut(&str)) -> Result<bool> {
+    let (reader, writer) = std::io::pipe()?;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer)
+        .spawn()
+        .with_context(|| format!("cannot start {command:?}"))?;
+    // The command keeps the writing ends open until it is dropped or given others.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    for line in BufReader::new(reader).split(b'\n') {
+        let line = line?;
+        let line = String::from_utf8_lossy(&line);
+        println!("{line}");
+        each(&line);
+    }
+    Ok(child.wait()?.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_and_skips_are_counted() {
+        let mut tally = Tally::default();
+        for line in [
+            "test a ... SKIPPED a line 4: needs root",
+            "ok",
+            "test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 2 filtered out; finished in 1.17s",
+            "test result: FAILED. 7 passed; 12 failed; 0 ignored",
+        ] {
+            tally.read(line);
+        }
+        let skipped = vec!["a line 4: needs root".to_owned()];
+        assert_eq!(tally, Tally { passed: 12, failed: 12, skipped });
+    }
+
+    #[test]
+    fn both_streams_are_read_to_the_end() {
+        let mut lines = Vec::new();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo out; echo err >&2; exit 3"]);
+        assert!(!run_and_read(&mut command, |l| lines.push(l.to_owned())).unwrap());
+        lines.sort();
+        assert_eq!(lines, ["err", "out"]);
+    }
+}
