@@ -22,7 +22,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     setup::run()?;
     println!("demo: building evictd and its cast (the first build takes some minutes)");
     sh(Command::new("cargo").args([
-        "build", "--release", "--package", "evictd", "--package", "evictd-tests", "--bins",
+        "build",
+        "--release",
+        "--package",
+        "evictd",
+        "--package",
+        "evictd-tests",
+        "--bins",
     ]))?;
     let binary = target_dir()?.join("release/demo");
     let error = Command::new(&binary).args(&arguments.rest).exec();

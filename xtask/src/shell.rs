@@ -43,5 +43,6 @@ pub fn target_dir() -> Result<PathBuf> {
         .context("cannot start cargo metadata")?;
     let metadata: serde_json::Value = serde_json::from_slice(&out.stdout)?;
     let dir = metadata["target_directory"].as_str();
-    dir.map(PathBuf::from).context("cargo metadata names no target directory")
+    dir.map(PathBuf::from)
+        .context("cargo metadata names no target directory")
 }

@@ -25,7 +25,13 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let mut tally = Tally::default();
     let status = run_and_read(
         Command::new("cargo")
-            .args(["test", "--workspace", "--exclude", "evictd-ebpf", "--no-fail-fast"])
+            .args([
+                "test",
+                "--workspace",
+                "--exclude",
+                "evictd-ebpf",
+                "--no-fail-fast",
+            ])
             .args(&arguments.rest),
         |line| tally.read(line),
     )?;
@@ -69,7 +75,10 @@ impl Tally {
         // A skipped test passes for its harness; here it is counted as what it is.
         let skipped = self.skipped.len() as u64;
         let passed = self.passed.saturating_sub(skipped);
-        println!("\n{passed} passed, {} failed, {skipped} skipped", self.failed);
+        println!(
+            "\n{passed} passed, {} failed, {skipped} skipped",
+            self.failed
+        );
     }
 }
 
@@ -109,7 +118,14 @@ mod tests {
             tally.read(line);
         }
         let skipped = vec!["a line 4: needs root".to_owned()];
-        assert_eq!(tally, Tally { passed: 12, failed: 12, skipped });
+        assert_eq!(
+            tally,
+            Tally {
+                passed: 12,
+                failed: 12,
+                skipped
+            }
+        );
     }
 
     #[test]
