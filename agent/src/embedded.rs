@@ -226,7 +226,7 @@ impl Agent {
     }
 
     fn read_telemetry(&mut self) {
-        while let Some(record) = self.telemetry.as_mut().and_then(Telemetry::next) {
+        for record in self.telemetry.iter_mut().flatten() {
             if record.kind == telemetry::kind::MARK_VICTIM {
                 tracing::warn!(
                     pid = record.pid,

@@ -23,7 +23,7 @@ const PREVIOUS: &str = "journal.1.jsonl";
 #[serde(tag = "event", rename_all = "camelCase")]
 pub enum Record {
     /// A pod was killed, or would have been.
-    Evicted(Eviction),
+    Evicted(Box<Eviction>),
     /// What became of it.
     Finished(Finish),
 }

@@ -42,7 +42,7 @@ impl Reconciler {
             Report::Evicted(evicted) => {
                 let record = self.eviction(evicted);
                 say_evicted(&record);
-                Record::Evicted(record)
+                Record::Evicted(Box::new(record))
             }
             Report::Finished(finished) => {
                 let record = self.finish(finished);

@@ -17,14 +17,17 @@ pub const PROGRAMS: [ProgramAt; 2] = [
     },
 ];
 
-/// Reader of the telemetry ring buffer.
+/// Programs that were refused, and the kernel's reasons.
+pub type Refusals = Vec<(&'static str, String)>;
+
+/// Reader of the telemetry ring buffer: an iterator over the records that were not read yet, oldest first.
 pub struct Telemetry {
     ring: RingBuf<MapData>,
 }
 
 impl Telemetry {
     /// Attaches what can be attached and returns the reader with the reasons of what was refused.
-    pub fn attach(object: &mut Object) -> Result<(Self, Vec<(&'static str, String)>), ObjectError> {
+    pub fn attach(object: &mut Object) -> Result<(Self, Refusals), ObjectError> {
         let mut refused = Vec::new();
         for program in &PROGRAMS {
             if let Err(reason) = object.attach(program) {
@@ -38,9 +41,12 @@ impl Telemetry {
             refused,
         ))
     }
+}
 
-    /// The oldest record that was not read yet.
-    pub fn next(&mut self) -> Option<Record> {
+impl Iterator for Telemetry {
+    type Item = Record;
+
+    fn next(&mut self) -> Option<Record> {
         loop {
             let item = self.ring.next()?;
             if let Ok(bytes) = <&[u8; size_of::<Record>()]>::try_from(&*item) {

@@ -100,7 +100,7 @@ mod tests {
         samples.extend((60..80).map(|i| (ms(i), 10 * mib)));
         let chart = draw(&samples, 128 * mib, 96 * mib);
         assert_eq!(chart.lines().count(), ROWS + 2);
-        assert!(chart.contains("128 MiB") && chart.contains("96 MiB threshold") == false);
+        assert!(chart.contains("128 MiB │") && chart.contains("96 MiB │"));
         assert!(chart.contains("node is full") && chart.contains(" threshold"));
         let highest = chart.lines().position(|l| l.contains('█')).unwrap();
         assert!((1..5).contains(&highest), "{chart}");

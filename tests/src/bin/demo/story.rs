@@ -177,7 +177,7 @@ fn with(arguments: &Arguments, size: u64, in_full: bool) -> io::Result<bool> {
 fn first_eviction(state: &Path) -> io::Result<Option<(Eviction, Finish)>> {
     let (records, _) = journal::read(state).map_err(io::Error::other)?;
     let evicted = records.iter().find_map(|r| match r {
-        Record::Evicted(e) => Some(e.clone()),
+        Record::Evicted(e) => Some((**e).clone()),
         Record::Finished(_) => None,
     });
     Ok(evicted.and_then(|e| {
