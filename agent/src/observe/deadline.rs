@@ -35,7 +35,7 @@ mod tests {
         assert_eq!(next_look(0, 8 * GIB), FLOOR);
         assert_eq!(next_look(GIB, 8 * GIB), Duration::from_millis(125));
         assert_eq!(next_look(u64::MAX, 8 * GIB), CEILING);
-        assert_eq!(next_look(1, 0), FLOOR);
+        assert_eq!(next_look(1, 0), CEILING);
     }
 
     proptest::proptest! {
