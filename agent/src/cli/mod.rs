@@ -8,7 +8,9 @@ use crate::{config::ConfigError, embedded::RunError};
 
 mod input;
 mod rank;
+mod replay;
 mod run;
+mod scenario;
 mod table;
 mod thresholds;
 
@@ -28,6 +30,8 @@ enum Command {
     Thresholds(thresholds::Arguments),
     /// Show the order in which pods would be evicted, and why.
     Rank(rank::Arguments),
+    /// Show what would have been decided over a recorded sequence.
+    Replay(replay::Arguments),
 }
 
 /// How a subcommand prints what it found.
@@ -104,6 +108,7 @@ pub fn run(
         Command::Run(arguments) => run::run(&arguments),
         Command::Thresholds(arguments) => thresholds::run(&arguments),
         Command::Rank(arguments) => rank::run(&arguments),
+        Command::Replay(arguments) => replay::run(&arguments),
     };
     match result.and_then(|text| print(stdout, &text)) {
         Ok(()) => 0,

@@ -1,7 +1,7 @@
 //! Takes a parsed document apart field by field, so that every error can name the field, the value and the reason,
 //! and what nobody asked for is found out.
 
-use std::{path::PathBuf, str::FromStr};
+use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use serde_json::{Map, Value};
 
@@ -68,6 +68,15 @@ impl Fields {
             name,
             "must be a whole number between -2147483648 and 2147483647",
             |value| value.as_i64().and_then(|number| i32::try_from(number).ok()),
+        )
+    }
+
+    /// Takes a field that is a whole number of seconds.
+    pub(crate) fn seconds(&mut self, name: &str) -> Result<Option<Duration>, ConfigError> {
+        self.typed(
+            name,
+            "must be a whole number of seconds, not negative",
+            |value| value.as_u64().map(Duration::from_secs),
         )
     }
 

@@ -37,7 +37,7 @@ pub struct EvictionConfig {
 
 /// The fields as they stand in a file; `None` is a field that is absent.
 #[derive(Debug, Default)]
-pub(super) struct EvictionFields {
+pub(crate) struct EvictionFields {
     hard: Option<Statements>,
     soft: Option<Statements>,
     soft_grace_period: Option<Statements>,
@@ -49,7 +49,7 @@ pub(super) struct EvictionFields {
 }
 
 impl EvictionFields {
-    pub(super) fn take(fields: &mut Fields) -> Result<Self, ConfigError> {
+    pub(crate) fn take(fields: &mut Fields) -> Result<Self, ConfigError> {
         Ok(Self {
             hard: statements(fields, "evictionHard", '<')?,
             soft: statements(fields, "evictionSoft", '<')?,
@@ -60,6 +60,12 @@ impl EvictionFields {
             merge_defaults: fields.boolean("mergeDefaultEvictionSettings")?,
             enforce_node_allocatable: enforced(fields)?,
         })
+    }
+
+    /// Sets the transition period, which a file can only give as a text and never as zero.
+    pub(crate) fn with_transition_period(mut self, period: Option<Duration>) -> Self {
+        self.pressure_transition_period = period.or(self.pressure_transition_period);
+        self
     }
 
     /// Fills in from `base` what is absent here.
@@ -81,7 +87,7 @@ impl EvictionFields {
     }
 
     /// Applies the kubelet's defaults and parses the thresholds.
-    pub(super) fn resolve(self) -> Result<EvictionConfig, ConfigError> {
+    pub(crate) fn resolve(self) -> Result<EvictionConfig, ConfigError> {
         let defaults = DEFAULT_EVICTION_HARD
             .iter()
             .map(|(signal, value)| (signal.to_string(), (*value).to_owned()));

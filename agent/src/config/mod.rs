@@ -18,13 +18,13 @@ mod quantity;
 mod thresholds;
 
 pub use error::ConfigError;
+pub(crate) use kubelet::EvictionFields;
 pub use kubelet::{DEFAULT_PRESSURE_TRANSITION_PERIOD, EvictionConfig};
 pub use quantity::{Format, Quantity, QuantityError};
 pub use thresholds::{DEFAULT_EVICTION_HARD, Statements, ThresholdTexts};
 
 use crate::{engine::ThresholdValue, kernel::ladder::MemoryHook};
 use fields::Fields;
-use kubelet::EvictionFields;
 
 /// Where the journal lives if nothing else is configured.
 const DEFAULT_STATE_DIR: &str = "/var/lib/evictd";

@@ -1,8 +1,12 @@
 //! Decides: thresholds, state, ranking. No I/O, no clock, no async.
 
 mod layout;
+mod local_storage;
+mod manager;
+pub mod message;
 mod observation;
 mod pod;
+mod pressure;
 mod qos;
 mod ranking;
 mod select;
@@ -12,11 +16,17 @@ mod threshold;
 mod usage;
 
 pub use layout::{Layout, NodeReclaim};
+pub use local_storage::{LocalStorageExcess, local_storage_excess};
+pub use manager::{
+    Cause, Eviction, IMMEDIATE_GRACE_PERIOD_SECONDS, Manager, Round, Settings, Snapshot,
+};
+pub use message::Message;
 pub use observation::{Observation, Observations};
 pub use pod::{
     Container, ContainerKind, EmptyDir, Pod, SYSTEM_CRITICAL_PRIORITY,
     SYSTEM_NODE_CRITICAL_PRIORITY, Volume,
 };
+pub use pressure::Pressure;
 pub use qos::{ComputeResources, OomScale, QosClass, oom_score_adj};
 pub use ranking::{Ranked, Ranking, Usages};
 pub use select::{Candidate, CandidateState, Demand, Rules, Selection, select};

@@ -70,6 +70,13 @@ pub struct Container {
     pub storage_limit: Option<Quantity>,
 }
 
+impl Container {
+    /// Whether it stands in `spec.initContainers`.
+    pub fn is_init(&self) -> bool {
+        self.kind == ContainerKind::Init
+    }
+}
+
 /// Which list of the pod a container stands in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContainerKind {

@@ -1,0 +1,242 @@
+//! `evictd replay`: the engine's decisions over a recorded sequence.
+
+use std::path::PathBuf;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{
+    CommandError, OutputFormat,
+    scenario::{self, Scenario, Step},
+    table::{Alignment, Table},
+    to_json,
+};
+use crate::{
+    config::Mode,
+    engine::{Eviction, Manager, NodeCondition, NodeReclaim, Pod, Settings, Snapshot, message},
+    pods::stats::Summary,
+};
+
+/// What `evictd replay` is told.
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    /// The sequence: configuration, pods, and what was seen step by step, as JSON
+    #[arg(value_name = "SCENARIO.json")]
+    scenario: PathBuf,
+    /// How far to go beyond the kubelet
+    #[arg(long, value_enum, default_value_t = ModeName::Kubelet)]
+    mode: ModeName,
+    /// How to print the decisions
+    #[arg(short, long, value_enum, default_value_t)]
+    output: OutputFormat,
+}
+
+/// The engine's modes on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum ModeName {
+    /// Round by round what the kubelet does
+    Kubelet,
+    /// Several victims at once, by fresh values only
+    Evictd,
+}
+
+/// What a step came to, as programs read it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct StepJson {
+    t: Value,
+    node_conditions: Vec<&'static str>,
+    evicted: Vec<EvictedJson>,
+    node_reclaim: Vec<&'static str>,
+}
+
+/// An evicted pod and what its status says afterwards.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct EvictedJson {
+    pod: String,
+    grace_period_seconds: i64,
+    message: String,
+    phase: &'static str,
+    reason: &'static str,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    conditions: Vec<ConditionJson>,
+}
+
+/// A condition in the status of a pod.
+#[derive(Serialize)]
+struct ConditionJson {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    status: &'static str,
+    reason: &'static str,
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
+    let scenario = scenario::read(&arguments.scenario)?;
+    let mode = match arguments.mode {
+        ModeName::Kubelet => Mode::Kubelet,
+        ModeName::Evictd => Mode::Evictd,
+    };
+    let steps = replay(scenario, mode);
+    match arguments.output {
+        OutputFormat::Json => to_json(&steps),
+        OutputFormat::Table => Ok(table(&steps)),
+    }
+}
+
+fn replay(scenario: Scenario, mode: Mode) -> Vec<StepJson> {
+    let Scenario {
+        eviction,
+        strategy,
+        layout,
+        steps,
+    } = scenario;
+    let mut manager = Manager::new(Settings {
+        eviction,
+        layout,
+        strategy,
+        mode,
+    });
+    let mut evicted: Vec<String> = Vec::new();
+    let mut results = Vec::with_capacity(steps.len());
+    for step in steps {
+        let step = step.without(&evicted);
+        let (result, victims) = run_step(&mut manager, step);
+        evicted.extend(victims);
+        results.push(result);
+    }
+    results
+}
+
+/// Runs one step; returns what it came to and the UIDs of its victims.
+fn run_step(manager: &mut Manager, step: Step) -> (StepJson, Vec<String>) {
+    let Step {
+        t,
+        now,
+        summary,
+        after_reclaim,
+        active,
+    } = step;
+    let (names, pods): (Vec<String>, Vec<Pod>) = active.into_iter().unzip();
+    let before = snapshot(&summary, &pods);
+    let round = manager.step(now, before);
+    let mut evictions = round.evictions.clone();
+    if !round.node_reclaim.is_empty() {
+        let after = snapshot(after_reclaim.as_ref().unwrap_or(&summary), &pods);
+        evictions.extend(manager.after_reclaim(now, &round, before, after));
+    }
+    let victims = evictions
+        .iter()
+        .map(|eviction| eviction.uid.clone())
+        .collect();
+    let name_of = |eviction: &Eviction| {
+        let position = pods.iter().position(|pod| pod.uid == eviction.uid);
+        position
+            .and_then(|position| names.get(position))
+            .cloned()
+            .unwrap_or_else(|| eviction.name.clone())
+    };
+    let result = StepJson {
+        t,
+        node_conditions: round
+            .conditions
+            .iter()
+            .copied()
+            .map(NodeCondition::as_str)
+            .collect(),
+        evicted: evictions
+            .iter()
+            .map(|eviction| EvictedJson::new(name_of(eviction), eviction))
+            .collect(),
+        node_reclaim: round
+            .node_reclaim
+            .iter()
+            .copied()
+            .map(NodeReclaim::as_str)
+            .collect(),
+    };
+    (result, victims)
+}
+
+fn snapshot<'a>(summary: &'a Summary, pods: &'a [Pod]) -> Snapshot<'a> {
+    Snapshot {
+        observations: &summary.observations,
+        pods,
+        usages: &summary.pods,
+    }
+}
+
+impl EvictedJson {
+    fn new(pod: String, eviction: &Eviction) -> Self {
+        let disruption = eviction
+            .cause
+            .announces_disruption()
+            .then_some(ConditionJson {
+                kind: message::DISRUPTION_TARGET,
+                status: "True",
+                reason: message::TERMINATION_BY_KUBELET,
+            });
+        Self {
+            pod,
+            grace_period_seconds: eviction.grace_period_seconds,
+            message: eviction.message.text.clone(),
+            phase: message::PHASE,
+            reason: message::REASON,
+            conditions: disruption.into_iter().collect(),
+        }
+    }
+}
+
+fn table(steps: &[StepJson]) -> String {
+    let mut table = Table::new(&[
+        ("T", Alignment::Right),
+        ("NODE CONDITIONS", Alignment::Left),
+        ("RECLAIM", Alignment::Left),
+        ("EVICTED", Alignment::Left),
+        ("GRACE", Alignment::Right),
+        ("MESSAGE", Alignment::Left),
+    ]);
+    let or_dash = |text: String| {
+        if text.is_empty() {
+            "-".to_owned()
+        } else {
+            text
+        }
+    };
+    for step in steps {
+        let start = [
+            step.t.to_string(),
+            or_dash(step.node_conditions.join(",")),
+            or_dash(step.node_reclaim.join(",")),
+        ];
+        let [t, conditions, reclaim] = start.clone();
+        if step.evicted.is_empty() {
+            table.row([
+                t,
+                conditions,
+                reclaim,
+                or_dash(String::new()),
+                String::new(),
+                String::new(),
+            ]);
+        }
+        for (i, evicted) in step.evicted.iter().enumerate() {
+            let [t, conditions, reclaim] = if i == 0 {
+                start.clone()
+            } else {
+                Default::default()
+            };
+            let grace = format!("{}s", evicted.grace_period_seconds);
+            table.row([
+                t,
+                conditions,
+                reclaim,
+                evicted.pod.clone(),
+                grace,
+                evicted.message.trim().to_owned(),
+            ]);
+        }
+    }
+    table.render()
+}

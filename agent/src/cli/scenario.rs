@@ -1,0 +1,155 @@
+//! A recorded sequence: a configuration, pods, and what was seen step by step.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::{
+    CommandError,
+    input::{invalid, read_json},
+};
+use crate::{
+    config::{ConfigError, EvictionConfig, EvictionFields, RankingStrategy, fields::Fields},
+    engine::{Layout, Pod},
+    pods::{
+        spec::read_pods,
+        stats::{Summary, read_summary},
+    },
+};
+
+/// A recorded sequence.
+#[derive(Debug)]
+pub(super) struct Scenario {
+    pub(super) eviction: EvictionConfig,
+    pub(super) strategy: RankingStrategy,
+    pub(super) layout: Layout,
+    pub(super) steps: Vec<Step>,
+}
+
+/// What was seen at one time.
+#[derive(Debug)]
+pub(super) struct Step {
+    /// The time as it was given, in seconds.
+    pub(super) t: Value,
+    /// The same in nanoseconds.
+    pub(super) now: i64,
+    pub(super) summary: Summary,
+    /// What was seen after node-level reclaim; the same as before if nothing was recorded.
+    pub(super) after_reclaim: Option<Summary>,
+    /// The pods that ran, each with the name that the step calls it by.
+    pub(super) active: Vec<(String, Pod)>,
+}
+
+/// Reads a scenario: one line of the recorded sequences.
+pub(super) fn read(path: &Path) -> Result<Scenario, CommandError> {
+    let Value::Object(mut scenario) = read_json(path)? else {
+        return Err(invalid(path, "must be a map of fields"));
+    };
+    let (eviction, strategy) = configuration(scenario.remove("config").unwrap_or_default())?;
+    let pods = read_pods(scenario.get("pods").unwrap_or(&Value::Null))
+        .map_err(|error| invalid(path, error))?;
+    let flag = |name: &str| match scenario.get(name) {
+        None | Some(Value::Null) => Ok(false),
+        Some(Value::Bool(flag)) => Ok(*flag),
+        Some(other) => Err(invalid(
+            path,
+            format!("{name}: {other}: must be true or false"),
+        )),
+    };
+    let layout = Layout {
+        dedicated_image_fs: flag("dedicatedImageFs")?,
+        split_image_fs: flag("splitContainerImageFs")?,
+    };
+    let Some(Value::Array(steps)) = scenario.get("steps") else {
+        return Err(invalid(path, "steps: must be a list"));
+    };
+    let read = |(i, step)| {
+        read_step(&format!("steps[{i}]"), step, &pods).map_err(|reason| invalid(path, reason))
+    };
+    let steps = steps
+        .iter()
+        .enumerate()
+        .map(read)
+        .collect::<Result<_, _>>()?;
+    Ok(Scenario {
+        eviction,
+        strategy,
+        layout,
+        steps,
+    })
+}
+
+/// The eviction fields of a configuration file, but the transition period in seconds, and then zero is zero.
+fn configuration(config: Value) -> Result<(EvictionConfig, RankingStrategy), ConfigError> {
+    let mut fields = Fields::open("config", config)?;
+    let transition = fields.seconds("evictionPressureTransitionPeriodSeconds")?;
+    let strategy = fields
+        .choice("rankingStrategy", &RankingStrategy::CHOICES)?
+        .unwrap_or_default();
+    let eviction = EvictionFields::take(&mut fields)?
+        .with_transition_period(transition)
+        .resolve()?;
+    fields.finish()?;
+    Ok((eviction, strategy))
+}
+
+fn read_step(name: &str, step: &Value, pods: &[Pod]) -> Result<Step, String> {
+    let t = step.get("t").cloned().unwrap_or_default();
+    let now = t
+        .as_f64()
+        .map(|seconds| seconds * 1e9)
+        .filter(|nanos| nanos.abs() < i64::MAX as f64);
+    let now = now.ok_or_else(|| format!("{name}.t: {t}: must be a time in seconds"))? as i64;
+    let summary = |field: &str| match step.get(field) {
+        None | Some(Value::Null) => Ok(None),
+        Some(document) => read_summary(&format!("{name}.{field}"), document)
+            .map(Some)
+            .map_err(|error| error.to_string()),
+    };
+    let active = match step.get("activePods") {
+        None | Some(Value::Null) => pods
+            .iter()
+            .map(|pod| (pod.name.clone(), pod.clone()))
+            .collect(),
+        Some(Value::Array(names)) => {
+            let find = |(i, called)| {
+                find(pods, called)
+                    .ok_or_else(|| format!("{name}.activePods[{i}]: {called}: no such pod"))
+            };
+            names
+                .iter()
+                .enumerate()
+                .map(find)
+                .collect::<Result<_, _>>()?
+        }
+        Some(other) => {
+            return Err(format!(
+                "{name}.activePods: {other}: must be a list of names"
+            ));
+        }
+    };
+    Ok(Step {
+        t,
+        now,
+        summary: summary("summary")?.unwrap_or_default(),
+        after_reclaim: summary("summaryAfterReclaim")?,
+        active,
+    })
+}
+
+/// Finds a pod by `name`, or by `namespace/name`.
+fn find(pods: &[Pod], called: &Value) -> Option<(String, Pod)> {
+    let called = called.as_str()?;
+    let pod = pods
+        .iter()
+        .find(|pod| pod.name == called || pod.to_string() == called)?;
+    Some((called.to_owned(), pod.clone()))
+}
+
+impl Step {
+    /// Drops the pods that were evicted earlier.
+    pub(super) fn without(mut self, evicted: &[String]) -> Self {
+        self.active.retain(|(_, pod)| !evicted.contains(&pod.uid));
+        self
+    }
+}
