@@ -19,6 +19,7 @@ use crate::{
     evict::{
         journal::{Journal, JournalError},
         reconcile::{Reconciler, reap},
+        words::Words,
     },
     kernel::{
         ladder::Refused,
@@ -31,7 +32,7 @@ use crate::{
         manifest::{self, ManifestPod},
         table::{Entry, PodTable},
     },
-    reflex::{Evicted, Limits, Mailbox, Outbox, Reflex, Report, Scope, ScopeError, Setup},
+    reflex::{Limits, Mailbox, Outbox, Reflex, Report, Scope, ScopeError, Setup},
 };
 
 /// How often the pods' cgroups are compared with what is held open.
@@ -139,6 +140,10 @@ impl Agent {
         let telemetry = object.as_mut().ok().and_then(attach_telemetry);
         let (mailbox, outbox) = (Mailbox::new()?, Outbox::new()?);
         let (hook, capacity) = (built.choice.hook, scope.capacity());
+        let words = Words {
+            threshold: threshold.clone(),
+            capacity,
+        };
         let (reflex, refusals) = Reflex::start(Setup {
             scope,
             tripwire: built.tripwire,
@@ -165,7 +170,7 @@ impl Agent {
             reflex,
             mailbox,
             outbox,
-            reconciler: Reconciler::new(journal, explain),
+            reconciler: Reconciler::new(journal, words),
             pods,
             fingerprint,
         })
@@ -314,8 +319,4 @@ fn fingerprint(pods: &[ManifestPod]) -> Vec<(PathBuf, u64)> {
         .flat_map(|p| descendants(&p.cgroup).unwrap_or_default())
         .filter_map(|path| id(&path).map(|id| (path, id)))
         .collect()
-}
-
-fn explain(evicted: &Evicted) -> String {
-    format!("{}", evicted.pod.pod)
 }

@@ -1,5 +1,6 @@
 //! What the integration tests, the demo and the benchmarks share: cgroups of their own and processes inside them.
 
+pub mod agent;
 pub mod cgroup;
 pub mod hog;
 pub mod node;

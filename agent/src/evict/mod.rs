@@ -3,3 +3,4 @@
 pub mod journal;
 pub mod kill;
 pub mod reconcile;
+pub mod words;

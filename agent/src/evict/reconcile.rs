@@ -5,6 +5,7 @@ use std::{fs, time::Duration};
 use super::{
     journal::{Eviction, Finish, Journal, JournalError, Record},
     kill::kill_until_empty,
+    words::Words,
 };
 use crate::{
     engine::{Pod, Signal},
@@ -18,20 +19,19 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Reconciler {
     journal: Journal,
     run: String,
-    /// What the kubelet would say of an evicted pod.
-    explain: fn(&Evicted) -> String,
+    words: Words,
 }
 
 impl Reconciler {
-    /// Writes to this journal.
-    pub fn new(journal: Journal, explain: fn(&Evicted) -> String) -> Self {
+    /// Writes to this journal, in these words.
+    pub fn new(journal: Journal, words: Words) -> Self {
         // Without procfs the start time alone tells two runs apart.
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let run = format!("{}-{}", boot.trim(), crate::reflex::thread::now_ns());
         Self {
             journal,
             run,
-            explain,
+            words,
         }
     }
 
@@ -85,7 +85,7 @@ impl Reconciler {
             uid: pod.uid.clone(),
             phase: (!e.shadow).then(|| "Failed".to_owned()),
             reason: "Evicted".to_owned(),
-            message: (self.explain)(e),
+            message: self.words.of(e),
             signal: Signal::MemoryAvailable.to_string(),
             shadow: e.shadow,
             hook: e.hook.to_string(),
@@ -148,7 +148,7 @@ fn say_evicted(e: &Eviction) {
         } else {
             "evicted: "
         },
-        e.message,
+        e.message.trim_end(),
     );
 }
 

@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::{
     config::{ConfigError, Quantity, fields::Fields, read_document},
-    engine::{Pod, QosClass},
+    engine::{Container, ContainerKind, Pod, QosClass},
 };
 
 /// A pod and its cgroup directory.
@@ -90,7 +90,16 @@ fn pod(mut fields: Fields, scope: &Path) -> Result<ManifestPod, ConfigError> {
         (request, limit) if request == limit => QosClass::Guaranteed,
         _ => QosClass::Burstable,
     };
+    // The manifest knows of no containers; the kubelet's words speak of them.
+    let container = Container {
+        name: name.clone(),
+        kind: ContainerKind::Regular,
+        memory_request: Quantity::bytes(request.unwrap_or(0)),
+        storage_request: Quantity::default(),
+        storage_limit: None,
+    };
     let pod = Pod {
+        containers: vec![container],
         uid: fields
             .text("uid")?
             .unwrap_or_else(|| format!("{namespace}/{name}")),

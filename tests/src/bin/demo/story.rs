@@ -1,15 +1,13 @@
 //! What happens: first without evictd, then with it.
 
 use std::{
-    fs,
-    io::{self, BufRead as _, BufReader},
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
-    sync::mpsc,
+    fs, io,
+    path::Path,
     time::{Duration, Instant},
 };
 
 use evictd::evict::journal::{self, Eviction, Finish, Record};
+use evictd_tests::agent::Agent;
 
 use crate::{
     Arguments, chart, interrupted,
@@ -17,6 +15,7 @@ use crate::{
     timeline,
 };
 
+const STATE: &str = "state";
 const PATIENCE: Duration = Duration::from_secs(60);
 /// After the end, so that a second victim would be seen.
 const AFTERMATH: Duration = Duration::from_millis(300);
@@ -121,10 +120,11 @@ fn without(arguments: &Arguments, size: u64, threshold_usage: u64) -> io::Result
 
 fn with(arguments: &Arguments, size: u64, in_full: bool) -> io::Result<bool> {
     let mut node = Node::start(size, arguments.rate)?;
-    let mut agent = Agent::start(arguments, &node)?;
+    let files = tempfile::Builder::new().prefix("evictd-demo-").tempdir()?;
+    let mut agent = start_agent(arguments, &node, files.path())?;
     let recorder = Recorder::start(node.cgroup.path())?;
     node.release_hog()?;
-    let state = agent.state_dir();
+    let state = files.path().join(STATE);
     let (eviction, finish) = wait_until("an eviction in the journal", || first_eviction(&state))?;
     std::thread::sleep(AFTERMATH);
     let samples = recorder.finish();
@@ -144,11 +144,13 @@ fn with(arguments: &Arguments, size: u64, in_full: bool) -> io::Result<bool> {
     );
     println!(
         "  evicted: {}/{}: {}",
-        eviction.namespace, eviction.name, eviction.message
+        eviction.namespace,
+        eviction.name,
+        eviction.message.trim_end()
     );
     let dead = node.dead();
     println!("  dead: {}; OOM kills: {kills}", dead.join(", "));
-    let code = agent.stop()?;
+    let code = agent.terminate()?;
     let (records, _) = journal::read(&state).map_err(io::Error::other)?;
     let evictions = records
         .iter()
@@ -204,78 +206,18 @@ fn wait_until<T>(what: &str, mut look: impl FnMut() -> io::Result<Option<T>>) ->
     }
 }
 
-/// A running `evictd run`; killed when dropped.
-struct Agent {
-    child: Child,
-    files: tempfile::TempDir,
-}
-
-impl Agent {
-    fn start(arguments: &Arguments, node: &Node) -> io::Result<Self> {
-        let files = tempfile::Builder::new().prefix("evictd-demo-").tempdir()?;
-        let manifest = files.path().join("pods.json");
-        fs::write(&manifest, node.manifest())?;
-        let config = files.path().join("config.json");
-        let text = serde_json::json!({
-            "scope": { "cgroup": node.cgroup.path() },
-            "podManifest": manifest,
-            "stateDir": files.path().join("state"),
-            "evictionHard": { "memory.available": arguments.threshold.to_string() },
-            "memoryHook": arguments.hook,
-        });
-        fs::write(&config, text.to_string())?;
-        let exe = std::env::current_exe()?;
-        let binary = exe.with_file_name("evictd");
-        let mut child = Command::new(&binary)
-            .args(["run", "--config"])
-            .arg(&config)
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|e| io::Error::other(format!("{}: {e}", binary.display())))?;
-        let stderr = child.stderr.take();
-        let agent = Self { child, files };
-        let (ready, wait) = mpsc::channel();
-        std::thread::spawn(move || {
-            // Read to the end, or the agent would block on a full pipe.
-            let lines = stderr
-                .into_iter()
-                .flat_map(|pipe| BufReader::new(pipe).lines());
-            for line in lines.map_while(Result::ok) {
-                if std::env::var_os("EVICTD_DEMO_VERBOSE").is_some() {
-                    eprintln!("{line}");
-                }
-                let _ = ready.send(line);
-            }
-        });
-        let mut said = Vec::new();
-        while let Ok(line) = wait.recv_timeout(PATIENCE) {
-            if line.contains("watching") {
-                return Ok(agent);
-            }
-            said.push(line);
-        }
-        Err(io::Error::other(format!(
-            "evictd did not start: {}",
-            said.join(" | ")
-        )))
-    }
-
-    fn state_dir(&self) -> PathBuf {
-        self.files.path().join("state")
-    }
-
-    /// SIGTERM, and its exit code. The journal stays until the agent is dropped.
-    fn stop(&mut self) -> io::Result<Option<i32>> {
-        // SAFETY: our own child, which was not waited for yet.
-        unsafe { libc::kill(self.child.id().cast_signed(), libc::SIGTERM) };
-        Ok(self.child.wait()?.code())
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        // Already dead is fine.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Writes the agent's files and starts it on them.
+fn start_agent(arguments: &Arguments, node: &Node, files: &Path) -> io::Result<Agent> {
+    let manifest = files.join("pods.json");
+    fs::write(&manifest, node.manifest())?;
+    let config = files.join("config.json");
+    let text = serde_json::json!({
+        "scope": { "cgroup": node.cgroup.path() },
+        "podManifest": manifest,
+        "stateDir": files.join(STATE),
+        "evictionHard": { "memory.available": arguments.threshold.to_string() },
+        "memoryHook": arguments.hook,
+    });
+    fs::write(&config, text.to_string())?;
+    Agent::start(&config, &[])
 }

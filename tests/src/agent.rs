@@ -1,0 +1,90 @@
+//! Runs the `evictd` binary as a daemon, waits until it watches, and ends it.
+
+use std::{
+    io::{self, BufRead as _, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::mpsc,
+    time::Duration,
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running `evictd run`; killed and reaped when dropped.
+pub struct Agent {
+    child: Child,
+}
+
+/// Where the `evictd` binary is: beside the program that runs, or one directory up when that is a test.
+pub fn binary() -> io::Result<PathBuf> {
+    let exe = std::env::current_exe()?;
+    exe.ancestors()
+        .skip(1)
+        .take(2)
+        .map(|dir| dir.join("evictd"))
+        .find(|path| path.is_file())
+        .ok_or_else(|| io::Error::other(format!("no evictd binary near {}", exe.display())))
+}
+
+impl Agent {
+    /// Starts the daemon and returns when its wire is armed.
+    ///
+    /// # Errors
+    /// It ended before; the error holds what it said. With `EVICTD_VERBOSE` set, all that it says is shown.
+    pub fn start(config: &Path, more: &[&str]) -> io::Result<Self> {
+        let mut child = Command::new(binary()?)
+            .args(["run", "--config"])
+            .arg(config)
+            .args(more)
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let stderr = child.stderr.take();
+        let agent = Self { child };
+        let (said, wait) = mpsc::channel();
+        let verbose = std::env::var_os("EVICTD_VERBOSE").is_some();
+        std::thread::spawn(move || {
+            // Read to the end, or the agent would block on a full pipe.
+            let lines = stderr
+                .into_iter()
+                .flat_map(|pipe| BufReader::new(pipe).lines());
+            for line in lines.map_while(Result::ok) {
+                if verbose {
+                    eprintln!("{line}");
+                }
+                // Nobody listens once it has started.
+                let _ = said.send(line);
+            }
+        });
+        let mut before = Vec::new();
+        while let Ok(line) = wait.recv_timeout(PATIENCE) {
+            if line.contains("watching") {
+                return Ok(agent);
+            }
+            before.push(line);
+        }
+        Err(io::Error::other(format!(
+            "evictd did not start: {}",
+            before.join(" | ")
+        )))
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// SIGTERM, and its exit code.
+    pub fn terminate(&mut self) -> io::Result<Option<i32>> {
+        // SAFETY: our own child, which was not waited for yet.
+        unsafe { libc::kill(self.child.id().cast_signed(), libc::SIGTERM) };
+        Ok(self.child.wait()?.code())
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        // Already dead is fine.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,113 @@
+//! The readers on a tree that was recorded from a real node (kernel 6.18, cgroup v1, kubelet 1.36), against what the
+//! kubelet of that node said within the same second.
+
+use std::path::{Path, PathBuf};
+
+use evictd::{
+    engine::QosClass,
+    observe::{
+        cgroup::{MemoryCgroup, Version, descendants},
+        psi::Pressure,
+    },
+    pods::names::{self, Driver},
+};
+use serde_json::Value;
+
+fn recordings() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings")
+}
+
+fn summary() -> Value {
+    let text = std::fs::read_to_string(recordings().join("kubelet-summary.json")).unwrap();
+    serde_json::from_str(&text).unwrap()
+}
+
+// R2
+#[test]
+fn working_sets_are_the_kubelets() {
+    let root = recordings().join("cgroup-v1/memory/kubepods");
+    let dirs = descendants(&root).unwrap();
+    let mut compared = 0;
+    for pod in summary()["pods"].as_array().unwrap() {
+        let uid = pod["podRef"]["uid"].as_str().unwrap();
+        let dir = dirs
+            .iter()
+            .find(|d| names::parse(d).is_some_and(|p| p.uid == uid && p.container.is_none()))
+            .unwrap_or_else(|| panic!("no cgroup of {uid}"));
+        let cgroup = MemoryCgroup::open(dir).unwrap();
+        assert_eq!(cgroup.version(), Version::V1);
+        let reading = cgroup.read().unwrap();
+        assert_eq!(
+            Value::from(reading.usage),
+            pod["memory"]["usageBytes"],
+            "{uid}"
+        );
+        assert_eq!(
+            Value::from(reading.working_set()),
+            pod["memory"]["workingSetBytes"],
+            "{uid}"
+        );
+        compared += 1;
+    }
+    assert_eq!(compared, 4);
+}
+
+// R2: the node's capacity is MemTotal, its working set that of the root cgroup.
+#[test]
+fn the_pods_cgroup_has_a_limit_and_the_root_has_none() {
+    let memory = recordings().join("cgroup-v1/memory");
+    let kubepods = MemoryCgroup::open(&memory.join("kubepods")).unwrap();
+    let pods = &summary()["node"]["systemContainers"][0]["memory"];
+    let capacity = kubepods.limit().unwrap().expect("kubepods has a limit");
+    let said = pods["availableBytes"].as_u64().unwrap() + pods["workingSetBytes"].as_u64().unwrap();
+    assert_eq!(capacity, said);
+    let burstable = MemoryCgroup::open(&memory.join("kubepods/burstable")).unwrap();
+    assert_eq!(burstable.limit().unwrap(), None);
+    assert_eq!(kubepods.oom_kills().unwrap(), 0);
+}
+
+#[test]
+fn classes_and_the_driver_are_in_the_names() {
+    let root = recordings().join("cgroup-v1/memory/kubepods");
+    let mut classes: Vec<_> = descendants(&root)
+        .unwrap()
+        .iter()
+        .filter_map(|d| names::parse(d))
+        .filter(|p| p.container.is_none())
+        .inspect(|p| assert_eq!(p.driver, Driver::Cgroupfs))
+        .map(|p| p.qos)
+        .collect();
+    classes.sort();
+    use QosClass::{BestEffort, Burstable, Guaranteed};
+    assert_eq!(classes, [BestEffort, BestEffort, Burstable, Guaranteed]);
+}
+
+#[test]
+fn pressure_files_of_a_real_kernel_are_read() {
+    let dir = recordings().join("cgroup-v1/proc/pressure");
+    for file in ["cpu", "io", "memory"] {
+        let pressure = Pressure::read(&dir.join(file)).unwrap();
+        assert!(
+            pressure.some.avg10 <= 100.0 && pressure.full.is_some(),
+            "{file}: {pressure:?}"
+        );
+    }
+    let missing = Pressure::read(&dir.join("irq")).unwrap_err().to_string();
+    assert!(missing.contains("irq"), "the path is named: {missing}");
+}
+
+#[test]
+fn a_missing_cgroup_is_named() {
+    let error =
+        MemoryCgroup::open(&recordings().join("cgroup-v1/memory/kubepods/nobody")).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .ends_with("kubepods/nobody: No such file or directory (os error 2)")
+    );
+    let error = MemoryCgroup::open(&recordings().join("cgroup-v1/pids")).unwrap_err();
+    assert!(
+        error.to_string().contains("memory.usage_in_bytes"),
+        "{error}"
+    );
+}

@@ -1,0 +1,258 @@
+//! `evictd run` as a process: bad input, a clean end, a manifest's pods killed and written down.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    time::{Duration, Instant},
+};
+
+use evictd::{
+    evict::journal::{self, Record},
+    observe::cgroup::MemoryCgroup,
+};
+use evictd_tests::{
+    agent::{Agent, binary},
+    cgroup::TestCgroup,
+    hog::Hog,
+    skip::{no_bpf, not_root},
+    skip_if,
+};
+use serde_json::{Value, json};
+
+const MIB: u64 = 1 << 20;
+
+struct Files {
+    dir: tempfile::TempDir,
+    config: Value,
+}
+
+impl Files {
+    fn new(scope: &Path, pods: &Value) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let manifest = dir.path().join("pods.json");
+        fs::write(&manifest, json!({ "pods": pods }).to_string()).unwrap();
+        let config = json!({
+            "scope": { "cgroup": scope },
+            "podManifest": manifest,
+            "stateDir": dir.path().join("state"),
+            "evictionHard": { "memory.available": "64Mi" },
+        });
+        Self { dir, config }
+    }
+
+    fn write(&self) -> PathBuf {
+        let path = self.dir.path().join("config.json");
+        fs::write(&path, self.config.to_string()).unwrap();
+        path
+    }
+
+    /// Runs the agent to its end, which must come by itself.
+    fn refused(&self) -> Output {
+        Command::new(binary().unwrap())
+            .args(["run", "--config"])
+            .arg(self.write())
+            .output()
+            .unwrap()
+    }
+
+    fn start(&self, more: &[&str]) -> Agent {
+        Agent::start(&self.write(), more).unwrap()
+    }
+
+    fn records(&self) -> Vec<Record> {
+        journal::read(&self.dir.path().join("state")).unwrap().0
+    }
+
+    /// Waits for so many records.
+    fn wait_for(&self, count: usize) -> Vec<Record> {
+        let end = Instant::now() + Duration::from_secs(20);
+        loop {
+            let records = self.records();
+            if records.len() >= count || Instant::now() > end {
+                return records;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn assert_refused(output: &Output, expected: &str) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    let said: Vec<&str> = stderr
+        .lines()
+        .filter(|l| l.starts_with("evictd: "))
+        .collect();
+    assert_eq!(said.len(), 1, "one line: {stderr}");
+    assert!(
+        said[0].contains(expected),
+        "{} should contain {expected}",
+        said[0]
+    );
+}
+
+#[test]
+fn bad_input_is_refused_with_field_and_reason() {
+    skip_if!(not_root());
+    let scope = TestCgroup::new("bad", 128 * MIB).unwrap();
+    scope.child("besteffort/a").unwrap();
+    let good = json!([{ "name": "a", "cgroup": "besteffort/a" }]);
+    let with = |field: &str, value: Value| {
+        let mut files = Files::new(scope.path(), &good);
+        files.config[field] = value;
+        files.refused()
+    };
+    assert_refused(&with("colour", json!(1)), "colour: unknown field");
+    assert_refused(
+        &with("evictionHard", json!({ "memory.available": "200Mi" })),
+        "evictionHard[memory.available]: 209715200: is not below the capacity of 134217728 bytes",
+    );
+    assert_refused(
+        &with("evictionHard", json!({ "memory.available": "ten" })),
+        "evictionHard",
+    );
+    assert_refused(
+        &with("evictionHard", json!({})),
+        "evictionHard[memory.available]: is not set",
+    );
+    assert_refused(
+        &with("scope", json!({ "cgroup": scope.path().join("nobody") })),
+        "scope.cgroup: ",
+    );
+    assert_refused(
+        &with("podManifest", json!("/nowhere/pods.json")),
+        "/nowhere/pods.json: No such file",
+    );
+    assert_refused(
+        &with("memoryHook", json!("telepathy")),
+        "memoryHook: \"telepathy\": must be one of",
+    );
+
+    let missing = json!([{ "name": "a", "cgroup": "besteffort/a" }, { "name": "b", "cgroup": "besteffort/b" }]);
+    assert_refused(
+        &Files::new(scope.path(), &missing).refused(),
+        "pods[1].cgroup: ",
+    );
+    let malformed = json!([{ "name": "a", "cgroup": "besteffort/a", "priority": "high" }]);
+    assert_refused(
+        &Files::new(scope.path(), &malformed).refused(),
+        "pods[0].priority: \"high\": must be",
+    );
+    let files = Files::new(scope.path(), &good);
+    fs::write(files.dir.path().join("pods.json"), "pods: [").unwrap();
+    assert_refused(&files.refused(), "pods.json: ");
+}
+
+#[test]
+fn an_unlimited_scope_is_refused() {
+    skip_if!(not_root());
+    let scope = TestCgroup::new("unlimited", 128 * MIB).unwrap();
+    let inner = scope.child("besteffort").unwrap();
+    let files = Files::new(&inner, &json!([]));
+    assert_refused(&files.refused(), "has no memory limit");
+}
+
+// R18, R42
+#[test]
+fn a_hog_is_evicted_written_down_and_the_agent_ends_cleanly() {
+    skip_if!(not_root());
+    let scope = TestCgroup::new("run", 256 * MIB).unwrap();
+    let (hog_dir, calm_dir) = (
+        scope.child("besteffort/hog").unwrap(),
+        scope.child("calm").unwrap(),
+    );
+    let pods = json!([
+        { "name": "hog", "cgroup": "besteffort/hog" },
+        { "name": "calm", "cgroup": "calm", "requests": { "memory": "64Mi" } },
+    ]);
+    let files = Files::new(scope.path(), &pods);
+    let mut agent = files.start(&[]);
+    let mut calm = Hog::start(&calm_dir, &["--mib", "40"]).unwrap();
+    let mut hog = Hog::start(&hog_dir, &["--mib", "1000", "--rate", "400"]).unwrap();
+    let records = files.wait_for(2);
+    let [Record::Evicted(eviction), Record::Finished(finish)] = &records[..] else {
+        panic!("{records:?}");
+    };
+    assert_eq!(
+        (eviction.name.as_str(), eviction.reason.as_str()),
+        ("hog", "Evicted")
+    );
+    assert_eq!(eviction.phase.as_deref(), Some("Failed"));
+    assert!(
+        eviction.message.starts_with(
+            "The node was low on resource: memory. Threshold quantity: 64Mi, available: "
+        ),
+        "{}",
+        eviction.message
+    );
+    assert!(
+        eviction.message.contains("Container hog was using "),
+        "{}",
+        eviction.message
+    );
+    assert_eq!(finish.id, eviction.id);
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(calm.is_alive());
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+    assert_eq!(files.records().len(), 2, "nothing more happened");
+    assert_eq!(
+        MemoryCgroup::open(scope.path())
+            .unwrap()
+            .oom_kills()
+            .unwrap(),
+        0
+    );
+}
+
+// R47
+#[test]
+fn shadow_kills_nothing() {
+    skip_if!(not_root());
+    let scope = TestCgroup::new("runshadow", 256 * MIB).unwrap();
+    let dir = scope.child("besteffort/hog").unwrap();
+    let files = Files::new(
+        scope.path(),
+        &json!([{ "name": "hog", "cgroup": "besteffort/hog" }]),
+    );
+    let mut agent = files.start(&["--shadow"]);
+    let mut hog = Hog::start(&dir, &["--mib", "220"]).unwrap();
+    let records = files.wait_for(1);
+    assert!(
+        matches!(&records[..], [Record::Evicted(e)] if e.shadow && e.phase.is_none()),
+        "{records:?}"
+    );
+    assert!(hog.is_alive());
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+/// A pod that is deleted and made again, as a restart does, is seen within the refresh.
+#[test]
+fn a_cgroup_that_comes_back_is_found() {
+    skip_if!(no_bpf());
+    let scope = TestCgroup::new("again", 256 * MIB).unwrap();
+    let dir = scope.child("besteffort/hog").unwrap();
+    let files = Files::new(
+        scope.path(),
+        &json!([{ "name": "hog", "cgroup": "besteffort/hog" }]),
+    );
+    let mut agent = files.start(&[]);
+    fs::remove_dir(&dir).unwrap();
+    std::thread::sleep(Duration::from_millis(1200));
+    scope.child("besteffort/hog/container").unwrap();
+    std::thread::sleep(Duration::from_millis(1500));
+    let mut hog = Hog::start(&dir.join("container"), &["--mib", "1000"]).unwrap();
+    assert_eq!(files.wait_for(2).len(), 2);
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+#[test]
+fn the_second_agent_is_refused() {
+    skip_if!(not_root());
+    let scope = TestCgroup::new("two", 256 * MIB).unwrap();
+    let files = Files::new(scope.path(), &json!([]));
+    let mut first = files.start(&[]);
+    assert_refused(&files.refused(), "another evictd runs on it");
+    assert_eq!(first.terminate().unwrap(), Some(0));
+}
