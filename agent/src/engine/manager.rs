@@ -1,100 +1,26 @@
 //! The eviction manager: from observations and pods to evictions, round by round. It asks for node-level reclaim and
 //! for evictions; somebody else does them.
 
-use std::collections::HashMap;
+use std::time::Duration;
 
 use super::{
-    Candidate, CandidateState, Demand, Layout, LocalStorageExcess, Message, NodeCondition,
-    NodeReclaim, Observations, Pod, Pressure, Ranking, Rules, Threshold, Usages,
-    local_storage_excess, message, select,
+    Candidate, CandidateState, Cause, Demand, Eviction, IMMEDIATE_GRACE_PERIOD_SECONDS,
+    LocalStorageExcess, Message, NodeReclaim, Observation, Pod, Pressure, Ranked, Ranking, Round,
+    Rules, Settings, Signal, SignalForecast, Snapshot, Threshold, Trend, local_storage_excess,
+    message, select, victims::Victims,
 };
-use crate::config::{EvictionConfig, Mode, RankingStrategy};
+use crate::config::Mode;
 
-/// The termination grace period of an eviction that cannot wait, in seconds (the kubelet's
-/// `immediateEvictionGracePeriodSeconds`).
-pub const IMMEDIATE_GRACE_PERIOD_SECONDS: i64 = 1;
-
-/// How long a victim may take beyond its grace period until it no longer counts as on its way (R43).
-const VICTIM_DEADLINE_NANOS: i64 = 10_000_000_000;
-
-/// What the manager is told about its node.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Thresholds and periods.
-    pub eviction: EvictionConfig,
-    /// How the disks are laid out.
-    pub layout: Layout,
-    /// The order of eviction.
-    pub strategy: RankingStrategy,
-    /// How far to go beyond the kubelet.
-    pub mode: Mode,
-}
-
-/// The node at one instant.
-#[derive(Clone, Copy, Debug)]
-pub struct Snapshot<'a> {
-    /// What it has left of everything.
-    pub observations: &'a Observations,
-    /// The pods that run, each with its containers.
-    pub pods: &'a [Pod],
-    /// What they use.
-    pub usages: &'a Usages,
-}
-
-/// What a round came to.
-#[derive(Clone, Debug, Default)]
-pub struct Round {
-    /// The node conditions that hold (R6).
-    pub conditions: Vec<NodeCondition>,
-    /// What to reclaim from the node before [`Manager::after_reclaim`] says which pods must go (R8).
-    pub node_reclaim: Vec<NodeReclaim>,
-    /// The pods to evict.
-    pub evictions: Vec<Eviction>,
-    /// The thresholds that call for action and wait for the reclaim.
-    pending: Vec<Threshold>,
-}
-
-/// A pod to evict.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Eviction {
-    /// The pod's UID.
-    pub uid: String,
-    /// The pod's namespace.
-    pub namespace: String,
-    /// The pod's name.
-    pub name: String,
-    /// How long it has to end, in seconds.
-    pub grace_period_seconds: i64,
-    /// What is said about it.
-    pub message: Message,
-    /// Why.
-    pub cause: Cause,
-}
-
-/// Why a pod is evicted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// A signal is below its threshold.
-    Pressure(super::Signal),
-    /// The pod exceeded a limit of its own on local storage, which has this name.
-    LocalStorage(&'static str),
-}
-
-impl Cause {
-    /// Whether the pod is told beforehand by a DisruptionTarget condition: the kubelet does so under pressure only
-    /// (R18).
-    pub fn announces_disruption(self) -> bool {
-        matches!(self, Self::Pressure(_))
-    }
-}
+/// How far back a forecast looks.
+const FORECAST_WINDOW: Duration = Duration::from_secs(60);
 
 /// Decides round by round.
 #[derive(Clone, Debug)]
 pub struct Manager {
     settings: Settings,
     pressure: Pressure,
-    /// Victims by UID, with the time until which they count as on their way.
-    victims: HashMap<String, i64>,
+    victims: Victims,
+    trends: [Trend; Signal::ALL.len()],
 }
 
 impl Manager {
@@ -102,50 +28,59 @@ impl Manager {
     pub fn new(settings: Settings) -> Self {
         let thresholds = settings.layout.apply(&settings.eviction.thresholds);
         let pressure = Pressure::new(thresholds, settings.eviction.pressure_transition_period);
+        let trends = [Trend::new(FORECAST_WINDOW); Signal::ALL.len()];
         Self {
             settings,
             pressure,
-            victims: HashMap::new(),
+            victims: Victims::default(),
+            trends,
         }
     }
 
-    /// Takes a look at the node. If the round asks for node-level reclaim, its evictions are not known yet: do the
-    /// reclaim, look again, and call [`Manager::after_reclaim`].
+    /// Takes a look at the node. If the round asks for node-level reclaim, do that, look again, and ask
+    /// [`Manager::after_reclaim`] for the evictions that are still needed.
+    ///
+    /// `now` is nanoseconds of any one clock; only differences count.
     pub fn step(&mut self, now: i64, node: Snapshot<'_>) -> Round {
-        self.forget_the_dead(node);
+        self.victims.forget_the_dead(node);
         let due = self.pressure.update(now, node.observations);
-        let conditions = self.pressure.conditions(now);
-        let excesses = self.local_storage_evictions(now, node);
-        // Whoever exceeds its own limits goes first, and that may be all that is needed.
-        if !excesses.is_empty() {
-            return Round {
-                conditions,
-                evictions: excesses,
-                ..Round::default()
-            };
-        }
-        let node_reclaim = self.node_reclaim(&due);
-        if !node_reclaim.is_empty() {
-            return Round {
-                conditions,
-                node_reclaim,
-                pending: due,
-                ..Round::default()
-            };
-        }
-        let evictions = self.evictions(now, node, &due);
-        Round {
-            conditions,
-            evictions,
+        let mut round = Round {
+            conditions: self.pressure.conditions(now),
+            forecasts: self.forecasts(now, node),
+            evictions: self.local_storage_evictions(now, node),
             ..Round::default()
+        };
+        match self.settings.mode {
+            // Whoever exceeds its own limits goes first, and the kubelet waits for what that brings.
+            Mode::Kubelet if !round.evictions.is_empty() => {}
+            Mode::Kubelet => {
+                let first = due.get(..1).unwrap_or_default();
+                round.node_reclaim = self.node_reclaim(first);
+                if round.node_reclaim.is_empty() {
+                    round.evictions = self.evictions(now, node, first);
+                } else {
+                    round.pending = first.to_vec();
+                }
+            }
+            // What no reclaim can help does not wait for one.
+            Mode::Evictd => {
+                let reclaims =
+                    |t: &Threshold| !self.settings.layout.node_reclaim(t.signal).is_empty();
+                let (pending, urgent): (Vec<_>, Vec<_>) = due.into_iter().partition(reclaims);
+                round.node_reclaim = self.node_reclaim(&pending);
+                round.pending = pending;
+                round.evictions.extend(self.evictions(now, node, &urgent));
+            }
         }
+        round
     }
 
     /// Says which pods must go after the node-level reclaim that a round asked for. `before` is the snapshot of that
     /// round, `after` one from after the reclaim.
     ///
-    /// If every threshold, its minimum reclaim included, is satisfied then, nobody goes. If not, the kubelet decides
-    /// by what it saw *before*; the `evictd` mode by what is the case now.
+    /// The kubelet lets everybody live if every threshold is satisfied then, its minimum reclaim included; if not, it
+    /// decides by what it saw *before*. The `evictd` mode looks at the thresholds that asked for the reclaim, and
+    /// decides by what is the case now.
     pub fn after_reclaim(
         &mut self,
         now: i64,
@@ -153,40 +88,30 @@ impl Manager {
         before: Snapshot<'_>,
         after: Snapshot<'_>,
     ) -> Vec<Eviction> {
+        let unresolved: Vec<Threshold> = self
+            .pressure
+            .unresolved(after.observations)
+            .cloned()
+            .collect();
         match self.settings.mode {
-            Mode::Kubelet
-                if self
-                    .pressure
-                    .unresolved(after.observations)
-                    .next()
-                    .is_none() =>
-            {
-                Vec::new()
-            }
+            Mode::Kubelet if unresolved.is_empty() => Vec::new(),
             Mode::Kubelet => self.evictions(now, before, &round.pending),
             Mode::Evictd => {
-                let unresolved: Vec<&Threshold> =
-                    self.pressure.unresolved(after.observations).collect();
-                let due: Vec<Threshold> = round
+                let due = round
                     .pending
                     .iter()
-                    .filter(|t| unresolved.contains(t))
-                    .cloned()
-                    .collect();
+                    .filter(|threshold| unresolved.contains(threshold));
+                let due: Vec<Threshold> = due.cloned().collect();
                 self.evictions(now, after, &due)
             }
         }
     }
 
-    /// What to reclaim from the node for the thresholds that will be acted on: the kubelet acts on the first one.
+    /// What to reclaim from the node for these thresholds.
     fn node_reclaim(&self, due: &[Threshold]) -> Vec<NodeReclaim> {
-        let acted_on = match self.settings.mode {
-            Mode::Kubelet => due.get(..1).unwrap_or_default(),
-            Mode::Evictd => due,
-        };
-        let reclaims = acted_on
+        let reclaims = due
             .iter()
-            .flat_map(|t| self.settings.layout.node_reclaim(t.signal));
+            .flat_map(|threshold| self.settings.layout.node_reclaim(threshold.signal));
         let mut reclaims: Vec<NodeReclaim> = reclaims.copied().collect();
         reclaims.sort_unstable();
         reclaims.dedup();
@@ -194,11 +119,14 @@ impl Manager {
     }
 
     fn local_storage_evictions(&mut self, now: i64, node: Snapshot<'_>) -> Vec<Eviction> {
-        let excess =
-            |pod: &Pod| local_storage_excess(pod, node.usages.get(&pod.uid)?, self.settings.layout);
-        let candidates = node.pods.iter().filter(|pod| self.may_evict(pod));
+        let candidates = node
+            .pods
+            .iter()
+            .filter(|pod| self.state_of(pod) == CandidateState::Eligible);
         let evictions = candidates.filter_map(|pod| {
-            let LocalStorageExcess { limit, message } = excess(pod)?;
+            let usage = node.usages.get(&pod.uid)?;
+            let LocalStorageExcess { limit, message } =
+                local_storage_excess(pod, usage, self.settings.layout)?;
             Some(eviction(
                 pod,
                 IMMEDIATE_GRACE_PERIOD_SECONDS,
@@ -207,106 +135,83 @@ impl Manager {
             ))
         });
         let evictions: Vec<Eviction> = evictions.collect();
-        self.remember(now, &evictions);
+        self.victims.remember(now, &evictions);
         evictions
     }
 
-    /// Chooses victims for the thresholds that call for action.
+    /// Chooses victims for the thresholds that call for action: one pod as the kubelet does, or for each threshold as
+    /// many as its deficit takes, those on their way included (R43).
     fn evictions(&mut self, now: i64, node: Snapshot<'_>, due: &[Threshold]) -> Vec<Eviction> {
         let mut evictions = Vec::new();
-        match self.settings.mode {
-            // One pod a round, for the first threshold alone.
-            Mode::Kubelet => {
-                if let Some(threshold) = due.first() {
-                    evictions = self.choose(node, threshold, due, Demand::First);
-                    self.remember(now, &evictions);
-                }
-            }
-            Mode::Evictd => {
-                for threshold in due {
-                    let Some(seen) = node.observations.get(threshold.signal) else {
-                        continue;
-                    };
-                    let available = u64::try_from(seen.available).unwrap_or(0);
-                    let overdrawn = u64::try_from(seen.available.saturating_neg()).unwrap_or(0);
-                    let deficit = threshold
-                        .resolved_amount(seen.capacity)
-                        .saturating_sub(available);
-                    let deficit = deficit.saturating_add(overdrawn);
-                    let Some(demand) = Demand::after(deficit, self.coming(now, node, threshold))
-                    else {
-                        continue;
-                    };
-                    let chosen = self.choose(node, threshold, due, demand);
-                    self.remember(now, &chosen);
-                    evictions.extend(chosen);
-                }
-            }
+        for threshold in due {
+            let demand = match self.settings.mode {
+                Mode::Kubelet => Some(Demand::First),
+                Mode::Evictd => node.observations.get(threshold.signal).and_then(|seen| {
+                    let coming =
+                        self.victims
+                            .coming(now, node, self.settings.layout, threshold.signal);
+                    Demand::after(deficit(threshold, seen), coming)
+                }),
+            };
+            let Some(demand) = demand else { continue };
+            let chosen = self.choose(node, threshold, demand);
+            self.victims.remember(now, &chosen);
+            evictions.extend(chosen);
         }
         evictions
     }
 
-    /// Chooses victims for one threshold; the order and the choice are those of the fast path.
-    fn choose(
-        &self,
-        node: Snapshot<'_>,
-        threshold: &Threshold,
-        due: &[Threshold],
-        demand: Demand,
-    ) -> Vec<Eviction> {
+    /// Chooses victims for one threshold. The order is that of the ranking, the choice that of the fast path.
+    fn choose(&self, node: Snapshot<'_>, threshold: &Threshold, demand: Demand) -> Vec<Eviction> {
+        let signal = threshold.signal;
         let Settings {
             strategy, layout, ..
         } = self.settings;
-        let signal = threshold.signal;
         let ranked = Ranking {
             strategy,
             signal,
             layout,
         }
         .order(node.pods, node.usages);
-        let met: Vec<&Threshold> = due.iter().collect();
-        let evict = |pod: &Pod| {
-            let usage = node.usages.get(&pod.uid);
+        let evict = |ranked: &Ranked<'_>| {
+            let usage = node.usages.get(&ranked.pod.uid);
             let message =
-                message::resource_is_short(signal.resource(), pod, usage, &met, node.observations);
+                message::resource_is_short(threshold, ranked.pod, usage, node.observations);
             eviction(
-                pod,
-                self.grace_period(threshold, pod),
+                ranked.pod,
+                self.grace_period(threshold, ranked.pod),
                 message,
                 Cause::Pressure(signal),
             )
         };
-        if demand == Demand::First && self.settings.mode == Mode::Kubelet {
-            return ranked
+        // Pods without numbers come first, which a candidate cannot say: the kubelet's choice is made here.
+        if demand == Demand::First {
+            let first = ranked
                 .iter()
-                .find(|r| self.may_evict(r.pod))
-                .map(|r| evict(r.pod))
-                .into_iter()
-                .collect();
+                .find(|ranked| self.state_of(ranked.pod) == CandidateState::Eligible);
+            return first.map(evict).into_iter().collect();
         }
-        let candidate = |ranked: &super::Ranked<'_>| Candidate {
+        let candidate = |ranked: &Ranked<'_>| Candidate {
             claim: ranked.claim,
             usage: ranked.usage.unwrap_or(0),
             is_exact: true,
-            state: match () {
-                () if self.victims.contains_key(&ranked.pod.uid) => CandidateState::OnItsWay,
-                () if !self.may_evict(ranked.pod) => CandidateState::Protected,
-                () => CandidateState::Eligible,
-            },
+            state: self.state_of(ranked.pod),
         };
         let mut candidates: Vec<Candidate> = ranked.iter().map(candidate).collect();
         let mut victims = vec![0; candidates.len()];
+        let system_over_reserved = node.observations.system_over_reserved();
         let rules = Rules {
             strategy,
             resource: signal.resource(),
-            system_over_reserved: false,
+            system_over_reserved,
         };
+        let demand = attainable(demand, &candidates);
         let selection = select(&mut candidates, rules, demand, |_| None, &mut victims);
         let chosen = victims
             .iter()
             .take(selection.count)
             .filter_map(|position| ranked.get(*position));
-        chosen.map(|ranked| evict(ranked.pod)).collect()
+        chosen.map(evict).collect()
     }
 
     /// How long a victim has to end: no time under a hard threshold, else its own grace period or the longest that is
@@ -320,42 +225,53 @@ impl Manager {
         }
     }
 
-    /// Whether a pod may be evicted at all (R12).
-    fn may_evict(&self, pod: &Pod) -> bool {
-        !pod.is_critical()
-    }
-
-    /// How much of what a signal watches is on its way back from earlier victims.
-    fn coming(&self, now: i64, node: Snapshot<'_>, threshold: &Threshold) -> u64 {
-        let dying = node.pods.iter().filter(|pod| {
-            self.victims
-                .get(&pod.uid)
-                .is_some_and(|deadline| now < *deadline)
-        });
-        let usage = |pod: &Pod| {
-            Some(
-                self.settings
-                    .layout
-                    .usage(threshold.signal, pod, node.usages.get(&pod.uid)?),
-            )
-        };
-        dying.filter_map(usage).fold(0, u64::saturating_add)
-    }
-
-    fn remember(&mut self, now: i64, evictions: &[Eviction]) {
-        for eviction in evictions {
-            let grace = eviction.grace_period_seconds.saturating_mul(1_000_000_000);
-            let deadline = now
-                .saturating_add(grace)
-                .saturating_add(VICTIM_DEADLINE_NANOS);
-            self.victims.insert(eviction.uid.clone(), deadline);
+    /// Whether a pod may be evicted (R12). The kubelet would evict one that is still there a second time.
+    fn state_of(&self, pod: &Pod) -> CandidateState {
+        match self.settings.mode {
+            mode if pod.is_protected(mode) => CandidateState::Protected,
+            Mode::Evictd if self.victims.contains(pod) => CandidateState::OnItsWay,
+            _ => CandidateState::Eligible,
         }
     }
 
-    /// What a victim used has come back once it is no longer among the pods.
-    fn forget_the_dead(&mut self, node: Snapshot<'_>) {
-        self.victims
-            .retain(|uid, _| node.pods.iter().any(|pod| pod.uid == *uid));
+    /// Where the signals that have thresholds are heading (R44).
+    fn forecasts(&mut self, now: i64, node: Snapshot<'_>) -> Vec<SignalForecast> {
+        let mut forecasts = Vec::new();
+        for (signal, trend) in Signal::ALL.into_iter().zip(&mut self.trends) {
+            let Some(seen) = node.observations.get(signal) else {
+                continue;
+            };
+            trend.observe(now, seen.available);
+            if let Some(threshold) = self.pressure.highest(signal, seen.capacity) {
+                forecasts.push(SignalForecast {
+                    signal,
+                    forecast: trend.forecast(threshold),
+                });
+            }
+        }
+        forecasts
+    }
+}
+
+/// How much must come back until a threshold and its minimum reclaim are satisfied (R11).
+fn deficit(threshold: &Threshold, seen: Observation) -> u64 {
+    let missing = i128::from(threshold.resolved_amount(seen.capacity)) - i128::from(seen.available);
+    u64::try_from(missing.max(0)).unwrap_or(u64::MAX)
+}
+
+/// A deficit that all pods together cannot cover is not theirs alone: one of them goes, and then the node is looked
+/// at again, instead of all of them at once for nothing.
+fn attainable(demand: Demand, candidates: &[Candidate]) -> Demand {
+    let eligible = candidates
+        .iter()
+        .filter(|candidate| candidate.state == CandidateState::Eligible);
+    let usable = eligible
+        .map(|candidate| candidate.usage)
+        .fold(0, u64::saturating_add);
+    match demand {
+        // The first one that uses anything at all.
+        Demand::Amount(amount) if usable < amount => Demand::Amount(1),
+        demand => demand,
     }
 }
 

@@ -21,23 +21,17 @@ pub struct Message {
     pub annotations: Vec<(&'static str, String)>,
 }
 
-/// Why a pod is evicted when a resource is short (`evictionMessage`): what was short, by how much, and which
-/// containers use more than they requested. `thresholds` are those met, in the order of their importance.
+/// Why a pod is evicted when a threshold is met (`evictionMessage`): what was short, by how much, and which containers
+/// use more than they requested.
 pub fn resource_is_short(
-    resource: Resource,
+    threshold: &Threshold,
     pod: &Pod,
     usage: Option<&PodUsage>,
-    thresholds: &[&Threshold],
     observations: &Observations,
 ) -> Message {
+    let resource = threshold.signal.resource();
     let mut text = format!("The node was low on resource: {resource}. ");
-    let met = thresholds
-        .iter()
-        .filter(|t| t.signal.resource() == resource);
-    if let Some((threshold, seen)) = met
-        .filter_map(|t| Some((t, observations.get(t.signal)?)))
-        .next()
-    {
+    if let Some(seen) = observations.get(threshold.signal) {
         let quantity = threshold.value.quantity(seen.capacity);
         let available = seen.available_quantity(threshold.signal);
         text += &format!("Threshold quantity: {quantity}, available: {available}. ");

@@ -1,5 +1,6 @@
 //! Decides: thresholds, state, ranking. No I/O, no clock, no async.
 
+mod forecast;
 mod layout;
 mod local_storage;
 mod manager;
@@ -9,17 +10,19 @@ mod pod;
 mod pressure;
 mod qos;
 mod ranking;
+mod round;
 mod select;
 mod signal;
+mod stall;
 mod standing;
 mod threshold;
 mod usage;
+mod victims;
 
+pub use forecast::{Forecast, Trend};
 pub use layout::{Layout, NodeReclaim};
 pub use local_storage::{LocalStorageExcess, local_storage_excess};
-pub use manager::{
-    Cause, Eviction, IMMEDIATE_GRACE_PERIOD_SECONDS, Manager, Round, Settings, Snapshot,
-};
+pub use manager::Manager;
 pub use message::Message;
 pub use observation::{Observation, Observations};
 pub use pod::{
@@ -29,8 +32,12 @@ pub use pod::{
 pub use pressure::Pressure;
 pub use qos::{ComputeResources, OomScale, QosClass, oom_score_adj};
 pub use ranking::{Ranked, Ranking, Usages};
+pub use round::{
+    Cause, Eviction, IMMEDIATE_GRACE_PERIOD_SECONDS, Round, Settings, SignalForecast, Snapshot,
+};
 pub use select::{Candidate, CandidateState, Demand, Rules, Selection, select};
 pub use signal::{NodeCondition, Resource, Signal, UnknownSignal};
+pub use stall::{StallCause, StallFacts, stall_cause};
 pub use standing::{Claim, Standing};
 pub use threshold::{Threshold, ThresholdValue};
 pub use usage::{ContainerUsage, FsUsage, PodUsage, VolumeUsage};

@@ -32,6 +32,22 @@ impl Observations {
     }
 }
 
+impl Observations {
+    /// Whether the node's own daemons use more memory than was kept back for them (R20): what is used outside the
+    /// pods' cgroup, against what the pods may not have.
+    pub fn system_over_reserved(&self) -> bool {
+        let (Some(node), Some(pods)) = (
+            self.get(Signal::MemoryAvailable),
+            self.get(Signal::AllocatableMemoryAvailable),
+        ) else {
+            return false;
+        };
+        let used = |seen: Observation| i128::from(seen.capacity) - i128::from(seen.available);
+        let reserved = i128::from(node.capacity) - i128::from(pods.capacity);
+        used(node) - used(pods) > reserved
+    }
+}
+
 impl Observation {
     /// What is available as the kubelet prints it: bytes with binary suffixes, counts with decimal ones.
     pub fn available_quantity(&self, signal: Signal) -> Quantity {
@@ -40,5 +56,27 @@ impl Observation {
             Resource::Inodes | Resource::Pids => Format::DecimalSi,
         };
         Quantity::from_units(self.available, format)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn daemons_are_measured_against_what_is_reserved_for_them() {
+        // R20: 10 in all, 8 for pods; the pods use 5, everything together 6 or 8.
+        let seen = |available, capacity| Observation {
+            available,
+            capacity,
+            time: None,
+        };
+        let mut observations = Observations::default();
+        assert!(!observations.system_over_reserved());
+        observations.set(Signal::AllocatableMemoryAvailable, seen(3, 8));
+        observations.set(Signal::MemoryAvailable, seen(4, 10));
+        assert!(!observations.system_over_reserved());
+        observations.set(Signal::MemoryAvailable, seen(2, 10));
+        assert!(observations.system_over_reserved());
     }
 }

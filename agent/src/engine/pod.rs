@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use super::QosClass;
-use crate::config::Quantity;
+use crate::config::{Mode, Quantity};
 
 /// From this priority on a pod is critical (`scheduling.SystemCriticalPriority`): `system-cluster-critical` has
 /// exactly this one, `system-node-critical` 1000 more.
@@ -109,6 +109,15 @@ impl Pod {
     /// critical priority (`kubelet/types.IsCriticalPod`, R12).
     pub fn is_critical(&self) -> bool {
         self.is_static || self.is_mirror || self.has_critical_priority()
+    }
+
+    /// Whether a mode of the engine refuses to evict the pod (R12): the `evictd` mode judges static pods by their
+    /// priority, as the documentation says; the kubelet never evicts any.
+    pub fn is_protected(&self, mode: Mode) -> bool {
+        match mode {
+            Mode::Kubelet => self.is_critical(),
+            Mode::Evictd => self.has_critical_priority(),
+        }
     }
 
     /// Whether the priority alone makes the pod critical (R12).

@@ -87,6 +87,16 @@ impl Pressure {
         CONDITIONS.into_iter().filter(holds).collect()
     }
 
+    /// The highest threshold of a signal, in its unit; `None` if it has none.
+    pub fn highest(&self, signal: Signal, capacity: i64) -> Option<u64> {
+        let own = self
+            .thresholds
+            .iter()
+            .map(|tracked| &tracked.threshold)
+            .filter(|t| t.signal == signal);
+        own.map(|threshold| threshold.amount(capacity)).max()
+    }
+
     /// The thresholds that are met when their minimum reclaim counts too, whatever their history.
     pub fn unresolved(&self, observations: &Observations) -> impl Iterator<Item = &Threshold> {
         let thresholds = self.thresholds.iter().map(|tracked| &tracked.threshold);

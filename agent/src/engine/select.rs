@@ -51,7 +51,8 @@ pub struct Rules {
 pub enum Demand {
     /// Unknown: the first victim alone, as the kubelet does.
     First,
-    /// This much, in the resource's unit: as many victims as it takes, in order (R43).
+    /// This much, in the resource's unit: as many victims as it takes, in order (R43). Pods that use nothing of what
+    /// is short are passed over: their end would bring nothing.
     Amount(u64),
 }
 
@@ -90,11 +91,18 @@ pub fn select(
     victims: &mut [usize],
 ) -> Selection {
     let mut selection = Selection::default();
-    let spared = spares_guaranteed(candidates, rules);
+    let mut passed_over = PassedOver {
+        guaranteed: rules.strategy == RankingStrategy::Qos && !rules.system_over_reserved,
+        idle: matches!(demand, Demand::Amount(_)),
+    };
     for victim in victims {
-        let Some(first) = first_exact(candidates, rules, spared, &mut refine) else {
-            break;
-        };
+        let mut found = first_exact(candidates, rules, passed_over, &mut refine);
+        if found.is_none() && selection.count == 0 && passed_over.guaranteed {
+            // Only Guaranteed pods are left (R20).
+            passed_over.guaranteed = false;
+            found = first_exact(candidates, rules, passed_over, &mut refine);
+        }
+        let Some(first) = found else { break };
         let Some(candidate) = candidates.get_mut(first) else {
             break;
         };
@@ -110,28 +118,32 @@ pub fn select(
     selection
 }
 
-/// Whether Guaranteed pods are left alone in this choice (R20): not if there is nobody else.
-fn spares_guaranteed(candidates: &[Candidate], rules: Rules) -> bool {
-    rules.strategy == RankingStrategy::Qos
-        && !rules.system_over_reserved
-        && candidates
-            .iter()
-            .any(|c| c.state == CandidateState::Eligible && c.claim.qos != QosClass::Guaranteed)
+/// Who is not chosen this time, although it may be another time.
+#[derive(Clone, Copy)]
+struct PassedOver {
+    guaranteed: bool,
+    idle: bool,
+}
+
+impl PassedOver {
+    fn includes(self, candidate: &Candidate) -> bool {
+        (self.guaranteed && candidate.claim.qos == QosClass::Guaranteed)
+            || (self.idle && candidate.is_exact && candidate.usage == 0)
+    }
 }
 
 /// The position of the eligible candidate that goes first, once that is certain.
 fn first_exact(
     candidates: &mut [Candidate],
     rules: Rules,
-    spare_guaranteed: bool,
+    passed_over: PassedOver,
     refine: &mut impl FnMut(usize) -> Option<u64>,
 ) -> Option<usize> {
     loop {
         let (first, _) = candidates
             .iter()
             .enumerate()
-            .filter(|(_, c)| c.state == CandidateState::Eligible)
-            .filter(|(_, c)| !(spare_guaranteed && c.claim.qos == QosClass::Guaranteed))
+            .filter(|(_, c)| c.state == CandidateState::Eligible && !passed_over.includes(c))
             .map(|(position, c)| {
                 (
                     position,

@@ -188,9 +188,12 @@ proptest! {
         let mut order: Vec<usize> = (0..exact.len()).collect();
         order.sort_by_key(|i| Standing::new(strategy, resource, candidates[*i].claim, Some(exact[*i])));
         order.retain(|i| candidates[*i].state == CandidateState::Eligible);
-        let others_left = order.iter().any(|i| candidates[*i].claim.qos != QosClass::Guaranteed);
-        if strategy == RankingStrategy::Qos && !system_over_reserved && others_left {
-            order.retain(|i| candidates[*i].claim.qos != QosClass::Guaranteed);
+        if matches!(demand, Demand::Amount(_)) {
+            order.retain(|i| exact[*i] > 0);
+        }
+        let is_guaranteed = |i: &usize| candidates[*i].claim.qos == QosClass::Guaranteed;
+        if strategy == RankingStrategy::Qos && !system_over_reserved && !order.iter().all(is_guaranteed) {
+            order.retain(|i| !is_guaranteed(i));
         }
         let wanted = match demand {
             Demand::First => 1,

@@ -1,0 +1,93 @@
+//! What goes into a round of decisions, and what comes out of it.
+
+use super::{
+    Forecast, Layout, Message, NodeCondition, NodeReclaim, Observations, Pod, Signal, Threshold,
+    Usages,
+};
+use crate::config::{EvictionConfig, Mode, RankingStrategy};
+
+/// The termination grace period of an eviction that cannot wait, in seconds (the kubelet's
+/// `immediateEvictionGracePeriodSeconds`).
+pub const IMMEDIATE_GRACE_PERIOD_SECONDS: i64 = 1;
+
+/// What the manager is told about its node.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Thresholds and periods.
+    pub eviction: EvictionConfig,
+    /// How the disks are laid out.
+    pub layout: Layout,
+    /// The order of eviction.
+    pub strategy: RankingStrategy,
+    /// How far to go beyond the kubelet.
+    pub mode: Mode,
+}
+
+/// The node at one instant.
+#[derive(Clone, Copy, Debug)]
+pub struct Snapshot<'a> {
+    /// What it has left of everything.
+    pub observations: &'a Observations,
+    /// The pods that run, each with its containers.
+    pub pods: &'a [Pod],
+    /// What they use.
+    pub usages: &'a Usages,
+}
+
+/// What a round came to.
+#[derive(Clone, Debug, Default)]
+pub struct Round {
+    /// The node conditions that hold (R6).
+    pub conditions: Vec<NodeCondition>,
+    /// Where the signals that have thresholds are heading (R44).
+    pub forecasts: Vec<SignalForecast>,
+    /// What to reclaim from the node before [`super::Manager::after_reclaim`] says which pods must go (R8).
+    pub node_reclaim: Vec<NodeReclaim>,
+    /// The pods to evict.
+    pub evictions: Vec<Eviction>,
+    /// The thresholds that call for action and wait for the reclaim.
+    pub(super) pending: Vec<Threshold>,
+}
+
+/// Where a signal is heading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SignalForecast {
+    /// The signal.
+    pub signal: Signal,
+    /// Time until its highest threshold is met, and until nothing is left.
+    pub forecast: Forecast,
+}
+
+/// A pod to evict.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Eviction {
+    /// The pod's UID.
+    pub uid: String,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub name: String,
+    /// How long it has to end, in seconds.
+    pub grace_period_seconds: i64,
+    /// What is said about it.
+    pub message: Message,
+    /// Why.
+    pub cause: Cause,
+}
+
+/// Why a pod is evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// A signal is below its threshold.
+    Pressure(Signal),
+    /// The pod exceeded a limit of its own on local storage, which has this name.
+    LocalStorage(&'static str),
+}
+
+impl Cause {
+    /// Whether the pod is told beforehand by a DisruptionTarget condition: the kubelet does so under pressure only
+    /// (R18).
+    pub fn announces_disruption(self) -> bool {
+        matches!(self, Self::Pressure(_))
+    }
+}
