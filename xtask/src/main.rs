@@ -2,6 +2,7 @@
 
 mod setup;
 mod shell;
+mod vm;
 
 use clap::Parser;
 
@@ -11,10 +12,14 @@ use clap::Parser;
 enum Command {
     /// Install the eBPF toolchain; does nothing when it is there
     Setup,
+    /// Run tests, commands or a shell inside virtual machines with real kernels
+    #[command(subcommand)]
+    Vm(vm::Command),
 }
 
 fn main() -> anyhow::Result<()> {
     match Command::parse() {
         Command::Setup => setup::run(),
+        Command::Vm(command) => vm::run(command),
     }
 }
