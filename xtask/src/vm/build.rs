@@ -23,6 +23,8 @@ pub struct Programs {
     pub agent: PathBuf,
     /// Test binaries by name, in order.
     pub tests: Vec<(String, PathBuf)>,
+    /// What the tests start: the binaries of their package.
+    pub helpers: Vec<(String, PathBuf)>,
 }
 
 /// One test function of one binary.
@@ -47,18 +49,24 @@ impl Test {
 /// When something does not compile.
 pub fn build(root: &Path) -> Result<Programs> {
     let sources = test_names(&root.join("tests/tests"))?;
-    let bins =
-        executables(root, &["build", "--package", "evictd", "--package", "xtask", "--bin", "evictd", "--bin", "vm-init"])?;
-    let mut args = vec!["test", "--no-run", "--package", "evictd-tests"];
+    let mut args = vec!["build", "--package", "evictd", "--package", "xtask", "--package", "evictd-tests"];
+    args.extend(["--bin", "evictd", "--bin", "vm-init"]);
     for name in &sources {
+        // Cargo builds the package's own binaries along, because integration tests may start them.
         args.extend(["--test", name]);
     }
-    let tests = if sources.is_empty() { Vec::new() } else { executables(root, &args)? };
-    let bin = |name: &str| {
-        let found = bins.iter().find(|(bin, _)| bin == name).map(|(_, path)| path.clone());
-        found.with_context(|| format!("cargo built no {name}"))
-    };
-    Ok(Programs { init: bin("vm-init")?, agent: bin("evictd")?, tests })
+    let mut built = Programs { init: PathBuf::new(), agent: PathBuf::new(), tests: Vec::new(), helpers: Vec::new() };
+    for Executable { kind, name, path } in executables(root, &args)? {
+        match (kind.as_str(), name.as_str()) {
+            ("bin", "vm-init") => built.init = path,
+            ("bin", "evictd") => built.agent = path,
+            ("bin", _) => built.helpers.push((name, path)),
+            ("test", _) => built.tests.push((name, path)),
+            _ => {}
+        }
+    }
+    built.tests.sort();
+    Ok(built)
 }
 
 /// The kernel-facing test files.
@@ -75,8 +83,17 @@ fn test_names(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Runs cargo and returns the executables that it reports, by target name.
-fn executables(root: &Path, args: &[&str]) -> Result<Vec<(String, PathBuf)>> {
+/// What cargo says it has built.
+#[derive(Debug, PartialEq, Eq)]
+struct Executable {
+    /// `bin` or `test`.
+    kind: String,
+    name: String,
+    path: PathBuf,
+}
+
+/// Runs cargo and returns the executables that it reports.
+fn executables(root: &Path, args: &[&str]) -> Result<Vec<Executable>> {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
         .args(args)
@@ -95,11 +112,15 @@ fn executables(root: &Path, args: &[&str]) -> Result<Vec<(String, PathBuf)>> {
     Ok(String::from_utf8_lossy(&output.stdout).lines().filter_map(executable).collect())
 }
 
-fn executable(line: &str) -> Option<(String, PathBuf)> {
+fn executable(line: &str) -> Option<Executable> {
     let message: Value = serde_json::from_str(line).ok()?;
-    let path = message.get("executable")?.as_str()?;
-    let name = message.get("target")?.get("name")?.as_str()?;
-    Some((name.to_owned(), path.into()))
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    let target = message.get("target")?;
+    Some(Executable {
+        path: text(message.get("executable")?)?.into(),
+        kind: text(target.get("kind")?.get(0)?)?,
+        name: text(target.get("name")?)?,
+    })
 }
 
 /// Asks the binaries, which run on the host as well as inside, for their tests. Ignored ones are left out.
@@ -132,8 +153,9 @@ mod tests {
     #[test]
     fn executables_are_read_from_cargo_messages() {
         let line = r#"{"reason":"compiler-artifact","target":{"kind":["test"],"name":"kernel_facts"},"executable":"/t/kernel_facts-1"}"#;
-        assert_eq!(executable(line), Some(("kernel_facts".to_owned(), "/t/kernel_facts-1".into())));
-        let library = r#"{"reason":"compiler-artifact","target":{"name":"evictd"},"executable":null}"#;
+        let test = Executable { kind: "test".into(), name: "kernel_facts".into(), path: "/t/kernel_facts-1".into() };
+        assert_eq!(executable(line), Some(test));
+        let library = r#"{"reason":"compiler-artifact","target":{"kind":["lib"],"name":"evictd"},"executable":null}"#;
         assert_eq!(executable(library), None);
         assert_eq!(executable("not json"), None);
     }

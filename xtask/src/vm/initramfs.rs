@@ -13,7 +13,7 @@ use cpio::newc::{self, ModeFileType};
 
 use super::{build::Programs, kernels::Kernel, programs, protocol};
 
-/// Where the guest finds the test binaries.
+/// Where the guest finds the test binaries, with what they start beside them.
 pub const TESTS_DIR: &str = "/tests";
 
 /// Writes the initramfs for one boot.
@@ -24,7 +24,7 @@ pub fn write(to: &Path, kernel: &Kernel, programs: &Programs, jobs: &[protocol::
     let mut archive = Archive::create(to)?;
     archive.file("/init", &fs::read(&programs.init)?)?;
     archive.file("/bin/evictd", &fs::read(&programs.agent)?)?;
-    for (name, path) in &programs.tests {
+    for (name, path) in programs.tests.iter().chain(&programs.helpers) {
         archive.file(&format!("{TESTS_DIR}/{name}"), &fs::read(path)?)?;
     }
     for (inside, outside) in programs::for_guest()? {

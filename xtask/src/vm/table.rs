@@ -78,15 +78,21 @@ pub fn judge(status: &Status, output: &str) -> Outcome {
         Status::TimedOut => return Outcome::Failed("its time was up".to_owned()),
         Status::NotStarted(reason) => return Outcome::Failed(reason.clone()),
     }
-    // libtest writes "test NAME ... " and no newline before a test says why it skips.
-    if let Some((_, reason)) = output.lines().find_map(|line| line.split_once("SKIPPED: ")) {
-        return Outcome::Skipped(reason.trim().to_owned());
+    if let Some(reason) = output.lines().find_map(skipped) {
+        return Outcome::Skipped(reason.to_owned());
     }
     if output.contains("test result: ok. 1 passed") {
         Outcome::Passed
     } else {
         Outcome::Failed("exit code 0, but libtest did not say that one test passed".to_owned())
     }
+}
+
+/// The reason in `SKIPPED: reason` or `SKIPPED name: reason`. libtest's "test NAME ... " may come before it.
+fn skipped(line: &str) -> Option<&str> {
+    let (_, rest) = line.split_once("SKIPPED")?;
+    let (_, reason) = rest.split_once(": ")?;
+    Some(reason.trim())
 }
 
 /// The MATRIX lines in a test's output; one that lacks a field shows that in the table.
@@ -202,6 +208,8 @@ mod tests {
         let output = "test a ... SKIPPED: no PSI\nok\n\ntest result: ok. 1 passed; 0 failed\n";
         assert_eq!(judge(&Status::Exited(0), output), Outcome::Skipped("no PSI".into()));
         assert!(matches!(judge(&Status::Exited(1), output), Outcome::Failed(_)));
+        let named = "test a ... SKIPPED kernel_memory line 7: cgroup v2: no eventfd\nok\n";
+        assert_eq!(judge(&Status::Exited(0), named), Outcome::Skipped("cgroup v2: no eventfd".into()));
     }
 
     #[test]
