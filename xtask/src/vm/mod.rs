@@ -14,6 +14,7 @@ mod suite;
 mod table;
 
 use std::{
+    fs,
     io::Write as _,
     path::{Path, PathBuf},
     process,
@@ -90,7 +91,8 @@ pub fn run(command: Command) -> Result<()> {
         Command::Test(options) => {
             let summary = test(&options)?;
             if summary.failed() > 0 {
-                bail!("{} of the tests failed; their output is in {}", summary.failed(), logs().display());
+                println!("vm: the output of each test is in {}", logs().display());
+                process::exit(1);
             }
             Ok(())
         }
@@ -106,9 +108,10 @@ pub fn run(command: Command) -> Result<()> {
         }
         Command::Shell { kernel, machine } => {
             let job = Job { argv: vec!["sh".into(), "-l".into()], timeout_secs: 0, terminal: true };
-            let (kernel, initramfs, console) = prepare_one(&kernel, &machine, job)?;
-            println!("vm: kernel {}, its console in {}", kernel.release, console.display());
-            let status = machine.machine(&kernel, &initramfs, &console).interactive()?;
+            let (kernel, dir) = prepare_one(&kernel, &machine, job)?;
+            println!("vm: kernel {}; Ctrl-A x ends it", kernel.release);
+            let status = machine.machine(&kernel, &dir.join("initramfs"), &dir.join("console")).interactive()?;
+            fs::remove_dir_all(&dir)?;
             if !status.success() {
                 bail!("QEMU ended with {status}");
             }
@@ -138,8 +141,8 @@ impl MachineOptions {
     }
 }
 
-/// Everything for a boot with one job: the kernel, its initramfs, and where its console goes.
-fn prepare_one(name: &str, options: &MachineOptions, job: Job) -> Result<(Kernel, PathBuf, PathBuf)> {
+/// Everything for a boot with one job: the kernel, and a directory with its initramfs, for its console too.
+fn prepare_one(name: &str, options: &MachineOptions, job: Job) -> Result<(Kernel, PathBuf)> {
     programs::ensure()?;
     let (name, suite) = matrix_entry(name)?;
     let kernel = match kernels::fetch(&cache(), name, suite)? {
@@ -154,16 +157,16 @@ fn prepare_one(name: &str, options: &MachineOptions, job: Job) -> Result<(Kernel
     }
     let programs = build::build(&root())?;
     // By process id: two shells at once must not share these.
-    let id = format!("{name}-{cgroup}-{}", process::id());
-    std::fs::create_dir_all(logs())?;
-    let initramfs = logs().join(format!("{id}.cpio"));
-    initramfs::write(&initramfs, &kernel, &programs, &[job])?;
-    Ok((kernel, initramfs, logs().join(format!("{id}.console"))))
+    let dir = cache().join(format!("run-{name}-{cgroup}-{}", process::id()));
+    fs::create_dir_all(&dir)?;
+    initramfs::write(&dir.join("initramfs"), &kernel, &programs, &[job])?;
+    Ok((kernel, dir))
 }
 
 fn run_one(name: &str, options: &MachineOptions, timeout: u64, command: Vec<String>) -> Result<Status> {
     let job = Job { argv: command, timeout_secs: timeout, terminal: false };
-    let (kernel, initramfs, console) = prepare_one(name, options, job)?;
+    let (kernel, dir) = prepare_one(name, options, job)?;
+    let (initramfs, console) = (dir.join("initramfs"), dir.join("console"));
     let mut ended = None;
     let mut problem = None;
     let end = options.machine(&kernel, &initramfs, &console).run(|event| match event {
@@ -183,11 +186,17 @@ fn run_one(name: &str, options: &MachineOptions, timeout: u64, command: Vec<Stri
             Some(Duration::ZERO)
         }
     })?;
-    std::fs::remove_file(&initramfs)?;
     if let Some(reason) = problem {
         bail!("{reason}");
     }
-    ended.with_context(|| format!("the command did not end: {end}; the console is in {}", console.display()))
+    let Some(status) = ended else {
+        // What the kernel said last is what one wants to know now.
+        let said = String::from_utf8_lossy(&fs::read(&console)?).into_owned();
+        fs::remove_dir_all(&dir)?;
+        bail!("{said}\nthe command did not end: {end}; the console is above");
+    };
+    fs::remove_dir_all(&dir)?;
+    Ok(status)
 }
 
 fn matrix_entry(name: &str) -> Result<(&'static str, &'static str)> {

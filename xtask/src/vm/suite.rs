@@ -137,6 +137,7 @@ struct Progress {
 impl Run<'_> {
     /// Boots as often as it takes: a test that takes the guest down costs itself and one boot.
     fn all(&self, tests: &[Test], summary: &mut Summary) -> Result<()> {
+        self.clear()?;
         let mut pending: VecDeque<&Test> = tests.iter().collect();
         let mut boots = 0;
         while !pending.is_empty() {
@@ -167,8 +168,20 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn boot(&self, tests: &VecDeque<&Test>, console: &std::path::Path) -> Result<(Progress, String)> {
+    /// Takes away what the last run of this kernel left.
+    fn clear(&self) -> Result<()> {
         fs::create_dir_all(logs())?;
+        let mine = format!("{}-{}-", self.kernel.name, self.cgroup);
+        for entry in fs::read_dir(logs())? {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with(&mine) {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn boot(&self, tests: &VecDeque<&Test>, console: &std::path::Path) -> Result<(Progress, String)> {
         let jobs: Vec<Job> = tests.iter().map(|test| self.job(test)).collect();
         let initramfs = self.path(&format!("{}.cpio", process::id()));
         initramfs::write(&initramfs, self.kernel, self.built, &jobs)?;

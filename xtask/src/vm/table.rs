@@ -73,7 +73,9 @@ impl MatrixLine {
 pub fn judge(status: &Status, output: &str) -> Outcome {
     match status {
         Status::Exited(0) => {}
-        Status::Exited(code) => return Outcome::Failed(format!("exit code {code}")),
+        Status::Exited(code) => {
+            return Outcome::Failed(panic(output).unwrap_or_else(|| format!("exit code {code}")));
+        }
         Status::Killed(signal) => return Outcome::Failed(format!("killed by signal {signal}")),
         Status::TimedOut => return Outcome::Failed("its time was up".to_owned()),
         Status::NotStarted(reason) => return Outcome::Failed(reason.clone()),
@@ -93,6 +95,13 @@ fn skipped(line: &str) -> Option<&str> {
     let (_, rest) = line.split_once("SKIPPED")?;
     let (_, reason) = rest.split_once(": ")?;
     Some(reason.trim())
+}
+
+/// The first panic: where, and the first line of what it said.
+fn panic(output: &str) -> Option<String> {
+    let mut lines = output.lines().skip_while(|line| !line.contains("panicked at "));
+    let (_, place) = lines.next()?.split_once("panicked at ")?;
+    Some(format!("{place} {}", lines.next().unwrap_or("")).trim().to_owned())
 }
 
 /// The MATRIX lines in a test's output; one that lacks a field shows that in the table.
@@ -199,6 +208,11 @@ mod tests {
         let none = "running 0 tests\n\ntest result: ok. 0 passed; 0 failed\n";
         assert!(matches!(judge(&Status::Exited(0), none), Outcome::Failed(_)));
         assert_eq!(judge(&Status::Exited(101), ok), Outcome::Failed("exit code 101".into()));
+        let panicked = "test a ... \nthread 'a' (7) panicked at tests/x.rs:9:5:\nfour is not five\n  left: 4\n";
+        assert_eq!(
+            judge(&Status::Exited(101), panicked),
+            Outcome::Failed("tests/x.rs:9:5: four is not five".into())
+        );
         assert_eq!(judge(&Status::Killed(9), ok), Outcome::Failed("killed by signal 9".into()));
         assert!(matches!(judge(&Status::TimedOut, ok), Outcome::Failed(_)));
     }

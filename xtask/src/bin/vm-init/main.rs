@@ -35,6 +35,7 @@ fn main() {
 
 fn guest() -> Result<()> {
     mounts::base()?;
+    mounts::kubelet_tunables()?;
     let port = OpenOptions::new().read(true).write(true).open("/dev/ttyS1").context("/dev/ttyS1")?;
     let jobs: Vec<Job> = serde_json::from_slice(&fs::read(JOBS_PATH).context(JOBS_PATH)?)?;
     let unmet = match mounts::cgroups(&fs::read_to_string("/proc/cmdline")?) {

@@ -27,6 +27,15 @@ pub fn base() -> Result<()> {
     Ok(())
 }
 
+/// Kernel settings as the kubelet leaves them on a node (its `setupKernelTunables`): memory is promised without
+/// counting, and an OOM kills a process and not the machine. `panic=-1` on the command line stays.
+pub fn kubelet_tunables() -> Result<()> {
+    for (path, value) in [("/proc/sys/vm/overcommit_memory", "1"), ("/proc/sys/vm/panic_on_oom", "0")] {
+        fs::write(path, value).context(path)?;
+    }
+    Ok(())
+}
+
 /// The cgroup hierarchies that the kernel's command line asks for.
 ///
 /// # Errors
