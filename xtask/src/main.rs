@@ -4,6 +4,7 @@ mod demo;
 mod setup;
 mod shell;
 mod test;
+mod vm;
 
 use clap::Parser;
 
@@ -17,6 +18,9 @@ enum Command {
     Demo(demo::Arguments),
     /// Run every test; what cannot run here is said with its reason
     Test(test::Arguments),
+    /// Run tests, commands or a shell inside virtual machines with real kernels
+    #[command(subcommand)]
+    Vm(vm::Command),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -24,5 +28,6 @@ fn main() -> anyhow::Result<()> {
         Command::Setup => setup::run(),
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Test(arguments) => test::run(&arguments),
+        Command::Vm(command) => vm::run(command),
     }
 }

@@ -15,6 +15,18 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
+/// Runs a command and returns what it wrote to stdout; an error carries what it wrote to stderr.
+pub fn output(command: &mut Command) -> Result<String> {
+    let output = command
+        .output()
+        .with_context(|| format!("cannot start {command:?}"))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        bail!("{command:?} ended with {}: {}", output.status, said.trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
 /// Installs Debian packages; refreshes the package lists only when the packages are not known yet.
 pub fn apt_install(packages: &[&str]) -> Result<()> {
     // SAFETY: geteuid has no preconditions and cannot fail.

@@ -1,9 +1,7 @@
 //! Why a pod was killed, in the kubelet's words, from what the reflex saw.
 
 use crate::{
-    engine::{
-        ContainerUsage, Observation, Observations, PodUsage, Resource, Signal, Threshold, message,
-    },
+    engine::{ContainerUsage, Observation, Observations, PodUsage, Signal, Threshold, message},
     reflex::Evicted,
 };
 
@@ -42,7 +40,6 @@ impl Words {
             containers,
             ..PodUsage::default()
         };
-        let met = [&self.threshold];
-        message::resource_is_short(Resource::Memory, pod, Some(&usage), &met, &observations).text
+        message::resource_is_short(&self.threshold, pod, Some(&usage), &observations).text
     }
 }

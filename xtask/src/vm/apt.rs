@@ -1,0 +1,189 @@
+//! A package list of the project's own for one Debian suite, beside the machine's and without touching it.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::shell::output;
+
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// An apt that knows one suite only, with its state under a directory of ours.
+pub struct Apt {
+    dir: PathBuf,
+}
+
+impl Apt {
+    /// Points a private apt at `suite` on the mirror that this machine itself uses, and reads the package list.
+    ///
+    /// # Errors
+    /// When there is no apt, no Debian source to take the mirror from, or the suite cannot be had.
+    pub fn new(dir: PathBuf, suite: &str) -> Result<Self> {
+        for sub in ["state/lists/partial", "cache/archives/partial", "debs"] {
+            fs::create_dir_all(dir.join(sub)).with_context(|| format!("{}", dir.display()))?;
+        }
+        let mut options = vec!["arch=amd64".to_owned()];
+        if Path::new(KEYRING).exists() {
+            options.push(format!("signed-by={KEYRING}"));
+        }
+        let source = format!("deb [{}] {} {suite} main\n", options.join(" "), mirror()?);
+        fs::write(dir.join("sources.list"), source)?;
+        // No installed packages: what the machine has plays no part in what is downloaded.
+        fs::write(dir.join("status"), "")?;
+        let apt = Self { dir };
+        output(apt.command("apt-get").args(["update", "-qq"]))
+            .with_context(|| format!("suite {suite}"))?;
+        Ok(apt)
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        for (key, value) in [
+            ("Dir::Etc::sourcelist", self.dir.join("sources.list")),
+            ("Dir::Etc::sourceparts", PathBuf::from("/dev/null")),
+            ("Dir::State", self.dir.join("state")),
+            ("Dir::State::status", self.dir.join("status")),
+            ("Dir::Cache", self.dir.join("cache")),
+        ] {
+            let mut option = OsString::from(format!("{key}="));
+            option.push(value);
+            command.arg("-o").arg(option);
+        }
+        for option in [
+            "APT::Architecture=amd64",
+            "Acquire::Languages=none",
+            "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
+            // As root apt downloads as a user of its own, who may not write below target/.
+            "APT::Sandbox::User=",
+        ] {
+            command.args(["-o", option]);
+        }
+        command
+    }
+
+    /// The packages that make up a kernel: those that `meta` depends on, as far as they carry parts of a kernel.
+    ///
+    /// # Errors
+    /// When `meta` is unknown in this suite.
+    pub fn kernel_packages(&self, meta: &str) -> Result<BTreeSet<String>> {
+        let (mut found, mut queue) = (BTreeSet::new(), VecDeque::from([meta.to_owned()]));
+        while let Some(name) = queue.pop_front() {
+            let record = output(
+                self.command("apt-cache")
+                    .args(["show", "--no-all-versions"])
+                    .arg(&name),
+            )?;
+            for part in depends(&record).filter(|name| is_kernel_part(name)) {
+                if found.insert(part.to_owned()) {
+                    queue.push_back(part.to_owned());
+                }
+            }
+        }
+        if found.is_empty() {
+            bail!("{meta} depends on no kernel package");
+        }
+        Ok(found)
+    }
+
+    /// Downloads packages and returns the paths of the archives.
+    ///
+    /// # Errors
+    /// When one cannot be downloaded.
+    pub fn download(&self, packages: &BTreeSet<String>) -> Result<Vec<PathBuf>> {
+        let debs = self.dir.join("debs");
+        fs::remove_dir_all(&debs)?;
+        fs::create_dir(&debs)?;
+        output(
+            self.command("apt-get")
+                .args(["download", "-qq"])
+                .args(packages)
+                .current_dir(&debs),
+        )?;
+        let archives = fs::read_dir(&debs)?
+            .map(|entry| Ok(entry?.path()))
+            .collect::<Result<Vec<_>>>()?;
+        if archives.len() != packages.len() {
+            bail!("apt-get download brought {archives:?} for {packages:?}");
+        }
+        Ok(archives)
+    }
+}
+
+/// The URI of a Debian archive, out of the machine's own sources.
+fn mirror() -> Result<String> {
+    let ask = || {
+        output(Command::new("apt-get").args([
+            "indextargets",
+            "--format",
+            "$(REPO_URI)",
+            "Created-By: Packages",
+            "Origin: Debian",
+            "Label: Debian",
+        ]))
+    };
+    let mut uris = ask()?;
+    if uris.trim().is_empty() {
+        // A fresh machine knows its sources, but not yet whose they are.
+        output(Command::new("apt-get").args(["update", "-qq"]))?;
+        uris = ask()?;
+    }
+    let uri = uris
+        .lines()
+        .next()
+        .context("apt has no Debian source to take the mirror's address from")?;
+    Ok(uri.trim().to_owned())
+}
+
+/// The names in the Depends field of a package's record; of alternatives, all.
+fn depends(record: &str) -> impl Iterator<Item = &str> {
+    record
+        .lines()
+        .filter_map(|line| line.strip_prefix("Depends:"))
+        .flat_map(|list| list.split([',', '|']))
+        .filter_map(|item| item.split_whitespace().next())
+        .map(|name| name.split(':').next().unwrap_or(name))
+}
+
+/// Up to 6.12 one package holds the whole kernel; later ones split it into image, base, binary and modules.
+fn is_kernel_part(name: &str) -> bool {
+    [
+        "linux-image-",
+        "linux-base-",
+        "linux-binary-",
+        "linux-modules-",
+    ]
+    .iter()
+    .filter_map(|prefix| name.strip_prefix(prefix))
+    .any(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depends_takes_names_without_versions_and_architectures() {
+        let record =
+            "Package: a\nDepends: kmod, linux-base (>= 4.3~), x:any | y (= 1)\nSuggests: z\n";
+        assert_eq!(
+            depends(record).collect::<Vec<_>>(),
+            ["kmod", "linux-base", "x", "y"]
+        );
+        assert_eq!(depends("Package: a\n").count(), 0);
+    }
+
+    #[test]
+    fn only_versioned_packages_are_parts_of_a_kernel() {
+        assert!(is_kernel_part("linux-image-6.1.0-50-cloud-amd64"));
+        assert!(is_kernel_part("linux-modules-7.2.13+deb14-cloud-amd64"));
+        assert!(!is_kernel_part("linux-base"));
+        assert!(!is_kernel_part("linux-base-cloud-amd64"));
+        assert!(!is_kernel_part("linux-initramfs-tool"));
+    }
+}

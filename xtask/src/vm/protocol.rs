@@ -1,0 +1,60 @@
+//! What the host and the guest's init say to each other: jobs go in with the initramfs, reports come out on the
+//! second serial port, mixed with the jobs' own output.
+
+use serde::{Deserialize, Serialize};
+
+/// Where the jobs lie inside the initramfs.
+pub const JOBS_PATH: &str = "/evictd-vm/jobs.json";
+
+/// Begins every report line; init puts a newline of its own before it, which the host takes away again.
+pub const MARK: &str = "@evictd-vm ";
+
+/// One program to run inside the guest, to its end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// What to run; the first entry is the program's path or its name in the guest's PATH.
+    pub argv: Vec<String>,
+    /// Seconds until init kills it; 0 means never.
+    pub timeout_secs: u64,
+    /// Whether the serial port is the job's controlling terminal. Such a job is not reported on.
+    pub terminal: bool,
+}
+
+/// One line from init.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Report {
+    /// The guest is up. `unmet` says why its jobs cannot be run as asked.
+    Ready {
+        /// The kernel's own release string.
+        release: String,
+        /// What the kernel lacks, or nothing.
+        unmet: Option<String>,
+    },
+    /// A job begins.
+    Started {
+        /// Its index among the jobs.
+        job: usize,
+    },
+    /// A job has ended and everything that it left running has been killed.
+    Ended {
+        /// Its index among the jobs.
+        job: usize,
+        /// How it ended.
+        status: Status,
+        /// How long it ran, in milliseconds.
+        millis: u64,
+    },
+}
+
+/// How a job ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Status {
+    /// With this exit code.
+    Exited(i32),
+    /// By this signal.
+    Killed(i32),
+    /// By init, when its time was up.
+    TimedOut,
+    /// It could not be started, for this reason.
+    NotStarted(String),
+}
