@@ -143,7 +143,10 @@ fn wake(slot: u32, wire: &Tripwire, state: &mut TripwireState, usage: u64, charg
         generation: wire.generation,
         usage,
         limit: wire.limit,
-        cgroup_id: cgroup_id(charged).unwrap_or(0),
+        // The counter may be another one of its cgroup (`memsw`), from where no way leads back to it.
+        cgroup_id: cgroup_id(charged)
+            .or_else(|| current_memcg().and_then(cgroup_id))
+            .unwrap_or(0),
         tgid: (bpf_get_current_pid_tgid() >> 32) as u32,
         slot,
     });

@@ -169,8 +169,51 @@ fn strangers_do_not_trip() {
             },
         )
         .unwrap();
-    let _stranger = Hog::start(other.path(), &["--mib", "64"]).unwrap();
+    let (inside, outside) = (watched.child("pod").unwrap(), other.child("pod").unwrap());
+    let _stranger = Hog::start(&outside, &["--mib", "64"]).unwrap();
     assert!(wait_for_trip(&mut *built.tripwire, Duration::from_millis(300)).is_none());
-    let _hog = Hog::start(watched.path(), &["--mib", "64"]).unwrap();
+    let _hog = Hog::start(&inside, &["--mib", "64"]).unwrap();
     assert!(wait_for_trip(&mut *built.tripwire, Duration::from_secs(20)).is_some());
+}
+
+/// The per-page rung comes and goes; while it is away nothing trips, and once it is back the next charge does.
+#[test]
+fn the_per_page_rung_is_switched() {
+    skip_if!(no_bpf());
+    let cgroup = TestCgroup::new("switch", 256 * MIB).unwrap();
+    let scope = MemoryCgroup::open(cgroup.path()).unwrap();
+    let mut object = Object::load().unwrap();
+    let built = build(&scope, Ok(&mut object), Some(MemoryHook::Tracepoint));
+    let mut tripwire = match built {
+        Ok(built) => built.tripwire,
+        Err(refused) => return skip_if!(Some(refused)),
+    };
+    let mut took = Vec::new();
+    for _ in 0..20 {
+        for near in [false, true] {
+            let start = Instant::now();
+            assert!(tripwire.set_near(near).unwrap());
+            took.push((near, start.elapsed()));
+        }
+    }
+    for near in [true, false] {
+        let longest = took
+            .iter()
+            .filter(|(n, _)| *n == near)
+            .map(|(_, t)| *t)
+            .max();
+        println!("near={near}: at most {longest:?}");
+    }
+    assert!(!tripwire.set_near(true).unwrap(), "it is near already");
+
+    tripwire.set_near(false).unwrap();
+    assert!(!tripwire.is_attached());
+    tripwire.arm(0, UP_TO_100_MIB).unwrap();
+    let pod = cgroup.child("pod").unwrap();
+    let _hog = Hog::start(&pod, &["--mib", "120"]).unwrap();
+    assert!(wait_for_trip(&mut *tripwire, Duration::from_millis(300)).is_none());
+    tripwire.set_near(true).unwrap();
+    assert!(tripwire.is_attached());
+    let _more = Hog::start(&pod, &["--mib", "1"]).unwrap();
+    assert!(wait_for_trip(&mut *tripwire, Duration::from_secs(20)).is_some());
 }

@@ -256,3 +256,48 @@ fn the_second_agent_is_refused() {
     assert_refused(&files.refused(), "another evictd runs on it");
     assert_eq!(first.terminate().unwrap(), Some(0));
 }
+
+/// Stops the agent in the middle of a ramp. Its program stays in the kernel and kills what allocates past the floor.
+fn stopped_in_a_ramp(floor: bool) -> (Option<i32>, u64, bool) {
+    let scope = TestCgroup::new("floor", 256 * MIB).unwrap();
+    let (hog_dir, calm_dir) = (
+        scope.child("besteffort/hog").unwrap(),
+        scope.child("calm").unwrap(),
+    );
+    let pods = json!([
+        { "name": "hog", "cgroup": "besteffort/hog" },
+        { "name": "calm", "cgroup": "calm", "requests": { "memory": "64Mi" } },
+    ]);
+    let mut files = Files::new(scope.path(), &pods);
+    files.config["kernelFloor"] = json!({ "enabled": floor, "memory.available": "32Mi" });
+    let mut calm = Hog::start(&calm_dir, &["--mib", "40"]).unwrap();
+    let mut agent = files.start(&[]);
+    let mut hog = Hog::start(&hog_dir, &["--mib", "1000", "--rate", "60"]).unwrap();
+    let memory = MemoryCgroup::open(scope.path()).unwrap();
+    while memory.usage().unwrap() < 120 * MIB {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // SAFETY: our own child.
+    unsafe { libc::kill(agent.pid().cast_signed(), libc::SIGSTOP) };
+    let signal = hog.wait().unwrap();
+    let kills = memory.oom_kills().unwrap();
+    let others = calm.is_alive();
+    // SAFETY: our own child.
+    unsafe { libc::kill(agent.pid().cast_signed(), libc::SIGCONT) };
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+    (signal, kills, others)
+}
+
+// R41
+#[test]
+fn the_floor_holds_while_the_agent_is_stopped() {
+    skip_if!(no_bpf());
+    assert_eq!(stopped_in_a_ramp(true), (Some(libc::SIGKILL), 0, true));
+}
+
+// R41: and this is what happens without it.
+#[test]
+fn without_the_floor_the_oom_killer_is_first() {
+    skip_if!(no_bpf());
+    assert_eq!(stopped_in_a_ramp(false), (Some(libc::SIGKILL), 1, true));
+}

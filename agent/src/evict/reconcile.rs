@@ -60,6 +60,11 @@ impl Reconciler {
                 );
                 return;
             }
+            Report::HookLost { errno } => {
+                let error = std::io::Error::from_raw_os_error(*errno);
+                tracing::error!(%error, "the hook could not be attached; the sampler goes on alone");
+                return;
+            }
             Report::ScopeGone { errno } => {
                 let error = std::io::Error::from_raw_os_error(*errno);
                 tracing::error!(%error, "the scope's memory cannot be read");

@@ -2,14 +2,15 @@
 
 use std::{
     io,
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
 use aya::maps::{Array, MapData, MapError, RingBuf};
 use evictd_common::memory::Tripwire as Record;
 
 use super::{
-    ladder::MemoryHook,
+    ladder::{Cost, MemoryHook},
+    link::TracingLink,
     object::{Object, chain},
     tripwire::{MAX_TRIPWIRES, Trip, Tripwire, Wire},
 };
@@ -22,7 +23,15 @@ pub struct Charge {
     wires: Array<MapData, Record>,
     first_victim: Array<MapData, u64>,
     trips: RingBuf<MapData>,
+    /// Set for the rung that is attached only while the usage is near.
+    switch: Option<Switch>,
     generations: [u64; MAX_TRIPWIRES as usize],
+}
+
+/// A program that is attached and detached.
+struct Switch {
+    program: OwnedFd,
+    link: Option<TracingLink>,
 }
 
 impl Charge {
@@ -35,14 +44,26 @@ impl Charge {
         let program = hook
             .program()
             .ok_or_else(|| format!("{hook} has no kernel program"))?;
-        object.attach(&program)?;
-        let mut maps = || -> Result<Self, super::object::ObjectError> {
+        let switch = match hook.cost() {
+            Cost::PerPage => {
+                let program = object.load_program(&program)?;
+                // Tried now, so that a kernel that refuses does so while there is another rung to take.
+                let link = Some(TracingLink::attach(&program).map_err(|e| e.to_string())?);
+                Some(Switch { program, link })
+            }
+            Cost::PerBatch | Cost::None => {
+                object.attach(&program)?;
+                None
+            }
+        };
+        let maps = || -> Result<Self, super::object::ObjectError> {
             Ok(Self {
                 hook,
                 cgroup_id: scope.id(),
                 wires: object.array("TRIPWIRES")?,
                 first_victim: object.array("FIRST_VICTIM")?,
                 trips: object.ring("WAKEUPS")?,
+                switch,
                 generations: [0; MAX_TRIPWIRES as usize],
             })
         };
@@ -90,8 +111,27 @@ impl Tripwire for Charge {
             .map_err(os_error)
     }
 
-    fn set_near(&mut self, _: bool) -> io::Result<bool> {
-        Ok(false)
+    fn set_near(&mut self, near: bool) -> io::Result<bool> {
+        let Some(Switch { program, link }) = &mut self.switch else {
+            return Ok(false);
+        };
+        if near == link.is_some() {
+            return Ok(false);
+        }
+        *link = if near {
+            Some(TracingLink::attach(program)?)
+        } else {
+            None
+        };
+        Ok(true)
+    }
+
+    fn has_floor(&self) -> bool {
+        true
+    }
+
+    fn is_attached(&self) -> bool {
+        self.switch.as_ref().is_none_or(|s| s.link.is_some())
     }
 }
 

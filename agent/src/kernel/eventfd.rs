@@ -130,4 +130,8 @@ impl Tripwire for Eventfd {
     fn set_near(&mut self, _: bool) -> io::Result<bool> {
         Ok(false)
     }
+
+    fn is_attached(&self) -> bool {
+        true
+    }
 }

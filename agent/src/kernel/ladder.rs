@@ -22,6 +22,17 @@ pub enum MemoryHook {
     Sampler,
 }
 
+/// What a rung takes from the workload while it is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cost {
+    /// Nothing.
+    None,
+    /// Some nanoseconds per batch of 32 or 64 pages: always attached.
+    PerBatch,
+    /// Some nanoseconds per page, up to 5 % of a page fault: attached only while the distance is short.
+    PerPage,
+}
+
 impl MemoryHook {
     /// All rungs, best first.
     pub const LADDER: [Self; 5] = [
@@ -40,6 +51,15 @@ impl MemoryHook {
             Self::Tracepoint => "tracepoint",
             Self::Eventfd => "eventfd",
             Self::Sampler => "sampler",
+        }
+    }
+
+    /// What it takes from the workload.
+    pub fn cost(self) -> Cost {
+        match self {
+            Self::Fexit | Self::Kprobe => Cost::PerBatch,
+            Self::Tracepoint => Cost::PerPage,
+            Self::Eventfd | Self::Sampler => Cost::None,
         }
     }
 

@@ -7,6 +7,7 @@ pub mod btf;
 mod charge;
 mod eventfd;
 pub mod ladder;
+mod link;
 pub mod object;
 mod offsets;
 pub mod telemetry;

@@ -1,5 +1,7 @@
 //! The embedded eBPF object: loaded once, its programs tried one by one.
 
+use std::os::fd::{AsFd as _, OwnedFd};
+
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Array, MapData, PerCpuArray, RingBuf},
@@ -100,18 +102,21 @@ impl Object {
             .map_err(|e| chain(&e))
     }
 
-    /// Detaches and unloads a program; nothing happens when it is not loaded.
-    pub fn detach(&mut self, program: &str) {
-        let unloaded = match self.ebpf.program_mut(program) {
-            Some(Program::BtfTracePoint(p)) => p.unload(),
-            Some(Program::FExit(p)) => p.unload(),
-            Some(Program::KProbe(p)) => p.unload(),
-            Some(Program::TracePoint(p)) => p.unload(),
-            _ => Ok(()),
+    /// Loads a program that is attached by somebody else, as often as that one likes: the descriptor is all it takes.
+    ///
+    /// # Errors
+    /// The kernel's reason, with the verifier's last words where it gave any.
+    pub fn load_program(&mut self, program: &ProgramAt) -> Result<OwnedFd, String> {
+        let missing = || format!("the object has no program {} of this type", program.name);
+        let Some(Program::BtfTracePoint(loaded)) = self.ebpf.program_mut(program.name) else {
+            return Err(missing());
         };
-        if let Err(error) = unloaded {
-            tracing::debug!(program, error = %chain(&error), "was not loaded");
-        }
+        let Place::BtfTracepoint(name) = program.place else {
+            return Err(missing());
+        };
+        loaded.load(name, &self.btf).map_err(|e| chain(&e))?;
+        let fd = loaded.fd().map_err(|e| chain(&e))?;
+        fd.as_fd().try_clone_to_owned().map_err(|e| e.to_string())
     }
 
     /// Takes an array map out of the object.

@@ -98,6 +98,14 @@ pub trait Tripwire: Send {
     /// Tells how close the usage is. The per-page rung is attached only while it is near; `Ok(true)` when that
     /// attached or detached something just now.
     fn set_near(&mut self, near: bool) -> io::Result<bool>;
+
+    /// Whether a crossing would be seen now; while not, whoever holds it has to look as often as a sampler.
+    fn is_attached(&self) -> bool;
+
+    /// Whether the kernel can kill by itself on this rung (R41).
+    fn has_floor(&self) -> bool {
+        false
+    }
 }
 
 /// The rung without a hook: whoever holds it has to look.
@@ -121,6 +129,9 @@ impl Tripwire for Sampler {
     }
     fn set_near(&mut self, _: bool) -> io::Result<bool> {
         Ok(false)
+    }
+    fn is_attached(&self) -> bool {
+        false
     }
 }
 

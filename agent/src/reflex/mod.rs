@@ -5,14 +5,16 @@
 //! kubernetes/kubernetes#51745 is what happens otherwise). All that may take its time leaves through a bounded queue
 //! and is done by somebody else.
 
+mod handle;
 mod inflight;
 mod mailbox;
+mod relieve;
 mod report;
 mod scope;
 pub mod thread;
 mod watch;
 
+pub use handle::{Reflex, Setup};
 pub use mailbox::{Mailbox, Outbox};
 pub use report::{Evicted, Finished, Report, Stages};
 pub use scope::{Limits, Look, Scope, ScopeError};
-pub use watch::{Reflex, Setup};

@@ -76,6 +76,11 @@ pub enum Report {
         /// What should be, in bytes.
         threshold: u64,
     },
+    /// The hook could not be attached when the threshold came near; the sampler goes on alone.
+    HookLost {
+        /// The errno of the attempt.
+        errno: i32,
+    },
     /// The scope can no longer be read: its cgroup was removed.
     ScopeGone {
         /// The errno of the read.
