@@ -13,6 +13,7 @@ mod ranking;
 mod round;
 mod select;
 mod signal;
+mod sizing;
 mod stall;
 mod standing;
 mod threshold;
@@ -37,6 +38,7 @@ pub use round::{
 };
 pub use select::{Candidate, CandidateState, Demand, Rules, Selection, select};
 pub use signal::{NodeCondition, Resource, Signal, UnknownSignal};
+pub use sizing::MemorySizing;
 pub use stall::{StallCause, StallFacts, stall_cause};
 pub use standing::{Claim, Standing};
 pub use threshold::{Threshold, ThresholdValue};
