@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod cgroup;
+pub mod engine;
 pub mod hog;
 pub mod node;
 pub mod skip;

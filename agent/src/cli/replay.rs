@@ -13,7 +13,10 @@ use super::{
 };
 use crate::{
     config::Mode,
-    engine::{Eviction, Manager, NodeCondition, NodeReclaim, Pod, Settings, Snapshot, message},
+    engine::{
+        Eviction, Forecast, Manager, NodeCondition, NodeReclaim, Pod, Settings, SignalForecast,
+        Snapshot, message,
+    },
     pods::stats::Summary,
 };
 
@@ -48,6 +51,20 @@ struct StepJson {
     node_conditions: Vec<&'static str>,
     evicted: Vec<EvictedJson>,
     node_reclaim: Vec<&'static str>,
+    /// In the evictd mode: where signals are heading, if they are heading down.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    forecast: Vec<ForecastJson>,
+}
+
+/// Seconds until a signal's highest threshold is met and until nothing is left, at the present rate (R44).
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ForecastJson {
+    signal: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until_threshold_seconds: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until_exhausted_seconds: Option<f64>,
 }
 
 /// An evicted pod and what its status says afterwards.
@@ -102,7 +119,7 @@ fn replay(scenario: Scenario, mode: Mode) -> Vec<StepJson> {
     let mut results = Vec::with_capacity(steps.len());
     for step in steps {
         let step = step.without(&evicted);
-        let (result, victims) = run_step(&mut manager, step);
+        let (result, victims) = run_step(&mut manager, step, mode);
         evicted.extend(victims);
         results.push(result);
     }
@@ -110,7 +127,7 @@ fn replay(scenario: Scenario, mode: Mode) -> Vec<StepJson> {
 }
 
 /// Runs one step; returns what it came to and the UIDs of its victims.
-fn run_step(manager: &mut Manager, step: Step) -> (StepJson, Vec<String>) {
+fn run_step(manager: &mut Manager, step: Step, mode: Mode) -> (StepJson, Vec<String>) {
     let Step {
         t,
         now,
@@ -155,6 +172,14 @@ fn run_step(manager: &mut Manager, step: Step) -> (StepJson, Vec<String>) {
             .copied()
             .map(NodeReclaim::as_str)
             .collect(),
+        forecast: match mode {
+            Mode::Kubelet => Vec::new(),
+            Mode::Evictd => round
+                .forecasts
+                .iter()
+                .filter_map(ForecastJson::new)
+                .collect(),
+        },
     };
     (result, victims)
 }
@@ -164,6 +189,22 @@ fn snapshot<'a>(summary: &'a Summary, pods: &'a [Pod]) -> Snapshot<'a> {
         observations: &summary.observations,
         pods,
         usages: &summary.pods,
+    }
+}
+
+impl ForecastJson {
+    /// Nothing is said about a signal that is not heading down.
+    fn new(heading: &SignalForecast) -> Option<Self> {
+        let Forecast {
+            until_threshold,
+            until_exhausted,
+        } = heading.forecast;
+        until_threshold.or(until_exhausted)?;
+        Some(Self {
+            signal: heading.signal.as_str(),
+            until_threshold_seconds: until_threshold.map(|time| time.as_secs_f64()),
+            until_exhausted_seconds: until_exhausted.map(|time| time.as_secs_f64()),
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{
-    ConfigError, duration,
+    ConfigError, Quantity, duration,
     fields::Fields,
     thresholds::{DEFAULT_EVICTION_HARD, ENFORCE_PODS, Statements, ThresholdTexts},
 };
@@ -33,6 +33,8 @@ pub struct EvictionConfig {
     pub max_pod_grace_period_seconds: i32,
     /// `evictionPressureTransitionPeriod`: how long a condition stays after the last sign of pressure (R7).
     pub pressure_transition_period: Duration,
+    /// `systemReserved` and `kubeReserved` together: memory that is kept back from pods, in bytes (R16).
+    pub reserved_memory: u64,
 }
 
 /// The fields as they stand in a file; `None` is a field that is absent.
@@ -46,6 +48,8 @@ pub(crate) struct EvictionFields {
     pressure_transition_period: Option<Duration>,
     merge_defaults: Option<bool>,
     enforce_node_allocatable: Option<Vec<String>>,
+    system_reserved: Option<Quantity>,
+    kube_reserved: Option<Quantity>,
 }
 
 impl EvictionFields {
@@ -59,6 +63,8 @@ impl EvictionFields {
             pressure_transition_period: transition_period(fields)?,
             merge_defaults: fields.boolean("mergeDefaultEvictionSettings")?,
             enforce_node_allocatable: enforced(fields)?,
+            system_reserved: reserved_memory(fields, "systemReserved")?,
+            kube_reserved: reserved_memory(fields, "kubeReserved")?,
         })
     }
 
@@ -83,6 +89,8 @@ impl EvictionFields {
             enforce_node_allocatable: self
                 .enforce_node_allocatable
                 .or(base.enforce_node_allocatable),
+            system_reserved: self.system_reserved.or(base.system_reserved),
+            kube_reserved: self.kube_reserved.or(base.kube_reserved),
         }
     }
 
@@ -106,7 +114,15 @@ impl EvictionFields {
                 .enforce_node_allocatable
                 .unwrap_or_else(|| vec![ENFORCE_PODS.to_owned()]),
         };
+        let mut reserved = Quantity::ZERO;
+        for part in [&self.system_reserved, &self.kube_reserved]
+            .into_iter()
+            .flatten()
+        {
+            reserved.add(part);
+        }
         Ok(EvictionConfig {
+            reserved_memory: reserved.floor(),
             thresholds: texts.parse()?,
             max_pod_grace_period_seconds: self.max_pod_grace_period.unwrap_or(0),
             pressure_transition_period: self
@@ -195,6 +211,22 @@ fn transition_period(fields: &mut Fields) -> Result<Option<Duration>, ConfigErro
     let period =
         duration::parse(&text).map_err(|e| ConfigError::text(fields.path_of(name), &text, e))?;
     Ok((!period.is_zero()).then_some(period))
+}
+
+/// The memory in a map of resources to quantities; the other resources mean nothing here.
+fn reserved_memory(fields: &mut Fields, name: &str) -> Result<Option<Quantity>, ConfigError> {
+    let Some(mut resources) = fields.object(name)? else {
+        return Ok(None);
+    };
+    let path = resources.path_of("memory");
+    match resources.parsed::<Quantity>("memory")? {
+        Some(memory) if memory.sign() < 0 => Err(ConfigError::text(
+            path,
+            &memory.to_string(),
+            "must not be negative",
+        )),
+        memory => Ok(Some(memory.unwrap_or_default())),
+    }
 }
 
 fn enforced(fields: &mut Fields) -> Result<Option<Vec<String>>, ConfigError> {

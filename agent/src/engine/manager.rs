@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use super::{
-    Candidate, CandidateState, Cause, Demand, Eviction, IMMEDIATE_GRACE_PERIOD_SECONDS,
-    LocalStorageExcess, Message, NodeReclaim, Observation, Pod, Pressure, Ranked, Ranking, Round,
-    Rules, Settings, Signal, SignalForecast, Snapshot, Threshold, Trend, local_storage_excess,
-    message, select, victims::Victims,
+    Candidate, CandidateState, Cause, Comeback, Demand, Eviction, IMMEDIATE_GRACE_PERIOD_SECONDS,
+    LocalStorageExcess, Message, NodeReclaim, Pod, Pressure, Ranked, Ranking, Round, Rules,
+    Settings, Signal, SignalForecast, Snapshot, Threshold, Trend, comeback::Comebacks,
+    local_storage_excess, message, select, victims::Victims,
 };
 use crate::config::Mode;
 
@@ -20,6 +20,7 @@ pub struct Manager {
     settings: Settings,
     pressure: Pressure,
     victims: Victims,
+    comebacks: Comebacks,
     trends: [Trend; Signal::ALL.len()],
 }
 
@@ -33,6 +34,7 @@ impl Manager {
             settings,
             pressure,
             victims: Victims::default(),
+            comebacks: Comebacks::default(),
             trends,
         }
     }
@@ -46,10 +48,14 @@ impl Manager {
         let due = self.pressure.update(now, node.observations);
         let mut round = Round {
             conditions: self.pressure.conditions(now),
+            comebacks: self.comebacks(now, node),
             forecasts: self.forecasts(now, node),
             evictions: self.local_storage_evictions(now, node),
             ..Round::default()
         };
+        round.conditions.extend(self.comebacks.held());
+        round.conditions.sort_unstable();
+        round.conditions.dedup();
         match self.settings.mode {
             // Whoever exceeds its own limits goes first, and the kubelet waits for what that brings.
             Mode::Kubelet if !round.evictions.is_empty() => {}
@@ -150,11 +156,13 @@ impl Manager {
                     let coming =
                         self.victims
                             .coming(now, node, self.settings.layout, threshold.signal);
-                    Demand::after(deficit(threshold, seen), coming)
+                    Demand::after(threshold.deficit(seen), coming)
                 }),
             };
             let Some(demand) = demand else { continue };
             let chosen = self.choose(node, threshold, demand);
+            let condition = threshold.signal.node_condition();
+            self.comebacks.remember(now, node, &chosen, condition);
             self.victims.remember(now, &chosen);
             evictions.extend(chosen);
         }
@@ -205,7 +213,7 @@ impl Manager {
             resource: signal.resource(),
             system_over_reserved,
         };
-        let demand = attainable(demand, &candidates);
+        let demand = demand.attainable(&candidates);
         let selection = select(&mut candidates, rules, demand, |_| None, &mut victims);
         let chosen = victims
             .iter()
@@ -234,6 +242,14 @@ impl Manager {
         }
     }
 
+    /// Who has come back; the kubelet does not ask.
+    fn comebacks(&mut self, now: i64, node: Snapshot<'_>) -> Vec<Comeback> {
+        match self.settings.mode {
+            Mode::Kubelet => Vec::new(),
+            Mode::Evictd => self.comebacks.detect(now, node),
+        }
+    }
+
     /// Where the signals that have thresholds are heading (R44).
     fn forecasts(&mut self, now: i64, node: Snapshot<'_>) -> Vec<SignalForecast> {
         let mut forecasts = Vec::new();
@@ -250,28 +266,6 @@ impl Manager {
             }
         }
         forecasts
-    }
-}
-
-/// How much must come back until a threshold and its minimum reclaim are satisfied (R11).
-fn deficit(threshold: &Threshold, seen: Observation) -> u64 {
-    let missing = i128::from(threshold.resolved_amount(seen.capacity)) - i128::from(seen.available);
-    u64::try_from(missing.max(0)).unwrap_or(u64::MAX)
-}
-
-/// A deficit that all pods together cannot cover is not theirs alone: one of them goes, and then the node is looked
-/// at again, instead of all of them at once for nothing.
-fn attainable(demand: Demand, candidates: &[Candidate]) -> Demand {
-    let eligible = candidates
-        .iter()
-        .filter(|candidate| candidate.state == CandidateState::Eligible);
-    let usable = eligible
-        .map(|candidate| candidate.usage)
-        .fold(0, u64::saturating_add);
-    match demand {
-        // The first one that uses anything at all.
-        Demand::Amount(amount) if usable < amount => Demand::Amount(1),
-        demand => demand,
     }
 }
 

@@ -1,5 +1,7 @@
 //! Decides: thresholds, state, ranking. No I/O, no clock, no async.
 
+mod admission;
+mod comeback;
 mod forecast;
 mod layout;
 mod local_storage;
@@ -13,12 +15,15 @@ mod ranking;
 mod round;
 mod select;
 mod signal;
+mod sizing;
 mod stall;
 mod standing;
 mod threshold;
 mod usage;
 mod victims;
 
+pub use admission::admits;
+pub use comeback::Comeback;
 pub use forecast::{Forecast, Trend};
 pub use layout::{Layout, NodeReclaim};
 pub use local_storage::{LocalStorageExcess, local_storage_excess};
@@ -26,7 +31,7 @@ pub use manager::Manager;
 pub use message::Message;
 pub use observation::{Observation, Observations};
 pub use pod::{
-    Container, ContainerKind, EmptyDir, Pod, SYSTEM_CRITICAL_PRIORITY,
+    Container, ContainerKind, EmptyDir, Owner, Pod, SYSTEM_CRITICAL_PRIORITY,
     SYSTEM_NODE_CRITICAL_PRIORITY, Volume,
 };
 pub use pressure::Pressure;
@@ -37,6 +42,7 @@ pub use round::{
 };
 pub use select::{Candidate, CandidateState, Demand, Rules, Selection, select};
 pub use signal::{NodeCondition, Resource, Signal, UnknownSignal};
+pub use sizing::MemorySizing;
 pub use stall::{StallCause, StallFacts, stall_cause};
 pub use standing::{Claim, Standing};
 pub use threshold::{Threshold, ThresholdValue};

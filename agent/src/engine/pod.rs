@@ -25,8 +25,8 @@ pub struct Pod {
     pub labels: BTreeMap<String, String>,
     /// `metadata.annotations`.
     pub annotations: BTreeMap<String, String>,
-    /// The kind of the controller that owns the pod, such as `DaemonSet`.
-    pub owner_kind: Option<String>,
+    /// The controller that owns the pod.
+    pub owner: Option<Owner>,
     /// `spec.priority`; zero if it has none.
     pub priority: i32,
     /// The QoS class.
@@ -53,6 +53,17 @@ pub struct Pod {
     pub termination_grace_period_seconds: Option<i64>,
     /// Whether the pod is already being deleted.
     pub is_deleting: bool,
+}
+
+/// The controller that owns a pod and replaces it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Owner {
+    /// Its kind, such as `DaemonSet`.
+    pub kind: String,
+    /// Its name, in the pod's namespace.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
 }
 
 /// A container of a pod.

@@ -129,7 +129,7 @@ fn is_met(threshold: &Threshold, observations: &Observations, with_reclaim: bool
 
 /// Whether a period has passed since an instant. A clock that goes back or stands still lets nothing pass, except for
 /// a period of zero.
-fn has_passed(period: Duration, since: i64, now: i64) -> bool {
+pub(super) fn has_passed(period: Duration, since: i64, now: i64) -> bool {
     i128::from(now) - i128::from(since) >= i128::try_from(period.as_nanos()).unwrap_or(i128::MAX)
 }
 

@@ -1,8 +1,8 @@
 //! What goes into a round of decisions, and what comes out of it.
 
 use super::{
-    Forecast, Layout, Message, NodeCondition, NodeReclaim, Observations, Pod, Signal, Threshold,
-    Usages,
+    Comeback, Forecast, Layout, Message, NodeCondition, NodeReclaim, Observations, Pod, Signal,
+    Threshold, Usages,
 };
 use crate::config::{EvictionConfig, Mode, RankingStrategy};
 
@@ -39,6 +39,8 @@ pub struct Snapshot<'a> {
 pub struct Round {
     /// The node conditions that hold (R6).
     pub conditions: Vec<NodeCondition>,
+    /// The pods that came back after an eviction (R17, R29).
+    pub comebacks: Vec<Comeback>,
     /// Where the signals that have thresholds are heading (R44).
     pub forecasts: Vec<SignalForecast>,
     /// What to reclaim from the node before [`super::Manager::after_reclaim`] says which pods must go (R8).

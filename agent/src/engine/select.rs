@@ -64,6 +64,22 @@ impl Demand {
             remaining => Some(Self::Amount(remaining)),
         }
     }
+
+    /// The demand that these candidates can meet: a deficit that all of them together cannot cover is not theirs
+    /// alone, so that one of them goes and the node is looked at again, instead of all of them at once for nothing.
+    pub fn attainable(self, candidates: &[Candidate]) -> Self {
+        let eligible = candidates
+            .iter()
+            .filter(|candidate| candidate.state == CandidateState::Eligible);
+        let usable = eligible
+            .map(|candidate| candidate.usage)
+            .fold(0, u64::saturating_add);
+        match self {
+            // The first one that uses anything at all.
+            Self::Amount(amount) if usable < amount => Self::Amount(1),
+            demand => demand,
+        }
+    }
 }
 
 /// What was chosen.

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use super::Signal;
+use super::{Observation, Signal};
 use crate::config::Quantity;
 
 /// A value to compare a signal with: an amount, or a share of the resource's capacity.
@@ -72,6 +72,12 @@ impl Threshold {
             .as_ref()
             .map_or(0, |value| value.amount(capacity));
         self.amount(capacity).saturating_add(reclaim)
+    }
+
+    /// How much must come back until the threshold and its minimum reclaim are satisfied, in the signal's unit.
+    pub fn deficit(&self, seen: Observation) -> u64 {
+        let missing = i128::from(self.resolved_amount(seen.capacity)) - i128::from(seen.available);
+        u64::try_from(missing.max(0)).unwrap_or(u64::MAX)
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::json::{JsonError, null_default, read};
 use crate::{
     config::Quantity,
-    engine::{ComputeResources, Container, ContainerKind, EmptyDir, Pod, QosClass, Volume},
+    engine::{ComputeResources, Container, ContainerKind, EmptyDir, Owner, Pod, QosClass, Volume},
 };
 
 /// Says where the kubelet got the pod from: everything but `api` makes it a static one.
@@ -92,6 +92,10 @@ struct Metadata {
 struct OwnerReference {
     #[serde(deserialize_with = "null_default")]
     kind: String,
+    #[serde(deserialize_with = "null_default")]
+    name: String,
+    #[serde(deserialize_with = "null_default")]
+    uid: String,
     controller: Option<bool>,
 }
 
@@ -179,7 +183,11 @@ impl From<PodJson> for Pod {
             uid: metadata.uid,
             namespace: metadata.namespace,
             name: metadata.name,
-            owner_kind: owner.map(|owner| owner.kind),
+            owner: owner.map(
+                |OwnerReference {
+                     kind, name, uid, ..
+                 }| Owner { kind, name, uid },
+            ),
             priority: spec.priority.unwrap_or(0),
             qos,
             memory_request: spec.request(MEMORY).floor(),

@@ -1,0 +1,59 @@
+//! Whether a node's reservations fit its thresholds (R16). All amounts are bytes of memory.
+
+use super::{Signal, Threshold};
+
+/// What is kept back from pods, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemorySizing {
+    /// All memory of the node.
+    pub capacity: u64,
+    /// What is reserved for the system and the kubelet.
+    pub reserved: u64,
+    /// The hard threshold, which the kubelet keeps back as well; zero if there is none.
+    pub hard_threshold: u64,
+    /// The largest threshold, hard or soft; zero if there is none.
+    pub largest_threshold: u64,
+}
+
+impl MemorySizing {
+    /// Sizes a node with these thresholds.
+    pub fn new(capacity: u64, reserved: u64, thresholds: &[Threshold]) -> Self {
+        let total = i64::try_from(capacity).unwrap_or(i64::MAX);
+        let memory = thresholds
+            .iter()
+            .filter(|threshold| threshold.signal == Signal::MemoryAvailable);
+        let largest = |hard_only: bool| {
+            let counted = memory
+                .clone()
+                .filter(|threshold| threshold.is_hard() || !hard_only);
+            counted
+                .map(|threshold| threshold.amount(total))
+                .max()
+                .unwrap_or(0)
+        };
+        Self {
+            capacity,
+            reserved,
+            hard_threshold: largest(true),
+            largest_threshold: largest(false),
+        }
+    }
+
+    /// What pods may request: capacity minus reservations minus the hard threshold (`GetNodeAllocatableAbsolute`).
+    pub fn allocatable(&self) -> u64 {
+        self.capacity
+            .saturating_sub(self.reserved)
+            .saturating_sub(self.hard_threshold)
+    }
+
+    /// By how much the reservations fail to cover the largest threshold: with less, pods that stay within their
+    /// requests can push the node below it. Zero if they cover it.
+    pub fn shortfall(&self) -> u64 {
+        // Percentages are single precision: what they are off by is not a shortfall.
+        let blur = self.capacity >> 20;
+        match self.largest_threshold.saturating_sub(self.reserved) {
+            short if short <= blur => 0,
+            short => short,
+        }
+    }
+}

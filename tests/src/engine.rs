@@ -1,0 +1,126 @@
+//! A node made of numbers, and an eviction manager that looks at it.
+
+use std::time::Duration;
+
+use evictd::{
+    config::{Config, Mode, RankingStrategy},
+    engine::{
+        Eviction, Layout, Manager, Observation, Observations, Pod, PodUsage, Round, Settings,
+        Signal, Snapshot, Usages,
+    },
+};
+use serde_json::Value;
+
+/// A mebibyte.
+pub const MI: u64 = 1 << 20;
+
+/// What the manager sees.
+#[derive(Clone, Debug, Default)]
+pub struct Node {
+    /// What is left of everything.
+    pub observations: Observations,
+    /// Who runs here.
+    pub pods: Vec<Pod>,
+    /// What they use.
+    pub usages: Usages,
+}
+
+impl Node {
+    /// A node of 8Gi that has this much memory left, measured at this second.
+    pub fn with_memory(available_mi: i64, second: i64) -> Self {
+        let mut node = Self::default();
+        node.observe(Signal::MemoryAvailable, available_mi * MI as i64, second);
+        node
+    }
+
+    /// Sets what is left of a signal, of a capacity of 8Gi.
+    pub fn observe(&mut self, signal: Signal, available: i64, second: i64) {
+        let time = Some(second * 1_000_000_000);
+        self.observations.set(
+            signal,
+            Observation {
+                available,
+                capacity: 8 << 30,
+                time,
+            },
+        );
+    }
+
+    /// Adds a pod that uses this much memory, beyond a request of nothing.
+    #[must_use]
+    pub fn pod(mut self, name: &str, usage_mi: u64) -> Self {
+        self.usages.insert(
+            name.to_owned(),
+            PodUsage {
+                memory_working_set: Some(usage_mi * MI),
+                ..PodUsage::default()
+            },
+        );
+        self.pods.push(Pod {
+            uid: name.to_owned(),
+            namespace: "default".to_owned(),
+            name: name.to_owned(),
+            ..Pod::default()
+        });
+        self
+    }
+
+    /// Changes the pod that was added last.
+    #[must_use]
+    pub fn that(mut self, change: impl FnOnce(&mut Pod)) -> Self {
+        if let Some(pod) = self.pods.last_mut() {
+            change(pod);
+        }
+        self
+    }
+
+    /// The node as the manager takes it.
+    pub fn snapshot(&self) -> Snapshot<'_> {
+        Snapshot {
+            observations: &self.observations,
+            pods: &self.pods,
+            usages: &self.usages,
+        }
+    }
+}
+
+/// A manager with this configuration, on a node with one disk.
+///
+/// # Panics
+///
+/// If the configuration cannot be used.
+pub fn manager(mode: Mode, config: Value) -> Manager {
+    let config = Config::from_values(config, None).unwrap_or_else(|e| panic!("{e}"));
+    manager_of(Settings {
+        eviction: config.eviction,
+        layout: Layout::default(),
+        strategy: config.ranking_strategy,
+        mode,
+    })
+}
+
+/// A manager with these settings, whose conditions stay for a minute.
+pub fn manager_of(mut settings: Settings) -> Manager {
+    settings.eviction.pressure_transition_period = Duration::from_secs(60);
+    Manager::new(settings)
+}
+
+/// A round at a second of the clock.
+pub fn step(manager: &mut Manager, second: i64, node: &Node) -> Round {
+    manager.step(second * 1_000_000_000, node.snapshot())
+}
+
+/// The names of victims, in the order in which they were chosen.
+pub fn names(evictions: &[Eviction]) -> Vec<&str> {
+    evictions
+        .iter()
+        .map(|eviction| eviction.name.as_str())
+        .collect()
+}
+
+/// All strategies.
+pub const STRATEGIES: [RankingStrategy; 3] = [
+    RankingStrategy::Kubelet,
+    RankingStrategy::Qos,
+    RankingStrategy::Usage,
+];

@@ -1,0 +1,324 @@
+//! What must hold whatever the numbers are.
+
+use std::time::Duration;
+
+use evictd::{
+    config::{EvictionConfig, Format, Mode, Quantity, RankingStrategy},
+    engine::{
+        Layout, Manager, Observation, Observations, Pod, PodUsage, QosClass, Ranking, Round,
+        Settings, Signal, Snapshot, Threshold, ThresholdValue, Usages,
+    },
+};
+use evictd_tests::engine::STRATEGIES;
+use proptest::prelude::*;
+
+const CLASSES: [QosClass; 3] = [
+    QosClass::BestEffort,
+    QosClass::Burstable,
+    QosClass::Guaranteed,
+];
+
+/// Amounts: mostly small, so that ties are common, and sometimes at the ends of their range.
+fn amount() -> impl Strategy<Value = u64> {
+    prop_oneof![6 => 0..20u64, 1 => any::<u64>(), 1 => Just(u64::MAX)]
+}
+
+fn signed() -> impl Strategy<Value = i64> {
+    prop_oneof![6 => -5..40i64, 1 => any::<i64>(), 1 => Just(i64::MAX), 1 => Just(i64::MIN)]
+}
+
+prop_compose! {
+    /// Pods with usage; some are critical or static, some have no numbers.
+    fn pods()(
+        seeds in prop::collection::vec(
+            (amount(), amount(), -1..2i32, prop::sample::select(&CLASSES), 0..12u8, prop::option::weighted(0.9, amount())),
+            0..12,
+        ),
+    ) -> (Vec<Pod>, Usages) {
+        let mut usages = Usages::new();
+        let pods = seeds.into_iter().enumerate().map(|(number, (memory, storage, priority, qos, special, usage))| {
+            let uid = format!("uid-{number}");
+            if let Some(usage) = usage {
+                let mut numbers = PodUsage { memory_working_set: Some(usage), ..PodUsage::default() };
+                numbers.processes = (special != 3).then_some(usage);
+                numbers.ephemeral_storage = Some(usage);
+                numbers.containers.push(evictd::engine::ContainerUsage::default());
+                numbers.containers[0].logs.bytes = Some(usage);
+                numbers.containers[0].rootfs.inodes = (special != 4).then_some(usage);
+                usages.insert(uid.clone(), numbers);
+            }
+            Pod {
+                uid,
+                namespace: ["a", "b"][number % 2].to_owned(),
+                name: format!("pod-{}", number / 2),
+                memory_request: memory,
+                storage_request: storage,
+                priority: if special == 1 { 2_000_000_000 } else { priority },
+                is_static: special == 2,
+                qos,
+                ..Pod::default()
+            }
+        });
+        (pods.collect(), usages)
+    }
+}
+
+fn value() -> impl Strategy<Value = ThresholdValue> {
+    prop_oneof![
+        amount().prop_map(|units| ThresholdValue::Quantity(Quantity::bytes(units))),
+        any::<i64>().prop_map(|units| ThresholdValue::Quantity(Quantity::from_units(
+            units,
+            Format::DecimalSi
+        ))),
+        (0.0..=1.0f32).prop_map(ThresholdValue::Percentage),
+    ]
+}
+
+fn threshold() -> impl Strategy<Value = Threshold> {
+    let grace = prop_oneof![2 => Just(0u64), 1 => 1..100u64, 1 => Just(u64::MAX)];
+    (
+        prop::sample::select(&Signal::ALL),
+        value(),
+        grace,
+        prop::option::of(value()),
+    )
+        .prop_map(|(signal, value, grace, min_reclaim)| Threshold {
+            signal,
+            value,
+            grace_period: Duration::from_nanos(grace),
+            min_reclaim,
+        })
+}
+
+fn settings() -> impl Strategy<Value = Settings> {
+    let mode = prop::sample::select(&[Mode::Kubelet, Mode::Evictd]);
+    let strategy = prop::sample::select(&STRATEGIES);
+    (
+        prop::collection::vec(threshold(), 0..6),
+        any::<[bool; 2]>(),
+        strategy,
+        mode,
+        any::<i32>(),
+        amount(),
+    )
+        .prop_map(
+            |(
+                thresholds,
+                [dedicated_image_fs, split_image_fs],
+                strategy,
+                mode,
+                grace,
+                transition,
+            )| Settings {
+                eviction: EvictionConfig {
+                    thresholds,
+                    max_pod_grace_period_seconds: grace,
+                    pressure_transition_period: Duration::from_nanos(transition),
+                    reserved_memory: 0,
+                },
+                layout: Layout {
+                    dedicated_image_fs,
+                    split_image_fs,
+                },
+                strategy,
+                mode,
+            },
+        )
+}
+
+fn observations() -> impl Strategy<Value = Observations> {
+    let observation = (signed(), signed(), prop::option::of(0..5i64));
+    prop::collection::vec(prop::option::weighted(0.7, observation), Signal::ALL.len()).prop_map(
+        |seen| {
+            let mut observations = Observations::default();
+            for (signal, seen) in Signal::ALL.into_iter().zip(seen) {
+                if let Some((available, capacity, time)) = seen {
+                    observations.set(
+                        signal,
+                        Observation {
+                            available,
+                            capacity,
+                            time,
+                        },
+                    );
+                }
+            }
+            observations
+        },
+    )
+}
+
+/// Runs a round to its end, as if the node-level reclaim had changed nothing.
+fn decide(manager: &mut Manager, now: i64, node: Snapshot<'_>) -> Round {
+    let mut round = manager.step(now, node);
+    let after = manager.after_reclaim(now, &round, node, node);
+    if !round.node_reclaim.is_empty() {
+        round.evictions.extend(after);
+    }
+    round
+}
+
+/// A manager with one hard memory threshold.
+fn hard_memory(mode: Mode, threshold: u64, reclaim: u64) -> Manager {
+    let quantity = |amount| ThresholdValue::Quantity(Quantity::bytes(amount));
+    let eviction = EvictionConfig {
+        thresholds: vec![Threshold {
+            signal: Signal::MemoryAvailable,
+            value: quantity(threshold),
+            grace_period: Duration::ZERO,
+            min_reclaim: Some(quantity(reclaim)),
+        }],
+        max_pod_grace_period_seconds: 0,
+        pressure_transition_period: Duration::ZERO,
+        reserved_memory: 0,
+    };
+    Manager::new(Settings {
+        eviction,
+        layout: Layout::default(),
+        strategy: RankingStrategy::Kubelet,
+        mode,
+    })
+}
+
+fn memory(available: u64, time: Option<i64>) -> Observations {
+    let mut observations = Observations::default();
+    let available = i64::try_from(available).unwrap_or(i64::MAX);
+    observations.set(
+        Signal::MemoryAvailable,
+        Observation {
+            available,
+            capacity: 1000,
+            time,
+        },
+    );
+    observations
+}
+
+proptest! {
+    #[test]
+    fn the_order_is_total_and_does_not_depend_on_the_input(
+        (pods, usages) in pods(),
+        signal in prop::sample::select(&Signal::ALL),
+        strategy in prop::sample::select(&STRATEGIES),
+        [dedicated_image_fs, split_image_fs] in any::<[bool; 2]>(),
+        seed in any::<u64>(),
+    ) {
+        let ranking = Ranking { strategy, signal, layout: Layout { dedicated_image_fs, split_image_fs } };
+        let mut shuffled = pods.clone();
+        let mut state = seed;
+        for i in (1..shuffled.len()).rev() {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            shuffled.swap(i, (state >> 33) as usize % (i + 1));
+        }
+        let order = |pods: &[Pod]| -> Vec<String> {
+            ranking.order(pods, &usages).iter().map(|ranked| ranked.pod.uid.clone()).collect()
+        };
+        prop_assert_eq!(order(&pods), order(&shuffled));
+        let mut everybody = order(&pods);
+        everybody.sort_unstable();
+        everybody.dedup();
+        prop_assert_eq!(everybody.len(), pods.len());
+    }
+
+    #[test]
+    fn nobody_protected_is_evicted_and_nobody_twice(
+        settings in settings(),
+        (pods, usages) in pods(),
+        rounds in prop::collection::vec((observations(), signed()), 1..6),
+    ) {
+        // R12; and no numbers make it panic.
+        let mode = settings.mode;
+        let mut manager = Manager::new(settings);
+        let mut evicted = Vec::new();
+        for (observations, now) in &rounds {
+            let round = decide(&mut manager, *now, Snapshot { observations, pods: &pods, usages: &usages });
+            prop_assert!(mode == Mode::Evictd || round.evictions.len() <= pods.len());
+            for eviction in &round.evictions {
+                let pod = pods.iter().find(|pod| pod.uid == eviction.uid);
+                prop_assert!(pod.is_some_and(|pod| !pod.is_protected(mode)));
+                if mode == Mode::Evictd {
+                    prop_assert!(!evicted.contains(&eviction.uid), "{} twice", eviction.uid);
+                }
+                evicted.push(eviction.uid.clone());
+            }
+        }
+    }
+
+    #[test]
+    fn the_kubelet_evicts_one_pod_a_round(
+        mut settings in settings(),
+        (pods, usages) in pods(),
+        observations in observations(),
+    ) {
+        settings.mode = Mode::Kubelet;
+        let mut manager = Manager::new(settings);
+        let round = decide(&mut manager, 0, Snapshot { observations: &observations, pods: &pods, usages: &usages });
+        prop_assert!(round.evictions.len() <= 1);
+    }
+
+    #[test]
+    fn minimum_reclaim_is_reached_with_no_victim_too_many(
+        (pods, usages) in pods(),
+        available in 0..60u64,
+        threshold in 1..60u64,
+        reclaim in 0..60u64,
+    ) {
+        // R11, R43
+        let mut manager = hard_memory(Mode::Evictd, threshold, reclaim);
+        let observations = memory(available, None);
+        let round = manager.step(0, Snapshot { observations: &observations, pods: &pods, usages: &usages });
+        let used = |uid: &str| usages.get(uid).and_then(|usage| usage.memory_working_set).unwrap_or(0);
+        let freed: Vec<u64> = round.evictions.iter().map(|eviction| used(&eviction.uid)).collect();
+        let sum = |amounts: &[u64]| amounts.iter().fold(available, |sum, amount| sum.saturating_add(*amount));
+        let may_go = pods.iter().filter(|pod| !pod.is_protected(Mode::Evictd));
+        let everything = may_go.map(|pod| used(&pod.uid)).fold(available, u64::saturating_add);
+        match freed.split_last() {
+            None => prop_assert!(available >= threshold || everything == available),
+            Some(_) if available >= threshold => prop_assert!(false, "nothing was wrong"),
+            Some((_, all_but_last)) if everything >= threshold + reclaim => {
+                prop_assert!(sum(&freed) >= threshold + reclaim);
+                prop_assert!(sum(all_but_last) < threshold + reclaim);
+            }
+            Some((_, all_but_last)) => prop_assert!(all_but_last.is_empty()),
+        }
+    }
+
+    #[test]
+    fn a_clock_that_goes_back_or_stands_still_evicts_nobody(
+        mut settings in settings(),
+        (pods, usages) in pods(),
+        observations in observations(),
+        start in any::<i64>(),
+        back in prop::collection::vec(0..1000i64, 1..6),
+    ) {
+        // R28: soft thresholds need time to pass.
+        for threshold in &mut settings.eviction.thresholds {
+            threshold.grace_period = threshold.grace_period.max(Duration::from_nanos(1));
+        }
+        let mut manager = Manager::new(settings);
+        let node = Snapshot { observations: &observations, pods: &pods, usages: &usages };
+        prop_assert_eq!(decide(&mut manager, start, node).evictions, vec![]);
+        for step in back {
+            prop_assert_eq!(decide(&mut manager, start.saturating_sub(step), node).evictions, vec![]);
+        }
+    }
+
+    #[test]
+    fn a_measurement_that_is_not_newer_evicts_nobody(
+        (pods, usages) in pods(),
+        mode in prop::sample::select(&[Mode::Kubelet, Mode::Evictd]),
+        times in prop::collection::vec(0..10i64, 1..6),
+    ) {
+        // R28: nor does a hard threshold act on what it has seen before.
+        let mut manager = hard_memory(mode, 50, 0);
+        let first = memory(0, Some(10));
+        decide(&mut manager, 0, Snapshot { observations: &first, pods: &pods, usages: &usages });
+        let mut newest = 10;
+        for (now, time) in (1..).zip(times) {
+            let older = memory(0, Some(newest.min(time)));
+            newest = newest.min(time);
+            let round = decide(&mut manager, now, Snapshot { observations: &older, pods: &pods, usages: &usages });
+            prop_assert_eq!(round.evictions, vec![]);
+        }
+    }
+}
