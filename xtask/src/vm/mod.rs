@@ -4,6 +4,7 @@
 
 mod apt;
 mod build;
+mod facts;
 mod initramfs;
 mod kernels;
 mod modules;
@@ -58,6 +59,13 @@ pub enum Command {
         #[command(flatten)]
         machine: MachineOptions,
     },
+    /// What each kernel offers to a pressure daemon: hooks, prototypes, fields, files; as Markdown
+    Facts {
+        /// Kernels of the matrix; all when none is named
+        kernels: Vec<String>,
+        #[command(flatten)]
+        machine: MachineOptions,
+    },
     /// The kernels of the matrix, and which of them are on this disk
     List,
 }
@@ -97,7 +105,11 @@ pub fn run(command: Command) -> Result<()> {
             Ok(())
         }
         Command::Run { kernel, machine, timeout, command } => {
-            let status = run_one(&kernel, &machine, timeout, command)?;
+            let status = run_one(&kernel, &machine, timeout, command, |bytes| {
+                let mut stdout = std::io::stdout();
+                // Whoever reads this may have left; the machine still goes down in order.
+                let _ = stdout.write_all(bytes).and_then(|()| stdout.flush());
+            })?;
             // The command's own exit code is this one's, as a shell would have it.
             process::exit(match status {
                 Status::Exited(code) => code,
@@ -116,6 +128,11 @@ pub fn run(command: Command) -> Result<()> {
                 bail!("QEMU ended with {status}");
             }
             Ok(())
+        }
+        Command::Facts { kernels, machine } => {
+            let all = KERNELS.map(|(name, _)| name);
+            let named: Vec<&str> = kernels.iter().map(String::as_str).collect();
+            facts::print(if named.is_empty() { &all } else { &named }, &machine)
         }
         Command::List => {
             for (name, suite) in KERNELS {
@@ -163,7 +180,14 @@ fn prepare_one(name: &str, options: &MachineOptions, job: Job) -> Result<(Kernel
     Ok((kernel, dir))
 }
 
-fn run_one(name: &str, options: &MachineOptions, timeout: u64, command: Vec<String>) -> Result<Status> {
+/// Runs one command inside and hands on what it writes, as it comes.
+fn run_one(
+    name: &str,
+    options: &MachineOptions,
+    timeout: u64,
+    command: Vec<String>,
+    mut on_output: impl FnMut(&[u8]),
+) -> Result<Status> {
     let job = Job { argv: command, timeout_secs: timeout, terminal: false };
     let (kernel, dir) = prepare_one(name, options, job)?;
     let (initramfs, console) = (dir.join("initramfs"), dir.join("console"));
@@ -171,9 +195,7 @@ fn run_one(name: &str, options: &MachineOptions, timeout: u64, command: Vec<Stri
     let mut problem = None;
     let end = options.machine(&kernel, &initramfs, &console).run(|event| match event {
         Event::Output(bytes) => {
-            let mut stdout = std::io::stdout();
-            // Whoever reads this may have left; the machine still goes down in order.
-            let _ = stdout.write_all(&bytes).and_then(|()| stdout.flush());
+            on_output(&bytes);
             None
         }
         Event::Report(Report::Ready { unmet, .. }) => {

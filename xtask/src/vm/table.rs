@@ -164,7 +164,7 @@ impl Summary {
             let time = format!("{:.1} s", Duration::from_millis(row.millis).as_secs_f64());
             [row.kernel.clone(), row.cgroup.clone(), row.test.clone(), time, row.outcome.to_string()]
         });
-        render(["kernel", "cgroup", "test", "time", "result"], rows.collect())
+        render_columns(["kernel", "cgroup", "test", "time", "result"], rows.collect())
     }
 
     fn matrix_table(&self) -> String {
@@ -172,12 +172,12 @@ impl Summary {
             let MatrixLine { signal, rung, result, detail } = line.clone();
             [kernel.clone(), cgroup.clone(), signal, rung, result, detail]
         });
-        render(["kernel", "cgroup", "signal", "rung", "result", "detail"], rows.collect())
+        render_columns(["kernel", "cgroup", "signal", "rung", "result", "detail"], rows.collect())
     }
 }
 
 /// A table that is plain text and Markdown in one.
-fn render<const N: usize>(head: [&str; N], rows: Vec<[String; N]>) -> String {
+pub fn render_columns<const N: usize>(head: [&str; N], rows: Vec<[String; N]>) -> String {
     let mut widths = head.map(str::len);
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn tables_line_up() {
-        let table = render(["a", "bb"], vec![["xyz".into(), "1".into()], ["y".into(), "22".into()]]);
+        let table = render_columns(["a", "bb"], vec![["xyz".into(), "1".into()], ["y".into(), "22".into()]]);
         assert_eq!(table, "| a   | bb |\n| --- | -- |\n| xyz | 1  |\n| y   | 22 |\n");
     }
 }
