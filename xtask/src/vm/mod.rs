@@ -4,6 +4,7 @@
 
 mod apt;
 mod build;
+mod facts;
 mod initramfs;
 mod kernels;
 mod modules;
@@ -23,14 +24,14 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
+pub use self::{
+    qemu::Cgroup,
+    suite::{Options, test},
+};
 use self::{
     kernels::{Fetched, KERNELS, Kernel},
     protocol::{Job, Report, Status},
     qemu::{Event, Machine},
-};
-pub use self::{
-    qemu::Cgroup,
-    suite::{Options, test},
 };
 
 /// What `cargo xtask vm` can do.
@@ -58,6 +59,13 @@ pub enum Command {
         #[command(flatten)]
         machine: MachineOptions,
     },
+    /// What each kernel offers to a pressure daemon: hooks, prototypes, fields, files; as Markdown
+    Facts {
+        /// Kernels of the matrix; all when none is named
+        kernels: Vec<String>,
+        #[command(flatten)]
+        machine: MachineOptions,
+    },
     /// The kernels of the matrix, and which of them are on this disk
     List,
 }
@@ -78,11 +86,7 @@ pub struct MachineOptions {
 
 impl Default for MachineOptions {
     fn default() -> Self {
-        Self {
-            cgroup: None,
-            memory: 1024,
-            accel: "tcg".to_owned(),
-        }
+        Self { cgroup: None, memory: 1024, accel: "tcg".to_owned() }
     }
 }
 
@@ -100,13 +104,12 @@ pub fn run(command: Command) -> Result<()> {
             }
             Ok(())
         }
-        Command::Run {
-            kernel,
-            machine,
-            timeout,
-            command,
-        } => {
-            let status = run_one(&kernel, &machine, timeout, command)?;
+        Command::Run { kernel, machine, timeout, command } => {
+            let status = run_one(&kernel, &machine, timeout, command, |bytes| {
+                let mut stdout = std::io::stdout();
+                // Whoever reads this may have left; the machine still goes down in order.
+                let _ = stdout.write_all(bytes).and_then(|()| stdout.flush());
+            })?;
             // The command's own exit code is this one's, as a shell would have it.
             process::exit(match status {
                 Status::Exited(code) => code,
@@ -116,27 +119,25 @@ pub fn run(command: Command) -> Result<()> {
             })
         }
         Command::Shell { kernel, machine } => {
-            let job = Job {
-                argv: vec!["sh".into(), "-l".into()],
-                timeout_secs: 0,
-                terminal: true,
-            };
+            let job = Job { argv: vec!["sh".into(), "-l".into()], timeout_secs: 0, terminal: true };
             let (kernel, dir) = prepare_one(&kernel, &machine, job)?;
             println!("vm: kernel {}; Ctrl-A x ends it", kernel.release);
-            let status = machine
-                .machine(&kernel, &dir.join("initramfs"), &dir.join("console"))
-                .interactive()?;
+            let status = machine.machine(&kernel, &dir.join("initramfs"), &dir.join("console")).interactive()?;
             fs::remove_dir_all(&dir)?;
             if !status.success() {
                 bail!("QEMU ended with {status}");
             }
             Ok(())
         }
+        Command::Facts { kernels, machine } => {
+            let all = KERNELS.map(|(name, _)| name);
+            let named: Vec<&str> = kernels.iter().map(String::as_str).collect();
+            facts::print(if named.is_empty() { &all } else { &named }, &machine)
+        }
         Command::List => {
             for (name, suite) in KERNELS {
                 let cached = Kernel::cached(&cache(), name);
-                let release =
-                    cached.map_or_else(|| "not fetched yet".to_owned(), |kernel| kernel.release);
+                let release = cached.map_or_else(|| "not fetched yet".to_owned(), |kernel| kernel.release);
                 println!("{name:6} {suite:20} {release}");
             }
             Ok(())
@@ -145,12 +146,7 @@ pub fn run(command: Command) -> Result<()> {
 }
 
 impl MachineOptions {
-    fn machine<'a>(
-        &'a self,
-        kernel: &'a Kernel,
-        initramfs: &'a Path,
-        console: &'a Path,
-    ) -> Machine<'a> {
+    fn machine<'a>(&'a self, kernel: &'a Kernel, initramfs: &'a Path, console: &'a Path) -> Machine<'a> {
         Machine {
             kernel,
             cgroup: self.cgroup.unwrap_or(Cgroup::V2),
@@ -184,40 +180,34 @@ fn prepare_one(name: &str, options: &MachineOptions, job: Job) -> Result<(Kernel
     Ok((kernel, dir))
 }
 
+/// Runs one command inside and hands on what it writes, as it comes.
 fn run_one(
     name: &str,
     options: &MachineOptions,
     timeout: u64,
     command: Vec<String>,
+    mut on_output: impl FnMut(&[u8]),
 ) -> Result<Status> {
-    let job = Job {
-        argv: command,
-        timeout_secs: timeout,
-        terminal: false,
-    };
+    let job = Job { argv: command, timeout_secs: timeout, terminal: false };
     let (kernel, dir) = prepare_one(name, options, job)?;
     let (initramfs, console) = (dir.join("initramfs"), dir.join("console"));
     let mut ended = None;
     let mut problem = None;
-    let end = options
-        .machine(&kernel, &initramfs, &console)
-        .run(|event| match event {
-            Event::Output(bytes) => {
-                let mut stdout = std::io::stdout();
-                // Whoever reads this may have left; the machine still goes down in order.
-                let _ = stdout.write_all(&bytes).and_then(|()| stdout.flush());
-                None
-            }
-            Event::Report(Report::Ready { unmet, .. }) => {
-                problem = unmet;
-                None
-            }
-            Event::Report(Report::Started { .. }) => Some(Duration::from_secs(timeout)),
-            Event::Report(Report::Ended { status, .. }) => {
-                ended = Some(status);
-                Some(Duration::ZERO)
-            }
-        })?;
+    let end = options.machine(&kernel, &initramfs, &console).run(|event| match event {
+        Event::Output(bytes) => {
+            on_output(&bytes);
+            None
+        }
+        Event::Report(Report::Ready { unmet, .. }) => {
+            problem = unmet;
+            None
+        }
+        Event::Report(Report::Started { .. }) => Some(Duration::from_secs(timeout)),
+        Event::Report(Report::Ended { status, .. }) => {
+            ended = Some(status);
+            Some(Duration::ZERO)
+        }
+    })?;
     if let Some(reason) = problem {
         bail!("{reason}");
     }
@@ -232,16 +222,10 @@ fn run_one(
 }
 
 fn matrix_entry(name: &str) -> Result<(&'static str, &'static str)> {
-    KERNELS
-        .into_iter()
-        .find(|(known, _)| *known == name)
-        .with_context(|| {
-            let known: Vec<&str> = KERNELS.iter().map(|(name, _)| *name).collect();
-            format!(
-                "kernel {name:?}: not in the matrix, which has {}",
-                known.join(", ")
-            )
-        })
+    KERNELS.into_iter().find(|(known, _)| *known == name).with_context(|| {
+        let known: Vec<&str> = KERNELS.iter().map(|(name, _)| *name).collect();
+        format!("kernel {name:?}: not in the matrix, which has {}", known.join(", "))
+    })
 }
 
 fn root() -> PathBuf {
@@ -268,9 +252,6 @@ mod tests {
             reason.as_deref(),
             Some("kernel \"4.19\": not in the matrix, which has 5.10, 6.1, 6.12, 7.2")
         );
-        assert_eq!(
-            matrix_entry("6.12").ok(),
-            Some(("6.12", "bookworm-backports"))
-        );
+        assert_eq!(matrix_entry("6.12").ok(), Some(("6.12", "bookworm-backports")));
     }
 }

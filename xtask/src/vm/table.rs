@@ -195,6 +195,7 @@ impl Summary {
                 row.outcome.to_string(),
             ]
         });
+<<<<<<< HEAD
         render(
             ["kernel", "cgroup", "test", "time", "result"],
             rows.collect(),
@@ -221,11 +222,22 @@ impl Summary {
             ["kernel", "cgroup", "signal", "rung", "result", "detail"],
             rows.collect(),
         )
+=======
+        render_columns(["kernel", "cgroup", "test", "time", "result"], rows.collect())
+    }
+
+    fn matrix_table(&self) -> String {
+        let rows = self.matrix.iter().map(|MatrixRow { kernel, cgroup, line }| {
+            let MatrixLine { signal, rung, result, detail } = line.clone();
+            [kernel.clone(), cgroup.clone(), signal, rung, result, detail]
+        });
+        render_columns(["kernel", "cgroup", "signal", "rung", "result", "detail"], rows.collect())
+>>>>>>> vm
     }
 }
 
 /// A table that is plain text and Markdown in one.
-fn render<const N: usize>(head: [&str; N], rows: Vec<[String; N]>) -> String {
+pub fn render_columns<const N: usize>(head: [&str; N], rows: Vec<[String; N]>) -> String {
     let mut widths = head.map(str::len);
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -322,6 +334,7 @@ mod tests {
 
     #[test]
     fn tables_line_up() {
+<<<<<<< HEAD
         let table = render(
             ["a", "bb"],
             vec![["xyz".into(), "1".into()], ["y".into(), "22".into()]],
@@ -330,5 +343,9 @@ mod tests {
             table,
             "| a   | bb |\n| --- | -- |\n| xyz | 1  |\n| y   | 22 |\n"
         );
+=======
+        let table = render_columns(["a", "bb"], vec![["xyz".into(), "1".into()], ["y".into(), "22".into()]]);
+        assert_eq!(table, "| a   | bb |\n| --- | -- |\n| xyz | 1  |\n| y   | 22 |\n");
+>>>>>>> vm
     }
 }
