@@ -25,9 +25,14 @@ pub fn print(kernels: &[&str], machine: &MachineOptions) -> Result<()> {
         eprintln!("vm: asking {kernel}");
         let command = ["sh", "-c", SCRIPT].map(str::to_owned).into();
         let mut output = Vec::new();
-        let status = run_one(kernel, machine, TIMEOUT, command, |bytes| output.extend_from_slice(bytes))?;
+        let status = run_one(kernel, machine, TIMEOUT, command, |bytes| {
+            output.extend_from_slice(bytes)
+        })?;
         if status != Status::Exited(0) {
-            bail!("kernel {kernel}: {status:?}: {}", String::from_utf8_lossy(&output));
+            bail!(
+                "kernel {kernel}: {status:?}: {}",
+                String::from_utf8_lossy(&output)
+            );
         }
         add(&mut sections, column, &String::from_utf8_lossy(&output));
     }
@@ -44,15 +49,24 @@ fn add(sections: &mut Vec<Section>, column: usize, output: &str) {
         if let Some(next) = line.strip_prefix("## ") {
             title = next;
         } else if let Some((name, value)) = line.split_once('\t') {
-            let index = sections.iter().position(|section| section.title == title).unwrap_or_else(|| {
-                sections.push(Section { title: title.to_owned(), rows: Vec::new() });
-                sections.len() - 1
-            });
+            let index = sections
+                .iter()
+                .position(|section| section.title == title)
+                .unwrap_or_else(|| {
+                    sections.push(Section {
+                        title: title.to_owned(),
+                        rows: Vec::new(),
+                    });
+                    sections.len() - 1
+                });
             let rows = &mut sections[index].rows;
-            let row = rows.iter().position(|(known, _)| known == name).unwrap_or_else(|| {
-                rows.push((name.to_owned(), Vec::new()));
-                rows.len() - 1
-            });
+            let row = rows
+                .iter()
+                .position(|(known, _)| known == name)
+                .unwrap_or_else(|| {
+                    rows.push((name.to_owned(), Vec::new()));
+                    rows.len() - 1
+                });
             let cells = &mut rows[row].1;
             cells.resize(column, String::new());
             cells.push(value.trim().to_owned());
@@ -80,7 +94,11 @@ impl Section {
                         _ => format!("{} to {}", kernels[first], kernels[last]),
                     };
                     // The name stands in the first row of several only.
-                    [std::mem::take(&mut name).to_owned(), which, value.to_owned()]
+                    [
+                        std::mem::take(&mut name).to_owned(),
+                        which,
+                        value.to_owned(),
+                    ]
                 })
                 .collect::<Vec<_>>()
         });
@@ -103,6 +121,9 @@ mod tests {
             "| fact | kernels | value |\n| ---- | ------- | ----- |\n| x    | all     | 1     |\n\
              | y    | 5.10    | -     |\n|      | 6.1     | 2 3   |\n"
         );
-        assert_eq!(sections[1].rows, [("z".to_owned(), vec![String::new(), "4".to_owned()])]);
+        assert_eq!(
+            sections[1].rows,
+            [("z".to_owned(), vec![String::new(), "4".to_owned()])]
+        );
     }
 }

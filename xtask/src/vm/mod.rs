@@ -24,14 +24,14 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-pub use self::{
-    qemu::Cgroup,
-    suite::{Options, test},
-};
 use self::{
     kernels::{Fetched, KERNELS, Kernel},
     protocol::{Job, Report, Status},
     qemu::{Event, Machine},
+};
+pub use self::{
+    qemu::Cgroup,
+    suite::{Options, test},
 };
 
 /// What `cargo xtask vm` can do.
@@ -86,7 +86,11 @@ pub struct MachineOptions {
 
 impl Default for MachineOptions {
     fn default() -> Self {
-        Self { cgroup: None, memory: 1024, accel: "tcg".to_owned() }
+        Self {
+            cgroup: None,
+            memory: 1024,
+            accel: "tcg".to_owned(),
+        }
     }
 }
 
@@ -104,7 +108,12 @@ pub fn run(command: Command) -> Result<()> {
             }
             Ok(())
         }
-        Command::Run { kernel, machine, timeout, command } => {
+        Command::Run {
+            kernel,
+            machine,
+            timeout,
+            command,
+        } => {
             let status = run_one(&kernel, &machine, timeout, command, |bytes| {
                 let mut stdout = std::io::stdout();
                 // Whoever reads this may have left; the machine still goes down in order.
@@ -119,10 +128,16 @@ pub fn run(command: Command) -> Result<()> {
             })
         }
         Command::Shell { kernel, machine } => {
-            let job = Job { argv: vec!["sh".into(), "-l".into()], timeout_secs: 0, terminal: true };
+            let job = Job {
+                argv: vec!["sh".into(), "-l".into()],
+                timeout_secs: 0,
+                terminal: true,
+            };
             let (kernel, dir) = prepare_one(&kernel, &machine, job)?;
             println!("vm: kernel {}; Ctrl-A x ends it", kernel.release);
-            let status = machine.machine(&kernel, &dir.join("initramfs"), &dir.join("console")).interactive()?;
+            let status = machine
+                .machine(&kernel, &dir.join("initramfs"), &dir.join("console"))
+                .interactive()?;
             fs::remove_dir_all(&dir)?;
             if !status.success() {
                 bail!("QEMU ended with {status}");
@@ -137,7 +152,8 @@ pub fn run(command: Command) -> Result<()> {
         Command::List => {
             for (name, suite) in KERNELS {
                 let cached = Kernel::cached(&cache(), name);
-                let release = cached.map_or_else(|| "not fetched yet".to_owned(), |kernel| kernel.release);
+                let release =
+                    cached.map_or_else(|| "not fetched yet".to_owned(), |kernel| kernel.release);
                 println!("{name:6} {suite:20} {release}");
             }
             Ok(())
@@ -146,7 +162,12 @@ pub fn run(command: Command) -> Result<()> {
 }
 
 impl MachineOptions {
-    fn machine<'a>(&'a self, kernel: &'a Kernel, initramfs: &'a Path, console: &'a Path) -> Machine<'a> {
+    fn machine<'a>(
+        &'a self,
+        kernel: &'a Kernel,
+        initramfs: &'a Path,
+        console: &'a Path,
+    ) -> Machine<'a> {
         Machine {
             kernel,
             cgroup: self.cgroup.unwrap_or(Cgroup::V2),
@@ -188,26 +209,32 @@ fn run_one(
     command: Vec<String>,
     mut on_output: impl FnMut(&[u8]),
 ) -> Result<Status> {
-    let job = Job { argv: command, timeout_secs: timeout, terminal: false };
+    let job = Job {
+        argv: command,
+        timeout_secs: timeout,
+        terminal: false,
+    };
     let (kernel, dir) = prepare_one(name, options, job)?;
     let (initramfs, console) = (dir.join("initramfs"), dir.join("console"));
     let mut ended = None;
     let mut problem = None;
-    let end = options.machine(&kernel, &initramfs, &console).run(|event| match event {
-        Event::Output(bytes) => {
-            on_output(&bytes);
-            None
-        }
-        Event::Report(Report::Ready { unmet, .. }) => {
-            problem = unmet;
-            None
-        }
-        Event::Report(Report::Started { .. }) => Some(Duration::from_secs(timeout)),
-        Event::Report(Report::Ended { status, .. }) => {
-            ended = Some(status);
-            Some(Duration::ZERO)
-        }
-    })?;
+    let end = options
+        .machine(&kernel, &initramfs, &console)
+        .run(|event| match event {
+            Event::Output(bytes) => {
+                on_output(&bytes);
+                None
+            }
+            Event::Report(Report::Ready { unmet, .. }) => {
+                problem = unmet;
+                None
+            }
+            Event::Report(Report::Started { .. }) => Some(Duration::from_secs(timeout)),
+            Event::Report(Report::Ended { status, .. }) => {
+                ended = Some(status);
+                Some(Duration::ZERO)
+            }
+        })?;
     if let Some(reason) = problem {
         bail!("{reason}");
     }
@@ -222,10 +249,16 @@ fn run_one(
 }
 
 fn matrix_entry(name: &str) -> Result<(&'static str, &'static str)> {
-    KERNELS.into_iter().find(|(known, _)| *known == name).with_context(|| {
-        let known: Vec<&str> = KERNELS.iter().map(|(name, _)| *name).collect();
-        format!("kernel {name:?}: not in the matrix, which has {}", known.join(", "))
-    })
+    KERNELS
+        .into_iter()
+        .find(|(known, _)| *known == name)
+        .with_context(|| {
+            let known: Vec<&str> = KERNELS.iter().map(|(name, _)| *name).collect();
+            format!(
+                "kernel {name:?}: not in the matrix, which has {}",
+                known.join(", ")
+            )
+        })
 }
 
 fn root() -> PathBuf {
@@ -252,6 +285,9 @@ mod tests {
             reason.as_deref(),
             Some("kernel \"4.19\": not in the matrix, which has 5.10, 6.1, 6.12, 7.2")
         );
-        assert_eq!(matrix_entry("6.12").ok(), Some(("6.12", "bookworm-backports")));
+        assert_eq!(
+            matrix_entry("6.12").ok(),
+            Some(("6.12", "bookworm-backports"))
+        );
     }
 }

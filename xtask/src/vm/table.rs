@@ -195,8 +195,7 @@ impl Summary {
                 row.outcome.to_string(),
             ]
         });
-<<<<<<< HEAD
-        render(
+        render_columns(
             ["kernel", "cgroup", "test", "time", "result"],
             rows.collect(),
         )
@@ -218,21 +217,10 @@ impl Summary {
                 [kernel.clone(), cgroup.clone(), signal, rung, result, detail]
             },
         );
-        render(
+        render_columns(
             ["kernel", "cgroup", "signal", "rung", "result", "detail"],
             rows.collect(),
         )
-=======
-        render_columns(["kernel", "cgroup", "test", "time", "result"], rows.collect())
-    }
-
-    fn matrix_table(&self) -> String {
-        let rows = self.matrix.iter().map(|MatrixRow { kernel, cgroup, line }| {
-            let MatrixLine { signal, rung, result, detail } = line.clone();
-            [kernel.clone(), cgroup.clone(), signal, rung, result, detail]
-        });
-        render_columns(["kernel", "cgroup", "signal", "rung", "result", "detail"], rows.collect())
->>>>>>> vm
     }
 }
 
@@ -334,8 +322,7 @@ mod tests {
 
     #[test]
     fn tables_line_up() {
-<<<<<<< HEAD
-        let table = render(
+        let table = render_columns(
             ["a", "bb"],
             vec![["xyz".into(), "1".into()], ["y".into(), "22".into()]],
         );
@@ -343,9 +330,5 @@ mod tests {
             table,
             "| a   | bb |\n| --- | -- |\n| xyz | 1  |\n| y   | 22 |\n"
         );
-=======
-        let table = render_columns(["a", "bb"], vec![["xyz".into(), "1".into()], ["y".into(), "22".into()]]);
-        assert_eq!(table, "| a   | bb |\n| --- | -- |\n| xyz | 1  |\n| y   | 22 |\n");
->>>>>>> vm
     }
 }
