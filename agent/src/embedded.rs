@@ -27,7 +27,10 @@ use crate::{
         telemetry::{self, Telemetry},
         tripwire,
     },
-    observe::cgroup::{MemoryCgroup, PathError, descendants},
+    observe::{
+        cgroup::{MemoryCgroup, PathError, descendants, memory_root},
+        machine::memory_total,
+    },
     pods::{
         manifest::{self, ManifestPod},
         table::{Entry, PodTable},
@@ -37,6 +40,9 @@ use crate::{
 
 /// How often the pods' cgroups are compared with what is held open.
 const REFRESH: Duration = Duration::from_secs(1);
+
+/// Where cgroups are mounted.
+const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
 
 /// Why the agent cannot start or go on. The first group is bad input.
 #[derive(Debug, thiserror::Error)]
@@ -108,19 +114,14 @@ struct Agent {
 
 impl Agent {
     fn start(config: &Config) -> Result<Self, RunError> {
-        let scope_path = config.scope.cgroup.as_deref().ok_or(RunError::Missing {
-            field: "scope.cgroup",
-            reason: "is needed: the cgroup that plays the node",
-        })?;
         let manifest_path = config.pod_manifest.as_deref().ok_or(RunError::Missing {
             field: "podManifest",
             reason: "is needed: the file that says who runs in the scope",
         })?;
-        let cgroup = MemoryCgroup::open(scope_path).map_err(ScopeError::from)?;
         let threshold = hard_memory_threshold(&config.eviction.thresholds)?;
-        let limits = |capacity| limits(threshold, config, capacity);
-        let scope = Scope::new(cgroup, limits, config.account_reclaimable_cache)?;
-        let pods = manifest::load(manifest_path, scope_path)?;
+        let scope = scope(config, threshold)?;
+        let scope_path = scope.cgroup().path().to_owned();
+        let pods = manifest::load(manifest_path, &scope_path)?;
         let fingerprint = fingerprint(&pods);
         let table = first_table(&pods)?;
         let journal = Journal::open(&config.state_dir)?;
@@ -257,6 +258,23 @@ impl Agent {
             );
         }
     }
+}
+
+/// The cgroup that plays the node, or the machine.
+fn scope(config: &Config, threshold: &Threshold) -> Result<Scope, RunError> {
+    let limits = |capacity| limits(threshold, config, capacity);
+    let cache = config.account_reclaimable_cache;
+    if let Some(path) = &config.scope.cgroup {
+        let cgroup = MemoryCgroup::open(path).map_err(ScopeError::from)?;
+        return Ok(Scope::new(cgroup, limits, cache)?);
+    }
+    let (root, _) = memory_root(Path::new(CGROUP_MOUNT)).ok_or(RunError::Missing {
+        field: "scope.cgroup",
+        reason: "is not set, and the machine has no memory cgroups to watch",
+    })?;
+    let root = MemoryCgroup::open(&root).map_err(ScopeError::from)?;
+    let capacity = memory_total(Path::new("/proc")).map_err(ScopeError::from)?;
+    Ok(Scope::machine(root, capacity, limits, cache)?)
 }
 
 fn attach_telemetry(object: &mut Object) -> Option<Telemetry> {

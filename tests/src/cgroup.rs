@@ -17,18 +17,12 @@ pub struct TestCgroup {
 
 /// Where memory cgroups can be made: the v1 memory hierarchy, or v2 with the memory controller.
 pub fn memory_root() -> Option<(PathBuf, Version)> {
-    let v1 = Path::new("/sys/fs/cgroup/memory");
-    if v1.join("memory.usage_in_bytes").exists() {
-        return Some((v1.to_owned(), Version::V1));
+    let found = evictd::observe::cgroup::memory_root(Path::new("/sys/fs/cgroup"))?;
+    if found.1 == Version::V2 {
+        // Children get the files of a controller only when their parent hands it down.
+        fs::write(found.0.join("cgroup.subtree_control"), "+memory").ok()?;
     }
-    let v2 = Path::new("/sys/fs/cgroup");
-    let controllers = fs::read_to_string(v2.join("cgroup.controllers")).ok()?;
-    if !controllers.split_whitespace().any(|c| c == "memory") {
-        return None;
-    }
-    // Children get the files of a controller only when their parent hands it down.
-    fs::write(v2.join("cgroup.subtree_control"), "+memory").ok()?;
-    Some((v2.to_owned(), Version::V2))
+    Some(found)
 }
 
 impl TestCgroup {

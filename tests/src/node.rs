@@ -3,7 +3,7 @@
 use std::{
     io,
     os::fd::AsFd as _,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -16,7 +16,7 @@ use evictd::{
         object::Object,
         tripwire,
     },
-    observe::cgroup::MemoryCgroup,
+    observe::{cgroup::MemoryCgroup, machine::memory_total},
     pods::table::{Entry, PodTable},
     reflex::{Evicted, Finished, Limits, Mailbox, Outbox, Reflex, Report, Scope, Setup},
 };
@@ -46,6 +46,8 @@ pub struct Options {
     pub shadow: bool,
     /// Pods at once.
     pub victims_at_once: usize,
+    /// Watch the whole machine instead of the node's own cgroup.
+    pub machine: bool,
 }
 
 impl Default for Options {
@@ -56,8 +58,18 @@ impl Default for Options {
             floor: None,
             shadow: false,
             victims_at_once: usize::MAX,
+            machine: false,
         }
     }
+}
+
+/// The root of the machine's memory cgroups, and its memory in bytes.
+pub fn machine() -> io::Result<(MemoryCgroup, u64)> {
+    let (root, _) =
+        crate::cgroup::memory_root().ok_or_else(|| io::Error::other("no memory cgroups"))?;
+    let root = MemoryCgroup::open(&root).map_err(io::Error::other)?;
+    let total = memory_total(Path::new("/proc")).map_err(io::Error::other)?;
+    Ok((root, total))
 }
 
 /// A reflex at work on a node.
@@ -119,13 +131,19 @@ impl Node {
 
     /// Starts a reflex on this node; `Err` inside when the rung is refused here.
     pub fn watch(&self, options: Options) -> io::Result<Result<Watched, Refused>> {
-        let cgroup = MemoryCgroup::open(self.cgroup.path()).map_err(io::Error::other)?;
         let limits = |_| Limits {
             threshold: options.threshold,
             resolved: options.threshold,
             floor: options.floor,
         };
-        let scope = Scope::new(cgroup, limits, false).map_err(io::Error::other)?;
+        let scope = if options.machine {
+            let (root, total) = machine()?;
+            Scope::machine(root, total, limits, false)
+        } else {
+            let cgroup = MemoryCgroup::open(self.cgroup.path()).map_err(io::Error::other)?;
+            Scope::new(cgroup, limits, false)
+        };
+        let scope = scope.map_err(io::Error::other)?;
         let mut object = Object::load();
         let refusal = object
             .as_ref()

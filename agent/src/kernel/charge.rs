@@ -126,7 +126,7 @@ impl Tripwire for Charge {
         Ok(true)
     }
 
-    fn has_floor(&self) -> bool {
+    fn has_program(&self) -> bool {
         true
     }
 

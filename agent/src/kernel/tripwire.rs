@@ -102,8 +102,8 @@ pub trait Tripwire: Send {
     /// Whether a crossing would be seen now; while not, whoever holds it has to look as often as a sampler.
     fn is_attached(&self) -> bool;
 
-    /// Whether the kernel can kill by itself on this rung (R41).
-    fn has_floor(&self) -> bool {
+    /// Whether a kernel program compares: only that can act by itself past a floor (R41), and knows the counter.
+    fn has_program(&self) -> bool {
         false
     }
 }

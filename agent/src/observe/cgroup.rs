@@ -68,8 +68,21 @@ pub struct MemoryCgroup {
     path: PathBuf,
     version: Version,
     id: u64,
-    usage: File,
+    /// v2's root has none.
+    usage: Option<File>,
     stat: File,
+}
+
+/// The root of the memory hierarchy below a cgroup mount, and its interface: v1's `memory`, or v2 with the memory
+/// controller. `None`: no memory cgroups.
+pub fn memory_root(mount: &Path) -> Option<(PathBuf, Version)> {
+    let v1 = mount.join("memory");
+    if v1.join("memory.usage_in_bytes").exists() {
+        return Some((v1, Version::V1));
+    }
+    let controllers = fs::read_to_string(mount.join("cgroup.controllers")).ok()?;
+    let has_memory = controllers.split_whitespace().any(|c| c == "memory");
+    has_memory.then(|| (mount.to_owned(), Version::V2))
 }
 
 impl MemoryCgroup {
@@ -84,8 +97,9 @@ impl MemoryCgroup {
             File::open(&file).map_err(PathError::at(&file))
         };
         let (version, usage) = match open("memory.current") {
-            Ok(file) => (Version::V2, file),
-            Err(_) => (Version::V1, open("memory.usage_in_bytes")?),
+            Ok(file) => (Version::V2, Some(file)),
+            Err(_) if is_v2_root(path) => (Version::V2, None),
+            Err(_) => (Version::V1, Some(open("memory.usage_in_bytes")?)),
         };
         let stat = open("memory.stat")?;
         Ok(Self {
@@ -114,11 +128,17 @@ impl MemoryCgroup {
 
     /// Everything charged here and below, in bytes: one read of one number. Does not allocate.
     ///
+    /// v2's root has no such file; there it is anon + file of `memory.stat`, as for the kubelet (opencontainers/cgroups
+    /// `rootStatsFromMeminfo`).
+    ///
     /// # Errors
     /// ENODEV when the cgroup was removed.
     pub fn usage(&self) -> io::Result<u64> {
+        let Some(usage) = &self.usage else {
+            return root_usage(pread(&self.stat, &mut [0; STAT_BYTES])?);
+        };
         let mut buffer = [0; 32];
-        number(pread(&self.usage, &mut buffer)?).ok_or_else(|| malformed("not a number of bytes"))
+        number(pread(usage, &mut buffer)?).ok_or_else(|| malformed("not a number of bytes"))
     }
 
     /// Usage and page cache, in bytes. Does not allocate.
@@ -134,7 +154,10 @@ impl MemoryCgroup {
             Version::V2 => ["inactive_file", "active_file"],
         };
         Ok(MemoryReading {
-            usage: self.usage()?,
+            usage: match self.usage {
+                Some(_) => self.usage()?,
+                None => root_usage(stat)?,
+            },
             inactive_file: value_of(stat, inactive).ok_or_else(|| malformed("no inactive_file"))?,
             active_file: value_of(stat, active).ok_or_else(|| malformed("no active_file"))?,
         })
@@ -146,6 +169,9 @@ impl MemoryCgroup {
             Version::V1 => "memory.limit_in_bytes",
             Version::V2 => "memory.max",
         });
+        if self.usage.is_none() {
+            return Ok(None);
+        }
         let text = fs::read_to_string(&file).map_err(PathError::at(&file))?;
         Ok(number(text.as_bytes()).filter(|limit| *limit < V1_UNLIMITED))
     }
@@ -161,6 +187,17 @@ impl MemoryCgroup {
                 .sum(),
         }
     }
+}
+
+fn is_v2_root(path: &Path) -> bool {
+    // Every other v2 group has a type.
+    path.join("cgroup.controllers").exists() && !path.join("cgroup.type").exists()
+}
+
+fn root_usage(stat: &[u8]) -> io::Result<u64> {
+    let anon = value_of(stat, "anon").ok_or_else(|| malformed("no anon"))?;
+    let file = value_of(stat, "file").ok_or_else(|| malformed("no file"))?;
+    Ok(anon.saturating_add(file))
 }
 
 fn oom_kill_in(file: &Path) -> Result<u64, PathError> {

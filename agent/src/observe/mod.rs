@@ -5,5 +5,6 @@
 
 pub mod cgroup;
 pub mod deadline;
+pub mod machine;
 pub mod psi;
 pub(crate) mod text;

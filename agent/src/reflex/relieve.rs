@@ -160,7 +160,7 @@ impl Watch {
     pub(super) fn name_first_victim(&mut self) {
         if self.setup.shadow
             || self.setup.scope.limits().floor.is_none()
-            || !self.setup.tripwire.has_floor()
+            || !self.setup.tripwire.has_program()
         {
             return;
         }

@@ -21,6 +21,8 @@ pub struct Scope {
     cgroup: MemoryCgroup,
     capacity: u64,
     limits: Limits,
+    /// The machine's usage is not what the root's page counter counts.
+    is_machine: bool,
     /// R15: page cache on the active list counts as available too.
     reclaimable_cache: bool,
 }
@@ -62,6 +64,30 @@ impl Scope {
         let capacity = cgroup.limit()?.ok_or_else(|| ScopeError::NoLimit {
             path: cgroup.path().display().to_string(),
         })?;
+        Self::with_capacity(cgroup, capacity, limits, reclaimable_cache)
+    }
+
+    /// Takes the machine: the root of the memory hierarchy, with a capacity in bytes.
+    ///
+    /// # Errors
+    /// An amount that is not below the capacity.
+    pub fn machine(
+        root: MemoryCgroup,
+        capacity: u64,
+        limits: impl FnOnce(u64) -> Limits,
+        reclaimable_cache: bool,
+    ) -> Result<Self, ScopeError> {
+        let mut scope = Self::with_capacity(root, capacity, limits, reclaimable_cache)?;
+        scope.is_machine = true;
+        Ok(scope)
+    }
+
+    fn with_capacity(
+        cgroup: MemoryCgroup,
+        capacity: u64,
+        limits: impl FnOnce(u64) -> Limits,
+        reclaimable_cache: bool,
+    ) -> Result<Self, ScopeError> {
         let limits = limits(capacity);
         let checks = [
             ("evictionHard[memory.available]", Some(limits.threshold)),
@@ -84,8 +110,15 @@ impl Scope {
             cgroup,
             capacity,
             limits,
+            is_machine: false,
             reclaimable_cache,
         })
+    }
+
+    /// Whether the root's page counter has to be compared with the usage before a wire can be set on it: it counts the
+    /// charges of all cgroups, kernel memory too, while the usage is what the kubelet takes for it.
+    pub fn needs_calibration(&self) -> bool {
+        self.is_machine
     }
 
     /// The cgroup.

@@ -15,6 +15,8 @@ use crate::{
 const HARD: usize = 0;
 /// Slot of the floor's wire (R41).
 const FLOOR: usize = 1;
+/// Slot of a wire that trips at the next charge, to learn what the counter of the machine reads.
+const CALIBRATION: usize = 2;
 /// While memory is on its way back, or is wanted and nobody can give it.
 const PRESSURE_INTERVAL: Duration = Duration::from_millis(1);
 /// With a hook the sampler has only the ground to watch (inactive_file, capacity), which moves slower than usage.
@@ -37,6 +39,8 @@ pub(super) struct Watch {
     pub(super) in_flight: InFlight,
     pub(super) growth: u64,
     pub(super) armed_limit: u64,
+    /// What the counter reads above the usage, in bytes; `None` while that is not known.
+    pub(super) offset: Option<i64>,
     /// Whom the kernel may kill past the floor.
     pub(super) first_victim: Option<u64>,
     pub(super) evictions: u64,
@@ -55,6 +59,7 @@ impl Watch {
             in_flight: InFlight::new(),
             growth: fastest_growth(),
             armed_limit: 0,
+            offset: None,
             first_victim: None,
             evictions: 0,
             pressed: false,
@@ -75,12 +80,12 @@ impl Watch {
         while !self.setup.mailbox.stopped() {
             self.wait(interval);
             let woken = now_ns();
-            let trip = self.newest_trip();
+            let (trip, counter) = self.trips();
             // A decision comes first; a new table can wait for the next turn.
             if trip.is_none() {
                 self.setup.mailbox.exchange(&mut self.setup.table);
             }
-            interval = match self.turn(woken, trip) {
+            interval = match self.turn(woken, trip, counter) {
                 Ok(interval) => interval,
                 Err(e) => {
                     let errno = e.raw_os_error().unwrap_or(0);
@@ -109,48 +114,90 @@ impl Watch {
         unsafe { libc::ppoll(fds.as_mut_ptr(), 2, &raw const timeout, std::ptr::null()) };
     }
 
-    fn newest_trip(&mut self) -> Option<Trip> {
-        let mut first = None;
+    /// The first crossing since the last turn, and what the counter read at the last calibration, in bytes.
+    fn trips(&mut self) -> (Option<Trip>, Option<u64>) {
+        let (mut first, mut counter) = (None, None);
         while let Some(trip) = self.setup.tripwire.next() {
-            first = first.or(Some(trip));
+            if trip.slot as usize == CALIBRATION {
+                counter = Some(trip.usage * page_size());
+            } else {
+                first = first.or(Some(trip));
+            }
         }
-        first
+        (first, counter)
     }
 
     /// One look at the scope and what follows from it; the time until the next one.
-    fn turn(&mut self, woken: u64, trip: Option<Trip>) -> io::Result<Duration> {
+    fn turn(
+        &mut self,
+        woken: u64,
+        trip: Option<Trip>,
+        counter: Option<u64>,
+    ) -> io::Result<Duration> {
         let look = self.setup.scope.look()?;
         let limits = self.setup.scope.limits();
         let was_pressed = self.pressed;
         self.pressed =
             look.available < limits.threshold || (was_pressed && look.available < limits.resolved);
-        if !self.pressed {
-            self.finish_victims(woken, &look);
-            self.nobody_left = false;
-            self.decided = false;
-            if was_pressed || trip.is_some() || self.ground_has_moved(&look) {
-                self.arm(&look)?;
+        if self.pressed {
+            if !was_pressed {
+                self.cause = self.cause_of(woken, trip, counter.is_some());
             }
-            let interval = self.next_look(&look);
-            self.name_first_victim();
-            return Ok(interval);
+            self.relieve(&look);
+            // Exits are looked for afterwards: nothing may stand between the wake-up and the signal.
+            self.finish_victims(now_ns(), &look);
+            return Ok(PRESSURE_INTERVAL);
         }
-        if !was_pressed {
-            self.cause = self.cause_of(woken, trip);
+        self.finish_victims(woken, &look);
+        self.nobody_left = false;
+        self.decided = false;
+        if self.is_calibrated_by_counter() {
+            self.calibrate(&look, counter)?;
+        } else if was_pressed || trip.is_some() || self.ground_has_moved(&look) {
+            self.arm(&look)?;
         }
-        self.relieve(&look);
-        // Exits are looked for afterwards: nothing may stand between the wake-up and the signal.
-        self.finish_victims(now_ns(), &look);
-        Ok(PRESSURE_INTERVAL)
+        let interval = self.next_look(&look);
+        self.name_first_victim();
+        Ok(interval)
     }
 
-    fn cause_of(&self, woken: u64, trip: Option<Trip>) -> Cause {
+    fn is_calibrated_by_counter(&self) -> bool {
+        self.setup.scope.needs_calibration() && self.setup.tripwire.has_program()
+    }
+
+    /// The counter and the usage differ by what only one of them counts, and that changes: each look asks the kernel
+    /// for the counter, by a wire that the next charge trips, and the answer sets the wires anew.
+    fn calibrate(&mut self, look: &Look, counter: Option<u64>) -> io::Result<()> {
+        let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+        match counter {
+            Some(counter) => {
+                self.offset = Some(signed(counter) - signed(look.usage));
+                self.arm(look)
+            }
+            None => self.setup.tripwire.arm(
+                CALIBRATION,
+                Wire {
+                    limit: 0,
+                    ..Wire::NEVER
+                },
+            ),
+        }
+    }
+
+    fn cause_of(&self, woken: u64, trip: Option<Trip>, calibrated: bool) -> Cause {
+        let hook = Some(self.setup.tripwire.hook());
         match trip {
             Some(trip) => Cause {
                 crossed: trip.time_ns,
                 woken,
                 usage: trip.usage * page_size(),
-                hook: Some(self.setup.tripwire.hook()),
+                hook,
+            },
+            // The wire was set anew just before it would have tripped.
+            None if calibrated => Cause {
+                woken,
+                hook,
+                ..Cause::default()
             },
             None => Cause {
                 woken,
@@ -177,8 +224,17 @@ impl Watch {
 
     fn arm(&mut self, look: &Look) -> io::Result<()> {
         let limits = self.setup.scope.limits();
+        let offset = match self.offset {
+            Some(offset) => offset,
+            None if self.is_calibrated_by_counter() => return self.calibrate(look, None),
+            None => 0,
+        };
         let wire = |amount: u64, floor: bool| Wire {
-            limit: self.setup.scope.usage_limit(amount, look.discounted),
+            limit: self
+                .setup
+                .scope
+                .usage_limit(amount, look.discounted)
+                .saturating_add_signed(offset),
             direction: Direction::Rising,
             floor,
         };
@@ -197,16 +253,17 @@ impl Watch {
     fn next_look(&mut self, look: &Look) -> Duration {
         let threshold = self.setup.scope.limits().threshold;
         let distance = look.available.saturating_sub(threshold);
-        let tripwire = &mut self.setup.tripwire;
-        if tripwire.hook() == MemoryHook::Sampler {
+        if self.setup.tripwire.hook() == MemoryHook::Sampler {
             return deadline::next_look(distance, self.growth);
         }
+        let is_armed = self.offset.is_some() || !self.is_calibrated_by_counter();
         let nearness = Nearness::new(self.growth);
+        let tripwire = &mut self.setup.tripwire;
         let wanted = nearness.wants_hook(distance, tripwire.is_attached());
         match tripwire.set_near(wanted) {
             // What was charged while it was being attached was not seen by it.
             Ok(true) if wanted => Duration::ZERO,
-            Ok(_) if tripwire.is_attached() => {
+            Ok(_) if tripwire.is_attached() && is_armed => {
                 deadline::next_look(distance, self.growth).max(HOOKED_FLOOR)
             }
             Ok(_) => nearness.next_look(distance),

@@ -1,0 +1,64 @@
+//! The machine as the scope: what the kubelet calls `memory.available` of the node.
+//!
+//! Other programs use the machine's memory too while these tests run; the threshold is laid so far above them that
+//! only the tests' own hog can come near it, and only the tests' own pods can be killed.
+
+use std::{path::Path, time::Duration};
+
+use evictd::{engine::QosClass, kernel::ladder::MemoryHook, observe::machine};
+use evictd_tests::{
+    hog::Hog,
+    node::{self, MIB, Node, Options},
+    skip::{no_bpf, not_root},
+    skip_if,
+};
+
+const SOON: Duration = Duration::from_secs(60);
+
+fn evicts_on(hook: Option<MemoryHook>) {
+    let (root, total) = node::machine().unwrap();
+    let available = total - root.read().unwrap().working_set();
+    // Half of what is left on a small machine; on a large one as much as a hog fills in a second.
+    let room = (available / 2).min(768 * MIB);
+    let mut node = Node::new("machine", total / MIB).unwrap();
+    let hog_dir = node.pod("hog", QosClass::BestEffort, 0, 0).unwrap();
+    let calm_dir = node.pod("calm", QosClass::Burstable, 0, 64 * MIB).unwrap();
+    let mut calm = Hog::start(&calm_dir, &["--mib", "16"]).unwrap();
+    let options = Options {
+        hook,
+        threshold: available - room,
+        machine: true,
+        ..Options::default()
+    };
+    let watched = match node.watch(options).unwrap() {
+        Ok(watched) => watched,
+        Err(refused) => return skip_if!(Some(refused)),
+    };
+    let kills = machine::oom_kills(Path::new("/proc")).unwrap();
+    let mib = (room / MIB + 512).to_string();
+    let mut hog = Hog::start(&hog_dir, &["--mib", &mib, "--rate", "800"]).unwrap();
+    let evicted = watched.evicted(SOON).expect("somebody is evicted");
+    assert_eq!(evicted.pod.pod.name, "hog");
+    assert!(evicted.available < evicted.threshold);
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(calm.is_alive());
+    assert_eq!(machine::oom_kills(Path::new("/proc")).unwrap(), kills);
+    println!(
+        "woken by {}; {} KiB past the threshold",
+        evicted.hook,
+        (evicted.threshold - evicted.available) >> 10
+    );
+}
+
+// R2, R14, R39
+#[test]
+fn the_machine_is_watched_by_the_best_hook() {
+    skip_if!(no_bpf());
+    evicts_on(None);
+}
+
+#[test]
+fn the_machine_is_watched_by_the_sampler() {
+    skip_if!(not_root());
+    evicts_on(Some(MemoryHook::Sampler));
+}
