@@ -6,6 +6,9 @@
 
 use super::{Claim, QosClass, Resource, Standing};
 use crate::config::RankingStrategy;
+use front::{Front, Place};
+
+mod front;
 
 /// A pod that may be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,12 +114,14 @@ pub fn select(
         guaranteed: rules.strategy == RankingStrategy::Qos && !rules.system_over_reserved,
         idle: matches!(demand, Demand::Amount(_)),
     };
+    let mut front = Front::of(candidates, rules, passed_over);
     for victim in victims {
-        let mut found = first_exact(candidates, rules, passed_over, &mut refine);
+        let mut found = first_exact(&mut front, candidates, rules, passed_over, &mut refine);
         if found.is_none() && selection.count == 0 && passed_over.guaranteed {
             // Only Guaranteed pods are left (R20).
             passed_over.guaranteed = false;
-            found = first_exact(candidates, rules, passed_over, &mut refine);
+            front = Front::of(candidates, rules, passed_over);
+            found = first_exact(&mut front, candidates, rules, passed_over, &mut refine);
         }
         let Some(first) = found else { break };
         let Some(candidate) = candidates.get_mut(first) else {
@@ -134,6 +139,16 @@ pub fn select(
     selection
 }
 
+impl Rules {
+    fn place(self, position: usize, candidate: &Candidate) -> Place {
+        let usage = Some(candidate.usage);
+        (
+            Standing::new(self.strategy, self.resource, candidate.claim, usage),
+            position,
+        )
+    }
+}
+
 /// Who is not chosen this time, although it may be another time.
 #[derive(Clone, Copy)]
 struct PassedOver {
@@ -148,25 +163,22 @@ impl PassedOver {
     }
 }
 
-/// The position of the eligible candidate that goes first, once that is certain.
+/// The position of the candidate that goes first, once that is certain.
 fn first_exact(
+    front: &mut Front,
     candidates: &mut [Candidate],
     rules: Rules,
     passed_over: PassedOver,
     refine: &mut impl FnMut(usize) -> Option<u64>,
 ) -> Option<usize> {
     loop {
-        let (first, _) = candidates
-            .iter()
-            .enumerate()
-            .filter(|(_, c)| c.state == CandidateState::Eligible && !passed_over.includes(c))
-            .map(|(position, c)| {
-                (
-                    position,
-                    Standing::new(rules.strategy, rules.resource, c.claim, Some(c.usage)),
-                )
-            })
-            .min_by_key(|(_, standing)| *standing)?;
+        let Some(first) = front.pop() else {
+            if front.is_complete() {
+                return None;
+            }
+            *front = Front::of(candidates, rules, passed_over);
+            continue;
+        };
         let candidate = candidates.get_mut(first)?;
         if candidate.is_exact {
             return Some(first);
@@ -175,6 +187,9 @@ fn first_exact(
             Some(usage) => {
                 candidate.usage = usage;
                 candidate.is_exact = true;
+                if !passed_over.includes(candidate) {
+                    front.put_back(rules.place(first, candidate));
+                }
             }
             None => candidate.state = CandidateState::Gone,
         }

@@ -26,10 +26,17 @@ pub struct Claim {
 pub struct Standing {
     group: u8,
     priority: i32,
-    excess: Reverse<i128>,
+    excess: Reverse<i64>,
 }
 
 impl Standing {
+    /// Some standing, where one must stand.
+    pub(super) const ANY: Self = Self {
+        group: 0,
+        priority: 0,
+        excess: Reverse(0),
+    };
+
     /// Where a pod with this claim stands when it uses this much of the resource. A pod without any numbers
     /// (`usage` is `None`) goes before those that have some, as in the kubelet.
     ///
@@ -45,8 +52,11 @@ impl Standing {
         claim: Claim,
         usage: Option<u64>,
     ) -> Self {
-        let used = i128::from(usage.unwrap_or(0));
-        let request = i128::from(claim.request);
+        // Amounts beyond 2^63 are all the same, as in the kubelet, whose numbers are int64; neither can be negative, so
+        // that their difference fits.
+        let signed = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
+        let used = signed(usage.unwrap_or(0));
+        let request = signed(claim.request);
         let exceeds = match resource {
             Resource::Memory | Resource::EphemeralStorage => used > request,
             Resource::Inodes => used > 0,
@@ -83,12 +93,12 @@ impl Standing {
             None if strategy == RankingStrategy::Qos => Self {
                 group: claim.qos as u8 * 2,
                 priority,
-                excess: Reverse(i128::MAX),
+                excess: Reverse(i64::MAX),
             },
             None => Self {
                 group,
                 priority,
-                excess: Reverse(i128::MAX),
+                excess: Reverse(i64::MAX),
             },
         }
     }

@@ -176,7 +176,7 @@ fn any_candidate() -> impl Strategy<Value = (Candidate, u64)> {
 proptest! {
     #[test]
     fn the_fast_path_agrees_with_sorting_exact_values(
-        pods in prop::collection::vec(any_candidate(), 0..40),
+        pods in prop::collection::vec(any_candidate(), 0..120),
         strategy in prop::sample::select(&[RankingStrategy::Kubelet, RankingStrategy::Qos, RankingStrategy::Usage][..]),
         resource in prop::sample::select(&[Resource::Memory, Resource::EphemeralStorage, Resource::Inodes, Resource::Pids][..]),
         system_over_reserved in any::<bool>(),
@@ -206,7 +206,7 @@ proptest! {
         order.truncate(wanted);
 
         let before = candidates.clone();
-        let mut victims = [0; 64];
+        let mut victims = [0; 128];
         let selection = select(&mut candidates, rules, demand, |i| Some(exact[i]), &mut victims);
         prop_assert_eq!(&victims[..selection.count], &order[..]);
         for (position, candidate) in candidates.iter().enumerate() {
