@@ -4,6 +4,7 @@
 //! Data flows one way: a kernel counter trips a wire ([`kernel`]), the [`reflex`] reads fresh values ([`observe`],
 //! [`pods`]), asks the [`engine`], and kills ([`evict`]); all that may take its time comes afterwards.
 
+pub mod check;
 pub mod cli;
 pub mod config;
 pub mod embedded;

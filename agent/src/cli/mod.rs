@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::{config::ConfigError, embedded::RunError};
 
+mod check;
 mod input;
 mod rank;
 mod replay;
@@ -26,6 +27,8 @@ struct Arguments {
 enum Command {
     /// Watch a node and evict pods until told to stop.
     Run(run::Arguments),
+    /// Say what this machine gives evictd; ends with 1 if it cannot do its job here.
+    Check(check::Arguments),
     /// Show the eviction thresholds in force.
     Thresholds(thresholds::Arguments),
     /// Show the order in which pods would be evicted, and why.
@@ -104,14 +107,20 @@ pub fn run(
             return u8::try_from(error.exit_code()).unwrap_or(2);
         }
     };
+    // What the exit code is when all went well: a check that finds nothing to work with is no error, but no 0 either.
+    let mut success = 0;
     let result = match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Check(arguments) => check::run(&arguments).map(|(text, usable)| {
+            success = u8::from(!usable);
+            text
+        }),
         Command::Thresholds(arguments) => thresholds::run(&arguments),
         Command::Rank(arguments) => rank::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
     };
     match result.and_then(|text| print(stdout, &text)) {
-        Ok(()) => 0,
+        Ok(()) => success,
         Err(error) => {
             // If this cannot be written, nothing can.
             let _ = writeln!(stderr, "evictd: {error}");

@@ -1,6 +1,6 @@
 //! `evictd run`: the daemon.
 
-use std::path::PathBuf;
+use std::{io::IsTerminal as _, path::PathBuf};
 
 use tracing_subscriber::EnvFilter;
 
@@ -29,6 +29,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .init();
     let mut config = Config::load_over(&arguments.config, arguments.kubelet_config.as_deref())?;
     config.shadow |= arguments.shadow;

@@ -42,7 +42,9 @@ pub fn chain(error: &dyn std::error::Error) -> String {
         }
         source = cause.source();
     }
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    // What aya adds when the verifier has said nothing.
+    text.trim_end_matches(". Verifier output:").to_owned()
 }
 
 /// A place in the kernel where a program can sit.

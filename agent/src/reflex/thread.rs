@@ -36,6 +36,14 @@ pub fn become_fifo() -> Option<io::Error> {
         .then(io::Error::last_os_error)
 }
 
+/// Whether SCHED_FIFO would be granted, tried on a thread of its own; `Some` is the refusal.
+pub fn probe_realtime() -> Option<io::Error> {
+    match std::thread::spawn(become_fifo).join() {
+        Ok(refusal) => refusal,
+        Err(_) => Some(io::Error::other("the probing thread has panicked")),
+    }
+}
+
 /// Touches the stack that will be used, so that no page fault happens later.
 #[inline(never)]
 pub fn touch_stack() {

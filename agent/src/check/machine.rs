@@ -1,0 +1,225 @@
+//! Facts about the machine, from files below given roots.
+
+use std::{fs, path::Path};
+
+use super::{Finding, State};
+use crate::{kernel::btf::VMLINUX, observe::psi::Pressure, reflex::thread::probe_realtime};
+
+/// Capabilities that evictd makes use of: bit (`include/uapi/linux/capability.h`), name, what for, and how bad it is
+/// without.
+const CAPABILITIES: [(u32, &str, &str, State); 7] = [
+    (
+        5,
+        "CAP_KILL",
+        "signalling other users' processes",
+        State::Missing,
+    ),
+    (
+        14,
+        "CAP_IPC_LOCK",
+        "locking the agent's memory",
+        State::Degraded,
+    ),
+    (
+        23,
+        "CAP_SYS_NICE",
+        "real-time priority of the reflex",
+        State::Degraded,
+    ),
+    (
+        38,
+        "CAP_PERFMON",
+        "attaching to tracepoints and functions",
+        State::Degraded,
+    ),
+    (39, "CAP_BPF", "loading kernel programs", State::Degraded),
+    (24, "CAP_SYS_RESOURCE", "lowering oom_score_adj", State::Ok),
+    (2, "CAP_DAC_READ_SEARCH", "reading files of pods", State::Ok),
+];
+const CAP_SYS_ADMIN: u32 = 21;
+
+/// `uname -r`.
+pub fn release(proc: &Path) -> String {
+    let text = fs::read_to_string(proc.join("sys/kernel/osrelease")).unwrap_or_default();
+    text.trim().to_owned()
+}
+
+/// Everything that files tell.
+pub fn findings(proc: &Path, sys: &Path) -> Vec<Finding> {
+    vec![
+        capabilities(proc),
+        btf(),
+        lockdown(sys),
+        lsm(sys),
+        swap(proc),
+        psi(proc),
+        realtime(),
+    ]
+}
+
+fn capabilities(proc: &Path) -> Finding {
+    const TOPIC: &str = "capabilities";
+    let status = fs::read_to_string(proc.join("self/status")).unwrap_or_default();
+    let effective = status
+        .lines()
+        .find_map(|l| u64::from_str_radix(l.strip_prefix("CapEff:")?.trim(), 16).ok());
+    let Some(effective) = effective else {
+        return Finding::new(TOPIC, State::Degraded, "/proc/self/status does not tell");
+    };
+    let has = |bit: u32| effective >> bit & 1 == 1;
+    // CAP_SYS_ADMIN stands for CAP_BPF and CAP_PERFMON, as it did before there were these.
+    let lacks = |bit: u32| !has(bit) && !(bit >= 38 && has(CAP_SYS_ADMIN));
+    let missing: Vec<_> = CAPABILITIES.iter().filter(|c| lacks(c.0)).collect();
+    let worst = missing.iter().map(|c| c.3).max_by_key(|state| *state as u8);
+    let detail = if missing.is_empty() {
+        "all that evictd makes use of".to_owned()
+    } else {
+        let names: Vec<_> = missing
+            .iter()
+            .map(|(_, n, what, _)| format!("{n} ({what})"))
+            .collect();
+        format!("without {}", names.join(", "))
+    };
+    Finding::new(TOPIC, worst.unwrap_or(State::Ok), detail)
+}
+
+fn btf() -> Finding {
+    match fs::metadata(VMLINUX) {
+        Ok(meta) => Finding::new(
+            "BTF",
+            State::Ok,
+            format!("{VMLINUX}, {} KiB", meta.len() >> 10),
+        ),
+        Err(e) => Finding::new(
+            "BTF",
+            State::Degraded,
+            format!("{VMLINUX}: {e}: no kernel programs"),
+        ),
+    }
+}
+
+/// `none [integrity] confidentiality`: the word in brackets is in force.
+fn lockdown(sys: &Path) -> Finding {
+    const TOPIC: &str = "lockdown";
+    let Ok(text) = fs::read_to_string(sys.join("kernel/security/lockdown")) else {
+        return Finding::new(
+            TOPIC,
+            State::Ok,
+            "not told (securityfs is not mounted, or no lockdown)",
+        );
+    };
+    let mode = text.split(['[', ']']).nth(1).unwrap_or("none").to_owned();
+    if mode == "confidentiality" {
+        let detail = "confidentiality: kernel programs may not read kernel memory";
+        return Finding::new(TOPIC, State::Degraded, detail);
+    }
+    Finding::new(TOPIC, State::Ok, mode)
+}
+
+fn lsm(sys: &Path) -> Finding {
+    let text = fs::read_to_string(sys.join("kernel/security/lsm"));
+    let detail = text.unwrap_or_else(|_| "not told (securityfs is not mounted)".to_owned());
+    Finding::new("security modules", State::Ok, detail.trim())
+}
+
+/// R23: with swap, availability alone does not tell how short memory is.
+fn swap(proc: &Path) -> Finding {
+    const TOPIC: &str = "swap";
+    let swaps = fs::read_to_string(proc.join("swaps")).unwrap_or_default();
+    match swaps.lines().skip(1).count() {
+        0 => Finding::new(TOPIC, State::Ok, "none"),
+        n => {
+            let detail = format!(
+                "{n} in use: memory.available does not see what is swapped out; watch pressure (PSI) too"
+            );
+            Finding::new(TOPIC, State::Degraded, detail)
+        }
+    }
+}
+
+fn psi(proc: &Path) -> Finding {
+    const TOPIC: &str = "pressure stall information";
+    match Pressure::read(&proc.join("pressure/memory")) {
+        Ok(p) => Finding::new(
+            TOPIC,
+            State::Ok,
+            format!("memory some avg10={:.2} %", p.some.avg10),
+        ),
+        Err(e) => Finding::new(TOPIC, State::Degraded, format!("{e}; boot with psi=1")),
+    }
+}
+
+fn realtime() -> Finding {
+    match probe_realtime() {
+        None => Finding::new("real-time priority", State::Ok, "SCHED_FIFO is granted"),
+        Some(e) => Finding::new(
+            "real-time priority",
+            State::Degraded,
+            format!("SCHED_FIFO: {e}"),
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        dir
+    }
+
+    #[test]
+    fn capabilities_are_named_with_what_they_are_for() {
+        let all = root(&[("self/status", "CapEff:\t000001ffffffffff\n")]);
+        assert_eq!(capabilities(all.path()).state, State::Ok);
+        // Everything but CAP_SYS_NICE.
+        let no_nice = root(&[("self/status", "CapEff:\t000001ffff7fffff\n")]);
+        let finding = capabilities(no_nice.path());
+        assert_eq!(finding.state, State::Degraded);
+        assert_eq!(
+            finding.detail,
+            "without CAP_SYS_NICE (real-time priority of the reflex)"
+        );
+        let nothing = root(&[("self/status", "CapEff:\t0000000000000000\n")]);
+        assert_eq!(capabilities(nothing.path()).state, State::Missing);
+        // CAP_SYS_ADMIN, CAP_KILL, CAP_IPC_LOCK, CAP_SYS_NICE: an old kernel's way.
+        let bits = 1_u64 << 21 | 1 << 5 | 1 << 14 | 1 << 23;
+        let admin = root(&[("self/status", &format!("CapEff:\t{bits:016x}\n"))]);
+        assert!(!capabilities(admin.path()).detail.contains("CAP_BPF"));
+    }
+
+    // R23
+    #[test]
+    fn swap_degrades() {
+        let without = root(&[("swaps", "Filename Type Size Used Priority\n")]);
+        assert_eq!(swap(without.path()).state, State::Ok);
+        let with = root(&[(
+            "swaps",
+            "Filename Type Size Used Priority\n/dev/vdb partition 1 0 -2\n",
+        )]);
+        assert_eq!(swap(with.path()).state, State::Degraded);
+    }
+
+    #[test]
+    fn lockdown_is_read_from_the_brackets() {
+        let strict = root(&[(
+            "kernel/security/lockdown",
+            "none integrity [confidentiality]\n",
+        )]);
+        assert_eq!(lockdown(strict.path()).state, State::Degraded);
+        let open = root(&[(
+            "kernel/security/lockdown",
+            "[none] integrity confidentiality\n",
+        )]);
+        assert_eq!(
+            (lockdown(open.path()).state, lockdown(open.path()).detail),
+            (State::Ok, "none".into())
+        );
+    }
+}

@@ -1,0 +1,212 @@
+//! What this machine gives evictd: hooks, files, capabilities, and whether that is enough.
+
+mod machine;
+
+use std::path::Path;
+
+use serde::Serialize;
+
+use crate::{
+    config::EvictionConfig,
+    engine::MemorySizing,
+    kernel::{
+        ladder::MemoryHook,
+        object::Object,
+        telemetry::Telemetry,
+        tripwire::{self, Built},
+    },
+    observe::{
+        cgroup::{MemoryCgroup, Version, memory_root},
+        machine::memory_total,
+    },
+};
+
+/// How good one thing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum State {
+    /// As it should be.
+    Ok,
+    /// evictd works, but less well or without this.
+    Degraded,
+    /// evictd cannot do its job.
+    Missing,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What.
+    pub topic: &'static str,
+    /// How good.
+    pub state: State,
+    /// What was found, and what follows.
+    pub detail: String,
+}
+
+impl Finding {
+    fn new(topic: &'static str, state: State, detail: impl Into<String>) -> Self {
+        Self {
+            topic,
+            state,
+            detail: detail.into(),
+        }
+    }
+}
+
+/// A rung that was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Refused {
+    /// The rung.
+    pub rung: MemoryHook,
+    /// The kernel's reason.
+    pub reason: String,
+}
+
+/// The hook that a signal gets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SignalHook {
+    /// The signal, under the kubelet's name.
+    pub signal: &'static str,
+    /// The rung that is used; `None` when the signal cannot be watched.
+    pub rung: Option<MemoryHook>,
+    /// Better rungs and why they are refused.
+    pub refused: Vec<Refused>,
+}
+
+/// All that was found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// Whether evictd can do its job here.
+    pub usable: bool,
+    /// `uname -r`.
+    pub kernel: String,
+    /// The hooks.
+    pub signals: Vec<SignalHook>,
+    /// Everything else.
+    pub findings: Vec<Finding>,
+}
+
+impl Check {
+    /// Looks at the running machine; programs are loaded and attached for a moment. With a configuration the
+    /// thresholds are held against the machine's size too.
+    pub fn of_this_machine(eviction: Option<&EvictionConfig>) -> Self {
+        let proc = Path::new("/proc");
+        let root = memory_root(Path::new("/sys/fs/cgroup"));
+        let mut findings = machine::findings(proc, Path::new("/sys"));
+        findings.push(cgroups(
+            root.as_ref()
+                .map(|(path, version)| (path.as_path(), *version)),
+        ));
+        let (memory, evidence) = match &root {
+            Some((path, _)) => memory_hook(path),
+            None => (None, Vec::new()),
+        };
+        findings.extend(evidence);
+        let signal = match memory {
+            Some(Built { choice, .. }) => SignalHook {
+                signal: "memory.available",
+                rung: Some(choice.hook),
+                refused: choice
+                    .refused
+                    .into_iter()
+                    .map(|(rung, reason)| Refused { rung, reason })
+                    .collect(),
+            },
+            None => SignalHook {
+                signal: "memory.available",
+                rung: None,
+                refused: Vec::new(),
+            },
+        };
+        if let (Some(eviction), Ok(capacity)) = (eviction, memory_total(proc)) {
+            findings.push(sizing(capacity, eviction));
+        }
+        Self {
+            usable: signal.rung.is_some() && findings.iter().all(|f| f.state != State::Missing),
+            kernel: machine::release(proc),
+            signals: vec![signal],
+            findings,
+        }
+    }
+}
+
+fn cgroups(root: Option<(&Path, Version)>) -> Finding {
+    const TOPIC: &str = "memory cgroups";
+    match root {
+        Some((path, version)) => {
+            let version = match version {
+                Version::V1 => "v1",
+                Version::V2 => "v2",
+            };
+            Finding::new(TOPIC, State::Ok, format!("{version} at {}", path.display()))
+        }
+        None => Finding::new(
+            TOPIC,
+            State::Missing,
+            "neither v1's memory hierarchy nor v2 with the memory controller is mounted at /sys/fs/cgroup",
+        ),
+    }
+}
+
+/// Builds the tripwire as the agent would, and the evidence of the OOM killer beside it.
+fn memory_hook(root: &Path) -> (Option<Built>, Vec<Finding>) {
+    let Ok(scope) = MemoryCgroup::open(root) else {
+        return (None, Vec::new());
+    };
+    let mut object = Object::load();
+    let mut findings = Vec::new();
+    let refusal = object.as_ref().err().map(ToString::to_string);
+    findings.push(match &refusal {
+        None => Finding::new("eBPF", State::Ok, "the object loads, offsets come from BTF"),
+        Some(reason) => Finding::new("eBPF", State::Degraded, reason.clone()),
+    });
+    let object_or_reason = object
+        .as_mut()
+        .map_err(|_| refusal.as_deref().unwrap_or_default());
+    let built = tripwire::build(&scope, object_or_reason, None).ok();
+    if let Ok(object) = &mut object {
+        findings.push(evidence(object));
+    }
+    (built, findings)
+}
+
+fn evidence(object: &mut Object) -> Finding {
+    const TOPIC: &str = "OOM evidence";
+    match Telemetry::attach(object) {
+        Ok((_, refused)) if refused.is_empty() => Finding::new(
+            TOPIC,
+            State::Ok,
+            "mark_victim and memcg_reclaim_begin are attached",
+        ),
+        Ok((_, refused)) => {
+            let reasons: Vec<_> = refused.iter().map(|(p, r)| format!("{p}: {r}")).collect();
+            Finding::new(TOPIC, State::Degraded, reasons.join("; "))
+        }
+        Err(error) => Finding::new(TOPIC, State::Degraded, error.to_string()),
+    }
+}
+
+/// R16: the reservations must cover the largest threshold.
+fn sizing(capacity: u64, eviction: &EvictionConfig) -> Finding {
+    const TOPIC: &str = "memory sizing";
+    let sizing = MemorySizing::new(capacity, eviction.reserved_memory, &eviction.thresholds);
+    let gib = |bytes: u64| format!("{:.2} GiB", bytes as f64 / f64::from(1 << 30));
+    let allocatable = format!(
+        "{} of {} are allocatable",
+        gib(sizing.allocatable()),
+        gib(capacity)
+    );
+    match sizing.shortfall() {
+        0 => Finding::new(TOPIC, State::Ok, allocatable),
+        short => Finding::new(
+            TOPIC,
+            State::Degraded,
+            format!(
+                "{allocatable}; the reservations are {} short of the largest threshold: pods that keep to their \
+                 requests can bring the node below it",
+                gib(short)
+            ),
+        ),
+    }
+}

@@ -1,0 +1,85 @@
+//! `evictd check`: what this kernel gives, and whether evictd can do its job.
+
+use std::path::PathBuf;
+
+use super::{
+    CommandError, OutputFormat,
+    table::{Alignment, Table},
+    to_json,
+};
+use crate::{
+    check::{Check, State},
+    config::Config,
+};
+
+/// What `evictd check` is told.
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    /// A configuration file whose thresholds are held against this machine
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The node's KubeletConfiguration: thresholds and reservations
+    #[arg(long, value_name = "FILE", requires = "config")]
+    kubelet_config: Option<PathBuf>,
+    /// How to print it
+    #[arg(short, long, value_enum, default_value_t)]
+    output: OutputFormat,
+}
+
+/// The report, and whether evictd can do its job here.
+pub(super) fn run(arguments: &Arguments) -> Result<(String, bool), CommandError> {
+    let config = match &arguments.config {
+        Some(path) => Some(Config::load_over(
+            path,
+            arguments.kubelet_config.as_deref(),
+        )?),
+        None => None,
+    };
+    let check = Check::of_this_machine(config.as_ref().map(|c| &c.eviction));
+    let text = match arguments.output {
+        OutputFormat::Json => to_json(&check)?,
+        OutputFormat::Table => table(&check),
+    };
+    Ok((text, check.usable))
+}
+
+fn table(check: &Check) -> String {
+    let mut table = Table::new(&[
+        ("", Alignment::Left),
+        ("TOPIC", Alignment::Left),
+        ("FOUND", Alignment::Left),
+    ]);
+    for signal in &check.signals {
+        let (state, rung) = match signal.rung {
+            Some(rung) => (State::Ok, format!("hook: {rung}")),
+            None => (State::Missing, "no way to watch it".to_owned()),
+        };
+        table.row([word(state), signal.signal.to_owned(), rung]);
+        for refused in &signal.refused {
+            let reason = format!("{} is refused: {}", refused.rung, refused.reason);
+            table.row([String::new(), String::new(), reason]);
+        }
+    }
+    for finding in &check.findings {
+        table.row([
+            word(finding.state),
+            finding.topic.to_owned(),
+            finding.detail.clone(),
+        ]);
+    }
+    let verdict = if check.usable {
+        "evictd can do its job here."
+    } else {
+        "evictd cannot do its job here."
+    };
+    format!("kernel {}\n\n{}\n{verdict}\n", check.kernel, table.render())
+}
+
+fn word(state: State) -> String {
+    match state {
+        State::Ok => "ok",
+        State::Degraded => "degraded",
+        State::Missing => "missing",
+    }
+    .to_owned()
+}
