@@ -27,7 +27,7 @@ const CAPABILITIES: [(u32, &str, &str, State); 7] = [
         State::Degraded,
     ),
     (
-        38,
+        CAP_PERFMON,
         "CAP_PERFMON",
         "attaching to tracepoints and functions",
         State::Degraded,
@@ -37,6 +37,8 @@ const CAPABILITIES: [(u32, &str, &str, State); 7] = [
     (2, "CAP_DAC_READ_SEARCH", "reading files of pods", State::Ok),
 ];
 const CAP_SYS_ADMIN: u32 = 21;
+/// The first of those that CAP_SYS_ADMIN stood for before 5.8.
+const CAP_PERFMON: u32 = 38;
 
 /// `uname -r`.
 pub fn release(proc: &Path) -> String {
@@ -68,8 +70,8 @@ fn capabilities(proc: &Path) -> Finding {
     };
     let has = |bit: u32| effective >> bit & 1 == 1;
     // CAP_SYS_ADMIN stands for CAP_BPF and CAP_PERFMON, as it did before there were these.
-    let lacks = |bit: u32| !has(bit) && !(bit >= 38 && has(CAP_SYS_ADMIN));
-    let missing: Vec<_> = CAPABILITIES.iter().filter(|c| lacks(c.0)).collect();
+    let granted = |bit: u32| has(bit) || (bit >= CAP_PERFMON && has(CAP_SYS_ADMIN));
+    let missing: Vec<_> = CAPABILITIES.iter().filter(|c| !granted(c.0)).collect();
     let worst = missing.iter().map(|c| c.3).max_by_key(|state| *state as u8);
     let detail = if missing.is_empty() {
         "all that evictd makes use of".to_owned()
