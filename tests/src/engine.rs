@@ -9,7 +9,7 @@ use evictd::{
         Signal, Snapshot, Usages,
     },
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A mebibyte.
 pub const MI: u64 = 1 << 20;
@@ -124,3 +124,8 @@ pub const STRATEGIES: [RankingStrategy; 3] = [
     RankingStrategy::Qos,
     RankingStrategy::Usage,
 ];
+
+/// A configuration: a hard memory threshold of 1Gi, and nothing else.
+pub fn one_gib() -> Value {
+    json!({"evictionHard": {"memory.available": "1Gi"}, "enforceNodeAllocatable": []})
+}

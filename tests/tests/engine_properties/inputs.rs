@@ -1,0 +1,153 @@
+//! Pods, settings and observations drawn at random: mostly small numbers, so that ties are common, and sometimes the
+//! ends of their range.
+
+use std::time::Duration;
+
+use evictd::{
+    config::{EvictionConfig, Format, Mode, Quantity},
+    engine::{
+        ContainerUsage, Layout, Observation, Observations, Pod, PodUsage, QosClass, Settings,
+        Signal, Threshold, ThresholdValue, Usages,
+    },
+};
+use evictd_tests::engine::STRATEGIES;
+use proptest::prelude::*;
+
+const CLASSES: [QosClass; 3] = [
+    QosClass::BestEffort,
+    QosClass::Burstable,
+    QosClass::Guaranteed,
+];
+
+/// Amounts: mostly small, so that ties are common, and sometimes at the ends of their range.
+fn amount() -> impl Strategy<Value = u64> {
+    prop_oneof![6 => 0..20u64, 1 => any::<u64>(), 1 => Just(u64::MAX)]
+}
+
+/// Amounts that may be below zero.
+pub fn signed() -> impl Strategy<Value = i64> {
+    prop_oneof![6 => -5..40i64, 1 => any::<i64>(), 1 => Just(i64::MAX), 1 => Just(i64::MIN)]
+}
+
+prop_compose! {
+    /// Pods with usage; some are critical or static, some have no numbers.
+    pub fn pods()(
+        seeds in prop::collection::vec(
+            (amount(), amount(), -1..2i32, prop::sample::select(&CLASSES), 0..12u8, prop::option::weighted(0.9, amount())),
+            0..12,
+        ),
+    ) -> (Vec<Pod>, Usages) {
+        let mut usages = Usages::new();
+        let pods = seeds.into_iter().enumerate().map(|(number, (memory, storage, priority, qos, special, usage))| {
+            let uid = format!("uid-{number}");
+            if let Some(usage) = usage {
+                let mut numbers = PodUsage { memory_working_set: Some(usage), ..PodUsage::default() };
+                numbers.processes = (special != 3).then_some(usage);
+                numbers.ephemeral_storage = Some(usage);
+                numbers.containers.push(ContainerUsage::default());
+                numbers.containers[0].logs.bytes = Some(usage);
+                numbers.containers[0].rootfs.inodes = (special != 4).then_some(usage);
+                usages.insert(uid.clone(), numbers);
+            }
+            Pod {
+                uid,
+                namespace: ["a", "b"][number % 2].to_owned(),
+                name: format!("pod-{}", number / 2),
+                memory_request: memory,
+                storage_request: storage,
+                priority: if special == 1 { 2_000_000_000 } else { priority },
+                is_static: special == 2,
+                qos,
+                ..Pod::default()
+            }
+        });
+        (pods.collect(), usages)
+    }
+}
+
+fn value() -> impl Strategy<Value = ThresholdValue> {
+    prop_oneof![
+        amount().prop_map(|units| ThresholdValue::Quantity(Quantity::bytes(units))),
+        any::<i64>().prop_map(|units| ThresholdValue::Quantity(Quantity::from_units(
+            units,
+            Format::DecimalSi
+        ))),
+        (0.0..=1.0f32).prop_map(ThresholdValue::Percentage),
+    ]
+}
+
+fn threshold() -> impl Strategy<Value = Threshold> {
+    let grace = prop_oneof![2 => Just(0u64), 1 => 1..100u64, 1 => Just(u64::MAX)];
+    (
+        prop::sample::select(&Signal::ALL),
+        value(),
+        grace,
+        prop::option::of(value()),
+    )
+        .prop_map(|(signal, value, grace, min_reclaim)| Threshold {
+            signal,
+            value,
+            grace_period: Duration::from_nanos(grace),
+            min_reclaim,
+        })
+}
+
+/// Any settings.
+pub fn settings() -> impl Strategy<Value = Settings> {
+    let mode = prop::sample::select(&[Mode::Kubelet, Mode::Evictd]);
+    let strategy = prop::sample::select(&STRATEGIES);
+    (
+        prop::collection::vec(threshold(), 0..6),
+        any::<[bool; 2]>(),
+        strategy,
+        mode,
+        any::<i32>(),
+        amount(),
+    )
+        .prop_map(
+            |(
+                thresholds,
+                [dedicated_image_fs, split_image_fs],
+                strategy,
+                mode,
+                grace,
+                transition,
+            )| Settings {
+                eviction: EvictionConfig {
+                    thresholds,
+                    max_pod_grace_period_seconds: grace,
+                    pressure_transition_period: Duration::from_nanos(transition),
+                    reserved_memory: 0,
+                },
+                layout: Layout {
+                    dedicated_image_fs,
+                    split_image_fs,
+                },
+                strategy,
+                mode,
+            },
+        )
+}
+
+/// Any observations.
+pub fn observations() -> impl Strategy<Value = Observations> {
+    let observation = (signed(), signed(), prop::option::of(0..5i64));
+    prop::collection::vec(prop::option::weighted(0.7, observation), Signal::ALL.len()).prop_map(
+        |seen| {
+            let mut observations = Observations::default();
+            for (signal, seen) in Signal::ALL.into_iter().zip(seen) {
+                if let Some((available, capacity, time)) = seen {
+                    observations.set(
+                        signal,
+                        Observation {
+                            available,
+                            capacity,
+                            time,
+                        },
+                    );
+                }
+            }
+            observations
+        },
+    )
+}

@@ -1,0 +1,238 @@
+//! Who goes, how many at once, and what counts as on its way back, side by side with the kubelet's way
+//! (docs/differences.md).
+
+use evictd::{
+    config::{Mode, Quantity},
+    engine::{
+        Cause, ContainerUsage, EmptyDir, FsUsage, NodeReclaim, Pod, Signal, Volume, VolumeUsage,
+    },
+};
+use evictd_tests::engine::{MI, Node, manager, names, one_gib, step};
+use serde_json::{Value, json};
+
+#[test]
+fn as_many_victims_as_the_deficit_needs_and_no_more() {
+    // R43: 924Mi are missing.
+    let node = Node::with_memory(100, 1)
+        .pod("a", 300)
+        .pod("b", 500)
+        .pod("c", 450)
+        .pod("d", 10);
+    assert_eq!(
+        names(&step(&mut manager(Mode::Evictd, one_gib()), 1, &node).evictions),
+        ["b", "c"]
+    );
+    assert_eq!(
+        names(&step(&mut manager(Mode::Kubelet, one_gib()), 1, &node).evictions),
+        ["b"]
+    );
+}
+
+#[test]
+fn memory_on_its_way_back_counts() {
+    // R43: the victims are still there, what they use is still missing, and nobody else dies for it.
+    let mut manager = manager(Mode::Evictd, one_gib());
+    let mut node = Node::with_memory(800, 1).pod("a", 300).pod("b", 200);
+    assert_eq!(names(&step(&mut manager, 1, &node).evictions), ["a"]);
+    node.observe(Signal::MemoryAvailable, 800 * MI as i64, 2);
+    assert_eq!(names(&step(&mut manager, 2, &node).evictions), [""; 0]);
+    // Only the part of a new deficit that is not on its way takes another victim.
+    node.observe(Signal::MemoryAvailable, 700 * MI as i64, 3);
+    assert_eq!(names(&step(&mut manager, 3, &node).evictions), ["b"]);
+}
+
+#[test]
+fn a_victim_that_does_not_die_does_not_block_the_next() {
+    // R43, kubernetes/kubernetes#124081: after its grace period and ten seconds nobody counts on it any more, and it
+    // is not evicted a second time either.
+    let mut manager = manager(Mode::Evictd, one_gib());
+    let mut node = Node::with_memory(800, 1).pod("stuck", 300).pod("next", 250);
+    assert_eq!(names(&step(&mut manager, 1, &node).evictions), ["stuck"]);
+    for (second, expected) in [(11, vec![]), (12, vec!["next"]), (13, vec![])] {
+        node.observe(Signal::MemoryAvailable, 800 * MI as i64, second);
+        assert_eq!(
+            names(&step(&mut manager, second, &node).evictions),
+            expected,
+            "second {second}"
+        );
+    }
+}
+
+#[test]
+fn a_deficit_beyond_all_pods_takes_one_at_a_time() {
+    // R43: everything that runs here together is less than what is missing, so that somebody else has the rest.
+    let node = Node::with_memory(100, 1).pod("a", 300).pod("b", 200);
+    assert_eq!(
+        names(&step(&mut manager(Mode::Evictd, one_gib()), 1, &node).evictions),
+        ["a"]
+    );
+}
+
+#[test]
+fn pods_that_use_nothing_of_what_is_short_are_left_alone() {
+    // R43: the kubelet takes pods without numbers first, whatever that brings.
+    let mut node = Node::with_memory(900, 1)
+        .pod("unknown", 0)
+        .pod("known", 300);
+    node.usages.remove("unknown");
+    assert_eq!(
+        names(&step(&mut manager(Mode::Kubelet, one_gib()), 1, &node).evictions),
+        ["unknown"]
+    );
+    assert_eq!(
+        names(&step(&mut manager(Mode::Evictd, one_gib()), 1, &node).evictions),
+        ["known"]
+    );
+}
+
+#[test]
+fn a_sample_is_acted_on_once() {
+    // R28: the same measurement, seen again, evicts nobody; one without a time always counts as new.
+    for mode in [Mode::Evictd, Mode::Kubelet] {
+        let mut manager = manager(mode, one_gib());
+        let node = Node::with_memory(900, 1).pod("a", 300);
+        assert_eq!(names(&step(&mut manager, 1, &node).evictions), ["a"]);
+        let mut later = Node::with_memory(900, 1).pod("b", 300);
+        assert_eq!(
+            names(&step(&mut manager, 10, &later).evictions),
+            [""; 0],
+            "{mode:?}"
+        );
+        later.observe(Signal::MemoryAvailable, 900 * MI as i64, 2);
+        assert_eq!(
+            names(&step(&mut manager, 20, &later).evictions),
+            ["b"],
+            "{mode:?}"
+        );
+    }
+}
+
+/// A hard threshold on the disk with a minimum reclaim, and one on memory.
+fn disk_and_memory() -> Value {
+    json!({
+        "evictionHard": {"nodefs.available": "1Gi", "memory.available": "1Gi"},
+        "evictionMinimumReclaim": {"nodefs.available": "1Gi"},
+        "enforceNodeAllocatable": [],
+    })
+}
+
+#[test]
+fn memory_does_not_wait_for_the_disk() {
+    // R8: collecting images takes seconds, which a node without memory does not have.
+    let mut node = Node::with_memory(900, 1).pod("a", 300);
+    node.observe(Signal::NodeFsAvailable, 0, 1);
+    let round = step(&mut manager(Mode::Evictd, disk_and_memory()), 1, &node);
+    assert_eq!(names(&round.evictions), ["a"]);
+    assert_eq!(
+        round.node_reclaim,
+        [NodeReclaim::Containers, NodeReclaim::Images]
+    );
+    // The kubelet does one thing a round, and memory comes first there too.
+    let round = step(&mut manager(Mode::Kubelet, disk_and_memory()), 1, &node);
+    assert_eq!(
+        (names(&round.evictions), round.node_reclaim),
+        (vec!["a"], vec![])
+    );
+}
+
+#[test]
+fn after_a_reclaim_what_is_the_case_then_decides() {
+    // R28, R40: before the reclaim `a` used the most, after it `b` does.
+    let disk = |node: Node, usages: [u64; 2]| {
+        let mut node = node.pod("a", 0).pod("b", 0);
+        for (name, used) in ["a", "b"].into_iter().zip(usages) {
+            let mut container = ContainerUsage::default();
+            container.logs.bytes = Some(used * MI);
+            node.usages.entry(name.to_owned()).or_default().containers = vec![container];
+        }
+        node
+    };
+    let mut before = disk(Node::default(), [600, 500]);
+    before.observe(Signal::NodeFsAvailable, 900 * MI as i64, 1);
+    let mut after = disk(Node::default(), [100, 500]);
+    after.observe(Signal::NodeFsAvailable, 1600 * MI as i64, 2);
+    for (mode, expected) in [(Mode::Kubelet, "a"), (Mode::Evictd, "b")] {
+        let mut manager = manager(mode, disk_and_memory());
+        let round = step(&mut manager, 1, &before);
+        assert_eq!((round.node_reclaim.len(), round.evictions.len()), (2, 0));
+        let evictions =
+            manager.after_reclaim(1_000_000_000, &round, before.snapshot(), after.snapshot());
+        assert_eq!(names(&evictions), [expected], "{mode:?}");
+    }
+    // R11: enough for the threshold and its minimum reclaim, and nobody goes.
+    after.observe(Signal::NodeFsAvailable, 2048 * MI as i64, 2);
+    for mode in [Mode::Kubelet, Mode::Evictd] {
+        let mut manager = manager(mode, disk_and_memory());
+        let round = step(&mut manager, 1, &before);
+        let evictions =
+            manager.after_reclaim(1_000_000_000, &round, before.snapshot(), after.snapshot());
+        assert_eq!(names(&evictions), [""; 0], "{mode:?}");
+    }
+}
+
+#[test]
+fn a_reclaim_is_judged_by_the_threshold_that_asked_for_it() {
+    // R8: the kubelet evicts for the disk although the disk has enough again, because memory is short as well.
+    let config = json!({
+        "evictionHard": {"nodefs.available": "1Gi"},
+        "evictionSoft": {"memory.available": "1Gi"},
+        "evictionSoftGracePeriod": {"memory.available": "1h"},
+        "enforceNodeAllocatable": [],
+    });
+    let mut before = Node::with_memory(900, 1).pod("a", 300);
+    before.observe(Signal::NodeFsAvailable, 0, 1);
+    let mut after = before.clone();
+    after.observe(Signal::NodeFsAvailable, 4 << 30, 2);
+    for (mode, expected) in [(Mode::Kubelet, vec!["a"]), (Mode::Evictd, vec![])] {
+        let mut manager = manager(mode, config.clone());
+        let round = step(&mut manager, 1, &before);
+        let evictions =
+            manager.after_reclaim(1_000_000_000, &round, before.snapshot(), after.snapshot());
+        assert_eq!(names(&evictions), expected, "{mode:?}");
+    }
+}
+
+#[test]
+fn a_pod_over_its_own_limit_counts_for_the_round() {
+    // R43: `over` exceeds the size of its emptyDir and goes for that; the 300Mi that it uses are then on their way.
+    let full = |pod: &mut Pod| {
+        let size_limit = Some(Quantity::bytes(MI));
+        pod.volumes = vec![Volume {
+            name: "v".into(),
+            is_local: true,
+            empty_dir: Some(EmptyDir { size_limit }),
+        }];
+    };
+    let mut node = Node::with_memory(800, 1)
+        .pod("over", 300)
+        .that(full)
+        .pod("big", 500);
+    let fs = FsUsage {
+        bytes: Some(2 * MI),
+        inodes: None,
+    };
+    node.usages.entry("over".into()).or_default().volumes = vec![VolumeUsage {
+        name: "v".into(),
+        fs,
+    }];
+    for mode in [Mode::Kubelet, Mode::Evictd] {
+        let round = step(&mut manager(mode, one_gib()), 1, &node);
+        assert_eq!(names(&round.evictions), ["over"], "{mode:?}");
+        assert_eq!(
+            round.evictions[0].cause,
+            Cause::LocalStorage("emptydirfs.limit")
+        );
+    }
+    // Where it is not enough, the kubelet's round is over all the same.
+    node.observe(Signal::MemoryAvailable, 600 * MI as i64, 1);
+    for (mode, expected) in [
+        (Mode::Kubelet, vec!["over"]),
+        (Mode::Evictd, vec!["over", "big"]),
+    ] {
+        assert_eq!(
+            names(&step(&mut manager(mode, one_gib()), 1, &node).evictions),
+            expected,
+            "{mode:?}"
+        );
+    }
+}
