@@ -70,3 +70,108 @@ fn the_order_does_not_depend_on_that_of_the_input() {
         assert_eq!(rank(&files, case), rank(&files, &reversed));
     }
 }
+
+/// Runs `evictd rank` over files with this content, and whatever else is given.
+fn rank_text(
+    pods: impl ToString,
+    summary: impl ToString,
+    more: &[&str],
+) -> evictd_tests::vectors::Outcome {
+    let files = Files::new();
+    let (pods, summary) = (
+        files.write("pods.json", pods),
+        files.write("summary.json", summary),
+    );
+    let (pods, summary) = (
+        pods.to_str().expect("UTF-8"),
+        summary.to_str().expect("UTF-8"),
+    );
+    evictd([&["rank", "--pods", pods, "--summary", summary], more].concat())
+}
+
+#[test]
+fn people_are_told_why() {
+    // R9, R12, R13
+    let pod = |name: &str, priority: i32, request: &str| {
+        json!({
+            "metadata": {"name": name, "namespace": "shop", "uid": name},
+            "spec": {"priority": priority, "containers": [{"resources": {"requests": {"memory": request}}}]},
+        })
+    };
+    let pods = json!([
+        pod("web", 0, "64Mi"),
+        pod("cache", 1000, "1Gi"),
+        pod("dns", 2_000_001_000, "0"),
+        pod("new", 5, "1Mi")
+    ]);
+    let used = |name: &str, mi: u64| json!({"podRef": {"uid": name}, "memory": {"workingSetBytes": mi << 20}});
+    let summary = json!({
+        "node": {"memory": {"availableBytes": 1u64 << 30, "workingSetBytes": 3u64 << 30}},
+        "pods": [used("web", 96), used("cache", 1536), used("dns", 10)],
+    });
+    let outcome = rank_text(pods, summary, &["--signal", "memory.available"]);
+    assert_eq!(
+        outcome.stdout,
+        "#  POD            USAGE   REQUEST     EXCESS    PRIORITY  QOS         OOM ADJ  NOTE\n\
+         1  shop/new           -   1.0 MiB          -           5  Burstable       999  evicted first, no numbers\n\
+         2  shop/web    96.0 MiB  64.0 MiB   32.0 MiB           0  Burstable       985\n\
+         3  shop/cache   1.5 GiB   1.0 GiB  512.0 MiB        1000  Burstable       750  the OOM killer's choice\n\
+         4  shop/dns    10.0 MiB       0 B   10.0 MiB  2000001000  BestEffort     -997  protected\n"
+    );
+}
+
+#[test]
+fn bad_input_is_named() {
+    let memory = ["--signal", "memory.available"];
+    for (pods, summary, arguments, expected) in [
+        (
+            "[]",
+            "{}",
+            &["--signal", "memory.free"][..],
+            "unsupported eviction signal",
+        ),
+        (
+            "[]",
+            "{}",
+            &["--signal", "memory.available", "--strategy", "fair"],
+            "must be one of kubelet, qos, usage",
+        ),
+        ("{", "{}", &memory, "pods.json: EOF while parsing"),
+        (
+            "{}",
+            "{}",
+            &memory,
+            "pods.json: items: must be a list of pods",
+        ),
+        (
+            r#"[{"spec": {"priority": "high"}}]"#,
+            "{}",
+            &memory,
+            "pods.json: pods[0].spec.priority: invalid type",
+        ),
+        (
+            "[]",
+            r#"{"pods": [{"memory": 7}]}"#,
+            &memory,
+            "summary.json: summary.pods[0].memory: invalid type",
+        ),
+    ] {
+        let outcome = rank_text(pods, summary, arguments);
+        assert_eq!(
+            (outcome.code, outcome.stdout.as_str()),
+            (2, ""),
+            "{pods} {summary}"
+        );
+        assert!(outcome.stderr.contains(expected), "{}", outcome.stderr);
+    }
+    // Unknown fields and nulls are no mistake.
+    let pods = r#"{"kind": "PodList", "new": 1, "items": [{"spec": null, "metadata": {"name": "a", "labels": null}}]}"#;
+    let summary = r#"{"node": {"swap": {}}, "pods": null, "new": []}"#;
+    let outcome = rank_text(pods, summary, &["--signal", "pid.available", "-o", "json"]);
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
+    assert!(
+        outcome.stdout.starts_with(r#"{"order":["/a"]"#),
+        "{}",
+        outcome.stdout
+    );
+}

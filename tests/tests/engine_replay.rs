@@ -56,3 +56,107 @@ fn every_round_is_the_kubelets() {
     }
     assert_eq!((sequences.len(), rounds), (24, 530));
 }
+
+#[test]
+fn the_evictd_mode_spares_whom_the_kubelet_spares_and_foretells() {
+    // R12, R44
+    let files = Files::new();
+    let mut foretold = 0;
+    for sequence in &read("sync.jsonl") {
+        let critical: Vec<&Value> = sequence["pods"]
+            .as_array()
+            .expect("pods")
+            .iter()
+            .filter(|pod| {
+                pod["spec"]["priority"]
+                    .as_i64()
+                    .is_some_and(|priority| priority >= 2_000_000_000)
+            })
+            .map(|pod| &pod["metadata"]["name"])
+            .collect();
+        let mut evicted = Vec::new();
+        for step in replay(&files, sequence, "evictd") {
+            foretold += step["forecast"].as_array().map_or(0, Vec::len);
+            for eviction in step["evicted"].as_array().expect("a list") {
+                assert!(!critical.contains(&&eviction["pod"]));
+                assert!(
+                    !evicted.contains(&eviction["pod"]),
+                    "{} twice",
+                    eviction["pod"]
+                );
+                evicted.push(eviction["pod"].clone());
+            }
+        }
+    }
+    assert!(foretold > 0);
+}
+
+/// A scenario of one pod on a node that is short of memory.
+fn scenario() -> Value {
+    json!({
+        "config": {"evictionHard": {"memory.available": "1Gi"}, "evictionPressureTransitionPeriodSeconds": 30},
+        "pods": [{"metadata": {"name": "a", "namespace": "n", "uid": "u"}}],
+        "steps": [{
+            "t": 0.5,
+            "summary": {"node": {"memory": {"availableBytes": 2000, "workingSetBytes": 1000}}},
+            "activePods": ["n/a"],
+        }],
+    })
+}
+
+#[test]
+fn people_get_a_table() {
+    let files = Files::new();
+    let path = files.write("scenario.json", scenario());
+    let outcome = evictd(["replay", path.to_str().expect("UTF-8")]);
+    assert_eq!(
+        outcome.stdout,
+        "  T  NODE CONDITIONS  RECLAIM  EVICTED  GRACE  MESSAGE\n\
+         0.5  MemoryPressure   -        n/a         1s  The node was low on resource: memory. Threshold quantity: 1Gi, available: 2000.\n"
+    );
+}
+
+#[test]
+fn bad_input_is_named() {
+    let files = Files::new();
+    let with = |pointer: &str, value: Value| {
+        let mut scenario = scenario();
+        *scenario.pointer_mut(pointer).expect("a field") = value;
+        scenario
+    };
+    for (scenario, expected) in [
+        (json!([]), "must be a map of fields"),
+        (with("/steps", json!(7)), "steps: must be a list"),
+        (
+            with("/steps/0/t", json!("now")),
+            "steps[0].t: \"now\": must be a time in seconds",
+        ),
+        (
+            with("/steps/0/activePods/0", json!("b")),
+            "steps[0].activePods[0]: \"b\": no such pod",
+        ),
+        (
+            with("/steps/0/summary", json!("none")),
+            "steps[0].summary: invalid",
+        ),
+        (with("/pods", json!(7)), "pods: must be a PodList"),
+        (
+            with("/config", json!({"evictionHrad": {}})),
+            "config.evictionHrad: unknown field",
+        ),
+        (
+            with("/config/evictionPressureTransitionPeriodSeconds", json!(-1)),
+            "config.evictionPressureTransitionPeriodSeconds: -1: must be a whole number of seconds",
+        ),
+    ] {
+        let path = files.write("scenario.json", scenario);
+        let outcome = evictd(["replay", path.to_str().expect("UTF-8")]);
+        assert_eq!(
+            (outcome.code, outcome.stdout.as_str()),
+            (2, ""),
+            "{expected}"
+        );
+        assert!(outcome.stderr.contains(expected), "{}", outcome.stderr);
+        assert_eq!(outcome.stderr.lines().count(), 1);
+    }
+}
