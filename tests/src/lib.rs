@@ -5,6 +5,7 @@ pub mod apiserver;
 pub mod cgroup;
 pub mod engine;
 pub mod hog;
+pub mod member;
 pub mod node;
 pub mod skip;
 pub mod vectors;

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 /// Any JSON.
 pub fn answer(code: u16, body: &Value) -> Response<Body> {
     let mut response = Response::new(Body::from(body.to_string()));
-    *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    *response.status_mut() =
+        StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     if let Ok(json) = "application/json".parse() {
         response.headers_mut().insert(CONTENT_TYPE, json);
     }

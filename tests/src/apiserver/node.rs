@@ -41,13 +41,22 @@ pub fn patch(state: &mut State, name: &str, content_type: &str, body: &Value) ->
             "Operation cannot be fulfilled on nodes \"{name}\": the object has been modified; please apply your \
              changes to the latest version and try again"
         );
-        return failure(409, "Conflict", &message, json!({"name": name, "kind": "nodes"}));
+        return failure(
+            409,
+            "Conflict",
+            &message,
+            json!({"name": name, "kind": "nodes"}),
+        );
     }
     let mut node = state.node.clone();
     // `node-taint-apply.json` shows that applying replaces everybody's taints as well: the list is atomic.
     if content_type.contains("merge-patch") || content_type.contains("apply-patch") {
         match &body["spec"]["taints"] {
-            Value::Null => drop(node["spec"].as_object_mut().map(|spec| spec.remove("taints"))),
+            Value::Null => drop(
+                node["spec"]
+                    .as_object_mut()
+                    .map(|spec| spec.remove("taints")),
+            ),
             taints => node["spec"]["taints"] = taints.clone(),
         }
     }

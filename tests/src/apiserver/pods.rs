@@ -23,8 +23,7 @@ pub fn merge_conditions(object: &mut Value, patch: &Value) {
             (Some(at), true) => drop(conditions.remove(at)),
             (None, true) => {}
             (Some(at), false) => {
-                if let (Some(old), Some(new)) =
-                    (conditions[at].as_object_mut(), patch.as_object())
+                if let (Some(old), Some(new)) = (conditions[at].as_object_mut(), patch.as_object())
                 {
                     old.extend(new.clone());
                 }
@@ -37,7 +36,12 @@ pub fn merge_conditions(object: &mut Value, patch: &Value) {
 }
 
 /// `PATCH .../pods/NAME/status`.
-pub fn patch_status(state: &mut State, namespace: &str, name: &str, body: &Value) -> Response<Body> {
+pub fn patch_status(
+    state: &mut State,
+    namespace: &str,
+    name: &str,
+    body: &Value,
+) -> Response<Body> {
     let Some(mut pod) = find(state, namespace, name) else {
         return not_found("pods", name);
     };
@@ -107,8 +111,16 @@ pub fn create_event(state: &mut State, namespace: &str, mut event: Value) -> Res
 }
 
 /// `PATCH /apis/events.k8s.io/v1/namespaces/NS/events/NAME`.
-pub fn patch_event(state: &mut State, namespace: &str, name: &str, patch: &Value) -> Response<Body> {
-    match state.events.get_mut(&(namespace.to_owned(), name.to_owned())) {
+pub fn patch_event(
+    state: &mut State,
+    namespace: &str,
+    name: &str,
+    patch: &Value,
+) -> Response<Body> {
+    match state
+        .events
+        .get_mut(&(namespace.to_owned(), name.to_owned()))
+    {
         Some(event) => {
             if let Some(series) = patch.get("series") {
                 event["series"] = series.clone();
@@ -127,7 +139,10 @@ fn find(state: &State, namespace: &str, name: &str) -> Option<Value> {
 }
 
 fn conflict(pod: &Value, name: &str, wanted: &Value) -> Option<Response<Body>> {
-    let (wanted, found) = (wanted.as_str()?, pod["metadata"]["uid"].as_str().unwrap_or_default());
+    let (wanted, found) = (
+        wanted.as_str()?,
+        pod["metadata"]["uid"].as_str().unwrap_or_default(),
+    );
     (wanted != found).then(|| uid_conflict(name, wanted, found))
 }
 

@@ -12,7 +12,6 @@ use axum::{
     extract::Request,
     http::{Response, header},
 };
-use serde_json::Value;
 
 use super::{
     answer::{answer, not_found, scripted, unauthorized},
@@ -96,12 +95,27 @@ fn dispatch(state: &mut State, seen: Seen) -> Response<Body> {
         ("POST", ["apis", "events.k8s.io", "v1", "namespaces", ns, "events"]) => {
             pods::create_event(state, ns, body)
         }
-        ("PATCH", ["apis", "events.k8s.io", "v1", "namespaces", ns, "events", name]) => {
-            pods::patch_event(state, ns, name, &body)
-        }
-        ("POST", ["apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews"]) => {
-            node::review(state, body)
-        }
+        (
+            "PATCH",
+            [
+                "apis",
+                "events.k8s.io",
+                "v1",
+                "namespaces",
+                ns,
+                "events",
+                name,
+            ],
+        ) => pods::patch_event(state, ns, name, &body),
+        (
+            "POST",
+            [
+                "apis",
+                "authorization.k8s.io",
+                "v1",
+                "selfsubjectaccessreviews",
+            ],
+        ) => node::review(state, body),
         _ => not_found("the server could not find the requested resource", &path),
     }
 }

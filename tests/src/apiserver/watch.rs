@@ -24,7 +24,8 @@ pub fn too_old(wanted: u64, oldest: u64) -> String {
 
 /// `GET /api/v1/pods`, with and without `watch`.
 pub fn pods(state: &mut State, query: &BTreeMap<String, String>) -> Response<Body> {
-    let of_node = query.get("fieldSelector").map(String::as_str) == Some(&format!("spec.nodeName={NODE}"));
+    let of_node =
+        query.get("fieldSelector").map(String::as_str) == Some(&format!("spec.nodeName={NODE}"));
     let watch = query
         .get("watch")
         .is_some_and(|w| matches!(w.as_str(), "1" | "true"));
