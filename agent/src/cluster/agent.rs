@@ -144,7 +144,7 @@ impl Cluster {
         let look = self
             .joined
             .look(|uid| pods.with(|roster| roster.get(uid).cloned()));
-        if look.table.is_some() && look.unknown > 0 {
+        if look.table.is_some() && look.unknown > 0 && !self.pods.with(|r| r.is_synced()) {
             let counter = &self.connection.counters.pods_from_cgroups;
             if counter.add_first() {
                 tracing::warn!(

@@ -13,10 +13,19 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::client::{ApiError, Call, Connection, JSON, MERGE};
-use crate::{config::Quantity, evict::journal::Eviction};
+use crate::{
+    config::Quantity,
+    evict::{api::PodRef, journal::Eviction},
+};
 
 /// `reportingController` of all Events.
 const CONTROLLER: &str = "evictd";
+/// Reason of an Event about a pod that was evicted: the kubelet's.
+pub const EVICTED: &str = "Evicted";
+/// Reason of an Event about a pod that was evicted although a PodDisruptionBudget said no.
+pub const OVERRIDDEN: &str = "EvictedDespiteBudget";
+/// Reason of an Event about a pod that would have been evicted (R47).
+const WOULD_EVICT: &str = "WouldEvict";
 /// Where Events about nodes live, which have no namespace.
 const NODE_NAMESPACE: &str = "default";
 /// Longest note that the API takes, in bytes.
@@ -33,6 +42,37 @@ const SERIES_PAUSE: Duration = Duration::from_secs(30);
 pub struct Events {
     node: String,
     series: BTreeMap<String, Series>,
+}
+
+/// What an Event on a pod says.
+#[derive(Clone, Debug)]
+pub struct Told<'a> {
+    /// The pod.
+    pub pod: PodRef<'a>,
+    /// Identifies what has happened: the same twice is told once.
+    pub id: &'a str,
+    /// When, as RFC 3339.
+    pub time: &'a str,
+    /// `Evicted` for instance.
+    pub reason: &'static str,
+    /// Why, for people.
+    pub note: String,
+}
+
+impl<'a> From<&'a Eviction> for Told<'a> {
+    fn from(eviction: &'a Eviction) -> Self {
+        Self {
+            pod: eviction.into(),
+            id: &eviction.id,
+            time: &eviction.time,
+            reason: if eviction.shadow {
+                WOULD_EVICT
+            } else {
+                EVICTED
+            },
+            note: note(eviction),
+        }
+    }
 }
 
 /// One Event of the node that has happened several times.
@@ -62,37 +102,33 @@ impl Events {
     pub async fn about_pod(
         &self,
         connection: &Connection,
-        eviction: &Eviction,
+        told: &Told<'_>,
     ) -> Result<(), ApiError> {
-        let (reason, kind) = if eviction.shadow {
-            ("WouldEvict", "Normal")
-        } else {
-            ("Evicted", "Warning")
-        };
+        let pod = told.pod;
         let event = json!({
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {
-                "name": name(&eviction.name, &eviction.id),
-                "namespace": eviction.namespace,
+                "name": name(pod.name, told.id),
+                "namespace": pod.namespace,
             },
-            "eventTime": micro_time(&eviction.time),
+            "eventTime": micro_time(told.time),
             "reportingController": CONTROLLER,
             "reportingInstance": self.node,
             "action": "Evicting",
-            "reason": reason,
-            "type": kind,
-            "note": note(eviction),
+            "reason": told.reason,
+            "type": if told.reason == WOULD_EVICT { "Normal" } else { "Warning" },
+            "note": cut(told.note.clone()),
             "regarding": {
                 "apiVersion": "v1",
                 "kind": "Pod",
-                "namespace": eviction.namespace,
-                "name": eviction.name,
-                "uid": eviction.uid,
+                "namespace": pod.namespace,
+                "name": pod.name,
+                "uid": pod.uid,
             },
             "related": self.node_reference(),
         });
-        create(connection, &eviction.namespace, &event).await
+        create(connection, pod.namespace, &event).await
     }
 
     /// Tells of an eviction on the node: a new Event, or one more of the last.
@@ -242,7 +278,7 @@ fn note(e: &Eviction) -> String {
             e.hook
         );
     }
-    cut(note)
+    note
 }
 
 fn cut(mut note: String) -> String {

@@ -112,9 +112,11 @@ pub async fn run(connection: Arc<Connection>, node: String, shared: Arc<Shared>)
     let mut ill = false;
     loop {
         let api: Api<WatchedPod> = Api::all(connection.client());
-        let config = watcher::Config::default()
+        let mut config = watcher::Config::default()
             .fields(&format!("spec.nodeName={node}"))
             .any_semantic();
+        // With a limit kube leaves out resourceVersion=0, and the list would go through to etcd.
+        config.page_size = None;
         let mut events = pin!(watcher(api, config));
         let mut listed = false;
         loop {
@@ -124,7 +126,10 @@ pub async fn run(connection: Arc<Connection>, node: String, shared: Arc<Shared>)
                 // A server that takes the connection and says nothing would be waited for without end.
                 match tokio::time::timeout(LIST_DEADLINE, events.next()).await {
                     Ok(next) => next,
-                    Err(_) => break,
+                    Err(_) => {
+                        connection.counters.watch_errors.add();
+                        break;
+                    }
                 }
             };
             match next {

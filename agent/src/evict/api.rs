@@ -5,6 +5,7 @@ use std::time::Duration;
 use http::Method;
 use serde_json::{Value, json};
 
+use super::journal::Eviction;
 use crate::cluster::client::{ApiError, Call, Connection, JSON, STRATEGIC_MERGE};
 
 /// The grace period of a pod that is dead already, in seconds. Not 0: that takes the object away before the kubelet has
@@ -23,6 +24,16 @@ pub struct PodRef<'a> {
     pub name: &'a str,
     /// `metadata.uid`.
     pub uid: &'a str,
+}
+
+impl<'a> From<&'a Eviction> for PodRef<'a> {
+    fn from(eviction: &'a Eviction) -> Self {
+        Self {
+            namespace: &eviction.namespace,
+            name: &eviction.name,
+            uid: &eviction.uid,
+        }
+    }
 }
 
 impl PodRef<'_> {

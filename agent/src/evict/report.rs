@@ -164,7 +164,7 @@ impl Reporter {
             // Nobody knows what it was called: the node's Event has to do.
             Ok(())
         } else {
-            self.events.about_pod(&self.connection, e).await
+            self.events.about_pod(&self.connection, &e.into()).await
         };
         let told = match told {
             Ok(()) if !e.shadow => self.events.about_node(&self.connection, e).await,
@@ -248,11 +248,7 @@ async fn remove(
         // Once the server has listed its pods and this one is not among them, it has none.
         return Ok(synced.then(|| api::Removal::Gone.as_str().to_owned()));
     }
-    let pod = PodRef {
-        namespace: &eviction.namespace,
-        name: &eviction.name,
-        uid: &eviction.uid,
-    };
+    let pod = PodRef::from(eviction);
     let message = eviction.message.trim_end();
     let set = api::set_disruption_target(connection, pod, message, &seconds(&eviction.time)).await;
     if let Err(error) = set {

@@ -53,18 +53,16 @@ impl Joined {
         let mut next = BTreeMap::new();
         let (mut changed, mut unknown) = (false, 0);
         for group in pods_below(&self.root) {
+            let held = self.held.remove(&group.path);
             let pod = known(&group.name.uid);
             if pod.is_none() {
                 unknown += 1;
             }
             let ids = ids(&group.path);
-            let old = self.held.remove(&group.path).filter(|h| h.ids == ids);
-            let same = |h: &Held| match &pod {
-                Some(pod) => *pod == h.entry.pod,
-                // A guess is not made again, unless it takes the place of better knowledge.
-                None => h.entry.pod.namespace.is_empty(),
-            };
-            match old {
+            // What was known of a UID once stays true although nobody tells of it any more.
+            let pod = pod.or_else(|| held.as_ref().map(|h| h.entry.pod.clone()));
+            let same = |h: &Held| h.ids == ids && pod.as_ref() == Some(&h.entry.pod);
+            match held {
                 Some(held) if same(&held) => {
                     next.insert(group.path, held);
                 }
