@@ -1,4 +1,5 @@
-//! The embedded default: the scope is a cgroup, its pods are described by a manifest file, the executor is the kernel.
+//! The agent. By default it is embedded: the scope is a cgroup, its pods are described by a manifest file, the executor is
+//! the kernel. With a cluster the API server describes the pods, and hears what became of them.
 
 use std::{
     fs, io,
@@ -14,10 +15,11 @@ use tokio::{
 };
 
 use crate::{
+    cluster::{agent::Cluster, client::AccessError},
     config::{Config, ConfigError, Mode},
     engine::{Signal, Threshold},
     evict::{
-        journal::{Journal, JournalError},
+        journal::{Journal, JournalError, SharedJournal},
         reconcile::{Reconciler, reap},
         words::Words,
     },
@@ -67,7 +69,10 @@ pub enum RunError {
         /// The file and the reason.
         source: PathError,
     },
-    /// A field that the embedded mode cannot do without.
+    /// The way to the API server.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// A field that the agent cannot do without.
     #[error("{field}: {reason}")]
     Missing {
         /// The field.
@@ -96,20 +101,27 @@ pub fn run(config: &Config) -> Result<(), RunError> {
         .enable_all()
         .max_blocking_threads(4)
         .build()?;
-    let agent = Agent::start(config)?;
-    runtime.block_on(agent.serve())
+    runtime.block_on(async { Agent::start(config).await?.serve().await })
+}
+
+/// Where the pods come from.
+enum Source {
+    Manifest {
+        pods: Vec<ManifestPod>,
+        fingerprint: Vec<(PathBuf, u64)>,
+    },
+    Cluster(Box<Cluster>),
 }
 
 struct Agent {
     // Programs stay attached for as long as the object lives.
     object: Option<Object>,
     telemetry: Option<Telemetry>,
-    reflex: Reflex,
+    reflex: Option<Reflex>,
     mailbox: Arc<Mailbox>,
     outbox: Arc<Outbox>,
     reconciler: Reconciler,
-    pods: Vec<ManifestPod>,
-    fingerprint: Vec<(PathBuf, u64)>,
+    source: Source,
 }
 
 impl Agent {
@@ -125,6 +137,16 @@ impl Agent {
         let fingerprint = fingerprint(&pods);
         let table = first_table(&pods)?;
         let journal = Journal::open(&config.state_dir)?;
+    async fn start(config: &Config) -> Result<Self, RunError> {
+        let scope_path = config.scope.cgroup.as_deref().ok_or(RunError::Missing {
+            field: "scope.cgroup",
+            reason: "is needed: the cgroup that plays the node",
+        })?;
+        let cgroup = MemoryCgroup::open(scope_path).map_err(ScopeError::from)?;
+        let threshold = hard_memory_threshold(&config.eviction.thresholds)?;
+        let limits = |capacity| limits(threshold, config, capacity);
+        let scope = Scope::new(cgroup, limits, config.account_reclaimable_cache)?;
+        let (source, table, journal) = source(config, scope_path).await?;
 
         let mut object = Object::load();
         let refusal = object.as_ref().err().map(ToString::to_string);
@@ -141,6 +163,7 @@ impl Agent {
         let telemetry = object.as_mut().ok().and_then(attach_telemetry);
         let (mailbox, outbox) = (Mailbox::new()?, Outbox::new()?);
         let (hook, capacity) = (built.choice.hook, scope.capacity());
+        let pods = table.entries.len();
         let words = Words {
             threshold: threshold.clone(),
             capacity,
@@ -164,16 +187,15 @@ impl Agent {
         if let Some(error) = refusals.lock {
             tracing::warn!(%error, "memory is not locked: needs CAP_IPC_LOCK");
         }
-        tracing::info!(%hook, capacity, pods = pods.len(), shadow = config.shadow, "watching");
+        tracing::info!(%hook, capacity, pods, shadow = config.shadow, "watching");
         Ok(Self {
             object: object.ok(),
             telemetry,
-            reflex,
+            reflex: Some(reflex),
             mailbox,
             outbox,
             reconciler: Reconciler::new(journal, words),
-            pods,
-            fingerprint,
+            source,
         })
     }
 
@@ -193,13 +215,17 @@ impl Agent {
                     self.reconcile();
                 }
                 _ = refresh.tick() => self.refresh(),
+                () = self.source.changed() => self.refresh(),
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
             }
         }
-        self.reflex.stop();
-        while let Some(report) = outbox.next() {
-            self.reconciler.take(&report);
+        if let Some(reflex) = self.reflex.take() {
+            reflex.stop();
+        }
+        self.reconcile();
+        if let Source::Cluster(cluster) = self.source {
+            cluster.stop().await;
         }
         tracing::info!("stopped");
         Ok(())
@@ -211,24 +237,19 @@ impl Agent {
                 let evicted = evicted.clone();
                 tokio::task::spawn_blocking(move || reap(&evicted));
             }
-            self.reconciler.take(&report);
+            let eviction = self.reconciler.take(&report);
+            if let (Source::Cluster(cluster), Some(eviction)) = (&mut self.source, eviction) {
+                cluster.evicted(eviction);
+            }
         }
     }
 
     /// Hands the reflex a new table when a pod's cgroup has come, gone, or changed below.
     fn refresh(&mut self) {
         self.read_telemetry();
-        let now = fingerprint(&self.pods);
-        if now == self.fingerprint {
-            return;
+        if let Some(table) = self.source.refresh() {
+            self.mailbox.send(table);
         }
-        self.fingerprint = now;
-        let entries = self
-            .pods
-            .iter()
-            .filter_map(|p| Entry::open(p.pod.clone(), &p.cgroup).ok());
-        self.mailbox
-            .send(Box::new(PodTable::new(entries.map(Arc::new).collect())));
     }
 
     fn read_telemetry(&mut self) {
@@ -275,6 +296,57 @@ fn scope(config: &Config, threshold: &Threshold) -> Result<Scope, RunError> {
     let root = MemoryCgroup::open(&root).map_err(ScopeError::from)?;
     let capacity = memory_total(Path::new("/proc")).map_err(ScopeError::from)?;
     Ok(Scope::machine(root, capacity, limits, cache)?)
+impl Source {
+    /// A new table when a pod's cgroup has come, gone, or changed below.
+    fn refresh(&mut self) -> Option<Box<PodTable>> {
+        match self {
+            Self::Cluster(cluster) => cluster.refresh(),
+            Self::Manifest {
+                pods,
+                fingerprint: before,
+            } => {
+                let now = fingerprint(pods);
+                if now == *before {
+                    return None;
+                }
+                *before = now;
+                let entries = pods
+                    .iter()
+                    .filter_map(|p| Entry::open(p.pod.clone(), &p.cgroup).ok());
+                Some(Box::new(PodTable::new(entries.map(Arc::new).collect())))
+            }
+        }
+    }
+
+    /// Ends when there is reason to look before the time.
+    async fn changed(&self) {
+        match self {
+            Self::Cluster(cluster) => cluster.changed().await,
+            Self::Manifest { .. } => std::future::pending().await,
+        }
+    }
+}
+
+/// Who says who runs here: the cluster, or the manifest. The journal is opened before anybody is asked: of two agents on
+/// one node the second is refused.
+async fn source(
+    config: &Config,
+    scope: &Path,
+) -> Result<(Source, Box<PodTable>, SharedJournal), RunError> {
+    if let Some(cluster) = &config.cluster {
+        let journal = SharedJournal::new(Journal::open(&config.state_dir)?);
+        let (cluster, table) = Cluster::start(config, cluster, scope, &journal).await?;
+        return Ok((Source::Cluster(Box::new(cluster)), table, journal));
+    }
+    let path = config.pod_manifest.as_deref().ok_or(RunError::Missing {
+        field: "podManifest",
+        reason: "is needed where there is no cluster: the file that says who runs in the scope",
+    })?;
+    let pods = manifest::load(path, scope)?;
+    let table = first_table(&pods)?;
+    let journal = SharedJournal::new(Journal::open(&config.state_dir)?);
+    let fingerprint = fingerprint(&pods);
+    Ok((Source::Manifest { pods, fingerprint }, table, journal))
 }
 
 fn attach_telemetry(object: &mut Object) -> Option<Telemetry> {

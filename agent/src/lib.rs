@@ -6,6 +6,7 @@
 
 pub mod check;
 pub mod cli;
+pub mod cluster;
 pub mod config;
 pub mod embedded;
 pub mod engine;

@@ -1,9 +1,11 @@
 //! What the integration tests, the demo and the benchmarks share: cgroups of their own and processes inside them.
 
 pub mod agent;
+pub mod apiserver;
 pub mod cgroup;
 pub mod engine;
 pub mod hog;
+pub mod member;
 pub mod node;
 pub mod skip;
 pub mod vectors;

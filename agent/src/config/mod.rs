@@ -10,6 +10,7 @@ use std::{
 
 use serde_json::Value;
 
+mod cluster;
 pub mod duration;
 mod error;
 pub(crate) mod fields;
@@ -17,6 +18,7 @@ mod kubelet;
 mod quantity;
 mod thresholds;
 
+pub use cluster::ClusterConfig;
 pub use error::ConfigError;
 pub(crate) use kubelet::EvictionFields;
 pub use kubelet::{DEFAULT_PRESSURE_TRANSITION_PERIOD, EvictionConfig};
@@ -42,6 +44,8 @@ pub struct Config {
     pub scope: Scope,
     /// `podManifest`: a file that describes the pods, where no API server does.
     pub pod_manifest: Option<PathBuf>,
+    /// `cluster`: the cluster that the node belongs to, if it does.
+    pub cluster: Option<ClusterConfig>,
     /// `stateDir`: where the journal lives.
     pub state_dir: PathBuf,
     /// `shadow`: decide and report, kill nothing (R47).
@@ -106,14 +110,18 @@ impl Config {
     }
 
     /// Reads a configuration file; the eviction fields that it lacks are taken from a KubeletConfiguration, whose
-    /// other fields mean nothing here.
+    /// other fields mean nothing here. Without one, `cluster.kubeletConfig` may name it.
     ///
     /// # Errors
     ///
     /// As [`Config::load`], for either file.
     pub fn load_over(path: &Path, kubelet_config: Option<&Path>) -> Result<Self, ConfigError> {
-        let kubelet = kubelet_config.map(read_document).transpose()?;
-        Self::from_values(read_document(path)?, kubelet)
+        let document = read_document(path)?;
+        let named = document["cluster"]["kubeletConfig"]
+            .as_str()
+            .map(PathBuf::from);
+        let kubelet = kubelet_config.or(named.as_deref());
+        Self::from_values(document, kubelet.map(read_document).transpose()?)
     }
 
     /// Reads a configuration from parsed documents.
@@ -141,6 +149,7 @@ impl Config {
                 .unwrap_or_default(),
             scope: Scope::take(&mut fields)?,
             pod_manifest: fields.absolute_path("podManifest")?,
+            cluster: ClusterConfig::take(&mut fields)?,
             state_dir: fields
                 .absolute_path("stateDir")?
                 .unwrap_or_else(|| DEFAULT_STATE_DIR.into()),
@@ -151,6 +160,13 @@ impl Config {
             metrics_address: fields.parsed("metricsAddress")?,
         };
         fields.finish()?;
+        if let (Some(_), Some(manifest)) = (&config.cluster, &config.pod_manifest) {
+            return Err(ConfigError::text(
+                "podManifest",
+                &manifest.display().to_string(),
+                "cannot be used together with cluster: the API server says who runs here",
+            ));
+        }
         Ok(config)
     }
 }

@@ -7,10 +7,12 @@ use std::{
     fs::{self, File},
     io::{self, BufRead as _, Write as _},
     path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use serde::{Deserialize, Serialize};
 
+use super::unreported::Unreported;
 use crate::{observe::cgroup::PathError, reflex::Stages};
 
 /// Size at which a file is full, in bytes.
@@ -26,6 +28,44 @@ pub enum Record {
     Evicted(Box<Eviction>),
     /// What became of it.
     Finished(Finish),
+    /// The API server has heard of it.
+    Reported(Reported),
+    /// A pod is about to be asked to go.
+    Asked(Asked),
+}
+
+/// The API server has heard of an eviction, and it need not be told again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Reported {
+    /// The eviction.
+    pub id: String,
+    /// When, as RFC 3339.
+    pub time: String,
+    /// What the API server made of it: `deleted`, `gone` before, `replaced` by a pod of the same name, `shadow`, or
+    /// the refusal after which it was given up.
+    pub outcome: String,
+}
+
+/// A pod is about to be evicted through the API (R5). Written beforehand, for whoever wants to know afterwards.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Asked {
+    /// When, as RFC 3339.
+    pub time: String,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub name: String,
+    /// The pod's UID.
+    pub uid: String,
+    /// Why.
+    pub message: String,
+    /// The time that the pod is given, in seconds.
+    pub grace_period_seconds: i64,
+    /// Why a PodDisruptionBudget was passed over, if one was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub override_reason: Option<String>,
 }
 
 /// A pod was killed, or would have been.
@@ -90,14 +130,40 @@ pub struct Finish {
     pub available: u64,
 }
 
+impl Record {
+    /// A record of an eviction.
+    pub fn evicted(eviction: Eviction) -> Self {
+        Self::Evicted(Box::new(eviction))
+    }
+}
+
 /// An open journal. Dropping it closes the files and gives up the lock.
 #[derive(Debug)]
 pub struct Journal {
     dir: PathBuf,
     file: File,
     bytes: u64,
+    /// What the API server has not heard of yet, where there is one.
+    unreported: Option<Unreported>,
     // Held for as long as the journal is open: a second agent must not write here.
     _lock: File,
+}
+
+/// A journal that several tasks write to.
+#[derive(Clone, Debug)]
+pub struct SharedJournal(Arc<Mutex<Journal>>);
+
+impl SharedJournal {
+    /// Shares a journal.
+    pub fn new(journal: Journal) -> Self {
+        Self(Arc::new(Mutex::new(journal)))
+    }
+
+    /// Has the journal alone for a while.
+    pub fn lock(&self) -> MutexGuard<'_, Journal> {
+        // A panic in between leaves at worst half a line, which every reader passes over.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Why a journal cannot be opened.
@@ -130,6 +196,7 @@ impl Journal {
             dir: dir.to_owned(),
             file,
             bytes,
+            unreported: None,
             _lock: lock,
         };
         journal.end_last_line()?;
@@ -146,9 +213,37 @@ impl Journal {
         if self.bytes + line.len() as u64 > FILE_BYTES {
             self.rotate()?;
         }
+        self.write(&line)?;
+        if let Some(unreported) = &mut self.unreported {
+            unreported.note(record);
+        }
+        Ok(())
+    }
+
+    /// From now on keeps in mind what the API server has not heard of, starting with what the files hold, and carries
+    /// it over whenever a file is full. Oldest first.
+    ///
+    /// # Errors
+    /// A file that is there cannot be read.
+    pub fn follow(&mut self) -> Result<Vec<Eviction>, JournalError> {
+        let mut unreported = Unreported::default();
+        for record in read(&self.dir)?.0 {
+            unreported.note(&record);
+        }
+        let waiting = unreported.waiting().cloned().collect();
+        self.unreported = Some(unreported);
+        Ok(waiting)
+    }
+
+    /// Evictions that were forgotten because too many waited.
+    pub fn forgotten(&self) -> u64 {
+        self.unreported.as_ref().map_or(0, Unreported::forgotten)
+    }
+
+    fn write(&mut self, line: &[u8]) -> Result<(), JournalError> {
         let written = self
             .file
-            .write_all(&line)
+            .write_all(line)
             .and_then(|()| self.file.sync_data());
         written.map_err(self.error(CURRENT))?;
         self.bytes += line.len() as u64;
@@ -158,6 +253,16 @@ impl Journal {
     fn rotate(&mut self) -> Result<(), JournalError> {
         fs::rename(self.dir.join(CURRENT), self.dir.join(PREVIOUS)).map_err(self.error(CURRENT))?;
         (self.file, self.bytes) = open_current(&self.dir)?;
+        let waiting: Vec<Record> = match &self.unreported {
+            Some(unreported) => unreported.waiting().cloned().map(Record::evicted).collect(),
+            None => Vec::new(),
+        };
+        for record in waiting {
+            let mut line =
+                serde_json::to_vec(&record).map_err(|e| self.error(CURRENT)(e.into()))?;
+            line.push(b'\n');
+            self.write(&line)?;
+        }
         Ok(())
     }
 

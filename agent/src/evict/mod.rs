@@ -1,6 +1,10 @@
-//! Acts: the kill, and the journal that outlives it.
+//! Acts: the kill, the journal that outlives it, and what the API server is asked and told.
 
+pub mod api;
 pub mod journal;
 pub mod kill;
 pub mod reconcile;
+pub mod report;
+pub mod soft;
+mod unreported;
 pub mod words;

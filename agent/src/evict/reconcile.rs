@@ -3,7 +3,7 @@
 use std::{fs, time::Duration};
 
 use super::{
-    journal::{Eviction, Finish, Journal, JournalError, Record},
+    journal::{Eviction, Finish, Record, SharedJournal},
     kill::kill_until_empty,
     words::Words,
 };
@@ -17,14 +17,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Turns reports of the reflex into records.
 pub struct Reconciler {
-    journal: Journal,
+    journal: SharedJournal,
     run: String,
     words: Words,
 }
 
 impl Reconciler {
     /// Writes to this journal, in these words.
-    pub fn new(journal: Journal, words: Words) -> Self {
+    pub fn new(journal: SharedJournal, words: Words) -> Self {
         // Without procfs the start time alone tells two runs apart.
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let run = format!("{}-{}", boot.trim(), crate::reflex::thread::now_ns());
@@ -36,8 +36,8 @@ impl Reconciler {
     }
 
     /// Takes one report. A journal that cannot be written is said and does not stop the agent: killing in time
-    /// matters more than telling of it.
-    pub fn take(&mut self, report: &Report) {
+    /// matters more than telling of it. Answers with the eviction that others may now hear of.
+    pub fn take(&mut self, report: &Report) -> Option<Eviction> {
         let record = match report {
             Report::Evicted(evicted) => {
                 let record = self.eviction(evicted);
@@ -58,7 +58,7 @@ impl Reconciler {
                     threshold,
                     "the threshold is met and no pod may be evicted"
                 );
-                return;
+                return None;
             }
             Report::HookLost { errno } => {
                 let error = std::io::Error::from_raw_os_error(*errno);
@@ -68,16 +68,16 @@ impl Reconciler {
             Report::ScopeGone { errno } => {
                 let error = std::io::Error::from_raw_os_error(*errno);
                 tracing::error!(%error, "the scope's memory cannot be read");
-                return;
+                return None;
             }
         };
-        if let Err(error) = self.append(&record) {
+        if let Err(error) = self.journal.lock().append(&record) {
             tracing::error!(%error, ?record, "an eviction is not in the journal");
         }
-    }
-
-    fn append(&mut self, record: &Record) -> Result<(), JournalError> {
-        self.journal.append(record)
+        match record {
+            Record::Evicted(eviction) => Some(*eviction),
+            _ => None,
+        }
     }
 
     fn eviction(&self, e: &Evicted) -> Eviction {

@@ -180,7 +180,7 @@ fn first_eviction(state: &Path) -> io::Result<Option<(Eviction, Finish)>> {
     let (records, _) = journal::read(state).map_err(io::Error::other)?;
     let evicted = records.iter().find_map(|r| match r {
         Record::Evicted(e) => Some((**e).clone()),
-        Record::Finished(_) => None,
+        _ => None,
     });
     Ok(evicted.and_then(|e| {
         records.iter().find_map(|r| match r {

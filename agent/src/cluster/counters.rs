@@ -1,0 +1,80 @@
+//! What happened between this agent and the API server, counted.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counters of one agent, all from its start.
+        #[derive(Debug, Default)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: Counter,)*
+        }
+
+        impl Counters {
+            /// Every counter with its name, for whoever shows them.
+            pub fn all(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name.get()),)*]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Requests sent, watches not included.
+    requests,
+    /// Requests that were answered with 401.
+    unauthorized,
+    /// Requests that were answered with 403.
+    forbidden,
+    /// Requests without a usable answer: refused connections, timeouts, 429 and 5xx.
+    unanswered,
+    /// Lists of the node's pods: one at the start, one after each loss of continuity.
+    lists,
+    /// Errors of the watch.
+    watch_errors,
+    /// Pod objects without a UID, which are left out.
+    pods_without_uid,
+    /// Pod objects that cannot be read, which are left out.
+    pods_unreadable,
+    /// Mirror pods seen: they stand for static pods and are never evicted.
+    mirror_pods,
+    /// Pods seen while being deleted already.
+    terminating_pods,
+    /// Pods that only their cgroup told of.
+    pods_from_cgroups,
+    /// Evictions reported in full.
+    reported,
+    /// Evictions that the API server would not take, given up after several attempts.
+    report_refused,
+    /// Evictions that were forgotten because too many waited.
+    report_dropped,
+    /// Evictions by the Eviction API.
+    soft_evictions,
+    /// Evictions that a PodDisruptionBudget refused.
+    soft_blocked,
+    /// Evictions against a PodDisruptionBudget.
+    soft_overrides,
+    /// Times that the wall clock went back.
+    clock_jumps,
+}
+
+/// One counter.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// One more.
+    pub fn add(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One more; true the first time, for what is logged once.
+    pub fn add_first(&self) -> bool {
+        self.0.fetch_add(1, Ordering::Relaxed) == 0
+    }
+
+    /// How many.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

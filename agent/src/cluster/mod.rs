@@ -1,0 +1,13 @@
+//! The cluster around the node: who runs here according to the API server, and what Kubernetes is told.
+//!
+//! Nothing here stands between a tripped wire and SIGKILL. The [`reflex`](crate::reflex) kills locally whether the API
+//! server answers or not; this module gives it the pods beforehand and does the telling afterwards.
+
+pub mod access;
+pub mod agent;
+pub mod client;
+pub mod counters;
+pub mod events;
+pub mod node;
+pub mod roster;
+pub mod watch;

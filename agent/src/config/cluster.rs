@@ -1,0 +1,134 @@
+//! `cluster`: how to reach the API server, and what may be done there.
+
+use std::{env, path::PathBuf, time::Duration};
+
+use super::{ConfigError, duration, fields::Fields};
+
+/// Variable with the node's name, as a DaemonSet sets it from `spec.nodeName`.
+const NODE_NAME: &str = "NODE_NAME";
+
+/// The cluster that the node belongs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterConfig {
+    /// `cluster.nodeName`: the Node object of this machine; `$NODE_NAME` by default.
+    pub node_name: String,
+    /// `cluster.kubeconfig`: how to reach the API server; the pod's service account by default.
+    pub kubeconfig: Option<PathBuf>,
+    /// `cluster.kubeletConfig`: a KubeletConfiguration whose eviction settings hold where the file has none.
+    pub kubelet_config: Option<PathBuf>,
+    /// `cluster.configz`: take those settings from the running kubelet, through the API server's node proxy. Needs the
+    /// right to `get nodes/proxy`, which is far more than evictd needs otherwise: off by default.
+    pub configz: bool,
+    /// `cluster.softOverrideAfter`: how long PodDisruptionBudgets may refuse soft evictions; `None`, the default, is as
+    /// long as the hard threshold is not met.
+    pub soft_override_after: Option<Duration>,
+    /// `cluster.taint`: keep new pods away with a NoSchedule taint while a condition holds; on by default.
+    pub taint: bool,
+}
+
+impl ClusterConfig {
+    pub(super) fn take(fields: &mut Fields) -> Result<Option<Self>, ConfigError> {
+        let Some(mut cluster) = fields.object("cluster")? else {
+            return Ok(None);
+        };
+        let name = cluster.text("nodeName")?;
+        let name = name.or_else(|| env::var(NODE_NAME).ok());
+        let node_name = name.unwrap_or_default();
+        if !is_node_name(&node_name) {
+            let reason = "must be the name of a Node; $NODE_NAME is not set to one either";
+            return Err(ConfigError::text(
+                cluster.path_of("nodeName"),
+                &node_name,
+                reason,
+            ));
+        }
+        let taken = Self {
+            node_name,
+            kubeconfig: cluster.absolute_path("kubeconfig")?,
+            kubelet_config: cluster.absolute_path("kubeletConfig")?,
+            configz: cluster.boolean("configz")?.unwrap_or(false),
+            soft_override_after: period(&mut cluster, "softOverrideAfter")?,
+            taint: cluster.boolean("taint")?.unwrap_or(true),
+        };
+        cluster.finish()?;
+        Ok(Some(taken))
+    }
+}
+
+/// It becomes part of URLs and selectors: an RFC 1123 subdomain and nothing else.
+fn is_node_name(name: &str) -> bool {
+    let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
+    let ends = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = name.as_bytes();
+    name.len() <= 253
+        && bytes.iter().copied().all(good)
+        && ends(bytes.first())
+        && ends(bytes.last())
+}
+
+fn period(fields: &mut Fields, name: &str) -> Result<Option<Duration>, ConfigError> {
+    let Some(text) = fields.text(name)? else {
+        return Ok(None);
+    };
+    let parsed = duration::parse(&text);
+    parsed
+        .map(Some)
+        .map_err(|e| ConfigError::text(fields.path_of(name), &text, e))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::Config;
+    use super::*;
+
+    fn read(cluster: Value) -> Result<ClusterConfig, String> {
+        let config = Config::from_values(json!({ "cluster": cluster }), None);
+        config
+            .map(|c| c.cluster.expect("it is set"))
+            .map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn everything_but_the_name_has_a_default() {
+        let read = read(json!({"nodeName": "n2"})).expect("a configuration");
+        let expected = ClusterConfig {
+            node_name: "n2".into(),
+            kubeconfig: None,
+            kubelet_config: None,
+            configz: false,
+            soft_override_after: None,
+            taint: true,
+        };
+        assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn every_mistake_names_its_field() {
+        for (cluster, expected) in [
+            (
+                json!({"nodeName": "N/2"}),
+                "cluster.nodeName: \"N/2\": must be",
+            ),
+            (
+                json!({"nodeName": "n2", "color": 1}),
+                "cluster.color: unknown field",
+            ),
+            (
+                json!({"nodeName": "n2", "softOverrideAfter": "5"}),
+                "cluster.softOverrideAfter: \"5\": a unit is missing",
+            ),
+            (
+                json!({"nodeName": "n2", "kubeconfig": "config"}),
+                "cluster.kubeconfig: \"config\": must be an absolute path",
+            ),
+        ] {
+            let error = read(cluster).expect_err("it is wrong");
+            assert!(error.starts_with(expected), "{error}");
+        }
+        let both = json!({"cluster": {"nodeName": "n"}, "podManifest": "/m"});
+        let error = Config::from_values(both, None).expect_err("it is wrong");
+        assert!(error.to_string().starts_with("podManifest: \"/m\": cannot"));
+    }
+}

@@ -1,0 +1,316 @@
+//! Soft eviction: pods are asked to go, and may take their time (R5).
+//!
+//! The Eviction API honours PodDisruptionBudgets. A pod that its budget protects is passed over for the next candidate.
+//! When budgets protect everybody for longer than is configured, or the hard threshold is met, the first candidate goes
+//! nevertheless, by DELETE; the journal, an Event and a counter say so and why.
+
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{
+    api::{self, PodRef, Removal},
+    journal::{Asked, Record, SharedJournal},
+};
+use crate::{
+    cluster::{
+        client::{ApiError, Connection},
+        events::{EVICTED, Events, OVERRIDDEN, Told},
+    },
+    config::Config,
+    engine::Pod,
+};
+
+/// What the API gives a pod that does not say how long it needs, in seconds.
+const DEFAULT_GRACE_SECONDS: i64 = 30;
+/// The shortest time that a pod is given, in seconds: with 0 the object would go before its processes.
+const SHORTEST_GRACE_SECONDS: i64 = 1;
+/// Pods that were asked already and need not be asked again; the oldest are forgotten.
+const ASKED: usize = 256;
+
+/// Why pods are to go.
+#[derive(Clone, Copy, Debug)]
+pub struct SoftReason<'a> {
+    /// In the kubelet's words.
+    pub message: &'a str,
+    /// The hard threshold is met as well: budgets no longer count.
+    pub hard: bool,
+}
+
+/// What came of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SoftOutcome {
+    /// The candidate at this index goes.
+    Evicted {
+        /// Position among the candidates.
+        index: usize,
+        /// The time that it has, in seconds.
+        grace_period_seconds: i64,
+        /// A budget was passed over.
+        overridden: bool,
+    },
+    /// The candidate at this index was gone already: its memory is on its way back, nobody else needs to go for now.
+    Gone {
+        /// Position among the candidates.
+        index: usize,
+    },
+    /// Budgets protect all candidates.
+    Blocked {
+        /// For how long they have.
+        since: Duration,
+    },
+    /// Nobody could be asked: the API server does not answer, or there is no candidate.
+    Nobody,
+}
+
+/// What the engine's loop hands its candidates to when a soft threshold's grace period is over. One pod goes at a time.
+pub trait SoftPressure {
+    /// Evicts the first of the candidates, which are in the order of eviction, that may go.
+    fn evict_soft(
+        &mut self,
+        candidates: &[&Pod],
+        reason: SoftReason<'_>,
+    ) -> impl Future<Output = SoftOutcome>;
+}
+
+/// Evicts through the API.
+pub struct SoftEvictor {
+    connection: Arc<Connection>,
+    journal: SharedJournal,
+    events: Events,
+    max_grace_seconds: i32,
+    override_after: Option<Duration>,
+    /// Since when budgets have protected everybody without a break.
+    blocked: Option<Instant>,
+    asked: VecDeque<String>,
+    /// UIDs of requests that are in the journal: the same pod is asked again and again while its budget protects it.
+    noted: VecDeque<String>,
+}
+
+impl SoftEvictor {
+    /// An evictor for this node with the configured grace period and patience.
+    pub fn new(
+        connection: Arc<Connection>,
+        journal: SharedJournal,
+        node: &str,
+        config: &Config,
+    ) -> Self {
+        Self {
+            connection,
+            journal,
+            events: Events::new(node),
+            max_grace_seconds: config.eviction.max_pod_grace_period_seconds,
+            override_after: config.cluster.as_ref().and_then(|c| c.soft_override_after),
+            blocked: None,
+            asked: VecDeque::new(),
+            noted: VecDeque::new(),
+        }
+    }
+
+    /// Pressure is over: budgets have been patient long enough only when it comes back and stays.
+    pub fn relieved(&mut self) {
+        self.blocked = None;
+    }
+
+    /// One pod by the Eviction API. `Ok(None)`: its budget protects it.
+    async fn ask(
+        &mut self,
+        pod: &Pod,
+        grace: i64,
+        message: &str,
+    ) -> Result<Option<Removal>, ApiError> {
+        if !self.noted.contains(&pod.uid) {
+            remember(&mut self.noted, &pod.uid);
+            self.write_down(pod, grace, message, None);
+        }
+        match api::evict(&self.connection, reference(pod), grace).await {
+            Ok(removal) => Ok(Some(removal)),
+            Err(error) if is_budget(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// One pod against its budget.
+    async fn insist(
+        &mut self,
+        candidates: &[&Pod],
+        blocked: &[usize],
+        reason: SoftReason<'_>,
+    ) -> Option<SoftOutcome> {
+        let since = self.blocked.map_or(Duration::ZERO, |b| b.elapsed());
+        let why = if reason.hard {
+            "the hard threshold is met".to_owned()
+        } else if self.override_after.is_some_and(|after| since >= after) {
+            format!("budgets have protected every candidate for {since:?}")
+        } else {
+            return None;
+        };
+        let index = *blocked.first()?;
+        let pod = candidates.get(index)?;
+        let grace = grace(pod, self.max_grace_seconds);
+        tracing::warn!(%pod, why, "a PodDisruptionBudget is overridden");
+        self.write_down(pod, grace, reason.message, Some(why.clone()));
+        let removal = api::delete(&self.connection, reference(pod), grace).await;
+        let removal = removal
+            .inspect_err(|error| tracing::warn!(%pod, %error, "the override has failed"))
+            .ok()?;
+        self.connection.counters.soft_overrides.add();
+        let note = format!(
+            "{} A PodDisruptionBudget was overridden: {why}.",
+            reason.message.trim_end()
+        );
+        Some(
+            self.done(index, pod, grace, removal, OVERRIDDEN, note)
+                .await,
+        )
+    }
+
+    /// Remembers and tells what has happened.
+    async fn done(
+        &mut self,
+        index: usize,
+        pod: &Pod,
+        grace_period_seconds: i64,
+        removal: Removal,
+        event: &'static str,
+        note: String,
+    ) -> SoftOutcome {
+        self.blocked = None;
+        remember(&mut self.asked, &pod.uid);
+        if removal != Removal::Deleted {
+            return SoftOutcome::Gone { index };
+        }
+        self.connection.counters.soft_evictions.add();
+        let told = Told {
+            pod: reference(pod),
+            id: &format!("soft-{}", pod.uid),
+            time: &jiff::Timestamp::now().to_string(),
+            reason: event,
+            note: format!("{note} It has {grace_period_seconds} s to end."),
+        };
+        if let Err(error) = self.events.about_pod(&self.connection, &told).await {
+            tracing::warn!(%pod, %error, "no Event tells of the eviction");
+        }
+        SoftOutcome::Evicted {
+            index,
+            grace_period_seconds,
+            overridden: event == OVERRIDDEN,
+        }
+    }
+
+    /// On disk before the API server hears of it.
+    fn write_down(&self, pod: &Pod, grace: i64, message: &str, why: Option<String>) {
+        let record = Record::Asked(Asked {
+            time: jiff::Timestamp::now().to_string(),
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+            message: message.to_owned(),
+            grace_period_seconds: grace,
+            override_reason: why,
+        });
+        if let Err(error) = self.journal.lock().append(&record) {
+            tracing::error!(%error, "a soft eviction is not in the journal");
+        }
+    }
+}
+
+impl SoftPressure for SoftEvictor {
+    async fn evict_soft(&mut self, candidates: &[&Pod], reason: SoftReason<'_>) -> SoftOutcome {
+        let mut blocked = Vec::new();
+        for (index, pod) in candidates.iter().enumerate() {
+            // One that only its cgroup tells of has no name to ask for; one that is on its way needs no second request.
+            if pod.namespace.is_empty() || pod.is_critical() || self.asked.contains(&pod.uid) {
+                continue;
+            }
+            let grace = grace(pod, self.max_grace_seconds);
+            match self.ask(pod, grace, reason.message).await {
+                Ok(Some(removal)) => {
+                    let note = reason.message.trim_end().to_owned();
+                    return self.done(index, pod, grace, removal, EVICTED, note).await;
+                }
+                Ok(None) => {
+                    self.connection.counters.soft_blocked.add();
+                    tracing::info!(%pod, "a PodDisruptionBudget protects the pod: the next one is asked");
+                    blocked.push(index);
+                }
+                // A server that does not answer will not answer for the next one either.
+                Err(error) if error.code() == 0 => {
+                    tracing::warn!(%pod, %error, "nobody can be asked to go");
+                    return SoftOutcome::Nobody;
+                }
+                // This pod's own trouble, such as two budgets for one pod (500).
+                Err(error) => tracing::warn!(%pod, %error, "the pod cannot be asked to go"),
+            }
+        }
+        if blocked.is_empty() {
+            return SoftOutcome::Nobody;
+        }
+        let since = self.blocked.get_or_insert_with(Instant::now).elapsed();
+        match self.insist(candidates, &blocked, reason).await {
+            Some(outcome) => outcome,
+            None => SoftOutcome::Blocked { since },
+        }
+    }
+}
+
+fn remember(uids: &mut VecDeque<String>, uid: &str) {
+    if uids.len() == ASKED {
+        uids.pop_front();
+    }
+    uids.push_back(uid.to_owned());
+}
+
+/// A budget says no. Any other 429 is a server that is busy.
+fn is_budget(error: &ApiError) -> bool {
+    match error {
+        ApiError::Refused { code, causes, .. } => {
+            *code == 429 && causes.iter().any(|c| c == "DisruptionBudget")
+        }
+        ApiError::Unanswered(_) => false,
+    }
+}
+
+/// The smaller of the pod's own grace period and `evictionMaxPodGracePeriod` (R5), in seconds; a negative maximum leaves
+/// it to the pod, as in the kubelet.
+fn grace(pod: &Pod, max_seconds: i32) -> i64 {
+    let own = pod
+        .termination_grace_period_seconds
+        .unwrap_or(DEFAULT_GRACE_SECONDS);
+    let max = i64::from(max_seconds);
+    let grace = if max < 0 { own } else { own.min(max) };
+    grace.max(SHORTEST_GRACE_SECONDS)
+}
+
+fn reference(pod: &Pod) -> PodRef<'_> {
+    PodRef {
+        namespace: &pod.namespace,
+        name: &pod.name,
+        uid: &pod.uid,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // R5
+    #[test]
+    fn the_smaller_grace_period_counts() {
+        let pod = |grace| Pod {
+            termination_grace_period_seconds: grace,
+            ..Pod::default()
+        };
+        for (own, max, expected) in [
+            (Some(30), 10, 10),
+            (Some(5), 10, 5),
+            (None, 100, 30),
+            (Some(60), -1, 60),
+            (Some(30), 0, 1),
+        ] {
+            assert_eq!(grace(&pod(own), max), expected, "{own:?} {max}");
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Answers in the recorded forms.
+
+use axum::{
+    body::Body,
+    http::{Response, StatusCode, header::CONTENT_TYPE},
+};
+use serde_json::{Value, json};
+
+/// Any JSON.
+pub fn answer(code: u16, body: &Value) -> Response<Body> {
+    let mut response = Response::new(Body::from(body.to_string()));
+    *response.status_mut() =
+        StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    if let Ok(json) = "application/json".parse() {
+        response.headers_mut().insert(CONTENT_TYPE, json);
+    }
+    response
+}
+
+/// A `Status`.
+pub fn failure(code: u16, reason: &str, message: &str, details: Value) -> Response<Body> {
+    answer(code, &status(code, reason, message, details))
+}
+
+/// The body of a `Status` that tells of a failure.
+pub fn status(code: u16, reason: &str, message: &str, details: Value) -> Value {
+    let mut body = json!({
+        "kind": "Status",
+        "apiVersion": "v1",
+        "metadata": {},
+        "status": "Failure",
+        "message": message,
+        "reason": reason,
+        "code": code,
+    });
+    if !details.is_null() {
+        body["details"] = details;
+    }
+    body
+}
+
+/// `delete-not-found.json`.
+pub fn not_found(kind: &str, name: &str) -> Response<Body> {
+    failure(
+        404,
+        "NotFound",
+        &format!("{kind} \"{name}\" not found"),
+        json!({"name": name, "kind": kind}),
+    )
+}
+
+/// `delete-uid-conflict.json`, `eviction-uid-mismatch.json`.
+pub fn uid_conflict(name: &str, wanted: &str, found: &str) -> Response<Body> {
+    let message = format!(
+        "Operation cannot be fulfilled on Pod \"{name}\": the UID in the precondition ({wanted}) does not match \
+         the UID in record ({found}). The object might have been deleted and then recreated"
+    );
+    failure(
+        409,
+        "Conflict",
+        &message,
+        json!({"name": name, "kind": "Pod"}),
+    )
+}
+
+/// `eviction-blocked-by-pdb.json`.
+pub fn budget(budget: &str) -> Response<Body> {
+    let cause = format!("The disruption budget {budget} needs 2 healthy pods and has 2 currently");
+    failure(
+        429,
+        "TooManyRequests",
+        "Cannot evict pod as it would violate the pod's disruption budget.",
+        json!({"causes": [{"reason": "DisruptionBudget", "message": cause}]}),
+    )
+}
+
+/// `unauthorized.json`.
+pub fn unauthorized() -> Response<Body> {
+    failure(401, "Unauthorized", "Unauthorized", Value::Null)
+}
+
+/// `eviction-created.json`.
+pub fn created() -> Response<Body> {
+    answer(
+        201,
+        &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}),
+    )
+}
+
+/// A fault that a test has asked for.
+pub fn scripted(code: u16) -> Response<Body> {
+    let reason = match code {
+        401 => return unauthorized(),
+        403 => "Forbidden",
+        409 => "Conflict",
+        422 => "Invalid",
+        429 => "TooManyRequests",
+        503 => "ServiceUnavailable",
+        504 => "Timeout",
+        _ => "InternalError",
+    };
+    failure(code, reason, "scripted", Value::Null)
+}

@@ -1,0 +1,186 @@
+//! A scripted API server: real HTTP on loopback, answers in the forms that a 1.36 server was recorded with
+//! (`tests/recordings/api`), a little state (one node, its pods, events), faults on request, and a record of every
+//! request, so that tests can count and compare them.
+
+mod answer;
+mod node;
+mod pods;
+mod route;
+mod state;
+mod watch;
+
+use std::{
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread::JoinHandle,
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+pub use state::{Fault, Misery, Seen, State};
+
+/// Name of the only node.
+pub const NODE: &str = "n2";
+
+/// A server that answers until it is dropped or sent away.
+pub struct ApiServer {
+    state: Arc<Mutex<State>>,
+    address: SocketAddr,
+    running: Option<Running>,
+}
+
+struct Running {
+    stop: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl ApiServer {
+    /// Starts a server on a free port.
+    ///
+    /// # Errors
+    /// No port, no thread.
+    pub fn start() -> io::Result<Self> {
+        let state = Arc::new(Mutex::new(State::new()));
+        let mut server = Self {
+            state,
+            address: (Ipv4Addr::LOCALHOST, 0).into(),
+            running: None,
+        };
+        server.come_back()?;
+        Ok(server)
+    }
+
+    /// Goes away: connections are cut, new ones are refused.
+    pub fn go_away(&mut self) {
+        if let Some(Running { stop, thread }) = self.running.take() {
+            // Whoever has stopped already does not listen any more.
+            let _ = stop.send(());
+            let _ = thread.join();
+            self.state().watchers.clear();
+        }
+    }
+
+    /// Answers again, on the same port, with the state it had.
+    ///
+    /// # Errors
+    /// The port was taken by somebody else meanwhile.
+    pub fn come_back(&mut self) -> io::Result<()> {
+        if self.running.is_some() {
+            return Ok(());
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let listener = runtime.block_on(tokio::net::TcpListener::bind(self.address))?;
+        self.address = listener.local_addr()?;
+        let router = route::router(Arc::clone(&self.state));
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new()
+            .name("apiserver".into())
+            .spawn(move || {
+                runtime.block_on(async {
+                    tokio::select! {
+                        _ = axum::serve(listener, router) => {}
+                        _ = stopped => {}
+                    }
+                });
+                // Dropping the runtime here cuts every connection that is still open.
+            })?;
+        self.running = Some(Running { stop, thread });
+        Ok(())
+    }
+
+    /// What the server knows and was asked; answers wait while this is held.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// `http://127.0.0.1:port`.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// Writes a kubeconfig that leads here, with a token file beside it, and returns its path.
+    ///
+    /// # Errors
+    /// The directory cannot be written.
+    pub fn kubeconfig(&self, dir: &Path) -> io::Result<PathBuf> {
+        let token = dir.join("token");
+        std::fs::write(&token, "first")?;
+        let path = dir.join("kubeconfig");
+        let config = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "test",
+            "clusters": [{"name": "test", "cluster": {"server": self.url()}}],
+            "users": [{"name": "test", "user": {"tokenFile": token}}],
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        });
+        std::fs::write(&path, config.to_string())?;
+        Ok(path)
+    }
+
+    /// Waits until the condition holds; false when it does not in time.
+    pub fn wait(&self, patience: Duration, condition: impl Fn(&State) -> bool) -> bool {
+        let end = Instant::now() + patience;
+        loop {
+            if condition(&self.state()) {
+                return true;
+            }
+            if Instant::now() > end {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        self.go_away();
+    }
+}
+
+/// A test that has panicked has failed already; the state is still good for the others' clean-up.
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A pod in the form of the recordings.
+pub fn pod(name: &str, uid: &str, qos: &str, priority: i32, request: Option<&str>) -> Value {
+    let resources = match (qos, request) {
+        ("Guaranteed", Some(r)) => json!({
+            "requests": {"cpu": "10m", "memory": r},
+            "limits": {"cpu": "10m", "memory": r},
+        }),
+        (_, Some(r)) => json!({"requests": {"cpu": "10m", "memory": r}}),
+        (_, None) => json!({}),
+    };
+    json!({
+        "kind": "Pod",
+        "apiVersion": "v1",
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": uid,
+            "creationTimestamp": "2026-11-21T02:51:55Z",
+            "labels": {"app": name},
+        },
+        "spec": {
+            "containers": [{"name": "c", "image": "x", "resources": resources}],
+            "restartPolicy": "Always",
+            "terminationGracePeriodSeconds": 30,
+            "nodeName": NODE,
+            "priority": priority,
+        },
+        "status": {
+            "phase": "Running",
+            "conditions": [{"type": "Ready", "status": "True", "lastProbeTime": null, "lastTransitionTime": null}],
+            "qosClass": qos,
+        },
+    })
+}

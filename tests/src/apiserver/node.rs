@@ -1,0 +1,82 @@
+//! The node and the questions about rights.
+
+use axum::{body::Body, http::Response};
+use serde_json::{Value, json};
+
+use super::{
+    NODE,
+    answer::{answer, failure, not_found},
+    pods::merge_conditions,
+    state::State,
+};
+
+/// `GET /api/v1/nodes/NAME`.
+pub fn get(state: &State, name: &str) -> Response<Body> {
+    if name == NODE {
+        answer(200, &state.node)
+    } else {
+        not_found("nodes", name)
+    }
+}
+
+/// `PATCH /api/v1/nodes/NAME/status`: a strategic merge patch.
+pub fn patch_status(state: &mut State, name: &str, body: &Value) -> Response<Body> {
+    if name != NODE {
+        return not_found("nodes", name);
+    }
+    let mut node = state.node.clone();
+    merge_conditions(&mut node, body);
+    store(state, node)
+}
+
+/// `PATCH /api/v1/nodes/NAME`: a merge patch, which replaces lists, under the condition of a resourceVersion.
+pub fn patch(state: &mut State, name: &str, content_type: &str, body: &Value) -> Response<Body> {
+    if name != NODE {
+        return not_found("nodes", name);
+    }
+    let wanted = &body["metadata"]["resourceVersion"];
+    // `node-taint-conflict.json`
+    if !wanted.is_null() && *wanted != state.node["metadata"]["resourceVersion"] {
+        let message = format!(
+            "Operation cannot be fulfilled on nodes \"{name}\": the object has been modified; please apply your \
+             changes to the latest version and try again"
+        );
+        return failure(
+            409,
+            "Conflict",
+            &message,
+            json!({"name": name, "kind": "nodes"}),
+        );
+    }
+    let mut node = state.node.clone();
+    // `node-taint-apply.json` shows that applying replaces everybody's taints as well: the list is atomic.
+    if content_type.contains("merge-patch") || content_type.contains("apply-patch") {
+        match &body["spec"]["taints"] {
+            Value::Null => drop(
+                node["spec"]
+                    .as_object_mut()
+                    .map(|spec| spec.remove("taints")),
+            ),
+            taints => node["spec"]["taints"] = taints.clone(),
+        }
+    }
+    store(state, node)
+}
+
+fn store(state: &mut State, mut node: Value) -> Response<Body> {
+    state.stamp(&mut node);
+    state.node = node;
+    answer(200, &state.node)
+}
+
+/// `POST /apis/authorization.k8s.io/v1/selfsubjectaccessreviews`.
+pub fn review(state: &State, mut body: Value) -> Response<Body> {
+    let asked = &body["spec"]["resourceAttributes"];
+    let text = |field: &str| asked[field].as_str().unwrap_or_default();
+    let mut what = format!("{} {}", text("verb"), text("resource"));
+    if !text("subresource").is_empty() {
+        what = format!("{what}/{}", text("subresource"));
+    }
+    body["status"] = json!({"allowed": !state.denied.contains(&what)});
+    answer(201, &body)
+}

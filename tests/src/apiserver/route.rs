@@ -1,0 +1,151 @@
+//! From a request to whoever answers it.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex},
+    time::Instant,
+};
+
+use axum::{
+    Router,
+    body::{Body, to_bytes},
+    extract::Request,
+    http::{Response, header},
+};
+
+use super::{
+    answer::{answer, not_found, scripted, unauthorized},
+    lock, node, pods,
+    state::{Misery, Seen, State},
+    watch,
+};
+
+/// Longest body that is read.
+const BODY_BYTES: usize = 1 << 20;
+
+pub fn router(state: Arc<Mutex<State>>) -> Router {
+    Router::new().fallback(move |request: Request| {
+        let state = Arc::clone(&state);
+        async move { serve(&state, request).await }
+    })
+}
+
+async fn serve(state: &Mutex<State>, request: Request) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    let body = to_bytes(body, BODY_BYTES).await.unwrap_or_default();
+    let header = |name| {
+        let value = parts.headers.get(name);
+        value.and_then(|v| v.to_str().ok()).unwrap_or_default()
+    };
+    let seen = Seen {
+        method: parts.method.to_string(),
+        path: parts.uri.path().to_owned(),
+        query: parts.uri.query().unwrap_or_default().to_owned(),
+        content_type: header(header::CONTENT_TYPE).to_owned(),
+        body: serde_json::from_slice(&body).unwrap_or_default(),
+        at: Instant::now(),
+    };
+    let misery = {
+        let mut state = lock(state);
+        state.requests.push(seen.clone());
+        let bearer = header(header::AUTHORIZATION).strip_prefix("Bearer ");
+        if state.token.is_some() && bearer != state.token.as_deref() {
+            return unauthorized();
+        }
+        state.meets(&seen.method, &seen.path)
+    };
+    match misery {
+        Some(Misery::Status(code)) => return scripted(code),
+        Some(Misery::Hang) => return std::future::pending().await,
+        Some(Misery::Slow(delay)) => tokio::time::sleep(delay).await,
+        Some(Misery::Lost) => {
+            drop(dispatch(&mut lock(state), seen));
+            return std::future::pending().await;
+        }
+        None => {}
+    }
+    dispatch(&mut lock(state), seen)
+}
+
+fn dispatch(state: &mut State, seen: Seen) -> Response<Body> {
+    let Seen {
+        method,
+        path,
+        query,
+        content_type,
+        body,
+        ..
+    } = seen;
+    let parts: Vec<&str> = path.split('/').skip(1).collect();
+    match (method.as_str(), parts.as_slice()) {
+        ("GET", ["api", "v1", "pods"]) => watch::pods(state, &decode(&query)),
+        ("PATCH", ["api", "v1", "namespaces", ns, "pods", name, "status"]) => {
+            pods::patch_status(state, ns, name, &body)
+        }
+        ("DELETE", ["api", "v1", "namespaces", ns, "pods", name]) => {
+            pods::delete(state, ns, name, &body)
+        }
+        ("POST", ["api", "v1", "namespaces", ns, "pods", name, "eviction"]) => {
+            pods::evict(state, ns, name, &body)
+        }
+        ("GET", ["api", "v1", "nodes", name]) => node::get(state, name),
+        ("GET", ["api", "v1", "nodes", _, "proxy", "configz"]) => answer(200, &state.configz),
+        ("PATCH", ["api", "v1", "nodes", name, "status"]) => node::patch_status(state, name, &body),
+        ("PATCH", ["api", "v1", "nodes", name]) => node::patch(state, name, &content_type, &body),
+        ("POST", ["apis", "events.k8s.io", "v1", "namespaces", ns, "events"]) => {
+            pods::create_event(state, ns, body)
+        }
+        (
+            "PATCH",
+            [
+                "apis",
+                "events.k8s.io",
+                "v1",
+                "namespaces",
+                ns,
+                "events",
+                name,
+            ],
+        ) => pods::patch_event(state, ns, name, &body),
+        (
+            "POST",
+            [
+                "apis",
+                "authorization.k8s.io",
+                "v1",
+                "selfsubjectaccessreviews",
+            ],
+        ) => node::review(state, body),
+        _ => not_found("the server could not find the requested resource", &path),
+    }
+}
+
+/// A query with its percent signs decoded.
+fn decode(query: &str) -> BTreeMap<String, String> {
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    pairs
+        .map(|(key, value)| (key.to_owned(), percent_decoded(value)))
+        .collect()
+}
+
+fn percent_decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, tail)) = rest.split_first() {
+        let hex = tail.get(..2).filter(|_| first == b'%');
+        let byte = hex
+            .and_then(|h| std::str::from_utf8(h).ok())
+            .and_then(|h| u8::from_str_radix(h, 16).ok());
+        match byte {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &tail[2..];
+            }
+            None => {
+                bytes.push(first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}

@@ -1,0 +1,211 @@
+//! What the server knows, and what it was asked.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use serde_json::{Value, json};
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::NODE;
+
+/// One request as it came.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// `GET`, ...
+    pub method: String,
+    /// Without the query.
+    pub path: String,
+    /// The query, undecoded.
+    pub query: String,
+    /// `Content-Type`, empty if there is none.
+    pub content_type: String,
+    /// The body; null if there is none.
+    pub body: Value,
+    /// When.
+    pub at: Instant,
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug)]
+pub enum Misery {
+    /// This status instead of an answer.
+    Status(u16),
+    /// The answer, but late.
+    Slow(Duration),
+    /// No answer at all; the connection stays open.
+    Hang,
+    /// The request is carried out, the answer is lost on its way.
+    Lost,
+}
+
+/// Something that goes wrong on some requests.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// `DELETE`, ...; empty means all.
+    pub method: &'static str,
+    /// Part of the path.
+    pub path: &'static str,
+    /// For so many requests.
+    pub times: usize,
+    /// What.
+    pub what: Misery,
+}
+
+/// The whole.
+pub struct State {
+    /// Newest resourceVersion.
+    pub version: u64,
+    /// Watches from before this version are told that it is too old.
+    pub oldest: u64,
+    /// Pods by namespace and name.
+    pub pods: BTreeMap<(String, String), Value>,
+    /// The node.
+    pub node: Value,
+    /// Events by namespace and name.
+    pub events: BTreeMap<(String, String), Value>,
+    /// Pods (`namespace/name`) whose eviction a budget refuses.
+    pub budgets: BTreeSet<String>,
+    /// What self-checks are told no to, as `verb resource` or `verb resource/subresource`.
+    pub denied: BTreeSet<String>,
+    /// The only token that is good, if any is asked for.
+    pub token: Option<String>,
+    /// What the kubelet says at /configz.
+    pub configz: Value,
+    /// A deleted pod stays, terminating, until a test takes it away.
+    pub linger: bool,
+    /// What goes wrong, the oldest first.
+    pub faults: Vec<Fault>,
+    /// Every request so far.
+    pub requests: Vec<Seen>,
+    pub(super) log: Vec<(u64, String)>,
+    pub(super) watchers: Vec<UnboundedSender<String>>,
+}
+
+impl State {
+    pub(super) fn new() -> Self {
+        Self {
+            version: 6000,
+            oldest: 0,
+            pods: BTreeMap::new(),
+            node: json!({
+                "kind": "Node",
+                "apiVersion": "v1",
+                "metadata": {
+                    "name": NODE,
+                    "uid": "a95e6719-ea42-421d-a0d7-e75b081ad7b1",
+                    "resourceVersion": "6000",
+                },
+                "spec": {"taints": [{"key": "example.org/kept", "effect": "NoSchedule"}]},
+                "status": {"conditions": [
+                    {"type": "MemoryPressure", "status": "False", "reason": "KubeletHasSufficientMemory"},
+                    {"type": "Ready", "status": "True", "reason": "KubeletReady"},
+                ]},
+            }),
+            events: BTreeMap::new(),
+            budgets: BTreeSet::new(),
+            denied: BTreeSet::new(),
+            token: None,
+            configz: Value::Null,
+            linger: false,
+            faults: Vec::new(),
+            requests: Vec::new(),
+            log: Vec::new(),
+            watchers: Vec::new(),
+        }
+    }
+
+    /// Adds or changes a pod and tells the watchers.
+    pub fn put_pod(&mut self, mut pod: Value) {
+        let key = key_of(&pod);
+        let kind = if self.pods.contains_key(&key) {
+            "MODIFIED"
+        } else {
+            "ADDED"
+        };
+        self.stamp(&mut pod);
+        self.tell(kind, &pod);
+        self.pods.insert(key, pod);
+    }
+
+    /// Takes a pod away, as the kubelet does when its containers are gone, and tells the watchers.
+    pub fn remove_pod(&mut self, namespace: &str, name: &str) {
+        if let Some(mut pod) = self.pods.remove(&(namespace.to_owned(), name.to_owned())) {
+            self.stamp(&mut pod);
+            self.tell("DELETED", &pod);
+        }
+    }
+
+    /// Tells the watchers how far they are.
+    pub fn bookmark(&mut self) {
+        self.version += 1;
+        let version = self.version.to_string();
+        let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"resourceVersion": version}, "status": {}});
+        self.tell("BOOKMARK", &pod);
+    }
+
+    /// Forgets what was before now, and says so inside every watch.
+    pub fn expire(&mut self) {
+        self.version += 10;
+        self.oldest = self.version;
+        let line = super::watch::too_old(0, self.oldest);
+        for watcher in self.watchers.drain(..) {
+            // Whoever has hung up needs not be told.
+            let _ = watcher.send(line.clone());
+        }
+    }
+
+    /// Ends every watch, as the server does when their time is over.
+    pub fn end_watches(&mut self) {
+        self.watchers.clear();
+    }
+
+    /// Watches that are open.
+    pub fn watches(&mut self) -> usize {
+        self.watchers.retain(|w| !w.is_closed());
+        self.watchers.len()
+    }
+
+    /// Requests of a method whose path contains a text.
+    pub fn count(&self, method: &str, path: &str) -> usize {
+        self.all(method, path).count()
+    }
+
+    /// The requests of a method whose path contains a text.
+    pub fn all<'a>(&'a self, method: &'a str, path: &'a str) -> impl Iterator<Item = &'a Seen> {
+        self.requests
+            .iter()
+            .filter(move |r| r.method == method && r.path.contains(path))
+    }
+
+    pub(super) fn stamp(&mut self, object: &mut Value) {
+        self.version += 1;
+        object["metadata"]["resourceVersion"] = self.version.to_string().into();
+    }
+
+    pub(super) fn tell(&mut self, kind: &str, object: &Value) {
+        let line = format!("{}\n", json!({"type": kind, "object": object}));
+        self.log.push((self.version, line.clone()));
+        self.watchers.retain(|w| w.send(line.clone()).is_ok());
+    }
+
+    /// The fault that this request meets, used up by one.
+    pub(super) fn meets(&mut self, method: &str, path: &str) -> Option<Misery> {
+        let at = self.faults.iter().position(|f| {
+            f.times > 0 && (f.method.is_empty() || f.method == method) && path.contains(f.path)
+        })?;
+        self.faults[at].times -= 1;
+        Some(self.faults[at].what)
+    }
+}
+
+pub(super) fn key_of(object: &Value) -> (String, String) {
+    let text = |field: &str| {
+        object["metadata"][field]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    (text("namespace"), text("name"))
+}

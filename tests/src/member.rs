@@ -1,0 +1,158 @@
+//! A node that is a member of a cluster: cgroups with pods as the kubelet lays them out, a scripted API server, and
+//! an agent between the two.
+
+use std::{
+    fs, io,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use evictd::evict::journal::{self, Eviction, Record, Reported};
+use serde_json::{Value, json};
+
+use crate::{
+    agent::Agent,
+    apiserver::{self, ApiServer, NODE},
+    cgroup::TestCgroup,
+};
+
+/// Bytes in a MiB.
+const MIB: u64 = 1 << 20;
+
+/// A node with its API server.
+pub struct Member {
+    /// The pods' cgroup.
+    pub cgroup: TestCgroup,
+    /// The cluster.
+    pub server: ApiServer,
+    dir: tempfile::TempDir,
+    /// The agent's configuration; tests change it before they start an agent.
+    pub config: Value,
+}
+
+impl Member {
+    /// A node of so many MiB without pods; 64 MiB of it must be available.
+    ///
+    /// # Errors
+    /// No cgroups, no port, no directory.
+    pub fn new(name: &str, mib: u64) -> io::Result<Self> {
+        let cgroup = TestCgroup::new(name, mib * MIB)?;
+        let server = ApiServer::start()?;
+        let dir = tempfile::tempdir()?;
+        let config = json!({
+            "scope": {"cgroup": cgroup.path()},
+            "stateDir": dir.path().join("state"),
+            "cluster": {"nodeName": NODE, "kubeconfig": server.kubeconfig(dir.path())?},
+            "evictionHard": {"memory.available": "64Mi"},
+            "evictionPressureTransitionPeriod": "2s",
+        });
+        Ok(Self {
+            cgroup,
+            server,
+            dir,
+            config,
+        })
+    }
+
+    /// A UID in the API's form, made of a number.
+    pub fn uid(number: u64) -> String {
+        format!("00000000-0000-4000-8000-{number:012}")
+    }
+
+    /// Makes a pod's cgroup only.
+    ///
+    /// # Errors
+    /// The cgroup cannot be made.
+    pub fn cgroup_of(&self, uid: &str, qos: &str) -> io::Result<PathBuf> {
+        let class = match qos {
+            "BestEffort" => "besteffort/",
+            "Burstable" => "burstable/",
+            _ => "",
+        };
+        self.cgroup.child(&format!("kubepods/{class}pod{uid}/c1"))
+    }
+
+    /// Adds a pod to the node and to the API server, and returns the cgroup of its container.
+    ///
+    /// # Errors
+    /// The cgroup cannot be made.
+    pub fn pod(
+        &self,
+        name: &str,
+        number: u64,
+        qos: &str,
+        priority: i32,
+        request: Option<&str>,
+    ) -> io::Result<PathBuf> {
+        let uid = Self::uid(number);
+        let pod = apiserver::pod(name, &uid, qos, priority, request);
+        self.server.state().put_pod(pod);
+        self.cgroup_of(&uid, qos)
+    }
+
+    /// Starts an agent and returns when its wire is armed.
+    ///
+    /// # Errors
+    /// It ended before.
+    pub fn start(&self) -> io::Result<Agent> {
+        Agent::start(&self.write()?, &[])
+    }
+
+    /// Writes the configuration and returns its path.
+    ///
+    /// # Errors
+    /// The directory cannot be written.
+    pub fn write(&self) -> io::Result<PathBuf> {
+        let path = self.dir.path().join("config.json");
+        fs::write(&path, self.config.to_string())?;
+        Ok(path)
+    }
+
+    /// Where the token file and the journal are.
+    pub fn dir(&self) -> &std::path::Path {
+        self.dir.path()
+    }
+
+    /// The journal so far.
+    pub fn records(&self) -> Vec<Record> {
+        journal::read(&self.dir.path().join("state"))
+            .map(|(records, _)| records)
+            .unwrap_or_default()
+    }
+
+    /// The evictions in the journal.
+    pub fn evictions(&self) -> Vec<Eviction> {
+        let records = self.records().into_iter();
+        records
+            .filter_map(|r| match r {
+                Record::Evicted(e) => Some(*e),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// What the journal says was reported.
+    pub fn reported(&self) -> Vec<Reported> {
+        let records = self.records().into_iter();
+        records
+            .filter_map(|r| match r {
+                Record::Reported(r) => Some(r),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Waits until the condition holds; false when it does not in time.
+    pub fn wait(&self, patience: Duration, condition: impl Fn(&Self) -> bool) -> bool {
+        let end = Instant::now() + patience;
+        loop {
+            if condition(self) {
+                return true;
+            }
+            if Instant::now() > end {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Rights, tokens and the kubelet's configuration.
+
+use std::{fs, process::Command, sync::Arc, time::Duration};
+
+use evictd::cluster::{access, client::Connection};
+use evictd_tests::{
+    agent::binary,
+    apiserver::{ApiServer, NODE},
+    hog::Hog,
+    member::Member,
+    skip::not_root,
+    skip_if,
+};
+use serde_json::json;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// Each missing right is named, and no other.
+#[test]
+fn every_missing_right_is_named() {
+    let server = ApiServer::start().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let kubeconfig = server.kubeconfig(dir.path()).unwrap();
+    let denied = ["create pods/eviction", "patch nodes/status"];
+    server.state().denied.extend(denied.map(str::to_owned));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let missing = runtime.block_on(async {
+        let connection = Arc::new(Connection::open(Some(kubeconfig)).await.unwrap());
+        access::check(&connection).await
+    });
+    let names: Vec<String> = missing
+        .iter()
+        .map(|r| format!("{} {}", r.verb, r.name()))
+        .collect();
+    assert_eq!(names, denied);
+    assert_eq!(
+        server.state().count("POST", "selfsubjectaccessreviews"),
+        access::RIGHTS.len()
+    );
+}
+
+/// A token that expires between two evictions: the file is read again.
+#[test]
+fn an_eviction_survives_its_token() {
+    skip_if!(not_root());
+    let member = Member::new("token", 256).unwrap();
+    member.server.state().token = Some("first".into());
+    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let _agent = member.start().unwrap();
+    member.server.state().token = Some("second".into());
+    fs::write(member.dir().join("token"), "second").unwrap();
+    let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(member.wait(SOON, |m| m.reported().len() == 1));
+    assert_eq!(member.reported()[0].outcome, "deleted");
+}
+
+/// A right that is missing for good: tried a few times, given up, and said; the agent goes on.
+#[test]
+fn a_report_that_is_forbidden_is_given_up_in_the_end() {
+    skip_if!(not_root());
+    let member = Member::new("forbidden", 256).unwrap();
+    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    member
+        .server
+        .state()
+        .faults
+        .push(evictd_tests::apiserver::Fault {
+            method: "DELETE",
+            path: "/pods/wild",
+            times: 100,
+            what: evictd_tests::apiserver::Misery::Status(403),
+        });
+    let _agent = member.start().unwrap();
+    let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(member.wait(Duration::from_secs(60), |m| m.reported().len() == 1));
+    let outcome = &member.reported()[0].outcome;
+    assert!(outcome.starts_with("refused: 403 Forbidden"), "{outcome}");
+}
+
+/// Bad input: one line that names the field, exit code 2.
+#[test]
+fn an_unusable_kubeconfig_is_bad_input() {
+    skip_if!(not_root());
+    let mut member = Member::new("badkube", 256).unwrap();
+    member.config["cluster"]["kubeconfig"] = json!(member.dir().join("nowhere"));
+    let output = Command::new(binary().unwrap())
+        .args(["run", "--config"])
+        .arg(member.write().unwrap())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let last = stderr.lines().last().unwrap();
+    assert!(last.starts_with("evictd: cluster.kubeconfig: "), "{last}");
+}
+
+/// Thresholds of the node's own kubelet: from its configuration file, unless evictd's says otherwise.
+#[test]
+fn thresholds_come_from_the_kubelets_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let kubelet = dir.path().join("kubelet.yaml");
+    fs::write(
+        &kubelet,
+        "kind: KubeletConfiguration\nevictionHard: {memory.available: 321Mi}\n",
+    )
+    .unwrap();
+    let config = dir.path().join("config.json");
+    let thresholds = |document: serde_json::Value| {
+        fs::write(&config, document.to_string()).unwrap();
+        let output = Command::new(binary().unwrap())
+            .args(["thresholds", "-o", "json", "--config"])
+            .arg(&config)
+            .output()
+            .unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let cluster = json!({"nodeName": NODE, "kubeletConfig": kubelet});
+    let found = thresholds(json!({ "cluster": cluster }));
+    assert!(found.contains(&(321_u64 << 20).to_string()), "{found}");
+    let own = json!({"cluster": cluster, "evictionHard": {"memory.available": "7Mi"}});
+    let found = thresholds(own);
+    assert!(found.contains(&(7_u64 << 20).to_string()), "{found}");
+}

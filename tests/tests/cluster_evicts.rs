@@ -1,0 +1,305 @@
+//! The whole path in a cluster: pressure, local SIGKILL, journal, DisruptionTarget, DELETE, Events; with the API server
+//! there, away, slow, or forgetful. Real cgroups and processes below, a scripted API server above.
+
+use std::time::Duration;
+
+use evictd::{evict::journal::Record, observe::cgroup::MemoryCgroup};
+use evictd_tests::{
+    apiserver::{Fault, Misery},
+    hog::Hog,
+    member::Member,
+    skip::not_root,
+    skip_if,
+};
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn reported(member: &Member, count: usize) -> bool {
+    member.wait(SOON, |m| m.reported().len() >= count)
+}
+
+/// Events of a reason that are about a kind of object.
+fn events(member: &Member, reason: &str, kind: &str) -> Vec<Value> {
+    let state = member.server.state();
+    let events = state.events.values();
+    events
+        .filter(|e| e["reason"] == reason && e["regarding"]["kind"] == kind)
+        .cloned()
+        .collect()
+}
+
+// R9, R14, R18, R42: who goes is decided on what the API says of the pods, and the API hears of it in the right order.
+#[test]
+fn killed_first_then_told() {
+    skip_if!(not_root());
+    let member = Member::new("told", 256).unwrap();
+    let quiet = member
+        .pod("quiet", 1, "Burstable", 0, Some("64Mi"))
+        .unwrap();
+    let important = member
+        .pod("important", 2, "BestEffort", 1000, None)
+        .unwrap();
+    let wild = member.pod("wild", 3, "Burstable", 0, Some("16Mi")).unwrap();
+    let mut bystanders = [
+        Hog::start(&quiet, &["--mib", "40"]).unwrap(),
+        Hog::start(&important, &["--mib", "30"]).unwrap(),
+    ];
+    let mut agent = member.start().unwrap();
+    let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
+
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(reported(&member, 1), "it is reported");
+    assert!(bystanders.iter_mut().all(Hog::is_alive), "nobody else dies");
+    let scope = MemoryCgroup::open(member.cgroup.path()).unwrap();
+    assert_eq!(scope.oom_kills().unwrap(), 0);
+
+    let records = member.records();
+    let kinds: Vec<&str> = records
+        .iter()
+        .map(|r| match r {
+            Record::Evicted(_) => "evicted",
+            Record::Reported(r) => r.outcome.as_str(),
+            _ => "other",
+        })
+        .filter(|k| *k != "other")
+        .collect();
+    assert_eq!(kinds, ["evicted", "deleted"]);
+
+    {
+        let state = member.server.state();
+        let patch = state
+            .all("PATCH", "/pods/wild/status")
+            .next()
+            .expect("a condition");
+        let delete = state.all("DELETE", "/pods/wild").next().expect("a DELETE");
+        let event = state.all("POST", "/events").next().expect("an Event");
+        assert!(patch.at <= delete.at && delete.at <= event.at);
+        let condition = &patch.body["status"]["conditions"][0];
+        assert_eq!(patch.content_type, "application/strategic-merge-patch+json");
+        assert_eq!(patch.body["metadata"]["uid"], Member::uid(3));
+        assert_eq!(
+            (
+                &condition["type"],
+                &condition["status"],
+                &condition["reason"]
+            ),
+            (
+                &json!("DisruptionTarget"),
+                &json!("True"),
+                &json!("TerminationByKubelet")
+            )
+        );
+        assert_eq!(delete.body["gracePeriodSeconds"], 1);
+        assert_eq!(delete.body["preconditions"]["uid"], Member::uid(3));
+        assert_eq!(state.count("DELETE", ""), 1, "nobody else is deleted");
+    }
+    let told = events(&member, "Evicted", "Pod");
+    assert_eq!(told.len(), 1);
+    let note = told[0]["note"].as_str().unwrap();
+    // The kubelet's own words come first.
+    assert!(
+        note.starts_with("The node was low on resource: memory. "),
+        "{note}"
+    );
+    assert!(note.contains("requested 16Mi"), "{note}");
+    assert_eq!(told[0]["regarding"]["uid"], Member::uid(3));
+    assert_eq!(events(&member, "EvictionThresholdMet", "Node").len(), 1);
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+// R42: nothing is lost when the API is away, and nothing is told twice.
+#[test]
+fn an_outage_delays_the_report_and_nothing_else() {
+    skip_if!(not_root());
+    let mut member = Member::new("outage", 256).unwrap();
+    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let _agent = member.start().unwrap();
+    member.server.go_away();
+    let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(member.wait(SOON, |m| m.evictions().len() == 1));
+    assert!(member.reported().is_empty());
+    member.server.come_back().unwrap();
+    assert!(reported(&member, 1));
+    assert_eq!(member.server.state().count("DELETE", "/pods/wild"), 1);
+    assert_eq!(events(&member, "Evicted", "Pod").len(), 1);
+}
+
+// R42: killed between the journal and the API, the next agent goes on; the one after it has nothing left to say.
+#[test]
+fn a_crash_in_between_costs_nothing() {
+    skip_if!(not_root());
+    let mut member = Member::new("crash", 256).unwrap();
+    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let agent = member.start().unwrap();
+    member.server.go_away();
+    let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(member.wait(SOON, |m| m.evictions().len() == 1));
+    // Dropping an agent is kill -9.
+    drop(agent);
+    member.server.come_back().unwrap();
+    let agent = member.start().unwrap();
+    assert!(reported(&member, 1));
+    assert_eq!(member.server.state().count("DELETE", "/pods/wild"), 1);
+    drop(agent);
+    let mut agent = member.start().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    agent.terminate().unwrap();
+    assert_eq!(member.reported().len(), 1, "exactly once");
+    assert_eq!(member.server.state().count("DELETE", ""), 1);
+    assert_eq!(events(&member, "Evicted", "Pod").len(), 1);
+}
+
+// R42: the server has done it and its answer is lost, then the agent is; the second time changes nothing.
+#[test]
+fn a_lost_answer_is_asked_for_again_without_harm() {
+    skip_if!(not_root());
+    let member = Member::new("lost", 256).unwrap();
+    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let fault = |path| Fault {
+        method: "POST",
+        path,
+        times: 1,
+        what: Misery::Lost,
+    };
+    member.server.state().faults.push(fault("/default/events"));
+    let agent = member.start().unwrap();
+    let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(member.wait(SOON, |_| !events(&member, "Evicted", "Pod").is_empty()));
+    assert!(member.reported().is_empty(), "the answer is lost");
+    drop(agent);
+    let _agent = member.start().unwrap();
+    assert!(reported(&member, 1));
+    assert_eq!(events(&member, "Evicted", "Pod").len(), 1, "told once");
+    // The pod was gone already: that is success.
+    assert_eq!(member.reported()[0].outcome, "gone");
+}
+
+// A new pod of the same name is never touched.
+#[test]
+fn a_pod_of_the_same_name_is_left_alone() {
+    skip_if!(not_root());
+    let mut member = Member::new("samename", 256).unwrap();
+    let wild = member.pod("web-0", 1, "BestEffort", 0, None).unwrap();
+    let _agent = member.start().unwrap();
+    member.server.go_away();
+    let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(member.wait(SOON, |m| m.evictions().len() == 1));
+    {
+        let mut state = member.server.state();
+        state.remove_pod("default", "web-0");
+        let uid = Member::uid(2);
+        state.put_pod(evictd_tests::apiserver::pod(
+            "web-0",
+            &uid,
+            "BestEffort",
+            0,
+            None,
+        ));
+    }
+    member.server.come_back().unwrap();
+    assert!(reported(&member, 1));
+    assert_eq!(member.reported()[0].outcome, "replaced");
+    let state = member.server.state();
+    let pod = &state.pods[&("default".to_owned(), "web-0".to_owned())];
+    assert_eq!(pod["metadata"]["uid"], Member::uid(2));
+    assert!(pod["metadata"]["deletionTimestamp"].is_null());
+    let conditions = pod["status"]["conditions"].to_string();
+    assert!(!conditions.contains("DisruptionTarget"), "{conditions}");
+}
+
+// R42: overloaded, failing, silent: asked again until it works.
+#[test]
+fn trouble_is_outlasted() {
+    skip_if!(not_root());
+    let member = Member::new("trouble", 256).unwrap();
+    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let faults = [429, 500, 503].map(|code| Fault {
+        method: "DELETE",
+        path: "/pods/wild",
+        times: 1,
+        what: Misery::Status(code),
+    });
+    member.server.state().faults.extend(faults);
+    // A condition that does not get through must not hold up the DELETE.
+    member.server.state().faults.push(Fault {
+        method: "PATCH",
+        path: "/pods/wild/status",
+        times: 100,
+        what: Misery::Hang,
+    });
+    let _agent = member.start().unwrap();
+    let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(reported(&member, 1));
+    assert_eq!(member.reported()[0].outcome, "deleted");
+    assert_eq!(member.server.state().count("DELETE", "/pods/wild"), 4);
+    assert_eq!(events(&member, "Evicted", "Pod").len(), 1);
+}
+
+// R12, R42: no API server from the start. The cgroups tell who runs here; static pods stay protected; the name comes later.
+#[test]
+fn without_an_api_server_the_cgroups_tell() {
+    skip_if!(not_root());
+    let mut member = Member::new("blind", 256).unwrap();
+    let wild = member.pod("wild", 1, "Burstable", 0, Some("16Mi")).unwrap();
+    let file = member
+        .cgroup_of("d4ae8de11a3b28dc31b9c89edbd7f90a", "BestEffort")
+        .unwrap();
+    let mut of_file = Hog::start(&file, &["--mib", "60"]).unwrap();
+    member.server.go_away();
+    let _agent = member.start().unwrap();
+    let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(of_file.is_alive(), "a static pod is not evicted");
+    assert!(member.wait(SOON, |m| m.evictions().len() == 1));
+    assert_eq!(member.evictions()[0].uid, Member::uid(1));
+    assert_eq!(
+        member.evictions()[0].namespace,
+        "",
+        "nobody has told its name"
+    );
+    member.server.come_back().unwrap();
+    assert!(reported(&member, 1));
+    assert_eq!(member.reported()[0].outcome, "deleted");
+    assert_eq!(
+        member
+            .server
+            .state()
+            .count("DELETE", "/namespaces/default/pods/wild"),
+        1
+    );
+    assert_eq!(events(&member, "Evicted", "Pod").len(), 1);
+}
+
+// R47: shadow mode tells, and touches nothing.
+#[test]
+fn shadow_mode_deletes_nothing() {
+    skip_if!(not_root());
+    let mut member = Member::new("shadowed", 256).unwrap();
+    member.config["shadow"] = true.into();
+    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let _agent = member.start().unwrap();
+    let mut hog = Hog::start(&wild, &["--mib", "210"]).unwrap();
+    assert!(reported(&member, 1));
+    assert!(hog.is_alive());
+    assert_eq!(events(&member, "WouldEvict", "Pod").len(), 1);
+    let state = member.server.state();
+    assert_eq!(
+        state.count("DELETE", "") + state.count("PATCH", "/pods/"),
+        0
+    );
+}
+
+#[test]
+fn the_second_agent_on_a_node_is_refused() {
+    skip_if!(not_root());
+    let member = Member::new("twice", 256).unwrap();
+    let _agent = member.start().unwrap();
+    let error = member.start().err().expect("a refusal").to_string();
+    assert!(error.contains("another evictd runs on it"), "{error}");
+}

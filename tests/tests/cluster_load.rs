@@ -1,0 +1,168 @@
+//! What one agent costs the API server, counted request by request. `docs/api-load.md` holds the result; with
+//! `EVICTD_WRITE_DOCS=1` this test writes it anew.
+
+use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path, time::Duration};
+
+use evictd_tests::{apiserver::State, hog::Hog, member::Member, skip::not_root, skip_if};
+
+const SOON: Duration = Duration::from_secs(20);
+/// Evictions of the burst.
+const BURST: usize = 5;
+/// Nodes of the cluster that is computed.
+const NODES: usize = 5_000;
+/// Longest life of a watch, in seconds: what the client asks for.
+const WATCH_SECONDS: usize = 290;
+
+/// Requests by method and kind.
+type Load = BTreeMap<String, usize>;
+
+fn load(state: &State) -> Load {
+    let mut load = Load::new();
+    for r in &state.requests {
+        let kind = match r.path.as_str() {
+            "/api/v1/pods" if r.query.contains("watch") => "WATCH pods of the node".into(),
+            "/api/v1/pods" => "LIST pods of the node".into(),
+            path if path.ends_with("selfsubjectaccessreviews") => {
+                "POST selfsubjectaccessreviews".into()
+            }
+            path if path.ends_with("/events") => "POST events".into(),
+            path if path.contains("/events/") => "PATCH events".into(),
+            path if path.contains("/pods/") && path.ends_with("/status") => {
+                "PATCH pods/status".into()
+            }
+            path if path.contains("/pods/") => format!("{} pods", r.method),
+            path if path.contains("/nodes/") && path.ends_with("/status") => {
+                "PATCH nodes/status".into()
+            }
+            path if path.contains("/nodes/") => format!("{} nodes", r.method),
+            path => format!("{} {path}", r.method),
+        };
+        *load.entry(kind).or_default() += 1;
+    }
+    load
+}
+
+/// The node has settled: nothing was asked for half a second.
+fn settle(member: &Member) -> Load {
+    loop {
+        let before = member.server.state().requests.len();
+        std::thread::sleep(Duration::from_millis(500));
+        if member.server.state().requests.len() == before {
+            return load(&member.server.state());
+        }
+    }
+}
+
+fn forget(member: &Member) {
+    member.server.state().requests.clear();
+}
+
+#[test]
+fn the_load_of_one_agent_is_what_the_page_says() {
+    skip_if!(not_root());
+    let mut member = Member::new("load", 512).unwrap();
+    member.config["evictionPressureTransitionPeriod"] = "10s".into();
+    let groups: Vec<_> = (0..BURST)
+        .map(|i| {
+            let name = format!("wild-{i}");
+            let number = i as u64;
+            member.pod(&name, number, "BestEffort", 0, None).unwrap()
+        })
+        .collect();
+    let _agent = member.start().unwrap();
+    assert!(
+        member
+            .server
+            .wait(SOON, |s| s.count("POST", "reviews") == 10)
+    );
+    let start = settle(&member);
+
+    forget(&member);
+    std::thread::sleep(Duration::from_secs(3));
+    let rest = load(&member.server.state());
+    assert_eq!(rest, Load::new(), "an agent at rest asks for nothing");
+
+    let mut one = Hog::start(&groups[0], &["--mib", "2048"]).unwrap();
+    assert_eq!(one.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(member.wait(SOON, |m| m.reported().len() == 1));
+    let clean = |s: &State| !s.node.to_string().contains("evictd.dev/");
+    assert!(member.server.wait(SOON, clean));
+    let one = settle(&member);
+
+    forget(&member);
+    for (done, group) in groups.iter().enumerate().skip(1) {
+        let mut hog = Hog::start(group, &["--mib", "2048"]).unwrap();
+        assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+        assert!(member.wait(SOON, |m| m.reported().len() == done + 1));
+    }
+    assert!(member.server.wait(SOON, clean));
+    let more = settle(&member);
+
+    let page = page(&start, &one, &more);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/api-load.md");
+    if std::env::var_os("EVICTD_WRITE_DOCS").is_some() {
+        fs::write(&path, &page).unwrap();
+    }
+    assert_eq!(
+        fs::read_to_string(&path).unwrap(),
+        page,
+        "docs/api-load.md is out of date"
+    );
+}
+
+fn total(load: &Load) -> usize {
+    load.values().sum()
+}
+
+fn table(load: &Load) -> String {
+    let mut text = String::from("| request | times |\n| --- | --- |\n");
+    for (kind, times) in load {
+        writeln!(text, "| {kind} | {times} |").unwrap();
+    }
+    writeln!(text, "| **all** | **{}** |", total(load)).unwrap();
+    text
+}
+
+fn page(start: &Load, one: &Load, more: &Load) -> String {
+    let followers = BURST - 1;
+    // Condition and taint come and go once for all of them.
+    let once: usize = ["GET nodes", "PATCH nodes", "PATCH nodes/status"]
+        .iter()
+        .filter_map(|k| more.get(*k))
+        .sum();
+    let each = (total(more) - once) / followers;
+    format!(
+        "# What evictd costs the API server\n\n\
+         Counted with the scripted API server of `tests/`, every request of one agent. To count again (and to write this\n\
+         page anew):\n\n\
+         ```sh\n\
+         EVICTD_WRITE_DOCS=1 cargo test -p evictd-tests --test cluster_load\n\
+         ```\n\n\
+         ## Start\n\n{start_table}\n\
+         The list names `resourceVersion=0`: it is answered from the API server's cache. It holds the pods of one node only.\n\n\
+         ## At rest\n\n\
+         Nothing but the open watch, which ends after at most {WATCH_SECONDS} s and is opened again where it stopped, without a list.\n\n\
+         ## The first eviction\n\n{one_table}\n\
+         This includes condition and taint, which come with the pressure and go after the transition period.\n\n\
+         ## {followers} more evictions within one pressure\n\n{more_table}\n\
+         That is {each} requests for each eviction (condition, DELETE, Event); the node's own Event is counted up in place, at\n\
+         most every 30 s, and condition and taint are written once for all of them.\n\n\
+         ## {NODES} nodes\n\n\
+         | what | requests | per second |\n| --- | --- | --- |\n\
+         | all agents at rest | {NODES} watches, each opened again every {WATCH_SECONDS} s | {rest:.1} |\n\
+         | a rolling update over 30 minutes | {all_starts} | {update:.1} |\n\
+         | all agents at once after an outage of the API server | {lists} watches or lists, spread by a backoff with jitter between 0.8 s and 60 s | {outage:.0} |\n\
+         | one node in a hundred evicts a pod every minute | {evicting} | {evictions:.1} |\n\n\
+         A watch that was cut goes on from its last bookmark; only where the server has forgotten that version a list follows.\n",
+        start_table = table(start),
+        one_table = table(one),
+        more_table = table(more),
+        rest = NODES as f64 / WATCH_SECONDS as f64,
+        all_starts = NODES * total(start),
+        update = (NODES * total(start)) as f64 / 1800.0,
+        lists = NODES,
+        outage = NODES as f64 / 30.0,
+        evicting = format!("{} every minute", NODES / 100 * total(one)),
+        evictions = (NODES / 100 * total(one)) as f64 / 60.0,
+    )
+}

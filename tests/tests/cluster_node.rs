@@ -1,0 +1,141 @@
+//! What the Node says under pressure, and that it is clean again afterwards, whoever cleans up (R6, R7, R17, R24, R29).
+
+use std::time::Duration;
+
+use evictd_tests::{
+    apiserver::{Fault, Misery, State},
+    hog::Hog,
+    member::Member,
+    skip::not_root,
+    skip_if,
+};
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn has_condition(state: &State) -> bool {
+    let conditions = state.node["status"]["conditions"].as_array().unwrap();
+    conditions
+        .iter()
+        .any(|c| c["type"] == "EvictdMemoryPressure" && c["status"] == "True")
+}
+
+fn taints(state: &State) -> Vec<String> {
+    let taints = state.node["spec"]["taints"].as_array();
+    let keys = taints
+        .into_iter()
+        .flatten()
+        .filter_map(|t| t["key"].as_str());
+    keys.map(str::to_owned).collect()
+}
+
+fn says(state: &State) -> bool {
+    has_condition(state) && taints(state) == ["example.org/kept", "evictd.dev/memory-pressure"]
+}
+
+fn is_clean(state: &State) -> bool {
+    !has_condition(state) && taints(state) == ["example.org/kept"]
+}
+
+/// A node under pressure, whose hog is dead.
+fn pressed(name: &str, period: &str) -> (Member, evictd_tests::agent::Agent) {
+    let mut member = Member::new(name, 256).unwrap();
+    member.config["evictionPressureTransitionPeriod"] = period.into();
+    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let agent = member.start().unwrap();
+    let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    (member, agent)
+}
+
+// R6, R7, R24: at once, for as long as the transition period, and without touching what is not ours.
+#[test]
+fn condition_and_taint_come_and_go() {
+    skip_if!(not_root());
+    let (member, _agent) = pressed("comes", "2s");
+    assert!(member.server.wait(SOON, says), "it says so");
+    // R17, R29: the pod that comes back at once finds the taint.
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(says(&member.server.state()), "not for a moment only");
+    assert!(
+        member.server.wait(SOON, is_clean),
+        "and no longer than needed"
+    );
+    let state = member.server.state();
+    let conditions = state.node["status"]["conditions"].as_array().unwrap();
+    let kubelets: Vec<_> = conditions
+        .iter()
+        .filter_map(|c| c["type"].as_str())
+        .collect();
+    assert_eq!(
+        kubelets,
+        ["MemoryPressure", "Ready"],
+        "the kubelet's are left alone"
+    );
+    for patch in state
+        .all("PATCH", "/api/v1/nodes/n2")
+        .filter(|r| !r.path.ends_with("status"))
+    {
+        assert!(
+            patch.body["metadata"]["resourceVersion"].is_string(),
+            "a precondition"
+        );
+    }
+}
+
+// A clean end cleans up, although the period is not over.
+#[test]
+fn a_clean_end_leaves_a_clean_node() {
+    skip_if!(not_root());
+    let (member, mut agent) = pressed("clean", "5m");
+    assert!(member.server.wait(SOON, says));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+    assert!(is_clean(&member.server.state()));
+}
+
+// After kill -9 the next agent keeps to the period and cleans up then.
+#[test]
+fn the_next_agent_cleans_up_after_a_crash() {
+    skip_if!(not_root());
+    let (member, agent) = pressed("crashed", "3s");
+    assert!(member.server.wait(SOON, says));
+    drop(agent);
+    let _agent = member.start().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(says(&member.server.state()), "R7 holds across a crash");
+    assert!(member.server.wait(SOON, is_clean));
+}
+
+// Somebody else changes the node between reading and writing, and the server fails for a while.
+#[test]
+fn conflicts_and_failures_are_outlasted() {
+    skip_if!(not_root());
+    let mut member = Member::new("conflict", 256).unwrap();
+    member.config["evictionPressureTransitionPeriod"] = "5m".into();
+    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let _agent = member.start().unwrap();
+    for code in [409, 500] {
+        member.server.state().faults.push(Fault {
+            method: "PATCH",
+            path: "/nodes/n2",
+            times: 1,
+            what: Misery::Status(code),
+        });
+    }
+    let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(member.server.wait(SOON, says));
+}
+
+#[test]
+fn the_taint_can_be_switched_off() {
+    skip_if!(not_root());
+    let mut member = Member::new("notaint", 256).unwrap();
+    member.config["cluster"]["taint"] = false.into();
+    member.config["evictionPressureTransitionPeriod"] = "5m".into();
+    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let _agent = member.start().unwrap();
+    let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(member.server.wait(SOON, has_condition));
+    assert_eq!(taints(&member.server.state()), ["example.org/kept"]);
+}

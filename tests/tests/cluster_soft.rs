@@ -1,0 +1,255 @@
+//! Soft evictions against the scripted API server: grace periods, budgets, overrides (R5).
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use evictd::{
+    cluster::client::Connection,
+    config::Config,
+    engine::Pod,
+    evict::{
+        journal::{self, Asked, Journal, Record, SharedJournal},
+        soft::{SoftEvictor, SoftOutcome, SoftPressure as _, SoftReason},
+    },
+};
+use evictd_tests::apiserver::{self, ApiServer, Fault, Misery, NODE};
+use serde_json::{Value, json};
+
+struct Soft {
+    server: ApiServer,
+    evictor: SoftEvictor,
+    runtime: tokio::runtime::Runtime,
+    dir: tempfile::TempDir,
+    connection: Arc<Connection>,
+}
+
+/// Three pods, the first of them protected by a budget.
+fn soft(cluster: Value) -> Soft {
+    let server = ApiServer::start().unwrap();
+    for (i, name) in ["web-1", "web-2", "web-3"].into_iter().enumerate() {
+        let pod = apiserver::pod(name, &format!("uid-{i}"), "Burstable", 0, Some("16Mi"));
+        server.state().put_pod(pod);
+    }
+    server.state().budgets.insert("default/web-1".into());
+    let dir = tempfile::tempdir().unwrap();
+    let kubeconfig = server.kubeconfig(dir.path()).unwrap();
+    let mut document = json!({"cluster": {"nodeName": NODE}, "evictionMaxPodGracePeriod": 5});
+    for (key, value) in cluster.as_object().unwrap() {
+        document["cluster"][key] = value.clone();
+    }
+    let config = Config::from_values(document, None).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let connection = runtime
+        .block_on(Connection::open(Some(kubeconfig)))
+        .unwrap();
+    let connection = Arc::new(connection);
+    let journal = SharedJournal::new(Journal::open(&dir.path().join("state")).unwrap());
+    let evictor = SoftEvictor::new(Arc::clone(&connection), journal, NODE, &config);
+    Soft {
+        server,
+        evictor,
+        runtime,
+        dir,
+        connection,
+    }
+}
+
+impl Soft {
+    fn evict(&mut self, indices: &[usize], hard: bool) -> SoftOutcome {
+        let pods: Vec<Pod> = indices
+            .iter()
+            .map(|i| Pod {
+                namespace: "default".into(),
+                name: format!("web-{}", i + 1),
+                uid: format!("uid-{i}"),
+                termination_grace_period_seconds: Some(30),
+                ..Pod::default()
+            })
+            .collect();
+        let candidates: Vec<&Pod> = pods.iter().collect();
+        let reason = SoftReason {
+            message: "The node was low on resource: memory. ",
+            hard,
+        };
+        wait(&self.runtime, self.evictor.evict_soft(&candidates, reason))
+    }
+
+    fn asked(&self) -> Vec<Asked> {
+        let (records, _) = journal::read(&self.dir.path().join("state")).unwrap();
+        records
+            .into_iter()
+            .filter_map(|r| match r {
+                Record::Asked(a) => Some(a),
+                _ => None,
+            })
+            .collect()
+    }
+
+    fn event_reasons(&self) -> Vec<String> {
+        let state = self.server.state();
+        let reasons = state.events.values().filter_map(|e| e["reason"].as_str());
+        reasons.map(str::to_owned).collect()
+    }
+}
+
+fn wait<T>(runtime: &tokio::runtime::Runtime, future: impl Future<Output = T>) -> T {
+    runtime.block_on(future)
+}
+
+// R5: the grace period is the smaller one; a 429 means the next candidate, not patience.
+#[test]
+fn a_budget_is_honoured_and_the_next_one_goes() {
+    let mut soft = soft(json!({}));
+    let outcome = soft.evict(&[0, 1, 2], false);
+    assert_eq!(
+        outcome,
+        SoftOutcome::Evicted {
+            index: 1,
+            grace_period_seconds: 5,
+            overridden: false
+        }
+    );
+    let state = soft.server.state();
+    assert_eq!(
+        state.count("POST", "/web-1/eviction"),
+        1,
+        "asked once, no retries"
+    );
+    assert_eq!(state.count("POST", "/web-3/eviction"), 0, "one at a time");
+    let request = state.all("POST", "/web-2/eviction").next().unwrap();
+    assert_eq!(request.body["kind"], "Eviction");
+    assert_eq!(
+        request.body["deleteOptions"],
+        json!({"gracePeriodSeconds": 5, "preconditions": {"uid": "uid-1"}})
+    );
+    drop(state);
+    assert_eq!(soft.event_reasons(), ["Evicted"]);
+    assert_eq!(
+        soft.asked().len(),
+        2,
+        "both requests were on disk beforehand"
+    );
+    assert_eq!(soft.connection.counters.soft_blocked.get(), 1);
+    // The one that goes is not asked again.
+    assert!(matches!(
+        soft.evict(&[1, 2], false),
+        SoftOutcome::Evicted { index: 1, .. }
+    ));
+}
+
+// R5: a budget holds for as long as is configured, and then an override is written down and told.
+#[test]
+fn an_override_comes_after_the_configured_time_and_is_audited() {
+    let mut soft = soft(json!({"softOverrideAfter": "200ms"}));
+    assert!(matches!(
+        soft.evict(&[0], false),
+        SoftOutcome::Blocked { .. }
+    ));
+    assert_eq!(soft.server.state().count("DELETE", ""), 0);
+    std::thread::sleep(Duration::from_millis(250));
+    let outcome = soft.evict(&[0], false);
+    assert!(
+        matches!(
+            outcome,
+            SoftOutcome::Evicted {
+                index: 0,
+                overridden: true,
+                ..
+            }
+        ),
+        "{outcome:?}"
+    );
+    let state = soft.server.state();
+    let delete = state.all("DELETE", "/pods/web-1").next().unwrap();
+    assert_eq!(delete.body["gracePeriodSeconds"], 5);
+    assert_eq!(delete.body["preconditions"]["uid"], "uid-0");
+    drop(state);
+    assert_eq!(soft.event_reasons(), ["EvictedDespiteBudget"]);
+    let asked = soft.asked();
+    let why = asked.last().unwrap().override_reason.as_deref().unwrap();
+    assert!(
+        why.starts_with("budgets have protected every candidate for"),
+        "{why}"
+    );
+    assert_eq!(
+        asked.len(),
+        2,
+        "asking again and again is written down once"
+    );
+}
+
+#[test]
+fn at_the_hard_threshold_budgets_no_longer_count() {
+    let mut soft = soft(json!({}));
+    let outcome = soft.evict(&[0], true);
+    assert!(
+        matches!(
+            outcome,
+            SoftOutcome::Evicted {
+                overridden: true,
+                ..
+            }
+        ),
+        "{outcome:?}"
+    );
+    let asked = soft.asked();
+    let why = asked.last().unwrap().override_reason.as_deref();
+    assert_eq!(why, Some("the hard threshold is met"));
+}
+
+#[test]
+fn without_a_configured_time_a_budget_holds() {
+    let mut soft = soft(json!({}));
+    for _ in 0..3 {
+        assert!(matches!(
+            soft.evict(&[0], false),
+            SoftOutcome::Blocked { .. }
+        ));
+    }
+    assert_eq!(soft.server.state().count("DELETE", ""), 0);
+}
+
+// A pod that is gone, or another one of its name: nothing is done to it, and nobody else goes for it.
+#[test]
+fn who_is_gone_is_not_replaced_by_the_next_one() {
+    let mut soft = soft(json!({}));
+    soft.server.state().remove_pod("default", "web-2");
+    assert_eq!(soft.evict(&[1, 2], false), SoftOutcome::Gone { index: 0 });
+    let other = apiserver::pod("web-3", "uid-new", "Burstable", 0, None);
+    soft.server.state().put_pod(other);
+    assert_eq!(soft.evict(&[2], false), SoftOutcome::Gone { index: 0 });
+    let state = soft.server.state();
+    assert_eq!(state.pods.len(), 2, "web-1 and the new web-3");
+    assert!(soft.event_reasons_of(&state).is_empty());
+}
+
+impl Soft {
+    fn event_reasons_of(&self, state: &apiserver::State) -> Vec<String> {
+        state
+            .events
+            .values()
+            .map(|e| e["reason"].to_string())
+            .collect()
+    }
+}
+
+// One pod's own trouble is not everybody's; a server that is away is.
+#[test]
+fn trouble_with_one_and_trouble_with_all() {
+    let mut soft = soft(json!({}));
+    soft.server.state().faults.push(Fault {
+        method: "POST",
+        path: "/web-2/eviction",
+        times: 1,
+        what: Misery::Status(500),
+    });
+    let outcome = soft.evict(&[1, 2], false);
+    assert!(
+        matches!(outcome, SoftOutcome::Evicted { index: 1, .. }),
+        "{outcome:?}"
+    );
+    soft.server.go_away();
+    assert_eq!(soft.evict(&[0, 1], false), SoftOutcome::Nobody);
+}
