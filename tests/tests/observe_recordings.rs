@@ -1,5 +1,5 @@
-//! The readers on a tree that was recorded from a real node (kernel 6.18, cgroup v1, kubelet 1.36), against what the
-//! kubelet of that node said within the same second.
+//! The readers on recorded trees: cgroup v1 from a real node (kernel 6.18, kubelet 1.36), against what the kubelet of
+//! that node said within the same second; cgroup v2 with systemd's names from kernel 6.1.
 
 use std::path::{Path, PathBuf};
 
@@ -7,6 +7,7 @@ use evictd::{
     engine::QosClass,
     observe::{
         cgroup::{MemoryCgroup, Version, descendants},
+        machine::{memory_total, oom_kills},
         psi::Pressure,
     },
     pods::names::{self, Driver},
@@ -18,7 +19,7 @@ fn recordings() -> PathBuf {
 }
 
 fn summary() -> Value {
-    let text = std::fs::read_to_string(recordings().join("kubelet-summary.json")).unwrap();
+    let text = std::fs::read_to_string(recordings().join("kubelet/summary.json")).unwrap();
     serde_json::from_str(&text).unwrap()
 }
 
@@ -64,6 +65,59 @@ fn the_pods_cgroup_has_a_limit_and_the_root_has_none() {
     let burstable = MemoryCgroup::open(&memory.join("kubepods/burstable")).unwrap();
     assert_eq!(burstable.limit().unwrap(), None);
     assert_eq!(kubepods.oom_kills().unwrap(), 0);
+}
+
+/// The v2 pod of the recording, and the number that a file of it holds.
+fn v2(path: &str) -> PathBuf {
+    recordings().join("cgroup-v2").join(path)
+}
+
+fn number_in(path: &Path, key: &str) -> u64 {
+    let text = std::fs::read_to_string(path).unwrap();
+    let line = text.lines().find_map(|l| l.strip_prefix(key)).unwrap();
+    line.trim().parse().unwrap()
+}
+
+// R2
+#[test]
+fn v2_working_sets_leave_inactive_file_out() {
+    let root = v2("kubepods.slice");
+    let mut pods = 0;
+    for dir in descendants(&root).unwrap() {
+        let cgroup = MemoryCgroup::open(&dir).unwrap();
+        assert_eq!(cgroup.version(), Version::V2);
+        let reading = cgroup.read().unwrap();
+        let usage = number_in(&dir.join("memory.current"), "");
+        let inactive = number_in(&dir.join("memory.stat"), "inactive_file ");
+        assert!(inactive > 0, "the recording has page cache");
+        assert_eq!((reading.usage, reading.inactive_file), (usage, inactive));
+        assert_eq!(reading.working_set(), usage - inactive);
+        assert_eq!(cgroup.oom_kills().unwrap(), 0);
+        if let Some(pod) = names::parse(&dir) {
+            assert_eq!(
+                (pod.driver, pod.qos),
+                (Driver::Systemd, QosClass::Burstable)
+            );
+            assert_eq!(pod.uid, "027b1a11-f972-4ec6-943f-db9a81fa1086");
+            pods += 1;
+        }
+    }
+    assert_eq!(pods, 2, "the pod and its container");
+    let kubepods = MemoryCgroup::open(&root).unwrap();
+    assert_eq!(kubepods.limit().unwrap(), Some(512 << 20));
+}
+
+// R2: v2's root has no memory.current; the kubelet takes anon + file.
+#[test]
+fn the_v2_root_is_read_from_its_statistics() {
+    let root = MemoryCgroup::open(&v2("")).unwrap();
+    let stat = v2("memory.stat");
+    let expected = number_in(&stat, "anon ") + number_in(&stat, "file ");
+    assert_eq!(root.usage().unwrap(), expected);
+    assert_eq!(root.read().unwrap().usage, expected);
+    assert_eq!(root.limit().unwrap(), None);
+    assert_eq!(memory_total(&v2("proc")).unwrap(), 995_372 * 1024);
+    assert_eq!(oom_kills(&v2("proc")).unwrap(), 0);
 }
 
 #[test]
