@@ -125,28 +125,11 @@ struct Agent {
 }
 
 impl Agent {
-    fn start(config: &Config) -> Result<Self, RunError> {
-        let manifest_path = config.pod_manifest.as_deref().ok_or(RunError::Missing {
-            field: "podManifest",
-            reason: "is needed: the file that says who runs in the scope",
-        })?;
+    async fn start(config: &Config) -> Result<Self, RunError> {
         let threshold = hard_memory_threshold(&config.eviction.thresholds)?;
         let scope = scope(config, threshold)?;
         let scope_path = scope.cgroup().path().to_owned();
-        let pods = manifest::load(manifest_path, &scope_path)?;
-        let fingerprint = fingerprint(&pods);
-        let table = first_table(&pods)?;
-        let journal = Journal::open(&config.state_dir)?;
-    async fn start(config: &Config) -> Result<Self, RunError> {
-        let scope_path = config.scope.cgroup.as_deref().ok_or(RunError::Missing {
-            field: "scope.cgroup",
-            reason: "is needed: the cgroup that plays the node",
-        })?;
-        let cgroup = MemoryCgroup::open(scope_path).map_err(ScopeError::from)?;
-        let threshold = hard_memory_threshold(&config.eviction.thresholds)?;
-        let limits = |capacity| limits(threshold, config, capacity);
-        let scope = Scope::new(cgroup, limits, config.account_reclaimable_cache)?;
-        let (source, table, journal) = source(config, scope_path).await?;
+        let (source, table, journal) = source(config, &scope_path).await?;
 
         let mut object = Object::load();
         let refusal = object.as_ref().err().map(ToString::to_string);
@@ -296,6 +279,8 @@ fn scope(config: &Config, threshold: &Threshold) -> Result<Scope, RunError> {
     let root = MemoryCgroup::open(&root).map_err(ScopeError::from)?;
     let capacity = memory_total(Path::new("/proc")).map_err(ScopeError::from)?;
     Ok(Scope::machine(root, capacity, limits, cache)?)
+}
+
 impl Source {
     /// A new table when a pod's cgroup has come, gone, or changed below.
     fn refresh(&mut self) -> Option<Box<PodTable>> {

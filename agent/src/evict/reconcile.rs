@@ -63,7 +63,7 @@ impl Reconciler {
             Report::HookLost { errno } => {
                 let error = std::io::Error::from_raw_os_error(*errno);
                 tracing::error!(%error, "the hook could not be attached; the sampler goes on alone");
-                return;
+                return None;
             }
             Report::ScopeGone { errno } => {
                 let error = std::io::Error::from_raw_os_error(*errno);
