@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use divan::{AllocProfiler, Bencher, black_box};
 use evictd::{
-    config::{Config, Mode, RankingStrategy},
+    config::{EvictionConfig, Mode, Quantity, RankingStrategy},
     engine::{
         Candidate, CandidateState, Claim, Demand, Layout, Manager, Observation, Observations, Pod,
-        PodUsage, QosClass, Ranking, Resource, Rules, Settings, Signal, Snapshot, Usages, select,
+        PodUsage, QosClass, Ranking, Resource, Rules, Settings, Signal, Snapshot, Threshold,
+        ThresholdValue, Usages, select,
     },
 };
 
@@ -131,12 +132,17 @@ fn full_order(bencher: Bencher<'_, '_>, count: usize) {
 #[divan::bench(args = PODS)]
 fn manager_round(bencher: Bencher<'_, '_>, count: usize) {
     let (pods, usages) = node(count);
-    let config = Config::from_values(
-        serde_json::json!({"evictionHard": {"memory.available": "1Gi"}}),
-        None,
-    );
-    let mut eviction = config.expect("a configuration").eviction;
-    eviction.pressure_transition_period = Duration::from_secs(60);
+    let eviction = EvictionConfig {
+        thresholds: vec![Threshold {
+            signal: Signal::MemoryAvailable,
+            value: ThresholdValue::Quantity(Quantity::bytes(1024 * MI)),
+            grace_period: Duration::ZERO,
+            min_reclaim: None,
+        }],
+        max_pod_grace_period_seconds: 0,
+        pressure_transition_period: Duration::from_secs(60),
+        reserved_memory: 0,
+    };
     let mut observations = Observations::default();
     let seen = Observation {
         available: 100 << 20,

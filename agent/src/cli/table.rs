@@ -87,7 +87,7 @@ mod tests {
         table.row(["b".to_owned(), bytes(-3 << 30)]);
         assert_eq!(
             table.render(),
-            "POD            USAGE\ndefault/a    1.5 KiB\nb          -3.0 GiB\n"
+            "POD           USAGE\ndefault/a   1.5 KiB\nb          -3.0 GiB\n"
         );
     }
 }

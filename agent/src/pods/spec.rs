@@ -1,15 +1,15 @@
 //! From a `v1.Pod` to what the engine needs of it. What a pod requests is computed as the kubelet 1.36 does.
 
-use std::collections::BTreeMap;
-
-use serde::Deserialize;
 use serde_json::Value;
 
-use super::json::{JsonError, null_default, read};
-use crate::{
-    config::Quantity,
-    engine::{ComputeResources, Container, ContainerKind, EmptyDir, Owner, Pod, QosClass, Volume},
+use super::json::{JsonError, read};
+use crate::engine::{
+    ComputeResources, Container, ContainerKind, EmptyDir, Owner, Pod, QosClass, Volume,
 };
+use form::{ContainerJson, OwnerReference, PodJson, Spec, Status, VolumeJson};
+
+mod form;
+mod resources;
 
 /// Says where the kubelet got the pod from: everything but `api` makes it a static one.
 const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
@@ -56,110 +56,6 @@ fn read_items(root: &str, items: &[Value]) -> Result<Vec<Pod>, JsonError> {
 pub fn read_pod(root: &str, pod: &Value) -> Result<Pod, JsonError> {
     read::<PodJson>(root, pod).map(Pod::from)
 }
-
-type ResourceList = BTreeMap<String, Quantity>;
-
-#[derive(Deserialize)]
-struct PodJson {
-    #[serde(default, deserialize_with = "null_default")]
-    metadata: Metadata,
-    #[serde(default, deserialize_with = "null_default")]
-    spec: Spec,
-    #[serde(default, deserialize_with = "null_default")]
-    status: Status,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Metadata {
-    #[serde(deserialize_with = "null_default")]
-    uid: String,
-    #[serde(deserialize_with = "null_default")]
-    namespace: String,
-    #[serde(deserialize_with = "null_default")]
-    name: String,
-    #[serde(deserialize_with = "null_default")]
-    labels: BTreeMap<String, String>,
-    #[serde(deserialize_with = "null_default")]
-    annotations: BTreeMap<String, String>,
-    #[serde(deserialize_with = "null_default")]
-    owner_references: Vec<OwnerReference>,
-    deletion_timestamp: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct OwnerReference {
-    #[serde(deserialize_with = "null_default")]
-    kind: String,
-    #[serde(deserialize_with = "null_default")]
-    name: String,
-    #[serde(deserialize_with = "null_default")]
-    uid: String,
-    controller: Option<bool>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Spec {
-    priority: Option<i32>,
-    termination_grace_period_seconds: Option<i64>,
-    #[serde(deserialize_with = "null_default")]
-    containers: Vec<ContainerJson>,
-    #[serde(deserialize_with = "null_default")]
-    init_containers: Vec<ContainerJson>,
-    #[serde(deserialize_with = "null_default")]
-    volumes: Vec<VolumeJson>,
-    resources: Option<Requirements>,
-    #[serde(deserialize_with = "null_default")]
-    overhead: ResourceList,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Status {
-    #[serde(deserialize_with = "null_default")]
-    qos_class: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct ContainerJson {
-    #[serde(deserialize_with = "null_default")]
-    name: String,
-    #[serde(deserialize_with = "null_default")]
-    resources: Requirements,
-    restart_policy: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Requirements {
-    #[serde(deserialize_with = "null_default")]
-    requests: ResourceList,
-    #[serde(deserialize_with = "null_default")]
-    limits: ResourceList,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct VolumeJson {
-    #[serde(deserialize_with = "null_default")]
-    name: String,
-    host_path: Option<Value>,
-    git_repo: Option<Value>,
-    config_map: Option<Value>,
-    empty_dir: Option<EmptyDirJson>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct EmptyDirJson {
-    #[serde(deserialize_with = "null_default")]
-    medium: String,
-    size_limit: Option<Quantity>,
-}
-
 impl From<PodJson> for Pod {
     fn from(json: PodJson) -> Self {
         let PodJson {
@@ -256,146 +152,6 @@ fn qos_class(spec: &Spec, status: &Status) -> QosClass {
     };
     QosClass::of(&resources)
 }
-
-impl Spec {
-    /// What the whole pod requests of a resource (`GetResourceRequestQuantity`): where resources are set for the pod
-    /// as a whole, those alone; else what its containers add up to. The overhead is added to what is not zero.
-    fn request(&self, resource: &str) -> Quantity {
-        let mut request = match &self.resources {
-            Some(pod) if pod.are_set_for_pod() => {
-                let supported = is_pod_level(resource);
-                pod.requests
-                    .get(resource)
-                    .filter(|_| supported)
-                    .cloned()
-                    .unwrap_or_default()
-            }
-            _ => self
-                .aggregate(|r| r.requests.get(resource))
-                .unwrap_or_default(),
-        };
-        if !request.is_zero()
-            && let Some(overhead) = self.overhead.get(resource)
-        {
-            request.add(overhead);
-        }
-        request
-    }
-
-    /// The limit of the whole pod (`PodLimits`); `None` if no container has one. Containers without a limit count as
-    /// if they used nothing: that is how the kubelet sees it.
-    fn limit(&self, resource: &str) -> Option<Quantity> {
-        let pod_level = self
-            .resources
-            .as_ref()
-            .filter(|r| r.are_set_for_pod() && is_pod_level(resource));
-        let mut limit = match pod_level.and_then(|pod| pod.limits.get(resource)) {
-            Some(limit) => limit.clone(),
-            None => self.aggregate(|r| r.limits.get(resource))?,
-        };
-        if !limit.is_zero()
-            && let Some(overhead) = self.overhead.get(resource)
-        {
-            limit.add(overhead);
-        }
-        Some(limit)
-    }
-
-    /// The memory that the pod cannot exceed; `None` if there is no such limit.
-    fn memory_limit(&self) -> Option<u64> {
-        let pod_has = self
-            .resources
-            .as_ref()
-            .is_some_and(|r| r.limits.contains_key(MEMORY));
-        let running = self
-            .containers
-            .iter()
-            .chain(self.init_containers.iter().filter(|c| c.is_restartable()));
-        let bounded = pod_has
-            || running
-                .clone()
-                .all(|c| c.resources.limits.contains_key(MEMORY));
-        self.limit(MEMORY)
-            .filter(|limit| bounded && limit.sign() > 0)
-            .map(|limit| limit.floor())
-    }
-
-    /// The most that the pod's containers need at any time (KEP-753): the sum of those that run side by side, or what
-    /// an init container needs beside the restartable ones started before it, whichever is more.
-    fn aggregate<'a>(
-        &'a self,
-        get: impl Fn(&'a Requirements) -> Option<&'a Quantity>,
-    ) -> Option<Quantity> {
-        let mut running = None;
-        for container in &self.containers {
-            add(&mut running, get(&container.resources));
-        }
-        let mut restartable = None;
-        let mut starting: Option<Quantity> = None;
-        for container in &self.init_containers {
-            let own = get(&container.resources);
-            let needed = if container.is_restartable() {
-                add(&mut running, own);
-                add(&mut restartable, own);
-                restartable.clone()
-            } else {
-                let mut needed = own.cloned();
-                add(&mut needed, restartable.as_ref());
-                needed
-            };
-            starting = larger(starting, needed);
-        }
-        larger(running, starting)
-    }
-}
-
-fn add(sum: &mut Option<Quantity>, more: Option<&Quantity>) {
-    match (sum.as_mut(), more) {
-        (Some(sum), Some(more)) => sum.add(more),
-        (None, Some(more)) => *sum = Some(more.clone()),
-        (_, None) => {}
-    }
-}
-
-fn larger(first: Option<Quantity>, second: Option<Quantity>) -> Option<Quantity> {
-    match (first, second) {
-        (Some(first), Some(second)) => Some(if second > first { second } else { first }),
-        (first, second) => first.or(second),
-    }
-}
-
-/// Whether a resource can be set for a pod as a whole (`IsSupportedPodLevelResource`).
-fn is_pod_level(resource: &str) -> bool {
-    matches!(resource, CPU | MEMORY) || resource.starts_with("hugepages-")
-}
-
-impl ContainerJson {
-    /// A sidecar: an init container that goes on running.
-    fn is_restartable(&self) -> bool {
-        self.restart_policy.as_deref() == Some("Always")
-    }
-}
-
-impl Requirements {
-    /// Whether these, given for a pod, replace those of its containers (`IsPodLevelResourcesSet`).
-    fn are_set_for_pod(&self) -> bool {
-        self.requests
-            .keys()
-            .chain(self.limits.keys())
-            .any(|name| is_pod_level(name))
-    }
-
-    fn compute(&self) -> ComputeResources {
-        let get = |list: &ResourceList, name| list.get(name).cloned().unwrap_or_default();
-        ComputeResources {
-            cpu_request: get(&self.requests, CPU),
-            cpu_limit: get(&self.limits, CPU),
-            memory_request: get(&self.requests, MEMORY),
-            memory_limit: get(&self.limits, MEMORY),
-        }
-    }
-}
-
 /// hostPath counts as local, and so do emptyDirs on disk, configMaps and git repositories (`localVolumeNames`).
 impl From<&VolumeJson> for Volume {
     fn from(volume: &VolumeJson) -> Self {

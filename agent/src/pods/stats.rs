@@ -2,13 +2,16 @@
 
 use std::collections::HashMap;
 
-use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;
 
-use super::json::{JsonError, null_default, read};
+use super::json::{JsonError, read};
 use crate::engine::{
     ContainerUsage, FsUsage, Observation, Observations, PodUsage, Signal, VolumeUsage,
 };
+
+use form::{ContainerStats, Fs, Memory, Node, PodStats, SummaryJson};
+
+mod form;
 
 /// The system container that holds all pods: its memory is the allocatable one.
 const PODS_CONTAINER: &str = "pods";
@@ -37,132 +40,6 @@ impl Summary {
 /// A document of another form, a field of a wrong type.
 pub fn read_summary(root: &str, document: &Value) -> Result<Summary, JsonError> {
     read::<SummaryJson>(root, document).map(Summary::from)
-}
-
-#[derive(Deserialize)]
-struct SummaryJson {
-    #[serde(default, deserialize_with = "null_default")]
-    node: Node,
-    #[serde(default, deserialize_with = "null_default")]
-    pods: Vec<PodStats>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Node {
-    memory: Option<Memory>,
-    fs: Option<Fs>,
-    runtime: Option<Runtime>,
-    rlimit: Option<Rlimit>,
-    #[serde(deserialize_with = "null_default")]
-    system_containers: Vec<SystemContainer>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Runtime {
-    image_fs: Option<Fs>,
-    container_fs: Option<Fs>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct SystemContainer {
-    #[serde(deserialize_with = "null_default")]
-    name: String,
-    memory: Option<Memory>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Memory {
-    #[serde(deserialize_with = "time")]
-    time: Option<i64>,
-    available_bytes: Option<u64>,
-    working_set_bytes: Option<u64>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Fs {
-    #[serde(deserialize_with = "time")]
-    time: Option<i64>,
-    available_bytes: Option<u64>,
-    capacity_bytes: Option<u64>,
-    inodes_free: Option<u64>,
-    inodes: Option<u64>,
-    used_bytes: Option<u64>,
-    inodes_used: Option<u64>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Rlimit {
-    #[serde(deserialize_with = "time")]
-    time: Option<i64>,
-    maxpid: Option<i64>,
-    curproc: Option<i64>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct PodStats {
-    #[serde(deserialize_with = "null_default")]
-    pod_ref: PodRef,
-    memory: Option<Memory>,
-    #[serde(deserialize_with = "null_default")]
-    containers: Vec<ContainerStats>,
-    #[serde(deserialize_with = "null_default")]
-    volume: Vec<VolumeStats>,
-    #[serde(rename = "ephemeral-storage")]
-    ephemeral_storage: Option<Fs>,
-    #[serde(rename = "process_stats", deserialize_with = "null_default")]
-    process_stats: ProcessStats,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct PodRef {
-    #[serde(deserialize_with = "null_default")]
-    uid: String,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ContainerStats {
-    #[serde(deserialize_with = "null_default")]
-    name: String,
-    memory: Option<Memory>,
-    rootfs: Option<Fs>,
-    logs: Option<Fs>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct VolumeStats {
-    #[serde(deserialize_with = "null_default")]
-    name: String,
-    #[serde(flatten)]
-    fs: Fs,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ProcessStats {
-    process_count: Option<u64>,
-}
-
-/// RFC 3339, as nanoseconds since 1970.
-fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
-    let Some(text) = Option::<String>::deserialize(deserializer)? else {
-        return Ok(None);
-    };
-    let time: jiff::Timestamp = text
-        .parse()
-        .map_err(|_| de::Error::custom(format!("{text:?}: is not a time")))?;
-    i64::try_from(time.as_nanosecond())
-        .map(Some)
-        .map_err(|_| de::Error::custom(format!("{text:?}: is out of range")))
 }
 
 /// A counter as the kubelet's int64 holds it, except that what does not fit is cut.
@@ -327,98 +204,4 @@ impl From<&Fs> for FsUsage {
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn summary(document: &Value) -> Summary {
-        read_summary("summary", document).expect("a summary")
-    }
-
-    #[test]
-    fn what_is_there_in_full_is_observed() {
-        // R1, R2
-        let summary = summary(&json!({"node": {
-            "memory": {"time": "1970-01-01T00:00:10Z", "availableBytes": 30, "workingSetBytes": 70},
-            "systemContainers": [
-                {"name": "kubelet", "memory": {"availableBytes": 1, "workingSetBytes": 1}},
-                {"name": "pods", "startTime": null, "memory": {"availableBytes": 10, "workingSetBytes": 40}},
-            ],
-            "fs": {"availableBytes": 5, "capacityBytes": 50, "inodesFree": 6, "inodes": null},
-            "runtime": {"imageFs": {"inodesFree": 7, "inodes": 70}, "containerFs": null},
-            "rlimit": {"time": null, "maxpid": 100, "curproc": 130},
-        }}));
-        let seen = |signal| {
-            summary
-                .observations
-                .get(signal)
-                .map(|o| (o.available, o.capacity, o.time))
-        };
-        assert_eq!(
-            seen(Signal::MemoryAvailable),
-            Some((30, 100, Some(10_000_000_000)))
-        );
-        assert_eq!(
-            seen(Signal::AllocatableMemoryAvailable),
-            Some((10, 50, None))
-        );
-        assert_eq!(seen(Signal::NodeFsAvailable), Some((5, 50, None)));
-        assert_eq!(seen(Signal::NodeFsInodesFree), None);
-        assert_eq!(seen(Signal::ImageFsAvailable), None);
-        assert_eq!(seen(Signal::ImageFsInodesFree), Some((7, 70, None)));
-        assert_eq!(seen(Signal::ContainerFsAvailable), None);
-        assert_eq!(seen(Signal::PidAvailable), Some((-30, 100, None)));
-        assert_eq!(summary.memory_capacity(), Some(100));
-    }
-
-    #[test]
-    fn missing_numbers_and_nulls_are_no_mistake() {
-        let summary = summary(&json!({"node": null, "pods": [
-            {"podRef": {"uid": "a"}, "memory": null, "containers": null, "volume": null, "process_stats": null,
-             "ephemeral-storage": {"usedBytes": 9}},
-            {"podRef": {"uid": "b"}, "memory": {"time": null, "workingSetBytes": 3}, "unknown": {},
-             "containers": [{"name": "c", "memory": {}, "rootfs": {"usedBytes": 1, "inodesUsed": 2}, "logs": null}],
-             "volume": [{"name": "v", "time": null, "usedBytes": 4}], "process_stats": {"process_count": 5}},
-        ]}));
-        assert_eq!(summary.observations, Observations::default());
-        assert_eq!(
-            summary.pods["a"],
-            PodUsage {
-                ephemeral_storage: Some(9),
-                ..PodUsage::default()
-            }
-        );
-        let b = &summary.pods["b"];
-        assert_eq!((b.memory_working_set, b.processes), (Some(3), Some(5)));
-        assert_eq!(
-            b.containers[0].rootfs,
-            FsUsage {
-                bytes: Some(1),
-                inodes: Some(2)
-            }
-        );
-        assert_eq!(
-            b.volumes[0],
-            VolumeUsage {
-                name: "v".into(),
-                fs: FsUsage {
-                    bytes: Some(4),
-                    inodes: None
-                }
-            }
-        );
-        let error = read_summary(
-            "summary",
-            &json!({"pods": [{"memory": {"workingSetBytes": "3"}}]}),
-        );
-        assert_eq!(
-            error.map_err(|e| e.to_string()),
-            Err(
-                "summary.pods[0].memory.workingSetBytes: invalid type: string \"3\", expected u64"
-                    .to_owned()
-            )
-        );
-        assert!(read_summary("summary", &json!({"node": {"memory": {"time": "now"}}})).is_err());
-    }
-}
+mod tests;
