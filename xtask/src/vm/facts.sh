@@ -12,7 +12,7 @@ fact 'LSMs' "$(cat /sys/kernel/security/lsm)"
 fact 'lockdown' "$(cat /sys/kernel/security/lockdown)"
 fact 'unprivileged_bpf_disabled' "$(cat /proc/sys/kernel/unprivileged_bpf_disabled)"
 fact 'BTF of modules' "$(ls /sys/kernel/btf | grep -E '^(xfs|btrfs|overlay)$' | tr '\n' ' ')"
-fact 'cgroup v1 memory' "$(awk '$1 == "memory" { print "yes" }' /proc/cgroups)"
+fact 'memory in /proc/cgroups' "$(awk '$1 == "memory" { print "yes" }' /proc/cgroups)"
 fact 'cgroup v2 controllers' "$(cat /sys/fs/cgroup/cgroup.controllers)"
 present 'PSI: /proc/pressure' /proc/pressure/memory
 for symbol in vm_zone_stat vm_node_stat vm_event_states; do

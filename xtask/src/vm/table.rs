@@ -195,7 +195,7 @@ impl Summary {
                 row.outcome.to_string(),
             ]
         });
-        render_columns(
+        render(
             ["kernel", "cgroup", "test", "time", "result"],
             rows.collect(),
         )
@@ -217,18 +217,18 @@ impl Summary {
                 [kernel.clone(), cgroup.clone(), signal, rung, result, detail]
             },
         );
-        render_columns(
+        render(
             ["kernel", "cgroup", "signal", "rung", "result", "detail"],
             rows.collect(),
         )
     }
 }
 
-/// A table that is plain text and Markdown in one.
-pub fn render_columns<const N: usize>(head: [&str; N], rows: Vec<[String; N]>) -> String {
+/// A table that is plain text and Markdown in one. The last column, which holds sentences, is not padded.
+pub fn render<const N: usize>(head: [&str; N], rows: Vec<[String; N]>) -> String {
     let mut widths = head.map(str::len);
     for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
+        for (width, cell) in widths.iter_mut().zip(row).take(N - 1) {
             *width = (*width).max(cell.chars().count());
         }
     }
@@ -322,13 +322,13 @@ mod tests {
 
     #[test]
     fn tables_line_up() {
-        let table = render_columns(
+        let table = render(
             ["a", "bb"],
-            vec![["xyz".into(), "1".into()], ["y".into(), "22".into()]],
+            vec![["xyz".into(), "1".into()], ["y".into(), "333".into()]],
         );
         assert_eq!(
             table,
-            "| a   | bb |\n| --- | -- |\n| xyz | 1  |\n| y   | 22 |\n"
+            "| a   | bb |\n| --- | -- |\n| xyz | 1  |\n| y   | 333 |\n"
         );
     }
 }
