@@ -81,7 +81,7 @@ pub struct MachineOptions {
     /// Memory in MiB
     #[arg(long, default_value_t = 1024)]
     pub memory: u32,
-    /// QEMU's accelerator; kvm is ten times as fast where the machine has it
+    /// QEMU's accelerator; kvm needs a machine that has it
     #[arg(long, default_value = "tcg", value_parser = ["tcg", "kvm"])]
     pub accel: String,
 }
