@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeSet, VecDeque},
-    ffi::OsString,
     fs,
     path::{Path, PathBuf},
     process::Command,
@@ -36,6 +35,7 @@ impl Apt {
         fs::write(dir.join("sources.list"), source)?;
         // No installed packages: what the machine has plays no part in what is downloaded.
         fs::write(dir.join("status"), "")?;
+        fs::write(dir.join("apt.conf"), configuration(&dir))?;
         let apt = Self { dir };
         output(apt.command("apt-get").args(["update", "-qq"]))
             .with_context(|| format!("suite {suite}"))?;
@@ -44,26 +44,7 @@ impl Apt {
 
     fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        for (key, value) in [
-            ("Dir::Etc::sourcelist", self.dir.join("sources.list")),
-            ("Dir::Etc::sourceparts", PathBuf::from("/dev/null")),
-            ("Dir::State", self.dir.join("state")),
-            ("Dir::State::status", self.dir.join("status")),
-            ("Dir::Cache", self.dir.join("cache")),
-        ] {
-            let mut option = OsString::from(format!("{key}="));
-            option.push(value);
-            command.arg("-o").arg(option);
-        }
-        for option in [
-            "APT::Architecture=amd64",
-            "Acquire::Languages=none",
-            "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
-            // As root apt downloads as a user of its own, who may not write below target/.
-            "APT::Sandbox::User=",
-        ] {
-            command.args(["-o", option]);
-        }
+        command.arg("-c").arg(self.dir.join("apt.conf"));
         command
     }
 
@@ -113,6 +94,23 @@ impl Apt {
         }
         Ok(archives)
     }
+}
+
+/// What differs from the machine's own apt.
+fn configuration(dir: &Path) -> String {
+    let dir = dir.display();
+    format!(
+        "Dir::Etc::sourcelist \"{dir}/sources.list\";\n\
+         Dir::Etc::sourceparts \"/dev/null\";\n\
+         Dir::State \"{dir}/state\";\n\
+         Dir::State::status \"{dir}/status\";\n\
+         Dir::Cache \"{dir}/cache\";\n\
+         APT::Architecture \"amd64\";\n\
+         Acquire::Languages \"none\";\n\
+         Acquire::IndexTargets::deb::DEP-11::DefaultEnabled \"false\";\n\
+         // As root apt downloads as a user of its own, who may not write below target/.\n\
+         APT::Sandbox::User \"\";\n"
+    )
 }
 
 /// The URI of a Debian archive, out of the machine's own sources.

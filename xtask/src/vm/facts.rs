@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 
-use super::{MachineOptions, protocol::Status, run_one, table::render_columns};
+use super::{MachineOptions, protocol::Status, run_one, table::render};
 
 const SCRIPT: &str = include_str!("facts.sh");
 /// The prototypes are read out of all of BTF by an interpreter under emulation.
@@ -102,7 +102,7 @@ impl Section {
                 })
                 .collect::<Vec<_>>()
         });
-        render_columns(["fact", "kernels", "value"], rows.collect())
+        render(["fact", "kernels", "value"], rows.collect())
     }
 }
 

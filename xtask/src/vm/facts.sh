@@ -12,7 +12,7 @@ fact 'LSMs' "$(cat /sys/kernel/security/lsm)"
 fact 'lockdown' "$(cat /sys/kernel/security/lockdown)"
 fact 'unprivileged_bpf_disabled' "$(cat /proc/sys/kernel/unprivileged_bpf_disabled)"
 fact 'BTF of modules' "$(ls /sys/kernel/btf | grep -E '^(xfs|btrfs|overlay)$' | tr '\n' ' ')"
-fact 'cgroup v1 memory' "$(awk '$1 == "memory" { print "yes" }' /proc/cgroups)"
+fact 'memory in /proc/cgroups' "$(awk '$1 == "memory" { print "yes" }' /proc/cgroups)"
 fact 'cgroup v2 controllers' "$(cat /sys/fs/cgroup/cgroup.controllers)"
 present 'PSI: /proc/pressure' /proc/pressure/memory
 for symbol in vm_zone_stat vm_node_stat vm_event_states; do
@@ -43,14 +43,23 @@ for event in memcg:mod_memcg_lruvec_state memcg:count_memcg_events oom:mark_vict
         sub(/^\tfield:/, ""); sub(/;.*/, ""); printf "%s%s", n++ ? ", " : "", $0 }' $format 2>/dev/null)"
 done
 
-# Which events tell of inodes that come and go: 50 files are made and then removed while the events are counted.
-echo '## Events of 50 files made, then removed'
+# Which events tell of inodes that come and go? Each step is done with 50 files while the events are counted.
+echo '## Events of inodes, 50 files a step'
 counted() {
     sync; sleep 1
     awk '!/^#/ { sub(/:$/, "", $5); n[$5]++ } END { for (e in n) print e "=" n[e] }' $tracing/trace | sort | tr '\n' ' '
     echo >$tracing/trace
 }
 inodes() { stat -f -c '%c total, %d free' /mnt; }
+make() { i=0; while [ $i -lt 50 ]; do : >$1/file$i; i=$((i + 1)); done; }
+watch() {
+    for event in ext4_request_inode ext4_allocate_inode ext4_free_inode ext4_evict_inode ext4_drop_inode \
+        xfs_create xfs_remove xfs_iget_miss xfs_inode_inactivating xfs_destroy_inode xfs_iunlink xfs_iunlink_remove \
+        btrfs_inode_new btrfs_inode_evict btrfs_inode_request; do
+        echo 1 >$tracing/events/$1/$event/enable
+    done 2>/dev/null
+    echo >$tracing/trace
+}
 mkdir -p /mnt
 for fs in ext4 xfs btrfs; do
     rm -f /tmp/fs.img; truncate -s 400M /tmp/fs.img
@@ -58,18 +67,31 @@ for fs in ext4 xfs btrfs; do
         fact "$fs" "$(tr '\n' ' ' </tmp/fs.log)"; continue
     }
     fact "$fs: statfs, empty" "$(inodes)"
-    for event in ext4_request_inode ext4_allocate_inode ext4_free_inode ext4_evict_inode ext4_drop_inode \
-        xfs_create xfs_remove xfs_iget_miss xfs_inode_inactivating xfs_destroy_inode xfs_iunlink xfs_iunlink_remove \
-        btrfs_inode_new btrfs_inode_evict btrfs_inode_request; do
-        echo 1 >$tracing/events/$fs/$event/enable
-    done 2>/dev/null
-    echo >$tracing/trace
-    i=0; while [ $i -lt 50 ]; do : >/mnt/file$i; i=$((i + 1)); done
+    watch $fs
+    make /mnt
     fact "$fs: made" "$(counted)"
     fact "$fs: statfs, 50 files" "$(inodes)"
+    echo 2 >/proc/sys/vm/drop_caches
+    fact "$fs: dropped from the cache" "$(counted)"
+    stat /mnt/file* >/dev/null
+    fact "$fs: looked at again" "$(counted)"
     rm /mnt/file*
     fact "$fs: removed" "$(counted)"
     fact "$fs: statfs, removed" "$(inodes)"
+    if [ $fs = ext4 ]; then
+        mkdir /mnt/lower /mnt/upper /mnt/work /mnt/merged
+        make /mnt/lower
+        mount -t overlay -o lowerdir=/mnt/lower,upperdir=/mnt/upper,workdir=/mnt/work overlay /mnt/merged
+        mkdir /mnt/merged/new
+        counted >/dev/null
+        make /mnt/merged/new
+        fact "overlay on ext4: made" "$(counted)"
+        rm /mnt/merged/new/file*
+        fact "overlay on ext4: removed" "$(counted)"
+        rm /mnt/merged/file*
+        fact "overlay on ext4: removed from the lower layer" "$(counted)"
+        umount /mnt/merged
+    fi
     echo 0 >$tracing/events/$fs/enable
     umount /mnt
 done

@@ -3,11 +3,13 @@
 //! docs/kernels.md says how a developer uses it.
 
 mod apt;
+mod boots;
 mod build;
 mod facts;
 mod initramfs;
 mod kernels;
 mod modules;
+mod outcome;
 mod programs;
 mod protocol;
 mod qemu;
@@ -79,7 +81,7 @@ pub struct MachineOptions {
     /// Memory in MiB
     #[arg(long, default_value_t = 1024)]
     pub memory: u32,
-    /// QEMU's accelerator; kvm is ten times as fast where the machine has it
+    /// QEMU's accelerator; kvm needs a machine that has it
     #[arg(long, default_value = "tcg", value_parser = ["tcg", "kvm"])]
     pub accel: String,
 }
@@ -242,7 +244,8 @@ fn run_one(
         // What the kernel said last is what one wants to know now.
         let said = String::from_utf8_lossy(&fs::read(&console)?).into_owned();
         fs::remove_dir_all(&dir)?;
-        bail!("{said}\nthe command did not end: {end}; the console is above");
+        eprint!("{said}");
+        bail!("the command did not end: {end}; the kernel's console is above");
     };
     fs::remove_dir_all(&dir)?;
     Ok(status)
@@ -262,7 +265,9 @@ fn matrix_entry(name: &str) -> Result<(&'static str, &'static str)> {
 }
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // xtask/ lies in the workspace's root.
+    here.parent().unwrap_or(here).to_owned()
 }
 
 fn cache() -> PathBuf {

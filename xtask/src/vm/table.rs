@@ -1,10 +1,10 @@
 //! What came out: one row a test, one line a signal and rung, printed as tables.
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use serde::Serialize;
 
-use super::protocol::Status;
+use super::outcome::{MatrixLine, MatrixRow, Outcome};
 
 /// Everything that one run of the matrix found.
 #[derive(Debug, Default, Serialize)]
@@ -25,131 +25,10 @@ pub struct Row {
     pub millis: u64,
 }
 
-/// How a test came out, with the reason when it did not pass.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Outcome {
-    Passed,
-    Skipped(String),
-    Failed(String),
-}
-
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Passed => f.write_str("ok"),
-            Self::Skipped(reason) => write!(f, "SKIPPED: {reason}"),
-            Self::Failed(reason) => write!(f, "FAILED: {reason}"),
-        }
-    }
-}
-
-/// A line `MATRIX signal=.. rung=.. result=.. detail=..` of a test, with where it was printed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct MatrixRow {
-    pub kernel: String,
-    pub cgroup: String,
-    #[serde(flatten)]
-    pub line: MatrixLine,
-}
-
-/// What such a line says.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-pub struct MatrixLine {
-    pub signal: String,
-    pub rung: String,
-    pub result: String,
-    /// The rest of the line; it may have spaces.
-    pub detail: String,
-}
-
-impl MatrixLine {
-    pub fn of(self, kernel: &str, cgroup: &str) -> MatrixRow {
-        MatrixRow {
-            kernel: kernel.to_owned(),
-            cgroup: cgroup.to_owned(),
-            line: self,
-        }
-    }
-}
-
-/// Judges a test by its process and by what it printed.
-pub fn judge(status: &Status, output: &str) -> Outcome {
-    match status {
-        Status::Exited(0) => {}
-        Status::Exited(code) => {
-            return Outcome::Failed(panic(output).unwrap_or_else(|| format!("exit code {code}")));
-        }
-        Status::Killed(signal) => return Outcome::Failed(format!("killed by signal {signal}")),
-        Status::TimedOut => return Outcome::Failed("its time was up".to_owned()),
-        Status::NotStarted(reason) => return Outcome::Failed(reason.clone()),
-    }
-    if let Some(reason) = output.lines().find_map(skipped) {
-        return Outcome::Skipped(reason.to_owned());
-    }
-    if output.contains("test result: ok. 1 passed") {
-        Outcome::Passed
-    } else {
-        Outcome::Failed("exit code 0, but libtest did not say that one test passed".to_owned())
-    }
-}
-
-/// The reason in `SKIPPED: reason` or `SKIPPED name: reason`. libtest's "test NAME ... " may come before it.
-fn skipped(line: &str) -> Option<&str> {
-    let (_, rest) = line.split_once("SKIPPED")?;
-    let (_, reason) = rest.split_once(": ")?;
-    Some(reason.trim())
-}
-
-/// The first panic: where, and the first line of what it said.
-fn panic(output: &str) -> Option<String> {
-    let mut lines = output
-        .lines()
-        .skip_while(|line| !line.contains("panicked at "));
-    let (_, place) = lines.next()?.split_once("panicked at ")?;
-    Some(
-        format!("{place} {}", lines.next().unwrap_or(""))
-            .trim()
-            .to_owned(),
-    )
-}
-
-/// The MATRIX lines in a test's output; one that lacks a field shows that in the table.
-pub fn printed_lines(output: &str) -> impl Iterator<Item = MatrixLine> {
-    output
-        .lines()
-        .filter_map(|line| line.split_once("MATRIX "))
-        .map(|(_, fields)| matrix_line(fields))
-}
-
-fn matrix_line(fields: &str) -> MatrixLine {
-    let mut line = MatrixLine::default();
-    let fields = match fields.split_once("detail=") {
-        Some((before, detail)) => {
-            line.detail = detail.trim().to_owned();
-            before
-        }
-        None => fields,
-    };
-    for (key, value) in fields
-        .split_whitespace()
-        .filter_map(|field| field.split_once('='))
-    {
-        match key {
-            "signal" => line.signal = value.to_owned(),
-            "rung" => line.rung = value.to_owned(),
-            "result" => line.result = value.to_owned(),
-            // Unknown keys are kept where people see them.
-            _ => line.detail = format!("{key}={value} {}", line.detail).trim().to_owned(),
-        }
-    }
-    line
-}
-
 impl Summary {
     /// A kernel, or a cgroup version on it, that is not tested; and why.
     pub fn skip_kernel(&mut self, kernel: &str, cgroup: &str, reason: &str) {
-        println!("vm: SKIPPED: kernel {kernel} {cgroup}: {reason}");
+        println!("vm: SKIPPED: kernel {kernel}, cgroup {cgroup}: {reason}");
         let outcome = Outcome::Skipped(reason.to_owned());
         let (kernel, cgroup) = (kernel.to_owned(), cgroup.to_owned());
         self.rows.push(Row {
@@ -195,7 +74,7 @@ impl Summary {
                 row.outcome.to_string(),
             ]
         });
-        render_columns(
+        render(
             ["kernel", "cgroup", "test", "time", "result"],
             rows.collect(),
         )
@@ -217,18 +96,18 @@ impl Summary {
                 [kernel.clone(), cgroup.clone(), signal, rung, result, detail]
             },
         );
-        render_columns(
+        render(
             ["kernel", "cgroup", "signal", "rung", "result", "detail"],
             rows.collect(),
         )
     }
 }
 
-/// A table that is plain text and Markdown in one.
-pub fn render_columns<const N: usize>(head: [&str; N], rows: Vec<[String; N]>) -> String {
+/// A table that is plain text and Markdown in one. The last column, which holds sentences, is not padded.
+pub fn render<const N: usize>(head: [&str; N], rows: Vec<[String; N]>) -> String {
     let mut widths = head.map(str::len);
     for row in &rows {
-        for (width, cell) in widths.iter_mut().zip(row) {
+        for (width, cell) in widths.iter_mut().zip(row).take(N - 1) {
             *width = (*width).max(cell.chars().count());
         }
     }
@@ -253,82 +132,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_test_passes_only_when_libtest_says_so() {
-        let ok =
-            "running 1 test\ntest a ... ok\n\ntest result: ok. 1 passed; 0 failed; 0 ignored\n";
-        assert_eq!(judge(&Status::Exited(0), ok), Outcome::Passed);
-        let none = "running 0 tests\n\ntest result: ok. 0 passed; 0 failed\n";
-        assert!(matches!(
-            judge(&Status::Exited(0), none),
-            Outcome::Failed(_)
-        ));
-        assert_eq!(
-            judge(&Status::Exited(101), ok),
-            Outcome::Failed("exit code 101".into())
-        );
-        let panicked = "test a ... \nthread 'a' (7) panicked at tests/x.rs:9:5:\nfour is not five\n  left: 4\n";
-        assert_eq!(
-            judge(&Status::Exited(101), panicked),
-            Outcome::Failed("tests/x.rs:9:5: four is not five".into())
-        );
-        assert_eq!(
-            judge(&Status::Killed(9), ok),
-            Outcome::Failed("killed by signal 9".into())
-        );
-        assert!(matches!(judge(&Status::TimedOut, ok), Outcome::Failed(_)));
-    }
-
-    #[test]
-    fn a_test_that_skips_gives_its_reason() {
-        let output = "test a ... SKIPPED: no PSI\nok\n\ntest result: ok. 1 passed; 0 failed\n";
-        assert_eq!(
-            judge(&Status::Exited(0), output),
-            Outcome::Skipped("no PSI".into())
-        );
-        assert!(matches!(
-            judge(&Status::Exited(1), output),
-            Outcome::Failed(_)
-        ));
-        let named = "test a ... SKIPPED kernel_memory line 7: cgroup v2: no eventfd\nok\n";
-        assert_eq!(
-            judge(&Status::Exited(0), named),
-            Outcome::Skipped("cgroup v2: no eventfd".into())
-        );
-    }
-
-    #[test]
-    fn matrix_lines_are_found_after_other_text() {
-        let output = "test a ... MATRIX signal=memory.available rung=fexit result=ok detail=crossed in 3 us\nx\n\
-                      MATRIX signal=pid.available result=refused cpus=2\n";
-        let lines: Vec<MatrixLine> = printed_lines(output).collect();
-        assert_eq!(
-            lines,
-            [
-                MatrixLine {
-                    signal: "memory.available".into(),
-                    rung: "fexit".into(),
-                    result: "ok".into(),
-                    detail: "crossed in 3 us".into(),
-                },
-                MatrixLine {
-                    signal: "pid.available".into(),
-                    result: "refused".into(),
-                    detail: "cpus=2".into(),
-                    ..MatrixLine::default()
-                },
-            ]
-        );
-    }
-
-    #[test]
     fn tables_line_up() {
-        let table = render_columns(
+        let table = render(
             ["a", "bb"],
-            vec![["xyz".into(), "1".into()], ["y".into(), "22".into()]],
+            vec![["xyz".into(), "1".into()], ["y".into(), "333".into()]],
         );
         assert_eq!(
             table,
-            "| a   | bb |\n| --- | -- |\n| xyz | 1  |\n| y   | 22 |\n"
+            "| a   | bb |\n| --- | -- |\n| xyz | 1  |\n| y   | 333 |\n"
         );
     }
 }
