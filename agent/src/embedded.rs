@@ -127,9 +127,9 @@ struct Agent {
 impl Agent {
     async fn start(config: &Config) -> Result<Self, RunError> {
         let threshold = hard_memory_threshold(&config.eviction.thresholds)?;
-        let scope = scope(config, threshold)?;
-        let scope_path = scope.cgroup().path().to_owned();
-        let (source, table, journal) = source(config, &scope_path).await?;
+        // Two of them: the reflex takes one with it.
+        let [scope, looked_at] = [scope(config, threshold)?, scope(config, threshold)?];
+        let (source, table, journal) = source(config, looked_at).await?;
 
         let mut object = Object::load();
         let refusal = object.as_ref().err().map(ToString::to_string);
@@ -316,7 +316,7 @@ impl Source {
 /// one node the second is refused.
 async fn source(
     config: &Config,
-    scope: &Path,
+    scope: Scope,
 ) -> Result<(Source, Box<PodTable>, SharedJournal), RunError> {
     if let Some(cluster) = &config.cluster {
         let journal = SharedJournal::new(Journal::open(&config.state_dir)?);
@@ -327,7 +327,7 @@ async fn source(
         field: "podManifest",
         reason: "is needed where there is no cluster: the file that says who runs in the scope",
     })?;
-    let pods = manifest::load(path, scope)?;
+    let pods = manifest::load(path, scope.cgroup().path())?;
     let table = first_table(&pods)?;
     let journal = SharedJournal::new(Journal::open(&config.state_dir)?);
     let fingerprint = fingerprint(&pods);

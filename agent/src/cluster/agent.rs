@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeSet,
-    path::Path,
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
@@ -26,9 +25,8 @@ use crate::{
         journal::{Eviction, SharedJournal},
         report::{QUEUE, Reporter},
     },
-    observe::cgroup::MemoryCgroup,
     pods::{joined::Joined, table::PodTable},
-    reflex::{ScopeError, thread::now_ns},
+    reflex::{Scope, thread::now_ns},
 };
 
 /// How long the start waits for the API server's list; without it the cgroups tell who runs here.
@@ -67,7 +65,7 @@ impl Cluster {
     pub async fn start(
         config: &Config,
         cluster: &ClusterConfig,
-        scope: &Path,
+        scope: Scope,
         journal: &SharedJournal,
     ) -> Result<(Self, Box<PodTable>), RunError> {
         let node = &cluster.node_name;
@@ -93,7 +91,8 @@ impl Cluster {
         let (wanted, wishes) = channel::channel(Wanted::default());
         let writer = NodeWriter::new(Arc::clone(&connection), node, cluster.taint);
         let transition = config.eviction.pressure_transition_period;
-        let pressure = NodePressure::new(scope, &config.eviction.thresholds, transition)?;
+        let joined = Joined::new(scope.cgroup().path());
+        let pressure = NodePressure::new(scope, &config.eviction.thresholds, transition);
         let adopted = Arc::clone(&pressure.adopted);
         let checked = Arc::clone(&connection);
         let tasks = Tasks {
@@ -107,7 +106,7 @@ impl Cluster {
         let mut started = Self {
             connection,
             pods,
-            joined: Joined::new(scope),
+            joined,
             evictions,
             wanted,
             pressure,
@@ -245,8 +244,7 @@ async fn keep_node(writer: NodeWriter, mut wanted: channel::Receiver<Wanted>, ad
 
 /// Which conditions hold, thresholds met or met not long ago.
 struct NodePressure {
-    memory: MemoryCgroup,
-    capacity: u64,
+    scope: Scope,
     pressure: Pressure,
     transition: Duration,
     started: Instant,
@@ -255,28 +253,22 @@ struct NodePressure {
 }
 
 impl NodePressure {
-    fn new(scope: &Path, thresholds: &[Threshold], transition: Duration) -> Result<Self, RunError> {
-        let memory = MemoryCgroup::open(scope).map_err(ScopeError::from)?;
-        let capacity = memory
-            .limit()
-            .map_err(ScopeError::from)?
-            .unwrap_or(u64::MAX);
-        Ok(Self {
-            memory,
-            capacity,
+    fn new(scope: Scope, thresholds: &[Threshold], transition: Duration) -> Self {
+        Self {
+            scope,
             pressure: Pressure::new(thresholds.to_vec(), transition),
             transition,
             started: Instant::now(),
             adopted: Adopted::default(),
             message: String::new(),
-        })
+        }
     }
 
     /// Looks at what is available now.
     fn look(&mut self) {
         // A scope that is gone is the reflex's to report.
-        if let Ok(reading) = self.memory.read() {
-            self.observe(self.capacity.saturating_sub(reading.working_set()));
+        if let Ok(look) = self.scope.look() {
+            self.observe(look.available);
         }
     }
 
@@ -291,7 +283,7 @@ impl NodePressure {
         let mut observations = Observations::default();
         let seen = Observation {
             available: signed(available),
-            capacity: signed(self.capacity),
+            capacity: signed(self.scope.capacity()),
             time: None,
         };
         observations.set(Signal::MemoryAvailable, seen);

@@ -10,9 +10,12 @@ use std::{
 
 use super::{
     table::{Entry, PodTable},
-    tree::{PodGroup, guess, memory_total, pods_below},
+    tree::{PodGroup, guess, pods_below},
 };
-use crate::{engine::Pod, observe::cgroup::descendants};
+use crate::{
+    engine::Pod,
+    observe::{cgroup::descendants, machine::memory_total},
+};
 
 /// The pods of a cgroup tree with their files held open. What has not changed is not opened again.
 #[derive(Debug)]
@@ -43,7 +46,8 @@ impl Joined {
     pub fn new(root: &Path) -> Self {
         Self {
             root: root.to_owned(),
-            memory_total: memory_total(),
+            // Without procfs there are no scores to compute requests from.
+            memory_total: memory_total(Path::new("/proc")).unwrap_or(0),
             held: BTreeMap::new(),
         }
     }

@@ -123,16 +123,6 @@ fn scores(pod: &Path) -> Vec<i64> {
     scores.filter(|score| *score != PAUSE_SCORE).collect()
 }
 
-/// The machine's memory in bytes (`MemTotal`), which the kubelet computes scores with.
-pub fn memory_total() -> u64 {
-    let meminfo = fs::read("/proc/meminfo").unwrap_or_default();
-    let line = meminfo
-        .split(|b| *b == b'\n')
-        .find_map(|l| l.strip_prefix(b"MemTotal:"));
-    let kib = line.and_then(|l| crate::observe::text::number(l.trim_ascii_start()));
-    kib.unwrap_or(0) * 1024
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
