@@ -6,8 +6,8 @@
 
 pub mod cgroup;
 pub mod deadline;
-pub mod machine;
 pub mod filesystem;
+pub mod machine;
 pub mod mounts;
 pub mod pids;
 pub mod psi;
