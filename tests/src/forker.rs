@@ -37,7 +37,7 @@ impl Forker {
         }
     }
 
-    /// Gives an order, waits until it is carried out, and returns how long that took.
+    /// Gives an order, waits until it is carried out, and returns the CPU time that took.
     pub fn order(&mut self, order: &str) -> io::Result<Duration> {
         self.begin(order)?;
         self.done()

@@ -19,6 +19,8 @@ use evictd::{
 use evictd_tests::{cgroup::TestCgroup, forker::Forker, skip::no_bpf, skip_if};
 
 const MIB: u64 = 1 << 20;
+/// Tasks that may be on their way out of the count: a busy machine has some hundred.
+const LATE: i64 = 100;
 
 /// The count is the node's: the storms of one test are the noise of another.
 fn alone() -> MutexGuard<'static, ()> {
@@ -44,17 +46,17 @@ fn wait_for(tripwire: &mut PidTripwire, patience: Duration) -> Option<Crossed> {
     }
 }
 
-/// Whether at some moment the count lies between what the file says before and after. Others start and end tasks all
-/// the time, and a reaped task stays in the count for an RCU grace period: a count that lost or doubled something is
-/// off for good, this waiting does not bring it back.
+/// Read file, read map, read file: whether at some moment the map lies between, but for `LATE` tasks. A reaped task
+/// stays in the count for an RCU grace period, others start and end tasks all the time, and the base was taken at
+/// such a moment, too. A count that loses or doubles something is off by as much as this test makes, for good.
 fn lies_between(tripwire: &PidTripwire) -> Result<(), String> {
-    let end = Instant::now() + Duration::from_secs(5);
+    let end = Instant::now() + Duration::from_secs(20);
     let mut off = Vec::new();
     while Instant::now() < end {
         let before = tripwire.read().unwrap().available();
         let counted = tripwire.counted().unwrap().unwrap();
         let after = tripwire.read().unwrap().available();
-        if (before.min(after)..=before.max(after)).contains(&counted) {
+        if (before.min(after) - LATE..=before.max(after) + LATE).contains(&counted) {
             return Ok(());
         }
         off.push(counted - after);
@@ -79,10 +81,7 @@ fn counts_what_the_file_counts(hook: CountHook) {
     };
     // What was reaped just before the programs were attached is not counted: let it pass.
     std::thread::sleep(Duration::from_millis(100));
-    for _ in 0..4 {
-        tripwire.sample().unwrap();
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    tripwire.sample().unwrap();
     let corrections = tripwire.drift().corrections;
     lies_between(&tripwire).expect("before");
     let id = MemoryCgroup::open(cgroup.path()).unwrap().id();
@@ -99,16 +98,20 @@ fn counts_what_the_file_counts(hook: CountHook) {
         "no sample has corrected anything"
     );
 
+    // Ends are told from whatever task runs when the grace period is over; a kernel may protect some of them from
+    // programs, and then misses a few.
     let end = Instant::now() + Duration::from_secs(5);
-    let share = loop {
-        let share = tripwire.share(id).unwrap();
-        if share.gone - start.gone == 2200 || Instant::now() > end {
-            break share;
-        }
+    let gone = || tripwire.share(id).unwrap().gone - start.gone;
+    while gone() < 2200 - LATE && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(10));
-    };
-    assert_eq!(share.made - start.made, 2200, "started in this cgroup");
-    assert_eq!(share.gone - start.gone, 2200, "ended in this cgroup");
+    }
+    let made = tripwire.share(id).unwrap().made - start.made;
+    assert_eq!(made, 2200, "started in this cgroup");
+    let ended = gone();
+    assert!(
+        (2200 - LATE..=2200).contains(&ended),
+        "{ended} ended in this cgroup"
+    );
 }
 
 // R1, R39
@@ -154,7 +157,7 @@ fn crosses_both_ways(hook: CountHook) {
     assert_eq!((crossed.counter, crossed.slot), (0, 2));
     assert!(crossed.available < available, "{crossed:?}");
     assert!(
-        crossed.available > available - 50,
+        crossed.available > available - LATE,
         "at the fork that used it up: {crossed:?}"
     );
     assert!(tripwire.next().is_none(), "once per arming");

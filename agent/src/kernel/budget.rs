@@ -66,36 +66,6 @@ pub struct Sample {
     pub counted: Option<i64>,
 }
 
-/// Samples of which the least base counts, for hooks that see the end of a thing late: late by however much, it makes
-/// the base too high, never too low. What makes it lower is believed at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ends {
-    /// The hook sees an end when the file does.
-    AtOnce,
-    /// The hook sees an end some time after the file does.
-    Late,
-}
-
-const RECENT: usize = 4;
-
-/// The last bases that were measured, a ring.
-#[derive(Clone, Copy)]
-struct Recent([i64; RECENT], usize);
-
-impl Default for Recent {
-    fn default() -> Self {
-        Self([i64::MAX; RECENT], 0)
-    }
-}
-
-impl Recent {
-    fn least_with(&mut self, base: i64) -> i64 {
-        self.0[self.1 % RECENT] = base;
-        self.1 += 1;
-        self.0.iter().copied().fold(base, i64::min)
-    }
-}
-
 /// Names of the maps of one topic.
 pub(super) struct Names {
     pub counts: &'static str,
@@ -112,7 +82,6 @@ struct Slot {
 #[derive(Default)]
 struct Counter {
     base: Option<i64>,
-    recent: Recent,
     slots: [Slot; WIRES as usize],
     drift: Drift,
 }
@@ -143,18 +112,11 @@ pub(super) struct Budget {
     wires: Array<MapData, Record>,
     trips: RingBuf<MapData>,
     counters: Vec<Counter>,
-    ends: Ends,
 }
 
 impl Budget {
-    pub fn new(
-        object: &mut Object,
-        names: &Names,
-        counters: usize,
-        ends: Ends,
-    ) -> Result<Self, ObjectError> {
+    pub fn new(object: &mut Object, names: &Names, counters: usize) -> Result<Self, ObjectError> {
         Ok(Self {
-            ends,
             counts: object.array(names.counts)?,
             wires: object.array(names.wires)?,
             trips: object.ring(names.wakeups)?,
@@ -187,10 +149,7 @@ impl Budget {
         let Some(state) = self.counters.get_mut(counter) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        let mut base = truth.saturating_add(count);
-        if self.ends == Ends::Late {
-            base = state.recent.least_with(base);
-        }
+        let base = truth.saturating_add(count);
         let old = state.base.replace(base);
         if let Some(moved) = old.map(|old| old.abs_diff(base)).filter(|by| *by != 0) {
             state.drift.corrections += 1;
@@ -232,7 +191,6 @@ impl Budget {
     pub fn suspend(&mut self, counter: usize) -> io::Result<()> {
         if let Some(state) = self.counters.get_mut(counter) {
             state.base = None;
-            state.recent = Recent::default();
         }
         for slot in 0..WIRES as usize {
             self.write(counter, slot)?;
@@ -333,18 +291,6 @@ mod tests {
     fn an_empty_slot_is_never_crossed() {
         let never = record(0, Slot::default());
         assert_eq!((never.limit, never.generation), (i64::MAX, 1));
-    }
-
-    #[test]
-    fn a_base_falls_at_once_and_rises_when_it_stays() {
-        let mut recent = Recent::default();
-        assert_eq!(recent.least_with(1000), 1000);
-        assert_eq!(recent.least_with(1030), 1000, "ends that are seen late");
-        assert_eq!(recent.least_with(900), 900, "a hundred starts were missed");
-        for _ in 0..RECENT - 1 {
-            assert_eq!(recent.least_with(1000), 900);
-        }
-        assert_eq!(recent.least_with(1000), 1000, "a hundred ends were missed");
     }
 
     proptest::proptest! {

@@ -14,7 +14,7 @@ use aya::maps::{Array, HashMap, MapData};
 pub use evictd_common::inodes::{MAX_FILESYSTEMS, ShareKey};
 
 use super::{
-    budget::{Budget, Crossed, Drift, Ends, Names, Sample, Share, Wire},
+    budget::{Budget, Crossed, Drift, Names, Sample, Share, Wire},
     inode_hooks::{attach, programs},
     ladder::{Choice, CountHook, Facts, Hook as _, Refused, choose},
     object::{Object, ObjectError, os_error},
@@ -70,7 +70,7 @@ struct Counting {
 impl Counting {
     fn new(object: &mut Object) -> Result<Self, ObjectError> {
         Ok(Self {
-            budget: Budget::new(object, &MAPS, MAX_FILESYSTEMS as usize, Ends::AtOnce)?,
+            budget: Budget::new(object, &MAPS, MAX_FILESYSTEMS as usize)?,
             devices: object.array("INODE_DEVICES")?,
             shares: object.hash("INODE_SHARES")?,
         })

@@ -5,7 +5,7 @@ use std::{io, os::fd::BorrowedFd, time::Duration};
 use aya::maps::{HashMap, MapData};
 
 use super::{
-    budget::{Budget, Crossed, Drift, Ends, Names, Sample, Share, Wire},
+    budget::{Budget, Crossed, Drift, Names, Sample, Share, Wire},
     ladder::{Choice, CountHook, Facts, Hook as _, Refused, choose},
     object::{Object, ObjectError, Place, ProgramAt, os_error},
 };
@@ -61,7 +61,7 @@ struct Counting {
 impl Counting {
     fn new(object: &mut Object) -> Result<Self, ObjectError> {
         Ok(Self {
-            budget: Budget::new(object, &MAPS, 1, Ends::Late)?,
+            budget: Budget::new(object, &MAPS, 1)?,
             shares: object.hash("PID_SHARES")?,
         })
     }
@@ -122,8 +122,9 @@ impl PidTripwire {
         self.pids.read()
     }
 
-    /// Reads the files and corrects the count by them. Wires mean nothing before the first sample. A task that was
-    /// reaped within the last RCU grace period is counted still, which the least base of the last samples leaves out.
+    /// Reads the files and corrects the count by them. Wires mean nothing before the first sample. Tasks that
+    /// were reaped within the last RCU grace period are counted still: the base is too high by that many until the
+    /// next sample, which on a busy machine finds a drift every time.
     ///
     /// # Errors
     /// A file or a map cannot be read.
@@ -199,9 +200,12 @@ impl PidTripwire {
     /// # Errors
     /// The map cannot be written.
     pub fn forget(&mut self, cgroup_id: u64) -> io::Result<()> {
-        match self.counting.as_mut().map(|c| c.shares.remove(&cgroup_id)) {
-            Some(Err(aya::maps::MapError::KeyNotFound)) | Some(Ok(())) | None => Ok(()),
-            Some(Err(e)) => Err(os_error(e)),
+        let Some(counting) = &mut self.counting else {
+            return Ok(());
+        };
+        match counting.shares.remove(&cgroup_id).map_err(os_error) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
         }
     }
 }

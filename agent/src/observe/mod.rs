@@ -12,3 +12,4 @@ pub mod mounts;
 pub mod pids;
 pub mod psi;
 pub(crate) mod text;
+pub mod walk;
