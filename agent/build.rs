@@ -86,8 +86,10 @@ fn build() -> Result<(), String> {
             "the eBPF programs did not compile ({status}): {cargo:?}"
         ));
     }
-    let object = target_dir.join(TARGET).join("release/evictd-ebpf");
-    std::fs::copy(&object, out_dir.join("evictd-ebpf"))
-        .map_err(|e| format!("{}: {e}", object.display()))?;
+    for object in ["evictd-ebpf", "evictd-ebpf-counts"] {
+        let built = target_dir.join(TARGET).join("release").join(object);
+        std::fs::copy(&built, out_dir.join(object))
+            .map_err(|e| format!("{}: {e}", built.display()))?;
+    }
     Ok(())
 }

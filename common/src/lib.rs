@@ -2,8 +2,12 @@
 //! one file per topic, the same names as in `ebpf/` and in the agent's `kernel` module.
 #![no_std]
 
+pub mod budget;
+pub mod cgroups;
+pub mod inodes;
 pub mod memory;
 pub mod oom;
+pub mod pids;
 
 /// Marks the types that aya may copy to and from maps byte by byte.
 macro_rules! plain_old_data {
@@ -23,9 +27,13 @@ pub enum Drop {
     Wakeup = 0,
     /// The telemetry ring buffer was full; the record is lost.
     Telemetry = 1,
+    /// The ring buffer of pod life was full; the pod table has to be read anew.
+    PodLife = 2,
+    /// No room to count a cgroup by itself; what its tasks did is in the whole count only.
+    Share = 3,
 }
 
 impl Drop {
     /// How many counters there are.
-    pub const COUNT: u32 = 2;
+    pub const COUNT: u32 = 4;
 }

@@ -13,16 +13,16 @@ static MEM_CGROUP_MEMORY: Global<u32> = Global::new(0);
 static PAGE_COUNTER_USAGE: Global<u32> = Global::new(0);
 /// `cgroup_subsys_state.cgroup`; the css is the first member of every `mem_cgroup`.
 #[unsafe(no_mangle)]
-static CSS_CGROUP: Global<u32> = Global::new(0);
+pub static CSS_CGROUP: Global<u32> = Global::new(0);
 /// `cgroup_subsys_state.parent`.
 #[unsafe(no_mangle)]
-static CSS_PARENT: Global<u32> = Global::new(0);
+pub static CSS_PARENT: Global<u32> = Global::new(0);
 /// `cgroup.kn`.
 #[unsafe(no_mangle)]
-static CGROUP_KN: Global<u32> = Global::new(0);
+pub static CGROUP_KN: Global<u32> = Global::new(0);
 /// `kernfs_node.id`.
 #[unsafe(no_mangle)]
-static KERNFS_NODE_ID: Global<u32> = Global::new(0);
+pub static KERNFS_NODE_ID: Global<u32> = Global::new(0);
 /// `task_struct.cgroups`.
 #[unsafe(no_mangle)]
 static TASK_CGROUPS: Global<u32> = Global::new(0);
@@ -43,8 +43,9 @@ pub fn word(address: Address) -> Option<u64> {
     unsafe { bpf_probe_read_kernel(address as *const u64) }.ok()
 }
 
+/// Reads the word at a member's offset.
 #[inline(always)]
-fn field(object: Address, offset: &Global<u32>) -> Option<u64> {
+pub fn field(object: Address, offset: &Global<u32>) -> Option<u64> {
     word(object.wrapping_add(u64::from(offset.load())))
 }
 
@@ -88,10 +89,15 @@ pub fn ancestor(memcg: Address, id: u64) -> Address {
     0
 }
 
+/// The memory cgroup of a task.
+#[inline(always)]
+pub fn memcg_of(task: Address) -> Option<Address> {
+    field(field(task, &TASK_CGROUPS)?, &CSS_SET_MEMORY)
+}
+
 /// The memory cgroup of the current task.
 #[inline(always)]
 pub fn current_memcg() -> Option<Address> {
     // SAFETY: takes no arguments; every program type here may call it.
-    let task = unsafe { bpf_get_current_task() };
-    field(field(task, &TASK_CGROUPS)?, &CSS_SET_MEMORY)
+    memcg_of(unsafe { bpf_get_current_task() })
 }

@@ -1,4 +1,5 @@
-//! The kernel programs of evictd, one file per topic, the same names as in `common/`.
+//! The kernel programs of evictd, one file per topic, the same names as in `common/`. This object holds the memory
+//! tripwire; `counts.rs` is the other one.
 #![no_std]
 #![no_main]
 
@@ -6,14 +7,4 @@ mod drops;
 mod kernel;
 mod memory;
 mod oom;
-
-#[cfg(not(test))]
-#[panic_handler]
-fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    loop {}
-}
-
-/// Without a GPL-compatible licence the kernel refuses the tracing helpers.
-#[unsafe(link_section = "license")]
-#[unsafe(no_mangle)]
-static LICENSE: [u8; 13] = *b"Dual MIT/GPL\0";
+mod runtime;

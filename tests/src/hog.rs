@@ -12,24 +12,25 @@ pub struct Hog {
     child: Child,
 }
 
-/// Where the `hog` binary is: beside the test that runs (`target/<profile>/deps/..`), or in `EVICTD_HOG`.
-fn binary() -> io::Result<PathBuf> {
-    if let Some(path) = std::env::var_os("EVICTD_HOG") {
+/// Where a binary of this package is: beside the test that runs (`target/<profile>/deps/..`), or in `EVICTD_HOG`,
+/// `EVICTD_FORKER`.
+pub(crate) fn binary(name: &str) -> io::Result<PathBuf> {
+    if let Some(path) = std::env::var_os(format!("EVICTD_{}", name.to_uppercase())) {
         return Ok(path.into());
     }
     let exe = std::env::current_exe()?;
     exe.ancestors()
         .skip(1)
         .take(2)
-        .map(|dir| dir.join("hog"))
+        .map(|dir| dir.join(name))
         .find(|path| path.is_file())
-        .ok_or_else(|| io::Error::other(format!("no hog binary near {}", exe.display())))
+        .ok_or_else(|| io::Error::other(format!("no {name} binary near {}", exe.display())))
 }
 
 impl Hog {
     /// Starts a hog inside the cgroup directory with further arguments, and returns when it is in there.
     pub fn start(cgroup: &Path, arguments: &[&str]) -> io::Result<Self> {
-        let mut child = Command::new(binary()?)
+        let mut child = Command::new(binary("hog")?)
             .arg("--cgroup")
             .arg(cgroup.join("cgroup.procs"))
             .args(arguments)

@@ -3,7 +3,9 @@
 pub mod agent;
 pub mod apiserver;
 pub mod cgroup;
+pub mod disk;
 pub mod engine;
+pub mod forker;
 pub mod hog;
 pub mod member;
 pub mod node;

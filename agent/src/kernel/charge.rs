@@ -5,13 +5,13 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-use aya::maps::{Array, MapData, MapError, RingBuf};
+use aya::maps::{Array, MapData, RingBuf};
 use evictd_common::memory::Tripwire as Record;
 
 use super::{
     ladder::{Cost, MemoryHook},
     link::TracingLink,
-    object::{Object, chain},
+    object::{Object, os_error},
     tripwire::{MAX_TRIPWIRES, Trip, Tripwire, Wire},
 };
 use crate::observe::cgroup::MemoryCgroup;
@@ -132,16 +132,5 @@ impl Tripwire for Charge {
 
     fn is_attached(&self) -> bool {
         self.switch.as_ref().is_none_or(|s| s.link.is_some())
-    }
-}
-
-/// The errno behind aya's error: made without allocating, because the reflex may meet it.
-fn os_error(error: MapError) -> io::Error {
-    match error {
-        MapError::SyscallError(e) => e.io_error,
-        other => {
-            tracing::debug!(error = %chain(&other), "map");
-            io::ErrorKind::InvalidInput.into()
-        }
     }
 }

@@ -1,8 +1,18 @@
-//! The memory ladder: which hook a tripwire gets. Facts go in, a decision comes out; nothing is touched here.
+//! The ladders: which hook a tripwire gets. Facts go in, a decision comes out; nothing is touched here.
 
 use std::fmt;
 
 use super::object::{Place, ProgramAt};
+
+/// The hooks of one ladder.
+pub trait Hook: Copy + PartialEq + fmt::Debug + fmt::Display + 'static {
+    /// All rungs, best first.
+    const RUNGS: &'static [Self];
+    /// The rung that needs nothing from the kernel but files.
+    const LAST: Self;
+    /// What the configuration calls the choice.
+    const FIELD: &'static str;
+}
 
 /// The rungs of the memory ladder, best first.
 #[derive(
@@ -85,16 +95,59 @@ impl fmt::Display for MemoryHook {
     }
 }
 
-/// What probing found: for each rung, nothing or the reason why it cannot be had. A rung that was not tried is absent.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Facts {
-    refused: Vec<(MemoryHook, String)>,
-    usable: Vec<MemoryHook>,
+impl Hook for MemoryHook {
+    const RUNGS: &'static [Self] = &Self::LADDER;
+    const LAST: Self = Self::Sampler;
+    const FIELD: &'static str = "memoryHook";
 }
 
-impl Facts {
+/// The rungs of what is counted event by event: tasks, inodes, cgroups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum CountHook {
+    /// `tp_btf`: tracepoints with typed arguments.
+    Typed,
+    /// Tracepoints of tracefs, which also filesystems built as modules have.
+    Tracepoint,
+    /// No hook: userspace looks as often as the distance to the limit asks for.
+    Sampler,
+}
+
+impl fmt::Display for CountHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Typed => "tp_btf",
+            Self::Tracepoint => "tracepoint",
+            Self::Sampler => "sampler",
+        })
+    }
+}
+
+impl Hook for CountHook {
+    const RUNGS: &'static [Self] = &[Self::Typed, Self::Tracepoint, Self::Sampler];
+    const LAST: Self = Self::Sampler;
+    const FIELD: &'static str = "countHook";
+}
+
+/// What probing found: for each rung, nothing or the reason why it cannot be had. A rung that was not tried is absent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts<H = MemoryHook> {
+    refused: Vec<(H, String)>,
+    usable: Vec<H>,
+}
+
+impl<H> Default for Facts<H> {
+    fn default() -> Self {
+        Self {
+            refused: Vec::new(),
+            usable: Vec::new(),
+        }
+    }
+}
+
+impl<H: Hook> Facts<H> {
     /// Notes what trying a rung gave.
-    pub fn note(&mut self, hook: MemoryHook, tried: Result<(), String>) {
+    pub fn note(&mut self, hook: H, tried: Result<(), String>) {
         match tried {
             Ok(()) => self.usable.push(hook),
             Err(reason) => self.refused.push((hook, reason)),
@@ -104,27 +157,27 @@ impl Facts {
 
 /// The rung that is used, and why the better ones are not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice {
+pub struct Choice<H = MemoryHook> {
     /// The rung.
-    pub hook: MemoryHook,
+    pub hook: H,
     /// Better rungs and the kernel's reason for refusing each.
-    pub refused: Vec<(MemoryHook, String)>,
+    pub refused: Vec<(H, String)>,
 }
 
 /// No rung is left.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("memoryHook: {hook} cannot be used here: {reason}")]
-pub struct Refused {
+#[error("{field}: {hook} cannot be used here: {reason}", field = H::FIELD)]
+pub struct Refused<H: Hook = MemoryHook> {
     /// The rung that the configuration asks for.
-    pub hook: MemoryHook,
+    pub hook: H,
     /// The kernel's reason.
     pub reason: String,
 }
 
 /// Takes the best rung that works, or the one that is asked for and no other: who names a rung wants to know when
 /// it is refused.
-pub fn choose(facts: &Facts, forced: Option<MemoryHook>) -> Result<Choice, Refused> {
-    let reason_of = |hook: MemoryHook| {
+pub fn choose<H: Hook>(facts: &Facts<H>, forced: Option<H>) -> Result<Choice<H>, Refused<H>> {
+    let reason_of = |hook: H| {
         let known = facts.refused.iter().find(|(h, _)| *h == hook);
         known.map_or_else(|| "was not probed".to_owned(), |(_, reason)| reason.clone())
     };
@@ -141,13 +194,12 @@ pub fn choose(facts: &Facts, forced: Option<MemoryHook>) -> Result<Choice, Refus
             })
         };
     }
-    // The sampler needs nothing from the kernel but files.
-    let hook = MemoryHook::LADDER
-        .into_iter()
+    let rungs = H::RUNGS.iter().copied();
+    let hook = rungs
+        .clone()
         .find(|h| facts.usable.contains(h))
-        .unwrap_or(MemoryHook::Sampler);
-    let refused = MemoryHook::LADDER
-        .into_iter()
+        .unwrap_or(H::LAST);
+    let refused = rungs
         .take_while(|h| *h != hook)
         .map(|h| (h, reason_of(h)))
         .collect();
@@ -187,7 +239,7 @@ mod tests {
     #[test]
     fn with_nothing_at_all_the_sampler_is_left() {
         assert_eq!(
-            choose(&Facts::default(), None).unwrap().hook,
+            choose(&Facts::<MemoryHook>::default(), None).unwrap().hook,
             MemoryHook::Sampler
         );
     }

@@ -4,11 +4,17 @@
 //! ([`tripwire::build`]); a refused hook is a rung down, never a crash.
 
 pub mod btf;
+pub mod budget;
+pub mod cgroups;
 mod charge;
 mod eventfd;
+mod inode_hooks;
+pub mod inodes;
 pub mod ladder;
 mod link;
 pub mod object;
 mod offsets;
+pub mod pids;
 pub mod telemetry;
+mod tracefs;
 pub mod tripwire;

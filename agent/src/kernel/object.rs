@@ -4,14 +4,15 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use aya::{
     Ebpf, EbpfLoader,
-    maps::{Array, MapData, PerCpuArray, RingBuf},
+    maps::{Array, HashMap, MapData, MapError, PerCpuArray, RingBuf},
     programs::{Program, ProgramError},
 };
 use evictd_common::Drop as DropCounter;
 
 use super::{btf, offsets};
 
-/// The object file that `build.rs` made from `ebpf/`.
+/// The object files that `build.rs` made from `ebpf/`.
+static COUNTS: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/evictd-ebpf-counts"));
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/evictd-ebpf"));
 
 /// Why the object or one of its parts cannot be used; the kernel's own words are kept.
@@ -25,7 +26,7 @@ pub enum ObjectError {
     Load(#[from] aya::EbpfError),
     /// A map has another type than the agent thinks.
     #[error("map {0}: {reason}", reason = chain(.1))]
-    Map(&'static str, aya::maps::MapError),
+    Map(&'static str, MapError),
     /// The object lacks something the agent wants: agent and object are of different builds.
     #[error("the eBPF object has no {0}")]
     Missing(&'static str),
@@ -45,6 +46,17 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     // What aya adds when the verifier has said nothing.
     text.trim_end_matches(". Verifier output:").to_owned()
+}
+
+/// The errno behind aya's error: made without allocating, because the reflex may meet it.
+pub(super) fn os_error(error: MapError) -> std::io::Error {
+    match error {
+        MapError::SyscallError(e) => e.io_error,
+        other => {
+            tracing::debug!(error = %chain(&other), "map");
+            std::io::ErrorKind::InvalidInput.into()
+        }
+    }
 }
 
 /// A place in the kernel where a program can sit.
@@ -72,7 +84,7 @@ pub struct ProgramAt {
 /// The loaded object. Programs stay attached for as long as it lives.
 pub struct Object {
     ebpf: Ebpf,
-    btf: aya::Btf,
+    btf: Option<aya::Btf>,
 }
 
 impl Object {
@@ -83,12 +95,42 @@ impl Object {
     pub fn load() -> Result<Self, ObjectError> {
         let globals = offsets::resolve(&btf::Btf::of_kernel()?)?;
         let btf = aya::Btf::from_sys_fs().map_err(aya::EbpfError::BtfError)?;
+        Self::create(OBJECT, Some(btf), &globals)
+    }
+
+    /// The object that counts tasks, inodes and cgroups. It does without BTF: then nothing is typed, and cgroups are
+    /// told apart on v2 only.
+    ///
+    /// # Errors
+    /// No `bpf(2)`, not allowed to: the reason says which.
+    pub fn load_counts() -> Result<Self, ObjectError> {
+        let mut globals = vec![("MEMORY_HIERARCHY", memory_hierarchy())];
+        let resolved = btf::Btf::of_kernel().and_then(|btf| offsets::resolve_counts(&btf));
+        let btf = match resolved {
+            Ok(offsets) => {
+                globals.extend(offsets);
+                globals.push(("OFFSETS_KNOWN", 1));
+                aya::Btf::from_sys_fs().ok()
+            }
+            Err(error) => {
+                tracing::info!(%error, "counting without types");
+                None
+            }
+        };
+        Self::create(COUNTS, btf, &globals)
+    }
+
+    fn create(
+        object: &[u8],
+        btf: Option<aya::Btf>,
+        globals: &[(&'static str, u32)],
+    ) -> Result<Self, ObjectError> {
         let mut loader = EbpfLoader::new();
-        loader.btf(Some(&btf));
-        for (name, value) in &globals {
+        loader.btf(btf.as_ref());
+        for (name, value) in globals {
             loader.override_global(name, value, true);
         }
-        let ebpf = loader.load(OBJECT)?;
+        let ebpf = loader.load(object)?;
         Ok(Self { ebpf, btf })
     }
 
@@ -97,11 +139,46 @@ impl Object {
     /// # Errors
     /// The kernel's reason, with the verifier's last words where it gave any.
     pub fn attach(&mut self, program: &ProgramAt) -> Result<(), String> {
-        let missing = || format!("the object has no program {} of this type", program.name);
+        let missing = || {
+            format!(
+                "no BTF, or the object has no program {} of this type",
+                program.name
+            )
+        };
         let loaded = self.ebpf.program_mut(program.name).ok_or_else(missing)?;
-        attach(loaded, program.place, &self.btf)
+        attach(loaded, program.place, self.btf.as_ref())
             .ok_or_else(missing)?
             .map_err(|e| chain(&e))
+    }
+
+    /// Loads and attaches programs that need each other: all of them or none.
+    ///
+    /// # Errors
+    /// The name of the one that was refused, and the kernel's reason.
+    pub fn attach_all(&mut self, programs: &[ProgramAt]) -> Result<(), String> {
+        for (done, program) in programs.iter().enumerate() {
+            if let Err(reason) = self.attach(program) {
+                for attached in &programs[..=done] {
+                    self.detach(attached.name);
+                }
+                return Err(format!("{}: {reason}", program.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Detaches and unloads a program; nothing happens when it is not loaded.
+    pub fn detach(&mut self, program: &str) {
+        let unloaded = match self.ebpf.program_mut(program) {
+            Some(Program::BtfTracePoint(p)) => p.unload(),
+            Some(Program::FExit(p)) => p.unload(),
+            Some(Program::KProbe(p)) => p.unload(),
+            Some(Program::TracePoint(p)) => p.unload(),
+            _ => Ok(()),
+        };
+        if let Err(error) = unloaded {
+            tracing::debug!(program, error = %chain(&error), "was not loaded");
+        }
     }
 
     /// Loads a program that is attached by somebody else, as often as that one likes: the descriptor is all it takes.
@@ -116,7 +193,8 @@ impl Object {
         let Place::BtfTracepoint(name) = program.place else {
             return Err(missing());
         };
-        loaded.load(name, &self.btf).map_err(|e| chain(&e))?;
+        let btf = self.btf.as_ref().ok_or("no BTF")?;
+        loaded.load(name, btf).map_err(|e| chain(&e))?;
         let fd = loaded.fd().map_err(|e| chain(&e))?;
         fd.as_fd().try_clone_to_owned().map_err(|e| e.to_string())
     }
@@ -128,6 +206,15 @@ impl Object {
     ) -> Result<Array<MapData, T>, ObjectError> {
         let map = self.ebpf.take_map(name).ok_or(ObjectError::Missing(name))?;
         Array::try_from(map).map_err(|e| ObjectError::Map(name, e))
+    }
+
+    /// Takes a hash map out of the object.
+    pub fn hash<K: aya::Pod, V: aya::Pod>(
+        &mut self,
+        name: &'static str,
+    ) -> Result<HashMap<MapData, K, V>, ObjectError> {
+        let map = self.ebpf.take_map(name).ok_or(ObjectError::Missing(name))?;
+        HashMap::try_from(map).map_err(|e| ObjectError::Map(name, e))
     }
 
     /// Takes a ring buffer out of the object.
@@ -148,14 +235,26 @@ impl Object {
     }
 }
 
-/// `None`: the program is of another type than the place asks for.
-fn attach(program: &mut Program, place: Place, btf: &aya::Btf) -> Option<Result<(), ProgramError>> {
+/// The hierarchy that has the memory controller (cgroups(7), `/proc/cgroups`): 0 is v2.
+fn memory_hierarchy() -> u32 {
+    let table = std::fs::read_to_string("/proc/cgroups").unwrap_or_default();
+    let line = table.lines().find_map(|l| l.strip_prefix("memory\t"));
+    let hierarchy = line.and_then(|l| l.split_whitespace().next());
+    hierarchy.and_then(|h| h.parse().ok()).unwrap_or(0)
+}
+
+/// `None`: the program is of another type than the place asks for, or that place needs BTF.
+fn attach(
+    program: &mut Program,
+    place: Place,
+    btf: Option<&aya::Btf>,
+) -> Option<Result<(), ProgramError>> {
     Some(match (program, place) {
         (Program::BtfTracePoint(p), Place::BtfTracepoint(name)) => {
-            p.load(name, btf).and_then(|()| p.attach().map(drop))
+            p.load(name, btf?).and_then(|()| p.attach().map(drop))
         }
         (Program::FExit(p), Place::FunctionExit(name)) => {
-            p.load(name, btf).and_then(|()| p.attach().map(drop))
+            p.load(name, btf?).and_then(|()| p.attach().map(drop))
         }
         (Program::KProbe(p), Place::FunctionEntry(name)) => {
             p.load().and_then(|()| p.attach(name, 0).map(drop))

@@ -1,0 +1,21 @@
+//! The inode tripwire: inodes made and removed, per filesystem and per cgroup.
+
+/// Filesystems with a count of their own: nodefs, imagefs, containerfs, and one to spare.
+pub const MAX_FILESYSTEMS: u32 = 4;
+
+/// Pairs of cgroup and filesystem that are counted one by one; more are counted in the whole only, and as a drop.
+pub const MAX_SHARES: u32 = 8192;
+
+/// Whose inodes and where.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ShareKey {
+    /// Id of the memory cgroup of the task that made or removed them.
+    pub cgroup_id: u64,
+    /// Index of the filesystem, below [`MAX_FILESYSTEMS`].
+    pub filesystem: u64,
+}
+
+crate::plain_old_data!(ShareKey);
+
+const _: () = assert!(size_of::<ShareKey>() == 2 * 8);

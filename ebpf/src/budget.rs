@@ -1,0 +1,143 @@
+//! Counts with wires: add, compare, wake once per arming.
+
+use aya_ebpf::{
+    helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns},
+    maps::{Array, HashMap, RingBuf},
+};
+use evictd_common::{
+    Drop,
+    budget::{Share, Trip, WIRES, Wire, direction},
+};
+
+use crate::drops;
+
+/// `BPF_RB_FORCE_WAKEUP`: wake the reader even when it has not caught up.
+const FORCE_WAKEUP: u64 = 2;
+/// `BPF_NOEXIST`: another CPU may have inserted it meanwhile.
+const NO_EXIST: u64 = 1;
+
+/// The maps of one topic.
+pub struct Budget {
+    /// What programs have counted, an index per thing.
+    pub counts: &'static Array<i64>,
+    /// [`WIRES`] per count.
+    pub wires: &'static Array<Wire>,
+    /// The generation that tripped last, per wire.
+    pub tripped: &'static Array<u64>,
+    /// Where crossings go.
+    pub wakeups: &'static RingBuf,
+}
+
+/// Adds without losing what other CPUs add at the same time. The kernel knows this instruction since ever; the ones
+/// that also fetch came with 5.12, and `core`'s atomics have neither on this target.
+#[inline(always)]
+fn add(at: *mut i64, delta: i64) {
+    // SAFETY: `at` points into a map value, as every caller has just been told by a lookup.
+    unsafe {
+        core::arch::asm!("lock *(u64 *)({at} + 0) += {delta}", at = in(reg) at, delta = in(reg) delta);
+    }
+}
+
+impl Budget {
+    /// Adds to a count and compares its wires. Two CPUs that cross at the same moment may both report it.
+    #[inline(always)]
+    pub fn count(&self, index: u32, delta: i64, cgroup_id: u64) {
+        let Some(at) = self.counts.get_ptr_mut(index) else {
+            return;
+        };
+        add(at, delta);
+        // SAFETY: a slot of an array map. It holds at least what this CPU has added; more if others did, too.
+        let count = unsafe { at.read_volatile() };
+        for wire in 0..WIRES {
+            let slot = index * WIRES + wire;
+            let Some(wire) = self.wires.get(slot) else {
+                return;
+            };
+            if wire.generation == 0 {
+                return;
+            }
+            let crossed = if wire.direction == direction::FALLING {
+                count <= wire.limit
+            } else {
+                count >= wire.limit
+            };
+            if crossed {
+                self.wake(slot, wire, count, cgroup_id);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn wake(&self, slot: u32, wire: &Wire, count: i64, cgroup_id: u64) {
+        let Some(tripped) = self.tripped.get_ptr_mut(slot) else {
+            return;
+        };
+        // SAFETY: a slot of an array map; only programs write it.
+        if unsafe { *tripped } == wire.generation {
+            return;
+        }
+        let Some(mut entry) = self.wakeups.reserve::<Trip>(0) else {
+            drops::count(Drop::Wakeup);
+            return;
+        };
+        // SAFETY: as above.
+        unsafe { *tripped = wire.generation };
+        entry.write(Trip {
+            // SAFETY: takes no arguments.
+            time_ns: unsafe { bpf_ktime_get_ns() },
+            generation: wire.generation,
+            count,
+            limit: wire.limit,
+            cgroup_id,
+            tgid: (bpf_get_current_pid_tgid() >> 32) as u32,
+            slot,
+        });
+        entry.submit(FORCE_WAKEUP);
+    }
+}
+
+/// Adds to a cgroup's share and makes one where there is none. Only for a task that is in the cgroup: a share made
+/// for a cgroup that is already removed would stay for ever.
+#[inline(always)]
+pub fn add_share<K>(shares: &HashMap<K, Share>, key: &K, made: i64, gone: i64) {
+    if add_known_share(shares, key, made, gone) {
+        return;
+    }
+    if shares.insert(key, Share { made, gone }, NO_EXIST).is_err()
+        && !add_known_share(shares, key, made, gone)
+    {
+        drops::count(Drop::Share);
+    }
+}
+
+/// Adds to a share that is there; tells whether it is.
+#[inline(always)]
+pub fn add_known_share<K>(shares: &HashMap<K, Share>, key: &K, made: i64, gone: i64) -> bool {
+    let Some(at) = shares.get_ptr_mut(key) else {
+        return false;
+    };
+    // SAFETY: a value of a preallocated hash map: were it removed meanwhile, the memory would still be a value's.
+    let share = unsafe { &mut *at };
+    if made != 0 {
+        add(&raw mut share.made, made);
+    }
+    if gone != 0 {
+        add(&raw mut share.gone, gone);
+    }
+    true
+}
+
+/// Removes a cgroup's share; hands it up first, if `up`, so that a pod keeps what its dead containers did.
+#[inline(always)]
+pub fn inherit_share<K>(shares: &HashMap<K, Share>, from: &K, to: &K, up: bool) {
+    let Some(at) = shares.get_ptr_mut(from) else {
+        return;
+    };
+    // SAFETY: a value of a map; two words, copied before the removal.
+    let share = unsafe { *at };
+    if up {
+        add_share(shares, to, share.made, share.gone);
+    }
+    // Removed by somebody else meanwhile is removed.
+    let _ = shares.remove(from);
+}

@@ -1,0 +1,230 @@
+//! The inode tripwire: counts what filesystems count in their free inodes.
+//!
+//! Overlay needs no hook of its own: a file in an overlay is made on its upper filesystem, by the task that asked.
+
+use aya_ebpf::{
+    helpers::bpf_ktime_get_ns,
+    macros::{btf_tracepoint, map, tracepoint},
+    maps::{Array, HashMap, PerCpuArray, RingBuf},
+    programs::{BtfTracePointContext, TracePointContext},
+};
+use evictd_common::{
+    budget::{Share, WIRES, Wire},
+    inodes::{MAX_FILESYSTEMS, MAX_SHARES, ShareKey},
+};
+
+use crate::{
+    budget::{Budget, add_share, inherit_share},
+    kernel::Address,
+    place::{current_cgroup, device_of, is_unlinked},
+};
+
+/// `s_dev` of the filesystems that are counted; 0 is nobody's.
+#[map]
+static INODE_DEVICES: Array<u32> = Array::with_max_entries(MAX_FILESYSTEMS, 0);
+#[map]
+static INODE_COUNTS: Array<i64> = Array::with_max_entries(MAX_FILESYSTEMS, 0);
+#[map]
+static INODE_WIRES: Array<Wire> = Array::with_max_entries(MAX_FILESYSTEMS * WIRES, 0);
+#[map]
+static INODE_TRIPPED: Array<u64> = Array::with_max_entries(MAX_FILESYSTEMS * WIRES, 0);
+#[map]
+static INODE_WAKEUPS: RingBuf = RingBuf::with_byte_size(4096, 0);
+#[map]
+static INODE_SHARES: HashMap<ShareKey, Share> = HashMap::with_max_entries(MAX_SHARES, 0);
+
+const BUDGET: Budget = Budget {
+    counts: &INODE_COUNTS,
+    wires: &INODE_WIRES,
+    tripped: &INODE_TRIPPED,
+    wakeups: &INODE_WAKEUPS,
+};
+
+/// What a hook tells about an inode.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// It was made by the current task.
+    Made,
+    /// It was freed by the current task, or on its behalf in its context.
+    Freed,
+    /// It was freed by a worker of the filesystem.
+    FreedLater,
+    /// The current task took its last name away; it is freed later.
+    Unlinked,
+}
+
+#[inline(always)]
+fn count(device: Option<u32>, what: What) {
+    let Some(device) = device else {
+        return;
+    };
+    for index in 0..MAX_FILESYSTEMS {
+        let Some(&counted) = INODE_DEVICES.get(index) else {
+            return;
+        };
+        if counted == device && device != 0 {
+            count_on(index, what);
+            return;
+        }
+    }
+}
+
+#[inline(always)]
+fn count_on(index: u32, what: What) {
+    let cgroup_id = current_cgroup();
+    match what {
+        What::Made => BUDGET.count(index, 1, cgroup_id),
+        What::Freed | What::FreedLater => BUDGET.count(index, -1, cgroup_id),
+        What::Unlinked => {}
+    }
+    let (made, gone) = match what {
+        What::Made => (1, 0),
+        What::Freed | What::Unlinked => (0, 1),
+        What::FreedLater => return,
+    };
+    let key = ShareKey {
+        cgroup_id,
+        filesystem: u64::from(index),
+    };
+    add_share(&INODE_SHARES, &key, made, gone);
+}
+
+/// The inode that a typed tracepoint has as its first argument.
+#[inline(always)]
+fn inode(ctx: &BtfTracePointContext) -> Address {
+    let inode: *const u8 = ctx.arg(0);
+    inode as Address
+}
+
+/// `dev`, the first field of every ext4 and xfs tracepoint (the agent compares the offset with tracefs).
+#[inline(always)]
+fn device(ctx: &TracePointContext) -> Option<u32> {
+    const FIRST_FIELD: usize = 8;
+    // SAFETY: the offset lies inside the record.
+    unsafe { ctx.read_at(FIRST_FIELD) }.ok()
+}
+
+/// `TP_PROTO(struct inode *inode, struct inode *dir, int mode)`, after the inode was taken.
+#[btf_tracepoint(function = "ext4_allocate_inode")]
+pub fn inodes_ext4_made(ctx: BtfTracePointContext) -> i32 {
+    count(device_of(inode(&ctx)), What::Made);
+    0
+}
+
+/// `TP_PROTO(struct inode *inode)`, before the inode is given back.
+#[btf_tracepoint(function = "ext4_free_inode")]
+pub fn inodes_ext4_freed(ctx: BtfTracePointContext) -> i32 {
+    count(device_of(inode(&ctx)), What::Freed);
+    0
+}
+
+/// `TP_PROTO(const struct inode *inode)`, when a new inode has its number.
+#[btf_tracepoint(function = "btrfs_inode_new")]
+pub fn inodes_btrfs_made(ctx: BtfTracePointContext) -> i32 {
+    count(device_of(inode(&ctx)), What::Made);
+    0
+}
+
+/// `TP_PROTO(const struct inode *inode)`, whenever an inode leaves the cache: for good only without a name.
+#[btf_tracepoint(function = "btrfs_inode_evict")]
+pub fn inodes_btrfs_freed(ctx: BtfTracePointContext) -> i32 {
+    let inode = inode(&ctx);
+    if is_unlinked(inode) {
+        count(device_of(inode), What::Freed);
+    }
+    0
+}
+
+/// `ext4:ext4_allocate_inode` without types, for kernels that have ext4 as a module.
+#[tracepoint(category = "ext4", name = "ext4_allocate_inode")]
+pub fn inodes_ext4_made_untyped(ctx: TracePointContext) -> u32 {
+    count(device(&ctx), What::Made);
+    0
+}
+
+/// `ext4:ext4_free_inode` without types.
+#[tracepoint(category = "ext4", name = "ext4_free_inode")]
+pub fn inodes_ext4_freed_untyped(ctx: TracePointContext) -> u32 {
+    count(device(&ctx), What::Freed);
+    0
+}
+
+/// `xfs:xfs_create`, on entry: one that fails afterwards is counted all the same, until the next statfs.
+#[tracepoint(category = "xfs", name = "xfs_create")]
+pub fn inodes_xfs_made(ctx: TracePointContext) -> u32 {
+    count(device(&ctx), What::Made);
+    0
+}
+
+/// `xfs:xfs_symlink`, on entry.
+#[tracepoint(category = "xfs", name = "xfs_symlink")]
+pub fn inodes_xfs_linked(ctx: TracePointContext) -> u32 {
+    count(device(&ctx), What::Made);
+    0
+}
+
+/// `xfs:xfs_iunlink`: the last name goes, in the context of who removes it.
+#[tracepoint(category = "xfs", name = "xfs_iunlink")]
+pub fn inodes_xfs_unlinked(ctx: TracePointContext) -> u32 {
+    count(device(&ctx), What::Unlinked);
+    0
+}
+
+/// `xfs:xfs_iunlink_remove`: a worker takes the inode off the list of the nameless and frees it.
+#[tracepoint(category = "xfs", name = "xfs_iunlink_remove")]
+pub fn inodes_xfs_freed(ctx: TracePointContext) -> u32 {
+    if !is_told_twice(&ctx).unwrap_or(false) {
+        count(device(&ctx), What::FreedLater);
+    }
+    0
+}
+
+/// What `xfs_iunlink_remove` told last on this CPU.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Told {
+    device_and_group: u64,
+    inode: u64,
+    time_ns: u64,
+}
+
+#[map]
+static INODE_TOLD: PerCpuArray<Told> = PerCpuArray::with_max_entries(1, 0);
+
+/// Recent kernels run the tracepoint twice for one inode, in two functions that call each other. The same number again
+/// after longer than this is a new inode: to make it and take its name away takes two transactions.
+const TWICE_WITHIN_NS: u64 = 10_000;
+
+#[inline(always)]
+fn is_told_twice(ctx: &TracePointContext) -> Option<bool> {
+    const DEVICE_AND_GROUP: usize = 8;
+    const INODE: usize = 16;
+    let told = Told {
+        // SAFETY: the offsets lie inside the record.
+        device_and_group: unsafe { ctx.read_at(DEVICE_AND_GROUP) }.ok()?,
+        // SAFETY: as above.
+        inode: u64::from(unsafe { ctx.read_at::<u32>(INODE) }.ok()?),
+        // SAFETY: takes no arguments.
+        time_ns: unsafe { bpf_ktime_get_ns() },
+    };
+    let last = INODE_TOLD.get_ptr_mut(0)?;
+    // SAFETY: a per-CPU slot, which the kernel has just handed out.
+    let last = unsafe { core::ptr::replace(last, told) };
+    Some(
+        last.device_and_group == told.device_and_group
+            && last.inode == told.inode
+            && told.time_ns - last.time_ns < TWICE_WITHIN_NS,
+    )
+}
+
+/// A cgroup was removed; `parent` is 0 where it is not known.
+#[inline(always)]
+pub fn cgroup_removed(id: u64, parent: u64) {
+    for filesystem in 0..u64::from(MAX_FILESYSTEMS) {
+        let key = |cgroup_id| ShareKey {
+            cgroup_id,
+            filesystem,
+        };
+        inherit_share(&INODE_SHARES, &key(id), &key(parent), parent != 0);
+    }
+}

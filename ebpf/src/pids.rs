@@ -1,0 +1,93 @@
+//! The PID tripwire: counts what the kernel counts in `nr_threads`.
+//!
+//! `copy_process` adds a task and then runs `task_newtask`, which unlike `sched_process_fork` also sees the workers of
+//! io_uring and vhost. `release_task` takes it away when it is reaped; the next hook after that is
+//! `sched_process_free`, an RCU grace period later, while `sched_process_exit` comes too early: a zombie keeps its
+//! number. So the count is never below the truth by more than it was when it was last compared.
+
+use aya_ebpf::{
+    macros::{btf_tracepoint, map, tracepoint},
+    maps::{Array, HashMap, RingBuf},
+    programs::{BtfTracePointContext, TracePointContext},
+};
+use evictd_common::{
+    budget::{Share, WIRES, Wire},
+    pids::MAX_SHARES,
+};
+
+use crate::{
+    budget::{Budget, add_known_share, add_share, inherit_share},
+    kernel::Address,
+    place::{cgroup_of, current_cgroup},
+};
+
+#[map]
+static PID_COUNT: Array<i64> = Array::with_max_entries(1, 0);
+#[map]
+static PID_WIRES: Array<Wire> = Array::with_max_entries(WIRES, 0);
+#[map]
+static PID_TRIPPED: Array<u64> = Array::with_max_entries(WIRES, 0);
+#[map]
+static PID_WAKEUPS: RingBuf = RingBuf::with_byte_size(4096, 0);
+/// Tasks started and ended, by the id of their memory cgroup.
+#[map]
+static PID_SHARES: HashMap<u64, Share> = HashMap::with_max_entries(MAX_SHARES, 0);
+
+const BUDGET: Budget = Budget {
+    counts: &PID_COUNT,
+    wires: &PID_WIRES,
+    tripped: &PID_TRIPPED,
+    wakeups: &PID_WAKEUPS,
+};
+
+/// `TP_PROTO(struct task_struct *task, unsigned long clone_flags)`; the new task is in its cgroup already.
+#[btf_tracepoint(function = "task_newtask")]
+pub fn pids_new(ctx: BtfTracePointContext) -> i32 {
+    let task: *const u8 = ctx.arg(0);
+    started(cgroup_of(task as Address));
+    0
+}
+
+/// `TP_PROTO(struct task_struct *p)`, from an RCU callback: the current task is any.
+#[btf_tracepoint(function = "sched_process_free")]
+pub fn pids_free(ctx: BtfTracePointContext) -> i32 {
+    let task: *const u8 = ctx.arg(0);
+    let cgroup_id = cgroup_of(task as Address);
+    BUDGET.count(0, -1, cgroup_id);
+    // Its cgroup may be gone already: a task leaves it when it exits.
+    add_known_share(&PID_SHARES, &cgroup_id, 0, 1);
+    0
+}
+
+/// `task:task_newtask` without types: the parent's cgroup stands for the child's.
+#[tracepoint(category = "task", name = "task_newtask")]
+pub fn pids_new_untyped(_: TracePointContext) -> u32 {
+    started(current_cgroup());
+    0
+}
+
+/// `sched:sched_process_exit`: the last moment at which the task's cgroup can be told without types.
+#[tracepoint(category = "sched", name = "sched_process_exit")]
+pub fn pids_exit_untyped(_: TracePointContext) -> u32 {
+    add_known_share(&PID_SHARES, &current_cgroup(), 0, 1);
+    0
+}
+
+/// `sched:sched_process_free` without types.
+#[tracepoint(category = "sched", name = "sched_process_free")]
+pub fn pids_free_untyped(_: TracePointContext) -> u32 {
+    BUDGET.count(0, -1, 0);
+    0
+}
+
+#[inline(always)]
+fn started(cgroup_id: u64) {
+    BUDGET.count(0, 1, cgroup_id);
+    add_share(&PID_SHARES, &cgroup_id, 1, 0);
+}
+
+/// A cgroup was removed; `parent` is 0 where it is not known.
+#[inline(always)]
+pub fn cgroup_removed(id: u64, parent: u64) {
+    inherit_share(&PID_SHARES, &id, &parent, parent != 0);
+}

@@ -1,0 +1,121 @@
+//! Makes tasks or files inside a cgroup, one at a time or as fast as the machine can.
+//!
+//! It enters its cgroup by itself and says `ready` on standard output; then each line on standard input is an order:
+//! `hold N` starts N processes that wait, `drop` ends and reaps them, `storm N` starts and reaps N processes one after
+//! the other, `make DIR N` and `remove DIR N` make and remove N empty files. When an order is carried out it answers
+//! with the nanoseconds of CPU time that it took, its children's included: others' work does not count.
+
+use std::{
+    fs::{self, File},
+    io::{self, BufRead as _, Write as _},
+    path::Path,
+    time::Duration,
+};
+
+fn main() -> io::Result<()> {
+    let arguments: Vec<String> = std::env::args().collect();
+    let [_, flag, procs] = arguments.as_slice() else {
+        return Err(io::Error::other("usage: forker --cgroup PROCS"));
+    };
+    if flag != "--cgroup" {
+        return Err(io::Error::other(format!("{flag}: unknown")));
+    }
+    // Without a cgroup it stays where it was started.
+    if !procs.is_empty() {
+        fs::write(procs, "0").map_err(|e| io::Error::other(format!("{procs}: {e}")))?;
+    }
+    say("ready")?;
+    let mut held = Vec::new();
+    for line in io::stdin().lock().lines() {
+        let line = line?;
+        let start = cpu_time()?;
+        match line.split_whitespace().collect::<Vec<_>>().as_slice() {
+            ["hold", n] => {
+                for _ in 0..number(n)? {
+                    held.push(fork(true)?);
+                }
+            }
+            ["drop"] => held.drain(..).for_each(end),
+            ["storm", n] => {
+                for _ in 0..number(n)? {
+                    reap(fork(false)?);
+                }
+            }
+            ["make", dir, n] => {
+                for i in 0..number(n)? {
+                    File::create(Path::new(dir).join(format!("f{i}")))?;
+                }
+            }
+            ["remove", dir, n] => {
+                for i in 0..number(n)? {
+                    fs::remove_file(Path::new(dir).join(format!("f{i}")))?;
+                }
+            }
+            _ => return Err(io::Error::other(format!("no such order: {line}"))),
+        }
+        say(&(cpu_time()? - start).as_nanos().to_string())?;
+    }
+    held.drain(..).for_each(end);
+    Ok(())
+}
+
+/// CPU time of this process and of its reaped children (getrusage(2)).
+fn cpu_time() -> io::Result<Duration> {
+    let mut sum = Duration::ZERO;
+    for who in [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN] {
+        let mut usage = std::mem::MaybeUninit::<libc::rusage>::uninit();
+        // SAFETY: room for the answer.
+        if unsafe { libc::getrusage(who, usage.as_mut_ptr()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the call succeeded and has filled it.
+        let usage = unsafe { usage.assume_init() };
+        for time in [usage.ru_utime, usage.ru_stime] {
+            let micros = time.tv_sec * 1_000_000 + time.tv_usec;
+            sum += Duration::from_micros(micros.unsigned_abs());
+        }
+    }
+    Ok(sum)
+}
+
+fn say(text: &str) -> io::Result<()> {
+    let mut out = io::stdout();
+    writeln!(out, "{text}")?;
+    out.flush()
+}
+
+fn number(text: &str) -> io::Result<u64> {
+    text.parse()
+        .map_err(|_| io::Error::other(format!("{text} is no number")))
+}
+
+/// A child that waits for a signal, or ends at once.
+fn fork(waits: bool) -> io::Result<libc::pid_t> {
+    // SAFETY: this process has one thread; the child calls only what is async-signal-safe.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            if waits {
+                // Does not outlive this process, however that ends.
+                // SAFETY: plain integers.
+                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+                // SAFETY: no arguments.
+                unsafe { libc::pause() };
+            }
+            // SAFETY: ends the child without running the parent's destructors.
+            unsafe { libc::_exit(0) }
+        }
+        pid => Ok(pid),
+    }
+}
+
+fn end(pid: libc::pid_t) {
+    // SAFETY: a child of this process that was not reaped yet.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    reap(pid);
+}
+
+fn reap(pid: libc::pid_t) {
+    // SAFETY: a child of this process; its status is not wanted.
+    unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) };
+}

@@ -1,0 +1,119 @@
+//! Filesystems of a test's own: an image file on a loop device, mounted, gone when the test ends, however it ends.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+/// A mounted filesystem.
+pub struct Disk {
+    // Removed last, with the image and the mount point in it.
+    dir: tempfile::TempDir,
+    overlay: bool,
+}
+
+/// Runs a tool; its own words become the error.
+fn run(tool: &str, arguments: &[&str]) -> io::Result<()> {
+    let out = Command::new(tool)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|e| io::Error::other(format!("{tool}: {e}")))?;
+    if out.status.success() {
+        return Ok(());
+    }
+    let words = String::from_utf8_lossy(&out.stderr);
+    let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+    Err(io::Error::other(format!("{tool}: {words}")))
+}
+
+impl Disk {
+    /// Makes and mounts a filesystem (`ext4`, `xfs`, `btrfs`) of so many MiB; ext4 gets `inodes` inodes.
+    ///
+    /// # Errors
+    /// No `mkfs` of this kind, no loop device, not root: a reason to skip.
+    pub fn new(kind: &str, mib: u64, inodes: u64) -> io::Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let image = dir.path().join("image");
+        File::create(&image)?.set_len(mib << 20)?;
+        let image = image.display().to_string();
+        let inodes = inodes.to_string();
+        let arguments: &[&str] = match kind {
+            "ext4" => &["-q", "-F", "-N", &inodes, &image],
+            _ => &["-q", &image],
+        };
+        run(&format!("mkfs.{kind}"), arguments)?;
+        let made = Self {
+            dir,
+            overlay: false,
+        };
+        fs::create_dir(made.path())?;
+        made.mount()?;
+        Ok(made)
+    }
+
+    /// Mounts an overlay whose upper layer lies on this disk; returns where.
+    ///
+    /// # Errors
+    /// The kernel has no overlay.
+    pub fn overlay(&mut self) -> io::Result<PathBuf> {
+        for name in ["lower", "upper", "work"] {
+            fs::create_dir(self.path().join(name))?;
+        }
+        let merged = self.dir.path().join("merged");
+        fs::create_dir(&merged)?;
+        let part = |name| self.path().join(name).display().to_string();
+        let options = format!(
+            "lowerdir={},upperdir={},workdir={}",
+            part("lower"),
+            part("upper"),
+            part("work")
+        );
+        let at = merged.display().to_string();
+        run("mount", &["-t", "overlay", "overlay", "-o", &options, &at])?;
+        self.overlay = true;
+        Ok(merged)
+    }
+
+    /// Mounts the image again after [`Self::unmount`].
+    ///
+    /// # Errors
+    /// What mount(8) says.
+    pub fn mount(&self) -> io::Result<()> {
+        let image = self.dir.path().join("image").display().to_string();
+        run(
+            "mount",
+            &["-o", "loop", &image, &self.path().display().to_string()],
+        )
+    }
+
+    /// Takes the filesystem away while its mount point stays.
+    ///
+    /// # Errors
+    /// Something is open on it.
+    pub fn unmount(&self) -> io::Result<()> {
+        run("umount", &[&self.path().display().to_string()])
+    }
+
+    /// The mount point.
+    pub fn path(&self) -> PathBuf {
+        self.dir.path().join("disk")
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if self.overlay {
+            detach(&self.dir.path().join("merged"));
+        }
+        detach(&self.path());
+    }
+}
+
+/// Lazily, so that nothing that is still open keeps it; `mount -o loop` freed the loop device when the last user goes.
+fn detach(path: &Path) {
+    // Not mounted any more is fine.
+    let _ = run("umount", &["-l", &path.display().to_string()]);
+}

@@ -1,0 +1,153 @@
+//! Pod life: what the kernel tells against what was done, on every rung this kernel has.
+
+use std::{
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use evictd::kernel::{
+    cgroups::{Change, Happened, PodLife},
+    ladder::CountHook,
+    object::Object,
+};
+use evictd_tests::{
+    cgroup::{TestCgroup, memory_root},
+    forker::Forker,
+    skip::no_bpf,
+    skip_if,
+};
+
+const MIB: u64 = 1 << 20;
+
+/// Changes below a cgroup until one is the last that is waited for.
+fn until(life: &mut PodLife, below: &Path, last: impl Fn(&Change) -> bool) -> Vec<Change> {
+    let (mut seen, end) = (Vec::new(), Instant::now() + Duration::from_secs(10));
+    while Instant::now() < end {
+        while let Some(change) = life.next() {
+            if !change.path.starts_with(below) {
+                continue;
+            }
+            let done = last(&change);
+            seen.push(change);
+            if done {
+                return seen;
+            }
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("the last change did not come; seen: {seen:?}");
+}
+
+fn tells_what_happens(hook: CountHook) {
+    let scope = TestCgroup::new("life", 256 * MIB).unwrap();
+    let (root, _) = memory_root().unwrap();
+    let mut object = Object::load_counts().unwrap();
+    let mut life = match PodLife::build(Ok(&mut object), Some(hook)) {
+        Ok(life) => life,
+        Err(refused) => return skip_if!(Some(refused)),
+    };
+    let pod = scope.child("pod1").unwrap();
+    let relative: PathBuf = pod.strip_prefix(&root).unwrap().into();
+    let id = fs::metadata(&pod).unwrap().ino();
+    drop(Forker::start(Some(&pod)).unwrap());
+    let end = Instant::now() + Duration::from_secs(5);
+    while fs::remove_dir(&pod).is_err() {
+        assert!(Instant::now() < end, "the pod's cgroup stays");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let seen = until(&mut life, &relative, |c| c.happened == Happened::Removed);
+    let steps: Vec<_> = seen.iter().map(|c| c.happened).collect();
+    assert_eq!(
+        steps,
+        [Happened::Made, Happened::Attached, Happened::Removed]
+    );
+    assert!(
+        seen.iter().all(|c| c.cgroup_id == id && c.path == relative),
+        "{seen:?}"
+    );
+    assert!(
+        seen.is_sorted_by_key(|c| c.time_ns),
+        "in the order in which it happened"
+    );
+    assert!(!life.rescan_due(&object).unwrap(), "nothing was lost");
+}
+
+#[test]
+fn typed_rung() {
+    skip_if!(no_bpf());
+    tells_what_happens(CountHook::Typed);
+}
+
+#[test]
+fn tracepoint_rung() {
+    skip_if!(no_bpf());
+    tells_what_happens(CountHook::Tracepoint);
+}
+
+/// Thousands of cgroups with nobody reading: what does not fit is dropped, counted, and made up for by one rescan.
+#[test]
+fn a_full_buffer_asks_for_one_rescan() {
+    skip_if!(no_bpf());
+    let scope = TestCgroup::new("flood", 256 * MIB).unwrap();
+    let mut object = Object::load_counts().unwrap();
+    let mut life = match PodLife::build(Ok(&mut object), None) {
+        Ok(life) => life,
+        Err(refused) => return skip_if!(Some(refused)),
+    };
+    skip_if!((life.choice().hook == CountHook::Sampler).then_some("no hook on cgroups"));
+    let child = scope.path().join("c");
+    for _ in 0..2000 {
+        fs::create_dir(&child).unwrap();
+        fs::remove_dir(&child).unwrap();
+    }
+    assert!(
+        life.rescan_due(&object).unwrap(),
+        "4000 records do not fit into the buffer"
+    );
+    let mut read = 0;
+    while life.next().is_some() {
+        read += 1;
+    }
+    assert!(read > 500, "what did fit is there: {read}");
+    // Others' cgroups may have been dropped until there was room again.
+    life.rescan_due(&object).unwrap();
+    assert!(!life.rescan_due(&object).unwrap(), "one rescan is enough");
+    fs::create_dir(&child).unwrap();
+    let (root, _) = memory_root().unwrap();
+    let relative = child.strip_prefix(&root).unwrap();
+    until(&mut life, relative, |c| c.happened == Happened::Made);
+    assert!(!life.rescan_due(&object).unwrap());
+}
+
+/// A path longer than a record is cut: the reader cannot know which pod it was and asks for a scan.
+#[test]
+fn a_path_that_is_cut_asks_for_a_rescan() {
+    skip_if!(no_bpf());
+    let scope = TestCgroup::new("deep", 256 * MIB).unwrap();
+    let mut object = Object::load_counts().unwrap();
+    let mut life = match PodLife::build(Ok(&mut object), Some(CountHook::Typed)) {
+        Ok(life) => life,
+        Err(refused) => return skip_if!(Some(refused)),
+    };
+    scope
+        .child(&format!("{}/{}", "a".repeat(200), "b".repeat(200)))
+        .unwrap();
+    let end = Instant::now() + Duration::from_secs(5);
+    while !life.rescan_due(&object).unwrap() {
+        assert!(Instant::now() < end, "the cut path was not noticed");
+        while life.next().is_some() {}
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn without_programs_a_rescan_is_always_due() {
+    skip_if!(no_bpf());
+    let object = Object::load_counts().unwrap();
+    let mut life = PodLife::build(Err("no bpf"), None).unwrap();
+    assert_eq!(life.choice().hook, CountHook::Sampler);
+    assert!(life.fd().is_none() && life.next().is_none());
+    assert!(life.rescan_due(&object).unwrap() && life.rescan_due(&object).unwrap());
+}

@@ -1,0 +1,304 @@
+//! The inode tripwire against statfs, on real filesystems and on every rung this kernel has.
+
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use evictd::{
+    kernel::{
+        budget::{Crossed, Crossing, Wire},
+        inodes::InodeTripwire,
+        ladder::CountHook,
+        object::Object,
+    },
+    observe::{cgroup::MemoryCgroup, filesystem::Filesystem, mounts::superblock_of},
+};
+use evictd_tests::{cgroup::TestCgroup, disk::Disk, forker::Forker, skip::no_bpf, skip_if};
+
+const MIB: u64 = 1 << 20;
+/// Small enough for a loop device in a file, large enough for xfs.
+const DISK_MIB: u64 = 384;
+const INODES: u64 = 20_000;
+
+macro_rules! or_skip {
+    ($e:expr) => {
+        match $e {
+            Ok(value) => value,
+            Err(why) => return skip_if!(Some(why)),
+        }
+    };
+}
+
+fn wait_for(tripwire: &mut InodeTripwire, patience: Duration) -> Option<Crossed> {
+    let end = Instant::now() + patience;
+    loop {
+        if let Some(crossed) = tripwire.next() {
+            return Some(crossed);
+        }
+        if Instant::now() > end {
+            return None;
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// Read statfs, read map, read statfs: the map lies between, within `slack` inodes. A filesystem may free inodes in
+/// a worker, a while later; a count that lost something is off for good.
+fn lies_between(tripwire: &InodeTripwire, disk: &Filesystem, slack: i64) -> Result<(), String> {
+    let end = Instant::now() + Duration::from_secs(8);
+    loop {
+        let before = disk.read().unwrap().inodes_free as i64;
+        let counted = tripwire.counted(0).unwrap().unwrap();
+        let after = disk.read().unwrap().inodes_free as i64;
+        if (before.min(after) - slack..=before.max(after) + slack).contains(&counted) {
+            return Ok(());
+        }
+        if Instant::now() > end {
+            return Err(format!(
+                "statfs {before}, map {counted}, statfs {after}, slack {slack}"
+            ));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Files made and removed by a task of a pod, under a budget; `slack` for what the filesystem takes for itself.
+fn counts_and_crosses(kind: &str, hook: CountHook, slack: i64) {
+    let cgroup = TestCgroup::new("inodes", 256 * MIB).unwrap();
+    let disk = or_skip!(Disk::new(kind, DISK_MIB, INODES));
+    let mut object = Object::load_counts().unwrap();
+    let built = InodeTripwire::build(&[&disk.path()], Ok(&mut object), Some(hook));
+    counts_on(&cgroup, &disk.path(), &disk.path(), or_skip!(built), slack);
+}
+
+fn counts_on(
+    cgroup: &TestCgroup,
+    disk: &Path,
+    work: &Path,
+    mut tripwire: InodeTripwire,
+    slack: i64,
+) {
+    let statfs = Filesystem::open(disk).unwrap();
+    let id = MemoryCgroup::open(cgroup.path()).unwrap().id();
+    let dir = work.join("files");
+    fs::create_dir(&dir).unwrap();
+    let mut forker = Forker::start(Some(cgroup.path())).unwrap();
+    let start = tripwire.sample(0).unwrap().unwrap().available;
+
+    forker
+        .order(&format!("make {} 500", dir.display()))
+        .unwrap();
+    lies_between(&tripwire, &statfs, slack).unwrap();
+    let share = tripwire.share(id, 0).expect("made by this cgroup");
+    assert_eq!((share.made, share.gone), (500, 0));
+
+    // 1000 more are in the budget, 1500 are not.
+    let limit = start - 1500;
+    let wire = |crossing| Wire {
+        available: limit,
+        crossing,
+    };
+    tripwire.arm(0, 0, Some(wire(Crossing::Below))).unwrap();
+    let more = work.join("more");
+    fs::create_dir(&more).unwrap();
+    forker
+        .order(&format!("make {} 900", more.display()))
+        .unwrap();
+    assert!(tripwire.next().is_none(), "a hundred are left");
+    let third = work.join("third");
+    fs::create_dir(&third).unwrap();
+    forker
+        .order(&format!("make {} 600", third.display()))
+        .unwrap();
+    let crossed = wait_for(&mut tripwire, Duration::from_secs(5)).expect("the budget is used up");
+    assert_eq!((crossed.counter, crossed.slot), (0, 0));
+    assert_eq!(crossed.available, limit - 1, "at the very file");
+    assert_eq!(crossed.trip.cgroup_id, id, "made by the pod");
+    assert_eq!(crossed.trip.tgid, forker.pid());
+    assert!(tripwire.next().is_none(), "once per arming");
+
+    tripwire.arm(0, 1, Some(wire(Crossing::Recovered))).unwrap();
+    forker
+        .order(&format!("remove {} 500", dir.display()))
+        .unwrap();
+    forker
+        .order(&format!("remove {} 900", more.display()))
+        .unwrap();
+    let crossed = wait_for(&mut tripwire, Duration::from_secs(10)).expect("recovery is told");
+    assert_eq!(crossed.slot, 1);
+    assert!(crossed.available >= limit);
+    lies_between(&tripwire, &statfs, slack).unwrap();
+    let share = tripwire.share(id, 0).unwrap();
+    assert_eq!((share.made, share.gone), (2000, 1400));
+}
+
+// R1, R39
+#[test]
+fn ext4_typed() {
+    skip_if!(no_bpf());
+    counts_and_crosses("ext4", CountHook::Typed, 0);
+}
+
+// R1, R39
+#[test]
+fn ext4_tracepoint() {
+    skip_if!(no_bpf());
+    counts_and_crosses("ext4", CountHook::Tracepoint, 0);
+}
+
+/// xfs makes inodes out of free blocks: the blocks of a directory cost some, which the next statfs corrects.
+// R1, R39
+#[test]
+fn xfs_tracepoint() {
+    skip_if!(no_bpf());
+    counts_and_crosses("xfs", CountHook::Tracepoint, 256);
+}
+
+/// What a container writes to its overlay is made on the upper layer's filesystem, by the container's own task.
+// R1, R39
+#[test]
+fn overlay_counts_on_its_upper_layer() {
+    skip_if!(no_bpf());
+    let cgroup = TestCgroup::new("overlay", 256 * MIB).unwrap();
+    let mut disk = or_skip!(Disk::new("ext4", DISK_MIB, INODES));
+    let merged = or_skip!(disk.overlay());
+    assert_eq!(
+        superblock_of(&merged).unwrap(),
+        superblock_of(&disk.path()).unwrap()
+    );
+    let mut object = Object::load_counts().unwrap();
+    // Given both ways it is one filesystem.
+    let directories = [disk.path(), merged.clone()];
+    let directories: Vec<&Path> = directories.iter().map(AsRef::as_ref).collect();
+    let tripwire = or_skip!(InodeTripwire::build(&directories, Ok(&mut object), None));
+    assert_eq!(
+        (tripwire.filesystems(), tripwire.index_of(&merged)),
+        (1, Some(0))
+    );
+    let (kind, choice) = tripwire.choice(0).unwrap();
+    assert_eq!(kind, "ext4");
+    skip_if!((choice.hook == CountHook::Sampler).then_some("no hook on ext4"));
+    counts_on(&cgroup, &disk.path(), &merged, tripwire, 0);
+}
+
+/// btrfs has no inodes to run out of; who makes how many is counted all the same.
+#[test]
+fn btrfs_has_shares_but_no_signal() {
+    skip_if!(no_bpf());
+    let cgroup = TestCgroup::new("btrfs", 256 * MIB).unwrap();
+    let disk = or_skip!(Disk::new("btrfs", DISK_MIB, INODES));
+    let mut object = Object::load_counts().unwrap();
+    let built = InodeTripwire::build(&[&disk.path()], Ok(&mut object), Some(CountHook::Typed));
+    let mut tripwire = or_skip!(built);
+    assert_eq!(tripwire.sample(0).unwrap(), None);
+    let wire = Wire {
+        available: i64::MAX,
+        crossing: Crossing::Below,
+    };
+    tripwire.arm(0, 0, Some(wire)).unwrap();
+    let mut forker = Forker::start(Some(cgroup.path())).unwrap();
+    let dir = disk.path();
+    forker
+        .order(&format!("make {} 300", dir.display()))
+        .unwrap();
+    forker
+        .order(&format!("remove {} 200", dir.display()))
+        .unwrap();
+    let id = MemoryCgroup::open(cgroup.path()).unwrap().id();
+    let end = Instant::now() + Duration::from_secs(8);
+    let share = loop {
+        let share = tripwire.share(id, 0).unwrap();
+        if share.gone == 200 || Instant::now() > end {
+            break share;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert_eq!((share.made, share.gone), (300, 200));
+    assert!(tripwire.next().is_none(), "nothing to cross");
+}
+
+/// Unmounted under a budget: an error that says so, silence, and life again when it is back.
+#[test]
+fn unmounted_under_a_budget() {
+    skip_if!(no_bpf());
+    let disk = or_skip!(Disk::new("ext4", 64, INODES));
+    let mut object = Object::load_counts().unwrap();
+    let built = InodeTripwire::build(&[&disk.path()], Ok(&mut object), None);
+    let mut tripwire = or_skip!(built);
+    skip_if!(
+        (tripwire.choice(0).unwrap().1.hook == CountHook::Sampler).then_some("no hook on ext4")
+    );
+    let free = tripwire.sample(0).unwrap().unwrap().available;
+    let wire = Wire {
+        available: free - 100,
+        crossing: Crossing::Below,
+    };
+    tripwire.arm(0, 0, Some(wire)).unwrap();
+    disk.unmount()
+        .expect("the tripwire keeps nothing open on it");
+    let error = tripwire.sample(0).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ENODEV), "{error}");
+    assert_eq!(tripwire.counted(0).unwrap(), None);
+    // These go to what lies below the mount point, which nobody watches.
+    let mut forker = Forker::start(None).unwrap();
+    forker
+        .order(&format!("make {} 200", disk.path().display()))
+        .unwrap();
+    assert!(tripwire.next().is_none());
+    forker
+        .order(&format!("remove {} 200", disk.path().display()))
+        .unwrap();
+
+    disk.mount().unwrap();
+    let back = tripwire.sample(0).unwrap().unwrap();
+    assert_eq!((back.available, back.counted), (free, None));
+    forker
+        .order(&format!("make {} 200", disk.path().display()))
+        .unwrap();
+    let crossed = wait_for(&mut tripwire, Duration::from_secs(5)).expect("armed again");
+    assert_eq!(crossed.available, free - 101);
+}
+
+/// A hook that misses: found by the next statfs, corrected, counted.
+#[test]
+fn drift_is_found_corrected_and_counted() {
+    skip_if!(no_bpf());
+    let disk = or_skip!(Disk::new("ext4", 64, INODES));
+    let mut object = Object::load_counts().unwrap();
+    let built = InodeTripwire::build(&[&disk.path()], Ok(&mut object), Some(CountHook::Typed));
+    let mut tripwire = or_skip!(built);
+    let free = tripwire.sample(0).unwrap().unwrap().available;
+    object.detach("inodes_ext4_made");
+    let mut forker = Forker::start(None).unwrap();
+    forker
+        .order(&format!("make {} 70", disk.path().display()))
+        .unwrap();
+    let sample = tripwire.sample(0).unwrap().unwrap();
+    assert_eq!((sample.available, sample.counted), (free - 70, Some(free)));
+    let drift = tripwire.drift(0);
+    assert_eq!((drift.corrections, drift.total), (1, 70));
+    assert_eq!(tripwire.counted(0).unwrap(), Some(free - 70));
+}
+
+/// A filesystem without tracepoints has the sampler, and says why.
+#[test]
+fn tmpfs_is_sampled() {
+    let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
+        return skip_if!(Some("no /dev/shm"));
+    };
+    let mut object = Object::load_counts();
+    let reason = object
+        .as_ref()
+        .err()
+        .map(ToString::to_string)
+        .unwrap_or_default();
+    let object = object.as_mut().map_err(|_| &*reason);
+    let mut tripwire = InodeTripwire::build(&[dir.path()], object, None).unwrap();
+    let (kind, choice) = tripwire.choice(0).unwrap();
+    skip_if!((kind != "tmpfs").then_some(format!("/dev/shm is {kind}")));
+    assert_eq!(choice.hook, CountHook::Sampler);
+    assert_eq!(choice.refused.len(), 2);
+    assert!(tripwire.fd().is_none() && tripwire.sample(0).unwrap().is_some());
+}

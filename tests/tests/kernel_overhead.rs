@@ -1,0 +1,113 @@
+//! What counting costs: a fork loop and a file-creation loop with the programs attached and without, in one run.
+//!
+//! CPU time, not elapsed time: the machine has other things to do. Figures are printed and never asserted:
+//! `cargo test --test kernel_overhead -- --nocapture`.
+
+use std::{fs, path::Path, time::Duration};
+
+use evictd::{
+    kernel::{
+        budget::{Crossing, Wire},
+        inodes::InodeTripwire,
+        ladder::CountHook,
+        object::Object,
+        pids::PidTripwire,
+    },
+    observe::pids::Pids,
+};
+use evictd_tests::{disk::Disk, forker::Forker, skip::no_bpf, skip_if};
+
+const NEVER: Wire = Wire {
+    available: i64::MIN / 2,
+    crossing: Crossing::Below,
+};
+
+/// Alternates the two, so that what else the machine does hits both alike; the least of each side is the cleanest.
+fn compare(rounds: usize, mut run: impl FnMut(bool) -> Duration) -> (Duration, Duration) {
+    let mut least = [Duration::MAX; 2];
+    for _ in 0..rounds {
+        for with in [false, true] {
+            let side = &mut least[usize::from(with)];
+            *side = run(with).min(*side);
+        }
+    }
+    (least[0], least[1])
+}
+
+fn print(what: &str, hook: CountHook, n: u32, (without, with): (Duration, Duration)) {
+    let ratio = with.as_secs_f64() / without.as_secs_f64();
+    let text = format!(
+        "{what}, {hook}: {:?} without, {:?} with, ratio {ratio:.3}\n",
+        without / n,
+        with / n
+    );
+    use std::io::Write as _;
+    // Past the harness's capture: a figure that nobody sees is none.
+    let _ = std::io::stderr().write_all(text.as_bytes());
+    assert!(with > Duration::ZERO && without > Duration::ZERO);
+}
+
+/// One after the other: the programs of one would be the overhead of the other.
+#[test]
+fn forks_and_files() {
+    skip_if!(no_bpf());
+    forks();
+    files();
+}
+
+fn forks() {
+    const N: u32 = 500;
+    for hook in [CountHook::Typed, CountHook::Tracepoint] {
+        let mut forker = Forker::start(None).unwrap();
+        let pair = compare(15, |with| {
+            let _held = with.then(|| {
+                let mut object = Object::load_counts().unwrap();
+                let pids = Pids::open(Path::new("/proc")).unwrap();
+                let mut tripwire = PidTripwire::build(pids, Ok(&mut object), Some(hook)).unwrap();
+                tripwire.arm(0, Some(NEVER)).unwrap();
+                tripwire.arm(1, Some(NEVER)).unwrap();
+                tripwire.sample().unwrap();
+                (object, tripwire)
+            });
+            forker.order(&format!("storm {N}")).unwrap()
+        });
+        print("fork and reap", hook, N, pair);
+    }
+}
+
+fn files() {
+    const N: u32 = 2000;
+    for (kind, hook) in [
+        ("ext4", CountHook::Typed),
+        ("ext4", CountHook::Tracepoint),
+        ("xfs", CountHook::Tracepoint),
+        ("btrfs", CountHook::Typed),
+    ] {
+        let disk = match Disk::new(kind, 384, 50_000) {
+            Ok(disk) => disk,
+            Err(why) => return skip_if!(Some(why)),
+        };
+        let dir = disk.path().join("files");
+        fs::create_dir(&dir).unwrap();
+        let mut forker = Forker::start(None).unwrap();
+        let pair = compare(15, |with| {
+            let _held = with.then(|| {
+                let mut object = Object::load_counts().unwrap();
+                let disk = disk.path();
+                let built = InodeTripwire::build(&[&disk], Ok(&mut object), Some(hook));
+                let mut tripwire = built.unwrap();
+                tripwire.arm(0, 0, Some(NEVER)).unwrap();
+                tripwire.arm(0, 1, Some(NEVER)).unwrap();
+                tripwire.sample(0).unwrap();
+                (object, tripwire)
+            });
+            let made = forker
+                .order(&format!("make {} {N}", dir.display()))
+                .unwrap();
+            made + forker
+                .order(&format!("remove {} {N}", dir.display()))
+                .unwrap()
+        });
+        print(&format!("make and remove a file on {kind}"), hook, N, pair);
+    }
+}

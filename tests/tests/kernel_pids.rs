@@ -1,0 +1,286 @@
+//! The PID tripwire against the files that show the same numbers, on every rung this kernel has.
+
+use std::{
+    path::Path,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use evictd::{
+    kernel::{
+        budget::{Crossed, Crossing, Wire},
+        cgroups::PodLife,
+        ladder::CountHook,
+        object::Object,
+        pids::PidTripwire,
+    },
+    observe::{cgroup::MemoryCgroup, pids::Pids},
+};
+use evictd_tests::{cgroup::TestCgroup, forker::Forker, skip::no_bpf, skip_if};
+
+const MIB: u64 = 1 << 20;
+/// Tasks that may be on their way out of the count: a busy machine has some hundred.
+const LATE: i64 = 100;
+
+/// The count is the node's: the storms of one test are the noise of another.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn build(object: &mut Object, hook: CountHook) -> Result<PidTripwire, String> {
+    let pids = Pids::open(Path::new("/proc")).unwrap();
+    PidTripwire::build(pids, Ok(object), Some(hook)).map_err(|e| e.to_string())
+}
+
+fn wait_for(tripwire: &mut PidTripwire, patience: Duration) -> Option<Crossed> {
+    let end = Instant::now() + patience;
+    loop {
+        if let Some(crossed) = tripwire.next() {
+            return Some(crossed);
+        }
+        if Instant::now() > end {
+            return None;
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// Read file, read map, read file: whether at some moment the map lies between, but for `LATE` tasks. A reaped task
+/// stays in the count for an RCU grace period, others start and end tasks all the time, and the base was taken at
+/// such a moment, too. A count that loses or doubles something is off by as much as this test makes, for good.
+fn lies_between(tripwire: &PidTripwire) -> Result<(), String> {
+    let end = Instant::now() + Duration::from_secs(20);
+    let mut off = Vec::new();
+    while Instant::now() < end {
+        let before = tripwire.read().unwrap().available();
+        let counted = tripwire.counted().unwrap().unwrap();
+        let after = tripwire.read().unwrap().available();
+        if (before.min(after) - LATE..=before.max(after) + LATE).contains(&counted) {
+            return Ok(());
+        }
+        off.push(counted - after);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    off.sort_unstable();
+    let (least, most) = (off.first(), off.last());
+    Err(format!(
+        "the count is off by {least:?} to {most:?} in {} looks",
+        off.len()
+    ))
+}
+
+/// Read file, read map, read file: before, in the middle of, and after storms, without a correction in between.
+fn counts_what_the_file_counts(hook: CountHook) {
+    let _alone = alone();
+    let cgroup = TestCgroup::new("pids", 256 * MIB).unwrap();
+    let mut object = Object::load_counts().unwrap();
+    let mut tripwire = match build(&mut object, hook) {
+        Ok(tripwire) => tripwire,
+        Err(refused) => return skip_if!(Some(refused)),
+    };
+    // What was reaped just before the programs were attached is not counted: let it pass.
+    std::thread::sleep(Duration::from_millis(100));
+    tripwire.sample().unwrap();
+    let corrections = tripwire.drift().corrections;
+    lies_between(&tripwire).expect("before");
+    let id = MemoryCgroup::open(cgroup.path()).unwrap().id();
+    let mut forker = Forker::start(Some(cgroup.path())).unwrap();
+    let start = tripwire.share(id).unwrap_or_default();
+    forker.order("hold 200").unwrap();
+    lies_between(&tripwire).expect("with 200 more tasks");
+    forker.order("storm 2000").unwrap();
+    forker.order("drop").unwrap();
+    lies_between(&tripwire).expect("after 2200 tasks");
+    assert_eq!(
+        tripwire.drift().corrections,
+        corrections,
+        "no sample has corrected anything"
+    );
+
+    // Ends are told from whatever task runs when the grace period is over; a kernel may protect some of them from
+    // programs, and then misses a few.
+    let end = Instant::now() + Duration::from_secs(5);
+    let gone = || tripwire.share(id).unwrap().gone - start.gone;
+    while gone() < 2200 - LATE && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let made = tripwire.share(id).unwrap().made - start.made;
+    assert_eq!(made, 2200, "started in this cgroup");
+    let ended = gone();
+    assert!(
+        (2200 - LATE..=2200).contains(&ended),
+        "{ended} ended in this cgroup"
+    );
+}
+
+// R1, R39
+#[test]
+fn typed_rung_counts() {
+    skip_if!(no_bpf());
+    counts_what_the_file_counts(CountHook::Typed);
+}
+
+// R1, R39
+#[test]
+fn tracepoint_rung_counts() {
+    skip_if!(no_bpf());
+    counts_what_the_file_counts(CountHook::Tracepoint);
+}
+
+/// A budget of 300 tasks: fewer do not trip it, more do, once; and the way back is told as well.
+fn crosses_both_ways(hook: CountHook) {
+    const BUDGET: i64 = 300;
+    let _alone = alone();
+    let cgroup = TestCgroup::new("budget", 256 * MIB).unwrap();
+    let mut object = Object::load_counts().unwrap();
+    let mut tripwire = match build(&mut object, hook) {
+        Ok(tripwire) => tripwire,
+        Err(refused) => return skip_if!(Some(refused)),
+    };
+    let mut forker = Forker::start(Some(cgroup.path())).unwrap();
+    std::thread::sleep(Duration::from_millis(100));
+    let available = tripwire.sample().unwrap().available - BUDGET;
+    let below = Wire {
+        available,
+        crossing: Crossing::Below,
+    };
+    // Slot 2: the two in front of it are never armed and must not be in the way.
+    tripwire.arm(2, Some(below)).unwrap();
+    forker.order("hold 100").unwrap();
+    assert!(
+        wait_for(&mut tripwire, Duration::from_millis(50)).is_none(),
+        "two thirds of the budget are left"
+    );
+    forker.order("hold 400").unwrap();
+    let crossed = wait_for(&mut tripwire, Duration::from_secs(10)).expect("the wire trips");
+    assert_eq!((crossed.counter, crossed.slot), (0, 2));
+    assert!(crossed.available < available, "{crossed:?}");
+    assert!(
+        crossed.available > available - LATE,
+        "at the fork that used it up: {crossed:?}"
+    );
+    assert!(tripwire.next().is_none(), "once per arming");
+
+    let recovered = Wire {
+        available,
+        crossing: Crossing::Recovered,
+    };
+    tripwire.arm(3, Some(recovered)).unwrap();
+    forker.order("drop").unwrap();
+    let crossed = wait_for(&mut tripwire, Duration::from_secs(10)).expect("recovery is told");
+    assert_eq!(crossed.slot, 3);
+    assert!(crossed.available >= available, "{crossed:?}");
+
+    tripwire.arm(2, None).unwrap();
+    forker.order("hold 500").unwrap();
+    assert!(
+        wait_for(&mut tripwire, Duration::from_millis(100)).is_none(),
+        "a cleared wire"
+    );
+}
+
+// R39, R40
+#[test]
+fn typed_rung_crosses() {
+    skip_if!(no_bpf());
+    crosses_both_ways(CountHook::Typed);
+}
+
+// R39, R40
+#[test]
+fn tracepoint_rung_crosses() {
+    skip_if!(no_bpf());
+    crosses_both_ways(CountHook::Tracepoint);
+}
+
+/// Tasks that come while no program is attached are what a hook that misses counts looks like.
+#[test]
+fn drift_is_found_corrected_and_counted() {
+    skip_if!(no_bpf());
+    let _alone = alone();
+    let cgroup = TestCgroup::new("drift", 256 * MIB).unwrap();
+    let mut forker = Forker::start(Some(cgroup.path())).unwrap();
+    let mut object = Object::load_counts().unwrap();
+    let mut tripwire = match build(&mut object, CountHook::Typed) {
+        Ok(tripwire) => tripwire,
+        Err(refused) => return skip_if!(Some(refused)),
+    };
+    tripwire.sample().unwrap();
+    object.detach("pids_new");
+    forker.order("hold 500").unwrap();
+    let sample = tripwire.sample().unwrap();
+    let off = sample.counted.unwrap() - sample.available;
+    assert!(off >= 450, "500 tasks were missed, {off} found");
+    assert!(tripwire.drift().total >= 450 && tripwire.drift().corrections >= 1);
+    let sample = tripwire.sample().unwrap();
+    let off = (sample.counted.unwrap() - sample.available).abs();
+    assert!(off < 100, "corrected, but for others' tasks: {off}");
+}
+
+/// What a removed container did stays with its pod, and thousands of removed cgroups leave nothing behind.
+#[test]
+fn shares_of_removed_cgroups_are_handed_up() {
+    skip_if!(no_bpf());
+    let _alone = alone();
+    let cgroup = TestCgroup::new("shares", 256 * MIB).unwrap();
+    let mut object = Object::load_counts().unwrap();
+    let mut tripwire = match build(&mut object, CountHook::Typed) {
+        Ok(tripwire) => tripwire,
+        Err(refused) => return skip_if!(Some(refused)),
+    };
+    let life = PodLife::build(Ok(&mut object), Some(CountHook::Typed));
+    skip_if!(life.as_ref().err());
+    let pod = cgroup.child("pod1").unwrap();
+    let pod_id = MemoryCgroup::open(&pod).unwrap().id();
+    let container = cgroup.child("pod1/container").unwrap();
+    let id = MemoryCgroup::open(&container).unwrap().id();
+    {
+        let mut forker = Forker::start(Some(&container)).unwrap();
+        forker.order("storm 100").unwrap();
+    }
+    assert!(tripwire.share(id).is_some_and(|s| s.made >= 100));
+    remove(&container);
+    assert_eq!(tripwire.share(id), None, "gone with its cgroup");
+    assert!(tripwire.share(pod_id).is_some_and(|s| s.made >= 100));
+
+    let before = tripwire.shares().len();
+    for n in 0..1000 {
+        let child = cgroup.child(&format!("pod1/c{n}")).unwrap();
+        if n % 100 == 0 {
+            let mut forker = Forker::start(Some(&child)).unwrap();
+            forker.order("storm 1").unwrap();
+        }
+        remove(&child);
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    // Cgroups of others may come and go meanwhile.
+    let after = tripwire.shares().len();
+    assert!(after < before + 10, "{before} shares before, {after} after");
+    tripwire.forget(pod_id).unwrap();
+    assert_eq!(tripwire.share(pod_id), None);
+    tripwire.forget(pod_id).unwrap();
+}
+
+/// A killed process leaves its cgroup a moment after it was reaped.
+fn remove(cgroup: &Path) {
+    let end = Instant::now() + Duration::from_secs(5);
+    while let Err(e) = std::fs::remove_dir(cgroup) {
+        assert!(Instant::now() < end, "{}: {e}", cgroup.display());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Without an object there is no hook, no descriptor to wait on, and no error.
+#[test]
+fn without_programs_the_sampler_is_left() {
+    let pids = Pids::open(Path::new("/proc")).unwrap();
+    let mut tripwire = PidTripwire::build(pids, Err("no bpf"), None).unwrap();
+    assert_eq!(tripwire.choice().hook, CountHook::Sampler);
+    assert_eq!(
+        tripwire.choice().refused[0],
+        (CountHook::Typed, "no bpf".into())
+    );
+    assert!(tripwire.fd().is_none() && tripwire.next().is_none());
+    assert!(tripwire.sample().unwrap().available > 0);
+}
