@@ -1,6 +1,6 @@
 //! Rights, tokens and the kubelet's configuration.
 
-use std::{fs, process::Command, sync::Arc, time::Duration};
+use std::{fs, path::Path, process::Command, sync::Arc, time::Duration};
 
 use evictd::cluster::{access, client::Connection};
 use evictd_tests::{
@@ -125,4 +125,36 @@ fn thresholds_come_from_the_kubelets_file() {
     let own = json!({"cluster": cluster, "evictionHard": {"memory.available": "7Mi"}});
     let found = thresholds(own);
     assert!(found.contains(&(7_u64 << 20).to_string()), "{found}");
+}
+
+/// Thresholds of the running kubelet: 180Mi, which 90 MiB in a node of 256 MiB do not leave.
+#[test]
+fn thresholds_come_from_the_running_kubelet() {
+    skip_if!(not_root());
+    let mut member = Member::new("configz", 256).unwrap();
+    let recorded = fs::read_to_string(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings/kubelet/configz.json"),
+    );
+    let mut configz: serde_json::Value = serde_json::from_str(&recorded.unwrap()).unwrap();
+    configz["kubeletconfig"]["evictionHard"] = json!({"memory.available": "180Mi"});
+    member.server.state().configz = configz;
+    member
+        .config
+        .as_object_mut()
+        .unwrap()
+        .remove("evictionHard");
+    member.config["cluster"]["configz"] = true.into();
+    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let _agent = member.start().unwrap();
+    assert_eq!(
+        member
+            .server
+            .state()
+            .count("GET", "/nodes/n2/proxy/configz"),
+        1
+    );
+    let mut hog = Hog::start(&wild, &["--mib", "90"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(member.wait(SOON, |m| m.evictions().len() == 1));
+    assert_eq!(member.evictions()[0].threshold, 180 << 20);
 }

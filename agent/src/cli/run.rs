@@ -5,7 +5,7 @@ use std::{io::IsTerminal as _, path::PathBuf};
 use tracing_subscriber::EnvFilter;
 
 use super::CommandError;
-use crate::{config::Config, embedded};
+use crate::{cluster::configz, config::Config, embedded};
 
 /// Variable with the log filter, in the form of `RUST_LOG`.
 const LOG_VARIABLE: &str = "EVICTD_LOG";
@@ -32,6 +32,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
         .with_ansi(std::io::stderr().is_terminal())
         .init();
     let mut config = Config::load_over(&arguments.config, arguments.kubelet_config.as_deref())?;
+    if let Some(kubelet) = configz::ask(&config, arguments.kubelet_config.is_some())? {
+        config = Config::load_with(&arguments.config, kubelet)?;
+    }
     config.shadow |= arguments.shadow;
     embedded::run(&config)?;
     Ok(String::new())

@@ -6,6 +6,7 @@
 pub mod access;
 pub mod agent;
 pub mod client;
+pub mod configz;
 pub mod counters;
 pub mod events;
 pub mod node;

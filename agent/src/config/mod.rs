@@ -124,6 +124,15 @@ impl Config {
         Self::from_values(document, kubelet.map(read_document).transpose()?)
     }
 
+    /// The same with a KubeletConfiguration that was read already.
+    ///
+    /// # Errors
+    ///
+    /// As [`Config::load`], for either document.
+    pub fn load_with(path: &Path, kubelet_config: Value) -> Result<Self, ConfigError> {
+        Self::from_values(read_document(path)?, Some(kubelet_config))
+    }
+
     /// Reads a configuration from parsed documents.
     ///
     /// # Errors
