@@ -108,6 +108,7 @@ pub fn run(config: &Config) -> Result<(), RunError> {
 enum Source {
     Manifest {
         pods: Vec<ManifestPod>,
+        mode: Mode,
         fingerprint: Vec<(PathBuf, u64)>,
     },
     Cluster(Box<Cluster>),
@@ -288,6 +289,7 @@ impl Source {
             Self::Cluster(cluster) => cluster.refresh(),
             Self::Manifest {
                 pods,
+                mode,
                 fingerprint: before,
             } => {
                 let now = fingerprint(pods);
@@ -297,7 +299,7 @@ impl Source {
                 *before = now;
                 let entries = pods
                     .iter()
-                    .filter_map(|p| Entry::open(p.pod.clone(), &p.cgroup).ok());
+                    .filter_map(|p| Entry::open(p.pod.clone(), &p.cgroup, *mode).ok());
                 Some(Box::new(PodTable::new(entries.map(Arc::new).collect())))
             }
         }
@@ -328,10 +330,16 @@ async fn source(
         reason: "is needed where there is no cluster: the file that says who runs in the scope",
     })?;
     let pods = manifest::load(path, scope.cgroup().path())?;
-    let table = first_table(&pods)?;
+    let table = first_table(&pods, config.mode)?;
     let journal = SharedJournal::new(Journal::open(&config.state_dir)?);
     let fingerprint = fingerprint(&pods);
-    Ok((Source::Manifest { pods, fingerprint }, table, journal))
+    let mode = config.mode;
+    let manifest = Source::Manifest {
+        pods,
+        mode,
+        fingerprint,
+    };
+    Ok((manifest, table, journal))
 }
 
 fn attach_telemetry(object: &mut Object) -> Option<Telemetry> {
@@ -377,9 +385,9 @@ fn limits(threshold: &Threshold, config: &Config, capacity: u64) -> Limits {
 }
 
 /// Every pod's cgroup must be there at the start: a manifest that names another one is a mistake.
-fn first_table(pods: &[ManifestPod]) -> Result<Box<PodTable>, RunError> {
+fn first_table(pods: &[ManifestPod], mode: Mode) -> Result<Box<PodTable>, RunError> {
     let open = |(index, p): (usize, &ManifestPod)| {
-        Entry::open(p.pod.clone(), &p.cgroup)
+        Entry::open(p.pod.clone(), &p.cgroup, mode)
             .map(Arc::new)
             .map_err(|source| RunError::Pod { index, source })
     };

@@ -9,7 +9,7 @@ use std::{
 };
 
 use evictd::{
-    config::RankingStrategy,
+    config::{Mode, RankingStrategy},
     engine::{Pod, QosClass},
     kernel::{
         ladder::{MemoryHook, Refused},
@@ -125,7 +125,7 @@ impl Node {
         let entries = self
             .pods
             .iter()
-            .filter_map(|(pod, dir)| Entry::open(pod.clone(), dir).ok());
+            .filter_map(|(pod, dir)| Entry::open(pod.clone(), dir, Mode::Evictd).ok());
         Box::new(PodTable::new(entries.map(Arc::new).collect()))
     }
 

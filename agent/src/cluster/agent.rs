@@ -91,7 +91,7 @@ impl Cluster {
         let (wanted, wishes) = channel::channel(Wanted::default());
         let writer = NodeWriter::new(Arc::clone(&connection), node, cluster.taint);
         let transition = config.eviction.pressure_transition_period;
-        let joined = Joined::new(scope.cgroup().path());
+        let joined = Joined::new(scope.cgroup().path(), config.mode);
         let pressure = NodePressure::new(scope, &config.eviction.thresholds, transition);
         let adopted = Arc::clone(&pressure.adopted);
         let checked = Arc::clone(&connection);

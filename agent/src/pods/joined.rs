@@ -13,6 +13,7 @@ use super::{
     tree::{PodGroup, guess, pods_below},
 };
 use crate::{
+    config::Mode,
     engine::Pod,
     observe::{cgroup::descendants, machine::memory_total},
 };
@@ -22,6 +23,7 @@ use crate::{
 pub struct Joined {
     root: PathBuf,
     memory_total: u64,
+    mode: Mode,
     held: BTreeMap<PathBuf, Held>,
 }
 
@@ -43,9 +45,10 @@ pub struct Look {
 
 impl Joined {
     /// Nothing is held yet of the tree below `root`.
-    pub fn new(root: &Path) -> Self {
+    pub fn new(root: &Path, mode: Mode) -> Self {
         Self {
             root: root.to_owned(),
+            mode,
             // Without procfs there are no scores to compute requests from.
             memory_total: memory_total(Path::new("/proc")).unwrap_or(0),
             held: BTreeMap::new(),
@@ -91,7 +94,7 @@ impl Joined {
     fn open(&self, group: &PodGroup, pod: Option<Pod>, ids: Vec<u64>) -> Option<Held> {
         let pod = pod.unwrap_or_else(|| guess(group, self.memory_total));
         // Vanished between listing and opening.
-        let entry = Entry::open(pod, &group.path).ok()?;
+        let entry = Entry::open(pod, &group.path, self.mode).ok()?;
         Some(Held {
             ids,
             entry: Arc::new(entry),

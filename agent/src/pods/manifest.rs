@@ -7,7 +7,7 @@
 //!   uid: 6f1c...             # default: namespace/name
 //!   qosClass: Burstable      # default: what the memory request and limit make of it
 //!   priority: 100            # default: 0
-//!   static: false            # a static pod is never evicted (R12)
+//!   static: false            # spared in `mode: kubelet`, judged by its priority otherwise (R12)
 //!   requests: {memory: 64Mi}
 //!   limits: {memory: 128Mi}
 //!   cgroup: burstable/cache  # below the scope, or absolute

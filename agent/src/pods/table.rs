@@ -3,6 +3,7 @@
 use std::{path::Path, sync::Arc};
 
 use crate::{
+    config::Mode,
     engine::{Candidate, CandidateState, Claim, Pod},
     evict::kill::Killer,
     observe::cgroup::{MemoryCgroup, PathError},
@@ -22,12 +23,12 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Opens the files of the pod's cgroup.
+    /// Opens the files of the pod's cgroup; the mode says whom nobody may evict.
     ///
     /// # Errors
     /// The cgroup is not there.
-    pub fn open(pod: Pod, cgroup: &Path) -> Result<Self, PathError> {
-        let protected = pod.is_critical();
+    pub fn open(pod: Pod, cgroup: &Path, mode: Mode) -> Result<Self, PathError> {
+        let protected = pod.is_protected(mode);
         Ok(Self {
             pod,
             memory: MemoryCgroup::open(cgroup)?,

@@ -65,7 +65,7 @@ fn may_hold_pods(dir: &Path) -> bool {
 /// What a pod is, as far as its cgroup and its processes tell. Unknown remain its name, its labels and its priority:
 ///
 /// - static pods (their UID is a hash without dashes) and node-critical ones (their processes have the score of a
-///   Guaranteed pod without being one) are protected as always (R12);
+///   Guaranteed pod without being one) count as node-critical and are protected (R12);
 /// - all others count as priority 0, the default of the API, so that usage above the request decides among them.
 ///
 /// A pod of a high priority may thus be ranked too low while the API server has not answered yet: better than to let
@@ -87,7 +87,8 @@ pub fn guess(group: &PodGroup, memory_total: u64) -> Pod {
         // No namespace: the API server will tell when it is back.
         name: format!("pod{}", group.name.uid),
         qos: group.name.qos,
-        priority: if is_node_critical {
+        // What a static pod is for is not known here, and a control plane runs as such: nobody evicts it on a guess.
+        priority: if is_node_critical || is_static(&group.name.uid) {
             SYSTEM_NODE_CRITICAL_PRIORITY
         } else {
             0
@@ -126,6 +127,7 @@ fn scores(pod: &Path) -> Vec<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Mode;
 
     const UID: &str = "027b1a11-f972-4ec6-943f-db9a81fa1086";
 
@@ -173,7 +175,8 @@ mod tests {
             },
             path: "/nowhere".into(),
         };
-        assert!(guess(&group("d4ae8de11a3b28dc31b9c89edbd7f90a"), 1 << 30).is_critical());
+        let of_a_static_pod = guess(&group("d4ae8de11a3b28dc31b9c89edbd7f90a"), 1 << 30);
+        assert!(of_a_static_pod.is_protected(Mode::Evictd));
         let pod = guess(&group(UID), 1 << 30);
         assert!(!pod.is_critical());
         assert_eq!((pod.priority, pod.memory_request), (0, 0));
