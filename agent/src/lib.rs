@@ -8,7 +8,7 @@ pub mod check;
 pub mod cli;
 pub mod cluster;
 pub mod config;
-pub mod embedded;
+pub mod daemon;
 pub mod engine;
 pub mod evict;
 pub mod kernel;

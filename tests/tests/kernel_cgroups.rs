@@ -25,7 +25,7 @@ const MIB: u64 = 1 << 20;
 fn until(life: &mut PodLife, below: &Path, last: impl Fn(&Change) -> bool) -> Vec<Change> {
     let (mut seen, end) = (Vec::new(), Instant::now() + Duration::from_secs(10));
     while Instant::now() < end {
-        while let Some(change) = life.next() {
+        while let Some(change) = life.change() {
             if !change.path.starts_with(below) {
                 continue;
             }
@@ -107,7 +107,7 @@ fn a_full_buffer_asks_for_one_rescan() {
         "4000 records do not fit into the buffer"
     );
     let mut read = 0;
-    while life.next().is_some() {
+    while life.change().is_some() {
         read += 1;
     }
     assert!(read > 500, "what did fit is there: {read}");
@@ -137,7 +137,7 @@ fn a_path_that_is_cut_asks_for_a_rescan() {
     let end = Instant::now() + Duration::from_secs(5);
     while !life.rescan_due(&object).unwrap() {
         assert!(Instant::now() < end, "the cut path was not noticed");
-        while life.next().is_some() {}
+        while life.change().is_some() {}
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -148,6 +148,6 @@ fn without_programs_a_rescan_is_always_due() {
     let object = Object::load_counts().unwrap();
     let mut life = PodLife::build(Err("no bpf"), None).unwrap();
     assert_eq!(life.choice().hook, CountHook::Sampler);
-    assert!(life.fd().is_none() && life.next().is_none());
+    assert!(life.fd().is_none() && life.change().is_none());
     assert!(life.rescan_due(&object).unwrap() && life.rescan_due(&object).unwrap());
 }

@@ -34,7 +34,7 @@ macro_rules! or_skip {
 fn wait_for(tripwire: &mut InodeTripwire, patience: Duration) -> Option<Crossed> {
     let end = Instant::now() + patience;
     loop {
-        if let Some(crossed) = tripwire.next() {
+        if let Some(crossed) = tripwire.crossed() {
             return Some(crossed);
         }
         if Instant::now() > end {
@@ -106,7 +106,7 @@ fn counts_on(
     forker
         .order(&format!("make {} 900", more.display()))
         .unwrap();
-    assert!(tripwire.next().is_none(), "a hundred are left");
+    assert!(tripwire.crossed().is_none(), "a hundred are left");
     let third = work.join("third");
     fs::create_dir(&third).unwrap();
     forker
@@ -117,7 +117,7 @@ fn counts_on(
     assert_eq!(crossed.available, limit - 1, "at the very file");
     assert_eq!(crossed.trip.cgroup_id, id, "made by the pod");
     assert_eq!(crossed.trip.tgid, forker.pid());
-    assert!(tripwire.next().is_none(), "once per arming");
+    assert!(tripwire.crossed().is_none(), "once per arming");
 
     tripwire.arm(0, 1, Some(wire(Crossing::Recovered))).unwrap();
     forker
@@ -216,7 +216,7 @@ fn btrfs_has_shares_but_no_signal() {
         std::thread::sleep(Duration::from_millis(10));
     };
     assert_eq!((share.made, share.gone), (300, 200));
-    assert!(tripwire.next().is_none(), "nothing to cross");
+    assert!(tripwire.crossed().is_none(), "nothing to cross");
 }
 
 /// Unmounted under a budget: an error that says so, silence, and life again when it is back.
@@ -246,7 +246,7 @@ fn unmounted_under_a_budget() {
     forker
         .order(&format!("make {} 200", disk.path().display()))
         .unwrap();
-    assert!(tripwire.next().is_none());
+    assert!(tripwire.crossed().is_none());
     forker
         .order(&format!("remove {} 200", disk.path().display()))
         .unwrap();

@@ -36,7 +36,7 @@ fn build(object: &mut Object, hook: CountHook) -> Result<PidTripwire, String> {
 fn wait_for(tripwire: &mut PidTripwire, patience: Duration) -> Option<Crossed> {
     let end = Instant::now() + patience;
     loop {
-        if let Some(crossed) = tripwire.next() {
+        if let Some(crossed) = tripwire.crossed() {
             return Some(crossed);
         }
         if Instant::now() > end {
@@ -160,7 +160,7 @@ fn crosses_both_ways(hook: CountHook) {
         crossed.available > available - LATE,
         "at the fork that used it up: {crossed:?}"
     );
-    assert!(tripwire.next().is_none(), "once per arming");
+    assert!(tripwire.crossed().is_none(), "once per arming");
 
     let recovered = Wire {
         available,
@@ -281,6 +281,6 @@ fn without_programs_the_sampler_is_left() {
         tripwire.choice().refused[0],
         (CountHook::Typed, "no bpf".into())
     );
-    assert!(tripwire.fd().is_none() && tripwire.next().is_none());
+    assert!(tripwire.fd().is_none() && tripwire.crossed().is_none());
     assert!(tripwire.sample().unwrap().available > 0);
 }

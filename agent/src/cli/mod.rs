@@ -4,7 +4,7 @@ use std::{env, ffi::OsString, io, path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::{config::ConfigError, embedded::RunError};
+use crate::{config::ConfigError, daemon::RunError};
 
 mod check;
 mod input;

@@ -5,7 +5,7 @@ use std::{io::IsTerminal as _, path::PathBuf};
 use tracing_subscriber::EnvFilter;
 
 use super::CommandError;
-use crate::{cluster::configz, config::Config, embedded};
+use crate::{cluster::configz, config::Config, daemon};
 
 /// Variable with the log filter, in the form of `RUST_LOG`.
 const LOG_VARIABLE: &str = "EVICTD_LOG";
@@ -36,6 +36,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
         config = Config::load_with(&arguments.config, kubelet)?;
     }
     config.shadow |= arguments.shadow;
-    embedded::run(&config)?;
+    daemon::run(&config)?;
     Ok(String::new())
 }

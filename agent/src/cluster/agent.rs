@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     config::{ClusterConfig, Config},
-    embedded::RunError,
+    daemon::RunError,
     engine::{NodeCondition, Observation, Observations, Pressure, Signal, Threshold},
     evict::{
         journal::{Eviction, SharedJournal},

@@ -170,10 +170,8 @@ impl Connection {
             answer = self.once(call).await;
         }
         match &answer {
-            Err(e) if e.code() == 403 => {
-                if self.counters.forbidden.add_first() {
-                    tracing::error!(path = call.path, error = %e, "the API server forbids it");
-                }
+            Err(e) if e.code() == 403 && self.counters.forbidden.add_first() => {
+                tracing::error!(path = call.path, error = %e, "the API server forbids it");
             }
             Err(e) if e.is_passing() => self.counters.unanswered.add(),
             _ => {}

@@ -6,7 +6,7 @@ use http::Method;
 use serde_json::Value;
 
 use super::client::{Call, Connection, JSON};
-use crate::{config::Config, embedded::RunError};
+use crate::{config::Config, daemon::RunError};
 
 /// The KubeletConfiguration of this node; `None` where nobody wants it, where a file has told already, or where nobody
 /// answers: then evictd's own file and the kubelet's defaults hold, and that is said.

@@ -148,7 +148,7 @@ impl PodLife {
     }
 
     /// The oldest change not read yet.
-    pub fn next(&mut self) -> Option<Change> {
+    pub fn change(&mut self) -> Option<Change> {
         loop {
             let item = self.ring.as_mut()?.next()?;
             let Ok(bytes) = <&[u8; size_of::<Event>()]>::try_from(&*item) else {

@@ -211,7 +211,7 @@ impl InodeTripwire {
     }
 
     /// The next crossing, oldest first; its `counter` is the filesystem's index.
-    pub fn next(&mut self) -> Option<Crossed> {
+    pub fn crossed(&mut self) -> Option<Crossed> {
         self.counting.as_mut()?.budget.next()
     }
 

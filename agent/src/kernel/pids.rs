@@ -158,7 +158,7 @@ impl PidTripwire {
     }
 
     /// The next crossing, oldest first.
-    pub fn next(&mut self) -> Option<Crossed> {
+    pub fn crossed(&mut self) -> Option<Crossed> {
         self.counting.as_mut()?.budget.next()
     }
 

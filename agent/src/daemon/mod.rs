@@ -1,13 +1,10 @@
 //! The agent. By default it is embedded: the scope is a cgroup, its pods are described by a manifest file, the executor is
 //! the kernel. With a cluster the API server describes the pods, and hears what became of them.
 
-use std::{
-    fs, io,
-    os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+mod scope;
+mod source;
+
+use std::{io, sync::Arc, time::Duration};
 
 use tokio::{
     io::unix::AsyncFd,
@@ -15,11 +12,10 @@ use tokio::{
 };
 
 use crate::{
-    cluster::{agent::Cluster, client::AccessError},
+    cluster::client::AccessError,
     config::{Config, ConfigError, Mode},
-    engine::{Signal, Threshold},
     evict::{
-        journal::{Journal, JournalError, SharedJournal},
+        journal::JournalError,
         reconcile::{Reconciler, reap},
         words::Words,
     },
@@ -29,22 +25,14 @@ use crate::{
         telemetry::{self, Telemetry},
         tripwire,
     },
-    observe::{
-        cgroup::{MemoryCgroup, PathError, descendants, memory_root},
-        machine::memory_total,
-    },
-    pods::{
-        manifest::{self, ManifestPod},
-        table::{Entry, PodTable},
-    },
-    reflex::{Limits, Mailbox, Outbox, Reflex, Report, Scope, ScopeError, Setup},
+    observe::cgroup::PathError,
+    reflex::{Mailbox, Outbox, Reflex, Report, ScopeError, Setup},
 };
+use scope::{hard_memory_threshold, scope};
+use source::{Source, source};
 
 /// How often the pods' cgroups are compared with what is held open.
 const REFRESH: Duration = Duration::from_secs(1);
-
-/// Where cgroups are mounted.
-const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
 
 /// Why the agent cannot start or go on. The first group is bad input.
 #[derive(Debug, thiserror::Error)]
@@ -102,16 +90,6 @@ pub fn run(config: &Config) -> Result<(), RunError> {
         .max_blocking_threads(4)
         .build()?;
     runtime.block_on(async { Agent::start(config).await?.serve().await })
-}
-
-/// Where the pods come from.
-enum Source {
-    Manifest {
-        pods: Vec<ManifestPod>,
-        mode: Mode,
-        fingerprint: Vec<(PathBuf, u64)>,
-    },
-    Cluster(Box<Cluster>),
 }
 
 struct Agent {
@@ -265,83 +243,6 @@ impl Agent {
     }
 }
 
-/// The cgroup that plays the node, or the machine.
-fn scope(config: &Config, threshold: &Threshold) -> Result<Scope, RunError> {
-    let limits = |capacity| limits(threshold, config, capacity);
-    let cache = config.account_reclaimable_cache;
-    if let Some(path) = &config.scope.cgroup {
-        let cgroup = MemoryCgroup::open(path).map_err(ScopeError::from)?;
-        return Ok(Scope::new(cgroup, limits, cache)?);
-    }
-    let (root, _) = memory_root(Path::new(CGROUP_MOUNT)).ok_or(RunError::Missing {
-        field: "scope.cgroup",
-        reason: "is not set, and the machine has no memory cgroups to watch",
-    })?;
-    let root = MemoryCgroup::open(&root).map_err(ScopeError::from)?;
-    let capacity = memory_total(Path::new("/proc")).map_err(ScopeError::from)?;
-    Ok(Scope::machine(root, capacity, limits, cache)?)
-}
-
-impl Source {
-    /// A new table when a pod's cgroup has come, gone, or changed below.
-    fn refresh(&mut self) -> Option<Box<PodTable>> {
-        match self {
-            Self::Cluster(cluster) => cluster.refresh(),
-            Self::Manifest {
-                pods,
-                mode,
-                fingerprint: before,
-            } => {
-                let now = fingerprint(pods);
-                if now == *before {
-                    return None;
-                }
-                *before = now;
-                let entries = pods
-                    .iter()
-                    .filter_map(|p| Entry::open(p.pod.clone(), &p.cgroup, *mode).ok());
-                Some(Box::new(PodTable::new(entries.map(Arc::new).collect())))
-            }
-        }
-    }
-
-    /// Ends when there is reason to look before the time.
-    async fn changed(&self) {
-        match self {
-            Self::Cluster(cluster) => cluster.changed().await,
-            Self::Manifest { .. } => std::future::pending().await,
-        }
-    }
-}
-
-/// Who says who runs here: the cluster, or the manifest. The journal is opened before anybody is asked: of two agents on
-/// one node the second is refused.
-async fn source(
-    config: &Config,
-    scope: Scope,
-) -> Result<(Source, Box<PodTable>, SharedJournal), RunError> {
-    if let Some(cluster) = &config.cluster {
-        let journal = SharedJournal::new(Journal::open(&config.state_dir)?);
-        let (cluster, table) = Cluster::start(config, cluster, scope, &journal).await?;
-        return Ok((Source::Cluster(Box::new(cluster)), table, journal));
-    }
-    let path = config.pod_manifest.as_deref().ok_or(RunError::Missing {
-        field: "podManifest",
-        reason: "is needed where there is no cluster: the file that says who runs in the scope",
-    })?;
-    let pods = manifest::load(path, scope.cgroup().path())?;
-    let table = first_table(&pods, config.mode)?;
-    let journal = SharedJournal::new(Journal::open(&config.state_dir)?);
-    let fingerprint = fingerprint(&pods);
-    let mode = config.mode;
-    let manifest = Source::Manifest {
-        pods,
-        mode,
-        fingerprint,
-    };
-    Ok((manifest, table, journal))
-}
-
 fn attach_telemetry(object: &mut Object) -> Option<Telemetry> {
     match Telemetry::attach(object) {
         Ok((telemetry, refused)) => {
@@ -355,51 +256,4 @@ fn attach_telemetry(object: &mut Object) -> Option<Telemetry> {
             None
         }
     }
-}
-
-fn hard_memory_threshold(thresholds: &[Threshold]) -> Result<&Threshold, RunError> {
-    let hard = thresholds
-        .iter()
-        .find(|t| t.signal == Signal::MemoryAvailable && t.is_hard());
-    hard.ok_or(RunError::Missing {
-        field: "evictionHard[memory.available]",
-        reason: "is not set, so that there is nothing to watch",
-    })
-}
-
-fn limits(threshold: &Threshold, config: &Config, capacity: u64) -> Limits {
-    let signed = i64::try_from(capacity).unwrap_or(i64::MAX);
-    let hard = threshold.amount(signed);
-    let floor = &config.kernel_floor;
-    Limits {
-        threshold: hard,
-        resolved: threshold.resolved_amount(signed).max(hard),
-        floor: floor.enabled.then(|| {
-            let configured = floor
-                .memory_available
-                .as_ref()
-                .map(|value| value.amount(signed));
-            configured.unwrap_or(hard / 2)
-        }),
-    }
-}
-
-/// Every pod's cgroup must be there at the start: a manifest that names another one is a mistake.
-fn first_table(pods: &[ManifestPod], mode: Mode) -> Result<Box<PodTable>, RunError> {
-    let open = |(index, p): (usize, &ManifestPod)| {
-        Entry::open(p.pod.clone(), &p.cgroup, mode)
-            .map(Arc::new)
-            .map_err(|source| RunError::Pod { index, source })
-    };
-    let entries: Result<Vec<_>, _> = pods.iter().enumerate().map(open).collect();
-    Ok(Box::new(PodTable::new(entries?)))
-}
-
-/// Which cgroups exist, with their ids.
-fn fingerprint(pods: &[ManifestPod]) -> Vec<(PathBuf, u64)> {
-    let id = |path: &Path| fs::metadata(path).map(|m| m.ino()).ok();
-    pods.iter()
-        .flat_map(|p| descendants(&p.cgroup).unwrap_or_default())
-        .filter_map(|path| id(&path).map(|id| (path, id)))
-        .collect()
 }

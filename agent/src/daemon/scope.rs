@@ -1,0 +1,61 @@
+//! What counts as the node, and how much of it must stay available.
+
+use std::path::Path;
+
+use super::RunError;
+use crate::{
+    config::Config,
+    engine::{Signal, Threshold},
+    observe::{
+        cgroup::{MemoryCgroup, memory_root},
+        machine::memory_total,
+    },
+    reflex::{Limits, Scope, ScopeError},
+};
+
+/// Where cgroups are mounted.
+const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
+
+/// The cgroup that plays the node, or the machine.
+pub(super) fn scope(config: &Config, threshold: &Threshold) -> Result<Scope, RunError> {
+    let limits = |capacity| limits(threshold, config, capacity);
+    let cache = config.account_reclaimable_cache;
+    if let Some(path) = &config.scope.cgroup {
+        let cgroup = MemoryCgroup::open(path).map_err(ScopeError::from)?;
+        return Ok(Scope::new(cgroup, limits, cache)?);
+    }
+    let (root, _) = memory_root(Path::new(CGROUP_MOUNT)).ok_or(RunError::Missing {
+        field: "scope.cgroup",
+        reason: "is not set, and the machine has no memory cgroups to watch",
+    })?;
+    let root = MemoryCgroup::open(&root).map_err(ScopeError::from)?;
+    let capacity = memory_total(Path::new("/proc")).map_err(ScopeError::from)?;
+    Ok(Scope::machine(root, capacity, limits, cache)?)
+}
+
+pub(super) fn hard_memory_threshold(thresholds: &[Threshold]) -> Result<&Threshold, RunError> {
+    let hard = thresholds
+        .iter()
+        .find(|t| t.signal == Signal::MemoryAvailable && t.is_hard());
+    hard.ok_or(RunError::Missing {
+        field: "evictionHard[memory.available]",
+        reason: "is not set, so that there is nothing to watch",
+    })
+}
+
+fn limits(threshold: &Threshold, config: &Config, capacity: u64) -> Limits {
+    let signed = i64::try_from(capacity).unwrap_or(i64::MAX);
+    let hard = threshold.amount(signed);
+    let floor = &config.kernel_floor;
+    Limits {
+        threshold: hard,
+        resolved: threshold.resolved_amount(signed).max(hard),
+        floor: floor.enabled.then(|| {
+            let configured = floor
+                .memory_available
+                .as_ref()
+                .map(|value| value.amount(signed));
+            configured.unwrap_or(hard / 2)
+        }),
+    }
+}

@@ -1,0 +1,111 @@
+//! Who says who runs here.
+
+use std::{
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use super::RunError;
+use crate::{
+    cluster::agent::Cluster,
+    config::{Config, Mode},
+    evict::journal::{Journal, SharedJournal},
+    observe::cgroup::descendants,
+    pods::{
+        manifest::{self, ManifestPod},
+        table::{Entry, PodTable},
+    },
+    reflex::Scope,
+};
+
+/// Where the pods come from.
+pub(super) enum Source {
+    Manifest {
+        pods: Vec<ManifestPod>,
+        mode: Mode,
+        fingerprint: Vec<(PathBuf, u64)>,
+    },
+    Cluster(Box<Cluster>),
+}
+
+impl Source {
+    /// A new table when a pod's cgroup has come, gone, or changed below.
+    pub(super) fn refresh(&mut self) -> Option<Box<PodTable>> {
+        match self {
+            Self::Cluster(cluster) => cluster.refresh(),
+            Self::Manifest {
+                pods,
+                mode,
+                fingerprint: before,
+            } => {
+                let now = fingerprint(pods);
+                if now == *before {
+                    return None;
+                }
+                *before = now;
+                let entries = pods
+                    .iter()
+                    .filter_map(|p| Entry::open(p.pod.clone(), &p.cgroup, *mode).ok());
+                Some(Box::new(PodTable::new(entries.map(Arc::new).collect())))
+            }
+        }
+    }
+
+    /// Ends when there is reason to look before the time.
+    pub(super) async fn changed(&self) {
+        match self {
+            Self::Cluster(cluster) => cluster.changed().await,
+            Self::Manifest { .. } => std::future::pending().await,
+        }
+    }
+}
+
+/// Who says who runs here: the cluster, or the manifest. The journal is opened before anybody is asked: of two agents on
+/// one node the second is refused.
+pub(super) async fn source(
+    config: &Config,
+    scope: Scope,
+) -> Result<(Source, Box<PodTable>, SharedJournal), RunError> {
+    if let Some(cluster) = &config.cluster {
+        let journal = SharedJournal::new(Journal::open(&config.state_dir)?);
+        let (cluster, table) = Cluster::start(config, cluster, scope, &journal).await?;
+        return Ok((Source::Cluster(Box::new(cluster)), table, journal));
+    }
+    let path = config.pod_manifest.as_deref().ok_or(RunError::Missing {
+        field: "podManifest",
+        reason: "is needed where there is no cluster: the file that says who runs in the scope",
+    })?;
+    let pods = manifest::load(path, scope.cgroup().path())?;
+    let table = first_table(&pods, config.mode)?;
+    let journal = SharedJournal::new(Journal::open(&config.state_dir)?);
+    let fingerprint = fingerprint(&pods);
+    let mode = config.mode;
+    let manifest = Source::Manifest {
+        pods,
+        mode,
+        fingerprint,
+    };
+    Ok((manifest, table, journal))
+}
+
+/// Every pod's cgroup must be there at the start: a manifest that names another one is a mistake.
+fn first_table(pods: &[ManifestPod], mode: Mode) -> Result<Box<PodTable>, RunError> {
+    let open = |(index, p): (usize, &ManifestPod)| {
+        Entry::open(p.pod.clone(), &p.cgroup, mode)
+            .map(Arc::new)
+            .map_err(|source| RunError::Pod { index, source })
+    };
+    let entries: Result<Vec<_>, _> = pods.iter().enumerate().map(open).collect();
+    Ok(Box::new(PodTable::new(entries?)))
+}
+
+/// Which cgroups exist, with their ids.
+fn fingerprint(pods: &[ManifestPod]) -> Vec<(PathBuf, u64)> {
+    let id = |path: &Path| fs::metadata(path).map(|m| m.ino()).ok();
+    pods.iter()
+        .flat_map(|p| descendants(&p.cgroup).unwrap_or_default())
+        .filter_map(|path| id(&path).map(|id| (path, id)))
+        .collect()
+}
