@@ -142,6 +142,13 @@ impl Killer {
     /// The first refusal, after everybody else was signalled. A group that is gone is an empty one.
     pub fn kill(&self) -> io::Result<Round> {
         if let Some(mut kill) = self.kill.as_ref() {
+            // The write would succeed for nobody as well, and an empty group must not pass for a kill.
+            if self.events.as_ref().is_some_and(is_unpopulated) {
+                return Ok(Round {
+                    processes: 0,
+                    empty: true,
+                });
+            }
             return match kill.write_all(b"1") {
                 Ok(()) => Ok(Round {
                     processes: 0,
