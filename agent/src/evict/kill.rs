@@ -7,6 +7,9 @@
 //! v1 hands the same list of processes to every read of an open `cgroup.procs` for up to a second
 //! (`cgroup_pidlist_start`): only the first read after an open is fresh. A held file serves for the first round, which
 //! has to be fast; every later look opens the file anew, relative to a held directory.
+//!
+//! v2's `cgroup.procs` leaves out a process that has begun to exit, and on recent kernels (seen on 7.2) such a process
+//! still holds all its memory. Whether a pod is gone is therefore asked of `populated` in `cgroup.events`.
 
 use std::{
     fs::File,
@@ -27,6 +30,8 @@ use crate::observe::cgroup::{PathError, descendants, is_gone};
 pub struct Killer {
     path: PathBuf,
     kill: Option<File>,
+    /// v2's `cgroup.events` of the topmost group, which speaks for those below as well.
+    events: Option<File>,
     groups: Vec<Group>,
 }
 
@@ -103,6 +108,13 @@ impl Killer {
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
             Err(e) => return Err(PathError::at(&kill)(e)),
         };
+        let events = path.join("cgroup.events");
+        let events = match File::open(&events) {
+            Ok(file) => Some(file),
+            // v1, or the root of v2.
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            Err(e) => return Err(PathError::at(&events)(e)),
+        };
         let mut groups = Vec::new();
         for dir in descendants(path)? {
             match Group::open(&dir) {
@@ -114,6 +126,7 @@ impl Killer {
         Ok(Self {
             path: path.to_owned(),
             kill,
+            events,
             groups,
         })
     }
@@ -129,6 +142,13 @@ impl Killer {
     /// The first refusal, after everybody else was signalled. A group that is gone is an empty one.
     pub fn kill(&self) -> io::Result<Round> {
         if let Some(mut kill) = self.kill.as_ref() {
+            // The write would succeed for nobody as well, and an empty group must not pass for a kill.
+            if self.events.as_ref().is_some_and(is_unpopulated) {
+                return Ok(Round {
+                    processes: 0,
+                    empty: true,
+                });
+            }
             return match kill.write_all(b"1") {
                 Ok(()) => Ok(Round {
                     processes: 0,
@@ -163,9 +183,25 @@ impl Killer {
         refused.map_or(Ok(round), Err)
     }
 
-    /// Whether no process is left in the groups that were there when this was opened. Does not allocate.
+    /// Whether no process is left, and all memory that went with processes is back. Does not allocate.
     pub fn is_empty(&self) -> bool {
-        self.groups.iter().all(Group::is_empty)
+        match &self.events {
+            Some(events) => is_unpopulated(events),
+            None => self.groups.iter().all(Group::is_empty),
+        }
+    }
+}
+
+/// Reads `populated` out of a `cgroup.events`.
+fn is_unpopulated(events: &File) -> bool {
+    use std::os::unix::fs::FileExt as _;
+    // Two short lines: `populated 1` and `frozen 0`.
+    let mut buffer = [0; 128];
+    match events.read_at(&mut buffer, 0) {
+        Ok(got) => buffer[..got]
+            .split(|byte| *byte == b'\n')
+            .any(|line| line == b"populated 0"),
+        Err(e) => is_gone(&e),
     }
 }
 
