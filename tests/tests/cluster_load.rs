@@ -152,7 +152,7 @@ fn page(start: &Load, one: &Load, more: &Load) -> String {
          | all agents at rest | {NODES} watches, each opened again every {WATCH_SECONDS} s | {rest:.1} |\n\
          | a rolling update over 30 minutes | {all_starts} | {update:.1} |\n\
          | all agents at once after an outage of the API server | {lists} watches or lists, spread by a backoff with jitter between 0.8 s and 60 s | {outage:.0} |\n\
-         | one node in a hundred evicts a pod every minute | {evicting} | {evictions:.1} |\n\n\
+         | one node in a hundred evicts a pod every minute | {evicting} every minute | {evictions:.1} |\n\n\
          A watch that was cut goes on from its last bookmark; only where the server has forgotten that version a list follows.\n",
         start_table = table(start),
         one_table = table(one),
@@ -162,7 +162,7 @@ fn page(start: &Load, one: &Load, more: &Load) -> String {
         update = (NODES * total(start)) as f64 / 1800.0,
         lists = NODES,
         outage = NODES as f64 / 30.0,
-        evicting = format!("{} every minute", NODES / 100 * total(one)),
+        evicting = NODES / 100 * total(one),
         evictions = (NODES / 100 * total(one)) as f64 / 60.0,
     )
 }
