@@ -81,10 +81,11 @@ fn counts_on(
     slack: i64,
 ) {
     let statfs = Filesystem::open(disk).unwrap();
-    let id = MemoryCgroup::open(cgroup.path()).unwrap().id();
+    let pod = cgroup.child("pod").unwrap();
+    let id = MemoryCgroup::open(&pod).unwrap().id();
     let dir = work.join("files");
     fs::create_dir(&dir).unwrap();
-    let mut forker = Forker::start(Some(cgroup.path())).unwrap();
+    let mut forker = Forker::start(Some(&pod)).unwrap();
     let start = tripwire.sample(0).unwrap().unwrap().available;
 
     forker
@@ -198,7 +199,8 @@ fn btrfs_has_shares_but_no_signal() {
         crossing: Crossing::Below,
     };
     tripwire.arm(0, 0, Some(wire)).unwrap();
-    let mut forker = Forker::start(Some(cgroup.path())).unwrap();
+    let pod = cgroup.child("pod").unwrap();
+    let mut forker = Forker::start(Some(&pod)).unwrap();
     let dir = disk.path();
     forker
         .order(&format!("make {} 300", dir.display()))
@@ -206,7 +208,7 @@ fn btrfs_has_shares_but_no_signal() {
     forker
         .order(&format!("remove {} 200", dir.display()))
         .unwrap();
-    let id = MemoryCgroup::open(cgroup.path()).unwrap().id();
+    let id = MemoryCgroup::open(&pod).unwrap().id();
     let end = Instant::now() + Duration::from_secs(8);
     let share = loop {
         let share = tripwire.share(id, 0).unwrap();

@@ -74,6 +74,7 @@ fn lies_between(tripwire: &PidTripwire) -> Result<(), String> {
 fn counts_what_the_file_counts(hook: CountHook) {
     let _alone = alone();
     let cgroup = TestCgroup::new("pids", 256 * MIB).unwrap();
+    let pod = cgroup.child("pod").unwrap();
     let mut object = Object::load_counts().unwrap();
     let mut tripwire = match build(&mut object, hook) {
         Ok(tripwire) => tripwire,
@@ -84,8 +85,8 @@ fn counts_what_the_file_counts(hook: CountHook) {
     tripwire.sample().unwrap();
     let corrections = tripwire.drift().corrections;
     lies_between(&tripwire).expect("before");
-    let id = MemoryCgroup::open(cgroup.path()).unwrap().id();
-    let mut forker = Forker::start(Some(cgroup.path())).unwrap();
+    let id = MemoryCgroup::open(&pod).unwrap().id();
+    let mut forker = Forker::start(Some(&pod)).unwrap();
     let start = tripwire.share(id).unwrap_or_default();
     forker.order("hold 200").unwrap();
     lies_between(&tripwire).expect("with 200 more tasks");
@@ -133,12 +134,13 @@ fn crosses_both_ways(hook: CountHook) {
     const BUDGET: i64 = 300;
     let _alone = alone();
     let cgroup = TestCgroup::new("budget", 256 * MIB).unwrap();
+    let pod = cgroup.child("pod").unwrap();
     let mut object = Object::load_counts().unwrap();
     let mut tripwire = match build(&mut object, hook) {
         Ok(tripwire) => tripwire,
         Err(refused) => return skip_if!(Some(refused)),
     };
-    let mut forker = Forker::start(Some(cgroup.path())).unwrap();
+    let mut forker = Forker::start(Some(&pod)).unwrap();
     std::thread::sleep(Duration::from_millis(100));
     let available = tripwire.sample().unwrap().available - BUDGET;
     let below = Wire {
@@ -200,7 +202,8 @@ fn drift_is_found_corrected_and_counted() {
     skip_if!(no_bpf());
     let _alone = alone();
     let cgroup = TestCgroup::new("drift", 256 * MIB).unwrap();
-    let mut forker = Forker::start(Some(cgroup.path())).unwrap();
+    let pod = cgroup.child("pod").unwrap();
+    let mut forker = Forker::start(Some(&pod)).unwrap();
     let mut object = Object::load_counts().unwrap();
     let mut tripwire = match build(&mut object, CountHook::Typed) {
         Ok(tripwire) => tripwire,
