@@ -11,6 +11,7 @@ use std::{
 pub struct Disk {
     // Removed last, with the image and the mount point in it.
     dir: tempfile::TempDir,
+    kind: String,
     overlay: bool,
 }
 
@@ -47,6 +48,7 @@ impl Disk {
         run(&format!("mkfs.{kind}"), arguments)?;
         let made = Self {
             dir,
+            kind: kind.to_owned(),
             overlay: false,
         };
         fs::create_dir(made.path())?;
@@ -83,10 +85,9 @@ impl Disk {
     /// What mount(8) says.
     pub fn mount(&self) -> io::Result<()> {
         let image = self.dir.path().join("image").display().to_string();
-        run(
-            "mount",
-            &["-o", "loop", &image, &self.path().display().to_string()],
-        )
+        let at = self.path().display().to_string();
+        // Named, so that the kernel loads a module that it does not have yet.
+        run("mount", &["-t", &self.kind, "-o", "loop", &image, &at])
     }
 
     /// Takes the filesystem away while its mount point stays.
