@@ -79,7 +79,7 @@ impl Disk {
         Ok(merged)
     }
 
-    /// Mounts the image again after [`Self::unmount`].
+    /// Mounts the image, again after [`Self::unmount`]; on which loop device is chance.
     ///
     /// # Errors
     /// What mount(8) says.

@@ -22,8 +22,8 @@ use super::{
 use crate::observe::{
     cgroup::PathError,
     deadline,
-    filesystem::Filesystem,
-    mounts::{Superblock, superblock_of},
+    filesystem::{Filesystem, FilesystemReading},
+    mounts::{Superblock, mount_of, superblock_of},
 };
 
 const MAPS: Names = Names {
@@ -56,9 +56,31 @@ pub enum InodeError {
 struct Watched {
     filesystem: Filesystem,
     superblock: Superblock,
+    mount_point: PathBuf,
     choice: Choice<CountHook>,
     /// Whether the kernel counts it at present: not while it is unmounted.
     counted: bool,
+}
+
+impl Watched {
+    /// statfs. A disk that was mounted again at the same place is followed, whichever device number it has now.
+    fn read(&mut self) -> io::Result<FilesystemReading> {
+        let gone = match self.filesystem.read() {
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => error,
+            read => return read,
+        };
+        let path = self.filesystem.path();
+        let Ok((superblock, mount_point)) = mount_of(path) else {
+            return Err(gone);
+        };
+        if mount_point != self.mount_point || superblock.kind != self.superblock.kind {
+            return Err(gone);
+        }
+        self.filesystem = Filesystem::open(path).map_err(|_| gone)?;
+        self.superblock = superblock;
+        self.counted = false;
+        self.filesystem.read()
+    }
 }
 
 struct Counting {
@@ -105,7 +127,7 @@ impl InodeTripwire {
         let mut watched: Vec<Watched> = Vec::new();
         for &directory in directories {
             let filesystem = Filesystem::open(directory)?;
-            let superblock = superblock_of(directory)?;
+            let (superblock, mount_point) = mount_of(directory)?;
             if watched.iter().any(|w| w.superblock == superblock) {
                 continue;
             }
@@ -117,6 +139,7 @@ impl InodeTripwire {
             watched.push(Watched {
                 filesystem,
                 superblock,
+                mount_point,
                 counted: choice.hook != CountHook::Sampler,
                 choice,
             });
@@ -164,7 +187,7 @@ impl InodeTripwire {
             .counting
             .as_mut()
             .filter(|_| watched.choice.hook != CountHook::Sampler);
-        let first = match (watched.filesystem.read(), hooked) {
+        let first = match (watched.read(), hooked) {
             (Err(error), Some(counting)) => {
                 if std::mem::take(&mut watched.counted) {
                     counting.set_device(filesystem, 0)?;
@@ -181,6 +204,8 @@ impl InodeTripwire {
             }
             (Ok(read), Some(counting)) => {
                 if !std::mem::replace(&mut watched.counted, true) {
+                    // Another filesystem may be there now, without a look at the time between.
+                    counting.budget.suspend(filesystem)?;
                     counting.set_device(filesystem, watched.superblock.device)?;
                 }
                 read

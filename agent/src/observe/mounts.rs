@@ -30,6 +30,7 @@ pub struct Superblock {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Mount {
     id: u64,
+    point: String,
     superblock: Superblock,
     options: String,
 }
@@ -39,6 +40,15 @@ struct Mount {
 /// # Errors
 /// The directory is not there; the table does not list its mount; an overlay's upper layer cannot be seen from here.
 pub fn superblock_of(path: &Path) -> Result<Superblock, PathError> {
+    mount_of(path).map(|(superblock, _)| superblock)
+}
+
+/// The superblock under a directory, as [`superblock_of`] finds it, and where it is mounted. A disk that is unmounted and
+/// mounted again may have another device number; its mount point tells it from what lies below.
+///
+/// # Errors
+/// As [`superblock_of`].
+pub fn mount_of(path: &Path) -> Result<(Superblock, PathBuf), PathError> {
     let mut at = path.to_owned();
     for _ in 0..MAX_STACK {
         let text = fs::read_to_string(MOUNTINFO).map_err(PathError::at(Path::new(MOUNTINFO)))?;
@@ -47,7 +57,7 @@ pub fn superblock_of(path: &Path) -> Result<Superblock, PathError> {
         let mount =
             mount.ok_or_else(|| PathError::at(&at)(malformed("its mount is not listed")))?;
         if mount.superblock.kind != "overlay" {
-            return Ok(mount.superblock);
+            return Ok((mount.superblock, unescape(&mount.point).into()));
         }
         at = upper(&mount.options)
             .ok_or_else(|| PathError::at(&at)(malformed("an overlay without an upper layer")))?;
@@ -87,10 +97,12 @@ fn parse(line: &str) -> Option<Mount> {
     let id = fields.next()?.parse().ok()?;
     let (major, minor) = fields.nth(1)?.split_once(':')?;
     let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
+    let point = fields.nth(1)?.to_owned();
     let mut fields = filesystem.splitn(3, ' ');
     let kind = fields.next()?.to_owned();
     Some(Mount {
         id,
+        point,
         superblock: Superblock {
             device: major << 20 | minor,
             kind,
@@ -135,6 +147,7 @@ mod tests {
         let line = r"36 35 254:3 / /var/lib rw,noatime shared:1 master:2 - ext4 /dev/vda3 rw,errors=remount-ro";
         let mount = parse(line).unwrap();
         assert_eq!((mount.id, mount.superblock.device), (36, 254 << 20 | 3));
+        assert_eq!(mount.point, "/var/lib");
         assert_eq!(mount.superblock.kind, "ext4");
         assert!(parse("36 35 0:41 / / rw - tmpfs none rw").is_some());
         assert!(parse("36 35 0:41 / / rw").is_none());
