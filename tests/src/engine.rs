@@ -96,6 +96,7 @@ pub fn manager(mode: Mode, config: Value) -> Manager {
         layout: Layout::default(),
         strategy: config.ranking_strategy,
         mode,
+        acted_on_elsewhere: Vec::new(),
     })
 }
 

@@ -83,6 +83,7 @@ fn guaranteed_pods_go_with_the_others_only_if_daemons_are_to_blame() {
             layout: Layout::default(),
             strategy: RankingStrategy::Qos,
             mode: Mode::Evictd,
+            acted_on_elsewhere: Vec::new(),
         });
         let evictions = step(&mut manager, 1, &node).evictions;
         names(&evictions).join(" ")

@@ -114,6 +114,7 @@ fn replay(scenario: Scenario, mode: Mode) -> Vec<StepJson> {
         layout,
         strategy,
         mode,
+        acted_on_elsewhere: Vec::new(),
     });
     let mut evicted: Vec<String> = Vec::new();
     let mut results = Vec::with_capacity(steps.len());

@@ -58,18 +58,24 @@ impl Comebacks {
         condition: NodeCondition,
     ) {
         for eviction in evictions {
-            let pod = node.pods.iter().find(|pod| pod.uid == eviction.uid);
-            let Some(owner) = pod.and_then(|pod| pod.owner.as_ref()) else {
-                continue;
-            };
-            let evicted = self.evicted.entry(owner.uid.clone());
-            let evicted = evicted.or_insert(Evicted {
-                last: now,
-                condition,
-                comebacks: 0,
-            });
-            (evicted.last, evicted.condition) = (now, condition);
+            if let Some(pod) = node.pods.iter().find(|pod| pod.uid == eviction.uid) {
+                self.remember_pod(now, pod, condition);
+            }
         }
+    }
+
+    /// Takes note of one evicted pod.
+    pub(super) fn remember_pod(&mut self, now: i64, pod: &Pod, condition: NodeCondition) {
+        let Some(owner) = &pod.owner else {
+            return;
+        };
+        let evicted = self.evicted.entry(owner.uid.clone());
+        let evicted = evicted.or_insert(Evicted {
+            last: now,
+            condition,
+            comebacks: 0,
+        });
+        (evicted.last, evicted.condition) = (now, condition);
     }
 
     /// Finds the pods that have come back since the last time, and holds conditions because of them.

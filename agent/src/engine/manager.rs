@@ -1,6 +1,8 @@
 //! The eviction manager: from observations and pods to evictions, round by round. It asks for node-level reclaim and
 //! for evictions; somebody else does them.
 
+mod told;
+
 use std::time::Duration;
 
 use super::{
@@ -22,6 +24,7 @@ pub struct Manager {
     victims: Victims,
     comebacks: Comebacks,
     trends: [Trend; Signal::ALL.len()],
+    soft_is_held: bool,
 }
 
 impl Manager {
@@ -36,6 +39,7 @@ impl Manager {
             victims: Victims::default(),
             comebacks: Comebacks::default(),
             trends,
+            soft_is_held: false,
         }
     }
 
@@ -45,7 +49,8 @@ impl Manager {
     /// `now` is nanoseconds of any one clock; only differences count.
     pub fn step(&mut self, now: i64, node: Snapshot<'_>) -> Round {
         self.victims.forget_the_dead(node);
-        let due = self.pressure.update(now, node.observations);
+        let mut due = self.pressure.update(now, node.observations);
+        due.retain(|threshold| self.acts_on(threshold));
         let mut round = Round {
             conditions: self.pressure.conditions(now),
             comebacks: self.comebacks(now, node),
@@ -113,6 +118,14 @@ impl Manager {
         }
     }
 
+    /// Whether a threshold that is due leads to evictions here.
+    fn acts_on(&self, threshold: &Threshold) -> bool {
+        match threshold.is_hard() {
+            true => !self.settings.acted_on_elsewhere.contains(&threshold.signal),
+            false => !self.soft_is_held,
+        }
+    }
+
     /// What to reclaim from the node for these thresholds.
     fn node_reclaim(&self, due: &[Threshold]) -> Vec<NodeReclaim> {
         let reclaims = due
@@ -138,6 +151,7 @@ impl Manager {
                 IMMEDIATE_GRACE_PERIOD_SECONDS,
                 message,
                 Cause::LocalStorage(limit),
+                false,
             ))
         });
         let evictions: Vec<Eviction> = evictions.collect();
@@ -160,7 +174,11 @@ impl Manager {
                 }),
             };
             let Some(demand) = demand else { continue };
-            let chosen = self.choose(node, threshold, demand);
+            let mut chosen = self.choose(node, threshold, demand);
+            if !threshold.is_hard() {
+                // There is time to see what the first one brings.
+                chosen.truncate(1);
+            }
             let condition = threshold.signal.node_condition();
             self.comebacks.remember(now, node, &chosen, condition);
             self.victims.remember(now, &chosen);
@@ -181,17 +199,7 @@ impl Manager {
             layout,
         }
         .order(node.pods, node.usages);
-        let evict = |ranked: &Ranked<'_>| {
-            let usage = node.usages.get(&ranked.pod.uid);
-            let message =
-                message::resource_is_short(threshold, ranked.pod, usage, node.observations);
-            eviction(
-                ranked.pod,
-                self.grace_period(threshold, ranked.pod),
-                message,
-                Cause::Pressure(signal),
-            )
-        };
+        let evict = |ranked: &Ranked<'_>| self.eviction_of(node, threshold, ranked.pod);
         // Pods without numbers come first, which a candidate cannot say: the kubelet's choice is made here.
         if demand == Demand::First {
             let first = ranked
@@ -220,6 +228,17 @@ impl Manager {
             .take(selection.count)
             .filter_map(|position| ranked.get(*position));
         chosen.map(evict).collect()
+    }
+
+    fn eviction_of(&self, node: Snapshot<'_>, threshold: &Threshold, pod: &Pod) -> Eviction {
+        let usage = node.usages.get(&pod.uid);
+        eviction(
+            pod,
+            self.grace_period(threshold, pod),
+            message::resource_is_short(threshold, pod, usage, node.observations),
+            Cause::Pressure(threshold.signal),
+            !threshold.is_hard(),
+        )
     }
 
     /// How long a victim has to end: no time under a hard threshold, else its own grace period or the longest that is
@@ -269,7 +288,13 @@ impl Manager {
     }
 }
 
-fn eviction(pod: &Pod, grace_period_seconds: i64, message: Message, cause: Cause) -> Eviction {
+fn eviction(
+    pod: &Pod,
+    grace_period_seconds: i64,
+    message: Message,
+    cause: Cause,
+    is_soft: bool,
+) -> Eviction {
     Eviction {
         uid: pod.uid.clone(),
         namespace: pod.namespace.clone(),
@@ -277,5 +302,6 @@ fn eviction(pod: &Pod, grace_period_seconds: i64, message: Message, cause: Cause
         grace_period_seconds,
         message,
         cause,
+        is_soft,
     }
 }

@@ -87,6 +87,17 @@ impl Pressure {
         CONDITIONS.into_iter().filter(holds).collect()
     }
 
+    /// The soft threshold of a signal.
+    pub(super) fn soft(&self, signal: Signal) -> Option<&Threshold> {
+        let mut thresholds = self.thresholds.iter().map(|tracked| &tracked.threshold);
+        thresholds.find(|t| t.signal == signal && !t.is_hard())
+    }
+
+    /// All thresholds.
+    pub fn thresholds(&self) -> impl Iterator<Item = &Threshold> {
+        self.thresholds.iter().map(|tracked| &tracked.threshold)
+    }
+
     /// The highest threshold of a signal, in its unit; `None` if it has none.
     pub fn highest(&self, signal: Signal, capacity: i64) -> Option<u64> {
         let own = self

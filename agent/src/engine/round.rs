@@ -21,6 +21,8 @@ pub struct Settings {
     pub strategy: RankingStrategy,
     /// How far to go beyond the kubelet.
     pub mode: Mode,
+    /// Signals whose hard thresholds somebody faster acts on: here they count for conditions and forecasts alone.
+    pub acted_on_elsewhere: Vec<Signal>,
 }
 
 /// The node at one instant.
@@ -75,6 +77,8 @@ pub struct Eviction {
     pub message: Message,
     /// Why.
     pub cause: Cause,
+    /// A soft threshold asks for it: the pod may be asked, and budgets count (R5).
+    pub is_soft: bool,
 }
 
 /// Why a pod is evicted.

@@ -31,6 +31,11 @@ impl Victims {
             .retain(|uid, _| node.pods.iter().any(|pod| pod.uid == *uid));
     }
 
+    /// A pod does not go after all.
+    pub(super) fn forget(&mut self, uid: &str) {
+        self.0.remove(uid);
+    }
+
     /// Whether a pod was evicted already; it is not evicted twice, even if it takes too long.
     pub(super) fn contains(&self, pod: &Pod) -> bool {
         self.0.contains_key(&pod.uid)

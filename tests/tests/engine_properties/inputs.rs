@@ -125,6 +125,7 @@ pub fn settings() -> impl Strategy<Value = Settings> {
                 },
                 strategy,
                 mode,
+                acted_on_elsewhere: Vec::new(),
             },
         )
 }

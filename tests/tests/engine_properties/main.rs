@@ -44,6 +44,7 @@ fn hard_memory(mode: Mode, threshold: u64, reclaim: u64) -> Manager {
         layout: Layout::default(),
         strategy: RankingStrategy::Kubelet,
         mode,
+        acted_on_elsewhere: Vec::new(),
     })
 }
 

@@ -1,0 +1,71 @@
+//! What the manager is told of what others do: the reflex that kills on its own, and pods that were asked to go.
+
+use super::{CandidateState, Cause, Eviction, Manager, Pod, Ranking, Settings, Signal, Snapshot};
+
+impl Manager {
+    /// While somebody is being asked to go, soft thresholds ask for nobody else.
+    pub fn hold_soft(&mut self, held: bool) {
+        self.soft_is_held = held;
+    }
+
+    /// Everybody who may be asked in place of a soft eviction's pod, in the order of eviction: a budget may protect the
+    /// first ones. Empty for what no soft threshold asks for.
+    pub fn alternatives(&self, node: Snapshot<'_>, chosen: &Eviction) -> Vec<Eviction> {
+        let Cause::Pressure(signal) = chosen.cause else {
+            return Vec::new();
+        };
+        let Some(threshold) = self.pressure.soft(signal) else {
+            return Vec::new();
+        };
+        let Settings {
+            strategy, layout, ..
+        } = self.settings;
+        let ranking = Ranking {
+            strategy,
+            signal,
+            layout,
+        };
+        let may_go =
+            |pod: &Pod| chosen.uid == pod.uid || self.state_of(pod) == CandidateState::Eligible;
+        ranking
+            .order(node.pods, node.usages)
+            .into_iter()
+            .filter(|ranked| may_go(ranked.pod))
+            .map(|ranked| self.eviction_of(node, threshold, ranked.pod))
+            .collect()
+    }
+
+    /// What came of a soft eviction: who goes in the end, if anybody does.
+    pub fn settle_soft(
+        &mut self,
+        now: i64,
+        node: Snapshot<'_>,
+        chosen_uid: &str,
+        gone: Option<&Eviction>,
+    ) {
+        self.soft_is_held = false;
+        if gone.is_some_and(|gone| gone.uid == chosen_uid) {
+            return;
+        }
+        self.victims.forget(chosen_uid);
+        let Some(gone) = gone else { return };
+        self.victims.remember(now, std::slice::from_ref(gone));
+        if let Cause::Pressure(signal) = gone.cause {
+            let condition = signal.node_condition();
+            self.comebacks
+                .remember(now, node, std::slice::from_ref(gone), condition);
+        }
+    }
+
+    /// The reflex has evicted a pod, on what it saw then: the dip is over before anybody else looks, and the condition
+    /// holds nevertheless (R6, R7); and the pod's owner is known if it comes back (R17, R29).
+    pub fn evicted_elsewhere(&mut self, now: i64, dip: Snapshot<'_>, uid: &str, signal: Signal) {
+        // What is due is not asked for: the reflex is at it.
+        self.pressure.update(now, dip.observations);
+        let Some(pod) = dip.pods.iter().find(|pod| pod.uid == uid) else {
+            return;
+        };
+        let condition = signal.node_condition();
+        self.comebacks.remember_pod(now, pod, condition);
+    }
+}
