@@ -15,3 +15,4 @@ pub mod kernel;
 pub mod observe;
 pub mod pods;
 pub mod reflex;
+pub mod rounds;

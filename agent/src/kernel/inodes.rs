@@ -7,6 +7,7 @@ use std::{
     io,
     os::fd::BorrowedFd,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -86,7 +87,28 @@ impl Watched {
 struct Counting {
     budget: Budget,
     devices: Array<MapData, u32>,
-    shares: HashMap<MapData, ShareKey, Share>,
+    shares: ShareReader,
+}
+
+/// Who made and removed inodes, for readers on other threads.
+#[derive(Clone)]
+pub struct ShareReader(Arc<HashMap<MapData, ShareKey, Share>>);
+
+impl ShareReader {
+    /// Inodes made less inodes removed by a memory cgroup on a filesystem since the programs run; `None`: none seen.
+    pub fn share(&self, cgroup_id: u64, filesystem: usize) -> Option<Share> {
+        let key = ShareKey {
+            cgroup_id,
+            filesystem: filesystem as u64,
+        };
+        self.0.get(&key, 0).ok()
+    }
+
+    /// The same for several cgroups together, such as a pod's containers.
+    pub fn net(&self, cgroups: &[u64], filesystem: usize) -> i64 {
+        let of = |id: &u64| self.share(*id, filesystem).map_or(0, |s| s.made - s.gone);
+        cgroups.iter().map(of).sum()
+    }
 }
 
 impl Counting {
@@ -94,7 +116,7 @@ impl Counting {
         Ok(Self {
             budget: Budget::new(object, &MAPS, MAX_FILESYSTEMS as usize)?,
             devices: object.array("INODE_DEVICES")?,
-            shares: object.hash("INODE_SHARES")?,
+            shares: ShareReader(Arc::new(object.hash("INODE_SHARES")?)),
         })
     }
 
@@ -261,17 +283,27 @@ impl InodeTripwire {
 
     /// Inodes made and removed on a filesystem by a memory cgroup since the programs run. `None`: none seen.
     pub fn share(&self, cgroup_id: u64, filesystem: usize) -> Option<Share> {
-        let key = ShareKey {
-            cgroup_id,
-            filesystem: filesystem as u64,
-        };
-        self.counting.as_ref()?.shares.get(&key, 0).ok()
+        self.counting.as_ref()?.shares.share(cgroup_id, filesystem)
+    }
+
+    /// For whoever looks at shares from another thread; `None` when no filesystem has a hook.
+    pub fn share_reader(&self) -> Option<ShareReader> {
+        Some(self.counting.as_ref()?.shares.clone())
+    }
+
+    /// Bytes and inodes as statfs gives them, without a look at the counts.
+    ///
+    /// # Errors
+    /// ENODEV while the filesystem is unmounted.
+    pub fn read(&mut self, filesystem: usize) -> io::Result<FilesystemReading> {
+        let watched = self.watched.get_mut(filesystem);
+        watched.ok_or(io::ErrorKind::InvalidInput)?.read()
     }
 
     /// All shares.
     pub fn shares(&self) -> Vec<(ShareKey, Share)> {
         match &self.counting {
-            Some(counting) => counting.shares.iter().flatten().collect(),
+            Some(counting) => counting.shares.0.iter().flatten().collect(),
             None => Vec::new(),
         }
     }

@@ -217,6 +217,14 @@ pub fn is_gone(error: &io::Error) -> bool {
     )
 }
 
+/// The ids of a cgroup and of all below it; of those that vanish meanwhile there is none.
+pub fn descendant_ids(root: &Path) -> Vec<u64> {
+    let dirs = descendants(root).unwrap_or_default();
+    dirs.iter()
+        .filter_map(|dir| fs::metadata(dir).map(|m| m.ino()).ok())
+        .collect()
+}
+
 /// A cgroup directory and all below it, parents before children. What vanishes meanwhile is left out.
 pub fn descendants(root: &Path) -> Result<Vec<PathBuf>, PathError> {
     fs::metadata(root).map_err(PathError::at(root))?;

@@ -65,6 +65,15 @@ pub fn mount_of(path: &Path) -> Result<(Superblock, PathBuf), PathError> {
     Err(PathError::at(path)(malformed("overlays nested too deep")))
 }
 
+/// The upper layer of the overlay that is mounted at `/` in a process's mountinfo: a container's writable layer. `None`
+/// where the root is something else.
+pub fn upper_of_root(mountinfo: &str) -> Option<PathBuf> {
+    let mounts = mountinfo.lines().filter_map(parse);
+    // The last one lies on top.
+    let root = mounts.filter(|mount| mount.point == "/").last()?;
+    (root.superblock.kind == "overlay").then(|| upper(&root.options))?
+}
+
 /// The mount's id in mountinfo (statx(2), `STATX_MNT_ID`, 5.8 and later).
 fn mount_id(path: &Path) -> io::Result<u64> {
     let name = std::ffi::CString::new(path.as_os_str().as_bytes())?;

@@ -2,8 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
-    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -15,7 +13,7 @@ use super::{
 use crate::{
     config::Mode,
     engine::Pod,
-    observe::{cgroup::descendants, machine::memory_total},
+    observe::{cgroup::descendant_ids, machine::memory_total},
 };
 
 /// The pods of a cgroup tree with their files held open. What has not changed is not opened again.
@@ -65,7 +63,7 @@ impl Joined {
             if pod.is_none() {
                 unknown += 1;
             }
-            let ids = ids(&group.path);
+            let ids = descendant_ids(&group.path);
             // What was known of a UID once stays true although nobody tells of it any more.
             let pod = pod.or_else(|| held.as_ref().map(|h| h.entry.pod.clone()));
             let same = |h: &Held| h.ids == ids && pod.as_ref() == Some(&h.entry.pod);
@@ -100,11 +98,4 @@ impl Joined {
             entry: Arc::new(entry),
         })
     }
-}
-
-fn ids(pod: &Path) -> Vec<u64> {
-    let dirs = descendants(pod).unwrap_or_default();
-    dirs.iter()
-        .filter_map(|dir| fs::metadata(dir).map(|m| m.ino()).ok())
-        .collect()
 }

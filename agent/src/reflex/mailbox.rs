@@ -19,10 +19,14 @@ const REPORTS: usize = 1024;
 
 /// An eventfd: wakes whoever polls it.
 #[derive(Debug)]
-struct Bell(OwnedFd);
+pub struct Bell(OwnedFd);
 
 impl Bell {
-    fn new() -> io::Result<Self> {
+    /// A silent one.
+    ///
+    /// # Errors
+    /// The system has no descriptor to give.
+    pub fn new() -> io::Result<Self> {
         // SAFETY: takes plain integers; the result is checked.
         let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
         if fd < 0 {
@@ -32,7 +36,8 @@ impl Bell {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    fn ring(&self) {
+    /// Wakes whoever polls [`Self::fd`].
+    pub fn ring(&self) {
         // SAFETY: writes the eight bytes of a local. It fails only when the counter is full, and then it has rung.
         unsafe {
             libc::write(
@@ -43,7 +48,8 @@ impl Bell {
         };
     }
 
-    fn silence(&self) {
+    /// Forgets that it has rung.
+    pub fn silence(&self) {
         let mut count = 0_u64;
         // SAFETY: reads eight bytes into the eight bytes of a local; nothing to read is fine.
         unsafe {
@@ -53,6 +59,13 @@ impl Bell {
                 size_of::<u64>(),
             )
         };
+    }
+}
+
+impl Bell {
+    /// Becomes readable when it has rung.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

@@ -15,6 +15,6 @@ pub mod thread;
 mod watch;
 
 pub use handle::{Reflex, Setup};
-pub use mailbox::{Mailbox, Outbox};
+pub use mailbox::{Bell, Mailbox, Outbox};
 pub use report::{Evicted, Finished, Report, Stages};
 pub use scope::{Limits, Look, Scope, ScopeError};

@@ -4,6 +4,8 @@ use std::io;
 
 /// Above every thread of normal priority, below the kernel's own watchdogs and migration threads (99).
 const FIFO_PRIORITY: i32 = 50;
+/// The rounds: above every thread of normal priority, below the reflex.
+pub const ROUNDS_PRIORITY: i32 = 1;
 /// Stack that the reflex may use: its deepest call holds one `memory.stat`.
 const STACK_BYTES: usize = 256 << 10;
 
@@ -24,10 +26,15 @@ pub fn lock_memory() -> Option<io::Error> {
     (unsafe { libc::mlockall(FLAGS) } != 0).then(io::Error::last_os_error)
 }
 
-/// Gives the calling thread SCHED_FIFO.
+/// Gives the calling thread the reflex's SCHED_FIFO.
 pub fn become_fifo() -> Option<io::Error> {
+    become_fifo_at(FIFO_PRIORITY)
+}
+
+/// Gives the calling thread SCHED_FIFO with a priority from 1 to 99.
+pub fn become_fifo_at(priority: i32) -> Option<io::Error> {
     let parameters = libc::sched_param {
-        sched_priority: FIFO_PRIORITY,
+        sched_priority: priority,
     };
     // SCHED_RESET_ON_FORK: what this thread might start is not a real-time program.
     let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;

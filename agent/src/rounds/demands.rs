@@ -1,0 +1,172 @@
+//! Does what a round came to: kills at once, or hands over whom to ask.
+
+use std::sync::Arc;
+
+use super::{
+    post::{Decided, Note, SoftDemand},
+    thread::{Loop, Wake},
+};
+use crate::{
+    engine::{Cause, Eviction, Observations, Signal, Snapshot, Threshold},
+    reflex::{Stages, thread::now_ns},
+};
+
+/// Whether a threshold is met, or was and is not resolved yet.
+pub(super) fn is_short(threshold: &Threshold, seen: &Observations) -> bool {
+    seen.get(threshold.signal).is_some_and(|now| {
+        let wanted = threshold.resolved_amount(now.capacity);
+        i128::from(now.available) < i128::from(wanted)
+    })
+}
+
+impl Loop {
+    /// Carries evictions out, in their order.
+    pub(super) fn act(&mut self, evictions: Vec<Eviction>, seen: &Observations, wake: Wake) {
+        let short: Vec<Signal> = self
+            .thresholds
+            .iter()
+            .filter(|t| is_short(t, seen))
+            .map(|t| t.signal)
+            .collect();
+        self.shadow_told.retain(|told| {
+            let pressure: Result<Signal, _> = told.parse();
+            pressure.is_err() || pressure.is_ok_and(|signal| short.contains(&signal))
+        });
+        for eviction in evictions {
+            let told = match eviction.cause {
+                Cause::Pressure(signal) => signal.to_string(),
+                Cause::LocalStorage(_) => eviction.uid.clone(),
+            };
+            // Nobody dies, so that nothing changes: one decision per pressure is all there is to tell.
+            if self.shadow && !self.shadow_told.insert(told) {
+                continue;
+            }
+            if eviction.is_soft {
+                self.ask(eviction, seen);
+            } else {
+                self.kill(eviction, seen, wake);
+            }
+        }
+    }
+
+    fn kill(&mut self, eviction: Eviction, seen: &Observations, wake: Wake) {
+        let Some(entry) = self.members.entry(&eviction.uid) else {
+            return;
+        };
+        let pod = Arc::clone(entry);
+        let decided = now_ns();
+        let mut errno = 0;
+        if !self.shadow {
+            match pod.killer.kill() {
+                // It has ended by itself; what it leaves behind is the node's to clean up.
+                Ok(round) if round.empty => return,
+                Ok(_) => {}
+                Err(e) => errno = e.raw_os_error().unwrap_or(libc::EIO),
+            }
+        }
+        let signalled = now_ns();
+        self.decided += 1;
+        let (signal, numbers) = match eviction.cause {
+            Cause::Pressure(signal) => (signal.to_string(), self.numbers(signal, &eviction, seen)),
+            Cause::LocalStorage(limit) => (limit.to_owned(), Numbers::default()),
+        };
+        let crossed = wake.crossed.filter(|(of, _)| of.as_str() == signal);
+        let hook = match (crossed, eviction.cause) {
+            (Some((of, _)), _) => self.sensors.hook(of).to_string(),
+            (None, Cause::Pressure(_)) => "sampler".to_owned(),
+            (None, Cause::LocalStorage(_)) => "walker".to_owned(),
+        };
+        self.message = eviction.message.text.trim_end().to_owned();
+        self.note(Note::Evicted(Box::new(Decided {
+            pod,
+            number: self.decided,
+            signal,
+            hook,
+            stages: Stages {
+                crossed: crossed.map_or(0, |(_, crossed)| crossed.trip.time_ns),
+                woken: wake.woken,
+                decided,
+                signalled,
+            },
+            available: numbers.available,
+            threshold: numbers.threshold,
+            usage: numbers.usage,
+            shadow: self.shadow,
+            errno,
+            eviction,
+        })));
+    }
+
+    fn ask(&mut self, eviction: Eviction, seen: &Observations) {
+        let Cause::Pressure(signal) = eviction.cause else {
+            return;
+        };
+        let node = Snapshot {
+            observations: seen,
+            pods: &self.members.pods,
+            usages: self.measured.usages(),
+        };
+        let candidates: Vec<_> = self
+            .manager
+            .alternatives(node, &eviction)
+            .into_iter()
+            .filter_map(|e| Some((Arc::clone(self.members.entry(&e.uid)?), e)))
+            .collect();
+        let is_met_and_hard = |t: &Threshold| {
+            t.signal == signal
+                && t.is_hard()
+                && seen
+                    .get(signal)
+                    .is_some_and(|now| signed_amount(t, now.capacity) > now.available)
+        };
+        let numbers = self.numbers(signal, &eviction, seen);
+        self.message = eviction.message.text.trim_end().to_owned();
+        let demand = SoftDemand {
+            signal,
+            hard: self.thresholds.iter().any(is_met_and_hard),
+            candidates,
+            available: numbers.available,
+            threshold: numbers.threshold,
+            shadow: self.shadow,
+        };
+        self.manager.hold_soft(!self.shadow);
+        self.note(Note::Soft(Box::new(demand)));
+    }
+
+    /// What the records say of a signal, in its unit.
+    fn numbers(&self, signal: Signal, eviction: &Eviction, seen: &Observations) -> Numbers {
+        let Some(now) = seen.get(signal) else {
+            return Numbers::default();
+        };
+        let threshold = self
+            .thresholds
+            .iter()
+            .find(|t| t.signal == signal && t.is_hard() != eviction.is_soft);
+        let pod = self
+            .members
+            .pods
+            .iter()
+            .find(|pod| pod.uid == eviction.uid);
+        let usage = self.measured.usages().get(&eviction.uid);
+        let layout = self.sensors.layout();
+        Numbers {
+            available: u64::try_from(now.available).unwrap_or(0),
+            threshold: threshold.map_or(0, |t| t.amount(now.capacity)),
+            usage: match (pod, usage) {
+                (Some(pod), Some(usage)) => layout.usage(signal, pod, usage),
+                _ => 0,
+            },
+        }
+    }
+}
+
+#[derive(Default)]
+struct Numbers {
+    available: u64,
+    threshold: u64,
+    usage: u64,
+}
+
+fn signed_amount(threshold: &Threshold, capacity: i64) -> i64 {
+    super::thread::signed(threshold.amount(capacity))
+}

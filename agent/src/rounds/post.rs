@@ -1,0 +1,193 @@
+//! What goes to the rounds, and what comes from them.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    io,
+    os::fd::BorrowedFd,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use crate::{
+    engine::{Comeback, Eviction, NodeCondition, NodeReclaim, Pod, Signal},
+    pods::table::Entry,
+    reflex::{Bell, Stages},
+};
+
+/// Letters that may wait; of tables only the newest does.
+const LETTERS: usize = 256;
+
+/// Everybody who runs here.
+#[derive(Clone, Debug, Default)]
+pub struct Members {
+    /// With files held open.
+    pub entries: Vec<Arc<Entry>>,
+    /// The same pods, in the same order, as the engine wants them; without those that nobody may evict.
+    pub pods: Vec<Pod>,
+}
+
+impl Members {
+    /// From a table's entries.
+    pub fn new(entries: &[Arc<Entry>]) -> Self {
+        let entries: Vec<_> = entries.iter().filter(|e| !e.protected).cloned().collect();
+        Self {
+            pods: entries.iter().map(|e| e.pod.clone()).collect(),
+            entries,
+        }
+    }
+
+    /// The entry of a UID.
+    pub fn entry(&self, uid: &str) -> Option<&Arc<Entry>> {
+        self.entries.iter().find(|e| e.pod.uid == uid)
+    }
+}
+
+/// To the rounds.
+#[derive(Debug)]
+pub enum Letter {
+    /// Who runs here from now on.
+    Members(Members),
+    /// The reflex has evicted a pod.
+    EvictedElsewhere {
+        /// The pod's UID.
+        uid: String,
+        /// Which signal was short.
+        signal: Signal,
+        /// What was available then, in the signal's unit.
+        available: u64,
+    },
+    /// What came of a [`SoftDemand`].
+    SoftSettled {
+        /// The UID of the pod that was chosen first.
+        chosen: String,
+        /// Who goes, if anybody does.
+        gone: Option<Eviction>,
+    },
+    /// What [`Note::Reclaim`] asked for is done, or cannot be done.
+    Reclaimed,
+}
+
+/// Where letters wait. Never full of what matters: a table replaces the one before.
+#[derive(Debug)]
+pub struct Inbox {
+    bell: Bell,
+    letters: Mutex<VecDeque<Letter>>,
+    stop: AtomicBool,
+}
+
+impl Inbox {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// The system has no descriptor to give.
+    pub fn new() -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            bell: Bell::new()?,
+            letters: Mutex::default(),
+            stop: AtomicBool::new(false),
+        }))
+    }
+
+    /// Sends a letter; false when too many wait already.
+    pub fn send(&self, letter: Letter) -> bool {
+        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(letter, Letter::Members(_)) {
+            letters.retain(|other| !matches!(other, Letter::Members(_)));
+        } else if letters.len() >= LETTERS {
+            return false;
+        }
+        letters.push_back(letter);
+        drop(letters);
+        self.bell.ring();
+        true
+    }
+
+    /// Asks the thread to end.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+
+    pub(super) fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.bell.fd()
+    }
+
+    pub(super) fn take(&self) -> VecDeque<Letter> {
+        self.bell.silence();
+        std::mem::take(&mut *self.letters.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// From the rounds.
+#[derive(Debug)]
+pub enum Note {
+    /// A pod was killed, or would have been.
+    Evicted(Box<Decided>),
+    /// A pod is to be asked to go; answered by [`Letter::SoftSettled`].
+    Soft(Box<SoftDemand>),
+    /// What the node should say has changed.
+    Node(NodeState),
+    /// The node is to give back what it can; answered by [`Letter::Reclaimed`].
+    Reclaim(Vec<NodeReclaim>),
+    /// An evicted pod's owner has put another one here (R17, R29).
+    Comeback(Comeback),
+}
+
+/// What the node should say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeState {
+    /// The conditions that hold.
+    pub conditions: BTreeSet<NodeCondition>,
+    /// Why, for people.
+    pub message: String,
+}
+
+/// A pod that the rounds have killed.
+#[derive(Clone, Debug)]
+pub struct Decided {
+    /// The victim.
+    pub pod: Arc<Entry>,
+    /// Counts this agent's rounds' evictions from 1.
+    pub number: u64,
+    /// The engine's decision.
+    pub eviction: Eviction,
+    /// What asked for it: a signal, or the name of the pod's own limit.
+    pub signal: String,
+    /// What woke the thread.
+    pub hook: String,
+    /// When.
+    pub stages: Stages,
+    /// What was available, in the signal's unit.
+    pub available: u64,
+    /// What should have been.
+    pub threshold: u64,
+    /// What the pod used of it.
+    pub usage: u64,
+    /// Nothing was killed (R47).
+    pub shadow: bool,
+    /// SIGKILL was refused with this errno, 0 when it was not.
+    pub errno: i32,
+}
+
+/// A pod is to be asked to go.
+#[derive(Clone, Debug)]
+pub struct SoftDemand {
+    /// The signal whose soft threshold has been met for its grace period.
+    pub signal: Signal,
+    /// Who may be asked, in the order of eviction; the first is the engine's choice.
+    pub candidates: Vec<(Arc<Entry>, Eviction)>,
+    /// The hard threshold is met as well: budgets no longer count.
+    pub hard: bool,
+    /// What was available, in the signal's unit.
+    pub available: u64,
+    /// What should have been.
+    pub threshold: u64,
+    /// Nobody is asked (R47).
+    pub shadow: bool,
+}

@@ -1,0 +1,397 @@
+//! The thread: wait, look, decide, act.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    os::fd::{AsRawFd as _, RawFd},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use tokio::sync::mpsc;
+
+use super::{
+    demands::is_short,
+    post::{Inbox, Letter, Members, NodeState, Note},
+    sensors::Sensors,
+    usage::Measured,
+    walker::Walker,
+};
+use crate::{
+    config::Mode,
+    engine::{
+        self, Manager, NodeCondition, Observation, Observations, Resource, Signal, SignalForecast,
+        Snapshot, Threshold,
+    },
+    kernel::budget::{Crossed, Drift},
+    reflex::thread::{ROUNDS_PRIORITY, become_fifo_at, now_ns},
+};
+
+/// Notes that may wait for the daemon; it empties them at once, and this thread waits when it does not.
+const NOTES: usize = 64;
+/// How long a reclaim may take until pods are evicted in its stead.
+const RECLAIM_PATIENCE: Duration = Duration::from_secs(30);
+
+/// What the rounds need.
+pub struct Setup {
+    /// Thresholds, layout and all that the engine is told.
+    pub settings: engine::Settings,
+    /// What is looked at.
+    pub sensors: Sensors,
+    /// Walks the pods' directories.
+    pub walker: Arc<Walker>,
+    /// Who runs here at the start.
+    pub members: Members,
+    /// Decide, tell, and do nothing (R47).
+    pub shadow: bool,
+    /// Whether somebody does what [`Note::Reclaim`] asks for.
+    pub reclaims: bool,
+}
+
+/// What the last round saw, for whoever shows it.
+#[derive(Clone, Debug, Default)]
+pub struct Status {
+    /// What was left of everything.
+    pub observations: Observations,
+    /// The thresholds in force.
+    pub thresholds: Vec<Threshold>,
+    /// Where signals are heading (R44).
+    pub forecasts: Vec<SignalForecast>,
+    /// The conditions that hold.
+    pub conditions: BTreeSet<NodeCondition>,
+    /// How far the counts of hooks were off, by signal.
+    pub drift: Vec<(Signal, Drift)>,
+    /// Rounds since the start.
+    pub rounds: u64,
+    /// Pods that came back after an eviction (R17, R29).
+    pub comebacks: u64,
+}
+
+/// The running thread, seen from outside.
+pub struct Rounds {
+    thread: std::thread::JoinHandle<()>,
+    inbox: Arc<Inbox>,
+    status: Arc<Mutex<Status>>,
+}
+
+impl Rounds {
+    /// Starts the thread. Its notes come out of the other end.
+    ///
+    /// # Errors
+    /// The system has no thread or descriptor to give.
+    pub fn start(setup: Setup) -> io::Result<(Self, mpsc::Receiver<Note>)> {
+        let (notes, receiver) = mpsc::channel(NOTES);
+        let inbox = Inbox::new()?;
+        let status = Arc::new(Mutex::new(Status::default()));
+        let mut looping = Loop::new(setup, notes, Arc::clone(&inbox), Arc::clone(&status));
+        let thread = std::thread::Builder::new()
+            .name("rounds".into())
+            .spawn(move || {
+                // A fork bomb leaves nothing to a thread of normal priority; a refusal only makes it slower.
+                if let Some(error) = become_fifo_at(ROUNDS_PRIORITY) {
+                    tracing::debug!(%error, "the rounds have no real-time priority");
+                }
+                looping.run();
+            })?;
+        let running = Self {
+            thread,
+            inbox,
+            status,
+        };
+        Ok((running, receiver))
+    }
+
+    /// Where letters go.
+    pub fn inbox(&self) -> &Arc<Inbox> {
+        &self.inbox
+    }
+
+    /// What the last round saw.
+    pub fn status(&self) -> Arc<Mutex<Status>> {
+        Arc::clone(&self.status)
+    }
+
+    /// Ends the thread. The receiver of its notes must be gone or go on reading.
+    pub fn stop(self) {
+        self.inbox.stop();
+        if self.thread.join().is_err() {
+            tracing::error!("the thread of the rounds has panicked");
+        }
+    }
+}
+
+/// What woke the thread.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Wake {
+    pub woken: u64,
+    pub crossed: Option<(Signal, Crossed)>,
+}
+
+/// A round whose reclaim is under way.
+pub(super) struct Reclaiming {
+    pub round: engine::Round,
+    pub before: Observations,
+    pub since: u64,
+}
+
+pub(super) struct Loop {
+    pub manager: Manager,
+    pub mode: Mode,
+    pub thresholds: Vec<Threshold>,
+    pub sensors: Sensors,
+    pub measured: Measured,
+    pub walker: Arc<Walker>,
+    pub members: Members,
+    pub shadow: bool,
+    pub reclaims: bool,
+    pub notes: mpsc::Sender<Note>,
+    pub inbox: Arc<Inbox>,
+    pub status: Arc<Mutex<Status>>,
+    pub reclaiming: Option<Reclaiming>,
+    pub told: NodeState,
+    pub message: String,
+    /// Signals for which shadow mode has named somebody during this pressure.
+    pub shadow_told: BTreeSet<String>,
+    pub decided: u64,
+    rounds: u64,
+    comebacks: u64,
+}
+
+impl Loop {
+    fn new(
+        setup: Setup,
+        notes: mpsc::Sender<Note>,
+        inbox: Arc<Inbox>,
+        status: Arc<Mutex<Status>>,
+    ) -> Self {
+        let Setup {
+            settings,
+            sensors,
+            walker,
+            members,
+            shadow,
+            reclaims,
+        } = setup;
+        let disks = sensors.disks.as_ref();
+        let shares = disks.and_then(|d| d.tripwire.share_reader());
+        let mut measured = Measured::new(Arc::clone(&walker), shares, settings.mode);
+        measured.set_members(&members);
+        Self {
+            mode: settings.mode,
+            thresholds: settings.layout.apply(&settings.eviction.thresholds),
+            manager: Manager::new(settings),
+            sensors,
+            measured,
+            walker,
+            members,
+            shadow,
+            reclaims,
+            notes,
+            inbox,
+            status,
+            reclaiming: None,
+            told: NodeState::default(),
+            message: String::new(),
+            shadow_told: BTreeSet::new(),
+            decided: 0,
+            rounds: 0,
+            comebacks: 0,
+        }
+    }
+
+    fn run(&mut self) {
+        let mut interval = Duration::ZERO;
+        loop {
+            self.wait(interval);
+            if self.inbox.stopped() {
+                return;
+            }
+            let wake = Wake {
+                woken: now_ns(),
+                crossed: self.sensors.crossed(),
+            };
+            for letter in self.inbox.take() {
+                self.read(letter);
+            }
+            interval = self.turn(wake);
+        }
+    }
+
+    fn wait(&self, interval: Duration) {
+        let poll = |fd: RawFd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let [pids, inodes] = self.sensors.fds();
+        let mut fds = [poll(pids), poll(inodes), poll(self.inbox.fd().as_raw_fd())];
+        let timeout = libc::timespec {
+            tv_sec: i64::try_from(interval.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(interval.subsec_nanos()),
+        };
+        // SAFETY: both pointers are to locals that outlive the call; no signal mask is given. A negative descriptor is
+        // left out by the kernel, and an interrupted wait is a look too early, which is harmless.
+        unsafe { libc::ppoll(fds.as_mut_ptr(), 3, &raw const timeout, std::ptr::null()) };
+    }
+
+    fn read(&mut self, letter: Letter) {
+        let now = signed(now_ns());
+        match letter {
+            Letter::Members(members) => {
+                self.measured.set_members(&members);
+                self.members = members;
+            }
+            Letter::EvictedElsewhere {
+                uid,
+                signal,
+                available,
+            } => {
+                let mut dip = self.sensors.look(now);
+                if let Some(seen) = dip.get(signal) {
+                    let available = signed(available).min(seen.available);
+                    dip.set(signal, Observation { available, ..seen });
+                }
+                let node = Snapshot {
+                    observations: &dip,
+                    pods: &self.members.pods,
+                    usages: self.measured.usages(),
+                };
+                self.manager.evicted_elsewhere(now, node, &uid, signal);
+            }
+            Letter::SoftSettled { chosen, gone } => {
+                let observations = Observations::default();
+                let node = Snapshot {
+                    observations: &observations,
+                    pods: &self.members.pods,
+                    usages: self.measured.usages(),
+                };
+                self.manager.settle_soft(now, node, &chosen, gone.as_ref());
+            }
+            Letter::Reclaimed => self.after_reclaim(),
+        }
+    }
+
+    /// One look and what follows from it; the time until the next one.
+    fn turn(&mut self, wake: Wake) -> Duration {
+        let seen = self.look();
+        let node = Snapshot {
+            observations: &seen,
+            pods: &self.members.pods,
+            usages: self.measured.usages(),
+        };
+        let waits = self.reclaiming.is_some();
+        let mut round = self.manager.step(signed(now_ns()), node);
+        let evictions = std::mem::take(&mut round.evictions);
+        self.act(evictions, &seen, wake);
+        if !round.node_reclaim.is_empty() && !waits {
+            let reclaim = round.node_reclaim.clone();
+            self.reclaiming = Some(Reclaiming {
+                round: round.clone(),
+                before: seen,
+                since: now_ns(),
+            });
+            if !self.reclaims || self.shadow || !self.note(Note::Reclaim(reclaim)) {
+                self.after_reclaim();
+            }
+        }
+        if let Some(waiting) = &self.reclaiming
+            && now_ns().saturating_sub(waiting.since) > nanos(RECLAIM_PATIENCE)
+        {
+            tracing::warn!("the node has given nothing back in time: pods go instead");
+            self.after_reclaim();
+        }
+        self.tell(round, &seen);
+        if self.sensors.arm(&self.thresholds, &seen) {
+            return Duration::ZERO;
+        }
+        self.sensors.next_look(&self.thresholds, &seen)
+    }
+
+    /// Observations, and the use of everything that is short.
+    fn look(&mut self) -> Observations {
+        let seen = self.sensors.look(signed(now_ns()));
+        self.measured.take_walks();
+        let short = |t: &&Threshold| is_short(t, &seen);
+        let resources: BTreeSet<Resource> = self
+            .thresholds
+            .iter()
+            .filter(short)
+            .map(|t| t.signal.resource())
+            .collect();
+        let disk = [Resource::EphemeralStorage, Resource::Inodes];
+        self.walker
+            .set_pressed(disk.iter().any(|d| resources.contains(d)));
+        for resource in resources {
+            self.measured
+                .measure(resource, &self.members, &self.sensors);
+        }
+        seen
+    }
+
+    fn after_reclaim(&mut self) {
+        let Some(waiting) = self.reclaiming.take() else {
+            return;
+        };
+        let seen = self.look();
+        let usages = self.measured.usages();
+        let snapshot = |observations| Snapshot {
+            observations,
+            pods: &self.members.pods,
+            usages,
+        };
+        let evictions = self.manager.after_reclaim(
+            signed(now_ns()),
+            &waiting.round,
+            snapshot(&waiting.before),
+            snapshot(&seen),
+        );
+        let wake = Wake {
+            woken: now_ns(),
+            crossed: None,
+        };
+        self.act(evictions, &seen, wake);
+    }
+
+    /// What others should know of the round.
+    fn tell(&mut self, round: engine::Round, seen: &Observations) {
+        let conditions: BTreeSet<_> = round.conditions.into_iter().collect();
+        if let Some(met) = self.thresholds.iter().find(|t| is_short(t, seen)) {
+            self.message = met.to_string();
+        }
+        let state = NodeState {
+            conditions: conditions.clone(),
+            message: self.message.clone(),
+        };
+        if state.conditions != self.told.conditions && self.note(Note::Node(state.clone())) {
+            self.told = state;
+        }
+        self.rounds += 1;
+        for comeback in round.comebacks {
+            self.comebacks += 1;
+            self.note(Note::Comeback(comeback));
+        }
+        let status = Status {
+            observations: *seen,
+            thresholds: self.thresholds.clone(),
+            forecasts: round.forecasts,
+            conditions,
+            drift: self.sensors.drift(),
+            rounds: self.rounds,
+            comebacks: self.comebacks,
+        };
+        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+    }
+
+    /// False when nobody listens any more.
+    pub(super) fn note(&self, note: Note) -> bool {
+        self.notes.blocking_send(note).is_ok()
+    }
+}
+
+pub(super) fn signed(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
