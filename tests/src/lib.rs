@@ -4,6 +4,7 @@ pub mod agent;
 pub mod apiserver;
 pub mod cgroup;
 pub mod disk;
+pub mod embedded;
 pub mod engine;
 pub mod forker;
 pub mod hog;

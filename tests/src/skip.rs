@@ -33,3 +33,14 @@ macro_rules! skip_if {
         }
     };
 }
+
+/// The value, or the end of the test with a note that holds the error.
+#[macro_export]
+macro_rules! or_skip {
+    ($result:expr) => {
+        match $result {
+            Ok(value) => value,
+            Err(why) => return $crate::skip_if!(Some(why)),
+        }
+    };
+}

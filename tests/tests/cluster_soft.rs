@@ -8,7 +8,7 @@ use evictd::{
     engine::Pod,
     evict::{
         journal::{self, Asked, Journal, Record, SharedJournal},
-        soft::{SoftEvictor, SoftOutcome, SoftPressure as _, SoftReason},
+        soft::{SoftCandidate, SoftEvictor, SoftOutcome, SoftPressure as _},
     },
 };
 use evictd_tests::apiserver::{self, ApiServer, Fault, Misery, NODE};
@@ -68,12 +68,12 @@ impl Soft {
                 ..Pod::default()
             })
             .collect();
-        let candidates: Vec<&Pod> = pods.iter().collect();
-        let reason = SoftReason {
+        let candidate = |pod| SoftCandidate {
+            pod,
             message: "The node was low on resource: memory. ",
-            hard,
         };
-        wait(&self.runtime, self.evictor.evict_soft(&candidates, reason))
+        let candidates: Vec<_> = pods.iter().map(candidate).collect();
+        wait(&self.runtime, self.evictor.evict_soft(&candidates, hard))
     }
 
     fn asked(&self) -> Vec<Asked> {

@@ -15,21 +15,14 @@ use evictd::{
     },
     observe::{cgroup::MemoryCgroup, filesystem::Filesystem, mounts::superblock_of},
 };
-use evictd_tests::{cgroup::TestCgroup, disk::Disk, forker::Forker, skip::no_bpf, skip_if};
+use evictd_tests::{
+    cgroup::TestCgroup, disk::Disk, forker::Forker, or_skip, skip::no_bpf, skip_if,
+};
 
 const MIB: u64 = 1 << 20;
 /// Small enough for a loop device in a file, large enough for xfs.
 const DISK_MIB: u64 = 384;
 const INODES: u64 = 20_000;
-
-macro_rules! or_skip {
-    ($e:expr) => {
-        match $e {
-            Ok(value) => value,
-            Err(why) => return skip_if!(Some(why)),
-        }
-    };
-}
 
 fn wait_for(tripwire: &mut InodeTripwire, patience: Duration) -> Option<Crossed> {
     let end = Instant::now() + patience;

@@ -1,81 +1,17 @@
 //! `evictd run` as a process: bad input, a clean end, a manifest's pods killed and written down.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::{Command, Output},
-    time::{Duration, Instant},
-};
+use std::{fs, process::Output, time::Duration};
 
-use evictd::{
-    evict::journal::{self, Record},
-    observe::cgroup::MemoryCgroup,
-};
+use evictd::{evict::journal::Record, observe::cgroup::MemoryCgroup};
 use evictd_tests::{
-    agent::{Agent, binary},
     cgroup::TestCgroup,
+    embedded::Files,
     hog::Hog,
+    node::MIB,
     skip::{no_bpf, not_root},
     skip_if,
 };
 use serde_json::{Value, json};
-
-const MIB: u64 = 1 << 20;
-
-struct Files {
-    dir: tempfile::TempDir,
-    config: Value,
-}
-
-impl Files {
-    fn new(scope: &Path, pods: &Value) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let manifest = dir.path().join("pods.json");
-        fs::write(&manifest, json!({ "pods": pods }).to_string()).unwrap();
-        let config = json!({
-            "scope": { "cgroup": scope },
-            "podManifest": manifest,
-            "stateDir": dir.path().join("state"),
-            "evictionHard": { "memory.available": "64Mi" },
-        });
-        Self { dir, config }
-    }
-
-    fn write(&self) -> PathBuf {
-        let path = self.dir.path().join("config.json");
-        fs::write(&path, self.config.to_string()).unwrap();
-        path
-    }
-
-    /// Runs the agent to its end, which must come by itself.
-    fn refused(&self) -> Output {
-        Command::new(binary().unwrap())
-            .args(["run", "--config"])
-            .arg(self.write())
-            .output()
-            .unwrap()
-    }
-
-    fn start(&self, more: &[&str]) -> Agent {
-        Agent::start(&self.write(), more).unwrap()
-    }
-
-    fn records(&self) -> Vec<Record> {
-        journal::read(&self.dir.path().join("state")).unwrap().0
-    }
-
-    /// Waits for so many records.
-    fn wait_for(&self, count: usize) -> Vec<Record> {
-        let end = Instant::now() + Duration::from_secs(20);
-        loop {
-            let records = self.records();
-            if records.len() >= count || Instant::now() > end {
-                return records;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    }
-}
 
 fn assert_refused(output: &Output, expected: &str) {
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -140,7 +76,7 @@ fn bad_input_is_refused_with_field_and_reason() {
         "pods[0].priority: \"high\": must be",
     );
     let files = Files::new(scope.path(), &good);
-    fs::write(files.dir.path().join("pods.json"), "pods: [").unwrap();
+    fs::write(files.dir().join("pods.json"), "pods: [").unwrap();
     assert_refused(&files.refused(), "pods.json: ");
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    path::Path,
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
@@ -15,24 +16,26 @@ use super::{
     access,
     client::{AccessError, Connection},
     node::{NodeWriter, Wanted},
+    soft,
     watch::{self, Shared},
 };
 use crate::{
     config::{ClusterConfig, Config},
     daemon::RunError,
-    engine::{NodeCondition, Observation, Observations, Pressure, Signal, Threshold},
+    engine::NodeCondition,
     evict::{
         journal::{Eviction, SharedJournal},
         report::{QUEUE, Reporter},
+        soft::SoftEvictor,
     },
     pods::{joined::Joined, table::PodTable},
-    reflex::{Scope, thread::now_ns},
+    rounds::{Inbox, NodeState, SoftDemand},
 };
 
 /// How long the start waits for the API server's list; without it the cgroups tell who runs here.
 const FIRST_LIST: Duration = Duration::from_secs(2);
-/// The agent looks at least this often.
-const LOOK: Duration = Duration::from_secs(1);
+/// How long what an earlier agent has left waits for this one's first word.
+const FIRST_WORD: Duration = Duration::from_secs(2);
 /// How long the end waits until the node is clean and the last evictions are told.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 /// A wall clock that differs by more from the monotonic one between two looks has been set.
@@ -45,7 +48,9 @@ pub struct Cluster {
     joined: Joined,
     evictions: mpsc::Sender<Eviction>,
     wanted: channel::Sender<Wanted>,
-    pressure: NodePressure,
+    soft: Option<mpsc::Sender<Box<SoftDemand>>>,
+    state: NodeState,
+    leftovers: Leftovers,
     clock: (Instant, SystemTime),
     tasks: Tasks,
 }
@@ -55,6 +60,7 @@ struct Tasks {
     check: JoinHandle<()>,
     reporter: JoinHandle<()>,
     node: JoinHandle<()>,
+    soft: Option<JoinHandle<()>>,
 }
 
 impl Cluster {
@@ -65,7 +71,7 @@ impl Cluster {
     pub async fn start(
         config: &Config,
         cluster: &ClusterConfig,
-        scope: Scope,
+        scope: &Path,
         journal: &SharedJournal,
     ) -> Result<(Self, Box<PodTable>), RunError> {
         let node = &cluster.node_name;
@@ -90,10 +96,13 @@ impl Cluster {
         let (evictions, queue) = mpsc::channel(QUEUE);
         let (wanted, wishes) = channel::channel(Wanted::default());
         let writer = NodeWriter::new(Arc::clone(&connection), node, cluster.taint);
-        let transition = config.eviction.pressure_transition_period;
-        let joined = Joined::new(scope.cgroup().path(), config.mode);
-        let pressure = NodePressure::new(scope, &config.eviction.thresholds, transition);
-        let adopted = Arc::clone(&pressure.adopted);
+        let leftovers = Leftovers {
+            adopted: Adopted::default(),
+            started: Instant::now(),
+            transition: config.eviction.pressure_transition_period,
+        };
+        let joined = Joined::new(scope, config.mode);
+        let adopted = Arc::clone(&leftovers.adopted);
         let checked = Arc::clone(&connection);
         let tasks = Tasks {
             watch: tokio::spawn(watching),
@@ -102,6 +111,7 @@ impl Cluster {
             }),
             reporter: tokio::spawn(reporter.run(queue)),
             node: tokio::spawn(keep_node(writer, wishes, adopted)),
+            soft: None,
         };
         let mut started = Self {
             connection,
@@ -109,7 +119,9 @@ impl Cluster {
             joined,
             evictions,
             wanted,
-            pressure,
+            soft: None,
+            state: NodeState::default(),
+            leftovers,
             clock: (Instant::now(), SystemTime::now()),
             tasks,
         };
@@ -137,7 +149,6 @@ impl Cluster {
     /// A new table when something has changed; and what the node says is brought up to date.
     pub fn refresh(&mut self) -> Option<Box<PodTable>> {
         self.watch_clock();
-        self.pressure.look();
         self.tell_node();
         let pods = Arc::clone(&self.pods);
         let look = self
@@ -157,8 +168,6 @@ impl Cluster {
 
     /// Takes an eviction that is in the journal. It never waits: what does not fit stays there for the next start.
     pub fn evicted(&mut self, eviction: Eviction) {
-        self.pressure.evicted(&eviction);
-        self.tell_node();
         if self.evictions.try_send(eviction).is_err() {
             self.connection.counters.report_dropped.add();
             tracing::error!(
@@ -167,12 +176,42 @@ impl Cluster {
         }
     }
 
+    /// What the node should say from now on.
+    pub fn node_state(&mut self, state: NodeState) {
+        self.state = state;
+        self.tell_node();
+    }
+
+    /// Starts asking pods to go when soft thresholds want it; what comes of it goes to the rounds.
+    pub fn start_soft(
+        &mut self,
+        config: &Config,
+        node: &str,
+        journal: &SharedJournal,
+        rounds: &Arc<Inbox>,
+    ) {
+        let connection = Arc::clone(&self.connection);
+        let evictor = SoftEvictor::new(connection, journal.clone(), node, config);
+        // One is under way, and the rounds ask for no other until it is settled.
+        let (demands, queue) = mpsc::channel(1);
+        self.soft = Some(demands);
+        let task = soft::run(evictor, queue, Arc::clone(rounds));
+        self.tasks.soft = Some(tokio::spawn(task));
+    }
+
+    /// Takes a demand; false when it cannot be taken.
+    pub fn ask(&self, demand: Box<SoftDemand>) -> bool {
+        let soft = self.soft.as_ref();
+        soft.is_some_and(|demands| demands.try_send(demand).is_ok())
+    }
+
     fn tell_node(&self) {
-        let conditions = self.pressure.conditions();
+        let mut conditions = self.state.conditions.clone();
+        conditions.extend(self.leftovers.conditions());
         self.wanted.send_if_modified(|wanted| {
             let changed = wanted.conditions != conditions;
             if changed {
-                wanted.message = self.pressure.message.clone();
+                wanted.message = self.state.message.clone();
                 wanted.conditions = conditions;
             }
             changed
@@ -205,6 +244,9 @@ impl Cluster {
     pub async fn stop(self) {
         self.tasks.watch.abort();
         self.tasks.check.abort();
+        if let Some(soft) = self.tasks.soft {
+            soft.abort();
+        }
         // Without a sender both tasks come to their end by themselves.
         drop((self.evictions, self.wanted));
         let both = futures::future::join(self.tasks.reporter, self.tasks.node);
@@ -236,71 +278,25 @@ async fn keep_node(writer: NodeWriter, mut wanted: channel::Receiver<Wanted>, ad
             adopted.clone_from(&left);
         }
         // The next look says for how long they stay; without an answer they go at once.
-        let _ = tokio::time::timeout(2 * LOOK, wanted.changed()).await;
+        let _ = tokio::time::timeout(FIRST_WORD, wanted.changed()).await;
         wanted.mark_changed();
     }
     writer.run(left, wanted).await;
 }
 
-/// Which conditions hold, thresholds met or met not long ago.
-struct NodePressure {
-    scope: Scope,
-    pressure: Pressure,
-    transition: Duration,
-    started: Instant,
+/// What an earlier agent has left on the node stays for as long as the transition period says (R7): why it was set, and
+/// since when, this one does not know.
+struct Leftovers {
     adopted: Adopted,
-    message: String,
+    started: Instant,
+    transition: Duration,
 }
 
-impl NodePressure {
-    fn new(scope: Scope, thresholds: &[Threshold], transition: Duration) -> Self {
-        Self {
-            scope,
-            pressure: Pressure::new(thresholds.to_vec(), transition),
-            transition,
-            started: Instant::now(),
-            adopted: Adopted::default(),
-            message: String::new(),
-        }
-    }
-
-    /// Looks at what is available now.
-    fn look(&mut self) {
-        // A scope that is gone is the reflex's to report.
-        if let Ok(look) = self.scope.look() {
-            self.observe(look.available);
-        }
-    }
-
-    /// The dip that led to an eviction is over before anybody looks.
-    fn evicted(&mut self, eviction: &Eviction) {
-        self.message = eviction.message.trim_end().to_owned();
-        self.observe(eviction.available);
-    }
-
-    fn observe(&mut self, available: u64) {
-        let signed = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-        let mut observations = Observations::default();
-        let seen = Observation {
-            available: signed(available),
-            capacity: signed(self.scope.capacity()),
-            time: None,
-        };
-        observations.set(Signal::MemoryAvailable, seen);
-        let met = self.pressure.update(signed(now_ns()), &observations);
-        if let Some(threshold) = met.first() {
-            self.message = format!("{threshold}");
-        }
-    }
-
+impl Leftovers {
     fn conditions(&self) -> BTreeSet<NodeCondition> {
-        let now = i64::try_from(now_ns()).unwrap_or(i64::MAX);
-        let mut conditions: BTreeSet<_> = self.pressure.conditions(now).into_iter().collect();
-        if self.started.elapsed() < self.transition
-            && let Ok(adopted) = self.adopted.lock()
-        {
-            conditions.extend(adopted.iter());
+        match self.adopted.lock() {
+            Ok(adopted) if self.started.elapsed() < self.transition => adopted.clone(),
+            _ => BTreeSet::new(),
         }
-        conditions
     }
 }

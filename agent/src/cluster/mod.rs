@@ -11,4 +11,5 @@ pub mod counters;
 pub mod events;
 pub mod node;
 pub mod roster;
+pub mod soft;
 pub mod watch;

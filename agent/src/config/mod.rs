@@ -14,12 +14,14 @@ mod cluster;
 pub mod duration;
 mod error;
 pub(crate) mod fields;
+mod filesystems;
 mod kubelet;
 mod quantity;
 mod thresholds;
 
 pub use cluster::ClusterConfig;
 pub use error::ConfigError;
+pub use filesystems::FilesystemPaths;
 pub(crate) use kubelet::EvictionFields;
 pub use kubelet::{DEFAULT_PRESSURE_TRANSITION_PERIOD, EvictionConfig};
 pub use quantity::{Format, Quantity, QuantityError};
@@ -56,6 +58,8 @@ pub struct Config {
     pub account_reclaimable_cache: bool,
     /// `kernelFloor`: the limit at which the kernel itself acts (R41).
     pub kernel_floor: KernelFloor,
+    /// `filesystems`: where nodefs, imagefs and containerfs are.
+    pub filesystems: FilesystemPaths,
     /// `metricsAddress`: where metrics are served, if at all.
     pub metrics_address: Option<SocketAddr>,
 }
@@ -166,6 +170,7 @@ impl Config {
             memory_hook: fields.choice("memoryHook", &MEMORY_HOOKS)?.flatten(),
             account_reclaimable_cache: fields.boolean("accountReclaimableCache")?.unwrap_or(false),
             kernel_floor: KernelFloor::take(&mut fields)?,
+            filesystems: FilesystemPaths::take(&mut fields)?,
             metrics_address: fields.parsed("metricsAddress")?,
         };
         fields.finish()?;

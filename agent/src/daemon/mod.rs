@@ -1,10 +1,12 @@
 //! The agent. By default it is embedded: the scope is a cgroup, its pods are described by a manifest file, the executor is
 //! the kernel. With a cluster the API server describes the pods, and hears what became of them.
 
+mod notes;
 mod scope;
+mod signals;
 mod source;
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use tokio::{
     io::unix::AsyncFd,
@@ -14,25 +16,33 @@ use tokio::{
 use crate::{
     cluster::client::AccessError,
     config::{Config, ConfigError, Mode},
+    engine::Signal,
     evict::{
         journal::JournalError,
         reconcile::{Reconciler, reap},
         words::Words,
     },
     kernel::{
+        cgroups::PodLife,
         ladder::Refused,
         object::Object,
         telemetry::{self, Telemetry},
         tripwire,
     },
-    observe::cgroup::PathError,
+    observe::{cgroup::PathError, filesystem::LayoutError},
     reflex::{Mailbox, Outbox, Reflex, Report, ScopeError, Setup},
+    rounds::{self, Letter, Members, Note, Rounds, Walker},
 };
 use scope::{hard_memory_threshold, scope};
 use source::{Source, source};
 
-/// How often the pods' cgroups are compared with what is held open.
-const REFRESH: Duration = Duration::from_secs(1);
+/// How often the agent looks after itself; where no hook tells of cgroups that come and go, the pods' cgroups are
+/// compared with what is held open as often.
+const TICK: Duration = Duration::from_secs(1);
+/// How often they are compared although a hook tells.
+const RESCAN_TICKS: u32 = 10;
+/// A pod makes several cgroups when it starts: one look for all of them.
+const GATHER: Duration = Duration::from_millis(20);
 
 /// Why the agent cannot start or go on. The first group is bad input.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +56,9 @@ pub enum RunError {
     /// The rung that the configuration asks for.
     #[error(transparent)]
     Hook(#[from] Refused),
+    /// The filesystems.
+    #[error("filesystems: {0}")]
+    Filesystems(#[from] LayoutError),
     /// The state directory.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -88,6 +101,8 @@ pub fn run(config: &Config) -> Result<(), RunError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(4)
+        // Under PID pressure there may be none to be had when it is needed.
+        .thread_keep_alive(Duration::MAX)
         .build()?;
     runtime.block_on(async { Agent::start(config).await?.serve().await })
 }
@@ -101,6 +116,14 @@ struct Agent {
     outbox: Arc<Outbox>,
     reconciler: Reconciler,
     source: Source,
+    config: Config,
+    // As `object`, for the programs that count.
+    counting: Option<Object>,
+    life: PodLife,
+    ticks: u32,
+    rounds: Option<Rounds>,
+    notes: tokio::sync::mpsc::Receiver<Note>,
+    walker: Arc<Walker>,
 }
 
 impl Agent {
@@ -108,7 +131,7 @@ impl Agent {
         let threshold = hard_memory_threshold(&config.eviction.thresholds)?;
         // Two of them: the reflex takes one with it.
         let [scope, looked_at] = [scope(config, threshold)?, scope(config, threshold)?];
-        let (source, table, journal) = source(config, looked_at).await?;
+        let (mut source, table, journal) = source(config, scope.cgroup().path()).await?;
 
         let mut object = Object::load();
         let refusal = object.as_ref().err().map(ToString::to_string);
@@ -126,6 +149,7 @@ impl Agent {
         let (mailbox, outbox) = (Mailbox::new()?, Outbox::new()?);
         let (hook, capacity) = (built.choice.hook, scope.capacity());
         let pods = table.entries.len();
+        let entries = table.entries.clone();
         let words = Words {
             threshold: threshold.clone(),
             capacity,
@@ -149,8 +173,33 @@ impl Agent {
         if let Some(error) = refusals.lock {
             tracing::warn!(%error, "memory is not locked: needs CAP_IPC_LOCK");
         }
+        let signals = signals::build(config, looked_at, None)?;
+        let shares = signals.sensors.disks.as_ref();
+        let walker = Walker::start(shares.and_then(|d| d.tripwire.share_reader()))?;
+        walker.set_errands(source.errands(config, &entries));
+        let layout = signals.sensors.layout();
+        let (rounds, notes) = Rounds::start(rounds::Setup {
+            settings: signals::settings(config, layout, vec![Signal::MemoryAvailable]),
+            sensors: signals.sensors,
+            walker: Arc::clone(&walker),
+            members: Members::new(&entries),
+            shadow: config.shadow,
+            reclaims: false,
+        })?;
+        if let (Source::Cluster(cluster), Some(settings)) = (&mut source, &config.cluster) {
+            cluster.start_soft(config, &settings.node_name, &journal, rounds.inbox());
+        }
+        // One thread for what blocks is there from the start.
+        drop(tokio::task::spawn_blocking(|| ()).await);
         tracing::info!(%hook, capacity, pods, shadow = config.shadow, "watching");
         Ok(Self {
+            config: config.clone(),
+            counting: signals.object,
+            life: signals.life,
+            ticks: 0,
+            rounds: Some(rounds),
+            notes,
+            walker,
             object: object.ok(),
             telemetry,
             reflex: Some(reflex),
@@ -166,21 +215,43 @@ impl Agent {
         // SAFETY: the outbox answers with the same descriptor always, and keeps it open for as long as it lives.
         let reports = unsafe { AsyncFd::register(Arc::clone(&outbox)) };
         let reports = reports.map_err(|e| e.into_parts().1)?;
+        let life = self
+            .life
+            .fd()
+            .map(|fd| fd.try_clone_to_owned())
+            .transpose()?;
+        // SAFETY: the descriptor is owned by what is registered, which never answers with another one.
+        let life = life.map(|fd| unsafe { AsyncFd::register(fd) }).transpose();
+        let life = life.map_err(|e| e.into_parts().1)?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut refresh = tokio::time::interval(REFRESH);
-        refresh.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 ready = reports.readable() => {
                     ready?.clear_ready();
                     self.reconcile();
                 }
-                _ = refresh.tick() => self.refresh(),
+                Some(note) = self.notes.recv() => self.take_note(note),
+                _ = tick.tick() => self.tick(),
+                gathered = gather(life.as_ref()) => {
+                    gathered?;
+                    self.follow_life();
+                }
                 () = self.source.changed() => self.refresh(),
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
             }
+        }
+        self.walker.stop();
+        if let Some(rounds) = self.rounds.take() {
+            // It may be waiting until somebody takes its note.
+            self.notes.close();
+            rounds.stop();
+        }
+        while let Ok(note) = self.notes.try_recv() {
+            self.take_note(note);
         }
         if let Some(reflex) = self.reflex.take() {
             reflex.stop();
@@ -196,8 +267,15 @@ impl Agent {
     fn reconcile(&mut self) {
         while let Some(report) = self.outbox.next() {
             if let Report::Evicted(evicted) = &report {
-                let evicted = evicted.clone();
-                tokio::task::spawn_blocking(move || reap(&evicted));
+                self.tell_rounds(Letter::EvictedElsewhere {
+                    uid: evicted.pod.pod.uid.clone(),
+                    signal: Signal::MemoryAvailable,
+                    available: evicted.available,
+                });
+                if !evicted.shadow {
+                    let victim = Arc::clone(&evicted.pod);
+                    tokio::task::spawn_blocking(move || reap(&victim));
+                }
             }
             let eviction = self.reconciler.take(&report);
             if let (Source::Cluster(cluster), Some(eviction)) = (&mut self.source, eviction) {
@@ -206,11 +284,45 @@ impl Agent {
         }
     }
 
-    /// Hands the reflex a new table when a pod's cgroup has come, gone, or changed below.
-    fn refresh(&mut self) {
+    fn tick(&mut self) {
         self.read_telemetry();
-        if let Some(table) = self.source.refresh() {
-            self.mailbox.send(table);
+        self.ticks = self.ticks.wrapping_add(1);
+        let lost = match &self.counting {
+            Some(object) => self.life.rescan_due(object).unwrap_or(true),
+            None => true,
+        };
+        if lost || self.ticks.is_multiple_of(RESCAN_TICKS) {
+            self.refresh();
+        }
+    }
+
+    /// Cgroups have come and gone: a look at them is due if any of them may be a pod's.
+    fn follow_life(&mut self) {
+        let mut any = false;
+        while self.life.change().is_some() {
+            any = true;
+        }
+        if any {
+            self.refresh();
+        }
+    }
+
+    /// Hands over a new table when a pod's cgroup has come, gone, or changed below.
+    fn refresh(&mut self) {
+        let Some(table) = self.source.refresh() else {
+            return;
+        };
+        self.walker
+            .set_errands(self.source.errands(&self.config, &table.entries));
+        self.tell_rounds(Letter::Members(Members::new(&table.entries)));
+        self.mailbox.send(table);
+    }
+
+    fn tell_rounds(&self, letter: Letter) {
+        if let Some(rounds) = &self.rounds
+            && !rounds.inbox().send(letter)
+        {
+            tracing::warn!("the rounds are behind: one thing remains untold");
         }
     }
 
@@ -240,6 +352,18 @@ impl Agent {
                 "dropped so far"
             );
         }
+    }
+}
+
+/// Ends when cgroups have come or gone, a moment later, so that one look serves for many.
+async fn gather(life: Option<&AsyncFd<OwnedFd>>) -> io::Result<()> {
+    match life {
+        Some(life) => {
+            life.readable().await?.clear_ready();
+            tokio::time::sleep(GATHER).await;
+            Ok(())
+        }
+        None => std::future::pending().await,
     }
 }
 

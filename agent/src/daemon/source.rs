@@ -12,12 +12,12 @@ use crate::{
     cluster::agent::Cluster,
     config::{Config, Mode},
     evict::journal::{Journal, SharedJournal},
-    observe::cgroup::descendants,
+    observe::cgroup::{descendant_ids, descendants},
     pods::{
         manifest::{self, ManifestPod},
         table::{Entry, PodTable},
     },
-    reflex::Scope,
+    rounds::{Errand, POD_LOGS, fixed, of_kubelet_pod},
 };
 
 /// Where the pods come from.
@@ -53,6 +53,43 @@ impl Source {
         }
     }
 
+    /// Where the disk use of these pods is found.
+    pub(super) fn errands(&self, config: &Config, entries: &[Arc<Entry>]) -> Vec<Errand> {
+        let errand = |entry: &Arc<Entry>| {
+            let cgroup = entry.memory.path().to_owned();
+            let cgroups = descendant_ids(&cgroup);
+            let places = match self {
+                Self::Manifest { pods, .. } => {
+                    let own = pods.iter().find(|p| p.pod.uid == entry.pod.uid);
+                    fixed(own.map(|p| p.empty_dirs.clone()).unwrap_or_default())
+                }
+                Self::Cluster(_) => {
+                    let kubelet = config.filesystems.kubelet().to_owned();
+                    let pod = entry.pod.clone();
+                    Arc::new(move || of_kubelet_pod(&kubelet, Path::new(POD_LOGS), &pod, &cgroup))
+                }
+            };
+            Errand {
+                uid: entry.pod.uid.clone(),
+                cgroups,
+                places,
+            }
+        };
+        entries.iter().map(errand).collect()
+    }
+
+    /// The emptyDirs of a pod that is gone, to be emptied; where there is a kubelet, it is its job.
+    pub(super) fn leftovers(&self, uid: &str) -> Vec<PathBuf> {
+        match self {
+            Self::Cluster(_) => Vec::new(),
+            Self::Manifest { pods, .. } => {
+                let own = pods.iter().filter(|p| p.pod.uid == uid);
+                own.flat_map(|p| p.empty_dirs.iter().map(|(_, path)| path.clone()))
+                    .collect()
+            }
+        }
+    }
+
     /// Ends when there is reason to look before the time.
     pub(super) async fn changed(&self) {
         match self {
@@ -66,7 +103,7 @@ impl Source {
 /// one node the second is refused.
 pub(super) async fn source(
     config: &Config,
-    scope: Scope,
+    scope: &Path,
 ) -> Result<(Source, Box<PodTable>, SharedJournal), RunError> {
     if let Some(cluster) = &config.cluster {
         let journal = SharedJournal::new(Journal::open(&config.state_dir)?);
@@ -77,7 +114,7 @@ pub(super) async fn source(
         field: "podManifest",
         reason: "is needed where there is no cluster: the file that says who runs in the scope",
     })?;
-    let pods = manifest::load(path, scope.cgroup().path())?;
+    let pods = manifest::load(path, scope)?;
     let table = first_table(&pods, config.mode)?;
     let journal = SharedJournal::new(Journal::open(&config.state_dir)?);
     let fingerprint = fingerprint(&pods);

@@ -48,7 +48,7 @@ impl Manager {
     ///
     /// `now` is nanoseconds of any one clock; only differences count.
     pub fn step(&mut self, now: i64, node: Snapshot<'_>) -> Round {
-        self.victims.forget_the_dead(node);
+        self.victims.forget_the_dead(now, node);
         let mut due = self.pressure.update(now, node.observations);
         due.retain(|threshold| self.acts_on(threshold));
         let mut round = Round {
@@ -155,7 +155,8 @@ impl Manager {
             ))
         });
         let evictions: Vec<Eviction> = evictions.collect();
-        self.victims.remember(now, &evictions);
+        self.victims
+            .remember(now, node, self.settings.layout, &evictions);
         evictions
     }
 
@@ -181,7 +182,8 @@ impl Manager {
             }
             let condition = threshold.signal.node_condition();
             self.comebacks.remember(now, node, &chosen, condition);
-            self.victims.remember(now, &chosen);
+            self.victims
+                .remember(now, node, self.settings.layout, &chosen);
             evictions.extend(chosen);
         }
         evictions

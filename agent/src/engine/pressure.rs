@@ -115,11 +115,13 @@ impl Pressure {
     }
 }
 
-/// Memory first, the node's own before that of its pods; hard before soft; then by name.
+/// Memory first, the node's own before that of its pods; containerfs last, whose thresholds are copies of others'; hard
+/// before soft; then by name.
 fn importance(threshold: &Threshold) -> (u8, bool, Signal) {
     let class = match threshold.signal {
         Signal::MemoryAvailable => 0,
         Signal::AllocatableMemoryAvailable => 1,
+        Signal::ContainerFsAvailable | Signal::ContainerFsInodesFree => 3,
         _ => 2,
     };
     (class, !threshold.is_hard(), threshold.signal)

@@ -2,33 +2,79 @@
 
 use std::collections::HashMap;
 
-use super::{Eviction, Layout, Pod, Signal, Snapshot};
+use super::{Cause, Eviction, Layout, Pod, Resource, Signal, Snapshot};
 
+const SECOND: i64 = 1_000_000_000;
 /// How long a victim may take beyond its grace period until it no longer counts as on its way: it does not block the
 /// next one (kubernetes/kubernetes#124081).
-const DEADLINE_NANOS: i64 = 10_000_000_000;
+const DEADLINE_NANOS: i64 = 10 * SECOND;
+/// The same for its files, which outlive it: they are removed when the pod's object is (the kubelet waits as long,
+/// `podCleanupTimeout`).
+const FILES_DEADLINE_NANOS: i64 = 30 * SECOND;
 
-/// Victims by UID, with the time until which they count as on their way.
+/// Victims by UID.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Victims(HashMap<String, i64>);
+pub(super) struct Victims(HashMap<String, Victim>);
+
+#[derive(Clone, Debug)]
+struct Victim {
+    /// Until when it counts as on its way.
+    deadline: i64,
+    /// It is no longer among the pods. Should one of its UID be there again, it is another one.
+    is_dead: bool,
+    expected: Option<Expected>,
+}
+
+/// What a victim's end will bring.
+#[derive(Clone, Copy, Debug)]
+struct Expected {
+    signal: Signal,
+    /// What it used when it was chosen.
+    usage: u64,
+    /// What was available then.
+    available: i64,
+}
 
 impl Victims {
     /// Takes note of evictions.
-    pub(super) fn remember(&mut self, now: i64, evictions: &[Eviction]) {
+    pub(super) fn remember(
+        &mut self,
+        now: i64,
+        node: Snapshot<'_>,
+        layout: Layout,
+        evictions: &[Eviction],
+    ) {
         for eviction in evictions {
-            let grace = eviction
-                .grace_period_seconds
-                .max(0)
-                .saturating_mul(1_000_000_000);
-            let deadline = now.saturating_add(grace).saturating_add(DEADLINE_NANOS);
-            self.0.insert(eviction.uid.clone(), deadline);
+            let grace = eviction.grace_period_seconds.max(0).saturating_mul(SECOND);
+            let expected = expected(node, layout, eviction);
+            let patience = match expected.map(|e| e.signal.resource()) {
+                Some(Resource::EphemeralStorage | Resource::Inodes) => FILES_DEADLINE_NANOS,
+                _ => DEADLINE_NANOS,
+            };
+            let victim = Victim {
+                deadline: now.saturating_add(grace).saturating_add(patience),
+                is_dead: false,
+                expected,
+            };
+            self.0.insert(eviction.uid.clone(), victim);
         }
     }
 
-    /// What a victim used has come back once it is no longer among the pods.
-    pub(super) fn forget_the_dead(&mut self, node: Snapshot<'_>) {
-        self.0
-            .retain(|uid, _| node.pods.iter().any(|pod| pod.uid == *uid));
+    /// Looks who is no longer among the pods. What the dead have brought is known of memory only; of the rest some is
+    /// still to come: files wait to be removed, and tasks to be reaped.
+    pub(super) fn forget_the_dead(&mut self, now: i64, node: Snapshot<'_>) {
+        self.0.retain(|uid, victim| {
+            victim.is_dead |= !node.pods.iter().any(|pod| pod.uid == *uid);
+            let leaves_something = victim
+                .expected
+                .is_some_and(|e| e.signal.resource() != Resource::Memory);
+            !victim.is_dead || (leaves_something && now < victim.deadline)
+        });
+    }
+
+    /// Whether all have been seen to be gone.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// A pod does not go after all.
@@ -38,7 +84,7 @@ impl Victims {
 
     /// Whether a pod was evicted already; it is not evicted twice, even if it takes too long.
     pub(super) fn contains(&self, pod: &Pod) -> bool {
-        self.0.contains_key(&pod.uid)
+        self.0.get(&pod.uid).is_some_and(|victim| !victim.is_dead)
     }
 
     /// How much of what a signal watches is on its way back.
@@ -49,11 +95,45 @@ impl Victims {
         layout: Layout,
         signal: Signal,
     ) -> u64 {
-        let dying = node
-            .pods
-            .iter()
-            .filter(|pod| self.0.get(&pod.uid).is_some_and(|deadline| now < *deadline));
-        let usage = |pod: &Pod| Some(layout.usage(signal, pod, node.usages.get(&pod.uid)?));
-        dying.filter_map(usage).fold(0, u64::saturating_add)
+        let due = self.0.iter().filter(|(_, victim)| now < victim.deadline);
+        let brings = |(uid, victim): (&String, &Victim)| {
+            if victim.is_dead {
+                return victim.expected.map(|e| e.left(node, signal));
+            }
+            let pod = node.pods.iter().find(|pod| pod.uid == *uid)?;
+            Some(layout.usage(signal, pod, node.usages.get(uid)?))
+        };
+        due.filter_map(brings).fold(0, u64::saturating_add)
     }
+}
+
+impl Expected {
+    /// What has not come yet of what a signal watches. Two signals of one filesystem read the same.
+    fn left(self, node: Snapshot<'_>, signal: Signal) -> u64 {
+        let read = |signal| {
+            node.observations
+                .get(signal)
+                .map(|o| (o.available, o.capacity))
+        };
+        let (Some(own), Some(asked)) = (read(self.signal), read(signal)) else {
+            return 0;
+        };
+        if self.signal.resource() != signal.resource() || own != asked {
+            return 0;
+        }
+        let come = u64::try_from(own.0.saturating_sub(self.available)).unwrap_or(0);
+        self.usage.saturating_sub(come)
+    }
+}
+
+fn expected(node: Snapshot<'_>, layout: Layout, eviction: &Eviction) -> Option<Expected> {
+    let Cause::Pressure(signal) = eviction.cause else {
+        return None;
+    };
+    let pod = node.pods.iter().find(|pod| pod.uid == eviction.uid)?;
+    Some(Expected {
+        signal,
+        usage: layout.usage(signal, pod, node.usages.get(&eviction.uid)?),
+        available: node.observations.get(signal)?.available,
+    })
 }

@@ -97,17 +97,17 @@ pub struct Eviction {
     pub hook: String,
     /// Moments in nanoseconds of CLOCK_MONOTONIC.
     pub stages: Stages,
-    /// What was available, in bytes.
+    /// What was available, in the signal's unit.
     pub available: u64,
-    /// What should have been, in bytes.
+    /// What should have been.
     pub threshold: u64,
-    /// Usage of the scope at the crossing, in bytes; 0 where the rung cannot tell.
+    /// Memory of the scope at the crossing, in bytes; 0 where the rung cannot tell, and for other signals.
     pub usage_at_crossing: u64,
-    /// Usage of the scope at the decision, in bytes.
+    /// Memory of the scope at the decision, in bytes; 0 for other signals.
     pub usage_at_decision: u64,
-    /// The pod's working set, in bytes.
+    /// What the pod used: its working set, or its part of what the signal watches.
     pub working_set: u64,
-    /// The pod's memory request, in bytes.
+    /// What it had requested of that; 0 where nothing can be requested.
     pub request: u64,
     /// Why the kernel refused the signal, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]

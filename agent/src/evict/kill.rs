@@ -284,6 +284,40 @@ pub fn kill_until_empty(path: &Path, patience: Duration) -> Result<(), KillError
     }
 }
 
+/// Asks every process of a pod to end (SIGTERM), waits until they have or the time is over, and then kills what is left:
+/// what a container runtime does at `StopContainer`. Blocks for as long as that takes.
+///
+/// # Errors
+/// See [`kill_until_empty`].
+pub fn end_gracefully(path: &Path, grace: Duration, patience: Duration) -> Result<(), KillError> {
+    let end = Instant::now() + grace;
+    let terminate = |pid| {
+        // SAFETY: plain integers. One that has gone meanwhile is what is wanted.
+        unsafe { libc::kill(pid, libc::SIGTERM) };
+    };
+    let mut asked = false;
+    loop {
+        let pod = match Killer::open(path) {
+            Ok(pod) => pod,
+            Err(e) if is_gone(&e.source) => return Ok(()),
+            Err(e) => return Err(e.into()),
+        };
+        if !std::mem::replace(&mut asked, true) {
+            for group in &pod.groups {
+                // A group that vanishes here is empty.
+                let _ = group.for_each(terminate);
+            }
+        }
+        if pod.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= end {
+            return kill_until_empty(path, patience);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// Frees a dying process's memory in this thread, while its own waits for a CPU. Refusals change nothing: the process
 /// frees it itself.
 fn release_memory(pid: i32) {

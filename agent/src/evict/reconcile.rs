@@ -3,17 +3,19 @@
 use std::{fs, time::Duration};
 
 use super::{
-    journal::{Eviction, Finish, Record, SharedJournal},
+    journal::{Asked, Eviction, Finish, Record, SharedJournal},
     kill::kill_until_empty,
     words::Words,
 };
 use crate::{
-    engine::{Pod, Signal},
+    engine::{Pod, Resource, Signal},
+    pods::table::Entry,
     reflex::{Evicted, Finished, Report},
+    rounds::Decided,
 };
 
 /// How long a killed pod's processes may take to go before they are reported; some wait for a disk.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Turns reports of the reflex into records.
 pub struct Reconciler {
@@ -71,12 +73,62 @@ impl Reconciler {
                 return None;
             }
         };
-        if let Err(error) = self.journal.lock().append(&record) {
-            tracing::error!(%error, ?record, "an eviction is not in the journal");
-        }
+        self.write_down(&record);
         match record {
             Record::Evicted(eviction) => Some(*eviction),
             _ => None,
+        }
+    }
+
+    /// Takes an eviction of the rounds, like one of the reflex.
+    pub fn take_decided(&mut self, decided: &Decided) -> Eviction {
+        let pod = &decided.pod.pod;
+        let request = match decided.signal.parse::<Signal>().map(Signal::resource) {
+            Ok(Resource::Memory) => pod.memory_request,
+            Ok(Resource::EphemeralStorage) => pod.storage_request,
+            // Nobody requests inodes or process ids.
+            _ => 0,
+        };
+        let record = Eviction {
+            id: format!("{}-rounds-{}", self.run, decided.number),
+            time: jiff::Timestamp::now().to_string(),
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+            phase: (!decided.shadow).then(|| "Failed".to_owned()),
+            reason: "Evicted".to_owned(),
+            message: decided.eviction.message.text.clone(),
+            signal: decided.signal.clone(),
+            shadow: decided.shadow,
+            hook: decided.hook.clone(),
+            stages: decided.stages,
+            available: decided.available,
+            threshold: decided.threshold,
+            usage_at_crossing: 0,
+            usage_at_decision: 0,
+            working_set: decided.usage,
+            request,
+            error: refusal(decided.errno),
+        };
+        say_evicted(&record);
+        self.write_down(&Record::evicted(record.clone()));
+        record
+    }
+
+    /// Takes note of a pod that was asked to go where no API server asks.
+    pub fn take_asked(&mut self, asked: Asked) {
+        tracing::warn!(
+            pod = format!("{}/{}", asked.namespace, asked.name),
+            grace_period_seconds = asked.grace_period_seconds,
+            "asked to go: {}",
+            asked.message.trim_end()
+        );
+        self.write_down(&Record::Asked(asked));
+    }
+
+    fn write_down(&self, record: &Record) {
+        if let Err(error) = self.journal.lock().append(record) {
+            tracing::error!(%error, ?record, "an eviction is not in the journal");
         }
     }
 
@@ -101,7 +153,7 @@ impl Reconciler {
             usage_at_decision: e.usage_at_decision,
             working_set: e.working_set,
             request: pod.memory_request,
-            error: (e.errno != 0).then(|| std::io::Error::from_raw_os_error(e.errno).to_string()),
+            error: refusal(e.errno),
         }
     }
 
@@ -120,14 +172,16 @@ impl Reconciler {
     }
 }
 
-/// Sees to it that a victim is dead: what the reflex signalled through files that were open may have had children in
-/// groups that were not there yet. Blocks for as long as that takes.
-pub fn reap(evicted: &Evicted) {
-    if evicted.shadow {
-        return;
-    }
-    if let Err(error) = kill_until_empty(evicted.pod.killer.path(), PATIENCE) {
-        tracing::error!(pod = %evicted.pod.pod, %error, "an evicted pod is not dead");
+/// Why the kernel refused a signal, if it did.
+fn refusal(errno: i32) -> Option<String> {
+    (errno != 0).then(|| std::io::Error::from_raw_os_error(errno).to_string())
+}
+
+/// Sees to it that a victim is dead: what was signalled through files that were open may have had children in groups
+/// that were not there yet. Blocks for as long as that takes.
+pub fn reap(victim: &Entry) {
+    if let Err(error) = kill_until_empty(victim.killer.path(), PATIENCE) {
+        tracing::error!(pod = %victim.pod, %error, "an evicted pod is not dead");
     }
 }
 

@@ -30,13 +30,13 @@ const SHORTEST_GRACE_SECONDS: i64 = 1;
 /// Pods that were asked already and need not be asked again; the oldest are forgotten.
 const ASKED: usize = 256;
 
-/// Why pods are to go.
+/// A pod that may be asked to go.
 #[derive(Clone, Copy, Debug)]
-pub struct SoftReason<'a> {
-    /// In the kubelet's words.
+pub struct SoftCandidate<'a> {
+    /// The pod.
+    pub pod: &'a Pod,
+    /// Why, in the kubelet's words.
     pub message: &'a str,
-    /// The hard threshold is met as well: budgets no longer count.
-    pub hard: bool,
 }
 
 /// What came of a request.
@@ -67,11 +67,12 @@ pub enum SoftOutcome {
 
 /// What the engine's loop hands its candidates to when a soft threshold's grace period is over. One pod goes at a time.
 pub trait SoftPressure {
-    /// Evicts the first of the candidates, which are in the order of eviction, that may go.
+    /// Evicts the first of the candidates, which are in the order of eviction, that may go. With `hard` the hard
+    /// threshold is met as well: budgets no longer count.
     fn evict_soft(
         &mut self,
-        candidates: &[&Pod],
-        reason: SoftReason<'_>,
+        candidates: &[SoftCandidate<'_>],
+        hard: bool,
     ) -> impl Future<Output = SoftOutcome>;
 }
 
@@ -135,12 +136,12 @@ impl SoftEvictor {
     /// One pod against its budget.
     async fn insist(
         &mut self,
-        candidates: &[&Pod],
+        candidates: &[SoftCandidate<'_>],
         blocked: &[usize],
-        reason: SoftReason<'_>,
+        hard: bool,
     ) -> Option<SoftOutcome> {
         let since = self.blocked.map_or(Duration::ZERO, |b| b.elapsed());
-        let why = if reason.hard {
+        let why = if hard {
             "the hard threshold is met".to_owned()
         } else if self.override_after.is_some_and(|after| since >= after) {
             format!("budgets have protected every candidate for {since:?}")
@@ -148,10 +149,10 @@ impl SoftEvictor {
             return None;
         };
         let index = *blocked.first()?;
-        let pod = candidates.get(index)?;
+        let SoftCandidate { pod, message } = *candidates.get(index)?;
         let grace = grace(pod, self.max_grace_seconds);
         tracing::warn!(%pod, why, "a PodDisruptionBudget is overridden");
-        self.write_down(pod, grace, reason.message, Some(why.clone()));
+        self.write_down(pod, grace, message, Some(why.clone()));
         let removal = api::delete(&self.connection, reference(pod), grace).await;
         let removal = removal
             .inspect_err(|error| tracing::warn!(%pod, %error, "the override has failed"))
@@ -159,7 +160,7 @@ impl SoftEvictor {
         self.connection.counters.soft_overrides.add();
         let note = format!(
             "{} A PodDisruptionBudget was overridden: {why}.",
-            reason.message.trim_end()
+            message.trim_end()
         );
         Some(
             self.done(index, pod, grace, removal, OVERRIDDEN, note)
@@ -218,17 +219,17 @@ impl SoftEvictor {
 }
 
 impl SoftPressure for SoftEvictor {
-    async fn evict_soft(&mut self, candidates: &[&Pod], reason: SoftReason<'_>) -> SoftOutcome {
+    async fn evict_soft(&mut self, candidates: &[SoftCandidate<'_>], hard: bool) -> SoftOutcome {
         let mut blocked = Vec::new();
-        for (index, pod) in candidates.iter().enumerate() {
+        for (index, SoftCandidate { pod, message }) in candidates.iter().enumerate() {
             // One that only its cgroup tells of has no name to ask for; one that is on its way needs no second request.
             if pod.namespace.is_empty() || pod.is_critical() || self.asked.contains(&pod.uid) {
                 continue;
             }
             let grace = grace(pod, self.max_grace_seconds);
-            match self.ask(pod, grace, reason.message).await {
+            match self.ask(pod, grace, message).await {
                 Ok(Some(removal)) => {
-                    let note = reason.message.trim_end().to_owned();
+                    let note = message.trim_end().to_owned();
                     return self.done(index, pod, grace, removal, EVICTED, note).await;
                 }
                 Ok(None) => {
@@ -249,7 +250,7 @@ impl SoftPressure for SoftEvictor {
             return SoftOutcome::Nobody;
         }
         let since = self.blocked.get_or_insert_with(Instant::now).elapsed();
-        match self.insist(candidates, &blocked, reason).await {
+        match self.insist(candidates, &blocked, hard).await {
             Some(outcome) => outcome,
             None => SoftOutcome::Blocked { since },
         }

@@ -11,6 +11,8 @@
 //!   requests: {memory: 64Mi}
 //!   limits: {memory: 128Mi}
 //!   cgroup: burstable/cache  # below the scope, or absolute
+//!   emptyDirs:               # what is in them goes with the pod, as in the kubelet
+//!   - {name: scratch, path: /srv/cache/scratch, sizeLimit: 1Gi}
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -19,7 +21,7 @@ use serde_json::Value;
 
 use crate::{
     config::{ConfigError, Quantity, fields::Fields, read_document},
-    engine::{Container, ContainerKind, Pod, QosClass},
+    engine::{Container, ContainerKind, EmptyDir, Pod, QosClass, Volume},
 };
 
 /// A pod and its cgroup directory.
@@ -29,6 +31,8 @@ pub struct ManifestPod {
     pub pod: Pod,
     /// Its cgroup directory, absolute.
     pub cgroup: PathBuf,
+    /// Its emptyDirs: the volume's name and the directory.
+    pub empty_dirs: Vec<(String, PathBuf)>,
 }
 
 /// Reads a manifest; relative cgroups lie below `scope`.
@@ -98,8 +102,10 @@ fn pod(mut fields: Fields, scope: &Path) -> Result<ManifestPod, ConfigError> {
         storage_request: Quantity::default(),
         storage_limit: None,
     };
+    let (volumes, empty_dirs) = empty_dirs(&mut fields)?;
     let pod = Pod {
         containers: vec![container],
+        volumes,
         uid: fields
             .text("uid")?
             .unwrap_or_else(|| format!("{namespace}/{name}")),
@@ -113,7 +119,38 @@ fn pod(mut fields: Fields, scope: &Path) -> Result<ManifestPod, ConfigError> {
         ..Pod::default()
     };
     fields.finish()?;
-    Ok(ManifestPod { pod, cgroup })
+    Ok(ManifestPod {
+        pod,
+        cgroup,
+        empty_dirs,
+    })
+}
+
+/// Local directories, as the engine knows them and where they are.
+fn empty_dirs(fields: &mut Fields) -> Result<(Vec<Volume>, Vec<(String, PathBuf)>), ConfigError> {
+    let path = fields.path_of("emptyDirs");
+    let items = match fields.take("emptyDirs") {
+        None => return Ok((Vec::new(), Vec::new())),
+        Some(Value::Array(items)) => items,
+        Some(other) => return Err(ConfigError::value(path, &other, "must be a list")),
+    };
+    let (mut volumes, mut places) = (Vec::new(), Vec::new());
+    for (i, item) in items.into_iter().enumerate() {
+        let mut item = Fields::open(&format!("{path}[{i}]"), item)?;
+        let name = required(&mut item, "name")?;
+        let directory = item
+            .absolute_path("path")?
+            .ok_or_else(|| ConfigError::value(item.path_of("path"), &Value::Null, "is missing"))?;
+        let size_limit = item.parsed("sizeLimit")?;
+        item.finish()?;
+        volumes.push(Volume {
+            name: name.clone(),
+            is_local: true,
+            empty_dir: Some(EmptyDir { size_limit }),
+        });
+        places.push((name, directory));
+    }
+    Ok((volumes, places))
 }
 
 fn required(fields: &mut Fields, name: &str) -> Result<String, ConfigError> {
@@ -201,6 +238,14 @@ mod tests {
             (
                 json!([{"name": "a", "cgroup": "a", "requests": {"memory": "-1"}}]),
                 "pods[0].requests.memory: \"-1\": must not be negative",
+            ),
+            (
+                json!([{"name": "a", "cgroup": "a", "emptyDirs": [{"name": "s"}]}]),
+                "pods[0].emptyDirs[0].path: null: is missing",
+            ),
+            (
+                json!([{"name": "a", "cgroup": "a", "emptyDirs": [{"name": "s", "path": "x"}]}]),
+                "pods[0].emptyDirs[0].path: \"x\": must be an absolute path",
             ),
             (
                 json!([{"name": "a", "cgroup": "a"}, {"name": "a", "cgroup": "b"}]),

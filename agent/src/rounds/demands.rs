@@ -103,7 +103,7 @@ impl Loop {
         };
         let node = Snapshot {
             observations: seen,
-            pods: &self.members.pods,
+            pods: &self.running,
             usages: self.measured.usages(),
         };
         let candidates: Vec<_> = self
@@ -142,11 +142,7 @@ impl Loop {
             .thresholds
             .iter()
             .find(|t| t.signal == signal && t.is_hard() != eviction.is_soft);
-        let pod = self
-            .members
-            .pods
-            .iter()
-            .find(|pod| pod.uid == eviction.uid);
+        let pod = self.members.pods.iter().find(|pod| pod.uid == eviction.uid);
         let usage = self.measured.usages().get(&eviction.uid);
         let layout = self.sensors.layout();
         Numbers {

@@ -44,7 +44,10 @@ pub fn of_kubelet_pod(kubelet: &Path, logs: &Path, pod: &Pod, cgroup: &Path) -> 
         Some((volume.name.clone(), std::mem::take(found)))
     });
     let logs = logs.join(format!("{}_{}_{}", pod.namespace, pod.name, pod.uid));
-    let logs = pod.containers.iter().map(|c| (c.name.clone(), logs.join(&c.name)));
+    let logs = pod
+        .containers
+        .iter()
+        .map(|c| (c.name.clone(), logs.join(&c.name)));
     Places {
         volumes: volumes.collect(),
         logs: logs.filter(|(_, path)| path.is_dir()).collect(),
@@ -74,7 +77,9 @@ fn container_name(mountinfo: &str) -> Option<String> {
         let root = line.split(' ').nth(3)?;
         let (pod, rest) = root.rsplit_once("/containers/")?;
         let (name, id) = rest.split_once('/')?;
-        let is_pods = pod.rsplit_once("/pods/").is_some_and(|(_, uid)| !uid.contains('/'));
+        let is_pods = pod
+            .rsplit_once("/pods/")
+            .is_some_and(|(_, uid)| !uid.contains('/'));
         (is_pods && !id.contains('/')).then(|| name.to_owned())
     })
 }

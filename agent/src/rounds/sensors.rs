@@ -152,7 +152,10 @@ impl Sensors {
             let slot = if threshold.is_hard() { HARD } else { SOFT };
             let wire = wire(threshold, now);
             // Several names of one filesystem share its wires: the one that comes first counts.
-            match wanted.iter_mut().find(|a| (a.count, a.slot) == (count, slot)) {
+            match wanted
+                .iter_mut()
+                .find(|a| (a.count, a.slot) == (count, slot))
+            {
                 Some(other) if comes_first(wire, other.wire) => other.wire = wire,
                 Some(_) => {}
                 None => wanted.push(Armed { count, slot, wire }),

@@ -18,10 +18,9 @@ use super::{
     walker::Walker,
 };
 use crate::{
-    config::Mode,
     engine::{
-        self, Manager, NodeCondition, Observation, Observations, Resource, Signal, SignalForecast,
-        Snapshot, Threshold,
+        self, Manager, NodeCondition, Observation, Observations, Pod, Resource, Signal,
+        SignalForecast, Snapshot, Threshold,
     },
     kernel::budget::{Crossed, Drift},
     reflex::thread::{ROUNDS_PRIORITY, become_fifo_at, now_ns},
@@ -136,12 +135,13 @@ pub(super) struct Reclaiming {
 
 pub(super) struct Loop {
     pub manager: Manager,
-    pub mode: Mode,
     pub thresholds: Vec<Threshold>,
     pub sensors: Sensors,
     pub measured: Measured,
     pub walker: Arc<Walker>,
     pub members: Members,
+    /// Those of the members that have processes: the others have ended, whoever ended them.
+    pub running: Vec<Pod>,
     pub shadow: bool,
     pub reclaims: bool,
     pub notes: mpsc::Sender<Note>,
@@ -177,12 +177,12 @@ impl Loop {
         let mut measured = Measured::new(Arc::clone(&walker), shares, settings.mode);
         measured.set_members(&members);
         Self {
-            mode: settings.mode,
             thresholds: settings.layout.apply(&settings.eviction.thresholds),
             manager: Manager::new(settings),
             sensors,
             measured,
             walker,
+            running: members.pods.clone(),
             members,
             shadow,
             reclaims,
@@ -239,6 +239,7 @@ impl Loop {
         match letter {
             Letter::Members(members) => {
                 self.measured.set_members(&members);
+                self.running.clone_from(&members.pods);
                 self.members = members;
             }
             Letter::EvictedElsewhere {
@@ -253,7 +254,7 @@ impl Loop {
                 }
                 let node = Snapshot {
                     observations: &dip,
-                    pods: &self.members.pods,
+                    pods: &self.running,
                     usages: self.measured.usages(),
                 };
                 self.manager.evicted_elsewhere(now, node, &uid, signal);
@@ -262,7 +263,7 @@ impl Loop {
                 let observations = Observations::default();
                 let node = Snapshot {
                     observations: &observations,
-                    pods: &self.members.pods,
+                    pods: &self.running,
                     usages: self.measured.usages(),
                 };
                 self.manager.settle_soft(now, node, &chosen, gone.as_ref());
@@ -276,7 +277,7 @@ impl Loop {
         let seen = self.look();
         let node = Snapshot {
             observations: &seen,
-            pods: &self.members.pods,
+            pods: &self.running,
             usages: self.measured.usages(),
         };
         let waits = self.reclaiming.is_some();
@@ -321,11 +322,21 @@ impl Loop {
         let disk = [Resource::EphemeralStorage, Resource::Inodes];
         self.walker
             .set_pressed(disk.iter().any(|d| resources.contains(d)));
+        if !resources.is_empty() || self.manager.awaits_victims() {
+            self.find_running();
+        }
         for resource in resources {
             self.measured
                 .measure(resource, &self.members, &self.sensors);
         }
         seen
+    }
+
+    fn find_running(&mut self) {
+        let Members { entries, pods } = &self.members;
+        let both = entries.iter().zip(pods);
+        let running = both.filter(|(entry, _)| !entry.killer.is_empty());
+        self.running = running.map(|(_, pod)| pod.clone()).collect();
     }
 
     fn after_reclaim(&mut self) {
@@ -336,7 +347,7 @@ impl Loop {
         let usages = self.measured.usages();
         let snapshot = |observations| Snapshot {
             observations,
-            pods: &self.members.pods,
+            pods: &self.running,
             usages,
         };
         let evictions = self.manager.after_reclaim(

@@ -120,7 +120,10 @@ fn processes(entry: &Entry, mode: Mode, sensors: &Sensors) -> Option<u64> {
     let started = || {
         let pids = sensors.pids.as_ref()?;
         let ids = descendant_ids(path);
-        let net = ids.iter().filter_map(|id| pids.share(*id)).map(|s| s.made - s.gone);
+        let net = ids
+            .iter()
+            .filter_map(|id| pids.share(*id))
+            .map(|s| s.made - s.gone);
         u64::try_from(net.sum::<i64>()).ok()
     };
     let tasks = found.tasks.or_else(started).unwrap_or(0);
@@ -151,7 +154,8 @@ fn add_inodes(
         let parts = usage.containers.iter_mut();
         let slots: Vec<&mut FsUsage> = if index == nodefs {
             let logs = parts.map(|c| &mut c.logs);
-            logs.chain(usage.volumes.iter_mut().map(|v| &mut v.fs)).collect()
+            logs.chain(usage.volumes.iter_mut().map(|v| &mut v.fs))
+                .collect()
         } else {
             parts.map(|c| &mut c.rootfs).collect()
         };

@@ -101,7 +101,9 @@ impl Walker {
     /// Whom to walk from now on. What is known of others is forgotten.
     pub fn set_errands(&self, errands: Vec<Errand>) {
         let mut state = self.lock();
-        state.found.retain(|uid, _| errands.iter().any(|e| e.uid == *uid));
+        state
+            .found
+            .retain(|uid, _| errands.iter().any(|e| e.uid == *uid));
         state.errands = errands;
         self.changed.notify_all();
     }
@@ -290,7 +292,10 @@ mod tests {
         }
         let found = walker.found();
         let volume = &found["u"].usage.volumes[0];
-        assert_eq!((volume.name.as_str(), volume.fs.inodes), ("scratch", Some(301)));
+        assert_eq!(
+            (volume.name.as_str(), volume.fs.inodes),
+            ("scratch", Some(301))
+        );
         assert_eq!(found["u"].usage.ephemeral_storage, volume.fs.bytes);
         walker.set_errands(Vec::new());
         assert!(walker.found().is_empty());

@@ -3,6 +3,11 @@
 use super::{CandidateState, Cause, Eviction, Manager, Pod, Ranking, Settings, Signal, Snapshot};
 
 impl Manager {
+    /// Whether somebody was evicted whose end was not seen yet.
+    pub fn awaits_victims(&self) -> bool {
+        !self.victims.is_empty()
+    }
+
     /// While somebody is being asked to go, soft thresholds ask for nobody else.
     pub fn hold_soft(&mut self, held: bool) {
         self.soft_is_held = held;
@@ -49,7 +54,9 @@ impl Manager {
         }
         self.victims.forget(chosen_uid);
         let Some(gone) = gone else { return };
-        self.victims.remember(now, std::slice::from_ref(gone));
+        let gone_alone = std::slice::from_ref(gone);
+        self.victims
+            .remember(now, node, self.settings.layout, gone_alone);
         if let Cause::Pressure(signal) = gone.cause {
             let condition = signal.node_condition();
             self.comebacks

@@ -1,0 +1,86 @@
+//! `filesystems`: where the kubelet and the container runtime keep their files.
+
+use std::path::{Path, PathBuf};
+
+use super::{ConfigError, fields::Fields};
+
+/// The kubelet's root directory if nothing else is configured (`--root-dir`).
+pub const KUBELET: &str = "/var/lib/kubelet";
+/// Where the usual runtimes keep images and writable layers: containerd, CRI-O, Docker.
+const RUNTIMES: [&str; 3] = [
+    "/var/lib/containerd",
+    "/var/lib/containers/storage",
+    "/var/lib/docker",
+];
+
+/// Directories by which the filesystems are known (R3). What is not configured is found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FilesystemPaths {
+    /// `filesystems.nodefs`: the kubelet's root directory.
+    pub nodefs: Option<PathBuf>,
+    /// `filesystems.imagefs`: where the runtime keeps images.
+    pub imagefs: Option<PathBuf>,
+    /// `filesystems.containerfs`: where it keeps writable layers.
+    pub containerfs: Option<PathBuf>,
+}
+
+impl FilesystemPaths {
+    pub(super) fn take(fields: &mut Fields) -> Result<Self, ConfigError> {
+        let Some(mut paths) = fields.object("filesystems")? else {
+            return Ok(Self::default());
+        };
+        let taken = Self {
+            nodefs: paths.absolute_path("nodefs")?,
+            imagefs: paths.absolute_path("imagefs")?,
+            containerfs: paths.absolute_path("containerfs")?,
+        };
+        paths.finish()?;
+        Ok(taken)
+    }
+
+    /// nodefs, imagefs and containerfs: what is configured, else what is there. Without images of their own all lie with
+    /// the kubelet. `None`: there is no kubelet here and nothing is configured.
+    pub fn resolve(&self) -> Option<[PathBuf; 3]> {
+        let present = |path: &str| Some(PathBuf::from(path)).filter(|p| p.is_dir());
+        let nodefs = self.nodefs.clone().or_else(|| present(KUBELET))?;
+        let found = || RUNTIMES.iter().find_map(|path| present(path));
+        let imagefs = match (&self.imagefs, &self.nodefs) {
+            (Some(configured), _) => configured.clone(),
+            // Who says where nodefs is and nothing else has no images to speak of.
+            (None, Some(nodefs)) => nodefs.clone(),
+            (None, None) => found().unwrap_or_else(|| nodefs.clone()),
+        };
+        let containerfs = self.containerfs.clone().unwrap_or_else(|| imagefs.clone());
+        Some([nodefs, imagefs, containerfs])
+    }
+
+    /// The kubelet's root directory.
+    pub fn kubelet(&self) -> &Path {
+        self.nodefs.as_deref().unwrap_or(Path::new(KUBELET))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::Config;
+    use super::*;
+
+    // R3
+    #[test]
+    fn what_is_not_configured_follows() {
+        let read = |value| {
+            let config = Config::from_values(json!({ "filesystems": value }), None);
+            config.map(|c| c.filesystems).map_err(|e| e.to_string())
+        };
+        let one = read(json!({"nodefs": "/n"})).unwrap();
+        assert_eq!(one.resolve(), Some(["/n", "/n", "/n"].map(PathBuf::from)));
+        let split = read(json!({"nodefs": "/n", "imagefs": "/i", "containerfs": "/n"})).unwrap();
+        assert_eq!(split.resolve(), Some(["/n", "/i", "/n"].map(PathBuf::from)));
+        let error = read(json!({"nodefs": "n"})).unwrap_err();
+        assert!(error.starts_with("filesystems.nodefs: \"n\""), "{error}");
+        let error = read(json!({"rootfs": "/n"})).unwrap_err();
+        assert!(error.starts_with("filesystems.rootfs: unknown"), "{error}");
+    }
+}

@@ -1,0 +1,123 @@
+//! What the rounds have done or want done.
+
+use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
+
+use super::{Agent, source::Source};
+use crate::{
+    engine::Eviction,
+    evict::{
+        journal::Asked,
+        kill::end_gracefully,
+        reconcile::{PATIENCE, reap},
+    },
+    rounds::{Decided, Inbox, Letter, Note, SoftDemand},
+};
+
+impl Agent {
+    pub(super) fn take_note(&mut self, note: Note) {
+        match note {
+            Note::Evicted(decided) => self.take_decided(&decided),
+            Note::Soft(demand) => self.take_demand(demand),
+            Note::Node(state) => {
+                tracing::info!(conditions = ?state.conditions, why = state.message, "the node's conditions");
+                if let Source::Cluster(cluster) = &mut self.source {
+                    cluster.node_state(state);
+                }
+            }
+            // Nobody was asked to reclaim.
+            Note::Reclaim(_) => self.tell_rounds(Letter::Reclaimed),
+            Note::Comeback(comeback) => tracing::warn!(
+                uid = comeback.uid,
+                count = comeback.count,
+                hold = ?comeback.hold,
+                "an evicted pod's owner has put another one here"
+            ),
+        }
+    }
+
+    fn take_decided(&mut self, decided: &Decided) {
+        let record = self.reconciler.take_decided(decided);
+        if !decided.shadow {
+            let victim = Arc::clone(&decided.pod);
+            let left = self.source.leftovers(&victim.pod.uid);
+            tokio::task::spawn_blocking(move || {
+                reap(&victim);
+                clear(&left);
+            });
+        }
+        if let Source::Cluster(cluster) = &mut self.source {
+            cluster.evicted(record);
+        }
+    }
+
+    fn take_demand(&mut self, demand: Box<SoftDemand>) {
+        let Some((entry, eviction)) = demand.candidates.first() else {
+            return;
+        };
+        if demand.shadow {
+            let message = eviction.message.text.trim_end();
+            tracing::warn!(pod = %entry.pod, "would ask to go: {message}");
+            return;
+        }
+        let chosen = eviction.uid.clone();
+        if let Source::Cluster(cluster) = &self.source {
+            if !cluster.ask(demand) {
+                self.tell_rounds(Letter::SoftSettled { chosen, gone: None });
+            }
+            return;
+        }
+        let (entry, eviction) = (Arc::clone(entry), eviction.clone());
+        self.reconciler.take_asked(asked(&eviction));
+        let left = self.source.leftovers(&chosen);
+        let Some(rounds) = self.rounds.as_ref().map(|r| Arc::clone(r.inbox())) else {
+            return;
+        };
+        tokio::task::spawn_blocking(move || {
+            let grace = u64::try_from(eviction.grace_period_seconds).unwrap_or(0);
+            let ended = end_gracefully(entry.killer.path(), Duration::from_secs(grace), PATIENCE);
+            if let Err(error) = ended {
+                tracing::error!(pod = %entry.pod, %error, "a pod that was asked to go is not gone");
+            }
+            clear(&left);
+            settle(&rounds, chosen, eviction);
+        });
+    }
+}
+
+fn settle(rounds: &Inbox, chosen: String, gone: Eviction) {
+    let gone = Some(gone);
+    rounds.send(Letter::SoftSettled { chosen, gone });
+}
+
+fn asked(eviction: &Eviction) -> Asked {
+    Asked {
+        time: jiff::Timestamp::now().to_string(),
+        namespace: eviction.namespace.clone(),
+        name: eviction.name.clone(),
+        uid: eviction.uid.clone(),
+        message: eviction.message.text.clone(),
+        grace_period_seconds: eviction.grace_period_seconds,
+        override_reason: None,
+    }
+}
+
+/// Empties directories; they themselves stay, for whoever comes next.
+fn clear(directories: &[PathBuf]) {
+    for directory in directories {
+        if let Err(error) = empty(directory) {
+            tracing::warn!(directory = %directory.display(), %error, "an emptyDir is not empty");
+        }
+    }
+}
+
+fn empty(directory: &PathBuf) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}

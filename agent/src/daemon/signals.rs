@@ -1,0 +1,164 @@
+//! Everything but the memory that the reflex watches: which programs are loaded for it, and what is looked at.
+
+use std::path::Path;
+
+use crate::{
+    config::Config,
+    daemon::RunError,
+    engine::{self, Layout, Signal, Threshold},
+    kernel::{
+        cgroups::PodLife,
+        inodes::InodeTripwire,
+        ladder::{Choice, CountHook},
+        object::Object,
+        pids::PidTripwire,
+    },
+    observe::{filesystem::Layout as Found, filesystem::NodeFilesystems, pids::Pids},
+    reflex::Scope,
+    rounds::{Disk, Disks, Sensors},
+};
+
+/// Why a count has no hook although there might be one.
+const NOBODY_ASKS: &str = "no threshold asks for it";
+
+/// What was built. Programs stay attached for as long as the object lives.
+pub(super) struct Signals {
+    pub object: Option<Object>,
+    pub sensors: Sensors,
+    pub life: PodLife,
+}
+
+/// Builds the sensors. Hooks are attached for the signals that have thresholds; what cannot be had is said, and the
+/// sampler takes its place.
+pub(super) fn build(
+    config: &Config,
+    memory: Scope,
+    pods_memory: Option<Scope>,
+) -> Result<Signals, RunError> {
+    let thresholds = &config.eviction.thresholds;
+    let mut object = Object::load_counts();
+    let refusal = object.as_ref().err().map(ToString::to_string);
+    let refusal = refusal.as_deref().unwrap_or_default();
+    fn offer<'a>(
+        object: &'a mut Result<Object, crate::kernel::object::ObjectError>,
+        refusal: &'a str,
+        wanted: bool,
+    ) -> Result<&'a mut Object, &'a str> {
+        match object {
+            _ if !wanted => Err(NOBODY_ASKS),
+            Ok(object) => Ok(object),
+            Err(_) => Err(refusal),
+        }
+    }
+    let wants = |signals: &[Signal]| wants(thresholds, signals);
+    let pids = match Pids::open(Path::new("/proc")) {
+        Ok(pids) => {
+            let object = offer(&mut object, refusal, wants(&[Signal::PidAvailable]));
+            let built = PidTripwire::build(pids, object, None);
+            // Nothing was forced, so that nothing is refused.
+            built
+                .ok()
+                .inspect(|p| say(Signal::PidAvailable, p.choice()))
+        }
+        Err(error) => {
+            tracing::warn!(%error, "pid.available cannot be read");
+            None
+        }
+    };
+    let inodes = [
+        Signal::NodeFsInodesFree,
+        Signal::ImageFsInodesFree,
+        Signal::ContainerFsInodesFree,
+    ];
+    let object_for_inodes = offer(&mut object, refusal, wants(&inodes));
+    let disks = disks(config, object_for_inodes)?;
+    let life = PodLife::build(offer(&mut object, refusal, true), None);
+    let life = life.map_err(|e| std::io::Error::other(e.to_string()))?;
+    for (hook, reason) in &life.choice().refused {
+        tracing::info!(%hook, reason, "a better rung for the pods' life is refused");
+    }
+    Ok(Signals {
+        object: object.ok(),
+        sensors: Sensors::new(memory, pods_memory, pids, disks),
+        life,
+    })
+}
+
+fn wants(thresholds: &[Threshold], signals: &[Signal]) -> bool {
+    thresholds.iter().any(|t| signals.contains(&t.signal))
+}
+
+fn say(signal: Signal, choice: &Choice<CountHook>) {
+    for (hook, reason) in &choice.refused {
+        tracing::info!(%signal, %hook, reason, "a better rung is refused");
+    }
+    tracing::info!(%signal, hook = %choice.hook, "a wire");
+}
+
+fn disks(config: &Config, object: Result<&mut Object, &str>) -> Result<Option<Disks>, RunError> {
+    let Some(paths) = config.filesystems.resolve() else {
+        tracing::info!(
+            "no kubelet directory here and filesystems.nodefs is not set: disks are not watched"
+        );
+        return Ok(None);
+    };
+    let [nodefs, imagefs, containerfs] = &paths;
+    let found = NodeFilesystems::find(nodefs, imagefs, containerfs)?;
+    let built = InodeTripwire::build(&[nodefs, imagefs, containerfs], object, None);
+    let tripwire = built.map_err(|e| std::io::Error::other(e.to_string()))?;
+    let name = |path: &Path, available, inodes_free| {
+        let filesystem = tripwire.index_of(path)?;
+        if let Some((kind, choice)) = tripwire.choice(filesystem) {
+            tracing::info!(signal = %inodes_free, kind, hook = %choice.hook, "a wire");
+        }
+        Some(Disk {
+            filesystem,
+            available,
+            inodes_free,
+        })
+    };
+    use Signal::*;
+    let names = [
+        name(nodefs, NodeFsAvailable, NodeFsInodesFree),
+        name(imagefs, ImageFsAvailable, ImageFsInodesFree),
+        name(containerfs, ContainerFsAvailable, ContainerFsInodesFree),
+    ];
+    let [Some(a), Some(b), Some(c)] = names else {
+        return Err(
+            std::io::Error::other("a filesystem has vanished while it was looked at").into(),
+        );
+    };
+    Ok(Some(Disks {
+        tripwire,
+        names: [a, b, c],
+        layout: match found.layout {
+            Found::One => Layout::default(),
+            Found::SeparateImages => Layout {
+                dedicated_image_fs: true,
+                split_image_fs: false,
+            },
+            Found::Split => Layout {
+                dedicated_image_fs: true,
+                split_image_fs: true,
+            },
+        },
+    }))
+}
+
+/// What the engine is told. Hard memory pressure is the reflex's.
+pub(super) fn settings(
+    config: &Config,
+    layout: Layout,
+    by_reflex: Vec<Signal>,
+) -> engine::Settings {
+    for threshold in layout.ignored(&config.eviction.thresholds) {
+        tracing::warn!(%threshold, "means nothing: containerfs follows the filesystem that it is part of");
+    }
+    engine::Settings {
+        eviction: config.eviction.clone(),
+        layout,
+        strategy: config.ranking_strategy,
+        mode: config.mode,
+        acted_on_elsewhere: by_reflex,
+    }
+}

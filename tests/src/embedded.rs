@@ -1,0 +1,98 @@
+//! The files that an embedded agent needs, in a directory of the test's own: configuration, manifest, state.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    time::{Duration, Instant},
+};
+
+use evictd::evict::journal::{self, Record};
+use serde_json::{Value, json};
+
+use crate::agent::{Agent, binary};
+
+/// What an agent is started with.
+pub struct Files {
+    dir: tempfile::TempDir,
+    /// The configuration; a test changes what it is about.
+    pub config: Value,
+}
+
+impl Files {
+    /// A scope with these pods and a hard threshold of 64Mi.
+    ///
+    /// # Panics
+    /// The files cannot be written.
+    pub fn new(scope: &Path, pods: &Value) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let manifest = dir.path().join("pods.json");
+        fs::write(&manifest, json!({ "pods": pods }).to_string()).expect("a manifest");
+        let config = json!({
+            "scope": { "cgroup": scope },
+            "podManifest": manifest,
+            "stateDir": dir.path().join("state"),
+            "evictionHard": { "memory.available": "64Mi" },
+        });
+        Self { dir, config }
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Writes the configuration and says where it is.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write(&self) -> io::Result<PathBuf> {
+        let path = self.dir.path().join("config.json");
+        fs::write(&path, self.config.to_string())?;
+        Ok(path)
+    }
+
+    /// Runs the agent to its end, which must come by itself.
+    ///
+    /// # Panics
+    /// It cannot be started.
+    pub fn refused(&self) -> Output {
+        let run = || {
+            Command::new(binary()?)
+                .args(["run", "--config"])
+                .arg(self.write()?)
+                .output()
+        };
+        run().expect("a run")
+    }
+
+    /// Starts the agent and returns when it watches.
+    ///
+    /// # Panics
+    /// It has refused to start.
+    pub fn start(&self, more: &[&str]) -> Agent {
+        let config = self.write().expect("a configuration");
+        Agent::start(&config, more).expect("an agent")
+    }
+
+    /// What the journal holds.
+    ///
+    /// # Panics
+    /// It cannot be read.
+    pub fn records(&self) -> Vec<Record> {
+        let read = journal::read(&self.dir.path().join("state"));
+        read.expect("a journal").0
+    }
+
+    /// Waits for so many records.
+    pub fn wait_for(&self, count: usize) -> Vec<Record> {
+        let end = Instant::now() + Duration::from_secs(30);
+        loop {
+            let records = self.records();
+            if records.len() >= count || Instant::now() > end {
+                return records;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}

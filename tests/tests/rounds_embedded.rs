@@ -1,0 +1,242 @@
+//! The signals that the reflex is not there for, by `evictd run` as a process: tasks, inodes, bytes, a pod's own limits,
+//! and soft thresholds. Real forks and files, real filesystems on loop devices.
+
+use std::{fs, path::Path, time::Duration};
+
+use evictd::{
+    evict::journal::{Eviction, Record},
+    observe::pids::Pids,
+};
+use evictd_tests::{
+    cgroup::TestCgroup, disk::Disk, embedded::Files, forker::Forker, hog::Hog, or_skip,
+    skip::not_root, skip_if,
+};
+use serde_json::{Value, json};
+
+const MIB: u64 = 1 << 20;
+
+/// A scope with two pods, and where their emptyDirs are.
+struct Two {
+    // Removed before the disk under it.
+    files: Files,
+    scope: TestCgroup,
+    disk: Option<Disk>,
+}
+
+impl Two {
+    fn new(name: &str, disk: Option<Disk>, size_limit: Option<&str>) -> Self {
+        let scope = TestCgroup::new(name, 256 * MIB).unwrap();
+        let empty_dirs = |pod: &str| match &disk {
+            Some(disk) => {
+                let path = disk.path().join(pod);
+                fs::create_dir(&path).unwrap();
+                let limit = size_limit.unwrap_or("1Ti");
+                json!([{ "name": "scratch", "path": path, "sizeLimit": limit }])
+            }
+            None => json!([]),
+        };
+        let pod = |name: &str| {
+            scope.child(&format!("besteffort/{name}")).unwrap();
+            json!({ "name": name, "cgroup": format!("besteffort/{name}"), "emptyDirs": empty_dirs(name) })
+        };
+        let mut files = Files::new(scope.path(), &json!([pod("calm"), pod("greedy")]));
+        files.config["filesystems"] = match &disk {
+            Some(disk) => json!({ "nodefs": disk.path() }),
+            None => json!({}),
+        };
+        Self { files, scope, disk }
+    }
+
+    fn threshold(&mut self, signal: &str, value: Value) {
+        self.files.config["evictionHard"][signal] = value;
+    }
+
+    fn cgroup(&self, pod: &str) -> std::path::PathBuf {
+        self.scope.path().join("besteffort").join(pod)
+    }
+
+    fn dir(&self, pod: &str) -> std::path::PathBuf {
+        self.disk.as_ref().unwrap().path().join(pod)
+    }
+
+    /// The first eviction, which must be the only one.
+    fn evicted(&self) -> Eviction {
+        let records = self.files.wait_for(1);
+        // Whatever else there might be to come.
+        std::thread::sleep(Duration::from_millis(500));
+        let evictions: Vec<_> = self.files.records();
+        assert_eq!(evictions.len(), 1, "{evictions:?}");
+        match &records[..] {
+            [Record::Evicted(eviction)] => (**eviction).clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn is_alive(forker: &mut Forker) -> bool {
+    forker.order("hold 0").is_ok()
+}
+
+/// Waits until a directory is empty.
+fn is_emptied(dir: &Path) -> bool {
+    for _ in 0..500 {
+        if fs::read_dir(dir).unwrap().next().is_none() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    false
+}
+
+// R1: the fork that crosses the limit wakes the agent, and the pod with the most tasks goes.
+#[test]
+fn a_pod_that_takes_the_process_ids_is_evicted() {
+    skip_if!(not_root());
+    let free = Pids::open(Path::new("/proc")).unwrap().read().unwrap();
+    let mut two = Two::new("pids", None, None);
+    // What others start on this machine meanwhile must not cross it.
+    let margin = 1500;
+    two.threshold(
+        "pid.available",
+        json!((free.available() - margin).to_string()),
+    );
+    let mut calm = Forker::start(Some(&two.cgroup("calm"))).unwrap();
+    calm.order("hold 20").unwrap();
+    let mut greedy = Forker::start(Some(&two.cgroup("greedy"))).unwrap();
+    let mut agent = two.files.start(&[]);
+    // It dies over this order.
+    let _ = greedy.order("hold 3000");
+    let eviction = two.evicted();
+    assert_eq!(
+        (&*eviction.name, &*eviction.signal),
+        ("greedy", "pid.available")
+    );
+    assert!(
+        eviction
+            .message
+            .starts_with("The node was low on resource: pids. Threshold quantity: "),
+        "{}",
+        eviction.message
+    );
+    assert!(eviction.available < eviction.threshold && eviction.working_set > 1000);
+    assert!(is_alive(&mut calm));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+// R1, R9: inodes, and the emptyDir goes with its pod.
+#[test]
+fn a_pod_that_takes_the_inodes_is_evicted() {
+    skip_if!(not_root());
+    let disk = or_skip!(Disk::new("ext4", 64, 4096));
+    let mut two = Two::new("inodes", Some(disk), None);
+    two.threshold("nodefs.inodesFree", json!("25%"));
+    let mut calm = Forker::start(Some(&two.cgroup("calm"))).unwrap();
+    calm.order(&format!("make {} 100", two.dir("calm").display()))
+        .unwrap();
+    let mut greedy = Forker::start(Some(&two.cgroup("greedy"))).unwrap();
+    let mut agent = two.files.start(&[]);
+    let _ = greedy.order(&format!("make {} 4000", two.dir("greedy").display()));
+    let eviction = two.evicted();
+    assert_eq!(
+        (&*eviction.name, &*eviction.signal),
+        ("greedy", "nodefs.inodesFree")
+    );
+    assert!(
+        eviction.available < 1024 && eviction.threshold == 1024,
+        "{eviction:?}"
+    );
+    assert!(is_emptied(&two.dir("greedy")));
+    assert!(is_alive(&mut calm));
+    assert_eq!(fs::read_dir(two.dir("calm")).unwrap().count(), 100);
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+// R1, R10: bytes, by the walk in the background.
+#[test]
+fn a_pod_that_fills_the_disk_is_evicted() {
+    skip_if!(not_root());
+    let disk = or_skip!(Disk::new("ext4", 128, 4096));
+    let mut two = Two::new("bytes", Some(disk), None);
+    two.threshold("nodefs.available", json!("40%"));
+    let mut calm = Forker::start(Some(&two.cgroup("calm"))).unwrap();
+    let mut greedy = Forker::start(Some(&two.cgroup("greedy"))).unwrap();
+    fs::write(two.dir("calm").join("data"), vec![1; 4 << 20]).unwrap();
+    fs::write(two.dir("greedy").join("data"), vec![1; 40 << 20]).unwrap();
+    let mut agent = two.files.start(&[]);
+    // Long enough for the first walk; without one nobody could tell whose bytes they are.
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(two.files.records().is_empty());
+    fs::write(two.dir("greedy").join("more"), vec![1; 40 << 20]).unwrap();
+    let eviction = two.evicted();
+    assert_eq!(
+        (&*eviction.name, &*eviction.signal),
+        ("greedy", "nodefs.available")
+    );
+    assert!(is_emptied(&two.dir("greedy")));
+    assert!(!is_alive(&mut greedy) && is_alive(&mut calm));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+/// A pod above its own limit goes without any pressure on the node (`localStorageEviction`).
+#[test]
+fn a_pod_above_its_size_limit_is_evicted() {
+    skip_if!(not_root());
+    let disk = or_skip!(Disk::new("ext4", 128, 4096));
+    let two = Two::new("limit", Some(disk), Some("8Mi"));
+    let mut calm = Forker::start(Some(&two.cgroup("calm"))).unwrap();
+    let _greedy = Forker::start(Some(&two.cgroup("greedy"))).unwrap();
+    fs::write(two.dir("calm").join("data"), vec![1; 4 << 20]).unwrap();
+    fs::write(two.dir("greedy").join("data"), vec![1; 12 << 20]).unwrap();
+    let mut agent = two.files.start(&[]);
+    let eviction = two.evicted();
+    assert_eq!(eviction.name, "greedy");
+    assert_eq!(
+        eviction.message.trim_end(),
+        "Usage of EmptyDir volume \"scratch\" exceeds the limit \"8Mi\"."
+    );
+    assert!(is_alive(&mut calm));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+// R5: asked, with the grace period that the configuration allows; the hard threshold is never met.
+#[test]
+fn a_soft_threshold_asks_and_waits() {
+    skip_if!(not_root());
+    let mut two = Two::new("soft", None, None);
+    two.files.config["evictionSoft"] = json!({ "memory.available": "160Mi" });
+    two.files.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
+    two.files.config["evictionMaxPodGracePeriod"] = json!(5);
+    let mut calm = Hog::start(&two.cgroup("calm"), &["--mib", "20"]).unwrap();
+    let mut agent = two.files.start(&[]);
+    let mut greedy = Hog::start(&two.cgroup("greedy"), &["--mib", "110"]).unwrap();
+    let records = two.files.wait_for(1);
+    let [Record::Asked(asked)] = &records[..] else {
+        panic!("{records:?}");
+    };
+    assert_eq!((&*asked.name, asked.grace_period_seconds), ("greedy", 5));
+    assert_eq!(greedy.wait().unwrap(), Some(libc::SIGTERM));
+    assert!(calm.is_alive());
+    // Nobody else is asked once memory is back.
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(two.files.records().len(), 1);
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+// R47
+#[test]
+fn shadow_leaves_files_and_tasks_alone() {
+    skip_if!(not_root());
+    let disk = or_skip!(Disk::new("ext4", 64, 4096));
+    let mut two = Two::new("shadowfiles", Some(disk), None);
+    two.threshold("nodefs.inodesFree", json!("25%"));
+    let mut greedy = Forker::start(Some(&two.cgroup("greedy"))).unwrap();
+    let mut agent = two.files.start(&["--shadow"]);
+    greedy
+        .order(&format!("make {} 3500", two.dir("greedy").display()))
+        .unwrap();
+    let eviction = two.evicted();
+    assert!(eviction.shadow && eviction.name == "greedy" && eviction.phase.is_none());
+    assert_eq!(fs::read_dir(two.dir("greedy")).unwrap().count(), 3500);
+    assert!(is_alive(&mut greedy));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
