@@ -16,3 +16,4 @@ pub mod observe;
 pub mod pods;
 pub mod reflex;
 pub mod rounds;
+pub mod telemetry;

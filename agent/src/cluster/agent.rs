@@ -236,7 +236,7 @@ impl Cluster {
     }
 
     /// What was counted.
-    pub fn connection(&self) -> &Connection {
+    pub fn connection(&self) -> &Arc<Connection> {
         &self.connection
     }
 

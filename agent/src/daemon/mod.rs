@@ -3,10 +3,19 @@
 
 mod notes;
 mod scope;
+mod shown;
 mod signals;
 mod source;
 
-use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
+use std::{
+    io,
+    os::fd::OwnedFd,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use tokio::{
     io::unix::AsyncFd,
@@ -26,14 +35,16 @@ use crate::{
         cgroups::PodLife,
         ladder::Refused,
         object::Object,
-        telemetry::{self, Telemetry},
+        telemetry::{Telemetry, kind},
         tripwire,
     },
     observe::{cgroup::PathError, filesystem::LayoutError},
-    reflex::{Mailbox, Outbox, Reflex, Report, ScopeError, Setup},
+    reflex::{Mailbox, Outbox, Reflex, Report, ScopeError, Setup, thread::now_ns},
     rounds::{self, Letter, Members, Note, Rounds, Walker},
+    telemetry::{self, Metrics, ServeError},
 };
 use scope::{hard_memory_threshold, scope};
+use shown::{DROPS, Dropped};
 use source::{Source, source};
 
 /// How often the agent looks after itself; where no hook tells of cgroups that come and go, the pods' cgroups are
@@ -59,6 +70,9 @@ pub enum RunError {
     /// The filesystems.
     #[error("filesystems: {0}")]
     Filesystems(#[from] LayoutError),
+    /// Where metrics are served.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
     /// The state directory.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -124,6 +138,10 @@ struct Agent {
     rounds: Option<Rounds>,
     notes: tokio::sync::mpsc::Receiver<Note>,
     walker: Arc<Walker>,
+    metrics: Arc<Metrics>,
+    /// When the loop last ran, in nanoseconds of CLOCK_MONOTONIC.
+    beat: Arc<AtomicU64>,
+    dropped: Arc<Dropped>,
 }
 
 impl Agent {
@@ -178,6 +196,7 @@ impl Agent {
         let walker = Walker::start(shares.and_then(|d| d.tripwire.share_reader()))?;
         walker.set_errands(source.errands(config, &entries));
         let layout = signals.sensors.layout();
+        let hooks = shown::hooks(&signals);
         let (rounds, notes) = Rounds::start(rounds::Setup {
             settings: signals::settings(config, layout, vec![Signal::MemoryAvailable]),
             sensors: signals.sensors,
@@ -186,6 +205,22 @@ impl Agent {
             shadow: config.shadow,
             reclaims: false,
         })?;
+        let dropped = Arc::new(Dropped::default());
+        let metrics = Metrics::new(shown::sources(&shown::Shown {
+            memory: hook,
+            rounds: &rounds,
+            hooks,
+            source: &source,
+            dropped: &dropped,
+            outbox: &outbox,
+        }));
+        let metrics = Arc::new(metrics);
+        let beat = Arc::new(AtomicU64::new(now_ns()));
+        if let Some(address) = config.metrics_address {
+            let served = telemetry::serve(address, Arc::clone(&metrics), Arc::clone(&beat)).await;
+            let (address, _) = served?;
+            tracing::info!(%address, "metrics are served");
+        }
         if let (Source::Cluster(cluster), Some(settings)) = (&mut source, &config.cluster) {
             cluster.start_soft(config, &settings.node_name, &journal, rounds.inbox());
         }
@@ -200,6 +235,9 @@ impl Agent {
             rounds: Some(rounds),
             notes,
             walker,
+            metrics,
+            beat,
+            dropped,
             object: object.ok(),
             telemetry,
             reflex: Some(reflex),
@@ -266,6 +304,7 @@ impl Agent {
 
     fn reconcile(&mut self) {
         while let Some(report) = self.outbox.next() {
+            self.show(&report);
             if let Report::Evicted(evicted) = &report {
                 self.tell_rounds(Letter::EvictedElsewhere {
                     uid: evicted.pod.pod.uid.clone(),
@@ -285,6 +324,7 @@ impl Agent {
     }
 
     fn tick(&mut self) {
+        self.beat.store(now_ns(), Ordering::Relaxed);
         self.read_telemetry();
         self.ticks = self.ticks.wrapping_add(1);
         let lost = match &self.counting {
@@ -328,7 +368,7 @@ impl Agent {
 
     fn read_telemetry(&mut self) {
         for record in self.telemetry.iter_mut().flatten() {
-            if record.kind == telemetry::kind::MARK_VICTIM {
+            if record.kind == kind::MARK_VICTIM {
                 tracing::warn!(
                     pid = record.pid,
                     cgroup = record.cgroup_id,
@@ -336,21 +376,10 @@ impl Agent {
                 );
             }
         }
-        let drops = |counter| {
-            self.object
-                .as_ref()
-                .and_then(|o| o.drops(counter).ok())
-                .unwrap_or(0)
-        };
-        let wakeups = drops(evictd_common::Drop::Wakeup);
-        let telemetry = drops(evictd_common::Drop::Telemetry);
-        if wakeups + telemetry + self.outbox.dropped() > 0 {
-            tracing::debug!(
-                wakeups,
-                telemetry,
-                reports = self.outbox.dropped(),
-                "dropped so far"
-            );
+        for which in DROPS.map(|(_, _, which)| which) {
+            let objects = self.object.iter().chain(&self.counting);
+            let drops = objects.filter_map(|object| object.drops(which).ok());
+            self.dropped.set(which, drops.sum());
         }
     }
 }

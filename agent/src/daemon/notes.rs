@@ -36,6 +36,7 @@ impl Agent {
     }
 
     fn take_decided(&mut self, decided: &Decided) {
+        self.show_decided(decided);
         let record = self.reconciler.take_decided(decided);
         if !decided.shadow {
             let victim = Arc::clone(&decided.pod);

@@ -1,0 +1,139 @@
+//! What of the agent the metrics show.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use evictd_common::Drop;
+
+use super::{Agent, signals::Signals, source::Source};
+use crate::{
+    engine::Signal,
+    kernel::ladder::MemoryHook,
+    reflex::{Outbox, Report},
+    rounds::{Decided, Rounds},
+    telemetry::{Hook, Sources},
+};
+
+/// What there is to show.
+pub(super) struct Shown<'a> {
+    pub memory: MemoryHook,
+    pub rounds: &'a Rounds,
+    pub hooks: Vec<Hook>,
+    pub source: &'a Source,
+    pub dropped: &'a Arc<Dropped>,
+    pub outbox: &'a Arc<Outbox>,
+}
+
+/// Under which names drops are shown, what they mean, and the kernel's counter.
+pub(super) const DROPS: [(&str, &str, Drop); 4] = [
+    (
+        "wakeups_dropped",
+        "Crossings that did not fit into the wake-up ring buffers",
+        Drop::Wakeup,
+    ),
+    (
+        "telemetry_dropped",
+        "Records that did not fit into the telemetry ring buffer",
+        Drop::Telemetry,
+    ),
+    (
+        "pod_life_dropped",
+        "Cgroup events that did not fit into their ring buffer: the directories were scanned instead",
+        Drop::PodLife,
+    ),
+    (
+        "shares_dropped",
+        "Tasks and inodes that were counted in the whole but for no cgroup",
+        Drop::Share,
+    ),
+];
+
+/// What the kernel's programs could not deliver, by counter, as of the last look.
+#[derive(Debug, Default)]
+pub(super) struct Dropped([AtomicU64; Drop::COUNT as usize]);
+
+impl Dropped {
+    pub fn set(&self, which: Drop, value: u64) {
+        if let Some(slot) = self.0.get(which as usize) {
+            slot.store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn get(&self, which: Drop) -> u64 {
+        let slot = self.0.get(which as usize);
+        slot.map_or(0, |slot| slot.load(Ordering::Relaxed))
+    }
+}
+
+pub(super) fn sources(shown: &Shown<'_>) -> Sources {
+    let mut hooks = shown.hooks.clone();
+    hooks.push(Hook {
+        signal: Signal::MemoryAvailable.to_string(),
+        rung: shown.memory.to_string(),
+    });
+    let mut sources = Sources {
+        status: shown.rounds.status(),
+        connection: match shown.source {
+            Source::Cluster(cluster) => Some(Arc::clone(cluster.connection())),
+            Source::Manifest { .. } => None,
+        },
+        hooks,
+        ..Sources::default()
+    };
+    let outbox = Arc::clone(shown.outbox);
+    sources.counters.push((
+        "reports_dropped",
+        "Reports of the reflex that did not fit into its queue",
+        Box::new(move || outbox.dropped()),
+    ));
+    for (name, help, which) in DROPS {
+        let dropped = Arc::clone(shown.dropped);
+        let read = move || dropped.get(which);
+        sources.counters.push((name, help, Box::new(read)));
+    }
+    sources
+}
+
+/// The rungs of everything but memory.
+pub(super) fn hooks(signals: &Signals) -> Vec<Hook> {
+    let mut hooks: Vec<Hook> = [
+        Signal::PidAvailable,
+        Signal::NodeFsInodesFree,
+        Signal::ImageFsInodesFree,
+        Signal::ContainerFsInodesFree,
+    ]
+    .into_iter()
+    .map(|signal| Hook {
+        signal: signal.to_string(),
+        rung: signals.sensors.hook(signal).to_string(),
+    })
+    .collect();
+    hooks.push(Hook {
+        signal: "pods".to_owned(),
+        rung: signals.life.choice().hook.to_string(),
+    });
+    hooks
+}
+
+impl Agent {
+    /// What the reflex reports.
+    pub(super) fn show(&self, report: &Report) {
+        match report {
+            Report::Evicted(e) => {
+                let signal = Signal::MemoryAvailable.as_str();
+                self.metrics
+                    .evicted(signal, e.shadow, e.stages, e.errno != 0, Some(e.number));
+            }
+            Report::Finished(finished) => self.metrics.finished(finished),
+            _ => {}
+        }
+    }
+
+    /// What the rounds have done.
+    pub(super) fn show_decided(&self, d: &Decided) {
+        self.metrics
+            .evicted(&d.signal, d.shadow, d.stages, d.errno != 0, None);
+    }
+}

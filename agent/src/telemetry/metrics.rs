@@ -1,0 +1,146 @@
+//! Metrics, in the text format of OpenMetrics. Names are in docs/metrics.md.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    sync::{Mutex, PoisonError},
+};
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text},
+    metrics::{
+        counter::Counter,
+        family::Family,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::{Registry, Unit},
+};
+
+use super::state::Sources;
+use crate::reflex::{Finished, Stages};
+
+/// Evictions whose end is waited for; the reflex has no more of them in flight.
+const WAITING: usize = 64;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Evicted {
+    signal: String,
+    shadow: bool,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Stage {
+    stage: &'static str,
+}
+
+/// Everything that is shown. What counts itself is registered here, what others count is asked for at each scrape.
+pub struct Metrics {
+    registry: Registry,
+    evictions: Family<Evicted, Counter>,
+    refused: Counter,
+    stages: Family<Stage, Histogram, fn() -> Histogram>,
+    /// Number and moment of the signal of evictions that are not finished.
+    signalled: Mutex<VecDeque<(u64, u64)>>,
+}
+
+/// From 10 us, which nothing beats, to some 20 s, twice as much each.
+fn histogram() -> Histogram {
+    Histogram::new(exponential_buckets(1e-5, 2.0, 22))
+}
+
+impl Metrics {
+    /// Shows what these sources tell.
+    pub fn new(sources: Sources) -> Self {
+        let mut registry = Registry::with_prefix("evictd");
+        let evictions = Family::default();
+        registry.register(
+            "evictions",
+            "Pods killed, by signal; with shadow=\"true\" those that would have been",
+            evictions.clone(),
+        );
+        let refused = Counter::default();
+        registry.register(
+            "eviction_signals_refused",
+            "Evictions whose SIGKILL the kernel refused",
+            refused.clone(),
+        );
+        let stages = Family::new_with_constructor(histogram as fn() -> Histogram);
+        registry.register_with_unit(
+            "stage",
+            "Time from one stage of an eviction to the next: wake, decide, signal, exit, freed (R48)",
+            Unit::Seconds,
+            stages.clone(),
+        );
+        registry.register_collector(Box::new(sources));
+        Self {
+            registry,
+            evictions,
+            refused,
+            stages,
+            signalled: Mutex::default(),
+        }
+    }
+
+    /// An eviction by the reflex (with its number, for [`Self::finished`]) or by the rounds.
+    pub fn evicted(
+        &self,
+        signal: &str,
+        shadow: bool,
+        stages: Stages,
+        refused: bool,
+        number: Option<u64>,
+    ) {
+        let signal = signal.to_owned();
+        self.evictions
+            .get_or_create(&Evicted { signal, shadow })
+            .inc();
+        if refused {
+            self.refused.inc();
+        }
+        self.observe("wake", stages.crossed, stages.woken);
+        self.observe("decide", stages.woken, stages.decided);
+        self.observe("signal", stages.decided, stages.signalled);
+        if let Some(number) = number.filter(|_| !shadow) {
+            let mut signalled = self.waiting();
+            if signalled.len() == WAITING {
+                signalled.pop_front();
+            }
+            signalled.push_back((number, stages.signalled));
+        }
+    }
+
+    /// The end of an eviction by the reflex.
+    pub fn finished(&self, finished: &Finished) {
+        let mut signalled = self.waiting();
+        let Some(at) = signalled.iter().position(|(n, _)| *n == finished.number) else {
+            return;
+        };
+        let from = signalled.remove(at).map_or(0, |(_, from)| from);
+        self.observe("exit", from, finished.exited);
+        self.observe("freed", from, finished.freed);
+    }
+
+    fn waiting(&self) -> std::sync::MutexGuard<'_, VecDeque<(u64, u64)>> {
+        self.signalled
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A moment of 0 is one that nobody saw.
+    fn observe(&self, stage: &'static str, from: u64, to: u64) {
+        if from != 0 && to >= from {
+            let seconds = (to - from) as f64 / 1e9;
+            self.stages.get_or_create(&Stage { stage }).observe(seconds);
+        }
+    }
+
+    /// The text.
+    ///
+    /// # Errors
+    /// None that is known: it is written to memory.
+    pub fn text(&self) -> Result<String, fmt::Error> {
+        let mut buffer = String::new();
+        text::encode(&mut buffer, &self.registry)?;
+        Ok(buffer)
+    }
+}

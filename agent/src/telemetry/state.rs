@@ -1,0 +1,259 @@
+//! What others count, asked for at each scrape.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric},
+    metrics::{counter::ConstCounter, gauge::ConstGauge},
+};
+
+use crate::{
+    cluster::client::Connection,
+    engine::{self, Forecast, NodeCondition},
+    kernel::budget::Drift,
+    rounds::Status,
+};
+
+/// The rung that watches a signal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hook {
+    /// The signal, or `pods` for their coming and going.
+    pub signal: String,
+    /// The rung.
+    pub rung: String,
+}
+
+/// A number that somebody keeps.
+pub type Reading = Box<dyn Fn() -> u64 + Send + Sync>;
+
+/// Whom to ask.
+#[derive(Default)]
+pub struct Sources {
+    /// What the rounds saw last.
+    pub status: Arc<Mutex<Status>>,
+    /// The connection to the API server, if there is one.
+    pub connection: Option<Arc<Connection>>,
+    /// The rungs in use.
+    pub hooks: Vec<Hook>,
+    /// Counters with their names and what they mean.
+    pub counters: Vec<(&'static str, &'static str, Reading)>,
+}
+
+impl fmt::Debug for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sources").finish_non_exhaustive()
+    }
+}
+
+#[derive(EncodeLabelSet)]
+struct Signal {
+    signal: String,
+}
+
+#[derive(EncodeLabelSet)]
+struct Rung {
+    signal: String,
+    rung: String,
+}
+
+#[derive(EncodeLabelSet)]
+struct Threshold {
+    signal: String,
+    hard: bool,
+}
+
+#[derive(EncodeLabelSet)]
+struct Condition {
+    condition: &'static str,
+}
+
+impl Collector for Sources {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        let status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
+        let status = status.clone();
+        signals(&mut encoder, &status)?;
+        forecasts(&mut encoder, &status)?;
+        conditions(&mut encoder, &status)?;
+        let hooks = self.hooks.iter().map(|hook| {
+            let labels = Rung {
+                signal: hook.signal.clone(),
+                rung: hook.rung.clone(),
+            };
+            (labels, 1_i64)
+        });
+        gauges(
+            &mut encoder,
+            "hook_info",
+            "The rung that watches each signal",
+            hooks,
+        )?;
+        counter(
+            &mut encoder,
+            "rounds",
+            "Looks at all signals",
+            status.rounds,
+        )?;
+        counter(
+            &mut encoder,
+            "comebacks",
+            "Evicted pods whose owner has put another one on this node (R17, R29)",
+            status.comebacks,
+        )?;
+        for (name, help, read) in &self.counters {
+            counter(&mut encoder, name, help, read())?;
+        }
+        if let Some(connection) = &self.connection {
+            for (name, value) in connection.counters.all() {
+                let name = format!("api_{name}");
+                counter(
+                    &mut encoder,
+                    &name,
+                    "Between this agent and the API server",
+                    value,
+                )?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn signals(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), fmt::Error> {
+    let seen: Vec<_> = engine::Signal::ALL
+        .into_iter()
+        .filter_map(|signal| Some((signal, status.observations.get(signal)?)))
+        .collect();
+    let label = |signal: engine::Signal| Signal {
+        signal: signal.to_string(),
+    };
+    let available = seen.iter().map(|(s, o)| (label(*s), o.available));
+    gauges(
+        encoder,
+        "signal_available",
+        "What is available, in the signal's unit",
+        available,
+    )?;
+    let capacity = seen.iter().map(|(s, o)| (label(*s), o.capacity));
+    gauges(
+        encoder,
+        "signal_capacity",
+        "How much there is in all",
+        capacity,
+    )?;
+    let thresholds = status.thresholds.iter().filter_map(|t| {
+        let capacity = status.observations.get(t.signal)?.capacity;
+        let labels = Threshold {
+            signal: t.signal.to_string(),
+            hard: t.is_hard(),
+        };
+        let amount = i64::try_from(t.amount(capacity)).unwrap_or(i64::MAX);
+        Some((labels, amount))
+    });
+    gauges(encoder, "threshold", "What should be available", thresholds)?;
+    let drift = |value: fn(&Drift) -> u64| {
+        let of = move |(s, d): &(engine::Signal, _)| (label(*s), value(d));
+        status.drift.iter().map(of).collect::<Vec<_>>()
+    };
+    counters(
+        encoder,
+        "count_corrections",
+        "Samples that found a hook's count off",
+        drift(|d| d.corrections),
+    )?;
+    counters(
+        encoder,
+        "count_drift",
+        "By how much they were off, added up without sign",
+        drift(|d| d.total),
+    )
+}
+
+fn forecasts(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), fmt::Error> {
+    let until = |pick: fn(&Forecast) -> Option<std::time::Duration>| {
+        let of = move |f: &engine::SignalForecast| {
+            let labels = Signal {
+                signal: f.signal.to_string(),
+            };
+            Some((labels, pick(&f.forecast)?.as_secs_f64()))
+        };
+        status.forecasts.iter().filter_map(of).collect::<Vec<_>>()
+    };
+    gauges(
+        encoder,
+        "until_threshold_seconds",
+        "Time until the highest threshold is met at the present rate; absent when it is not coming nearer (R44)",
+        until(|f| f.until_threshold),
+    )?;
+    gauges(
+        encoder,
+        "until_exhausted_seconds",
+        "Time until nothing is left at the present rate (R44)",
+        until(|f| f.until_exhausted),
+    )
+}
+
+fn conditions(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), fmt::Error> {
+    let all = [
+        NodeCondition::DiskPressure,
+        NodeCondition::MemoryPressure,
+        NodeCondition::PidPressure,
+    ];
+    let shown = all.into_iter().map(|condition| {
+        let labels = Condition {
+            condition: condition.as_str(),
+        };
+        (labels, i64::from(status.conditions.contains(&condition)))
+    });
+    gauges(
+        encoder,
+        "condition",
+        "1 while the node has the condition",
+        shown,
+    )
+}
+
+fn gauges<L, N>(
+    encoder: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    values: impl IntoIterator<Item = (L, N)>,
+) -> Result<(), fmt::Error>
+where
+    L: EncodeLabelSet,
+    ConstGauge<N>: EncodeMetric,
+{
+    let metric = prometheus_client::metrics::MetricType::Gauge;
+    let mut family = encoder.encode_descriptor(name, help, None, metric)?;
+    for (labels, value) in values {
+        ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+fn counters<L: EncodeLabelSet>(
+    encoder: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    values: impl IntoIterator<Item = (L, u64)>,
+) -> Result<(), fmt::Error> {
+    let metric = prometheus_client::metrics::MetricType::Counter;
+    let mut family = encoder.encode_descriptor(name, help, None, metric)?;
+    for (labels, value) in values {
+        ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+fn counter(
+    encoder: &mut DescriptorEncoder,
+    name: &str,
+    help: &str,
+    value: u64,
+) -> Result<(), fmt::Error> {
+    let metric = prometheus_client::metrics::MetricType::Counter;
+    let family = encoder.encode_descriptor(name, help, None, metric)?;
+    ConstCounter::new(value).encode(family)
+}

@@ -1,0 +1,134 @@
+//! `/metrics` and `/healthz` of a running agent.
+
+use std::{
+    collections::HashMap,
+    io::{Read as _, Write as _},
+    net::{SocketAddr, TcpListener, TcpStream},
+    time::{Duration, Instant},
+};
+
+use evictd_tests::{
+    cgroup::TestCgroup, embedded::Files, hog::Hog, node::MIB, skip::not_root, skip_if,
+};
+use serde_json::json;
+
+/// An address that nobody uses at the moment.
+fn address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+}
+
+fn ask(address: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    write!(stream, "{request} HTTP/1.1\r\nHost: agent\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+/// Series with their values; comments left out.
+fn scrape(address: SocketAddr) -> HashMap<String, f64> {
+    let text = ask(address, "GET /metrics");
+    assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
+    assert!(text.trim_end().ends_with("# EOF"), "{text}");
+    let (_, body) = text.split_once("\r\n\r\n").unwrap();
+    let series = body.lines().filter(|l| !l.starts_with('#'));
+    series
+        .map(|line| {
+            let (name, value) = line.rsplit_once(' ').unwrap();
+            (name.to_owned(), value.parse().unwrap())
+        })
+        .collect()
+}
+
+// R48, R44: an eviction in numbers.
+#[test]
+fn an_eviction_is_counted_and_its_stages_are_timed() {
+    skip_if!(not_root());
+    let scope = TestCgroup::new("metrics", 256 * MIB).unwrap();
+    let dir = scope.child("besteffort/hog").unwrap();
+    let pods = json!([{ "name": "hog", "cgroup": "besteffort/hog" }]);
+    let mut files = Files::new(scope.path(), &pods);
+    let address = address();
+    files.config["metricsAddress"] = json!(address);
+    let mut agent = files.start(&[]);
+    assert!(ask(address, "GET /healthz").ends_with("\r\n\r\nok\n"));
+
+    let before = scrape(address);
+    let capacity = "evictd_signal_capacity{signal=\"memory.available\"}";
+    assert_eq!(before[capacity], (256 * MIB) as f64);
+    let threshold = "evictd_threshold{signal=\"memory.available\",hard=\"true\"}";
+    assert_eq!(before[threshold], (64 * MIB) as f64);
+    assert_eq!(
+        before["evictd_condition{condition=\"MemoryPressure\"}"],
+        0.0
+    );
+    let rung = |name: &String| name.starts_with("evictd_hook_info{signal=\"memory.available\"");
+    assert_eq!(before.keys().filter(|name| rung(name)).count(), 1);
+    let evictions = "evictd_evictions_total{signal=\"memory.available\",shadow=\"false\"}";
+    assert!(!before.contains_key(evictions));
+
+    let mut hog = Hog::start(&dir, &["--mib", "1000"]).unwrap();
+    hog.wait().unwrap();
+    let freed = "evictd_stage_seconds_count{stage=\"freed\"}";
+    let condition = "evictd_condition{condition=\"MemoryPressure\"}";
+    let end = Instant::now() + Duration::from_secs(20);
+    let after = loop {
+        let after = scrape(address);
+        if (after.contains_key(freed) && after[condition] == 1.0) || Instant::now() > end {
+            break after;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert_eq!(after[evictions], 1.0);
+    for stage in ["decide", "signal", "exit", "freed"] {
+        let count = format!("evictd_stage_seconds_count{{stage=\"{stage}\"}}");
+        assert_eq!(after.get(&count), Some(&1.0), "{stage}");
+    }
+    assert_eq!(after["evictd_reports_dropped_total"], 0.0);
+    assert_eq!(
+        after[condition], 1.0,
+        "the dip was over before anybody else looked"
+    );
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+#[test]
+fn readers_that_ask_for_the_wrong_thing_are_told_and_slow_ones_block_nobody() {
+    skip_if!(not_root());
+    let scope = TestCgroup::new("readers", 128 * MIB).unwrap();
+    let mut files = Files::new(scope.path(), &json!([]));
+    let address = address();
+    files.config["metricsAddress"] = json!(address);
+    let mut agent = files.start(&[]);
+    assert!(ask(address, "GET /").starts_with("HTTP/1.1 404"));
+    assert!(ask(address, "POST /metrics").starts_with("HTTP/1.1 405"));
+    // More of those who say nothing than are served at a time: their time ends, and the next ones come in.
+    let silent: Vec<_> = (0..12)
+        .map(|_| TcpStream::connect(address).unwrap())
+        .collect();
+    assert!(ask(address, "GET /healthz").ends_with("ok\n"));
+    drop(silent);
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+#[test]
+fn an_address_in_use_is_refused() {
+    skip_if!(not_root());
+    let scope = TestCgroup::new("inuse", 128 * MIB).unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut files = Files::new(scope.path(), &json!([]));
+    files.config["metricsAddress"] = json!(taken.local_addr().unwrap());
+    let output = files.refused();
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("evictd: metricsAddress: 127.0.0.1:"),
+        "{said}"
+    );
+}
