@@ -109,6 +109,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
+/// Both images, for this machine.
+pub fn for_e2e() -> Result<()> {
+    write(&EVICTD, Arch::host())?;
+    write(&HOG, Arch::host())
+}
+
 fn write(program: &Program, arch: Arch) -> Result<()> {
     let binary = build::static_binary(program, arch)?;
     let content =

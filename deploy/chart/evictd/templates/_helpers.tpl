@@ -39,3 +39,20 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- if .digest }}@{{ .digest }}{{ end -}}
 {{- end -}}
 {{- end -}}
+
+{{/* The agent's configuration file. */}}
+{{- define "evictd.config" -}}
+{{- $cluster := dict -}}
+{{- with .Values.kubelet.configFile -}}
+{{- $cluster = dict "kubeletConfig" . -}}
+{{- end -}}
+{{- $config := dict "stateDir" .Values.stateDir "cluster" $cluster -}}
+{{- if .Values.metrics.enabled -}}
+{{- $address := .Values.metrics.address -}}
+{{- if contains ":" $address -}}
+{{- $address = printf "[%s]" $address -}}
+{{- end -}}
+{{- $_ := set $config "metricsAddress" (printf "%s:%d" $address (int .Values.metrics.port)) -}}
+{{- end -}}
+{{- mergeOverwrite $config (deepCopy .Values.config) | toYaml -}}
+{{- end -}}
