@@ -105,7 +105,7 @@ fn the_chart_fits_the_schemas_whatever_is_switched_on() {
         json!({"hostMounts": {"tracing": false}, "kubelet": {"configFile": "/etc/kubernetes/kubelet.yaml"},
                "image": {"digest": format!("sha256:{}", "0".repeat(64)), "pullSecrets": [{"name": "s"}]},
                "nodeSelector": {"a": "b"}, "affinity": {"nodeAffinity": {}}, "podLabels": {"a": "b"},
-               "podAnnotations": {"a": "b"}, "commonLabels": {"a": "b"},
+               "podAnnotations": {"a": "b"}, "commonLabels": {"c": "d"},
                "serviceAccount": {"annotations": {"a": "b"}},
                "extraEnv": [{"name": "EVICTD_LOG", "value": "debug"}]}),
     ] {
