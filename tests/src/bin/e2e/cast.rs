@@ -124,7 +124,7 @@ impl Cast {
                         seen.take(&pod);
                         return Ok(());
                     }
-                    WatchEvent::Bookmark(_) => {}
+                    WatchEvent::Bookmark(mark) => version = mark.metadata.resource_version,
                     WatchEvent::Error(status) => bail!("the watch of the hog: {status:?}"),
                 }
             }

@@ -101,12 +101,11 @@ impl Installation {
         loop {
             if let Some(pod) = agent(client, target).await? {
                 let log = log(client, &pod, false).await;
-                if let Some(line) = log.lines().rev().find(|line| line.contains("watching")) {
-                    println!(
-                        "e2e: evictd runs after {:.1?}: {}",
-                        start.elapsed(),
-                        line.trim()
-                    );
+                if log.contains("watching") {
+                    println!("e2e: evictd runs after {:.1?}; it says:", start.elapsed());
+                    for line in log.lines() {
+                        println!("  {}", line.trim());
+                    }
                     return Ok(());
                 }
             }
@@ -218,7 +217,7 @@ async fn log(client: &Client, pod: &Pod, previous: bool) -> String {
     let params = LogParams {
         container: Some(CONTAINER.to_owned()),
         previous,
-        tail_lines: Some(40),
+        tail_lines: Some(200),
         ..LogParams::default()
     };
     pods.logs(&pod.name_any(), &params)

@@ -53,9 +53,10 @@ pub struct Arguments {
     /// Run evictd privileged, to tell a missing capability from other trouble
     #[arg(long)]
     privileged: bool,
-    /// Seconds until the hog must have been evicted
-    #[arg(long, default_value_t = 600)]
-    patience: u64,
+    /// Seconds until the hog must have been evicted; by default ten minutes, or longer where it needs longer to fill
+    /// the node
+    #[arg(long)]
+    patience: Option<u64>,
     /// Where the manifests are
     #[arg(long, default_value = "deploy/manifests")]
     manifests: PathBuf,
@@ -120,7 +121,9 @@ async fn story(
         "e2e: the hog takes {} MiB a second of {} MiB",
         arguments.rate, target.capacity_mib
     );
-    let patience = Duration::from_secs(arguments.patience);
+    let filled = target.capacity_mib.checked_div(arguments.rate).unwrap_or(0);
+    let patience = arguments.patience.unwrap_or(600.max(300 + 2 * filled));
+    let patience = Duration::from_secs(patience);
     let seen = cast
         .hog(target.capacity_mib, arguments.rate, patience)
         .await?;

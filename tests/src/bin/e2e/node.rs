@@ -17,7 +17,7 @@ pub struct Target {
     /// Memory in MiB.
     pub capacity_mib: u64,
     /// Memory that pods cannot have, in MiB.
-    reserved_mib: u64,
+    pub reserved_mib: u64,
     kubelet: String,
     kernel: String,
 }
@@ -27,16 +27,43 @@ pub async fn choose(client: &Client, wanted: Option<&str>) -> Result<Target> {
     let nodes: Api<Node> = Api::all(client.clone());
     let all = nodes.list(&ListParams::default()).await;
     let all = all.context("cannot list the nodes")?.items;
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    pick(&all, wanted, boot.trim())
+    let read = |path| {
+        fs::read_to_string(path)
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
+    };
+    let here = Machine {
+        boot: read("/proc/sys/kernel/random/boot_id"),
+        id: read("/etc/machine-id"),
+    };
+    pick(&all, wanted, &here)
 }
 
-fn pick(all: &[Node], wanted: Option<&str>, boot: &str) -> Result<Target> {
+/// What tells machines apart.
+struct Machine {
+    /// Different after every boot; nodes that are containers share it with their host.
+    boot: String,
+    /// The installation's own; may be missing.
+    id: String,
+}
+
+impl Machine {
+    fn is(&self, node: &Node) -> bool {
+        let info = node.status.as_ref().and_then(|s| s.node_info.as_ref());
+        info.is_some_and(|info| {
+            let id = info.machine_id.trim();
+            info.boot_id.trim() == self.boot && (id.is_empty() || id == self.id)
+        })
+    }
+}
+
+fn pick(all: &[Node], wanted: Option<&str>, here: &Machine) -> Result<Target> {
     let name = |node: &Node| node.metadata.name.clone().unwrap_or_default();
     let found = match wanted {
         Some(wanted) => all.iter().find(|n| name(n) == wanted),
         None => {
-            let local = all.iter().find(|n| boot_id(n) == boot);
+            let local = all.iter().find(|n| here.is(n));
             local.or_else(|| all.iter().find(|n| takes_pods(n)))
         }
     };
@@ -65,19 +92,13 @@ fn pick(all: &[Node], wanted: Option<&str>, boot: &str) -> Result<Target> {
         memory(status.capacity).context("the node does not say how much memory it has")?;
     Ok(Target {
         name: name(node),
-        local: boot_id(node) == boot,
+        local: here.is(node),
         runtime: info.container_runtime_version,
         capacity_mib: capacity,
         reserved_mib: capacity.saturating_sub(memory(status.allocatable).unwrap_or(capacity)),
         kubelet: info.kubelet_version,
         kernel: info.kernel_version,
     })
-}
-
-/// Different after every boot, and the same for everybody who looks at one machine.
-fn boot_id(node: &Node) -> &str {
-    let info = node.status.as_ref().and_then(|s| s.node_info.as_ref());
-    info.map(|i| i.boot_id.as_str()).unwrap_or_default()
 }
 
 fn is_ready(node: &Node) -> bool {
@@ -125,7 +146,7 @@ mod tests {
                 "capacity": {"memory": "8148092Ki"},
                 "allocatable": {"memory": "8045692Ki"},
                 "conditions": [{"type": "Ready", "status": ready}],
-                "nodeInfo": {"bootID": boot, "containerRuntimeVersion": "containerd://2.1.4"},
+                "nodeInfo": {"bootID": boot, "machineID": name, "containerRuntimeVersion": "containerd://2.1.4"},
             },
         });
         serde_json::from_value(node).unwrap()
@@ -140,17 +161,33 @@ mod tests {
             node("down", "b", &json!([]), "False"),
             node("worker", "c", &json!([]), "True"),
         ];
-        let picked = |wanted, boot| pick(&all, wanted, boot).map(|t| (t.name, t.local));
-        assert_eq!(picked(None, "a").unwrap(), ("control".to_owned(), true));
-        assert_eq!(picked(None, "z").unwrap(), ("worker".to_owned(), false));
+        let picked = |wanted, boot: &str, id: &str| {
+            let here = Machine {
+                boot: boot.to_owned(),
+                id: id.to_owned(),
+            };
+            pick(&all, wanted, &here).map(|t| (t.name, t.local))
+        };
+        let found = |name: &str, local| (name.to_owned(), local);
         assert_eq!(
-            picked(Some("control"), "c").unwrap(),
-            ("control".to_owned(), false)
+            picked(None, "a", "control").unwrap(),
+            found("control", true)
         );
-        let error = |wanted| picked(Some(wanted), "z").unwrap_err().to_string();
+        // A node in a container of this machine: its containerd is not the one that is found here.
+        assert_eq!(picked(None, "a", "host").unwrap(), found("worker", false));
+        assert_eq!(picked(None, "z", "z").unwrap(), found("worker", false));
+        assert_eq!(
+            picked(Some("control"), "c", "worker").unwrap(),
+            found("control", false)
+        );
+        let error = |wanted| picked(Some(wanted), "z", "z").unwrap_err().to_string();
         assert!(error("down").contains("not Ready"));
         assert!(error("x").contains("control, down, worker"));
-        let target = pick(&all, None, "z").unwrap();
+        let here = Machine {
+            boot: "z".to_owned(),
+            id: String::new(),
+        };
+        let target = pick(&all, None, &here).unwrap();
         assert_eq!((target.capacity_mib, target.reserved_mib), (7957, 100));
     }
 }

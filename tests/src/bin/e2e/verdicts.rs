@@ -82,7 +82,14 @@ pub async fn look(
     verdicts.push(patiently(async || Ok(marked(&marks(client, target).await?))).await?);
     let mut new = on_node(client, target).await?;
     new.retain(|e| e.uid().is_none_or(|uid| !before.events.contains(&uid)));
-    verdicts.push(no_oom(&new, before.oom_kills, oom_kills(target)));
+    let mut oom = no_oom(&new, before.oom_kills, oom_kills(target));
+    if !oom.good {
+        oom.text = format!(
+            "{}. The node keeps {} MiB from pods: the limit of `kubepods` may be met before the node's threshold",
+            oom.text, target.reserved_mib
+        );
+    }
+    verdicts.push(oom);
     for survivor in &cast.survivors {
         let now = cast.get(&survivor.name_any()).await?;
         verdicts.push(lives(survivor, now.as_ref()));
