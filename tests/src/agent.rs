@@ -32,12 +32,26 @@ impl Agent {
     /// # Errors
     /// It ended before; the error holds what it said. With `EVICTD_VERBOSE` set, all that it says is shown.
     pub fn start(config: &Path, more: &[&str]) -> io::Result<Self> {
-        let mut child = Command::new(binary()?)
+        Self::start_as(config, more, |_| {})
+    }
+
+    /// The same with something changed before it starts.
+    ///
+    /// # Errors
+    /// As [`Agent::start`].
+    pub fn start_as(
+        config: &Path,
+        more: &[&str],
+        change: impl FnOnce(&mut Command),
+    ) -> io::Result<Self> {
+        let mut command = Command::new(binary()?);
+        command
             .args(["run", "--config"])
             .arg(config)
             .args(more)
-            .stderr(Stdio::piped())
-            .spawn()?;
+            .stderr(Stdio::piped());
+        change(&mut command);
+        let mut child = command.spawn()?;
         let stderr = child.stderr.take();
         let agent = Self { child };
         let (said, wait) = mpsc::channel();

@@ -3,6 +3,7 @@
 pub mod agent;
 pub mod apiserver;
 pub mod cgroup;
+pub mod deploy;
 pub mod disk;
 pub mod embedded;
 pub mod engine;

@@ -1,6 +1,8 @@
 //! `cargo xtask ...`: everything a developer or CI runs, each command installing what it needs.
 
 mod demo;
+mod e2e;
+mod image;
 mod setup;
 mod shell;
 mod test;
@@ -16,6 +18,10 @@ enum Command {
     Setup,
     /// Show evictd at work on this machine, without a cluster; arguments go to the demo (try `-- --help`)
     Demo(demo::Arguments),
+    /// Tell the whole story on the cluster that KUBECONFIG names; arguments go to the test (try `-- --help`)
+    E2e(e2e::Arguments),
+    /// Build the static binary and write it as an OCI image archive
+    Image(image::Arguments),
     /// Run every test; what cannot run here is said with its reason
     Test(test::Arguments),
     /// Run tests, commands or a shell inside virtual machines with real kernels
@@ -27,6 +33,8 @@ fn main() -> anyhow::Result<()> {
     match Command::parse() {
         Command::Setup => setup::run(),
         Command::Demo(arguments) => demo::run(&arguments),
+        Command::E2e(arguments) => e2e::run(&arguments),
+        Command::Image(arguments) => image::run(&arguments),
         Command::Test(arguments) => test::run(&arguments),
         Command::Vm(command) => vm::run(command),
     }

@@ -1,6 +1,9 @@
 //! Running other programs: one place that shows the command when it fails.
 
-use std::{path::PathBuf, process::Command};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -57,4 +60,10 @@ pub fn target_dir() -> Result<PathBuf> {
     let dir = metadata["target_directory"].as_str();
     dir.map(PathBuf::from)
         .context("cargo metadata names no target directory")
+}
+
+/// The directory that holds the workspace's Cargo.toml.
+pub fn workspace_root() -> &'static Path {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().unwrap_or(xtask)
 }

@@ -1,0 +1,64 @@
+//! Applies and removes objects of any kind.
+
+use anyhow::{Context as _, Result};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{DeleteParams, DynamicObject, Patch, PatchParams},
+    core::GroupVersionKind,
+    discovery::{Scope, pinned_kind},
+};
+
+/// Who applies.
+pub const MANAGER: &str = "evictd-e2e";
+
+/// `DaemonSet evictd`.
+pub fn title(object: &DynamicObject) -> String {
+    let kind = object.types.as_ref().map(|t| t.kind.as_str());
+    format!("{} {}", kind.unwrap_or("object"), object.name_any())
+}
+
+/// Applies one.
+pub async fn apply(client: &Client, object: &DynamicObject) -> Result<()> {
+    let api = api_of(client, object).await?;
+    let params = PatchParams::apply(MANAGER).force();
+    let patch = Patch::Apply(object);
+    let applied = api.patch(&object.name_any(), &params, &patch).await;
+    applied.with_context(|| format!("cannot apply {}", title(object)))?;
+    println!("e2e: applied {}", title(object));
+    Ok(())
+}
+
+/// Deletes one; one that is not there is no error.
+pub async fn remove(client: &Client, object: &DynamicObject) -> Result<()> {
+    let api = api_of(client, object).await?;
+    let deleted = api
+        .delete(&object.name_any(), &DeleteParams::default())
+        .await;
+    match deleted {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+        other => other
+            .map(drop)
+            .with_context(|| format!("cannot remove {}", title(object))),
+    }
+}
+
+/// What is there of this name.
+pub async fn existing(client: &Client, object: &DynamicObject) -> Result<Option<DynamicObject>> {
+    let api = api_of(client, object).await?;
+    let found = api.get_opt(&object.name_any()).await;
+    found.with_context(|| format!("cannot look for {}", title(object)))
+}
+
+async fn api_of(client: &Client, object: &DynamicObject) -> Result<Api<DynamicObject>> {
+    let types = object.types.as_ref().context("an object without a kind")?;
+    let kind = GroupVersionKind::try_from(types).with_context(|| title(object))?;
+    let (resource, capabilities) = pinned_kind(client, &kind)
+        .await
+        .with_context(|| format!("this cluster does not know {}", types.kind))?;
+    let client = client.clone();
+    Ok(match (capabilities.scope, object.namespace()) {
+        (Scope::Namespaced, Some(ns)) => Api::namespaced_with(client, &ns, &resource),
+        (Scope::Namespaced, None) => Api::default_namespaced_with(client, &resource),
+        (Scope::Cluster, _) => Api::all_with(client, &resource),
+    })
+}

@@ -1,0 +1,267 @@
+//! The cast: pods that must live, and one that takes all memory.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::{
+    core::v1::{ContainerStatus, Namespace, Pod},
+    scheduling::v1::PriorityClass,
+};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{DeleteParams, PostParams, WatchEvent, WatchParams},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+use super::{install::warnings, seen::Seen};
+
+/// Where the cast plays, and what its priority class is called.
+pub const NAMESPACE: &str = "evictd-e2e";
+/// The hog's priority: below everybody's, so that nobody else's pod can come before it.
+const LOWEST: i32 = -1_000_000;
+/// The pods that must live: name, memory request, whether it is the limit too.
+const SURVIVORS: [(&str, Option<&str>, bool); 3] = [
+    ("guaranteed", Some("64Mi"), true),
+    ("burstable", Some("64Mi"), false),
+    ("besteffort", None, false),
+];
+/// The pod that runs wild.
+const HOG: &str = "hog";
+const PATIENCE: Duration = Duration::from_secs(180);
+const LOOK: Duration = Duration::from_millis(500);
+
+/// The pods of the story.
+pub struct Cast {
+    client: Client,
+    pods: Api<Pod>,
+    node: String,
+    image: String,
+    /// The survivors as they were at the start.
+    pub survivors: Vec<Pod>,
+}
+
+impl Cast {
+    /// Starts those that must live and waits until they run.
+    pub async fn start(client: &Client, node: &str, image: &str) -> Result<Self> {
+        remove(client).await?;
+        let namespace = json!({"metadata": {
+            "name": NAMESPACE,
+            // Wherever the cluster's own default is stricter than what the pods below are.
+            "labels": {"pod-security.kubernetes.io/enforce": "baseline"},
+        }});
+        create(&Api::<Namespace>::all(client.clone()), &namespace).await?;
+        let class = json!({
+            "metadata": {"name": NAMESPACE},
+            "value": LOWEST,
+            "preemptionPolicy": "Never",
+            "description": "the hog of evictd's end-to-end test",
+        });
+        create(&Api::<PriorityClass>::all(client.clone()), &class).await?;
+        let mut cast = Self {
+            client: client.clone(),
+            pods: Api::namespaced(client.clone(), NAMESPACE),
+            node: node.to_owned(),
+            image: image.to_owned(),
+            survivors: Vec::new(),
+        };
+        cast.wait_for_account().await?;
+        for (name, request, is_limit) in SURVIVORS {
+            let resources = match (request, is_limit) {
+                (None, _) => json!({}),
+                (Some(r), false) => json!({"requests": {"memory": r}}),
+                (Some(r), true) => {
+                    let both = json!({"cpu": "10m", "memory": r});
+                    json!({"requests": both, "limits": both})
+                }
+            };
+            create(
+                &cast.pods,
+                &pod(name, node, image, &resources, json!(["--mib", "8"])),
+            )
+            .await?;
+        }
+        for (name, _, _) in SURVIVORS {
+            let pod = cast.wait_until_ready(name).await?;
+            cast.survivors.push(pod);
+        }
+        println!("e2e: {} pods run that must live", cast.survivors.len());
+        Ok(cast)
+    }
+
+    /// Lets the hog loose, Burstable, restarted by the kubelet if it may be, without a limit of its own; and looks at
+    /// every version of its object until that is gone.
+    pub async fn hog(&self, mib: u64, rate: u64, patience: Duration) -> Result<Seen> {
+        let arguments = json!(["--mib", mib.to_string(), "--rate", rate.to_string()]);
+        let resources = json!({"requests": {"memory": "32Mi"}});
+        let mut hog = pod(HOG, &self.node, &self.image, &resources, arguments);
+        hog["spec"]["priorityClassName"] = NAMESPACE.into();
+        let hog = create(&self.pods, &hog).await?;
+        let mut seen = Seen::new(hog.uid().unwrap_or_default());
+        let start = Instant::now();
+        match tokio::time::timeout(patience, self.follow(&hog, &mut seen)).await {
+            Ok(followed) => followed?,
+            Err(_) => bail!("nobody has evicted the hog within {patience:?}: {seen}"),
+        }
+        seen.lived = start.elapsed();
+        Ok(seen)
+    }
+
+    /// Every change, by a watch: a restart that lasts for a moment is seen too.
+    async fn follow(&self, hog: &Pod, seen: &mut Seen) -> Result<()> {
+        let params = WatchParams::default().fields(&format!("metadata.name={HOG}"));
+        let mut version = hog.resource_version().unwrap_or_default();
+        loop {
+            let mut changes = self.pods.watch(&params, &version).await?.boxed();
+            while let Some(change) = changes.try_next().await.context("the watch of the hog")? {
+                match change {
+                    WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
+                        version = pod.resource_version().unwrap_or_default();
+                        seen.take(&pod);
+                    }
+                    WatchEvent::Deleted(pod) => {
+                        seen.take(&pod);
+                        return Ok(());
+                    }
+                    WatchEvent::Bookmark(mark) => version = mark.metadata.resource_version,
+                    WatchEvent::Error(status) => bail!("the watch of the hog: {status:?}"),
+                }
+            }
+        }
+    }
+
+    /// A pod can be made in a new namespace only when that has got its default account.
+    async fn wait_for_account(&self) -> Result<()> {
+        let accounts: Api<k8s_openapi::api::core::v1::ServiceAccount> =
+            Api::namespaced(self.client.clone(), NAMESPACE);
+        let start = Instant::now();
+        while accounts.get_opt("default").await?.is_none() {
+            if start.elapsed() > PATIENCE {
+                bail!(
+                    "the namespace {NAMESPACE} has no account `default` after {PATIENCE:?}: does the controller manager run?"
+                );
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    async fn wait_until_ready(&self, name: &str) -> Result<Pod> {
+        let start = Instant::now();
+        loop {
+            let pod = self.pods.get(name).await?;
+            if is_ready(&pod) {
+                return Ok(pod);
+            }
+            if start.elapsed() > PATIENCE {
+                let warnings = warnings(&self.client, NAMESPACE).await.join("\n  ");
+                bail!("{} after {PATIENCE:?}\n  {warnings}", describe(&pod));
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// The pod of this name now, if there is one.
+    pub async fn get(&self, name: &str) -> Result<Option<Pod>> {
+        Ok(self.pods.get_opt(name).await?)
+    }
+}
+
+/// Makes an object of this description.
+async fn create<K>(api: &Api<K>, description: &Value) -> Result<K>
+where
+    K: Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+{
+    let object: K = serde_json::from_value(description.clone())?;
+    let made = api.create(&PostParams::default(), &object).await;
+    made.with_context(|| format!("cannot create {}", description["metadata"]["name"]))
+}
+
+fn pod(name: &str, node: &str, image: &str, resources: &Value, arguments: Value) -> Value {
+    json!({
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/part-of": NAMESPACE}},
+        "spec": {
+            // Bound directly: the scheduler has no say, and no taint of an earlier run keeps it away.
+            "nodeName": node,
+            "tolerations": [{"operator": "Exists"}],
+            "restartPolicy": "Always",
+            "terminationGracePeriodSeconds": if name == HOG { 30 } else { 1 },
+            "automountServiceAccountToken": false,
+            "containers": [{
+                "name": name,
+                "image": image,
+                "imagePullPolicy": "IfNotPresent",
+                "args": arguments,
+                "resources": resources,
+            }],
+        },
+    })
+}
+
+/// Takes the cast away and waits until it is gone.
+pub async fn remove(client: &Client) -> Result<()> {
+    let classes: Api<PriorityClass> = Api::all(client.clone());
+    if classes.get_opt(NAMESPACE).await?.is_some() {
+        classes.delete(NAMESPACE, &DeleteParams::default()).await?;
+    }
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let start = Instant::now();
+    while let Some(namespace) = namespaces.get_opt(NAMESPACE).await? {
+        if namespace.metadata.deletion_timestamp.is_none() {
+            namespaces
+                .delete(NAMESPACE, &DeleteParams::default())
+                .await?;
+        }
+        if start.elapsed() > PATIENCE {
+            bail!("the namespace {NAMESPACE} is not gone after {PATIENCE:?}");
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    Ok(())
+}
+
+/// Whether a pod says that it is ready.
+pub fn is_ready(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_deref());
+    let mut conditions = conditions.unwrap_or_default().iter();
+    conditions.any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+/// The containers' statuses.
+pub fn statuses(pod: &Pod) -> &[ContainerStatus] {
+    let statuses = pod
+        .status
+        .as_ref()
+        .and_then(|s| s.container_statuses.as_deref());
+    statuses.unwrap_or_default()
+}
+
+/// A pod with its phase, what its containers wait for and how they ended.
+pub fn describe(pod: &Pod) -> String {
+    let status = pod.status.clone().unwrap_or_default();
+    let mut text = format!("{} is {}", pod.name_any(), status.phase.unwrap_or_default());
+    for part in [status.reason, status.message].into_iter().flatten() {
+        text = format!("{text}; {part}");
+    }
+    for container in statuses(pod) {
+        let states = [&container.state, &container.last_state];
+        for state in states.into_iter().flatten() {
+            if let Some(waiting) = &state.waiting {
+                let (reason, message) = (waiting.reason.clone(), waiting.message.clone());
+                let (reason, message) = (reason.unwrap_or_default(), message.unwrap_or_default());
+                text = format!("{text}; waits: {reason} {message}");
+            }
+            if let Some(ended) = &state.terminated {
+                let (reason, message) = (ended.reason.clone(), ended.message.clone());
+                let (reason, message) = (reason.unwrap_or_default(), message.unwrap_or_default());
+                text = format!(
+                    "{text}; ended with {}: {reason} {}",
+                    ended.exit_code,
+                    message.trim()
+                );
+            }
+        }
+    }
+    text
+}

@@ -1,0 +1,141 @@
+//! `cargo xtask e2e`: evictd on a real cluster. Deploys `deploy/manifests`, starts pods of several classes on one node,
+//! lets one of them take all memory, and looks at what the cluster says: Events by evictd, no OOM kill, no restart,
+//! everybody else alive. Whatever happens, it takes away what it has brought.
+
+mod apply;
+mod cast;
+mod images;
+mod install;
+mod node;
+mod objects;
+mod seen;
+mod verdicts;
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Parser;
+use kube::Client;
+
+use install::Installation;
+use node::Target;
+
+/// Tells the whole story on the cluster that KUBECONFIG names.
+#[derive(Parser)]
+#[command(name = "cargo xtask e2e", bin_name = "cargo xtask e2e --")]
+pub struct Arguments {
+    /// The image of evictd as the node can have it. Without it the one that was just built is imported, which needs
+    /// this machine to be the node, and containerd on it
+    #[arg(long)]
+    image: Option<String>,
+    /// The image of the pods, which `cargo xtask image --with-hog` writes; goes with --image
+    #[arg(long, requires = "image")]
+    hog_image: Option<String>,
+    /// The node: by default this machine if it is one, otherwise the first that is ready and takes pods
+    #[arg(long)]
+    node: Option<String>,
+    /// evictd is installed already: use that one, and leave it there
+    #[arg(long, conflicts_with_all = ["image", "privileged", "threshold", "kubelet_config"])]
+    installed: bool,
+    /// Leave evictd and the pods where they are
+    #[arg(long)]
+    keep: bool,
+    /// MiB that the hog takes in a second; 0: as fast as it can
+    #[arg(long, default_value_t = 200)]
+    rate: u64,
+    /// A hard threshold for memory.available instead of the kubelet's: `2Gi`, `30%`. A node that does other things as
+    /// well is spared that way
+    #[arg(long)]
+    threshold: Option<String>,
+    /// The kubelet's configuration file on the node; `none` if it has none
+    #[arg(long)]
+    kubelet_config: Option<String>,
+    /// Run evictd privileged, to tell a missing capability from other trouble
+    #[arg(long)]
+    privileged: bool,
+    /// Seconds until the hog must have been evicted; by default ten minutes, or longer where it needs longer to fill
+    /// the node
+    #[arg(long)]
+    patience: Option<u64>,
+    /// Where the manifests are
+    #[arg(long, default_value = "deploy/manifests")]
+    manifests: PathBuf,
+    /// Where the archives of the images are
+    #[arg(long, default_value = "target/image")]
+    archives: PathBuf,
+}
+
+fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    if std::env::var_os("KUBECONFIG").is_none() {
+        println!("SKIPPED e2e: KUBECONFIG is not set, so that there is no cluster to run it on");
+        return Ok(());
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(run(&arguments))
+}
+
+async fn run(arguments: &Arguments) -> Result<()> {
+    let client = Client::try_default()
+        .await
+        .context("KUBECONFIG cannot be used")?;
+    let version = client.apiserver_version().await;
+    let version = version.context("the API server that KUBECONFIG names does not answer")?;
+    let target = node::choose(&client, arguments.node.as_deref()).await?;
+    println!("e2e: Kubernetes {}, {target}", version.git_version);
+
+    let images = images::provide(arguments, &target)?;
+    let installation = Installation::prepare(&client, arguments, &target, &images).await?;
+    let told = tokio::select! {
+        told = story(arguments, &client, &target, &installation, &images.hog) => told,
+        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
+    };
+    if told.is_err() {
+        installation.explain(&client, &target).await;
+    }
+    if arguments.keep {
+        println!("e2e: everything is left where it is (--keep)");
+        return told;
+    }
+    let cast_gone = cast::remove(&client).await;
+    let removed = installation.remove(&client, &target).await;
+    told.and(cast_gone.context("the pods of the story are still there"))
+        .and(removed)
+}
+
+/// All of it, between the first object applied and the last one removed.
+async fn story(
+    arguments: &Arguments,
+    client: &Client,
+    target: &Target,
+    installation: &Installation,
+    hog_image: &str,
+) -> Result<()> {
+    installation.apply(client).await?;
+    installation.wait_until_watching(client, target).await?;
+    let cast = cast::Cast::start(client, &target.name, hog_image).await?;
+    let before = verdicts::Before::look(client, target).await?;
+    println!(
+        "e2e: the hog takes {} MiB a second of {} MiB",
+        arguments.rate, target.capacity_mib
+    );
+    let filled = target.capacity_mib.checked_div(arguments.rate).unwrap_or(0);
+    let patience = arguments.patience.unwrap_or(600.max(300 + 2 * filled));
+    let patience = Duration::from_secs(patience);
+    let seen = cast
+        .hog(target.capacity_mib, arguments.rate, patience)
+        .await?;
+    let found = verdicts::look(client, target, &cast, &before, &seen).await?;
+    let failed = found.iter().filter(|v| !v.good).count();
+    for verdict in &found {
+        let word = if verdict.good { "ok    " } else { "FAILED" };
+        println!("  {word} {}", verdict.text);
+    }
+    if failed > 0 {
+        bail!("{failed} of {} checks have failed", found.len());
+    }
+    println!("e2e: all {} checks passed", found.len());
+    Ok(())
+}

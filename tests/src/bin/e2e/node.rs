@@ -1,0 +1,193 @@
+//! Which node the story plays on.
+
+use std::{fmt, fs};
+
+use anyhow::{Context as _, Result, bail};
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, Client, api::ListParams};
+
+/// The node.
+pub struct Target {
+    /// `metadata.name`.
+    pub name: String,
+    /// Whether it is this machine.
+    pub local: bool,
+    /// `containerd://2.1.4`.
+    pub runtime: String,
+    /// Memory in MiB.
+    pub capacity_mib: u64,
+    /// Memory that pods cannot have, in MiB.
+    pub reserved_mib: u64,
+    kubelet: String,
+    kernel: String,
+}
+
+/// The node of this name; or this machine, if it is a node; or the first that takes pods.
+pub async fn choose(client: &Client, wanted: Option<&str>) -> Result<Target> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let all = nodes.list(&ListParams::default()).await;
+    let all = all.context("cannot list the nodes")?.items;
+    let read = |path| {
+        fs::read_to_string(path)
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
+    };
+    let here = Machine {
+        boot: read("/proc/sys/kernel/random/boot_id"),
+        id: read("/etc/machine-id"),
+    };
+    pick(&all, wanted, &here)
+}
+
+/// What tells machines apart.
+struct Machine {
+    /// Different after every boot; nodes that are containers share it with their host.
+    boot: String,
+    /// The installation's own; may be missing.
+    id: String,
+}
+
+impl Machine {
+    fn is(&self, node: &Node) -> bool {
+        let info = node.status.as_ref().and_then(|s| s.node_info.as_ref());
+        info.is_some_and(|info| {
+            let id = info.machine_id.trim();
+            info.boot_id.trim() == self.boot && (id.is_empty() || id == self.id)
+        })
+    }
+}
+
+fn pick(all: &[Node], wanted: Option<&str>, here: &Machine) -> Result<Target> {
+    let name = |node: &Node| node.metadata.name.clone().unwrap_or_default();
+    let found = match wanted {
+        Some(wanted) => all.iter().find(|n| name(n) == wanted),
+        None => {
+            let local = all.iter().find(|n| here.is(n));
+            local.or_else(|| all.iter().find(|n| takes_pods(n)))
+        }
+    };
+    let Some(node) = found else {
+        let names: Vec<_> = all.iter().map(name).collect();
+        bail!(
+            "no node is {}; there are: {}",
+            wanted.unwrap_or("ready and takes pods"),
+            names.join(", ")
+        );
+    };
+    if !is_ready(node) {
+        bail!("the node {} is not Ready", name(node));
+    }
+    let status = node.status.clone().unwrap_or_default();
+    let info = status.node_info.unwrap_or_default();
+    let memory = |field: Option<std::collections::BTreeMap<_, _>>| -> Option<u64> {
+        let text: &k8s_openapi::apimachinery::pkg::api::resource::Quantity =
+            field.as_ref()?.get("memory")?;
+        let quantity: evictd::config::Quantity = text.0.parse().ok()?;
+        u64::try_from(quantity.value())
+            .ok()
+            .map(|bytes| bytes >> 20)
+    };
+    let capacity =
+        memory(status.capacity).context("the node does not say how much memory it has")?;
+    Ok(Target {
+        name: name(node),
+        local: here.is(node),
+        runtime: info.container_runtime_version,
+        capacity_mib: capacity,
+        reserved_mib: capacity.saturating_sub(memory(status.allocatable).unwrap_or(capacity)),
+        kubelet: info.kubelet_version,
+        kernel: info.kernel_version,
+    })
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref());
+    let mut conditions = conditions.unwrap_or_default().iter();
+    conditions.any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+fn takes_pods(node: &Node) -> bool {
+    let spec = node.spec.clone().unwrap_or_default();
+    is_ready(node) && spec.taints.unwrap_or_default().is_empty() && spec.unschedulable != Some(true)
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let whose = if self.local {
+            "this machine"
+        } else {
+            "another machine"
+        };
+        write!(
+            f,
+            "node {} ({whose}), kubelet {}, {}, Linux {}, {} MiB of which {} MiB are kept from pods",
+            self.name,
+            self.kubelet,
+            self.runtime,
+            self.kernel,
+            self.capacity_mib,
+            self.reserved_mib
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn node(name: &str, boot: &str, taints: &Value, ready: &str) -> Node {
+        let node = json!({
+            "metadata": {"name": name},
+            "spec": {"taints": taints},
+            "status": {
+                "capacity": {"memory": "8148092Ki"},
+                "allocatable": {"memory": "8045692Ki"},
+                "conditions": [{"type": "Ready", "status": ready}],
+                "nodeInfo": {"bootID": boot, "machineID": name, "containerRuntimeVersion": "containerd://2.1.4"},
+            },
+        });
+        serde_json::from_value(node).unwrap()
+    }
+
+    #[test]
+    fn this_machine_comes_first_and_then_who_takes_pods() {
+        let taint =
+            json!([{"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}]);
+        let all = [
+            node("control", "a", &taint, "True"),
+            node("down", "b", &json!([]), "False"),
+            node("worker", "c", &json!([]), "True"),
+        ];
+        let picked = |wanted, boot: &str, id: &str| {
+            let here = Machine {
+                boot: boot.to_owned(),
+                id: id.to_owned(),
+            };
+            pick(&all, wanted, &here).map(|t| (t.name, t.local))
+        };
+        let found = |name: &str, local| (name.to_owned(), local);
+        assert_eq!(
+            picked(None, "a", "control").unwrap(),
+            found("control", true)
+        );
+        // A node in a container of this machine: its containerd is not the one that is found here.
+        assert_eq!(picked(None, "a", "host").unwrap(), found("worker", false));
+        assert_eq!(picked(None, "z", "z").unwrap(), found("worker", false));
+        assert_eq!(
+            picked(Some("control"), "c", "worker").unwrap(),
+            found("control", false)
+        );
+        let error = |wanted| picked(Some(wanted), "z", "z").unwrap_err().to_string();
+        assert!(error("down").contains("not Ready"));
+        assert!(error("x").contains("control, down, worker"));
+        let here = Machine {
+            boot: "z".to_owned(),
+            id: String::new(),
+        };
+        let target = pick(&all, None, &here).unwrap();
+        assert_eq!((target.capacity_mib, target.reserved_mib), (7957, 100));
+    }
+}

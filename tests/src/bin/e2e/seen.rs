@@ -1,0 +1,74 @@
+//! What was seen of the hog.
+
+use std::{fmt, time::Duration};
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::cast::{describe, statuses};
+
+/// What was seen of the hog until it was gone.
+pub struct Seen {
+    /// Its UID.
+    pub uid: String,
+    /// How long its object was there.
+    pub lived: Duration,
+    /// The most restarts that its status has shown.
+    pub restarts: i32,
+    /// How its containers ended: reason and exit code.
+    pub ends: Vec<String>,
+    /// `DisruptionTarget`, if it was there: reason and message.
+    pub disruption: Option<String>,
+    /// Whether it has run.
+    pub ran: bool,
+    last: String,
+}
+
+impl Seen {
+    /// Nothing yet.
+    pub fn new(uid: String) -> Self {
+        Self {
+            uid,
+            lived: Duration::ZERO,
+            restarts: 0,
+            ends: Vec::new(),
+            disruption: None,
+            ran: false,
+            last: String::new(),
+        }
+    }
+
+    /// One version of the object.
+    pub fn take(&mut self, pod: &Pod) {
+        self.last = describe(pod);
+        let Some(status) = &pod.status else {
+            return;
+        };
+        self.ran |= status.phase.as_deref() == Some("Running");
+        let conditions = status.conditions.as_deref().unwrap_or_default();
+        if let Some(c) = conditions.iter().find(|c| c.type_ == "DisruptionTarget") {
+            let text = |t: &Option<String>| t.clone().unwrap_or_default();
+            self.disruption = Some(format!("{}: {}", text(&c.reason), text(&c.message)));
+        }
+        for container in statuses(pod) {
+            self.restarts = self.restarts.max(container.restart_count);
+            let states = [&container.state, &container.last_state];
+            let ends = states
+                .into_iter()
+                .flatten()
+                .filter_map(|s| s.terminated.as_ref());
+            for end in ends {
+                let reason = end.reason.clone().unwrap_or_default();
+                let end = format!("{reason} ({})", end.exit_code);
+                if !self.ends.contains(&end) {
+                    self.ends.push(end);
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, restarts: {}", self.last, self.restarts)
+    }
+}

@@ -1,0 +1,231 @@
+//! What the cluster has to say afterwards.
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::{Api, Client, ResourceExt as _, api::ListParams};
+
+use super::{
+    cast::{Cast, NAMESPACE, describe, is_ready, statuses},
+    install::marks,
+    node::Target,
+    seen::Seen,
+};
+
+/// `reportingComponent` of evictd's Events.
+const CONTROLLER: &str = "evictd";
+/// Events and the taint come after the kill: as long as that may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(500);
+
+/// One thing that was looked at.
+#[derive(Debug)]
+pub struct Verdict {
+    /// Whether it is as it should be.
+    pub good: bool,
+    /// What was found.
+    pub text: String,
+}
+
+fn verdict(good: bool, text: String) -> Verdict {
+    Verdict { good, text }
+}
+
+/// The node before the hog.
+pub struct Before {
+    /// UIDs of the Events of the node.
+    events: Vec<String>,
+    /// `oom_kill` of this machine's /proc/vmstat, where it is the node.
+    oom_kills: Option<u64>,
+}
+
+impl Before {
+    /// Looks at what has happened before.
+    pub async fn look(client: &Client, target: &Target) -> Result<Self> {
+        let events = on_node(client, target).await?;
+        Ok(Self {
+            events: events.iter().filter_map(|e| e.uid()).collect(),
+            oom_kills: oom_kills(target),
+        })
+    }
+}
+
+/// Everything that has to hold after the hog is gone.
+pub async fn look(
+    client: &Client,
+    target: &Target,
+    cast: &Cast,
+    before: &Before,
+    seen: &Seen,
+) -> Result<Vec<Verdict>> {
+    let mut verdicts = about_hog(seen);
+    let events: Api<Event> = Api::namespaced(client.clone(), NAMESPACE);
+    verdicts.push(
+        patiently(async || {
+            let all = events.list(&ListParams::default()).await?.items;
+            Ok(evicted_events(&all, &seen.uid))
+        })
+        .await?,
+    );
+    verdicts.push(
+        patiently(async || {
+            let mut new = on_node(client, target).await?;
+            new.retain(|e| e.uid().is_none_or(|uid| !before.events.contains(&uid)));
+            Ok(node_events(&new))
+        })
+        .await?,
+    );
+    verdicts.push(patiently(async || Ok(marked(&marks(client, target).await?))).await?);
+    let mut new = on_node(client, target).await?;
+    new.retain(|e| e.uid().is_none_or(|uid| !before.events.contains(&uid)));
+    let mut oom = no_oom(&new, before.oom_kills, oom_kills(target));
+    if !oom.good {
+        oom.text = format!(
+            "{}. The node keeps {} MiB from pods: the limit of `kubepods` may be met before the node's threshold",
+            oom.text, target.reserved_mib
+        );
+    }
+    verdicts.push(oom);
+    for survivor in &cast.survivors {
+        let now = cast.get(&survivor.name_any()).await?;
+        verdicts.push(lives(survivor, now.as_ref()));
+    }
+    Ok(verdicts)
+}
+
+/// Looks again until it is good or patience has ended.
+async fn patiently(look: impl AsyncFn() -> Result<Verdict>) -> Result<Verdict> {
+    let start = Instant::now();
+    loop {
+        let verdict = look().await?;
+        if verdict.good || start.elapsed() > PATIENCE {
+            return Ok(verdict);
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+fn about_hog(seen: &Seen) -> Vec<Verdict> {
+    let disruption = match &seen.disruption {
+        // The object may be gone before the condition could be set: only a wrong one is a failure.
+        None => verdict(
+            true,
+            "DisruptionTarget was not set: the object went too fast".to_owned(),
+        ),
+        Some(d) => verdict(
+            d.starts_with("TerminationByKubelet: The node was low on resource: memory"),
+            format!("DisruptionTarget: {d}"),
+        ),
+    };
+    vec![
+        verdict(
+            seen.ran,
+            format!(
+                "the hog has run, and its object was there for {:.1?}",
+                seen.lived
+            ),
+        ),
+        verdict(
+            seen.restarts == 0,
+            format!("its restarts: {}", seen.restarts),
+        ),
+        verdict(
+            !seen.ends.iter().any(|end| end.starts_with("OOMKilled")),
+            format!("its container ended with: {}", seen.ends.join(", ")),
+        ),
+        disruption,
+    ]
+}
+
+/// One Event by evictd on the hog, and none on anybody else.
+fn evicted_events(all: &[Event], hog: &str) -> Verdict {
+    let ours: Vec<&Event> = all.iter().filter(|e| is_ours(e, "Evicted")).collect();
+    let good = ours.len() == 1 && ours[0].involved_object.uid.as_deref() == Some(hog);
+    let notes: Vec<&str> = ours.iter().filter_map(|e| e.message.as_deref()).collect();
+    verdict(
+        good,
+        format!(
+            "{} Event(s) Evicted by evictd: {}",
+            ours.len(),
+            notes.join(" | ")
+        ),
+    )
+}
+
+fn node_events(new: &[Event]) -> Verdict {
+    let ours = new.iter().find(|e| is_ours(e, "EvictionThresholdMet"));
+    let note = ours.and_then(|e| e.message.clone());
+    let text = note.unwrap_or_else(|| "none".to_owned());
+    verdict(
+        ours.is_some(),
+        format!("the node's Event EvictionThresholdMet by evictd: {text}"),
+    )
+}
+
+fn is_ours(event: &Event, reason: &str) -> bool {
+    event.reporting_component.as_deref() == Some(CONTROLLER)
+        && event.reason.as_deref() == Some(reason)
+}
+
+/// `SystemOOM` is the kubelet's, `OOMKilling` the node problem detector's. The kernel's own counter also has what
+/// neither of them tells.
+fn no_oom(new: &[Event], before: Option<u64>, after: Option<u64>) -> Verdict {
+    let is_oom = |e: &&Event| matches!(e.reason.as_deref(), Some("SystemOOM" | "OOMKilling"));
+    let events = new.iter().filter(is_oom).count();
+    let kills = before.zip(after).map(|(before, after)| after - before);
+    let counted = match kills {
+        Some(kills) => format!("the kernel has counted {kills}"),
+        None => "the kernel's counter is on another machine".to_owned(),
+    };
+    verdict(
+        events == 0 && kills.unwrap_or(0) == 0,
+        format!("OOM kills: {events} Event(s) on the node, {counted}"),
+    )
+}
+
+fn marked(marks: &[String]) -> Verdict {
+    let has = |mark: &str| marks.iter().any(|m| m == mark);
+    let good = has("evictd.dev/memory-pressure") && has("EvictdMemoryPressure");
+    verdict(
+        good,
+        format!(
+            "evictd's taint and condition on the node: {}",
+            marks.join(", ")
+        ),
+    )
+}
+
+fn lives(before: &Pod, now: Option<&Pod>) -> Verdict {
+    let Some(now) = now else {
+        return verdict(false, format!("{} is gone", before.name_any()));
+    };
+    let restarts: i32 = statuses(now).iter().map(|c| c.restart_count).sum();
+    let good = now.uid() == before.uid() && is_ready(now) && restarts == 0;
+    verdict(good, format!("{}, restarts: {restarts}", describe(now)))
+}
+
+async fn on_node(client: &Client, target: &Target) -> Result<Vec<Event>> {
+    let events: Api<Event> = Api::namespaced(client.clone(), "default");
+    let fields = format!(
+        "involvedObject.kind=Node,involvedObject.name={}",
+        target.name
+    );
+    let found = events.list(&ListParams::default().fields(&fields)).await;
+    Ok(found.context("cannot list the node's Events")?.items)
+}
+
+/// `oom_kill` of /proc/vmstat, where this machine is the node.
+fn oom_kills(target: &Target) -> Option<u64> {
+    let text = target
+        .local
+        .then(|| fs::read_to_string("/proc/vmstat").ok())??;
+    let line = text.lines().find_map(|l| l.strip_prefix("oom_kill "))?;
+    line.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests;

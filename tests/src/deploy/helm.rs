@@ -1,0 +1,121 @@
+//! Helm's own engine, without a `helm` binary: PyPI's `helm-python-sdk` carries it, and works offline.
+
+use std::{
+    collections::BTreeMap,
+    env, fs, io,
+    path::{Path, PathBuf},
+    process::{Command, Output, Stdio},
+    sync::OnceLock,
+};
+
+use serde_json::{Value, json};
+
+const PACKAGE: &str = "helm-python-sdk";
+const VERSION: &str = "0.2.2";
+/// Reads a request from standard input, writes the answer to standard output.
+const SCRIPT: &str = include_str!("helm.py");
+
+/// Helm, installed below `target/`.
+pub struct Helm {
+    packages: PathBuf,
+}
+
+/// One finding of `helm lint`.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// 1: information, 2: warning, 3: error.
+    pub severity: u64,
+    /// The file and what is wrong.
+    pub text: String,
+}
+
+/// Helm, installed when it is needed for the first time; or why it cannot be had here.
+pub fn helm() -> Result<&'static Helm, &'static str> {
+    static HELM: OnceLock<Result<Helm, String>> = OnceLock::new();
+    let installed = HELM.get_or_init(|| Helm::install().map_err(|e| e.to_string()));
+    installed.as_ref().map_err(String::as_str)
+}
+
+impl Helm {
+    fn install() -> io::Result<Self> {
+        let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
+        let packages = target.join(format!("{PACKAGE}-{VERSION}"));
+        if !packages.exists() {
+            // Beside and then renamed: an interrupted installation is never taken for a whole one.
+            let partial = target.join(format!("{PACKAGE}-{}.partial", std::process::id()));
+            let mut pip = Command::new("python3");
+            pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--target"])
+                .arg(&partial)
+                .arg(format!("{PACKAGE}=={VERSION}"))
+                .args(["--only-binary", ":all:", "--disable-pip-version-check"]);
+            answer(&pip.output()?, "pip")?;
+            // Another test may have been faster: then this copy is not needed.
+            if fs::rename(&partial, &packages).is_err() {
+                fs::remove_dir_all(&partial)?;
+            }
+        }
+        Ok(Self { packages })
+    }
+
+    /// `helm lint --strict` of a chart with values.
+    ///
+    /// # Errors
+    /// It cannot be read at all.
+    pub fn lint(&self, chart: &Path, values: &Value) -> io::Result<Vec<Finding>> {
+        let answer = self.ask(&json!({"lint": chart, "values": values}))?;
+        let messages = answer["messages"].as_array().cloned().unwrap_or_default();
+        let findings = messages.iter().map(|m| Finding {
+            severity: m["severity"].as_u64().unwrap_or(3),
+            text: format!("{}: {}", m["path"], m["error"]),
+        });
+        let errors = answer["errors"].as_array().cloned().unwrap_or_default();
+        let errors = errors.iter().map(|e| Finding {
+            severity: 3,
+            text: e.to_string(),
+        });
+        Ok(findings.chain(errors).collect())
+    }
+
+    /// `helm template`: what each template of the chart renders to, by its path.
+    ///
+    /// # Errors
+    /// Values that the chart's schema refuses, or a template that fails: what Helm says.
+    pub fn render(
+        &self,
+        chart: &Path,
+        values: &Value,
+        release: &str,
+        namespace: &str,
+    ) -> io::Result<BTreeMap<String, String>> {
+        let request = json!({
+            "render": chart, "values": values, "release": release, "namespace": namespace,
+        });
+        Ok(serde_json::from_value(self.ask(&request)?)?)
+    }
+
+    fn ask(&self, request: &Value) -> io::Result<Value> {
+        let mut child = Command::new("python3")
+            .args(["-c", SCRIPT])
+            .env("PYTHONPATH", &self.packages)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let stdin = child.stdin.take();
+        serde_json::to_writer(stdin.ok_or(io::ErrorKind::BrokenPipe)?, request)?;
+        Ok(serde_json::from_str(&answer(
+            &child.wait_with_output()?,
+            "helm",
+        )?)?)
+    }
+}
+
+/// Standard output, or the last line of standard error.
+fn answer(output: &Output, program: &str) -> io::Result<String> {
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let last = said.trim().lines().last().unwrap_or("nothing was said");
+    Err(io::Error::other(format!("{program}: {last}")))
+}

@@ -1,0 +1,50 @@
+//! What a full node costs the agent in memory of its own.
+
+use std::{fs, time::Duration};
+
+use evictd_tests::{apiserver::pod, member::Member, skip::not_root, skip_if};
+use serde_json::json;
+
+/// Pods of a full node: the kubelet's default maximum.
+const PODS: u64 = 110;
+/// The most that they may cost, in KiB: descriptors are the kernel's, and of an object only what is needed is kept.
+const COST_KIB: u64 = 6 << 10;
+const SETTLED: Duration = Duration::from_secs(2);
+
+/// Resident memory in KiB (`VmRSS`) of an agent that has seen so many pods twice: in a list, and each of them changed.
+fn resident_with(pods: u64) -> u64 {
+    let member = Member::new("full", 256).unwrap();
+    for n in 0..pods {
+        let uid = Member::uid(n);
+        let mut pod = pod(&format!("p{n}"), &uid, "Burstable", 0, Some("1Mi"));
+        // As much as others usually write there.
+        pod["metadata"]["annotations"] = json!({"last": "x".repeat(2000)});
+        pod["metadata"]["managedFields"] = json!([{"fieldsV1": {"f": "x".repeat(4000)}}]);
+        member.server.state().put_pod(pod);
+        for container in ["c1", "c2"] {
+            let path = format!("kubepods/burstable/pod{uid}/{container}");
+            member.cgroup.child(&path).unwrap();
+        }
+    }
+    let agent = member.start().unwrap();
+    std::thread::sleep(SETTLED);
+    let pods: Vec<_> = member.server.state().pods.values().cloned().collect();
+    for pod in pods {
+        member.server.state().put_pod(pod);
+    }
+    std::thread::sleep(SETTLED);
+    let status = fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
+    let line = status.lines().find(|l| l.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn a_full_node_costs_little() {
+    skip_if!(not_root());
+    let (empty, full) = (resident_with(0), resident_with(PODS));
+    println!("{empty} KiB without pods, {full} KiB with {PODS}");
+    assert!(
+        full < empty + COST_KIB,
+        "{empty} KiB without pods, {full} KiB with {PODS}"
+    );
+}

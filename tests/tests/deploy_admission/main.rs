@@ -1,0 +1,351 @@
+//! The ValidatingAdmissionPolicies of the manifests, evaluated on what an agent sends and on what it must not.
+
+mod policy;
+
+use std::{fs, path::Path};
+
+use evictd_tests::deploy::{self, objects};
+use policy::{Policies, Request};
+use serde_json::{Value, json};
+
+const AGENT: &str = "system:serviceaccount:evictd:evictd";
+/// The node of the recordings.
+const NODE: &str = "n2";
+
+fn policies() -> Policies {
+    let dir = deploy::dir().join("manifests");
+    let mut all = Vec::new();
+    for entry in fs::read_dir(dir).unwrap() {
+        let text = fs::read_to_string(entry.unwrap().path()).unwrap();
+        all.extend(objects(&text).unwrap());
+    }
+    Policies::new(&all)
+}
+
+/// What a 1.36 API server says of a token that the kubelet has asked for on behalf of a pod.
+fn user(name: &str, node: Option<&str>) -> Value {
+    let mut extra = json!({
+        "authentication.kubernetes.io/credential-id": ["JTI=2f2a4a40-8b0e-44a5-9a58-9bd9f1a7b7a5"],
+    });
+    if let Some(node) = node {
+        extra["authentication.kubernetes.io/node-name"] = json!([node]);
+        extra["authentication.kubernetes.io/pod-name"] = json!(["evictd-7x2lq"]);
+    }
+    json!({
+        "username": name,
+        "uid": "7a0f1a2e-0d0c-4a2f-8e44-0d3c1b0a9f11",
+        "groups": ["system:serviceaccounts", "system:serviceaccounts:evictd", "system:authenticated"],
+        "extra": extra,
+    })
+}
+
+/// The body of a recorded answer.
+fn recorded(name: &str) -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("recordings/api/{name}.json"));
+    let recorded: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    recorded["response"]["body"].clone()
+}
+
+fn pod() -> Value {
+    let pod = recorded("pods-list-by-node")["items"][0].clone();
+    assert_eq!(pod["spec"]["nodeName"], NODE);
+    pod
+}
+
+fn on_pods(operation: &'static str, resource: &'static str, object: Value, old: Value) -> Request {
+    Request {
+        user: user(AGENT, Some(NODE)),
+        operation,
+        group: "",
+        resource,
+        object,
+        old,
+    }
+}
+
+fn deletion() -> Request {
+    on_pods("DELETE", "pods", Value::Null, pod())
+}
+
+/// A status patch: what the pod becomes by it.
+fn pod_status(change: impl FnOnce(&mut Value)) -> Request {
+    let mut new = pod();
+    change(&mut new);
+    on_pods("UPDATE", "pods/status", new, pod())
+}
+
+fn node_change(resource: &'static str, change: impl FnOnce(&mut Value)) -> Request {
+    let old = recorded("node-get");
+    let mut new = old.clone();
+    change(&mut new);
+    on_pods("UPDATE", resource, new, old)
+}
+
+fn push(list: &mut Value, item: Value) {
+    match list.as_array_mut() {
+        Some(items) => items.push(item),
+        None => *list = json!([item]),
+    }
+}
+
+fn disruption_target(pod: &mut Value) {
+    let condition =
+        json!({"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"});
+    push(&mut pod["status"]["conditions"], condition);
+}
+
+fn eviction(uid: Option<&str>) -> Request {
+    let mut object = json!({
+        "apiVersion": "policy/v1", "kind": "Eviction",
+        "metadata": {"name": "free-1", "namespace": "default"},
+        "deleteOptions": {"gracePeriodSeconds": 5},
+    });
+    if let Some(uid) = uid {
+        object["deleteOptions"]["preconditions"] = json!({"uid": uid});
+    }
+    on_pods("CREATE", "pods/eviction", object, Value::Null)
+}
+
+fn event(operation: &'static str, instance: &str, old: Value) -> Request {
+    let mut object = recorded("event-created");
+    object["reportingInstance"] = instance.into();
+    Request {
+        group: "events.k8s.io",
+        ..on_pods(operation, "events", object, old)
+    }
+}
+
+/// Everything that an agent does.
+fn own() -> Vec<(&'static str, Request)> {
+    let taint = json!({"key": "evictd.dev/memory-pressure", "effect": "NoSchedule"});
+    let condition = json!({"type": "EvictdMemoryPressure", "status": "True"});
+    let mut with_condition = recorded("node-condition-patch");
+    let mut without = with_condition.clone();
+    let conditions = without["status"]["conditions"].as_array_mut().unwrap();
+    let before = conditions.len();
+    conditions.retain(|c| c["type"] != "EvictdMemoryPressure");
+    assert_eq!(conditions.len() + 1, before);
+    with_condition["metadata"]["resourceVersion"] = "9".into();
+    vec![
+        ("deletes a pod", deletion()),
+        ("sets DisruptionTarget", pod_status(disruption_target)),
+        (
+            "evicts a pod",
+            eviction(Some("643b88bf-5ab1-450b-a239-7f9bcca4b4d8")),
+        ),
+        (
+            "sets its taint",
+            node_change("nodes", |node| push(&mut node["spec"]["taints"], taint)),
+        ),
+        (
+            "sets its condition",
+            node_change("nodes/status", |node| {
+                push(&mut node["status"]["conditions"], condition)
+            }),
+        ),
+        (
+            "sets its condition, as recorded",
+            on_pods(
+                "UPDATE",
+                "nodes/status",
+                with_condition.clone(),
+                without.clone(),
+            ),
+        ),
+        (
+            "takes its condition back",
+            on_pods("UPDATE", "nodes/status", without, with_condition),
+        ),
+        ("tells an Event", event("CREATE", NODE, Value::Null)),
+        (
+            "counts an Event",
+            event("UPDATE", NODE, recorded("event-created")),
+        ),
+    ]
+}
+
+#[test]
+fn every_policy_is_bound_and_every_expression_compiles() {
+    let policies = policies();
+    assert_eq!(policies.len(), 4);
+    assert!(policies.compile() >= 20);
+}
+
+#[test]
+fn an_agent_may_do_its_work_on_its_node() {
+    let policies = policies();
+    for (what, request) in own() {
+        policies
+            .admit(&request)
+            .unwrap_or_else(|e| panic!("{what}: {e}"));
+    }
+}
+
+#[test]
+fn an_agent_of_another_node_may_do_none_of_it() {
+    let policies = policies();
+    for (what, mut request) in own() {
+        // An Eviction does not say on which node its pod is: docs/deploy.md says so too.
+        if request.resource == "pods/eviction" {
+            continue;
+        }
+        request.user = user(AGENT, Some("n1"));
+        let error = policies.admit(&request).expect_err(what);
+        assert!(error.contains("n1"), "{what}: {error}");
+    }
+}
+
+#[test]
+fn a_token_without_a_node_may_do_nothing() {
+    let policies = policies();
+    for (what, mut request) in own() {
+        request.user = user(AGENT, None);
+        policies.admit(&request).expect_err(what);
+        request.user = json!({"username": AGENT});
+        policies.admit(&request).expect_err(what);
+    }
+}
+
+#[test]
+fn others_are_none_of_the_policies_business() {
+    let policies = policies();
+    for (what, mut request) in own() {
+        for name in [
+            "system:node:n1",
+            "system:serviceaccount:default:evictd",
+            "kubernetes-admin",
+        ] {
+            request.user = user(name, None);
+            policies
+                .admit(&request)
+                .unwrap_or_else(|e| panic!("{what}, {name}: {e}"));
+        }
+    }
+}
+
+#[test]
+fn an_agent_may_do_nothing_else_on_its_node() {
+    let policies = policies();
+    let refused = |what: &str, request: Request, expected: &str| {
+        let error = policies.admit(&request).expect_err(what);
+        assert!(error.contains(expected), "{what}: {error}");
+    };
+    let metadata = "may not change a pod's metadata or specification";
+    let status = "may set the condition DisruptionTarget in a pod's status and nothing else";
+    for (what, change, expected) in [
+        (
+            "a label",
+            (|pod| pod["metadata"]["labels"]["app"] = "other".into()) as fn(&mut Value),
+            metadata,
+        ),
+        (
+            "a finalizer",
+            |pod| pod["metadata"]["finalizers"] = json!([]),
+            metadata,
+        ),
+        (
+            "an owner",
+            |pod| pod["metadata"]["ownerReferences"] = json!([{"uid": "u"}]),
+            metadata,
+        ),
+        (
+            "an image",
+            |pod| pod["spec"]["containers"][0]["image"] = "other".into(),
+            metadata,
+        ),
+        (
+            "a phase",
+            |pod| pod["status"]["phase"] = "Succeeded".into(),
+            status,
+        ),
+        (
+            "an address",
+            |pod| pod["status"]["podIP"] = "10.0.0.1".into(),
+            status,
+        ),
+        (
+            "a container's status",
+            |pod| pod["status"]["containerStatuses"] = json!([{"name": "c", "ready": false}]),
+            status,
+        ),
+        (
+            "another condition",
+            |pod| {
+                push(
+                    &mut pod["status"]["conditions"],
+                    json!({"type": "Ready", "status": "False"}),
+                )
+            },
+            status,
+        ),
+    ] {
+        refused(what, pod_status(change), expected);
+        let mut direct = pod_status(change);
+        direct.resource = "pods";
+        refused(what, direct, expected);
+    }
+    refused("no UID", eviction(None), "only by its UID");
+    refused("an empty UID", eviction(Some("")), "only by its UID");
+
+    let taints = "may set taints whose key begins with evictd.dev/";
+    let conditions = "may set conditions whose type begins with Evictd";
+    // What a server-side apply with force does to everybody else's taints, as it was recorded.
+    let applied = on_pods(
+        "UPDATE",
+        "nodes",
+        recorded("node-taint-apply"),
+        recorded("node-get"),
+    );
+    refused("an applied taint", applied, taints);
+    for (what, change, expected) in [
+        (
+            "another's taint",
+            (|node| {
+                push(
+                    &mut node["spec"]["taints"],
+                    json!({"key": "a", "effect": "NoExecute"}),
+                )
+            }) as fn(&mut Value),
+            taints,
+        ),
+        (
+            "a cordon",
+            |node| node["spec"]["unschedulable"] = true.into(),
+            taints,
+        ),
+        (
+            "the kubelet's condition",
+            |node| node["status"]["conditions"][0]["status"] = "True".into(),
+            conditions,
+        ),
+        (
+            "capacity",
+            |node| node["status"]["capacity"] = json!({"memory": "1Ti"}),
+            conditions,
+        ),
+        (
+            "a label",
+            |node| node["metadata"]["labels"] = json!({"a": "b"}),
+            "may not change a Node's metadata",
+        ),
+    ] {
+        refused(what, node_change("nodes", change), expected);
+        refused(what, node_change("nodes/status", change), expected);
+    }
+    let mut gone = node_change("nodes", |_| {});
+    (gone.operation, gone.object) = ("DELETE", Value::Null);
+    refused("the node itself", gone, "its own Node only");
+    let foreign = {
+        let mut old = recorded("event-created");
+        old["reportingInstance"] = "n1".into();
+        event("UPDATE", NODE, old)
+    };
+    refused(
+        "another's Event",
+        foreign,
+        "only the Events of its own node",
+    );
+    let mut posing = event("CREATE", NODE, Value::Null);
+    posing.object["reportingController"] = "kubelet".into();
+    refused("another's name", posing, "reportingController 'evictd'");
+}

@@ -1,0 +1,123 @@
+//! The agent with exactly what the DaemonSet gives it: root with a handful of capabilities and no way to more.
+
+use std::{fs, io, os::unix::process::CommandExt as _, process::Command, time::Duration};
+
+use evictd_tests::{
+    agent::{Agent, binary},
+    deploy::{self, objects, one},
+    hog::Hog,
+    member::Member,
+    skip::{no_bpf, not_root},
+    skip_if,
+};
+use serde_json::Value;
+
+const SOON: Duration = Duration::from_secs(20);
+/// `include/uapi/linux/capability.h`.
+const NUMBERS: [(&str, libc::c_ulong); 7] = [
+    ("DAC_READ_SEARCH", 2),
+    ("KILL", 5),
+    ("IPC_LOCK", 14),
+    ("SYS_NICE", 23),
+    ("SYS_RESOURCE", 24),
+    ("PERFMON", 38),
+    ("BPF", 39),
+];
+const LAST: libc::c_ulong = 40;
+
+/// The capabilities of the DaemonSet's container.
+fn granted() -> Vec<libc::c_ulong> {
+    let path = deploy::dir().join("manifests/daemonset.yaml");
+    let objects = objects(&fs::read_to_string(path).unwrap()).unwrap();
+    let daemonset = one(&objects, "DaemonSet").unwrap();
+    let container = &daemonset["spec"]["template"]["spec"]["containers"][0];
+    let names = container["securityContext"]["capabilities"]["add"].as_array();
+    let number = |name: &Value| {
+        let known = NUMBERS.iter().find(|(n, _)| name == n);
+        known
+            .unwrap_or_else(|| panic!("{name} is new: which number has it?"))
+            .1
+    };
+    names.unwrap().iter().map(number).collect()
+}
+
+/// As a container runtime starts a container's root: a bounding set, and no new privileges.
+fn limit(command: &mut Command, keep: Vec<libc::c_ulong>) {
+    let restrict = move || {
+        for capability in (0..=LAST).filter(|c| !keep.contains(c)) {
+            // SAFETY: plain numbers; older kernels refuse capabilities that they do not know, which is as good.
+            unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+        }
+        // SAFETY: plain numbers.
+        match unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: between fork and exec the closure makes system calls only and allocates nothing.
+    unsafe { command.pre_exec(restrict) };
+}
+
+/// What `evictd check` finds: topic and state.
+fn check(keep: Option<Vec<libc::c_ulong>>) -> Vec<(String, String)> {
+    let mut command = Command::new(binary().unwrap());
+    command.args(["check", "-o", "json"]);
+    if let Some(keep) = keep {
+        limit(&mut command, keep);
+    }
+    let out = command.output().unwrap();
+    let said: Value = serde_json::from_slice(&out.stdout)
+        .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&out.stderr)));
+    let findings = said["findings"].as_array().unwrap().iter();
+    findings
+        .map(|f| (f["topic"].to_string(), f["state"].to_string()))
+        .collect()
+}
+
+/// `CapEff` of a process.
+fn effective(pid: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let mut lines = status.lines();
+    let found = lines.find_map(|l| l.strip_prefix("CapEff:")).unwrap();
+    u64::from_str_radix(found.trim(), 16).unwrap()
+}
+
+#[test]
+fn nothing_is_missing_that_root_would_have() {
+    skip_if!(no_bpf());
+    let all = check(None);
+    assert!(all.len() > 5, "{all:?}");
+    assert_eq!(check(Some(granted())), all);
+    // Each of these is missed when it is not there.
+    for name in ["KILL", "IPC_LOCK", "SYS_NICE", "PERFMON", "BPF"] {
+        let without = NUMBERS.iter().find(|(n, _)| *n == name).unwrap().1;
+        let keep: Vec<_> = granted().into_iter().filter(|c| *c != without).collect();
+        assert_ne!(check(Some(keep)), all, "without {name}");
+    }
+}
+
+// R42
+#[test]
+fn a_pod_is_evicted_with_these_capabilities_alone() {
+    skip_if!(not_root());
+    let member = Member::new("least", 256).unwrap();
+    let quiet = member
+        .pod("quiet", 1, "Burstable", 0, Some("64Mi"))
+        .unwrap();
+    let wild = member.pod("wild", 2, "Burstable", 0, Some("16Mi")).unwrap();
+    let mut bystander = Hog::start(&quiet, &["--mib", "40"]).unwrap();
+    let config = member.write().unwrap();
+    let agent = Agent::start_as(&config, &[], |command| limit(command, granted())).unwrap();
+    // Whoever runs this test may lack some of them too.
+    let mask = granted().iter().fold(0, |mask, c| mask | 1 << c) & effective("self");
+    assert_eq!(effective(&agent.pid().to_string()), mask);
+
+    let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(
+        member.wait(SOON, |m| m.reported().len() == 1),
+        "it is reported"
+    );
+    assert!(bystander.is_alive());
+    assert_eq!(member.evictions()[0].name, "wild");
+}

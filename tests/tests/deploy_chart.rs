@@ -1,0 +1,240 @@
+//! The chart, through Helm's own engine: it is clean, the plain manifests say the same, and what it says fits the agent.
+
+use std::{collections::BTreeMap, fs, process::Command};
+
+use evictd::cluster::access::RIGHTS;
+use evictd_tests::{
+    agent::binary,
+    deploy::{self, all_objects, chart, helm::helm, objects, one, plain, plain_values},
+    skip_if,
+};
+use serde_json::{Value, json};
+
+fn render(values: &Value) -> BTreeMap<String, String> {
+    let rendered = helm()
+        .unwrap()
+        .render(&chart(), values, deploy::RELEASE, deploy::RELEASE);
+    rendered.unwrap()
+}
+
+fn rendered(values: &Value) -> Vec<Value> {
+    all_objects(&render(values)).unwrap()
+}
+
+/// The plain manifests as they are in the checkout.
+fn manifests() -> BTreeMap<String, String> {
+    let entries = fs::read_dir(deploy::dir().join("manifests")).unwrap();
+    let read = |e: fs::DirEntry| {
+        let name = e.file_name().into_string().unwrap();
+        (name, fs::read_to_string(e.path()).unwrap())
+    };
+    entries.map(|e| read(e.unwrap())).collect()
+}
+
+/// Everything that can be switched on at once.
+fn everything() -> Value {
+    json!({
+        "namespace": {"create": true},
+        "metrics": {"probes": true, "podMonitor": {"enabled": true}},
+        "hostMounts": {"bpffs": true},
+        "kubelet": {"configFile": "/etc/kubernetes/kubelet.yaml"},
+        "image": {"digest": format!("sha256:{}", "0".repeat(64)), "pullSecrets": [{"name": "s"}]},
+        "config": {"cluster": {"configz": true}, "evictionHard": {"memory.available": "5%"}},
+        "podLabels": {"a": "b"},
+        "extraEnv": [{"name": "EVICTD_LOG", "value": "debug"}],
+    })
+}
+
+#[test]
+fn the_chart_is_clean() {
+    skip_if!(helm().err());
+    for values in [json!({}), everything()] {
+        let findings = helm().unwrap().lint(&chart(), &values).unwrap();
+        let bad: Vec<_> = findings.iter().filter(|f| f.severity > 1).collect();
+        assert!(bad.is_empty(), "{bad:?}");
+    }
+}
+
+#[test]
+fn the_plain_manifests_are_what_the_chart_renders_to() {
+    skip_if!(helm().err());
+    let expected = plain(&render(&plain_values()));
+    let dir = deploy::dir().join("manifests");
+    if std::env::var_os("EVICTD_BLESS").is_some() {
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).unwrap();
+        for (name, text) in &expected {
+            fs::write(dir.join(name), text).unwrap();
+        }
+    }
+    assert!(
+        manifests() == expected,
+        "deploy/manifests differs from the chart; EVICTD_BLESS=1 cargo test -p evictd-tests --test deploy_chart \
+         writes it anew"
+    );
+}
+
+#[test]
+fn kustomize_gives_the_same_objects() {
+    let kubectl = |arguments: &[&str]| Command::new("kubectl").args(arguments).output();
+    let missing = kubectl(&["version", "--client"]).is_err();
+    skip_if!(missing.then_some("kubectl is not installed"));
+    let dir = deploy::dir().join("manifests");
+    let out = kubectl(&["kustomize", dir.to_str().unwrap()]).unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{said}");
+    let sorted = |objects: Vec<Value>| {
+        let mut texts: Vec<String> = objects.iter().map(Value::to_string).collect();
+        texts.sort();
+        texts
+    };
+    let built = objects(&String::from_utf8(out.stdout).unwrap()).unwrap();
+    assert_eq!(sorted(built), sorted(all_objects(&manifests()).unwrap()));
+}
+
+/// `apiGroup/resource verb` of every rule.
+fn granted(role: &Value) -> Vec<String> {
+    let list = |rule: &Value, field: &str| -> Vec<String> {
+        let items = rule[field].as_array().unwrap().iter();
+        items.map(|v| v.as_str().unwrap().to_owned()).collect()
+    };
+    let mut granted = Vec::new();
+    for rule in role["rules"].as_array().unwrap() {
+        assert_eq!(rule.as_object().unwrap().len(), 3, "{rule}");
+        for group in list(rule, "apiGroups") {
+            for resource in list(rule, "resources") {
+                let verbs = list(rule, "verbs").into_iter();
+                granted.extend(verbs.map(|verb| format!("{group}/{resource} {verb}")));
+            }
+        }
+    }
+    granted.sort();
+    granted
+}
+
+#[test]
+fn the_role_grants_what_the_agent_asks_for_and_nothing_else() {
+    let mut expected: Vec<String> = RIGHTS
+        .iter()
+        .map(|r| format!("{}/{} {}", r.group, r.name(), r.verb))
+        .collect();
+    expected.sort();
+    let plain = all_objects(&manifests()).unwrap();
+    assert_eq!(granted(one(&plain, "ClusterRole").unwrap()), expected);
+    let roles = |kind| plain.iter().filter(|o| o["kind"] == kind).count();
+    assert_eq!((roles("ClusterRole"), roles("Role")), (1, 0));
+
+    skip_if!(helm().err());
+    // With configz one more, as the agent's documentation says.
+    let all = rendered(&everything());
+    expected.push("/nodes/proxy get".to_owned());
+    expected.sort();
+    assert_eq!(granted(one(&all, "ClusterRole").unwrap()), expected);
+}
+
+/// The thresholds that the agent reads from a rendered ConfigMap.
+fn thresholds(objects: &[Value]) -> Result<Value, String> {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("config.yaml");
+    let text = one(objects, "ConfigMap").unwrap()["data"]["config.yaml"].as_str();
+    // Where the node has its kubelet's configuration, this machine may have none.
+    let kubelet = dir.path().join("kubelet.yaml");
+    fs::write(
+        &kubelet,
+        "kind: KubeletConfiguration\nevictionHard: {memory.available: 321Mi}\n",
+    )
+    .unwrap();
+    fs::write(&file, text.unwrap()).unwrap();
+    let out = Command::new(binary().unwrap())
+        .args(["thresholds", "-o", "json", "--config"])
+        .arg(&file)
+        .arg("--kubelet-config")
+        .arg(&kubelet)
+        .env("NODE_NAME", "n1")
+        .output()
+        .unwrap();
+    if out.status.success() {
+        return Ok(serde_json::from_slice(&out.stdout).unwrap());
+    }
+    Err(String::from_utf8(out.stderr).unwrap())
+}
+
+#[test]
+fn the_agent_reads_its_configuration() {
+    let plain = all_objects(&manifests()).unwrap();
+    let memory = |thresholds: &Value| {
+        let all = thresholds.as_array().unwrap().iter();
+        let found: Vec<Value> = all
+            .filter(|t| t["signal"] == "memory.available")
+            .cloned()
+            .collect();
+        found[0]["value"].clone()
+    };
+    // Nothing of its own: the kubelet's.
+    let own = thresholds(&plain).unwrap();
+    assert_eq!(memory(&own), json!({"quantity": 321 << 20}));
+
+    skip_if!(helm().err());
+    let own = thresholds(&rendered(&everything())).unwrap();
+    assert_eq!(memory(&own)["percentage"].as_f64().unwrap(), 0.05);
+    let ipv6 = rendered(&json!({"metrics": {"address": "::"}, "kubelet": {"configFile": ""}}));
+    thresholds(&ipv6).unwrap();
+    let wrong = rendered(&json!({"config": {"evictionHrd": {}}}));
+    let error = thresholds(&wrong).unwrap_err();
+    assert!(error.contains("evictionHrd: unknown field"), "{error}");
+}
+
+#[test]
+fn another_configuration_is_another_pod() {
+    skip_if!(helm().err());
+    let template = |values: &Value| {
+        let objects = rendered(values);
+        one(&objects, "DaemonSet").unwrap()["spec"]["template"].clone()
+    };
+    let before = template(&json!({}));
+    assert_eq!(before, template(&json!({})));
+    assert_ne!(before, template(&json!({"config": {"shadow": true}})));
+}
+
+#[test]
+fn wrong_values_are_refused_by_name() {
+    skip_if!(helm().err());
+    for (values, expected) in [
+        (json!({"tolerationz": []}), "tolerationz"),
+        (json!({"stateDir": "var/lib/evictd"}), "stateDir"),
+        (
+            json!({"security": {"extraCapabilities": ["CAP_SYS_ADMIN"]}}),
+            "extraCapabilities",
+        ),
+        (json!({"resources": {"limits": {"memory": null}}}), "memory"),
+        (
+            json!({"updateStrategy": {"maxUnavailable": 0}}),
+            "maxUnavailable",
+        ),
+        (json!({"config": {"stateDir": "/x"}}), "stateDir"),
+        (json!({"metrics": {"port": 0}}), "port"),
+        (
+            json!({"metrics": {"probes": true, "address": "127.0.0.1"}}),
+            "metrics.probes",
+        ),
+        (
+            json!({"metrics": {"enabled": false, "podMonitor": {"enabled": true}}}),
+            "metrics.enabled",
+        ),
+        (json!({"serviceAccount": {"create": false}}), "name"),
+    ] {
+        let result = helm()
+            .unwrap()
+            .render(&chart(), &values, "evictd", "evictd");
+        let error = result.expect_err(&values.to_string()).to_string();
+        assert!(error.contains(expected), "{values}: {error}");
+    }
+}
+
+#[test]
+fn versions_agree() {
+    let text = fs::read_to_string(chart().join("Chart.yaml")).unwrap();
+    let chart = &objects(&text).unwrap()[0];
+    assert_eq!(chart["version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
+}

@@ -1,0 +1,195 @@
+//! The manifests against the API's own types: what the API server would drop or refuse is found here.
+
+use std::{collections::BTreeMap, fs};
+
+use evictd_tests::{
+    deploy::{self, all_objects, chart, helm::helm, one},
+    skip_if,
+};
+use k8s_openapi::api::{
+    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
+    apps::v1::DaemonSet,
+    core::v1::{ConfigMap, Namespace, ServiceAccount},
+    rbac::v1::{ClusterRole, ClusterRoleBinding},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+
+/// What the typed object makes of it.
+fn typed<T: DeserializeOwned + Serialize>(object: &Value) -> Result<Value, String> {
+    let typed: T = serde_json::from_value(object.clone()).map_err(|e| e.to_string())?;
+    serde_json::to_value(typed).map_err(|e| e.to_string())
+}
+
+/// Reads an object as its type and finds what the type does not know.
+fn check(object: &Value) -> Result<(), String> {
+    let kind = format!("{} {}", object["apiVersion"], object["kind"]).replace('"', "");
+    let known = match kind.as_str() {
+        "v1 Namespace" => typed::<Namespace>(object),
+        "v1 ServiceAccount" => typed::<ServiceAccount>(object),
+        "v1 ConfigMap" => typed::<ConfigMap>(object),
+        "apps/v1 DaemonSet" => typed::<DaemonSet>(object),
+        "rbac.authorization.k8s.io/v1 ClusterRole" => typed::<ClusterRole>(object),
+        "rbac.authorization.k8s.io/v1 ClusterRoleBinding" => typed::<ClusterRoleBinding>(object),
+        "admissionregistration.k8s.io/v1 ValidatingAdmissionPolicy" => {
+            typed::<ValidatingAdmissionPolicy>(object)
+        }
+        "admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBinding" => {
+            typed::<ValidatingAdmissionPolicyBinding>(object)
+        }
+        _ => return Err(format!("{kind} is none of the kinds that are checked")),
+    }?;
+    lost(object, &known, kind)
+}
+
+/// The first field that is in `object` and not the same in `known`.
+fn lost(object: &Value, known: &Value, path: String) -> Result<(), String> {
+    match (object, known) {
+        (Value::Object(object), Value::Object(known)) => {
+            object.iter().try_for_each(|(name, value)| {
+                lost(
+                    value,
+                    known.get(name).unwrap_or(&Value::Null),
+                    format!("{path}.{name}"),
+                )
+            })
+        }
+        (Value::Array(object), Value::Array(known)) if object.len() == known.len() => {
+            let pairs = object.iter().zip(known).enumerate();
+            pairs
+                .into_iter()
+                .try_for_each(|(i, (o, k))| lost(o, k, format!("{path}[{i}]")))
+        }
+        _ if object == known => Ok(()),
+        _ => Err(format!(
+            "{path}: {object} is not in the API's schema, which makes {known} of it"
+        )),
+    }
+}
+
+fn plain() -> Vec<Value> {
+    let dir = fs::read_dir(deploy::dir().join("manifests")).unwrap();
+    let files: BTreeMap<String, String> = dir
+        .map(|entry| {
+            let path = entry.unwrap().path();
+            (
+                path.display().to_string(),
+                fs::read_to_string(path).unwrap(),
+            )
+        })
+        .collect();
+    all_objects(&files).unwrap()
+}
+
+#[test]
+fn the_plain_manifests_fit_the_schemas() {
+    let objects = plain();
+    assert_eq!(
+        objects.len(),
+        14,
+        "an object has come or gone: is it checked?"
+    );
+    for object in &objects {
+        check(object).unwrap();
+    }
+}
+
+#[test]
+fn the_chart_fits_the_schemas_whatever_is_switched_on() {
+    skip_if!(helm().err());
+    for values in [
+        json!({"metrics": {"probes": true}, "hostMounts": {"bpffs": true}, "hostNetwork": true}),
+        json!({"security": {"privileged": true}, "metrics": {"enabled": false}}),
+        json!({"security": {"extraCapabilities": ["SYS_ADMIN"], "seLinuxOptions": null,
+               "seccompProfile": {"type": "Localhost", "localhostProfile": "evictd.json"}}}),
+        json!({"hostMounts": {"tracing": false}, "kubelet": {"configFile": "/etc/kubernetes/kubelet.yaml"},
+               "image": {"digest": format!("sha256:{}", "0".repeat(64)), "pullSecrets": [{"name": "s"}]},
+               "nodeSelector": {"a": "b"}, "affinity": {"nodeAffinity": {}}, "podLabels": {"a": "b"},
+               "podAnnotations": {"a": "b"}, "commonLabels": {"c": "d"},
+               "serviceAccount": {"annotations": {"a": "b"}},
+               "extraEnv": [{"name": "EVICTD_LOG", "value": "debug"}]}),
+    ] {
+        let rendered = helm()
+            .unwrap()
+            .render(&chart(), &values, "r", "kube-system");
+        let objects = all_objects(&rendered.unwrap()).unwrap();
+        assert_eq!(objects.len(), 13);
+        for object in &objects {
+            check(object).unwrap_or_else(|e| panic!("{values}: {e}"));
+        }
+    }
+}
+
+#[test]
+fn a_misspelt_field_is_found() {
+    let objects = plain();
+    let daemonset = one(&objects, "DaemonSet").unwrap();
+    let container = "/spec/template/spec/containers/0";
+    for (pointer, field, value, expected) in [
+        (
+            "/spec/template/spec",
+            "hostPid",
+            json!(true),
+            "hostPid: true is not in",
+        ),
+        (container, "readinesProbe", json!({}), "readinesProbe"),
+        (container, "imagePullPolicy", json!(7), "invalid type"),
+        (
+            "/spec/updateStrategy",
+            "rollingUpdates",
+            json!({"maxSurge": 0}),
+            "rollingUpdates",
+        ),
+    ] {
+        let mut wrong = daemonset.clone();
+        wrong.pointer_mut(pointer).unwrap()[field] = value;
+        let error = check(&wrong).unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
+    let mut old = daemonset.clone();
+    old["apiVersion"] = "extensions/v1beta1".into();
+    check(&old).unwrap_err();
+}
+
+/// Everything that stands between the agent and its work, or that would be more than it needs.
+#[test]
+fn the_daemonset_is_what_docs_deploy_says() {
+    let objects = plain();
+    let daemonset = one(&objects, "DaemonSet").unwrap();
+    let spec = &daemonset["spec"]["template"]["spec"];
+    let container = &spec["containers"][0];
+    let context = &container["securityContext"];
+    assert_eq!(spec["hostPID"], true);
+    assert_eq!(spec["priorityClassName"], "system-node-critical");
+    assert_eq!(spec["tolerations"], json!([{"operator": "Exists"}]));
+    assert_eq!(context["privileged"], false);
+    assert_eq!(context["allowPrivilegeEscalation"], false);
+    assert_eq!(context["readOnlyRootFilesystem"], true);
+    assert_eq!(context["seccompProfile"]["type"], "RuntimeDefault");
+    assert_eq!(context["capabilities"]["drop"], json!(["ALL"]));
+    let rolling = &daemonset["spec"]["updateStrategy"]["rollingUpdate"];
+    assert_eq!(rolling, &json!({"maxUnavailable": 1, "maxSurge": 0}));
+    assert_eq!(
+        container["resources"]["limits"]["memory"],
+        container["resources"]["requests"]["memory"]
+    );
+    // Whatever is writable is named here.
+    let mounts = container["volumeMounts"].as_array().unwrap();
+    let writable: Vec<_> = mounts
+        .iter()
+        .filter(|m| m["readOnly"] != true)
+        .map(|m| &m["mountPath"])
+        .collect();
+    assert_eq!(writable, ["/var/lib/evictd", "/sys/fs/cgroup"]);
+    // Every capability and every mount is explained where people look for it.
+    let docs = fs::read_to_string(deploy::dir().join("../docs/deploy.md")).unwrap();
+    let names = context["capabilities"]["add"].as_array().unwrap().iter();
+    let explained = names.chain(mounts.iter().map(|m| &m["mountPath"]));
+    for name in explained {
+        let name = name.as_str().unwrap();
+        assert!(
+            docs.contains(&format!("`{name}`")),
+            "docs/deploy.md does not explain {name}"
+        );
+    }
+}

@@ -1,0 +1,40 @@
+//! `cargo xtask e2e`: builds the images that the node needs, and becomes the end-to-end test.
+
+use std::{os::unix::process::CommandExt as _, process::Command};
+
+use anyhow::{Context as _, Result};
+
+use crate::{
+    image, setup,
+    shell::{run as sh, target_dir, workspace_root},
+};
+
+/// Passed on to the test.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Flags of the test: --image, --node, --rate, --threshold, --installed, --privileged, --keep (try `-- --help`)
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    rest: Vec<String>,
+}
+
+/// Does not return when all goes well: the test takes over this process, so that Ctrl-C reaches it alone.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let is = |flag: &str| arguments.rest.iter().any(|a| a == flag);
+    let help = is("--help") || is("-h");
+    if std::env::var_os("KUBECONFIG").is_none() && !help {
+        println!("SKIPPED e2e: KUBECONFIG is not set, so that there is no cluster to run it on");
+        return Ok(());
+    }
+    setup::run()?;
+    let named = is("--image") || arguments.rest.iter().any(|a| a.starts_with("--image="));
+    if !named && !help {
+        image::for_e2e()?;
+    }
+    sh(Command::new("cargo").args(["build", "--package", "evictd-tests", "--bin", "e2e"]))?;
+    let binary = target_dir()?.join("debug/e2e");
+    let error = Command::new(&binary)
+        .args(&arguments.rest)
+        .current_dir(workspace_root())
+        .exec();
+    Err(error).with_context(|| format!("cannot start {}", binary.display()))
+}

@@ -1,0 +1,182 @@
+//! `cargo xtask image`: the static binary as an OCI image archive, without a registry and without an engine.
+//!
+//! The archive is what `ctr images import` and `podman load` take. It is built here because the image is one file:
+//! a layer, a configuration, a manifest and an index, and because the same commit must give the same bytes.
+
+mod archive;
+mod build;
+mod oci;
+#[cfg(test)]
+mod tests;
+mod verify;
+
+use std::{path::PathBuf, process::Command};
+
+use anyhow::{Context as _, Result};
+
+use crate::shell::{output, workspace_root};
+
+/// What can be put into an image.
+struct Program {
+    /// The binary's name, the image's, and the archive's.
+    name: &'static str,
+    /// The package that it is built from.
+    package: &'static str,
+    /// What the image says about itself.
+    description: &'static str,
+}
+
+const EVICTD: Program = Program {
+    name: "evictd",
+    package: "evictd",
+    description: "Evicts the right pod before the OOM killer picks a wrong one",
+};
+/// The pods of `cargo xtask e2e` are made of this one: no registry is needed for them either.
+const HOG: Program = Program {
+    name: "hog",
+    package: "evictd-tests",
+    description: "Takes memory, for the tests of evictd",
+};
+
+/// What `cargo xtask image` takes.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The nodes' architecture; this machine's own if not given
+    #[arg(long, value_enum)]
+    arch: Option<Arch>,
+    /// Also write the image of which the pods of `cargo xtask e2e` are made
+    #[arg(long)]
+    with_hog: bool,
+}
+
+/// A processor architecture that evictd is built for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Arch {
+    /// x86-64
+    Amd64,
+    /// AArch64
+    Arm64,
+}
+
+impl Arch {
+    const fn host() -> Self {
+        if cfg!(target_arch = "aarch64") {
+            Self::Arm64
+        } else {
+            Self::Amd64
+        }
+    }
+
+    /// The name that OCI and Debian both use.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Amd64 => "amd64",
+            Self::Arm64 => "arm64",
+        }
+    }
+
+    const fn rust_target(self) -> &'static str {
+        match self {
+            Self::Amd64 => "x86_64-unknown-linux-gnu",
+            Self::Arm64 => "aarch64-unknown-linux-gnu",
+        }
+    }
+
+    /// The triple in the names of Debian's cross compilers' programs.
+    const fn gnu_triple(self) -> &'static str {
+        match self {
+            Self::Amd64 => "x86_64-linux-gnu",
+            Self::Arm64 => "aarch64-linux-gnu",
+        }
+    }
+
+    /// The same in the names of Debian's packages, where `_` is not allowed.
+    const fn gcc_package(self) -> &'static str {
+        match self {
+            Self::Amd64 => "gcc-x86-64-linux-gnu",
+            Self::Arm64 => "gcc-aarch64-linux-gnu",
+        }
+    }
+}
+
+/// Builds the binaries and writes an archive for each; prints where it is and how to import it.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    let arch = arguments.arch.unwrap_or(Arch::host());
+    write(&EVICTD, arch)?;
+    if arguments.with_hog {
+        write(&HOG, arch)?;
+    }
+    Ok(())
+}
+
+/// Both images, for this machine.
+pub fn for_e2e() -> Result<()> {
+    write(&EVICTD, Arch::host())?;
+    write(&HOG, Arch::host())
+}
+
+fn write(program: &Program, arch: Arch) -> Result<()> {
+    let binary = build::static_binary(program, arch)?;
+    let content =
+        std::fs::read(&binary).with_context(|| format!("cannot read {}", binary.display()))?;
+    build::require_static(&content, arch).with_context(|| format!("{}", binary.display()))?;
+    let reference = program.reference();
+    let image = oci::assemble(&oci::Source {
+        program: &content,
+        name: program.name,
+        description: program.description,
+        reference: &reference,
+        arch,
+        provenance: provenance(),
+    })?;
+    let path = archive_path(program, arch);
+    archive::write(&path, &image)?;
+    let verified = verify::archive(&path)?;
+    println!(
+        "image: {} ({} KiB), {reference} {}\n  on a node: ctr --namespace k8s.io images import {}",
+        path.display(),
+        verified.archive_bytes / 1024,
+        verified.manifest_digest,
+        path.file_name().unwrap_or_default().display(),
+    );
+    Ok(())
+}
+
+impl Program {
+    /// What the chart asks the kubelet for; `localhost/` so that no registry is ever asked for it.
+    fn reference(&self) -> String {
+        format!("localhost/{}:{}", self.name, env!("CARGO_PKG_VERSION"))
+    }
+}
+
+/// Where the archive of this version is written.
+fn archive_path(program: &Program, arch: Arch) -> PathBuf {
+    let (version, arch) = (env!("CARGO_PKG_VERSION"), arch.name());
+    let file = format!("{}-{version}-{arch}.oci.tar", program.name);
+    workspace_root().join("target/image").join(file)
+}
+
+/// What the image says about where it came from. Both are the commit's, so that building twice changes nothing.
+struct Provenance {
+    /// RFC 3339; the Unix epoch outside a git checkout.
+    created: String,
+    /// The commit, absent outside a git checkout.
+    revision: Option<String>,
+}
+
+fn provenance() -> Provenance {
+    let git = |format: &str| {
+        let mut git = Command::new("git");
+        git.current_dir(workspace_root()).env("TZ", "UTC0").args([
+            "log",
+            "-1",
+            "--date=format-local:%Y-%m-%dT%H:%M:%SZ",
+            format,
+        ]);
+        output(&mut git).map(|said| said.trim().to_owned()).ok()
+    };
+    Provenance {
+        created: git("--format=%cd").unwrap_or_else(|| "1970-01-01T00:00:00Z".to_owned()),
+        revision: git("--format=%H"),
+    }
+}

@@ -1,0 +1,130 @@
+//! The image itself: one layer with one file, and the documents that describe it (OCI image specification 1.1:
+//! image layout, index, manifest, configuration).
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::{Arch, Provenance, archive};
+
+/// Media types of the specification.
+pub const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+/// Of the one manifest.
+pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+/// Of the configuration.
+pub const CONFIGURATION: &str = "application/vnd.oci.image.config.v1+json";
+/// Of the layer: not compressed, the file is read once and from the same disk.
+pub const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
+/// The annotation by which `ctr images import` names what it imports.
+pub const CONTAINERD_NAME: &str = "io.containerd.image.name";
+
+/// What goes into an image.
+pub struct Source<'a> {
+    /// The static binary.
+    pub program: &'a [u8],
+    /// The program's name: the file's and the image's.
+    pub name: &'a str,
+    /// What the image says about itself.
+    pub description: &'a str,
+    /// What an image runtime calls it: `localhost/evictd:0.1.0`.
+    pub reference: &'a str,
+    /// The architecture that it is for.
+    pub arch: Arch,
+    /// Where it came from.
+    pub provenance: Provenance,
+}
+
+/// An image archive's files by their path in it.
+pub type Files = BTreeMap<String, Vec<u8>>;
+
+/// Lays out the OCI image of one binary, run as root from an otherwise empty root directory.
+pub fn assemble(source: &Source<'_>) -> Result<Files> {
+    let mut files = Files::new();
+    let content = BTreeMap::from([(source.name.to_owned(), source.program.to_vec())]);
+    let layer = archive::tar(&content, 0o755)?;
+    // The layer is not compressed: its digest is its diff id too.
+    let diff_id = sha256(&layer);
+    let layer = blob(&mut files, LAYER, layer);
+
+    let annotations = annotations(source);
+    let created = &source.provenance.created;
+    let configuration = json!({
+        "created": created,
+        "architecture": source.arch.name(),
+        "os": "linux",
+        "config": {
+            // Numeric: there is no /etc/passwd to look a name up in.
+            "User": "0:0",
+            "Entrypoint": [format!("/{}", source.name)],
+            "WorkingDir": "/",
+            "Labels": annotations,
+        },
+        "rootfs": {"type": "layers", "diff_ids": [diff_id]},
+        "history": [{"created": created, "created_by": "cargo xtask image"}],
+    });
+    let configuration = blob(
+        &mut files,
+        CONFIGURATION,
+        serde_json::to_vec(&configuration)?,
+    );
+
+    let manifest = json!({
+        "schemaVersion": 2,
+        "mediaType": MANIFEST,
+        "config": configuration,
+        "layers": [layer],
+        "annotations": annotations,
+    });
+    let mut manifest = blob(&mut files, MANIFEST, serde_json::to_vec(&manifest)?);
+    manifest["platform"] = json!({"architecture": source.arch.name(), "os": "linux"});
+    let tag = source.reference.rsplit(':').next();
+    manifest["annotations"] = json!({
+        CONTAINERD_NAME: source.reference,
+        "org.opencontainers.image.ref.name": tag,
+    });
+
+    let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [manifest]});
+    files.insert("index.json".to_owned(), serde_json::to_vec(&index)?);
+    let layout = json!({"imageLayoutVersion": "1.0.0"});
+    files.insert("oci-layout".to_owned(), serde_json::to_vec(&layout)?);
+    Ok(files)
+}
+
+fn annotations(source: &Source<'_>) -> Value {
+    let mut annotations = json!({
+        "org.opencontainers.image.title": source.name,
+        "org.opencontainers.image.description": source.description,
+        "org.opencontainers.image.version": env!("CARGO_PKG_VERSION"),
+        // The binary embeds the eBPF object, which is under the GPL: the kernel's helpers ask for it.
+        "org.opencontainers.image.licenses": "(MIT OR Apache-2.0) AND GPL-2.0-only",
+        "org.opencontainers.image.created": source.provenance.created,
+    });
+    if let Some(revision) = &source.provenance.revision {
+        annotations["org.opencontainers.image.revision"] = revision.as_str().into();
+    }
+    annotations
+}
+
+/// Puts a blob in and returns its descriptor.
+fn blob(files: &mut Files, media_type: &str, content: Vec<u8>) -> Value {
+    let digest = sha256(&content);
+    let descriptor = json!({"mediaType": media_type, "digest": digest, "size": content.len()});
+    files.insert(blob_path(&digest), content);
+    descriptor
+}
+
+/// Where the blob of a digest lies in an archive.
+pub fn blob_path(digest: &str) -> String {
+    format!("blobs/{}", digest.replacen(':', "/", 1))
+}
+
+/// `sha256:<64 hexadecimal digits>`.
+pub fn sha256(content: &[u8]) -> String {
+    let hex: String = Sha256::digest(content)
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    format!("sha256:{hex}")
+}
