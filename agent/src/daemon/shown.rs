@@ -122,7 +122,7 @@ impl Agent {
     pub(super) fn show(&self, report: &Report) {
         match report {
             Report::Evicted(e) => {
-                let signal = Signal::MemoryAvailable.as_str();
+                let signal = e.signal.as_str();
                 self.metrics
                     .evicted(signal, e.shadow, e.stages, e.errno != 0, Some(e.number));
             }

@@ -13,7 +13,7 @@ use std::{
 use crate::{
     engine::{Comeback, Eviction, NodeCondition, NodeReclaim, Pod, Signal},
     pods::table::Entry,
-    reflex::{Bell, Stages},
+    reflex::{Bell, Scope, Stages},
 };
 
 /// Letters that may wait; of tables only the newest does.
@@ -49,6 +49,8 @@ impl Members {
 pub enum Letter {
     /// Who runs here from now on.
     Members(Members),
+    /// The cgroup of all pods has come, or is another one or of another size now.
+    PodsMemory(Box<Scope>),
     /// The reflex has evicted a pod.
     EvictedElsewhere {
         /// The pod's UID.
