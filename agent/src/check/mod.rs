@@ -1,16 +1,16 @@
 //! What this machine gives evictd: hooks, files, capabilities, and whether that is enough.
 
 mod machine;
+mod signals;
 
 use std::path::Path;
 
 use serde::Serialize;
 
 use crate::{
-    config::EvictionConfig,
+    config::{Config, EvictionConfig, FilesystemPaths},
     engine::MemorySizing,
     kernel::{
-        ladder::MemoryHook,
         object::Object,
         telemetry::Telemetry,
         tripwire::{self, Built},
@@ -20,6 +20,9 @@ use crate::{
         machine::memory_total,
     },
 };
+
+/// The signal without which there is nothing to do.
+const MEMORY: &str = "memory.available";
 
 /// How good one thing is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -58,7 +61,7 @@ impl Finding {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refused {
     /// The rung.
-    pub rung: MemoryHook,
+    pub rung: String,
     /// The kernel's reason.
     pub reason: String,
 }
@@ -66,10 +69,13 @@ pub struct Refused {
 /// The hook that a signal gets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SignalHook {
-    /// The signal, under the kubelet's name.
+    /// The signal, under the kubelet's name, or `pods` for the cgroups that come and go.
     pub signal: &'static str,
     /// The rung that is used; `None` when the signal cannot be watched.
-    pub rung: Option<MemoryHook>,
+    pub rung: Option<String>,
+    /// What it is about: a filesystem's type and directory, or why there is no rung.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
     /// Better rungs and why they are refused.
     pub refused: Vec<Refused>,
 }
@@ -90,7 +96,7 @@ pub struct Check {
 impl Check {
     /// Looks at the running machine; programs are loaded and attached for a moment. With a configuration the
     /// thresholds are held against the machine's size too.
-    pub fn of_this_machine(eviction: Option<&EvictionConfig>) -> Self {
+    pub fn of_this_machine(config: Option<&Config>) -> Self {
         let proc = Path::new("/proc");
         let root = memory_root(Path::new("/sys/fs/cgroup"));
         let mut findings = machine::findings(proc, Path::new("/sys"));
@@ -103,29 +109,21 @@ impl Check {
             None => (None, Vec::new()),
         };
         findings.extend(evidence);
-        let signal = match memory {
-            Some(Built { choice, .. }) => SignalHook {
-                signal: "memory.available",
-                rung: Some(choice.hook),
-                refused: choice
-                    .refused
-                    .into_iter()
-                    .map(|(rung, reason)| Refused { rung, reason })
-                    .collect(),
-            },
-            None => SignalHook {
-                signal: "memory.available",
-                rung: None,
-                refused: Vec::new(),
-            },
-        };
-        if let (Some(eviction), Ok(capacity)) = (eviction, memory_total(proc)) {
-            findings.push(sizing(capacity, eviction));
+        let mut hooks = signals::memory(memory.map(|built| built.choice), root.as_ref());
+        let usable = hooks
+            .iter()
+            .all(|hook| hook.signal != MEMORY || hook.rung.is_some());
+        let default = FilesystemPaths::default();
+        hooks.extend(signals::counted(
+            config.map_or(&default, |c| &c.filesystems),
+        ));
+        if let (Some(config), Ok(capacity)) = (config, memory_total(proc)) {
+            findings.push(sizing(capacity, &config.eviction));
         }
         Self {
-            usable: signal.rung.is_some() && findings.iter().all(|f| f.state != State::Missing),
+            usable: usable && findings.iter().all(|f| f.state != State::Missing),
             kernel: machine::release(proc),
-            signals: vec![signal],
+            signals: hooks,
             findings,
         }
     }

@@ -35,7 +35,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(String, bool), CommandError>
         )?),
         None => None,
     };
-    let check = Check::of_this_machine(config.as_ref().map(|c| &c.eviction));
+    let check = Check::of_this_machine(config.as_ref());
     let text = match arguments.output {
         OutputFormat::Json => to_json(&check)?,
         OutputFormat::Table => table(&check),
@@ -50,11 +50,14 @@ fn table(check: &Check) -> String {
         ("FOUND", Alignment::Left),
     ]);
     for signal in &check.signals {
-        let (state, rung) = match signal.rung {
-            Some(rung) => (State::Ok, format!("hook: {rung}")),
-            None => (State::Missing, "no way to watch it".to_owned()),
+        let detail = signal.detail.as_deref().unwrap_or_default();
+        let (state, found) = match &signal.rung {
+            Some(rung) if detail.is_empty() => (word(State::Ok), format!("hook: {rung}")),
+            Some(rung) => (word(State::Ok), format!("hook: {rung} ({detail})")),
+            // Only memory is what evictd cannot do without, and the verdict says so.
+            None => ("none".to_owned(), format!("not watched: {detail}")),
         };
-        table.row([word(state), signal.signal.to_owned(), rung]);
+        table.row([state, signal.signal.to_owned(), found]);
         for refused in &signal.refused {
             let reason = format!("{} is refused: {}", refused.rung, refused.reason);
             table.row([String::new(), String::new(), reason]);

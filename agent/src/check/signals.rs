@@ -1,0 +1,143 @@
+//! The rung that each signal gets here, and why it is not a better one.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use super::{MEMORY, Refused, SignalHook};
+use crate::{
+    config::FilesystemPaths,
+    kernel::{
+        cgroups::PodLife,
+        inodes::InodeTripwire,
+        ladder::{Choice, CountHook, MemoryHook},
+        object::Object,
+        pids::PidTripwire,
+    },
+    observe::{
+        cgroup::{MemoryCgroup, Version},
+        pids::Pids,
+    },
+    pods::tree::pods_root,
+};
+
+fn hook<H: fmt::Display>(signal: &'static str, choice: &Choice<H>) -> SignalHook {
+    let refused = |(rung, reason): &(H, String)| Refused {
+        rung: rung.to_string(),
+        reason: reason.clone(),
+    };
+    SignalHook {
+        signal,
+        rung: Some(choice.hook.to_string()),
+        detail: None,
+        refused: choice.refused.iter().map(refused).collect(),
+    }
+}
+
+fn none(signal: &'static str, why: impl Into<String>) -> SignalHook {
+    SignalHook {
+        signal,
+        rung: None,
+        detail: Some(why.into()),
+        refused: Vec::new(),
+    }
+}
+
+/// The node's memory, and that of its pods, which is watched by the same programs.
+pub(super) fn memory(
+    choice: Option<Choice<MemoryHook>>,
+    root: Option<&(PathBuf, Version)>,
+) -> Vec<SignalHook> {
+    const ALLOCATABLE: &str = "allocatableMemory.available";
+    let (Some(choice), Some((root, _))) = (choice, root) else {
+        let why = "no memory cgroups that can be watched";
+        return vec![none(MEMORY, why), none(ALLOCATABLE, why)];
+    };
+    let pods = pods_root(root);
+    let limit = |dir: &PathBuf| MemoryCgroup::open(dir).and_then(|c| c.limit());
+    let pods = match pods.as_ref().map(|dir| (dir, limit(dir))) {
+        None => none(ALLOCATABLE, "there is no kubepods cgroup on this machine"),
+        Some((dir, Ok(None))) => none(ALLOCATABLE, format!("{} has no limit", dir.display())),
+        Some((_, Err(error))) => none(ALLOCATABLE, error.to_string()),
+        Some((dir, Ok(Some(bytes)))) => SignalHook {
+            detail: Some(format!("{} with {bytes} bytes", dir.display())),
+            ..hook(ALLOCATABLE, &choice)
+        },
+    };
+    vec![hook(MEMORY, &choice), pods]
+}
+
+/// What is counted event by event, and the bytes that nothing counts.
+pub(super) fn counted(filesystems: &FilesystemPaths) -> Vec<SignalHook> {
+    let mut object = Object::load_counts();
+    let refusal = object.as_ref().err().map(ToString::to_string);
+    let refusal = refusal.unwrap_or_default();
+    let mut hooks = Vec::new();
+    let pids = Pids::open(Path::new("/proc")).map_err(|e| e.to_string());
+    let pids = pids.and_then(|pids| {
+        let object = object.as_mut().map_err(|_| refusal.as_str());
+        PidTripwire::build(pids, object, None).map_err(|e| e.to_string())
+    });
+    hooks.push(match &pids {
+        Ok(pids) => hook("pid.available", pids.choice()),
+        Err(reason) => none("pid.available", reason),
+    });
+    disks(
+        filesystems,
+        &mut hooks,
+        object.as_mut().map_err(|_| refusal.as_str()),
+    );
+    let life = PodLife::build(object.as_mut().map_err(|_| refusal.as_str()), None);
+    hooks.push(match &life {
+        Ok(life) => hook("pods", life.choice()),
+        Err(reason) => none("pods", reason.to_string()),
+    });
+    hooks
+}
+
+fn disks(
+    filesystems: &FilesystemPaths,
+    hooks: &mut Vec<SignalHook>,
+    object: Result<&mut Object, &str>,
+) {
+    const NAMES: [(&str, &str); 3] = [
+        ("nodefs.available", "nodefs.inodesFree"),
+        ("imagefs.available", "imagefs.inodesFree"),
+        ("containerfs.available", "containerfs.inodesFree"),
+    ];
+    let Some(paths) = filesystems.resolve() else {
+        let why = "no kubelet directory here and filesystems.nodefs is not set";
+        let each = NAMES
+            .iter()
+            .flat_map(|(bytes, inodes)| [none(bytes, why), none(inodes, why)]);
+        hooks.extend(each);
+        return;
+    };
+    let directories = paths.each_ref().map(PathBuf::as_path);
+    let built = InodeTripwire::build(&directories, object, None).map_err(|e| e.to_string());
+    for ((bytes, inodes), path) in NAMES.into_iter().zip(directories) {
+        let found = built.as_ref().map_err(String::as_str).and_then(|tripwire| {
+            let index = tripwire.index_of(path);
+            let choice = index.and_then(|index| tripwire.choice(index));
+            choice.ok_or("the filesystem cannot be told")
+        });
+        match found {
+            Err(why) => hooks.extend([none(bytes, why), none(inodes, why)]),
+            Ok((kind, choice)) => {
+                let detail = Some(format!("{kind} at {}", path.display()));
+                hooks.push(SignalHook {
+                    signal: bytes,
+                    // statfs, as often as the distance asks for: no hook tells of bytes.
+                    rung: Some(CountHook::Sampler.to_string()),
+                    detail: detail.clone(),
+                    refused: Vec::new(),
+                });
+                hooks.push(SignalHook {
+                    detail,
+                    ..hook(inodes, choice)
+                });
+            }
+        }
+    }
+}
