@@ -4,8 +4,27 @@
 //! number of its directory) or any kernel word whose address the agent knows. Userspace writes [`Tripwire`], the
 //! programs write [`TripwireState`]: two maps, so that neither side can overwrite what the other one wrote.
 
-/// Slots in the maps `TRIPWIRES` and `TRIPWIRE_STATE`: soft, hard and floor for two scopes, and a recovery for each.
-pub const MAX_TRIPWIRES: u32 = 8;
+/// Scopes that one program watches at once: the node, and the pods' cgroup.
+pub const MAX_SCOPES: u32 = 2;
+/// Slots of one scope, see [`slot`]; those of scope `n` begin at `n * SLOTS_PER_SCOPE`.
+pub const SLOTS_PER_SCOPE: u32 = 4;
+/// Slots in the maps `TRIPWIRES` and `TRIPWIRE_STATE`.
+pub const MAX_TRIPWIRES: u32 = MAX_SCOPES * SLOTS_PER_SCOPE;
+
+/// What the slots of a scope are for. The programs only need to know whose they are.
+pub mod slot {
+    /// The hard threshold's wire.
+    pub const HARD: u32 = 0;
+    /// The floor's wire (R41).
+    pub const FLOOR: u32 = 1;
+    /// A wire that trips at the next charge, to learn what the counter of the machine reads.
+    pub const CALIBRATION: u32 = 2;
+    /// The way back: trips when enough is available again.
+    pub const RECOVERY: u32 = 3;
+}
+
+/// A limit that no rising counter reaches: the slot is in use, but not armed.
+pub const NEVER: u64 = u64::MAX;
 
 /// Which way the counter crosses the limit.
 pub mod direction {
@@ -31,7 +50,7 @@ pub struct Tripwire {
     pub cgroup_id: u64,
     /// Kernel address of a 64-bit counter, or 0.
     pub address: u64,
-    /// The limit, in the counter's own unit: pages.
+    /// The limit, in the counter's own unit: pages; [`NEVER`] is compared with nothing.
     pub limit: u64,
     /// Counts the armings of this slot from 1; 0 means that this slot and all behind it are unused.
     pub generation: u64,

@@ -8,7 +8,10 @@ use aya_ebpf::{
 };
 use evictd_common::{
     Drop,
-    memory::{MAX_TRIPWIRES, Trip, Tripwire, TripwireState, action, direction},
+    memory::{
+        MAX_SCOPES, MAX_TRIPWIRES, NEVER, SLOTS_PER_SCOPE, Trip, Tripwire, TripwireState, action,
+        direction,
+    },
 };
 
 use crate::{
@@ -27,9 +30,9 @@ static WAKEUPS: RingBuf = RingBuf::with_byte_size(4096, 0);
 static TRIPWIRES: Array<Tripwire> = Array::with_max_entries(MAX_TRIPWIRES, 0);
 #[map]
 static TRIPWIRE_STATE: Array<TripwireState> = Array::with_max_entries(MAX_TRIPWIRES, 0);
-/// Index 0: id of the cgroup of the first victim in order, 0 when nobody may be killed from here.
+/// For each scope the id of the cgroup of its first victim in order, 0 when nobody may be killed from here.
 #[map]
-static FIRST_VICTIM: Array<u64> = Array::with_max_entries(1, 0);
+static FIRST_VICTIM: Array<u64> = Array::with_max_entries(MAX_SCOPES, 0);
 
 /// `TP_PROTO(struct mem_cgroup *memcg, int item, int val)`, kernel 6.14 and later, once per page.
 #[btf_tracepoint(function = "mod_memcg_lruvec_state")]
@@ -48,7 +51,16 @@ pub fn memory_charge_exit(ctx: FExitContext) -> i32 {
     0
 }
 
-/// The same function at its entry, for kernels without fexit: sees each charge one batch later.
+/// `void page_counter_uncharge(struct page_counter *counter, unsigned long nr_pages)`: what is given back. Attached
+/// only while a falling wire is armed, which charges alone would trip late.
+#[fexit(function = "page_counter_uncharge")]
+pub fn memory_uncharge_exit(ctx: FExitContext) -> i32 {
+    let counter: *const u8 = ctx.arg(0);
+    check_all(memcg_of_counter(counter as Address));
+    0
+}
+
+/// The charging function at its entry, for kernels without fexit: sees each charge one batch later.
 #[kprobe]
 pub fn memory_charge_entry(ctx: ProbeContext) -> u32 {
     if let Some(counter) = ctx.arg::<*const u8>(0) {
@@ -76,7 +88,7 @@ fn check_all(charged: Address) {
 /// Compares one wire. Two CPUs that cross at the same moment may both report it; the agent takes the first.
 #[inline(always)]
 fn check(slot: u32, wire: &Tripwire, state: &mut TripwireState, charged: Address) {
-    if wire.action == action::WAKE && state.tripped == wire.generation {
+    if wire.limit == NEVER || (wire.action == action::WAKE && state.tripped == wire.generation) {
         return;
     }
     let counter = if wire.address != 0 {
@@ -104,7 +116,7 @@ fn check(slot: u32, wire: &Tripwire, state: &mut TripwireState, charged: Address
         return;
     }
     if wire.action == action::KILL {
-        kill_first_victim(state);
+        kill_first_victim(slot / SLOTS_PER_SCOPE, state);
     } else {
         wake(slot, wire, state, usage, charged);
     }
@@ -156,8 +168,8 @@ fn wake(slot: u32, wire: &Tripwire, state: &mut TripwireState, usage: u64, charg
 /// R41: the task that allocates past the floor dies here when it belongs to the first victim. It is the current
 /// task's own cgroup that counts: a charge may be made on behalf of another one.
 #[inline(always)]
-fn kill_first_victim(state: &mut TripwireState) {
-    let Some(&victim) = FIRST_VICTIM.get(0) else {
+fn kill_first_victim(scope: u32, state: &mut TripwireState) {
+    let Some(&victim) = FIRST_VICTIM.get(scope) else {
         return;
     };
     if victim == 0 {

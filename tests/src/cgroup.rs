@@ -51,17 +51,26 @@ impl TestCgroup {
     }
 
     fn set_limit(&self, limit: u64) -> io::Result<()> {
+        self.limit_child("", limit)
+    }
+
+    /// Limits a cgroup below this one, in bytes.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn limit_child(&self, relative: &str, limit: u64) -> io::Result<()> {
+        let path = self.path.join(relative);
         let limit = limit.to_string();
         match self.version {
             Version::V1 => {
-                fs::write(self.path.join("memory.limit_in_bytes"), &limit)?;
+                fs::write(path.join("memory.limit_in_bytes"), &limit)?;
                 // Without swap accounting the file is not there; without swap it changes nothing.
-                let _ = fs::write(self.path.join("memory.memsw.limit_in_bytes"), &limit);
+                let _ = fs::write(path.join("memory.memsw.limit_in_bytes"), &limit);
                 Ok(())
             }
             Version::V2 => {
-                let _ = fs::write(self.path.join("memory.swap.max"), "0");
-                fs::write(self.path.join("memory.max"), &limit)
+                let _ = fs::write(path.join("memory.swap.max"), "0");
+                fs::write(path.join("memory.max"), &limit)
             }
         }
     }

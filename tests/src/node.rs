@@ -48,6 +48,10 @@ pub struct Options {
     pub victims_at_once: usize,
     /// Watch the whole machine instead of the node's own cgroup.
     pub machine: bool,
+    /// Watch the pods' cgroup too, if it has a limit: this much must be available in it.
+    pub pods_threshold: Option<u64>,
+    /// Bytes available in the pods' cgroup below which the kernel acts by itself.
+    pub pods_floor: Option<u64>,
 }
 
 impl Default for Options {
@@ -59,6 +63,8 @@ impl Default for Options {
             shadow: false,
             victims_at_once: usize::MAX,
             machine: false,
+            pods_threshold: None,
+            pods_floor: None,
         }
     }
 }
@@ -101,12 +107,25 @@ impl Node {
         priority: i32,
         request: u64,
     ) -> io::Result<PathBuf> {
+        self.pod_in("", name, qos, priority, request)
+    }
+
+    /// The same below a cgroup of the node: `kubepods`.
+    pub fn pod_in(
+        &mut self,
+        parent: &str,
+        name: &str,
+        qos: QosClass,
+        priority: i32,
+        request: u64,
+    ) -> io::Result<PathBuf> {
         let class = match qos {
-            QosClass::BestEffort => "besteffort/",
-            QosClass::Burstable => "burstable/",
+            QosClass::BestEffort => "besteffort",
+            QosClass::Burstable => "burstable",
             QosClass::Guaranteed => "",
         };
-        let cgroup = self.cgroup.child(&format!("{class}pod-{name}"))?;
+        let pod = Path::new(parent).join(class).join(format!("pod-{name}"));
+        let cgroup = self.cgroup.child(&pod.display().to_string())?;
         let pod = Pod {
             uid: format!("uid-{name}"),
             namespace: "default".into(),
@@ -131,11 +150,12 @@ impl Node {
 
     /// Starts a reflex on this node; `Err` inside when the rung is refused here.
     pub fn watch(&self, options: Options) -> io::Result<Result<Watched, Refused>> {
-        let limits = |_| Limits {
-            threshold: options.threshold,
-            resolved: options.threshold,
-            floor: options.floor,
+        let amounts = |threshold, floor| Limits {
+            threshold,
+            resolved: threshold,
+            floor,
         };
+        let limits = |_| amounts(options.threshold, options.floor);
         let scope = if options.machine {
             let (root, total) = machine()?;
             Scope::machine(root, total, limits, false)
@@ -143,7 +163,14 @@ impl Node {
             let cgroup = MemoryCgroup::open(self.cgroup.path()).map_err(io::Error::other)?;
             Scope::new(cgroup, limits, false)
         };
-        let scope = scope.map_err(io::Error::other)?;
+        let mut scopes = vec![scope.map_err(io::Error::other)?];
+        if let Some(threshold) = options.pods_threshold {
+            let pods = self.cgroup.path().join("kubepods");
+            let pods = MemoryCgroup::open(&pods).map_err(io::Error::other)?;
+            let limits = |_| amounts(threshold, options.pods_floor);
+            scopes.push(Scope::of_pods(pods, limits, false).map_err(io::Error::other)?);
+        }
+        let cgroups: Vec<_> = scopes.iter().map(Scope::cgroup).collect();
         let mut object = Object::load();
         let refusal = object
             .as_ref()
@@ -151,13 +178,13 @@ impl Node {
             .map(ToString::to_string)
             .unwrap_or_default();
         let object_or_reason = object.as_mut().map_err(|_| refusal.as_str());
-        let built = match tripwire::build(scope.cgroup(), object_or_reason, options.hook) {
+        let built = match tripwire::build(&cgroups, object_or_reason, options.hook) {
             Ok(built) => built,
             Err(refused) => return Ok(Err(refused)),
         };
         let (mailbox, outbox) = (Mailbox::new()?, Outbox::new()?);
         let (reflex, _) = Reflex::start(Setup {
-            scope,
+            scopes,
             tripwire: built.tripwire,
             table: self.table(),
             shadow: options.shadow,

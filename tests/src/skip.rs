@@ -10,6 +10,11 @@ pub fn skipped(test: &str, why: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {why}");
 }
 
+/// Prints what a signal got from a rung on this kernel, in the form that `cargo xtask vm test` gathers into one table.
+pub fn matrix(signal: &str, rung: &str, detail: &str) {
+    println!("MATRIX signal={signal} rung={rung} result=ok detail={detail}");
+}
+
 /// Why kernel-facing tests cannot run, if they cannot.
 pub fn not_root() -> Option<&'static str> {
     // SAFETY: no preconditions, cannot fail.

@@ -55,7 +55,7 @@ fn crosses_on(hook: MemoryHook) {
     let scope = MemoryCgroup::open(scope_dir.path()).unwrap();
     let mut object = Object::load();
     let built = build(
-        &scope,
+        &[&scope],
         object.as_mut().map_err(|e| &*e.to_string().leak()),
         Some(hook),
     );
@@ -158,7 +158,7 @@ fn strangers_do_not_trip() {
     );
     let scope = MemoryCgroup::open(watched.path()).unwrap();
     let mut object = Object::load().unwrap();
-    let mut built = build(&scope, Ok(&mut object), None).unwrap();
+    let mut built = build(&[&scope], Ok(&mut object), None).unwrap();
     built
         .tripwire
         .arm(
@@ -183,7 +183,7 @@ fn the_per_page_rung_is_switched() {
     let cgroup = TestCgroup::new("switch", 256 * MIB).unwrap();
     let scope = MemoryCgroup::open(cgroup.path()).unwrap();
     let mut object = Object::load().unwrap();
-    let built = build(&scope, Ok(&mut object), Some(MemoryHook::Tracepoint));
+    let built = build(&[&scope], Ok(&mut object), Some(MemoryHook::Tracepoint));
     let mut tripwire = match built {
         Ok(built) => built.tripwire,
         Err(refused) => return skip_if!(Some(refused)),

@@ -193,6 +193,56 @@ fn the_second_agent_is_refused() {
     assert_eq!(first.terminate().unwrap(), Some(0));
 }
 
+// R1: the threshold of the pods' cgroup follows from memory.available, its capacity is that cgroup's limit.
+#[test]
+fn the_pods_cgroup_has_a_threshold_of_its_own() {
+    skip_if!(not_root());
+    let scope = TestCgroup::new("pods", 512 * MIB).unwrap();
+    let hog_dir = scope.child("kubepods.slice/hog").unwrap();
+    let calm_dir = scope.child("calm").unwrap();
+    scope.limit_child("kubepods.slice", 256 * MIB).unwrap();
+    let pods = json!([
+        { "name": "hog", "cgroup": "kubepods.slice/hog" },
+        // It uses more above its request, and its end would not help the pods' cgroup.
+        { "name": "calm", "cgroup": "calm" },
+    ]);
+    let mut files = Files::new(scope.path(), &pods);
+    files.config["evictionHard"] = json!({ "memory.available": "25%" });
+    let mut agent = files.start(&[]);
+    let mut calm = Hog::start(&calm_dir, &["--mib", "150"]).unwrap();
+    let mut hog = Hog::start(&hog_dir, &["--mib", "1000", "--rate", "400"]).unwrap();
+    let records = files.wait_for(2);
+    let [Record::Evicted(eviction), Record::Finished(_)] = &records[..] else {
+        panic!("{records:?}");
+    };
+    assert_eq!(
+        (eviction.name.as_str(), eviction.signal.as_str()),
+        ("hog", "allocatableMemory.available")
+    );
+    assert_eq!(eviction.threshold, 64 * MIB);
+    let message = "The node was low on resource: memory. Threshold quantity: 64Mi, available: ";
+    assert!(
+        eviction.message.starts_with(message),
+        "{}",
+        eviction.message
+    );
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(calm.is_alive());
+
+    // The kubelet starts anew with other reservations: what is watched from the next look on is the new limit. Until
+    // then the old threshold or the OOM killer ends the hog.
+    scope.limit_child("kubepods.slice", 192 * MIB).unwrap();
+    let by_the_new_limit = |_| {
+        let mut hog = Hog::start(&hog_dir, &["--mib", "1000", "--rate", "400"]).unwrap();
+        assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+        std::thread::sleep(Duration::from_millis(300));
+        let mut records = files.records().into_iter();
+        records.any(|r| matches!(r, Record::Evicted(e) if e.threshold == 48 * MIB))
+    };
+    assert!((0..20).any(by_the_new_limit));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
 /// Stops the agent in the middle of a ramp. Its program stays in the kernel and kills what allocates past the floor.
 fn stopped_in_a_ramp(floor: bool) -> (Option<i32>, u64, bool) {
     let scope = TestCgroup::new("floor", 256 * MIB).unwrap();

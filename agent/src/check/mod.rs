@@ -164,7 +164,7 @@ fn memory_hook(root: &Path) -> (Option<Built>, Vec<Finding>) {
     let object_or_reason = object
         .as_mut()
         .map_err(|_| refusal.as_deref().unwrap_or_default());
-    let built = tripwire::build(&scope, object_or_reason, None).ok();
+    let built = tripwire::build(&[&scope], object_or_reason, None).ok();
     if let Ok(object) = &mut object {
         findings.push(evidence(object));
     }

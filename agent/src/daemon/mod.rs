@@ -1,6 +1,7 @@
 //! The agent. By default it is embedded: the scope is a cgroup, its pods are described by a manifest file, the executor is
 //! the kernel. With a cluster the API server describes the pods, and hears what became of them.
 
+mod allocatable;
 mod notes;
 mod scope;
 mod shown;
@@ -39,10 +40,11 @@ use crate::{
         tripwire,
     },
     observe::{cgroup::PathError, filesystem::LayoutError},
-    reflex::{Mailbox, Outbox, Reflex, Report, ScopeError, Setup, thread::now_ns},
+    reflex::{Mailbox, Outbox, Reflex, Report, Scope, ScopeError, Setup, thread::now_ns},
     rounds::{self, Letter, Members, Note, Rounds, Walker},
     telemetry::{self, Metrics, ServeError},
 };
+use allocatable::Allocatable;
 use scope::{hard_memory_threshold, scope};
 use shown::{DROPS, Dropped};
 use source::{Source, source};
@@ -54,6 +56,9 @@ const TICK: Duration = Duration::from_secs(1);
 const RESCAN_TICKS: u32 = 10;
 /// A pod makes several cgroups when it starts: one look for all of them.
 const GATHER: Duration = Duration::from_millis(20);
+
+/// What the reflex acts on.
+const BY_REFLEX: [Signal; 2] = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable];
 
 /// Why the agent cannot start or go on. The first group is bad input.
 #[derive(Debug, thiserror::Error)]
@@ -142,6 +147,7 @@ struct Agent {
     /// When the loop last ran, in nanoseconds of CLOCK_MONOTONIC.
     beat: Arc<AtomicU64>,
     dropped: Arc<Dropped>,
+    allocatable: Allocatable,
 }
 
 impl Agent {
@@ -150,11 +156,16 @@ impl Agent {
         // Two of them: the reflex takes one with it.
         let [scope, looked_at] = [scope(config, threshold)?, scope(config, threshold)?];
         let (mut source, table, journal) = source(config, scope.cgroup().path()).await?;
+        let mut allocatable = Allocatable::new(config, &scope);
+        let (pods_scope, pods_looked_at) = allocatable.first().unzip();
+        let capacity = scope.capacity();
+        let scopes: Vec<_> = std::iter::once(scope).chain(pods_scope).collect();
+        let cgroups: Vec<_> = scopes.iter().map(Scope::cgroup).collect();
 
         let mut object = Object::load();
         let refusal = object.as_ref().err().map(ToString::to_string);
         let built = tripwire::build(
-            scope.cgroup(),
+            &cgroups,
             object
                 .as_mut()
                 .map_err(|_| refusal.as_deref().unwrap_or_default()),
@@ -165,15 +176,15 @@ impl Agent {
         }
         let telemetry = object.as_mut().ok().and_then(attach_telemetry);
         let (mailbox, outbox) = (Mailbox::new()?, Outbox::new()?);
-        let (hook, capacity) = (built.choice.hook, scope.capacity());
+        let hook = built.choice.hook;
+        let allocatable_capacity = scopes.get(1).map(Scope::capacity);
         let pods = table.entries.len();
         let entries = table.entries.clone();
         let words = Words {
-            threshold: threshold.clone(),
-            capacity,
+            thresholds: config.eviction.thresholds.clone(),
         };
         let (reflex, refusals) = Reflex::start(Setup {
-            scope,
+            scopes,
             tripwire: built.tripwire,
             table,
             shadow: config.shadow,
@@ -191,14 +202,14 @@ impl Agent {
         if let Some(error) = refusals.lock {
             tracing::warn!(%error, "memory is not locked: needs CAP_IPC_LOCK");
         }
-        let signals = signals::build(config, looked_at, None)?;
+        let signals = signals::build(config, looked_at, pods_looked_at)?;
         let shares = signals.sensors.disks.as_ref();
         let walker = Walker::start(shares.and_then(|d| d.tripwire.share_reader()))?;
         walker.set_errands(source.errands(config, &entries));
         let layout = signals.sensors.layout();
         let hooks = shown::hooks(&signals);
         let (rounds, notes) = Rounds::start(rounds::Setup {
-            settings: signals::settings(config, layout, vec![Signal::MemoryAvailable]),
+            settings: signals::settings(config, layout, BY_REFLEX.to_vec()),
             sensors: signals.sensors,
             walker: Arc::clone(&walker),
             members: Members::new(&entries),
@@ -226,7 +237,7 @@ impl Agent {
         }
         // One thread for what blocks is there from the start.
         drop(tokio::task::spawn_blocking(|| ()).await);
-        tracing::info!(%hook, capacity, pods, shadow = config.shadow, "watching");
+        tracing::info!(%hook, capacity, allocatable_capacity, pods, shadow = config.shadow, "watching");
         Ok(Self {
             config: config.clone(),
             counting: signals.object,
@@ -245,6 +256,7 @@ impl Agent {
             outbox,
             reconciler: Reconciler::new(journal, words),
             source,
+            allocatable,
         })
     }
 
@@ -308,7 +320,7 @@ impl Agent {
             if let Report::Evicted(evicted) = &report {
                 self.tell_rounds(Letter::EvictedElsewhere {
                     uid: evicted.pod.pod.uid.clone(),
-                    signal: Signal::MemoryAvailable,
+                    signal: evicted.signal,
                     available: evicted.available,
                 });
                 if !evicted.shadow {
@@ -349,7 +361,12 @@ impl Agent {
 
     /// Hands over a new table when a pod's cgroup has come, gone, or changed below.
     fn refresh(&mut self) {
-        let Some(table) = self.source.refresh() else {
+        let table = self.source.refresh();
+        if let Some((scope, looked_at)) = self.allocatable.refresh(table.is_some()) {
+            self.mailbox.send_pods(Box::new(scope));
+            self.tell_rounds(Letter::PodsMemory(Box::new(looked_at)));
+        }
+        let Some(table) = table else {
             return;
         };
         self.walker

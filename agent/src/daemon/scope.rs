@@ -43,7 +43,7 @@ pub(super) fn hard_memory_threshold(thresholds: &[Threshold]) -> Result<&Thresho
     })
 }
 
-fn limits(threshold: &Threshold, config: &Config, capacity: u64) -> Limits {
+pub(super) fn limits(threshold: &Threshold, config: &Config, capacity: u64) -> Limits {
     let signed = i64::try_from(capacity).unwrap_or(i64::MAX);
     let hard = threshold.amount(signed);
     let floor = &config.kernel_floor;

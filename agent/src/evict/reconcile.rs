@@ -52,10 +52,12 @@ impl Reconciler {
                 Record::Finished(record)
             }
             Report::NobodyLeft {
+                signal,
                 available,
                 threshold,
             } => {
                 tracing::error!(
+                    %signal,
                     available,
                     threshold,
                     "the threshold is met and no pod may be evicted"
@@ -67,9 +69,9 @@ impl Reconciler {
                 tracing::error!(%error, "the hook could not be attached; the sampler goes on alone");
                 return None;
             }
-            Report::ScopeGone { errno } => {
+            Report::ScopeGone { signal, errno } => {
                 let error = std::io::Error::from_raw_os_error(*errno);
-                tracing::error!(%error, "the scope's memory cannot be read");
+                tracing::error!(%signal, %error, "the scope's memory cannot be read");
                 return None;
             }
         };
@@ -143,7 +145,7 @@ impl Reconciler {
             phase: (!e.shadow).then(|| "Failed".to_owned()),
             reason: "Evicted".to_owned(),
             message: self.words.of(e),
-            signal: Signal::MemoryAvailable.to_string(),
+            signal: e.signal.to_string(),
             shadow: e.shadow,
             hook: e.hook.to_string(),
             stages: e.stages,

@@ -1,17 +1,15 @@
 //! Why a pod was killed, in the kubelet's words, from what the reflex saw.
 
 use crate::{
-    engine::{ContainerUsage, Observation, Observations, PodUsage, Signal, Threshold, message},
+    engine::{ContainerUsage, Observation, Observations, PodUsage, Threshold, message},
     reflex::Evicted,
 };
 
-/// What the words need beside the report: the hard threshold of `memory.available` and the capacity in bytes.
+/// What the words need beside the report.
 #[derive(Clone, Debug)]
 pub struct Words {
-    /// The threshold as it was configured: a percentage is spoken of as the quantity that it stands for.
-    pub threshold: Threshold,
-    /// Capacity of the scope in bytes.
-    pub capacity: u64,
+    /// The thresholds as they were configured: a percentage is spoken of as the quantity that it stands for.
+    pub thresholds: Vec<Threshold>,
 }
 
 impl Words {
@@ -22,10 +20,10 @@ impl Words {
         let mut observations = Observations::default();
         let seen = Observation {
             available: signed(evicted.available),
-            capacity: signed(self.capacity),
+            capacity: signed(evicted.capacity),
             time: None,
         };
-        observations.set(Signal::MemoryAvailable, seen);
+        observations.set(evicted.signal, seen);
         let pod = &evicted.pod.pod;
         let containers = match &pod.containers[..] {
             [only] => vec![ContainerUsage {
@@ -40,6 +38,11 @@ impl Words {
             containers,
             ..PodUsage::default()
         };
-        message::resource_is_short(&self.threshold, pod, Some(&usage), &observations).text
+        // The reflex watches only what has a threshold.
+        let hard = |t: &&Threshold| t.signal == evicted.signal && t.is_hard();
+        let Some(threshold) = self.thresholds.iter().find(hard) else {
+            return String::new();
+        };
+        message::resource_is_short(threshold, pod, Some(&usage), &observations).text
     }
 }

@@ -11,20 +11,30 @@ use evictd_common::memory::Tripwire as Record;
 use super::{
     ladder::{Cost, MemoryHook},
     link::TracingLink,
-    object::{Object, os_error},
-    tripwire::{MAX_TRIPWIRES, Trip, Tripwire, Wire},
+    object::{Object, Place, ProgramAt, os_error},
+    tripwire::{Direction, MAX_SCOPES, MAX_TRIPWIRES, SLOTS_PER_SCOPE, Trip, Tripwire, Wire},
 };
 use crate::observe::cgroup::MemoryCgroup;
+
+/// What is given back, beside [`MemoryHook::Fexit`].
+const UNCHARGE: ProgramAt = ProgramAt {
+    name: "memory_uncharge_exit",
+    place: Place::FunctionExit("page_counter_uncharge"),
+};
 
 /// Wires in the kernel's map, crossings from its ring buffer.
 pub struct Charge {
     hook: MemoryHook,
-    cgroup_id: u64,
+    cgroup_ids: [u64; MAX_SCOPES as usize],
     wires: Array<MapData, Record>,
     first_victim: Array<MapData, u64>,
     trips: RingBuf<MapData>,
     /// Set for the rung that is attached only while the usage is near.
     switch: Option<Switch>,
+    /// Sees what is given back, for falling wires; the per-page rung sees that by itself.
+    uncharge: Option<Switch>,
+    /// Slots with a falling wire, a bit each.
+    falling: u32,
     generations: [u64; MAX_TRIPWIRES as usize],
 }
 
@@ -34,11 +44,25 @@ struct Switch {
     link: Option<TracingLink>,
 }
 
+impl Switch {
+    /// Attaches or detaches; whether that changed anything.
+    fn set(&mut self, on: bool) -> io::Result<bool> {
+        if on == self.link.is_some() {
+            return Ok(false);
+        }
+        self.link = match on {
+            true => Some(TracingLink::attach(&self.program)?),
+            false => None,
+        };
+        Ok(true)
+    }
+}
+
 impl Charge {
     /// Attaches the program of this rung; the reason is the kernel's.
     pub fn new(
         hook: MemoryHook,
-        scope: &MemoryCgroup,
+        scopes: &[&MemoryCgroup],
         object: &mut Object,
     ) -> Result<Self, String> {
         let program = hook
@@ -56,14 +80,28 @@ impl Charge {
                 None
             }
         };
+        // Refused, recovery is seen one charge or one look later.
+        let uncharge = (hook == MemoryHook::Fexit)
+            .then(|| object.load_program(&UNCHARGE).ok())
+            .flatten()
+            .map(|program| Switch {
+                program,
+                link: None,
+            });
+        let mut cgroup_ids = [0; MAX_SCOPES as usize];
+        for (id, scope) in cgroup_ids.iter_mut().zip(scopes) {
+            *id = scope.id();
+        }
         let maps = || -> Result<Self, super::object::ObjectError> {
             Ok(Self {
                 hook,
-                cgroup_id: scope.id(),
+                cgroup_ids,
                 wires: object.array("TRIPWIRES")?,
                 first_victim: object.array("FIRST_VICTIM")?,
                 trips: object.ring("WAKEUPS")?,
                 switch,
+                uncharge,
+                falling: 0,
                 generations: [0; MAX_TRIPWIRES as usize],
             })
         };
@@ -76,12 +114,26 @@ impl Tripwire for Charge {
         self.hook
     }
 
+    fn watch(&mut self, scope: usize, cgroup: &MemoryCgroup) -> io::Result<()> {
+        let id = self.cgroup_ids.get_mut(scope);
+        *id.ok_or(io::ErrorKind::InvalidInput)? = cgroup.id();
+        Ok(())
+    }
+
     fn arm(&mut self, slot: usize, wire: Wire) -> io::Result<()> {
-        let Some(generation) = self.generations.get_mut(slot) else {
+        let id = self.cgroup_ids.get(slot / SLOTS_PER_SCOPE as usize);
+        let (Some(id), Some(generation)) = (id, self.generations.get_mut(slot)) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         *generation += 1;
-        let record = wire.record(self.cgroup_id, *generation);
+        let record = wire.record(*id, *generation);
+        self.falling &= !(1 << slot);
+        if wire.direction == Direction::Falling && !wire.is_never() {
+            self.falling |= 1 << slot;
+        }
+        if let Some(uncharge) = &mut self.uncharge {
+            uncharge.set(self.falling != 0)?;
+        }
         // Below MAX_TRIPWIRES, so it fits.
         let index = u32::try_from(slot).unwrap_or(u32::MAX);
         self.wires.set(index, record, 0).map_err(os_error)
@@ -105,29 +157,19 @@ impl Tripwire for Charge {
         }
     }
 
-    fn set_first_victim(&mut self, cgroup_id: Option<u64>) -> io::Result<()> {
+    fn set_first_victim(&mut self, scope: usize, cgroup_id: Option<u64>) -> io::Result<()> {
+        // A number below MAX_SCOPES; the map refuses any other.
+        let index = u32::try_from(scope).unwrap_or(u32::MAX);
         self.first_victim
-            .set(0, cgroup_id.unwrap_or(0), 0)
+            .set(index, cgroup_id.unwrap_or(0), 0)
             .map_err(os_error)
     }
 
     fn set_near(&mut self, near: bool) -> io::Result<bool> {
-        let Some(Switch { program, link }) = &mut self.switch else {
-            return Ok(false);
-        };
-        if near == link.is_some() {
-            return Ok(false);
+        match &mut self.switch {
+            Some(switch) => switch.set(near),
+            None => Ok(false),
         }
-        *link = if near {
-            Some(TracingLink::attach(program)?)
-        } else {
-            None
-        };
-        Ok(true)
-    }
-
-    fn has_program(&self) -> bool {
-        true
     }
 
     fn is_attached(&self) -> bool {

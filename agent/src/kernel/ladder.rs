@@ -73,6 +73,11 @@ impl MemoryHook {
         }
     }
 
+    /// Whether a kernel program compares: only that can act by itself past a floor (R41).
+    pub fn has_program(self) -> bool {
+        self.program().is_some()
+    }
+
     /// The kernel program of this rung, for the rungs that have one.
     pub fn program(self) -> Option<ProgramAt> {
         const CHARGE: &str = "page_counter_try_charge";

@@ -6,7 +6,7 @@ use std::{
     os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
 };
 
-/// `BPF_RAW_TRACEPOINT_OPEN` of `enum bpf_cmd`; for a BTF-typed program the tracepoint is the one it was loaded for.
+/// `BPF_RAW_TRACEPOINT_OPEN` of `enum bpf_cmd`; for a BTF-typed program the place is the one it was loaded for.
 const RAW_TRACEPOINT_OPEN: libc::c_int = 17;
 
 /// The part of `union bpf_attr` that this command reads.
@@ -24,7 +24,7 @@ pub struct TracingLink {
 }
 
 impl TracingLink {
-    /// Attaches a loaded `tp_btf` program. Does not allocate.
+    /// Attaches a loaded `tp_btf` or fexit program. Does not allocate.
     ///
     /// # Errors
     /// What `bpf(2)` answers.

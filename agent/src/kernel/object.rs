@@ -187,15 +187,18 @@ impl Object {
     /// The kernel's reason, with the verifier's last words where it gave any.
     pub fn load_program(&mut self, program: &ProgramAt) -> Result<OwnedFd, String> {
         let missing = || format!("the object has no program {} of this type", program.name);
-        let Some(Program::BtfTracePoint(loaded)) = self.ebpf.program_mut(program.name) else {
-            return Err(missing());
-        };
-        let Place::BtfTracepoint(name) = program.place else {
-            return Err(missing());
-        };
         let btf = self.btf.as_ref().ok_or("no BTF")?;
-        loaded.load(name, btf).map_err(|e| chain(&e))?;
-        let fd = loaded.fd().map_err(|e| chain(&e))?;
+        let loaded = self.ebpf.program_mut(program.name).ok_or_else(missing)?;
+        let fd = match (loaded, program.place) {
+            (Program::BtfTracePoint(p), Place::BtfTracepoint(name)) => {
+                p.load(name, btf).and_then(|()| p.fd())
+            }
+            (Program::FExit(p), Place::FunctionExit(name)) => {
+                p.load(name, btf).and_then(|()| p.fd())
+            }
+            _ => return Err(missing()),
+        };
+        let fd = fd.map_err(|e| chain(&e))?;
         fd.as_fd().try_clone_to_owned().map_err(|e| e.to_string())
     }
 

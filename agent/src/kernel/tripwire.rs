@@ -2,8 +2,8 @@
 
 use std::{io, os::fd::BorrowedFd};
 
-pub use evictd_common::memory::{MAX_TRIPWIRES, Trip};
-use evictd_common::memory::{Tripwire as Record, action, direction};
+pub use evictd_common::memory::{MAX_SCOPES, MAX_TRIPWIRES, SLOTS_PER_SCOPE, Trip, slot};
+use evictd_common::memory::{NEVER, Tripwire as Record, action, direction};
 
 use super::{
     charge::Charge,
@@ -47,6 +47,11 @@ impl Wire {
         floor: false,
     };
 
+    /// Whether it is one that nothing crosses.
+    pub fn is_never(&self) -> bool {
+        self.limit == u64::MAX
+    }
+
     /// Pages are rounded so that the wire is never crossed before its limit in bytes is.
     pub(super) fn record(&self, cgroup_id: u64, generation: u64) -> Record {
         let page = page_size();
@@ -54,6 +59,7 @@ impl Wire {
             cgroup_id,
             address: 0,
             limit: match self.direction {
+                _ if self.is_never() => NEVER,
                 Direction::Rising => self.limit.div_ceil(page),
                 Direction::Falling => self.limit / page,
             },
@@ -74,14 +80,23 @@ impl Wire {
 /// Slot number in a [`Trip`] of a rung that cannot tell which of its wires was crossed.
 pub const ANY_SLOT: u32 = u32::MAX;
 
-/// One rung of the memory ladder, armed on one scope. Nothing here allocates after it was built: the reflex calls it
-/// between wake-up and SIGKILL.
+/// The number of a scope's slot ([`slot`]) among all of them.
+pub fn slot_of(scope: usize, slot: u32) -> usize {
+    scope * SLOTS_PER_SCOPE as usize + slot as usize
+}
+
+/// One rung of the memory ladder, armed on some scopes. Nothing here allocates after it was built, but for
+/// [`Tripwire::watch`]: the reflex calls it between wake-up and SIGKILL.
 pub trait Tripwire: Send {
     /// Which rung this is.
     fn hook(&self) -> MemoryHook;
 
-    /// Sets the wire of a slot below [`MAX_TRIPWIRES`]; it trips once, until it is armed again. A usage that has
-    /// crossed the limit already may or may not trip it: read the usage after arming.
+    /// From now on the slots of this scope (below [`MAX_SCOPES`]) are about another cgroup; they are to be armed anew.
+    fn watch(&mut self, scope: usize, cgroup: &MemoryCgroup) -> io::Result<()>;
+
+    /// Sets the wire of a slot below [`MAX_TRIPWIRES`], see [`slot_of`]; it trips once, until it is armed again. A
+    /// usage that has crossed the limit already may or may not trip it: read the usage after arming. Slots behind one
+    /// that was never armed are not looked at.
     fn arm(&mut self, slot: usize, wire: Wire) -> io::Result<()>;
 
     /// Becomes readable at a crossing; `None` for the sampler.
@@ -91,9 +106,9 @@ pub trait Tripwire: Send {
     /// have been armed anew in the meantime are left out.
     fn next(&mut self) -> Option<Trip>;
 
-    /// Names the cgroup whose tasks the kernel may kill past the floor; `None` for nobody. Rungs without a kernel
-    /// program have no floor and ignore it.
-    fn set_first_victim(&mut self, cgroup_id: Option<u64>) -> io::Result<()>;
+    /// Names the cgroup whose tasks the kernel may kill past the floor of a scope; `None` for nobody. Rungs without
+    /// a kernel program have no floor and ignore it.
+    fn set_first_victim(&mut self, scope: usize, cgroup_id: Option<u64>) -> io::Result<()>;
 
     /// Tells how close the usage is. The per-page rung is attached only while it is near; `Ok(true)` when that
     /// attached or detached something just now.
@@ -104,7 +119,7 @@ pub trait Tripwire: Send {
 
     /// Whether a kernel program compares: only that can act by itself past a floor (R41), and knows the counter.
     fn has_program(&self) -> bool {
-        false
+        self.hook().has_program()
     }
 }
 
@@ -115,6 +130,9 @@ impl Tripwire for Sampler {
     fn hook(&self) -> MemoryHook {
         MemoryHook::Sampler
     }
+    fn watch(&mut self, _: usize, _: &MemoryCgroup) -> io::Result<()> {
+        Ok(())
+    }
     fn arm(&mut self, _: usize, _: Wire) -> io::Result<()> {
         Ok(())
     }
@@ -124,7 +142,7 @@ impl Tripwire for Sampler {
     fn next(&mut self) -> Option<Trip> {
         None
     }
-    fn set_first_victim(&mut self, _: Option<u64>) -> io::Result<()> {
+    fn set_first_victim(&mut self, _: usize, _: Option<u64>) -> io::Result<()> {
         Ok(())
     }
     fn set_near(&mut self, _: bool) -> io::Result<bool> {
@@ -143,13 +161,13 @@ pub struct Built {
     pub choice: Choice,
 }
 
-/// Probes the rungs from the best down (only `forced`, when given), decides, and builds the tripwire of `scope`.
-/// `object` is the loaded eBPF object, or the reason why there is none.
+/// Probes the rungs from the best down (only `forced`, when given), decides, and builds the tripwire of up to
+/// [`MAX_SCOPES`] scopes. `object` is the loaded eBPF object, or the reason why there is none.
 ///
 /// # Errors
 /// The forced rung is refused.
 pub fn build(
-    scope: &MemoryCgroup,
+    scopes: &[&MemoryCgroup],
     object: Result<&mut Object, &str>,
     forced: Option<MemoryHook>,
 ) -> Result<Built, Refused> {
@@ -162,8 +180,8 @@ pub fn build(
         }
         let tried = match (hook, &mut object) {
             (MemoryHook::Sampler, _) => Ok(Box::new(Sampler) as Box<dyn Tripwire>),
-            (MemoryHook::Eventfd, _) => Eventfd::new(scope).map(|e| Box::new(e) as _),
-            (_, Ok(object)) => Charge::new(hook, scope, object).map(|c| Box::new(c) as _),
+            (MemoryHook::Eventfd, _) => Eventfd::new(scopes).map(|e| Box::new(e) as _),
+            (_, Ok(object)) => Charge::new(hook, scopes, object).map(|c| Box::new(c) as _),
             (_, Err(reason)) => Err((*reason).to_owned()),
         };
         facts.note(

@@ -37,11 +37,7 @@ pub struct PodPath {
 /// Reads a cgroup path, absolute or relative, whatever precedes `kubepods` (`--cgroup-root`). `None`: not a pod's.
 pub fn parse(path: &Path) -> Option<PodPath> {
     let parts: Vec<&str> = path.iter().filter_map(|p| p.to_str()).collect();
-    let root = parts.iter().position(|p| {
-        let name = p.strip_suffix(".slice").unwrap_or(p);
-        // `--cgroup-root=/foo` with the systemd driver gives `foo-kubepods.slice`.
-        name == "kubepods" || name.ends_with("-kubepods")
-    })?;
+    let root = parts.iter().position(|p| is_root(p))?;
     let systemd = parts[root].ends_with(".slice");
     let mut rest = parts[root + 1..].iter().copied();
     let first = rest.next()?;
@@ -67,6 +63,13 @@ pub fn parse(path: &Path) -> Option<PodPath> {
         },
         container: rest.next().map(container_id),
     })
+}
+
+/// Whether a directory of this name holds all pods of the node.
+pub fn is_root(name: &str) -> bool {
+    let name = name.strip_suffix(".slice").unwrap_or(name);
+    // `--cgroup-root=/foo` with the systemd driver gives `foo-kubepods.slice`.
+    name == "kubepods" || name.ends_with("-kubepods")
 }
 
 /// systemd repeats the parents' names in front: `kubepods-burstable-podX.slice` is `podX`.

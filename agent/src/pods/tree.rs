@@ -23,6 +23,9 @@ const PAUSE_SCORE: i64 = -998;
 /// to spare for `--cgroup-root`.
 const DEPTH: usize = 6;
 
+/// How deep `kubepods` itself lies at most: `--cgroup-root` is one level, or two.
+const ROOT_DEPTH: usize = 3;
+
 /// A pod's cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodGroup {
@@ -37,6 +40,28 @@ pub fn pods_below(root: &Path) -> Vec<PodGroup> {
     let mut found = Vec::new();
     collect(root, DEPTH, &mut found);
     found
+}
+
+/// The cgroup of all pods below a directory, whichever driver made it; the one that lies highest.
+pub fn pods_root(root: &Path) -> Option<PathBuf> {
+    let mut level = vec![root.to_owned()];
+    for _ in 0..ROOT_DEPTH {
+        let mut next = Vec::new();
+        for entry in level.iter().filter_map(|dir| fs::read_dir(dir).ok()) {
+            for entry in entry.flatten() {
+                let path = entry.path();
+                if !entry.file_type().is_ok_and(|t| t.is_dir()) || !may_hold_pods(&path) {
+                    continue;
+                }
+                if entry.file_name().to_str().is_some_and(names::is_root) {
+                    return Some(path);
+                }
+                next.push(path);
+            }
+        }
+        level = next;
+    }
+    None
 }
 
 fn collect(dir: &Path, depth: usize, found: &mut Vec<PodGroup>) {
@@ -161,6 +186,25 @@ mod tests {
                 ),
             ]
         );
+    }
+
+    // R1
+    #[test]
+    fn the_cgroup_of_all_pods_is_found() {
+        for (path, found) in [
+            ("kubepods/burstable", Some("kubepods")),
+            ("kubepods.slice", Some("kubepods.slice")),
+            (
+                "kubelet.slice/kubelet-kubepods.slice",
+                Some("kubelet.slice/kubelet-kubepods.slice"),
+            ),
+            ("system.slice/kubepods.service", None),
+            ("a/b/c/kubepods", None),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            fs::create_dir_all(dir.path().join(path)).unwrap();
+            assert_eq!(pods_root(dir.path()), found.map(|f| dir.path().join(f)));
+        }
     }
 
     // R12, R42

@@ -12,9 +12,10 @@ use crate::{config::RankingStrategy, kernel::tripwire::Tripwire, pods::table::Po
 
 /// What a reflex needs.
 pub struct Setup {
-    /// The node.
-    pub scope: Scope,
-    /// The rung that watches it.
+    /// The node, and the pods' cgroup if that one is watched too: at least one, at most
+    /// [`MAX_SCOPES`](crate::kernel::tripwire::MAX_SCOPES).
+    pub scopes: Vec<Scope>,
+    /// The rung that watches them, built for the same cgroups in the same order.
     pub tripwire: Box<dyn Tripwire>,
     /// The pods at the start.
     pub table: Box<PodTable>,
@@ -38,10 +39,10 @@ pub struct Reflex {
 }
 
 impl Reflex {
-    /// Starts the thread and waits until its wire is armed.
+    /// Starts the thread and waits until its wires are armed.
     ///
     /// # Errors
-    /// The thread cannot be started, the scope cannot be read, the wire cannot be armed.
+    /// The thread cannot be started, a scope cannot be read, a wire cannot be armed.
     pub fn start(setup: Setup) -> io::Result<(Self, Refusals)> {
         let mailbox = Arc::clone(&setup.mailbox);
         let (started, ready) = std::sync::mpsc::sync_channel(1);

@@ -11,7 +11,7 @@ use std::{
 
 use crossbeam_queue::ArrayQueue;
 
-use super::report::Report;
+use super::{report::Report, scope::Scope};
 use crate::pods::table::PodTable;
 
 /// Reports that may wait for a slow reader.
@@ -71,12 +71,14 @@ impl Bell {
 
 static ONE: u64 = 1;
 
-/// To the reflex: a new table of pods, or the wish to stop.
+/// To the reflex: a new table of pods, another cgroup of all pods, or the wish to stop.
 #[derive(Debug)]
 pub struct Mailbox {
     bell: Bell,
     table: ArrayQueue<Box<PodTable>>,
     retired: ArrayQueue<Box<PodTable>>,
+    scope: ArrayQueue<Box<Scope>>,
+    retired_scope: ArrayQueue<Box<Scope>>,
     stop: AtomicBool,
 }
 
@@ -87,6 +89,8 @@ impl Mailbox {
             bell: Bell::new()?,
             table: ArrayQueue::new(1),
             retired: ArrayQueue::new(4),
+            scope: ArrayQueue::new(1),
+            retired_scope: ArrayQueue::new(1),
             stop: AtomicBool::new(false),
         }))
     }
@@ -96,6 +100,24 @@ impl Mailbox {
         while self.retired.pop().is_some() {}
         self.table.force_push(table);
         self.bell.ring();
+    }
+
+    /// Hands over the pods' cgroup: it has come, or is another one or of another size now.
+    pub fn send_pods(&self, scope: Box<Scope>) {
+        drop(self.retired_scope.pop());
+        self.scope.force_push(scope);
+        self.bell.ring();
+    }
+
+    /// What was handed over and not taken yet.
+    pub(super) fn take_scope(&self) -> Option<Box<Scope>> {
+        self.scope.pop()
+    }
+
+    /// Leaves a scope to be freed by the sender.
+    pub(super) fn put_aside(&self, scope: Box<Scope>) {
+        // There is room: the sender frees the one before each new one.
+        drop(self.retired_scope.force_push(scope));
     }
 
     /// Asks the reflex to end.

@@ -8,6 +8,7 @@
 mod handle;
 mod inflight;
 mod mailbox;
+mod post;
 mod relieve;
 mod report;
 mod scope;

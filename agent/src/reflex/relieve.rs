@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::{
     inflight::{MAX_IN_FLIGHT, Victim},
+    post::{Cause, Post},
     report::{Evicted, Report, Stages},
-    scope::Look,
     thread::now_ns,
-    watch::{Cause, Watch},
+    watch::Watch,
 };
 use crate::{
     engine::{CandidateState, Demand, Resource, Rules, select},
@@ -16,26 +16,29 @@ use crate::{
 };
 
 impl Watch {
-    /// Kills as many as it takes until what is available and what is coming covers the threshold.
-    pub(super) fn relieve(&mut self, look: &Look) {
-        if self.setup.shadow && self.decided {
-            // Nobody dies, so that nothing changes: one decision per pressure is all there is to tell.
-            return;
-        }
+    /// Kills as many as it takes until what is available in a scope and what is coming covers its threshold; whether
+    /// nothing is left to do until something changes.
+    pub(super) fn relieve(&mut self, index: usize) -> bool {
+        let Some(post) = self.posts.get(index) else {
+            return true;
+        };
+        let deficit = post
+            .scope
+            .limits()
+            .resolved
+            .saturating_sub(post.look.available);
+        let mut coming = self.in_flight.coming(&post.scope);
         let rules = self.rules();
         let room = self
             .setup
             .victims_at_once
             .saturating_sub(MAX_IN_FLIGHT - self.in_flight.room());
         let mut room = room.min(self.in_flight.room());
-        let deficit = self
-            .setup
-            .scope
-            .limits()
-            .resolved
-            .saturating_sub(look.available);
-        let mut coming = self.in_flight.coming();
+        if Demand::after(deficit, coming).is_none() || room == 0 {
+            return self.in_flight.is_empty();
+        }
         self.load_candidates();
+        self.leave_out_strangers(index);
         let mut victims = [0; MAX_IN_FLIGHT];
         while let (Some(demand), 1..) = (Demand::after(deficit, coming), room) {
             let PodTable {
@@ -45,8 +48,8 @@ impl Watch {
             let exact = |i: usize| entries.get(i)?.memory.read().map(|r| r.working_set()).ok();
             let chosen = select(candidates, rules, demand, exact, &mut victims[..room]);
             if chosen.count == 0 {
-                self.say_nobody_left(look);
-                return;
+                self.say_nobody_left(index);
+                break;
             }
             for &victim in &victims[..chosen.count] {
                 let working_set = self
@@ -56,10 +59,27 @@ impl Watch {
                     .get(victim)
                     .map_or(0, |c| c.usage);
                 // A pod that died by itself in between gives nothing; the next turn of the loop asks again.
-                if self.kill(victim, working_set, look) {
+                if self.kill(index, victim, working_set) {
                     coming = coming.saturating_add(working_set);
                     room -= 1;
                 }
+            }
+        }
+        self.in_flight.is_empty()
+    }
+
+    /// A pod whose memory a scope does not count cannot help it.
+    fn leave_out_strangers(&mut self, index: usize) {
+        let Some(post) = self.posts.get(index) else {
+            return;
+        };
+        let PodTable {
+            entries,
+            candidates,
+        } = &mut *self.setup.table;
+        for (entry, candidate) in entries.iter().zip(candidates) {
+            if !post.scope.holds(entry) {
+                candidate.state = CandidateState::Gone;
             }
         }
     }
@@ -89,14 +109,17 @@ impl Watch {
     }
 
     /// Signals one pod; false when that gives nothing: it was empty already, or the kernel refuses.
-    fn kill(&mut self, index: usize, working_set: u64, look: &Look) -> bool {
-        let Some(entry) = self.setup.table.entries.get(index) else {
+    fn kill(&mut self, index: usize, victim: usize, working_set: u64) -> bool {
+        let (Some(entry), Some(post)) =
+            (self.setup.table.entries.get(victim), self.posts.get(index))
+        else {
             return false;
         };
         let entry = Arc::clone(entry);
         let decided = now_ns();
+        let shadow = self.setup.shadow;
         let mut errno = 0;
-        if !self.setup.shadow {
+        if !shadow {
             match entry.killer.kill() {
                 Ok(round) if round.empty => return false,
                 Ok(_) => {}
@@ -104,29 +127,28 @@ impl Watch {
             }
         }
         let signalled = now_ns();
-        self.decided = true;
         self.evictions += 1;
-        let limits = self.setup.scope.limits();
         let Cause {
             crossed,
             woken,
             usage,
             hook,
-        } = self.cause;
-        if !self.setup.shadow {
-            self.in_flight.push(Victim {
-                pod: Arc::clone(&entry),
-                number: self.evictions,
-                signalled,
-                // What was refused gives nothing; its pod is left alone until the deadline, and the next one goes.
-                expected: if errno == 0 { working_set } else { 0 },
-                exited: 0,
-                peak_usage: look.usage,
-            });
-        }
+        } = post.cause;
+        self.in_flight.push(Victim {
+            pod: Arc::clone(&entry),
+            number: self.evictions,
+            scope: index,
+            shadow,
+            signalled,
+            // What was refused gives nothing; its pod is left alone until the deadline, and the next one goes.
+            expected: if errno == 0 { working_set } else { 0 },
+            exited: 0,
+            peak_usage: post.look.usage,
+        });
         self.setup.outbox.send(Report::Evicted(Evicted {
             pod: entry,
             number: self.evictions,
+            signal: post.scope.signal(),
             stages: Stages {
                 crossed,
                 woken,
@@ -135,49 +157,65 @@ impl Watch {
             },
             hook: hook.unwrap_or(MemoryHook::Sampler),
             usage_at_crossing: usage,
-            usage_at_decision: look.usage,
-            available: look.available,
-            threshold: limits.threshold,
+            usage_at_decision: post.look.usage,
+            available: post.look.available,
+            capacity: post.scope.capacity(),
+            threshold: post.scope.limits().threshold,
             working_set,
-            shadow: self.setup.shadow,
+            shadow,
             errno,
         }));
         errno == 0
     }
 
-    fn say_nobody_left(&mut self, look: &Look) {
-        if !self.nobody_left && self.in_flight.is_empty() {
-            self.nobody_left = true;
-            let threshold = self.setup.scope.limits().threshold;
+    fn say_nobody_left(&mut self, index: usize) {
+        let Some(post) = self.posts.get_mut(index) else {
+            return;
+        };
+        if !post.nobody_left && self.in_flight.is_empty() {
+            post.nobody_left = true;
             self.setup.outbox.send(Report::NobodyLeft {
-                available: look.available,
-                threshold,
+                signal: post.scope.signal(),
+                available: post.look.available,
+                threshold: post.scope.limits().threshold,
             });
         }
     }
 
     /// Tells the kernel who goes first, for the case that this thread cannot run when the floor is reached (R41).
-    pub(super) fn name_first_victim(&mut self) {
+    pub(super) fn name_first_victims(&mut self) {
+        let has_floor = |post: &Post| post.scope.limits().floor.is_some();
         if self.setup.shadow
-            || self.setup.scope.limits().floor.is_none()
+            || !self.posts.iter().any(has_floor)
             || !self.setup.tripwire.has_program()
         {
             return;
         }
         self.load_candidates();
         let rules = self.rules();
-        let PodTable {
-            entries,
-            candidates,
-        } = &mut *self.setup.table;
-        let exact = |i: usize| entries.get(i)?.memory.read().map(|r| r.working_set()).ok();
-        let mut first = [0];
-        let chosen = select(candidates, rules, Demand::First, exact, &mut first);
-        let victim = (chosen.count > 0)
-            .then(|| entries.get(first[0]).map(|e| e.memory.id()))
-            .flatten();
-        if victim != self.first_victim && self.setup.tripwire.set_first_victim(victim).is_ok() {
-            self.first_victim = victim;
+        // The node comes first and leaves nobody out.
+        for index in 0..self.posts.len() {
+            self.leave_out_strangers(index);
+            let PodTable {
+                entries,
+                candidates,
+            } = &mut *self.setup.table;
+            let exact = |i: usize| entries.get(i)?.memory.read().map(|r| r.working_set()).ok();
+            let mut first = [0];
+            let chosen = select(candidates, rules, Demand::First, exact, &mut first);
+            // It is named, not chosen: the next scope may name it too.
+            if let Some(named) = candidates.get_mut(first[0]).filter(|_| chosen.count > 0) {
+                named.state = CandidateState::Eligible;
+            }
+            let victim = (chosen.count > 0)
+                .then(|| entries.get(first[0]).map(|e| e.memory.id()))
+                .flatten();
+            if let Some(post) = self.posts.get_mut(index)
+                && victim != post.first_victim
+                && self.setup.tripwire.set_first_victim(index, victim).is_ok()
+            {
+                post.first_victim = victim;
+            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{kernel::ladder::MemoryHook, pods::table::Entry};
+use crate::{engine::Signal, kernel::ladder::MemoryHook, pods::table::Entry};
 
 /// Moments of one eviction, in nanoseconds of CLOCK_MONOTONIC; 0 where a rung cannot tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -25,6 +25,8 @@ pub struct Evicted {
     pub pod: Arc<Entry>,
     /// Counts the evictions of this agent from 1; [`Finished`] refers to it.
     pub number: u64,
+    /// Which signal was short: the node's, or that of the pods' cgroup.
+    pub signal: Signal,
     /// When.
     pub stages: Stages,
     /// The rung that woke the reflex; the sampler when it looked by itself.
@@ -35,6 +37,8 @@ pub struct Evicted {
     pub usage_at_decision: u64,
     /// What was available when it was decided, in bytes.
     pub available: u64,
+    /// The capacity of the scope in bytes.
+    pub capacity: u64,
     /// The threshold in bytes: what must be available.
     pub threshold: u64,
     /// The victim's working set when it was decided, in bytes.
@@ -71,6 +75,8 @@ pub enum Report {
     Finished(Finished),
     /// The threshold is met and nobody may be evicted; said once per pressure.
     NobodyLeft {
+        /// Whose threshold.
+        signal: Signal,
         /// What is available, in bytes.
         available: u64,
         /// What should be, in bytes.
@@ -81,8 +87,10 @@ pub enum Report {
         /// The errno of the attempt.
         errno: i32,
     },
-    /// The scope can no longer be read: its cgroup was removed.
+    /// The scope can no longer be read: its cgroup was removed. Said once until it can be read again.
     ScopeGone {
+        /// The signal that it stands for.
+        signal: Signal,
         /// The errno of the read.
         errno: i32,
     },

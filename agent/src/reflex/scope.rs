@@ -1,10 +1,14 @@
-//! The cgroup that counts as the node, and what must stay available in it.
+//! The cgroup that counts as the node, or the pods' cgroup below it, and what must stay available in it.
 
-use std::io;
+use std::{io, os::unix::ffi::OsStrExt as _};
 
-use crate::observe::cgroup::{MemoryCgroup, MemoryReading, PathError};
+use crate::{
+    engine::Signal,
+    observe::cgroup::{MemoryCgroup, MemoryReading, PathError},
+    pods::table::Entry,
+};
 
-/// Amounts of `memory.available`, in bytes.
+/// Amounts of the scope's signal, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Less than this available is the hard threshold.
@@ -19,6 +23,7 @@ pub struct Limits {
 #[derive(Debug)]
 pub struct Scope {
     cgroup: MemoryCgroup,
+    signal: Signal,
     capacity: u64,
     limits: Limits,
     /// The machine's usage is not what the root's page counter counts.
@@ -61,10 +66,24 @@ impl Scope {
         limits: impl FnOnce(u64) -> Limits,
         reclaimable_cache: bool,
     ) -> Result<Self, ScopeError> {
-        let capacity = cgroup.limit()?.ok_or_else(|| ScopeError::NoLimit {
-            path: cgroup.path().display().to_string(),
-        })?;
-        Self::with_capacity(cgroup, capacity, limits, reclaimable_cache)
+        let capacity = capacity(&cgroup)?;
+        let signal = Signal::MemoryAvailable;
+        Self::with_capacity(cgroup, signal, capacity, limits, reclaimable_cache)
+    }
+
+    /// Takes the cgroup of all pods below the node's scope. Its memory limit is the capacity of
+    /// `allocatableMemory.available` (the kubelet's `addAllocatableThresholds` and its summary of the container `pods`).
+    ///
+    /// # Errors
+    /// As [`Scope::new`].
+    pub fn of_pods(
+        cgroup: MemoryCgroup,
+        limits: impl FnOnce(u64) -> Limits,
+        reclaimable_cache: bool,
+    ) -> Result<Self, ScopeError> {
+        let capacity = capacity(&cgroup)?;
+        let signal = Signal::AllocatableMemoryAvailable;
+        Self::with_capacity(cgroup, signal, capacity, limits, reclaimable_cache)
     }
 
     /// Takes the machine: the root of the memory hierarchy, with a capacity in bytes.
@@ -77,13 +96,15 @@ impl Scope {
         limits: impl FnOnce(u64) -> Limits,
         reclaimable_cache: bool,
     ) -> Result<Self, ScopeError> {
-        let mut scope = Self::with_capacity(root, capacity, limits, reclaimable_cache)?;
+        let signal = Signal::MemoryAvailable;
+        let mut scope = Self::with_capacity(root, signal, capacity, limits, reclaimable_cache)?;
         scope.is_machine = true;
         Ok(scope)
     }
 
     fn with_capacity(
         cgroup: MemoryCgroup,
+        signal: Signal,
         capacity: u64,
         limits: impl FnOnce(u64) -> Limits,
         reclaimable_cache: bool,
@@ -108,6 +129,7 @@ impl Scope {
         }
         Ok(Self {
             cgroup,
+            signal,
             capacity,
             limits,
             is_machine: false,
@@ -119,6 +141,24 @@ impl Scope {
     /// charges of all cgroups, kernel memory too, while the usage is what the kubelet takes for it.
     pub fn needs_calibration(&self) -> bool {
         self.is_machine
+    }
+
+    /// The signal that it stands for.
+    pub fn signal(&self) -> Signal {
+        self.signal
+    }
+
+    /// Whether a pod's memory is counted here. All pods are the node's.
+    pub fn holds(&self, pod: &Entry) -> bool {
+        if self.signal == Signal::MemoryAvailable {
+            return true;
+        }
+        // As bytes: this is asked for every pod on the fast path.
+        fn bytes(cgroup: &MemoryCgroup) -> &[u8] {
+            cgroup.path().as_os_str().as_bytes()
+        }
+        let rest = bytes(&pod.memory).strip_prefix(bytes(&self.cgroup));
+        rest.is_some_and(|rest| rest.first() == Some(&b'/'))
     }
 
     /// The cgroup.
@@ -171,6 +211,12 @@ impl Scope {
             .saturating_add(discounted)
             .saturating_add(1)
     }
+}
+
+fn capacity(cgroup: &MemoryCgroup) -> Result<u64, ScopeError> {
+    cgroup.limit()?.ok_or_else(|| ScopeError::NoLimit {
+        path: cgroup.path().display().to_string(),
+    })
 }
 
 /// The scope at one moment, in bytes.

@@ -2,77 +2,69 @@
 
 use std::{io, os::fd::AsRawFd as _, time::Duration};
 
-use super::{handle::Setup, inflight::InFlight, report::Report, scope::Look, thread::now_ns};
+use super::{
+    handle::Setup,
+    inflight::InFlight,
+    post::{News, Post},
+    report::Report,
+    thread::now_ns,
+};
 use crate::{
     kernel::{
         ladder::MemoryHook,
-        tripwire::{Direction, Trip, Wire, page_size},
+        tripwire::{ANY_SLOT, MAX_SCOPES, SLOTS_PER_SCOPE, page_size, slot},
     },
     observe::deadline::{self, Nearness, fastest_growth},
 };
 
-/// Slot of the hard threshold's wire.
-const HARD: usize = 0;
-/// Slot of the floor's wire (R41).
-const FLOOR: usize = 1;
-/// Slot of a wire that trips at the next charge, to learn what the counter of the machine reads.
-const CALIBRATION: usize = 2;
-/// While memory is on its way back, or is wanted and nobody can give it.
+/// While memory is on its way back.
 const PRESSURE_INTERVAL: Duration = Duration::from_millis(1);
+/// While memory is wanted and nobody can give it: the recovery trips a wire, and only a pod that begins to live in
+/// between, or a rung without wires, needs the look.
+const IDLE_INTERVAL: Duration = Duration::from_millis(20);
 /// With a hook the sampler has only the ground to watch (inactive_file, capacity), which moves slower than usage.
 const HOOKED_FLOOR: Duration = Duration::from_millis(10);
-/// The wire is set anew when the ground has moved by this much; less than one batch of every CPU makes no difference.
-const REARM_BYTES: u64 = 256 << 10;
 
-/// What is known of the crossing that started the present pressure.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Cause {
-    pub crossed: u64,
-    pub woken: u64,
-    pub usage: u64,
-    pub hook: Option<MemoryHook>,
-}
+/// What the rung has told since the last turn, scope by scope.
+type AllNews = [News; MAX_SCOPES as usize];
 
 /// The state of the loop.
 pub(super) struct Watch {
     pub(super) setup: Setup,
+    /// The scopes; never more than [`MAX_SCOPES`].
+    pub(super) posts: Vec<Post>,
+    /// Victims for whichever scope: what one of them gives back, all of them get.
     pub(super) in_flight: InFlight,
     pub(super) growth: u64,
-    pub(super) armed_limit: u64,
-    /// What the counter reads above the usage, in bytes; `None` while that is not known.
-    pub(super) offset: Option<i64>,
-    /// Whom the kernel may kill past the floor.
-    pub(super) first_victim: Option<u64>,
     pub(super) evictions: u64,
-    /// The threshold is met: the scope is below `resolved` and has been below `threshold`.
-    pub(super) pressed: bool,
-    pub(super) nobody_left: bool,
-    /// Somebody was chosen during this pressure.
-    pub(super) decided: bool,
-    pub(super) cause: Cause,
 }
 
 impl Watch {
-    pub(super) fn new(setup: Setup) -> Self {
+    pub(super) fn new(mut setup: Setup) -> Self {
+        let mut posts = Vec::with_capacity(MAX_SCOPES as usize);
+        let scopes = std::mem::take(&mut setup.scopes).into_iter().enumerate();
+        posts.extend(scopes.map(|(index, scope)| Post::new(scope, index)));
         Self {
             setup,
+            posts,
             in_flight: InFlight::new(),
             growth: fastest_growth(),
-            armed_limit: 0,
-            offset: None,
-            first_victim: None,
             evictions: 0,
-            pressed: false,
-            nobody_left: false,
-            decided: false,
-            cause: Cause::default(),
         }
     }
 
     /// Arms the wires for the first time.
     pub(super) fn settle(&mut self) -> io::Result<()> {
-        let look = self.setup.scope.look()?;
-        self.arm(&look)
+        let floor = self.floor_is_armed();
+        for post in &mut self.posts {
+            post.settle(&mut *self.setup.tripwire, floor)?;
+        }
+        Ok(())
+    }
+
+    /// In shadow mode the kernel must not kill either.
+    fn floor_is_armed(&self) -> bool {
+        !self.setup.shadow
     }
 
     pub(super) fn run(&mut self) {
@@ -80,19 +72,13 @@ impl Watch {
         while !self.setup.mailbox.stopped() {
             self.wait(interval);
             let woken = now_ns();
-            let (trip, counter) = self.trips();
-            // A decision comes first; a new table can wait for the next turn.
-            if trip.is_none() {
+            let (news, tripped) = self.news();
+            // A decision comes first; what is new in the mailbox can wait for the next turn.
+            if tripped.is_none() {
                 self.setup.mailbox.exchange(&mut self.setup.table);
+                self.take_scope();
             }
-            interval = match self.turn(woken, trip, counter) {
-                Ok(interval) => interval,
-                Err(e) => {
-                    let errno = e.raw_os_error().unwrap_or(0);
-                    self.setup.outbox.send(Report::ScopeGone { errno });
-                    deadline::CEILING
-                }
-            };
+            interval = self.turn(woken, &news, tripped.unwrap_or(0));
         }
     }
 
@@ -114,164 +100,176 @@ impl Watch {
         unsafe { libc::ppoll(fds.as_mut_ptr(), 2, &raw const timeout, std::ptr::null()) };
     }
 
-    /// The first crossing since the last turn, and what the counter read at the last calibration, in bytes.
-    fn trips(&mut self) -> (Option<Trip>, Option<u64>) {
-        let (mut first, mut counter) = (None, None);
+    /// What the rung has told since the last turn, and whose wire tripped first.
+    fn news(&mut self) -> (AllNews, Option<usize>) {
+        let mut news = AllNews::default();
+        let mut tripped = None;
         while let Some(trip) = self.setup.tripwire.next() {
-            if trip.slot as usize == CALIBRATION {
-                counter = Some(trip.usage * page_size());
-            } else {
-                first = first.or(Some(trip));
+            if trip.slot == ANY_SLOT {
+                for news in &mut news {
+                    news.trip = news.trip.or(Some(trip));
+                }
+                tripped = tripped.or(Some(0));
+                continue;
+            }
+            let scope = (trip.slot / SLOTS_PER_SCOPE) as usize;
+            let Some(news) = news.get_mut(scope) else {
+                continue;
+            };
+            match trip.slot % SLOTS_PER_SCOPE {
+                slot::CALIBRATION => news.counter = Some(trip.usage * page_size()),
+                // To be awake is all that it is for.
+                slot::RECOVERY => {}
+                _ => {
+                    news.trip = news.trip.or(Some(trip));
+                    tripped = tripped.or(Some(scope));
+                }
             }
         }
-        (first, counter)
+        (news, tripped)
     }
 
-    /// One look at the scope and what follows from it; the time until the next one.
-    fn turn(
-        &mut self,
-        woken: u64,
-        trip: Option<Trip>,
-        counter: Option<u64>,
-    ) -> io::Result<Duration> {
-        let look = self.setup.scope.look()?;
-        let limits = self.setup.scope.limits();
-        let was_pressed = self.pressed;
-        self.pressed =
-            look.available < limits.threshold || (was_pressed && look.available < limits.resolved);
-        if self.pressed {
-            if !was_pressed {
-                self.cause = self.cause_of(woken, trip, counter.is_some());
+    /// One look at every scope, that one first whose wire has tripped, and what follows; the time until the next one.
+    fn turn(&mut self, woken: u64, news: &AllNews, first: usize) -> Duration {
+        let count = self.posts.len();
+        for index in (0..count).map(|i| (first + i) % count) {
+            let news = news.get(index).copied().unwrap_or_default();
+            if let Err(e) = self.look_after(index, woken, &news) {
+                self.say_gone(index, &e);
             }
-            self.relieve(&look);
-            // Exits are looked for afterwards: nothing may stand between the wake-up and the signal.
-            self.finish_victims(now_ns(), &look);
-            return Ok(PRESSURE_INTERVAL);
         }
-        self.finish_victims(woken, &look);
-        self.nobody_left = false;
-        self.decided = false;
-        if self.is_calibrated_by_counter() {
-            self.calibrate(&look, counter)?;
-        } else if was_pressed || trip.is_some() || self.ground_has_moved(&look) {
-            self.arm(&look)?;
+        // Exits are looked for afterwards: nothing may stand between the wake-up and the signal.
+        self.finish_victims(now_ns());
+        if self.posts.iter().all(|post| !post.pressed) {
+            self.in_flight.forget_shadows();
+            self.name_first_victims();
         }
-        let interval = self.next_look(&look);
-        self.name_first_victim();
-        Ok(interval)
+        self.next_look()
     }
 
-    fn is_calibrated_by_counter(&self) -> bool {
-        self.setup.scope.needs_calibration() && self.setup.tripwire.has_program()
+    fn look_after(&mut self, index: usize, woken: u64, news: &News) -> io::Result<()> {
+        let floor = self.floor_is_armed();
+        let Some(post) = self.posts.get_mut(index) else {
+            return Ok(());
+        };
+        let was_pressed = post.pressed;
+        post.look(woken, news, self.setup.tripwire.hook())?;
+        if !post.pressed {
+            return post.keep(&mut *self.setup.tripwire, news, was_pressed, floor);
+        }
+        let idle = self.relieve(index);
+        let Some(post) = self.posts.get_mut(index) else {
+            return Ok(());
+        };
+        post.idle = idle;
+        if idle {
+            post.await_recovery(&mut *self.setup.tripwire)?;
+        }
+        Ok(())
     }
 
-    /// The counter and the usage differ by what only one of them counts, and that changes: each look asks the kernel
-    /// for the counter, by a wire that the next charge trips, and the answer sets the wires anew.
-    fn calibrate(&mut self, look: &Look, counter: Option<u64>) -> io::Result<()> {
-        let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
-        match counter {
-            Some(counter) => {
-                self.offset = Some(signed(counter) - signed(look.usage));
-                self.arm(look)
+    /// Said once; the other scopes go on.
+    fn say_gone(&mut self, index: usize, error: &io::Error) {
+        let Some(post) = self.posts.get_mut(index) else {
+            return;
+        };
+        post.pressed = false;
+        if !std::mem::replace(&mut post.gone, true) {
+            self.setup.outbox.send(Report::ScopeGone {
+                signal: post.scope.signal(),
+                errno: error.raw_os_error().unwrap_or(0),
+            });
+        }
+    }
+
+    fn finish_victims(&mut self, now: u64) {
+        let (outbox, posts) = (&self.setup.outbox, &self.posts);
+        let at = |scope: usize| {
+            posts
+                .get(scope)
+                .map(|post| (post.look, post.scope.limits().threshold))
+                .unwrap_or_default()
+        };
+        self.in_flight
+            .step(now, at, |finished| outbox.send(Report::Finished(finished)));
+    }
+
+    /// The pods' cgroup has come later, or is another one now.
+    fn take_scope(&mut self) {
+        let Some(mut scope) = self.setup.mailbox.take_scope() else {
+            return;
+        };
+        let index = 1;
+        let floor = self.floor_is_armed();
+        let tripwire = &mut *self.setup.tripwire;
+        let watched = tripwire.watch(index, scope.cgroup());
+        match self.posts.get_mut(index) {
+            Some(post) => {
+                post.replace(&mut scope);
+                self.setup.mailbox.put_aside(scope);
             }
-            None => self.setup.tripwire.arm(
-                CALIBRATION,
-                Wire {
-                    limit: 0,
-                    ..Wire::NEVER
-                },
-            ),
+            // This frees the box: once, and at a quiet time.
+            None => self.posts.push(Post::new(*scope, index)),
         }
-    }
-
-    fn cause_of(&self, woken: u64, trip: Option<Trip>, calibrated: bool) -> Cause {
-        let hook = Some(self.setup.tripwire.hook());
-        match trip {
-            Some(trip) => Cause {
-                crossed: trip.time_ns,
-                woken,
-                usage: trip.usage * page_size(),
-                hook,
-            },
-            // The wire was set anew just before it would have tripped.
-            None if calibrated => Cause {
-                woken,
-                hook,
-                ..Cause::default()
-            },
-            None => Cause {
-                woken,
-                ..Cause::default()
-            },
-        }
-    }
-
-    fn finish_victims(&mut self, now: u64, look: &Look) {
-        let outbox = &self.setup.outbox;
-        let threshold = self.setup.scope.limits().threshold;
-        self.in_flight.step(now, look, threshold, |finished| {
-            outbox.send(Report::Finished(finished))
+        let settled = watched.and_then(|()| match self.posts.get_mut(index) {
+            Some(post) => post.settle(tripwire, floor),
+            None => Ok(()),
         });
-    }
-
-    fn ground_has_moved(&self, look: &Look) -> bool {
-        let limit = self
-            .setup
-            .scope
-            .usage_limit(self.setup.scope.limits().threshold, look.discounted);
-        limit.abs_diff(self.armed_limit) >= REARM_BYTES
-    }
-
-    fn arm(&mut self, look: &Look) -> io::Result<()> {
-        let limits = self.setup.scope.limits();
-        let offset = match self.offset {
-            Some(offset) => offset,
-            None if self.is_calibrated_by_counter() => return self.calibrate(look, None),
-            None => 0,
-        };
-        let wire = |amount: u64, floor: bool| Wire {
-            limit: self
-                .setup
-                .scope
-                .usage_limit(amount, look.discounted)
-                .saturating_add_signed(offset),
-            direction: Direction::Rising,
-            floor,
-        };
-        let hard = wire(limits.threshold, false);
-        // In shadow mode the kernel must not kill either.
-        let floor = limits
-            .floor
-            .filter(|_| !self.setup.shadow)
-            .map(|f| wire(f, true));
-        self.armed_limit = hard.limit;
-        self.setup.tripwire.arm(HARD, hard)?;
-        self.setup.tripwire.arm(FLOOR, floor.unwrap_or(Wire::NEVER))
+        if let Err(e) = settled {
+            self.say_gone(index, &e);
+        }
     }
 
     /// When to look again; switches the per-page rung on the way.
-    fn next_look(&mut self, look: &Look) -> Duration {
-        let threshold = self.setup.scope.limits().threshold;
-        let distance = look.available.saturating_sub(threshold);
-        if self.setup.tripwire.hook() == MemoryHook::Sampler {
-            return deadline::next_look(distance, self.growth);
+    fn next_look(&mut self) -> Duration {
+        // Under pressure the rung stays as it is: attaching takes time that the look has not.
+        if self.posts.iter().any(|post| post.pressed && !post.idle) {
+            return PRESSURE_INTERVAL;
         }
-        let is_armed = self.offset.is_some() || !self.is_calibrated_by_counter();
-        let nearness = Nearness::new(self.growth);
-        let tripwire = &mut self.setup.tripwire;
-        let wanted = nearness.wants_hook(distance, tripwire.is_attached());
-        match tripwire.set_near(wanted) {
+        let growth = self.growth;
+        let nearness = Nearness::new(growth);
+        let distance = |post: &Post| {
+            let threshold = post.scope.limits().threshold;
+            post.look.available.saturating_sub(threshold)
+        };
+        let tripwire = &mut *self.setup.tripwire;
+        let has_wires = tripwire.hook() != MemoryHook::Sampler;
+        let attached = tripwire.is_attached();
+        let wanted = self
+            .posts
+            .iter()
+            .any(|post| !post.gone && nearness.wants_hook(distance(post), attached));
+        let switched = if has_wires {
+            tripwire.set_near(wanted)
+        } else {
+            Ok(false)
+        };
+        match switched {
             // What was charged while it was being attached was not seen by it.
-            Ok(true) if wanted => Duration::ZERO,
-            Ok(_) if tripwire.is_attached() && is_armed => {
-                deadline::next_look(distance, self.growth).max(HOOKED_FLOOR)
-            }
-            Ok(_) => nearness.next_look(distance),
-            Err(e) => {
+            Ok(true) if wanted => return Duration::ZERO,
+            Ok(_) => {}
+            Err(ref e) => {
                 let errno = e.raw_os_error().unwrap_or(0);
                 self.setup.outbox.send(Report::HookLost { errno });
-                deadline::next_look(distance, self.growth)
             }
         }
+        let is_lost = switched.is_err();
+        let is_attached = has_wires && !is_lost && tripwire.is_attached();
+        let next = |post: &Post| {
+            let far = deadline::next_look(distance(post), growth);
+            if post.gone {
+                deadline::CEILING
+            } else if post.pressed {
+                IDLE_INTERVAL
+            } else if is_attached && post.is_armed(tripwire) {
+                far.max(HOOKED_FLOOR)
+            } else if has_wires && !is_lost {
+                nearness.next_look(distance(post))
+            } else {
+                far
+            }
+        };
+        let looks = self.posts.iter().map(next);
+        looks.min().unwrap_or(deadline::CEILING)
     }
 }

@@ -49,6 +49,8 @@ impl Members {
 pub enum Letter {
     /// Who runs here from now on.
     Members(Members),
+    /// The cgroup of all pods has come, or is another one or of another size now.
+    PodsMemory(Box<Scope>),
     /// The reflex has evicted a pod.
     EvictedElsewhere {
         /// The pod's UID.

@@ -242,6 +242,7 @@ impl Loop {
                 self.running.clone_from(&members.pods);
                 self.members = members;
             }
+            Letter::PodsMemory(scope) => self.sensors.pods_memory = Some(*scope),
             Letter::EvictedElsewhere {
                 uid,
                 signal,

@@ -1,0 +1,254 @@
+//! Two scopes in one reflex: the node, and the cgroup of all its pods (`allocatableMemory.available`).
+
+use std::{path::PathBuf, time::Duration};
+
+use evictd::{
+    engine::{QosClass, Signal},
+    kernel::ladder::MemoryHook,
+    observe::cgroup::MemoryCgroup,
+    reflex::Report,
+};
+use evictd_tests::{
+    hog::Hog,
+    node::{MIB, Node, Options},
+    skip::{matrix, no_bpf, not_root},
+    skip_if,
+};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// A node of 512 MiB whose pods may use 320 MiB together, and two of its pods.
+fn node(name: &str) -> (Node, PathBuf, PathBuf) {
+    let mut node = Node::new(name, 512).unwrap();
+    let hog = node
+        .pod_in("kubepods", "hog", QosClass::BestEffort, 0, 0)
+        .unwrap();
+    let calm = node
+        .pod_in("kubepods", "calm", QosClass::Burstable, 0, 64 * MIB)
+        .unwrap();
+    node.cgroup.limit_child("kubepods", 320 * MIB).unwrap();
+    (node, hog, calm)
+}
+
+fn no_oom_kills(node: &Node) {
+    let scope = MemoryCgroup::open(node.cgroup.path()).unwrap();
+    assert_eq!(scope.oom_kills().unwrap(), 0);
+}
+
+/// The pods' cgroup runs short while the node has plenty: the signal, its capacity and its threshold are those of the
+/// pods' cgroup.
+fn pods_alone_on(hook: MemoryHook) {
+    let (node, hog_dir, calm_dir) = node("podsalone");
+    let options = Options {
+        hook: Some(hook),
+        threshold: 48 * MIB,
+        pods_threshold: Some(96 * MIB),
+        ..Options::default()
+    };
+    let mut calm = Hog::start(&calm_dir, &["--mib", "40"]).unwrap();
+    let watched = match node.watch(options).unwrap() {
+        Ok(watched) => watched,
+        Err(refused) => return skip_if!(Some(refused)),
+    };
+    let mut hog = Hog::start(&hog_dir, &["--mib", "1000", "--rate", "400"]).unwrap();
+    let evicted = watched.evicted(SOON).expect("somebody is evicted");
+    assert_eq!(evicted.pod.pod.name, "hog");
+    assert_eq!(evicted.signal, Signal::AllocatableMemoryAvailable);
+    assert_eq!((evicted.capacity, evicted.threshold), (320 * MIB, 96 * MIB));
+    assert!(evicted.available < evicted.threshold);
+    let finished = watched.finished(SOON).expect("its end is seen");
+    assert!(finished.freed >= finished.exited && finished.exited > 0);
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(calm.is_alive());
+    assert!(watched.report(Duration::from_millis(200)).is_none());
+    no_oom_kills(&node);
+    let past = (evicted.threshold - evicted.available) >> 10;
+    matrix(
+        "allocatableMemory.available",
+        &hook.to_string(),
+        &format!("woken by {}, {past} KiB past the threshold", evicted.hook),
+    );
+}
+
+// R1, R14, R39
+#[test]
+fn pods_alone_fexit() {
+    skip_if!(no_bpf());
+    pods_alone_on(MemoryHook::Fexit);
+}
+
+#[test]
+fn pods_alone_kprobe() {
+    skip_if!(no_bpf());
+    pods_alone_on(MemoryHook::Kprobe);
+}
+
+#[test]
+fn pods_alone_tracepoint() {
+    skip_if!(no_bpf());
+    pods_alone_on(MemoryHook::Tracepoint);
+}
+
+#[test]
+fn pods_alone_eventfd() {
+    skip_if!(not_root());
+    pods_alone_on(MemoryHook::Eventfd);
+}
+
+#[test]
+fn pods_alone_sampler() {
+    skip_if!(not_root());
+    pods_alone_on(MemoryHook::Sampler);
+}
+
+/// What is charged outside the pods' cgroup is the node's pressure alone.
+#[test]
+fn the_node_alone() {
+    skip_if!(not_root());
+    let (node, hog_dir, _) = node("nodealone");
+    let system = node.cgroup.child("system").unwrap();
+    let options = Options {
+        threshold: 100 * MIB,
+        pods_threshold: Some(48 * MIB),
+        ..Options::default()
+    };
+    let mut hog = Hog::start(&hog_dir, &["--mib", "100"]).unwrap();
+    let watched = node.watch(options).unwrap().unwrap();
+    let _system = Hog::start(&system, &["--mib", "340"]).unwrap();
+    let evicted = watched.evicted(SOON).expect("somebody is evicted");
+    assert_eq!(evicted.signal, Signal::MemoryAvailable);
+    assert_eq!(evicted.capacity, 512 * MIB);
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    no_oom_kills(&node);
+}
+
+/// Both run short at the same moment; what the one victim gives back is enough for both.
+fn both_at_once_on(hook: Option<MemoryHook>, shadow: bool) {
+    let (node, hog_dir, calm_dir) = node("both");
+    // 240 MiB used: 272 of 512 are available on the node, and 80 of 320 to the pods.
+    let options = Options {
+        hook,
+        threshold: 272 * MIB,
+        pods_threshold: Some(80 * MIB),
+        shadow,
+        ..Options::default()
+    };
+    let mut calm = Hog::start(&calm_dir, &["--mib", "60"]).unwrap();
+    let mut hog = Hog::start(&hog_dir, &["--mib", "200", "--wait"]).unwrap();
+    let watched = match node.watch(options).unwrap() {
+        Ok(watched) => watched,
+        Err(refused) => return skip_if!(Some(refused)),
+    };
+    hog.go().unwrap();
+    let evicted = watched.evicted(SOON).expect("somebody is evicted");
+    assert_eq!(
+        (evicted.pod.pod.name.as_str(), evicted.shadow),
+        ("hog", shadow)
+    );
+    if !shadow {
+        watched.finished(SOON).expect("its end is seen");
+        assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    }
+    let more = watched.report(Duration::from_millis(500));
+    assert!(more.is_none(), "one pressure, one victim: {more:?}");
+    assert!(calm.is_alive());
+    no_oom_kills(&node);
+}
+
+// R43
+#[test]
+fn one_victim_for_both() {
+    skip_if!(not_root());
+    both_at_once_on(None, false);
+}
+
+#[test]
+fn one_victim_for_both_eventfd() {
+    skip_if!(not_root());
+    both_at_once_on(Some(MemoryHook::Eventfd), false);
+}
+
+#[test]
+fn one_victim_for_both_sampler() {
+    skip_if!(not_root());
+    both_at_once_on(Some(MemoryHook::Sampler), false);
+}
+
+// R47
+#[test]
+fn one_decision_for_both_in_shadow_mode() {
+    skip_if!(not_root());
+    both_at_once_on(None, true);
+}
+
+/// The reflex has a threshold that is never met, so that only the kernel's program can be who kills: each scope's floor
+/// is a wire of its own.
+fn floor_of(threshold_of_pods: bool) {
+    let (node, hog_dir, calm_dir) = node("floors");
+    let (floor, pods_floor) = match threshold_of_pods {
+        false => (Some(220 * MIB), None),
+        true => (None, Some(120 * MIB)),
+    };
+    let options = Options {
+        threshold: MIB,
+        pods_threshold: Some(MIB),
+        floor,
+        pods_floor,
+        ..Options::default()
+    };
+    let mut calm = Hog::start(&calm_dir, &["--mib", "40"]).unwrap();
+    let watched = node.watch(options).unwrap().unwrap();
+    if !watched.hook.has_program() {
+        return skip_if!(Some(format!("the {} rung has no floor", watched.hook)));
+    }
+    let mut hog = Hog::start(&hog_dir, &["--mib", "300", "--rate", "200"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(calm.is_alive());
+    let scope = MemoryCgroup::open(node.cgroup.path()).unwrap();
+    assert!(scope.usage().unwrap() < 310 * MIB);
+    no_oom_kills(&node);
+    assert!(watched.report(Duration::from_millis(50)).is_none());
+}
+
+// R41
+#[test]
+fn the_nodes_floor() {
+    skip_if!(no_bpf());
+    floor_of(false);
+}
+
+#[test]
+fn the_pods_floor() {
+    skip_if!(no_bpf());
+    floor_of(true);
+}
+
+/// The pods' cgroup is removed while it is watched: it is said once, and the node's watch goes on.
+#[test]
+fn a_pods_cgroup_that_goes_away() {
+    skip_if!(not_root());
+    let (node, ..) = node("goes");
+    let options = Options {
+        pods_threshold: Some(48 * MIB),
+        ..Options::default()
+    };
+    let watched = node.watch(options).unwrap().unwrap();
+    let pods = node.cgroup.path().join("kubepods");
+    let mut dirs = evictd::observe::cgroup::descendants(&pods).unwrap();
+    dirs.reverse();
+    for dir in dirs {
+        std::fs::remove_dir(dir).unwrap();
+    }
+    let report = watched.report(SOON).expect("it is said");
+    let Report::ScopeGone { signal, .. } = report else {
+        panic!("{report:?}");
+    };
+    assert_eq!(signal, Signal::AllocatableMemoryAvailable);
+    let system = node.cgroup.child("system").unwrap();
+    let _hog = Hog::start(&system, &["--mib", "450"]).unwrap();
+    let report = watched.report(SOON).expect("the node is still watched");
+    let Report::NobodyLeft { signal, .. } = report else {
+        panic!("{report:?}");
+    };
+    assert_eq!(signal, Signal::MemoryAvailable);
+}
