@@ -13,7 +13,7 @@ use std::{
 use crate::{
     engine::{Comeback, Eviction, NodeCondition, NodeReclaim, Pod, Signal},
     pods::table::Entry,
-    reflex::{Bell, Stages},
+    reflex::{Bell, Scope, Stages},
 };
 
 /// Letters that may wait; of tables only the newest does.
