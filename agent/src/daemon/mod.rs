@@ -184,6 +184,7 @@ impl Agent {
         let telemetry = object.as_mut().ok().and_then(attach_telemetry);
         let (mailbox, outbox) = (Mailbox::new()?, Outbox::new()?);
         let hook = built.choice.hook;
+        let memory_signals: Vec<_> = scopes.iter().map(Scope::signal).collect();
         let allocatable_capacity = scopes.get(1).map(Scope::capacity);
         let pods = table.entries.len();
         let entries = table.entries.clone();
@@ -227,6 +228,8 @@ impl Agent {
         let dropped = Arc::new(Dropped::default());
         let metrics = Metrics::new(shown::sources(&shown::Shown {
             memory: hook,
+            memory_signals,
+            oom: &evidence.counters(),
             rounds: &rounds,
             hooks,
             source: &source,
