@@ -1,8 +1,9 @@
-//! Evidence of the OOM killer and of the reclaim that precedes it, in the telemetry ring buffer.
+//! Evidence of the OOM killer and of the reclaim that precedes it, each in a ring buffer of its own.
 
 /// What a [`Telemetry`] record tells.
 pub mod kind {
-    /// The OOM killer has chosen a victim (`mark_oom_victim` in the kernel): `pid` is the victim's.
+    /// The OOM killer has chosen a victim (`mark_oom_victim` in the kernel): `pid` is the victim's, and nothing more is
+    /// known of it here.
     pub const MARK_VICTIM: u32 = 0;
     /// A cgroup at its limit begins to reclaim directly: `pid` is the allocating task's.
     pub const RECLAIM_BEGIN: u32 = 1;
@@ -22,6 +23,61 @@ pub struct Telemetry {
     pub pid: u32,
 }
 
-crate::plain_old_data!(Telemetry);
+/// Levels of the cgroup tree that an [`OomKill`] tells of: a container within a container of a systemd slice has eight.
+pub const LEVELS: usize = 10;
+
+/// `page_counter.max` where there is no limit, in pages (`PAGE_COUNTER_MAX`: `LONG_MAX / PAGE_SIZE`).
+pub const UNLIMITED: u64 = i64::MAX as u64 / 4096;
+
+/// A number that could not be read.
+pub const UNKNOWN: u64 = u64::MAX;
+
+/// One cgroup at the moment of an OOM kill.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Level {
+    /// Its id, 0 above the root.
+    pub id: u64,
+    /// Its usage in pages.
+    pub usage: u64,
+    /// Its limit in pages.
+    pub max: u64,
+}
+
+/// The OOM killer has chosen a victim.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OomKill {
+    /// When, in nanoseconds of CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// Id of the cgroup that was at its limit, 0 when the machine was short, [`UNKNOWN`] where no program has seen it.
+    pub limit_id: u64,
+    /// Anonymous, file and shared memory of the victim, in pages; [`UNKNOWN`] where it could not be read.
+    pub rss: u64,
+    /// The victim's memory cgroup and all above it.
+    pub levels: [Level; LEVELS],
+    /// Its name (`task_struct.comm`), ended by a zero.
+    pub comm: [u8; 16],
+    /// Its process id.
+    pub pid: u32,
+    /// Its `oom_score_adj`.
+    pub oom_score_adj: i32,
+}
+
+/// What `oom_kill_process` was called with, for the victims that it marks.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OomContext {
+    /// The task that allocates: process id and thread id, as `bpf_get_current_pid_tgid` has them.
+    pub task: u64,
+    /// When, in nanoseconds of CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// As [`OomKill::limit_id`].
+    pub limit_id: u64,
+}
+
+crate::plain_old_data!(Telemetry, OomKill, OomContext);
 
 const _: () = assert!(size_of::<Telemetry>() == 2 * 8 + 2 * 4);
+const _: () = assert!(size_of::<OomKill>() == 3 * 8 + LEVELS * 3 * 8 + 16 + 2 * 4);
+const _: () = assert!(size_of::<OomContext>() == 3 * 8);

@@ -11,6 +11,9 @@ static MEM_CGROUP_MEMORY: Global<u32> = Global::new(0);
 /// `page_counter.usage`.
 #[unsafe(no_mangle)]
 static PAGE_COUNTER_USAGE: Global<u32> = Global::new(0);
+/// `page_counter.max`.
+#[unsafe(no_mangle)]
+static PAGE_COUNTER_MAX: Global<u32> = Global::new(0);
 /// `cgroup_subsys_state.cgroup`; the css is the first member of every `mem_cgroup`.
 #[unsafe(no_mangle)]
 pub static CSS_CGROUP: Global<u32> = Global::new(0);
@@ -53,6 +56,12 @@ pub fn field(object: Address, offset: &Global<u32>) -> Option<u64> {
 #[inline(always)]
 pub fn usage_of(memcg: Address) -> Address {
     memcg + u64::from(MEM_CGROUP_MEMORY.load()) + u64::from(PAGE_COUNTER_USAGE.load())
+}
+
+/// Address of the limit of a `mem_cgroup`.
+#[inline(always)]
+pub fn limit_of(memcg: Address) -> Address {
+    memcg + u64::from(MEM_CGROUP_MEMORY.load()) + u64::from(PAGE_COUNTER_MAX.load())
 }
 
 /// The `mem_cgroup` around a `page_counter` that is its `memory` member.

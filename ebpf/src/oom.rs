@@ -1,31 +1,107 @@
-//! Evidence: who the OOM killer took, and the reclaim that announced it.
+//! Evidence: who the OOM killer took and why, and the reclaim that announced it.
 
 use aya_ebpf::{
-    EbpfContext,
-    helpers::bpf_ktime_get_ns,
-    macros::{map, tracepoint},
-    maps::RingBuf,
-    programs::TracePointContext,
+    EbpfContext, Global,
+    helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns, bpf_probe_read_kernel},
+    macros::{btf_tracepoint, fentry, kprobe, map, tracepoint},
+    maps::{Array, RingBuf},
+    programs::{BtfTracePointContext, FEntryContext, ProbeContext, TracePointContext},
 };
 use evictd_common::{
     Drop,
-    oom::{Telemetry, kind},
+    oom::{LEVELS, Level, OomContext, OomKill, Telemetry, UNKNOWN, kind},
 };
 
 use crate::{
     drops,
-    kernel::{cgroup_id, current_memcg},
+    kernel::{
+        Address, CSS_PARENT, cgroup_id, current_memcg, field, limit_of, memcg_of, usage_of, word,
+    },
 };
 
 /// `BPF_RB_NO_WAKEUP`: bulk telemetry wakes no one; the agent looks when it has time.
 const NO_WAKEUP: u64 = 1;
 /// The common header of every tracepoint record, in bytes; the first field of its own follows.
 const FIRST_FIELD: usize = 8;
+/// What `oom_kill_process` left behind is about this victim only if it is as young as this, in nanoseconds.
+const CONTEXT_AGE: u64 = 1_000_000_000;
+
+/// `oom_control.memcg`, in bytes.
+#[unsafe(no_mangle)]
+static OOM_CONTROL_MEMCG: Global<u32> = Global::new(0);
+/// `task_struct.tgid`.
+#[unsafe(no_mangle)]
+static TASK_TGID: Global<u32> = Global::new(0);
+/// `task_struct.comm`.
+#[unsafe(no_mangle)]
+static TASK_COMM: Global<u32> = Global::new(0);
+/// `task_struct.signal`.
+#[unsafe(no_mangle)]
+static TASK_SIGNAL: Global<u32> = Global::new(0);
+/// `signal_struct.oom_score_adj`, a short.
+#[unsafe(no_mangle)]
+static SIGNAL_OOM_SCORE_ADJ: Global<u32> = Global::new(0);
+/// `task_struct.mm`.
+#[unsafe(no_mangle)]
+static TASK_MM: Global<u32> = Global::new(0);
+/// The first counter of `mm_struct.rss_stat`.
+#[unsafe(no_mangle)]
+static MM_RSS: Global<u32> = Global::new(0);
+/// From one counter to the next; 0 where this kernel counts in another way.
+#[unsafe(no_mangle)]
+static MM_RSS_STRIDE: Global<u32> = Global::new(0);
 
 #[map]
 static TELEMETRY: RingBuf = RingBuf::with_byte_size(64 * 1024, 0);
+#[map]
+static OOM_KILLS: RingBuf = RingBuf::with_byte_size(16 * 1024, 0);
+/// The kernel kills for one shortage at a time (`oom_lock`).
+#[map]
+static OOM_CONTEXT: Array<OomContext> = Array::with_max_entries(1, 0);
 
-/// `oom:mark_victim`; its first field is the victim's pid on every kernel, the others came with 6.8.
+/// `TP_PROTO(struct task_struct *task, uid_t uid)`, where BTF says so; older kernels pass a number.
+#[btf_tracepoint(function = "mark_victim")]
+pub fn oom_victim_typed(ctx: BtfTracePointContext) -> i32 {
+    let task: *const u8 = ctx.arg(0);
+    describe(task as Address);
+    0
+}
+
+/// `static void mark_oom_victim(struct task_struct *tsk)`
+#[fentry(function = "mark_oom_victim")]
+pub fn oom_victim_entry(ctx: FEntryContext) -> i32 {
+    let task: *const u8 = ctx.arg(0);
+    describe(task as Address);
+    0
+}
+
+/// The same for kernels without fentry.
+#[kprobe]
+pub fn oom_victim_probe(ctx: ProbeContext) -> u32 {
+    if let Some(task) = ctx.arg::<*const u8>(0) {
+        describe(task as Address);
+    }
+    0
+}
+
+/// `static void oom_kill_process(struct oom_control *oc, const char *message)`
+#[fentry(function = "oom_kill_process")]
+pub fn oom_context_entry(ctx: FEntryContext) -> i32 {
+    let control: *const u8 = ctx.arg(0);
+    remember(control as Address);
+    0
+}
+
+/// The same for kernels without fentry.
+#[kprobe]
+pub fn oom_context_probe(ctx: ProbeContext) -> u32 {
+    if let Some(control) = ctx.arg::<*const u8>(0) {
+        remember(control as Address);
+    }
+    0
+}
+
+/// `oom:mark_victim`; its first field is the victim's pid on every kernel. For kernels that allow nothing better.
 #[tracepoint(category = "oom", name = "mark_victim")]
 pub fn oom_mark_victim(ctx: TracePointContext) -> u32 {
     // SAFETY: the offset lies inside the record of this tracepoint.
@@ -40,6 +116,94 @@ pub fn oom_mark_victim(ctx: TracePointContext) -> u32 {
 pub fn oom_reclaim_begin(ctx: TracePointContext) -> u32 {
     record(kind::RECLAIM_BEGIN, ctx.tgid());
     0
+}
+
+/// Whose limit it is about; the victims are marked by the same task.
+#[inline(always)]
+fn remember(control: Address) {
+    let Some(context) = OOM_CONTEXT.get_ptr_mut(0) else {
+        return;
+    };
+    let limit_id = match field(control, &OOM_CONTROL_MEMCG) {
+        Some(0) => 0,
+        Some(memcg) => cgroup_id(memcg).unwrap_or(UNKNOWN),
+        None => UNKNOWN,
+    };
+    // SAFETY: the slot of an array map; the kernel holds oom_lock.
+    unsafe {
+        *context = OomContext {
+            task: bpf_get_current_pid_tgid(),
+            time_ns: bpf_ktime_get_ns(),
+            limit_id,
+        };
+    }
+}
+
+#[inline(always)]
+fn limit_id(now: u64) -> u64 {
+    match OOM_CONTEXT.get(0) {
+        Some(context)
+            if context.task == bpf_get_current_pid_tgid()
+                && now - context.time_ns < CONTEXT_AGE =>
+        {
+            context.limit_id
+        }
+        _ => UNKNOWN,
+    }
+}
+
+/// All that can be read of a victim.
+#[inline(always)]
+fn describe(task: Address) {
+    let Some(mut entry) = OOM_KILLS.reserve::<OomKill>(0) else {
+        drops::count(Drop::Telemetry);
+        return;
+    };
+    // SAFETY: takes no arguments.
+    let time_ns = unsafe { bpf_ktime_get_ns() };
+    let kill = entry.as_mut_ptr();
+    // SAFETY: the helper checks the address itself and fails instead of faulting.
+    let comm =
+        unsafe { bpf_probe_read_kernel((task + u64::from(TASK_COMM.load())) as *const [u8; 16]) };
+    // SAFETY: reserved for exactly this type; every member is written before the record is submitted.
+    unsafe {
+        (*kill).time_ns = time_ns;
+        (*kill).limit_id = limit_id(time_ns);
+        (*kill).rss = rss(task);
+        (*kill).comm = comm.unwrap_or_default();
+        // Both are shorter than the word that is read.
+        (*kill).pid = field(task, &TASK_TGID).unwrap_or(0) as u32;
+        let signal = field(task, &TASK_SIGNAL).unwrap_or(0);
+        let score = field(signal, &SIGNAL_OOM_SCORE_ADJ).unwrap_or(0);
+        (*kill).oom_score_adj = i32::from(score as i16);
+        let mut memcg = memcg_of(task).unwrap_or(0);
+        for level in 0..LEVELS {
+            (*kill).levels[level] = Level {
+                id: cgroup_id(memcg).unwrap_or(0),
+                usage: word(usage_of(memcg)).unwrap_or(0),
+                max: word(limit_of(memcg)).unwrap_or(0),
+            };
+            memcg = field(memcg, &CSS_PARENT).unwrap_or(0);
+        }
+    }
+    entry.submit(0);
+}
+
+/// `get_mm_rss`: MM_FILEPAGES (0), MM_ANONPAGES (1) and MM_SHMEMPAGES (3), in pages.
+#[inline(always)]
+fn rss(task: Address) -> u64 {
+    let stride = u64::from(MM_RSS_STRIDE.load());
+    let mm = field(task, &TASK_MM).unwrap_or(0);
+    if stride == 0 || mm == 0 {
+        return UNKNOWN;
+    }
+    let first = mm + u64::from(MM_RSS.load());
+    // A per-CPU counter may be below zero for a moment.
+    let count = |index: u64| match word(first + index * stride) {
+        Some(pages) if (pages as i64) > 0 => pages,
+        _ => 0,
+    };
+    count(0) + count(1) + count(3)
 }
 
 #[inline(always)]

@@ -15,8 +15,12 @@ pub struct Agent {
     child: Child,
 }
 
-/// Where the `evictd` binary is: beside the program that runs, or one directory up when that is a test.
+/// Where the `evictd` binary is: beside the program that runs, or one directory up when that is a test; or in
+/// `EVICTD_BIN`.
 pub fn binary() -> io::Result<PathBuf> {
+    if let Some(path) = std::env::var_os("EVICTD_BIN") {
+        return Ok(path.into());
+    }
     let exe = std::env::current_exe()?;
     exe.ancestors()
         .skip(1)

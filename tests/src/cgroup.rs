@@ -80,11 +80,10 @@ impl TestCgroup {
         let path = self.path.join(relative);
         fs::create_dir_all(&path)?;
         if self.version == Version::V2 {
-            for dir in path
-                .ancestors()
-                .skip(1)
-                .take_while(|d| d.starts_with(&self.path))
-            {
+            let above = path.ancestors().skip(1);
+            let above: Vec<_> = above.take_while(|d| d.starts_with(&self.path)).collect();
+            // From the top: a cgroup hands down only what it has.
+            for dir in above.into_iter().rev() {
                 fs::write(dir.join("cgroup.subtree_control"), "+memory")?;
             }
         }

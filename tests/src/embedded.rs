@@ -7,7 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd::evict::journal::{self, Record};
+use evictd::evict::{
+    journal::{self, Record},
+    oom::OomKill,
+};
 use serde_json::{Value, json};
 
 use crate::agent::{Agent, binary};
@@ -82,6 +85,22 @@ impl Files {
     pub fn records(&self) -> Vec<Record> {
         let read = journal::read(&self.dir.path().join("state"));
         read.expect("a journal").0
+    }
+
+    /// Waits until the journal has an OOM kill, and answers with the first.
+    pub fn oom_kill(&self) -> Option<OomKill> {
+        let end = Instant::now() + Duration::from_secs(30);
+        while Instant::now() < end {
+            let found = self.records().into_iter().find_map(|r| match r {
+                Record::OomKill(kill) => Some(*kill),
+                _ => None,
+            });
+            if found.is_some() {
+                return found;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        None
     }
 
     /// Waits for so many records.

@@ -6,14 +6,14 @@ use evictd::{
     kernel::{
         ladder::MemoryHook,
         object::Object,
-        tripwire::{ANY_SLOT, Direction, Trip, Tripwire, Wire, build, page_size},
+        tripwire::{ANY_SLOT, Direction, Trip, Tripwire, Wire, build, page_size, slot, slot_of},
     },
     observe::cgroup::{MemoryCgroup, Version},
 };
 use evictd_tests::{
     cgroup::TestCgroup,
     hog::Hog,
-    skip::{no_bpf, not_root},
+    skip::{matrix, no_bpf, not_root},
     skip_if,
 };
 
@@ -118,6 +118,89 @@ fn crosses_on(hook: MemoryHook) {
     std::thread::sleep(Duration::from_millis(100));
     assert!(second.is_alive());
     assert!(tripwire.next().is_none(), "the old limit is forgotten");
+}
+
+/// A rising wire sees the way up, a falling one the way back; neither says anything before.
+fn comes_back_on(hook: MemoryHook) {
+    let cgroup = TestCgroup::new("back", 256 * MIB).unwrap();
+    let pod = cgroup.child("burstable/pod1").unwrap();
+    let scope = MemoryCgroup::open(cgroup.path()).unwrap();
+    let mut object = Object::load();
+    let built = build(
+        &[&scope],
+        object.as_mut().map_err(|e| &*e.to_string().leak()),
+        Some(hook),
+    );
+    let mut tripwire = match built {
+        Ok(built) => built.tripwire,
+        Err(refused) => return skip_if!(Some(refused)),
+    };
+    let (rising, falling) = (slot_of(0, slot::HARD), slot_of(0, slot::RECOVERY));
+    for slot in 0..=falling {
+        tripwire.arm(slot, Wire::NEVER).unwrap();
+    }
+    tripwire.arm(rising, UP_TO_100_MIB).unwrap();
+    let mut hog = Hog::start(&pod, &["--mib", "160"]).unwrap();
+    let up = wait_for_trip(&mut *tripwire, Duration::from_secs(20)).expect("the way up");
+    while scope.usage().unwrap() < 160 * MIB {
+        assert!(hog.is_alive());
+    }
+    let down_to_80 = Wire {
+        limit: 80 * MIB,
+        direction: Direction::Falling,
+        floor: false,
+    };
+    tripwire.arm(falling, down_to_80).unwrap();
+    // The eventfd's thresholds stay armed, and registering one may ring.
+    while hook == MemoryHook::Eventfd && tripwire.next().is_some() {}
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(tripwire.next().is_none(), "it is still above");
+    drop(hog);
+    // Hooks that see charges alone trip with the next one.
+    let by_itself = wait_for_trip(&mut *tripwire, Duration::from_secs(1));
+    let seen_by = if by_itself.is_some() {
+        "what was given back"
+    } else {
+        "the next charge"
+    };
+    let down = by_itself.or_else(|| {
+        let _charge = Hog::start(&pod, &["--mib", "1"]).unwrap();
+        wait_for_trip(&mut *tripwire, Duration::from_secs(20))
+    });
+    let down = down.expect("the way back");
+    if hook != MemoryHook::Eventfd {
+        assert_eq!((up.slot as usize, down.slot as usize), (rising, falling));
+        assert!(down.usage * page_size() <= 80 * MIB);
+    }
+    matrix(
+        "memory.available",
+        &hook.to_string(),
+        &format!("recovery seen by {seen_by}"),
+    );
+}
+
+#[test]
+fn both_ways_tracepoint() {
+    skip_if!(no_bpf());
+    comes_back_on(MemoryHook::Tracepoint);
+}
+
+#[test]
+fn both_ways_fexit() {
+    skip_if!(no_bpf());
+    comes_back_on(MemoryHook::Fexit);
+}
+
+#[test]
+fn both_ways_kprobe() {
+    skip_if!(no_bpf());
+    comes_back_on(MemoryHook::Kprobe);
+}
+
+#[test]
+fn both_ways_eventfd() {
+    skip_if!(not_root());
+    comes_back_on(MemoryHook::Eventfd);
 }
 
 // R39

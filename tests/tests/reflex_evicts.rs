@@ -8,7 +8,7 @@ use evictd::{
 use evictd_tests::{
     hog::Hog,
     node::{MIB, Node, Options},
-    skip::{no_bpf, not_root},
+    skip::{matrix, no_bpf, not_root},
     skip_if,
 };
 
@@ -44,6 +44,11 @@ fn evicts_the_hog_on(hook: MemoryHook, way: &str) {
     hog.go().unwrap();
 
     let evicted = watched.evicted(SOON).expect("somebody is evicted");
+    let past = evicted.threshold.saturating_sub(evicted.available) >> 10;
+    let detail = format!(
+        "{way}: woken by {}, {past} KiB past the threshold",
+        evicted.hook
+    );
     assert_eq!(evicted.pod.pod.name, "hog");
     // R40: what was decided on was read after the wake-up, and showed the threshold met.
     assert!(evicted.available < evicted.threshold);
@@ -64,6 +69,7 @@ fn evicts_the_hog_on(hook: MemoryHook, way: &str) {
         watched.report(Duration::from_millis(200)).is_none(),
         "nothing else is reported"
     );
+    matrix("memory.available", &hook.to_string(), &detail);
 }
 
 // R14, R39, R42
@@ -187,6 +193,51 @@ fn a_protected_pod_is_never_touched() {
     let report = watched.report(SOON).expect("it is said");
     assert!(matches!(report, Report::NobodyLeft { .. }), "{report:?}");
     assert!(hog.is_alive());
+}
+
+/// How often a thread has gone to sleep of its own will.
+fn sleeps(tid: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/self/task/{tid}/status")).unwrap();
+    let count = status
+        .lines()
+        .find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"));
+    count.unwrap().trim().parse().unwrap()
+}
+
+/// With nobody left to evict the reflex waits for the way back instead of looking all the time, and is there for the
+/// next pressure.
+#[test]
+fn with_nobody_left_it_waits_for_the_recovery() {
+    skip_if!(not_root());
+    let mut node = Node::new("idle", 256).unwrap();
+    let critical = node
+        .pod("critical", QosClass::BestEffort, 2_000_001_000, 0)
+        .unwrap();
+    let pod = node.pod("pod", QosClass::BestEffort, 0, 0).unwrap();
+    let watched = node.watch(Options::default()).unwrap().unwrap();
+    for _ in 0..2 {
+        let hog = Hog::start(&critical, &["--mib", "180"]).unwrap();
+        let report = watched.report(SOON).expect("it is said");
+        assert!(matches!(report, Report::NobodyLeft { .. }), "{report:?}");
+        let before = sleeps(watched.tid());
+        std::thread::sleep(Duration::from_secs(1));
+        let sleeps = sleeps(watched.tid()) - before;
+        assert!(sleeps < 300, "{sleeps} looks in a second");
+        drop(hog);
+        let scope = MemoryCgroup::open(node.cgroup.path()).unwrap();
+        while scope.usage().unwrap() > 100 * MIB {}
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    // Whoever begins to live while the pressure lasts is found.
+    let _hog = Hog::start(&critical, &["--mib", "170"]).unwrap();
+    assert!(matches!(
+        watched.report(SOON),
+        Some(Report::NobodyLeft { .. })
+    ));
+    let mut late = Hog::start(&pod, &["--mib", "20"]).unwrap();
+    let evicted = watched.evicted(SOON).expect("there is somebody now");
+    assert_eq!(evicted.pod.pod.name, "pod");
+    assert_eq!(late.wait().unwrap(), Some(libc::SIGKILL));
 }
 
 /// A fork bomb inside the victim does not outlive it.

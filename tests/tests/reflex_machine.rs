@@ -9,7 +9,7 @@ use evictd::{engine::QosClass, kernel::ladder::MemoryHook, observe::machine};
 use evictd_tests::{
     hog::Hog,
     node::{self, MIB, Node, Options},
-    skip::{no_bpf, not_root},
+    skip::{matrix, no_bpf, not_root},
     skip_if,
 };
 
@@ -43,11 +43,12 @@ fn evicts_on(hook: Option<MemoryHook>) {
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
     assert!(calm.is_alive());
     assert_eq!(machine::oom_kills(Path::new("/proc")).unwrap(), kills);
-    println!(
-        "woken by {}; {} KiB past the threshold",
-        evicted.hook,
-        (evicted.threshold - evicted.available) >> 10
+    let past = (evicted.threshold - evicted.available) >> 10;
+    let detail = format!(
+        "the machine: woken by {}, {past} KiB past the threshold",
+        evicted.hook
     );
+    matrix("memory.available", &watched.hook.to_string(), &detail);
 }
 
 // R2, R14, R39

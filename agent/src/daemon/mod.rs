@@ -11,6 +11,7 @@ mod source;
 use std::{
     io,
     os::fd::OwnedFd,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -29,6 +30,7 @@ use crate::{
     engine::Signal,
     evict::{
         journal::JournalError,
+        oom::OomEvidence,
         reconcile::{Reconciler, reap},
         words::Words,
     },
@@ -39,7 +41,10 @@ use crate::{
         telemetry::{Telemetry, kind},
         tripwire,
     },
-    observe::{cgroup::PathError, filesystem::LayoutError},
+    observe::{
+        cgroup::{PathError, memory_root},
+        filesystem::LayoutError,
+    },
     reflex::{Mailbox, Outbox, Reflex, Report, Scope, ScopeError, Setup, thread::now_ns},
     rounds::{self, Letter, Members, Note, Rounds, Walker},
     telemetry::{self, Metrics, ServeError},
@@ -148,6 +153,7 @@ struct Agent {
     beat: Arc<AtomicU64>,
     dropped: Arc<Dropped>,
     allocatable: Allocatable,
+    evidence: OomEvidence,
 }
 
 impl Agent {
@@ -159,6 +165,7 @@ impl Agent {
         let mut allocatable = Allocatable::new(config, &scope);
         let (pods_scope, pods_looked_at) = allocatable.first().unzip();
         let capacity = scope.capacity();
+        let mut evidence = evidence(&scope, pods_scope.as_ref());
         let scopes: Vec<_> = std::iter::once(scope).chain(pods_scope).collect();
         let cgroups: Vec<_> = scopes.iter().map(Scope::cgroup).collect();
 
@@ -177,9 +184,11 @@ impl Agent {
         let telemetry = object.as_mut().ok().and_then(attach_telemetry);
         let (mailbox, outbox) = (Mailbox::new()?, Outbox::new()?);
         let hook = built.choice.hook;
+        let memory_signals: Vec<_> = scopes.iter().map(Scope::signal).collect();
         let allocatable_capacity = scopes.get(1).map(Scope::capacity);
         let pods = table.entries.len();
         let entries = table.entries.clone();
+        evidence.know(&entries);
         let words = Words {
             thresholds: config.eviction.thresholds.clone(),
         };
@@ -219,6 +228,8 @@ impl Agent {
         let dropped = Arc::new(Dropped::default());
         let metrics = Metrics::new(shown::sources(&shown::Shown {
             memory: hook,
+            memory_signals,
+            oom: &evidence.counters(),
             rounds: &rounds,
             hooks,
             source: &source,
@@ -257,6 +268,7 @@ impl Agent {
             reconciler: Reconciler::new(journal, words),
             source,
             allocatable,
+            evidence,
         })
     }
 
@@ -306,7 +318,7 @@ impl Agent {
         if let Some(reflex) = self.reflex.take() {
             reflex.stop();
         }
-        self.reconcile();
+        self.read_telemetry();
         if let Source::Cluster(cluster) = self.source {
             cluster.stop().await;
         }
@@ -317,6 +329,7 @@ impl Agent {
     fn reconcile(&mut self) {
         while let Some(report) = self.outbox.next() {
             self.show(&report);
+            self.evidence.note(&report);
             if let Report::Evicted(evicted) = &report {
                 self.tell_rounds(Letter::EvictedElsewhere {
                     uid: evicted.pod.pod.uid.clone(),
@@ -363,6 +376,7 @@ impl Agent {
     fn refresh(&mut self) {
         let table = self.source.refresh();
         if let Some((scope, looked_at)) = self.allocatable.refresh(table.is_some()) {
+            self.evidence.set_pods_scope(scope.cgroup().id());
             self.mailbox.send_pods(Box::new(scope));
             self.tell_rounds(Letter::PodsMemory(Box::new(looked_at)));
         }
@@ -372,6 +386,7 @@ impl Agent {
         self.walker
             .set_errands(self.source.errands(&self.config, &table.entries));
         self.tell_rounds(Letter::Members(Members::new(&table.entries)));
+        self.evidence.know(&table.entries);
         self.mailbox.send(table);
     }
 
@@ -384,13 +399,17 @@ impl Agent {
     }
 
     fn read_telemetry(&mut self) {
+        // What was done before a kill is known before the kill is judged.
+        self.reconcile();
         for record in self.telemetry.iter_mut().flatten() {
             if record.kind == kind::MARK_VICTIM {
-                tracing::warn!(
-                    pid = record.pid,
-                    cgroup = record.cgroup_id,
-                    "the OOM killer was first"
-                );
+                let (pid, cgroup) = (record.pid, record.cgroup_id);
+                tracing::warn!(pid, cgroup, "the OOM killer; nothing more is known here");
+            }
+        }
+        while let Some(kill) = self.telemetry.as_mut().and_then(Telemetry::next_kill) {
+            if let Some(told) = self.evidence.take(&kill) {
+                self.reconciler.take_oom_kill(told);
             }
         }
         for which in DROPS.map(|(_, _, which)| which) {
@@ -413,6 +432,15 @@ async fn gather(life: Option<&AsyncFd<OwnedFd>>) -> io::Result<()> {
         }
         None => std::future::pending().await,
     }
+}
+
+/// What tells of the OOM killer, for the scopes that are watched.
+fn evidence(node: &Scope, pods: Option<&Scope>) -> OomEvidence {
+    let root = memory_root(Path::new(scope::CGROUP_MOUNT));
+    // Without a hierarchy there is no scope either.
+    let root = root.map_or_else(|| node.cgroup().path().to_owned(), |(root, _)| root);
+    let scopes = std::iter::once(node).chain(pods);
+    OomEvidence::new(&root, scopes.map(|s| s.cgroup().id()).collect())
 }
 
 fn attach_telemetry(object: &mut Object) -> Option<Telemetry> {

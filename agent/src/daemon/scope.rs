@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Where cgroups are mounted.
-const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
+pub(super) const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
 
 /// The cgroup that plays the node, or the machine.
 pub(super) fn scope(config: &Config, threshold: &Threshold) -> Result<Scope, RunError> {

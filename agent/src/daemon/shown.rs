@@ -10,6 +10,7 @@ use evictd_common::Drop;
 use super::{Agent, signals::Signals, source::Source};
 use crate::{
     engine::Signal,
+    evict::oom::OomCounters,
     kernel::ladder::MemoryHook,
     reflex::{Outbox, Report},
     rounds::{Decided, Rounds},
@@ -19,11 +20,14 @@ use crate::{
 /// What there is to show.
 pub(super) struct Shown<'a> {
     pub memory: MemoryHook,
+    /// What the reflex watches by that hook.
+    pub memory_signals: Vec<Signal>,
     pub rounds: &'a Rounds,
     pub hooks: Vec<Hook>,
     pub source: &'a Source,
     pub dropped: &'a Arc<Dropped>,
     pub outbox: &'a Arc<Outbox>,
+    pub oom: &'a Arc<OomCounters>,
 }
 
 /// Under which names drops are shown, what they mean, and the kernel's counter.
@@ -50,6 +54,33 @@ pub(super) const DROPS: [(&str, &str, Drop); 4] = [
     ),
 ];
 
+/// A name, what it means, and which counter it is.
+type OomKills = (&'static str, &'static str, fn(&OomCounters) -> &AtomicU64);
+
+/// Under which names the kills of the OOM killer are shown (R45, R48).
+const OOM_KILLS: [OomKills; 4] = [
+    (
+        "oom_killer_first",
+        "OOM kills on a short node before the agent had acted",
+        |c| &c.first,
+    ),
+    (
+        "oom_kills_after_eviction",
+        "OOM kills on a short node while a pod was being evicted, or just after",
+        |c| &c.after_eviction,
+    ),
+    (
+        "oom_kills_at_pod_limit",
+        "OOM kills of pods at limits of their own",
+        |c| &c.pod_limit,
+    ),
+    (
+        "oom_kills_at_other_limit",
+        "OOM kills at limits of other cgroups",
+        |c| &c.other_limit,
+    ),
+];
+
 /// What the kernel's programs could not deliver, by counter, as of the last look.
 #[derive(Debug, Default)]
 pub(super) struct Dropped([AtomicU64; Drop::COUNT as usize]);
@@ -69,10 +100,10 @@ impl Dropped {
 
 pub(super) fn sources(shown: &Shown<'_>) -> Sources {
     let mut hooks = shown.hooks.clone();
-    hooks.push(Hook {
-        signal: Signal::MemoryAvailable.to_string(),
+    hooks.extend(shown.memory_signals.iter().map(|signal| Hook {
+        signal: signal.to_string(),
         rung: shown.memory.to_string(),
-    });
+    }));
     let mut sources = Sources {
         status: shown.rounds.status(),
         connection: match shown.source {
@@ -88,6 +119,11 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
         "Reports of the reflex that did not fit into its queue",
         Box::new(move || outbox.dropped()),
     ));
+    for (name, help, which) in OOM_KILLS {
+        let counters = Arc::clone(shown.oom);
+        let read = move || which(&counters).load(Ordering::Relaxed);
+        sources.counters.push((name, help, Box::new(read)));
+    }
     for (name, help, which) in DROPS {
         let dropped = Arc::clone(shown.dropped);
         let read = move || dropped.get(which);

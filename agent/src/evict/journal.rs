@@ -12,7 +12,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::unreported::Unreported;
+use super::{oom::OomKill, unreported::Unreported};
 use crate::{observe::cgroup::PathError, reflex::Stages};
 
 /// Size at which a file is full, in bytes.
@@ -32,6 +32,8 @@ pub enum Record {
     Reported(Reported),
     /// A pod is about to be asked to go.
     Asked(Asked),
+    /// The OOM killer has killed somebody.
+    OomKill(Box<OomKill>),
 }
 
 /// The API server has heard of an eviction, and it need not be told again.

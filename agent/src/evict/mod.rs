@@ -3,6 +3,7 @@
 pub mod api;
 pub mod journal;
 pub mod kill;
+pub mod oom;
 pub mod reconcile;
 pub mod report;
 pub mod soft;

@@ -5,6 +5,7 @@ use std::{fs, time::Duration};
 use super::{
     journal::{Asked, Eviction, Finish, Record, SharedJournal},
     kill::kill_until_empty,
+    oom::OomKill,
     words::Words,
 };
 use crate::{
@@ -128,9 +129,14 @@ impl Reconciler {
         self.write_down(&Record::Asked(asked));
     }
 
+    /// Takes note of what the OOM killer has done.
+    pub fn take_oom_kill(&mut self, kill: OomKill) {
+        self.write_down(&Record::OomKill(Box::new(kill)));
+    }
+
     fn write_down(&self, record: &Record) {
         if let Err(error) = self.journal.lock().append(record) {
-            tracing::error!(%error, ?record, "an eviction is not in the journal");
+            tracing::error!(%error, ?record, "a record is not in the journal");
         }
     }
 

@@ -30,6 +30,8 @@ pub enum BtfError {
     NoMember(String, String),
 }
 
+mod types;
+
 const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
 const KIND_ENUM: u32 = 6;

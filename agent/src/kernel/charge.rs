@@ -36,6 +36,8 @@ pub struct Charge {
     /// Slots with a falling wire, a bit each.
     falling: u32,
     generations: [u64; MAX_TRIPWIRES as usize],
+    /// The generation of each slot whose crossing was handed on.
+    told: [u64; MAX_TRIPWIRES as usize],
 }
 
 /// A program that is attached and detached.
@@ -103,6 +105,7 @@ impl Charge {
                 uncharge,
                 falling: 0,
                 generations: [0; MAX_TRIPWIRES as usize],
+                told: [0; MAX_TRIPWIRES as usize],
             })
         };
         maps().map_err(|e| e.to_string())
@@ -151,7 +154,14 @@ impl Tripwire for Charge {
             };
             // SAFETY: Trip is made of integers, so that every pattern of its bytes is one.
             let trip: Trip = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
-            if self.generations.get(trip.slot as usize) == Some(&trip.generation) {
+            let slot = trip.slot as usize;
+            let told = self.told.get_mut(slot);
+            if self.generations.get(slot) != Some(&trip.generation) {
+                continue;
+            }
+            // Two CPUs that crossed at once have written two.
+            if let Some(told) = told.filter(|told| **told != trip.generation) {
+                *told = trip.generation;
                 return Some(trip);
             }
         }

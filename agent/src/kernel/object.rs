@@ -66,6 +66,8 @@ pub enum Place {
     BtfTracepoint(&'static str),
     /// `fexit` of a kernel function.
     FunctionExit(&'static str),
+    /// `fentry` of a kernel function.
+    FunctionStart(&'static str),
     /// A kprobe at the entry of a kernel function.
     FunctionEntry(&'static str),
     /// A tracepoint of tracefs: category and name.
@@ -85,6 +87,17 @@ pub struct ProgramAt {
 pub struct Object {
     ebpf: Ebpf,
     btf: Option<aya::Btf>,
+    /// How this kernel names the victims of the OOM killer; or why it cannot be read.
+    pub(super) victims: Result<Victims, String>,
+}
+
+/// What `tp_btf/mark_victim` passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Victims {
+    /// The task; since about 6.8, and wherever that was carried back.
+    Tasks,
+    /// Its process id, which leads a program nowhere.
+    Numbers,
 }
 
 impl Object {
@@ -93,9 +106,20 @@ impl Object {
     /// # Errors
     /// No BTF, no `bpf(2)`, not allowed to: the reason says which.
     pub fn load() -> Result<Self, ObjectError> {
-        let globals = offsets::resolve(&btf::Btf::of_kernel()?)?;
+        let kernel = btf::Btf::of_kernel()?;
+        let mut globals = offsets::resolve(&kernel)?;
+        let victims = offsets::resolve_victims(&kernel).map_err(|e| e.to_string());
+        let victims = victims.map(|offsets| {
+            globals.extend(offsets);
+            match kernel.tracepoint_argument_is_pointer("mark_victim", 0) {
+                Some(true) => Victims::Tasks,
+                _ => Victims::Numbers,
+            }
+        });
         let btf = aya::Btf::from_sys_fs().map_err(aya::EbpfError::BtfError)?;
-        Self::create(OBJECT, Some(btf), &globals)
+        let mut object = Self::create(OBJECT, Some(btf), &globals)?;
+        object.victims = victims;
+        Ok(object)
     }
 
     /// The object that counts tasks, inodes and cgroups. It does without BTF: then nothing is typed, and cgroups are
@@ -131,7 +155,11 @@ impl Object {
             loader.override_global(name, value, true);
         }
         let ebpf = loader.load(object)?;
-        Ok(Self { ebpf, btf })
+        Ok(Self {
+            ebpf,
+            btf,
+            victims: Err("this object knows no victims".to_owned()),
+        })
     }
 
     /// Loads and attaches one program.
@@ -172,6 +200,7 @@ impl Object {
         let unloaded = match self.ebpf.program_mut(program) {
             Some(Program::BtfTracePoint(p)) => p.unload(),
             Some(Program::FExit(p)) => p.unload(),
+            Some(Program::FEntry(p)) => p.unload(),
             Some(Program::KProbe(p)) => p.unload(),
             Some(Program::TracePoint(p)) => p.unload(),
             _ => Ok(()),
@@ -257,6 +286,9 @@ fn attach(
             p.load(name, btf?).and_then(|()| p.attach().map(drop))
         }
         (Program::FExit(p), Place::FunctionExit(name)) => {
+            p.load(name, btf?).and_then(|()| p.attach().map(drop))
+        }
+        (Program::FEntry(p), Place::FunctionStart(name)) => {
             p.load(name, btf?).and_then(|()| p.attach().map(drop))
         }
         (Program::KProbe(p), Place::FunctionEntry(name)) => {

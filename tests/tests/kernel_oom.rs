@@ -1,0 +1,180 @@
+//! Evidence of the OOM killer, by real kills: at a pod's own limit, at the scope's, and of the machine.
+
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use evictd::{
+    evict::oom::OomCause,
+    kernel::{
+        object::Object,
+        telemetry::{OomKill, Telemetry, UNKNOWN},
+        tripwire::page_size,
+    },
+    observe::cgroup::MemoryCgroup,
+};
+use evictd_tests::{
+    cgroup::{TestCgroup, memory_root},
+    embedded::Files,
+    hog::Hog,
+    skip::{matrix, no_bpf},
+    skip_if,
+};
+use serde_json::{Value, json};
+
+const MIB: u64 = 1 << 20;
+const SOON: Duration = Duration::from_secs(20);
+const UID: &str = "00000000-0000-4000-8000-000000000001";
+
+/// The kill of this process, if it is told in time; others are passed over.
+fn kill_of(telemetry: &mut Telemetry, pid: u32) -> Option<OomKill> {
+    let end = Instant::now() + SOON;
+    while Instant::now() < end {
+        match telemetry.next_kill() {
+            Some(kill) if kill.pid == pid => return Some(kill),
+            Some(_) => {}
+            None => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+    None
+}
+
+/// What the record says of the victim is what was true of it.
+#[test]
+fn the_victim_is_described() {
+    skip_if!(no_bpf());
+    let mut object = Object::load().unwrap();
+    let (mut telemetry, refused) = Telemetry::attach(&mut object).unwrap();
+    println!("refused: {refused:?}");
+    let node = TestCgroup::new("victim", 64 * MIB).unwrap();
+    let container = node.child("pod/c1").unwrap();
+    let id = |path: &Path| MemoryCgroup::open(path).unwrap().id();
+    let ids = [&container, &node.path().join("pod"), node.path()].map(|path| id(path));
+    let mut hog = Hog::start(&container, &["--mib", "96", "--oom-score-adj", "500"]).unwrap();
+    let pid = hog.pid();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    let kill = kill_of(&mut telemetry, pid).expect("the kill is told");
+    let comm = kill.comm.split(|b| *b == 0).next().unwrap();
+    assert_eq!((comm, kill.oom_score_adj), (&b"hog"[..], 500));
+    let levels = &kill.levels;
+    assert_eq!([levels[0].id, levels[1].id, levels[2].id], ids);
+    assert_eq!(levels[2].max * page_size(), 64 * MIB);
+    let used = levels[2].usage * page_size();
+    assert!((60 * MIB..=64 * MIB).contains(&used), "{used}");
+    assert!(
+        kill.limit_id == UNKNOWN || kill.limit_id == ids[2],
+        "{kill:?}"
+    );
+    let rss = kill.rss.saturating_mul(page_size());
+    // With the pages of its program, which are charged elsewhere.
+    assert!((60 * MIB..=80 * MIB).contains(&rss), "{rss}");
+    let seen = if kill.limit_id == UNKNOWN {
+        "by its usage"
+    } else {
+        "by the kernel"
+    };
+    matrix(
+        "oom",
+        "victim",
+        &format!("the cgroup at its limit is known {seen}"),
+    );
+}
+
+/// A node whose one pod is laid out as the kubelet does it, and an agent in shadow mode.
+fn node(name: &str, mib: u64) -> (TestCgroup, Value) {
+    let scope = TestCgroup::new(name, mib * MIB).unwrap();
+    let pod = format!("kubepods/besteffort/pod{UID}");
+    scope.child(&format!("{pod}/c1")).unwrap();
+    (scope, json!([{ "name": "hog", "uid": UID, "cgroup": pod }]))
+}
+
+// R45
+#[test]
+fn a_pod_at_its_own_limit_is_told_apart() {
+    skip_if!(no_bpf());
+    let (scope, pods) = node("ownlimit", 512);
+    let pod = format!("kubepods/besteffort/pod{UID}");
+    scope.limit_child(&pod, 48 * MIB).unwrap();
+    let files = Files::new(scope.path(), &pods);
+    let mut agent = files.start(&[]);
+    let container = scope.path().join(&pod).join("c1");
+    let mut hog = Hog::start(&container, &["--mib", "96"]).unwrap();
+    let pid = hog.pid();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    let kill = files.oom_kill().expect("it is in the journal");
+    assert_eq!((kill.cause, kill.pid), (OomCause::PodLimit, pid));
+    assert!(!kill.was_first && kill.before.is_empty(), "{kill:?}");
+    let name = kill.pod.clone().expect("the pod is known");
+    assert_eq!(
+        (name.namespace.as_str(), name.name.as_str()),
+        ("default", "hog")
+    );
+    assert_eq!(name.uid, UID);
+    let at_limit = kill.at_limit.clone().expect("its limit");
+    assert!(at_limit.cgroup.ends_with(&pod), "{at_limit:?}");
+    assert_eq!(at_limit.limit, 48 * MIB);
+    assert!(kill.cgroup.contains(&pod), "{kill:?}");
+    assert!(kill.scope_usage.is_some_and(|used| used < 128 * MIB));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+// R47, R48
+#[test]
+fn the_scope_at_its_limit_while_the_agent_only_looks_on() {
+    skip_if!(no_bpf());
+    let (scope, pods) = node("scopelimit", 192);
+    let files = Files::new(scope.path(), &pods);
+    let mut agent = files.start(&["--shadow"]);
+    let container = scope
+        .path()
+        .join(format!("kubepods/besteffort/pod{UID}/c1"));
+    let mut hog = Hog::start(&container, &["--mib", "400", "--rate", "200"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    let kill = files.oom_kill().expect("it is in the journal");
+    assert_eq!(kill.cause, OomCause::Scope);
+    assert_eq!(kill.pod.as_ref().map(|p| p.name.as_str()), Some("hog"));
+    assert_eq!(kill.at_limit.as_ref().map(|l| l.limit), Some(192 * MIB));
+    assert!(kill.was_first, "nobody had acted: {kill:?}");
+    let before = &kill.before[..];
+    assert!(
+        matches!(before, [b] if b.shadow && !b.in_flight && b.pod.name == "hog"),
+        "what would have been done is told: {before:?}"
+    );
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+/// Only where the machine is the test's own.
+// R45, R48
+#[test]
+fn the_machine_is_short() {
+    skip_if!(no_bpf());
+    let cmdline = fs::read_to_string("/proc/cmdline").unwrap();
+    skip_if!(
+        (!cmdline.contains("evictd.cgroup=")).then_some("not inside a guest of cargo xtask vm")
+    );
+    let (root, _) = memory_root().unwrap();
+    // Unlimited but by the machine.
+    let cgroup = TestCgroup::new("short", 64 << 30).unwrap();
+    let pod = format!("kubepods/besteffort/pod{UID}");
+    let container = cgroup.child(&format!("{pod}/c1")).unwrap();
+    let relative = cgroup.path().join(&pod);
+    let relative = relative.strip_prefix(&root).unwrap();
+    let mut files = Files::new(
+        &root,
+        &json!([{ "name": "hog", "uid": UID, "cgroup": relative }]),
+    );
+    files.config.as_object_mut().unwrap().remove("scope");
+    let mut agent = files.start(&["--shadow"]);
+    let args = ["--mib", "8192", "--oom-score-adj", "1000"];
+    let mut hog = Hog::start(&container, &args).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    let kill = files.oom_kill().expect("it is in the journal");
+    assert_eq!(kill.cause, OomCause::Machine, "{kill:?}");
+    assert_eq!(kill.pod.as_ref().map(|p| p.name.as_str()), Some("hog"));
+    assert_eq!((kill.at_limit.as_ref(), kill.oom_score_adj), (None, 1000));
+    assert!(kill.was_first, "{kill:?}");
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+    matrix("oom", "machine", "the machine's own OOM kill is told apart");
+}
