@@ -5,7 +5,11 @@ use std::{io::IsTerminal as _, path::PathBuf};
 use tracing_subscriber::EnvFilter;
 
 use super::CommandError;
-use crate::{cluster::configz, config::Config, daemon};
+use crate::{
+    cluster::configz,
+    config::Config,
+    daemon::{self, Origin},
+};
 
 /// Variable with the log filter, in the form of `RUST_LOG`.
 const LOG_VARIABLE: &str = "EVICTD_LOG";
@@ -31,11 +35,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .init();
-    let mut config = Config::load_over(&arguments.config, arguments.kubelet_config.as_deref())?;
-    if let Some(kubelet) = configz::ask(&config, arguments.kubelet_config.is_some())? {
-        config = Config::load_with(&arguments.config, kubelet)?;
-    }
-    config.shadow |= arguments.shadow;
-    daemon::run(&config)?;
+    let config = Config::load_over(&arguments.config, arguments.kubelet_config.as_deref())?;
+    let origin = Origin {
+        config: arguments.config.clone(),
+        kubelet_config: arguments.kubelet_config.clone(),
+        configz: configz::ask(&config, arguments.kubelet_config.is_some())?,
+        shadow: arguments.shadow,
+    };
+    let config = origin.load()?;
+    daemon::run(&config, origin)?;
     Ok(String::new())
 }

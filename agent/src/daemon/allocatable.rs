@@ -26,11 +26,15 @@ pub(super) struct Allocatable {
 impl Allocatable {
     /// For the pods below the node's scope.
     pub(super) fn new(config: &Config, node: &Scope) -> Self {
+        Self::below(config, node.cgroup().path().to_owned())
+    }
+
+    fn below(config: &Config, root: PathBuf) -> Self {
         let hard = |t: &&Threshold| t.signal == Signal::AllocatableMemoryAvailable && t.is_hard();
         Self {
             threshold: config.eviction.thresholds.iter().find(hard).cloned(),
             config: config.clone(),
-            root: node.cgroup().path().to_owned(),
+            root,
             known: None,
         }
     }
@@ -65,6 +69,12 @@ impl Allocatable {
         let cache = self.config.account_reclaimable_cache;
         let scope = |cgroup| Scope::of_pods(cgroup, amounts, cache).map_err(|e| e.to_string());
         Ok(Some((scope(cgroup)?, scope(open()?)?)))
+    }
+
+    /// Other thresholds from now on; the next look hands the scope over anew.
+    pub(super) fn reconfigure(&mut self, config: &Config) {
+        let node = self.root.clone();
+        *self = Self::below(config, node);
     }
 
     /// The scope at the start; why there is none is said once.

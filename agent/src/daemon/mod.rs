@@ -3,15 +3,16 @@
 
 mod allocatable;
 mod notes;
+mod reload;
 mod scope;
 mod shown;
 mod signals;
 mod source;
+mod start;
 
 use std::{
     io,
     os::fd::OwnedFd,
-    path::Path,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -26,33 +27,29 @@ use tokio::{
 
 use crate::{
     cluster::client::AccessError,
-    config::{Config, ConfigError, Mode},
-    engine::Signal,
+    config::{Config, ConfigError},
+    engine::{Layout, Signal},
     evict::{
         journal::JournalError,
         oom::OomEvidence,
         reconcile::{Reconciler, reap},
-        words::Words,
     },
     kernel::{
         cgroups::PodLife,
         ladder::Refused,
         object::Object,
         telemetry::{Telemetry, kind},
-        tripwire,
     },
-    observe::{
-        cgroup::{PathError, memory_root},
-        filesystem::LayoutError,
-    },
-    reflex::{Mailbox, Outbox, Reflex, Report, Scope, ScopeError, Setup, thread::now_ns},
-    rounds::{self, Letter, Members, Note, Rounds, Walker},
-    telemetry::{self, Metrics, ServeError},
+    observe::{cgroup::PathError, filesystem::LayoutError},
+    reflex::{Mailbox, Outbox, Reflex, Report, ScopeError, thread::now_ns},
+    rounds::{Letter, Members, Note, Rounds, Walker},
+    telemetry::{Metrics, ServeError},
 };
 use allocatable::Allocatable;
-use scope::{hard_memory_threshold, scope};
-use shown::{DROPS, Dropped};
-use source::{Source, source};
+pub use reload::Origin;
+use reload::Reload;
+use shown::{DROPS, Dropped, Reloads};
+use source::Source;
 
 /// How often the agent looks after itself; where no hook tells of cgroups that come and go, the pods' cgroups are
 /// compared with what is held open as often.
@@ -121,14 +118,14 @@ impl RunError {
 ///
 /// # Errors
 /// See [`RunError`].
-pub fn run(config: &Config) -> Result<(), RunError> {
+pub fn run(config: &Config, origin: Origin) -> Result<(), RunError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(4)
         // Under PID pressure there may be none to be had when it is needed.
         .thread_keep_alive(Duration::MAX)
         .build()?;
-    runtime.block_on(async { Agent::start(config).await?.serve().await })
+    runtime.block_on(async { Agent::start(config, origin).await?.serve().await })
 }
 
 struct Agent {
@@ -153,125 +150,15 @@ struct Agent {
     beat: Arc<AtomicU64>,
     dropped: Arc<Dropped>,
     allocatable: Allocatable,
+    /// Of the node, in bytes.
+    capacity: u64,
+    layout: Layout,
+    reload: Reload,
+    reloads: Arc<Reloads>,
     evidence: OomEvidence,
 }
 
 impl Agent {
-    async fn start(config: &Config) -> Result<Self, RunError> {
-        let threshold = hard_memory_threshold(&config.eviction.thresholds)?;
-        // Two of them: the reflex takes one with it.
-        let [scope, looked_at] = [scope(config, threshold)?, scope(config, threshold)?];
-        let (mut source, table, journal) = source(config, scope.cgroup().path()).await?;
-        let mut allocatable = Allocatable::new(config, &scope);
-        let (pods_scope, pods_looked_at) = allocatable.first().unzip();
-        let capacity = scope.capacity();
-        let mut evidence = evidence(&scope, pods_scope.as_ref());
-        let scopes: Vec<_> = std::iter::once(scope).chain(pods_scope).collect();
-        let cgroups: Vec<_> = scopes.iter().map(Scope::cgroup).collect();
-
-        let mut object = Object::load();
-        let refusal = object.as_ref().err().map(ToString::to_string);
-        let built = tripwire::build(
-            &cgroups,
-            object
-                .as_mut()
-                .map_err(|_| refusal.as_deref().unwrap_or_default()),
-            config.memory_hook,
-        )?;
-        for (hook, reason) in &built.choice.refused {
-            tracing::info!(%hook, reason, "a better rung is refused");
-        }
-        let telemetry = object.as_mut().ok().and_then(attach_telemetry);
-        let (mailbox, outbox) = (Mailbox::new()?, Outbox::new()?);
-        let hook = built.choice.hook;
-        let memory_signals: Vec<_> = scopes.iter().map(Scope::signal).collect();
-        let allocatable_capacity = scopes.get(1).map(Scope::capacity);
-        let pods = table.entries.len();
-        let entries = table.entries.clone();
-        evidence.know(&entries);
-        let words = Words {
-            thresholds: config.eviction.thresholds.clone(),
-        };
-        let (reflex, refusals) = Reflex::start(Setup {
-            scopes,
-            tripwire: built.tripwire,
-            table,
-            shadow: config.shadow,
-            victims_at_once: match config.mode {
-                Mode::Evictd => usize::MAX,
-                Mode::Kubelet => 1,
-            },
-            strategy: config.ranking_strategy,
-            mailbox: Arc::clone(&mailbox),
-            outbox: Arc::clone(&outbox),
-        })?;
-        if let Some(error) = refusals.fifo {
-            tracing::warn!(%error, "no real-time priority: needs CAP_SYS_NICE");
-        }
-        if let Some(error) = refusals.lock {
-            tracing::warn!(%error, "memory is not locked: needs CAP_IPC_LOCK");
-        }
-        let signals = signals::build(config, looked_at, pods_looked_at)?;
-        let shares = signals.sensors.disks.as_ref();
-        let walker = Walker::start(shares.and_then(|d| d.tripwire.share_reader()))?;
-        walker.set_errands(source.errands(config, &entries));
-        let layout = signals.sensors.layout();
-        let hooks = shown::hooks(&signals);
-        let (rounds, notes) = Rounds::start(rounds::Setup {
-            settings: signals::settings(config, layout, BY_REFLEX.to_vec()),
-            sensors: signals.sensors,
-            walker: Arc::clone(&walker),
-            members: Members::new(&entries),
-            shadow: config.shadow,
-            reclaims: false,
-        })?;
-        let dropped = Arc::new(Dropped::default());
-        let metrics = Metrics::new(shown::sources(&shown::Shown {
-            memory: hook,
-            memory_signals,
-            oom: &evidence.counters(),
-            rounds: &rounds,
-            hooks,
-            source: &source,
-            dropped: &dropped,
-            outbox: &outbox,
-        }));
-        let metrics = Arc::new(metrics);
-        let beat = Arc::new(AtomicU64::new(now_ns()));
-        if let Some(address) = config.metrics_address {
-            let served = telemetry::serve(address, Arc::clone(&metrics), Arc::clone(&beat)).await;
-            let (address, _) = served?;
-            tracing::info!(%address, "metrics are served");
-        }
-        if let (Source::Cluster(cluster), Some(settings)) = (&mut source, &config.cluster) {
-            cluster.start_soft(config, &settings.node_name, &journal, rounds.inbox());
-        }
-        // One thread for what blocks is there from the start.
-        drop(tokio::task::spawn_blocking(|| ()).await);
-        tracing::info!(%hook, capacity, allocatable_capacity, pods, shadow = config.shadow, "watching");
-        Ok(Self {
-            config: config.clone(),
-            counting: signals.object,
-            life: signals.life,
-            ticks: 0,
-            rounds: Some(rounds),
-            notes,
-            walker,
-            metrics,
-            beat,
-            dropped,
-            object: object.ok(),
-            telemetry,
-            reflex: Some(reflex),
-            mailbox,
-            outbox,
-            reconciler: Reconciler::new(journal, words),
-            source,
-            allocatable,
-            evidence,
-        })
-    }
-
     async fn serve(mut self) -> Result<(), RunError> {
         let outbox = Arc::clone(&self.outbox);
         // SAFETY: the outbox answers with the same descriptor always, and keeps it open for as long as it lives.
@@ -287,6 +174,7 @@ impl Agent {
         let life = life.map_err(|e| e.into_parts().1)?;
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut hangup = signal(SignalKind::hangup())?;
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -302,6 +190,7 @@ impl Agent {
                     self.follow_life();
                 }
                 () = self.source.changed() => self.refresh(),
+                _ = hangup.recv() => self.reload(true),
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
             }
@@ -351,6 +240,7 @@ impl Agent {
     fn tick(&mut self) {
         self.beat.store(now_ns(), Ordering::Relaxed);
         self.read_telemetry();
+        self.reload(false);
         self.ticks = self.ticks.wrapping_add(1);
         let lost = match &self.counting {
             Some(object) => self.life.rescan_due(object).unwrap_or(true),
@@ -375,11 +265,7 @@ impl Agent {
     /// Hands over a new table when a pod's cgroup has come, gone, or changed below.
     fn refresh(&mut self) {
         let table = self.source.refresh();
-        if let Some((scope, looked_at)) = self.allocatable.refresh(table.is_some()) {
-            self.evidence.set_pods_scope(scope.cgroup().id());
-            self.mailbox.send_pods(Box::new(scope));
-            self.tell_rounds(Letter::PodsMemory(Box::new(looked_at)));
-        }
+        self.follow_pods_scope(table.is_some());
         let Some(table) = table else {
             return;
         };
@@ -388,6 +274,15 @@ impl Agent {
         self.tell_rounds(Letter::Members(Members::new(&table.entries)));
         self.evidence.know(&table.entries);
         self.mailbox.send(table);
+    }
+
+    /// Hands over the pods' cgroup when it has come or is another one now.
+    fn follow_pods_scope(&mut self, pods_have_changed: bool) {
+        if let Some((scope, looked_at)) = self.allocatable.refresh(pods_have_changed) {
+            self.evidence.set_pods_scope(scope.cgroup().id());
+            self.mailbox.send_pods(Box::new(scope));
+            self.tell_rounds(Letter::PodsMemory(Box::new(looked_at)));
+        }
     }
 
     fn tell_rounds(&self, letter: Letter) {
@@ -431,29 +326,5 @@ async fn gather(life: Option<&AsyncFd<OwnedFd>>) -> io::Result<()> {
             Ok(())
         }
         None => std::future::pending().await,
-    }
-}
-
-/// What tells of the OOM killer, for the scopes that are watched.
-fn evidence(node: &Scope, pods: Option<&Scope>) -> OomEvidence {
-    let root = memory_root(Path::new(scope::CGROUP_MOUNT));
-    // Without a hierarchy there is no scope either.
-    let root = root.map_or_else(|| node.cgroup().path().to_owned(), |(root, _)| root);
-    let scopes = std::iter::once(node).chain(pods);
-    OomEvidence::new(&root, scopes.map(|s| s.cgroup().id()).collect())
-}
-
-fn attach_telemetry(object: &mut Object) -> Option<Telemetry> {
-    match Telemetry::attach(object) {
-        Ok((telemetry, refused)) => {
-            for (program, reason) in refused {
-                tracing::info!(program, reason, "evidence of the OOM killer is missing");
-            }
-            Some(telemetry)
-        }
-        Err(error) => {
-            tracing::warn!(%error, "no evidence of the OOM killer");
-            None
-        }
     }
 }

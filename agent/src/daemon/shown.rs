@@ -26,6 +26,7 @@ pub(super) struct Shown<'a> {
     pub hooks: Vec<Hook>,
     pub source: &'a Source,
     pub dropped: &'a Arc<Dropped>,
+    pub reloads: &'a Arc<Reloads>,
     pub outbox: &'a Arc<Outbox>,
     pub oom: &'a Arc<OomCounters>,
 }
@@ -98,6 +99,13 @@ impl Dropped {
     }
 }
 
+/// How often the configuration was read again.
+#[derive(Debug, Default)]
+pub(super) struct Reloads {
+    pub applied: AtomicU64,
+    pub refused: AtomicU64,
+}
+
 pub(super) fn sources(shown: &Shown<'_>) -> Sources {
     let mut hooks = shown.hooks.clone();
     hooks.extend(shown.memory_signals.iter().map(|signal| Hook {
@@ -124,6 +132,18 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
         let read = move || which(&counters).load(Ordering::Relaxed);
         sources.counters.push((name, help, Box::new(read)));
     }
+    let reloads = Arc::clone(shown.reloads);
+    sources.counters.push((
+        "configuration_reloads",
+        "Changed configurations that were put in force",
+        Box::new(move || reloads.applied.load(Ordering::Relaxed)),
+    ));
+    let reloads = Arc::clone(shown.reloads);
+    sources.counters.push((
+        "configuration_refused",
+        "Changed configurations that could not be used: the last good one stayed in force",
+        Box::new(move || reloads.refused.load(Ordering::Relaxed)),
+    ));
     for (name, help, which) in DROPS {
         let dropped = Arc::clone(shown.dropped);
         let read = move || dropped.get(which);

@@ -51,6 +51,21 @@ impl Pressure {
         }
     }
 
+    /// Other thresholds from now on. Those that were there before keep their history.
+    pub fn set_thresholds(&mut self, thresholds: Vec<Threshold>, transition_period: Duration) {
+        let before = std::mem::take(&mut self.thresholds);
+        let track = |threshold| {
+            let known = before.iter().find(|tracked| tracked.threshold == threshold);
+            known.cloned().unwrap_or(Tracked {
+                threshold,
+                since: None,
+                was_due: false,
+            })
+        };
+        self.thresholds = thresholds.into_iter().map(track).collect();
+        self.transition_period = transition_period;
+    }
+
     /// Takes in new observations and returns the thresholds that call for action, the most important first: met for
     /// as long as their grace period, and by a measurement that is newer than the last one.
     ///

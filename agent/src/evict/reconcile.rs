@@ -38,6 +38,11 @@ impl Reconciler {
         }
     }
 
+    /// Other words from now on.
+    pub fn set_words(&mut self, words: Words) {
+        self.words = words;
+    }
+
     /// Takes one report. A journal that cannot be written is said and does not stop the agent: killing in time
     /// matters more than telling of it. Answers with the eviction that others may now hear of.
     pub fn take(&mut self, report: &Report) -> Option<Eviction> {

@@ -11,8 +11,11 @@ use std::{
 
 use crossbeam_queue::ArrayQueue;
 
-use super::{report::Report, scope::Scope};
-use crate::pods::table::PodTable;
+use super::{
+    report::Report,
+    scope::{Limits, Scope},
+};
+use crate::{config::RankingStrategy, pods::table::PodTable};
 
 /// Reports that may wait for a slow reader.
 const REPORTS: usize = 1024;
@@ -79,7 +82,19 @@ pub struct Mailbox {
     retired: ArrayQueue<Box<PodTable>>,
     scope: ArrayQueue<Box<Scope>>,
     retired_scope: ArrayQueue<Box<Scope>>,
+    tuning: ArrayQueue<Tuning>,
     stop: AtomicBool,
+}
+
+/// What may change while the reflex runs: plain values.
+#[derive(Clone, Copy, Debug)]
+pub struct Tuning {
+    /// The amounts of the node's memory.
+    pub limits: Limits,
+    /// See [`super::Setup::shadow`].
+    pub shadow: bool,
+    /// See [`super::Setup::strategy`].
+    pub strategy: RankingStrategy,
 }
 
 impl Mailbox {
@@ -91,6 +106,7 @@ impl Mailbox {
             retired: ArrayQueue::new(4),
             scope: ArrayQueue::new(1),
             retired_scope: ArrayQueue::new(1),
+            tuning: ArrayQueue::new(1),
             stop: AtomicBool::new(false),
         }))
     }
@@ -107,6 +123,16 @@ impl Mailbox {
         drop(self.retired_scope.pop());
         self.scope.force_push(scope);
         self.bell.ring();
+    }
+
+    /// Hands over other settings; what was not taken yet is replaced.
+    pub fn send_tuning(&self, tuning: Tuning) {
+        self.tuning.force_push(tuning);
+        self.bell.ring();
+    }
+
+    pub(super) fn take_tuning(&self) -> Option<Tuning> {
+        self.tuning.pop()
     }
 
     /// What was handed over and not taken yet.

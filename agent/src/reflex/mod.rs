@@ -16,6 +16,6 @@ pub mod thread;
 mod watch;
 
 pub use handle::{Reflex, Setup};
-pub use mailbox::{Bell, Mailbox, Outbox};
+pub use mailbox::{Bell, Mailbox, Outbox, Tuning};
 pub use report::{Evicted, Finished, Report, Stages};
 pub use scope::{Limits, Look, Scope, ScopeError};

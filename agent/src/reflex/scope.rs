@@ -19,6 +19,33 @@ pub struct Limits {
     pub floor: Option<u64>,
 }
 
+impl Limits {
+    /// Whether all of them can be kept with this capacity, in bytes.
+    ///
+    /// # Errors
+    /// An amount that is not below the capacity.
+    pub fn check(&self, capacity: u64) -> Result<(), ScopeError> {
+        let checks = [
+            ("evictionHard[memory.available]", Some(self.threshold)),
+            (
+                "evictionMinimumReclaim[memory.available]",
+                Some(self.resolved),
+            ),
+            ("kernelFloor[memory.available]", self.floor),
+        ];
+        for (field, value) in checks {
+            if let Some(value) = value.filter(|v| *v >= capacity) {
+                return Err(ScopeError::AboveCapacity {
+                    field,
+                    value,
+                    capacity,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
 /// A scope with its capacity.
 #[derive(Debug)]
 pub struct Scope {
@@ -110,23 +137,7 @@ impl Scope {
         reclaimable_cache: bool,
     ) -> Result<Self, ScopeError> {
         let limits = limits(capacity);
-        let checks = [
-            ("evictionHard[memory.available]", Some(limits.threshold)),
-            (
-                "evictionMinimumReclaim[memory.available]",
-                Some(limits.resolved),
-            ),
-            ("kernelFloor[memory.available]", limits.floor),
-        ];
-        for (field, value) in checks {
-            if let Some(value) = value.filter(|v| *v >= capacity) {
-                return Err(ScopeError::AboveCapacity {
-                    field,
-                    value,
-                    capacity,
-                });
-            }
-        }
+        limits.check(capacity)?;
         Ok(Self {
             cgroup,
             signal,
@@ -174,6 +185,11 @@ impl Scope {
     /// The amounts.
     pub fn limits(&self) -> Limits {
         self.limits
+    }
+
+    /// Other amounts from now on, which [`Limits::check`] has found to be possible.
+    pub(super) fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
     }
 
     /// Reads it now. Does not allocate.

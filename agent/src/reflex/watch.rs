@@ -77,6 +77,7 @@ impl Watch {
             if tripped.is_none() {
                 self.setup.mailbox.exchange(&mut self.setup.table);
                 self.take_scope();
+                self.take_tuning();
             }
             interval = self.turn(woken, &news, tripped.unwrap_or(0));
         }
@@ -195,6 +196,26 @@ impl Watch {
     }
 
     /// The pods' cgroup has come later, or is another one now.
+    fn take_tuning(&mut self) {
+        let Some(tuning) = self.setup.mailbox.take_tuning() else {
+            return;
+        };
+        self.setup.shadow = tuning.shadow;
+        self.setup.strategy = tuning.strategy;
+        let floor = self.floor_is_armed();
+        for index in 0..self.posts.len() {
+            let Some(post) = self.posts.get_mut(index) else {
+                return;
+            };
+            if index == 0 {
+                post.scope.set_limits(tuning.limits);
+            }
+            if let Err(e) = post.settle(&mut *self.setup.tripwire, floor) {
+                self.say_gone(index, &e);
+            }
+        }
+    }
+
     fn take_scope(&mut self) {
         let Some(mut scope) = self.setup.mailbox.take_scope() else {
             return;

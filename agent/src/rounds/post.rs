@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::{
-    engine::{Comeback, Eviction, NodeCondition, NodeReclaim, Pod, Signal},
+    engine::{self, Comeback, Eviction, NodeCondition, NodeReclaim, Pod, Signal},
     pods::table::Entry,
     reflex::{Bell, Scope, Stages},
 };
@@ -66,6 +66,13 @@ pub enum Letter {
         chosen: String,
         /// Who goes, if anybody does.
         gone: Option<Eviction>,
+    },
+    /// Other settings.
+    Settings {
+        /// Thresholds and all that the engine is told.
+        settings: Box<engine::Settings>,
+        /// Decide, tell, and do nothing.
+        shadow: bool,
     },
     /// What [`Note::Reclaim`] asked for is done, or cannot be done.
     Reclaimed,

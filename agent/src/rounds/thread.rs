@@ -269,6 +269,11 @@ impl Loop {
                 };
                 self.manager.settle_soft(now, node, &chosen, gone.as_ref());
             }
+            Letter::Settings { settings, shadow } => {
+                self.thresholds = settings.layout.apply(&settings.eviction.thresholds);
+                self.manager.reconfigure(*settings);
+                self.shadow = shadow;
+            }
             Letter::Reclaimed => self.after_reclaim(),
         }
     }

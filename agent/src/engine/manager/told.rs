@@ -3,6 +3,14 @@
 use super::{CandidateState, Cause, Eviction, Manager, Pod, Ranking, Settings, Signal, Snapshot};
 
 impl Manager {
+    /// Other settings from now on; what is known of thresholds that stay, of victims and of comebacks is kept.
+    pub fn reconfigure(&mut self, settings: Settings) {
+        let thresholds = settings.layout.apply(&settings.eviction.thresholds);
+        let transition = settings.eviction.pressure_transition_period;
+        self.pressure.set_thresholds(thresholds, transition);
+        self.settings = settings;
+    }
+
     /// Whether somebody was evicted whose end was not seen yet.
     pub fn awaits_victims(&self) -> bool {
         !self.victims.is_empty()

@@ -1,0 +1,181 @@
+//! The configuration follows its files while the agent runs. What is known of pressure, victims and conditions stays.
+
+use std::{
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::atomic::Ordering,
+};
+
+use serde_json::Value;
+
+use super::{
+    Agent, BY_REFLEX, RunError,
+    scope::{hard_memory_threshold, limits},
+    signals,
+};
+use crate::{
+    config::{Config, ConfigError},
+    evict::words::Words,
+    reflex::Tuning,
+    rounds::Letter,
+};
+
+/// Where the configuration comes from.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    /// The configuration file.
+    pub config: PathBuf,
+    /// A KubeletConfiguration given beside it.
+    pub kubelet_config: Option<PathBuf>,
+    /// What the kubelet has answered to `/configz` at the start.
+    pub configz: Option<Value>,
+    /// Shadow mode was asked for on the command line.
+    pub shadow: bool,
+}
+
+impl Origin {
+    /// Reads all of it.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load(&self) -> Result<Config, ConfigError> {
+        let mut config = match &self.configz {
+            Some(kubelet) => Config::load_with(&self.config, kubelet.clone()),
+            None => Config::load_over(&self.config, self.kubelet_config.as_deref()),
+        }?;
+        config.shadow |= self.shadow;
+        Ok(config)
+    }
+}
+
+/// What tells one version of a file from the next; a ConfigMap's files are links that are swapped.
+type Stamp = Option<(u64, u64, i64, i64, u64)>;
+
+fn stamp(path: &Path) -> Stamp {
+    let meta = fs::metadata(path).ok()?;
+    Some((
+        meta.dev(),
+        meta.ino(),
+        meta.mtime(),
+        meta.mtime_nsec(),
+        meta.size(),
+    ))
+}
+
+/// Watches the files.
+#[derive(Debug)]
+pub(super) struct Reload {
+    origin: Origin,
+    stamps: Vec<Stamp>,
+}
+
+impl Reload {
+    /// As they are now is what was read.
+    pub(super) fn new(origin: Origin, config: &Config) -> Self {
+        let mut reload = Self {
+            origin,
+            stamps: Vec::new(),
+        };
+        reload.stamps = reload.look(config);
+        reload
+    }
+
+    fn look(&self, config: &Config) -> Vec<Stamp> {
+        let named = config.cluster.as_ref();
+        let named = named.and_then(|c| c.kubelet_config.as_deref());
+        let files = [
+            Some(self.origin.config.as_path()),
+            self.origin.kubelet_config.as_deref(),
+            named,
+        ];
+        files.into_iter().flatten().map(stamp).collect()
+    }
+
+    /// The new configuration when a file has changed.
+    fn changed(&mut self, config: &Config, insist: bool) -> Option<Result<Config, ConfigError>> {
+        let now = self.look(config);
+        if now == self.stamps && !insist {
+            return None;
+        }
+        self.stamps = now;
+        Some(self.origin.load())
+    }
+}
+
+impl Agent {
+    /// Reads the files again when they have changed; `insist`: in any case. A configuration that cannot be used is said,
+    /// and the last good one stays in force.
+    pub(super) fn reload(&mut self, insist: bool) {
+        let loaded = match self.reload.changed(&self.config, insist) {
+            None => return,
+            Some(loaded) => loaded.map_err(RunError::from),
+        };
+        let applied = loaded.and_then(|config| self.apply(config));
+        match applied {
+            Ok(true) => {
+                self.reloads.applied.fetch_add(1, Ordering::Relaxed);
+                tracing::info!("the configuration has changed and is in force");
+            }
+            Ok(false) => {}
+            Err(error) => {
+                self.reloads.refused.fetch_add(1, Ordering::Relaxed);
+                tracing::error!(%error, "the changed configuration cannot be used: the last good one stays in force");
+            }
+        }
+    }
+
+    fn apply(&mut self, mut new: Config) -> Result<bool, RunError> {
+        keep_what_needs_a_restart(&mut new, &self.config);
+        if new == self.config {
+            return Ok(false);
+        }
+        let threshold = hard_memory_threshold(&new.eviction.thresholds)?;
+        let amounts = limits(threshold, &new, self.capacity);
+        amounts.check(self.capacity)?;
+        self.mailbox.send_tuning(Tuning {
+            limits: amounts,
+            shadow: new.shadow,
+            strategy: new.ranking_strategy,
+        });
+        self.reconciler.set_words(Words {
+            thresholds: new.eviction.thresholds.clone(),
+        });
+        self.allocatable.reconfigure(&new);
+        self.tell_rounds(Letter::Settings {
+            settings: Box::new(signals::settings(&new, self.layout, BY_REFLEX.to_vec())),
+            shadow: new.shadow,
+        });
+        self.config = new;
+        // The pods' cgroup is handed over with its new amounts.
+        self.follow_pods_scope(true);
+        Ok(true)
+    }
+}
+
+/// Fields that take effect at the start only keep their value; that is said.
+fn keep_what_needs_a_restart(new: &mut Config, old: &Config) {
+    fn keep<T: PartialEq + Clone>(field: &str, new: &mut T, old: &T) {
+        if new != old {
+            tracing::warn!(field, "has changed, which takes effect at the next start");
+            new.clone_from(old);
+        }
+    }
+    keep("scope", &mut new.scope, &old.scope);
+    keep("podManifest", &mut new.pod_manifest, &old.pod_manifest);
+    keep("cluster", &mut new.cluster, &old.cluster);
+    keep("stateDir", &mut new.state_dir, &old.state_dir);
+    keep("mode", &mut new.mode, &old.mode);
+    keep("memoryHook", &mut new.memory_hook, &old.memory_hook);
+    keep("filesystems", &mut new.filesystems, &old.filesystems);
+    keep(
+        "metricsAddress",
+        &mut new.metrics_address,
+        &old.metrics_address,
+    );
+    keep(
+        "accountReclaimableCache",
+        &mut new.account_reclaimable_cache,
+        &old.account_reclaimable_cache,
+    );
+}

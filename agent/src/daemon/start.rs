@@ -1,0 +1,172 @@
+//! Puts the agent together.
+
+use std::{
+    path::Path,
+    sync::{Arc, atomic::AtomicU64},
+};
+
+use super::{
+    Agent, BY_REFLEX, Origin, RunError,
+    allocatable::Allocatable,
+    reload::Reload,
+    scope::{self, hard_memory_threshold, scope},
+    shown::{self, Dropped, Reloads},
+    signals,
+    source::{Source, source},
+};
+use crate::{
+    config::{Config, Mode},
+    evict::{oom::OomEvidence, reconcile::Reconciler, words::Words},
+    kernel::{object::Object, telemetry::Telemetry, tripwire},
+    observe::cgroup::memory_root,
+    reflex::{Mailbox, Outbox, Reflex, Scope, Setup, thread::now_ns},
+    rounds::{self, Members, Rounds, Walker},
+    telemetry::{self, Metrics},
+};
+
+impl Agent {
+    pub(super) async fn start(config: &Config, origin: Origin) -> Result<Self, RunError> {
+        let threshold = hard_memory_threshold(&config.eviction.thresholds)?;
+        // Two of them: the reflex takes one with it.
+        let [scope, looked_at] = [scope(config, threshold)?, scope(config, threshold)?];
+        let (mut source, table, journal) = source(config, scope.cgroup().path()).await?;
+        let mut allocatable = Allocatable::new(config, &scope);
+        let (pods_scope, pods_looked_at) = allocatable.first().unzip();
+        let capacity = scope.capacity();
+        let mut evidence = evidence(&scope, pods_scope.as_ref());
+        let scopes: Vec<_> = std::iter::once(scope).chain(pods_scope).collect();
+        let cgroups: Vec<_> = scopes.iter().map(Scope::cgroup).collect();
+
+        let mut object = Object::load();
+        let refusal = object.as_ref().err().map(ToString::to_string);
+        let built = tripwire::build(
+            &cgroups,
+            object
+                .as_mut()
+                .map_err(|_| refusal.as_deref().unwrap_or_default()),
+            config.memory_hook,
+        )?;
+        for (hook, reason) in &built.choice.refused {
+            tracing::info!(%hook, reason, "a better rung is refused");
+        }
+        let telemetry = object.as_mut().ok().and_then(attach_telemetry);
+        let (mailbox, outbox) = (Mailbox::new()?, Outbox::new()?);
+        let hook = built.choice.hook;
+        let memory_signals: Vec<_> = scopes.iter().map(Scope::signal).collect();
+        let allocatable_capacity = scopes.get(1).map(Scope::capacity);
+        let pods = table.entries.len();
+        let entries = table.entries.clone();
+        evidence.know(&entries);
+        let words = Words {
+            thresholds: config.eviction.thresholds.clone(),
+        };
+        let (reflex, refusals) = Reflex::start(Setup {
+            scopes,
+            tripwire: built.tripwire,
+            table,
+            shadow: config.shadow,
+            victims_at_once: match config.mode {
+                Mode::Evictd => usize::MAX,
+                Mode::Kubelet => 1,
+            },
+            strategy: config.ranking_strategy,
+            mailbox: Arc::clone(&mailbox),
+            outbox: Arc::clone(&outbox),
+        })?;
+        if let Some(error) = refusals.fifo {
+            tracing::warn!(%error, "no real-time priority: needs CAP_SYS_NICE");
+        }
+        if let Some(error) = refusals.lock {
+            tracing::warn!(%error, "memory is not locked: needs CAP_IPC_LOCK");
+        }
+        let signals = signals::build(config, looked_at, pods_looked_at)?;
+        let shares = signals.sensors.disks.as_ref();
+        let walker = Walker::start(shares.and_then(|d| d.tripwire.share_reader()))?;
+        walker.set_errands(source.errands(config, &entries));
+        let layout = signals.sensors.layout();
+        let hooks = shown::hooks(&signals);
+        let (rounds, notes) = Rounds::start(rounds::Setup {
+            settings: signals::settings(config, layout, BY_REFLEX.to_vec()),
+            sensors: signals.sensors,
+            walker: Arc::clone(&walker),
+            members: Members::new(&entries),
+            shadow: config.shadow,
+            reclaims: false,
+        })?;
+        let dropped = Arc::new(Dropped::default());
+        let reloads = Arc::new(Reloads::default());
+        let metrics = Metrics::new(shown::sources(&shown::Shown {
+            memory: hook,
+            memory_signals,
+            oom: &evidence.counters(),
+            rounds: &rounds,
+            hooks,
+            source: &source,
+            dropped: &dropped,
+            reloads: &reloads,
+            outbox: &outbox,
+        }));
+        let metrics = Arc::new(metrics);
+        let beat = Arc::new(AtomicU64::new(now_ns()));
+        if let Some(address) = config.metrics_address {
+            let served = telemetry::serve(address, Arc::clone(&metrics), Arc::clone(&beat)).await;
+            let (address, _) = served?;
+            tracing::info!(%address, "metrics are served");
+        }
+        if let (Source::Cluster(cluster), Some(settings)) = (&mut source, &config.cluster) {
+            cluster.start_soft(config, &settings.node_name, &journal, rounds.inbox());
+        }
+        // One thread for what blocks is there from the start.
+        drop(tokio::task::spawn_blocking(|| ()).await);
+        tracing::info!(%hook, capacity, allocatable_capacity, pods, shadow = config.shadow, "watching");
+        Ok(Self {
+            config: config.clone(),
+            counting: signals.object,
+            life: signals.life,
+            ticks: 0,
+            rounds: Some(rounds),
+            notes,
+            walker,
+            metrics,
+            beat,
+            dropped,
+            object: object.ok(),
+            telemetry,
+            reflex: Some(reflex),
+            mailbox,
+            outbox,
+            reconciler: Reconciler::new(journal, words),
+            source,
+            allocatable,
+            capacity,
+            layout,
+            reload: Reload::new(origin, config),
+            reloads,
+            evidence,
+        })
+    }
+}
+
+/// What tells of the OOM killer, for the scopes that are watched.
+fn evidence(node: &Scope, pods: Option<&Scope>) -> OomEvidence {
+    let root = memory_root(Path::new(scope::CGROUP_MOUNT));
+    // Without a hierarchy there is no scope either.
+    let root = root.map_or_else(|| node.cgroup().path().to_owned(), |(root, _)| root);
+    let scopes = std::iter::once(node).chain(pods);
+    OomEvidence::new(&root, scopes.map(|s| s.cgroup().id()).collect())
+}
+
+fn attach_telemetry(object: &mut Object) -> Option<Telemetry> {
+    match Telemetry::attach(object) {
+        Ok((telemetry, refused)) => {
+            for (program, reason) in refused {
+                tracing::info!(program, reason, "evidence of the OOM killer is missing");
+            }
+            Some(telemetry)
+        }
+        Err(error) => {
+            tracing::warn!(%error, "no evidence of the OOM killer");
+            None
+        }
+    }
+}
