@@ -35,7 +35,7 @@ fn manifests() -> BTreeMap<String, String> {
 fn everything() -> Value {
     json!({
         "namespace": {"create": true},
-        "metrics": {"probes": true, "podMonitor": {"enabled": true}},
+        "metrics": {"podMonitor": {"enabled": true}},
         "hostMounts": {"bpffs": true},
         "kubelet": {"configFile": "/etc/kubernetes/kubelet.yaml"},
         "image": {"digest": format!("sha256:{}", "0".repeat(64)), "pullSecrets": [{"name": "s"}]},
@@ -214,7 +214,7 @@ fn wrong_values_are_refused_by_name() {
         (json!({"config": {"stateDir": "/x"}}), "stateDir"),
         (json!({"metrics": {"port": 0}}), "port"),
         (
-            json!({"metrics": {"probes": true, "address": "127.0.0.1"}}),
+            json!({"metrics": {"address": "127.0.0.1"}}),
             "metrics.probes",
         ),
         (

@@ -98,7 +98,7 @@ fn the_plain_manifests_fit_the_schemas() {
 fn the_chart_fits_the_schemas_whatever_is_switched_on() {
     skip_if!(helm().err());
     for values in [
-        json!({"metrics": {"probes": true}, "hostMounts": {"bpffs": true}, "hostNetwork": true}),
+        json!({"metrics": {"probes": false, "address": "::1"}, "hostMounts": {"bpffs": true}, "hostNetwork": true}),
         json!({"security": {"privileged": true}, "metrics": {"enabled": false}}),
         json!({"security": {"extraCapabilities": ["SYS_ADMIN"], "seLinuxOptions": null,
                "seccompProfile": {"type": "Localhost", "localhostProfile": "evictd.json"}}}),
@@ -167,6 +167,8 @@ fn the_daemonset_is_what_docs_deploy_says() {
     assert_eq!(context["readOnlyRootFilesystem"], true);
     assert_eq!(context["seccompProfile"]["type"], "RuntimeDefault");
     assert_eq!(context["capabilities"]["drop"], json!(["ALL"]));
+    assert_eq!(container["livenessProbe"]["httpGet"]["path"], "/healthz");
+    assert_eq!(container["ports"][0]["name"], "metrics");
     let rolling = &daemonset["spec"]["updateStrategy"]["rollingUpdate"];
     assert_eq!(rolling, &json!({"maxUnavailable": 1, "maxSurge": 0}));
     assert_eq!(

@@ -1,16 +1,17 @@
 //! The ValidatingAdmissionPolicies of the manifests, evaluated on what an agent sends and on what it must not.
 
 mod policy;
+mod requests;
 
-use std::{fs, path::Path};
+use std::fs;
 
 use evictd_tests::deploy::{self, objects};
 use policy::{Policies, Request};
+use requests::{
+    AGENT, NODE, deletion, disruption_target, event, eviction, node_change, on_pods, pod_status,
+    push, recorded, user,
+};
 use serde_json::{Value, json};
-
-const AGENT: &str = "system:serviceaccount:evictd:evictd";
-/// The node of the recordings.
-const NODE: &str = "n2";
 
 fn policies() -> Policies {
     let dir = deploy::dir().join("manifests");
@@ -20,99 +21,6 @@ fn policies() -> Policies {
         all.extend(objects(&text).unwrap());
     }
     Policies::new(&all)
-}
-
-/// What a 1.36 API server says of a token that the kubelet has asked for on behalf of a pod.
-fn user(name: &str, node: Option<&str>) -> Value {
-    let mut extra = json!({
-        "authentication.kubernetes.io/credential-id": ["JTI=2f2a4a40-8b0e-44a5-9a58-9bd9f1a7b7a5"],
-    });
-    if let Some(node) = node {
-        extra["authentication.kubernetes.io/node-name"] = json!([node]);
-        extra["authentication.kubernetes.io/pod-name"] = json!(["evictd-7x2lq"]);
-    }
-    json!({
-        "username": name,
-        "uid": "7a0f1a2e-0d0c-4a2f-8e44-0d3c1b0a9f11",
-        "groups": ["system:serviceaccounts", "system:serviceaccounts:evictd", "system:authenticated"],
-        "extra": extra,
-    })
-}
-
-/// The body of a recorded answer.
-fn recorded(name: &str) -> Value {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("recordings/api/{name}.json"));
-    let recorded: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
-    recorded["response"]["body"].clone()
-}
-
-fn pod() -> Value {
-    let pod = recorded("pods-list-by-node")["items"][0].clone();
-    assert_eq!(pod["spec"]["nodeName"], NODE);
-    pod
-}
-
-fn on_pods(operation: &'static str, resource: &'static str, object: Value, old: Value) -> Request {
-    Request {
-        user: user(AGENT, Some(NODE)),
-        operation,
-        group: "",
-        resource,
-        object,
-        old,
-    }
-}
-
-fn deletion() -> Request {
-    on_pods("DELETE", "pods", Value::Null, pod())
-}
-
-/// A status patch: what the pod becomes by it.
-fn pod_status(change: impl FnOnce(&mut Value)) -> Request {
-    let mut new = pod();
-    change(&mut new);
-    on_pods("UPDATE", "pods/status", new, pod())
-}
-
-fn node_change(resource: &'static str, change: impl FnOnce(&mut Value)) -> Request {
-    let old = recorded("node-get");
-    let mut new = old.clone();
-    change(&mut new);
-    on_pods("UPDATE", resource, new, old)
-}
-
-fn push(list: &mut Value, item: Value) {
-    match list.as_array_mut() {
-        Some(items) => items.push(item),
-        None => *list = json!([item]),
-    }
-}
-
-fn disruption_target(pod: &mut Value) {
-    let condition =
-        json!({"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"});
-    push(&mut pod["status"]["conditions"], condition);
-}
-
-fn eviction(uid: Option<&str>) -> Request {
-    let mut object = json!({
-        "apiVersion": "policy/v1", "kind": "Eviction",
-        "metadata": {"name": "free-1", "namespace": "default"},
-        "deleteOptions": {"gracePeriodSeconds": 5},
-    });
-    if let Some(uid) = uid {
-        object["deleteOptions"]["preconditions"] = json!({"uid": uid});
-    }
-    on_pods("CREATE", "pods/eviction", object, Value::Null)
-}
-
-fn event(operation: &'static str, instance: &str, old: Value) -> Request {
-    let mut object = recorded("event-created");
-    object["reportingInstance"] = instance.into();
-    Request {
-        group: "events.k8s.io",
-        ..on_pods(operation, "events", object, old)
-    }
 }
 
 /// Everything that an agent does.

@@ -46,7 +46,8 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- with .Values.kubelet.configFile -}}
 {{- $cluster = dict "kubeletConfig" . -}}
 {{- end -}}
-{{- $config := dict "stateDir" .Values.stateDir "cluster" $cluster -}}
+{{- $filesystems := dict "nodefs" .Values.kubelet.rootDir "imagefs" .Values.containerRuntime.root -}}
+{{- $config := dict "stateDir" .Values.stateDir "cluster" $cluster "filesystems" $filesystems -}}
 {{- if .Values.metrics.enabled -}}
 {{- $address := .Values.metrics.address -}}
 {{- if contains ":" $address -}}

@@ -162,6 +162,17 @@ impl Installation {
         for object in self.objects.iter().rev() {
             apply::remove(client, object).await?;
         }
+        // A second run would otherwise find a namespace that is on its way out.
+        let is_namespace =
+            |o: &&DynamicObject| o.types.as_ref().is_some_and(|t| t.kind == "Namespace");
+        for namespace in self.objects.iter().filter(is_namespace) {
+            while apply::existing(client, namespace).await?.is_some() {
+                if start.elapsed() > 2 * PATIENCE {
+                    bail!("{} is not gone after {:?}", title(namespace), 2 * PATIENCE);
+                }
+                tokio::time::sleep(LOOK).await;
+            }
+        }
         let left = left?;
         ensure!(
             left.is_empty(),

@@ -1,0 +1,110 @@
+//! Requests as admission sees them, made of recorded objects.
+
+use std::{fs, path::Path};
+
+use serde_json::{Value, json};
+
+use super::policy::Request;
+
+/// The agent's account.
+pub const AGENT: &str = "system:serviceaccount:evictd:evictd";
+/// The node of the recordings.
+pub const NODE: &str = "n2";
+
+/// What a 1.36 API server says of a token that the kubelet has asked for on behalf of a pod.
+pub fn user(name: &str, node: Option<&str>) -> Value {
+    let mut extra = json!({
+        "authentication.kubernetes.io/credential-id": ["JTI=2f2a4a40-8b0e-44a5-9a58-9bd9f1a7b7a5"],
+    });
+    if let Some(node) = node {
+        extra["authentication.kubernetes.io/node-name"] = json!([node]);
+        extra["authentication.kubernetes.io/pod-name"] = json!(["evictd-7x2lq"]);
+    }
+    json!({
+        "username": name,
+        "uid": "7a0f1a2e-0d0c-4a2f-8e44-0d3c1b0a9f11",
+        "groups": ["system:serviceaccounts", "system:serviceaccounts:evictd", "system:authenticated"],
+        "extra": extra,
+    })
+}
+
+/// The body of a recorded answer.
+pub fn recorded(name: &str) -> Value {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("recordings/api/{name}.json"));
+    let recorded: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    recorded["response"]["body"].clone()
+}
+
+pub fn pod() -> Value {
+    let pod = recorded("pods-list-by-node")["items"][0].clone();
+    assert_eq!(pod["spec"]["nodeName"], NODE);
+    pod
+}
+
+pub fn on_pods(
+    operation: &'static str,
+    resource: &'static str,
+    object: Value,
+    old: Value,
+) -> Request {
+    Request {
+        user: user(AGENT, Some(NODE)),
+        operation,
+        group: "",
+        resource,
+        object,
+        old,
+    }
+}
+
+pub fn deletion() -> Request {
+    on_pods("DELETE", "pods", Value::Null, pod())
+}
+
+/// A status patch: what the pod becomes by it.
+pub fn pod_status(change: impl FnOnce(&mut Value)) -> Request {
+    let mut new = pod();
+    change(&mut new);
+    on_pods("UPDATE", "pods/status", new, pod())
+}
+
+pub fn node_change(resource: &'static str, change: impl FnOnce(&mut Value)) -> Request {
+    let old = recorded("node-get");
+    let mut new = old.clone();
+    change(&mut new);
+    on_pods("UPDATE", resource, new, old)
+}
+
+pub fn push(list: &mut Value, item: Value) {
+    match list.as_array_mut() {
+        Some(items) => items.push(item),
+        None => *list = json!([item]),
+    }
+}
+
+pub fn disruption_target(pod: &mut Value) {
+    let condition =
+        json!({"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"});
+    push(&mut pod["status"]["conditions"], condition);
+}
+
+pub fn eviction(uid: Option<&str>) -> Request {
+    let mut object = json!({
+        "apiVersion": "policy/v1", "kind": "Eviction",
+        "metadata": {"name": "free-1", "namespace": "default"},
+        "deleteOptions": {"gracePeriodSeconds": 5},
+    });
+    if let Some(uid) = uid {
+        object["deleteOptions"]["preconditions"] = json!({"uid": uid});
+    }
+    on_pods("CREATE", "pods/eviction", object, Value::Null)
+}
+
+pub fn event(operation: &'static str, instance: &str, old: Value) -> Request {
+    let mut object = recorded("event-created");
+    object["reportingInstance"] = instance.into();
+    Request {
+        group: "events.k8s.io",
+        ..on_pods(operation, "events", object, old)
+    }
+}
