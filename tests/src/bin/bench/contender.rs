@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{self, BufRead as _, BufReader},
+    io::{self, BufRead as _, BufReader, Write as _},
     path::Path,
     process::{Child, Command, Stdio},
     time::Duration,
@@ -114,11 +114,17 @@ impl Contender {
         }
     }
 
-    /// Called when the hog is on its way, shortly before the threshold: the floor is alone from here.
-    pub fn last_moment(self, running: &Running) {
-        if let (Self::Floor, Running::Evictd(agent)) = (self, running) {
-            // SAFETY: our own child, which was not waited for.
-            unsafe { libc::kill(agent.pid().cast_signed(), libc::SIGSTOP) };
+    /// Called when the hog is on its way, shortly before the threshold: from here the floor is alone, and the spinner
+    /// spins, which on few CPUs starves everything that would have to be set up.
+    pub fn last_moment(self, running: &mut Running) -> io::Result<()> {
+        match (self, running) {
+            (Self::Floor, Running::Evictd(agent)) => {
+                // SAFETY: our own child, which was not waited for.
+                unsafe { libc::kill(agent.pid().cast_signed(), libc::SIGSTOP) };
+                Ok(())
+            }
+            (Self::Spinner, Running::Competitor(spinner)) => spinner.go(),
+            _ => Ok(()),
         }
     }
 }
@@ -185,7 +191,7 @@ pub struct Competitor {
 impl Competitor {
     fn start(command: &mut Command) -> io::Result<Self> {
         let mut child = command
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
         let output = child.stdout.take();
@@ -207,6 +213,15 @@ impl Competitor {
             }
         });
         Ok(competitor)
+    }
+}
+
+impl Competitor {
+    fn go(&mut self) -> io::Result<()> {
+        match self.child.stdin.as_mut() {
+            Some(stdin) => stdin.write_all(b"\n"),
+            None => Ok(()),
+        }
     }
 }
 

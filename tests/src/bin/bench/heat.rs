@@ -59,7 +59,7 @@ pub enum Killer {
     /// evictd's program in the kernel, past the floor.
     Floor,
     /// The OOM killer was needed, whoever else acted.
-    OomKiller,
+    Oom,
     /// Nobody in time.
     Nobody,
 }
@@ -120,17 +120,17 @@ pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
     let files = tempfile::Builder::new().prefix("evictd-bench-").tempdir()?;
     let quiet_pod = stage.directory_of("api").unwrap_or_default();
     let neighbour = Neighbour::start(&quiet_pod)?;
-    let mut running = plan
-        .contender
-        .start(&stage, plan.threshold, plan.phase, files.path())?;
     let amount = plan.contender.amount(plan.threshold);
     let observer = Observer::start(scope(&stage, amount)?, amount)?;
     let stopwatch = observer.stopwatch;
+    let mut running = plan
+        .contender
+        .start(&stage, plan.threshold, plan.phase, files.path())?;
     let exit = Exit::of(stage.hog_pid());
     stage.start_ahead()?;
     // Everybody has time to see what is coming.
     std::thread::sleep(AFTERMATH);
-    plan.contender.last_moment(&running);
+    plan.contender.last_moment(&mut running)?;
     trace.clear()?;
     let cpu_before = running.pid().and_then(|pid| cpu_time(pid).ok());
     let start = now_ns();
@@ -158,7 +158,7 @@ pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
     let is_hog = |task: &Task| task.name == "hog" && !stage.is_bystander(task.tid);
     let first = kills.iter().find(|kill| is_hog(&kill.receiver));
     let killer = match first {
-        _ if oom_killed(&stage) => Killer::OomKiller,
+        _ if oom_killed(&stage) => Killer::Oom,
         None => Killer::Nobody,
         Some(kill) if is_hog(&kill.sender) => Killer::Floor,
         Some(_) => Killer::Daemon,

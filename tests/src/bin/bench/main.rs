@@ -8,13 +8,14 @@ mod neighbour;
 mod observer;
 mod process;
 mod report;
+mod rest;
 mod scope;
 mod stats;
 mod svg;
 mod table;
 mod trace;
 
-use std::{io, path::PathBuf, process::ExitCode};
+use std::{io, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand, ValueEnum};
 use contender::Contender;
@@ -61,6 +62,8 @@ struct Arguments {
 enum RaceName {
     /// A cgroup plays the node
     Scope,
+    /// Nothing happens: CPU and memory of each daemon
+    Rest,
 }
 
 /// What a process of the race itself does.
@@ -121,6 +124,16 @@ fn bench(arguments: &Arguments) -> io::Result<()> {
         let race = scope::run(&programme)?;
         print!("{}", table::draw(&race));
         report.scope = Some(race);
+    }
+    if all || arguments.race.contains(&RaceName::Rest) {
+        let seconds = if arguments.quick { 4 } else { 20 };
+        let time = Duration::from_secs(seconds);
+        let contenders = match arguments.quick {
+            true => &[],
+            false => programme.contenders.as_slice(),
+        };
+        report.rest = rest::run(contenders, time)?;
+        print!("{}", table::rest(&report.rest));
     }
     report.write(&arguments.out, &programme)
 }

@@ -5,6 +5,7 @@ use std::{fs, io, path::Path};
 use serde::Serialize;
 
 use crate::{
+    rest::Resting,
     scope::{Programme, Race},
     svg, table,
 };
@@ -18,6 +19,9 @@ pub struct Report {
     /// Race 2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<Race>,
+    /// What each daemon takes at rest.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub rest: Vec<Resting>,
 }
 
 /// Where and when it was measured.
@@ -67,6 +71,7 @@ impl Report {
                 load_after: String::new(),
             },
             scope: None,
+            rest: Vec::new(),
         }
     }
 
@@ -86,6 +91,7 @@ impl Report {
                 }
             }
         }
+        text += &table::rest(&self.rest);
         fs::write(dir.join("table.txt"), text)?;
         fs::write(dir.join("results.json"), serde_json::to_vec_pretty(&self)?)?;
         println!("report: {}", dir.display());

@@ -126,7 +126,7 @@ fn progress(done: usize, total: usize, heat: &Heat) {
     let killer = match heat.killer {
         Killer::Daemon => "killed in time",
         Killer::Floor => "the floor killed",
-        Killer::OomKiller => "OOM",
+        Killer::Oom => "OOM",
         Killer::Nobody => "nobody killed",
     };
     let speed = match heat.rate {
@@ -167,7 +167,7 @@ fn line(contender: &str, way: &str, rate: u64, heats: &[&Heat]) -> Option<Line> 
     };
     // The OOM killer's time is not the contender's.
     let won = |value: &dyn Fn(&Heat) -> Option<f64>| {
-        let won = heats.iter().filter(|h| h.killer != Killer::OomKiller);
+        let won = heats.iter().filter(|h| h.killer != Killer::Oom);
         Distribution::of(won.filter_map(|h| value(h)))
     };
     (!heats.is_empty()).then(|| Line {
@@ -175,7 +175,7 @@ fn line(contender: &str, way: &str, rate: u64, heats: &[&Heat]) -> Option<Line> 
         way: way.to_owned(),
         rate,
         runs: heats.len(),
-        oom_kills: count(&|h| h.killer == Killer::OomKiller),
+        oom_kills: count(&|h| h.killer == Killer::Oom),
         floor_kills: count(&|h| h.killer == Killer::Floor),
         right_pod: count(&|h| h.right_pod),
         overshoot_kib: all(&|h| h.overshoot_kib),

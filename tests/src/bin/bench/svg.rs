@@ -184,7 +184,7 @@ pub fn latency(race: &Race) -> Option<String> {
         let won = race
             .heats
             .iter()
-            .filter(|h| h.contender == line.contender && h.killer != Killer::OomKiller);
+            .filter(|h| h.contender == line.contender && h.killer != Killer::Oom);
         let values = sorted(won.filter_map(|h| h.stages.signalled));
         if !values.is_empty() {
             curves.push((line.contender.clone(), values));

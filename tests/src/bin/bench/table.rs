@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 
 use crate::{
+    contender::Contender,
+    rest::Resting,
     scope::{Line, Race},
     stats::Distribution,
 };
@@ -36,8 +38,61 @@ pub fn draw(race: &Race) -> String {
             d.n, d.p50, d.p99, d.max
         );
     }
+    text += &ratios(race);
     for (name, reason) in &race.absent {
         let _ = writeln!(text, "{name}: did not take part: {reason}");
+    }
+    text
+}
+
+/// Daemons at rest.
+pub fn rest(resting: &[Resting]) -> String {
+    if resting.is_empty() {
+        return String::new();
+    }
+    let mut text = format!(
+        "\n{:<18} {:<26} {:>8} {:>9} {:>9} {:>9} {:>9} {:>8}\n",
+        "at rest", "setting", "CPU %", "RSS KiB", "anon KiB", "PSS KiB", "VmLck KiB", "threads"
+    );
+    for r in resting {
+        let m = r.memory_kib;
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "{:<18} {:<26} {:>8.3} {:>9} {:>9} {:>9} {:>9} {:>8}",
+            r.contender, r.setting, r.cpu_percent, m.rss, m.anonymous, m.pss, m.locked, r.threads
+        );
+    }
+    text
+}
+
+/// How much sooner than the best other daemon each rung of evictd has signalled.
+fn ratios(race: &Race) -> String {
+    let of = |name: &str| {
+        let line = race
+            .results
+            .iter()
+            .find(|l| l.contender == name && l.way == "all")?;
+        Some(line.signalled_us?.p50)
+    };
+    let mut text = String::new();
+    for contender in Contender::ALL {
+        let name = contender.name();
+        let Some(mine) = of(&name).filter(|_| matches!(contender, Contender::Evictd(_))) else {
+            continue;
+        };
+        let against = |other: &str, theirs: Option<f64>| {
+            theirs.map_or_else(String::new, |theirs| {
+                format!("  {:.1} x {other}", theirs / mine)
+            })
+        };
+        let _ = write!(text, "{name}: crossed->signalled p50 {mine:.0} us:");
+        for other in Contender::ALL.iter().filter(|c| c.is_other_daemon()) {
+            text += &against(&other.name(), of(&other.name()));
+        }
+        text += &against("the spinner", of(&Contender::Spinner.name()));
+        text += &against("the bare wake-up", race.bare_wake_up_us.map(|d| d.p50));
+        text.push('\n');
     }
     text
 }
