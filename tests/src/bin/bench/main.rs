@@ -4,6 +4,7 @@ mod bare;
 mod contender;
 mod heat;
 mod judge;
+mod load;
 mod neighbour;
 mod observer;
 mod process;
@@ -62,6 +63,8 @@ struct Arguments {
 enum RaceName {
     /// A cgroup plays the node
     Scope,
+    /// The same with both CPUs saturated
+    Busy,
     /// Nothing happens: CPU and memory of each daemon
     Rest,
 }
@@ -81,6 +84,12 @@ enum Part {
         /// `cgroup.procs` to enter
         procs: PathBuf,
     },
+    /// What keeps a CPU busy
+    #[command(hide = true)]
+    Load {
+        /// How
+        kind: load::Kind,
+    },
 }
 
 const WAYS: [&str; 7] = [
@@ -99,6 +108,7 @@ fn main() -> ExitCode {
     let outcome = match &arguments.part {
         Some(Part::Compete { way }) => judge::run(way),
         Some(Part::Neighbour { procs }) => neighbour::live(procs),
+        Some(Part::Load { kind }) => load::work(*kind),
         None => bench(&arguments),
     };
     match outcome {
@@ -117,13 +127,22 @@ fn bench(arguments: &Arguments) -> io::Result<()> {
             "{why}: cgroups are made and processes killed"
         )));
     }
-    let programme = programme(arguments)?;
+    let mut programme = programme(arguments)?;
     let mut report = report::Report::begin();
     let all = arguments.race.is_empty();
     if all || arguments.race.contains(&RaceName::Scope) {
         let race = scope::run(&programme)?;
         print!("{}", table::draw(&race));
         report.scope = Some(race);
+    }
+    let busy = !arguments.quick && all || arguments.race.contains(&RaceName::Busy);
+    for load in [load::Kind::Faults, load::Kind::Io] {
+        if busy {
+            programme.load = Some(load);
+            let race = scope::run(&programme)?;
+            print!("{}", table::draw(&race));
+            report.busy.push(race);
+        }
     }
     if all || arguments.race.contains(&RaceName::Rest) {
         let seconds = if arguments.quick { 4 } else { 20 };
@@ -188,5 +207,6 @@ fn programme(arguments: &Arguments) -> io::Result<Programme> {
             .unwrap_or(if arguments.quick { 2 } else { 10 }),
         size,
         threshold,
+        load: None,
     })
 }

@@ -7,14 +7,16 @@ use std::{
     io::{self, BufRead as _, BufReader, Write as _},
     path::Path,
     process::{Child, ChildStdout, Command, Stdio},
-    ptr,
     time::Duration,
 };
 
 use evictd::reflex::thread::now_ns;
 use serde::{Deserialize, Serialize};
 
-use crate::stats::{quantile, sorted};
+use crate::{
+    load::fault,
+    stats::{quantile, sorted},
+};
 
 const PERIOD_NS: u64 = 1_000_000;
 const PAGES: usize = 8;
@@ -114,7 +116,7 @@ pub fn live(procs: &Path) -> io::Result<()> {
             return Ok(());
         }
         let start = now_ns();
-        touch()?;
+        fault(PAGES * PAGE)?;
         let end = now_ns();
         if served.len() < REQUESTS {
             served.push(Request {
@@ -128,24 +130,6 @@ pub fn live(procs: &Path) -> io::Result<()> {
             std::thread::sleep(Duration::from_nanos(ahead));
         }
     }
-}
-
-fn touch() -> io::Result<()> {
-    let length = PAGES * PAGE;
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a fresh private mapping at an address of the kernel's choice, touched inside its bounds and unmapped.
-    unsafe {
-        let at = libc::mmap(ptr::null_mut(), length, protection, flags, -1, 0);
-        if at == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        for page in 0..PAGES {
-            at.cast::<u8>().add(page * PAGE).write_volatile(1);
-        }
-        libc::munmap(at, length);
-    }
-    Ok(())
 }
 
 fn summary(served: &[Request], from: u64, to: u64) -> Service {

@@ -19,6 +19,9 @@ pub struct Report {
     /// Race 2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<Race>,
+    /// Race 3: the same with something else to do.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub busy: Vec<Race>,
     /// What each daemon takes at rest.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rest: Vec<Resting>,
@@ -71,6 +74,7 @@ impl Report {
                 load_after: String::new(),
             },
             scope: None,
+            busy: Vec::new(),
             rest: Vec::new(),
         }
     }
@@ -90,6 +94,9 @@ impl Report {
                     fs::write(dir.join(name), picture)?;
                 }
             }
+        }
+        for race in &self.busy {
+            text += &table::draw(race);
         }
         text += &table::rest(&self.rest);
         fs::write(dir.join("table.txt"), text)?;

@@ -9,6 +9,7 @@ use crate::{
     bare,
     contender::Contender,
     heat::{self, Heat, Killer, Plan},
+    load::{self, Load},
     stats::Distribution,
     trace::Trace,
 };
@@ -25,12 +26,16 @@ pub struct Programme {
     pub size: u64,
     /// The threshold in bytes.
     pub threshold: u64,
+    /// What else the machine has to do.
+    pub load: Option<load::Kind>,
 }
 
 /// The whole race.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Race {
+    /// What else the machine had to do.
+    pub load: Option<&'static str>,
     /// Who could not take part, and why.
     pub absent: Vec<(String, String)>,
     /// The bare wake-up, microseconds.
@@ -74,6 +79,7 @@ pub struct Line {
 /// Runs all of it. A contender that cannot start is out, with its reason.
 pub fn run(programme: &Programme) -> io::Result<Race> {
     let trace = Trace::start()?;
+    let _busy = programme.load.map(Load::start).transpose()?;
     let bare = bare::measure(if programme.runs < 5 { 50 } else { 200 });
     let mut absent = Vec::new();
     let bare = bare.unwrap_or_else(|error| {
@@ -114,6 +120,7 @@ pub fn run(programme: &Programme) -> io::Result<Race> {
         }
     }
     Ok(Race {
+        load: programme.load.map(load::Kind::name),
         absent,
         bare_wake_up_us: Distribution::of(bare.iter().copied()),
         bare,

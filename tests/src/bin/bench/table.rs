@@ -11,7 +11,10 @@ use crate::{
 
 /// A table of one line per contender and course.
 pub fn draw(race: &Race) -> String {
-    let mut text = format!(
+    let mut text = race
+        .load
+        .map_or_else(String::new, |load| format!("\nWith {load}:\n"));
+    text += &format!(
         "{:<18} {:<10} {:>6} {:>5} {:>4} {:>5} {:>5}  {:>21}  {:>27}  {:>10} {:>10} {:>9} {:>6}\n",
         "contender",
         "way",
