@@ -100,7 +100,7 @@ impl Report {
         }
         text += &table::rest(&self.rest);
         fs::write(dir.join("table.txt"), text)?;
-        fs::write(dir.join("results.json"), serde_json::to_vec_pretty(&self)?)?;
+        fs::write(dir.join("results.json"), serde_json::to_vec(&self)?)?;
         println!("report: {}", dir.display());
         Ok(())
     }

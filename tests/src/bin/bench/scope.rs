@@ -90,7 +90,7 @@ pub fn run(programme: &Programme) -> io::Result<Race> {
     let total = programme.contenders.len() * programme.courses.len() * programme.runs as usize;
     let mut done = 0;
     // Run by run and not contender by contender: what else the machine does hits all alike.
-    for run in 0..programme.runs {
+    'race: for run in 0..programme.runs {
         for (way, rate) in &programme.courses {
             for contender in &programme.contenders {
                 done += 1;
@@ -112,7 +112,8 @@ pub fn run(programme: &Programme) -> io::Result<Race> {
                         progress(done, total, &heat);
                         heats.push(heat);
                     }
-                    Err(error) if interrupted() => return Err(error),
+                    // What has been run so far is reported.
+                    Err(_) if interrupted() => break 'race,
                     Err(error) if heats.iter().any(|h| h.contender == name) => return Err(error),
                     Err(error) => absent.push((name, error.to_string())),
                 }
