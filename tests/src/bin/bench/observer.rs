@@ -22,7 +22,10 @@ use evictd::{
         object::Object,
         tripwire::{self, Direction, Tripwire, Wire, page_size},
     },
-    reflex::{Scope, thread::now_ns},
+    reflex::{
+        Scope,
+        thread::{become_fifo, now_ns},
+    },
 };
 
 const INTERVAL: Duration = Duration::from_micros(500);
@@ -97,6 +100,9 @@ impl Observer {
         let thread = std::thread::Builder::new()
             .name("observer".into())
             .spawn(move || {
+                // A wire that is set anew after the crossing has come in between would time the wrong charge; without
+                // the priority nothing is lost but that.
+                let _ = become_fifo();
                 while !stopped.load(Ordering::Relaxed) {
                     std::thread::sleep(INTERVAL);
                     watch.sample()?;
