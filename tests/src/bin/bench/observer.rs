@@ -75,7 +75,7 @@ impl Observer {
     pub fn start(scope: Scope, amount: u64) -> io::Result<Self> {
         let mut object = Object::load();
         let built = tripwire::build(
-            scope.cgroup(),
+            &[scope.cgroup()],
             object.as_mut().map_err(|_| "no object"),
             None,
         );
