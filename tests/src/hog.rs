@@ -4,12 +4,13 @@ use std::{
     io::{self, BufRead as _, BufReader, Write as _},
     os::unix::process::ExitStatusExt as _,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStdout, Command, Stdio},
 };
 
 /// A running hog; killed and reaped when dropped.
 pub struct Hog {
     child: Child,
+    says: Option<BufReader<ChildStdout>>,
 }
 
 /// Where a binary of this package is: beside the test that runs (`target/<profile>/deps/..`), or in `EVICTD_HOG`,
@@ -37,16 +38,22 @@ impl Hog {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
-        let mut line = String::new();
-        if let Some(stdout) = child.stdout.take() {
-            BufReader::new(stdout).read_line(&mut line)?;
-        }
-        let hog = Self { child };
-        if line.trim() == "ready" {
+        let says = child.stdout.take().map(BufReader::new);
+        let mut hog = Self { child, says };
+        if hog.says("ready")? {
             Ok(hog)
         } else {
             Err(io::Error::other("the hog did not start"))
         }
+    }
+
+    /// Waits for its next line; whether it is this word. False when it has ended.
+    pub fn says(&mut self, word: &str) -> io::Result<bool> {
+        let mut line = String::new();
+        if let Some(says) = &mut self.says {
+            says.read_line(&mut line)?;
+        }
+        Ok(line.trim() == word)
     }
 
     /// Lets a hog that was started with `--wait` go.

@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod apiserver;
+pub mod cast;
 pub mod cgroup;
 pub mod deploy;
 pub mod disk;
@@ -9,6 +10,7 @@ pub mod embedded;
 pub mod engine;
 pub mod forker;
 pub mod hog;
+pub mod interrupt;
 pub mod member;
 pub mod node;
 pub mod skip;

@@ -1,13 +1,8 @@
 //! `cargo xtask demo`: sets up, builds, and becomes the demo.
 
-use std::{os::unix::process::CommandExt as _, process::Command};
+use anyhow::Result;
 
-use anyhow::{Context as _, Result};
-
-use crate::{
-    setup,
-    shell::{run as sh, target_dir},
-};
+use crate::shell::become_binary;
 
 /// Passed on to the demo.
 #[derive(clap::Args)]
@@ -19,18 +14,5 @@ pub struct Arguments {
 
 /// Does not return when all goes well: the demo takes over this process, so that Ctrl-C reaches it alone.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    setup::run()?;
-    println!("demo: building evictd and its cast (the first build takes some minutes)");
-    sh(Command::new("cargo").args([
-        "build",
-        "--release",
-        "--package",
-        "evictd",
-        "--package",
-        "evictd-tests",
-        "--bins",
-    ]))?;
-    let binary = target_dir()?.join("release/demo");
-    let error = Command::new(&binary).args(&arguments.rest).exec();
-    Err(error).with_context(|| format!("cannot start {}", binary.display()))
+    become_binary("demo", &arguments.rest)
 }

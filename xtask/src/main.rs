@@ -1,5 +1,6 @@
 //! `cargo xtask ...`: everything a developer or CI runs, each command installing what it needs.
 
+mod bench;
 mod demo;
 mod e2e;
 mod image;
@@ -22,6 +23,8 @@ enum Command {
     E2e(e2e::Arguments),
     /// Build the static binary and write it as an OCI image archive
     Image(image::Arguments),
+    /// Measure evictd against other daemons and the machine's limits; arguments go to the benchmark (try `-- --help`)
+    Bench(bench::Arguments),
     /// Run every test; what cannot run here is said with its reason
     Test(test::Arguments),
     /// Run tests, commands or a shell inside virtual machines with real kernels
@@ -35,6 +38,7 @@ fn main() -> anyhow::Result<()> {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::E2e(arguments) => e2e::run(&arguments),
         Command::Image(arguments) => image::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
         Command::Test(arguments) => test::run(&arguments),
         Command::Vm(command) => vm::run(command),
     }

@@ -1,6 +1,7 @@
 //! Running other programs: one place that shows the command when it fails.
 
 use std::{
+    os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -66,4 +67,23 @@ pub fn target_dir() -> Result<PathBuf> {
 pub fn workspace_root() -> &'static Path {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
     xtask.parent().unwrap_or(xtask)
+}
+
+/// Sets up, builds a release, and becomes a binary of the tests package: Ctrl-C reaches it alone. Returns only when
+/// that fails.
+pub fn become_binary(name: &str, arguments: &[String]) -> Result<()> {
+    crate::setup::run()?;
+    println!("{name}: building evictd and its cast (the first build takes some minutes)");
+    run(Command::new("cargo").args([
+        "build",
+        "--release",
+        "--package",
+        "evictd",
+        "--package",
+        "evictd-tests",
+        "--bins",
+    ]))?;
+    let binary = target_dir()?.join("release").join(name);
+    let error = Command::new(&binary).args(arguments).exec();
+    Err(error).with_context(|| format!("cannot start {}", binary.display()))
 }

@@ -50,6 +50,12 @@ impl Agent {
             tracing::info!(%hook, reason, "a better rung is refused");
         }
         let telemetry = object.as_mut().ok().and_then(attach_telemetry);
+        let mut signals = signals::build(config, looked_at, pods_looked_at)?;
+        // All programs are loaded. What that took has to go now: the reflex locks the memory that it finds.
+        for object in object.iter_mut().chain(&mut signals.object) {
+            object.forget_types();
+        }
+        give_back_memory();
         let (mailbox, outbox) = (Mailbox::new()?, Outbox::new()?);
         let hook = built.choice.hook;
         let memory_signals: Vec<_> = scopes.iter().map(Scope::signal).collect();
@@ -79,7 +85,6 @@ impl Agent {
         if let Some(error) = refusals.lock {
             tracing::warn!(%error, "memory is not locked: needs CAP_IPC_LOCK");
         }
-        let signals = signals::build(config, looked_at, pods_looked_at)?;
         let shares = signals.sensors.disks.as_ref();
         let walker = Walker::start(shares.and_then(|d| d.tripwire.share_reader()))?;
         walker.set_errands(source.errands(config, &entries));
@@ -154,6 +159,16 @@ fn evidence(node: &Scope, pods: Option<&Scope>) -> OomEvidence {
     let root = root.map_or_else(|| node.cgroup().path().to_owned(), |(root, _)| root);
     let scopes = std::iter::once(node).chain(pods);
     OomEvidence::new(&root, scopes.map(|s| s.cgroup().id()).collect())
+}
+
+/// Returns to the kernel what the allocator keeps of memory that was freed. On locked memory it would not be able to:
+/// the kernel refuses MADV_DONTNEED there.
+fn give_back_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: touches nothing but memory that is free.
+    unsafe {
+        libc::malloc_trim(0)
+    };
 }
 
 fn attach_telemetry(object: &mut Object) -> Option<Telemetry> {

@@ -144,6 +144,12 @@ impl Object {
         Self::create(COUNTS, btf, &globals)
     }
 
+    /// Drops the kernel's type table: only loading a program needs it, and it is the largest thing that an agent holds
+    /// (some 20 MiB). Typed programs that are not loaded by now cannot be loaded any more.
+    pub fn forget_types(&mut self) {
+        self.btf = None;
+    }
+
     fn create(
         object: &[u8],
         btf: Option<aya::Btf>,

@@ -4,7 +4,8 @@
 //! standard output when it has; with `--wait` it starts only when a line arrives on standard input.
 
 use std::{
-    fs, io,
+    fs,
+    io::{self, Write as _},
     path::PathBuf,
     ptr,
     time::{Duration, Instant},
@@ -25,6 +26,10 @@ enum Way {
     Tmpfs,
     /// Many threads that touch at once.
     Threads,
+    /// Many small processes, a new one for every 4 MiB.
+    Processes,
+    /// One step is touched, the next written to a file in `--dir`: half of what is charged is page cache.
+    Cache,
 }
 
 /// Allocates memory until it is killed or has what it wants.
@@ -39,10 +44,13 @@ struct Arguments {
     /// MiB per second; 0: as fast as possible
     #[arg(long, default_value_t = 0)]
     rate: u64,
+    /// MiB of it to touch beforehand, as fast as possible; with `--wait` another line is waited for after that
+    #[arg(long, default_value_t = 0)]
+    head: u64,
     /// How
     #[arg(long, value_enum, default_value_t = Way::Touch)]
     way: Way,
-    /// Directory of the file that `--way tmpfs` writes
+    /// Directory of the file that `--way tmpfs` and `--way cache` write
     #[arg(long, default_value = "/dev/shm")]
     dir: PathBuf,
     /// Wait for a line on standard input before allocating
@@ -51,9 +59,16 @@ struct Arguments {
     /// `oom_score_adj` to set; a refusal is said on standard error and nothing else
     #[arg(long, allow_hyphen_values = true)]
     oom_score_adj: Option<i32>,
+    /// Say nothing of a refused `oom_score_adj`
+    #[arg(long)]
+    quiet: bool,
 }
 
 const PAGE: usize = 4096;
+/// What comes at once where a rate counts.
+const STEP: usize = 256 << 10;
+/// What each of many processes takes.
+const CHILD: usize = 4 << 20;
 const MIB: usize = 1 << 20;
 
 fn main() -> io::Result<()> {
@@ -63,6 +78,7 @@ fn main() -> io::Result<()> {
     }
     if let Some(score) = arguments.oom_score_adj
         && let Err(e) = fs::write("/proc/self/oom_score_adj", score.to_string())
+        && !arguments.quiet
     {
         eprintln!("hog: oom_score_adj {score} is refused: {e}");
     }
@@ -70,12 +86,28 @@ fn main() -> io::Result<()> {
     if arguments.wait {
         io::stdin().read_line(&mut String::new())?;
     }
-    let bytes = usize::try_from(arguments.mib).map_err(io::Error::other)? * MIB;
+    let bytes = |mib: u64| usize::try_from(mib).map(|mib| mib * MIB);
+    let head = bytes(arguments.head.min(arguments.mib)).map_err(io::Error::other)?;
+    let bytes = bytes(arguments.mib).map_err(io::Error::other)? - head;
+    if head > 0 {
+        take(Way::Touch, head)?;
+        println!("ahead");
+        if arguments.wait {
+            io::stdin().read_line(&mut String::new())?;
+        }
+    }
+    let pace = Pace(arguments.rate);
     match arguments.way {
-        Way::Tmpfs => write_file(&arguments, bytes)?,
+        Way::Tmpfs => std::mem::forget(write_file(&arguments, bytes, pace)?),
+        Way::Cache => {
+            let file = write_file(&arguments, 0, pace)?;
+            alternate(&file, bytes, pace)?;
+            std::mem::forget(file);
+        }
+        Way::Processes => fork_many(bytes, pace)?,
         Way::Threads => {
             let threads: Vec<_> = (0..8)
-                .map(|_| std::thread::spawn(move || allocate(Way::Touch, bytes / 8, 0)))
+                .map(|_| std::thread::spawn(move || allocate(Way::Touch, bytes / 8, Pace(0))))
                 .collect();
             for thread in threads {
                 thread
@@ -83,76 +115,117 @@ fn main() -> io::Result<()> {
                     .map_err(|_| io::Error::other("a thread died"))??;
             }
         }
-        way => allocate(way, bytes, arguments.rate)?,
+        way => allocate(way, bytes, pace)?,
     }
     loop {
         std::thread::park();
     }
 }
 
-/// Sleeps so that after `done` bytes the rate is kept.
-fn pace(start: Instant, done: usize, mib_per_second: u64) {
-    if mib_per_second > 0 {
-        let due = Duration::from_secs_f64(done as f64 / (mib_per_second as f64 * MIB as f64));
+/// MiB per second, 0 for as fast as possible.
+#[derive(Clone, Copy)]
+struct Pace(u64);
+
+impl Pace {
+    /// Memory comes in small steps where a rate counts, in one piece where none does.
+    fn step(self, left: usize) -> usize {
+        if self.0 == 0 { left } else { STEP.min(left) }
+    }
+
+    /// Sleeps so that after `done` bytes the rate is kept.
+    fn keep(self, start: Instant, done: usize) {
+        if self.0 == 0 {
+            return;
+        }
+        let due = Duration::from_secs_f64(done as f64 / (self.0 as f64 * MIB as f64));
         if let Some(ahead) = due.checked_sub(start.elapsed()) {
             std::thread::sleep(ahead);
         }
     }
 }
 
-fn allocate(way: Way, bytes: usize, rate: u64) -> io::Result<()> {
-    let start = Instant::now();
-    // At a rate memory comes in small steps; at full speed in one piece.
-    let step = if rate == 0 { bytes } else { 256 << 10 };
-    let mut done = 0;
+fn allocate(way: Way, bytes: usize, pace: Pace) -> io::Result<()> {
+    let (start, mut done) = (Instant::now(), 0);
     while done < bytes {
-        let length = step.min(bytes - done);
-        let populate = if way == Way::Populate {
-            libc::MAP_POPULATE
-        } else {
-            0
-        };
-        // SAFETY: a fresh private mapping at an address of the kernel's choice.
-        let at = unsafe {
-            libc::mmap(
-                ptr::null_mut(),
-                length,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | populate,
-                -1,
-                0,
-            )
-        };
-        if at == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        if way == Way::Thp {
-            // SAFETY: advises on the mapping that was just made; a refusal only means small pages.
-            unsafe { libc::madvise(at, length, libc::MADV_HUGEPAGE) };
-        }
-        for offset in (0..length).step_by(PAGE) {
-            // SAFETY: inside the mapping that was just made.
-            unsafe { at.cast::<u8>().add(offset).write_volatile(1) };
-        }
+        let length = pace.step(bytes - done);
+        take(way, length)?;
         done += length;
-        pace(start, done, rate);
+        pace.keep(start, done);
     }
     Ok(())
 }
 
-fn write_file(arguments: &Arguments, bytes: usize) -> io::Result<()> {
-    use std::io::Write as _;
+fn take(way: Way, length: usize) -> io::Result<()> {
+    let populate = if way == Way::Populate {
+        libc::MAP_POPULATE
+    } else {
+        0
+    };
+    // SAFETY: a fresh private mapping at an address of the kernel's choice.
+    let at = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            length,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | populate,
+            -1,
+            0,
+        )
+    };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    if way == Way::Thp {
+        // SAFETY: advises on the mapping that was just made; a refusal only means small pages.
+        unsafe { libc::madvise(at, length, libc::MADV_HUGEPAGE) };
+    }
+    for offset in (0..length).step_by(PAGE) {
+        // SAFETY: inside the mapping that was just made.
+        unsafe { at.cast::<u8>().add(offset).write_volatile(1) };
+    }
+    Ok(())
+}
+
+/// Writes to a file without a name: it goes away with the process, however that ends.
+fn write_file(arguments: &Arguments, bytes: usize, pace: Pace) -> io::Result<fs::File> {
     let path = arguments.dir.join(format!("hog-{}", std::process::id()));
     let mut file = fs::File::create(&path)?;
-    // Without a name it goes away with the process, however that ends.
     fs::remove_file(&path)?;
-    let (start, block) = (Instant::now(), vec![1_u8; 256 << 10]);
-    let mut done = 0;
+    let (start, block, mut done) = (Instant::now(), vec![1_u8; STEP], 0);
     while done < bytes {
         file.write_all(&block)?;
         done += block.len();
-        pace(start, done, arguments.rate);
+        pace.keep(start, done);
     }
-    std::mem::forget(file);
+    Ok(file)
+}
+
+fn alternate(mut file: &fs::File, bytes: usize, pace: Pace) -> io::Result<()> {
+    let (start, block, mut done) = (Instant::now(), vec![1_u8; STEP], 0);
+    while done < bytes {
+        take(Way::Touch, STEP)?;
+        file.write_all(&block)?;
+        done += 2 * STEP;
+        pace.keep(start, done);
+    }
+    Ok(())
+}
+
+fn fork_many(bytes: usize, pace: Pace) -> io::Result<()> {
+    let (start, mut done) = (Instant::now(), 0);
+    while done < bytes {
+        // SAFETY: this process has one thread, so that the child may do everything.
+        match unsafe { libc::fork() } {
+            0 => {
+                take(Way::Touch, CHILD)?;
+                loop {
+                    std::thread::park();
+                }
+            }
+            pid if pid > 0 => done += CHILD,
+            _ => return Err(io::Error::last_os_error()),
+        }
+        pace.keep(start, done);
+    }
     Ok(())
 }

@@ -2,14 +2,11 @@
 //! evictd. Ends with 0 only if evictd has evicted the right pod, nobody else died, and the OOM killer was not needed.
 
 mod chart;
-mod node;
+mod recorder;
 mod story;
 mod timeline;
 
-use std::{
-    process::ExitCode,
-    sync::atomic::{AtomicBool, Ordering},
-};
+use std::process::ExitCode;
 
 use clap::Parser;
 use evictd::config::Quantity;
@@ -35,24 +32,9 @@ pub struct Arguments {
     hook: String,
 }
 
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
-
-/// Whether Ctrl-C or SIGTERM came: every loop asks, and what was made is removed on the way out.
-pub fn interrupted() -> bool {
-    INTERRUPTED.load(Ordering::Relaxed)
-}
-
-extern "C" fn note_signal(_: libc::c_int) {
-    INTERRUPTED.store(true, Ordering::Relaxed);
-}
-
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let handler: extern "C" fn(libc::c_int) = note_signal;
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the handler only stores to an atomic.
-        unsafe { libc::signal(signal, handler as libc::sighandler_t) };
-    }
+    evictd_tests::interrupt::catch();
     match story::tell(&arguments) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

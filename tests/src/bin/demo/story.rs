@@ -7,13 +7,13 @@ use std::{
 };
 
 use evictd::evict::journal::{self, Eviction, Finish, Record};
-use evictd_tests::agent::Agent;
-
-use crate::{
-    Arguments, chart, interrupted,
-    node::{CAST, HOG, Node, Recorder},
-    timeline,
+use evictd_tests::{
+    agent::Agent,
+    cast::{CAST, HOG, Stage},
+    interrupt::interrupted,
 };
+
+use crate::{Arguments, chart, recorder::Recorder, timeline};
 
 const STATE: &str = "state";
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -95,8 +95,19 @@ fn introduce(arguments: &Arguments, size: u64) {
     println!("\n{HOG} allocates without end, {rate}.");
 }
 
+/// The node with everybody on it; the hog wants more than there is, so that somebody has to stop it.
+fn play(arguments: &Arguments, size: u64) -> io::Result<Stage> {
+    let (far_too_much, rate) = ((size >> 17).to_string(), arguments.rate.to_string());
+    Stage::start(
+        "demo",
+        size,
+        &["--rate", &rate, "--mib", &far_too_much],
+        false,
+    )
+}
+
 fn without(arguments: &Arguments, size: u64, threshold_usage: u64) -> io::Result<()> {
-    let mut node = Node::start(size, arguments.rate)?;
+    let mut node = play(arguments, size)?;
     let recorder = Recorder::start(node.cgroup.path())?;
     node.release_hog()?;
     wait_until("the OOM killer to act", || {
@@ -119,7 +130,7 @@ fn without(arguments: &Arguments, size: u64, threshold_usage: u64) -> io::Result
 }
 
 fn with(arguments: &Arguments, size: u64, in_full: bool) -> io::Result<bool> {
-    let mut node = Node::start(size, arguments.rate)?;
+    let mut node = play(arguments, size)?;
     let files = tempfile::Builder::new().prefix("evictd-demo-").tempdir()?;
     let mut agent = start_agent(arguments, &node, files.path())?;
     let recorder = Recorder::start(node.cgroup.path())?;
@@ -207,7 +218,7 @@ fn wait_until<T>(what: &str, mut look: impl FnMut() -> io::Result<Option<T>>) ->
 }
 
 /// Writes the agent's files and starts it on them.
-fn start_agent(arguments: &Arguments, node: &Node, files: &Path) -> io::Result<Agent> {
+fn start_agent(arguments: &Arguments, node: &Stage, files: &Path) -> io::Result<Agent> {
     let manifest = files.join("pods.json");
     fs::write(&manifest, node.manifest())?;
     let config = files.join("config.json");

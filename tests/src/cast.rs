@@ -1,25 +1,20 @@
-//! The node that is played: a cgroup with a limit, and pods of every class in it.
+//! The node that the demo and the benchmarks play: a cgroup with a limit, and pods of every class in it.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread::JoinHandle,
-    time::{Duration, Instant},
-};
+use std::{fs, io, path::PathBuf, time::Duration};
 
 use evictd::observe::cgroup::{MemoryCgroup, Version};
-use evictd_tests::{cgroup::TestCgroup, hog::Hog};
+
+use crate::{cgroup::TestCgroup, hog::Hog, interrupt::interrupted};
 
 const MIB: u64 = 1 << 20;
 
 /// One pod of the cast.
 pub struct Role {
+    /// The pod's name.
     pub name: &'static str,
+    /// Its class.
     pub qos: &'static str,
+    /// Its priority.
     pub priority: i32,
     /// Shares of the node's memory, in thousandths.
     request: u64,
@@ -92,48 +87,62 @@ pub const CAST: [Role; 6] = [
 ];
 
 impl Role {
+    /// What it requests on a node of so many MiB, in MiB.
     pub fn request_mib(&self, node_mib: u64) -> u64 {
         node_mib * self.request / 1000
+    }
+
+    /// What it takes on a node of so many MiB, in MiB.
+    pub fn usage_mib(&self, node_mib: u64) -> u64 {
+        node_mib * self.usage / 1000
     }
 }
 
 /// A node with its pods running and the hog waiting.
-pub struct Node {
+pub struct Stage {
+    /// The node.
     pub cgroup: TestCgroup,
+    /// Its memory.
     pub memory: MemoryCgroup,
     mib: u64,
     pods: Vec<(&'static str, Hog)>,
 }
 
-impl Node {
-    /// Makes the tree and starts everybody.
-    pub fn start(size: u64, rate: u64) -> io::Result<Self> {
-        let cgroup = TestCgroup::new("demo", size)?;
+impl Stage {
+    /// Makes the tree of a node of `size` bytes and starts everybody. `hog_arguments` say how the hog allocates; it
+    /// waits until it is released. `quiet` keeps refused `oom_score_adj`s to themselves.
+    ///
+    /// # Errors
+    /// No cgroups, or not root.
+    pub fn start(name: &str, size: u64, hog_arguments: &[&str], quiet: bool) -> io::Result<Self> {
+        let cgroup = TestCgroup::new(name, size)?;
         let memory = MemoryCgroup::open(cgroup.path()).map_err(io::Error::other)?;
         let mib = size / MIB;
         let mut pods = Vec::new();
         for role in &CAST {
             let dir = cgroup.child(role.directory)?;
-            let usage = (mib * role.usage / 1000).to_string();
-            // More than the node has: somebody has to stop it.
-            let (far_too_much, rate) = ((mib * 8).to_string(), rate.to_string());
+            let usage = role.usage_mib(mib).to_string();
             let score = role.oom_score_adj.to_string();
             let mut arguments = vec!["--oom-score-adj", &score];
+            if quiet {
+                arguments.push("--quiet");
+            }
             if role.name == HOG {
-                arguments.extend(["--wait", "--rate", &rate, "--mib", &far_too_much]);
+                arguments.push("--wait");
+                arguments.extend(hog_arguments);
             } else {
                 arguments.extend(["--mib", &usage]);
             }
             pods.push((role.name, Hog::start(&dir, &arguments)?));
         }
-        let node = Self {
+        let stage = Self {
             cgroup,
             memory,
             mib,
             pods,
         };
-        node.wait_until_settled()?;
-        Ok(node)
+        stage.wait_until_settled()?;
+        Ok(stage)
     }
 
     /// The others have what they want when the usage stands still.
@@ -141,7 +150,7 @@ impl Node {
         let mut last = u64::MAX;
         loop {
             let usage = self.memory.usage()?;
-            if usage == last || crate::interrupted() {
+            if usage == last || interrupted() {
                 return Ok(());
             }
             last = usage;
@@ -150,17 +159,53 @@ impl Node {
     }
 
     /// Lets the hog go.
+    ///
+    /// # Errors
+    /// It is dead already.
     pub fn release_hog(&mut self) -> io::Result<()> {
-        match self.pods.iter_mut().find(|(name, _)| *name == HOG) {
-            Some((_, hog)) => hog.go(),
-            None => Ok(()),
+        self.hog().map_or(Ok(()), Hog::go)
+    }
+
+    /// Lets the hog take its head start (`--head`) and waits until it has.
+    ///
+    /// # Errors
+    /// It died on the way.
+    pub fn start_ahead(&mut self) -> io::Result<()> {
+        self.release_hog()?;
+        match self.hog().map(|hog| hog.says("ahead")) {
+            Some(Ok(true)) => Ok(()),
+            Some(Err(error)) => Err(error),
+            Some(Ok(false)) | None => Err(io::Error::other("the hog died during its head start")),
         }
+    }
+
+    fn hog(&mut self) -> Option<&mut Hog> {
+        let mut pods = self.pods.iter_mut();
+        pods.find_map(|(name, hog)| (*name == HOG).then_some(hog))
+    }
+
+    /// The process id of the hog.
+    pub fn hog_pid(&self) -> u32 {
+        let hog = self.pods.iter().find(|(name, _)| *name == HOG);
+        hog.map_or(0, |(_, hog)| hog.pid())
+    }
+
+    /// The cgroup directory of a pod of the cast.
+    pub fn directory_of(&self, name: &str) -> Option<PathBuf> {
+        let role = CAST.iter().find(|role| role.name == name)?;
+        Some(self.cgroup.path().join(role.directory))
     }
 
     /// Names of the pods that run no more.
     pub fn dead(&mut self) -> Vec<&'static str> {
         let dead = |(name, hog): &mut (&'static str, Hog)| (!hog.is_alive()).then_some(*name);
         self.pods.iter_mut().filter_map(dead).collect()
+    }
+
+    /// Whether a process is one of the pods that do nothing wrong.
+    pub fn is_bystander(&self, pid: i32) -> bool {
+        let mut others = self.pods.iter().filter(|(name, _)| *name != HOG);
+        others.any(|(_, other)| other.pid() == pid.unsigned_abs())
     }
 
     /// The largest usage since the start, as the kernel counts it; `None` where it does not (v2 before 5.19).
@@ -188,38 +233,5 @@ impl Node {
             })
         };
         serde_json::json!({ "pods": CAST.iter().map(pod).collect::<Vec<_>>() }).to_string()
-    }
-}
-
-/// Memory over time: one number every half millisecond.
-pub struct Recorder {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<Vec<(Duration, u64)>>,
-}
-
-impl Recorder {
-    /// Starts to record the usage of a cgroup directory.
-    pub fn start(cgroup: &Path) -> io::Result<Self> {
-        let memory = MemoryCgroup::open(&PathBuf::from(cgroup)).map_err(io::Error::other)?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
-            let start = Instant::now();
-            let mut samples = Vec::with_capacity(1 << 16);
-            while !stopped.load(Ordering::Relaxed) && samples.len() < samples.capacity() {
-                if let Ok(usage) = memory.usage() {
-                    samples.push((start.elapsed(), usage));
-                }
-                std::thread::sleep(Duration::from_micros(500));
-            }
-            samples
-        });
-        Ok(Self { stop, thread })
-    }
-
-    /// Ends the recording.
-    pub fn finish(self) -> Vec<(Duration, u64)> {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap_or_default()
     }
 }

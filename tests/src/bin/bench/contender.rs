@@ -1,0 +1,234 @@
+//! Who takes part, and how each is started.
+
+use std::{
+    fs,
+    io::{self, BufRead as _, BufReader, Write as _},
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use evictd::{
+    evict::journal::{self, Record},
+    kernel::ladder::MemoryHook,
+};
+use evictd_tests::{
+    agent::Agent,
+    cast::{HOG, Stage},
+};
+
+use crate::judge::Verdict;
+
+/// One line of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contender {
+    /// The kernel's OOM killer alone.
+    Nothing,
+    /// evictd on one rung.
+    Evictd(MemoryHook),
+    /// evictd's kernel floor while the agent is stopped by SIGSTOP.
+    Floor,
+    /// A polling loop.
+    Poll(Duration),
+    /// The kubelet's notifier of cgroup v1.
+    Notifier,
+    /// The limit of everything that runs in userspace.
+    Spinner,
+}
+
+impl Contender {
+    /// Everybody, in the order of the table.
+    pub const ALL: [Self; 11] = [
+        Self::Nothing,
+        Self::Poll(Duration::from_secs(10)),
+        Self::Poll(Duration::from_millis(100)),
+        Self::Notifier,
+        Self::Evictd(MemoryHook::Fexit),
+        Self::Evictd(MemoryHook::Kprobe),
+        Self::Evictd(MemoryHook::Tracepoint),
+        Self::Evictd(MemoryHook::Eventfd),
+        Self::Evictd(MemoryHook::Sampler),
+        Self::Floor,
+        Self::Spinner,
+    ];
+
+    /// Its name in tables and on the command line.
+    pub fn name(self) -> String {
+        match self {
+            Self::Nothing => "nothing".into(),
+            Self::Evictd(hook) => format!("evictd-{hook}"),
+            Self::Floor => "evictd-floor".into(),
+            Self::Poll(interval) if interval.as_secs() > 0 => {
+                format!("poll-{}s", interval.as_secs())
+            }
+            Self::Poll(interval) => format!("poll-{}ms", interval.as_millis()),
+            Self::Notifier => "v1-notifier".into(),
+            Self::Spinner => "spinner".into(),
+        }
+    }
+
+    /// Whether it is a daemon that a user could run instead of evictd.
+    pub fn is_other_daemon(self) -> bool {
+        matches!(self, Self::Poll(_) | Self::Notifier)
+    }
+
+    /// The amount that it acts at, in bytes available.
+    pub fn amount(self, threshold: u64) -> u64 {
+        match self {
+            Self::Floor => threshold / 2,
+            _ => threshold,
+        }
+    }
+
+    /// Starts it on a stage and returns when it watches. `phase` in 0..1 says where in its interval a poller starts.
+    pub fn start(
+        self,
+        stage: &Stage,
+        threshold: u64,
+        phase: f64,
+        files: &Path,
+    ) -> io::Result<Running> {
+        let manifest = files.join("pods.json");
+        fs::write(&manifest, stage.manifest())?;
+        let competitor = |words: &[String]| {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.arg("compete").arg(&words[0]);
+            command
+                .arg(stage.cgroup.path())
+                .arg(&manifest)
+                .arg(threshold.to_string())
+                .args(&words[1..]);
+            Competitor::start(&mut command).map(Running::Competitor)
+        };
+        match self {
+            Self::Nothing => Ok(Running::Nobody),
+            Self::Poll(interval) => {
+                let ms = interval.as_millis();
+                let phase = (ms as f64 * phase) as u64;
+                competitor(&["poll".into(), ms.to_string(), phase.to_string()])
+            }
+            Self::Notifier => competitor(&["notified".into()]),
+            Self::Spinner => competitor(&["spin".into(), stage.hog_pid().to_string()]),
+            Self::Evictd(hook) => evictd(stage, threshold, hook.name(), files),
+            Self::Floor => evictd(stage, threshold, "auto", files),
+        }
+    }
+
+    /// Called when the hog is on its way, shortly before the threshold: from here the floor is alone, and the spinner
+    /// spins, which on few CPUs starves everything that would have to be set up.
+    pub fn last_moment(self, running: &mut Running) -> io::Result<()> {
+        match (self, running) {
+            (Self::Floor, Running::Evictd(agent)) => {
+                // SAFETY: our own child, which was not waited for.
+                unsafe { libc::kill(agent.pid().cast_signed(), libc::SIGSTOP) };
+                Ok(())
+            }
+            (Self::Spinner, Running::Competitor(spinner)) => spinner.go(),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn evictd(stage: &Stage, threshold: u64, hook: &str, files: &Path) -> io::Result<Running> {
+    let config = files.join("config.json");
+    let text = serde_json::json!({
+        "scope": { "cgroup": stage.cgroup.path() },
+        "podManifest": files.join("pods.json"),
+        "stateDir": files.join("state"),
+        "evictionHard": { "memory.available": threshold.to_string() },
+        "memoryHook": hook,
+    });
+    fs::write(&config, text.to_string())?;
+    Agent::start(&config, &[]).map(Running::Evictd)
+}
+
+/// A contender at work; ended when dropped.
+pub enum Running {
+    /// Nobody to end.
+    Nobody,
+    /// The daemon.
+    Evictd(Agent),
+    /// Somebody else.
+    Competitor(Competitor),
+}
+
+impl Running {
+    /// Its process, if it is one.
+    pub fn pid(&self) -> Option<u32> {
+        match self {
+            Self::Nobody => None,
+            Self::Evictd(agent) => Some(agent.pid()),
+            Self::Competitor(competitor) => Some(competitor.child.id()),
+        }
+    }
+
+    /// What it says of its own stages, if it has killed.
+    pub fn verdict(&mut self, files: &Path) -> Option<Verdict> {
+        match self {
+            Self::Nobody => None,
+            Self::Competitor(competitor) => competitor.said.try_recv().ok(),
+            Self::Evictd(_) => {
+                let (records, _) = journal::read(&files.join("state")).ok()?;
+                records.into_iter().find_map(|r| match r {
+                    Record::Evicted(e) if e.name == HOG => Some(Verdict {
+                        woken: e.stages.woken,
+                        decided: e.stages.decided,
+                        signalled: e.stages.signalled,
+                    }),
+                    _ => None,
+                })
+            }
+        }
+    }
+}
+
+/// A competitor's process; killed and reaped when dropped.
+pub struct Competitor {
+    child: Child,
+    said: std::sync::mpsc::Receiver<Verdict>,
+}
+
+impl Competitor {
+    fn start(command: &mut Command) -> io::Result<Self> {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let output = child.stdout.take();
+        let (say, said) = std::sync::mpsc::channel();
+        let competitor = Self { child, said };
+        let mut output = BufReader::new(output.ok_or_else(|| io::Error::other("no output"))?);
+        let mut line = String::new();
+        output.read_line(&mut line)?;
+        if line.trim() != "ready" {
+            return Err(io::Error::other("it did not start"));
+        }
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            if output.read_line(&mut line).is_ok()
+                && let Ok(verdict) = serde_json::from_str(&line)
+            {
+                // Nobody listens once the run is over.
+                let _ = say.send(verdict);
+            }
+        });
+        Ok(competitor)
+    }
+}
+
+impl Competitor {
+    fn go(&mut self) -> io::Result<()> {
+        match self.child.stdin.as_mut() {
+            Some(stdin) => stdin.write_all(b"\n"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Competitor {
+    fn drop(&mut self) {
+        // Already gone is fine.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

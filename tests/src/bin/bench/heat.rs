@@ -1,0 +1,270 @@
+//! One run: one contender, one hog, one way to allocate.
+
+use std::{
+    io,
+    time::{Duration, Instant},
+};
+
+use evictd::{
+    observe::cgroup::MemoryCgroup,
+    reflex::{Limits, Scope, thread::now_ns},
+};
+use evictd_tests::{
+    cast::{CAST, HOG, Stage},
+    interrupt::interrupted,
+};
+use serde::Serialize;
+
+use crate::{
+    contender::Contender,
+    neighbour::{Neighbour, Service},
+    observer::{Crossing, Observation, Observer, Sample},
+    process::{Exit, cpu_time},
+    trace::{Kill, Task, Trace},
+};
+
+const MIB: u64 = 1 << 20;
+/// The slowest poller at the slowest rate needs six seconds.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Until the memory of a killed hog is back.
+const RETURN: Duration = Duration::from_secs(3);
+/// So that a second victim would be seen.
+const AFTERMATH: Duration = Duration::from_millis(100);
+/// What is left of the way to the threshold when a rate begins to count.
+const LEAD_SECONDS: f64 = 0.4;
+
+/// What is run.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan<'a> {
+    /// Who.
+    pub contender: Contender,
+    /// The hog's way.
+    pub way: &'a str,
+    /// MiB per second, 0 for full speed.
+    pub rate: u64,
+    /// The node's size in bytes.
+    pub size: u64,
+    /// The threshold in bytes.
+    pub threshold: u64,
+    /// 0..1: where in its interval a poller starts.
+    pub phase: f64,
+}
+
+/// Who ended the hog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Killer {
+    /// The contender.
+    Daemon,
+    /// evictd's program in the kernel, past the floor.
+    Floor,
+    /// The OOM killer was needed, whoever else acted.
+    Oom,
+    /// Nobody in time.
+    Nobody,
+}
+
+/// Microseconds from the crossing; what was not seen is left out.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Stages {
+    /// The contender ran (its own word).
+    pub woken: Option<f64>,
+    /// It had chosen (its own word).
+    pub decided: Option<f64>,
+    /// SIGKILL was sent to the hog (the kernel's word).
+    pub signalled: Option<f64>,
+    /// The hog's first process was gone (its parent's word).
+    pub exited: Option<f64>,
+    /// The threshold was available again (sampled).
+    pub freed: Option<f64>,
+}
+
+/// The outcome of one run.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Heat {
+    pub contender: String,
+    pub way: String,
+    pub rate: u64,
+    /// Who killed.
+    pub killer: Killer,
+    /// Nobody but the hog died.
+    pub right_pod: bool,
+    /// Who died.
+    pub dead: Vec<&'static str>,
+    /// The largest usage past the limit, KiB.
+    pub overshoot_kib: Option<f64>,
+    /// What happened when.
+    pub stages: Stages,
+    /// CPU time of the contender from the hog's start to the end, microseconds.
+    pub cpu_us: Option<f64>,
+    /// From the hog's start to the end, microseconds.
+    pub duration_us: f64,
+    /// The neighbour in that time.
+    pub neighbour: Option<Service>,
+    /// What saw the crossing.
+    pub stopwatch: &'static str,
+    /// Memory over time, with the moment of the crossing.
+    #[serde(skip)]
+    pub samples: Vec<Sample>,
+    #[serde(skip)]
+    pub crossing: Option<Crossing>,
+}
+
+/// Runs it.
+pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
+    let hog = hog_arguments(plan);
+    let hog: Vec<&str> = hog.iter().map(String::as_str).collect();
+    let mut stage = Stage::start("bench", plan.size, &hog, true)?;
+    let files = tempfile::Builder::new().prefix("evictd-bench-").tempdir()?;
+    let quiet_pod = stage.directory_of("api").unwrap_or_default();
+    let neighbour = Neighbour::start(&quiet_pod)?;
+    let amount = plan.contender.amount(plan.threshold);
+    let observer = Observer::start(scope(&stage, amount)?, amount)?;
+    let stopwatch = observer.stopwatch;
+    let mut running = plan
+        .contender
+        .start(&stage, plan.threshold, plan.phase, files.path())?;
+    let exit = Exit::of(stage.hog_pid());
+    stage.start_ahead()?;
+    // Everybody has time to see what is coming.
+    std::thread::sleep(AFTERMATH);
+    plan.contender.last_moment(&mut running)?;
+    trace.clear()?;
+    let cpu_before = running.pid().and_then(|pid| cpu_time(pid).ok());
+    let start = now_ns();
+    stage.release_hog()?;
+    let over = Instant::now() + PATIENCE;
+    while exit.time().is_none() && !oom_killed(&stage) && Instant::now() < over {
+        if interrupted() {
+            return Err(io::Error::other("interrupted"));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    wait_for_return(&stage, amount)?;
+    std::thread::sleep(AFTERMATH);
+    let end = now_ns();
+    let cpu_after = running.pid().and_then(|pid| cpu_time(pid).ok());
+    let service = neighbour.finish(start, end);
+    let Observation { crossing, samples } = observer.finish()?;
+    let verdict = running.verdict(files.path());
+    let mut dead = stage.dead();
+    if service.is_none() {
+        dead.push("neighbour");
+    }
+    let kills = trace.kills()?;
+    // Its threads and the processes that it has forked have its name.
+    let is_hog = |task: &Task| task.name == "hog" && !stage.is_bystander(task.tid);
+    let first = kills.iter().find(|kill| is_hog(&kill.receiver));
+    let killer = match first {
+        _ if oom_killed(&stage) => Killer::Oom,
+        None => Killer::Nobody,
+        Some(kill) if is_hog(&kill.sender) => Killer::Floor,
+        Some(_) => Killer::Daemon,
+    };
+    // A hog of many processes is signalled when the last one of the first round is.
+    let round = verdict.map_or(0, |v| v.signalled);
+    let signalled = first.map(|first| {
+        let same = |kill: &&Kill| kill.sender == first.sender && kill.time_ns <= round;
+        let last = kills.iter().rfind(same).map_or(0, |kill| kill.time_ns);
+        last.max(first.time_ns)
+    });
+    let since = |at: u64| crossing.map(|c| (at as f64 - c.time_ns as f64) / 1000.0);
+    let freed = crossing.and_then(|c| {
+        let back = |s: &&Sample| s.time_ns > exit.time().unwrap_or(c.time_ns) && s.beyond < 0;
+        samples.iter().find(back).map(|s| s.time_ns)
+    });
+    let overshoot = crossing.map(|c| overshoot(plan.way, &stage, c, &samples));
+    Ok(Heat {
+        contender: plan.contender.name(),
+        way: plan.way.to_owned(),
+        rate: plan.rate,
+        killer,
+        right_pod: dead.iter().all(|name| *name == HOG) && killer != Killer::Nobody,
+        dead,
+        overshoot_kib: overshoot,
+        stages: Stages {
+            woken: verdict.and_then(|v| since(v.woken)),
+            decided: verdict.and_then(|v| since(v.decided)),
+            signalled: signalled.and_then(since),
+            exited: exit.time().and_then(since),
+            freed: freed.and_then(since),
+        },
+        cpu_us: cpu_before
+            .zip(cpu_after)
+            .map(|(b, a)| a.saturating_sub(b) as f64 / 1000.0),
+        duration_us: (end - start) as f64 / 1000.0,
+        neighbour: service,
+        stopwatch,
+        samples,
+        crossing,
+    })
+}
+
+/// The kernel's own peak where only the hog moves the usage; where inactive_file moves the limit too, the largest
+/// sample past the limit of its moment.
+fn overshoot(way: &str, stage: &Stage, crossing: Crossing, samples: &[Sample]) -> f64 {
+    let kib = |bytes: i64| bytes as f64 / 1024.0;
+    let sampled = || samples.iter().map(|s| s.beyond).max().unwrap_or(0);
+    if way == "cache" {
+        return kib(sampled());
+    }
+    let limit = i64::try_from(crossing.limit).unwrap_or(i64::MAX);
+    let peak = stage.peak().and_then(|peak| i64::try_from(peak).ok());
+    kib(peak.map_or_else(sampled, |peak| peak - limit))
+}
+
+fn oom_killed(stage: &Stage) -> bool {
+    stage.memory.oom_kills().is_ok_and(|kills| kills > 0)
+}
+
+fn scope(stage: &Stage, amount: u64) -> io::Result<Scope> {
+    let memory = MemoryCgroup::open(stage.cgroup.path()).map_err(io::Error::other)?;
+    let limits = |_| Limits {
+        threshold: amount,
+        resolved: amount,
+        floor: None,
+    };
+    Scope::new(memory, limits, false).map_err(io::Error::other)
+}
+
+fn wait_for_return(stage: &Stage, amount: u64) -> io::Result<()> {
+    let scope = scope(stage, amount)?;
+    let over = Instant::now() + RETURN;
+    while scope.look()?.available < amount && Instant::now() < over {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Far too much, in its way. It has taken the lead of the other pods when the race begins; at a rate it starts shortly
+/// before the threshold, or a slow run would take a minute.
+fn hog_arguments(plan: &Plan<'_>) -> Vec<String> {
+    let others: u64 = CAST
+        .iter()
+        .map(|role| role.usage_mib(plan.size / MIB))
+        .sum();
+    let lead = ((plan.rate as f64 * LEAD_SECONDS) as u64).max(8);
+    let distance = ((plan.size - plan.threshold) / MIB).saturating_sub(others);
+    let head = match plan.rate {
+        0 => distance / 3,
+        _ => distance.saturating_sub(lead),
+    };
+    let dir = if plan.way == "cache" {
+        "/var/tmp"
+    } else {
+        "/dev/shm"
+    };
+    let words = [
+        ("--way", plan.way.to_owned()),
+        ("--rate", plan.rate.to_string()),
+        ("--head", head.to_string()),
+        ("--mib", (plan.size / MIB * 8).to_string()),
+        ("--dir", dir.to_owned()),
+    ];
+    words
+        .into_iter()
+        .flat_map(|(flag, value)| [flag.to_owned(), value])
+        .collect()
+}

@@ -1,0 +1,239 @@
+//! The competitors' own process: the way each learns of the pressure is its own; the decision and the kill are
+//! evictd's, on fresh values, which is better than what they replace.
+
+use std::{
+    fs::File,
+    io::{self, Read as _},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use clap::{Args, Subcommand};
+use evictd::{
+    config::{Mode, RankingStrategy},
+    engine::{CandidateState, Demand, Resource, Rules, select},
+    kernel::tripwire,
+    observe::cgroup::MemoryCgroup,
+    pods::{
+        manifest,
+        table::{Entry, PodTable},
+    },
+    reflex::{Limits, Scope, thread::now_ns},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::bare::pin;
+
+/// What every competitor is told.
+#[derive(Args)]
+pub struct Task {
+    /// The cgroup that plays the node
+    scope: PathBuf,
+    /// The manifest of its pods
+    manifest: PathBuf,
+    /// Bytes that must be available
+    threshold: u64,
+}
+
+/// How a competitor learns of the pressure.
+#[derive(Subcommand)]
+pub enum Way {
+    /// Looks at fixed intervals, as the kubelet does
+    Poll {
+        #[command(flatten)]
+        task: Task,
+        /// Milliseconds
+        interval: u64,
+        /// Milliseconds until the first look
+        phase: u64,
+    },
+    /// Waits for cgroup v1's usage notification, as the kubelet's notifier does
+    Notified {
+        #[command(flatten)]
+        task: Task,
+    },
+    /// Reads the counter without end on a CPU of its own and kills a process that it knows already
+    Spin {
+        #[command(flatten)]
+        task: Task,
+        /// The process to kill
+        victim: i32,
+    },
+}
+
+/// What a competitor says once it has killed; nanoseconds of CLOCK_MONOTONIC.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Verdict {
+    /// It saw that the threshold was met.
+    pub woken: u64,
+    /// It had a victim.
+    pub decided: u64,
+    /// The signals were sent.
+    pub signalled: u64,
+}
+
+/// Runs until it has killed, says so, and waits for its own end.
+pub fn run(way: &Way) -> io::Result<()> {
+    let verdict = match way {
+        Way::Poll {
+            task,
+            interval,
+            phase,
+        } => poll(&mut Judge::new(task)?, *interval, *phase)?,
+        Way::Notified { task } => notified(&mut Judge::new(task)?)?,
+        Way::Spin { task, victim } => spin(&Judge::new(task)?, *victim)?,
+    };
+    println!("{}", serde_json::to_string(&verdict)?);
+    loop {
+        std::thread::park();
+    }
+}
+
+fn poll(judge: &mut Judge, interval: u64, phase: u64) -> io::Result<Verdict> {
+    println!("ready");
+    std::thread::sleep(Duration::from_millis(phase));
+    loop {
+        if let Some(verdict) = judge.look()? {
+            return Ok(verdict);
+        }
+        std::thread::sleep(Duration::from_millis(interval));
+    }
+}
+
+fn notified(judge: &mut Judge) -> io::Result<Verdict> {
+    // SAFETY: plain integers; the result is checked.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    let mut event =
+        File::from(unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd) });
+    let usage = File::open(judge.scope.cgroup().path().join("memory.usage_in_bytes"))?;
+    let mut registered = judge.register(&usage, fd)?;
+    println!("ready");
+    loop {
+        let mut count = [0; 8];
+        event.read_exact(&mut count)?;
+        if let Some(verdict) = judge.look()? {
+            return Ok(verdict);
+        }
+        // The ground has moved: another threshold is added at the new place.
+        let limit = judge.limit()?;
+        if limit != registered {
+            registered = judge.register(&usage, fd)?;
+        }
+    }
+}
+
+fn spin(judge: &Judge, victim: i32) -> io::Result<Verdict> {
+    let cpus = std::thread::available_parallelism()?.get();
+    pin(cpus - 1)?;
+    // SAFETY: plain integers. Not SCHED_FIFO: the kernel takes a CPU away from a real-time thread that never sleeps.
+    if unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    println!("ready");
+    io::stdin().read_line(&mut String::new())?;
+    let limit = judge.limit()?;
+    loop {
+        if judge.scope.cgroup().usage()? >= limit {
+            let woken = now_ns();
+            // SAFETY: plain integers; the pid is positive.
+            unsafe { libc::kill(victim, libc::SIGKILL) };
+            return Ok(Verdict {
+                woken,
+                decided: woken,
+                signalled: now_ns(),
+            });
+        }
+    }
+}
+
+/// A scope and its pods.
+struct Judge {
+    scope: Scope,
+    table: Box<PodTable>,
+    threshold: u64,
+}
+
+impl Judge {
+    fn new(task: &Task) -> io::Result<Self> {
+        let cgroup = MemoryCgroup::open(&task.scope).map_err(io::Error::other)?;
+        let limits = |_| Limits {
+            threshold: task.threshold,
+            resolved: task.threshold,
+            floor: None,
+        };
+        let pods = manifest::load(&task.manifest, &task.scope).map_err(io::Error::other)?;
+        let entries: Result<Vec<_>, _> = pods
+            .iter()
+            .map(|p| Entry::open(p.pod.clone(), &p.cgroup, Mode::Evictd).map(Arc::new))
+            .collect();
+        Ok(Self {
+            scope: Scope::new(cgroup, limits, false).map_err(io::Error::other)?,
+            table: Box::new(PodTable::new(entries.map_err(io::Error::other)?)),
+            threshold: task.threshold,
+        })
+    }
+
+    fn limit(&self) -> io::Result<u64> {
+        let look = self.scope.look()?;
+        Ok(self.scope.usage_limit(self.threshold, look.discounted))
+    }
+
+    fn register(&self, usage: &File, event: i32) -> io::Result<u64> {
+        use std::os::fd::AsRawFd as _;
+        let limit = self.limit()?;
+        let control = self.scope.cgroup().path().join("cgroup.event_control");
+        // The kernel compares with >; one page less makes it "at the limit".
+        let threshold = limit - tripwire::page_size();
+        std::fs::write(
+            control,
+            format!("{event} {} {threshold}", usage.as_raw_fd()),
+        )?;
+        Ok(limit)
+    }
+
+    /// One round: nothing while the threshold is not met.
+    fn look(&mut self) -> io::Result<Option<Verdict>> {
+        let look = self.scope.look()?;
+        if look.available >= self.threshold {
+            return Ok(None);
+        }
+        let woken = now_ns();
+        let PodTable {
+            entries,
+            candidates,
+        } = &mut *self.table;
+        for (entry, candidate) in entries.iter().zip(candidates.iter_mut()) {
+            candidate.is_exact = false;
+            candidate.state = match entry.memory.usage() {
+                Ok(usage) => {
+                    candidate.usage = usage;
+                    CandidateState::Eligible
+                }
+                Err(_) => CandidateState::Gone,
+            };
+        }
+        let rules = Rules {
+            strategy: RankingStrategy::Kubelet,
+            resource: Resource::Memory,
+            system_over_reserved: false,
+        };
+        let exact = |i: usize| entries.get(i)?.memory.read().map(|r| r.working_set()).ok();
+        let mut victim = [0];
+        let chosen = select(candidates, rules, Demand::First, exact, &mut victim);
+        let Some(entry) = entries.get(victim[0]).filter(|_| chosen.count > 0) else {
+            return Ok(None);
+        };
+        let decided = now_ns();
+        entry.killer.kill()?;
+        Ok(Some(Verdict {
+            woken,
+            decided,
+            signalled: now_ns(),
+        }))
+    }
+}

@@ -1,0 +1,96 @@
+//! What keeps the machine busy during a race.
+
+use std::{
+    fs::File,
+    io::{self, Seek as _, Write as _},
+    process::{Child, Command, Stdio},
+    ptr,
+};
+
+use clap::ValueEnum;
+
+/// A kind of load, one process of it per CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    /// Page faults without end.
+    Faults,
+    /// Writes that wait for the disk.
+    Io,
+}
+
+impl Kind {
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Faults => "page faults on every CPU",
+            Self::Io => "synchronous writes on every CPU",
+        }
+    }
+}
+
+/// A running load; ended when dropped.
+pub struct Load(Vec<Child>);
+
+impl Load {
+    /// Starts it, outside of every node that is played.
+    pub fn start(kind: Kind) -> io::Result<Self> {
+        let cpus = std::thread::available_parallelism()?.get();
+        let mut load = Self(Vec::new());
+        let name = kind.to_possible_value();
+        let name = name.as_ref().map_or("", |value| value.get_name());
+        for _ in 0..cpus {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.args(["load", name]).stdin(Stdio::null());
+            load.0.push(command.spawn()?);
+        }
+        Ok(load)
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // Already gone is fine.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// The load's own process.
+pub fn work(kind: Kind) -> io::Result<()> {
+    match kind {
+        Kind::Faults => loop {
+            fault(1 << 20)?;
+        },
+        Kind::Io => {
+            let mut file: File = tempfile::tempfile_in("/var/tmp")?;
+            let block = vec![1; 1 << 20];
+            loop {
+                for _ in 0..16 {
+                    file.write_all(&block)?;
+                    file.sync_data()?;
+                }
+                file.rewind()?;
+            }
+        }
+    }
+}
+
+/// Maps, touches and unmaps so many bytes.
+pub fn fault(length: usize) -> io::Result<()> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: a fresh private mapping at an address of the kernel's choice, touched inside its bounds and unmapped.
+    unsafe {
+        let at = libc::mmap(ptr::null_mut(), length, protection, flags, -1, 0);
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        for offset in (0..length).step_by(4096) {
+            at.cast::<u8>().add(offset).write_volatile(1);
+        }
+        libc::munmap(at, length);
+    }
+    Ok(())
+}

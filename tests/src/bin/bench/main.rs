@@ -1,0 +1,212 @@
+//! `cargo xtask bench`: evictd side by side with what a user would pick instead, in one run on one machine.
+
+mod bare;
+mod contender;
+mod heat;
+mod judge;
+mod load;
+mod neighbour;
+mod observer;
+mod process;
+mod report;
+mod rest;
+mod scope;
+mod stats;
+mod svg;
+mod table;
+mod trace;
+
+use std::{io, path::PathBuf, process::ExitCode, time::Duration};
+
+use clap::{Parser, Subcommand, ValueEnum};
+use contender::Contender;
+use evictd::config::Quantity;
+use scope::Programme;
+
+/// Measures evictd against other daemons and against the machine's own limits.
+#[derive(Parser)]
+#[command(name = "cargo xtask bench", args_conflicts_with_subcommands = true)]
+struct Arguments {
+    #[command(subcommand)]
+    part: Option<Part>,
+    /// Fewer contenders' courses and runs: under two minutes
+    #[arg(long)]
+    quick: bool,
+    /// Which races; without it all that this machine can run
+    #[arg(long, value_enum)]
+    race: Vec<RaceName>,
+    /// How often each contender runs each course
+    #[arg(long)]
+    runs: Option<u32>,
+    /// Only these contenders (see the table of a run for names)
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+    /// The hog's ways: touch, populate, thp, tmpfs, threads, processes, cache
+    #[arg(long, value_delimiter = ',')]
+    ways: Vec<String>,
+    /// MiB per second for `--ways touch`, 0 for full speed; other ways run at full speed
+    #[arg(long, value_delimiter = ',')]
+    rates: Vec<u64>,
+    /// Memory of the node that is played
+    #[arg(long, default_value = "512Mi")]
+    size: Quantity,
+    /// evictionHard[memory.available]
+    #[arg(long, default_value = "100Mi")]
+    threshold: Quantity,
+    /// Folder for the report
+    #[arg(long, default_value = "target/bench")]
+    out: PathBuf,
+}
+
+/// A race.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum RaceName {
+    /// A cgroup plays the node
+    Scope,
+    /// The same with both CPUs saturated
+    Busy,
+    /// Nothing happens: CPU and memory of each daemon
+    Rest,
+}
+
+/// What a process of the race itself does.
+#[derive(Subcommand)]
+enum Part {
+    /// A competitor
+    #[command(hide = true)]
+    Compete {
+        #[command(subcommand)]
+        way: judge::Way,
+    },
+    /// The innocent neighbour
+    #[command(hide = true)]
+    Neighbour {
+        /// `cgroup.procs` to enter
+        procs: PathBuf,
+    },
+    /// What keeps a CPU busy
+    #[command(hide = true)]
+    Load {
+        /// How
+        kind: load::Kind,
+    },
+}
+
+const WAYS: [&str; 7] = [
+    "touch",
+    "populate",
+    "thp",
+    "tmpfs",
+    "threads",
+    "processes",
+    "cache",
+];
+const RATES: [u64; 6] = [20, 50, 100, 200, 500, 0];
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let outcome = match &arguments.part {
+        Some(Part::Compete { way }) => judge::run(way),
+        Some(Part::Neighbour { procs }) => neighbour::live(procs),
+        Some(Part::Load { kind }) => load::work(*kind),
+        None => bench(&arguments),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn bench(arguments: &Arguments) -> io::Result<()> {
+    evictd_tests::interrupt::catch();
+    if let Some(why) = evictd_tests::skip::not_root() {
+        return Err(io::Error::other(format!(
+            "{why}: cgroups are made and processes killed"
+        )));
+    }
+    let mut programme = programme(arguments)?;
+    let mut report = report::Report::begin();
+    let all = arguments.race.is_empty();
+    if all || arguments.race.contains(&RaceName::Scope) {
+        let race = scope::run(&programme)?;
+        print!("{}", table::draw(&race));
+        report.scope = Some(race);
+    }
+    let busy = !arguments.quick && all || arguments.race.contains(&RaceName::Busy);
+    for load in [load::Kind::Faults, load::Kind::Io] {
+        if busy {
+            programme.load = Some(load);
+            let race = scope::run(&programme)?;
+            print!("{}", table::draw(&race));
+            report.busy.push(race);
+        }
+    }
+    if all || arguments.race.contains(&RaceName::Rest) {
+        let seconds = if arguments.quick { 4 } else { 20 };
+        let time = Duration::from_secs(seconds);
+        let contenders = match arguments.quick {
+            true => &[],
+            false => programme.contenders.as_slice(),
+        };
+        report.rest = rest::run(contenders, time)?;
+        print!("{}", table::rest(&report.rest));
+    }
+    report.write(&arguments.out, &programme)
+}
+
+fn programme(arguments: &Arguments) -> io::Result<Programme> {
+    let bytes = |q: &Quantity| u64::try_from(q.value()).map_err(io::Error::other);
+    let (size, threshold) = (bytes(&arguments.size)?, bytes(&arguments.threshold)?);
+    if size < 128 << 20 || threshold * 3 > size {
+        return Err(io::Error::other(
+            "--size must be at least 128Mi, and --threshold at most a third of it",
+        ));
+    }
+    let contenders: Vec<Contender> = Contender::ALL
+        .into_iter()
+        .filter(|c| arguments.only.is_empty() || arguments.only.contains(&c.name()))
+        .collect();
+    for name in &arguments.only {
+        if !contenders.iter().any(|c| c.name() == *name) {
+            let names: Vec<String> = Contender::ALL.iter().map(|c| c.name()).collect();
+            return Err(io::Error::other(format!(
+                "--only: {name}: is none of {}",
+                names.join(", ")
+            )));
+        }
+    }
+    if let Some(way) = arguments.ways.iter().find(|w| !WAYS.contains(&w.as_str())) {
+        return Err(io::Error::other(format!(
+            "--ways: {way}: is none of {}",
+            WAYS.join(", ")
+        )));
+    }
+    let or = |given: &[u64], quick: &[u64], full: &[u64]| match (given, arguments.quick) {
+        ([], true) => quick.to_vec(),
+        ([], false) => full.to_vec(),
+        (given, _) => given.to_vec(),
+    };
+    let rates = or(&arguments.rates, &[100, 0], &RATES);
+    let ways: Vec<String> = match (arguments.ways.as_slice(), arguments.quick) {
+        ([], true) => vec!["touch".to_owned()],
+        ([], false) => WAYS.map(str::to_owned).to_vec(),
+        (given, _) => given.to_vec(),
+    };
+    let courses = ways.iter().flat_map(|way| match way.as_str() {
+        "touch" => rates.iter().map(|rate| (way.clone(), *rate)).collect(),
+        _ => vec![(way.clone(), 0)],
+    });
+    Ok(Programme {
+        contenders,
+        courses: courses.collect(),
+        runs: arguments
+            .runs
+            .unwrap_or(if arguments.quick { 2 } else { 10 }),
+        size,
+        threshold,
+        load: None,
+    })
+}

@@ -1,0 +1,177 @@
+//! The stopwatch: when the threshold was crossed, and the memory over time.
+//!
+//! All contenders are measured by the same one: a tripwire of evictd's kernel programs, loaded a second time by the
+//! benchmark itself and armed at the same limit. It is exact to the page, costs every contender the same some
+//! nanoseconds per charge, and unlike a thread that reads the counter in a loop it takes no CPU away, which on a
+//! machine with two of them would decide the race. Where no program can be loaded the crossing is the first sample
+//! past the limit, and the results say so.
+
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use evictd::{
+    kernel::{
+        ladder::MemoryHook,
+        object::Object,
+        tripwire::{self, Direction, Tripwire, Wire, page_size},
+    },
+    reflex::{
+        Scope,
+        thread::{become_fifo, now_ns},
+    },
+};
+
+const INTERVAL: Duration = Duration::from_micros(500);
+/// As the product does: the limit follows inactive_file in steps.
+const REARM_BYTES: u64 = 256 << 10;
+const SAMPLES: usize = 1 << 16;
+
+/// The memory at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample {
+    /// Nanoseconds of CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// Bytes charged.
+    pub usage: u64,
+    /// Bytes past the limit that was in force; negative before.
+    pub beyond: i64,
+}
+
+/// When the limit was crossed.
+#[derive(Clone, Copy, Debug)]
+pub struct Crossing {
+    /// Nanoseconds of CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// The limit in bytes of usage.
+    pub limit: u64,
+}
+
+/// What was seen.
+#[derive(Debug, Default)]
+pub struct Observation {
+    /// The first crossing.
+    pub crossing: Option<Crossing>,
+    /// Every half millisecond.
+    pub samples: Vec<Sample>,
+}
+
+/// A thread that watches one scope.
+pub struct Observer {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<io::Result<Observation>>,
+    /// What saw the crossing.
+    pub stopwatch: &'static str,
+}
+
+impl Observer {
+    /// Starts to watch for the moment when less than `amount` bytes are available.
+    pub fn start(scope: Scope, amount: u64) -> io::Result<Self> {
+        let mut object = Object::load();
+        let built = tripwire::build(
+            &[scope.cgroup()],
+            object.as_mut().map_err(|_| "no object"),
+            None,
+        );
+        let mut tripwire = built.map_err(io::Error::other)?.tripwire;
+        let exact = tripwire.has_program();
+        tripwire.set_near(true)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let hook = tripwire.hook();
+        let mut watch = Watch {
+            scope,
+            amount,
+            tripwire,
+            exact,
+            limit: 0,
+            seen: Observation {
+                crossing: None,
+                samples: Vec::with_capacity(SAMPLES),
+            },
+        };
+        watch.sample()?;
+        let thread = std::thread::Builder::new()
+            .name("observer".into())
+            .spawn(move || {
+                // A wire that is set anew after the crossing has come in between would time the wrong charge; without
+                // the priority nothing is lost but that.
+                let _ = become_fifo();
+                while !stopped.load(Ordering::Relaxed) {
+                    std::thread::sleep(INTERVAL);
+                    watch.sample()?;
+                }
+                // The programs are attached for as long as their object lives.
+                drop(object);
+                Ok(watch.seen)
+            })?;
+        Ok(Self {
+            stop,
+            thread,
+            stopwatch: match hook {
+                MemoryHook::Eventfd | MemoryHook::Sampler => "sampled every 0.5 ms",
+                hook => hook.name(),
+            },
+        })
+    }
+
+    /// Ends the watch.
+    pub fn finish(self) -> io::Result<Observation> {
+        self.stop.store(true, Ordering::Relaxed);
+        let joined = self.thread.join();
+        joined.map_err(|_| io::Error::other("the observer has panicked"))?
+    }
+}
+
+struct Watch {
+    scope: Scope,
+    amount: u64,
+    tripwire: Box<dyn Tripwire>,
+    exact: bool,
+    limit: u64,
+    seen: Observation,
+}
+
+impl Watch {
+    fn sample(&mut self) -> io::Result<()> {
+        let look = self.scope.look()?;
+        let time_ns = now_ns();
+        while let Some(trip) = self.tripwire.next() {
+            if self.exact && self.seen.crossing.is_none() {
+                self.seen.crossing = Some(Crossing {
+                    time_ns: trip.time_ns,
+                    limit: trip.limit * page_size(),
+                });
+            }
+        }
+        let limit = self.scope.usage_limit(self.amount, look.discounted);
+        let is_past = look.usage >= limit;
+        if is_past && !self.exact && self.seen.crossing.is_none() {
+            self.seen.crossing = Some(Crossing { time_ns, limit });
+        }
+        if self.seen.crossing.is_none() && !is_past && limit.abs_diff(self.limit) >= REARM_BYTES {
+            self.limit = limit;
+            let wire = Wire {
+                limit,
+                direction: Direction::Rising,
+                floor: false,
+            };
+            self.tripwire.arm(0, wire)?;
+        }
+        if self.seen.samples.len() < SAMPLES {
+            let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+            self.seen.samples.push(Sample {
+                time_ns,
+                usage: look.usage,
+                beyond: signed(look.usage) - signed(limit),
+            });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,92 @@
+//! What the kernel says of a process.
+
+use std::{
+    fs, io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use evictd::reflex::thread::now_ns;
+use serde::Serialize;
+
+/// CPU time of all threads that a process has now, in ns.
+pub fn cpu_time(pid: u32) -> io::Result<u64> {
+    let mut total = 0;
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        // "time on the CPU, time waiting, timeslices"; a thread that ends meanwhile is left out.
+        let text = fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
+        let first = text.split(' ').next().and_then(|n| n.parse().ok());
+        total += first.unwrap_or(0_u64);
+    }
+    Ok(total)
+}
+
+/// Memory of a process, in KiB.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Footprint {
+    /// Resident.
+    pub rss: u64,
+    /// Mapped by VMAs that are locked.
+    pub locked: u64,
+    /// Resident, shared pages divided by those who share them.
+    pub pss: u64,
+    /// Resident and anonymous: heap and stacks.
+    pub anonymous: u64,
+}
+
+impl Footprint {
+    /// Reads it.
+    pub fn of(pid: u32) -> io::Result<Self> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+        Ok(Self {
+            rss: kib(&status, "VmRSS:"),
+            locked: kib(&status, "VmLck:"),
+            pss: kib(&rollup, "Pss:"),
+            anonymous: kib(&status, "RssAnon:"),
+        })
+    }
+}
+
+fn kib(text: &str, field: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(field));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0)
+}
+
+/// Waits in a thread for the end of a child and notes when that was; the child is still to be reaped.
+pub struct Exit {
+    time: Arc<AtomicU64>,
+}
+
+impl Exit {
+    /// Starts to wait.
+    pub fn of(pid: u32) -> Self {
+        let time = Arc::new(AtomicU64::new(0));
+        let noted = Arc::clone(&time);
+        std::thread::spawn(move || {
+            // SAFETY: an all-zero siginfo is a valid local to write to; a child of ours, left to be waited for.
+            let outcome = unsafe {
+                let mut info: libc::siginfo_t = std::mem::zeroed();
+                libc::waitid(
+                    libc::P_PID,
+                    pid,
+                    &raw mut info,
+                    libc::WEXITED | libc::WNOWAIT,
+                )
+            };
+            if outcome == 0 {
+                noted.store(now_ns(), Ordering::Release);
+            }
+        });
+        Self { time }
+    }
+
+    /// When it ended, ns of CLOCK_MONOTONIC.
+    pub fn time(&self) -> Option<u64> {
+        Some(self.time.load(Ordering::Acquire)).filter(|t| *t > 0)
+    }
+}

@@ -1,0 +1,124 @@
+//! What each daemon takes while nothing happens: CPU time, and memory.
+
+use std::{
+    io,
+    path::PathBuf,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use evictd_tests::{cast::Stage, interrupt::interrupted, member::Member};
+use serde::Serialize;
+
+use crate::{
+    contender::{Contender, Running},
+    process::{Footprint, cpu_time},
+};
+
+/// Far enough from the threshold that every rung rests.
+const FAR: u64 = 1280 << 20;
+const THRESHOLD: u64 = 100 << 20;
+/// The kubelet's default for the pods of one node.
+const PODS: u64 = 110;
+/// Until what a start leaves behind is done.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// One daemon at rest.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Resting {
+    pub contender: String,
+    /// What it watches.
+    pub setting: String,
+    /// CPU time per elapsed time, in percent of one core.
+    pub cpu_percent: f64,
+    /// Seconds that this was measured for.
+    pub seconds: f64,
+    pub memory_kib: Footprint,
+    pub threads: usize,
+}
+
+/// Measures everybody that is a daemon, each for so long.
+pub fn run(contenders: &[Contender], time: Duration) -> io::Result<Vec<Resting>> {
+    let mut found = Vec::new();
+    for contender in contenders {
+        if matches!(
+            contender,
+            Contender::Nothing | Contender::Floor | Contender::Spinner
+        ) {
+            continue;
+        }
+        for (setting, size) in [("6 pods, far", FAR), ("6 pods, near", 512 << 20)] {
+            let stage = Stage::start("rest", size, &["--mib", "1"], true)?;
+            let files = tempfile::tempdir()?;
+            // Who cannot start is said by the race.
+            let Ok(running) = contender.start(&stage, THRESHOLD, 0.0, files.path()) else {
+                break;
+            };
+            if let Some(pid) = running.pid() {
+                found.push(rest(contender.name(), setting, pid, time)?);
+            }
+        }
+    }
+    found.push(daemon_set(time)?);
+    Ok(found)
+}
+
+/// evictd as a DaemonSet: a node with 110 pods, and an API server.
+fn daemon_set(time: Duration) -> io::Result<Resting> {
+    let node = Member::new("rest", FAR >> 20)?;
+    let mut containers: Vec<PathBuf> = Vec::new();
+    for number in 1..=PODS {
+        let name = format!("pod-{number}");
+        containers.push(node.pod(&name, number, "Burstable", 0, Some("10Mi"))?);
+    }
+    // A process in each, as pods have.
+    let mut sleepers = Vec::new();
+    for container in &containers {
+        let child = Command::new("sleep").arg("3600").spawn()?;
+        sleepers.push(Sleeper(child));
+        let id = sleepers.last().map_or(0, |s| s.0.id());
+        std::fs::write(container.join("cgroup.procs"), id.to_string())?;
+    }
+    let running = Running::Evictd(node.start()?);
+    let pid = running.pid().unwrap_or_default();
+    rest("evictd-auto".into(), "DaemonSet, 110 pods, far", pid, time)
+}
+
+/// A process that sleeps; killed and reaped when dropped.
+struct Sleeper(std::process::Child);
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        // Already gone is fine.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn rest(contender: String, setting: &str, pid: u32, time: Duration) -> io::Result<Resting> {
+    wait(SETTLE)?;
+    let (start, before) = (Instant::now(), cpu_time(pid)?);
+    wait(time)?;
+    let (elapsed, after) = (start.elapsed(), cpu_time(pid)?);
+    let used = Duration::from_nanos(after.saturating_sub(before));
+    Ok(Resting {
+        contender,
+        setting: setting.to_owned(),
+        cpu_percent: used.as_secs_f64() / elapsed.as_secs_f64() * 100.0,
+        seconds: elapsed.as_secs_f64(),
+        memory_kib: Footprint::of(pid)?,
+        threads: std::fs::read_dir(format!("/proc/{pid}/task"))?.count(),
+    })
+}
+
+fn wait(time: Duration) -> io::Result<()> {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        if interrupted() {
+            return Err(io::Error::other("interrupted"));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok(())
+}

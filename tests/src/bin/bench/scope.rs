@@ -1,0 +1,199 @@
+//! Race 2: a cgroup with a limit plays the node, and each contender in turn has to save it.
+
+use std::io;
+
+use evictd_tests::interrupt::interrupted;
+use serde::Serialize;
+
+use crate::{
+    bare,
+    contender::Contender,
+    heat::{self, Heat, Killer, Plan},
+    load::{self, Load},
+    stats::Distribution,
+    trace::Trace,
+};
+
+/// What to run.
+pub struct Programme {
+    /// Who takes part.
+    pub contenders: Vec<Contender>,
+    /// Ways and rates (MiB/s, 0: full speed).
+    pub courses: Vec<(String, u64)>,
+    /// How often each.
+    pub runs: u32,
+    /// The node in bytes.
+    pub size: u64,
+    /// The threshold in bytes.
+    pub threshold: u64,
+    /// What else the machine has to do.
+    pub load: Option<load::Kind>,
+}
+
+/// The whole race.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Race {
+    /// What else the machine had to do.
+    pub load: Option<&'static str>,
+    /// Who could not take part, and why.
+    pub absent: Vec<(String, String)>,
+    /// The bare wake-up, microseconds.
+    pub bare_wake_up_us: Option<Distribution>,
+    #[serde(skip)]
+    pub bare: Vec<f64>,
+    /// One line per contender and course, and one per contender over all courses (`way` is `all`).
+    pub results: Vec<Line>,
+    /// Every run.
+    pub heats: Vec<Heat>,
+}
+
+/// What several runs gave.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Line {
+    pub contender: String,
+    pub way: String,
+    pub rate: u64,
+    pub runs: usize,
+    /// Runs in which the OOM killer was needed.
+    pub oom_kills: usize,
+    /// Runs that the kernel's floor ended.
+    pub floor_kills: usize,
+    /// Runs in which nobody but the hog died.
+    pub right_pod: usize,
+    pub overshoot_kib: Option<Distribution>,
+    /// Microseconds from the crossing, over the runs that the contender itself has won.
+    pub woken_us: Option<Distribution>,
+    pub decided_us: Option<Distribution>,
+    pub signalled_us: Option<Distribution>,
+    pub exited_us: Option<Distribution>,
+    pub freed_us: Option<Distribution>,
+    /// The contender's share of one CPU while the race was on.
+    pub cpu_share: Option<Distribution>,
+    /// The neighbour's 99th percentile of each run.
+    pub neighbour_p99_us: Option<Distribution>,
+    pub neighbour_faults_per_second: Option<Distribution>,
+}
+
+/// Runs all of it. A contender that cannot start is out, with its reason.
+pub fn run(programme: &Programme) -> io::Result<Race> {
+    let trace = Trace::start()?;
+    let _busy = programme.load.map(Load::start).transpose()?;
+    let bare = bare::measure(if programme.runs < 5 { 50 } else { 200 });
+    let mut absent = Vec::new();
+    let bare = bare.unwrap_or_else(|error| {
+        absent.push(("bare wake-up".to_owned(), error.to_string()));
+        Vec::new()
+    });
+    let mut heats: Vec<Heat> = Vec::new();
+    let total = programme.contenders.len() * programme.courses.len() * programme.runs as usize;
+    let mut done = 0;
+    // Run by run and not contender by contender: what else the machine does hits all alike.
+    'race: for run in 0..programme.runs {
+        for (way, rate) in &programme.courses {
+            for contender in &programme.contenders {
+                done += 1;
+                let name = contender.name();
+                if absent.iter().any(|(out, _)| *out == name) {
+                    continue;
+                }
+                let plan = Plan {
+                    contender: *contender,
+                    way,
+                    rate: *rate,
+                    size: programme.size,
+                    threshold: programme.threshold,
+                    // Evenly over the interval, another order than that of the runs.
+                    phase: (f64::from(run) * 0.618 + 0.31).fract(),
+                };
+                match heat::run(&plan, &trace) {
+                    Ok(heat) => {
+                        progress(done, total, &heat);
+                        heats.push(heat);
+                    }
+                    // What has been run so far is reported.
+                    Err(_) if interrupted() => break 'race,
+                    Err(error) if heats.iter().any(|h| h.contender == name) => return Err(error),
+                    Err(error) => absent.push((name, error.to_string())),
+                }
+            }
+        }
+    }
+    Ok(Race {
+        load: programme.load.map(load::Kind::name),
+        absent,
+        bare_wake_up_us: Distribution::of(bare.iter().copied()),
+        bare,
+        results: results(programme, &heats),
+        heats,
+    })
+}
+
+fn progress(done: usize, total: usize, heat: &Heat) {
+    let killer = match heat.killer {
+        Killer::Daemon => "killed in time",
+        Killer::Floor => "the floor killed",
+        Killer::Oom => "OOM",
+        Killer::Nobody => "nobody killed",
+    };
+    let speed = match heat.rate {
+        0 => "full speed".to_owned(),
+        rate => format!("{rate} MB/s"),
+    };
+    let signalled = heat.stages.signalled.map(|us| format!("{us:.0} us"));
+    eprintln!(
+        "[{done}/{total}] {} {} {speed}: {killer} {}",
+        heat.contender,
+        heat.way,
+        signalled.unwrap_or_default()
+    );
+}
+
+fn results(programme: &Programme, heats: &[Heat]) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for contender in &programme.contenders {
+        let name = contender.name();
+        let mine: Vec<&Heat> = heats.iter().filter(|h| h.contender == name).collect();
+        for (way, rate) in &programme.courses {
+            let course: Vec<&Heat> = mine
+                .iter()
+                .copied()
+                .filter(|h| h.way == *way && h.rate == *rate)
+                .collect();
+            lines.extend(line(&name, way, *rate, &course));
+        }
+        lines.extend(line(&name, "all", 0, &mine));
+    }
+    lines
+}
+
+fn line(contender: &str, way: &str, rate: u64, heats: &[&Heat]) -> Option<Line> {
+    let count = |condition: &dyn Fn(&Heat) -> bool| heats.iter().filter(|h| condition(h)).count();
+    let all = |value: &dyn Fn(&Heat) -> Option<f64>| {
+        Distribution::of(heats.iter().filter_map(|h| value(h)))
+    };
+    // The OOM killer's time is not the contender's.
+    let won = |value: &dyn Fn(&Heat) -> Option<f64>| {
+        let won = heats.iter().filter(|h| h.killer != Killer::Oom);
+        Distribution::of(won.filter_map(|h| value(h)))
+    };
+    (!heats.is_empty()).then(|| Line {
+        contender: contender.to_owned(),
+        way: way.to_owned(),
+        rate,
+        runs: heats.len(),
+        oom_kills: count(&|h| h.killer == Killer::Oom),
+        floor_kills: count(&|h| h.killer == Killer::Floor),
+        right_pod: count(&|h| h.right_pod),
+        overshoot_kib: all(&|h| h.overshoot_kib),
+        woken_us: won(&|h| h.stages.woken),
+        decided_us: won(&|h| h.stages.decided),
+        signalled_us: won(&|h| h.stages.signalled),
+        exited_us: won(&|h| h.stages.exited),
+        freed_us: won(&|h| h.stages.freed),
+        cpu_share: all(&|h| Some(h.cpu_us? / h.duration_us)),
+        neighbour_p99_us: all(&|h| Some(h.neighbour?.p99_us)),
+        neighbour_faults_per_second: all(&|h| Some(h.neighbour?.faults_per_second)),
+    })
+}

@@ -1,0 +1,123 @@
+//! Who sent SIGKILL to whom and when, told by the kernel in the same way for every contender: `signal_generate` in a
+//! trace instance of our own, stamped with CLOCK_MONOTONIC.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+const ROOTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+
+/// A trace instance; removed when dropped.
+pub struct Trace {
+    dir: PathBuf,
+}
+
+/// One SIGKILL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kill {
+    /// Nanoseconds of CLOCK_MONOTONIC; the trace has microseconds.
+    pub time_ns: u64,
+    /// The thread that sent it, or in whose time the kernel did.
+    pub sender: Task,
+    /// The thread that got it.
+    pub receiver: Task,
+}
+
+/// A thread, by the kernel's id and its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// The id.
+    pub tid: i32,
+    /// The name, at most 15 bytes.
+    pub name: String,
+}
+
+impl Trace {
+    /// Makes the instance and switches the event on.
+    pub fn start() -> io::Result<Self> {
+        let root = ROOTS
+            .iter()
+            .map(|root| Path::new(root).join("instances"))
+            .find(|dir| dir.is_dir())
+            .ok_or_else(|| io::Error::other("tracefs is not mounted"))?;
+        let dir = root.join(format!("evictd-bench-{}", std::process::id()));
+        fs::create_dir(&dir)?;
+        let trace = Self { dir };
+        trace.write("trace_clock", "mono")?;
+        trace.write("buffer_size_kb", "64")?;
+        trace.write("events/signal/signal_generate/filter", "sig == 9")?;
+        trace.write("events/signal/signal_generate/enable", "1")?;
+        Ok(trace)
+    }
+
+    fn write(&self, file: &str, text: &str) -> io::Result<()> {
+        let path = self.dir.join(file);
+        fs::write(&path, text).map_err(|e| io::Error::other(format!("{}: {e}", path.display())))
+    }
+
+    /// Forgets what was recorded.
+    pub fn clear(&self) -> io::Result<()> {
+        self.write("trace", "")
+    }
+
+    /// What was recorded since the last [`Trace::clear`], oldest first.
+    pub fn kills(&self) -> io::Result<Vec<Kill>> {
+        let text = fs::read_to_string(self.dir.join("trace"))?;
+        Ok(text.lines().filter_map(parse).collect())
+    }
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        let off = self.write("events/signal/signal_generate/enable", "0");
+        if let Err(error) = off.and_then(|()| fs::remove_dir(&self.dir)) {
+            eprintln!("bench: {}: {error}", self.dir.display());
+        }
+    }
+}
+
+/// `  reflex-17  [001] d..1.  12.345678: signal_generate: sig=9 errno=0 code=0 comm=hog pid=15 grp=1 res=0`
+fn parse(line: &str) -> Option<Kill> {
+    let (head, event) = line.split_once(": signal_generate: ")?;
+    let (task, rest) = head.split_once(" [")?;
+    let (name, tid) = task.trim().rsplit_once('-')?;
+    let sender = Task {
+        tid: tid.parse().ok()?,
+        name: name.to_owned(),
+    };
+    let (seconds, fraction) = rest.rsplit_once(' ')?.1.split_once('.')?;
+    let micros = seconds.parse::<u64>().ok()? * 1_000_000 + fraction.parse::<u64>().ok()?;
+    let (name, rest) = event.split_once(" comm=")?.1.rsplit_once(" pid=")?;
+    let receiver = Task {
+        tid: rest.split(' ').next()?.parse().ok()?,
+        name: name.to_owned(),
+    };
+    Some(Kill {
+        time_ns: micros * 1000,
+        sender,
+        receiver,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_trace_is_read() {
+        let line = "     a-b c-17    [001] d..1. 30812.345678: signal_generate: sig=9 errno=0 code=0 \
+                    comm=hog pid=15 grp=1 res=0";
+        let task = |tid, name: &str| Task {
+            tid,
+            name: name.to_owned(),
+        };
+        let kill = Kill {
+            time_ns: 30_812_345_678_000,
+            sender: task(17, "a-b c"),
+            receiver: task(15, "hog"),
+        };
+        assert_eq!(parse(line), Some(kill));
+        assert_eq!(parse("# tracer: nop"), None);
+    }
+}
