@@ -16,7 +16,12 @@ use evictd::{
     observe::{cgroup::MemoryCgroup, filesystem::Filesystem, mounts::superblock_of},
 };
 use evictd_tests::{
-    cgroup::TestCgroup, disk::Disk, forker::Forker, or_skip, skip::no_bpf, skip_if,
+    cgroup::TestCgroup,
+    disk::Disk,
+    forker::Forker,
+    or_skip,
+    skip::{matrix, no_bpf},
+    skip_if,
 };
 
 const MIB: u64 = 1 << 20;
@@ -126,6 +131,9 @@ fn counts_on(
     lies_between(&tripwire, &statfs, slack).unwrap();
     let share = tripwire.share(id, 0).unwrap();
     assert_eq!((share.made, share.gone), (2000, 1400));
+    let (kind, choice) = tripwire.choice(0).unwrap();
+    let detail = format!("{kind}: crossed both ways at the very file");
+    matrix("nodefs.inodesFree", &choice.hook.to_string(), &detail);
 }
 
 // R1, R39
@@ -298,4 +306,5 @@ fn tmpfs_is_sampled() {
     assert_eq!(choice.hook, CountHook::Sampler);
     assert_eq!(choice.refused.len(), 2);
     assert!(tripwire.fd().is_none() && tripwire.sample(0).unwrap().is_some());
+    matrix("nodefs.inodesFree", "sampler", "tmpfs: read by statfs");
 }

@@ -104,6 +104,14 @@ fn crosses_on(hook: MemoryHook) {
         assert!(tripwire.next().is_none(), "a wire trips once per arming");
     }
 
+    let usage = if trip.slot == ANY_SLOT {
+        after
+    } else {
+        trip.usage * page_size()
+    };
+    let past = usage.saturating_sub(UP_TO_100_MIB.limit) >> 10;
+    let detail = format!("crossed, seen {past} KiB past the limit");
+
     // Armed anew above the present usage it stays silent, below it the next charge trips it.
     tripwire
         .arm(
@@ -118,6 +126,7 @@ fn crosses_on(hook: MemoryHook) {
     std::thread::sleep(Duration::from_millis(100));
     assert!(second.is_alive());
     assert!(tripwire.next().is_none(), "the old limit is forgotten");
+    matrix("memory.available", &hook.to_string(), &detail);
 }
 
 /// A rising wire sees the way up, a falling one the way back; neither says anything before.

@@ -16,7 +16,12 @@ use evictd::{
     },
     observe::{cgroup::MemoryCgroup, pids::Pids},
 };
-use evictd_tests::{cgroup::TestCgroup, forker::Forker, skip::no_bpf, skip_if};
+use evictd_tests::{
+    cgroup::TestCgroup,
+    forker::Forker,
+    skip::{matrix, no_bpf},
+    skip_if,
+};
 
 const MIB: u64 = 1 << 20;
 /// Tasks that may be on their way out of the count: a busy machine has some hundred.
@@ -113,6 +118,11 @@ fn counts_what_the_file_counts(hook: CountHook) {
         (2200 - LATE..=2200).contains(&ended),
         "{ended} ended in this cgroup"
     );
+    matrix(
+        "pid.available",
+        &hook.to_string(),
+        "counts what the file counts",
+    );
 }
 
 // R1, R39
@@ -180,6 +190,7 @@ fn crosses_both_ways(hook: CountHook) {
         wait_for(&mut tripwire, Duration::from_millis(100)).is_none(),
         "a cleared wire"
     );
+    matrix("pid.available", &hook.to_string(), "crossed both ways");
 }
 
 // R39, R40
@@ -286,4 +297,5 @@ fn without_programs_the_sampler_is_left() {
     );
     assert!(tripwire.fd().is_none() && tripwire.crossed().is_none());
     assert!(tripwire.sample().unwrap().available > 0);
+    matrix("pid.available", "sampler", "read from procfs");
 }

@@ -7,11 +7,23 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{setup, shell::run as sh};
+use crate::{
+    setup,
+    shell::run as sh,
+    vm::{self, Cgroup, MachineOptions},
+};
+
+/// Real kernels that take part: the oldest with cgroup v1, and the newest. `cargo xtask vm test` runs all of them.
+const KERNELS: [(&str, Cgroup); 2] = [("5.10", Cgroup::V1), ("7.2", Cgroup::V2)];
+/// Seconds for each of them.
+const WITHIN: u64 = 150;
 
 /// Which tests.
 #[derive(clap::Args)]
 pub struct Arguments {
+    /// Leave out the tests in virtual machines
+    #[arg(long)]
+    without_vm: bool,
     /// Flags of `cargo test`, such as a filter
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     rest: Vec<String>,
@@ -35,8 +47,23 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             .args(&arguments.rest),
         |line| tally.read(line),
     )?;
+    // A filter means that somebody looks for something of his own.
+    if arguments.rest.is_empty() && !arguments.without_vm {
+        for (kernel, cgroup) in KERNELS {
+            let options = vm::Options {
+                kernels: vec![kernel.to_owned()],
+                machine: MachineOptions {
+                    cgroup: Some(cgroup),
+                    ..MachineOptions::default()
+                },
+                within: Some(WITHIN),
+                ..vm::Options::default()
+            };
+            tally.add(&vm::test(&options)?);
+        }
+    }
     tally.close();
-    if !status {
+    if !status || tally.failed > 0 {
         bail!("tests have failed");
     }
     Ok(())
@@ -65,6 +92,14 @@ impl Tally {
         };
         self.passed += number("passed").unwrap_or(0);
         self.failed += number("failed").unwrap_or(0);
+    }
+
+    /// Takes in what virtual machines have brought, where nothing passes that was skipped.
+    fn add(&mut self, machines: &vm::Summary) {
+        let skipped = machines.skipped();
+        self.passed += (machines.passed() + skipped.len()) as u64;
+        self.failed += machines.failed() as u64;
+        self.skipped.extend(skipped);
     }
 
     fn close(&self) {
@@ -126,6 +161,16 @@ mod tests {
                 skipped
             }
         );
+    }
+
+    #[test]
+    fn a_kernel_that_cannot_be_had_is_a_skip() {
+        let mut machines = vm::Summary::default();
+        machines.skip_kernel("5.10", "v1", "no QEMU");
+        let mut tally = Tally::default();
+        tally.add(&machines);
+        assert_eq!(tally.skipped, ["kernel 5.10 cgroup v1 *: no QEMU"]);
+        assert_eq!((tally.passed - 1, tally.failed), (0, 0));
     }
 
     #[test]

@@ -49,11 +49,15 @@ impl Run<'_> {
         self.clear()?;
         let mut pending: VecDeque<&Test> = tests.iter().collect();
         let mut boots = 0;
+        let end = self
+            .options
+            .within
+            .map(|seconds| Instant::now() + Duration::from_secs(seconds));
         while !pending.is_empty() {
             boots += 1;
             let begin = Instant::now();
             let console = self.path(&format!("boot{boots}.console"));
-            let (progress, end) = self.boot(&pending, &console)?;
+            let (progress, how) = self.boot(&pending, &console, end)?;
             if let Some(reason) = progress.unmet {
                 summary.skip_kernel(self.kernel.name, &self.cgroup.to_string(), &reason);
                 return Ok(());
@@ -63,11 +67,17 @@ impl Run<'_> {
                     self.record(test, outcome, &output, millis, summary)?;
                 }
             }
+            if end.is_some_and(|end| Instant::now() >= end) {
+                for test in pending.drain(..) {
+                    let outcome = Outcome::Skipped("the time for this kernel was up".to_owned());
+                    self.record(test, outcome, &[], 0, summary)?;
+                }
+            }
             let Some(test) = pending.front() else { break };
             // The guest went down in the middle of this one, or did not come up.
             let (output, what) = match progress.current {
-                Some((_, output)) => (output, format!("{end} in the middle of this test")),
-                None => (Vec::new(), format!("the machine did not come up: {end}")),
+                Some((_, output)) => (output, format!("{how} in the middle of this test")),
+                None => (Vec::new(), format!("the machine did not come up: {how}")),
             };
             let said = fs::read(&console).unwrap_or_default();
             let panic = kernel_panic(&String::from_utf8_lossy(&said));
@@ -92,17 +102,28 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn boot(&self, tests: &VecDeque<&Test>, console: &Path) -> Result<(Progress, String)> {
+    /// Boots once, with all these tests, and goes on until the last one or that moment.
+    fn boot(
+        &self,
+        tests: &VecDeque<&Test>,
+        console: &Path,
+        end: Option<Instant>,
+    ) -> Result<(Progress, String)> {
         let jobs: Vec<Job> = tests.iter().map(|test| self.job(test)).collect();
         let initramfs = self.path(&format!("{}.cpio", process::id()));
         initramfs::write(&initramfs, self.kernel, self.built, &jobs)?;
         let mut progress = Progress::default();
-        let timeout = Duration::from_secs(self.options.timeout);
+        // How long the guest may be silent from now on.
+        let timeout = || {
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            let timeout = Duration::from_secs(self.options.timeout);
+            left.map_or(timeout, |left| left.min(timeout))
+        };
         let machine = MachineOptions {
             cgroup: Some(self.cgroup),
             ..self.options.machine.clone()
         };
-        let end = machine
+        let how = machine
             .machine(self.kernel, &initramfs, console)
             .run(|event| match event {
                 Event::Report(Report::Ready { release, unmet }) => {
@@ -116,7 +137,7 @@ impl Run<'_> {
                 }
                 Event::Report(Report::Started { job }) => {
                     progress.current = Some((job, Vec::new()));
-                    Some(timeout)
+                    Some(timeout())
                 }
                 Event::Output(bytes) => {
                     if self.options.verbose {
@@ -146,11 +167,11 @@ impl Run<'_> {
                         );
                     }
                     progress.done.push((outcome, output, millis));
-                    Some(timeout)
+                    Some(timeout())
                 }
             })?;
         fs::remove_file(&initramfs)?;
-        Ok((progress, end.to_string()))
+        Ok((progress, how.to_string()))
     }
 
     fn job(&self, test: &Test) -> Job {

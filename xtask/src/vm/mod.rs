@@ -34,6 +34,7 @@ use self::{
 pub use self::{
     qemu::Cgroup,
     suite::{Options, test},
+    table::Summary,
 };
 
 /// What `cargo xtask vm` can do.

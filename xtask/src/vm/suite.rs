@@ -32,6 +32,9 @@ pub struct Options {
     /// Seconds until a test is killed
     #[arg(long, default_value_t = 180)]
     pub timeout: u64,
+    /// Seconds for all tests of one kernel and cgroup version; what has not run by then is skipped
+    #[arg(long, value_name = "SECONDS")]
+    pub within: Option<u64>,
     /// Show the tests' output while they run
     #[arg(long, short)]
     pub verbose: bool,
@@ -45,6 +48,7 @@ impl Default for Options {
             filter: None,
             exact: None,
             timeout: 180,
+            within: None,
             verbose: false,
         }
     }

@@ -44,6 +44,23 @@ impl Summary {
         self.rows.iter().filter(|row| wanted(&row.outcome)).count()
     }
 
+    /// How many tests passed.
+    pub fn passed(&self) -> usize {
+        self.count(|outcome| *outcome == Outcome::Passed)
+    }
+
+    /// What could not run, where, and why.
+    pub fn skipped(&self) -> Vec<String> {
+        let reason = |row: &Row| match &row.outcome {
+            Outcome::Skipped(reason) => Some(format!(
+                "kernel {} cgroup {} {}: {reason}",
+                row.kernel, row.cgroup, row.test
+            )),
+            _ => None,
+        };
+        self.rows.iter().filter_map(reason).collect()
+    }
+
     /// How many tests failed.
     pub fn failed(&self) -> usize {
         self.count(|outcome| matches!(outcome, Outcome::Failed(_)))
@@ -55,8 +72,8 @@ impl Summary {
         if !self.matrix.is_empty() {
             println!("{}", self.matrix_table());
         }
-        let passed = self.count(|outcome| *outcome == Outcome::Passed);
-        let skipped = self.count(|outcome| matches!(outcome, Outcome::Skipped(_)));
+        let passed = self.passed();
+        let skipped = self.skipped().len();
         println!(
             "vm: {passed} passed, {} failed, {skipped} skipped",
             self.failed()
