@@ -77,6 +77,11 @@ impl Victims {
         self.0.is_empty()
     }
 
+    /// None of them goes.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
     /// A pod does not go after all.
     pub(super) fn forget(&mut self, uid: &str) {
         self.0.remove(uid);

@@ -32,8 +32,11 @@ pub struct ManifestPod {
     /// Its cgroup directory, absolute.
     pub cgroup: PathBuf,
     /// Its emptyDirs: the volume's name and the directory.
-    pub empty_dirs: Vec<(String, PathBuf)>,
+    pub empty_dirs: Vec<NamedDirectory>,
 }
+
+/// A volume's name and its directory.
+pub type NamedDirectory = (String, PathBuf);
 
 /// Reads a manifest; relative cgroups lie below `scope`.
 ///
@@ -127,7 +130,7 @@ fn pod(mut fields: Fields, scope: &Path) -> Result<ManifestPod, ConfigError> {
 }
 
 /// Local directories, as the engine knows them and where they are.
-fn empty_dirs(fields: &mut Fields) -> Result<(Vec<Volume>, Vec<(String, PathBuf)>), ConfigError> {
+fn empty_dirs(fields: &mut Fields) -> Result<(Vec<Volume>, Vec<NamedDirectory>), ConfigError> {
     let path = fields.path_of("emptyDirs");
     let items = match fields.take("emptyDirs") {
         None => return Ok((Vec::new(), Vec::new())),

@@ -201,6 +201,8 @@ impl Watch {
             return;
         };
         self.setup.shadow = tuning.shadow;
+        // Whoever was only spoken of is a pod like any other from now on.
+        self.in_flight.forget_shadows();
         self.setup.strategy = tuning.strategy;
         let floor = self.floor_is_armed();
         for index in 0..self.posts.len() {

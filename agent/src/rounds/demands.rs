@@ -28,10 +28,15 @@ impl Loop {
             .filter(|t| is_short(t, seen))
             .map(|t| t.signal)
             .collect();
+        let told_before = self.shadow_told.len();
         self.shadow_told.retain(|told| {
             let pressure: Result<Signal, _> = told.parse();
             pressure.is_err() || pressure.is_ok_and(|signal| short.contains(&signal))
         });
+        if self.shadow_told.len() != told_before {
+            // Whom this pressure would have taken is a pod like any other under the next one.
+            self.manager.forget_victims();
+        }
         for eviction in evictions {
             let told = match eviction.cause {
                 Cause::Pressure(signal) => signal.to_string(),

@@ -272,7 +272,10 @@ impl Loop {
             Letter::Settings { settings, shadow } => {
                 self.thresholds = settings.layout.apply(&settings.eviction.thresholds);
                 self.manager.reconfigure(*settings);
-                self.shadow = shadow;
+                if std::mem::replace(&mut self.shadow, shadow) != shadow {
+                    self.manager.forget_victims();
+                    self.shadow_told.clear();
+                }
             }
             Letter::Reclaimed => self.after_reclaim(),
         }

@@ -16,6 +16,11 @@ impl Manager {
         !self.victims.is_empty()
     }
 
+    /// Nobody was evicted after all: shadow mode only spoke of it.
+    pub fn forget_victims(&mut self) {
+        self.victims.clear();
+    }
+
     /// While somebody is being asked to go, soft thresholds ask for nobody else.
     pub fn hold_soft(&mut self, held: bool) {
         self.soft_is_held = held;
