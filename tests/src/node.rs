@@ -18,6 +18,7 @@ use evictd::{
     },
     observe::{cgroup::MemoryCgroup, machine::memory_total},
     pods::table::{Entry, PodTable},
+    policy::Restraint,
     reflex::{Evicted, Finished, Limits, Mailbox, Outbox, Reflex, Report, Scope, Setup},
 };
 
@@ -30,6 +31,8 @@ pub const MIB: u64 = 1 << 20;
 pub struct Node {
     /// The scope.
     pub cgroup: TestCgroup,
+    /// What holds for all pods.
+    pub restraint: Arc<Restraint>,
     pods: Vec<(Pod, PathBuf)>,
 }
 
@@ -95,6 +98,7 @@ impl Node {
     pub fn new(name: &str, mib: u64) -> io::Result<Self> {
         Ok(Self {
             cgroup: TestCgroup::new(name, mib * MIB)?,
+            restraint: Arc::default(),
             pods: Vec::new(),
         })
     }
@@ -190,6 +194,7 @@ impl Node {
             shadow: options.shadow,
             victims_at_once: options.victims_at_once,
             strategy: RankingStrategy::Kubelet,
+            restraint: Arc::clone(&self.restraint),
             mailbox: Arc::clone(&mailbox),
             outbox: Arc::clone(&outbox),
         })?;
