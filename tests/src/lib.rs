@@ -13,5 +13,6 @@ pub mod hog;
 pub mod interrupt;
 pub mod member;
 pub mod node;
+pub mod scripted;
 pub mod skip;
 pub mod vectors;

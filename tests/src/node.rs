@@ -143,6 +143,13 @@ impl Node {
         Ok(cgroup)
     }
 
+    /// Changes what is known of a pod.
+    pub fn edit(&mut self, name: &str, change: impl FnOnce(&mut Pod)) {
+        if let Some((pod, _)) = self.pods.iter_mut().find(|(pod, _)| pod.name == name) {
+            change(pod);
+        }
+    }
+
     /// The table of the pods as they are now.
     pub fn table(&self) -> Box<PodTable> {
         let entries = self
@@ -154,6 +161,15 @@ impl Node {
 
     /// Starts a reflex on this node; `Err` inside when the rung is refused here.
     pub fn watch(&self, options: Options) -> io::Result<Result<Watched, Refused>> {
+        self.watch_table(self.table(), options)
+    }
+
+    /// The same with a table that was made before.
+    pub fn watch_table(
+        &self,
+        table: Box<PodTable>,
+        options: Options,
+    ) -> io::Result<Result<Watched, Refused>> {
         let amounts = |threshold, floor| Limits {
             threshold,
             resolved: threshold,
@@ -190,7 +206,7 @@ impl Node {
         let (reflex, _) = Reflex::start(Setup {
             scopes,
             tripwire: built.tripwire,
-            table: self.table(),
+            table,
             shadow: options.shadow,
             victims_at_once: options.victims_at_once,
             strategy: RankingStrategy::Kubelet,
