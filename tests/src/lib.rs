@@ -11,6 +11,7 @@ pub mod engine;
 pub mod forker;
 pub mod hog;
 pub mod interrupt;
+pub mod kept;
 pub mod member;
 pub mod node;
 pub mod scripted;

@@ -75,7 +75,7 @@ fn whom_the_policies_spare_is_passed_over() {
         0,
         &[],
     );
-    let watched = node.watch_table(table, pressed(330)).unwrap().unwrap();
+    let watched = node.watch_table(table, pressed(400)).unwrap().unwrap();
     assert_eq!(
         watched.evicted(SOON).expect("one is left").pod.pod.name,
         "small"

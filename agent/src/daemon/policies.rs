@@ -33,8 +33,6 @@ pub struct Policies {
     seen: Vec<(PathBuf, u64, Option<SystemTime>)>,
     state_dir: PathBuf,
     told: Vec<Explanation>,
-    /// A cluster or a file may say it; each is obeyed.
-    paused_by_cluster: bool,
     // The thread ends when this is dropped.
     _worker: Option<Worker>,
 }
@@ -63,7 +61,6 @@ impl Policies {
             seen: load::fingerprint(&policy.files),
             state_dir: config.state_dir.clone(),
             told: Vec::new(),
-            paused_by_cluster: false,
             _worker: worker,
         })
     }
@@ -81,12 +78,6 @@ impl Policies {
         if let Some(objection) = self.keeper.shadow_objection(&pod.uid) {
             tracing::info!(%pod, objection, "a policy in shadow mode would have spared it");
         }
-    }
-
-    /// The cluster says whether evictions are paused.
-    pub fn pause_by_cluster(&mut self, paused: bool) {
-        self.paused_by_cluster = paused;
-        self.pause();
     }
 
     /// Looks for files that have changed.
@@ -109,7 +100,7 @@ impl Policies {
     }
 
     fn pause(&self) {
-        let paused = self.paused_by_cluster || self.state_dir.join(PAUSE).exists();
+        let paused = self.state_dir.join(PAUSE).exists();
         if paused != self.keeper.restraint().is_paused() {
             tracing::warn!(paused, "evictions were paused, or go on");
             self.keeper.restraint().pause(paused);

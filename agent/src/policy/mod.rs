@@ -11,6 +11,7 @@ pub mod gate;
 pub mod keeper;
 pub mod load;
 mod model;
+pub mod render;
 mod selector;
 pub mod set;
 mod walk;

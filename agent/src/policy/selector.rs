@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::config::{ConfigError, fields::Fields};
 
@@ -93,6 +93,43 @@ impl Selector {
         self.requirements.iter().map(|r| r.key.as_str())
     }
 
+    /// As `matchExpressions` of a selector of the API.
+    pub fn to_json(&self) -> Vec<Value> {
+        let to_json = |r: &Requirement| match &r.test {
+            Test::In(values) => json!({"key": r.key, "operator": "In", "values": values}),
+            Test::NotIn(values) => json!({"key": r.key, "operator": "NotIn", "values": values}),
+            Test::Exists => json!({"key": r.key, "operator": "Exists"}),
+            Test::DoesNotExist => json!({"key": r.key, "operator": "DoesNotExist"}),
+        };
+        self.requirements.iter().map(to_json).collect()
+    }
+
+    /// As a CEL expression over an expression that is a map of labels.
+    pub fn to_cel(&self, labels: &str) -> String {
+        // A JSON text is a CEL text.
+        let text = |text: &str| Value::from(text).to_string();
+        let to_cel = |r: &Requirement| {
+            let key = text(&r.key);
+            let has = format!("{key} in {labels}");
+            let is_in = |values: &[String]| {
+                let values: Vec<String> = values.iter().map(|v| text(v)).collect();
+                format!("({has} && {labels}[{key}] in [{}])", values.join(", "))
+            };
+            match &r.test {
+                Test::In(values) => is_in(values),
+                Test::NotIn(values) => format!("!{}", is_in(values)),
+                Test::Exists => format!("({has})"),
+                Test::DoesNotExist => format!("!({has})"),
+            }
+        };
+        let all: Vec<String> = self.requirements.iter().map(to_cel).collect();
+        if all.is_empty() {
+            "true".to_owned()
+        } else {
+            all.join(" && ")
+        }
+    }
+
     /// A label of which no value meets all requirements.
     fn contradiction(&self) -> Option<String> {
         let candidates = |key: &str| {
@@ -162,8 +199,6 @@ fn requirement(mut fields: Fields) -> Result<Requirement, ConfigError> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn read(selector: Value) -> Result<Selector, String> {
@@ -222,11 +257,19 @@ mod tests {
         ];
         for (selector, given, expected) in cases {
             let read = read(selector.clone()).expect("a selector");
-            assert_eq!(
-                read.matches(&labels(given)),
-                expected,
-                "{selector} {given:?}"
-            );
+            let given = labels(given);
+            assert_eq!(read.matches(&given), expected, "{selector} {given:?}");
+            // The same as an expression, for the API server.
+            let names = [crate::policy::expression::Name {
+                variable: "l",
+                fields: None,
+            }];
+            let cel = crate::policy::expression::Expression::parse(&read.to_cel("l"), &names)
+                .expect("an expression");
+            let value = crate::policy::facts::value(&serde_json::to_value(&given).expect("labels"));
+            assert_eq!(cel.is_true(&[("l", value)]), Ok(expected), "{}", cel.text());
+            let again = json!({"matchExpressions": read.to_json()});
+            assert_eq!(super::tests::read(again).expect("a selector"), read);
         }
     }
 

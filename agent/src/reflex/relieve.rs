@@ -123,13 +123,7 @@ impl Watch {
     }
 
     /// Signals one pod; false when that gives nothing: it was empty already, or the kernel refuses.
-    fn kill(
-        &mut self,
-        index: usize,
-        victim: usize,
-        working_set: u64,
-        resort: LastResort,
-    ) -> bool {
+    fn kill(&mut self, index: usize, victim: usize, working_set: u64, resort: LastResort) -> bool {
         let (Some(entry), Some(post)) =
             (self.setup.table.entries.get(victim), self.posts.get(index))
         else {
@@ -227,7 +221,9 @@ impl Watch {
         let (now, restraint) = (now_ns(), &self.setup.restraint);
         let entries = &self.setup.table.entries;
         for (index, post) in self.posts.iter_mut().enumerate() {
-            let entry = post.first_victim.and_then(|id| entries.iter().find(|e| e.memory.id() == id));
+            let entry = post
+                .first_victim
+                .and_then(|id| entries.iter().find(|e| e.memory.id() == id));
             let is_recalled = entry.is_some_and(|e| !restraint.lets_the_kernel(&e.clearance, now));
             if is_recalled && self.setup.tripwire.set_first_victim(index, None).is_ok() {
                 post.first_victim = None;

@@ -140,10 +140,11 @@ impl HttpProbe {
             Some(name) => Some(secrets.token(name)?),
             None => None,
         };
-        let authority = if host.parse::<std::net::Ipv6Addr>().is_ok() {
-            format!("[{host}]:{}", self.port)
+        let (host, port) = endpoint(host, self.port)?;
+        let authority = if host.contains(':') {
+            format!("[{host}]:{port}")
         } else {
-            format!("{host}:{}", self.port)
+            format!("{host}:{port}")
         };
         let scheme = match self.scheme {
             Scheme::Http => "http",
@@ -225,6 +226,30 @@ fn bad_host(host: &str, reason: &str) -> ProbeError {
     }
 }
 
+/// A host, with the port if it names one itself: servers tell of each other as `tcp://host:port`.
+fn endpoint(text: &str, port: u16) -> Result<(&str, u16), ProbeError> {
+    let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
+    let rest = rest.trim_end_matches('/');
+    let (host, port) = if rest.parse::<IpAddr>().is_ok() {
+        (rest, port)
+    } else if let Some((host, own)) = rest.rsplit_once(':') {
+        let own = own
+            .parse()
+            .map_err(|_| bad_host(text, "is not the name of a host"))?;
+        (host.trim_start_matches('[').trim_end_matches(']'), own)
+    } else {
+        (rest, port)
+    };
+    if host.is_empty() {
+        return Err(bad_host("host", "is empty: the pod has no IP yet"));
+    }
+    let named = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
+    if host.parse::<IpAddr>().is_ok() || host.bytes().all(named) {
+        return Ok((host, port));
+    }
+    Err(bad_host(text, "is not the name of a host"))
+}
+
 /// The next address: the scheme stays, so that a redirect cannot take TLS away.
 fn redirected(from: &Uri, location: &http::HeaderValue, scheme: Scheme) -> Result<Uri, ProbeError> {
     let lost = || ProbeError::Exchange("it redirects to where nobody can go".to_owned());
@@ -247,9 +272,6 @@ fn redirected(from: &Uri, location: &http::HeaderValue, scheme: Scheme) -> Resul
 }
 
 async fn connect(host: &str, port: u16) -> Result<TcpStream, ProbeError> {
-    if host.is_empty() {
-        return Err(bad_host("host", "is empty: the pod has no IP yet"));
-    }
     let addresses = tokio::net::lookup_host((host, port)).await;
     let addresses = addresses.map_err(|e| bad_host(host, &e.to_string()))?;
     let mut last = bad_host(host, "has no address that may be asked");
@@ -337,4 +359,34 @@ fn number(fields: &mut Fields, name: &str, most: u64) -> Result<Option<u64>, Con
     number
         .map(Some)
         .ok_or_else(|| ConfigError::value(path, &value, reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_a_host_with_or_without_a_port() {
+        for (text, expected) in [
+            ("10.0.0.7", Some(("10.0.0.7", 80))),
+            (
+                "db-agnt-1.db-int.shop.svc",
+                Some(("db-agnt-1.db-int.shop.svc", 80)),
+            ),
+            (
+                "tcp://db-agnt-1.db-int.shop.svc:8529",
+                Some(("db-agnt-1.db-int.shop.svc", 8529)),
+            ),
+            ("ssl://[fd00::7]:8529/", Some(("fd00::7", 8529))),
+            ("fd00::7", Some(("fd00::7", 80))),
+            ("", None),
+            ("a/b", None),
+            ("user@host", None),
+            ("host:port", None),
+            ("tcp://:8529", None),
+            ("host name", None),
+        ] {
+            assert_eq!(endpoint(text, 80).ok(), expected, "{text}");
+        }
+    }
 }
