@@ -402,7 +402,7 @@ fn the_more_sparing_of_equals_decides() {
     skip_if!(not_root());
     let always = |precedence| json!({"precedence": precedence, "rules": [{"name": "r", "evict": "Always", "order": -5}]});
     let never = |precedence| json!({"precedence": precedence, "rules": [{"name": "r", "evict": "Never", "order": 5}]});
-    for (i, (policies, may_go, order)) in [
+    for (i, (policies, expected, order)) in [
         (
             vec![policy("a", always(0)), policy("b", never(0))],
             false,
@@ -430,7 +430,7 @@ fn the_more_sparing_of_equals_decides() {
         );
         assert_eq!(
             (may_go(&kept, 0), kept.explain(&pod(0)).order),
-            (may_go, order),
+            (expected, order),
             "{i}"
         );
     }
