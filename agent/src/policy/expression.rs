@@ -240,14 +240,16 @@ fn check(
     bound: &mut Vec<String>,
 ) -> Result<(), ExpressionError> {
     match &node.expr {
-        Expr::Ident(name) if !bound.contains(name) && !is_type(name) => {
-            if !names.iter().any(|n| n.variable == name) {
-                let known: Vec<&str> = names.iter().map(|n| n.variable).collect();
-                return Err(ExpressionError(format!(
-                    "unknown variable {name}; there is {}",
-                    known.join(", ")
-                )));
-            }
+        Expr::Ident(name)
+            if !bound.contains(name)
+                && !is_type(name)
+                && !names.iter().any(|n| n.variable == name) =>
+        {
+            let known: Vec<&str> = names.iter().map(|n| n.variable).collect();
+            return Err(ExpressionError(format!(
+                "unknown variable {name}; there is {}",
+                known.join(", ")
+            )));
         }
         Expr::Select(select) => check_field(&select.operand.expr, &select.field, names, bound)?,
         Expr::Call(call) => {

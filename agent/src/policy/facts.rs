@@ -127,7 +127,8 @@ mod tests {
         };
         let mut found: Vec<String> = fields.map.keys().map(ToString::to_string).collect();
         let mut expected = POD_FIELDS.map(str::to_owned).to_vec();
-        (found.sort(), expected.sort());
+        found.sort();
+        expected.sort();
         assert_eq!(found, expected);
     }
 

@@ -256,20 +256,20 @@ mod tests {
             ),
         ];
         for (selector, given, expected) in cases {
-            let read = read(selector.clone()).expect("a selector");
+            let selected = read(selector.clone()).expect("a selector");
             let given = labels(given);
-            assert_eq!(read.matches(&given), expected, "{selector} {given:?}");
+            assert_eq!(selected.matches(&given), expected, "{selector} {given:?}");
             // The same as an expression, for the API server.
             let names = [crate::policy::expression::Name {
                 variable: "l",
                 fields: None,
             }];
-            let cel = crate::policy::expression::Expression::parse(&read.to_cel("l"), &names)
+            let cel = crate::policy::expression::Expression::parse(&selected.to_cel("l"), &names)
                 .expect("an expression");
             let value = crate::policy::facts::value(&serde_json::to_value(&given).expect("labels"));
             assert_eq!(cel.is_true(&[("l", value)]), Ok(expected), "{}", cel.text());
-            let again = json!({"matchExpressions": read.to_json()});
-            assert_eq!(super::tests::read(again).expect("a selector"), read);
+            let again = json!({"matchExpressions": selected.to_json()});
+            assert_eq!(read(again).expect("a selector"), selected);
         }
     }
 
