@@ -43,6 +43,7 @@ fn candidates(count: usize) -> (Vec<Candidate>, Vec<u64>) {
             let exact = number(2048) * MI;
             let priority = [0, 0, 0, 1000, -10][number(5) as usize];
             let claim = Claim {
+                order: 0,
                 priority,
                 qos: QosClass::Burstable,
                 request: number(1024) * MI,

@@ -14,6 +14,7 @@ pub mod evict;
 pub mod kernel;
 pub mod observe;
 pub mod pods;
+pub mod policy;
 pub mod reflex;
 pub mod rounds;
 pub mod telemetry;

@@ -18,6 +18,7 @@ use evictd::{
     },
     observe::{cgroup::MemoryCgroup, machine::memory_total},
     pods::table::{Entry, PodTable},
+    policy::Restraint,
     reflex::{Evicted, Finished, Limits, Mailbox, Outbox, Reflex, Report, Scope, Setup},
 };
 
@@ -30,6 +31,8 @@ pub const MIB: u64 = 1 << 20;
 pub struct Node {
     /// The scope.
     pub cgroup: TestCgroup,
+    /// What holds for all pods.
+    pub restraint: Arc<Restraint>,
     pods: Vec<(Pod, PathBuf)>,
 }
 
@@ -95,6 +98,7 @@ impl Node {
     pub fn new(name: &str, mib: u64) -> io::Result<Self> {
         Ok(Self {
             cgroup: TestCgroup::new(name, mib * MIB)?,
+            restraint: Arc::default(),
             pods: Vec::new(),
         })
     }
@@ -139,6 +143,13 @@ impl Node {
         Ok(cgroup)
     }
 
+    /// Changes what is known of a pod.
+    pub fn edit(&mut self, name: &str, change: impl FnOnce(&mut Pod)) {
+        if let Some((pod, _)) = self.pods.iter_mut().find(|(pod, _)| pod.name == name) {
+            change(pod);
+        }
+    }
+
     /// The table of the pods as they are now.
     pub fn table(&self) -> Box<PodTable> {
         let entries = self
@@ -150,6 +161,15 @@ impl Node {
 
     /// Starts a reflex on this node; `Err` inside when the rung is refused here.
     pub fn watch(&self, options: Options) -> io::Result<Result<Watched, Refused>> {
+        self.watch_table(self.table(), options)
+    }
+
+    /// The same with a table that was made before.
+    pub fn watch_table(
+        &self,
+        table: Box<PodTable>,
+        options: Options,
+    ) -> io::Result<Result<Watched, Refused>> {
         let amounts = |threshold, floor| Limits {
             threshold,
             resolved: threshold,
@@ -186,10 +206,11 @@ impl Node {
         let (reflex, _) = Reflex::start(Setup {
             scopes,
             tripwire: built.tripwire,
-            table: self.table(),
+            table,
             shadow: options.shadow,
             victims_at_once: options.victims_at_once,
             strategy: RankingStrategy::Kubelet,
+            restraint: Arc::clone(&self.restraint),
             mailbox: Arc::clone(&mailbox),
             outbox: Arc::clone(&outbox),
         })?;

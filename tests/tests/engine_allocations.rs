@@ -57,6 +57,7 @@ fn choosing_victims_among_500_pods_allocates_nothing() {
         ] {
             let candidate = |number: u64| Candidate {
                 claim: Claim {
+                    order: 0,
                     priority: (number % 7) as i32,
                     qos: QosClass::Burstable,
                     request: number % 1000,

@@ -8,6 +8,7 @@ use crate::{config::ConfigError, daemon::RunError};
 
 mod check;
 mod input;
+mod policy;
 mod rank;
 mod replay;
 mod run;
@@ -33,6 +34,8 @@ enum Command {
     Thresholds(thresholds::Arguments),
     /// Show the order in which pods would be evicted, and why.
     Rank(rank::Arguments),
+    /// Check policies, say what they make of a pod, and render what Kubernetes must know of them.
+    Policy(policy::Arguments),
     /// Show what would have been decided over a recorded sequence.
     Replay(replay::Arguments),
 }
@@ -53,6 +56,9 @@ enum CommandError {
     /// The configuration cannot be used.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// A policy cannot be used.
+    #[error(transparent)]
+    Policy(#[from] crate::policy::load::PolicyError),
     /// The daemon cannot start or go on.
     #[error(transparent)]
     Run(#[from] RunError),
@@ -71,7 +77,7 @@ impl CommandError {
     /// Bad input is 2, everything else 1.
     fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Read { .. } | Self::Input { .. } => 2,
+            Self::Config(_) | Self::Policy(_) | Self::Read { .. } | Self::Input { .. } => 2,
             Self::Run(error) if error.is_bad_input() => 2,
             Self::Run(_) | Self::Write(_) => 1,
         }
@@ -117,6 +123,7 @@ pub fn run(
         }),
         Command::Thresholds(arguments) => thresholds::run(&arguments),
         Command::Rank(arguments) => rank::run(&arguments),
+        Command::Policy(arguments) => policy::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
     };
     match result.and_then(|text| print(stdout, &text)) {

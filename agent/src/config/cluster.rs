@@ -2,7 +2,7 @@
 
 use std::{env, path::PathBuf, time::Duration};
 
-use super::{ConfigError, duration, fields::Fields};
+use super::{ConfigError, fields::Fields};
 
 /// Variable with the node's name, as a DaemonSet sets it from `spec.nodeName`.
 const NODE_NAME: &str = "NODE_NAME";
@@ -47,7 +47,7 @@ impl ClusterConfig {
             kubeconfig: cluster.absolute_path("kubeconfig")?,
             kubelet_config: cluster.absolute_path("kubeletConfig")?,
             configz: cluster.boolean("configz")?.unwrap_or(false),
-            soft_override_after: period(&mut cluster, "softOverrideAfter")?,
+            soft_override_after: cluster.duration("softOverrideAfter")?,
             taint: cluster.boolean("taint")?.unwrap_or(true),
         };
         cluster.finish()?;
@@ -64,16 +64,6 @@ fn is_node_name(name: &str) -> bool {
         && bytes.iter().copied().all(good)
         && ends(bytes.first())
         && ends(bytes.last())
-}
-
-fn period(fields: &mut Fields, name: &str) -> Result<Option<Duration>, ConfigError> {
-    let Some(text) = fields.text(name)? else {
-        return Ok(None);
-    };
-    let parsed = duration::parse(&text);
-    parsed
-        .map(Some)
-        .map_err(|e| ConfigError::text(fields.path_of(name), &text, e))
 }
 
 #[cfg(test)]

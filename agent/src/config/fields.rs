@@ -1,7 +1,7 @@
 //! Takes a parsed document apart field by field, so that every error can name the field, the value and the reason,
 //! and what nobody asked for is found out.
 
-use std::{path::PathBuf, str::FromStr, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, str::FromStr, time::Duration};
 
 use serde_json::{Map, Value};
 
@@ -96,6 +96,46 @@ impl Fields {
                 .map(|item| item.as_str().map(str::to_owned))
                 .collect()
         })
+    }
+
+    /// Takes a field that is a text and must be there.
+    pub(crate) fn required_text(&mut self, name: &str) -> Result<String, ConfigError> {
+        let text = self.text(name)?.unwrap_or_default();
+        if text.is_empty() {
+            return Err(ConfigError::value(
+                self.path_of(name),
+                &Value::Null,
+                "is missing",
+            ));
+        }
+        Ok(text)
+    }
+
+    /// Takes a field that is a list; an absent one is empty.
+    pub(crate) fn list(&mut self, name: &str) -> Result<Vec<Value>, ConfigError> {
+        let list = self.typed(name, "must be a list", |value| value.as_array().cloned())?;
+        Ok(list.unwrap_or_default())
+    }
+
+    /// Takes a field that is a map of texts; an absent one is empty.
+    pub(crate) fn text_map(&mut self, name: &str) -> Result<BTreeMap<String, String>, ConfigError> {
+        let map = self.typed(name, "must be a map of strings", |value| {
+            let map = value.as_object()?.iter();
+            map.map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+                .collect()
+        })?;
+        Ok(map.unwrap_or_default())
+    }
+
+    /// Takes a field that is a duration such as `90s`.
+    pub(crate) fn duration(&mut self, name: &str) -> Result<Option<Duration>, ConfigError> {
+        let Some(text) = self.text(name)? else {
+            return Ok(None);
+        };
+        let parsed = super::duration::parse(&text);
+        parsed
+            .map(Some)
+            .map_err(|e| ConfigError::text(self.path_of(name), &text, e))
     }
 
     /// Takes a field that is the path of a file and must be absolute: the daemon's working directory means nothing.

@@ -16,6 +16,7 @@ mod error;
 pub(crate) mod fields;
 mod filesystems;
 mod kubelet;
+mod policy;
 mod quantity;
 mod thresholds;
 
@@ -24,6 +25,7 @@ pub use error::ConfigError;
 pub use filesystems::FilesystemPaths;
 pub(crate) use kubelet::EvictionFields;
 pub use kubelet::{DEFAULT_PRESSURE_TRANSITION_PERIOD, EvictionConfig};
+pub use policy::PolicyConfig;
 pub use quantity::{Format, Quantity, QuantityError};
 pub use thresholds::{DEFAULT_EVICTION_HARD, Statements, ThresholdTexts};
 
@@ -60,6 +62,8 @@ pub struct Config {
     pub kernel_floor: KernelFloor,
     /// `filesystems`: where nodefs, imagefs and containerfs are.
     pub filesystems: FilesystemPaths,
+    /// `policies`, `evictionRates`, `lastResort` and `gateSecrets`: who may be evicted, and when.
+    pub policy: PolicyConfig,
     /// `metricsAddress`: where metrics are served, if at all.
     pub metrics_address: Option<SocketAddr>,
 }
@@ -171,6 +175,7 @@ impl Config {
             account_reclaimable_cache: fields.boolean("accountReclaimableCache")?.unwrap_or(false),
             kernel_floor: KernelFloor::take(&mut fields)?,
             filesystems: FilesystemPaths::take(&mut fields)?,
+            policy: PolicyConfig::take(&mut fields)?,
             metrics_address: fields.parsed("metricsAddress")?,
         };
         fields.finish()?;

@@ -3,6 +3,7 @@
 
 mod allocatable;
 mod notes;
+pub(crate) mod policies;
 mod reload;
 mod scope;
 mod shown;
@@ -41,11 +42,13 @@ use crate::{
         telemetry::{Telemetry, kind},
     },
     observe::{cgroup::PathError, filesystem::LayoutError},
+    policy::load::PolicyError,
     reflex::{Mailbox, Outbox, Reflex, Report, ScopeError, thread::now_ns},
     rounds::{Letter, Members, Note, Rounds, Walker},
     telemetry::{Metrics, ServeError},
 };
 use allocatable::Allocatable;
+use policies::Policies;
 pub use reload::Origin;
 use reload::Reload;
 use shown::{DROPS, Dropped, Reloads};
@@ -94,6 +97,9 @@ pub enum RunError {
     /// The way to the API server.
     #[error(transparent)]
     Access(#[from] AccessError),
+    /// A policy.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
     /// A field that the agent cannot do without.
     #[error("{field}: {reason}")]
     Missing {
@@ -156,6 +162,7 @@ struct Agent {
     reload: Reload,
     reloads: Arc<Reloads>,
     evidence: OomEvidence,
+    policies: Policies,
 }
 
 impl Agent {
@@ -220,6 +227,7 @@ impl Agent {
             self.show(&report);
             self.evidence.note(&report);
             if let Report::Evicted(evicted) = &report {
+                self.policies.note(&evicted.pod.pod, evicted.last_resort);
                 self.tell_rounds(Letter::EvictedElsewhere {
                     uid: evicted.pod.pod.uid.clone(),
                     signal: evicted.signal,
@@ -240,6 +248,7 @@ impl Agent {
     fn tick(&mut self) {
         self.beat.store(now_ns(), Ordering::Relaxed);
         self.read_telemetry();
+        self.policies.refresh();
         self.reload(false);
         self.ticks = self.ticks.wrapping_add(1);
         let lost = match &self.counting {
@@ -269,6 +278,7 @@ impl Agent {
         let Some(table) = table else {
             return;
         };
+        self.policies.present(&table);
         self.walker
             .set_errands(self.source.errands(&self.config, &table.entries));
         self.tell_rounds(Letter::Members(Members::new(&table.entries)));

@@ -37,6 +37,7 @@ impl Agent {
 
     fn take_decided(&mut self, decided: &Decided) {
         self.show_decided(decided);
+        self.policies.note(&decided.pod.pod, false);
         let record = self.reconciler.take_decided(decided);
         if !decided.shadow {
             let victim = Arc::clone(&decided.pod);

@@ -166,6 +166,12 @@ fn keep_what_needs_a_restart(new: &mut Config, old: &Config) {
     keep("cluster", &mut new.cluster, &old.cluster);
     keep("stateDir", &mut new.state_dir, &old.state_dir);
     keep("mode", &mut new.mode, &old.mode);
+    // The files that it names are followed all the same.
+    keep(
+        "policies, evictionRates, lastResort or gateSecrets",
+        &mut new.policy,
+        &old.policy,
+    );
     keep("memoryHook", &mut new.memory_hook, &old.memory_hook);
     keep("filesystems", &mut new.filesystems, &old.filesystems);
     keep(

@@ -8,6 +8,7 @@ use std::{
 use super::{
     Agent, BY_REFLEX, Origin, RunError,
     allocatable::Allocatable,
+    policies::Policies,
     reload::Reload,
     scope::{self, hard_memory_threshold, scope},
     shown::{self, Dropped, Reloads},
@@ -29,7 +30,9 @@ impl Agent {
         let threshold = hard_memory_threshold(&config.eviction.thresholds)?;
         // Two of them: the reflex takes one with it.
         let [scope, looked_at] = [scope(config, threshold)?, scope(config, threshold)?];
+        let mut policies = Policies::start(config)?;
         let (mut source, table, journal) = source(config, scope.cgroup().path()).await?;
+        policies.present(&table);
         let mut allocatable = Allocatable::new(config, &scope);
         let (pods_scope, pods_looked_at) = allocatable.first().unzip();
         let capacity = scope.capacity();
@@ -76,6 +79,7 @@ impl Agent {
                 Mode::Kubelet => 1,
             },
             strategy: config.ranking_strategy,
+            restraint: Arc::clone(policies.keeper.restraint()),
             mailbox: Arc::clone(&mailbox),
             outbox: Arc::clone(&outbox),
         })?;
@@ -95,6 +99,7 @@ impl Agent {
             sensors: signals.sensors,
             walker: Arc::clone(&walker),
             members: Members::new(&entries),
+            restraint: Arc::clone(policies.keeper.restraint()),
             shadow: config.shadow,
             reclaims: false,
         })?;
@@ -148,6 +153,7 @@ impl Agent {
             reload: Reload::new(origin, config),
             reloads,
             evidence,
+            policies,
         })
     }
 }

@@ -257,7 +257,7 @@ impl Manager {
     /// Whether a pod may be evicted (R12). The kubelet would evict one that is still there a second time.
     fn state_of(&self, pod: &Pod) -> CandidateState {
         match self.settings.mode {
-            mode if pod.is_protected(mode) => CandidateState::Protected,
+            mode if pod.is_protected(mode) || pod.is_spared => CandidateState::Protected,
             Mode::Evictd if self.victims.contains(pod) => CandidateState::OnItsWay,
             _ => CandidateState::Eligible,
         }

@@ -27,6 +27,14 @@ pub struct Pod {
     pub annotations: BTreeMap<String, String>,
     /// The controller that owns the pod.
     pub owner: Option<Owner>,
+    /// `metadata.creationTimestamp`, in seconds since 1970.
+    pub created: Option<i64>,
+    /// `status.phase`; empty if nobody tells.
+    pub phase: String,
+    /// `status.conditions`: the status of each by its type.
+    pub conditions: BTreeMap<String, String>,
+    /// `status.podIP`; empty as long as it has none.
+    pub ip: String,
     /// `spec.priority`; zero if it has none.
     pub priority: i32,
     /// The QoS class.
@@ -53,6 +61,10 @@ pub struct Pod {
     pub termination_grace_period_seconds: Option<i64>,
     /// Whether the pod is already being deleted.
     pub is_deleting: bool,
+    /// What the policies say about the order at this moment ([`crate::policy`]); zero where nobody says anything.
+    pub order: i16,
+    /// Whether the policies spare the pod at this moment.
+    pub is_spared: bool,
 }
 
 /// The controller that owns a pod and replaces it.

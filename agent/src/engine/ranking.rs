@@ -64,6 +64,7 @@ impl Ranking {
             priority: pod.priority,
             qos: pod.qos,
             request,
+            order: pod.order,
         };
         let usage = usage.map(|usage| self.layout.usage(self.signal, pod, usage));
         let standing = Standing::new(self.strategy, resource, claim, usage);

@@ -16,6 +16,9 @@ pub struct Claim {
     /// What the pod requested, in bytes: memory for memory, ephemeral storage for everything on disk (for inodes,
     /// which nobody can request, too: see [`Standing::new`]), zero for process ids.
     pub request: u64,
+    /// What a policy says about the order: the lower number goes first among pods that the strategy's first criterion
+    /// holds equal.
+    pub order: i16,
 }
 
 /// Where a pod stands in the order of eviction: the least goes first.
@@ -25,16 +28,20 @@ pub struct Claim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Standing {
     group: u8,
-    priority: i32,
+    /// The two criteria between the group and the amount, the stronger one first.
+    between: [i32; 2],
     excess: Reverse<i64>,
+    /// What decides last.
+    tie: i16,
 }
 
 impl Standing {
     /// Some standing, where one must stand.
     pub(super) const ANY: Self = Self {
         group: 0,
-        priority: 0,
+        between: [0; 2],
         excess: Reverse(0),
+        tie: 0,
     };
 
     /// Where a pod with this claim stands when it uses this much of the resource. A pod without any numbers
@@ -46,6 +53,10 @@ impl Standing {
     /// - `qos` (R20, R21): BestEffort, Burstable, Guaranteed; inside a class for memory those above request by usage
     ///   minus request, then the others by usage; for everything else by usage.
     /// - `usage` (R25): by usage alone.
+    ///
+    /// The order of a policy ([`Claim::order`]) counts right after a strategy's first criterion: after whether the pod
+    /// is above its request (`kubelet`), after the priority for process ids, after the class and whether the pod is
+    /// above its request (`qos`), and only between equals where usage is all there is (`usage`).
     pub fn new(
         strategy: RankingStrategy,
         resource: Resource,
@@ -62,44 +73,39 @@ impl Standing {
             Resource::Inodes => used > 0,
             Resource::Pids => false,
         };
-        let (group, priority, excess) = match (strategy, resource) {
-            (RankingStrategy::Kubelet, Resource::Pids) => (0, claim.priority, used),
+        let order = i32::from(claim.order);
+        let (group, between, excess) = match (strategy, resource) {
+            (RankingStrategy::Kubelet, Resource::Pids) => (0, [claim.priority, order], used),
             (RankingStrategy::Kubelet, _) => {
                 let group = match (usage, exceeds) {
                     (None, _) => 0,
                     (Some(_), true) => 1,
                     (Some(_), false) => 2,
                 };
-                (group, claim.priority, used - request)
+                (group, [order, claim.priority], used - request)
             }
             (RankingStrategy::Qos, Resource::Memory) => {
                 let class = claim.qos as u8 * 2;
                 if exceeds {
-                    (class, 0, used - request)
+                    (class, [order, 0], used - request)
                 } else {
-                    (class + 1, 0, used)
+                    (class + 1, [order, 0], used)
                 }
             }
-            (RankingStrategy::Qos, _) => (claim.qos as u8 * 2, 0, used),
-            (RankingStrategy::Usage, _) => (0, 0, used),
+            (RankingStrategy::Qos, _) => (claim.qos as u8 * 2, [order, 0], used),
+            (RankingStrategy::Usage, _) => (0, [0; 2], used),
         };
-        match usage {
-            Some(_) => Self {
-                group,
-                priority,
-                excess: Reverse(excess),
-            },
+        let (group, excess) = match usage {
+            Some(_) => (group, excess),
             // In a QoS class the missing come first too, whether or not they may be above their request.
-            None if strategy == RankingStrategy::Qos => Self {
-                group: claim.qos as u8 * 2,
-                priority,
-                excess: Reverse(i64::MAX),
-            },
-            None => Self {
-                group,
-                priority,
-                excess: Reverse(i64::MAX),
-            },
+            None if strategy == RankingStrategy::Qos => (claim.qos as u8 * 2, i64::MAX),
+            None => (group, i64::MAX),
+        };
+        Self {
+            group,
+            between,
+            excess: Reverse(excess),
+            tie: claim.order,
         }
     }
 }
@@ -130,10 +136,11 @@ mod tests {
             qos in prop::sample::select(&[QosClass::BestEffort, QosClass::Burstable, QosClass::Guaranteed]),
             priority in any::<i32>(),
             request in any::<u64>(),
+            order in any::<i16>(),
             mut usages in any::<[u64; 2]>(),
         ) {
             usages.sort_unstable();
-            let claim = Claim { priority, qos, request };
+            let claim = Claim { priority, qos, request, order };
             let less = Standing::new(strategy, resource, claim, Some(usages[0]));
             let more = Standing::new(strategy, resource, claim, Some(usages[1]));
             prop_assert!(more <= less);

@@ -61,11 +61,14 @@ impl Reconciler {
                 signal,
                 available,
                 threshold,
+                held,
             } => {
                 tracing::error!(
                     %signal,
                     available,
                     threshold,
+                    paused = held.paused,
+                    spared = held.spared,
                     "the threshold is met and no pod may be evicted"
                 );
                 return None;

@@ -8,6 +8,12 @@
 //!   qosClass: Burstable      # default: what the memory request and limit make of it
 //!   priority: 100            # default: 0
 //!   static: false            # spared in `mode: kubelet`, judged by its priority otherwise (R12)
+//!   labels: {app: cache}     # what policies match and ask for; so are the five below
+//!   annotations: {}
+//!   owner: {kind: StatefulSet, name: cache, uid: 3f...}   # uid: kind/namespace/name by default
+//!   phase: Running
+//!   conditions: {Ready: "True"}
+//!   ip: 10.0.0.7             # where its gates are asked
 //!   requests: {memory: 64Mi}
 //!   limits: {memory: 128Mi}
 //!   cgroup: burstable/cache  # below the scope, or absolute
@@ -21,7 +27,7 @@ use serde_json::Value;
 
 use crate::{
     config::{ConfigError, Quantity, fields::Fields, read_document},
-    engine::{Container, ContainerKind, EmptyDir, Pod, QosClass, Volume},
+    engine::{Container, ContainerKind, EmptyDir, Owner, Pod, QosClass, Volume},
 };
 
 /// A pod and its cgroup directory.
@@ -86,8 +92,8 @@ fn pod(mut fields: Fields, scope: &Path) -> Result<ManifestPod, ConfigError> {
     let namespace = fields
         .text("namespace")?
         .unwrap_or_else(|| "default".to_owned());
-    let name = required(&mut fields, "name")?;
-    let cgroup = scope.join(required(&mut fields, "cgroup")?);
+    let name = fields.required_text("name")?;
+    let cgroup = scope.join(fields.required_text("cgroup")?);
     let request = memory(&mut fields, "requests")?;
     let limit = memory(&mut fields, "limits")?;
     // A limit without a request is the request too, as in the API.
@@ -117,6 +123,14 @@ fn pod(mut fields: Fields, scope: &Path) -> Result<ManifestPod, ConfigError> {
         is_static: fields.boolean("static")?.unwrap_or(false),
         memory_request: request.unwrap_or(0),
         memory_limit: limit,
+        labels: fields.text_map("labels")?,
+        annotations: fields.text_map("annotations")?,
+        phase: fields
+            .text("phase")?
+            .unwrap_or_else(|| "Running".to_owned()),
+        conditions: fields.text_map("conditions")?,
+        ip: fields.text("ip")?.unwrap_or_default(),
+        owner: owner(&mut fields, &namespace)?,
         namespace,
         name,
         ..Pod::default()
@@ -140,7 +154,7 @@ fn empty_dirs(fields: &mut Fields) -> Result<(Vec<Volume>, Vec<NamedDirectory>),
     let (mut volumes, mut places) = (Vec::new(), Vec::new());
     for (i, item) in items.into_iter().enumerate() {
         let mut item = Fields::open(&format!("{path}[{i}]"), item)?;
-        let name = required(&mut item, "name")?;
+        let name = item.required_text("name")?;
         let directory = item
             .absolute_path("path")?
             .ok_or_else(|| ConfigError::value(item.path_of("path"), &Value::Null, "is missing"))?;
@@ -156,16 +170,15 @@ fn empty_dirs(fields: &mut Fields) -> Result<(Vec<Volume>, Vec<NamedDirectory>),
     Ok((volumes, places))
 }
 
-fn required(fields: &mut Fields, name: &str) -> Result<String, ConfigError> {
-    let text = fields.text(name)?.unwrap_or_default();
-    if text.is_empty() {
-        return Err(ConfigError::value(
-            fields.path_of(name),
-            &Value::Null,
-            "is missing",
-        ));
-    }
-    Ok(text)
+fn owner(fields: &mut Fields, namespace: &str) -> Result<Option<Owner>, ConfigError> {
+    let Some(mut owner) = fields.object("owner")? else {
+        return Ok(None);
+    };
+    let (kind, name) = (owner.required_text("kind")?, owner.required_text("name")?);
+    let uid = owner.text("uid")?;
+    owner.finish()?;
+    let uid = uid.unwrap_or_else(|| format!("{kind}/{namespace}/{name}"));
+    Ok(Some(Owner { kind, name, uid }))
 }
 
 /// `requests.memory` or `limits.memory`, in bytes.

@@ -84,6 +84,14 @@ impl From<PodJson> for Pod {
                      kind, name, uid, ..
                  }| Owner { kind, name, uid },
             ),
+            created: metadata.creation_timestamp.as_deref().and_then(seconds),
+            phase: status.phase,
+            conditions: status
+                .conditions
+                .into_iter()
+                .map(|condition| (condition.kind, condition.status))
+                .collect(),
+            ip: status.pod_ip,
             priority: spec.priority.unwrap_or(0),
             qos,
             memory_request: spec.request(MEMORY).floor(),
@@ -100,8 +108,16 @@ impl From<PodJson> for Pod {
             containers: containers(spec.containers, spec.init_containers),
             labels: metadata.labels,
             annotations: metadata.annotations,
+            order: 0,
+            is_spared: false,
         }
     }
+}
+
+/// A timestamp of the API in seconds since 1970; one that cannot be read is not known.
+fn seconds(timestamp: &str) -> Option<i64> {
+    let timestamp: jiff::Timestamp = timestamp.parse().ok()?;
+    Some(timestamp.as_second())
 }
 
 fn containers(regular: Vec<ContainerJson>, init: Vec<ContainerJson>) -> Vec<Container> {

@@ -7,6 +7,7 @@ use crate::{
     engine::{Candidate, CandidateState, Claim, Pod},
     evict::kill::Killer,
     observe::cgroup::{MemoryCgroup, PathError},
+    policy::Clearance,
 };
 
 /// One pod with everything open that a decision and a kill need.
@@ -20,6 +21,8 @@ pub struct Entry {
     pub killer: Killer,
     /// Whether nobody may evict it (R12).
     pub protected: bool,
+    /// What the policies say: it changes in place.
+    pub clearance: Clearance,
 }
 
 impl Entry {
@@ -34,6 +37,7 @@ impl Entry {
             memory: MemoryCgroup::open(cgroup)?,
             killer: Killer::open(cgroup)?,
             protected,
+            clearance: Clearance::default(),
         })
     }
 }
@@ -78,6 +82,7 @@ fn candidate(entry: &Entry) -> Candidate {
             priority,
             qos,
             request: memory_request,
+            order: entry.clearance.order(),
         },
         usage: 0,
         is_exact: false,

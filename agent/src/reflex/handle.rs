@@ -8,7 +8,9 @@ use super::{
     thread::{Refusals, become_fifo, lock_memory, touch_stack},
     watch::Watch,
 };
-use crate::{config::RankingStrategy, kernel::tripwire::Tripwire, pods::table::PodTable};
+use crate::{
+    config::RankingStrategy, kernel::tripwire::Tripwire, pods::table::PodTable, policy::Restraint,
+};
 
 /// What a reflex needs.
 pub struct Setup {
@@ -25,6 +27,8 @@ pub struct Setup {
     pub victims_at_once: usize,
     /// The order of eviction.
     pub strategy: RankingStrategy,
+    /// What holds for all pods: limits, the pause, the last resort.
+    pub restraint: Arc<Restraint>,
     /// Where new tables come from.
     pub mailbox: Arc<Mailbox>,
     /// Where reports go.

@@ -17,5 +17,5 @@ mod watch;
 
 pub use handle::{Reflex, Setup};
 pub use mailbox::{Bell, Mailbox, Outbox, Tuning};
-pub use report::{Evicted, Finished, Report, Stages};
+pub use report::{Evicted, Finished, Held, Report, Stages};
 pub use scope::{Limits, Look, Scope, ScopeError};

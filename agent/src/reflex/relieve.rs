@@ -5,14 +5,15 @@ use std::sync::Arc;
 use super::{
     inflight::{MAX_IN_FLIGHT, Victim},
     post::{Cause, Post},
-    report::{Evicted, Report, Stages},
+    report::{Evicted, Held, Report, Stages},
     thread::now_ns,
     watch::Watch,
 };
 use crate::{
     engine::{CandidateState, Demand, Resource, Rules, select},
     kernel::ladder::MemoryHook,
-    pods::table::PodTable,
+    pods::table::{Entry, PodTable},
+    policy::LastResort,
 };
 
 impl Watch {
@@ -37,7 +38,8 @@ impl Watch {
         if Demand::after(deficit, coming).is_none() || room == 0 {
             return self.in_flight.is_empty();
         }
-        self.load_candidates();
+        let mut resort = LastResort::Nobody;
+        self.load_candidates(resort);
         self.leave_out_strangers(index);
         let mut victims = [0; MAX_IN_FLIGHT];
         while let (Some(demand), 1..) = (Demand::after(deficit, coming), room) {
@@ -48,6 +50,14 @@ impl Watch {
             let exact = |i: usize| entries.get(i)?.memory.read().map(|r| r.working_set()).ok();
             let chosen = select(candidates, rules, demand, exact, &mut victims[..room]);
             if chosen.count == 0 {
+                let last = self.setup.restraint.last_resort();
+                if resort < last && self.in_flight.is_empty() && self.spared() > 0 {
+                    // Nobody else can give anything: whom the configuration names for that case, one step at a time.
+                    resort = resort.next();
+                    self.load_candidates(resort);
+                    self.leave_out_strangers(index);
+                    continue;
+                }
                 self.say_nobody_left(index);
                 break;
             }
@@ -59,7 +69,7 @@ impl Watch {
                     .get(victim)
                     .map_or(0, |c| c.usage);
                 // A pod that died by itself in between gives nothing; the next turn of the loop asks again.
-                if self.kill(index, victim, working_set) {
+                if self.kill(index, victim, working_set, resort) {
                     coming = coming.saturating_add(working_set);
                     room -= 1;
                 }
@@ -85,31 +95,35 @@ impl Watch {
     }
 
     /// Fresh upper bounds for everybody: one number each. Only those that come first are read in full.
-    fn load_candidates(&mut self) {
+    fn load_candidates(&mut self, resort: LastResort) {
+        let now = now_ns();
+        let restraint = &self.setup.restraint;
         let PodTable {
             entries,
             candidates,
         } = &mut *self.setup.table;
         for (entry, candidate) in entries.iter().zip(candidates.iter_mut()) {
             candidate.is_exact = false;
-            candidate.state = if entry.protected {
-                CandidateState::Protected
-            } else if self.in_flight.contains(entry) {
-                CandidateState::OnItsWay
-            } else {
-                match entry.memory.usage() {
-                    Ok(usage) => {
-                        candidate.usage = usage;
-                        CandidateState::Eligible
+            candidate.claim.order = entry.clearance.order();
+            candidate.state =
+                if entry.protected || !restraint.lets_go(&entry.clearance, now, resort) {
+                    CandidateState::Protected
+                } else if self.in_flight.contains(entry) {
+                    CandidateState::OnItsWay
+                } else {
+                    match entry.memory.usage() {
+                        Ok(usage) => {
+                            candidate.usage = usage;
+                            CandidateState::Eligible
+                        }
+                        Err(_) => CandidateState::Gone,
                     }
-                    Err(_) => CandidateState::Gone,
-                }
-            };
+                };
         }
     }
 
     /// Signals one pod; false when that gives nothing: it was empty already, or the kernel refuses.
-    fn kill(&mut self, index: usize, victim: usize, working_set: u64) -> bool {
+    fn kill(&mut self, index: usize, victim: usize, working_set: u64, resort: LastResort) -> bool {
         let (Some(entry), Some(post)) =
             (self.setup.table.entries.get(victim), self.posts.get(index))
         else {
@@ -118,11 +132,16 @@ impl Watch {
         let entry = Arc::clone(entry);
         let decided = now_ns();
         let shadow = self.setup.shadow;
+        let restraint = &self.setup.restraint;
+        // Several are chosen at once: the one before may have used up what this one's limits had left.
+        if !restraint.lets_go(&entry.clearance, decided, resort) {
+            return false;
+        }
         let mut errno = 0;
         if !shadow {
             match entry.killer.kill() {
                 Ok(round) if round.empty => return false,
-                Ok(_) => {}
+                Ok(_) => restraint.charge(&entry.clearance, decided),
                 Err(e) => errno = e.raw_os_error().unwrap_or(libc::EIO),
             }
         }
@@ -163,12 +182,17 @@ impl Watch {
             threshold: post.scope.limits().threshold,
             working_set,
             shadow,
+            last_resort: resort != LastResort::Nobody,
             errno,
         }));
         errno == 0
     }
 
     fn say_nobody_left(&mut self, index: usize) {
+        let held = Held {
+            paused: self.setup.restraint.is_paused(),
+            spared: self.spared(),
+        };
         let Some(post) = self.posts.get_mut(index) else {
             return;
         };
@@ -178,7 +202,46 @@ impl Watch {
                 signal: post.scope.signal(),
                 available: post.look.available,
                 threshold: post.scope.limits().threshold,
+                held,
             });
+        }
+    }
+
+    /// Pods that would have been candidates but for policies and limits.
+    fn spared(&self) -> usize {
+        let (now, restraint) = (now_ns(), &self.setup.restraint);
+        let spared = |entry: &&Arc<Entry>| {
+            !entry.protected && !restraint.lets_go(&entry.clearance, now, LastResort::Nobody)
+        };
+        self.setup.table.entries.iter().filter(spared).count()
+    }
+
+    /// Takes back whom the kernel may kill when policies have changed meanwhile.
+    pub(super) fn recall_first_victims(&mut self) {
+        let (now, restraint) = (now_ns(), &self.setup.restraint);
+        let entries = &self.setup.table.entries;
+        for (index, post) in self.posts.iter_mut().enumerate() {
+            let entry = post
+                .first_victim
+                .and_then(|id| entries.iter().find(|e| e.memory.id() == id));
+            let is_recalled = entry.is_some_and(|e| !restraint.lets_the_kernel(&e.clearance, now));
+            if is_recalled && self.setup.tripwire.set_first_victim(index, None).is_ok() {
+                post.first_victim = None;
+            }
+        }
+    }
+
+    /// The kernel reads no clock: whoever may go only for a while is none of its victims.
+    fn leave_out_who_may_go_for_now(&mut self) {
+        let (now, restraint) = (now_ns(), &self.setup.restraint);
+        let PodTable {
+            entries,
+            candidates,
+        } = &mut *self.setup.table;
+        for (entry, candidate) in entries.iter().zip(candidates) {
+            if !restraint.lets_the_kernel(&entry.clearance, now) {
+                candidate.state = CandidateState::Protected;
+            }
         }
     }
 
@@ -191,7 +254,8 @@ impl Watch {
         {
             return;
         }
-        self.load_candidates();
+        self.load_candidates(LastResort::Nobody);
+        self.leave_out_who_may_go_for_now();
         let rules = self.rules();
         // The node comes first and leaves nobody out.
         for index in 0..self.posts.len() {

@@ -45,6 +45,8 @@ pub struct Evicted {
     pub working_set: u64,
     /// Decided only, nothing was killed (R47).
     pub shadow: bool,
+    /// Policies spared everybody; the last resort took it.
+    pub last_resort: bool,
     /// SIGKILL was refused with this errno, 0 when it was not.
     pub errno: i32,
 }
@@ -66,6 +68,15 @@ pub struct Finished {
     pub available: u64,
 }
 
+/// What kept pods from being evicted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Evictions are paused.
+    pub paused: bool,
+    /// Pods that a policy spared, or a limit.
+    pub spared: usize,
+}
+
 /// What leaves the reflex.
 #[derive(Clone, Debug)]
 pub enum Report {
@@ -81,6 +92,8 @@ pub enum Report {
         available: u64,
         /// What should be, in bytes.
         threshold: u64,
+        /// Why not, as far as it is not about critical pods.
+        held: Held,
     },
     /// The hook could not be attached when the threshold came near; the sampler goes on alone.
     HookLost {

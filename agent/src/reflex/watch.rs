@@ -141,6 +141,7 @@ impl Watch {
         }
         // Exits are looked for afterwards: nothing may stand between the wake-up and the signal.
         self.finish_victims(now_ns());
+        self.recall_first_victims();
         if self.posts.iter().all(|post| !post.pressed) {
             self.in_flight.forget_shadows();
             self.name_first_victims();

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     engine::{Cause, Eviction, Observations, Signal, Snapshot, Threshold},
+    policy::LastResort,
     reflex::{Stages, thread::now_ns},
 };
 
@@ -60,12 +61,18 @@ impl Loop {
         };
         let pod = Arc::clone(entry);
         let decided = now_ns();
+        // Several are chosen at once: the one before may have used up what this one's limits had left.
+        let resort = LastResort::Nobody;
+        if !self.restraint.lets_go(&pod.clearance, decided, resort) {
+            self.manager.spare(&eviction.uid);
+            return;
+        }
         let mut errno = 0;
         if !self.shadow {
             match pod.killer.kill() {
                 // It has ended by itself; what it leaves behind is the node's to clean up.
                 Ok(round) if round.empty => return,
-                Ok(_) => {}
+                Ok(_) => self.restraint.charge(&pod.clearance, decided),
                 Err(e) => errno = e.raw_os_error().unwrap_or(libc::EIO),
             }
         }

@@ -1,7 +1,7 @@
 //! The thread: wait, look, decide, act.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashMap},
     io,
     os::fd::{AsRawFd as _, RawFd},
     sync::{Arc, Mutex, PoisonError},
@@ -23,6 +23,8 @@ use crate::{
         SignalForecast, Snapshot, Threshold,
     },
     kernel::budget::{Crossed, Drift},
+    pods::table::Entry,
+    policy::{LastResort, Restraint},
     reflex::thread::{ROUNDS_PRIORITY, become_fifo_at, now_ns},
 };
 
@@ -41,6 +43,8 @@ pub struct Setup {
     pub walker: Arc<Walker>,
     /// Who runs here at the start.
     pub members: Members,
+    /// What holds for all pods: limits and the pause.
+    pub restraint: Arc<Restraint>,
     /// Decide, tell, and do nothing (R47).
     pub shadow: bool,
     /// Whether somebody does what [`Note::Reclaim`] asks for.
@@ -142,6 +146,7 @@ pub(super) struct Loop {
     pub members: Members,
     /// Those of the members that have processes: the others have ended, whoever ended them.
     pub running: Vec<Pod>,
+    pub restraint: Arc<Restraint>,
     pub shadow: bool,
     pub reclaims: bool,
     pub notes: mpsc::Sender<Note>,
@@ -169,6 +174,7 @@ impl Loop {
             sensors,
             walker,
             members,
+            restraint,
             shadow,
             reclaims,
         } = setup;
@@ -184,6 +190,7 @@ impl Loop {
             walker,
             running: members.pods.clone(),
             members,
+            restraint,
             shadow,
             reclaims,
             notes,
@@ -261,6 +268,9 @@ impl Loop {
                 self.manager.evicted_elsewhere(now, node, &uid, signal);
             }
             Letter::SoftSettled { chosen, gone } => {
+                if let Some(entry) = gone.as_ref().and_then(|g| self.members.entry(&g.uid)) {
+                    self.restraint.charge(&entry.clearance, now_ns());
+                }
                 let observations = Observations::default();
                 let node = Snapshot {
                     observations: &observations,
@@ -338,7 +348,22 @@ impl Loop {
             self.measured
                 .measure(resource, &self.members, &self.sensors);
         }
+        self.ask_policies();
         seen
+    }
+
+    /// What the policies say of everybody at this moment.
+    fn ask_policies(&mut self) {
+        let now = now_ns();
+        let by_uid = self.members.entries.iter().map(|e| (e.pod.uid.as_str(), e));
+        let by_uid: HashMap<&str, &Arc<Entry>> = by_uid.collect();
+        for pod in &mut self.running {
+            if let Some(entry) = by_uid.get(pod.uid.as_str()) {
+                let clearance = &entry.clearance;
+                pod.order = clearance.order();
+                pod.is_spared = !self.restraint.lets_go(clearance, now, LastResort::Nobody);
+            }
+        }
     }
 
     fn find_running(&mut self) {

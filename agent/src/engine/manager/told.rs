@@ -21,6 +21,11 @@ impl Manager {
         self.victims.clear();
     }
 
+    /// A pod that was chosen lives on: a limit had no room for it.
+    pub fn spare(&mut self, uid: &str) {
+        self.victims.forget(uid);
+    }
+
     /// While somebody is being asked to go, soft thresholds ask for nobody else.
     pub fn hold_soft(&mut self, held: bool) {
         self.soft_is_held = held;

@@ -10,6 +10,7 @@ const RULES: Rules = Rules {
 
 fn candidate(priority: i32, request: u64, usage: u64) -> Candidate {
     let claim = Claim {
+        order: 0,
         priority,
         qos: QosClass::Burstable,
         request,
@@ -160,6 +161,7 @@ fn any_candidate() -> impl Strategy<Value = (Candidate, u64)> {
             (
                 Candidate {
                     claim: Claim {
+                        order: 0,
                         priority,
                         qos,
                         request,

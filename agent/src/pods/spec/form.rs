@@ -34,6 +34,7 @@ pub(super) struct Metadata {
     pub(super) annotations: BTreeMap<String, String>,
     #[serde(deserialize_with = "null_default")]
     pub(super) owner_references: Vec<OwnerReference>,
+    pub(super) creation_timestamp: Option<String>,
     pub(super) deletion_timestamp: Option<String>,
 }
 
@@ -70,6 +71,21 @@ pub(super) struct Spec {
 pub(super) struct Status {
     #[serde(deserialize_with = "null_default")]
     pub(super) qos_class: String,
+    #[serde(deserialize_with = "null_default")]
+    pub(super) phase: String,
+    #[serde(rename = "podIP", deserialize_with = "null_default")]
+    pub(super) pod_ip: String,
+    #[serde(deserialize_with = "null_default")]
+    pub(super) conditions: Vec<ConditionJson>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ConditionJson {
+    #[serde(rename = "type", deserialize_with = "null_default")]
+    pub(super) kind: String,
+    #[serde(deserialize_with = "null_default")]
+    pub(super) status: String,
 }
 
 #[derive(Default, Deserialize)]

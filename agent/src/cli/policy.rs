@@ -1,0 +1,163 @@
+//! `evictd policy`: check policies, say what they make of a pod, and render what Kubernetes itself must know of them.
+
+use std::{fs, path::PathBuf, time::SystemTime};
+
+use serde_json::{Value, json};
+
+use super::{
+    CommandError, OutputFormat,
+    input::invalid,
+    table::{Alignment, Table},
+    to_json,
+};
+use crate::{
+    config::Config,
+    daemon::policies::status_file,
+    policy::{keeper::Explanation, load, render},
+};
+
+/// What `evictd policy` is told.
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Read policies and say what is in them; a mistake is named with its place.
+    Check {
+        /// Files, and directories of files
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// Say which rules hold for a pod, what its gates have answered, and whether it could be evicted now.
+    Explain {
+        /// `namespace/name`, a name, or a UID
+        #[arg(value_name = "POD")]
+        pod: String,
+        /// The configuration of the agent that runs here
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+        /// How to print it
+        #[arg(short, long, value_enum, default_value_t)]
+        output: OutputFormat,
+    },
+    /// Print the MutatingAdmissionPolicies that give pods the tolerations of their rules, for `kubectl apply -f -`.
+    Render {
+        /// Files, and directories of files
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
+    match &arguments.command {
+        Command::Check { files } => check(files),
+        Command::Explain {
+            pod,
+            config,
+            output,
+        } => explain(pod, config, *output),
+        Command::Render { files } => {
+            let policies = load::load(files)?;
+            let items: Vec<Value> = policies.iter().flat_map(render::admission).collect();
+            to_json(&json!({"apiVersion": "v1", "kind": "List", "items": items}))
+        }
+    }
+}
+
+fn check(files: &[PathBuf]) -> Result<String, CommandError> {
+    let policies = load::load(files)?;
+    let mut table = Table::new(&[
+        ("POLICY", Alignment::Left),
+        ("PRECEDENCE", Alignment::Right),
+        ("RULES", Alignment::Right),
+        ("GATES", Alignment::Right),
+        ("NOTE", Alignment::Left),
+    ]);
+    for policy in policies {
+        table.row([
+            policy.name,
+            policy.precedence.to_string(),
+            policy.rules.len().to_string(),
+            policy.gates.len().to_string(),
+            if policy.shadow { "shadow" } else { "" }.to_owned(),
+        ]);
+    }
+    Ok(table.render())
+}
+
+fn explain(
+    pod: &str,
+    config: &std::path::Path,
+    output: OutputFormat,
+) -> Result<String, CommandError> {
+    let config = Config::load(config)?;
+    let path = status_file(&config.state_dir);
+    let read = |source| CommandError::Read {
+        path: path.clone(),
+        source,
+    };
+    let text = fs::read_to_string(&path).map_err(read)?;
+    let all: Vec<Explanation> = serde_json::from_str(&text).map_err(|e| invalid(&path, e))?;
+    let changed = fs::metadata(&path)
+        .and_then(|m| m.modified())
+        .map_err(read)?;
+    // A clock that was set back makes it no older than now.
+    let since = SystemTime::now()
+        .duration_since(changed)
+        .unwrap_or_default();
+    let is_it = |e: &&Explanation| {
+        let name = e.pod.split_once('/').map_or("", |(_, name)| name);
+        e.pod == pod || name == pod || e.uid == pod
+    };
+    let found: Vec<&Explanation> = all.iter().filter(is_it).collect();
+    match (found.as_slice(), output) {
+        ([], _) => Err(invalid(&path, format!("{pod}: no such pod on this node"))),
+        (found, OutputFormat::Json) => to_json(&found),
+        (found, OutputFormat::Table) => Ok(found.iter().map(|e| say(e, since.as_secs())).collect()),
+    }
+}
+
+/// `since` is for how many seconds nothing has changed.
+fn say(explanation: &Explanation, since: u64) -> String {
+    let mut text = format!(
+        "{} ({}), unchanged for {since} s\n",
+        explanation.pod, explanation.uid
+    );
+    text += match (&explanation.reason, explanation.may_go) {
+        (Some(reason), _) => format!("  could not be evicted: {reason}\n"),
+        (None, true) => "  could be evicted\n".to_owned(),
+        (None, false) => "  could not be evicted\n".to_owned(),
+    }
+    .as_str();
+    if explanation.order != 0 {
+        text += &format!("  order {}\n", explanation.order);
+    }
+    if explanation.rules.is_empty() {
+        text += "  no rule speaks of it\n";
+    }
+    for rule in &explanation.rules {
+        let shadow = if rule.shadow {
+            " (shadow: it changes nothing)"
+        } else {
+            ""
+        };
+        let says = if rule.says_yes { "yes" } else { "no" };
+        text += &format!("  rule {}{shadow}: {}: {says}\n", rule.rule, rule.evict);
+        for gate in &rule.gates {
+            let answer = match gate.answer {
+                Some(true) => "yes".to_owned(),
+                Some(false) => "no".to_owned(),
+                None => format!("unknown, which means {}", gate.on_unknown),
+            };
+            let error = gate
+                .error
+                .as_ref()
+                .map_or_else(String::new, |e| format!(" ({e})"));
+            text += &format!("    gate {}: {answer}{error}\n", gate.gate);
+        }
+    }
+    text
+}

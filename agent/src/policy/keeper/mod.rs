@@ -1,0 +1,345 @@
+//! Keeps every pod's clearance up to date: matches policies, asks gates, counts groups. All of it off the fast path.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime},
+};
+
+use super::{
+    clearance::{LastResort, Permission, Restraint},
+    facts,
+    gate::Secrets,
+    selector::Labels,
+    set::{PolicySet, Ruling},
+};
+use crate::{cluster::client::Connection, engine::Pod, pods::table::Entry, reflex::thread::now_ns};
+use answers::{Answers, Said, judge, nanos, together};
+use quotas::{QuotaKey, Quotas};
+
+mod answers;
+mod asking;
+mod explain;
+mod quotas;
+
+pub use answers::Known;
+pub use asking::Worker;
+pub use explain::{Explanation, GateView, RuleView};
+
+/// Condition of a pod that counts as available.
+const READY: &str = "Ready";
+
+/// At most so many evictions in a period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// So many.
+    pub evictions: u32,
+    /// Within so long.
+    pub period: Duration,
+}
+
+/// What holds whatever policies say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// For all pods of the node.
+    pub node_rate: Option<Rate>,
+    /// For the pods of one owner.
+    pub owner_rate: Option<Rate>,
+    /// Whom the last resort may take.
+    pub last_resort: LastResort,
+}
+
+/// Keeps clearances.
+pub struct Keeper {
+    settings: Settings,
+    restraint: Arc<Restraint>,
+    secrets: Secrets,
+    state: Mutex<State>,
+    connection: std::sync::OnceLock<Arc<Connection>>,
+    changed: tokio::sync::Notify,
+}
+
+#[derive(Default)]
+struct State {
+    set: PolicySet,
+    /// Labels of namespaces by name.
+    namespaces: BTreeMap<String, Labels>,
+    /// By UID.
+    pods: BTreeMap<String, Held>,
+    quotas: Quotas,
+    /// Contradictions that were told already.
+    told: std::collections::BTreeSet<String>,
+}
+
+/// A pod that is here.
+struct Held {
+    entry: Arc<Entry>,
+    ruling: Ruling,
+    answers: Answers,
+    said: Said,
+    /// What policies in shadow mode would say.
+    shadow: Said,
+}
+
+impl Keeper {
+    /// Nothing is known yet: every pod may go.
+    pub fn new(settings: Settings, secrets: Secrets) -> Arc<Self> {
+        let restraint = Arc::new(Restraint::default());
+        restraint.set_last_resort(settings.last_resort);
+        Arc::new(Self {
+            settings,
+            restraint,
+            secrets,
+            state: Mutex::default(),
+            connection: std::sync::OnceLock::new(),
+            changed: tokio::sync::Notify::new(),
+        })
+    }
+
+    /// What the fast path looks at besides clearances.
+    pub fn restraint(&self) -> &Arc<Restraint> {
+        &self.restraint
+    }
+
+    /// Gates may ask for objects from now on.
+    pub fn connect(&self, connection: Arc<Connection>) {
+        // The first one stays: there is only one cluster.
+        let _ = self.connection.set(connection);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // What a panic has left is still the last that was known.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts policies in force.
+    pub fn set_policies(&self, set: PolicySet) {
+        let mut state = self.state();
+        if state.set == set {
+            return;
+        }
+        state.set = set;
+        state.told.clear();
+        state.match_all();
+        self.judge_all(&mut state);
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Whether labels of namespaces are asked for.
+    pub fn needs_namespaces(&self) -> bool {
+        self.state().set.needs_namespaces()
+    }
+
+    /// Takes note of namespaces.
+    pub fn set_namespaces(&self, namespaces: BTreeMap<String, Labels>) {
+        let mut state = self.state();
+        if state.namespaces != namespaces {
+            state.namespaces = namespaces;
+            state.match_all();
+            self.judge_all(&mut state);
+        }
+    }
+
+    /// Takes note of who is here. Every entry is judged when this returns, so that the fast path never sees one that was
+    /// not.
+    pub fn present(&self, entries: &[Arc<Entry>]) {
+        let mut state = self.state();
+        let mut before = std::mem::take(&mut state.pods);
+        for entry in entries {
+            let pod = &entry.pod;
+            let held = before.remove(&pod.uid);
+            let answers = match held {
+                Some(held) => {
+                    if !Arc::ptr_eq(&held.entry, entry) {
+                        entry.clearance.inherit(&held.entry.clearance);
+                    }
+                    held.answers
+                }
+                None => Answers::default(),
+            };
+            let ruling = state.ruling(pod);
+            let free = || Said {
+                permission: Permission::Always,
+                reason: None,
+            };
+            let held = Held {
+                entry: Arc::clone(entry),
+                ruling,
+                answers,
+                said: free(),
+                shadow: free(),
+            };
+            state.pods.insert(pod.uid.clone(), held);
+        }
+        self.judge_all(&mut state);
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Judges everybody anew: answers get old, pods get older, usage changes.
+    pub fn judge(&self) {
+        self.judge_all(&mut self.state());
+    }
+
+    fn judge_all(&self, state: &mut State) {
+        let now = now_ns();
+        state.quotas.expire(now);
+        let quotas = self.limits(state, now);
+        for held in state.pods.values_mut() {
+            let value = (held.ruling.needs_facts()).then(|| pod_value(&held.entry));
+            let value = value.unwrap_or(cel::Value::Null);
+            let ask = |applied| judge(applied, &value, &held.answers, now);
+            held.said = together(held.ruling.rules.iter().map(ask));
+            held.shadow = together(held.ruling.shadow.iter().map(ask));
+            let limits = quotas.get(&held.entry.pod.uid);
+            let clearance = &held.entry.clearance;
+            match limits {
+                Some(Some(limits)) => {
+                    clearance.set(held.said.permission, held.ruling.order(), limits)
+                }
+                Some(None) => {
+                    let reason = "there are more limits on this node than are kept".to_owned();
+                    held.said = Said {
+                        permission: Permission::NotNow,
+                        reason: Some(reason),
+                    };
+                    clearance.set(Permission::NotNow, held.ruling.order(), &[]);
+                }
+                None => clearance.set(held.said.permission, held.ruling.order(), &[]),
+            }
+        }
+        state.tell_contradictions();
+    }
+
+    /// The places of every pod's limits, with the limits set; `None` inside where there was no place left.
+    fn limits(&self, state: &mut State, now: u64) -> BTreeMap<String, Option<Vec<u16>>> {
+        let mut places: BTreeMap<String, Option<Vec<u16>>> = BTreeMap::new();
+        let mut groups: BTreeMap<u16, Group> = BTreeMap::new();
+        let State { pods, quotas, .. } = state;
+        for (uid, held) in &*pods {
+            let pod = &held.entry.pod;
+            let mut wanted = Vec::new();
+            let owner = pod.owner.as_ref().map(|o| QuotaKey::Owner(o.uid.clone()));
+            for (rate, key) in [
+                (self.settings.node_rate, Some(QuotaKey::Node)),
+                (self.settings.owner_rate, owner),
+            ] {
+                let place = rate.zip(key).map(|(rate, key)| {
+                    let place = quotas.place(&self.restraint, key, now, nanos(rate.period));
+                    if let Some(at) = place {
+                        self.restraint.set_quota(
+                            at,
+                            Some(rate.evictions),
+                            nanos(rate.period),
+                            None,
+                        );
+                    }
+                    place
+                });
+                // The two rates have fixed positions, zero where there is none.
+                wanted.push(place.unwrap_or(Some(0)));
+            }
+            for (applied, index, limit) in held.ruling.limits() {
+                let value = limit
+                    .group_by
+                    .as_ref()
+                    .map_or("", |l| pod.labels.get(l).map_or("", |v| v));
+                let key = QuotaKey::Group {
+                    rule: applied.name(),
+                    limit: index,
+                    namespace: pod.namespace.clone(),
+                    value: value.to_owned(),
+                };
+                let place = quotas.place(&self.restraint, key, now, nanos(limit.period));
+                wanted.push(place);
+                let Some(at) = place else { continue };
+                let group = groups.entry(at).or_insert_with(|| Group {
+                    // Read before anybody is counted: see [`Restraint::charged_in_total`].
+                    charged: self.restraint.charged_in_total(at),
+                    available: 0,
+                    limit: limit.clone(),
+                });
+                group.available += u32::from(is_available(held));
+            }
+            places.insert(uid.clone(), wanted.into_iter().collect());
+        }
+        for (at, group) in groups {
+            let spare = group
+                .limit
+                .min_available
+                .map(|least| group.available.saturating_sub(least));
+            let ceiling = spare.map(|spare| group.charged.saturating_add(spare));
+            let limit = &group.limit;
+            self.restraint
+                .set_quota(at, limit.max_evicted_at_once, nanos(limit.period), ceiling);
+        }
+        places
+    }
+
+    /// What a policy in shadow mode would have said against the eviction of a pod.
+    pub fn shadow_objection(&self, uid: &str) -> Option<String> {
+        let state = self.state();
+        let held = state.pods.get(uid)?;
+        let reason = held.shadow.reason.clone()?;
+        let rules: Vec<String> = held.ruling.shadow.iter().map(|a| a.name()).collect();
+        Some(format!("{}: {reason}", rules.join(", ")))
+    }
+}
+
+struct Group {
+    charged: u32,
+    available: u32,
+    limit: super::model::Limit,
+}
+
+/// Whether a pod counts towards `minAvailable`: it runs, is ready as far as anybody tells, and was not evicted.
+fn is_available(held: &Held) -> bool {
+    let pod = &held.entry.pod;
+    let ready = pod
+        .conditions
+        .get(READY)
+        .is_none_or(|status| status == "True");
+    ready && pod.phase == "Running" && !pod.is_deleting && !held.entry.clearance.is_taken()
+}
+
+fn pod_value(entry: &Entry) -> cel::Value {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = now.map_or(0, |d| i64::try_from(d.as_secs()).unwrap_or(i64::MAX));
+    // A pod that is gone uses nothing.
+    let usage = entry.memory.usage().unwrap_or(0);
+    facts::pod(&entry.pod, now, usage)
+}
+
+impl State {
+    fn ruling(&self, pod: &Pod) -> Ruling {
+        let none = Labels::new();
+        self.set
+            .ruling(pod, self.namespaces.get(&pod.namespace).unwrap_or(&none))
+    }
+
+    fn match_all(&mut self) {
+        let mut pods = std::mem::take(&mut self.pods);
+        for held in pods.values_mut() {
+            held.ruling = self.ruling(&held.entry.pod);
+            let asked: Vec<_> = held
+                .ruling
+                .gates()
+                .map(|(applied, gate)| (applied.policy.name.clone(), gate.name.clone()))
+                .collect();
+            held.answers.retain(|key, _| asked.contains(key));
+        }
+        self.pods = pods;
+    }
+
+    fn tell_contradictions(&mut self) {
+        for held in self.pods.values() {
+            if let Some((first, other)) = held.ruling.contradiction() {
+                let pod = &held.entry.pod;
+                if self.told.insert(format!("{first} {other}")) {
+                    tracing::warn!(%pod, first, other, "two rules of the same precedence contradict each other: the more sparing one decides");
+                }
+            }
+        }
+    }
+}

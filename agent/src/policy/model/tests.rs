@@ -1,0 +1,240 @@
+use serde_json::{Value, json};
+
+use super::*;
+
+fn policy(spec: Value) -> Result<EvictionPolicy, String> {
+    let document = json!({
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": "p", "generation": 3, "labels": {}},
+        "spec": spec,
+        "status": {"whatever": 1},
+    });
+    EvictionPolicy::read(document).map_err(|e| e.to_string())
+}
+
+fn rule(rule: Value) -> Result<EvictionPolicy, String> {
+    let mut rule = rule;
+    if rule["name"].is_null() {
+        rule["name"] = "r".into();
+    }
+    policy(json!({ "rules": [rule] }))
+}
+
+#[test]
+fn everything_is_read() {
+    let read = policy(json!({
+        "precedence": 5,
+        "shadow": true,
+        "namespaceSelector": {"matchLabels": {"team": "db"}},
+        "selector": {"matchLabels": {"app": "db"}},
+        "gates": [
+            {"name": "config", "interval": "2s", "timeout": "1s", "http": {"port": 8529, "path": "/config?x=1"}},
+            {
+                "name": "follower",
+                "maxAge": "1m",
+                "onUnknown": "allow",
+                "http": {"port": 80, "host": "answers.config.leader", "redirects": 1},
+                "check": "answer.ok && status == 200",
+            },
+        ],
+        "rules": [
+            {
+                "name": "member",
+                "selector": {"matchLabels": {"role": "member"}},
+                "evict": "When",
+                "when": "gates.follower && pod.labels.role == 'member'",
+                "order": -3,
+                "limits": [{"groupBy": "deployment", "maxEvictedAtOnce": 1, "minAvailable": 2, "period": "1m"}],
+                "noExecute": {"unreachable": "5m", "notReady": "Forever"},
+            },
+            {"name": "others", "evict": "Never"},
+        ],
+    }))
+    .expect("a policy");
+    assert_eq!(
+        (read.precedence, read.shadow, read.generation),
+        (5, true, Some(3))
+    );
+    let member = &read.rules[0];
+    let asked: Vec<&str> = read
+        .gates_of(member)
+        .iter()
+        .map(|g| g.name.as_str())
+        .collect();
+    assert_eq!(
+        asked,
+        ["config", "follower"],
+        "the answer of one is needed to ask the other"
+    );
+    assert_eq!(read.gates[0].max_age, Duration::from_secs(6));
+    assert_eq!(member.order, -3);
+    let limit = Limit {
+        group_by: Some("deployment".into()),
+        max_evicted_at_once: Some(1),
+        period: Duration::from_secs(60),
+        min_available: Some(2),
+    };
+    assert_eq!(member.limits, [limit]);
+    let no_execute = NoExecute {
+        unreachable: Some(Wait::Seconds(300)),
+        not_ready: Some(Wait::Forever),
+    };
+    assert_eq!(member.no_execute, no_execute);
+    assert_eq!(read.rules[1].evict, Evict::Never);
+}
+
+#[test]
+fn every_mistake_names_its_field() {
+    for (read, expected) in [
+        (
+            policy(json!({})),
+            "spec.rules: null: must have at least one rule",
+        ),
+        (policy(json!({"rules": 1})), "spec.rules: 1: must be a list"),
+        (
+            policy(json!({"colour": 1, "rules": [{"name": "r", "evict": "Always"}]})),
+            "spec.colour: unknown field",
+        ),
+        (rule(json!({})), "spec.rules[0].evict: null: is missing"),
+        (
+            rule(json!({"evict": "Maybe"})),
+            "spec.rules[0].evict: \"Maybe\": must be one of Always, Never, When",
+        ),
+        (
+            rule(json!({"evict": "When"})),
+            "spec.rules[0].when: null: is missing",
+        ),
+        (
+            rule(json!({"evict": "Never", "when": "true"})),
+            "spec.rules[0].when: \"true\": means nothing",
+        ),
+        (
+            rule(json!({"evict": "When", "when": "1 > 2"})),
+            "spec.rules[0].when: \"1 > 2\": can never be true",
+        ),
+        (
+            rule(json!({"evict": "When", "when": "true"})),
+            "spec.rules[0].when: \"true\": is always true",
+        ),
+        (
+            rule(json!({"evict": "When", "when": "gates.x"})),
+            "spec.rules[0].when: \"gates.x\": unknown field gates.x; there is nothing",
+        ),
+        (
+            rule(json!({"evict": "When", "when": "pod.label.x"})),
+            "spec.rules[0].when: \"pod.label.x\": unknown field pod.label",
+        ),
+        (
+            rule(json!({"evict": "Always", "order": 5000})),
+            "spec.rules[0].order: 5000: must lie between -1000 and 1000",
+        ),
+        (
+            rule(json!({"evict": "Always", "limits": [{}]})),
+            "spec.rules[0].limits[0].maxEvictedAtOnce: null: is missing",
+        ),
+        (
+            rule(json!({"evict": "Always", "limits": [{"maxEvictedAtOnce": 0}]})),
+            "spec.rules[0].limits[0].maxEvictedAtOnce: 0: must be",
+        ),
+        (
+            rule(json!({"evict": "Always", "noExecute": {"unreachable": 5}})),
+            "spec.rules[0].noExecute.unreachable: 5: must be a duration",
+        ),
+        (
+            rule(json!({"evict": "Always", "noExecute": {"notReady": "1500ms"}})),
+            "spec.rules[0].noExecute.notReady: \"1500ms\": must be whole seconds",
+        ),
+        (
+            policy(
+                json!({"rules": [{"name": "a", "evict": "Always"}, {"name": "b", "evict": "Never"}]}),
+            ),
+            "spec.rules[1].selector: \"b\": can never apply: rule a takes all its pods before",
+        ),
+        (
+            policy(
+                json!({"rules": [{"name": "a", "evict": "Always"}], "gates": [{"name": "g", "http": {"port": 1}}]}),
+            ),
+            "spec.gates[0].name: \"g\": is asked by no rule",
+        ),
+    ] {
+        let error = read.expect_err(expected);
+        assert!(
+            error.starts_with(expected),
+            "{error} should start with {expected}"
+        );
+    }
+    let error =
+        EvictionPolicy::read(json!({"apiVersion": "v1", "kind": KIND})).expect_err("it is wrong");
+    assert_eq!(
+        error.to_string(),
+        "apiVersion: \"v1\": must be evictd.io/v1alpha1"
+    );
+}
+
+#[test]
+fn a_gate_has_limits() {
+    let gate = |gate: Value| {
+        let mut gate = gate;
+        gate["name"] = "g".into();
+        policy(
+            json!({"gates": [gate], "rules": [{"name": "r", "evict": "When", "when": "gates.g"}]}),
+        )
+    };
+    for (read, expected) in [
+        (
+            gate(json!({})),
+            "spec.gates[0].http: null: a gate asks either http or object",
+        ),
+        (
+            gate(json!({"http": {}})),
+            "spec.gates[0].http.port: null: must be a port",
+        ),
+        (
+            gate(json!({"http": {"port": 80, "path": "x"}})),
+            "spec.gates[0].http.path: \"x\": must be a path",
+        ),
+        (
+            gate(json!({"http": {"port": 80, "path": "/a b"}})),
+            "spec.gates[0].http.path: \"/a b\": must be a path",
+        ),
+        (
+            gate(json!({"http": {"port": 80, "maxBytes": 1 << 30}})),
+            "spec.gates[0].http.maxBytes: 1073741824: must be",
+        ),
+        (
+            gate(json!({"http": {"port": 80, "redirects": 50}})),
+            "spec.gates[0].http.redirects: 50: must be",
+        ),
+        (
+            gate(json!({"http": {"port": 80, "scheme": "https"}})),
+            "spec.gates[0].http.ca: null: is missing",
+        ),
+        (
+            gate(json!({"http": {"port": 80, "token": "../x"}})),
+            "spec.gates[0].http.token: \"../x\": must be the name",
+        ),
+        (
+            gate(json!({"http": {"port": 80}, "interval": "1ms"})),
+            "spec.gates[0].interval: \"1ms\": must lie between",
+        ),
+        (
+            gate(json!({"http": {"port": 80}, "timeout": "1h"})),
+            "spec.gates[0].timeout: \"3600s\": must lie between",
+        ),
+        (
+            gate(json!({"http": {"port": 80}, "check": "answers.g"})),
+            "spec.gates[0].check: \"answers.g\": unknown field answers.g",
+        ),
+        (
+            gate(json!({"http": {"port": 80}, "onUnknown": "hope"})),
+            "spec.gates[0].onUnknown: \"hope\": must be one of",
+        ),
+    ] {
+        let error = read.expect_err(expected);
+        assert!(
+            error.starts_with(expected),
+            "{error} should start with {expected}"
+        );
+    }
+}

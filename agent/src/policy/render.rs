@@ -1,0 +1,107 @@
+//! Tolerations as Kubernetes must have them from the start: a MutatingAdmissionPolicy for each rule that says how long its
+//! pods stay on a lost node. The API server evaluates it by itself; no webhook has to run.
+
+use serde_json::{Value, json};
+
+use super::{
+    model::{EvictionPolicy, Rule, Wait},
+    selector::Selector,
+};
+
+const API_VERSION: &str = "admissionregistration.k8s.io/v1";
+const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
+/// The pod's labels in an admission expression.
+const LABELS: &str = "(has(object.metadata.labels) ? object.metadata.labels : {})";
+
+/// The policy and its binding for each rule with `noExecute`.
+pub fn admission(policy: &EvictionPolicy) -> Vec<Value> {
+    let mut objects = Vec::new();
+    for (i, rule) in policy.rules.iter().enumerate() {
+        if let Some(patch) = patch(rule) {
+            let name = format!("evictd-{}-{}", policy.name, rule.name);
+            let earlier: Vec<&Selector> = policy.rules[..i].iter().map(|r| &r.pods).collect();
+            objects.push(admission_policy(&name, policy, rule, &earlier, &patch));
+            objects.push(json!({
+                "apiVersion": API_VERSION,
+                "kind": "MutatingAdmissionPolicyBinding",
+                "metadata": {"name": name},
+                "spec": {"policyName": name},
+            }));
+        }
+    }
+    objects
+}
+
+fn admission_policy(
+    name: &str,
+    policy: &EvictionPolicy,
+    rule: &Rule,
+    earlier: &[&Selector],
+    patch: &str,
+) -> Value {
+    let mut labels = policy.pods.to_json();
+    labels.extend(rule.pods.to_json());
+    let conditions = earlier.iter().enumerate().map(|(i, selector)| {
+        json!({"name": format!("not-of-rule-{i}"), "expression": format!("!({})", selector.to_cel(LABELS))})
+    });
+    json!({
+        "apiVersion": API_VERSION,
+        "kind": "MutatingAdmissionPolicy",
+        "metadata": {"name": name},
+        "spec": {
+            // A cluster that cannot evaluate it must still start pods.
+            "failurePolicy": "Ignore",
+            "reinvocationPolicy": "IfNeeded",
+            "matchConstraints": {
+                "namespaceSelector": {"matchExpressions": policy.namespaces.to_json()},
+                "objectSelector": {"matchExpressions": labels},
+                "resourceRules": [{
+                    "apiGroups": [""],
+                    "apiVersions": ["v1"],
+                    "operations": ["CREATE"],
+                    "resources": ["pods"],
+                }],
+            },
+            "matchConditions": conditions.collect::<Vec<_>>(),
+            "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": patch}}],
+        },
+    })
+}
+
+/// Replaces the tolerations of the rule's taints: the API server has given every pod 300 s of its own before, and the
+/// shortest one would count.
+fn patch(rule: &Rule) -> Option<String> {
+    let waits = [
+        (UNREACHABLE, rule.no_execute.unreachable),
+        (NOT_READY, rule.no_execute.not_ready),
+    ];
+    let waits: Vec<(&str, Wait)> = waits
+        .into_iter()
+        .filter_map(|(key, wait)| Some((key, wait?)))
+        .collect();
+    if waits.is_empty() {
+        return None;
+    }
+    let keys: Vec<String> = waits.iter().map(|(key, _)| format!("'{key}'")).collect();
+    let own: Vec<String> = waits
+        .iter()
+        .map(|(key, wait)| toleration(key, *wait))
+        .collect();
+    let (keys, own) = (keys.join(", "), own.join(", "));
+    Some(format!(
+        "[JSONPatch{{op: \"add\", path: \"/spec/tolerations\", value: \
+         dyn(has(object.spec.tolerations) ? object.spec.tolerations.filter(t, \
+         !(has(t.key) && t.key in [{keys}] && (!has(t.effect) || t.effect == 'NoExecute'))) : []) + dyn([{own}])}}]"
+    ))
+}
+
+fn toleration(key: &str, wait: Wait) -> String {
+    let seconds = match wait {
+        Wait::Seconds(seconds) => format!(", tolerationSeconds: {seconds}"),
+        Wait::Forever => String::new(),
+    };
+    format!(
+        "Object.spec.tolerations{{key: '{key}', operator: 'Exists', effect: 'NoExecute'{seconds}}}"
+    )
+}

@@ -1,0 +1,128 @@
+//! Pods with cgroups of their own, under policies whose gates are asked, without an agent.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use evictd::{
+    engine::{Pod, QosClass},
+    pods::table::{Entry, PodTable},
+    policy::{
+        EvictionPolicy, Keeper, LastResort, PolicySet,
+        gate::Secrets,
+        keeper::{Explanation, Settings, Worker},
+    },
+    reflex::thread::now_ns,
+};
+use serde_json::{Value, json};
+
+use crate::node::Node;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// What keeps clearances, and the pods that have them.
+pub struct Kept {
+    /// Keeps them.
+    pub keeper: Arc<Keeper>,
+    /// The pods.
+    pub table: Box<PodTable>,
+    /// Their cgroups.
+    pub node: Node,
+    // Asks until it is dropped.
+    _worker: Worker,
+}
+
+/// A policy of this specification.
+///
+/// # Panics
+/// It cannot be used.
+pub fn policy(name: &str, spec: Value) -> EvictionPolicy {
+    let document = json!({
+        "apiVersion": evictd::policy::API_VERSION,
+        "kind": evictd::policy::KIND,
+        "metadata": {"name": name},
+        "spec": spec,
+    });
+    EvictionPolicy::read(document).expect("a policy")
+}
+
+impl Kept {
+    /// A node with these pods, which run.
+    ///
+    /// # Panics
+    /// No cgroups, no thread.
+    pub fn new(
+        name: &str,
+        pods: Vec<Pod>,
+        policies: Vec<EvictionPolicy>,
+        secrets: Secrets,
+    ) -> Self {
+        let mut node = Node::new(name, 64).expect("a node");
+        for given in pods {
+            let name = given.name.clone();
+            node.pod(&name, QosClass::Burstable, 0, 0).expect("a pod");
+            node.edit(&name, |pod| {
+                let uid = std::mem::take(&mut pod.uid);
+                *pod = Pod {
+                    uid,
+                    phase: "Running".into(),
+                    namespace: "default".into(),
+                    ..given
+                };
+            });
+        }
+        let keeper = Keeper::new(Settings::default(), secrets);
+        keeper.set_policies(PolicySet::new(policies));
+        let table = node.table();
+        keeper.present(&table.entries);
+        let worker = Worker::start(Arc::clone(&keeper)).expect("a thread");
+        Self {
+            keeper,
+            table,
+            node,
+            _worker: worker,
+        }
+    }
+
+    /// The entry of a pod.
+    ///
+    /// # Panics
+    /// There is none.
+    pub fn entry(&self, pod: &str) -> &Arc<Entry> {
+        let mut entries = self.table.entries.iter();
+        entries
+            .find(|e| e.pod.name == pod)
+            .expect("a pod of this name")
+    }
+
+    /// Whether a pod could be evicted now.
+    pub fn may_go(&self, pod: &str) -> bool {
+        let clearance = &self.entry(pod).clearance;
+        self.keeper
+            .restraint()
+            .lets_go(clearance, now_ns(), LastResort::Nobody)
+    }
+
+    /// Why, or why not.
+    ///
+    /// # Panics
+    /// There is no such pod.
+    pub fn explain(&self, pod: &str) -> Explanation {
+        let name = format!("default/{pod}");
+        let mut all = self.keeper.explain().into_iter();
+        all.find(|e| e.pod == name).expect("a pod of this name")
+    }
+
+    /// Waits until the condition holds.
+    ///
+    /// # Panics
+    /// It does not in time.
+    pub fn wait(&self, what: &str, condition: impl Fn(&Self) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !condition(self) {
+            assert!(Instant::now() < end, "{what}: {:#?}", self.keeper.explain());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Scripted HTTP servers on loopback: one for each pod that gates ask, all on the same port, each at an address of its
+//! own, as pods have them.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    body::Body,
+    extract::Request,
+    http::{Response, header},
+};
+use serde_json::Value;
+use tokio::sync::oneshot;
+
+/// What a path answers.
+#[derive(Clone, Debug)]
+pub enum Script {
+    /// This status and this JSON.
+    Json(u16, Value),
+    /// A redirect to there.
+    Redirect(String),
+    /// So many bytes, slowly enough to notice who reads them all.
+    Huge(usize),
+    /// Nothing, and the connection stays open.
+    Hang,
+    /// A head that never ends.
+    EndlessHead,
+}
+
+/// One request as it came.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// With the query.
+    pub path: String,
+    /// `Authorization`.
+    pub authorization: Option<String>,
+}
+
+#[derive(Default)]
+struct State {
+    scripts: BTreeMap<String, Script>,
+    asked: Vec<Asked>,
+    sent: usize,
+}
+
+/// A server that answers until it is dropped.
+pub struct Scripted {
+    state: Arc<Mutex<State>>,
+    address: SocketAddr,
+    running: Option<(oneshot::Sender<()>, std::thread::JoinHandle<()>)>,
+}
+
+impl Scripted {
+    /// Starts a server at `127.0.0.<host>`, on a free port.
+    ///
+    /// # Errors
+    /// No port, no thread.
+    pub fn start(host: u8) -> io::Result<Self> {
+        Self::start_at(host, 0)
+    }
+
+    /// Starts a server at `127.0.0.<host>`, on the port of another one.
+    ///
+    /// # Errors
+    /// The port is taken, no thread.
+    pub fn start_at(host: u8, port: u16) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let address = (Ipv4Addr::new(127, 0, 0, host), port);
+        let listener = runtime.block_on(tokio::net::TcpListener::bind(address))?;
+        let address = listener.local_addr()?;
+        let state = Arc::new(Mutex::new(State::default()));
+        let shared = Arc::clone(&state);
+        let router = Router::new().fallback(move |request: Request| {
+            let state = Arc::clone(&shared);
+            async move { answer(&state, request.into_parts().0).await }
+        });
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new()
+            .name("scripted".into())
+            .spawn(move || {
+                runtime.block_on(async {
+                    tokio::select! {
+                        _ = axum::serve(listener, router) => {}
+                        _ = stopped => {}
+                    }
+                });
+            })?;
+        Ok(Self {
+            state,
+            address,
+            running: Some((stop, thread)),
+        })
+    }
+
+    /// What a path answers from now on. The path is compared with its query.
+    pub fn set(&self, path: &str, script: Script) {
+        self.state().scripts.insert(path.to_owned(), script);
+    }
+
+    /// The same for a JSON answer with status 200.
+    pub fn json(&self, path: &str, body: Value) {
+        self.set(path, Script::Json(200, body));
+    }
+
+    /// The requests so far.
+    pub fn asked(&self) -> Vec<Asked> {
+        self.state().asked.clone()
+    }
+
+    /// Bytes of huge answers that were taken off its hands.
+    pub fn sent(&self) -> usize {
+        self.state().sent
+    }
+
+    /// The address without the port.
+    pub fn ip(&self) -> String {
+        self.address.ip().to_string()
+    }
+
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// Goes away: connections are cut, new ones are refused.
+    pub fn go_away(&mut self) {
+        if let Some((stop, thread)) = self.running.take() {
+            // Whoever has stopped already does not listen any more.
+            let _ = stop.send(());
+            let _ = thread.join();
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Scripted {
+    fn drop(&mut self) {
+        self.go_away();
+    }
+}
+
+async fn answer(state: &Arc<Mutex<State>>, request: axum::http::request::Parts) -> Response<Body> {
+    let path = request
+        .uri
+        .path_and_query()
+        .map_or("", |p| p.as_str())
+        .to_owned();
+    let authorization = request.headers.get(header::AUTHORIZATION);
+    let authorization = authorization
+        .and_then(|v| v.to_str().ok())
+        .map(str::to_owned);
+    let script = {
+        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+        let script = state.scripts.get(&path).cloned();
+        state.asked.push(Asked {
+            path,
+            authorization,
+        });
+        script
+    };
+    let mut response = Response::new(Body::empty());
+    match script {
+        None => *response.status_mut() = axum::http::StatusCode::NOT_FOUND,
+        Some(Script::Json(code, body)) => {
+            *response.body_mut() = Body::from(body.to_string());
+            *response.status_mut() = code.try_into().unwrap_or_default();
+        }
+        Some(Script::Redirect(to)) => {
+            *response.status_mut() = axum::http::StatusCode::TEMPORARY_REDIRECT;
+            if let Ok(to) = to.parse() {
+                response.headers_mut().insert(header::LOCATION, to);
+            }
+        }
+        Some(Script::Huge(bytes)) => {
+            const PIECE: usize = 64 << 10;
+            let state = Arc::clone(state);
+            let pieces = (0..bytes / PIECE).map(move |_| {
+                state.lock().unwrap_or_else(PoisonError::into_inner).sent += PIECE;
+                Ok::<_, io::Error>(vec![b' '; PIECE])
+            });
+            *response.body_mut() = Body::from_stream(futures::stream::iter(pieces));
+        }
+        Some(Script::Hang) => tokio::time::sleep(Duration::MAX).await,
+        Some(Script::EndlessHead) => {
+            for i in 0..3000 {
+                let name = axum::http::HeaderName::try_from(format!("x-{i}"));
+                if let (Ok(name), Ok(value)) = (name, "x".repeat(64).parse()) {
+                    response.headers_mut().insert(name, value);
+                }
+            }
+        }
+    }
+    response
+}

@@ -1,0 +1,354 @@
+//! The shipped policies, each rule of them: what ArangoDB's servers say decides who may be evicted.
+
+use std::{collections::BTreeMap, fs, path::PathBuf};
+
+use evictd::{
+    engine::{Owner, Pod},
+    policy::{Evict, EvictionPolicy, Permission, PolicySet, Wait, gate::Secrets, load},
+    reflex::thread::now_ns,
+};
+use evictd_tests::{
+    kept::Kept,
+    scripted::{Script, Scripted},
+    skip::not_root,
+    skip_if,
+};
+use serde_json::{Value, json};
+
+const NUMBERS: &str = "/_admin/cluster/numberOfServers";
+const HEALTH: &str = "/_admin/cluster/health";
+const SHARDS: &str = "/_admin/cluster/shardDistribution";
+const AGENCY: &str = "/_api/agency/config";
+const APPLIER: &str = "/_api/replication/applier-state?global=true";
+
+fn shipped(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../deploy/policies")
+        .join(name)
+}
+
+/// The shipped policy, with the port of the scripted servers, an address in place of the coordinators' service, and short
+/// intervals.
+fn arangodb(port: u16, coordinator: &str) -> EvictionPolicy {
+    let text = fs::read_to_string(shipped("arangodb.yaml")).unwrap();
+    let service = "pod.labels.arango_deployment + '.' + pod.namespace + '.svc'";
+    assert_eq!(text.matches(service).count(), 3);
+    let text = text.replace(service, &format!("\"'{coordinator}'\""));
+    let text = text.replace("port: 8529", &format!("port: {port}"));
+    let mut text = text.replace("maxAge: 1h", "maxAge: 1s");
+    for interval in ["2s", "5s", "30s"] {
+        text = text.replace(&format!("interval: {interval}"), "interval: 100ms");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("arangodb.yaml");
+    fs::write(&path, text).unwrap();
+    load::read(&path).unwrap().remove(0)
+}
+
+fn labels(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
+    labels
+        .iter()
+        .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+        .collect()
+}
+
+fn member(name: &str, role: &str, ip: &str) -> Pod {
+    Pod {
+        name: name.into(),
+        ip: ip.into(),
+        labels: labels(&[
+            ("app", "arangodb"),
+            ("arango_deployment", "db"),
+            ("role", role),
+        ]),
+        ..Pod::default()
+    }
+}
+
+/// The directory with the servers' token.
+fn secrets() -> (tempfile::TempDir, Secrets) {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("arangodb-jwt"), "a.b.c").unwrap();
+    let secrets = Secrets::new(Some(dir.path().to_owned()));
+    (dir, secrets)
+}
+
+// R30, R31, R34, R36, R37
+#[test]
+fn types_without_conditions() {
+    let policy = load::read(&shipped("arangodb.yaml")).unwrap().remove(0);
+    let set = PolicySet::new([policy]);
+    let seconds = |s| Some(Wait::Seconds(s));
+    for (role, evict, wait) in [
+        ("id", Evict::Always, seconds(5)),
+        ("coordinator", Evict::Always, seconds(15)),
+        ("single", Evict::Never, Some(Wait::Forever)),
+        ("syncmaster", Evict::Always, seconds(15)),
+        ("syncworker", Evict::Always, seconds(60)),
+    ] {
+        let ruling = set.ruling(&member("m", role, ""), &BTreeMap::new());
+        let rule = ruling.rules[0].rule();
+        assert_eq!(
+            (
+                &rule.evict,
+                rule.no_execute.unreachable,
+                rule.no_execute.not_ready
+            ),
+            (&evict, wait, wait),
+            "{role}"
+        );
+    }
+    for role in ["dbserver", "agent"] {
+        let ruling = set.ruling(&member("m", role, ""), &BTreeMap::new());
+        let rule = ruling.rules[0].rule();
+        assert!(matches!(rule.evict, Evict::When(_)));
+        assert_eq!(
+            (
+                rule.no_execute.unreachable,
+                rule.limits[0].max_evicted_at_once
+            ),
+            (seconds(300), Some(1))
+        );
+    }
+    let mut stranger = member("m", "dbserver", "");
+    stranger.labels.insert("app".into(), "postgres".into());
+    assert!(set.ruling(&stranger, &BTreeMap::new()).rules.is_empty());
+}
+
+fn shards(plan: &str, current: &str) -> Value {
+    let shard = |leader: &str| json!({"s1": {"leader": leader, "followers": ["DBServer0003"]}});
+    json!({"error": false, "code": 200, "results": {"_users": {"Plan": shard(plan), "Current": shard(current)}}})
+}
+
+// R32
+#[test]
+fn a_db_server_goes_drained_and_leading_nothing() {
+    skip_if!(not_root());
+    let server = Scripted::start(71).unwrap();
+    let coordinator = Scripted::start_at(72, server.port()).unwrap();
+    server.json("/_admin/server/id", json!({"id": "PRMR-1"}));
+    let numbers = |cleaned: &[&str]| json!({"numberOfDBServers": 3, "numberOfCoordinators": 2, "cleanedServers": cleaned});
+    let health = json!({
+        "ClusterId": "x",
+        "Health": {
+            "PRMR-1": {"Role": "DBServer", "ShortName": "DBServer0001", "Status": "GOOD", "CanBeDeleted": false},
+            "PRMR-2": {"Role": "DBServer", "ShortName": "DBServer0002", "Status": "GOOD", "CanBeDeleted": false},
+        },
+    });
+    coordinator.json(NUMBERS, numbers(&[]));
+    coordinator.json(HEALTH, health);
+    coordinator.json(SHARDS, shards("DBServer0001", "DBServer0001"));
+    let policy = arangodb(server.port(), &coordinator.ip());
+    let (_dir, secrets) = secrets();
+    let kept = Kept::new(
+        "adbdrain",
+        vec![member("prmr", "dbserver", &server.ip())],
+        vec![policy],
+        secrets,
+    );
+    let gate = |k: &Kept, name: &str| {
+        let explained = k.explain("prmr");
+        explained.rules[0]
+            .gates
+            .iter()
+            .find(|g| g.gate == name)
+            .and_then(|g| g.answer)
+    };
+    kept.wait("a leader that is not drained", |k| {
+        gate(k, "drained") == Some(false) && gate(k, "leadsNothing") == Some(false)
+    });
+    assert!(!kept.may_go("prmr"));
+    coordinator.json(NUMBERS, numbers(&["PRMR-1"]));
+    kept.wait("it is drained", |k| gate(k, "drained") == Some(true));
+    assert!(!kept.may_go("prmr"), "it still leads a shard");
+    coordinator.json(SHARDS, shards("DBServer0002", "DBServer0001"));
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert!(!kept.may_go("prmr"), "it leads until the new leader does");
+    coordinator.json(SHARDS, shards("DBServer0002", "DBServer0002"));
+    kept.wait("it leads nothing", |k| k.may_go("prmr"));
+    assert!(
+        server
+            .asked()
+            .iter()
+            .all(|a| a.authorization.as_deref() == Some("Bearer a.b.c"))
+    );
+    coordinator.set(SHARDS, Script::Json(503, json!({"error": true})));
+    kept.wait("nobody knows any more", |k| !k.may_go("prmr"));
+}
+
+fn agency(own: &str, leader: &str, acked: Value, pool: &[(&str, String)]) -> Value {
+    let pool: serde_json::Map<String, Value> = pool
+        .iter()
+        .map(|(id, e)| ((*id).to_owned(), e.clone().into()))
+        .collect();
+    json!({
+        "term": 3,
+        "leaderId": leader,
+        "lastAcked": acked,
+        "configuration": {"id": own, "agency size": 3, "pool size": 3, "pool": pool, "active": ["A1", "A2", "A3"]},
+        "engine": "rocksdb",
+    })
+}
+
+// R33
+#[test]
+fn an_agent_goes_when_the_agency_stands_without_it() {
+    skip_if!(not_root());
+    let own = Scripted::start(73).unwrap();
+    let leader = Scripted::start_at(74, own.port()).unwrap();
+    let pool = [
+        ("A1", format!("tcp://{}:{}", own.ip(), own.port())),
+        ("A2", format!("tcp://{}:{}", leader.ip(), leader.port())),
+        ("A3", "tcp://127.0.0.75:1".to_owned()),
+    ];
+    let acked = |a1: f64, a3: f64| {
+        let ack = |t: f64| json!({"lastAckedTime": t, "lastAckedIndex": 7});
+        json!({"A1": ack(a1), "A2": ack(0.0), "A3": ack(a3)})
+    };
+    own.json(AGENCY, agency("A1", "A1", acked(0.0, 0.2), &pool));
+    leader.json(AGENCY, agency("A2", "A2", acked(0.2, 0.2), &pool));
+    let policy = arangodb(own.port(), "127.0.0.1");
+    let (_dir, secrets) = secrets();
+    let kept = Kept::new(
+        "adbagent",
+        vec![member("agnt", "agent", &own.ip())],
+        vec![policy],
+        secrets,
+    );
+    let gate = |k: &Kept, at: usize| k.explain("agnt").rules[0].gates[at].answer;
+    kept.wait("it is the leader", |k| gate(k, 0) == Some(false));
+    assert!(!kept.may_go("agnt"));
+    own.json(AGENCY, agency("A1", "A2", json!({}), &pool));
+    kept.wait("it follows, and so does another", |k| k.may_go("agnt"));
+    leader.json(AGENCY, agency("A2", "A2", acked(0.1, 3000.0), &pool));
+    kept.wait("nobody but itself follows", |k| {
+        !k.may_go("agnt") && gate(k, 1) == Some(false)
+    });
+    // Older servers tell the time alone.
+    leader.json(
+        AGENCY,
+        agency("A2", "A2", json!({"A1": 0.2, "A2": 0, "A3": 0.4}), &pool),
+    );
+    kept.wait("another one follows again", |k| k.may_go("agnt"));
+    leader.set(AGENCY, Script::Hang);
+    kept.wait("the leader does not respond", |k| !k.may_go("agnt"));
+    leader.json(AGENCY, agency("A2", "A3", acked(0.1, 0.1), &pool));
+    kept.wait("it leads no longer", |k| gate(k, 1) == Some(false));
+    own.json(AGENCY, agency("A1", "", json!({}), &pool));
+    kept.wait("there is no leader", |k| gate(k, 0) == Some(false));
+    assert!(!kept.may_go("agnt"));
+}
+
+// R34, R35
+#[test]
+fn a_single_server_goes_only_as_a_follower_of_a_pair() {
+    skip_if!(not_root());
+    let server = Scripted::start(76).unwrap();
+    server.json(
+        "/_admin/server/role",
+        json!({"role": "SINGLE", "mode": "resilient"}),
+    );
+    server.json(
+        APPLIER,
+        json!({"state": {"running": false}, "server": {"version": "3.11"}}),
+    );
+    let policy = arangodb(server.port(), "127.0.0.1");
+    let (_dir, secrets) = secrets();
+    let mut paired = member("pair", "single", &server.ip());
+    paired
+        .labels
+        .insert("evictd.io/arangodb-mode".into(), "active-failover".into());
+    let alone = member("alone", "single", &server.ip());
+    let kept = Kept::new("adbsingle", vec![paired, alone], vec![policy], secrets);
+    let follows = |k: &Kept| k.explain("pair").rules[0].gates[1].answer;
+    kept.wait("it leads the pair", |k| follows(k) == Some(false));
+    assert!(!kept.may_go("pair"));
+    server.json(
+        APPLIER,
+        json!({"state": {"running": true}, "endpoint": "tcp://other:8529"}),
+    );
+    kept.wait("it follows", |k| k.may_go("pair"));
+    assert_eq!(
+        kept.entry("alone").clearance.permission(now_ns()),
+        Permission::Never
+    );
+    server.json(
+        "/_admin/server/role",
+        json!({"role": "SINGLE", "mode": "single"}),
+    );
+    kept.wait("it is no pair at all", |k| !k.may_go("pair"));
+}
+
+/// One policy each for a leader-based database, for batch jobs, and for DaemonSets.
+#[test]
+fn the_other_policies_say_what_they_are_for() {
+    skip_if!(not_root());
+    let server = Scripted::start(77).unwrap();
+    server.json("/health", json!({"role": "follower", "inSync": false}));
+    let text = fs::read_to_string(shipped("leader-based-database.yaml")).unwrap();
+    let text = text
+        .replace("port: 8008", &format!("port: {}", server.port()))
+        .replace("interval: 2s", "interval: 100ms");
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("p.yaml");
+    fs::write(&path, text).unwrap();
+    let mut policies = load::read(&path).unwrap();
+    policies.extend(load::load(&[shipped("batch-jobs.yaml"), shipped("daemonsets.yaml")]).unwrap());
+    let pod = |name: &str, given: &[(&str, &str)]| Pod {
+        name: name.into(),
+        ip: server.ip(),
+        labels: labels(given),
+        ..Pod::default()
+    };
+    let of_daemon_set = |name: &str, request| Pod {
+        owner: Some(Owner {
+            kind: "DaemonSet".into(),
+            name: "d".into(),
+            uid: "d".into(),
+        }),
+        memory_request: request,
+        ..pod(name, &[("pod-template-generation", "1")])
+    };
+    let now = std::time::SystemTime::UNIX_EPOCH
+        .elapsed()
+        .unwrap()
+        .as_secs()
+        .cast_signed();
+    let long = |name: &str, age: i64| Pod {
+        created: Some(now - age),
+        ..pod(
+            name,
+            &[
+                ("batch.kubernetes.io/job-name", "j"),
+                ("evictd.io/long-running", "true"),
+            ],
+        )
+    };
+    let pods = vec![
+        pod("db", &[("evictd.io/kind", "leader-based-database")]),
+        pod("job", &[("batch.kubernetes.io/job-name", "j")]),
+        long("young", 60),
+        long("working", 3600),
+        of_daemon_set("modest", 1 << 30),
+    ];
+    let kept = Kept::new("adbothers", pods, policies, Secrets::default());
+    kept.wait("it is not in sync", |k| {
+        k.explain("db").rules[0].gates[0].answer == Some(false)
+    });
+    assert!(!kept.may_go("db"));
+    assert_eq!(
+        (kept.may_go("job"), kept.explain("job").order),
+        (true, -100)
+    );
+    assert_eq!(
+        (kept.may_go("young"), kept.may_go("working")),
+        (true, false)
+    );
+    assert_eq!(
+        (kept.may_go("modest"), kept.explain("modest").order),
+        (false, 500),
+        "R17"
+    );
+    server.json("/health", json!({"role": "follower", "inSync": true}));
+    kept.wait("it is in sync", |k| k.may_go("db"));
+}

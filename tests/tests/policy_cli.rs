@@ -1,0 +1,238 @@
+//! `evictd policy`: what it prints, and what it says of mistakes.
+
+use std::{ffi::OsString, fs, path::PathBuf};
+
+use evictd::policy::{API_VERSION, KIND};
+use serde_json::{Value, json};
+
+fn deploy(path: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../deploy")
+        .join(path)
+}
+
+/// Exit code, standard output, standard error.
+fn run(arguments: &[&str]) -> (u8, String, String) {
+    let all = ["evictd", "policy"]
+        .iter()
+        .chain(arguments)
+        .map(OsString::from);
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let code = evictd::cli::run(all, &mut out, &mut err);
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (code, text(out), text(err))
+}
+
+#[test]
+fn the_shipped_policies_are_good() {
+    let (code, out, err) = run(&["check", deploy("policies").to_str().unwrap()]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    for name in [
+        "arangodb",
+        "leader-based-database",
+        "batch-jobs",
+        "daemonsets",
+    ] {
+        assert!(out.lines().any(|l| l.starts_with(name)), "{name}: {out}");
+    }
+}
+
+#[test]
+fn a_mistake_has_a_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("p.yaml");
+    let file = path.to_str().unwrap();
+    let policy = |name: &str, when: &str| {
+        format!(
+            "apiVersion: {API_VERSION}\nkind: {KIND}\nmetadata: {{name: {name}}}\nspec:\n  rules:\n  \
+             - {{name: r, evict: When, when: {}}}\n",
+            json!(when)
+        )
+    };
+    for (text, expected) in [
+        (
+            policy("a", "pod.lables.x == 'y'"),
+            "a: spec.rules[0].when: \"pod.lables.x == 'y'\": unknown field pod.lables",
+        ),
+        (
+            policy("a", "pod.labels["),
+            "a: spec.rules[0].when: \"pod.labels[\": line 1, column",
+        ),
+        (
+            format!(
+                "{}---\n{}",
+                policy("a", "pod.priority > 0"),
+                policy("a", "pod.priority > 1")
+            ),
+            "policy a is in another document already",
+        ),
+        ("a: [".to_owned(), "p.yaml: "),
+        (String::new(), "holds no policy"),
+        (
+            "apiVersion: v1\nkind: Pod\n".to_owned(),
+            "document 1: apiVersion: \"v1\": must be evictd.io/v1alpha1",
+        ),
+    ] {
+        fs::write(&path, &text).unwrap();
+        let (code, out, err) = run(&["check", file]);
+        assert_eq!((code, out.as_str()), (2, ""), "{text}");
+        assert_eq!(err.lines().count(), 1, "{err}");
+        assert!(
+            err.starts_with("evictd: ") && err.contains(expected),
+            "{err} should contain {expected}"
+        );
+    }
+    let (code, _, err) = run(&["check", "/nowhere.yaml"]);
+    assert_eq!(
+        (code, err.starts_with("evictd: /nowhere.yaml: ")),
+        (2, true),
+        "{err}"
+    );
+}
+
+// R30 to R37: the tolerations of every type, where "waits for ever" is one without seconds.
+#[test]
+fn tolerations_become_admission_policies() {
+    let (code, out, err) = run(&["render", deploy("policies/arangodb.yaml").to_str().unwrap()]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    let list: Value = serde_json::from_str(&out).unwrap();
+    let items = list["items"].as_array().unwrap();
+    let of = |rule: &str, kind: &str| {
+        let name = format!("evictd-arangodb-{rule}");
+        items
+            .iter()
+            .find(|i| i["metadata"]["name"] == name.as_str() && i["kind"] == kind)
+            .cloned()
+            .unwrap()
+    };
+    assert_eq!(items.len(), 16, "a policy and a binding for each rule");
+    for (rule, seconds) in [
+        ("image-id", Some(5)),
+        ("coordinator", Some(15)),
+        ("db-server", Some(300)),
+        ("agent", Some(300)),
+        ("single", None),
+        ("single-active-failover", Some(300)),
+        ("sync-master", Some(15)),
+        ("sync-worker", Some(60)),
+    ] {
+        let policy = of(rule, "MutatingAdmissionPolicy");
+        let patch = policy["spec"]["mutations"][0]["jsonPatch"]["expression"]
+            .as_str()
+            .unwrap();
+        for key in ["unreachable", "not-ready"] {
+            let end =
+                seconds.map_or_else(|| "}".to_owned(), |s| format!(", tolerationSeconds: {s}}}"));
+            let wanted = format!(
+                "{{key: 'node.kubernetes.io/{key}', operator: 'Exists', effect: 'NoExecute'{end}"
+            );
+            assert!(patch.contains(&wanted), "{rule}: {patch}");
+        }
+        let binding = of(rule, "MutatingAdmissionPolicyBinding");
+        assert_eq!(binding["spec"]["policyName"], policy["metadata"]["name"]);
+        let labels = policy["spec"]["matchConstraints"]["objectSelector"]["matchExpressions"]
+            .as_array()
+            .unwrap();
+        assert_eq!(
+            labels[0],
+            json!({"key": "app", "operator": "In", "values": ["arangodb"]})
+        );
+    }
+    // The first rule that matches decides, there as here.
+    let single = of("single", "MutatingAdmissionPolicy");
+    let conditions = single["spec"]["matchConditions"].as_array().unwrap();
+    assert!(conditions.iter().any(|c| {
+        c["expression"]
+            .as_str()
+            .unwrap()
+            .contains("evictd.io/arangodb-mode")
+    }));
+}
+
+#[test]
+fn a_pod_is_explained() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    fs::create_dir(&state).unwrap();
+    let config = dir.path().join("config.json");
+    fs::write(&config, json!({"stateDir": state}).to_string()).unwrap();
+    let config = config.to_str().unwrap();
+    let (code, _, err) = run(&["explain", "db-0", "--config", config]);
+    assert_eq!(
+        (code, err.contains("policies.json")),
+        (2, true),
+        "no agent has ever run: {err}"
+    );
+    let told = json!([{
+        "pod": "shop/db-0",
+        "uid": "u1",
+        "mayGo": false,
+        "reason": "gates.drained is false",
+        "order": 5,
+        "rules": [{
+            "rule": "arangodb/db-server",
+            "evict": "When gates.drained",
+            "shadow": false,
+            "saysYes": false,
+            "gates": [{"gate": "drained", "ageSeconds": 2.5, "error": "no answer within 2s", "onUnknown": "deny"}],
+        }],
+    }]);
+    fs::write(state.join("policies.json"), told.to_string()).unwrap();
+    let (code, out, err) = run(&["explain", "db-0", "--config", config]);
+    assert_eq!((code, err.as_str()), (0, ""));
+    for line in [
+        "  could not be evicted: gates.drained is false",
+        "  order 5",
+        "  rule arangodb/db-server: When gates.drained: no",
+        "    gate drained: unknown, which means deny (no answer within 2s)",
+    ] {
+        assert!(out.lines().any(|l| l == line), "{line}: {out}");
+    }
+    let (_, out, _) = run(&["explain", "u1", "--config", config, "-o", "json"]);
+    assert_eq!(serde_json::from_str::<Value>(&out).unwrap(), told);
+    let (code, _, err) = run(&["explain", "db-1", "--config", config]);
+    assert_eq!(
+        (code, err.contains("db-1: no such pod on this node")),
+        (2, true),
+        "{err}"
+    );
+}
+
+/// The definition allows each field that the parser knows, and the shipped policies use no other.
+#[test]
+fn the_definition_knows_what_the_policies_say() {
+    let text = fs::read_to_string(deploy("crds/evictionpolicies.yaml")).unwrap();
+    let crd: Value = serde_saphyr::from_str(&text).unwrap();
+    let schema = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+    for entry in fs::read_dir(deploy("policies")).unwrap() {
+        let path = entry.unwrap().path();
+        let policy: Value = serde_saphyr::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+        known("spec", &policy["spec"], &schema["properties"]["spec"]);
+    }
+}
+
+fn known(path: &str, value: &Value, schema: &Value) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let below = match &schema["properties"][name] {
+                    Value::Null => &schema["additionalProperties"],
+                    below => below,
+                };
+                assert!(below.is_object(), "{path}.{name} is not in the definition");
+                known(&format!("{path}.{name}"), value, below);
+            }
+        }
+        Value::Array(items) => items
+            .iter()
+            .for_each(|i| known(&format!("{path}[]"), i, &schema["items"])),
+        Value::String(text) => {
+            let words = schema["enum"].as_array();
+            assert!(words.is_none_or(|w| w.contains(value)), "{path}: {text}");
+            assert_eq!(schema["type"], "string", "{path}");
+        }
+        Value::Number(_) => assert_eq!(schema["type"], "integer", "{path}"),
+        Value::Bool(_) => assert_eq!(schema["type"], "boolean", "{path}"),
+        Value::Null => panic!("{path} is empty"),
+    }
+}

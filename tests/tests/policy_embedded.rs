@@ -1,0 +1,249 @@
+//! `evictd run` with policies in files, and scripted servers for its gates.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use evictd::{evict::journal::Record, observe::cgroup::MemoryCgroup};
+use evictd_tests::{
+    cgroup::TestCgroup,
+    embedded::Files,
+    hog::Hog,
+    scripted::Scripted,
+    skip::{no_bpf, not_root},
+    skip_if,
+};
+use serde_json::{Value, json};
+
+const MIB: u64 = 1 << 20;
+
+struct Ruled {
+    files: Files,
+    scope: TestCgroup,
+}
+
+impl Ruled {
+    /// Two BestEffort pods, `db` and `web`, and one policy.
+    fn new(name: &str, ip: &str, spec: &Value) -> Self {
+        let scope = TestCgroup::new(name, 256 * MIB).unwrap();
+        let pod = |name: &str| {
+            scope.child(&format!("besteffort/{name}")).unwrap();
+            json!({"name": name, "cgroup": format!("besteffort/{name}"), "labels": {"app": name}, "ip": ip})
+        };
+        let files = Files::new(scope.path(), &json!([pod("db"), pod("web")]));
+        let mut ruled = Self { files, scope };
+        ruled.files.config["policies"] = json!([ruled.policies()]);
+        fs::create_dir(ruled.policies()).unwrap();
+        ruled.write("db", spec);
+        ruled
+    }
+
+    fn policies(&self) -> PathBuf {
+        self.files.dir().join("policies")
+    }
+
+    fn write(&self, name: &str, spec: &Value) {
+        let policy = json!({
+            "apiVersion": "evictd.io/v1alpha1",
+            "kind": "EvictionPolicy",
+            "metadata": {"name": name},
+            "spec": spec,
+        });
+        // At once, as an editor or a mounted ConfigMap does it.
+        let new = self.files.dir().join("new");
+        fs::write(&new, policy.to_string()).unwrap();
+        fs::rename(new, self.policies().join(format!("{name}.yaml"))).unwrap();
+    }
+
+    fn hog(&self, pod: &str, mib: &str) -> Hog {
+        let dir = self.scope.path().join("besteffort").join(pod);
+        Hog::start(&dir, &["--mib", mib]).unwrap()
+    }
+
+    fn used(&self) -> u64 {
+        MemoryCgroup::open(self.scope.path())
+            .unwrap()
+            .usage()
+            .unwrap()
+    }
+
+    fn evicted(&self) -> Vec<String> {
+        let evicted = self.files.records().into_iter().filter_map(|r| match r {
+            Record::Evicted(e) => Some(e.name),
+            _ => None,
+        });
+        evicted.collect()
+    }
+
+    fn explained(&self, pod: &str) -> Value {
+        let path = self.files.dir().join("state/policies.json");
+        let text = fs::read_to_string(path).unwrap_or_default();
+        let all: Value = serde_json::from_str(&text).unwrap_or_default();
+        let wanted = format!("default/{pod}");
+        let found = all
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|e| e["pod"] == wanted.as_str());
+        found.cloned().unwrap_or_default()
+    }
+
+    fn wait(&self, what: &str, condition: impl Fn(&Self) -> bool) {
+        let end = std::time::Instant::now() + Duration::from_secs(30);
+        while !condition(self) {
+            assert!(std::time::Instant::now() < end, "{what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+fn never() -> Value {
+    json!({"selector": {"matchLabels": {"app": "db"}}, "rules": [{"name": "db", "evict": "Never"}]})
+}
+
+// R12, R34
+#[test]
+fn a_spared_pod_outlives_a_smaller_one() {
+    skip_if!(not_root());
+    let ruled = Ruled::new("emspare", "", &never());
+    let mut agent = ruled.files.start(&[]);
+    let mut db = ruled.hog("db", "120");
+    ruled.wait("the database is there", |r| r.used() > 115 * MIB);
+    let mut web = ruled.hog("web", "100");
+    assert_eq!(web.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(db.is_alive());
+    ruled.wait("it is written down", |r| r.evicted() == ["web"]);
+    assert_eq!(ruled.explained("db")["reason"], "the rule says Never");
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+// R38
+#[test]
+fn a_gate_opens_while_the_node_is_short() {
+    skip_if!(not_root());
+    let server = Scripted::start(61).unwrap();
+    server.json("/drained", json!({"drained": false}));
+    let spec = json!({
+        "selector": {"matchLabels": {"app": "db"}},
+        "gates": [{
+            "name": "drained",
+            "interval": "100ms",
+            "http": {"port": server.port(), "path": "/drained"},
+            "check": "answer.drained",
+        }],
+        "rules": [{"name": "db", "evict": "When", "when": "gates.drained"}],
+    });
+    let ruled = Ruled::new("emgate", &server.ip(), &spec);
+    let mut agent = ruled.files.start(&[]);
+    let mut db = ruled.hog("db", "200");
+    ruled.wait("it is asked and said", |r| {
+        r.used() > 195 * MIB && r.explained("db")["rules"][0]["gates"][0]["answer"] == false
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(db.is_alive() && ruled.evicted().is_empty());
+    server.json("/drained", json!({"drained": true}));
+    assert_eq!(db.wait().unwrap(), Some(libc::SIGKILL));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+#[test]
+fn a_bad_policy_is_refused_at_the_start_and_later_changes_nothing() {
+    skip_if!(not_root());
+    let ruled = Ruled::new(
+        "embad",
+        "",
+        &json!({"rules": [{"name": "r", "evict": "Sometimes"}]}),
+    );
+    let refused = ruled.files.refused();
+    let stderr = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(2), "{stderr}");
+    let expected = "policies/db.yaml: db: spec.rules[0].evict: \"Sometimes\": must be one of Always, Never, When";
+    assert!(
+        stderr
+            .lines()
+            .any(|l| l.starts_with("evictd: ") && l.ends_with(expected)),
+        "{stderr}"
+    );
+
+    ruled.write("db", &never());
+    let mut agent = ruled.files.start(&[]);
+    ruled.write(
+        "db",
+        &json!({"rules": [{"name": "r", "evict": "When", "when": "pod.colour"}]}),
+    );
+    std::thread::sleep(Duration::from_millis(2500));
+    let mut db = ruled.hog("db", "200");
+    ruled.wait("the node is short", |r| r.used() > 195 * MIB);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(db.is_alive(), "the last good policy stays in force");
+    // And a good one is taken without a new start.
+    ruled.write("db", &json!({"rules": [{"name": "r", "evict": "Always"}]}));
+    assert_eq!(db.wait().unwrap(), Some(libc::SIGKILL));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+#[test]
+fn a_file_pauses_the_agent() {
+    skip_if!(not_root());
+    let ruled = Ruled::new(
+        "empause",
+        "",
+        &json!({"rules": [{"name": "r", "evict": "Always"}]}),
+    );
+    let mut agent = ruled.files.start(&[]);
+    let pause = ruled.files.dir().join("state/pause");
+    fs::write(&pause, "").unwrap();
+    ruled.wait("it is obeyed", |r| {
+        r.explained("db")["reason"] == "evictions are paused on this node"
+    });
+    let mut db = ruled.hog("db", "200");
+    ruled.wait("the node is short", |r| r.used() > 195 * MIB);
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(db.is_alive());
+    fs::remove_file(pause).unwrap();
+    assert_eq!(db.wait().unwrap(), Some(libc::SIGKILL));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+/// Stops the agent while a pod grows past the floor; what ended the pod, and how often the OOM killer acted.
+fn stopped_with(name: &str, spec: &Value) -> (Option<i32>, u64) {
+    let mut ruled = Ruled::new(name, "", spec);
+    ruled.files.config["kernelFloor"] = json!({"enabled": true, "memory.available": "32Mi"});
+    let mut agent = ruled.files.start(&[]);
+    let dir = ruled.scope.path().join("besteffort/db");
+    let mut db = Hog::start(&dir, &["--mib", "1000", "--rate", "60"]).unwrap();
+    ruled.wait("it grows", |r| r.used() > 120 * MIB);
+    // SAFETY: our own child.
+    unsafe { libc::kill(agent.pid().cast_signed(), libc::SIGSTOP) };
+    let signal = db.wait().unwrap();
+    let kills = MemoryCgroup::open(ruled.scope.path())
+        .unwrap()
+        .oom_kills()
+        .unwrap();
+    // SAFETY: our own child.
+    unsafe { libc::kill(agent.pid().cast_signed(), libc::SIGCONT) };
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+    (signal, kills)
+}
+
+// R41: past the floor the kernel kills whom the policies let go for good, and nobody else.
+#[test]
+fn the_kernel_spares_whom_the_policies_spare() {
+    skip_if!(no_bpf());
+    assert_eq!(
+        stopped_with("emfloornever", &never()),
+        (Some(libc::SIGKILL), 1),
+        "the OOM killer had to"
+    );
+    let for_now =
+        json!({"rules": [{"name": "r", "evict": "When", "when": "pod.labels.app == 'db'"}]});
+    assert_eq!(
+        stopped_with("emfloorwhen", &for_now),
+        (Some(libc::SIGKILL), 1),
+        "nobody looks whether it still counts"
+    );
+    let always = json!({"rules": [{"name": "r", "evict": "Always"}]});
+    assert_eq!(
+        stopped_with("emflooralways", &always),
+        (Some(libc::SIGKILL), 0),
+        "the floor holds"
+    );
+}

@@ -1,0 +1,454 @@
+//! Gates against servers that answer, hang, lie, redirect, and say too much.
+
+use std::{sync::Arc, time::Duration};
+
+use evictd::{
+    engine::{Pod, QosClass},
+    policy::{
+        EvictionPolicy, Keeper, LastResort,
+        gate::Secrets,
+        keeper::{Rate, Settings},
+    },
+    reflex::thread::now_ns,
+};
+use evictd_tests::{
+    kept::{Kept, policy},
+    node::Node,
+    scripted::{Script, Scripted},
+    skip::not_root,
+    skip_if,
+};
+use serde_json::{Value, json};
+
+/// One gate that decides alone.
+fn gated(gate: Value) -> EvictionPolicy {
+    let mut gate = gate;
+    gate["name"] = "g".into();
+    gate["interval"] = "100ms".into();
+    policy(
+        "p",
+        json!({"gates": [gate], "rules": [{"name": "r", "evict": "When", "when": "gates.g"}]}),
+    )
+}
+
+/// Pods at these addresses.
+fn keep(name: &str, ips: &[String], policies: Vec<EvictionPolicy>, secrets: Secrets) -> Kept {
+    let pods = ips.iter().enumerate().map(|(i, ip)| Pod {
+        name: format!("pod-{i}"),
+        ip: ip.clone(),
+        ..Pod::default()
+    });
+    Kept::new(name, pods.collect(), policies, secrets)
+}
+
+fn pod(number: usize) -> String {
+    format!("pod-{number}")
+}
+
+fn may_go(kept: &Kept, number: usize) -> bool {
+    kept.may_go(&pod(number))
+}
+
+fn answer(kept: &Kept, number: usize) -> Option<bool> {
+    kept.explain(&pod(number)).rules[0].gates[0].answer
+}
+
+fn error_of(kept: &Kept, number: usize) -> Option<String> {
+    kept.explain(&pod(number)).rules[0].gates[0].error.clone()
+}
+
+// R38
+#[test]
+fn the_pods_own_answer_decides_and_gets_old() {
+    skip_if!(not_root());
+    let mut server = Scripted::start(21).unwrap();
+    server.json("/role", json!({"role": "leader"}));
+    let gate = json!({
+        "maxAge": "1s",
+        "http": {"port": server.port(), "path": "/role"},
+        "check": "answer.role == 'follower'",
+    });
+    let kept = keep(
+        "gaterole",
+        &[server.ip()],
+        vec![gated(gate)],
+        Secrets::default(),
+    );
+    assert!(!may_go(&kept, 0), "not before anybody has answered");
+    kept.wait("it is asked", |k| answer(k, 0) == Some(false));
+    assert!(!may_go(&kept, 0));
+    server.json("/role", json!({"role": "follower"}));
+    kept.wait("it has become a follower", |k| may_go(k, 0));
+    let explained = kept.explain(&pod(0));
+    assert!(
+        explained.for_seconds.is_some_and(|s| s <= 1),
+        "{explained:?}"
+    );
+    server.go_away();
+    kept.wait("the answer gets too old", |k| !may_go(k, 0));
+    assert!(error_of(&kept, 0).is_some());
+}
+
+#[test]
+fn what_no_answer_means_is_said() {
+    skip_if!(not_root());
+    let gate = |on_unknown: &str| json!({"onUnknown": on_unknown, "timeout": "200ms", "http": {"port": 1}});
+    let nobody = vec!["127.0.0.22".to_owned()];
+    let denied = keep(
+        "gatedeny",
+        &nobody,
+        vec![gated(gate("deny"))],
+        Secrets::default(),
+    );
+    denied.wait("it is tried", |k| error_of(k, 0).is_some());
+    assert!(!may_go(&denied, 0));
+    let allowed = keep(
+        "gateallow",
+        &nobody,
+        vec![gated(gate("allow"))],
+        Secrets::default(),
+    );
+    allowed.wait("it is tried", |k| error_of(k, 0).is_some());
+    assert!(may_go(&allowed, 0));
+    // Turned round, unknown is not yes either.
+    let turned = |on_unknown: &str| {
+        let mut gate = gate(on_unknown);
+        gate["name"] = "g".into();
+        policy(
+            "p",
+            json!({"gates": [gate], "rules": [{"name": "r", "evict": "When", "when": "!gates.g"}]}),
+        )
+    };
+    let denied = keep(
+        "gatedenynot",
+        &nobody,
+        vec![turned("deny")],
+        Secrets::default(),
+    );
+    denied.wait("it is tried", |k| error_of(k, 0).is_some());
+    assert!(!may_go(&denied, 0));
+    let allowed = keep(
+        "gateallownot",
+        &nobody,
+        vec![turned("allow")],
+        Secrets::default(),
+    );
+    allowed.wait("it is tried", |k| error_of(k, 0).is_some());
+    assert!(may_go(&allowed, 0));
+}
+
+/// Each of these answers is none, each is said, and none of them holds up the pod whose server is well.
+#[test]
+fn a_bad_server_hurts_nobody_else() {
+    skip_if!(not_root());
+    let good = Scripted::start(31).unwrap();
+    good.json("/x", json!({"ok": true}));
+    let bad = |host: u8, script: Script| {
+        let server = Scripted::start_at(host, good.port()).unwrap();
+        server.set("/x", script);
+        server
+    };
+    let huge = 64 << 20;
+    let mut deep = json!(1);
+    for _ in 0..2000 {
+        deep = json!([deep]);
+    }
+    let servers = [
+        bad(32, Script::Hang),
+        bad(33, Script::Huge(huge)),
+        bad(34, Script::EndlessHead),
+        bad(
+            35,
+            Script::Redirect(format!("http://{}:{}/x", good.ip(), good.port())),
+        ),
+        bad(36, Script::Json(500, json!({"ok": true}))),
+        bad(37, Script::Json(200, json!({"ok": "true"}))),
+        bad(38, Script::Json(200, deep)),
+        bad(39, Script::Json(200, json!("not what you think"))),
+    ];
+    let mut ips = vec![good.ip()];
+    ips.extend(servers.iter().map(Scripted::ip));
+    let gate = json!({
+        "timeout": "300ms",
+        "http": {"port": good.port(), "path": "/x", "maxBytes": 1 << 20},
+        "check": "status == 200 && answer.ok",
+    });
+    let kept = keep("gatebad", &ips, vec![gated(gate)], Secrets::default());
+    kept.wait("the good one answers", |k| may_go(k, 0));
+    for (pod, expected) in [
+        (1, "no answer within 300ms"),
+        (2, "longer than 1048576 bytes"),
+        (3, ""),
+        (6, "status 200"),
+        (7, "status 200"),
+        (8, "status 200"),
+    ] {
+        kept.wait("a bad one is found out", |k| error_of(k, pod).is_some());
+        let error = error_of(&kept, pod).unwrap();
+        assert!(error.contains(expected), "{pod}: {error}");
+        assert!(error.len() < 300 && !error.contains('\n'), "{error}");
+    }
+    // A redirect that is not followed and an error of the server are answers, and they are not yes.
+    for pod in [4, 5] {
+        kept.wait("it is a no", |k| answer(k, pod) == Some(false));
+    }
+    assert!((1..=8).all(|pod| !may_go(&kept, pod)));
+    assert!(servers[1].sent() < huge, "nobody reads what nobody wants");
+    kept.wait("the good one still answers", |k| may_go(k, 0));
+}
+
+#[test]
+fn redirects_are_followed_when_it_is_said_and_take_no_token_along() {
+    skip_if!(not_root());
+    let (first, second) = (Scripted::start(41).unwrap(), Scripted::start(42).unwrap());
+    let to = format!("http://{}:{}/there", second.ip(), second.port());
+    first.set("/here", Script::Redirect("/still".into()));
+    first.set("/still", Script::Redirect(to));
+    second.json("/there", json!({"ok": true}));
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("db"), "s3cret\n").unwrap();
+    let gate = |redirects: u32| json!({"http": {"port": first.port(), "path": "/here", "redirects": redirects, "token": "db"}});
+    let secrets = Secrets::new(Some(dir.path().to_owned()));
+    let kept = keep(
+        "gateredirect",
+        &[first.ip()],
+        vec![gated(gate(2))],
+        secrets.clone(),
+    );
+    kept.wait("it is followed", |k| may_go(k, 0));
+    assert!(
+        first
+            .asked()
+            .iter()
+            .all(|a| a.authorization.as_deref() == Some("Bearer s3cret"))
+    );
+    assert!(
+        second.asked().iter().all(|a| a.authorization.is_none()),
+        "{:?}",
+        second.asked()
+    );
+    let kept = keep(
+        "gateredirect1",
+        &[first.ip()],
+        vec![gated(gate(1))],
+        secrets,
+    );
+    kept.wait("it is not", |k| {
+        error_of(k, 0).is_some_and(|e| e.contains("redirects more than 1 times"))
+    });
+    let kept = keep(
+        "gatetoken",
+        &[first.ip()],
+        vec![gated(gate(0))],
+        Secrets::default(),
+    );
+    kept.wait("no token", |k| {
+        error_of(k, 0).is_some_and(|e| e == "db: gateSecrets is not set")
+    });
+}
+
+/// The way to the cloud's own secrets is closed, and nonsense is no host.
+#[test]
+fn not_every_address_is_asked() {
+    skip_if!(not_root());
+    for (i, ip) in [
+        "169.254.169.254",
+        "0.0.0.0",
+        "::ffff:169.254.1.1",
+        "a/b",
+        "a@127.0.0.1",
+        "",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let gate = json!({"timeout": "2s", "http": {"port": 80}});
+        let kept = keep(
+            &format!("gateip{i}"),
+            &[ip.to_owned()],
+            vec![gated(gate)],
+            Secrets::default(),
+        );
+        kept.wait("it is refused", |k| error_of(k, 0).is_some());
+        let error = error_of(&kept, 0).unwrap();
+        let known = [
+            "may be asked",
+            "is not the name of a host",
+            "has no address",
+            "no IP yet",
+        ];
+        assert!(known.iter().any(|k| error.contains(k)), "{ip}: {error}");
+    }
+}
+
+// R33: one answer says whom to ask next.
+#[test]
+fn a_gate_may_ask_where_another_answer_points() {
+    skip_if!(not_root());
+    let member = Scripted::start(51).unwrap();
+    let leader = Scripted::start_at(52, member.port()).unwrap();
+    member.json("/config", json!({"leader": leader.ip()}));
+    leader.json("/alive", json!({}));
+    let spec = json!({
+        "gates": [
+            {"name": "config", "interval": "100ms", "http": {"port": member.port(), "path": "/config"}},
+            {
+                "name": "leader",
+                "interval": "100ms",
+                "http": {"port": member.port(), "path": "/alive", "host": "answers.config.leader"},
+            },
+        ],
+        "rules": [{"name": "r", "evict": "When", "when": "gates.leader"}],
+    });
+    let kept = keep(
+        "gatechain",
+        &[member.ip()],
+        vec![policy("p", spec)],
+        Secrets::default(),
+    );
+    kept.wait("both answer", |k| may_go(k, 0));
+    leader.set("/alive", Script::Json(503, json!({})));
+    kept.wait("the leader is ill", |k| !may_go(k, 0));
+}
+
+#[test]
+fn limits_keep_enough_of_a_group_here() {
+    skip_if!(not_root());
+    let limits = json!([{"groupBy": "app", "minAvailable": 2}]);
+    let spec = json!({"rules": [{"name": "r", "evict": "Always", "limits": limits}]});
+    let ips = vec![String::new(); 4];
+    let mut kept = keep(
+        "gateleast",
+        &ips,
+        vec![policy("p", spec)],
+        Secrets::default(),
+    );
+    assert!(
+        (0..4).all(|pod| may_go(&kept, pod)),
+        "four of them, two to stay"
+    );
+    let charge = |kept: &Kept, pod: usize| {
+        kept.keeper
+            .restraint()
+            .charge(&kept.table.entries[pod].clearance, now_ns());
+    };
+    charge(&kept, 0);
+    kept.keeper.judge();
+    assert!(may_go(&kept, 1));
+    charge(&kept, 1);
+    // At once, and after the next count.
+    assert!(!may_go(&kept, 2));
+    kept.keeper.judge();
+    assert!(!may_go(&kept, 2));
+    // A new table knows who was evicted.
+    let table = kept.node.table();
+    kept.keeper.present(&table.entries);
+    kept.table = table;
+    assert!(
+        !may_go(&kept, 2) && kept.explain(&pod(2)).reason.as_deref() == Some("a limit has no room")
+    );
+}
+
+#[test]
+fn rates_hold_for_the_node_and_for_each_owner() {
+    skip_if!(not_root());
+    let mut node = Node::new("gaterates", 64).unwrap();
+    for (name, owner) in [("a1", "a"), ("a2", "a"), ("b1", "b"), ("b2", "b")] {
+        node.pod(name, QosClass::Burstable, 0, 0).unwrap();
+        node.edit(name, |pod| {
+            pod.owner = Some(evictd::engine::Owner {
+                kind: "StatefulSet".into(),
+                name: owner.into(),
+                uid: owner.into(),
+            });
+        });
+    }
+    let rate = |evictions| {
+        Some(Rate {
+            evictions,
+            period: Duration::from_secs(3600),
+        })
+    };
+    let settings = Settings {
+        node_rate: rate(2),
+        owner_rate: rate(1),
+        ..Settings::default()
+    };
+    let keeper = Keeper::new(settings, Secrets::default());
+    let table = node.table();
+    keeper.present(&table.entries);
+    let restraint = keeper.restraint();
+    let free = || {
+        let lets_go = |e: &&Arc<evictd::pods::table::Entry>| {
+            restraint.lets_go(&e.clearance, now_ns(), LastResort::Anybody)
+        };
+        table
+            .entries
+            .iter()
+            .filter(lets_go)
+            .map(|e| e.pod.name.clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(free(), ["a1", "a2", "b1", "b2"]);
+    restraint.charge(&table.entries[0].clearance, now_ns());
+    assert_eq!(free(), ["b1", "b2"], "one of an owner");
+    restraint.charge(&table.entries[2].clearance, now_ns());
+    assert!(free().is_empty(), "two of the node");
+}
+
+/// Policies that say different things: the higher precedence decides, among equals the more sparing one.
+#[test]
+fn the_more_sparing_of_equals_decides() {
+    skip_if!(not_root());
+    let always = |precedence| json!({"precedence": precedence, "rules": [{"name": "r", "evict": "Always", "order": -5}]});
+    let never = |precedence| json!({"precedence": precedence, "rules": [{"name": "r", "evict": "Never", "order": 5}]});
+    for (i, (policies, expected, order)) in [
+        (
+            vec![policy("a", always(0)), policy("b", never(0))],
+            false,
+            5,
+        ),
+        (
+            vec![policy("a", always(1)), policy("b", never(0))],
+            true,
+            -5,
+        ),
+        (
+            vec![policy("a", always(0)), policy("b", never(1))],
+            false,
+            5,
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let kept = keep(
+            &format!("gateprec{i}"),
+            &[String::new()],
+            policies,
+            Secrets::default(),
+        );
+        assert_eq!(
+            (may_go(&kept, 0), kept.explain(&pod(0)).order),
+            (expected, order),
+            "{i}"
+        );
+    }
+    let mut shadow = never(5);
+    shadow["shadow"] = true.into();
+    let kept = keep(
+        "gateshadow",
+        &[String::new()],
+        vec![policy("s", shadow)],
+        Secrets::default(),
+    );
+    assert!(
+        may_go(&kept, 0),
+        "R47: a policy in shadow mode changes nothing"
+    );
+    let uid = &kept.table.entries[0].pod.uid;
+    assert_eq!(
+        kept.keeper.shadow_objection(uid).as_deref(),
+        Some("s/r: the rule says Never")
+    );
+}

@@ -1,0 +1,189 @@
+//! The reflex under policies, with real cgroups: who is spared, in what order the others go, and what limits do.
+
+use std::time::Duration;
+
+use evictd::{
+    engine::QosClass,
+    pods::table::PodTable,
+    policy::{LastResort, Permission},
+    reflex::{Report, thread::now_ns},
+};
+use evictd_tests::{
+    hog::Hog,
+    node::{MIB, Node, Options},
+    skip::not_root,
+    skip_if,
+};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// Waits until a cgroup holds so much: hogs have their memory before anybody looks.
+fn holds(dir: &std::path::Path, mib: u64) {
+    let memory = evictd::observe::cgroup::MemoryCgroup::open(dir).unwrap();
+    let end = std::time::Instant::now() + SOON;
+    while memory.usage().unwrap() < mib * MIB {
+        assert!(
+            std::time::Instant::now() < end,
+            "{} stays small",
+            dir.display()
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Pods of these sizes in MiB, all BestEffort, all at their size.
+fn pods(name: &str, sizes: &[(&str, &str)]) -> (Node, Vec<Hog>) {
+    let mut node = Node::new(name, 512).unwrap();
+    let hogs = sizes.iter().map(|(name, mib)| {
+        let dir = node.pod(name, QosClass::BestEffort, 0, 0).unwrap();
+        let hog = Hog::start(&dir, &["--mib", mib]).unwrap();
+        holds(&dir, mib.parse().unwrap());
+        hog
+    });
+    let hogs = hogs.collect();
+    (node, hogs)
+}
+
+fn set(table: &PodTable, name: &str, permission: Permission, order: i16, quotas: &[u16]) {
+    let entry = table.entries.iter().find(|e| e.pod.name == name).unwrap();
+    entry.clearance.set(permission, order, quotas);
+}
+
+/// Under pressure from the start.
+fn pressed(threshold: u64) -> Options {
+    Options {
+        threshold: threshold * MIB,
+        ..Options::default()
+    }
+}
+
+// R12, R38
+#[test]
+fn whom_the_policies_spare_is_passed_over() {
+    skip_if!(not_root());
+    let (node, mut hogs) = pods(
+        "polspare",
+        &[("big", "100"), ("late", "80"), ("small", "40")],
+    );
+    let table = node.table();
+    set(&table, "big", Permission::Never, 0, &[]);
+    // Its permission has run out, and nobody has renewed it.
+    set(
+        &table,
+        "late",
+        Permission::Until(now_ns().saturating_sub(1)),
+        0,
+        &[],
+    );
+    let watched = node.watch_table(table, pressed(400)).unwrap().unwrap();
+    assert_eq!(
+        watched.evicted(SOON).expect("one is left").pod.pod.name,
+        "small"
+    );
+    let report = loop {
+        match watched
+            .report(SOON)
+            .expect("it is said that this is not enough")
+        {
+            Report::Finished(_) => {}
+            other => break other,
+        }
+    };
+    let Report::NobodyLeft { held, .. } = report else {
+        panic!("{report:?}")
+    };
+    assert_eq!((held.spared, held.paused), (2, false));
+    assert!(hogs[0].is_alive() && hogs[1].is_alive());
+}
+
+// R38: a permission counts from the moment it is given, without a new table.
+#[test]
+fn a_permission_counts_at_once() {
+    skip_if!(not_root());
+    let (node, mut hogs) = pods("polflip", &[("big", "200")]);
+    let table = node.table();
+    let entry = std::sync::Arc::clone(&table.entries[0]);
+    entry.clearance.set(Permission::NotNow, 0, &[]);
+    let watched = node.watch_table(table, pressed(400)).unwrap().unwrap();
+    let report = watched.report(SOON).expect("it is said");
+    assert!(matches!(report, Report::NobodyLeft { .. }), "{report:?}");
+    assert!(hogs[0].is_alive());
+    entry.clearance.set(Permission::Until(u64::MAX - 1), 0, &[]);
+    assert_eq!(
+        watched.evicted(SOON).expect("it may go now").pod.pod.name,
+        "big"
+    );
+}
+
+#[test]
+fn a_lower_order_goes_first_among_those_above_their_request() {
+    skip_if!(not_root());
+    let (node, mut hogs) = pods(
+        "polorder",
+        &[("big", "120"), ("middle", "80"), ("small", "60")],
+    );
+    let table = node.table();
+    set(&table, "big", Permission::Always, 10, &[]);
+    set(&table, "small", Permission::Always, -10, &[]);
+    let watched = node.watch_table(table, pressed(330)).unwrap().unwrap();
+    let names = [watched.evicted(SOON), watched.evicted(SOON)];
+    let names = names.map(|e| e.expect("two go").pod.pod.name.clone());
+    assert_eq!(names, ["small", "middle"]);
+    assert!(hogs[0].is_alive());
+}
+
+// R32: one DB server at a time.
+#[test]
+fn a_group_gives_no_more_than_its_limit() {
+    skip_if!(not_root());
+    let sizes = [("db-1", "100"), ("db-2", "90"), ("web", "50")];
+    let (node, mut hogs) = pods("polgroup", &sizes);
+    let table = node.table();
+    let minute = 60_000_000_000;
+    node.restraint.set_quota(7, Some(1), minute, None);
+    for name in ["db-1", "db-2"] {
+        set(&table, name, Permission::Always, 0, &[0, 0, 7]);
+    }
+    // Only all three together would be enough.
+    let watched = node.watch_table(table, pressed(500)).unwrap().unwrap();
+    let names = [watched.evicted(SOON), watched.evicted(SOON)];
+    let names = names.map(|e| e.expect("two go").pod.pod.name.clone());
+    assert_eq!(names, ["db-1", "web"]);
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(hogs[1].is_alive(), "the second one stays");
+}
+
+#[test]
+fn a_pause_holds_everybody() {
+    skip_if!(not_root());
+    let (node, mut hogs) = pods("polpause", &[("big", "200")]);
+    node.restraint.pause(true);
+    node.restraint.set_last_resort(LastResort::Anybody);
+    let watched = node.watch(pressed(400)).unwrap().unwrap();
+    let report = watched.report(SOON).expect("it is said");
+    let Report::NobodyLeft { held, .. } = report else {
+        panic!("{report:?}")
+    };
+    assert!(held.paused);
+    assert!(hogs[0].is_alive());
+    node.restraint.pause(false);
+    assert!(!watched.evicted(SOON).expect("it goes on").last_resort);
+}
+
+#[test]
+fn the_last_resort_takes_those_of_a_condition_before_those_of_a_never() {
+    skip_if!(not_root());
+    let (node, mut hogs) = pods("pollast", &[("never", "150"), ("when", "60")]);
+    node.restraint.set_last_resort(LastResort::Anybody);
+    let table = node.table();
+    set(&table, "never", Permission::Never, 0, &[]);
+    set(&table, "when", Permission::NotNow, 0, &[]);
+    let watched = node.watch_table(table, pressed(340)).unwrap().unwrap();
+    let evicted = watched.evicted(SOON).expect("one goes");
+    assert_eq!(
+        (evicted.pod.pod.name.as_str(), evicted.last_resort),
+        ("when", true)
+    );
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(hogs[0].is_alive(), "one was enough");
+}
