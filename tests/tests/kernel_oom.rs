@@ -51,7 +51,7 @@ fn the_victim_is_described() {
     let node = TestCgroup::new("victim", 64 * MIB).unwrap();
     let container = node.child("pod/c1").unwrap();
     let id = |path: &Path| MemoryCgroup::open(path).unwrap().id();
-    let ids = [&container, &node.path().join("pod"), node.path()].map(|path| id(path));
+    let ids = [&container, &node.path().join("pod"), node.path()].map(id);
     let mut hog = Hog::start(&container, &["--mib", "96", "--oom-score-adj", "500"]).unwrap();
     let pid = hog.pid();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));

@@ -68,9 +68,9 @@ pub fn mount_of(path: &Path) -> Result<(Superblock, PathBuf), PathError> {
 /// The upper layer of the overlay that is mounted at `/` in a process's mountinfo: a container's writable layer. `None`
 /// where the root is something else.
 pub fn upper_of_root(mountinfo: &str) -> Option<PathBuf> {
-    let mounts = mountinfo.lines().filter_map(parse);
+    let mut mounts = mountinfo.lines().filter_map(parse);
     // The last one lies on top.
-    let root = mounts.filter(|mount| mount.point == "/").last()?;
+    let root = mounts.rfind(|mount| mount.point == "/")?;
     (root.superblock.kind == "overlay").then(|| upper(&root.options))?
 }
 

@@ -127,7 +127,9 @@ fn pod(mut fields: Fields, scope: &Path) -> Result<ManifestPod, ConfigError> {
 }
 
 /// Local directories, as the engine knows them and where they are.
-fn empty_dirs(fields: &mut Fields) -> Result<(Vec<Volume>, Vec<(String, PathBuf)>), ConfigError> {
+type EmptyDirs = (Vec<Volume>, Vec<(String, PathBuf)>);
+
+fn empty_dirs(fields: &mut Fields) -> Result<EmptyDirs, ConfigError> {
     let path = fields.path_of("emptyDirs");
     let items = match fields.take("emptyDirs") {
         None => return Ok((Vec::new(), Vec::new())),
