@@ -156,6 +156,7 @@ fn manager_round(bencher: Bencher<'_, '_>, count: usize) {
         layout: Layout::default(),
         strategy: RankingStrategy::Kubelet,
         mode: Mode::Evictd,
+        acted_on_elsewhere: Vec::new(),
     };
     bencher
         .with_inputs(|| Manager::new(settings.clone()))
