@@ -236,3 +236,31 @@ fn a_pod_over_its_own_limit_counts_for_the_round() {
         );
     }
 }
+
+#[test]
+fn what_the_dead_leave_behind_is_still_to_come() {
+    // R43: tasks wait to be reaped, files to be removed; the pod is gone and nothing has come back yet.
+    let config = json!({
+        "evictionHard": {"pid.available": "1000"},
+        "enforceNodeAllocatable": [],
+    });
+    let mut manager = manager(Mode::Evictd, config);
+    let mut node = Node::default().pod("a", 0).pod("b", 0);
+    for (name, processes) in [("a", 300), ("b", 200)] {
+        node.usages.get_mut(name).unwrap().processes = Some(processes);
+    }
+    node.observe(Signal::PidAvailable, 900, 1);
+    assert_eq!(names(&step(&mut manager, 1, &node).evictions), ["a"]);
+    node.pods.remove(0);
+    // Part of it comes; the rest, and nobody else, is waited for. After ten seconds nothing more is expected.
+    for (second, available, expected) in [
+        (2, 900, vec![]),
+        (3, 980, vec![]),
+        (11, 980, vec![]),
+        (13, 980, vec!["b"]),
+    ] {
+        node.observe(Signal::PidAvailable, available, second);
+        let evictions = step(&mut manager, second, &node).evictions;
+        assert_eq!(names(&evictions), expected, "second {second}");
+    }
+}

@@ -1,7 +1,7 @@
 //! Which tracepoints tell about the inodes of which filesystem.
 
 use super::{
-    ladder::CountHook,
+    ladder::{CountHook, Facts, Hook as _},
     object::{Object, Place, ProgramAt},
     tracefs,
 };
@@ -59,7 +59,7 @@ const XFS: &[ProgramAt] = &[
 ];
 
 /// The programs of a rung for a type of filesystem; the reason when it has none.
-pub fn programs(kind: &str, hook: CountHook) -> Result<&'static [ProgramAt], String> {
+fn programs(kind: &str, hook: CountHook) -> Result<&'static [ProgramAt], String> {
     match (kind, hook) {
         ("ext4", CountHook::Typed) => Ok(EXT4_TYPED),
         ("ext4", CountHook::Tracepoint) => Ok(EXT4),
@@ -75,11 +75,39 @@ pub fn programs(kind: &str, hook: CountHook) -> Result<&'static [ProgramAt], Str
 }
 
 /// Attaches the programs of a rung, after a look at where their tracepoints keep the device.
-pub fn attach(object: &mut Object, programs: &[ProgramAt]) -> Result<(), String> {
+fn attach(object: &mut Object, programs: &[ProgramAt]) -> Result<(), String> {
     for program in programs {
         if let Place::Tracepoint(category, name) = program.place {
             tracefs::expect(category, name, &[("dev", 8)])?;
         }
     }
     object.attach_all(programs)
+}
+
+/// Tries the rungs of one filesystem type; programs that are attached already serve another one of the type.
+pub(super) fn probe(
+    kind: &str,
+    object: &mut Result<&mut Object, &str>,
+    attached: &mut Vec<(String, CountHook)>,
+    forced: Option<CountHook>,
+) -> Facts<CountHook> {
+    let mut facts = Facts::default();
+    for &hook in CountHook::RUNGS {
+        if forced.is_some_and(|f| f != hook) {
+            continue;
+        }
+        let tried = match object {
+            _ if hook == CountHook::Sampler => Ok(()),
+            _ if attached.iter().any(|(k, h)| k == kind && *h == hook) => Ok(()),
+            Err(reason) => Err((*reason).to_owned()),
+            Ok(object) => programs(kind, hook).and_then(|programs| attach(object, programs)),
+        };
+        let found = tried.is_ok();
+        facts.note(hook, tried);
+        if found {
+            attached.push((kind.to_owned(), hook));
+            break;
+        }
+    }
+    facts
 }

@@ -11,13 +11,14 @@ use std::{
     time::Duration,
 };
 
-use aya::maps::{Array, HashMap, MapData};
+use aya::maps::{Array, MapData};
 pub use evictd_common::inodes::{MAX_FILESYSTEMS, ShareKey};
 
+pub use super::inode_shares::ShareReader;
 use super::{
     budget::{Budget, Crossed, Drift, Names, Sample, Share, Wire},
-    inode_hooks::{attach, programs},
-    ladder::{Choice, CountHook, Facts, Hook as _, Refused, choose},
+    inode_hooks::probe,
+    ladder::{Choice, CountHook, Refused, choose},
     object::{Object, ObjectError, os_error},
 };
 use crate::observe::{
@@ -88,27 +89,6 @@ struct Counting {
     budget: Budget,
     devices: Array<MapData, u32>,
     shares: ShareReader,
-}
-
-/// Who made and removed inodes, for readers on other threads.
-#[derive(Clone)]
-pub struct ShareReader(Arc<HashMap<MapData, ShareKey, Share>>);
-
-impl ShareReader {
-    /// Inodes made less inodes removed by a memory cgroup on a filesystem since the programs run; `None`: none seen.
-    pub fn share(&self, cgroup_id: u64, filesystem: usize) -> Option<Share> {
-        let key = ShareKey {
-            cgroup_id,
-            filesystem: filesystem as u64,
-        };
-        self.0.get(&key, 0).ok()
-    }
-
-    /// The same for several cgroups together, such as a pod's containers.
-    pub fn net(&self, cgroups: &[u64], filesystem: usize) -> i64 {
-        let of = |id: &u64| self.share(*id, filesystem).map_or(0, |s| s.made - s.gone);
-        cgroups.iter().map(of).sum()
-    }
 }
 
 impl Counting {
@@ -311,34 +291,6 @@ impl InodeTripwire {
 
 fn free(inodes: u64) -> i64 {
     i64::try_from(inodes).unwrap_or(i64::MAX)
-}
-
-/// Tries the rungs of one filesystem type; programs that are attached already serve another one of the type.
-fn probe(
-    kind: &str,
-    object: &mut Result<&mut Object, &str>,
-    attached: &mut Vec<(String, CountHook)>,
-    forced: Option<CountHook>,
-) -> Facts<CountHook> {
-    let mut facts = Facts::default();
-    for &hook in CountHook::RUNGS {
-        if forced.is_some_and(|f| f != hook) {
-            continue;
-        }
-        let tried = match object {
-            _ if hook == CountHook::Sampler => Ok(()),
-            _ if attached.iter().any(|(k, h)| k == kind && *h == hook) => Ok(()),
-            Err(reason) => Err((*reason).to_owned()),
-            Ok(object) => programs(kind, hook).and_then(|programs| attach(object, programs)),
-        };
-        let found = tried.is_ok();
-        facts.note(hook, tried);
-        if found {
-            attached.push((kind.to_owned(), hook));
-            break;
-        }
-    }
-    facts
 }
 
 /// Inodes that the machine can make in a second at most: an empty file takes some 5 us of a CPU.

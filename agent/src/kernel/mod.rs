@@ -9,6 +9,7 @@ pub mod cgroups;
 mod charge;
 mod eventfd;
 mod inode_hooks;
+mod inode_shares;
 pub mod inodes;
 pub mod ladder;
 mod link;

@@ -7,6 +7,7 @@
 //! does what takes time; what waits for a network is done elsewhere.
 
 mod demands;
+mod handle;
 mod places;
 mod post;
 mod sensors;
@@ -14,8 +15,9 @@ mod thread;
 mod usage;
 mod walker;
 
+pub use handle::{Rounds, Setup, Status};
 pub use places::{POD_LOGS, Places, of_kubelet_pod};
 pub use post::{Decided, Inbox, Letter, Members, NodeState, Note, SoftDemand};
 pub use sensors::{Disk, Disks, Sensors};
-pub use thread::{Rounds, Setup, Status};
+
 pub use walker::{Errand, Finder, Walker, fixed};

@@ -1,0 +1,115 @@
+//! Starts and ends the thread of the rounds.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    sync::{Arc, Mutex},
+};
+
+use tokio::sync::mpsc;
+
+use super::{
+    post::{Inbox, Members, Note},
+    sensors::Sensors,
+    thread::Loop,
+    walker::Walker,
+};
+use crate::{
+    engine::{self, NodeCondition, Observations, Signal, SignalForecast, Threshold},
+    kernel::budget::Drift,
+    policy::Restraint,
+    reflex::thread::{ROUNDS_PRIORITY, become_fifo_at},
+};
+
+/// Notes that may wait for the daemon; it empties them at once, and this thread waits when it does not.
+const NOTES: usize = 64;
+
+/// What the rounds need.
+pub struct Setup {
+    /// Thresholds, layout and all that the engine is told.
+    pub settings: engine::Settings,
+    /// What is looked at.
+    pub sensors: Sensors,
+    /// Walks the pods' directories.
+    pub walker: Arc<Walker>,
+    /// Who runs here at the start.
+    pub members: Members,
+    /// What holds for all pods: limits and the pause.
+    pub restraint: Arc<Restraint>,
+    /// Decide, tell, and do nothing (R47).
+    pub shadow: bool,
+    /// Whether somebody does what [`Note::Reclaim`] asks for.
+    pub reclaims: bool,
+}
+
+/// What the last round saw, for whoever shows it.
+#[derive(Clone, Debug, Default)]
+pub struct Status {
+    /// What was left of everything.
+    pub observations: Observations,
+    /// The thresholds in force.
+    pub thresholds: Vec<Threshold>,
+    /// Where signals are heading (R44).
+    pub forecasts: Vec<SignalForecast>,
+    /// The conditions that hold.
+    pub conditions: BTreeSet<NodeCondition>,
+    /// How far the counts of hooks were off, by signal.
+    pub drift: Vec<(Signal, Drift)>,
+    /// Rounds since the start.
+    pub rounds: u64,
+    /// Pods that came back after an eviction (R17, R29).
+    pub comebacks: u64,
+}
+
+/// The running thread, seen from outside.
+pub struct Rounds {
+    thread: std::thread::JoinHandle<()>,
+    inbox: Arc<Inbox>,
+    status: Arc<Mutex<Status>>,
+}
+
+impl Rounds {
+    /// Starts the thread. Its notes come out of the other end.
+    ///
+    /// # Errors
+    /// The system has no thread or descriptor to give.
+    pub fn start(setup: Setup) -> io::Result<(Self, mpsc::Receiver<Note>)> {
+        let (notes, receiver) = mpsc::channel(NOTES);
+        let inbox = Inbox::new()?;
+        let status = Arc::new(Mutex::new(Status::default()));
+        let mut looping = Loop::new(setup, notes, Arc::clone(&inbox), Arc::clone(&status));
+        let thread = std::thread::Builder::new()
+            .name("rounds".into())
+            .spawn(move || {
+                // A fork bomb leaves nothing to a thread of normal priority; a refusal only makes it slower.
+                if let Some(error) = become_fifo_at(ROUNDS_PRIORITY) {
+                    tracing::debug!(%error, "the rounds have no real-time priority");
+                }
+                looping.run();
+            })?;
+        let running = Self {
+            thread,
+            inbox,
+            status,
+        };
+        Ok((running, receiver))
+    }
+
+    /// Where letters go.
+    pub fn inbox(&self) -> &Arc<Inbox> {
+        &self.inbox
+    }
+
+    /// What the last round saw.
+    pub fn status(&self) -> Arc<Mutex<Status>> {
+        Arc::clone(&self.status)
+    }
+
+    /// Ends the thread. The receiver of its notes must be gone or go on reading.
+    pub fn stop(self) {
+        self.inbox.stop();
+        if self.thread.join().is_err() {
+            tracing::error!("the thread of the rounds has panicked");
+        }
+    }
+}
