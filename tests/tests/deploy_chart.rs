@@ -184,16 +184,24 @@ fn the_agent_reads_its_configuration() {
     assert!(error.contains("evictionHrd: unknown field"), "{error}");
 }
 
+/// The agent follows its file: a new ConfigMap restarts nobody.
 #[test]
-fn another_configuration_is_another_pod() {
+fn another_configuration_is_the_same_pod() {
     skip_if!(helm().err());
-    let template = |values: &Value| {
+    let parts = |values: &Value| {
         let objects = rendered(values);
-        one(&objects, "DaemonSet").unwrap()["spec"]["template"].clone()
+        let template = one(&objects, "DaemonSet").unwrap()["spec"]["template"].clone();
+        (
+            template,
+            one(&objects, "ConfigMap").unwrap()["data"].clone(),
+        )
     };
-    let before = template(&json!({}));
-    assert_eq!(before, template(&json!({})));
-    assert_ne!(before, template(&json!({"config": {"shadow": true}})));
+    let (template, data) = parts(&json!({}));
+    let (same_template, other_data) = parts(&json!({"config": {"shadow": true}}));
+    assert_eq!(template, same_template);
+    assert_ne!(data, other_data);
+    let (other_template, _) = parts(&json!({"podLabels": {"team": "nodes"}}));
+    assert_ne!(template, other_template);
 }
 
 #[test]
