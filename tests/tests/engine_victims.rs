@@ -264,3 +264,26 @@ fn what_the_dead_leave_behind_is_still_to_come() {
         assert_eq!(names(&evictions), expected, "second {second}");
     }
 }
+
+#[test]
+fn a_victim_that_dies_during_a_reclaim_still_counts() {
+    // R43: it is among the pods when the round begins, and no longer when the reclaim is over; its files are still there.
+    let mut manager = manager(Mode::Evictd, disk_and_memory());
+    let mut alive = Node::default().pod("a", 0).pod("b", 0);
+    for (name, used) in [("a", 2000), ("b", 500)] {
+        let mut container = ContainerUsage::default();
+        container.logs.bytes = Some(used * MI);
+        alive.usages.get_mut(name).unwrap().containers = vec![container];
+    }
+    for (second, expected) in [(1, vec!["a"]), (2, vec![])] {
+        alive.observe(Signal::NodeFsAvailable, 900 * MI as i64, second);
+        let mut after = alive.clone();
+        if second == 2 {
+            after.pods.remove(0);
+        }
+        let round = step(&mut manager, second, &alive);
+        let now = second * 1_000_000_000;
+        let evictions = manager.after_reclaim(now, &round, alive.snapshot(), after.snapshot());
+        assert_eq!(names(&evictions), expected, "second {second}");
+    }
+}

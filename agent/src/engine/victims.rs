@@ -102,11 +102,12 @@ impl Victims {
     ) -> u64 {
         let due = self.0.iter().filter(|(_, victim)| now < victim.deadline);
         let brings = |(uid, victim): (&String, &Victim)| {
-            if victim.is_dead {
-                return victim.expected.map(|e| e.left(node, signal));
+            let pod = node.pods.iter().find(|pod| pod.uid == *uid);
+            match pod.filter(|_| !victim.is_dead) {
+                Some(pod) => Some(layout.usage(signal, pod, node.usages.get(uid)?)),
+                // It may have died since the round began.
+                None => victim.expected.map(|e| e.left(node, signal)),
             }
-            let pod = node.pods.iter().find(|pod| pod.uid == *uid)?;
-            Some(layout.usage(signal, pod, node.usages.get(uid)?))
         };
         due.filter_map(brings).fold(0, u64::saturating_add)
     }
@@ -123,7 +124,9 @@ impl Expected {
         let (Some(own), Some(asked)) = (read(self.signal), read(signal)) else {
             return 0;
         };
-        if self.signal.resource() != signal.resource() || own != asked {
+        let is_same = self.signal.resource() == signal.resource() && own == asked;
+        // Memory is back with the last process.
+        if !is_same || signal.resource() == Resource::Memory {
             return 0;
         }
         let come = u64::try_from(own.0.saturating_sub(self.available)).unwrap_or(0);

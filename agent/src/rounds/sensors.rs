@@ -125,13 +125,17 @@ impl Sensors {
             set(Signal::PidAvailable, sample.available, read.capacity);
         }
         if let Some(disks) = &mut self.disks {
-            for disk in disks.names {
-                let Ok(read) = disks.tripwire.read(disk.filesystem) else {
+            for filesystem in 0..disks.tripwire.filesystems() {
+                let Ok(read) = disks.tripwire.read(filesystem) else {
                     continue;
                 };
-                set(disk.available, signed(read.available), read.capacity);
-                if let Ok(Some(sample)) = disks.tripwire.sample(disk.filesystem) {
-                    set(disk.inodes_free, sample.available, read.inodes);
+                let sample = disks.tripwire.sample(filesystem).ok().flatten();
+                // Several names of one filesystem have one reading: what is known of one holds for all.
+                for disk in disks.names.iter().filter(|d| d.filesystem == filesystem) {
+                    set(disk.available, signed(read.available), read.capacity);
+                    if let Some(sample) = sample {
+                        set(disk.inodes_free, sample.available, read.inodes);
+                    }
                 }
             }
         }

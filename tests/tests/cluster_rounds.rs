@@ -1,0 +1,115 @@
+//! The rounds in a cluster: soft thresholds by the Eviction API, a full disk by DELETE, and what the node says meanwhile. The
+//! whole agent, real cgroups and files below, a scripted API server above.
+
+use std::{fs, time::Duration};
+
+use evictd::evict::journal::Record;
+use evictd_tests::{
+    disk::Disk, forker::Forker, hog::Hog, member::Member, or_skip, skip::not_root, skip_if,
+};
+use serde_json::json;
+
+const SOON: Duration = Duration::from_secs(30);
+
+fn has_condition(member: &Member, kind: &str) -> bool {
+    let state = member.server.state();
+    let conditions = state.node["status"]["conditions"].as_array();
+    conditions.is_some_and(|all| {
+        all.iter()
+            .any(|c| c["type"] == kind && c["status"] == "True")
+    })
+}
+
+// R5, R6: the pod is asked, with the smaller grace period; the one that its budget protects is passed over.
+#[test]
+fn a_soft_threshold_goes_by_the_eviction_api() {
+    skip_if!(not_root());
+    let mut member = Member::new("softapi", 256).unwrap();
+    member.config["evictionSoft"] = json!({ "memory.available": "150Mi" });
+    member.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
+    member.config["evictionMaxPodGracePeriod"] = json!(7);
+    let guarded = member.pod("guarded", 1, "BestEffort", 0, None).unwrap();
+    let free = member.pod("free", 2, "BestEffort", 0, None).unwrap();
+    member
+        .server
+        .state()
+        .budgets
+        .insert("default/guarded".into());
+    let mut first = Hog::start(&guarded, &["--mib", "70"]).unwrap();
+    let mut second = Hog::start(&free, &["--mib", "50"]).unwrap();
+    let mut agent = member.start().unwrap();
+    let asked = |pod: &str| {
+        let state = member.server.state();
+        state.count("POST", &format!("/pods/{pod}/eviction"))
+    };
+    assert!(
+        member.wait(SOON, |_| asked("free") > 0),
+        "the next one is asked"
+    );
+    assert!(asked("guarded") > 0, "the first one was asked before");
+    {
+        let state = member.server.state();
+        let eviction = state.all("POST", "/pods/free/eviction").next().unwrap();
+        assert_eq!(eviction.body["deleteOptions"]["gracePeriodSeconds"], 7);
+        assert_eq!(state.count("DELETE", ""), 0, "nobody is made to go");
+    }
+    // Nobody kills: the kubelet would end the pod that was asked.
+    assert!(first.is_alive() && second.is_alive());
+    assert!(member.wait(SOON, |m| has_condition(m, "EvictdMemoryPressure")));
+    assert!(
+        member
+            .records()
+            .iter()
+            .any(|r| matches!(r, Record::Asked(a) if a.name == "free")),
+        "it is in the journal"
+    );
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+// R1, R6, R10: killed at once and deleted, and the node says DiskPressure.
+#[test]
+fn a_full_disk_takes_the_pod_that_fills_it() {
+    skip_if!(not_root());
+    let disk = or_skip!(Disk::new("ext4", 64, 4096));
+    let mut member = Member::new("diskapi", 256).unwrap();
+    member.config["evictionHard"]["nodefs.inodesFree"] = json!("25%");
+    member.config["filesystems"] = json!({ "nodefs": disk.path() });
+    let calm = member.pod("calm", 1, "Burstable", 0, None).unwrap();
+    let greedy = member.pod("greedy", 2, "Burstable", 0, None).unwrap();
+    // Where the kubelet keeps an emptyDir; the pod's object says that it has one.
+    let dir = disk.path().join(format!(
+        "pods/{}/volumes/kubernetes.io~empty-dir/scratch",
+        Member::uid(2)
+    ));
+    fs::create_dir_all(&dir).unwrap();
+    {
+        let mut state = member.server.state();
+        let key = ("default".to_owned(), "greedy".to_owned());
+        let mut pod = state.pods[&key].clone();
+        pod["spec"]["volumes"] = json!([{ "name": "scratch", "emptyDir": {} }]);
+        state.put_pod(pod);
+    }
+    let mut quiet = Forker::start(Some(&calm)).unwrap();
+    let mut forker = Forker::start(Some(&greedy)).unwrap();
+    let mut agent = member.start().unwrap();
+    let _ = forker.order(&format!("make {} 4000", dir.display()));
+    assert!(
+        member.wait(SOON, |m| !m.reported().is_empty()),
+        "it is reported"
+    );
+    let evictions = member.evictions();
+    assert_eq!(evictions.len(), 1, "{evictions:?}");
+    assert_eq!(
+        (&*evictions[0].name, &*evictions[0].signal),
+        ("greedy", "nodefs.inodesFree")
+    );
+    assert!(quiet.order("hold 0").is_ok(), "nobody else dies");
+    assert!(member.wait(SOON, |m| has_condition(m, "EvictdDiskPressure")));
+    {
+        let state = member.server.state();
+        assert_eq!(state.count("DELETE", "/pods/greedy"), 1);
+        assert_eq!(state.count("DELETE", ""), 1);
+    }
+    assert!(dir.is_dir(), "what is left is the kubelet's to remove");
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
