@@ -1,21 +1,23 @@
-//! What counting costs: a fork loop and a file-creation loop with the programs attached and without, in one run.
+//! What the programs cost: a page-fault loop, a fork loop and a file-creation loop with them attached and without, in
+//! one run.
 //!
 //! CPU time, not elapsed time: the machine has other things to do. Figures are printed and never asserted:
 //! `cargo test --test kernel_overhead -- --nocapture`.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fmt::Display, fs, path::Path, time::Duration};
 
 use evictd::{
     kernel::{
         budget::{Crossing, Wire},
         inodes::InodeTripwire,
-        ladder::CountHook,
+        ladder::{CountHook, MemoryHook},
         object::Object,
         pids::PidTripwire,
+        tripwire::{self, Direction},
     },
-    observe::pids::Pids,
+    observe::{cgroup::MemoryCgroup, pids::Pids},
 };
-use evictd_tests::{disk::Disk, forker::Forker, skip::no_bpf, skip_if};
+use evictd_tests::{cgroup::TestCgroup, disk::Disk, forker::Forker, skip::no_bpf, skip_if};
 
 const NEVER: Wire = Wire {
     available: i64::MIN / 2,
@@ -34,7 +36,7 @@ fn compare(rounds: usize, mut run: impl FnMut(bool) -> Duration) -> (Duration, D
     (least[0], least[1])
 }
 
-fn print(what: &str, hook: CountHook, n: u32, (without, with): (Duration, Duration)) {
+fn print(what: &str, hook: impl Display, n: u32, (without, with): (Duration, Duration)) {
     let ratio = with.as_secs_f64() / without.as_secs_f64();
     let text = format!(
         "{what}, {hook}: {:?} without, {:?} with, ratio {ratio:.3}\n",
@@ -49,10 +51,50 @@ fn print(what: &str, hook: CountHook, n: u32, (without, with): (Duration, Durati
 
 /// One after the other: the programs of one would be the overhead of the other.
 #[test]
-fn forks_and_files() {
+fn faults_forks_and_files() {
     skip_if!(no_bpf());
+    faults();
     forks();
     files();
+}
+
+/// The wires that an agent near its threshold has: hard, floor, and one that is compared and never crossed.
+fn faults() {
+    const N: u32 = 20_000;
+    let scope = TestCgroup::new("overhead", 256 << 20).unwrap();
+    let pod = scope.child("pod").unwrap();
+    let cgroup = MemoryCgroup::open(scope.path()).unwrap();
+    for hook in [
+        MemoryHook::Fexit,
+        MemoryHook::Kprobe,
+        MemoryHook::Tracepoint,
+    ] {
+        let armed = || -> Result<_, String> {
+            let mut object = Object::load().map_err(|e| e.to_string())?;
+            let built = tripwire::build(&[&cgroup], Ok(&mut object), Some(hook));
+            let mut tripwire = built.map_err(|e| e.to_string())?.tripwire;
+            for slot in 0..3 {
+                let wire = tripwire::Wire {
+                    limit: 1 << 40,
+                    direction: Direction::Rising,
+                    floor: slot == 1,
+                };
+                tripwire.arm(slot, wire).map_err(|e| e.to_string())?;
+            }
+            tripwire.set_near(true).map_err(|e| e.to_string())?;
+            Ok((object, tripwire))
+        };
+        if let Err(why) = armed() {
+            evictd_tests::skip::skipped("kernel_overhead: page faults", &why);
+            continue;
+        }
+        let mut forker = Forker::start(Some(&pod)).unwrap();
+        let pair = compare(15, |with| {
+            let _held = with.then(|| armed().unwrap());
+            forker.order(&format!("fault {N}")).unwrap()
+        });
+        print("page fault", hook, N, pair);
+    }
 }
 
 fn forks() {

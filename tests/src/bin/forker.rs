@@ -2,7 +2,7 @@
 //!
 //! It enters its cgroup by itself and says `ready` on standard output; then each line on standard input is an order:
 //! `hold N` starts N processes that wait, `drop` ends and reaps them, `storm N` starts and reaps N processes one after
-//! the other, `make DIR N` and `remove DIR N` make and remove N empty files. When an order is carried out it answers
+//! the other, `fault N` touches N fresh pages of memory, `make DIR N` and `remove DIR N` make and remove N empty files. When an order is carried out it answers
 //! with the nanoseconds of CPU time that it took, its children's included: others' work does not count.
 
 use std::{
@@ -41,6 +41,7 @@ fn main() -> io::Result<()> {
                     reap(fork(false)?);
                 }
             }
+            ["fault", n] => fault(number(n)?)?,
             ["make", dir, n] => {
                 for i in 0..number(n)? {
                     File::create(Path::new(dir).join(format!("f{i}")))?;
@@ -107,6 +108,35 @@ fn fork(waits: bool) -> io::Result<libc::pid_t> {
         }
         pid => Ok(pid),
     }
+}
+
+/// Maps so many pages without huge ones, touches each, and gives them back.
+fn fault(pages: u64) -> io::Result<()> {
+    const PAGE: usize = 4096;
+    let bytes = usize::try_from(pages).map_err(io::Error::other)? * PAGE;
+    // SAFETY: a new private mapping, wherever the kernel puts it.
+    let at = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            bytes,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        )
+    };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the mapping that was just made. Without huge pages in the kernel it has nothing to refuse.
+    unsafe { libc::madvise(at, bytes, libc::MADV_NOHUGEPAGE) };
+    for offset in (0..bytes).step_by(PAGE) {
+        // SAFETY: inside the mapping.
+        unsafe { at.cast::<u8>().add(offset).write_volatile(1) };
+    }
+    // SAFETY: nothing refers to it any more.
+    unsafe { libc::munmap(at, bytes) };
+    Ok(())
 }
 
 fn end(pid: libc::pid_t) {
