@@ -28,6 +28,12 @@ pub fn no_bpf() -> Option<&'static str> {
     })
 }
 
+/// Whether this is a guest of `cargo xtask vm`: its kernel's command line says which cgroups it has.
+pub fn in_guest() -> bool {
+    let line = std::fs::read_to_string("/proc/cmdline").unwrap_or_default();
+    line.contains("evictd.cgroup=")
+}
+
 /// Ends the test with a note when the given reason exists.
 #[macro_export]
 macro_rules! skip_if {
