@@ -39,7 +39,7 @@ pub enum Cost {
     None,
     /// Some nanoseconds per batch of 32 or 64 pages: always attached.
     PerBatch,
-    /// Some nanoseconds per page, up to 5 % of a page fault: attached only while the distance is short.
+    /// Several calls per page, a quarter of a page fault in the worst case: attached only while the distance is short.
     PerPage,
 }
 
