@@ -66,6 +66,30 @@ fn a_soft_threshold_goes_by_the_eviction_api() {
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
+// R8: above half of the threshold the kubelet has time to reclaim, and nobody goes when it has.
+#[test]
+fn pods_wait_for_what_the_kubelet_reclaims() {
+    skip_if!(not_root());
+    let disk = or_skip!(Disk::new("ext4", 64, 4096));
+    let mut member = Member::new("reclaim", 256).unwrap();
+    member.config["evictionHard"]["nodefs.inodesFree"] = json!("50%");
+    member.config["filesystems"] = json!({ "nodefs": disk.path() });
+    let pod = member.pod("pod", 1, "Burstable", 0, None).unwrap();
+    let mut forker = Forker::start(Some(&pod)).unwrap();
+    let mut agent = member.start().unwrap();
+    let images = disk.path().join("images");
+    fs::create_dir(&images).unwrap();
+    let order = |what: &str| format!("{what} {} 2500", images.display());
+    forker.order(&order("make")).unwrap();
+    assert!(member.wait(SOON, |m| has_condition(m, "EvictdDiskPressure")));
+    // What the kubelet's image garbage collection would do.
+    forker.order(&order("remove")).unwrap();
+    std::thread::sleep(Duration::from_secs(18));
+    assert!(member.evictions().is_empty(), "{:?}", member.evictions());
+    assert!(forker.order("hold 0").is_ok());
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
 // R1, R6, R10: killed at once and deleted, and the node says DiskPressure.
 #[test]
 fn a_full_disk_takes_the_pod_that_fills_it() {

@@ -24,7 +24,11 @@ impl Agent {
                     cluster.node_state(state);
                 }
             }
-            // Nobody was asked to reclaim.
+            // The kubelet beside this agent has the same thresholds, and reclaims when it looks the next time.
+            Note::Reclaim(what) if matches!(self.source, Source::Cluster(_)) => {
+                let what: Vec<_> = what.iter().map(|w| w.as_str()).collect();
+                tracing::info!(?what, "the kubelet may reclaim before pods go");
+            }
             Note::Reclaim(_) => self.tell_rounds(Letter::Reclaimed),
             Note::Comeback(comeback) => tracing::warn!(
                 uid = comeback.uid,

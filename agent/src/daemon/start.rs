@@ -101,7 +101,7 @@ impl Agent {
             members: Members::new(&entries),
             restraint: Arc::clone(policies.keeper.restraint()),
             shadow: config.shadow,
-            reclaims: false,
+            reclaims: matches!(source, Source::Cluster(_)),
         })?;
         let dropped = Arc::new(Dropped::default());
         let reloads = Arc::new(Reloads::default());

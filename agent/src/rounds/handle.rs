@@ -38,7 +38,7 @@ pub struct Setup {
     pub restraint: Arc<Restraint>,
     /// Decide, tell, and do nothing (R47).
     pub shadow: bool,
-    /// Whether somebody does what [`Note::Reclaim`] asks for.
+    /// Whether somebody may do what [`Note::Reclaim`] asks for: then pods wait for it, for a while.
     pub reclaims: bool,
 }
 

@@ -27,8 +27,9 @@ use crate::{
     reflex::thread::now_ns,
 };
 
-/// How long a reclaim may take until pods are evicted in its stead.
-const RECLAIM_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a reclaim may take until pods are evicted in its stead: the kubelet looks every 10 s, and needs some time for
+/// its images.
+const RECLAIM_PATIENCE: Duration = Duration::from_secs(15);
 
 /// What woke the thread.
 #[derive(Clone, Copy, Debug, Default)]
@@ -222,17 +223,27 @@ impl Loop {
                 self.after_reclaim();
             }
         }
-        if let Some(waiting) = &self.reclaiming
-            && now_ns().saturating_sub(waiting.since) > nanos(RECLAIM_PATIENCE)
-        {
-            tracing::warn!("the node has given nothing back in time: pods go instead");
-            self.after_reclaim();
+        if let Some(waiting) = &self.reclaiming {
+            let waited = now_ns().saturating_sub(waiting.since);
+            if waited > nanos(RECLAIM_PATIENCE) || self.cannot_wait(&seen) {
+                self.after_reclaim();
+            }
         }
         self.tell(round, &seen);
         if self.sensors.arm(&self.thresholds, &seen) {
             return Duration::ZERO;
         }
         self.sensors.next_look(&self.thresholds, &seen)
+    }
+
+    /// Whether less than half of a hard threshold is left: what a reclaim would bring may come too late.
+    fn cannot_wait(&self, seen: &Observations) -> bool {
+        self.thresholds.iter().filter(|t| t.is_hard()).any(|t| {
+            seen.get(t.signal).is_some_and(|now| {
+                let left = u64::try_from(now.available).unwrap_or(0);
+                left < t.amount(now.capacity) / 2
+            })
+        })
     }
 
     /// Observations, and the use of everything that is short.
