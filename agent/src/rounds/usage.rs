@@ -79,9 +79,10 @@ impl Measured {
                 Resource::Memory => measure_memory(entry, usage),
                 Resource::Pids => usage.processes = processes(entry, self.mode, sensors),
                 Resource::Inodes => {
-                    if let (Some(shares), Some(disk)) =
-                        (&self.shares, self.disk.get(&entry.pod.uid))
-                    {
+                    if let Some(shares) = &self.shares {
+                        // Of a pod that was not walked yet, what hooks have counted is all there is.
+                        let unwalked = DiskUse::default();
+                        let disk = self.disk.get(&entry.pod.uid).unwrap_or(&unwalked);
                         usage.containers.clone_from(&disk.usage.containers);
                         usage.volumes.clone_from(&disk.usage.volumes);
                         add_inodes(entry, usage, disk, shares, sensors);
