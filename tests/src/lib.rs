@@ -14,6 +14,8 @@ pub mod interrupt;
 pub mod kept;
 pub mod member;
 pub mod node;
+pub mod patience;
 pub mod scripted;
+mod serving;
 pub mod skip;
 pub mod vectors;

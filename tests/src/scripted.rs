@@ -16,7 +16,8 @@ use axum::{
     http::{Response, header},
 };
 use serde_json::Value;
-use tokio::sync::oneshot;
+
+use crate::serving::Serving;
 
 /// What a path answers.
 #[derive(Clone, Debug)]
@@ -53,7 +54,7 @@ struct State {
 pub struct Scripted {
     state: Arc<Mutex<State>>,
     address: SocketAddr,
-    running: Option<(oneshot::Sender<()>, std::thread::JoinHandle<()>)>,
+    running: Option<Serving>,
 }
 
 impl Scripted {
@@ -70,33 +71,18 @@ impl Scripted {
     /// # Errors
     /// The port is taken, no thread.
     pub fn start_at(host: u8, port: u16) -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let address = (Ipv4Addr::new(127, 0, 0, host), port);
-        let listener = runtime.block_on(tokio::net::TcpListener::bind(address))?;
-        let address = listener.local_addr()?;
         let state = Arc::new(Mutex::new(State::default()));
         let shared = Arc::clone(&state);
         let router = Router::new().fallback(move |request: Request| {
             let state = Arc::clone(&shared);
             async move { answer(&state, request.into_parts().0).await }
         });
-        let (stop, stopped) = oneshot::channel();
-        let thread = std::thread::Builder::new()
-            .name("scripted".into())
-            .spawn(move || {
-                runtime.block_on(async {
-                    tokio::select! {
-                        _ = axum::serve(listener, router) => {}
-                        _ = stopped => {}
-                    }
-                });
-            })?;
+        let address = (Ipv4Addr::new(127, 0, 0, host), port).into();
+        let running = Serving::start("scripted", address, router)?;
         Ok(Self {
             state,
-            address,
-            running: Some((stop, thread)),
+            address: running.address(),
+            running: Some(running),
         })
     }
 
@@ -132,21 +118,11 @@ impl Scripted {
 
     /// Goes away: connections are cut, new ones are refused.
     pub fn go_away(&mut self) {
-        if let Some((stop, thread)) = self.running.take() {
-            // Whoever has stopped already does not listen any more.
-            let _ = stop.send(());
-            let _ = thread.join();
-        }
+        self.running = None;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drop for Scripted {
-    fn drop(&mut self) {
-        self.go_away();
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use evictd::{
     kernel::{
-        budget::{Crossed, Crossing, Wire},
+        budget::{Crossing, Wire},
         inodes::InodeTripwire,
         ladder::CountHook,
         object::Object,
@@ -20,6 +20,7 @@ use evictd_tests::{
     disk::Disk,
     forker::Forker,
     or_skip,
+    patience::wait_for,
     skip::{matrix, no_bpf},
     skip_if,
 };
@@ -28,19 +29,6 @@ const MIB: u64 = 1 << 20;
 /// Small enough for a loop device in a file, large enough for xfs.
 const DISK_MIB: u64 = 384;
 const INODES: u64 = 20_000;
-
-fn wait_for(tripwire: &mut InodeTripwire, patience: Duration) -> Option<Crossed> {
-    let end = Instant::now() + patience;
-    loop {
-        if let Some(crossed) = tripwire.crossed() {
-            return Some(crossed);
-        }
-        if Instant::now() > end {
-            return None;
-        }
-        std::thread::sleep(Duration::from_micros(200));
-    }
-}
 
 /// Read statfs, read map, read statfs: the map lies between, within `slack` inodes. A filesystem may free inodes in
 /// a worker, a while later; a count that lost something is off for good.
@@ -111,7 +99,8 @@ fn counts_on(
     forker
         .order(&format!("make {} 600", third.display()))
         .unwrap();
-    let crossed = wait_for(&mut tripwire, Duration::from_secs(5)).expect("the budget is used up");
+    let crossed =
+        wait_for(Duration::from_secs(5), || tripwire.crossed()).expect("the budget is used up");
     assert_eq!((crossed.counter, crossed.slot), (0, 0));
     assert_eq!(crossed.available, limit - 1, "at the very file");
     assert_eq!(crossed.trip.cgroup_id, id, "made by the pod");
@@ -125,7 +114,8 @@ fn counts_on(
     forker
         .order(&format!("remove {} 900", more.display()))
         .unwrap();
-    let crossed = wait_for(&mut tripwire, Duration::from_secs(10)).expect("recovery is told");
+    let crossed =
+        wait_for(Duration::from_secs(10), || tripwire.crossed()).expect("recovery is told");
     assert_eq!(crossed.slot, 1);
     assert!(crossed.available >= limit);
     lies_between(&tripwire, &statfs, slack).unwrap();
@@ -262,7 +252,7 @@ fn unmounted_under_a_budget() {
     forker
         .order(&format!("make {} 200", disk.path().display()))
         .unwrap();
-    let crossed = wait_for(&mut tripwire, Duration::from_secs(5)).expect("armed again");
+    let crossed = wait_for(Duration::from_secs(5), || tripwire.crossed()).expect("armed again");
     assert_eq!(crossed.available, free - 101);
 }
 

@@ -4,42 +4,26 @@ use std::time::{Duration, Instant};
 
 use evictd::{
     kernel::{
-        ladder::MemoryHook,
-        object::Object,
+        ladder::{MemoryHook, Refused},
+        object::{Object, ObjectError},
         tripwire::{ANY_SLOT, Direction, Trip, Tripwire, Wire, build, page_size, slot, slot_of},
     },
     observe::cgroup::{MemoryCgroup, Version},
+    reflex::thread::now_ns,
 };
 use evictd_tests::{
     cgroup::TestCgroup,
     hog::Hog,
+    or_skip,
+    patience::wait_for,
     skip::{matrix, no_bpf, not_root},
     skip_if,
 };
 
 const MIB: u64 = 1 << 20;
 
-fn now_ns() -> u64 {
-    let mut t = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: writes into `t`.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
-    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
-}
-
 fn wait_for_trip(tripwire: &mut dyn Tripwire, patience: Duration) -> Option<Trip> {
-    let end = Instant::now() + patience;
-    loop {
-        if let Some(trip) = tripwire.next() {
-            return Some(trip);
-        }
-        if Instant::now() > end {
-            return None;
-        }
-        std::thread::sleep(Duration::from_micros(200));
-    }
+    wait_for(patience, || tripwire.next())
 }
 
 const UP_TO_100_MIB: Wire = Wire {
@@ -48,21 +32,23 @@ const UP_TO_100_MIB: Wire = Wire {
     floor: false,
 };
 
+/// This rung and no other, or why it cannot be had.
+fn forced(
+    scope: &MemoryCgroup,
+    object: &mut Result<Object, ObjectError>,
+    hook: MemoryHook,
+) -> Result<Box<dyn Tripwire>, Refused> {
+    let object = object.as_mut().map_err(|e| &*e.to_string().leak());
+    build(&[scope], object, Some(hook)).map(|built| built.tripwire)
+}
+
 /// One wire at 100 MiB, a hog of 160: what the record says must lie between what the file says before and after.
 fn crosses_on(hook: MemoryHook) {
     let scope_dir = TestCgroup::new("wire", 256 * MIB).unwrap();
     let pod = scope_dir.child("burstable/pod1").unwrap();
     let scope = MemoryCgroup::open(scope_dir.path()).unwrap();
     let mut object = Object::load();
-    let built = build(
-        &[&scope],
-        object.as_mut().map_err(|e| &*e.to_string().leak()),
-        Some(hook),
-    );
-    let mut tripwire = match built {
-        Ok(built) => built.tripwire,
-        Err(refused) => return skip_if!(Some(refused)),
-    };
+    let mut tripwire = or_skip!(forced(&scope, &mut object, hook));
     tripwire.arm(0, UP_TO_100_MIB).unwrap();
 
     let mut hog = Hog::start(&pod, &["--mib", "160", "--wait"]).unwrap();
@@ -135,15 +121,7 @@ fn comes_back_on(hook: MemoryHook) {
     let pod = cgroup.child("burstable/pod1").unwrap();
     let scope = MemoryCgroup::open(cgroup.path()).unwrap();
     let mut object = Object::load();
-    let built = build(
-        &[&scope],
-        object.as_mut().map_err(|e| &*e.to_string().leak()),
-        Some(hook),
-    );
-    let mut tripwire = match built {
-        Ok(built) => built.tripwire,
-        Err(refused) => return skip_if!(Some(refused)),
-    };
+    let mut tripwire = or_skip!(forced(&scope, &mut object, hook));
     let (rising, falling) = (slot_of(0, slot::HARD), slot_of(0, slot::RECOVERY));
     for slot in 0..=falling {
         tripwire.arm(slot, Wire::NEVER).unwrap();

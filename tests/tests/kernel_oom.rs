@@ -1,7 +1,6 @@
 //! Evidence of the OOM killer, by real kills: at a pod's own limit, at the scope's, and of the machine.
 
 use std::{
-    fs,
     path::Path,
     time::{Duration, Instant},
 };
@@ -19,7 +18,7 @@ use evictd_tests::{
     cgroup::{TestCgroup, memory_root},
     embedded::Files,
     hog::Hog,
-    skip::{matrix, no_bpf},
+    skip::{in_guest, matrix, no_bpf},
     skip_if,
 };
 use serde_json::{Value, json};
@@ -150,10 +149,7 @@ fn the_scope_at_its_limit_while_the_agent_only_looks_on() {
 #[test]
 fn the_machine_is_short() {
     skip_if!(no_bpf());
-    let cmdline = fs::read_to_string("/proc/cmdline").unwrap();
-    skip_if!(
-        (!cmdline.contains("evictd.cgroup=")).then_some("not inside a guest of cargo xtask vm")
-    );
+    skip_if!((!in_guest()).then_some("not inside a guest of cargo xtask vm"));
     let (root, _) = memory_root().unwrap();
     // Unlimited but by the machine.
     let cgroup = TestCgroup::new("short", 64 << 30).unwrap();

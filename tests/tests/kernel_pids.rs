@@ -8,7 +8,7 @@ use std::{
 
 use evictd::{
     kernel::{
-        budget::{Crossed, Crossing, Wire},
+        budget::{Crossing, Wire},
         cgroups::PodLife,
         ladder::CountHook,
         object::Object,
@@ -19,6 +19,7 @@ use evictd::{
 use evictd_tests::{
     cgroup::TestCgroup,
     forker::Forker,
+    patience::wait_for,
     skip::{matrix, no_bpf},
     skip_if,
 };
@@ -36,19 +37,6 @@ fn alone() -> MutexGuard<'static, ()> {
 fn build(object: &mut Object, hook: CountHook) -> Result<PidTripwire, String> {
     let pids = Pids::open(Path::new("/proc")).unwrap();
     PidTripwire::build(pids, Ok(object), Some(hook)).map_err(|e| e.to_string())
-}
-
-fn wait_for(tripwire: &mut PidTripwire, patience: Duration) -> Option<Crossed> {
-    let end = Instant::now() + patience;
-    loop {
-        if let Some(crossed) = tripwire.crossed() {
-            return Some(crossed);
-        }
-        if Instant::now() > end {
-            return None;
-        }
-        std::thread::sleep(Duration::from_micros(200));
-    }
 }
 
 /// Read file, read map, read file: whether at some moment the map lies between, but for `LATE` tasks. A reaped task
@@ -161,11 +149,11 @@ fn crosses_both_ways(hook: CountHook) {
     tripwire.arm(2, Some(below)).unwrap();
     forker.order("hold 100").unwrap();
     assert!(
-        wait_for(&mut tripwire, Duration::from_millis(50)).is_none(),
+        wait_for(Duration::from_millis(50), || tripwire.crossed()).is_none(),
         "two thirds of the budget are left"
     );
     forker.order("hold 400").unwrap();
-    let crossed = wait_for(&mut tripwire, Duration::from_secs(10)).expect("the wire trips");
+    let crossed = wait_for(Duration::from_secs(10), || tripwire.crossed()).expect("the wire trips");
     assert_eq!((crossed.counter, crossed.slot), (0, 2));
     assert!(crossed.available < available, "{crossed:?}");
     assert!(
@@ -180,14 +168,15 @@ fn crosses_both_ways(hook: CountHook) {
     };
     tripwire.arm(3, Some(recovered)).unwrap();
     forker.order("drop").unwrap();
-    let crossed = wait_for(&mut tripwire, Duration::from_secs(10)).expect("recovery is told");
+    let crossed =
+        wait_for(Duration::from_secs(10), || tripwire.crossed()).expect("recovery is told");
     assert_eq!(crossed.slot, 3);
     assert!(crossed.available >= available, "{crossed:?}");
 
     tripwire.arm(2, None).unwrap();
     forker.order("hold 500").unwrap();
     assert!(
-        wait_for(&mut tripwire, Duration::from_millis(100)).is_none(),
+        wait_for(Duration::from_millis(100), || tripwire.crossed()).is_none(),
         "a cleared wire"
     );
     matrix("pid.available", &hook.to_string(), "crossed both ways");

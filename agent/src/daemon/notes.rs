@@ -25,11 +25,10 @@ impl Agent {
                 }
             }
             // The kubelet beside this agent has the same thresholds, and reclaims when it looks the next time.
-            Note::Reclaim(what) if matches!(self.source, Source::Cluster(_)) => {
+            Note::Reclaim(what) => {
                 let what: Vec<_> = what.iter().map(|w| w.as_str()).collect();
                 tracing::info!(?what, "the kubelet may reclaim before pods go");
             }
-            Note::Reclaim(_) => self.tell_rounds(Letter::Reclaimed),
             Note::Comeback(comeback) => tracing::warn!(
                 uid = comeback.uid,
                 count = comeback.count,

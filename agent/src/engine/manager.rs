@@ -192,15 +192,7 @@ impl Manager {
     /// Chooses victims for one threshold. The order is that of the ranking, the choice that of the fast path.
     fn choose(&self, node: Snapshot<'_>, threshold: &Threshold, demand: Demand) -> Vec<Eviction> {
         let signal = threshold.signal;
-        let Settings {
-            strategy, layout, ..
-        } = self.settings;
-        let ranked = Ranking {
-            strategy,
-            signal,
-            layout,
-        }
-        .order(node.pods, node.usages);
+        let ranked = self.ranked(node, signal);
         let evict = |ranked: &Ranked<'_>| self.eviction_of(node, threshold, ranked.pod);
         // Pods without numbers come first, which a candidate cannot say: the kubelet's choice is made here.
         if demand == Demand::First {
@@ -219,7 +211,7 @@ impl Manager {
         let mut victims = vec![0; candidates.len()];
         let system_over_reserved = node.observations.system_over_reserved();
         let rules = Rules {
-            strategy,
+            strategy: self.settings.strategy,
             resource: signal.resource(),
             system_over_reserved,
         };
@@ -230,6 +222,19 @@ impl Manager {
             .take(selection.count)
             .filter_map(|position| ranked.get(*position));
         chosen.map(evict).collect()
+    }
+
+    /// All pods in the order of eviction for a signal.
+    fn ranked<'a>(&self, node: Snapshot<'a>, signal: Signal) -> Vec<Ranked<'a>> {
+        let Settings {
+            strategy, layout, ..
+        } = self.settings;
+        let ranking = Ranking {
+            strategy,
+            signal,
+            layout,
+        };
+        ranking.order(node.pods, node.usages)
     }
 
     fn eviction_of(&self, node: Snapshot<'_>, threshold: &Threshold, pod: &Pod) -> Eviction {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     post::{Decided, Note, SoftDemand},
-    thread::{Loop, Wake},
+    thread::{Loop, Wake, signed},
 };
 use crate::{
     engine::{Cause, Eviction, Observations, Signal, Snapshot, Threshold},
@@ -31,8 +31,9 @@ impl Loop {
             .collect();
         let told_before = self.shadow_told.len();
         self.shadow_told.retain(|told| {
-            let pressure: Result<Signal, _> = told.parse();
-            pressure.is_err() || pressure.is_ok_and(|signal| short.contains(&signal))
+            // Anything else is a pod above a limit of its own.
+            told.parse()
+                .map_or(true, |signal: Signal| short.contains(&signal))
         });
         if self.shadow_told.len() != told_before {
             // Whom this pressure would have taken is a pod like any other under the next one.
@@ -129,7 +130,7 @@ impl Loop {
                 && t.is_hard()
                 && seen
                     .get(signal)
-                    .is_some_and(|now| signed_amount(t, now.capacity) > now.available)
+                    .is_some_and(|now| signed(t.amount(now.capacity)) > now.available)
         };
         let numbers = self.numbers(signal, &eviction, seen);
         self.message = eviction.message.text.trim_end().to_owned();
@@ -173,8 +174,4 @@ struct Numbers {
     available: u64,
     threshold: u64,
     usage: u64,
-}
-
-fn signed_amount(threshold: &Threshold, capacity: i64) -> i64 {
-    super::thread::signed(threshold.amount(capacity))
 }

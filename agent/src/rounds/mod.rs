@@ -19,5 +19,4 @@ pub use handle::{Rounds, Setup, Status};
 pub use places::{POD_LOGS, Places, of_kubelet_pod};
 pub use post::{Decided, Inbox, Letter, Members, NodeState, Note, SoftDemand};
 pub use sensors::{Disk, Disks, Sensors};
-
 pub use walker::{Errand, Finder, Walker, fixed};

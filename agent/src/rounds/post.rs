@@ -74,8 +74,6 @@ pub enum Letter {
         /// Decide, tell, and do nothing.
         shadow: bool,
     },
-    /// What [`Note::Reclaim`] asked for is done, or cannot be done.
-    Reclaimed,
 }
 
 /// Where letters wait. Never full of what matters: a table replaces the one before.
@@ -142,7 +140,7 @@ pub enum Note {
     Soft(Box<SoftDemand>),
     /// What the node should say has changed.
     Node(NodeState),
-    /// The node is to give back what it can; answered by [`Letter::Reclaimed`].
+    /// The node is to give back what it can; pods wait for that, and a look at the signals says whether it has come.
     Reclaim(Vec<NodeReclaim>),
     /// An evicted pod's owner has put another one here (R17, R29).
     Comeback(Comeback),

@@ -196,7 +196,6 @@ impl Loop {
                     self.shadow_told.clear();
                 }
             }
-            Letter::Reclaimed => self.after_reclaim(),
         }
     }
 

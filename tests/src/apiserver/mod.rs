@@ -14,12 +14,11 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
+use crate::serving::Serving;
 use serde_json::{Value, json};
-use tokio::sync::oneshot;
 
 pub use state::{Fault, Misery, Seen, State};
 
@@ -30,12 +29,7 @@ pub const NODE: &str = "n2";
 pub struct ApiServer {
     state: Arc<Mutex<State>>,
     address: SocketAddr,
-    running: Option<Running>,
-}
-
-struct Running {
-    stop: oneshot::Sender<()>,
-    thread: JoinHandle<()>,
+    running: Option<Serving>,
 }
 
 impl ApiServer {
@@ -56,10 +50,8 @@ impl ApiServer {
 
     /// Goes away: connections are cut, new ones are refused.
     pub fn go_away(&mut self) {
-        if let Some(Running { stop, thread }) = self.running.take() {
-            // Whoever has stopped already does not listen any more.
-            let _ = stop.send(());
-            let _ = thread.join();
+        if let Some(running) = self.running.take() {
+            drop(running);
             self.state().watchers.clear();
         }
     }
@@ -72,25 +64,10 @@ impl ApiServer {
         if self.running.is_some() {
             return Ok(());
         }
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let listener = runtime.block_on(tokio::net::TcpListener::bind(self.address))?;
-        self.address = listener.local_addr()?;
         let router = route::router(Arc::clone(&self.state));
-        let (stop, stopped) = oneshot::channel();
-        let thread = std::thread::Builder::new()
-            .name("apiserver".into())
-            .spawn(move || {
-                runtime.block_on(async {
-                    tokio::select! {
-                        _ = axum::serve(listener, router) => {}
-                        _ = stopped => {}
-                    }
-                });
-                // Dropping the runtime here cuts every connection that is still open.
-            })?;
-        self.running = Some(Running { stop, thread });
+        let running = Serving::start("apiserver", self.address, router)?;
+        self.address = running.address();
+        self.running = Some(running);
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! What the manager is told of what others do: the reflex that kills on its own, and pods that were asked to go.
 
-use super::{CandidateState, Cause, Eviction, Manager, Pod, Ranking, Settings, Signal, Snapshot};
+use super::{CandidateState, Cause, Eviction, Manager, Pod, Settings, Signal, Snapshot};
 
 impl Manager {
     /// Other settings from now on; what is known of thresholds that stay, of victims and of comebacks is kept.
@@ -40,18 +40,9 @@ impl Manager {
         let Some(threshold) = self.pressure.soft(signal) else {
             return Vec::new();
         };
-        let Settings {
-            strategy, layout, ..
-        } = self.settings;
-        let ranking = Ranking {
-            strategy,
-            signal,
-            layout,
-        };
         let may_go =
             |pod: &Pod| chosen.uid == pod.uid || self.state_of(pod) == CandidateState::Eligible;
-        ranking
-            .order(node.pods, node.usages)
+        self.ranked(node, signal)
             .into_iter()
             .filter(|ranked| may_go(ranked.pod))
             .map(|ranked| self.eviction_of(node, threshold, ranked.pod))
@@ -72,13 +63,17 @@ impl Manager {
         }
         self.victims.forget(chosen_uid);
         let Some(gone) = gone else { return };
-        let gone_alone = std::slice::from_ref(gone);
-        self.victims
-            .remember(now, node, self.settings.layout, gone_alone);
-        if let Cause::Pressure(signal) = gone.cause {
-            let condition = signal.node_condition();
+        let gone = std::slice::from_ref(gone);
+        self.victims.remember(now, node, self.settings.layout, gone);
+        if let [
+            Eviction {
+                cause: Cause::Pressure(signal),
+                ..
+            },
+        ] = gone
+        {
             self.comebacks
-                .remember(now, node, std::slice::from_ref(gone), condition);
+                .remember(now, node, gone, signal.node_condition());
         }
     }
 

@@ -1,0 +1,57 @@
+//! A scripted HTTP server's thread: started with a router, ended when it is dropped.
+
+use std::{io, net::SocketAddr, thread::JoinHandle};
+
+use axum::Router;
+use tokio::sync::oneshot;
+
+/// A server that answers until it is dropped.
+pub struct Serving {
+    address: SocketAddr,
+    running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+}
+
+impl Serving {
+    /// Answers at an address, on a thread of this name; port 0 is a free one.
+    ///
+    /// # Errors
+    /// The port is taken, no thread.
+    pub fn start(name: &str, address: SocketAddr, router: Router) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let listener = runtime.block_on(tokio::net::TcpListener::bind(address))?;
+        let address = listener.local_addr()?;
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new()
+            .name(name.into())
+            .spawn(move || {
+                runtime.block_on(async {
+                    tokio::select! {
+                        _ = axum::serve(listener, router) => {}
+                        _ = stopped => {}
+                    }
+                });
+                // Dropping the runtime here cuts every connection that is still open.
+            })?;
+        Ok(Self {
+            address,
+            running: Some((stop, thread)),
+        })
+    }
+
+    /// Where it answers.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        if let Some((stop, thread)) = self.running.take() {
+            // Whoever has stopped already does not listen any more.
+            let _ = stop.send(());
+            let _ = thread.join();
+        }
+    }
+}
