@@ -89,10 +89,18 @@ impl Machine<'_> {
             Cgroup::V1 => "",
             Cgroup::V2 => " cgroup_no_v1=all",
         };
+        // One host thread for all CPUs of the guest. With a thread each, QEMU before 8.1 translates code that
+        // another CPU is patching and keeps the breakpoint of the moment: the guest dies of "Oops: int3" where
+        // a tracepoint was switched.
+        let accel = if self.accel == "tcg" {
+            "tcg,thread=single"
+        } else {
+            self.accel
+        };
         let mut qemu = Command::new(QEMU);
         qemu.args([
             "-accel",
-            self.accel,
+            accel,
             "-cpu",
             cpu,
             "-smp",
