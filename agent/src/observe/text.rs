@@ -2,17 +2,12 @@
 
 use std::{fs::File, io, os::unix::fs::FileExt as _};
 
-/// Reads a file from its start into `buffer` and returns what was there; a longer file is cut.
+/// Reads a file of one record from its start into `buffer` and returns what was there; a longer file is cut.
+///
+/// One call: the kernel makes such a file whole before it copies any of it (`seq_read_iter`, `kernfs_seq_show`), so
+/// that nothing is left to ask for.
 pub fn pread<'a>(file: &File, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
-    let mut length = 0;
-    // seq_file hands out at most a page at a time.
-    while length < buffer.len() {
-        let got = file.read_at(&mut buffer[length..], length as u64)?;
-        if got == 0 {
-            break;
-        }
-        length += got;
-    }
+    let length = file.read_at(buffer, 0)?;
     Ok(&buffer[..length])
 }
 

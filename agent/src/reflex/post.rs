@@ -11,6 +11,9 @@ use crate::kernel::{
 /// The wire is set anew when the ground has moved by this much; less than one batch of every CPU makes no difference.
 const REARM_BYTES: u64 = 256 << 10;
 
+/// Pods change places only by growing, and less than this is no reason to ask all of them again.
+const NAMING_BYTES: u64 = 2 << 20;
+
 /// What is known of the crossing that started the present pressure.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Cause {
@@ -46,6 +49,8 @@ pub(super) struct Post {
     pub cause: Cause,
     /// Whom the kernel may kill past the floor.
     pub first_victim: Option<u64>,
+    /// What was available when that was decided, in bytes.
+    named_at: u64,
     armed_limit: u64,
     recovery_limit: Option<u64>,
     /// What the counter reads above the usage, in bytes; `None` while that is not known.
@@ -64,6 +69,7 @@ impl Post {
             gone: false,
             cause: Cause::default(),
             first_victim: None,
+            named_at: 0,
             armed_limit: 0,
             recovery_limit: None,
             offset: None,
@@ -134,6 +140,21 @@ impl Post {
             floor: false,
         };
         self.set(tripwire, slot::RECOVERY, wire)
+    }
+
+    /// Whether the scope has moved since the kernel was told whom it may kill: by a sixteenth of what is left, for far
+    /// from the floor an older answer does no harm.
+    pub fn has_moved(&self) -> bool {
+        let left = self
+            .look
+            .available
+            .saturating_sub(self.scope.limits().threshold);
+        self.look.available.abs_diff(self.named_at) >= (left / 16).max(NAMING_BYTES)
+    }
+
+    /// The kernel has been told.
+    pub fn is_named(&mut self) {
+        self.named_at = self.look.available;
     }
 
     /// Whether a crossing trips a wire, once the hook is attached.

@@ -216,8 +216,9 @@ impl Watch {
         self.setup.table.entries.iter().filter(spared).count()
     }
 
-    /// Takes back whom the kernel may kill when policies have changed meanwhile.
-    pub(super) fn recall_first_victims(&mut self) {
+    /// Takes back whom the kernel may kill when policies have changed meanwhile; true when somebody else is wanted.
+    pub(super) fn recall_first_victims(&mut self) -> bool {
+        let mut any = false;
         let (now, restraint) = (now_ns(), &self.setup.restraint);
         let entries = &self.setup.table.entries;
         for (index, post) in self.posts.iter_mut().enumerate() {
@@ -227,8 +228,10 @@ impl Watch {
             let is_recalled = entry.is_some_and(|e| !restraint.lets_the_kernel(&e.clearance, now));
             if is_recalled && self.setup.tripwire.set_first_victim(index, None).is_ok() {
                 post.first_victim = None;
+                any = true;
             }
         }
+        any
     }
 
     /// The kernel reads no clock: whoever may go only for a while is none of its victims.

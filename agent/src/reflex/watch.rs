@@ -24,6 +24,8 @@ const PRESSURE_INTERVAL: Duration = Duration::from_millis(1);
 const IDLE_INTERVAL: Duration = Duration::from_millis(20);
 /// With a hook the sampler has only the ground to watch (inactive_file, capacity), which moves slower than usage.
 const HOOKED_FLOOR: Duration = Duration::from_millis(10);
+/// How long whom the kernel may kill stays true while the scopes stand still: pods may change places among themselves.
+const NAMED_FOR_NS: u64 = 1_000_000_000;
 
 /// What the rung has told since the last turn, scope by scope.
 type AllNews = [News; MAX_SCOPES as usize];
@@ -37,6 +39,8 @@ pub(super) struct Watch {
     pub(super) in_flight: InFlight,
     pub(super) growth: u64,
     pub(super) evictions: u64,
+    /// When the kernel was last told whom it may kill; 0: it has to be told.
+    named: u64,
 }
 
 impl Watch {
@@ -50,6 +54,7 @@ impl Watch {
             in_flight: InFlight::new(),
             growth: fastest_growth(),
             evictions: 0,
+            named: 0,
         }
     }
 
@@ -75,7 +80,9 @@ impl Watch {
             let (news, tripped) = self.news();
             // A decision comes first; what is new in the mailbox can wait for the next turn.
             if tripped.is_none() {
-                self.setup.mailbox.exchange(&mut self.setup.table);
+                if self.setup.mailbox.exchange(&mut self.setup.table) {
+                    self.named = 0;
+                }
                 self.take_scope();
                 self.take_tuning();
             }
@@ -141,12 +148,26 @@ impl Watch {
         }
         // Exits are looked for afterwards: nothing may stand between the wake-up and the signal.
         self.finish_victims(now_ns());
-        self.recall_first_victims();
+        if self.recall_first_victims() {
+            self.named = 0;
+        }
         if self.posts.iter().all(|post| !post.pressed) {
             self.in_flight.forget_shadows();
-            self.name_first_victims();
+            self.name_when_due(woken);
+        } else {
+            self.named = 0;
         }
         self.next_look()
+    }
+
+    /// Asking every pod is what a look costs most: not while nothing has changed.
+    fn name_when_due(&mut self, now: u64) {
+        let is_old = now.saturating_sub(self.named) >= NAMED_FOR_NS;
+        if self.named == 0 || is_old || self.posts.iter().any(Post::has_moved) {
+            self.named = now;
+            self.name_first_victims();
+            self.posts.iter_mut().for_each(Post::is_named);
+        }
     }
 
     fn look_after(&mut self, index: usize, woken: u64, news: &News) -> io::Result<()> {
@@ -202,6 +223,7 @@ impl Watch {
             return;
         };
         self.setup.shadow = tuning.shadow;
+        self.named = 0;
         // Whoever was only spoken of is a pod like any other from now on.
         self.in_flight.forget_shadows();
         self.setup.strategy = tuning.strategy;
@@ -223,6 +245,7 @@ impl Watch {
         let Some(mut scope) = self.setup.mailbox.take_scope() else {
             return;
         };
+        self.named = 0;
         let index = 1;
         let floor = self.floor_is_armed();
         let tripwire = &mut *self.setup.tripwire;
