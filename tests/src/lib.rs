@@ -18,4 +18,5 @@ pub mod patience;
 pub mod scripted;
 mod serving;
 pub mod skip;
+pub mod tls;
 pub mod vectors;

@@ -36,8 +36,15 @@ impl Member {
     /// # Errors
     /// No cgroups, no port, no directory.
     pub fn new(name: &str, mib: u64) -> io::Result<Self> {
+        Self::of(ApiServer::start()?, name, mib)
+    }
+
+    /// The same with an API server that was started before.
+    ///
+    /// # Errors
+    /// No cgroups, no directory.
+    pub fn of(server: ApiServer, name: &str, mib: u64) -> io::Result<Self> {
         let cgroup = TestCgroup::new(name, mib * MIB)?;
-        let server = ApiServer::start()?;
         let dir = tempfile::tempdir()?;
         let config = json!({
             "scope": {"cgroup": cgroup.path()},

@@ -15,9 +15,10 @@ use axum::{
     extract::Request,
     http::{Response, header},
 };
+use rustls::ServerConfig;
 use serde_json::Value;
 
-use crate::serving::Serving;
+use crate::{serving::Serving, tls::Authority};
 
 /// What a path answers.
 #[derive(Clone, Debug)]
@@ -66,19 +67,32 @@ impl Scripted {
         Self::start_at(host, 0)
     }
 
+    /// The same with TLS.
+    ///
+    /// # Errors
+    /// No port, no thread, no certificate.
+    pub fn start_tls(host: u8, authority: &Authority) -> io::Result<Self> {
+        let ip = Ipv4Addr::new(127, 0, 0, host);
+        let tls = authority.server(&[&ip.to_string()])?;
+        Self::start_with((ip, 0).into(), Some(tls))
+    }
+
     /// Starts a server at `127.0.0.<host>`, on the port of another one.
     ///
     /// # Errors
     /// The port is taken, no thread.
     pub fn start_at(host: u8, port: u16) -> io::Result<Self> {
+        Self::start_with((Ipv4Addr::new(127, 0, 0, host), port).into(), None)
+    }
+
+    fn start_with(address: SocketAddr, tls: Option<Arc<ServerConfig>>) -> io::Result<Self> {
         let state = Arc::new(Mutex::new(State::default()));
         let shared = Arc::clone(&state);
         let router = Router::new().fallback(move |request: Request| {
             let state = Arc::clone(&shared);
             async move { answer(&state, request.into_parts().0).await }
         });
-        let address = (Ipv4Addr::new(127, 0, 0, host), port).into();
-        let running = Serving::start("scripted", address, router)?;
+        let running = Serving::start("scripted", address, router, tls)?;
         Ok(Self {
             state,
             address: running.address(),

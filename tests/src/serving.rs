@@ -1,9 +1,12 @@
 //! A scripted HTTP server's thread: started with a router, ended when it is dropped.
 
-use std::{io, net::SocketAddr, thread::JoinHandle};
+use std::{io, net::SocketAddr, sync::Arc, thread::JoinHandle};
 
 use axum::Router;
+use rustls::ServerConfig;
 use tokio::sync::oneshot;
+
+use crate::tls::TlsListener;
 
 /// A server that answers until it is dropped.
 pub struct Serving {
@@ -12,11 +15,16 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Answers at an address, on a thread of this name; port 0 is a free one.
+    /// Answers at an address, on a thread of this name; port 0 is a free one. With `tls` it speaks that.
     ///
     /// # Errors
     /// The port is taken, no thread.
-    pub fn start(name: &str, address: SocketAddr, router: Router) -> io::Result<Self> {
+    pub fn start(
+        name: &str,
+        address: SocketAddr,
+        router: Router,
+        tls: Option<Arc<ServerConfig>>,
+    ) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -26,9 +34,17 @@ impl Serving {
         let thread = std::thread::Builder::new()
             .name(name.into())
             .spawn(move || {
+                let answer = async {
+                    match tls {
+                        Some(config) => {
+                            axum::serve(TlsListener::new(listener, config), router).await
+                        }
+                        None => axum::serve(listener, router).await,
+                    }
+                };
                 runtime.block_on(async {
                     tokio::select! {
-                        _ = axum::serve(listener, router) => {}
+                        _ = answer => {}
                         _ = stopped => {}
                     }
                 });

@@ -17,8 +17,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::serving::Serving;
+use rustls::ServerConfig;
 use serde_json::{Value, json};
+
+use crate::{serving::Serving, tls::Authority};
 
 pub use state::{Fault, Misery, Seen, State};
 
@@ -30,6 +32,7 @@ pub struct ApiServer {
     state: Arc<Mutex<State>>,
     address: SocketAddr,
     running: Option<Serving>,
+    tls: Option<(Authority, Arc<ServerConfig>)>,
 }
 
 impl ApiServer {
@@ -38,11 +41,26 @@ impl ApiServer {
     /// # Errors
     /// No port, no thread.
     pub fn start() -> io::Result<Self> {
+        Self::start_with(None)
+    }
+
+    /// The same with TLS, and an authority of its own.
+    ///
+    /// # Errors
+    /// No port, no thread, no certificate.
+    pub fn start_tls() -> io::Result<Self> {
+        let authority = Authority::new()?;
+        let config = authority.server(&["127.0.0.1"])?;
+        Self::start_with(Some((authority, config)))
+    }
+
+    fn start_with(tls: Option<(Authority, Arc<ServerConfig>)>) -> io::Result<Self> {
         let state = Arc::new(Mutex::new(State::new()));
         let mut server = Self {
             state,
             address: (Ipv4Addr::LOCALHOST, 0).into(),
             running: None,
+            tls,
         };
         server.come_back()?;
         Ok(server)
@@ -65,7 +83,8 @@ impl ApiServer {
             return Ok(());
         }
         let router = route::router(Arc::clone(&self.state));
-        let running = Serving::start("apiserver", self.address, router)?;
+        let tls = self.tls.as_ref().map(|(_, config)| Arc::clone(config));
+        let running = Serving::start("apiserver", self.address, router, tls)?;
         self.address = running.address();
         self.running = Some(running);
         Ok(())
@@ -76,9 +95,21 @@ impl ApiServer {
         lock(&self.state)
     }
 
-    /// `http://127.0.0.1:port`.
+    /// `http://127.0.0.1:port`, or `https`.
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
+    }
+
+    /// Where it answers.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What a client needs to trust it; empty without TLS.
+    pub fn authority(&self) -> String {
+        let authority = self.tls.as_ref().map(|(authority, _)| authority.pem());
+        authority.unwrap_or_default()
     }
 
     /// Writes a kubeconfig that leads here, with a token file beside it, and returns its path.
@@ -89,11 +120,17 @@ impl ApiServer {
         let token = dir.join("token");
         std::fs::write(&token, "first")?;
         let path = dir.join("kubeconfig");
+        let mut cluster = json!({"server": self.url()});
+        if self.tls.is_some() {
+            let authority = dir.join("ca.crt");
+            std::fs::write(&authority, self.authority())?;
+            cluster["certificate-authority"] = json!(authority);
+        }
         let config = json!({
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "test",
-            "clusters": [{"name": "test", "cluster": {"server": self.url()}}],
+            "clusters": [{"name": "test", "cluster": cluster}],
             "users": [{"name": "test", "user": {"tokenFile": token}}],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
         });

@@ -1,0 +1,94 @@
+//! A certificate authority of a test's own, and servers that speak TLS with its certificates.
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::serve::Listener;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::{ServerConfig, pki_types::PrivatePkcs8KeyDer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+
+/// Who does not finish its handshake by then does not keep others waiting.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+
+/// Signs certificates; forgotten with the test.
+pub struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Authority {
+    /// A new one, which nobody trusts yet.
+    ///
+    /// # Errors
+    /// No key can be made.
+    pub fn new() -> io::Result<Self> {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().map_err(io::Error::other)?;
+        let issuer = CertifiedIssuer::self_signed(params, key).map_err(io::Error::other)?;
+        Ok(Self { issuer })
+    }
+
+    /// What a client needs to trust it.
+    pub fn pem(&self) -> String {
+        self.issuer.pem()
+    }
+
+    /// A server with a certificate for these names or addresses.
+    ///
+    /// # Errors
+    /// A name that is none.
+    pub fn server(&self, names: &[&str]) -> io::Result<Arc<ServerConfig>> {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let key = KeyPair::generate().map_err(io::Error::other)?;
+        let certificate = CertificateParams::new(names)
+            .and_then(|params| params.signed_by(&key, &self.issuer))
+            .map_err(io::Error::other)?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(io::Error::other)?
+            .with_no_client_auth()
+            .with_single_cert(
+                vec![certificate.der().clone()],
+                PrivatePkcs8KeyDer::from(key.serialize_der()).into(),
+            )
+            .map_err(io::Error::other)?;
+        Ok(Arc::new(config))
+    }
+}
+
+/// Accepts connections whose handshake succeeds.
+pub(crate) struct TlsListener {
+    tcp: TcpListener,
+    acceptor: TlsAcceptor,
+}
+
+impl TlsListener {
+    pub(crate) fn new(tcp: TcpListener, config: Arc<ServerConfig>) -> Self {
+        Self {
+            tcp,
+            acceptor: config.into(),
+        }
+    }
+}
+
+impl Listener for TlsListener {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        loop {
+            let (stream, address) = Listener::accept(&mut self.tcp).await;
+            let handshake = self.acceptor.accept(stream);
+            // A client that does not trust the certificate hangs up here.
+            if let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, handshake).await {
+                return (stream, address);
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<Self::Addr> {
+        self.tcp.local_addr()
+    }
+}

@@ -1,0 +1,94 @@
+//! The API server behind TLS: by a kubeconfig, by the pod's service account, and with a certificate that nobody trusts.
+
+use std::{fs, os::unix::process::CommandExt as _, path::Path, time::Duration};
+
+use evictd_tests::{
+    agent::Agent, apiserver::ApiServer, hog::Hog, member::Member, skip::not_root, skip_if,
+    tls::Authority,
+};
+use nix::{
+    mount::{MsFlags, mount},
+    sched::{CloneFlags, unshare},
+};
+
+const SOON: Duration = Duration::from_secs(60);
+
+/// A hog is evicted, and the server has heard of it.
+fn an_eviction_is_reported(member: &Member) {
+    let mut hog = Hog::start(
+        &member.cgroup_of(&Member::uid(1), "BestEffort").unwrap(),
+        &["--mib", "1024"],
+    )
+    .unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(member.wait(SOON, |m| m.reported().len() == 1));
+    assert_eq!(member.reported()[0].outcome, "deleted");
+    assert_eq!(member.evictions()[0].name, "wild");
+}
+
+#[test]
+fn a_kubeconfig_with_an_authority() {
+    skip_if!(not_root());
+    let member = Member::of(ApiServer::start_tls().unwrap(), "tls", 256).unwrap();
+    member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let _agent = member.start().unwrap();
+    an_eviction_is_reported(&member);
+}
+
+/// As a DaemonSet's pod finds it: two variables, and three files at a fixed place.
+#[test]
+fn the_service_account_of_a_pod() {
+    skip_if!(not_root());
+    let mut member = Member::of(ApiServer::start_tls().unwrap(), "account", 256).unwrap();
+    member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    member.server.state().token = Some("mounted".into());
+    let account = member.dir().join("kubernetes.io/serviceaccount");
+    fs::create_dir_all(&account).unwrap();
+    fs::write(account.join("token"), "mounted").unwrap();
+    fs::write(account.join("ca.crt"), member.server.authority()).unwrap();
+    fs::write(account.join("namespace"), "evictd").unwrap();
+    let cluster = member.config["cluster"].as_object_mut().unwrap();
+    cluster.remove("kubeconfig");
+    let config = member.write().unwrap();
+
+    let secrets = member.dir().to_owned();
+    let port = member.server.address().port().to_string();
+    let agent = Agent::start_as(&config, &[], |command| {
+        command
+            .env("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+            .env("KUBERNETES_SERVICE_PORT", port);
+        // SAFETY: after the fork only system calls are made, and the paths were made before.
+        unsafe { command.pre_exec(move || mount_account(&secrets)) };
+    });
+    let _agent = agent.unwrap();
+    an_eviction_is_reported(&member);
+}
+
+/// The account's files where they are looked for, seen by this process and its children only.
+fn mount_account(from: &Path) -> std::io::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    let none: Option<&str> = None;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+    // `/run` holds nothing that the agent needs here, and may lack the directory.
+    mount(none, "/run", Some("tmpfs"), MsFlags::empty(), none)?;
+    nix::unistd::mkdir("/run/secrets", nix::sys::stat::Mode::S_IRWXU)?;
+    mount(Some(from), "/run/secrets", none, MsFlags::MS_BIND, none)?;
+    Ok(())
+}
+
+/// Somebody else's server: the agent does its work with what the cgroups tell, and sends nothing there.
+#[test]
+fn a_certificate_that_nobody_trusts() {
+    skip_if!(not_root());
+    let member = Member::of(ApiServer::start_tls().unwrap(), "distrust", 256).unwrap();
+    member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    fs::write(member.dir().join("ca.crt"), Authority::new().unwrap().pem()).unwrap();
+    let _agent = member.start().unwrap();
+    let wild = member.cgroup_of(&Member::uid(1), "BestEffort").unwrap();
+    let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(member.wait(SOON, |m| m.evictions().len() == 1));
+    assert_eq!(member.evictions()[0].uid, Member::uid(1));
+    assert!(member.reported().is_empty());
+    assert!(member.server.state().requests.is_empty(), "nobody came in");
+}
