@@ -54,6 +54,8 @@ counters! {
     soft_blocked,
     /// Evictions against a PodDisruptionBudget.
     soft_overrides,
+    /// Statuses of policies that this agent has written.
+    policy_statuses,
     /// Times that the wall clock went back.
     clock_jumps,
 }

@@ -13,7 +13,7 @@ use crate::{
     engine::Pod,
     pods::table::PodTable,
     policy::{
-        Keeper, PolicySet,
+        Brake, Brakes, Catalogue, Keeper,
         gate::Secrets,
         keeper::{Explanation, Settings, Worker},
         load,
@@ -29,6 +29,10 @@ const STATUS: &str = "policies.json";
 pub struct Policies {
     /// Keeps clearances.
     pub keeper: Arc<Keeper>,
+    /// Keeps the policies themselves.
+    pub catalogue: Arc<Catalogue>,
+    /// Who has paused evictions.
+    pub brakes: Arc<Brakes>,
     files: Vec<PathBuf>,
     seen: Vec<(PathBuf, u64, Option<SystemTime>)>,
     state_dir: PathBuf,
@@ -50,19 +54,31 @@ impl Policies {
             last_resort: policy.last_resort,
         };
         let keeper = Keeper::new(settings, Secrets::new(policy.secrets.clone()));
-        keeper.set_policies(PolicySet::new(load::load(&policy.files)?));
+        let catalogue = Arc::new(Catalogue::new(Arc::clone(&keeper)));
+        catalogue.set_files(Some(load::load(&policy.files)?));
+        let brakes = Arc::new(Brakes::new(Arc::clone(keeper.restraint())));
         let wanted = !policy.files.is_empty() || config.cluster.is_some();
         let worker = wanted
             .then(|| Worker::start(Arc::clone(&keeper)))
             .transpose()?;
-        Ok(Self {
+        let started = Self {
             keeper,
+            catalogue,
+            brakes,
             files: policy.files.clone(),
             seen: load::fingerprint(&policy.files),
             state_dir: config.state_dir.clone(),
             told: Vec::new(),
             _worker: worker,
-        })
+        };
+        // A pause outlives a restart: nobody is evicted before the first look.
+        started.look_for_pause();
+        Ok(started)
+    }
+
+    fn look_for_pause(&self) {
+        let paused = self.state_dir.join(PAUSE).exists();
+        self.brakes.set(Brake::File, paused);
     }
 
     /// Judges the pods of a table that is about to be handed over.
@@ -82,29 +98,22 @@ impl Policies {
 
     /// Looks for files that have changed.
     pub fn refresh(&mut self) {
-        self.pause();
+        self.look_for_pause();
         let seen = load::fingerprint(&self.files);
         if seen != self.seen {
             self.seen = seen;
             match load::load(&self.files) {
                 Ok(policies) => {
                     tracing::info!(policies = policies.len(), "the policies were read again");
-                    self.keeper.set_policies(PolicySet::new(policies));
+                    self.catalogue.set_files(Some(policies));
                 }
                 Err(error) => {
+                    self.catalogue.set_files(None);
                     tracing::error!(%error, "a policy cannot be used: the last good ones stay in force");
                 }
             }
         }
         self.tell();
-    }
-
-    fn pause(&self) {
-        let paused = self.state_dir.join(PAUSE).exists();
-        if paused != self.keeper.restraint().is_paused() {
-            tracing::warn!(paused, "evictions were paused, or go on");
-            self.keeper.restraint().pause(paused);
-        }
     }
 
     /// Writes down what there is to explain, when it has changed by more than the time.

@@ -5,6 +5,7 @@
 mod answer;
 mod node;
 mod pods;
+mod policies;
 mod route;
 mod state;
 mod watch;
@@ -20,7 +21,7 @@ use std::{
 use crate::serving::Serving;
 use serde_json::{Value, json};
 
-pub use state::{Fault, Misery, Seen, State};
+pub use state::{Collection, Fault, Misery, Seen, State};
 
 /// Name of the only node.
 pub const NODE: &str = "n2";
