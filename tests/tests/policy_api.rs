@@ -84,7 +84,7 @@ fn a_bad_version_is_named_in_the_status_and_the_last_good_one_stays() {
         "{message}"
     );
     assert_eq!(f.in_force(), one("db", 1));
-    assert_eq!(f.catalogue.refused(), 1);
+    assert_eq!(f.catalogue.refused(), (1, false));
     // A selector that nothing can meet is no better.
     let both = json!({"matchLabels": {"app": "a"}, "matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]});
     let nobody = json!({"selector": both, "rules": [{"name": "r", "evict": "Never"}]});

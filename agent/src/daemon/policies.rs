@@ -18,6 +18,7 @@ use crate::{
         keeper::{Explanation, Settings, Worker},
         load,
     },
+    telemetry::Labelled,
 };
 
 /// File in the state directory whose presence pauses all evictions.
@@ -84,6 +85,49 @@ impl Policies {
     /// Judges the pods of a table that is about to be handed over.
     pub fn present(&mut self, table: &PodTable) {
         self.keeper.present(&table.entries);
+    }
+
+    /// What the metrics show of policies.
+    pub fn gauges(&self) -> Vec<Labelled> {
+        let (keeper, catalogue) = (Arc::clone(&self.keeper), Arc::clone(&self.catalogue));
+        let brakes = Arc::clone(&self.brakes);
+        let matched = move || {
+            let matched = keeper.matched().into_iter();
+            let number = |pods| i64::try_from(pods).unwrap_or(i64::MAX);
+            matched.map(|(name, pods)| (name, number(pods))).collect()
+        };
+        let refused = move || {
+            let (objects, files) = catalogue.refused();
+            let objects = i64::try_from(objects).unwrap_or(i64::MAX);
+            vec![
+                ("api".to_owned(), objects),
+                ("file".to_owned(), i64::from(files)),
+            ]
+        };
+        let paused = move || {
+            let state = |brake: Brake| (brake.as_str().to_owned(), i64::from(brakes.is_set(brake)));
+            Brake::ALL.map(state).to_vec()
+        };
+        vec![
+            Labelled {
+                name: "policy_pods",
+                help: "Pods of this node that a policy in force matches",
+                label: "policy",
+                read: Box::new(matched),
+            },
+            Labelled {
+                name: "policies_refused",
+                help: "Policies whose newest version cannot be used; all files are one",
+                label: "source",
+                read: Box::new(refused),
+            },
+            Labelled {
+                name: "paused",
+                help: "1 while this brake stops all evictions",
+                label: "by",
+                read: Box::new(paused),
+            },
+        ]
     }
 
     /// Says what policies have to do with an eviction.

@@ -109,6 +109,7 @@ impl Agent {
             memory: hook,
             memory_signals,
             oom: &evidence.counters(),
+            policies: &policies,
             rounds: &rounds,
             hooks,
             source: &source,

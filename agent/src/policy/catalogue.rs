@@ -148,12 +148,12 @@ impl Catalogue {
         good.map(|g| g.document.clone()).collect()
     }
 
-    /// Policies whose newest version cannot be used; all files count as one.
-    pub fn refused(&self) -> usize {
+    /// Objects whose newest version cannot be used, and whether the files' cannot.
+    pub fn refused(&self) -> (usize, bool) {
         let state = self.state();
         let objects = state.objects.values();
         let refused = objects.filter(|o| o.verdict.refused.is_some()).count();
-        refused + usize::from(state.files_refused)
+        (refused, state.files_refused)
     }
 
     fn enforce(&self, mut state: MutexGuard<'_, State>) {

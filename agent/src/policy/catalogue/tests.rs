@@ -41,10 +41,10 @@ fn the_last_good_version_stays_until_a_better_one_comes_or_the_object_goes() {
     let reason = bad.refused.expect("it is wrong");
     assert!(reason.starts_with("spec.rules[0].evict: "), "{reason}");
     assert_eq!(in_force(&catalogue), [("a".to_owned(), Some(1))]);
-    assert_eq!(catalogue.refused(), 1);
+    assert_eq!(catalogue.refused(), (1, false));
     catalogue.put(&document("a", 3, "Always"));
     assert_eq!(in_force(&catalogue), [("a".to_owned(), Some(3))]);
-    assert_eq!(catalogue.refused(), 0);
+    assert_eq!(catalogue.refused(), (0, false));
     catalogue.remove("a");
     assert_eq!(in_force(&catalogue), []);
 }
@@ -68,7 +68,7 @@ fn of_equal_names_the_files_holds() {
     assert_eq!(in_force(&catalogue), [("a".to_owned(), Some(1))]);
     catalogue.set_files(None);
     assert_eq!(in_force(&catalogue), [("a".to_owned(), Some(1))]);
-    assert_eq!(catalogue.refused(), 1);
+    assert_eq!(catalogue.refused(), (0, true));
     catalogue.set_files(Some(Vec::new()));
     assert_eq!(in_force(&catalogue), [("a".to_owned(), Some(4))]);
 }
