@@ -17,6 +17,7 @@ use super::{
     client::{AccessError, Connection},
     followers::Followers,
     node::{NodeWriter, Wanted},
+    remembered::Keeping,
     soft,
     watch::{self, Shared},
 };
@@ -54,12 +55,14 @@ pub struct Cluster {
     leftovers: Leftovers,
     clock: (Instant, SystemTime),
     followers: Followers,
+    keeping: Arc<Keeping>,
     tasks: Tasks,
 }
 
 struct Tasks {
     watch: JoinHandle<()>,
     check: JoinHandle<()>,
+    keeping: JoinHandle<()>,
     reporter: JoinHandle<()>,
     node: JoinHandle<()>,
     soft: Option<JoinHandle<()>>,
@@ -80,9 +83,18 @@ impl Cluster {
         let node = &cluster.node_name;
         let connection = Connection::open(cluster.kubeconfig.clone()).await;
         let connection = Arc::new(connection.map_err(|e: AccessError| e)?);
-        let followers =
-            Followers::start(&connection, cluster, &policies.catalogue, &policies.brakes);
         let pods = Arc::new(Shared::default());
+        let keeping = Arc::new(Keeping::new(
+            &config.state_dir,
+            Arc::clone(&connection),
+            Arc::clone(&pods),
+            Arc::clone(&policies.catalogue),
+            Arc::clone(&policies.brakes),
+            cluster.pause_config_map.is_some(),
+        ));
+        keeping.recall();
+        let (catalogue, brakes) = (&policies.catalogue, &policies.brakes);
+        let followers = Followers::start(&connection, cluster, catalogue, brakes);
         let watching = watch::run(Arc::clone(&connection), node.clone(), Arc::clone(&pods));
         let left_over = journal.lock().follow()?;
         if !left_over.is_empty() {
@@ -115,6 +127,10 @@ impl Cluster {
             check: tokio::spawn(async move {
                 access::check(&checked, pause.as_ref()).await;
             }),
+            keeping: {
+                let keeping = Arc::clone(&keeping);
+                tokio::spawn(async move { keeping.run().await })
+            },
             reporter: tokio::spawn(reporter.run(queue)),
             node: tokio::spawn(keep_node(writer, wishes, adopted)),
             soft: None,
@@ -130,6 +146,7 @@ impl Cluster {
             leftovers,
             clock: (Instant::now(), SystemTime::now()),
             followers,
+            keeping,
             tasks,
         };
         started.wait_for_list().await;
@@ -254,6 +271,8 @@ impl Cluster {
         drop(self.followers);
         self.tasks.watch.abort();
         self.tasks.check.abort();
+        self.tasks.keeping.abort();
+        self.keeping.keep().await;
         if let Some(soft) = self.tasks.soft {
             soft.abort();
         }

@@ -15,6 +15,7 @@ pub mod followers;
 pub mod namespaces;
 pub mod node;
 pub mod policies;
+pub mod remembered;
 pub mod roster;
 pub mod soft;
 pub mod status;

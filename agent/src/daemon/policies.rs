@@ -1,13 +1,12 @@
 //! The policies of a running agent: read, read again when their files change, and told to everybody.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     sync::Arc,
     time::SystemTime,
 };
 
-use super::RunError;
+use super::{RunError, state_file};
 use crate::{
     config::Config,
     engine::Pod,
@@ -176,7 +175,10 @@ impl Policies {
         if without_time == self.told {
             return;
         }
-        match write(&status_file(&self.state_dir), &explained) {
+        let written = serde_json::to_vec(&explained)
+            .map_err(std::io::Error::from)
+            .and_then(|text| state_file::replace(&status_file(&self.state_dir), &text, false));
+        match written {
             Ok(()) => self.told = without_time,
             Err(error) => tracing::debug!(%error, "what the policies say cannot be written down"),
         }
@@ -186,10 +188,4 @@ impl Policies {
 /// Where an agent with this state directory writes what there is to explain.
 pub fn status_file(state_dir: &Path) -> PathBuf {
     state_dir.join(STATUS)
-}
-
-fn write(path: &Path, explained: &[Explanation]) -> std::io::Result<()> {
-    let new = path.with_extension("new");
-    fs::write(&new, serde_json::to_vec(explained)?)?;
-    fs::rename(new, path)
 }

@@ -47,6 +47,7 @@ struct State {
     overridden: BTreeSet<String>,
     /// It was said that there are too many.
     too_many: bool,
+    revision: u64,
 }
 
 struct Object {
@@ -156,7 +157,13 @@ impl Catalogue {
         (refused, state.files_refused)
     }
 
+    /// Another number after each change.
+    pub fn revision(&self) -> u64 {
+        self.state().revision
+    }
+
     fn enforce(&self, mut state: MutexGuard<'_, State>) {
+        state.revision += 1;
         let set = state.set();
         drop(state);
         self.keeper.set_policies(set);

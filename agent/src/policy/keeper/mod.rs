@@ -66,6 +66,7 @@ struct State {
     set: PolicySet,
     /// Labels of namespaces by name.
     namespaces: BTreeMap<String, Labels>,
+    namespaces_revision: u64,
     /// By UID.
     pods: BTreeMap<String, Held>,
     quotas: Quotas,

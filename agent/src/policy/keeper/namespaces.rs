@@ -16,6 +16,7 @@ impl Keeper {
         let mut state = self.state();
         if state.namespaces != namespaces {
             state.namespaces = namespaces;
+            state.namespaces_revision += 1;
             state.match_all();
             self.judge_all(&mut state);
             drop(state);
@@ -26,6 +27,11 @@ impl Keeper {
     /// What is known of namespaces.
     pub fn namespaces(&self) -> BTreeMap<String, Labels> {
         self.state().namespaces.clone()
+    }
+
+    /// Another number after each change of them.
+    pub fn namespaces_revision(&self) -> u64 {
+        self.state().namespaces_revision
     }
 
     /// Each policy in force with the number of pods that are here and that it matches.
