@@ -8,6 +8,7 @@ pub mod deploy;
 pub mod disk;
 pub mod embedded;
 pub mod engine;
+pub mod following;
 pub mod forker;
 pub mod hog;
 pub mod interrupt;

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, process::Command, sync::Arc, time::Duration};
 
-use evictd::cluster::{access, client::Connection};
+use evictd::cluster::{access, brake::ConfigMapName, client::Connection};
 use evictd_tests::{
     agent::binary,
     apiserver::{ApiServer, NODE},
@@ -21,7 +21,16 @@ fn every_missing_right_is_named() {
     let server = ApiServer::start().unwrap();
     let dir = tempfile::tempdir().unwrap();
     let kubeconfig = server.kubeconfig(dir.path()).unwrap();
-    let denied = ["create pods/eviction", "patch nodes/status"];
+    let denied = [
+        "create pods/eviction",
+        "patch nodes/status",
+        "patch evictionpolicies/status",
+        "watch configmaps",
+    ];
+    let pause = ConfigMapName {
+        namespace: "evictd".into(),
+        name: "evictd-pause".into(),
+    };
     server.state().denied.extend(denied.map(str::to_owned));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -29,7 +38,7 @@ fn every_missing_right_is_named() {
         .unwrap();
     let missing = runtime.block_on(async {
         let connection = Arc::new(Connection::open(Some(kubeconfig)).await.unwrap());
-        access::check(&connection).await
+        access::check(&connection, Some(&pause)).await
     });
     let names: Vec<String> = missing
         .iter()
@@ -38,8 +47,13 @@ fn every_missing_right_is_named() {
     assert_eq!(names, denied);
     assert_eq!(
         server.state().count("POST", "selfsubjectaccessreviews"),
-        access::RIGHTS.len()
+        access::RIGHTS.len() + access::PAUSE_RIGHTS.len()
     );
+    let state = server.state();
+    let last = state.requests.last().unwrap();
+    let asked = &last.body["spec"]["resourceAttributes"];
+    assert_eq!(asked["name"], "evictd-pause");
+    assert_eq!(asked["namespace"], "evictd");
 }
 
 /// A token that expires between two evictions: the file is read again.

@@ -3,11 +3,17 @@
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path, time::Duration};
 
+use evictd::cluster::{
+    access::{PAUSE_RIGHTS, RIGHTS},
+    status::SPREAD,
+};
 use evictd_tests::{apiserver::State, hog::Hog, member::Member, skip::not_root, skip_if};
 
 const SOON: Duration = Duration::from_secs(20);
 /// Evictions of the burst.
 const BURST: usize = 5;
+/// Watches of one agent.
+const WATCHES: usize = 4;
 /// Nodes of the cluster that is computed.
 const NODES: usize = 5_000;
 /// Longest life of a watch, in seconds: what the client asks for.
@@ -22,6 +28,17 @@ fn load(state: &State) -> Load {
         let kind = match r.path.as_str() {
             "/api/v1/pods" if r.query.contains("watch") => "WATCH pods of the node".into(),
             "/api/v1/pods" => "LIST pods of the node".into(),
+            "/api/v1/nodes" if r.query.contains("watch") => "WATCH the node's metadata".into(),
+            "/api/v1/nodes" => "LIST the node's metadata".into(),
+            path if path.ends_with("/configmaps") && r.query.contains("watch") => {
+                "WATCH the pause ConfigMap".into()
+            }
+            path if path.ends_with("/configmaps") => "LIST the pause ConfigMap".into(),
+            path if path.ends_with("/evictionpolicies") && r.query.contains("watch") => {
+                "WATCH evictionpolicies".into()
+            }
+            path if path.ends_with("/evictionpolicies") => "LIST evictionpolicies".into(),
+            path if path.contains("/evictionpolicies/") => "PATCH evictionpolicies/status".into(),
             path if path.ends_with("selfsubjectaccessreviews") => {
                 "POST selfsubjectaccessreviews".into()
             }
@@ -62,6 +79,8 @@ fn the_load_of_one_agent_is_what_the_page_says() {
     skip_if!(not_root());
     let mut member = Member::new("load", 512).unwrap();
     member.config["evictionPressureTransitionPeriod"] = "10s".into();
+    // As the chart has it.
+    member.config["cluster"]["pauseConfigMap"] = "evictd/evictd-pause".into();
     let groups: Vec<_> = (0..BURST)
         .map(|i| {
             let name = format!("wild-{i}");
@@ -70,12 +89,11 @@ fn the_load_of_one_agent_is_what_the_page_says() {
         })
         .collect();
     let _agent = member.start().unwrap();
-    assert!(
-        member
-            .server
-            .wait(SOON, |s| s.count("POST", "reviews") == 10)
-    );
+    assert!(member.server.wait(SOON, |s| s.count("POST", "reviews")
+        == RIGHTS.len() + PAUSE_RIGHTS.len()));
     let start = settle(&member);
+    let watches = start.iter().filter(|(kind, _)| kind.starts_with("WATCH"));
+    assert_eq!(watches.map(|(_, times)| times).sum::<usize>(), WATCHES);
 
     forget(&member);
     std::thread::sleep(Duration::from_secs(3));
@@ -139,9 +157,16 @@ fn page(start: &Load, one: &Load, more: &Load) -> String {
          EVICTD_WRITE_DOCS=1 cargo test -p evictd-tests --test cluster_load\n\
          ```\n\n\
          ## Start\n\n{start_table}\n\
-         The list names `resourceVersion=0`: it is answered from the API server's cache. It holds the pods of one node only.\n\n\
+         The lists name `resourceVersion=0`: they are answered from the API server's cache. They hold the pods of one node, one\n\
+         Node, one ConfigMap, and the policies. While a policy selects by other labels of namespaces than their name, a list and a\n\
+         watch of the namespaces' metadata come on top.\n\n\
          ## At rest\n\n\
-         Nothing but the open watch, which ends after at most {WATCH_SECONDS} s and is opened again where it stopped, without a list.\n\n\
+         Nothing but {WATCHES} open watches (pods of the node, the Node's metadata, the ConfigMap that pauses all agents, policies).\n\
+         Each ends after at most {WATCH_SECONDS} s and is opened again where it stopped, without a list.\n\n\
+         ## A policy changes\n\n\
+         Every agent hears of it in its watch. One of them writes the status: each waits for a random time of up to {SPREAD} s, and\n\
+         whoever sees that the status is right writes nothing. With 5000 agents and 0.1 s from a write to everybody's watch about\n\
+         50 try, and all but the first get a 409.\n\n\
          ## The first eviction\n\n{one_table}\n\
          This includes condition and taint, which come with the pressure and go after the transition period.\n\n\
          ## {followers} more evictions within one pressure\n\n{more_table}\n\
@@ -149,7 +174,7 @@ fn page(start: &Load, one: &Load, more: &Load) -> String {
          most every 30 s, and condition and taint are written once for all of them.\n\n\
          ## {NODES} nodes\n\n\
          | what | requests | per second |\n| --- | --- | --- |\n\
-         | all agents at rest | {NODES} watches, each opened again every {WATCH_SECONDS} s | {rest:.1} |\n\
+         | all agents at rest | {all_watches} watches, each opened again every {WATCH_SECONDS} s | {rest:.1} |\n\
          | a rolling update over 30 minutes | {all_starts} | {update:.1} |\n\
          | all agents at once after an outage of the API server | {lists} watches or lists, spread by a backoff with jitter between 0.8 s and 60 s | {outage:.0} |\n\
          | one node in a hundred evicts a pod every minute | {evicting} every minute | {evictions:.1} |\n\n\
@@ -157,11 +182,13 @@ fn page(start: &Load, one: &Load, more: &Load) -> String {
         start_table = table(start),
         one_table = table(one),
         more_table = table(more),
-        rest = NODES as f64 / WATCH_SECONDS as f64,
+        all_watches = NODES * WATCHES,
+        SPREAD = SPREAD.as_secs(),
+        rest = (NODES * WATCHES) as f64 / WATCH_SECONDS as f64,
         all_starts = NODES * total(start),
         update = (NODES * total(start)) as f64 / 1800.0,
-        lists = NODES,
-        outage = NODES as f64 / 30.0,
+        lists = NODES * WATCHES,
+        outage = (NODES * WATCHES) as f64 / 30.0,
         evicting = NODES / 100 * total(one),
         evictions = (NODES / 100 * total(one)) as f64 / 60.0,
     )

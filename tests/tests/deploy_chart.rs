@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, process::Command};
 
-use evictd::cluster::access::RIGHTS;
+use evictd::cluster::access::{PAUSE_RIGHTS, RIGHTS, Right};
 use evictd_tests::{
     agent::binary,
     deploy::{self, all_objects, chart, helm::helm, objects, one, plain, plain_values},
@@ -100,7 +100,13 @@ fn granted(role: &Value) -> Vec<String> {
     };
     let mut granted = Vec::new();
     for rule in role["rules"].as_array().unwrap() {
-        assert_eq!(rule.as_object().unwrap().len(), 3, "{rule}");
+        let names = rule.get("resourceNames");
+        assert_eq!(names.is_some(), role["kind"] == "Role", "{rule}");
+        assert_eq!(
+            rule.as_object().unwrap().len(),
+            3 + usize::from(names.is_some()),
+            "{rule}"
+        );
         for group in list(rule, "apiGroups") {
             for resource in list(rule, "resources") {
                 let verbs = list(rule, "verbs").into_iter();
@@ -114,15 +120,26 @@ fn granted(role: &Value) -> Vec<String> {
 
 #[test]
 fn the_role_grants_what_the_agent_asks_for_and_nothing_else() {
-    let mut expected: Vec<String> = RIGHTS
-        .iter()
-        .map(|r| format!("{}/{} {}", r.group, r.name(), r.verb))
-        .collect();
-    expected.sort();
+    let wanted = |rights: &[Right]| -> Vec<String> {
+        let text = |r: &Right| format!("{}/{} {}", r.group, r.name(), r.verb);
+        let mut wanted: Vec<_> = rights.iter().map(text).collect();
+        wanted.sort();
+        wanted
+    };
+    let mut expected = wanted(&RIGHTS);
     let plain = all_objects(&manifests()).unwrap();
     assert_eq!(granted(one(&plain, "ClusterRole").unwrap()), expected);
     let roles = |kind| plain.iter().filter(|o| o["kind"] == kind).count();
-    assert_eq!((roles("ClusterRole"), roles("Role")), (1, 0));
+    assert_eq!((roles("ClusterRole"), roles("Role")), (1, 1));
+    // One ConfigMap, and the one that the agent is told to look at.
+    let role = one(&plain, "Role").unwrap();
+    assert_eq!(granted(role), wanted(&PAUSE_RIGHTS));
+    assert_eq!(role["rules"][0]["resourceNames"], json!(["evictd-pause"]));
+    let config = one(&plain, "ConfigMap").unwrap()["data"]["config.yaml"].to_string();
+    assert!(
+        config.contains("pauseConfigMap: evictd/evictd-pause"),
+        "{config}"
+    );
 
     skip_if!(helm().err());
     // With configz one more, as the agent's documentation says.
@@ -130,6 +147,8 @@ fn the_role_grants_what_the_agent_asks_for_and_nothing_else() {
     expected.push("/nodes/proxy get".to_owned());
     expected.sort();
     assert_eq!(granted(one(&all, "ClusterRole").unwrap()), expected);
+    let none = rendered(&json!({"pause": {"configMap": ""}}));
+    assert!(one(&none, "Role").is_none() && one(&none, "RoleBinding").is_none());
 }
 
 /// The thresholds that the agent reads from a rendered ConfigMap.

@@ -10,7 +10,7 @@ use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     apps::v1::DaemonSet,
     core::v1::{ConfigMap, Namespace, ServiceAccount},
-    rbac::v1::{ClusterRole, ClusterRoleBinding},
+    rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -31,6 +31,8 @@ fn check(object: &Value) -> Result<(), String> {
         "apps/v1 DaemonSet" => typed::<DaemonSet>(object),
         "rbac.authorization.k8s.io/v1 ClusterRole" => typed::<ClusterRole>(object),
         "rbac.authorization.k8s.io/v1 ClusterRoleBinding" => typed::<ClusterRoleBinding>(object),
+        "rbac.authorization.k8s.io/v1 Role" => typed::<Role>(object),
+        "rbac.authorization.k8s.io/v1 RoleBinding" => typed::<RoleBinding>(object),
         "admissionregistration.k8s.io/v1 ValidatingAdmissionPolicy" => {
             typed::<ValidatingAdmissionPolicy>(object)
         }
@@ -86,7 +88,7 @@ fn the_plain_manifests_fit_the_schemas() {
     let objects = plain();
     assert_eq!(
         objects.len(),
-        14,
+        18,
         "an object has come or gone: is it checked?"
     );
     for object in &objects {
@@ -113,7 +115,7 @@ fn the_chart_fits_the_schemas_whatever_is_switched_on() {
             .unwrap()
             .render(&chart(), &values, "r", "kube-system");
         let objects = all_objects(&rendered.unwrap()).unwrap();
-        assert_eq!(objects.len(), 13);
+        assert_eq!(objects.len(), 17);
         for object in &objects {
             check(object).unwrap_or_else(|e| panic!("{values}: {e}"));
         }

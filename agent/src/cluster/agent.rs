@@ -15,13 +15,15 @@ use tokio::{
 use super::{
     access,
     client::{AccessError, Connection},
+    followers::Followers,
     node::{NodeWriter, Wanted},
+    remembered::Keeping,
     soft,
     watch::{self, Shared},
 };
 use crate::{
     config::{ClusterConfig, Config},
-    daemon::RunError,
+    daemon::{RunError, policies::Policies},
     engine::NodeCondition,
     evict::{
         journal::{Eviction, SharedJournal},
@@ -52,12 +54,15 @@ pub struct Cluster {
     state: NodeState,
     leftovers: Leftovers,
     clock: (Instant, SystemTime),
+    followers: Followers,
+    keeping: Arc<Keeping>,
     tasks: Tasks,
 }
 
 struct Tasks {
     watch: JoinHandle<()>,
     check: JoinHandle<()>,
+    keeping: JoinHandle<()>,
     reporter: JoinHandle<()>,
     node: JoinHandle<()>,
     soft: Option<JoinHandle<()>>,
@@ -73,11 +78,23 @@ impl Cluster {
         cluster: &ClusterConfig,
         scope: &Path,
         journal: &SharedJournal,
+        policies: &Policies,
     ) -> Result<(Self, Box<PodTable>), RunError> {
         let node = &cluster.node_name;
         let connection = Connection::open(cluster.kubeconfig.clone()).await;
         let connection = Arc::new(connection.map_err(|e: AccessError| e)?);
         let pods = Arc::new(Shared::default());
+        let keeping = Arc::new(Keeping::new(
+            &config.state_dir,
+            Arc::clone(&connection),
+            Arc::clone(&pods),
+            Arc::clone(&policies.catalogue),
+            Arc::clone(&policies.brakes),
+            cluster.pause_config_map.is_some(),
+        ));
+        keeping.recall();
+        let (catalogue, brakes) = (&policies.catalogue, &policies.brakes);
+        let followers = Followers::start(&connection, cluster, catalogue, brakes);
         let watching = watch::run(Arc::clone(&connection), node.clone(), Arc::clone(&pods));
         let left_over = journal.lock().follow()?;
         if !left_over.is_empty() {
@@ -104,11 +121,16 @@ impl Cluster {
         let joined = Joined::new(scope, config.mode);
         let adopted = Arc::clone(&leftovers.adopted);
         let checked = Arc::clone(&connection);
+        let pause = cluster.pause_config_map.clone();
         let tasks = Tasks {
             watch: tokio::spawn(watching),
             check: tokio::spawn(async move {
-                access::check(&checked).await;
+                access::check(&checked, pause.as_ref()).await;
             }),
+            keeping: {
+                let keeping = Arc::clone(&keeping);
+                tokio::spawn(async move { keeping.run().await })
+            },
             reporter: tokio::spawn(reporter.run(queue)),
             node: tokio::spawn(keep_node(writer, wishes, adopted)),
             soft: None,
@@ -123,6 +145,8 @@ impl Cluster {
             state: NodeState::default(),
             leftovers,
             clock: (Instant::now(), SystemTime::now()),
+            followers,
+            keeping,
             tasks,
         };
         started.wait_for_list().await;
@@ -130,12 +154,14 @@ impl Cluster {
         Ok((started, table))
     }
 
-    async fn wait_for_list(&self) {
+    async fn wait_for_list(&mut self) {
+        let pods = &self.pods;
         let listed = async {
-            while !self.pods.with(|roster| roster.is_synced()) {
-                self.pods.changed.notified().await;
+            while !pods.with(|roster| roster.is_synced()) {
+                pods.changed.notified().await;
             }
         };
+        let listed = futures::future::join(listed, self.followers.settled());
         if tokio::time::timeout(FIRST_LIST, listed).await.is_err() {
             tracing::warn!("the API server has not answered yet: the cgroups tell who runs here");
         }
@@ -242,8 +268,11 @@ impl Cluster {
 
     /// Tells what is left to tell, takes conditions and taint away, and ends; all within a few seconds.
     pub async fn stop(self) {
+        drop(self.followers);
         self.tasks.watch.abort();
         self.tasks.check.abort();
+        self.tasks.keeping.abort();
+        self.keeping.keep().await;
         if let Some(soft) = self.tasks.soft {
             soft.abort();
         }

@@ -42,6 +42,8 @@ counters! {
     terminating_pods,
     /// Pods that only their cgroup told of.
     pods_from_cgroups,
+    /// Times that pods did not fit into what is remembered over a restart.
+    pods_not_remembered,
     /// Evictions reported in full.
     reported,
     /// Evictions that the API server would not take, given up after several attempts.
@@ -54,6 +56,8 @@ counters! {
     soft_blocked,
     /// Evictions against a PodDisruptionBudget.
     soft_overrides,
+    /// Statuses of policies that this agent has written.
+    policy_statuses,
     /// Times that the wall clock went back.
     clock_jumps,
 }

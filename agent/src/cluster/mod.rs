@@ -5,11 +5,18 @@
 
 pub mod access;
 pub mod agent;
+pub mod brake;
 pub mod client;
 pub mod configz;
 pub mod counters;
 pub mod events;
+pub mod follow;
+pub mod followers;
+pub mod namespaces;
 pub mod node;
+pub mod policies;
+pub mod remembered;
 pub mod roster;
 pub mod soft;
+pub mod status;
 pub mod watch;

@@ -14,6 +14,7 @@ pub struct Roster {
     /// What a list has brought so far that is not at its end.
     incoming: Option<BTreeMap<String, Pod>>,
     synced: bool,
+    revision: u64,
 }
 
 /// What is odd about a pod, for the counters.
@@ -38,6 +39,7 @@ impl Roster {
         if let Some(incoming) = self.incoming.take() {
             self.pods = incoming;
             self.synced = true;
+            self.revision += 1;
         }
     }
 
@@ -51,6 +53,7 @@ impl Roster {
         if !oddities.no_uid {
             let pods = self.incoming.as_mut().unwrap_or(&mut self.pods);
             pods.insert(key(&pod).to_owned(), pod);
+            self.revision += 1;
         }
         oddities
     }
@@ -58,6 +61,25 @@ impl Roster {
     /// A pod is gone.
     pub fn remove(&mut self, pod: &Pod) {
         self.pods.remove(key(pod));
+        self.revision += 1;
+    }
+
+    /// What an earlier agent knew, until the first list is at its end.
+    pub fn recall(&mut self, pods: Vec<Pod>) {
+        if !self.synced {
+            let keyed = pods.into_iter().map(|pod| (key(&pod).to_owned(), pod));
+            self.pods.extend(keyed);
+        }
+    }
+
+    /// All of them.
+    pub fn pods(&self) -> impl Iterator<Item = &Pod> {
+        self.pods.values()
+    }
+
+    /// Another number after each change.
+    pub fn revision(&self) -> u64 {
+        self.revision
     }
 
     /// The pod whose cgroup has this UID in its name.
@@ -135,6 +157,19 @@ mod tests {
         assert!(roster.get("d4ae8de11a3b28dc31b9c89edbd7f90a").is_some());
         roster.remove(&mirror);
         assert!(roster.is_empty());
+    }
+
+    #[test]
+    fn what_an_earlier_agent_knew_holds_until_the_first_list() {
+        let mut roster = Roster::default();
+        roster.recall(vec![pod("a"), pod("b")]);
+        assert!(!roster.is_synced() && roster.get("a").is_some());
+        roster.begin();
+        roster.put(pod("b"));
+        roster.end();
+        assert_eq!(roster.uids(), BTreeSet::from(["b"]));
+        roster.recall(vec![pod("a")]);
+        assert_eq!(roster.uids(), BTreeSet::from(["b"]), "too late");
     }
 
     #[test]

@@ -6,32 +6,27 @@
 
 use std::{
     borrow::Cow,
-    pin::pin,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
 };
 
-use futures::StreamExt as _;
 use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
-    Api, Resource,
-    runtime::{
-        utils::Backoff as _,
-        watcher::{self, DefaultBackoff, Event, watcher},
-    },
+    Api, Client, Resource,
+    runtime::watcher::{self, Event, watcher},
 };
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use tokio::sync::Notify;
 
-use super::{client::Connection, roster::Roster};
+use super::{
+    client::Connection,
+    follow::{Events, Listener, Trouble, follow, from_cache},
+    roster::Roster,
+};
 use crate::{
     engine::Pod,
     pods::{JsonError, spec},
 };
-
-/// A list that does not come in this time is asked for again.
-const LIST_DEADLINE: Duration = Duration::from_secs(30);
 
 /// The roster, and the bell that rings when it has changed.
 #[derive(Debug, Default)]
@@ -105,83 +100,46 @@ impl Resource for WatchedPod {
     }
 }
 
-/// Keeps the roster up to date for ever. Errors are logged once until it works again, counted, and followed by a pause
-/// that grows and is never the same on two nodes.
+/// Keeps the roster up to date for ever; see [`follow`].
 pub async fn run(connection: Arc<Connection>, node: String, shared: Arc<Shared>) {
-    let mut backoff = DefaultBackoff::default();
-    let mut ill = false;
-    loop {
-        let api: Api<WatchedPod> = Api::all(connection.client());
-        let mut config = watcher::Config::default()
-            .fields(&format!("spec.nodeName={node}"))
-            .any_semantic();
-        // With a limit kube leaves out resourceVersion=0, and the list would go through to etcd.
-        config.page_size = None;
-        let mut events = pin!(watcher(api, config));
-        let mut listed = false;
-        loop {
-            let next = if listed {
-                events.next().await
-            } else {
-                // A server that takes the connection and says nothing would be waited for without end.
-                match tokio::time::timeout(LIST_DEADLINE, events.next()).await {
-                    Ok(next) => next,
-                    Err(_) => {
-                        connection.counters.watch_errors.add();
-                        break;
-                    }
-                }
-            };
-            match next {
-                Some(Ok(event)) => {
-                    if matches!(event, Event::Init) {
-                        listed = false;
-                        connection.counters.lists.add();
-                    } else if matches!(event, Event::InitDone) {
-                        listed = true;
-                    }
-                    if !matches!(event, Event::Init) && std::mem::take(&mut ill) {
-                        tracing::info!("the watch works again");
-                        backoff.reset();
-                    }
-                    take(&connection, &shared, event);
-                }
-                Some(Err(error)) => {
-                    connection.counters.watch_errors.add();
-                    if !std::mem::replace(&mut ill, true) {
-                        tracing::warn!(%error, "the watch of this node's pods has stopped: the cgroups tell who runs here");
-                    }
-                    let again = needs_new_start(&error);
-                    if code(&error) == 401 {
-                        connection.reload().await;
-                    }
-                    // The backoff never ends; the default stands in for the type's sake.
-                    tokio::time::sleep(backoff.next().unwrap_or(LIST_DEADLINE)).await;
-                    if again {
-                        break;
-                    }
-                }
-                None => break,
-            }
-        }
+    let listener = Pods {
+        connection: Arc::clone(&connection),
+        node,
+        shared,
+    };
+    follow(&connection, listener).await;
+}
+
+struct Pods {
+    connection: Arc<Connection>,
+    node: String,
+    shared: Arc<Shared>,
+}
+
+impl Listener for Pods {
+    type Object = WatchedPod;
+
+    /// Without its pods the agent is blind.
+    const PATIENT: bool = false;
+
+    fn open(&self, client: Client) -> Events<WatchedPod> {
+        let fields = format!("spec.nodeName={}", self.node);
+        Box::pin(watcher(Api::all(client), from_cache(Some(&fields))))
     }
-}
 
-/// A new token needs a new client. A 410 instead of a watch would be asked for again for ever (inside the stream the
-/// watcher lists anew by itself).
-fn needs_new_start(error: &watcher::Error) -> bool {
-    code(error) == 401
-        || (matches!(error, watcher::Error::WatchStartFailed(_)) && code(error) == 410)
-}
+    fn take(&mut self, event: Event<WatchedPod>) {
+        if matches!(event, Event::Init) {
+            self.connection.counters.lists.add();
+        }
+        take(&self.connection, &self.shared, event);
+    }
 
-fn code(error: &watcher::Error) -> u16 {
-    use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
-    match error {
-        InitialListFailed(kube::Error::Api(status))
-        | WatchStartFailed(kube::Error::Api(status))
-        | WatchFailed(kube::Error::Api(status)) => status.code,
-        WatchError(status) => status.code,
-        _ => 0,
+    fn stopped(&mut self, _: Trouble, error: &watcher::Error) {
+        tracing::warn!(%error, "the watch of this node's pods has stopped: the cgroups tell who runs here");
+    }
+
+    fn goes_on(&mut self) {
+        tracing::info!("the watch works again");
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{env, path::PathBuf, time::Duration};
 
 use super::{ConfigError, fields::Fields};
+use crate::cluster::brake::ConfigMapName;
 
 /// Variable with the node's name, as a DaemonSet sets it from `spec.nodeName`.
 const NODE_NAME: &str = "NODE_NAME";
@@ -24,6 +25,9 @@ pub struct ClusterConfig {
     pub soft_override_after: Option<Duration>,
     /// `cluster.taint`: keep new pods away with a NoSchedule taint while a condition holds; on by default.
     pub taint: bool,
+    /// `cluster.pauseConfigMap`, as `namespace/name`: while its entry `paused` is `true` no agent evicts; `None` by
+    /// default.
+    pub pause_config_map: Option<ConfigMapName>,
 }
 
 impl ClusterConfig {
@@ -34,7 +38,7 @@ impl ClusterConfig {
         let name = cluster.text("nodeName")?;
         let name = name.or_else(|| env::var(NODE_NAME).ok());
         let node_name = name.unwrap_or_default();
-        if !is_node_name(&node_name) {
+        if !is_subdomain(&node_name) {
             let reason = "must be the name of a Node; $NODE_NAME is not set to one either";
             return Err(ConfigError::text(
                 cluster.path_of("nodeName"),
@@ -49,14 +53,34 @@ impl ClusterConfig {
             configz: cluster.boolean("configz")?.unwrap_or(false),
             soft_override_after: cluster.duration("softOverrideAfter")?,
             taint: cluster.boolean("taint")?.unwrap_or(true),
+            pause_config_map: config_map(&mut cluster, "pauseConfigMap")?,
         };
         cluster.finish()?;
         Ok(Some(taken))
     }
 }
 
+fn config_map(cluster: &mut Fields, field: &str) -> Result<Option<ConfigMapName>, ConfigError> {
+    let path = cluster.path_of(field);
+    let Some(text) = cluster.text(field)? else {
+        return Ok(None);
+    };
+    match text.split_once('/') {
+        Some((namespace, name)) if is_subdomain(namespace) && is_subdomain(name) => {
+            Ok(Some(ConfigMapName {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            }))
+        }
+        _ => {
+            let reason = "must be the namespace and the name of a ConfigMap: namespace/name";
+            Err(ConfigError::text(path, &text, reason))
+        }
+    }
+}
+
 /// It becomes part of URLs and selectors: an RFC 1123 subdomain and nothing else.
-fn is_node_name(name: &str) -> bool {
+fn is_subdomain(name: &str) -> bool {
     let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
     let ends = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = name.as_bytes();
@@ -90,6 +114,7 @@ mod tests {
             configz: false,
             soft_override_after: None,
             taint: true,
+            pause_config_map: None,
         };
         assert_eq!(read, expected);
     }
@@ -108,6 +133,14 @@ mod tests {
             (
                 json!({"nodeName": "n2", "softOverrideAfter": "5"}),
                 "cluster.softOverrideAfter: \"5\": a unit is missing",
+            ),
+            (
+                json!({"nodeName": "n2", "pauseConfigMap": "pause"}),
+                "cluster.pauseConfigMap: \"pause\": must be the namespace and the name",
+            ),
+            (
+                json!({"nodeName": "n2", "pauseConfigMap": "a/b/c"}),
+                "cluster.pauseConfigMap: \"a/b/c\": must be the namespace and the name",
             ),
             (
                 json!({"nodeName": "n2", "kubeconfig": "config"}),

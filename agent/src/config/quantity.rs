@@ -5,6 +5,8 @@
 
 use std::{cmp::Ordering, fmt, str::FromStr};
 
+use serde::{Serialize, Serializer};
+
 mod parse;
 
 /// One unit of a quantity in the smallest step that Kubernetes can express.
@@ -179,6 +181,13 @@ impl FromStr for Quantity {
 
     fn from_str(text: &str) -> Result<Self, QuantityError> {
         parse::parse(text)
+    }
+}
+
+/// As it is printed.
+impl Serialize for Quantity {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

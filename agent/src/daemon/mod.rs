@@ -10,6 +10,7 @@ mod shown;
 mod signals;
 mod source;
 mod start;
+pub(crate) mod state_file;
 
 use std::{
     io,

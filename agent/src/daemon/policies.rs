@@ -1,23 +1,23 @@
 //! The policies of a running agent: read, read again when their files change, and told to everybody.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     sync::Arc,
     time::SystemTime,
 };
 
-use super::RunError;
+use super::{RunError, state_file};
 use crate::{
     config::Config,
     engine::Pod,
     pods::table::PodTable,
     policy::{
-        Keeper, PolicySet,
+        Brake, Brakes, Catalogue, Keeper,
         gate::Secrets,
         keeper::{Explanation, Settings, Worker},
         load,
     },
+    telemetry::Labelled,
 };
 
 /// File in the state directory whose presence pauses all evictions.
@@ -29,6 +29,10 @@ const STATUS: &str = "policies.json";
 pub struct Policies {
     /// Keeps clearances.
     pub keeper: Arc<Keeper>,
+    /// Keeps the policies themselves.
+    pub catalogue: Arc<Catalogue>,
+    /// Who has paused evictions.
+    pub brakes: Arc<Brakes>,
     files: Vec<PathBuf>,
     seen: Vec<(PathBuf, u64, Option<SystemTime>)>,
     state_dir: PathBuf,
@@ -50,24 +54,79 @@ impl Policies {
             last_resort: policy.last_resort,
         };
         let keeper = Keeper::new(settings, Secrets::new(policy.secrets.clone()));
-        keeper.set_policies(PolicySet::new(load::load(&policy.files)?));
+        let catalogue = Arc::new(Catalogue::new(Arc::clone(&keeper)));
+        catalogue.set_files(Some(load::load(&policy.files)?));
+        let brakes = Arc::new(Brakes::new(Arc::clone(keeper.restraint())));
         let wanted = !policy.files.is_empty() || config.cluster.is_some();
         let worker = wanted
             .then(|| Worker::start(Arc::clone(&keeper)))
             .transpose()?;
-        Ok(Self {
+        let started = Self {
             keeper,
+            catalogue,
+            brakes,
             files: policy.files.clone(),
             seen: load::fingerprint(&policy.files),
             state_dir: config.state_dir.clone(),
             told: Vec::new(),
             _worker: worker,
-        })
+        };
+        // A pause outlives a restart: nobody is evicted before the first look.
+        started.look_for_pause();
+        Ok(started)
+    }
+
+    fn look_for_pause(&self) {
+        let paused = self.state_dir.join(PAUSE).exists();
+        self.brakes.set(Brake::File, paused);
     }
 
     /// Judges the pods of a table that is about to be handed over.
     pub fn present(&mut self, table: &PodTable) {
         self.keeper.present(&table.entries);
+    }
+
+    /// What the metrics show of policies.
+    pub fn gauges(&self) -> Vec<Labelled> {
+        let (keeper, catalogue) = (Arc::clone(&self.keeper), Arc::clone(&self.catalogue));
+        let brakes = Arc::clone(&self.brakes);
+        let matched = move || {
+            let matched = keeper.matched().into_iter();
+            let number = |pods| i64::try_from(pods).unwrap_or(i64::MAX);
+            matched.map(|(name, pods)| (name, number(pods))).collect()
+        };
+        let refused = move || {
+            let (objects, files) = catalogue.refused();
+            let objects = i64::try_from(objects).unwrap_or(i64::MAX);
+            vec![
+                ("api".to_owned(), objects),
+                ("file".to_owned(), i64::from(files)),
+            ]
+        };
+        let paused = move || {
+            let state = |brake: Brake| (brake.as_str().to_owned(), i64::from(brakes.is_set(brake)));
+            Brake::ALL.map(state).to_vec()
+        };
+        vec![
+            Labelled {
+                name: "policy_pods",
+                help: "Pods of this node that a policy in force matches",
+                label: "policy",
+                read: Box::new(matched),
+            },
+            Labelled {
+                name: "policies_refused",
+                help: "Policies whose newest version cannot be used; all files are one",
+                label: "source",
+                read: Box::new(refused),
+            },
+            Labelled {
+                name: "paused",
+                help: "1 while this brake stops all evictions",
+                label: "by",
+                read: Box::new(paused),
+            },
+        ]
     }
 
     /// Says what policies have to do with an eviction.
@@ -82,29 +141,22 @@ impl Policies {
 
     /// Looks for files that have changed.
     pub fn refresh(&mut self) {
-        self.pause();
+        self.look_for_pause();
         let seen = load::fingerprint(&self.files);
         if seen != self.seen {
             self.seen = seen;
             match load::load(&self.files) {
                 Ok(policies) => {
                     tracing::info!(policies = policies.len(), "the policies were read again");
-                    self.keeper.set_policies(PolicySet::new(policies));
+                    self.catalogue.set_files(Some(policies));
                 }
                 Err(error) => {
+                    self.catalogue.set_files(None);
                     tracing::error!(%error, "a policy cannot be used: the last good ones stay in force");
                 }
             }
         }
         self.tell();
-    }
-
-    fn pause(&self) {
-        let paused = self.state_dir.join(PAUSE).exists();
-        if paused != self.keeper.restraint().is_paused() {
-            tracing::warn!(paused, "evictions were paused, or go on");
-            self.keeper.restraint().pause(paused);
-        }
     }
 
     /// Writes down what there is to explain, when it has changed by more than the time.
@@ -123,7 +175,10 @@ impl Policies {
         if without_time == self.told {
             return;
         }
-        match write(&status_file(&self.state_dir), &explained) {
+        let written = serde_json::to_vec(&explained)
+            .map_err(std::io::Error::from)
+            .and_then(|text| state_file::replace(&status_file(&self.state_dir), &text, false));
+        match written {
             Ok(()) => self.told = without_time,
             Err(error) => tracing::debug!(%error, "what the policies say cannot be written down"),
         }
@@ -133,10 +188,4 @@ impl Policies {
 /// Where an agent with this state directory writes what there is to explain.
 pub fn status_file(state_dir: &Path) -> PathBuf {
     state_dir.join(STATUS)
-}
-
-fn write(path: &Path, explained: &[Explanation]) -> std::io::Result<()> {
-    let new = path.with_extension("new");
-    fs::write(&new, serde_json::to_vec(explained)?)?;
-    fs::rename(new, path)
 }

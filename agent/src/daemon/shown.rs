@@ -7,7 +7,7 @@ use std::sync::{
 
 use evictd_common::Drop;
 
-use super::{Agent, signals::Signals, source::Source};
+use super::{Agent, policies::Policies, signals::Signals, source::Source};
 use crate::{
     engine::Signal,
     evict::oom::OomCounters,
@@ -29,6 +29,7 @@ pub(super) struct Shown<'a> {
     pub reloads: &'a Arc<Reloads>,
     pub outbox: &'a Arc<Outbox>,
     pub oom: &'a Arc<OomCounters>,
+    pub policies: &'a Policies,
 }
 
 /// Under which names drops are shown, what they mean, and the kernel's counter.
@@ -119,6 +120,7 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
             Source::Manifest { .. } => None,
         },
         hooks,
+        gauges: shown.policies.gauges(),
         ..Sources::default()
     };
     let outbox = Arc::clone(shown.outbox);

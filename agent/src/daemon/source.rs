@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use super::RunError;
+use super::{RunError, policies::Policies};
 use crate::{
     cluster::agent::Cluster,
     config::{Config, Mode},
@@ -104,10 +104,11 @@ impl Source {
 pub(super) async fn source(
     config: &Config,
     scope: &Path,
+    policies: &Policies,
 ) -> Result<(Source, Box<PodTable>, SharedJournal), RunError> {
     if let Some(cluster) = &config.cluster {
         let journal = SharedJournal::new(Journal::open(&config.state_dir)?);
-        let (cluster, table) = Cluster::start(config, cluster, scope, &journal).await?;
+        let (cluster, table) = Cluster::start(config, cluster, scope, &journal, policies).await?;
         return Ok((Source::Cluster(Box::new(cluster)), table, journal));
     }
     let path = config.pod_manifest.as_deref().ok_or(RunError::Missing {

@@ -31,7 +31,7 @@ impl Agent {
         // Two of them: the reflex takes one with it.
         let [scope, looked_at] = [scope(config, threshold)?, scope(config, threshold)?];
         let mut policies = Policies::start(config)?;
-        let (mut source, table, journal) = source(config, scope.cgroup().path()).await?;
+        let (mut source, table, journal) = source(config, scope.cgroup().path(), &policies).await?;
         policies.present(&table);
         let mut allocatable = Allocatable::new(config, &scope);
         let (pods_scope, pods_looked_at) = allocatable.first().unzip();
@@ -109,6 +109,7 @@ impl Agent {
             memory: hook,
             memory_signals,
             oom: &evidence.counters(),
+            policies: &policies,
             rounds: &rounds,
             hooks,
             source: &source,

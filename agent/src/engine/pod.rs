@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, fmt};
 
+use serde::{Deserialize, Serialize};
+
 use super::QosClass;
 use crate::config::{Mode, Quantity};
 
@@ -13,7 +15,8 @@ pub const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
 pub const SYSTEM_NODE_CRITICAL_PRIORITY: i32 = SYSTEM_CRITICAL_PRIORITY + 1000;
 
 /// A pod as the engine sees it.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct Pod {
     /// `metadata.uid`; usage is found by it.
     pub uid: String,
@@ -62,13 +65,15 @@ pub struct Pod {
     /// Whether the pod is already being deleted.
     pub is_deleting: bool,
     /// What the policies say about the order at this moment ([`crate::policy`]); zero where nobody says anything.
+    #[serde(skip)]
     pub order: i16,
     /// Whether the policies spare the pod at this moment.
+    #[serde(skip)]
     pub is_spared: bool,
 }
 
 /// The controller that owns a pod and replaces it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Owner {
     /// Its kind, such as `DaemonSet`.
     pub kind: String,
@@ -79,7 +84,8 @@ pub struct Owner {
 }
 
 /// A container of a pod.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Container {
     /// Its name within the pod.
     pub name: String,
@@ -101,7 +107,7 @@ impl Container {
 }
 
 /// Which list of the pod a container stands in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub enum ContainerKind {
     /// `spec.containers`.
     Regular,
@@ -110,7 +116,8 @@ pub enum ContainerKind {
 }
 
 /// A volume of a pod.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Volume {
     /// Its name within the pod.
     pub name: String,
@@ -121,7 +128,8 @@ pub struct Volume {
 }
 
 /// An emptyDir volume.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct EmptyDir {
     /// `sizeLimit`.
     pub size_limit: Option<Quantity>,

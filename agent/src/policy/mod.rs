@@ -4,6 +4,8 @@
 //! them into numbers in each pod's entry ([`clearance`]) long before a node is short of anything: the fast path reads
 //! one word, and an age limit is part of it.
 
+pub mod brakes;
+pub mod catalogue;
 pub mod clearance;
 pub mod expression;
 pub mod facts;
@@ -16,6 +18,8 @@ mod selector;
 pub mod set;
 mod walk;
 
+pub use brakes::{Brake, Brakes, PAUSED};
+pub use catalogue::{Catalogue, Verdict};
 pub use clearance::{Clearance, LastResort, Permission, Restraint};
 pub use keeper::Keeper;
 pub use model::{

@@ -8,9 +8,12 @@ use super::{
     expression::{Expression, Name},
     facts::POD,
     gate::Gate,
-    selector::Selector,
+    selector::{Labels, Selector},
 };
-use crate::config::{ConfigError, fields::Fields};
+use crate::{
+    config::{ConfigError, fields::Fields},
+    engine::Pod,
+};
 
 /// `apiVersion` of a policy.
 pub const API_VERSION: &str = "evictd.io/v1alpha1";
@@ -148,7 +151,22 @@ impl EvictionPolicy {
         };
         spec.finish()?;
         policy.check_use_of_gates()?;
+        for (i, rule) in policy.rules.iter().enumerate() {
+            // A rule for pods that the policy itself does not select would never apply.
+            policy
+                .pods
+                .and(&rule.pods, &format!("spec.rules[{i}].selector"))?;
+        }
         Ok(policy)
+    }
+
+    /// The position of the rule that holds for a pod in a namespace with these labels, its name among them.
+    pub fn rule_of(&self, pod: &Pod, namespace: &Labels) -> Option<usize> {
+        if !self.namespaces.matches(namespace) || !self.pods.matches(&pod.labels) {
+            return None;
+        }
+        let mut rules = self.rules.iter();
+        rules.position(|rule| rule.pods.matches(&pod.labels))
     }
 
     /// The gates that a rule asks, with those whose answers they need.

@@ -66,13 +66,31 @@ impl Selector {
         let path = fields.path_of(name);
         selector.finish()?;
         let taken = Self { requirements };
-        match taken.contradiction() {
+        taken.check(&path)?;
+        Ok(taken)
+    }
+
+    /// Both must hold.
+    ///
+    /// # Errors
+    /// There are no labels that meet the requirements of both; the field is `path`.
+    pub(crate) fn and(&self, other: &Self, path: &str) -> Result<Self, ConfigError> {
+        let all = self.requirements.iter().chain(&other.requirements);
+        let both = Self {
+            requirements: all.cloned().collect(),
+        };
+        both.check(path)?;
+        Ok(both)
+    }
+
+    fn check(&self, path: &str) -> Result<(), ConfigError> {
+        match self.contradiction() {
             Some(key) => Err(ConfigError::text(
                 path,
                 &key,
                 "no value of this label can meet all requirements",
             )),
-            None => Ok(taken),
+            None => Ok(()),
         }
     }
 

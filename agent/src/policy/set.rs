@@ -1,6 +1,6 @@
 //! All policies of a node together: which rules hold for a pod.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
     gate::Gate,
@@ -106,8 +106,8 @@ fn word(evict: &Evict) -> &'static str {
 
 impl PolicySet {
     /// These policies.
-    pub fn new(policies: impl IntoIterator<Item = EvictionPolicy>) -> Self {
-        let mut policies: Vec<_> = policies.into_iter().map(Arc::new).collect();
+    pub fn new(policies: impl IntoIterator<Item: Into<Arc<EvictionPolicy>>>) -> Self {
+        let mut policies: Vec<_> = policies.into_iter().map(Into::into).collect();
         policies.sort_by(|a, b| (b.precedence, &a.name).cmp(&(a.precedence, &b.name)));
         Self { policies }
     }
@@ -122,29 +122,39 @@ impl PolicySet {
         self.policies.is_empty()
     }
 
-    /// Whether a policy asks for labels of namespaces beyond their name, which every namespace has as a label.
-    pub fn needs_namespaces(&self) -> bool {
-        let mut keys = self.policies.iter().flat_map(|p| p.namespaces.keys());
-        keys.any(|key| key != NAMESPACE_NAME)
+    /// The labels of namespaces that policies ask for, beyond their name, which every namespace has as a label.
+    pub fn namespace_keys(&self) -> BTreeSet<String> {
+        let keys = self.policies.iter().flat_map(|p| p.namespaces.keys());
+        keys.filter(|key| *key != NAMESPACE_NAME)
+            .map(str::to_owned)
+            .collect()
+    }
+
+    /// Each policy with the number of these pods that a rule of it matches, whether or not another policy decides.
+    pub fn matched<'a>(
+        &self,
+        pods: impl Iterator<Item = (&'a Pod, Labels)> + Clone,
+    ) -> Vec<(String, usize)> {
+        let count = |policy: &EvictionPolicy| {
+            let mut pods = pods.clone();
+            let matches = |(pod, namespace): &(&Pod, Labels)| {
+                policy
+                    .rule_of(pod, &named(namespace, &pod.namespace))
+                    .is_some()
+            };
+            pods.by_ref().filter(matches).count()
+        };
+        let policies = self.policies.iter();
+        policies.map(|p| (p.name.clone(), count(p))).collect()
     }
 
     /// The rules that hold for a pod whose namespace has these labels.
     pub fn ruling(&self, pod: &Pod, namespace: &Labels) -> Ruling {
-        let mut named = namespace.clone();
-        named
-            .entry(NAMESPACE_NAME.to_owned())
-            .or_insert_with(|| pod.namespace.clone());
+        let named = named(namespace, &pod.namespace);
         let mut ruling = Ruling::default();
         let mut deciding = None;
         for policy in &self.policies {
-            if !policy.namespaces.matches(&named) || !policy.pods.matches(&pod.labels) {
-                continue;
-            }
-            let Some(index) = policy
-                .rules
-                .iter()
-                .position(|r| r.pods.matches(&pod.labels))
-            else {
+            let Some(index) = policy.rule_of(pod, &named) else {
                 continue;
             };
             let applied = Applied {
@@ -159,6 +169,15 @@ impl PolicySet {
         }
         ruling
     }
+}
+
+/// The labels of a namespace with its name among them.
+fn named(labels: &Labels, name: &str) -> Labels {
+    let mut named = labels.clone();
+    named
+        .entry(NAMESPACE_NAME.to_owned())
+        .or_insert_with(|| name.to_owned());
+    named
 }
 
 /// The label that every namespace has with its own name (since Kubernetes 1.21).

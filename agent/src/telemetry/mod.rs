@@ -6,4 +6,4 @@ mod state;
 
 pub use metrics::Metrics;
 pub use server::{ServeError, serve};
-pub use state::{Hook, Sources};
+pub use state::{Hook, Labelled, Sources};

@@ -30,6 +30,18 @@ pub struct Hook {
 /// A number that somebody keeps.
 pub type Reading = Box<dyn Fn() -> u64 + Send + Sync>;
 
+/// Numbers that somebody keeps, each under a value of one label.
+pub struct Labelled {
+    /// Name of the gauge.
+    pub name: &'static str,
+    /// What it means.
+    pub help: &'static str,
+    /// Name of the label.
+    pub label: &'static str,
+    /// The label's values with the numbers.
+    pub read: Box<dyn Fn() -> Vec<(String, i64)> + Send + Sync>,
+}
+
 /// Whom to ask.
 #[derive(Default)]
 pub struct Sources {
@@ -39,6 +51,8 @@ pub struct Sources {
     pub connection: Option<Arc<Connection>>,
     /// The rungs in use.
     pub hooks: Vec<Hook>,
+    /// Gauges with one label.
+    pub gauges: Vec<Labelled>,
     /// Counters with their names and what they mean.
     pub counters: Vec<(&'static str, &'static str, Reading)>,
 }
@@ -103,6 +117,11 @@ impl Collector for Sources {
             "Evicted pods whose owner has put another one on this node (R17, R29)",
             status.comebacks,
         )?;
+        for gauge in &self.gauges {
+            let read = (gauge.read)().into_iter();
+            let values = read.map(|(value, number)| ([(gauge.label, value)], number));
+            gauges(&mut encoder, gauge.name, gauge.help, values)?;
+        }
         for (name, help, read) in &self.counters {
             counter(&mut encoder, name, help, read())?;
         }

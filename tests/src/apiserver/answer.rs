@@ -63,6 +63,21 @@ pub fn uid_conflict(name: &str, wanted: &str, found: &str) -> Response<Body> {
     )
 }
 
+/// `node-taint-conflict.json`: what a patch gets that names another resourceVersion than the object's.
+pub fn modified(resource: &str, object: &Value, patch: &Value) -> Option<Response<Body>> {
+    let wanted = &patch["metadata"]["resourceVersion"];
+    if wanted.is_null() || *wanted == object["metadata"]["resourceVersion"] {
+        return None;
+    }
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let message = format!(
+        "Operation cannot be fulfilled on {resource} \"{name}\": the object has been modified; please apply your \
+         changes to the latest version and try again"
+    );
+    let details = json!({"name": name, "kind": resource});
+    Some(failure(409, "Conflict", &message, details))
+}
+
 /// `eviction-blocked-by-pdb.json`.
 pub fn budget(budget: &str) -> Response<Body> {
     let cause = format!("The disruption budget {budget} needs 2 healthy pods and has 2 currently");

@@ -5,6 +5,7 @@
 mod answer;
 mod node;
 mod pods;
+mod policies;
 mod route;
 mod state;
 mod watch;
@@ -22,7 +23,7 @@ use serde_json::{Value, json};
 
 use crate::{serving::Serving, tls::Authority};
 
-pub use state::{Fault, Misery, Seen, State};
+pub use state::{Collection, Fault, Misery, Seen, State};
 
 /// Name of the only node.
 pub const NODE: &str = "n2";

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{
     NODE,
-    answer::{answer, failure, not_found},
+    answer::{answer, modified, not_found},
     pods::merge_conditions,
     state::State,
 };
@@ -34,19 +34,8 @@ pub fn patch(state: &mut State, name: &str, content_type: &str, body: &Value) ->
     if name != NODE {
         return not_found("nodes", name);
     }
-    let wanted = &body["metadata"]["resourceVersion"];
-    // `node-taint-conflict.json`
-    if !wanted.is_null() && *wanted != state.node["metadata"]["resourceVersion"] {
-        let message = format!(
-            "Operation cannot be fulfilled on nodes \"{name}\": the object has been modified; please apply your \
-             changes to the latest version and try again"
-        );
-        return failure(
-            409,
-            "Conflict",
-            &message,
-            json!({"name": name, "kind": "nodes"}),
-        );
+    if let Some(conflict) = modified("nodes", &state.node, body) {
+        return conflict;
     }
     let mut node = state.node.clone();
     // `node-taint-apply.json` shows that applying replaces everybody's taints as well: the list is atomic.
@@ -63,9 +52,8 @@ pub fn patch(state: &mut State, name: &str, content_type: &str, body: &Value) ->
     store(state, node)
 }
 
-fn store(state: &mut State, mut node: Value) -> Response<Body> {
-    state.stamp(&mut node);
-    state.node = node;
+fn store(state: &mut State, node: Value) -> Response<Body> {
+    state.put_node(node);
     answer(200, &state.node)
 }
 

@@ -15,9 +15,9 @@ use axum::{
 
 use super::{
     answer::{answer, not_found, scripted, unauthorized},
-    lock, node, pods,
-    state::{Misery, Seen, State},
-    watch,
+    lock, node, pods, policies,
+    state::{Collection, Misery, Seen, State},
+    watch::{self, Wanted},
 };
 
 /// Longest body that is read.
@@ -37,6 +37,7 @@ async fn serve(state: &Mutex<State>, request: Request) -> Response<Body> {
         let value = parts.headers.get(name);
         value.and_then(|v| v.to_str().ok()).unwrap_or_default()
     };
+    let accept = header(header::ACCEPT).to_owned();
     let seen = Seen {
         method: parts.method.to_string(),
         path: parts.uri.path().to_owned(),
@@ -59,15 +60,15 @@ async fn serve(state: &Mutex<State>, request: Request) -> Response<Body> {
         Some(Misery::Hang) => return std::future::pending().await,
         Some(Misery::Slow(delay)) => tokio::time::sleep(delay).await,
         Some(Misery::Lost) => {
-            drop(dispatch(&mut lock(state), seen));
+            drop(dispatch(&mut lock(state), seen, &accept));
             return std::future::pending().await;
         }
         None => {}
     }
-    dispatch(&mut lock(state), seen)
+    dispatch(&mut lock(state), seen, &accept)
 }
 
-fn dispatch(state: &mut State, seen: Seen) -> Response<Body> {
+fn dispatch(state: &mut State, seen: Seen, accept: &str) -> Response<Body> {
     let Seen {
         method,
         path,
@@ -77,8 +78,32 @@ fn dispatch(state: &mut State, seen: Seen) -> Response<Body> {
         ..
     } = seen;
     let parts: Vec<&str> = path.split('/').skip(1).collect();
+    let all = |state: &mut State, collection, namespace: Option<&str>| {
+        let query = decode(&query);
+        let wanted = Wanted::new(namespace, &query, accept);
+        watch::answer_with(state, collection, wanted, &query)
+    };
     match (method.as_str(), parts.as_slice()) {
-        ("GET", ["api", "v1", "pods"]) => watch::pods(state, &decode(&query)),
+        ("GET", ["api", "v1", "pods"]) => all(state, Collection::Pods, None),
+        ("GET", ["api", "v1", "nodes"]) => all(state, Collection::Nodes, None),
+        ("GET", ["api", "v1", "namespaces"]) => all(state, Collection::Namespaces, None),
+        ("GET", ["api", "v1", "namespaces", ns, "configmaps"]) => {
+            all(state, Collection::ConfigMaps, Some(ns))
+        }
+        ("GET", ["apis", "evictd.io", "v1alpha1", "evictionpolicies"]) if state.crd => {
+            all(state, Collection::Policies, None)
+        }
+        (
+            "PATCH",
+            [
+                "apis",
+                "evictd.io",
+                "v1alpha1",
+                "evictionpolicies",
+                name,
+                "status",
+            ],
+        ) if state.crd => policies::patch_status(state, name, &content_type, &body),
         ("PATCH", ["api", "v1", "namespaces", ns, "pods", name, "status"]) => {
             pods::patch_status(state, ns, name, &body)
         }

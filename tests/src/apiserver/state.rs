@@ -6,9 +6,39 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use tokio::sync::mpsc::UnboundedSender;
 
-use super::NODE;
+use super::{
+    NODE,
+    watch::{Watcher, too_old},
+};
+
+/// What can be listed and watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Collection {
+    /// `pods`
+    Pods,
+    /// `nodes`
+    Nodes,
+    /// `namespaces`
+    Namespaces,
+    /// `configmaps`
+    ConfigMaps,
+    /// `evictionpolicies.evictd.io`
+    Policies,
+}
+
+impl Collection {
+    /// `apiVersion` and `kind` of its objects.
+    pub fn kind(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Pods => ("v1", "Pod"),
+            Self::Nodes => ("v1", "Node"),
+            Self::Namespaces => ("v1", "Namespace"),
+            Self::ConfigMaps => ("v1", "ConfigMap"),
+            Self::Policies => ("evictd.io/v1alpha1", "EvictionPolicy"),
+        }
+    }
+}
 
 /// One request as it came.
 #[derive(Clone, Debug)]
@@ -63,6 +93,10 @@ pub struct State {
     pub pods: BTreeMap<(String, String), Value>,
     /// The node.
     pub node: Value,
+    /// Whether the definition of EvictionPolicy is installed.
+    pub crd: bool,
+    /// Namespaces, ConfigMaps and policies by collection, namespace and name.
+    pub objects: BTreeMap<(Collection, String, String), Value>,
     /// Events by namespace and name.
     pub events: BTreeMap<(String, String), Value>,
     /// Pods (`namespace/name`) whose eviction a budget refuses.
@@ -79,8 +113,8 @@ pub struct State {
     pub faults: Vec<Fault>,
     /// Every request so far.
     pub requests: Vec<Seen>,
-    pub(super) log: Vec<(u64, String)>,
-    pub(super) watchers: Vec<UnboundedSender<String>>,
+    pub(super) log: Vec<(u64, Collection, String, Value)>,
+    pub(super) watchers: Vec<Watcher>,
 }
 
 impl State {
@@ -103,6 +137,8 @@ impl State {
                     {"type": "Ready", "status": "True", "reason": "KubeletReady"},
                 ]},
             }),
+            crd: true,
+            objects: BTreeMap::new(),
             events: BTreeMap::new(),
             budgets: BTreeSet::new(),
             denied: BTreeSet::new(),
@@ -119,13 +155,9 @@ impl State {
     /// Adds or changes a pod and tells the watchers.
     pub fn put_pod(&mut self, mut pod: Value) {
         let key = key_of(&pod);
-        let kind = if self.pods.contains_key(&key) {
-            "MODIFIED"
-        } else {
-            "ADDED"
-        };
+        let kind = added(self.pods.contains_key(&key));
         self.stamp(&mut pod);
-        self.tell(kind, &pod);
+        self.tell(Collection::Pods, kind, &pod);
         self.pods.insert(key, pod);
     }
 
@@ -133,23 +165,102 @@ impl State {
     pub fn remove_pod(&mut self, namespace: &str, name: &str) {
         if let Some(mut pod) = self.pods.remove(&(namespace.to_owned(), name.to_owned())) {
             self.stamp(&mut pod);
-            self.tell("DELETED", &pod);
+            self.tell(Collection::Pods, "DELETED", &pod);
         }
     }
 
-    /// Tells the watchers how far they are.
+    /// Adds or changes a namespace, a ConfigMap or a policy and tells the watchers. A changed `spec` is a new generation.
+    pub fn put(&mut self, collection: Collection, mut object: Value) {
+        let (namespace, name) = key_of(&object);
+        let key = (collection, namespace, name.clone());
+        let before = self.objects.get(&key);
+        let generation = before.map_or(0, |b| b["metadata"]["generation"].as_i64().unwrap_or(0));
+        let changed = before.is_none_or(|b| b["spec"] != object["spec"]);
+        let uid = before.map_or_else(
+            || json!(format!("uid-of-{name}")),
+            |b| b["metadata"]["uid"].clone(),
+        );
+        object["metadata"]["uid"] = uid;
+        object["metadata"]["generation"] = (generation + i64::from(changed)).into();
+        let kind = added(before.is_some());
+        let (api_version, of) = collection.kind();
+        object["apiVersion"] = api_version.into();
+        object["kind"] = of.into();
+        self.stamp(&mut object);
+        self.tell(collection, kind, &object);
+        self.objects.insert(key, object);
+    }
+
+    /// Takes such an object away and tells the watchers.
+    pub fn remove(&mut self, collection: Collection, namespace: &str, name: &str) {
+        let key = (collection, namespace.to_owned(), name.to_owned());
+        if let Some(mut object) = self.objects.remove(&key) {
+            self.stamp(&mut object);
+            self.tell(collection, "DELETED", &object);
+        }
+    }
+
+    /// A policy with this `spec`; its status stays.
+    pub fn put_policy(&mut self, name: &str, spec: Value) {
+        let status = self.policy(name)["status"].clone();
+        let policy = json!({"metadata": {"name": name}, "spec": spec, "status": status});
+        self.put(Collection::Policies, policy);
+    }
+
+    /// A policy as it is; null if there is none.
+    pub fn policy(&self, name: &str) -> Value {
+        let key = (Collection::Policies, String::new(), name.to_owned());
+        self.objects.get(&key).cloned().unwrap_or_default()
+    }
+
+    /// The condition `Accepted` of a policy; null if it has none.
+    pub fn accepted(&self, name: &str) -> Value {
+        let policy = self.policy(name);
+        let conditions = policy["status"]["conditions"].as_array();
+        let accepted = conditions.and_then(|all| all.iter().find(|c| c["type"] == "Accepted"));
+        accepted.cloned().unwrap_or_default()
+    }
+
+    /// Gives the Node an annotation or takes it away, and tells the watchers.
+    pub fn annotate_node(&mut self, key: &str, value: Option<&str>) {
+        let mut node = self.node.clone();
+        node["metadata"]["annotations"][key] = value.into();
+        if value.is_none() {
+            node["metadata"]["annotations"] = json!({});
+        }
+        self.put_node(node);
+    }
+
+    pub(super) fn put_node(&mut self, mut node: Value) {
+        self.stamp(&mut node);
+        self.tell(Collection::Nodes, "MODIFIED", &node);
+        self.node = node;
+    }
+
+    pub(super) fn all_of(&self, collection: Collection) -> impl Iterator<Item = &Value> {
+        let node = (collection == Collection::Nodes).then_some(&self.node);
+        let pods = (collection == Collection::Pods).then_some(&self.pods);
+        let objects = self
+            .objects
+            .iter()
+            .filter(move |((c, ..), _)| *c == collection);
+        let pods = pods.into_iter().flat_map(BTreeMap::values);
+        pods.chain(node).chain(objects.map(|(_, object)| object))
+    }
+
+    /// Tells the watchers of pods how far they are.
     pub fn bookmark(&mut self) {
         self.version += 1;
         let version = self.version.to_string();
         let pod = json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"resourceVersion": version}, "status": {}});
-        self.tell("BOOKMARK", &pod);
+        self.tell(Collection::Pods, "BOOKMARK", &pod);
     }
 
     /// Forgets what was before now, and says so inside every watch.
     pub fn expire(&mut self) {
         self.version += 10;
         self.oldest = self.version;
-        let line = super::watch::too_old(0, self.oldest);
+        let line = too_old(0, self.oldest);
         for watcher in self.watchers.drain(..) {
             // Whoever has hung up needs not be told.
             let _ = watcher.send(line.clone());
@@ -163,7 +274,7 @@ impl State {
 
     /// Watches that are open.
     pub fn watches(&mut self) -> usize {
-        self.watchers.retain(|w| !w.is_closed());
+        self.watchers.retain(|w| !w.is_gone());
         self.watchers.len()
     }
 
@@ -184,10 +295,10 @@ impl State {
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
     }
 
-    pub(super) fn tell(&mut self, kind: &str, object: &Value) {
-        let line = format!("{}\n", json!({"type": kind, "object": object}));
-        self.log.push((self.version, line.clone()));
-        self.watchers.retain(|w| w.send(line.clone()).is_ok());
+    pub(super) fn tell(&mut self, collection: Collection, kind: &str, object: &Value) {
+        self.log
+            .push((self.version, collection, kind.to_owned(), object.clone()));
+        self.watchers.retain(|w| w.tell(collection, kind, object));
     }
 
     /// The fault that this request meets, used up by one.
@@ -200,12 +311,18 @@ impl State {
     }
 }
 
+fn added(before: bool) -> &'static str {
+    if before { "MODIFIED" } else { "ADDED" }
+}
+
+pub(super) fn name_of(object: &Value) -> &str {
+    object["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+pub(super) fn namespace_of(object: &Value) -> &str {
+    object["metadata"]["namespace"].as_str().unwrap_or_default()
+}
+
 pub(super) fn key_of(object: &Value) -> (String, String) {
-    let text = |field: &str| {
-        object["metadata"][field]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned()
-    };
-    (text("namespace"), text("name"))
+    (namespace_of(object).to_owned(), name_of(object).to_owned())
 }

@@ -1,4 +1,4 @@
-//! Lists and watches of the node's pods.
+//! Lists and watches.
 
 use std::collections::BTreeMap;
 
@@ -7,58 +7,154 @@ use axum::{
     http::{Response, header::CONTENT_TYPE},
 };
 use serde_json::{Value, json};
-use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::{
     NODE,
     answer::{answer, status},
-    state::State,
+    state::{Collection, State, name_of, namespace_of},
 };
+
+/// Somebody who watches.
+pub struct Watcher {
+    collection: Collection,
+    wanted: Wanted,
+    sender: UnboundedSender<String>,
+}
+
+/// Which objects of a collection, and how much of them.
+#[derive(Clone)]
+pub struct Wanted {
+    namespace: Option<String>,
+    name: Option<String>,
+    metadata_only: bool,
+}
+
+impl Wanted {
+    /// Of a namespace or of all of them, by the request's field selector and `Accept`.
+    pub fn new(namespace: Option<&str>, query: &BTreeMap<String, String>, accept: &str) -> Self {
+        let fields = query.get("fieldSelector");
+        let name = fields.and_then(|f| f.strip_prefix("metadata.name="));
+        Self {
+            namespace: namespace.map(str::to_owned),
+            name: name.map(str::to_owned),
+            metadata_only: accept.contains("as=PartialObjectMetadata"),
+        }
+    }
+
+    fn wants(&self, object: &Value) -> bool {
+        let is =
+            |wanted: &Option<String>, found: &str| wanted.as_deref().is_none_or(|w| w == found);
+        is(&self.namespace, namespace_of(object)) && is(&self.name, name_of(object))
+    }
+
+    /// As much of an object as was asked for.
+    fn cut(&self, object: &Value) -> Value {
+        if !self.metadata_only {
+            return object.clone();
+        }
+        json!({
+            "kind": "PartialObjectMetadata",
+            "apiVersion": "meta.k8s.io/v1",
+            "metadata": object["metadata"],
+        })
+    }
+}
+
+impl Watcher {
+    /// Tells of a change; false when nobody listens any more.
+    pub fn tell(&self, collection: Collection, kind: &str, object: &Value) -> bool {
+        if self.collection != collection || (kind != "BOOKMARK" && !self.wanted.wants(object)) {
+            return !self.is_gone();
+        }
+        self.send(line(kind, &self.wanted.cut(object)))
+    }
+
+    /// Sends a line; false when nobody listens any more.
+    pub fn send(&self, line: String) -> bool {
+        self.sender.send(line).is_ok()
+    }
+
+    /// Whether nobody listens any more.
+    pub fn is_gone(&self) -> bool {
+        self.sender.is_closed()
+    }
+}
+
+fn line(kind: &str, object: &Value) -> String {
+    format!("{}\n", json!({"type": kind, "object": object}))
+}
 
 /// `pods-watch-too-old.json`.
 pub fn too_old(wanted: u64, oldest: u64) -> String {
     let message = format!("too old resource version: {wanted} ({oldest})");
     let object = status(410, "Expired", &message, Value::Null);
-    format!("{}\n", json!({"type": "ERROR", "object": object}))
+    line("ERROR", &object)
 }
 
-/// `GET /api/v1/pods`, with and without `watch`.
-pub fn pods(state: &mut State, query: &BTreeMap<String, String>) -> Response<Body> {
-    let of_node =
-        query.get("fieldSelector").map(String::as_str) == Some(&format!("spec.nodeName={NODE}"));
+/// A list of a collection, or a watch of it.
+pub fn answer_with(
+    state: &mut State,
+    collection: Collection,
+    wanted: Wanted,
+    query: &BTreeMap<String, String>,
+) -> Response<Body> {
     let watch = query
         .get("watch")
         .is_some_and(|w| matches!(w.as_str(), "1" | "true"));
     if watch {
-        return stream(state, query);
+        return stream(state, collection, wanted, query);
     }
-    // Without the selector all of the cluster would come, which is what a test wants to notice.
-    let items: Vec<&Value> = state
-        .pods
-        .values()
+    let selector = query.get("fieldSelector").map(String::as_str);
+    let of_node = selector == Some(&format!("spec.nodeName={NODE}"));
+    let items: Vec<Value> = state
+        .all_of(collection)
+        // Without the selector all of the cluster would come, which is what a test wants to notice.
         .filter(|p| !of_node || p["spec"]["nodeName"] == NODE)
+        .filter(|object| wanted.wants(object))
+        .map(|object| wanted.cut(object))
         .collect();
     let metadata = json!({"resourceVersion": state.version.to_string()});
-    answer(
-        200,
-        &json!({"kind": "PodList", "apiVersion": "v1", "metadata": metadata, "items": items}),
-    )
+    let (api_version, kind) = if wanted.metadata_only {
+        ("meta.k8s.io/v1", "PartialObjectMetadata")
+    } else {
+        collection.kind()
+    };
+    let list = json!({
+        "kind": format!("{kind}List"),
+        "apiVersion": api_version,
+        "metadata": metadata,
+        "items": items,
+    });
+    answer(200, &list)
 }
 
-fn stream(state: &mut State, query: &BTreeMap<String, String>) -> Response<Body> {
+fn stream(
+    state: &mut State,
+    collection: Collection,
+    wanted: Wanted,
+    query: &BTreeMap<String, String>,
+) -> Response<Body> {
     let from: u64 = query
         .get("resourceVersion")
         .and_then(|v| v.parse().ok())
         .unwrap_or(0);
     let (sender, mut receiver) = unbounded_channel::<String>();
+    let watcher = Watcher {
+        collection,
+        wanted,
+        sender,
+    };
     if from < state.oldest {
         // The receiver is still in our hands.
-        let _ = sender.send(too_old(from, state.oldest));
+        let _ = watcher.send(too_old(from, state.oldest));
     } else {
-        for (_, line) in state.log.iter().filter(|(version, _)| *version > from) {
-            let _ = sender.send(line.clone());
+        for (version, changed, kind, object) in &state.log {
+            if *version > from {
+                watcher.tell(*changed, kind, object);
+            }
         }
-        state.watchers.push(sender);
+        state.watchers.push(watcher);
     }
     let lines = futures::stream::poll_fn(move |cx| {
         receiver

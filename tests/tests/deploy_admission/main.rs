@@ -9,7 +9,7 @@ use evictd_tests::deploy::{self, objects};
 use policy::{Policies, Request};
 use requests::{
     AGENT, NODE, deletion, disruption_target, event, eviction, node_change, on_pods, pod_status,
-    push, recorded, user,
+    policy_status, push, recorded, user,
 };
 use serde_json::{Value, json};
 
@@ -69,13 +69,14 @@ fn own() -> Vec<(&'static str, Request)> {
             "counts an Event",
             event("UPDATE", NODE, recorded("event-created")),
         ),
+        ("accepts a policy", policy_status(|_| {})),
     ]
 }
 
 #[test]
 fn every_policy_is_bound_and_every_expression_compiles() {
     let policies = policies();
-    assert_eq!(policies.len(), 4);
+    assert_eq!(policies.len(), 5);
     assert!(policies.compile() >= 20);
 }
 
@@ -93,8 +94,8 @@ fn an_agent_may_do_its_work_on_its_node() {
 fn an_agent_of_another_node_may_do_none_of_it() {
     let policies = policies();
     for (what, mut request) in own() {
-        // An Eviction does not say on which node its pod is: docs/deploy.md says so too.
-        if request.resource == "pods/eviction" {
+        // An Eviction does not say on which node its pod is: docs/deploy.md says so too. A policy is of no node.
+        if ["pods/eviction", "evictionpolicies/status"].contains(&request.resource) {
             continue;
         }
         request.user = user(AGENT, Some("n1"));
@@ -192,6 +193,18 @@ fn an_agent_may_do_nothing_else_on_its_node() {
         direct.resource = "pods";
         refused(what, direct, expected);
     }
+    let policies_status = "may write the status of policies and nothing else";
+    let other_spec = policy_status(|p| p["spec"]["precedence"] = 7.into());
+    refused("a policy's specification", other_spec, policies_status);
+    let mut deleted = policy_status(|_| {});
+    (deleted.operation, deleted.resource, deleted.object) =
+        ("DELETE", "evictionpolicies", Value::Null);
+    refused("a policy itself", deleted, policies_status);
+    let others = policy_status(|p| {
+        let audited = json!({"type": "Audited", "status": "True"});
+        push(&mut p["status"]["conditions"], audited);
+    });
+    refused("another's condition", others, "the condition Accepted");
     refused("no UID", eviction(None), "only by its UID");
     refused("an empty UID", eviction(Some("")), "only by its UID");
 

@@ -88,7 +88,7 @@ fn applies(spec: &Value, request: &Request) -> bool {
         .iter()
         .any(|rule| {
             has(rule, "apiGroups", request.group)
-                && has(rule, "apiVersions", "v1")
+                && (has(rule, "apiVersions", "v1") || has(rule, "apiVersions", "*"))
                 && has(rule, "operations", request.operation)
                 && has(rule, "resources", request.resource)
         })

@@ -108,3 +108,20 @@ pub fn event(operation: &'static str, instance: &str, old: Value) -> Request {
         ..on_pods(operation, "events", object, old)
     }
 }
+
+/// A status of a policy as the agent writes it, changed further.
+pub fn policy_status(change: impl FnOnce(&mut Value)) -> Request {
+    let old = json!({
+        "apiVersion": "evictd.io/v1alpha1", "kind": "EvictionPolicy",
+        "metadata": {"name": "db", "generation": 1},
+        "spec": {"rules": [{"name": "db", "evict": "Never"}]},
+    });
+    let mut object = old.clone();
+    let accepted = json!({"type": "Accepted", "status": "True", "reason": "Compiled", "observedGeneration": 1});
+    push(&mut object["status"]["conditions"], accepted);
+    change(&mut object);
+    Request {
+        group: "evictd.io",
+        ..on_pods("UPDATE", "evictionpolicies/status", object, old)
+    }
+}

@@ -1,7 +1,7 @@
 //! Keeps every pod's clearance up to date: matches policies, asks gates, counts groups. All of it off the fast path.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
 };
@@ -20,6 +20,7 @@ use quotas::{QuotaKey, Quotas};
 mod answers;
 mod asking;
 mod explain;
+mod namespaces;
 mod quotas;
 
 pub use answers::Known;
@@ -57,6 +58,7 @@ pub struct Keeper {
     state: Mutex<State>,
     connection: std::sync::OnceLock<Arc<Connection>>,
     changed: tokio::sync::Notify,
+    replaced: tokio::sync::Notify,
 }
 
 #[derive(Default)]
@@ -64,11 +66,12 @@ struct State {
     set: PolicySet,
     /// Labels of namespaces by name.
     namespaces: BTreeMap<String, Labels>,
+    namespaces_revision: u64,
     /// By UID.
     pods: BTreeMap<String, Held>,
     quotas: Quotas,
     /// Contradictions that were told already.
-    told: std::collections::BTreeSet<String>,
+    told: BTreeSet<String>,
 }
 
 /// A pod that is here.
@@ -93,6 +96,7 @@ impl Keeper {
             state: Mutex::default(),
             connection: std::sync::OnceLock::new(),
             changed: tokio::sync::Notify::new(),
+            replaced: tokio::sync::Notify::new(),
         })
     }
 
@@ -124,21 +128,12 @@ impl Keeper {
         self.judge_all(&mut state);
         drop(state);
         self.changed.notify_one();
+        self.replaced.notify_one();
     }
 
-    /// Whether labels of namespaces are asked for.
-    pub fn needs_namespaces(&self) -> bool {
-        self.state().set.needs_namespaces()
-    }
-
-    /// Takes note of namespaces.
-    pub fn set_namespaces(&self, namespaces: BTreeMap<String, Labels>) {
-        let mut state = self.state();
-        if state.namespaces != namespaces {
-            state.namespaces = namespaces;
-            state.match_all();
-            self.judge_all(&mut state);
-        }
+    /// Ends when other policies are in force. One waits for it.
+    pub async fn replaced(&self) {
+        self.replaced.notified().await;
     }
 
     /// Takes note of who is here. Every entry is judged when this returns, so that the fast path never sees one that was

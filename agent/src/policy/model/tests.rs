@@ -153,6 +153,14 @@ fn every_mistake_names_its_field() {
         ),
         (
             policy(
+                json!({"selector": {"matchLabels": {"app": "db"}}, "rules": [
+                    {"name": "a", "selector": {"matchLabels": {"app": "web"}}, "evict": "Always"},
+                ]}),
+            ),
+            "spec.rules[0].selector: \"app\": no value of this label can meet all requirements",
+        ),
+        (
+            policy(
                 json!({"rules": [{"name": "a", "evict": "Always"}], "gates": [{"name": "g", "http": {"port": 1}}]}),
             ),
             "spec.gates[0].name: \"g\": is asked by no rule",

@@ -46,6 +46,9 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- with .Values.kubelet.configFile -}}
 {{- $cluster = dict "kubeletConfig" . -}}
 {{- end -}}
+{{- with .Values.pause.configMap -}}
+{{- $_ := set $cluster "pauseConfigMap" (printf "%s/%s" $.Release.Namespace .) -}}
+{{- end -}}
 {{- $filesystems := dict "nodefs" .Values.kubelet.rootDir "imagefs" .Values.containerRuntime.root -}}
 {{- $config := dict "stateDir" .Values.stateDir "cluster" $cluster "filesystems" $filesystems -}}
 {{- if .Values.metrics.enabled -}}

@@ -1,0 +1,165 @@
+//! A watch that goes on for ever, whatever the server does: pauses that grow and are never the same on two nodes, a token
+//! that is read again, a list that is asked for again.
+
+use std::{pin::Pin, time::Duration};
+
+use backon::{BackoffBuilder as _, ExponentialBuilder};
+use futures::{Stream, StreamExt as _};
+use kube::{
+    Client,
+    runtime::{
+        utils::Backoff as _,
+        watcher::{self, DefaultBackoff, Event},
+    },
+};
+
+use super::client::Connection;
+
+/// A list that does not come in this time is asked for again.
+const LIST_DEADLINE: Duration = Duration::from_secs(30);
+/// First and longest pause after a refusal that only an operator can change; by chance up to twice as much.
+const RARELY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(600));
+
+/// What a watch brings.
+pub type Events<K> = Pin<Box<dyn Stream<Item = Result<Event<K>, watcher::Error>> + Send>>;
+
+/// Why a watch does not bring anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// 403: the agent has no right to it.
+    Forbidden,
+    /// 404: the server has no such resource.
+    Absent,
+    /// Anything that passes.
+    Passing,
+}
+
+/// Who listens to a watch.
+pub trait Listener {
+    /// What is watched.
+    type Object;
+
+    /// Whether 403 and 404 are asked again rarely: nothing is lost that cannot wait for an operator.
+    const PATIENT: bool;
+
+    /// Opens the watch anew.
+    fn open(&self, client: Client) -> Events<Self::Object>;
+
+    /// Takes what the server tells.
+    fn take(&mut self, event: Event<Self::Object>);
+
+    /// The watch has stopped. Called once for each kind of trouble until it works again.
+    fn stopped(&mut self, trouble: Trouble, error: &watcher::Error);
+
+    /// The same trouble as before.
+    fn still(&mut self, _trouble: Trouble) {}
+
+    /// It works again.
+    fn goes_on(&mut self);
+}
+
+/// The configuration of a list from the API server's cache and a watch with bookmarks; `fields` is the selector.
+pub fn from_cache(fields: Option<&str>) -> watcher::Config {
+    let mut config = watcher::Config::default().any_semantic();
+    config.field_selector = fields.map(str::to_owned);
+    // With a limit kube leaves out resourceVersion=0, and the list would go through to etcd.
+    config.page_size = None;
+    config
+}
+
+/// Keeps a listener up to date for ever. Errors are told once until it works again, counted, and followed by a pause.
+pub async fn follow<L: Listener>(connection: &Connection, mut listener: L) {
+    let rarely = || {
+        ExponentialBuilder::default()
+            .with_min_delay(RARELY.0)
+            .with_max_delay(RARELY.1)
+            .with_jitter()
+            .without_max_times()
+            .build()
+    };
+    let (mut backoff, mut patience) = (DefaultBackoff::default(), rarely());
+    let mut ill = None;
+    loop {
+        let mut events = listener.open(connection.client());
+        let mut listed = false;
+        loop {
+            let next = if listed {
+                events.next().await
+            } else {
+                // A server that takes the connection and says nothing would be waited for without end.
+                match tokio::time::timeout(LIST_DEADLINE, events.next()).await {
+                    Ok(next) => next,
+                    Err(_) => {
+                        connection.counters.watch_errors.add();
+                        break;
+                    }
+                }
+            };
+            match next {
+                Some(Ok(event)) => {
+                    if matches!(event, Event::Init) {
+                        listed = false;
+                    } else if matches!(event, Event::InitDone) {
+                        listed = true;
+                    }
+                    if !matches!(event, Event::Init) && ill.take().is_some() {
+                        listener.goes_on();
+                        backoff.reset();
+                        patience = rarely();
+                    }
+                    listener.take(event);
+                }
+                Some(Err(error)) => {
+                    let trouble = match code(&error) {
+                        403 => Trouble::Forbidden,
+                        404 => Trouble::Absent,
+                        _ => Trouble::Passing,
+                    };
+                    // What is not installed is not broken.
+                    if !(L::PATIENT && trouble == Trouble::Absent) {
+                        connection.counters.watch_errors.add();
+                    }
+                    if ill.replace(trouble) == Some(trouble) {
+                        listener.still(trouble);
+                    } else {
+                        listener.stopped(trouble, &error);
+                    }
+                    let again = needs_new_start(&error);
+                    if code(&error) == 401 {
+                        connection.reload().await;
+                    }
+                    let pause = if L::PATIENT && trouble != Trouble::Passing {
+                        patience.next()
+                    } else {
+                        backoff.next()
+                    };
+                    // Neither ever ends; the default stands in for the type's sake.
+                    tokio::time::sleep(pause.unwrap_or(LIST_DEADLINE)).await;
+                    if again {
+                        break;
+                    }
+                }
+                None => break,
+            }
+        }
+    }
+}
+
+/// A new token needs a new client. A 410 instead of a watch would be asked for again for ever (inside the stream the
+/// watcher lists anew by itself), and so would a watch of what is no longer there.
+fn needs_new_start(error: &watcher::Error) -> bool {
+    code(error) == 401
+        || (matches!(error, watcher::Error::WatchStartFailed(_))
+            && matches!(code(error), 404 | 410))
+}
+
+fn code(error: &watcher::Error) -> u16 {
+    use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
+    match error {
+        InitialListFailed(kube::Error::Api(status))
+        | WatchStartFailed(kube::Error::Api(status))
+        | WatchFailed(kube::Error::Api(status)) => status.code,
+        WatchError(status) => status.code,
+        _ => 0,
+    }
+}

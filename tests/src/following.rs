@@ -1,0 +1,86 @@
+//! What follows the API server, on a runtime of its own, without a node.
+
+use std::{future::Future, io, sync::Arc, time::Duration};
+
+use evictd::{
+    cluster::client::Connection,
+    policy::{Brakes, Catalogue, Keeper, gate::Secrets, keeper::Settings},
+};
+
+use crate::{apiserver::ApiServer, patience::wait_for};
+
+const PATIENCE: Duration = Duration::from_secs(40);
+
+/// A scripted API server, and who listens to it.
+pub struct Following {
+    /// The cluster.
+    pub server: ApiServer,
+    /// The way to it.
+    pub connection: Arc<Connection>,
+    /// The policies.
+    pub catalogue: Arc<Catalogue>,
+    /// Who has paused evictions.
+    pub brakes: Arc<Brakes>,
+    handle: tokio::runtime::Handle,
+    // Everything ends when this is dropped.
+    _stop: tokio::sync::oneshot::Sender<()>,
+    _dir: tempfile::TempDir,
+}
+
+impl Following {
+    /// A server that was prepared, and nobody who listens yet.
+    ///
+    /// # Errors
+    /// No port, no directory, no threads.
+    pub fn new(prepare: impl FnOnce(&mut ApiServer)) -> io::Result<Self> {
+        let mut server = ApiServer::start()?;
+        prepare(&mut server);
+        let dir = tempfile::tempdir()?;
+        let kubeconfig = server.kubeconfig(dir.path())?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let connection = runtime.block_on(Connection::open(Some(kubeconfig)));
+        let keeper = Keeper::new(Settings::default(), Secrets::new(None));
+        let brakes = Brakes::new(Arc::clone(keeper.restraint()));
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let handle = runtime.handle().clone();
+        std::thread::spawn(move || {
+            // Told, or left behind: both is the end.
+            let _ = runtime.block_on(stopped);
+        });
+        Ok(Self {
+            server,
+            connection: Arc::new(connection.map_err(io::Error::other)?),
+            catalogue: Arc::new(Catalogue::new(keeper)),
+            brakes: Arc::new(brakes),
+            handle,
+            _stop: stop,
+            _dir: dir,
+        })
+    }
+
+    /// Lets something run until this is dropped.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        drop(self.handle.spawn(task));
+    }
+
+    /// Names and generations of the policies in force.
+    pub fn in_force(&self) -> Vec<(String, i64)> {
+        let remembered = self.catalogue.remembered();
+        let key = |policy: &serde_json::Value| {
+            let metadata = &policy["metadata"];
+            let name = metadata["name"].as_str().unwrap_or_default();
+            (
+                name.to_owned(),
+                metadata["generation"].as_i64().unwrap_or(0),
+            )
+        };
+        remembered.iter().map(key).collect()
+    }
+
+    /// Waits until the condition holds; false when it does not in time.
+    pub fn wait(&self, condition: impl Fn(&Self) -> bool) -> bool {
+        wait_for(PATIENCE, || condition(self).then_some(())).is_some()
+    }
+}

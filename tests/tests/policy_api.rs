@@ -1,0 +1,273 @@
+//! Policies that the API server tells of: in force by watch, with a status that one agent writes (R12, R34, R38).
+
+use std::{sync::Arc, time::Duration};
+
+use evictd::cluster::{
+    namespaces, policies,
+    status::{SPREAD, StatusWriter},
+};
+use evictd_tests::{
+    apiserver::{Collection, Fault, Misery},
+    following::Following,
+};
+use serde_json::{Value, json};
+
+const NEVER: &str = "Never";
+
+fn spec(evict: &str) -> Value {
+    json!({"rules": [{"name": "r", "evict": evict}]})
+}
+
+/// One agent's part; its status comes within `spread`.
+fn follow(f: &Following, spread: Duration) {
+    let writer = Arc::new(StatusWriter::new(Arc::clone(&f.connection), spread));
+    let (settled, _) = tokio::sync::watch::channel(false);
+    f.spawn(policies::run(
+        Arc::clone(&f.connection),
+        Arc::clone(&f.catalogue),
+        Arc::clone(&writer),
+        settled,
+    ));
+    f.spawn(async move { writer.run().await });
+}
+
+fn start(spread: u64, prepare: impl FnOnce(&mut evictd_tests::apiserver::State)) -> Following {
+    let f = Following::new(|server| prepare(&mut server.state())).unwrap();
+    follow(&f, Duration::from_millis(spread));
+    f
+}
+
+fn patches(f: &Following) -> usize {
+    f.server.state().count("PATCH", "/evictionpolicies/")
+}
+
+fn one(name: &str, generation: i64) -> Vec<(String, i64)> {
+    vec![(name.to_owned(), generation)]
+}
+
+#[test]
+fn a_policy_comes_changes_and_goes_by_watch() {
+    let f = start(100, |_| {});
+    assert!(
+        f.server
+            .wait(SPREAD, |s| s.count("GET", "/evictionpolicies") == 2)
+    );
+    f.server.state().put_policy("db", spec(NEVER));
+    assert!(f.wait(|f| f.in_force() == one("db", 1)));
+    assert!(f.wait(|f| f.server.state().accepted("db")["status"] == "True"));
+    let accepted = f.server.state().accepted("db");
+    assert_eq!(accepted["reason"], "Compiled");
+    assert_eq!(accepted["observedGeneration"], 1);
+    assert!(accepted["lastTransitionTime"].is_string());
+    f.server.state().put_policy("db", spec("Always"));
+    assert!(f.wait(|f| f.in_force() == one("db", 2)));
+    f.server.state().remove(Collection::Policies, "", "db");
+    assert!(f.wait(|f| f.in_force().is_empty()));
+    assert_eq!(f.connection.counters.watch_errors.get(), 0);
+}
+
+#[test]
+fn a_bad_version_is_named_in_the_status_and_the_last_good_one_stays() {
+    let f = start(100, |s| s.put_policy("db", spec(NEVER)));
+    assert!(f.wait(|f| f.in_force() == one("db", 1)));
+    f.server.state().put_policy(
+        "db",
+        json!({"rules": [{"name": "r", "evict": "When", "when": "pod.colour == 'red'"}]}),
+    );
+    assert!(f.wait(|f| f.server.state().accepted("db")["status"] == "False"));
+    let accepted = f.server.state().accepted("db");
+    assert_eq!(accepted["reason"], "Invalid");
+    assert_eq!(accepted["observedGeneration"], 2);
+    let message = accepted["message"].as_str().unwrap();
+    assert!(
+        message.starts_with("spec.rules[0].when: ") && message.contains("pod.colour"),
+        "{message}"
+    );
+    assert_eq!(f.in_force(), one("db", 1));
+    assert_eq!(f.catalogue.refused(), (1, false));
+    // A selector that nothing can meet is no better.
+    let both = json!({"matchLabels": {"app": "a"}, "matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]});
+    let nobody = json!({"selector": both, "rules": [{"name": "r", "evict": "Never"}]});
+    f.server.state().put_policy("db", nobody);
+    assert!(f.wait(|f| f.server.state().accepted("db")["observedGeneration"] == 3));
+    let message = f.server.state().accepted("db")["message"].to_string();
+    assert!(message.contains("can meet all requirements"), "{message}");
+    assert_eq!(f.in_force(), one("db", 1));
+}
+
+/// The word of another agent is enough; so it is after a restart.
+#[test]
+fn a_status_that_is_right_is_not_written_again() {
+    let f = start(0, |s| s.put_policy("db", spec(NEVER)));
+    assert!(f.wait(|f| f.server.state().accepted("db")["status"] == "True"));
+    assert_eq!(patches(&f), 1);
+    // Four more agents, and a list anew for all of them.
+    for _ in 0..4 {
+        follow(&f, Duration::ZERO);
+    }
+    assert!(
+        f.server
+            .wait(SPREAD, |s| s.count("GET", "/evictionpolicies") >= 10)
+    );
+    f.server.state().expire();
+    assert!(
+        f.server
+            .wait(SPREAD, |s| s.count("GET", "/evictionpolicies") >= 20)
+    );
+    // Whoever had something to write would do so at once: this one does, after all the others.
+    f.server.state().put_policy("last", spec(NEVER));
+    assert!(f.wait(|f| f.server.state().accepted("last")["status"] == "True"));
+    let state = f.server.state();
+    assert_eq!(state.count("PATCH", "/evictionpolicies/db/"), 1);
+}
+
+/// Of many who see the same at once all but a few see the first one's word before it is their turn, and none of them
+/// writes twice.
+#[test]
+fn many_agents_write_once() {
+    let f = Following::new(|_| {}).unwrap();
+    for _ in 0..20 {
+        follow(&f, Duration::from_secs(2));
+    }
+    assert!(
+        f.server
+            .wait(SPREAD, |s| s.count("GET", "/evictionpolicies") == 40)
+    );
+    f.server.state().put_policy("db", spec(NEVER));
+    assert!(f.wait(|f| f.server.state().accepted("db")["status"] == "True"));
+    // After this time everybody's turn would have come.
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(f.connection.counters.policy_statuses.get(), 1);
+}
+
+#[test]
+fn a_conflict_means_another_look() {
+    let f = start(50, |s| {
+        s.faults.push(Fault {
+            method: "PATCH",
+            path: "/evictionpolicies/db/status",
+            times: 2,
+            what: Misery::Status(409),
+        });
+        s.put_policy("db", spec(NEVER));
+    });
+    assert!(f.wait(|f| f.server.state().accepted("db")["status"] == "True"));
+    assert_eq!(patches(&f), 3);
+    let state = f.server.state();
+    let patch = state.all("PATCH", "/evictionpolicies/").next().unwrap();
+    assert_eq!(patch.content_type, "application/merge-patch+json");
+    assert_eq!(patch.body["metadata"]["uid"], "uid-of-db");
+    assert!(patch.body["metadata"]["resourceVersion"].is_string());
+}
+
+/// Conditions of others stay, and two opinions do not write against each other.
+#[test]
+fn two_opinions_do_not_fight() {
+    let theirs = json!({"type": "Audited", "status": "True"});
+    let f = start(0, |s| {
+        s.put_policy("db", spec(NEVER));
+        let mut policy = s.policy("db");
+        policy["status"] = json!({"conditions": [theirs]});
+        s.put(Collection::Policies, policy);
+    });
+    assert!(f.wait(|f| f.server.state().accepted("db")["status"] == "True"));
+    let mut policy = f.server.state().policy("db");
+    assert_eq!(policy["status"]["conditions"][0], theirs);
+    // An agent of another version thinks otherwise.
+    policy["status"]["conditions"][1]["status"] = "False".into();
+    policy["status"]["conditions"][1]["reason"] = "Invalid".into();
+    f.server.state().put(Collection::Policies, policy);
+    f.server.state().put_policy("other", spec(NEVER));
+    assert!(f.wait(|f| f.server.state().accepted("other")["status"] == "True"));
+    assert_eq!(f.server.state().accepted("db")["status"], "False");
+    // But a status that was lost is written again.
+    let mut policy = f.server.state().policy("db");
+    policy["status"] = Value::Null;
+    f.server.state().put(Collection::Policies, policy);
+    assert!(f.wait(|f| f.server.state().accepted("db")["status"] == "True"));
+}
+
+/// No definition, no error: asked again rarely, found when it comes.
+#[test]
+fn without_the_definition_it_is_asked_for_rarely() {
+    let f = start(100, |s| {
+        s.crd = false;
+        s.put_policy("db", spec(NEVER));
+    });
+    assert!(
+        f.server
+            .wait(SPREAD, |s| s.count("GET", "/evictionpolicies") == 1)
+    );
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(f.server.state().count("GET", "/evictionpolicies"), 1);
+    assert_eq!(f.connection.counters.watch_errors.get(), 0);
+    f.server.state().crd = true;
+    assert!(f.wait(|f| f.in_force() == one("db", 1)));
+}
+
+/// Without the right the policies that are known stay.
+#[test]
+fn what_is_forbidden_changes_nothing() {
+    let f = start(100, |s| s.put_policy("db", spec(NEVER)));
+    assert!(f.wait(|f| f.in_force() == one("db", 1)));
+    f.server.state().faults.push(Fault {
+        method: "GET",
+        path: "/evictionpolicies",
+        times: 1,
+        what: Misery::Status(403),
+    });
+    f.server.state().expire();
+    assert!(
+        f.server
+            .wait(SPREAD, |s| s.count("GET", "/evictionpolicies") >= 3)
+    );
+    assert_eq!(f.in_force(), one("db", 1));
+}
+
+/// Labels of namespaces: watched while a policy asks for them, of their metadata only, and no longer.
+#[test]
+fn namespaces_are_watched_while_a_policy_asks_for_them() {
+    let f = start(100, |s| {
+        let shop = json!({"metadata": {"name": "shop", "labels": {"tier": "gold", "other": "x"}}});
+        s.put(Collection::Namespaces, shop);
+        s.put_policy(
+            "own-name",
+            json!({
+                "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "shop"}},
+                "rules": [{"name": "r", "evict": "Never"}],
+            }),
+        );
+    });
+    let keeper = Arc::clone(f.catalogue.keeper());
+    let (settled, _) = tokio::sync::watch::channel(None);
+    f.spawn(namespaces::run(
+        Arc::clone(&f.connection),
+        Arc::clone(&keeper),
+        settled,
+    ));
+    assert!(f.wait(|f| !f.in_force().is_empty()));
+    let asked = |f: &Following| f.server.state().count("GET", "/api/v1/namespaces");
+    assert_eq!(asked(&f), 0, "the name needs no watch");
+
+    let by_tier = json!({
+        "namespaceSelector": {"matchLabels": {"tier": "gold"}},
+        "rules": [{"name": "r", "evict": "Never"}],
+    });
+    f.server.state().put_policy("by-tier", by_tier);
+    let tier = |f: &Following, namespace: &str| {
+        let known = f.catalogue.keeper().namespaces();
+        known.get(namespace).cloned().unwrap_or_default()
+    };
+    assert!(f.wait(|f| tier(f, "shop").get("tier").is_some_and(|t| t == "gold")));
+    assert_eq!(tier(&f, "shop").len(), 1, "of the others nothing is kept");
+    let late = json!({"metadata": {"name": "late", "labels": {"tier": "tin"}}});
+    f.server.state().put(Collection::Namespaces, late);
+    assert!(f.wait(|f| tier(f, "late").get("tier").is_some_and(|t| t == "tin")));
+    f.server.state().remove(Collection::Namespaces, "", "late");
+    assert!(f.wait(|f| tier(f, "late").is_empty()));
+
+    let watching = |f: &Following| f.server.state().watches();
+    assert_eq!(watching(&f), 2);
+    f.server.state().remove(Collection::Policies, "", "by-tier");
+    assert!(f.wait(|f| watching(f) == 1));
+}

@@ -1,0 +1,263 @@
+//! Pauses: an annotation of the Node for its agent, a ConfigMap for all of them; and what outlives a restart while the API
+//! server is away.
+
+use std::{
+    io::{Read as _, Write as _},
+    net::TcpStream,
+    sync::Arc,
+    time::Duration,
+};
+
+use evictd::{
+    cluster::brake::{self, ConfigMapName},
+    observe::cgroup::MemoryCgroup,
+    policy::{Brake, PAUSED},
+};
+use evictd_tests::{
+    apiserver::{Collection, NODE},
+    following::Following,
+    hog::Hog,
+    member::Member,
+    skip::not_root,
+    skip_if,
+};
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_secs(30);
+const MIB: u64 = 1 << 20;
+
+fn config_map(paused: &str) -> Value {
+    json!({"metadata": {"namespace": "evictd", "name": "evictd-pause"}, "data": {"paused": paused}})
+}
+
+fn obedient() -> Following {
+    let f = Following::new(|server| {
+        let mut other = config_map("true");
+        other["metadata"]["name"] = "another".into();
+        server.state().put(Collection::ConfigMaps, other);
+    })
+    .unwrap();
+    let map = ConfigMapName {
+        namespace: "evictd".into(),
+        name: "evictd-pause".into(),
+    };
+    f.spawn(brake::of_node(
+        Arc::clone(&f.connection),
+        NODE.into(),
+        Arc::clone(&f.brakes),
+    ));
+    f.spawn(brake::of_config_map(
+        Arc::clone(&f.connection),
+        map,
+        Arc::clone(&f.brakes),
+    ));
+    f
+}
+
+fn pulled(f: &Following) -> Vec<&'static str> {
+    let pulled = Brake::ALL.into_iter().filter(|b| f.brakes.is_set(*b));
+    pulled.map(Brake::as_str).collect()
+}
+
+#[test]
+fn the_node_and_the_config_map_are_obeyed() {
+    let f = obedient();
+    f.server.state().annotate_node(PAUSED, Some("true"));
+    assert!(f.wait(|f| pulled(f) == ["node"]));
+    f.server
+        .state()
+        .put(Collection::ConfigMaps, config_map("true"));
+    assert!(f.wait(|f| pulled(f) == ["node", "configMap"]));
+    f.server.state().annotate_node(PAUSED, None);
+    assert!(f.wait(|f| pulled(f) == ["configMap"]));
+    assert!(f.brakes.is_paused());
+    f.server
+        .state()
+        .put(Collection::ConfigMaps, config_map("false"));
+    assert!(f.wait(|f| pulled(f).is_empty()));
+    f.server
+        .state()
+        .put(Collection::ConfigMaps, config_map("true"));
+    assert!(f.wait(|f| pulled(f) == ["configMap"]));
+    f.server
+        .state()
+        .remove(Collection::ConfigMaps, "evictd", "evictd-pause");
+    assert!(f.wait(|f| pulled(f).is_empty()));
+    // A word that means nothing pauses nothing: the one after it is obeyed.
+    f.server.state().annotate_node(PAUSED, Some("yes"));
+    f.server
+        .state()
+        .put(Collection::ConfigMaps, config_map("true"));
+    assert!(f.wait(|f| pulled(f) == ["configMap"]));
+    // Of the Node only itself, of that only the metadata; of the ConfigMaps only the one.
+    let state = f.server.state();
+    let nodes: Vec<_> = state.all("GET", "/api/v1/nodes").collect();
+    assert_eq!(nodes.len(), 2);
+    assert!(
+        nodes
+            .iter()
+            .all(|n| n.query.contains("fieldSelector=metadata.name%3Dn2"))
+    );
+    let maps: Vec<_> = state.all("GET", "/configmaps").collect();
+    assert!(
+        maps.iter()
+            .all(|m| m.query.contains("metadata.name%3Devictd-pause"))
+    );
+}
+
+#[test]
+fn the_last_word_holds_while_the_api_server_is_away() {
+    let mut f = obedient();
+    f.server.state().annotate_node(PAUSED, Some("true"));
+    assert!(f.wait(|f| pulled(f) == ["node"]));
+    f.server.go_away();
+    assert!(f.wait(|f| f.connection.counters.watch_errors.get() > 0));
+    assert_eq!(pulled(&f), ["node"]);
+    f.server.state().annotate_node(PAUSED, None);
+    f.server.come_back().unwrap();
+    assert!(f.wait(|f| pulled(f).is_empty()));
+}
+
+/// What `/metrics` says.
+fn metrics(address: &str) -> String {
+    let mut text = String::new();
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+fn used(member: &Member) -> u64 {
+    let scope = MemoryCgroup::open(member.cgroup.path()).unwrap();
+    scope.usage().unwrap()
+}
+
+/// A free port, for an agent that takes it at once.
+fn free_address() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().to_string()
+}
+
+#[test]
+fn a_paused_agent_kills_nobody_until_the_pause_is_lifted() {
+    skip_if!(not_root());
+    let mut member = Member::new("pause", 256).unwrap();
+    let address = free_address();
+    member.config["metricsAddress"] = address.as_str().into();
+    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    member.server.state().put_policy(
+        "labelled",
+        json!({"selector": {"matchLabels": {"app": "wild"}}, "rules": [{"name": "r", "evict": "Always"}]}),
+    );
+    member.server.state().annotate_node(PAUSED, Some("true"));
+    let mut agent = member.start().unwrap();
+    let says = |line: &'static str| {
+        let address = address.clone();
+        move |_: &Member| metrics(&address).lines().any(|l| l == line)
+    };
+    assert!(member.wait(SOON, says("evictd_paused{by=\"node\"} 1")));
+    assert!(member.wait(SOON, says("evictd_policy_pods{policy=\"labelled\"} 1")));
+    assert!(member.wait(SOON, says("evictd_policies_refused{source=\"api\"} 0")));
+    let mut hog = Hog::start(&wild, &["--mib", "200"]).unwrap();
+    assert!(member.wait(SOON, |m| used(m) > 195 * MIB));
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(hog.is_alive() && member.evictions().is_empty());
+    member.server.state().annotate_node(PAUSED, None);
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(member.wait(SOON, says("evictd_paused{by=\"node\"} 0")));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+/// `db` must never go; it is far bigger than `web`.
+fn ruled(name: &str) -> (Member, std::path::PathBuf, std::path::PathBuf) {
+    let member = Member::new(name, 256).unwrap();
+    let db = member.pod("db", 1, "BestEffort", 0, None).unwrap();
+    let web = member.pod("web", 2, "BestEffort", 0, None).unwrap();
+    {
+        let mut state = member.server.state();
+        let gold = json!({"metadata": {"name": "default", "labels": {"tier": "gold"}}});
+        state.put(Collection::Namespaces, gold);
+        state.put_policy(
+            "db",
+            json!({
+                "namespaceSelector": {"matchLabels": {"tier": "gold"}},
+                "selector": {"matchLabels": {"app": "db"}},
+                "rules": [{"name": "db", "evict": "Never"}],
+            }),
+        );
+    }
+    (member, db, web)
+}
+
+/// Fills the node: the policy decides who goes.
+fn web_goes(member: &Member, db: &std::path::Path, web: &std::path::Path) {
+    let mut big = Hog::start(db, &["--mib", "120"]).unwrap();
+    assert!(member.wait(SOON, |m| used(m) > 115 * MIB));
+    let mut small = Hog::start(web, &["--mib", "100"]).unwrap();
+    assert_eq!(small.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(big.is_alive());
+    assert!(member.wait(SOON, |m| m.evictions().iter().any(|e| e.name == "web")));
+    assert!(member.evictions().iter().all(|e| e.name == "web"));
+}
+
+// R12, R34
+#[test]
+fn a_policy_of_the_api_server_spares_a_pod() {
+    skip_if!(not_root());
+    let (member, db, web) = ruled("apispare");
+    let mut agent = member.start().unwrap();
+    web_goes(&member, &db, &web);
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+// R12, R34: what was known of pods, policies and namespaces outlives a restart without the API server.
+#[test]
+fn a_restart_while_the_api_server_is_away_forgets_nothing() {
+    skip_if!(not_root());
+    let (mut member, db, web) = ruled("restart");
+    let mut first = member.start().unwrap();
+    let file = member.dir().join("state/cluster.jsonl");
+    let written = || std::fs::read_to_string(&file).unwrap_or_default();
+    // Written while it runs, since no agent knows its end.
+    assert!(member.wait(SOON, |_| {
+        let text = written();
+        text.contains("\"Never\"") && text.contains("gold") && text.contains("\"web\"")
+    }));
+    assert_eq!(first.terminate().unwrap(), Some(0));
+    let text = written();
+    member.server.go_away();
+    let mut second = member.start().unwrap();
+    web_goes(&member, &db, &web);
+    assert_eq!(second.terminate().unwrap(), Some(0));
+    assert_eq!(written(), text, "who has heard nothing does not write");
+    // Half a file is none, and no reason not to start.
+    std::fs::write(&file, &text[..text.len() / 2]).unwrap();
+    drop(member.start().unwrap());
+}
+
+#[test]
+fn a_pause_outlives_a_restart_while_the_api_server_is_away() {
+    skip_if!(not_root());
+    let mut member = Member::new("pausekept", 256).unwrap();
+    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    member.server.state().annotate_node(PAUSED, Some("true"));
+    let address = free_address();
+    member.config["metricsAddress"] = address.as_str().into();
+    let paused = |_: &Member| metrics(&address).contains("evictd_paused{by=\"node\"} 1");
+    let mut first = member.start().unwrap();
+    assert!(member.wait(SOON, paused));
+    assert_eq!(first.terminate().unwrap(), Some(0));
+    member.server.go_away();
+    let mut second = member.start().unwrap();
+    assert!(paused(&member), "from its very start");
+    let mut hog = Hog::start(&wild, &["--mib", "200"]).unwrap();
+    assert!(member.wait(SOON, |m| used(m) > 195 * MIB));
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(hog.is_alive());
+    member.server.state().annotate_node(PAUSED, None);
+    member.server.come_back().unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert_eq!(second.terminate().unwrap(), Some(0));
+}
