@@ -29,6 +29,7 @@ use tokio::{
 use crate::{
     cluster::client::AccessError,
     config::{Config, ConfigError},
+    cri,
     engine::{Layout, Signal},
     evict::{
         journal::JournalError,
@@ -163,6 +164,7 @@ struct Agent {
     reloads: Arc<Reloads>,
     evidence: OomEvidence,
     policies: Policies,
+    cri: Option<cri::Keeper>,
 }
 
 impl Agent {

@@ -55,14 +55,17 @@ impl Policies {
         let worker = wanted
             .then(|| Worker::start(Arc::clone(&keeper)))
             .transpose()?;
-        Ok(Self {
+        let started = Self {
             keeper,
             files: policy.files.clone(),
             seen: load::fingerprint(&policy.files),
             state_dir: config.state_dir.clone(),
             told: Vec::new(),
             _worker: worker,
-        })
+        };
+        // Before anybody can be evicted.
+        started.pause();
+        Ok(started)
     }
 
     /// Judges the pods of a table that is about to be handed over.
