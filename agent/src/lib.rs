@@ -8,6 +8,7 @@ pub mod check;
 pub mod cli;
 pub mod cluster;
 pub mod config;
+pub mod cri;
 pub mod daemon;
 pub mod engine;
 pub mod evict;

@@ -50,6 +50,8 @@ impl Member {
             "scope": {"cgroup": cgroup.path()},
             "stateDir": dir.path().join("state"),
             "cluster": {"nodeName": NODE, "kubeconfig": server.kubeconfig(dir.path())?},
+            // Nobody is there, whatever container runtime this machine has.
+            "cri": {"socket": dir.path().join("cri.sock")},
             "evictionHard": {"memory.available": "64Mi"},
             "evictionPressureTransitionPeriod": "2s",
         });

@@ -1,4 +1,4 @@
-//! `cargo xtask setup`: the eBPF toolchain, in whichever of the two supported ways this machine allows.
+//! `cargo xtask setup`: the eBPF toolchain, in whichever of the two supported ways this machine allows; and what tests need.
 
 #[path = "../../ebpf/toolchain.rs"]
 mod toolchain;
@@ -12,6 +12,43 @@ use crate::shell::{apt_install, run as sh};
 
 const BPF_LINKER_VERSION: &str = "0.13.0";
 const LLVM_PREFIX: &str = "/usr/lib/llvm-22";
+
+/// What some tests need beyond the toolchain: a program that tells whether it is there, and Debian's package.
+const FOR_TESTS: [(&str, &str); 3] = [
+    ("containerd", "containerd"),
+    ("runc", "runc"),
+    // Static: the images of those tests are made of it.
+    ("busybox", "busybox-static"),
+];
+
+/// Installs what tests need beyond the toolchain. A machine that does not have it is no failure: they are skipped there,
+/// and say why.
+pub fn for_tests() {
+    let missing: Vec<&str> = FOR_TESTS
+        .iter()
+        .filter(|(program, _)| !is_installed(program))
+        .map(|(_, package)| *package)
+        .collect();
+    if missing.is_empty() {
+        return;
+    }
+    let packages = missing.join(" ");
+    println!("setup: for some tests: {packages}");
+    let installed = match is_debian() {
+        true => apt_install(&missing),
+        false => Err(anyhow::anyhow!("not Debian; install them by hand")),
+    };
+    if let Err(error) = installed {
+        println!("setup: without {packages}, some tests will be skipped: {error:#}");
+    }
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    // Where Debian has runc, which is in the PATH of root alone.
+    let dirs = std::env::split_paths(&path).chain(["/usr/sbin".into()]);
+    dirs.into_iter().any(|dir| dir.join(program).is_file())
+}
 
 /// Installs what is missing and says what it does; silent and fast when nothing is.
 pub fn run() -> Result<()> {

@@ -36,6 +36,7 @@ pub struct Arguments {
 /// Runs the tests; an error when one has failed.
 pub fn run(arguments: &Arguments) -> Result<()> {
     setup::run()?;
+    setup::for_tests();
     // The tests start these by their path.
     sh(Command::new("cargo").args(["build", "--workspace", "--exclude", "evictd-ebpf", "--bins"]))?;
     let mut tally = Tally::default();

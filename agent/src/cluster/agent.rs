@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     config::{ClusterConfig, Config},
+    cri::KnownPods,
     daemon::{RunError, policies::Policies},
     engine::NodeCondition,
     evict::{
@@ -259,6 +260,14 @@ impl Cluster {
             );
         }
         self.clock = now;
+    }
+
+    /// Pods that the API server has on this node and that are not over; `None` before its first list is complete.
+    pub fn known_pods(&self) -> KnownPods {
+        self.pods.with(|roster| {
+            let uids = || roster.uids().into_iter().map(str::to_owned).collect();
+            roster.is_synced().then(uids)
+        })
     }
 
     /// What was counted.

@@ -11,6 +11,7 @@ use std::{
 use serde_json::Value;
 
 mod cluster;
+mod cri;
 pub mod duration;
 mod error;
 pub(crate) mod fields;
@@ -21,6 +22,7 @@ mod quantity;
 mod thresholds;
 
 pub use cluster::ClusterConfig;
+pub use cri::CriConfig;
 pub use error::ConfigError;
 pub use filesystems::FilesystemPaths;
 pub(crate) use kubelet::EvictionFields;
@@ -62,6 +64,8 @@ pub struct Config {
     pub kernel_floor: KernelFloor,
     /// `filesystems`: where nodefs, imagefs and containerfs are.
     pub filesystems: FilesystemPaths,
+    /// `cri`: the container runtime, which gives back what nobody needs when a disk is short (R8); none is left alone.
+    pub cri: Option<CriConfig>,
     /// `policies`, `evictionRates`, `lastResort` and `gateSecrets`: who may be evicted, and when.
     pub policy: PolicyConfig,
     /// `metricsAddress`: where metrics are served, if at all.
@@ -150,8 +154,10 @@ impl Config {
         document: Value,
         kubelet_config: Option<Value>,
     ) -> Result<Self, ConfigError> {
-        let base = kubelet_config.map_or_else(|| Ok(EvictionFields::default()), kubelet_fields)?;
         let mut fields = Fields::open("", document)?;
+        let cluster = ClusterConfig::take(&mut fields)?;
+        let cri = CriConfig::take(&mut fields, kubelet_config.as_ref(), cluster.is_some())?;
+        let base = kubelet_config.map_or_else(|| Ok(EvictionFields::default()), kubelet_fields)?;
         let eviction = EvictionFields::take(&mut fields)?.or(base).resolve()?;
         let config = Self {
             eviction,
@@ -166,7 +172,8 @@ impl Config {
                 .unwrap_or_default(),
             scope: Scope::take(&mut fields)?,
             pod_manifest: fields.absolute_path("podManifest")?,
-            cluster: ClusterConfig::take(&mut fields)?,
+            cluster,
+            cri,
             state_dir: fields
                 .absolute_path("stateDir")?
                 .unwrap_or_else(|| DEFAULT_STATE_DIR.into()),

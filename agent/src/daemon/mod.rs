@@ -30,6 +30,7 @@ use tokio::{
 use crate::{
     cluster::client::AccessError,
     config::{Config, ConfigError},
+    cri,
     engine::{Layout, Signal},
     evict::{
         journal::JournalError,
@@ -164,6 +165,7 @@ struct Agent {
     reloads: Arc<Reloads>,
     evidence: OomEvidence,
     policies: Policies,
+    cri: Option<cri::Keeper>,
 }
 
 impl Agent {

@@ -4,13 +4,14 @@ use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
 
 use super::{Agent, source::Source};
 use crate::{
+    cri,
     engine::Eviction,
     evict::{
         journal::Asked,
         kill::end_gracefully,
         reconcile::{PATIENCE, reap},
     },
-    rounds::{Decided, Inbox, Letter, Note, SoftDemand},
+    rounds::{Decided, Inbox, Letter, Note, ReclaimDemand, Reclaimed, Reclaimer, SoftDemand},
 };
 
 impl Agent {
@@ -24,11 +25,8 @@ impl Agent {
                     cluster.node_state(state);
                 }
             }
-            // The kubelet beside this agent has the same thresholds, and reclaims when it looks the next time.
-            Note::Reclaim(what) => {
-                let what: Vec<_> = what.iter().map(|w| w.as_str()).collect();
-                tracing::info!(?what, "the kubelet may reclaim before pods go");
-            }
+            Note::Reclaim(demand) => self.take_reclaim(demand),
+            Note::Reclaimed(reclaimed) => self.take_reclaimed(&reclaimed),
             Note::Comeback(comeback) => tracing::warn!(
                 uid = comeback.uid,
                 count = comeback.count,
@@ -36,6 +34,33 @@ impl Agent {
                 "an evicted pod's owner has put another one here"
             ),
         }
+    }
+
+    fn take_reclaim(&self, demand: ReclaimDemand) {
+        let what: Vec<_> = demand.what.iter().map(|w| w.as_str()).collect();
+        match demand.of {
+            // It has the same thresholds, and reclaims when it looks the next time.
+            Reclaimer::Kubelet => {
+                tracing::info!(?what, "the kubelet may reclaim before pods go");
+            }
+            Reclaimer::Nobody => tracing::warn!(?what, "would reclaim before pods go"),
+            Reclaimer::Runtime => {
+                tracing::info!(?what, "the container runtime reclaims before pods go");
+                let known = self.source.known_pods();
+                let what = demand.what;
+                let request = cri::Request { what, known };
+                if !self.cri.as_ref().is_some_and(|cri| cri.ask(request)) {
+                    self.tell_rounds(Letter::Reclaimed(None));
+                }
+            }
+        }
+    }
+
+    fn take_reclaimed(&self, reclaimed: &Reclaimed) {
+        if let Some(cri) = &self.cri {
+            cri.note(reclaimed.is_enough);
+        }
+        self.reconciler.take_reclaimed(reclaimed);
     }
 
     fn take_decided(&mut self, decided: &Decided) {

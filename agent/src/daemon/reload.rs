@@ -164,6 +164,7 @@ fn keep_what_needs_a_restart(new: &mut Config, old: &Config) {
     keep("scope", &mut new.scope, &old.scope);
     keep("podManifest", &mut new.pod_manifest, &old.pod_manifest);
     keep("cluster", &mut new.cluster, &old.cluster);
+    keep("cri", &mut new.cri, &old.cri);
     keep("stateDir", &mut new.state_dir, &old.state_dir);
     keep("mode", &mut new.mode, &old.mode);
     // The files that it names are followed all the same.

@@ -9,6 +9,7 @@ use evictd_common::Drop;
 
 use super::{Agent, policies::Policies, signals::Signals, source::Source};
 use crate::{
+    cri::Counters,
     engine::Signal,
     evict::oom::OomCounters,
     kernel::ladder::MemoryHook,
@@ -30,6 +31,8 @@ pub(super) struct Shown<'a> {
     pub outbox: &'a Arc<Outbox>,
     pub oom: &'a Arc<OomCounters>,
     pub policies: &'a Policies,
+    /// What was reclaimed from the node, where there is a runtime to ask.
+    pub cri: Option<&'a Arc<Counters>>,
 }
 
 /// Under which names drops are shown, what they mean, and the kernel's counter.
@@ -83,6 +86,58 @@ const OOM_KILLS: [OomKills; 4] = [
     ),
 ];
 
+/// A name, what it means, and which counter it is.
+type Reclaim = (&'static str, &'static str, fn(&Counters) -> &AtomicU64);
+
+/// Under which names node-level reclaim is shown (R8).
+const RECLAIMS: [Reclaim; 9] = [
+    (
+        "node_reclaims",
+        "Times that the container runtime was asked to give back what nobody needs",
+        |c| &c.reclaims,
+    ),
+    (
+        "node_reclaims_enough",
+        "Of those, after which no pod had to go",
+        |c| &c.enough,
+    ),
+    (
+        "node_reclaims_cut_short",
+        "Of those, that had more to remove than time",
+        |c| &c.cut_short,
+    ),
+    (
+        "node_reclaimed_containers",
+        "Containers removed that had ended",
+        |c| &c.containers,
+    ),
+    (
+        "node_reclaimed_sandboxes",
+        "Sandboxes removed that had ended",
+        |c| &c.sandboxes,
+    ),
+    (
+        "node_reclaimed_images",
+        "Images removed that nobody used",
+        |c| &c.images,
+    ),
+    (
+        "node_reclaimed_image_bytes",
+        "Size of those images, as the runtime counts it",
+        |c| &c.image_bytes,
+    ),
+    (
+        "node_reclaim_refusals",
+        "Containers, sandboxes and images that the runtime refused to remove",
+        |c| &c.refused,
+    ),
+    (
+        "cri_unavailable",
+        "Times that the container runtime did not answer, or not as one",
+        |c| &c.unavailable,
+    ),
+];
+
 /// What the kernel's programs could not deliver, by counter, as of the last look.
 #[derive(Debug, Default)]
 pub(super) struct Dropped([AtomicU64; Drop::COUNT as usize]);
@@ -131,6 +186,13 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
     ));
     for (name, help, which) in OOM_KILLS {
         let counters = Arc::clone(shown.oom);
+        let read = move || which(&counters).load(Ordering::Relaxed);
+        sources.counters.push((name, help, Box::new(read)));
+    }
+    for (name, help, which) in RECLAIMS {
+        let Some(counters) = shown.cri.map(Arc::clone) else {
+            break;
+        };
         let read = move || which(&counters).load(Ordering::Relaxed);
         sources.counters.push((name, help, Box::new(read)));
     }

@@ -11,6 +11,7 @@ use super::{RunError, policies::Policies};
 use crate::{
     cluster::agent::Cluster,
     config::{Config, Mode},
+    cri::KnownPods,
     evict::journal::{Journal, SharedJournal},
     observe::cgroup::{descendant_ids, descendants},
     pods::{
@@ -87,6 +88,14 @@ impl Source {
                 own.flat_map(|p| p.empty_dirs.iter().map(|(_, path)| path.clone()))
                     .collect()
             }
+        }
+    }
+
+    /// Who runs here, by the UID that the container runtime has for a pod; `None` as long as nobody has said.
+    pub(super) fn known_pods(&self) -> KnownPods {
+        match self {
+            Self::Cluster(cluster) => cluster.known_pods(),
+            Self::Manifest { pods, .. } => Some(pods.iter().map(|p| p.pod.uid.clone()).collect()),
         }
     }
 

@@ -17,11 +17,12 @@ use super::{
 };
 use crate::{
     config::{Config, Mode},
+    cri,
     evict::{oom::OomEvidence, reconcile::Reconciler, words::Words},
     kernel::{object::Object, telemetry::Telemetry, tripwire},
     observe::cgroup::memory_root,
     reflex::{Mailbox, Outbox, Reflex, Scope, Setup, thread::now_ns},
-    rounds::{self, Members, Rounds, Walker},
+    rounds::{self, Letter, Members, Rounds, Walker},
     telemetry::{self, Metrics},
 };
 
@@ -101,8 +102,17 @@ impl Agent {
             members: Members::new(&entries),
             restraint: Arc::clone(policies.keeper.restraint()),
             shadow: config.shadow,
-            reclaims: matches!(source, Source::Cluster(_)),
+            reclaims: rounds::Reclaiming {
+                runtime: config.cri.as_ref().map(|cri| cri.reclaim_timeout),
+                kubelet: matches!(source, Source::Cluster(_)),
+            },
         })?;
+        let cri = config.cri.clone().map(|cri| {
+            let inbox = Arc::clone(rounds.inbox());
+            cri::Keeper::start(cri, move |removed| {
+                inbox.send(Letter::Reclaimed(removed));
+            })
+        });
         let dropped = Arc::new(Dropped::default());
         let reloads = Arc::new(Reloads::default());
         let metrics = Metrics::new(shown::sources(&shown::Shown {
@@ -116,6 +126,7 @@ impl Agent {
             dropped: &dropped,
             reloads: &reloads,
             outbox: &outbox,
+            cri: cri.as_ref().map(cri::Keeper::counters),
         }));
         let metrics = Arc::new(metrics);
         let beat = Arc::new(AtomicU64::new(now_ns()));
@@ -155,6 +166,7 @@ impl Agent {
             reloads,
             evidence,
             policies,
+            cri,
         })
     }
 }

@@ -12,6 +12,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
+pub use super::reclaimed::NodeReclaimed;
 use super::{oom::OomKill, unreported::Unreported};
 use crate::{observe::cgroup::PathError, reflex::Stages};
 
@@ -32,6 +33,8 @@ pub enum Record {
     Reported(Reported),
     /// A pod is about to be asked to go.
     Asked(Asked),
+    /// The node has given back what nobody needed (R8).
+    Reclaimed(NodeReclaimed),
     /// The OOM killer has killed somebody.
     OomKill(Box<OomKill>),
 }

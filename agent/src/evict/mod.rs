@@ -4,6 +4,7 @@ pub mod api;
 pub mod journal;
 pub mod kill;
 pub mod oom;
+mod reclaimed;
 pub mod reconcile;
 pub mod report;
 pub mod soft;

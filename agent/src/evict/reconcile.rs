@@ -3,7 +3,7 @@
 use std::{fs, time::Duration};
 
 use super::{
-    journal::{Asked, Eviction, Finish, Record, SharedJournal},
+    journal::{Asked, Eviction, Finish, NodeReclaimed, Record, SharedJournal},
     kill::kill_until_empty,
     oom::OomKill,
     words::Words,
@@ -12,7 +12,7 @@ use crate::{
     engine::{Pod, Resource, Signal},
     pods::table::Entry,
     reflex::{Evicted, Finished, Report},
-    rounds::Decided,
+    rounds::{Decided, Reclaimed},
 };
 
 /// How long a killed pod's processes may take to go before they are reported; some wait for a disk.
@@ -135,6 +135,22 @@ impl Reconciler {
             asked.message.trim_end()
         );
         self.write_down(&Record::Asked(asked));
+    }
+
+    /// Takes note of what was reclaimed from the node.
+    pub fn take_reclaimed(&self, reclaimed: &Reclaimed) {
+        let record = NodeReclaimed::of(reclaimed);
+        tracing::info!(
+            containers = record.containers,
+            sandboxes = record.sandboxes,
+            images = record.images,
+            image_bytes = record.image_bytes,
+            freed = ?record.freed,
+            is_enough = record.is_enough,
+            took = ?reclaimed.took,
+            "reclaimed from the node"
+        );
+        self.write_down(&Record::Reclaimed(record));
     }
 
     /// Takes note of what the OOM killer has done.

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 
 use super::{
     post::{Inbox, Members, Note},
+    reclaim::Reclaiming,
     sensors::Sensors,
     thread::Loop,
     walker::Walker,
@@ -38,8 +39,8 @@ pub struct Setup {
     pub restraint: Arc<Restraint>,
     /// Decide, tell, and do nothing (R47).
     pub shadow: bool,
-    /// Whether somebody may do what [`Note::Reclaim`] asks for: then pods wait for it, for a while.
-    pub reclaims: bool,
+    /// Who may do what [`Note::Reclaim`] asks for: pods wait for it, for a while.
+    pub reclaims: Reclaiming,
 }
 
 /// What the last round saw, for whoever shows it.

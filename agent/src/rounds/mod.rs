@@ -10,6 +10,7 @@ mod demands;
 mod handle;
 mod places;
 mod post;
+mod reclaim;
 mod sensors;
 mod thread;
 mod usage;
@@ -17,6 +18,10 @@ mod walker;
 
 pub use handle::{Rounds, Setup, Status};
 pub use places::{POD_LOGS, Places, of_kubelet_pod};
-pub use post::{Decided, Inbox, Letter, Members, NodeState, Note, SoftDemand};
+pub use post::{
+    Decided, Inbox, Letter, Members, NodeState, Note, ReclaimDemand, Reclaimed, Reclaimer,
+    SoftDemand,
+};
+pub use reclaim::Reclaiming;
 pub use sensors::{Disk, Disks, Sensors};
 pub use walker::{Errand, Finder, Walker, fixed};

@@ -11,6 +11,7 @@ use std::{
 };
 
 use crate::{
+    cri::Removed,
     engine::{self, Comeback, Eviction, NodeCondition, NodeReclaim, Pod, Signal},
     pods::table::Entry,
     reflex::{Bell, Scope, Stages},
@@ -67,6 +68,8 @@ pub enum Letter {
         /// Who goes, if anybody does.
         gone: Option<Eviction>,
     },
+    /// A reclaim by [`Note::Reclaim`] is over: what was removed, or `None` when there is nobody to ask.
+    Reclaimed(Option<Removed>),
     /// Other settings.
     Settings {
         /// Thresholds and all that the engine is told.
@@ -141,9 +144,47 @@ pub enum Note {
     /// What the node should say has changed.
     Node(NodeState),
     /// The node is to give back what it can; pods wait for that, and a look at the signals says whether it has come.
-    Reclaim(Vec<NodeReclaim>),
+    Reclaim(ReclaimDemand),
+    /// What a reclaim has brought.
+    Reclaimed(Box<Reclaimed>),
     /// An evicted pod's owner has put another one here (R17, R29).
     Comeback(Comeback),
+}
+
+/// The node is to give back what it can.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReclaimDemand {
+    /// What the disk that is short is helped by, in this order.
+    pub what: Vec<NodeReclaim>,
+    /// Who is asked.
+    pub of: Reclaimer,
+}
+
+/// Who may give back what nobody needs on a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reclaimer {
+    /// The container runtime; answered by [`Letter::Reclaimed`].
+    Runtime,
+    /// The kubelet beside this agent, which has the same thresholds.
+    Kubelet,
+    /// Nobody: shadow mode only speaks of it (R47).
+    Nobody,
+}
+
+/// What a reclaim by the container runtime has brought.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reclaimed {
+    /// What the disk was to be helped by.
+    pub what: Vec<NodeReclaim>,
+    /// What was removed.
+    pub removed: Removed,
+    /// How much more of each signal that was short is available now, in its unit; less where others have used more
+    /// meanwhile.
+    pub freed: Vec<(Signal, i64)>,
+    /// No threshold that asked for it is met any more, minimum reclaim included: no pod has to go.
+    pub is_enough: bool,
+    /// How long it took.
+    pub took: std::time::Duration,
 }
 
 /// What the node should say.

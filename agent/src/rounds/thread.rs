@@ -13,6 +13,7 @@ use super::{
     demands::is_short,
     handle::{Setup, Status},
     post::{Inbox, Letter, Members, NodeState, Note},
+    reclaim::Reclaims,
     sensors::Sensors,
     usage::Measured,
     walker::Walker,
@@ -27,22 +28,11 @@ use crate::{
     reflex::thread::now_ns,
 };
 
-/// How long a reclaim may take until pods are evicted in its stead: the kubelet looks every 10 s, and needs some time for
-/// its images.
-const RECLAIM_PATIENCE: Duration = Duration::from_secs(15);
-
 /// What woke the thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wake {
     pub woken: u64,
     pub crossed: Option<(Signal, Crossed)>,
-}
-
-/// A round whose reclaim is under way.
-pub(super) struct Reclaiming {
-    pub round: engine::Round,
-    pub before: Observations,
-    pub since: u64,
 }
 
 pub(super) struct Loop {
@@ -56,11 +46,10 @@ pub(super) struct Loop {
     pub running: Vec<Pod>,
     pub restraint: Arc<Restraint>,
     pub shadow: bool,
-    pub reclaims: bool,
     pub notes: mpsc::Sender<Note>,
     pub inbox: Arc<Inbox>,
     pub status: Arc<Mutex<Status>>,
-    pub reclaiming: Option<Reclaiming>,
+    pub reclaims: Reclaims,
     pub told: NodeState,
     pub message: String,
     /// Signals for which shadow mode has named somebody during this pressure.
@@ -100,11 +89,10 @@ impl Loop {
             members,
             restraint,
             shadow,
-            reclaims,
             notes,
             inbox,
             status,
-            reclaiming: None,
+            reclaims: Reclaims::new(reclaims),
             told: NodeState::default(),
             message: String::new(),
             shadow_told: BTreeSet::new(),
@@ -188,6 +176,7 @@ impl Loop {
                 };
                 self.manager.settle_soft(now, node, &chosen, gone.as_ref());
             }
+            Letter::Reclaimed(removed) => self.reclaimed(removed),
             Letter::Settings { settings, shadow } => {
                 self.thresholds = settings.layout.apply(&settings.eviction.thresholds);
                 self.manager.reconfigure(*settings);
@@ -207,27 +196,10 @@ impl Loop {
             pods: &self.running,
             usages: self.measured.usages(),
         };
-        let waits = self.reclaiming.is_some();
         let mut round = self.manager.step(signed(now_ns()), node);
         let evictions = std::mem::take(&mut round.evictions);
         self.act(evictions, &seen, wake);
-        if !round.node_reclaim.is_empty() && !waits {
-            let reclaim = round.node_reclaim.clone();
-            self.reclaiming = Some(Reclaiming {
-                round: round.clone(),
-                before: seen,
-                since: now_ns(),
-            });
-            if !self.reclaims || self.shadow || !self.note(Note::Reclaim(reclaim)) {
-                self.after_reclaim();
-            }
-        }
-        if let Some(waiting) = &self.reclaiming {
-            let waited = now_ns().saturating_sub(waiting.since);
-            if waited > nanos(RECLAIM_PATIENCE) || self.cannot_wait(&seen) {
-                self.after_reclaim();
-            }
-        }
+        self.reclaim(&round, &seen);
         self.tell(round, &seen);
         if self.sensors.arm(&self.thresholds, &seen) {
             return Duration::ZERO;
@@ -235,18 +207,8 @@ impl Loop {
         self.sensors.next_look(&self.thresholds, &seen)
     }
 
-    /// Whether less than half of a hard threshold is left: what a reclaim would bring may come too late.
-    fn cannot_wait(&self, seen: &Observations) -> bool {
-        self.thresholds.iter().filter(|t| t.is_hard()).any(|t| {
-            seen.get(t.signal).is_some_and(|now| {
-                let left = u64::try_from(now.available).unwrap_or(0);
-                left < t.amount(now.capacity) / 2
-            })
-        })
-    }
-
     /// Observations, and the use of everything that is short.
-    fn look(&mut self) -> Observations {
+    pub(super) fn look(&mut self) -> Observations {
         let seen = self.sensors.look(signed(now_ns()));
         self.measured.take_walks();
         let short = |t: &&Threshold| is_short(t, &seen);
@@ -291,30 +253,6 @@ impl Loop {
         self.running = running.map(|(_, pod)| pod.clone()).collect();
     }
 
-    fn after_reclaim(&mut self) {
-        let Some(waiting) = self.reclaiming.take() else {
-            return;
-        };
-        let seen = self.look();
-        let usages = self.measured.usages();
-        let snapshot = |observations| Snapshot {
-            observations,
-            pods: &self.running,
-            usages,
-        };
-        let evictions = self.manager.after_reclaim(
-            signed(now_ns()),
-            &waiting.round,
-            snapshot(&waiting.before),
-            snapshot(&seen),
-        );
-        let wake = Wake {
-            woken: now_ns(),
-            crossed: None,
-        };
-        self.act(evictions, &seen, wake);
-    }
-
     /// What others should know of the round.
     fn tell(&mut self, round: engine::Round, seen: &Observations) {
         let conditions: BTreeSet<_> = round.conditions.into_iter().collect();
@@ -355,6 +293,6 @@ pub(super) fn signed(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-fn nanos(duration: Duration) -> u64 {
+pub(super) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -51,6 +51,13 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end -}}
 {{- $filesystems := dict "nodefs" .Values.kubelet.rootDir "imagefs" .Values.containerRuntime.root -}}
 {{- $config := dict "stateDir" .Values.stateDir "cluster" $cluster "filesystems" $filesystems -}}
+{{- with .Values.containerRuntime -}}
+{{- if .socketDir -}}
+{{- $_ := set $config "cri" (dict "socket" (printf "%s/%s" .socketDir .socketName)) -}}
+{{- else -}}
+{{- $_ := set $config "cri" (dict "enabled" false) -}}
+{{- end -}}
+{{- end -}}
 {{- if .Values.metrics.enabled -}}
 {{- $address := .Values.metrics.address -}}
 {{- if contains ":" $address -}}

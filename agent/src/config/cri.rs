@@ -1,0 +1,192 @@
+//! `cri`: the container runtime that gives back what nobody needs when a disk is short (R8).
+
+use std::{path::PathBuf, time::Duration};
+
+use serde_json::Value;
+
+use super::{ConfigError, duration, fields::Fields};
+
+/// Where the runtime listens if nothing else is configured: the kubelet's default for `containerRuntimeEndpoint`.
+const SOCKET: &str = "/run/containerd/containerd.sock";
+/// How long one call may take if nothing else is configured.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a reclaim may take if nothing else is configured; pods go when it is over.
+const RECLAIM_TIMEOUT: Duration = Duration::from_secs(30);
+/// The kubelet's default for `imageMinimumGCAge`.
+const IMAGE_MINIMUM_GC_AGE: Duration = Duration::from_secs(120);
+
+/// How to reach the container runtime, and how long to wait for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CriConfig {
+    /// `cri.socket`, or the kubelet's `containerRuntimeEndpoint`.
+    pub socket: PathBuf,
+    /// `cri.requestTimeout`: how long one call may take.
+    pub request_timeout: Duration,
+    /// `cri.reclaimTimeout`: how long all of a reclaim may take.
+    pub reclaim_timeout: Duration,
+    /// `cri.imageMinimumGCAge`, or the kubelet's field of this name: younger images stay.
+    pub image_minimum_gc_age: Duration,
+}
+
+impl CriConfig {
+    /// In a cluster there is a runtime unless `cri.enabled` is false; without one, only where `cri` says so.
+    pub(super) fn take(
+        fields: &mut Fields,
+        kubelet: Option<&Value>,
+        in_cluster: bool,
+    ) -> Result<Option<Self>, ConfigError> {
+        let Some(mut cri) = fields.object("cri")? else {
+            let found = in_cluster.then(|| Self::of_kubelet(kubelet));
+            return found.transpose();
+        };
+        let base = Self::of_kubelet(kubelet)?;
+        let enabled = cri.boolean("enabled")?.unwrap_or(true);
+        let path = cri.path_of("socket");
+        let socket = cri.text("socket")?.map(|text| socket(&path, &text));
+        let taken = Self {
+            socket: socket.transpose()?.unwrap_or(base.socket),
+            request_timeout: timeout(&mut cri, "requestTimeout")?.unwrap_or(base.request_timeout),
+            reclaim_timeout: timeout(&mut cri, "reclaimTimeout")?.unwrap_or(base.reclaim_timeout),
+            image_minimum_gc_age: cri
+                .duration("imageMinimumGCAge")?
+                .unwrap_or(base.image_minimum_gc_age),
+        };
+        cri.finish()?;
+        Ok(enabled.then_some(taken))
+    }
+
+    /// What a KubeletConfiguration says of the runtime.
+    fn of_kubelet(kubelet: Option<&Value>) -> Result<Self, ConfigError> {
+        let text = |field: &str| {
+            let text = kubelet.and_then(|k| k[field].as_str());
+            text.filter(|text| !text.is_empty())
+        };
+        let endpoint = "containerRuntimeEndpoint";
+        let found = text(endpoint).map(|text| socket(endpoint, text));
+        let field = "imageMinimumGCAge";
+        let age = text(field)
+            .map(|text| duration::parse(text).map_err(|e| ConfigError::text(field, text, e)));
+        // Zero is the kubelet's word for its default.
+        let age = age.transpose()?.filter(|age| !age.is_zero());
+        Ok(Self {
+            socket: found.transpose()?.unwrap_or_else(|| SOCKET.into()),
+            request_timeout: REQUEST_TIMEOUT,
+            reclaim_timeout: RECLAIM_TIMEOUT,
+            image_minimum_gc_age: age.unwrap_or(IMAGE_MINIMUM_GC_AGE),
+        })
+    }
+}
+
+/// The path of a socket, as such or as the kubelet writes it: `unix:///run/x.sock`.
+fn socket(field: &str, text: &str) -> Result<PathBuf, ConfigError> {
+    let path = text.strip_prefix("unix://").unwrap_or(text);
+    let wrong = |reason: &str| ConfigError::text(field, text, reason);
+    if !path.starts_with('/') {
+        return Err(wrong("must be the absolute path of a unix socket"));
+    }
+    // It becomes part of a URI.
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"/._-@+:".contains(&b);
+    if !path.bytes().all(plain) {
+        return Err(wrong("must consist of letters, digits and /._-@+:"));
+    }
+    Ok(path.into())
+}
+
+fn timeout(cri: &mut Fields, name: &str) -> Result<Option<Duration>, ConfigError> {
+    match cri.duration(name)? {
+        Some(Duration::ZERO) => Err(ConfigError::text(
+            cri.path_of(name),
+            "0s",
+            "must be longer than nothing",
+        )),
+        taken => Ok(taken),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::Config;
+    use super::*;
+
+    fn read(config: Value, kubelet: Option<Value>) -> Result<Option<CriConfig>, String> {
+        let config = Config::from_values(config, kubelet);
+        config.map(|c| c.cri).map_err(|e| e.to_string())
+    }
+
+    // R8
+    #[test]
+    fn in_a_cluster_there_is_a_runtime_unless_it_is_switched_off() {
+        let cluster = json!({"nodeName": "n"});
+        assert_eq!(read(json!({}), None), Ok(None));
+        let found = read(json!({"cluster": cluster}), None).unwrap().unwrap();
+        assert_eq!(found.socket, PathBuf::from(SOCKET));
+        assert_eq!(found.image_minimum_gc_age, Duration::from_secs(120));
+        let off = json!({"cluster": cluster, "cri": {"enabled": false}});
+        assert_eq!(read(off, None), Ok(None));
+        let embedded = read(json!({"cri": {"socket": "/run/x.sock"}}), None);
+        assert_eq!(
+            embedded.unwrap().unwrap().socket,
+            PathBuf::from("/run/x.sock")
+        );
+    }
+
+    #[test]
+    fn the_kubelets_words_hold_where_the_file_has_none() {
+        let kubelet = json!({
+            "kind": "KubeletConfiguration",
+            "containerRuntimeEndpoint": "unix:///run/crio/crio.sock",
+            "imageMinimumGCAge": "5m",
+        });
+        let found = read(
+            json!({"cri": {"requestTimeout": "3s"}}),
+            Some(kubelet.clone()),
+        );
+        let found = found.unwrap().unwrap();
+        assert_eq!(found.socket, PathBuf::from("/run/crio/crio.sock"));
+        assert_eq!(found.request_timeout, Duration::from_secs(3));
+        assert_eq!(found.image_minimum_gc_age, Duration::from_secs(300));
+        let own = json!({"cri": {"socket": "/s", "imageMinimumGCAge": "0s"}});
+        let found = read(own, Some(kubelet)).unwrap().unwrap();
+        assert_eq!(found.socket, PathBuf::from("/s"));
+        assert!(found.image_minimum_gc_age.is_zero());
+    }
+
+    #[test]
+    fn every_mistake_names_its_field() {
+        for (cri, expected) in [
+            (
+                json!({"socket": "x"}),
+                "cri.socket: \"x\": must be the absolute path",
+            ),
+            (
+                json!({"socket": "tcp://1.2.3.4:1"}),
+                "cri.socket: \"tcp://1.2.3.4:1\": must be",
+            ),
+            (
+                json!({"socket": "/a b"}),
+                "cri.socket: \"/a b\": must consist of",
+            ),
+            (
+                json!({"requestTimeout": "0s"}),
+                "cri.requestTimeout: \"0s\": must be longer",
+            ),
+            (
+                json!({"reclaimTimeout": "5"}),
+                "cri.reclaimTimeout: \"5\": a unit",
+            ),
+            (json!({"endpoint": "/x"}), "cri.endpoint: unknown field"),
+        ] {
+            let error = read(json!({"cri": cri}), None).unwrap_err();
+            assert!(error.starts_with(expected), "{error}");
+        }
+        let kubelet = json!({"containerRuntimeEndpoint": "npipe://x"});
+        let cluster = json!({"cluster": {"nodeName": "n"}});
+        let error = read(cluster, Some(kubelet)).unwrap_err();
+        assert!(
+            error.starts_with("containerRuntimeEndpoint: \"npipe://x\""),
+            "{error}"
+        );
+    }
+}

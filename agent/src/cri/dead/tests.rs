@@ -1,0 +1,110 @@
+use super::super::messages::{ContainerMetadata, PodSandboxMetadata};
+use super::*;
+
+fn sandbox(id: &str, uid: &str, attempt: u32, state: SandboxState) -> PodSandbox {
+    PodSandbox {
+        id: id.into(),
+        metadata: Some(PodSandboxMetadata {
+            uid: uid.into(),
+            attempt,
+            ..PodSandboxMetadata::default()
+        }),
+        state: state.into(),
+        created_at: i64::from(attempt),
+    }
+}
+
+fn container(id: &str, sandbox: &str, attempt: u32, state: ContainerState) -> Container {
+    Container {
+        id: id.into(),
+        pod_sandbox_id: sandbox.into(),
+        metadata: Some(ContainerMetadata {
+            name: "c".into(),
+            attempt,
+        }),
+        state: state.into(),
+        created_at: 10 + i64::from(attempt),
+        ..Container::default()
+    }
+}
+
+fn known(uids: &[&str]) -> KnownPods {
+    Some(uids.iter().map(|&uid| uid.to_owned()).collect())
+}
+
+use ContainerState::{Created, Exited, Running, Unknown};
+use SandboxState::{NotReady, Ready};
+
+// R8
+#[test]
+fn of_a_pod_that_lives_the_youngest_dead_container_stays() {
+    let sandboxes = [sandbox("s", "u", 0, Ready)];
+    let all = [
+        container("c2", "s", 2, Exited),
+        container("c0", "s", 0, Exited),
+        container("c1", "s", 1, Exited),
+        container("c3", "s", 3, Running),
+    ];
+    // A ready sandbox is enough, whoever has heard of the pod.
+    for known in [known(&[]), known(&["u"]), None] {
+        assert_eq!(containers(&all, &sandboxes, &known), ["c0", "c1"]);
+    }
+}
+
+// R8
+#[test]
+fn of_a_pod_that_is_gone_nothing_stays() {
+    let sandboxes = [
+        sandbox("old", "gone", 0, NotReady),
+        sandbox("new", "gone", 1, NotReady),
+        sandbox("here", "known", 0, NotReady),
+    ];
+    let all = [
+        container("a", "old", 0, Exited),
+        container("b", "new", 1, Exited),
+        container("c", "here", 2, Exited),
+        container("lost", "no such sandbox", 3, Exited),
+    ];
+    let known = known(&["known"]);
+    assert_eq!(containers(&all, &sandboxes, &known), ["a", "b", "lost"]);
+    assert!(super::sandboxes(&all, &sandboxes, &known).is_empty());
+    assert_eq!(
+        super::sandboxes(&all[2..], &sandboxes, &known),
+        ["old", "new"]
+    );
+    assert_eq!(super::sandboxes(&[], &sandboxes, &known), ["old", "new"]);
+}
+
+// R8: nobody has told yet who runs here.
+#[test]
+fn who_cannot_be_told_from_a_pod_that_lives_counts_as_one() {
+    let all = [
+        container("a", "s", 0, Exited),
+        container("b", "s", 1, Exited),
+    ];
+    let of_one = [
+        sandbox("s", "u", 0, NotReady),
+        sandbox("t", "u", 1, NotReady),
+    ];
+    assert_eq!(containers(&all, &of_one, &None), ["a"]);
+    assert_eq!(sandboxes(&[], &of_one, &None), ["s"]);
+}
+
+#[test]
+fn what_has_not_ended_is_left_alone() {
+    let sandboxes = [sandbox("s", "u", 0, NotReady)];
+    for state in [Created, Running, Unknown] {
+        let all = [
+            container("c", "s", 0, state),
+            container("d", "s", 1, Exited),
+        ];
+        assert_eq!(
+            containers(&all, &sandboxes, &known(&[])),
+            [""; 0],
+            "{state:?}"
+        );
+    }
+    // An older sandbox that is ready is odd, and not ours to end.
+    let odd = [sandbox("s", "u", 0, Ready), sandbox("t", "u", 1, NotReady)];
+    assert_eq!(super::sandboxes(&[], &odd, &known(&[])), [""; 0]);
+}

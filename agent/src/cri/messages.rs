@@ -1,0 +1,222 @@
+//! The messages of the CRI that are needed here, with the fields that are looked at (`runtime.v1`, the `api.proto` of
+//! kubernetes/cri-api). What else a runtime sends is passed over, as Protocol Buffers want it.
+
+use std::collections::HashMap;
+
+/// A message without fields that are set here.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, prost::Message)]
+pub struct Empty {}
+
+/// `StatusRequest`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, prost::Message)]
+pub struct StatusRequest {
+    /// Asks for `info`.
+    #[prost(bool, tag = "1")]
+    pub verbose: bool,
+}
+
+/// `StatusResponse`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct StatusResponse {
+    /// What the runtime says beyond the interface; containerd shows its configuration here, as JSON.
+    #[prost(map = "string, string", tag = "2")]
+    pub info: HashMap<String, String>,
+}
+
+/// `ListPodSandboxResponse`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ListPodSandboxResponse {
+    /// All sandboxes.
+    #[prost(message, repeated, tag = "1")]
+    pub items: Vec<PodSandbox>,
+}
+
+/// `PodSandbox`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct PodSandbox {
+    /// The runtime's name for it.
+    #[prost(string, tag = "1")]
+    pub id: String,
+    /// The pod that it is of.
+    #[prost(message, optional, tag = "2")]
+    pub metadata: Option<PodSandboxMetadata>,
+    /// See [`SandboxState`].
+    #[prost(enumeration = "SandboxState", tag = "3")]
+    pub state: i32,
+    /// When it was made, in nanoseconds since 1970.
+    #[prost(int64, tag = "4")]
+    pub created_at: i64,
+}
+
+/// `PodSandboxMetadata`.
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
+pub struct PodSandboxMetadata {
+    /// The pod's name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// The pod's UID; of a static pod the hash of its file.
+    #[prost(string, tag = "2")]
+    pub uid: String,
+    /// The pod's namespace.
+    #[prost(string, tag = "3")]
+    pub namespace: String,
+    /// Counts the sandboxes of one pod.
+    #[prost(uint32, tag = "4")]
+    pub attempt: u32,
+}
+
+/// `PodSandboxState`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
+#[repr(i32)]
+pub enum SandboxState {
+    /// It runs.
+    Ready = 0,
+    /// It has ended.
+    NotReady = 1,
+}
+
+/// `StopPodSandboxRequest` and `RemovePodSandboxRequest`, which are alike.
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
+pub struct PodSandboxRequest {
+    /// Which one.
+    #[prost(string, tag = "1")]
+    pub pod_sandbox_id: String,
+}
+
+/// `ListContainersResponse`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ListContainersResponse {
+    /// All containers.
+    #[prost(message, repeated, tag = "1")]
+    pub containers: Vec<Container>,
+}
+
+/// `Container`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Container {
+    /// The runtime's name for it.
+    #[prost(string, tag = "1")]
+    pub id: String,
+    /// The sandbox that it is in.
+    #[prost(string, tag = "2")]
+    pub pod_sandbox_id: String,
+    /// The name in the pod.
+    #[prost(message, optional, tag = "3")]
+    pub metadata: Option<ContainerMetadata>,
+    /// The image as it was asked for.
+    #[prost(message, optional, tag = "4")]
+    pub image: Option<ImageSpec>,
+    /// The image as the runtime has resolved it.
+    #[prost(string, tag = "5")]
+    pub image_ref: String,
+    /// See [`ContainerState`].
+    #[prost(enumeration = "ContainerState", tag = "6")]
+    pub state: i32,
+    /// When it was made, in nanoseconds since 1970.
+    #[prost(int64, tag = "7")]
+    pub created_at: i64,
+    /// The id of the image; younger runtimes only.
+    #[prost(string, tag = "10")]
+    pub image_id: String,
+}
+
+/// `ContainerMetadata`.
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
+pub struct ContainerMetadata {
+    /// The container's name in its pod.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Counts the containers of one name.
+    #[prost(uint32, tag = "2")]
+    pub attempt: u32,
+}
+
+/// `ContainerState`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
+#[repr(i32)]
+pub enum ContainerState {
+    /// Made and not started.
+    Created = 0,
+    /// It runs.
+    Running = 1,
+    /// It has ended.
+    Exited = 2,
+    /// The runtime does not know.
+    Unknown = 3,
+}
+
+/// `RemoveContainerRequest` and `ContainerStatusRequest`, which begin alike.
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
+pub struct ContainerRequest {
+    /// Which one.
+    #[prost(string, tag = "1")]
+    pub container_id: String,
+}
+
+/// `ContainerStatusResponse`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ContainerStatusResponse {
+    /// The status.
+    #[prost(message, optional, tag = "1")]
+    pub status: Option<ContainerStatus>,
+}
+
+/// `ContainerStatus`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ContainerStatus {
+    /// What is mounted into it.
+    #[prost(message, repeated, tag = "14")]
+    pub mounts: Vec<Mount>,
+}
+
+/// `Mount`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Mount {
+    /// The image that is mounted, if one is (an image volume).
+    #[prost(message, optional, tag = "9")]
+    pub image: Option<ImageSpec>,
+}
+
+/// `ImageSpec`.
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
+pub struct ImageSpec {
+    /// A name, digest or id.
+    #[prost(string, tag = "1")]
+    pub image: String,
+}
+
+/// `ListImagesResponse`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ListImagesResponse {
+    /// All images.
+    #[prost(message, repeated, tag = "1")]
+    pub images: Vec<Image>,
+}
+
+/// `Image`.
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
+pub struct Image {
+    /// The runtime's name for it.
+    #[prost(string, tag = "1")]
+    pub id: String,
+    /// Names with tags.
+    #[prost(string, repeated, tag = "2")]
+    pub repo_tags: Vec<String>,
+    /// Names with digests.
+    #[prost(string, repeated, tag = "3")]
+    pub repo_digests: Vec<String>,
+    /// Its size in bytes, as the runtime counts it.
+    #[prost(uint64, tag = "4")]
+    pub size: u64,
+    /// The runtime wants it to stay.
+    #[prost(bool, tag = "8")]
+    pub pinned: bool,
+}
+
+/// `RemoveImageRequest`.
+#[derive(Clone, PartialEq, Eq, Hash, prost::Message)]
+pub struct RemoveImageRequest {
+    /// Which one.
+    #[prost(message, optional, tag = "1")]
+    pub image: Option<ImageSpec>,
+}

@@ -1,0 +1,246 @@
+//! A scripted container runtime: it speaks the CRI over a unix socket, remembers what it was asked, and fails where a test
+//! wants it to.
+
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    io,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread::JoinHandle,
+};
+
+use evictd::cri::messages::{
+    Container, ContainerRequest, ContainerStatus, ContainerStatusResponse, Empty, Image,
+    ListContainersResponse, ListImagesResponse, ListPodSandboxResponse, Mount, PodSandbox,
+    PodSandboxRequest, RemoveImageRequest, StatusResponse,
+};
+use http_body_util::{BodyExt, StreamBody, combinators::BoxBody};
+use hyper::{
+    HeaderMap, Request, Response,
+    body::{Bytes, Frame, Incoming},
+    service::service_fn,
+};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
+use tokio::{net::UnixListener, sync::oneshot};
+
+/// gRPC's `UNIMPLEMENTED`.
+pub const UNIMPLEMENTED: u32 = 12;
+/// gRPC's `FAILED_PRECONDITION`.
+pub const FAILED_PRECONDITION: u32 = 9;
+
+/// How a call goes wrong.
+#[derive(Clone, Copy, Debug)]
+pub enum Fault {
+    /// It is refused with this gRPC code.
+    Refused(u32),
+    /// It is never answered.
+    Hangs,
+}
+
+/// What happens at a call, once.
+type Event = Box<dyn FnOnce(&mut State) + Send>;
+
+/// What the runtime has, what it was asked, and what is to go wrong.
+#[derive(Default)]
+pub struct State {
+    /// Its containers.
+    pub containers: Vec<Container>,
+    /// Its sandboxes.
+    pub sandboxes: Vec<PodSandbox>,
+    /// Its images.
+    pub images: Vec<Image>,
+    /// What is mounted, by container.
+    pub mounts: HashMap<String, Vec<Mount>>,
+    /// What `Status` tells beside the status.
+    pub info: HashMap<String, String>,
+    /// Every call that changes something: `RemoveImage sha256:1`.
+    pub calls: Vec<String>,
+    /// What goes wrong, by call (`ListImages`) or by call and id (`RemoveImage sha256:1`).
+    pub faults: HashMap<String, Fault>,
+    /// What happens after a call has been answered.
+    pub after: HashMap<String, Event>,
+}
+
+/// A running runtime; gone when dropped.
+pub struct Runtime {
+    state: Arc<Mutex<State>>,
+    running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
+}
+
+impl Runtime {
+    /// Listens at a path.
+    ///
+    /// # Errors
+    /// The path is taken, no thread.
+    pub fn start(socket: &Path, state: State) -> io::Result<Self> {
+        let state = Arc::new(Mutex::new(state));
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let listener = {
+            let _in_it = runtime.enter();
+            UnixListener::bind(socket)?
+        };
+        let (stop, stopped) = oneshot::channel();
+        let shared = Arc::clone(&state);
+        let thread = std::thread::Builder::new()
+            .name("runtime".into())
+            .spawn(move || {
+                runtime.block_on(async {
+                    tokio::select! {
+                        () = serve(listener, shared) => {}
+                        _ = stopped => {}
+                    }
+                });
+            })?;
+        Ok(Self {
+            state,
+            running: Some((stop, thread)),
+        })
+    }
+
+    /// What it has at the moment.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        if let Some((stop, thread)) = self.running.take() {
+            // Whoever has stopped already does not listen any more.
+            let _ = stop.send(());
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn serve(listener: UnixListener, state: Arc<Mutex<State>>) {
+    while let Ok((stream, _)) = listener.accept().await {
+        let state = Arc::clone(&state);
+        let answer = service_fn(move |request| answer(request, Arc::clone(&state)));
+        tokio::spawn(async move {
+            let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            // How a connection ends is the client's business.
+            let _ = server.serve_connection(TokioIo::new(stream), answer).await;
+        });
+    }
+}
+
+async fn answer(
+    request: Request<Incoming>,
+    state: Arc<Mutex<State>>,
+) -> Result<Response<BoxBody<Bytes, Infallible>>, Infallible> {
+    let path = request.uri().path().to_owned();
+    let call = path.rsplit('/').next().unwrap_or_default().to_owned();
+    let body = request.into_body().collect().await;
+    let body = body.map(|b| b.to_bytes()).unwrap_or_default();
+    // One flag, four bytes of length, the message.
+    let message = body.get(5..).unwrap_or_default();
+    let (fault, answered) = {
+        let mut state = lock(&state);
+        let id = id_of(&call, message);
+        let fault = [&call, &format!("{call} {id}")]
+            .into_iter()
+            .find_map(|key| state.faults.get(key).copied());
+        if !id.is_empty() && call != "ContainerStatus" {
+            state.calls.push(format!("{call} {id}"));
+        }
+        let answered = match fault {
+            None => state.act(&call, &id),
+            Some(_) => None,
+        };
+        if let Some(event) = state.after.remove(&call) {
+            event(&mut state);
+        }
+        (fault, answered)
+    };
+    match (fault, answered) {
+        (Some(Fault::Hangs), _) => std::future::pending().await,
+        (Some(Fault::Refused(code)), _) => Ok(response(None, code)),
+        (None, None) => Ok(response(None, UNIMPLEMENTED)),
+        (None, Some(message)) => Ok(response(Some(message), 0)),
+    }
+}
+
+fn id_of(call: &str, message: &[u8]) -> String {
+    match call {
+        "RemoveContainer" | "ContainerStatus" => {
+            ContainerRequest::decode(message).map(|r| r.container_id)
+        }
+        "StopPodSandbox" | "RemovePodSandbox" => {
+            PodSandboxRequest::decode(message).map(|r| r.pod_sandbox_id)
+        }
+        "RemoveImage" => {
+            RemoveImageRequest::decode(message).map(|r| r.image.unwrap_or_default().image)
+        }
+        _ => Ok(String::new()),
+    }
+    .unwrap_or_default()
+}
+
+impl State {
+    /// Does what it is asked; `None` is a call that it does not know.
+    fn act(&mut self, call: &str, id: &str) -> Option<Vec<u8>> {
+        let message = match call {
+            "Status" => {
+                let info = self.info.clone();
+                StatusResponse { info }.encode_to_vec()
+            }
+            "ListContainers" => {
+                let containers = self.containers.clone();
+                ListContainersResponse { containers }.encode_to_vec()
+            }
+            "ListPodSandbox" => {
+                let items = self.sandboxes.clone();
+                ListPodSandboxResponse { items }.encode_to_vec()
+            }
+            "ListImages" => {
+                let images = self.images.clone();
+                ListImagesResponse { images }.encode_to_vec()
+            }
+            "ContainerStatus" => {
+                let mounts = self.mounts.get(id).cloned().unwrap_or_default();
+                let status = Some(ContainerStatus { mounts });
+                ContainerStatusResponse { status }.encode_to_vec()
+            }
+            "RemoveContainer" => {
+                self.containers.retain(|c| c.id != id);
+                Empty {}.encode_to_vec()
+            }
+            "StopPodSandbox" => Empty {}.encode_to_vec(),
+            "RemovePodSandbox" => {
+                self.sandboxes.retain(|s| s.id != id);
+                Empty {}.encode_to_vec()
+            }
+            "RemoveImage" => {
+                self.images.retain(|i| i.id != id);
+                Empty {}.encode_to_vec()
+            }
+            _ => return None,
+        };
+        Some(message)
+    }
+}
+
+fn response(message: Option<Vec<u8>>, code: u32) -> Response<BoxBody<Bytes, Infallible>> {
+    let framed = message.map(|message| {
+        let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
+        let framed = [&[0][..], &length.to_be_bytes(), &message].concat();
+        Frame::data(Bytes::from(framed))
+    });
+    let mut trailers = HeaderMap::new();
+    trailers.insert("grpc-status", code.into());
+    let frames = framed.into_iter().chain([Frame::trailers(trailers)]);
+    let body = StreamBody::new(futures::stream::iter(frames.map(Ok)));
+    let mut response = Response::new(BodyExt::boxed(body));
+    let kind = http::HeaderValue::from_static("application/grpc");
+    response.headers_mut().insert("content-type", kind);
+    response
+}

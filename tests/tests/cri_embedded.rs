@@ -1,0 +1,186 @@
+//! Node-level reclaim by `evictd run` as a process: pods wait for it, and only for as long as they should (R8).
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use evictd::{
+    cri::messages::Image,
+    evict::journal::{NodeReclaimed, Record},
+};
+use evictd_tests::{
+    cgroup::TestCgroup,
+    disk::Disk,
+    embedded::Files,
+    forker::Forker,
+    or_skip,
+    runtime::{Fault, Runtime, State},
+    skip::not_root,
+    skip_if,
+};
+use serde_json::json;
+
+const MIB: usize = 1 << 20;
+
+/// One pod with files on a disk, on which an image that nobody uses takes most of the room.
+struct Node {
+    files: Files,
+    pod: Forker,
+    runtime: Option<Runtime>,
+    _scope: TestCgroup,
+    disk: Disk,
+}
+
+impl Node {
+    fn new(name: &str) -> std::io::Result<Self> {
+        let disk = Disk::new("ext4", 128, 4096)?;
+        let scope = TestCgroup::new(name, 256 << 20)?;
+        let cgroup = scope.child("besteffort/pod")?;
+        let dir = disk.path().join("pod");
+        fs::create_dir(&dir)?;
+        fs::write(dir.join("data"), vec![1; 8 * MIB])?;
+        let empty_dirs = json!([{ "name": "scratch", "path": dir, "sizeLimit": "1Ti" }]);
+        let pods = json!([{ "name": "pod", "cgroup": "besteffort/pod", "emptyDirs": empty_dirs }]);
+        let mut files = Files::new(scope.path(), &pods);
+        files.config["filesystems"] = json!({ "nodefs": disk.path() });
+        files.config["evictionHard"]["nodefs.available"] = json!("50%");
+        files.config["cri"] = json!({
+            "socket": files.dir().join("cri.sock"),
+            "imageMinimumGCAge": "0s",
+        });
+        fs::write(disk.path().join("image"), vec![2; 60 * MIB])?;
+        Ok(Self {
+            pod: Forker::start(Some(&cgroup))?,
+            files,
+            runtime: None,
+            _scope: scope,
+            disk,
+        })
+    }
+
+    /// A runtime whose image goes with its file.
+    fn serve(&mut self, fault: Option<Fault>) {
+        let file: PathBuf = self.disk.path().join("image");
+        let mut state = State {
+            images: vec![Image {
+                id: "image".into(),
+                size: 60 << 20,
+                ..Image::default()
+            }],
+            ..State::default()
+        };
+        if let Some(fault) = fault {
+            state.faults.insert("RemoveImage".into(), fault);
+        } else {
+            let remove = move |_: &mut State| fs::remove_file(file).unwrap();
+            state.after.insert("RemoveImage".into(), Box::new(remove));
+        }
+        let socket = self.files.dir().join("cri.sock");
+        self.runtime = Some(Runtime::start(&socket, state).unwrap());
+    }
+
+    fn calls(&self) -> Vec<String> {
+        self.runtime.as_ref().unwrap().state().calls.clone()
+    }
+
+    fn lives(&mut self) -> bool {
+        self.pod.order("hold 0").is_ok()
+    }
+}
+
+fn reclaimed(records: &[Record]) -> Option<&NodeReclaimed> {
+    records.iter().find_map(|record| match record {
+        Record::Reclaimed(reclaimed) => Some(reclaimed),
+        _ => None,
+    })
+}
+
+fn is_evicted(records: &[Record]) -> bool {
+    records
+        .iter()
+        .any(|record| matches!(record, Record::Evicted(_)))
+}
+
+// R8: the disk has room again, and nobody has to go.
+#[test]
+fn a_reclaim_that_is_enough_spares_the_pod() {
+    skip_if!(not_root());
+    let mut node = or_skip!(Node::new("crienough"));
+    node.serve(None);
+    let mut agent = node.files.start(&[]);
+    let records = node.files.wait_for(1);
+    let told = reclaimed(&records).expect("a reclaim in the journal");
+    assert!(
+        told.is_enough && told.images == 1 && told.image_bytes == 60 << 20,
+        "{told:?}"
+    );
+    assert!(told.freed["nodefs.available"] > 50 << 20, "{told:?}");
+    assert_eq!(told.what, ["containers", "images"]);
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(node.files.records().len(), 1);
+    assert_eq!(node.calls(), ["RemoveImage image"]);
+    assert!(node.lives());
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+// R8: there was nothing to reclaim, or not enough.
+#[test]
+fn a_reclaim_that_is_not_enough_is_followed_by_the_eviction() {
+    skip_if!(not_root());
+    let mut node = or_skip!(Node::new("crilittle"));
+    // FAILED_PRECONDITION: CRI-O's word for an image that is in use after all.
+    node.serve(Some(Fault::Refused(9)));
+    let mut agent = node.files.start(&[]);
+    let records = node.files.wait_for(2);
+    assert!(is_evicted(&records), "{records:?}");
+    let told = reclaimed(&records).expect("a reclaim in the journal");
+    assert!(!told.is_enough && told.refused == 1, "{told:?}");
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+// R8: pods go anyway when the time is over, and a hanging runtime holds nothing else.
+#[test]
+fn a_runtime_that_hangs_is_not_waited_for_for_ever() {
+    skip_if!(not_root());
+    let mut node = or_skip!(Node::new("crihangs"));
+    node.serve(Some(Fault::Hangs));
+    node.files.config["cri"]["reclaimTimeout"] = json!("2s");
+    let mut agent = node.files.start(&[]);
+    let records = node.files.wait_for(1);
+    assert!(is_evicted(&records), "{records:?}");
+    assert_eq!(node.calls(), ["RemoveImage image"]);
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+#[test]
+fn without_a_runtime_pods_go_at_once() {
+    skip_if!(not_root());
+    let node = or_skip!(Node::new("crinone"));
+    let mut agent = node.files.start(&[]);
+    let records = node.files.wait_for(1);
+    assert!(is_evicted(&records), "{records:?}");
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+// R47: shadow mode speaks of it. The pause stops it as it stops evictions.
+#[test]
+fn shadow_and_pause_reclaim_nothing() {
+    skip_if!(not_root());
+    for paused in [false, true] {
+        let mut node = or_skip!(Node::new("crishadow"));
+        node.serve(None);
+        let more: &[&str] = match paused {
+            true => {
+                let state = node.files.dir().join("state");
+                fs::create_dir(&state).unwrap();
+                fs::write(state.join("pause"), "").unwrap();
+                &[]
+            }
+            false => &["--shadow"],
+        };
+        let mut agent = node.files.start(more);
+        std::thread::sleep(Duration::from_secs(3));
+        assert_eq!(node.calls(), [""; 0], "paused: {paused}");
+        assert!(reclaimed(&node.files.records()).is_none());
+        assert!(node.lives());
+        assert_eq!(agent.terminate().unwrap(), Some(0));
+    }
+}
