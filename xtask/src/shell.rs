@@ -69,9 +69,8 @@ pub fn workspace_root() -> &'static Path {
     xtask.parent().unwrap_or(xtask)
 }
 
-/// Sets up, builds a release, and becomes a binary of the tests package: Ctrl-C reaches it alone. Returns only when
-/// that fails.
-pub fn become_binary(name: &str, arguments: &[String]) -> Result<()> {
+/// Sets up, builds a release of the agent and of the tests' programs, and returns the path of one of these.
+pub fn release_binary(name: &str) -> Result<PathBuf> {
     crate::setup::run()?;
     println!("{name}: building evictd and its cast (the first build takes some minutes)");
     run(Command::new("cargo").args([
@@ -83,7 +82,16 @@ pub fn become_binary(name: &str, arguments: &[String]) -> Result<()> {
         "evictd-tests",
         "--bins",
     ]))?;
-    let binary = target_dir()?.join("release").join(name);
-    let error = Command::new(&binary).args(arguments).exec();
-    Err(error).with_context(|| format!("cannot start {}", binary.display()))
+    Ok(target_dir()?.join("release").join(name))
+}
+
+/// Becomes another program: Ctrl-C reaches it alone. Returns only when that fails.
+pub fn become_program(program: &Path, arguments: &[String]) -> Result<()> {
+    let error = Command::new(program).args(arguments).exec();
+    Err(error).with_context(|| format!("cannot start {}", program.display()))
+}
+
+/// Sets up, builds a release, and becomes a binary of the tests package. Returns only when that fails.
+pub fn become_binary(name: &str, arguments: &[String]) -> Result<()> {
+    become_program(&release_binary(name)?, arguments)
 }

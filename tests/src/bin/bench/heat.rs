@@ -13,7 +13,7 @@ use evictd_tests::{
     cast::{CAST, HOG, Stage},
     interrupt::interrupted,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     contender::Contender,
@@ -51,7 +51,7 @@ pub struct Plan<'a> {
 }
 
 /// Who ended the hog.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Killer {
     /// The contender.
