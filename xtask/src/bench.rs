@@ -125,7 +125,10 @@ fn in_guest(jobs: Vec<Vec<String>>) -> Result<String> {
     let (total, mut done) = (jobs.len(), 0);
     let outcomes = guest::run(&guest, jobs, |outcome: &Outcome| {
         done += 1;
-        let last = outcome.output.lines().rfind(|line| line.starts_with("node: "));
+        let last = outcome
+            .output
+            .lines()
+            .rfind(|line| line.starts_with("node: "));
         let said = outcome.failure.as_deref().or(last).unwrap_or("");
         eprintln!("[{done}/{total}] {}: {said}", outcome.argv[1..].join(" "));
     })?;

@@ -69,7 +69,7 @@ pub fn workspace_root() -> &'static Path {
     xtask.parent().unwrap_or(xtask)
 }
 
-/// Sets up, builds a release of the agent and of the tests' programs, and returns the path of one of these.
+/// Sets up, builds a release of the agent, of the hog and of one more program of the tests, whose path is returned.
 pub fn release_binary(name: &str) -> Result<PathBuf> {
     crate::setup::run()?;
     println!("{name}: building evictd and its cast (the first build takes some minutes)");
@@ -80,7 +80,12 @@ pub fn release_binary(name: &str) -> Result<PathBuf> {
         "evictd",
         "--package",
         "evictd-tests",
-        "--bins",
+        "--bin",
+        "evictd",
+        "--bin",
+        "hog",
+        "--bin",
+        name,
     ]))?;
     Ok(target_dir()?.join("release").join(name))
 }

@@ -14,8 +14,7 @@ use serde::Serialize;
 
 use super::{
     boots::{keep, kernel_panic},
-    cache,
-    initramfs,
+    cache, initramfs,
     kernels::{self, Fetched},
     matrix_entry, programs,
     protocol::{Job, Report, Status},
@@ -162,7 +161,10 @@ pub fn run(
         let said = fs::read(&console).unwrap_or_default();
         let panic = kernel_panic(&String::from_utf8_lossy(&said));
         let Some(output) = current else {
-            bail!("the machine did not come up: {end}{panic}; {}", console.display());
+            bail!(
+                "the machine did not come up: {end}{panic}; {}",
+                console.display()
+            );
         };
         if let Some(job) = pending.pop_front() {
             let outcome = outcome(job, &output, Some(format!("{end}{panic}")));

@@ -56,12 +56,7 @@ pub fn fetch(cache: &Path, name: &str, suite: &str, packages: &[&str]) -> Result
     fs::create_dir_all(&tree)?;
     let mut versions = Vec::new();
     for archive in apt.download(&names)? {
-        output(
-            Command::new("dpkg-deb")
-                .arg("-x")
-                .arg(&archive)
-                .arg(&tree),
-        )?;
+        output(Command::new("dpkg-deb").arg("-x").arg(&archive).arg(&tree))?;
         let file = archive.file_name().unwrap_or_default().to_string_lossy();
         // NAME_VERSION_ARCHITECTURE.deb; apt writes the colon of an epoch as %3a.
         let mut parts = file.splitn(3, '_');

@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: evictd side by side with what a user would pick instead, in one run on one machine.
 
 mod bare;
+mod calm;
 mod contender;
 mod heat;
 mod judge;
@@ -8,6 +9,7 @@ mod load;
 mod neighbour;
 mod node;
 mod observer;
+mod own;
 mod process;
 mod report;
 mod rest;
@@ -72,7 +74,7 @@ enum RaceName {
     Node,
     /// A cgroup plays the node
     Scope,
-    /// The same with both CPUs saturated
+    /// The same with both CPUs saturated, and with the daemon's own memory under pressure
     Busy,
     /// Nothing happens: CPU and memory of each daemon
     Rest,
@@ -173,7 +175,7 @@ fn bench(arguments: &Arguments) -> io::Result<()> {
         report.scope = Some(race);
     }
     let busy = !arguments.quick && all || arguments.race.contains(&RaceName::Busy);
-    for load in [load::Kind::Faults, load::Kind::Io] {
+    for load in [load::Kind::Faults, load::Kind::Io, load::Kind::Reader] {
         if busy {
             programme.load = Some(load);
             let race = scope::run(&programme)?;
@@ -213,6 +215,7 @@ fn programme(arguments: &Arguments) -> io::Result<Programme> {
         size,
         threshold,
         load: None,
+        is_quick: arguments.quick,
     })
 }
 

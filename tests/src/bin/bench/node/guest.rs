@@ -21,7 +21,13 @@ pub fn prepare() -> io::Result<()> {
     mount("/dev/vda", DISK, "ext4", 0, "")
 }
 
-fn mount(what: &str, place: &str, kind: &str, flags: libc::c_ulong, options: &str) -> io::Result<()> {
+fn mount(
+    what: &str,
+    place: &str,
+    kind: &str,
+    flags: libc::c_ulong,
+    options: &str,
+) -> io::Result<()> {
     let [what, at, kind, options] = [what, place, kind, options].map(CString::new);
     let (what, at, kind, options) = (what?, at?, kind?, options?);
     // SAFETY: strings that end with a zero and outlive the call.

@@ -47,7 +47,9 @@ impl Meminfo {
     fn read_from(file: &File) -> io::Result<Self> {
         let mut text = [0; 4096];
         let length = file.read_at(&mut text, 0)?;
-        Ok(Self::parse(std::str::from_utf8(&text[..length]).unwrap_or("")))
+        Ok(Self::parse(
+            std::str::from_utf8(&text[..length]).unwrap_or(""),
+        ))
     }
 
     fn parse(text: &str) -> Self {
@@ -102,7 +104,10 @@ impl Meter {
     pub fn start(hog: &Path) -> io::Result<Self> {
         let meminfo = File::open("/proc/meminfo")?;
         let hog = File::open(hog.join("cgroup.events"))?;
-        let (stop, gone) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (stop, gone) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicBool::new(false)),
+        );
         let (stopped, hog_is_gone) = (Arc::clone(&stop), Arc::clone(&gone));
         let thread = std::thread::spawn(move || {
             // Without it the race is measured more coarsely, and that is all.
@@ -146,7 +151,9 @@ fn field(file: &File, name: &str) -> io::Result<Option<u64>> {
     let mut text = [0; 512];
     let length = file.read_at(&mut text, 0)?;
     let text = std::str::from_utf8(&text[..length]).unwrap_or("");
-    let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
+    let line = text
+        .lines()
+        .find_map(|l| l.strip_prefix(name)?.strip_prefix(' '));
     Ok(line.and_then(|number| number.trim().parse().ok()))
 }
 

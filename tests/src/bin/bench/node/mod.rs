@@ -62,7 +62,14 @@ impl Programme {
             for (way, rate) in &self.courses {
                 for rival in &self.rivals {
                     let threshold = self.threshold.to_string();
-                    let words = [INSIDE, "node-heat", rival.name(), way, &rate.to_string(), &threshold];
+                    let words = [
+                        INSIDE,
+                        "node-heat",
+                        rival.name(),
+                        way,
+                        &rate.to_string(),
+                        &threshold,
+                    ];
                     jobs.push(words.map(str::to_owned).into());
                 }
             }

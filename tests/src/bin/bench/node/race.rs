@@ -171,7 +171,8 @@ fn line(race: &Race, contender: &str, course: Option<(&String, u64)>) -> Option<
     let heats: Vec<&NodeHeat> = race.heats.iter().filter(mine).collect();
     let lost = |(t, _): &&(Task, String)| t.rival == contender && is_it(&t.way, t.rate);
     let broken = race.broken.iter().filter(lost).count();
-    let count = |condition: &dyn Fn(&NodeHeat) -> bool| heats.iter().filter(|h| condition(h)).count();
+    let count =
+        |condition: &dyn Fn(&NodeHeat) -> bool| heats.iter().filter(|h| condition(h)).count();
     let all = |value: &dyn Fn(&NodeHeat) -> Option<f64>| {
         Distribution::of(heats.iter().filter_map(|h| value(h)))
     };
@@ -180,7 +181,10 @@ fn line(race: &Race, contender: &str, course: Option<(&String, u64)>) -> Option<
     let won = |value: &dyn Fn(&NodeHeat) -> Option<f64>| {
         Distribution::of(heats.iter().filter(|h| is_won(h)).filter_map(|h| value(h)))
     };
-    let innocents = heats.iter().flat_map(|h| &h.dead).filter(|name| *name != "hog");
+    let innocents = heats
+        .iter()
+        .flat_map(|h| &h.dead)
+        .filter(|name| *name != "hog");
     (!heats.is_empty() || broken > 0).then(|| Line {
         contender: contender.to_owned(),
         way: course.map_or_else(|| "all".to_owned(), |(way, _)| way.clone()),
@@ -214,7 +218,10 @@ mod tests {
 
     #[test]
     fn a_guest_that_goes_down_is_no_result() {
-        let down = job("x\n", Some("the machine went down: Kernel panic - not syncing: x"));
+        let down = job(
+            "x\n",
+            Some("the machine went down: Kernel panic - not syncing: x"),
+        );
         let reason = said(&down).err();
         assert_eq!(
             reason.as_deref(),

@@ -126,9 +126,14 @@ fn nohang(text: &str, threshold: u64) -> String {
 /// threshold available as things are now. Its documented action picks among the pods.
 fn oomd(stage: &Stage, threshold: u64) -> io::Result<String> {
     let available = Meminfo::read()?.available;
-    let limit = stage.memory.usage().map_err(io::Error::other)? + available.saturating_sub(threshold);
+    let limit =
+        stage.memory.usage().map_err(io::Error::other)? + available.saturating_sub(threshold);
     let root = Path::new("/sys/fs/cgroup");
-    let node = stage.cgroup.path().strip_prefix(root).map_err(io::Error::other)?;
+    let node = stage
+        .cgroup
+        .path()
+        .strip_prefix(root)
+        .map_err(io::Error::other)?;
     let node = node.display();
     let pods = format!("{node}/burstable/*,{node}/besteffort/*,{node}/pod-*");
     let text = serde_json::json!({
@@ -218,7 +223,10 @@ impl Daemon {
             if let Ok(Some(status)) = daemon.child.try_wait() {
                 // The rest of what it said is on its way.
                 std::thread::sleep(Duration::from_millis(200));
-                return Err(format!("it ended with {status}: {}", last_lines(&daemon.log())));
+                return Err(format!(
+                    "it ended with {status}: {}",
+                    last_lines(&daemon.log())
+                ));
             }
             if Instant::now() > over {
                 let seconds = PATIENCE.as_secs();
@@ -231,7 +239,10 @@ impl Daemon {
     }
 
     fn log(&self) -> String {
-        self.said.lock().map(|text| text.clone()).unwrap_or_default()
+        self.said
+            .lock()
+            .map(|text| text.clone())
+            .unwrap_or_default()
     }
 }
 
@@ -257,7 +268,11 @@ fn listen(mut from: io::PipeReader, into: &Mutex<String>) {
 }
 
 fn last_lines(text: &str) -> String {
-    let lines: Vec<&str> = text.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+    let lines: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|l| !l.is_empty())
+        .collect();
     lines[lines.len().saturating_sub(3)..].join(" | ")
 }
 

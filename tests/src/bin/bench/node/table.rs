@@ -2,8 +2,14 @@
 
 use std::fmt::Write as _;
 
-use super::{NodeHeat, race::{Line, Race}};
-use crate::{stats::Distribution, svg::{Axes, Picture}};
+use super::{
+    NodeHeat,
+    race::{Line, Race},
+};
+use crate::{
+    stats::Distribution,
+    svg::{Axes, Picture},
+};
 
 /// One line per contender and course.
 pub fn draw(race: &Race) -> String {
@@ -16,8 +22,20 @@ pub fn draw(race: &Race) -> String {
     );
     text += &format!(
         "{:<13} {:<10} {:>5} {:>5} {:>7} {:>4} {:>5} {:>9} {:>8} {:>6} {:>7}  {:>12} {:>19} {:>19}\n",
-        "contender", "way", "MB/s", "runs", "in time", "OOM", "right", "innocents", "hog left", "d.dead", "reached",
-        "avail. MiB", "signalled ms p50/max", "dead ms p50/max"
+        "contender",
+        "way",
+        "MB/s",
+        "runs",
+        "in time",
+        "OOM",
+        "right",
+        "innocents",
+        "hog left",
+        "d.dead",
+        "reached",
+        "avail. MiB",
+        "signalled ms p50/max",
+        "dead ms p50/max"
     );
     for line in &race.results {
         // Writing to a String cannot fail.
@@ -28,7 +46,11 @@ pub fn draw(race: &Race) -> String {
     }
     for (task, reason) in &race.broken {
         let rate = speed(task.rate);
-        let _ = writeln!(text, "{} {} {rate}: no result: {reason}", task.rival, task.way);
+        let _ = writeln!(
+            text,
+            "{} {} {rate}: no result: {reason}",
+            task.rival, task.way
+        );
     }
     text
 }
@@ -45,7 +67,8 @@ fn row(line: &Line) -> String {
         "all" => "all".to_owned(),
         _ => speed(line.rate),
     };
-    let median = |d: Option<Distribution>| d.map_or_else(|| "-".into(), |d| format!("{:.0}", d.p50));
+    let median =
+        |d: Option<Distribution>| d.map_or_else(|| "-".into(), |d| format!("{:.0}", d.p50));
     let two = |d: Option<Distribution>| {
         d.map_or_else(|| "-".into(), |d| format!("{:.1} / {:.1}", d.p50, d.max))
     };
