@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::{
     image::static_program,
-    shell::{become_program, output, release_binary, target_dir},
+    shell::{become_program, output, release_binaries, target_dir},
     vm::guest::{self, Guest, Outcome},
 };
 
@@ -74,12 +74,15 @@ pub struct Arguments {
 
 /// Does not return when all goes well: the benchmark takes over this process, so that Ctrl-C reaches it alone.
 pub fn run(arguments: &Arguments) -> Result<()> {
-    let bench = release_binary("bench")?;
+    let bench = release_binaries(&["bench"])?.join("bench");
     let mut rest = arguments.rest.clone();
-    let jobs = node_race(&bench, &rest);
-    if !jobs.is_empty() {
+    let plan = plan(&bench, &rest);
+    if plan.on_host {
+        release_binaries(&["evictd", "hog"])?;
+    }
+    if !plan.in_guest.is_empty() {
         let file = target_dir()?.join("node-race.json");
-        let text = match in_guest(jobs) {
+        let text = match in_guest(plan.in_guest) {
             Ok(text) => text,
             // No QEMU, no kernel, no package: this machine's lack, which the report names.
             Err(reason) => json!({ "unavailable": format!("{reason:#}") }).to_string(),
@@ -91,10 +94,18 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     become_program(&bench, &rest)
 }
 
-/// What the benchmark wants to have run in a guest; nothing too where it will say by itself what is wrong with its
-/// flags.
-fn node_race(bench: &Path, rest: &[String]) -> Vec<Vec<String>> {
-    let plan = output(Command::new(bench).args(rest).arg("--node-plan"));
+/// What the benchmark is going to do.
+#[derive(serde::Deserialize, Default)]
+struct Plan {
+    /// The command lines of the heats in a guest.
+    in_guest: Vec<Vec<String>>,
+    /// Whether there are races on this machine, which need the agent.
+    on_host: bool,
+}
+
+/// Asks it; nothing where it will say by itself what is wrong with its flags.
+fn plan(bench: &Path, rest: &[String]) -> Plan {
+    let plan = output(Command::new(bench).args(rest).arg("--plan"));
     plan.ok()
         .and_then(|plan| serde_json::from_str(&plan).ok())
         .unwrap_or_default()

@@ -69,25 +69,18 @@ pub fn workspace_root() -> &'static Path {
     xtask.parent().unwrap_or(xtask)
 }
 
-/// Sets up, builds a release of the agent, of the hog and of one more program of the tests, whose path is returned.
-pub fn release_binary(name: &str) -> Result<PathBuf> {
+/// Sets up, and builds a release of some binaries of the agent and of the tests; returns the directory that they are in.
+pub fn release_binaries(names: &[&str]) -> Result<PathBuf> {
     crate::setup::run()?;
-    println!("{name}: building evictd and its cast (the first build takes some minutes)");
-    run(Command::new("cargo").args([
-        "build",
-        "--release",
-        "--package",
-        "evictd",
-        "--package",
-        "evictd-tests",
-        "--bin",
-        "evictd",
-        "--bin",
-        "hog",
-        "--bin",
-        name,
-    ]))?;
-    Ok(target_dir()?.join("release").join(name))
+    println!(
+        "building {} (the first build takes some minutes)",
+        names.join(", ")
+    );
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--release", "--package", "evictd"]);
+    cargo.args(["--package", "evictd-tests"]);
+    run(cargo.args(names.iter().flat_map(|name| ["--bin", name])))?;
+    Ok(target_dir()?.join("release"))
 }
 
 /// Becomes another program: Ctrl-C reaches it alone. Returns only when that fails.
@@ -98,5 +91,6 @@ pub fn become_program(program: &Path, arguments: &[String]) -> Result<()> {
 
 /// Sets up, builds a release, and becomes a binary of the tests package. Returns only when that fails.
 pub fn become_binary(name: &str, arguments: &[String]) -> Result<()> {
-    become_program(&release_binary(name)?, arguments)
+    let built = release_binaries(&["evictd", "hog", name])?;
+    become_program(&built.join(name), arguments)
 }

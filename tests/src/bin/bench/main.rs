@@ -59,10 +59,10 @@ struct Arguments {
     /// Folder for the report
     #[arg(long, default_value = "target/bench")]
     out: PathBuf,
-    /// Prints what the node race wants to have run in a guest, and ends
+    /// Prints what is to be run in a guest, and whether anything is to be run here; does nothing else
     #[arg(long, hide = true)]
-    node_plan: bool,
-    /// What came of it
+    plan: bool,
+    /// What came of the node race in the guest
     #[arg(long, hide = true)]
     node_outcome: Option<PathBuf>,
 }
@@ -124,7 +124,7 @@ fn main() -> ExitCode {
         Some(Part::Neighbour { procs }) => neighbour::live(procs),
         Some(Part::Load { kind }) => load::work(*kind),
         Some(Part::NodeHeat(task)) => node::run(task),
-        None if arguments.node_plan => node_plan(&arguments),
+        None if arguments.plan => plan(&arguments),
         None => bench(&arguments),
     };
     match outcome {
@@ -142,12 +142,15 @@ fn wants(arguments: &Arguments, race: RaceName) -> bool {
     arguments.race.contains(&race) || all && !(arguments.quick && race == RaceName::Node)
 }
 
-fn node_plan(arguments: &Arguments) -> io::Result<()> {
-    let jobs = match wants(arguments, RaceName::Node) {
+fn plan(arguments: &Arguments) -> io::Result<()> {
+    let in_guest = match wants(arguments, RaceName::Node) {
         true => node_programme(arguments)?.jobs(),
         false => Vec::new(),
     };
-    println!("{}", serde_json::to_string(&jobs)?);
+    let here = [RaceName::Scope, RaceName::Busy, RaceName::Rest];
+    let on_host = here.into_iter().any(|race| wants(arguments, race));
+    let plan = serde_json::json!({ "in_guest": in_guest, "on_host": on_host });
+    println!("{plan}");
     Ok(())
 }
 
