@@ -31,18 +31,22 @@ pub enum Rival {
     Nohang,
     Oomd,
     SystemdOomd,
+    /// With the threshold as the kubelet counts what is available.
     Evictd,
+    /// With a threshold that is met where MemAvailable is at the race's: the others' amount.
+    EvictdLevel,
 }
 
 impl Rival {
     /// Everybody, in the order of the table.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Nothing,
         Self::Earlyoom,
         Self::Nohang,
         Self::Oomd,
         Self::SystemdOomd,
         Self::Evictd,
+        Self::EvictdLevel,
     ];
 
     /// The name in tables and on the command line.
@@ -54,6 +58,7 @@ impl Rival {
             Self::Oomd => "oomd",
             Self::SystemdOomd => "systemd-oomd",
             Self::Evictd => "evictd",
+            Self::EvictdLevel => "evictd-level",
         }
     }
 
@@ -76,6 +81,11 @@ impl Rival {
         match self {
             Self::Nothing => Ok(Running::Nobody),
             Self::Evictd => evictd(stage, threshold, files).map_err(said),
+            Self::EvictdLevel => {
+                let memory = Meminfo::read().map_err(said)?;
+                let gap = memory.kubelet.saturating_sub(memory.available);
+                evictd(stage, threshold + gap, files).map_err(said)
+            }
             Self::Earlyoom => {
                 let kib = threshold / 1024;
                 let mut command = Command::new("/usr/bin/earlyoom");
