@@ -1,6 +1,10 @@
 //! The node that the demo and the benchmarks play: a cgroup with a limit, and pods of every class in it.
 
-use std::{fs, io, path::PathBuf, time::Duration};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use evictd::observe::cgroup::{MemoryCgroup, Version};
 
@@ -221,15 +225,24 @@ impl Stage {
             .ok()
     }
 
-    /// The manifest of the pods, for `podManifest`.
+    /// The manifest of the pods, for `podManifest`: their cgroups lie below the node's.
     pub fn manifest(&self) -> String {
+        self.manifest_below(Path::new(""))
+    }
+
+    /// The same for an agent whose scope is the machine.
+    pub fn manifest_from_root(&self) -> String {
+        self.manifest_below(self.cgroup.path())
+    }
+
+    fn manifest_below(&self, parent: &Path) -> String {
         let pod = |role: &Role| {
             serde_json::json!({
                 "name": role.name,
                 "qosClass": role.qos,
                 "priority": role.priority,
                 "requests": { "memory": format!("{}Mi", role.request_mib(self.mib)) },
-                "cgroup": role.directory,
+                "cgroup": parent.join(role.directory),
             })
         };
         serde_json::json!({ "pods": CAST.iter().map(pod).collect::<Vec<_>>() }).to_string()

@@ -69,21 +69,28 @@ pub fn workspace_root() -> &'static Path {
     xtask.parent().unwrap_or(xtask)
 }
 
-/// Sets up, builds a release, and becomes a binary of the tests package: Ctrl-C reaches it alone. Returns only when
-/// that fails.
-pub fn become_binary(name: &str, arguments: &[String]) -> Result<()> {
+/// Sets up, and builds a release of some binaries of the agent and of the tests; returns the directory that they are in.
+pub fn release_binaries(names: &[&str]) -> Result<PathBuf> {
     crate::setup::run()?;
-    println!("{name}: building evictd and its cast (the first build takes some minutes)");
-    run(Command::new("cargo").args([
-        "build",
-        "--release",
-        "--package",
-        "evictd",
-        "--package",
-        "evictd-tests",
-        "--bins",
-    ]))?;
-    let binary = target_dir()?.join("release").join(name);
-    let error = Command::new(&binary).args(arguments).exec();
-    Err(error).with_context(|| format!("cannot start {}", binary.display()))
+    println!(
+        "building {} (the first build takes some minutes)",
+        names.join(", ")
+    );
+    let mut cargo = Command::new("cargo");
+    cargo.args(["build", "--release", "--package", "evictd"]);
+    cargo.args(["--package", "evictd-tests"]);
+    run(cargo.args(names.iter().flat_map(|name| ["--bin", name])))?;
+    Ok(target_dir()?.join("release"))
+}
+
+/// Becomes another program: Ctrl-C reaches it alone. Returns only when that fails.
+pub fn become_program(program: &Path, arguments: &[String]) -> Result<()> {
+    let error = Command::new(program).args(arguments).exec();
+    Err(error).with_context(|| format!("cannot start {}", program.display()))
+}
+
+/// Sets up, builds a release, and becomes a binary of the tests package. Returns only when that fails.
+pub fn become_binary(name: &str, arguments: &[String]) -> Result<()> {
+    let built = release_binaries(&["evictd", "hog", name])?;
+    become_program(&built.join(name), arguments)
 }

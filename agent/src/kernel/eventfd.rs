@@ -4,115 +4,84 @@
 
 use std::{
     fs::File,
-    io::{self, Write as _},
+    io,
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
 use super::{
     ladder::MemoryHook,
-    tripwire::{
-        ANY_SLOT, Direction, MAX_SCOPES, MAX_TRIPWIRES, SLOTS_PER_SCOPE, Trip, Tripwire, Wire,
-        page_size,
-    },
+    registrar::{Files, Registrar, Wires, eventfd},
+    tripwire::{ANY_SLOT, MAX_TRIPWIRES, SLOTS_PER_SCOPE, Trip, Tripwire, Wire},
 };
-use crate::observe::cgroup::{MemoryCgroup, Version, is_gone};
+use crate::observe::cgroup::{MemoryCgroup, Version};
 
-/// One eventfd for all wires of all scopes.
+/// All wires of all scopes. Arming one is an order to the registrar: the old wires serve until the new ones do.
 pub struct Eventfd {
-    event: OwnedFd,
-    scopes: [Option<Files>; MAX_SCOPES as usize],
-    wires: [Wire; MAX_TRIPWIRES as usize],
-}
-
-/// What a threshold is registered with.
-struct Files {
-    usage: File,
-    control: File,
+    /// Holds the eventfd that the thresholds in force ring; readable when it was rung.
+    epoll: OwnedFd,
+    registrar: Registrar,
+    wires: Wires,
+    /// The registrar could not take the last order.
+    is_late: bool,
 }
 
 impl Eventfd {
     /// Opens the `cgroup.event_control` of each scope; the reason says why not.
     pub fn new(scopes: &[&MemoryCgroup]) -> Result<Self, String> {
-        let event = eventfd().map_err(|e| format!("eventfd: {e}"))?;
-        let mut tripwire = Self {
-            event,
-            scopes: Default::default(),
-            wires: [Wire::NEVER; MAX_TRIPWIRES as usize],
-        };
-        for (index, scope) in scopes.iter().enumerate() {
-            tripwire.open(index, scope)?;
+        let mut files = Vec::new();
+        for scope in scopes {
+            files.push(open(scope)?);
+            // The registration of a threshold is the part that a kernel can refuse; try it before it is needed.
+            let unreachable = Wire {
+                limit: u64::MAX / 2,
+                ..Wire::NEVER
+            };
+            eventfd()
+                .and_then(|probe| files[files.len() - 1].register(&probe, &unreachable))
+                .map_err(|e| format!("{}/cgroup.event_control: {e}", scope.path().display()))?;
         }
-        Ok(tripwire)
-    }
-
-    fn open(&mut self, index: usize, scope: &MemoryCgroup) -> Result<(), String> {
-        if scope.version() != Version::V1 {
-            return Err("cgroup v2 has no usage notification".to_owned());
-        }
-        let path = scope.path();
-        let open = |name: &str, write: bool| {
-            let file = path.join(name);
-            let opened = File::options().read(!write).write(write).open(&file);
-            opened.map_err(|e| format!("{}: {e}", file.display()))
-        };
-        let files = Files {
-            usage: open("memory.usage_in_bytes", false)?,
-            control: open("cgroup.event_control", true)?,
-        };
-        // The registration of a threshold is the part that a kernel can refuse; try it before it is needed.
-        let probe = eventfd().map_err(|e| format!("eventfd: {e}"))?;
-        files
-            .register(&probe, u64::MAX / 2)
-            .map_err(|e| format!("{}/cgroup.event_control: {e}", path.display()))?;
-        let place = self.scopes.get_mut(index).ok_or("too many scopes")?;
-        *place = Some(files);
-        Ok(())
-    }
-
-    /// Registers all wires with a new eventfd: a threshold cannot be taken back singly, and closing the old one takes
-    /// back all of them.
-    fn register_all(&mut self) -> io::Result<()> {
-        let event = eventfd()?;
-        let scopes = self.wires.chunks(SLOTS_PER_SCOPE as usize);
-        for (files, wires) in self.scopes.iter().zip(scopes) {
-            for wire in wires.iter().filter(|w| !w.is_never()) {
-                let files = files.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
-                // The kernel compares with >; one page less makes it "at the limit".
-                let limit = match wire.direction {
-                    Direction::Rising => wire.limit.saturating_sub(page_size()),
-                    Direction::Falling => wire.limit,
-                };
-                match files.register(&event, limit) {
-                    // A scope that was removed must not take the other one's wires with it.
-                    Err(e) if is_gone(&e) => {}
-                    other => other?,
-                }
+        let epoll = epoll().map_err(|e| format!("epoll: {e}"))?;
+        let start = || {
+            let registrar = Registrar::start(epoll.try_clone()?)?;
+            for (scope, files) in files.into_iter().enumerate() {
+                registrar.set_files(scope, files)?;
             }
-        }
-        self.event = event;
+            Ok(registrar)
+        };
+        let registrar = start().map_err(|e: io::Error| format!("its thread: {e}"))?;
+        Ok(Self {
+            epoll,
+            registrar,
+            wires: [Wire::NEVER; MAX_TRIPWIRES as usize],
+            is_late: false,
+        })
+    }
+
+    fn order(&mut self) -> io::Result<()> {
+        self.is_late = !self.registrar.order(&self.wires)?;
         Ok(())
     }
 }
 
-impl Files {
-    fn register(&self, event: &OwnedFd, limit: u64) -> io::Result<()> {
-        // "<event fd> <fd of memory.usage_in_bytes> <threshold in bytes>", written at once and without allocating.
-        let mut line = [0_u8; 64];
-        let mut cursor = io::Cursor::new(&mut line[..]);
-        write!(
-            cursor,
-            "{} {} {limit}",
-            event.as_raw_fd(),
-            self.usage.as_raw_fd()
-        )?;
-        let length = usize::try_from(cursor.position()).unwrap_or(0);
-        (&self.control).write_all(&line[..length])
+fn open(scope: &MemoryCgroup) -> Result<Files, String> {
+    if scope.version() != Version::V1 {
+        return Err("cgroup v2 has no usage notification".to_owned());
     }
+    let path = scope.path();
+    let open = |name: &str, write: bool| {
+        let file = path.join(name);
+        let opened = File::options().read(!write).write(write).open(&file);
+        opened.map_err(|e| format!("{}: {e}", file.display()))
+    };
+    Ok(Files {
+        usage: open("memory.usage_in_bytes", false)?,
+        control: open("cgroup.event_control", true)?,
+    })
 }
 
-fn eventfd() -> io::Result<OwnedFd> {
-    // SAFETY: takes plain integers; the result is checked.
-    let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
+fn epoll() -> io::Result<OwnedFd> {
+    // SAFETY: takes a plain integer; the result is checked.
+    let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -129,8 +98,9 @@ impl Tripwire for Eventfd {
         let slots = scope * SLOTS_PER_SCOPE as usize..(scope + 1) * SLOTS_PER_SCOPE as usize;
         let wires = self.wires.get_mut(slots);
         wires.ok_or(io::ErrorKind::InvalidInput)?.fill(Wire::NEVER);
-        self.open(scope, cgroup).map_err(io::Error::other)?;
-        self.register_all()
+        let files = open(cgroup).map_err(io::Error::other)?;
+        self.registrar.set_files(scope, files)?;
+        self.order()
     }
 
     fn arm(&mut self, slot: usize, wire: Wire) -> io::Result<()> {
@@ -143,24 +113,22 @@ impl Tripwire for Eventfd {
             return Ok(());
         }
         *armed = wire;
-        self.register_all()
+        self.order()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.event.as_fd())
+        Some(self.epoll.as_fd())
     }
 
     fn next(&mut self) -> Option<Trip> {
-        let mut count = 0_u64;
-        // SAFETY: an eventfd gives exactly eight bytes into the eight bytes of `count`.
-        let got = unsafe {
-            libc::read(
-                self.event.as_raw_fd(),
-                (&raw mut count).cast(),
-                size_of::<u64>(),
-            )
-        };
-        (got == 8 && count > 0).then(|| Trip {
+        if self.is_late {
+            // What goes wrong is told by the next arming.
+            let _ = self.order();
+        }
+        let mut event = libc::epoll_event { events: 0, u64: 0 };
+        // SAFETY: one place for one event; returns at once.
+        let got = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), &raw mut event, 1, 0) };
+        (got == 1).then(|| Trip {
             slot: ANY_SLOT,
             ..Trip::default()
         })

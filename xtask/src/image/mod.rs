@@ -38,6 +38,20 @@ const HOG: Program = Program {
     description: "Takes memory, for the tests of evictd",
 };
 
+/// Compiles a program of the workspace for this machine's architecture, statically linked; returns the binary's path.
+///
+/// # Errors
+/// When it does not compile.
+pub fn static_program(package: &'static str, name: &'static str) -> Result<PathBuf> {
+    let description = "";
+    let program = Program {
+        name,
+        package,
+        description,
+    };
+    build::static_binary(&program, Arch::host())
+}
+
 /// What `cargo xtask image` takes.
 #[derive(clap::Args)]
 pub struct Arguments {

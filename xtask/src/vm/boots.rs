@@ -229,7 +229,7 @@ impl Run<'_> {
 }
 
 /// What the kernel died of, if the console tells.
-fn kernel_panic(console: &str) -> String {
+pub fn kernel_panic(console: &str) -> String {
     const PANIC: &str = "Kernel panic - not syncing: ";
     let reason = console.lines().find_map(|line| line.split_once(PANIC));
     reason
@@ -237,7 +237,7 @@ fn kernel_panic(console: &str) -> String {
         .unwrap_or_default()
 }
 
-fn keep(output: &mut Vec<u8>, bytes: &[u8]) {
+pub fn keep(output: &mut Vec<u8>, bytes: &[u8]) {
     const NOTE: &[u8] = b"\n[more output was dropped]\n";
     if output.len() + bytes.len() <= KEPT {
         output.extend_from_slice(bytes);

@@ -26,16 +26,37 @@ pub fn write(
     programs: &Programs,
     jobs: &[protocol::Job],
 ) -> Result<()> {
-    let mut archive = Archive::create(to)?;
-    archive.file("/init", &fs::read(&programs.init)?)?;
-    archive.file("/bin/evictd", &fs::read(&programs.agent)?)?;
+    let mut files = vec![
+        ("/init".to_owned(), programs.init.clone()),
+        ("/bin/evictd".to_owned(), programs.agent.clone()),
+    ];
     for (name, path) in programs.tests.iter().chain(&programs.helpers) {
-        archive.file(&format!("{TESTS_DIR}/{name}"), &fs::read(path)?)?;
+        files.push((format!("{TESTS_DIR}/{name}"), path.clone()));
     }
-    for (inside, outside) in programs::for_guest()? {
+    files.extend(programs::for_guest()?);
+    write_files(to, kernel, &files, &[], jobs)
+}
+
+/// Writes an initramfs of these files (path inside, path on the host) and of these trees, which become the guest's
+/// root together.
+///
+/// # Errors
+/// When a file that belongs into it cannot be read.
+pub fn write_files(
+    to: &Path,
+    kernel: &Kernel,
+    files: &[(String, PathBuf)],
+    trees: &[PathBuf],
+    jobs: &[protocol::Job],
+) -> Result<()> {
+    let mut archive = Archive::create(to)?;
+    for tree in trees {
+        archive.tree("", tree)?;
+    }
+    for (inside, outside) in files {
         archive.file(
-            &inside,
-            &fs::read(&outside).with_context(|| format!("{}", outside.display()))?,
+            inside,
+            &fs::read(outside).with_context(|| format!("{}", outside.display()))?,
         )?;
     }
     archive.tree("/lib/modules", &kernel.modules())?;
@@ -89,8 +110,15 @@ impl Archive {
         for entry in fs::read_dir(outside).with_context(|| format!("{}", outside.display()))? {
             let entry = entry?;
             let name = format!("{inside}/{}", entry.file_name().to_string_lossy());
-            if entry.file_type()?.is_dir() {
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
                 self.tree(&name, &entry.path())?;
+            } else if kind.is_symlink() {
+                // As it is: a link that is absolute means the guest's root.
+                let target = fs::read_link(entry.path())?;
+                self.parents(Path::new(&name))?;
+                let target = target.as_os_str().as_bytes();
+                self.entry(&name, ModeFileType::Symlink, 0o777, target)?;
             } else {
                 self.file(&name, &fs::read(entry.path())?)?;
             }
@@ -132,6 +160,10 @@ mod tests {
         archive.file("/init", b"first")?;
         archive.file("/usr/bin/a", b"abcde")?;
         archive.file("/usr/bin/b", b"")?;
+        let tree = dir.path().join("tree");
+        fs::create_dir_all(tree.join("usr"))?;
+        std::os::unix::fs::symlink("/usr/bin/a", tree.join("usr/c"))?;
+        archive.tree("", &tree)?;
         archive.finish()?;
         let (mut read, mut seen) = (newc::Reader::new(File::open(&path)?)?, Vec::new());
         while !read.entry().is_trailer() {
@@ -150,6 +182,7 @@ mod tests {
                 ("usr/bin".to_owned(), 0, 0o040755),
                 ("usr/bin/a".to_owned(), 5, 0o100755),
                 ("usr/bin/b".to_owned(), 0, 0o100755),
+                ("usr/c".to_owned(), 10, 0o120777),
             ]
         );
         Ok(())

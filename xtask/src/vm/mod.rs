@@ -6,6 +6,7 @@ mod apt;
 mod boots;
 mod build;
 mod facts;
+pub mod guest;
 mod initramfs;
 mod kernels;
 mod modules;
@@ -15,6 +16,7 @@ mod protocol;
 mod qemu;
 mod suite;
 mod table;
+mod unpacked;
 
 use std::{
     fs,
@@ -178,6 +180,7 @@ impl MachineOptions {
             console,
             memory_mib: self.memory,
             accel: &self.accel,
+            disk: None,
         }
     }
 }
@@ -271,7 +274,7 @@ fn root() -> PathBuf {
     here.parent().unwrap_or(here).to_owned()
 }
 
-fn cache() -> PathBuf {
+pub fn cache() -> PathBuf {
     root().join("target/vm")
 }
 

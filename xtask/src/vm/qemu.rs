@@ -50,6 +50,8 @@ pub struct Machine<'a> {
     pub console: &'a Path,
     pub memory_mib: u32,
     pub accel: &'a str,
+    /// What is `/dev/vda` inside: a filesystem image, if there is one.
+    pub disk: Option<&'a Path>,
 }
 
 /// What comes out of a running machine.
@@ -126,6 +128,10 @@ impl Machine<'_> {
             "console=ttyS0 loglevel=6 panic=-1 evictd.cgroup={}{version}",
             self.cgroup
         ));
+        if let Some(disk) = self.disk {
+            let drive = format!("file={},if=virtio,format=raw,cache=unsafe", disk.display());
+            qemu.args(["-drive", &drive]);
+        }
         qemu
     }
 

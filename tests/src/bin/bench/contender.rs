@@ -17,7 +17,7 @@ use evictd_tests::{
     cast::{HOG, Stage},
 };
 
-use crate::judge::Verdict;
+use crate::{judge::Verdict, own::Own};
 
 /// One line of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,13 +80,15 @@ impl Contender {
         }
     }
 
-    /// Starts it on a stage and returns when it watches. `phase` in 0..1 says where in its interval a poller starts.
+    /// Starts it on a stage, in a cgroup of its own if there is one, and returns when it watches. `phase` in 0..1 says
+    /// where in its interval a poller starts.
     pub fn start(
         self,
         stage: &Stage,
         threshold: u64,
         phase: f64,
         files: &Path,
+        own: Option<&Own>,
     ) -> io::Result<Running> {
         let manifest = files.join("pods.json");
         fs::write(&manifest, stage.manifest())?;
@@ -98,6 +100,9 @@ impl Contender {
                 .arg(&manifest)
                 .arg(threshold.to_string())
                 .args(&words[1..]);
+            if let Some(own) = own {
+                own.admit(&mut command)?;
+            }
             Competitor::start(&mut command).map(Running::Competitor)
         };
         match self {
@@ -109,8 +114,8 @@ impl Contender {
             }
             Self::Notifier => competitor(&["notified".into()]),
             Self::Spinner => competitor(&["spin".into(), stage.hog_pid().to_string()]),
-            Self::Evictd(hook) => evictd(stage, threshold, hook.name(), files),
-            Self::Floor => evictd(stage, threshold, "auto", files),
+            Self::Evictd(hook) => evictd(stage, threshold, hook.name(), files, own),
+            Self::Floor => evictd(stage, threshold, "auto", files, own),
         }
     }
 
@@ -129,7 +134,13 @@ impl Contender {
     }
 }
 
-fn evictd(stage: &Stage, threshold: u64, hook: &str, files: &Path) -> io::Result<Running> {
+fn evictd(
+    stage: &Stage,
+    threshold: u64,
+    hook: &str,
+    files: &Path,
+    own: Option<&Own>,
+) -> io::Result<Running> {
     let config = files.join("config.json");
     let text = serde_json::json!({
         "scope": { "cgroup": stage.cgroup.path() },
@@ -139,7 +150,15 @@ fn evictd(stage: &Stage, threshold: u64, hook: &str, files: &Path) -> io::Result
         "memoryHook": hook,
     });
     fs::write(&config, text.to_string())?;
-    Agent::start(&config, &[]).map(Running::Evictd)
+    let mut admitted = Ok(());
+    let admit = |command: &mut Command| {
+        if let Some(own) = own {
+            admitted = own.admit(command);
+        }
+    };
+    let agent = Agent::start_as(&config, &[], admit)?;
+    admitted?;
+    Ok(Running::Evictd(agent))
 }
 
 /// A contender at work; ended when dropped.

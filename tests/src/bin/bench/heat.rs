@@ -13,12 +13,14 @@ use evictd_tests::{
     cast::{CAST, HOG, Stage},
     interrupt::interrupted,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{
     contender::Contender,
+    load::Kind,
     neighbour::{Neighbour, Service},
     observer::{Crossing, Observation, Observer, Sample},
+    own::Own,
     process::{Exit, cpu_time},
     trace::{Kill, Task, Trace},
 };
@@ -48,10 +50,12 @@ pub struct Plan<'a> {
     pub threshold: u64,
     /// 0..1: where in its interval a poller starts.
     pub phase: f64,
+    /// What else the machine has to do.
+    pub load: Option<Kind>,
 }
 
 /// Who ended the hog.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Killer {
     /// The contender.
@@ -103,6 +107,9 @@ pub struct Heat {
     pub duration_us: f64,
     /// The neighbour in that time.
     pub neighbour: Option<Service>,
+    /// How often the contender's own cgroup hit its limit, where it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub own_limit_hits: Option<u64>,
     /// What saw the crossing.
     pub stopwatch: &'static str,
     /// Memory over time, with the moment of the crossing.
@@ -123,9 +130,17 @@ pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
     let amount = plan.contender.amount(plan.threshold);
     let observer = Observer::start(scope(&stage, amount)?, amount)?;
     let stopwatch = observer.stopwatch;
-    let mut running = plan
-        .contender
-        .start(&stage, plan.threshold, plan.phase, files.path())?;
+    let mut own = Own::under(plan.load)?;
+    let mut running = plan.contender.start(
+        &stage,
+        plan.threshold,
+        plan.phase,
+        files.path(),
+        own.as_ref(),
+    )?;
+    if let Some(own) = &mut own {
+        own.tighten()?;
+    }
     let exit = Exit::of(stage.hog_pid());
     stage.start_ahead()?;
     // Everybody has time to see what is coming.
@@ -196,6 +211,7 @@ pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
             .map(|(b, a)| a.saturating_sub(b) as f64 / 1000.0),
         duration_us: (end - start) as f64 / 1000.0,
         neighbour: service,
+        own_limit_hits: own.as_ref().map(Own::hits).transpose()?,
         stopwatch,
         samples,
         crossing,
@@ -240,7 +256,7 @@ fn wait_for_return(stage: &Stage, amount: u64) -> io::Result<()> {
 
 /// Far too much, in its way. It has taken the lead of the other pods when the race begins; at a rate it starts shortly
 /// before the threshold, or a slow run would take a minute.
-fn hog_arguments(plan: &Plan<'_>) -> Vec<String> {
+pub fn hog_arguments(plan: &Plan<'_>) -> Vec<String> {
     let others: u64 = CAST
         .iter()
         .map(|role| role.usage_mib(plan.size / MIB))

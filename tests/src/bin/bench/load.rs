@@ -2,12 +2,14 @@
 
 use std::{
     fs::File,
-    io::{self, Seek as _, Write as _},
+    io::{self, Read as _, Seek as _, Write as _},
     process::{Child, Command, Stdio},
     ptr,
 };
 
 use clap::ValueEnum;
+
+use crate::own::FILE_BYTES;
 
 /// A kind of load, one process of it per CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -16,6 +18,8 @@ pub enum Kind {
     Faults,
     /// Writes that wait for the disk.
     Io,
+    /// Reading through a file without end, inside the contender's own cgroup, which is at its limit.
+    Reader,
 }
 
 impl Kind {
@@ -24,6 +28,7 @@ impl Kind {
         match self {
             Self::Faults => "page faults on every CPU",
             Self::Io => "synchronous writes on every CPU",
+            Self::Reader => "the contender's own cgroup at its limit",
         }
     }
 }
@@ -32,9 +37,12 @@ impl Kind {
 pub struct Load(Vec<Child>);
 
 impl Load {
-    /// Starts it, outside of every node that is played.
+    /// Starts it, outside of every node that is played; what belongs into a contender's cgroup starts with the contender.
     pub fn start(kind: Kind) -> io::Result<Self> {
-        let cpus = std::thread::available_parallelism()?.get();
+        let cpus = match kind {
+            Kind::Reader => 0,
+            Kind::Faults | Kind::Io => std::thread::available_parallelism()?.get(),
+        };
         let mut load = Self(Vec::new());
         let name = kind.to_possible_value();
         let name = name.as_ref().map_or("", |value| value.get_name());
@@ -72,6 +80,17 @@ pub fn work(kind: Kind) -> io::Result<()> {
                     file.sync_data()?;
                 }
                 file.rewind()?;
+            }
+        }
+        Kind::Reader => {
+            let mut file: File = tempfile::tempfile_in("/var/tmp")?;
+            let mut block = vec![1; 1 << 20];
+            for _ in 0..FILE_BYTES >> 20 {
+                file.write_all(&block)?;
+            }
+            loop {
+                file.rewind()?;
+                while file.read(&mut block)? > 0 {}
             }
         }
     }

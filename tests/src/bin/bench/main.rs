@@ -1,12 +1,15 @@
 //! `cargo xtask bench`: evictd side by side with what a user would pick instead, in one run on one machine.
 
 mod bare;
+mod calm;
 mod contender;
 mod heat;
 mod judge;
 mod load;
 mod neighbour;
+mod node;
 mod observer;
+mod own;
 mod process;
 mod report;
 mod rest;
@@ -56,14 +59,22 @@ struct Arguments {
     /// Folder for the report
     #[arg(long, default_value = "target/bench")]
     out: PathBuf,
+    /// Prints what is to be run in a guest, and whether anything is to be run here; does nothing else
+    #[arg(long, hide = true)]
+    plan: bool,
+    /// What came of the node race in the guest
+    #[arg(long, hide = true)]
+    node_outcome: Option<PathBuf>,
 }
 
 /// A race.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum RaceName {
+    /// A virtual machine with an OOM killer of its own, and the daemons that Debian has
+    Node,
     /// A cgroup plays the node
     Scope,
-    /// The same with both CPUs saturated
+    /// The same with both CPUs saturated, and with the daemon's own memory under pressure
     Busy,
     /// Nothing happens: CPU and memory of each daemon
     Rest,
@@ -84,6 +95,9 @@ enum Part {
         /// `cgroup.procs` to enter
         procs: PathBuf,
     },
+    /// One heat of the node race
+    #[command(hide = true)]
+    NodeHeat(node::Task),
     /// What keeps a CPU busy
     #[command(hide = true)]
     Load {
@@ -109,6 +123,8 @@ fn main() -> ExitCode {
         Some(Part::Compete { way }) => judge::run(way),
         Some(Part::Neighbour { procs }) => neighbour::live(procs),
         Some(Part::Load { kind }) => load::work(*kind),
+        Some(Part::NodeHeat(task)) => node::run(task),
+        None if arguments.plan => plan(&arguments),
         None => bench(&arguments),
     };
     match outcome {
@@ -118,6 +134,24 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// Whether a race is to be run. The node race takes too long for `--quick`.
+fn wants(arguments: &Arguments, race: RaceName) -> bool {
+    let all = arguments.race.is_empty();
+    arguments.race.contains(&race) || all && !(arguments.quick && race == RaceName::Node)
+}
+
+fn plan(arguments: &Arguments) -> io::Result<()> {
+    let in_guest = match wants(arguments, RaceName::Node) {
+        true => node_programme(arguments)?.jobs(),
+        false => Vec::new(),
+    };
+    let here = [RaceName::Scope, RaceName::Busy, RaceName::Rest];
+    let on_host = here.into_iter().any(|race| wants(arguments, race));
+    let plan = serde_json::json!({ "in_guest": in_guest, "on_host": on_host });
+    println!("{plan}");
+    Ok(())
 }
 
 fn bench(arguments: &Arguments) -> io::Result<()> {
@@ -130,13 +164,21 @@ fn bench(arguments: &Arguments) -> io::Result<()> {
     let mut programme = programme(arguments)?;
     let mut report = report::Report::begin();
     let all = arguments.race.is_empty();
-    if all || arguments.race.contains(&RaceName::Scope) {
+    if let Some(file) = &arguments.node_outcome {
+        let race = node::race::read(file, &node_programme(arguments)?)?;
+        print!("{}", node::table::draw(&race));
+        report.node = Some(race);
+    } else if arguments.race.contains(&RaceName::Node) {
+        let why = "--race node: only cargo xtask bench can run it, in a guest";
+        return Err(io::Error::other(why));
+    }
+    if wants(arguments, RaceName::Scope) {
         let race = scope::run(&programme)?;
         print!("{}", table::draw(&race));
         report.scope = Some(race);
     }
     let busy = !arguments.quick && all || arguments.race.contains(&RaceName::Busy);
-    for load in [load::Kind::Faults, load::Kind::Io] {
+    for load in [load::Kind::Faults, load::Kind::Io, load::Kind::Reader] {
         if busy {
             programme.load = Some(load);
             let race = scope::run(&programme)?;
@@ -144,7 +186,7 @@ fn bench(arguments: &Arguments) -> io::Result<()> {
             report.busy.push(race);
         }
     }
-    if all || arguments.race.contains(&RaceName::Rest) {
+    if wants(arguments, RaceName::Rest) {
         let seconds = if arguments.quick { 4 } else { 20 };
         let time = Duration::from_secs(seconds);
         let contenders = match arguments.quick {
@@ -165,19 +207,53 @@ fn programme(arguments: &Arguments) -> io::Result<Programme> {
             "--size must be at least 128Mi, and --threshold at most a third of it",
         ));
     }
-    let contenders: Vec<Contender> = Contender::ALL
-        .into_iter()
-        .filter(|c| arguments.only.is_empty() || arguments.only.contains(&c.name()))
-        .collect();
-    for name in &arguments.only {
-        if !contenders.iter().any(|c| c.name() == *name) {
-            let names: Vec<String> = Contender::ALL.iter().map(|c| c.name()).collect();
+    let wanted = wanted(arguments)?;
+    let contenders = Contender::ALL.into_iter().filter(|c| wanted(&c.name()));
+    Ok(Programme {
+        contenders: contenders.collect(),
+        courses: courses(arguments)?,
+        runs: arguments
+            .runs
+            .unwrap_or(if arguments.quick { 2 } else { 10 }),
+        size,
+        threshold,
+        load: None,
+        is_quick: arguments.quick,
+    })
+}
+
+fn node_programme(arguments: &Arguments) -> io::Result<node::Programme> {
+    let wanted = wanted(arguments)?;
+    let rivals = node::Rival::ALL.into_iter().filter(|r| wanted(r.name()));
+    Ok(node::Programme {
+        rivals: rivals.collect(),
+        courses: courses(arguments)?,
+        runs: arguments.runs.unwrap_or(1),
+        threshold: u64::try_from(arguments.threshold.value()).map_err(io::Error::other)?,
+    })
+}
+
+/// Who takes part: `--only evictd` is evictd on every rung.
+fn wanted(arguments: &Arguments) -> io::Result<impl Fn(&str) -> bool> {
+    let is_meant =
+        |only: &str, name: &str| only == name || only == "evictd" && name.starts_with("evictd-");
+    let mut names: Vec<String> = Contender::ALL.iter().map(|c| c.name()).collect();
+    names.extend(node::Rival::ALL.map(|rival| rival.name().to_owned()));
+    names.dedup();
+    for only in &arguments.only {
+        if !names.iter().any(|name| is_meant(only, name)) {
+            let names = names.join(", ");
             return Err(io::Error::other(format!(
-                "--only: {name}: is none of {}",
-                names.join(", ")
+                "--only: {only}: is none of {names}"
             )));
         }
     }
+    let only = arguments.only.clone();
+    Ok(move |name: &str| only.is_empty() || only.iter().any(|only| is_meant(only, name)))
+}
+
+/// Ways, with their rates.
+fn courses(arguments: &Arguments) -> io::Result<Vec<(String, u64)>> {
     if let Some(way) = arguments.ways.iter().find(|w| !WAYS.contains(&w.as_str())) {
         return Err(io::Error::other(format!(
             "--ways: {way}: is none of {}",
@@ -199,14 +275,5 @@ fn programme(arguments: &Arguments) -> io::Result<Programme> {
         "touch" => rates.iter().map(|rate| (way.clone(), *rate)).collect(),
         _ => vec![(way.clone(), 0)],
     });
-    Ok(Programme {
-        contenders,
-        courses: courses.collect(),
-        runs: arguments
-            .runs
-            .unwrap_or(if arguments.quick { 2 } else { 10 }),
-        size,
-        threshold,
-        load: None,
-    })
+    Ok(courses.collect())
 }

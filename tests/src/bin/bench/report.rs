@@ -5,6 +5,7 @@ use std::{fs, io, path::Path};
 use serde::Serialize;
 
 use crate::{
+    node,
     rest::Resting,
     scope::{Programme, Race},
     svg, table,
@@ -16,6 +17,9 @@ use crate::{
 pub struct Report {
     /// Where and when.
     pub machine: Machine,
+    /// Race 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<node::race::Race>,
     /// Race 2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<Race>,
@@ -73,6 +77,7 @@ impl Report {
                 load_before: read("/proc/loadavg").trim().to_owned(),
                 load_after: String::new(),
             },
+            node: None,
             scope: None,
             busy: Vec::new(),
             rest: Vec::new(),
@@ -84,6 +89,12 @@ impl Report {
         self.machine.load_after = fs::read_to_string("/proc/loadavg")?.trim().to_owned();
         fs::create_dir_all(dir)?;
         let mut text = String::new();
+        if let Some(race) = &self.node {
+            text += &node::table::draw(race);
+            if let Some(picture) = node::table::picture(race) {
+                fs::write(dir.join("node.svg"), picture)?;
+            }
+        }
         if let Some(race) = &self.scope {
             text += &table::draw(race);
             for (name, picture) in [

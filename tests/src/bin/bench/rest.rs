@@ -52,7 +52,7 @@ pub fn run(contenders: &[Contender], time: Duration) -> io::Result<Vec<Resting>>
             let stage = Stage::start("rest", size, &["--mib", "1"], true)?;
             let files = tempfile::tempdir()?;
             // Who cannot start is said by the race.
-            let Ok(running) = contender.start(&stage, THRESHOLD, 0.0, files.path()) else {
+            let Ok(running) = contender.start(&stage, THRESHOLD, 0.0, files.path(), None) else {
                 break;
             };
             if let Some(pid) = running.pid() {

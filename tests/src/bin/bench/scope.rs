@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::{
     bare,
+    calm::{self, Beside},
     contender::Contender,
     heat::{self, Heat, Killer, Plan},
     load::{self, Load},
@@ -28,6 +29,8 @@ pub struct Programme {
     pub threshold: u64,
     /// What else the machine has to do.
     pub load: Option<load::Kind>,
+    /// Whether it has to be over soon.
+    pub is_quick: bool,
 }
 
 /// The whole race.
@@ -44,6 +47,8 @@ pub struct Race {
     pub bare: Vec<f64>,
     /// One line per contender and course, and one per contender over all courses (`way` is `all`).
     pub results: Vec<Line>,
+    /// The neighbour while nobody is killed.
+    pub calm: Vec<Beside>,
     /// Every run.
     pub heats: Vec<Heat>,
 }
@@ -106,6 +111,7 @@ pub fn run(programme: &Programme) -> io::Result<Race> {
                     threshold: programme.threshold,
                     // Evenly over the interval, another order than that of the runs.
                     phase: (f64::from(run) * 0.618 + 0.31).fract(),
+                    load: programme.load,
                 };
                 match heat::run(&plan, &trace) {
                     Ok(heat) => {
@@ -120,7 +126,12 @@ pub fn run(programme: &Programme) -> io::Result<Race> {
             }
         }
     }
+    let calm = match interrupted() {
+        true => Vec::new(),
+        false => calm::run(programme, &absent)?,
+    };
     Ok(Race {
+        calm,
         load: programme.load.map(load::Kind::name),
         absent,
         bare_wake_up_us: Distribution::of(bare.iter().copied()),

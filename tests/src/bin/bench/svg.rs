@@ -22,13 +22,18 @@ const COLOURS: [&str; 12] = [
 ];
 
 /// Where data lies on paper.
-struct Axes {
+pub struct Axes {
     x: (f64, f64),
     y: (f64, f64),
     log_x: bool,
 }
 
 impl Axes {
+    /// From one value to another, both ways.
+    pub fn linear(x: (f64, f64), y: (f64, f64)) -> Self {
+        Self { x, y, log_x: false }
+    }
+
     fn x(&self, value: f64) -> f64 {
         let scale = |v: f64| if self.log_x { v.max(1e-9).log10() } else { v };
         let (from, to) = (scale(self.x.0), scale(self.x.1));
@@ -42,14 +47,15 @@ impl Axes {
 }
 
 /// A picture that grows line by line.
-struct Picture {
+pub struct Picture {
     text: String,
     axes: Axes,
     lines: usize,
 }
 
 impl Picture {
-    fn new(title: &str, axes: Axes) -> Self {
+    /// An empty one with a title.
+    pub fn new(title: &str, axes: Axes) -> Self {
         let mut picture = Self {
             text: format!(
                 "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
@@ -82,26 +88,30 @@ impl Picture {
         ));
     }
 
-    fn x_tick(&mut self, value: f64, label: &str) {
+    /// A line upwards with a label below.
+    pub fn x_tick(&mut self, value: f64, label: &str) {
         let x = self.axes.x(value);
         self.stroke((x, TOP), (x, HEIGHT - BOTTOM), "stroke=\"#e5e5e5\"");
         self.write(x, HEIGHT - BOTTOM + 18.0, "middle", label);
     }
 
-    fn y_tick(&mut self, value: f64, label: &str) {
+    /// A line across with a label to the left.
+    pub fn y_tick(&mut self, value: f64, label: &str) {
         let y = self.axes.y(value);
         self.stroke((LEFT, y), (WIDTH - RIGHT, y), "stroke=\"#e5e5e5\"");
         self.write(LEFT - 6.0, y + 4.0, "end", label);
     }
 
-    fn marker(&mut self, value: f64, label: &str) {
+    /// A dashed line across that means something.
+    pub fn marker(&mut self, value: f64, label: &str) {
         let y = self.axes.y(value);
         let style = "stroke=\"#b22222\" stroke-dasharray=\"6 4\"";
         self.stroke((LEFT, y), (WIDTH - RIGHT, y), style);
         self.write(LEFT + 4.0, y - 5.0, "start", label);
     }
 
-    fn curve(&mut self, name: &str, points: &[(f64, f64)]) {
+    /// A line with its name.
+    pub fn curve(&mut self, name: &str, points: &[(f64, f64)]) {
         let colour = COLOURS[self.lines % COLOURS.len()];
         let points: Vec<String> = points
             .iter()
@@ -119,7 +129,8 @@ impl Picture {
         self.lines += 1;
     }
 
-    fn finish(mut self) -> String {
+    /// The SVG.
+    pub fn finish(mut self) -> String {
         self.text.push_str("</svg>\n");
         self.text
     }
@@ -132,11 +143,7 @@ pub fn memory(race: &Race, programme: &Programme) -> Option<String> {
     let size = programme.size as f64 / MIB;
     let threshold = (programme.size - programme.threshold) as f64 / MIB;
     let shown: Vec<&Heat> = first_of_each(race);
-    let axes = Axes {
-        x: (BEFORE_MS, AFTER_MS),
-        y: (0.0, size * 1.08),
-        log_x: false,
-    };
+    let axes = Axes::linear((BEFORE_MS, AFTER_MS), (0.0, size * 1.08));
     let mut picture = Picture::new(
         "Memory of the node, a hog at full speed (MiB over ms)",
         axes,

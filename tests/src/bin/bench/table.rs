@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::{
+    calm::Beside,
     contender::Contender,
     rest::Resting,
     scope::{Line, Race},
@@ -42,8 +43,34 @@ pub fn draw(race: &Race) -> String {
         );
     }
     text += &ratios(race);
+    text += &calm(&race.calm);
     for (name, reason) in &race.absent {
         let _ = writeln!(text, "{name}: did not take part: {reason}");
+    }
+    text
+}
+
+/// The neighbour while nobody is killed.
+fn calm(lines: &[Beside]) -> String {
+    if lines.is_empty() {
+        return String::new();
+    }
+    let mut text = format!(
+        "\n{:<18} {:>14} {:>9} {:>9} {:>9}   close to the threshold, nobody killed\n",
+        "the neighbour by", "page faults/s", "x without", "p99 us", "x without"
+    );
+    let ratio = |r: Option<f64>| r.map_or_else(|| "-".into(), |r| format!("{r:.2}"));
+    for line in lines {
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "{:<18} {:>14.0} {:>9} {:>9.0} {:>9}",
+            line.contender,
+            line.faults_per_second,
+            ratio(line.fault_rate_ratio),
+            line.p99_us,
+            ratio(line.p99_ratio)
+        );
     }
     text
 }

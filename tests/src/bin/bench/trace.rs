@@ -1,4 +1,4 @@
-//! Who sent SIGKILL to whom and when, told by the kernel in the same way for every contender: `signal_generate` in a
+//! Who sent SIGKILL (or another signal) to whom and when, told by the kernel in the same way for every contender: `signal_generate` in a
 //! trace instance of our own, stamped with CLOCK_MONOTONIC.
 
 use std::{
@@ -13,7 +13,7 @@ pub struct Trace {
     dir: PathBuf,
 }
 
-/// One SIGKILL.
+/// One signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kill {
     /// Nanoseconds of CLOCK_MONOTONIC; the trace has microseconds.
@@ -34,8 +34,13 @@ pub struct Task {
 }
 
 impl Trace {
-    /// Makes the instance and switches the event on.
+    /// Makes the instance and switches the event on, for SIGKILL.
     pub fn start() -> io::Result<Self> {
+        Self::start_for("sig == 9")
+    }
+
+    /// The same for the signals that a filter of the kernel's kind lets through: `sig == 9 || sig == 15`.
+    pub fn start_for(filter: &str) -> io::Result<Self> {
         let root = ROOTS
             .iter()
             .map(|root| Path::new(root).join("instances"))
@@ -46,7 +51,7 @@ impl Trace {
         let trace = Self { dir };
         trace.write("trace_clock", "mono")?;
         trace.write("buffer_size_kb", "64")?;
-        trace.write("events/signal/signal_generate/filter", "sig == 9")?;
+        trace.write("events/signal/signal_generate/filter", filter)?;
         trace.write("events/signal/signal_generate/enable", "1")?;
         Ok(trace)
     }

@@ -1,0 +1,175 @@
+//! What a daemon costs an innocent neighbour while nobody is killed: the node is close to its threshold, where every hook
+//! is attached, and the neighbour's page faults and requests are compared with those on a node without a daemon.
+
+use std::{
+    io,
+    time::{Duration, Instant},
+};
+
+use evictd::reflex::thread::now_ns;
+use evictd_tests::{cast::Stage, interrupt::interrupted};
+use serde::Serialize;
+
+use crate::{
+    contender::Contender,
+    heat::{Plan, hog_arguments},
+    neighbour::{Neighbour, Service},
+    own::Own,
+    scope::Programme,
+    stats::{quantile, sorted},
+};
+
+/// The hog stops so many seconds of this rate before the threshold: 16 MiB.
+const RATE: u64 = 40;
+/// Until hooks are attached and page faults of the start are over.
+const SETTLE: Duration = Duration::from_millis(300);
+
+/// The neighbour beside one contender.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Beside {
+    pub contender: String,
+    /// Every round.
+    pub rounds: Vec<Service>,
+    /// Medians over the rounds.
+    pub faults_per_second: f64,
+    pub p99_us: f64,
+    /// Page-fault rate with the daemon / without: 1 is no slowdown.
+    pub fault_rate_ratio: Option<f64>,
+    /// p99 request latency with the daemon / without: 1 is no slowdown.
+    pub p99_ratio: Option<f64>,
+}
+
+/// Measures everybody round by round, so that what else the machine does hits all alike. Who is absent from the race is
+/// absent here.
+pub fn run(programme: &Programme, absent: &[(String, String)]) -> io::Result<Vec<Beside>> {
+    let (rounds, time) = match programme.is_quick {
+        true => (1, Duration::from_millis(700)),
+        false => (5, Duration::from_secs(2)),
+    };
+    let is_absent = |c: &&Contender| absent.iter().any(|(name, _)| *name == c.name());
+    // A stopped agent costs what it costs unstopped.
+    let contenders: Vec<&Contender> = programme
+        .contenders
+        .iter()
+        .filter(|c| !is_absent(c) && **c != Contender::Floor)
+        .collect();
+    let mut found: Vec<(String, Vec<Service>)> = Vec::new();
+    found.extend(contenders.iter().map(|c| (c.name(), Vec::new())));
+    for _ in 0..rounds {
+        for (contender, (_, rounds)) in contenders.iter().zip(&mut found) {
+            rounds.extend(beside(**contender, programme, time)?);
+        }
+    }
+    Ok(compare(found))
+}
+
+fn beside(
+    contender: Contender,
+    programme: &Programme,
+    time: Duration,
+) -> io::Result<Option<Service>> {
+    let plan = Plan {
+        contender,
+        way: "touch",
+        rate: RATE,
+        size: programme.size,
+        threshold: programme.threshold,
+        phase: 0.0,
+        load: programme.load,
+    };
+    let hog = hog_arguments(&plan);
+    let hog: Vec<&str> = hog.iter().map(String::as_str).collect();
+    let mut stage = Stage::start("calm", plan.size, &hog, true)?;
+    let files = tempfile::tempdir()?;
+    let neighbour = Neighbour::start(&stage.directory_of("api").unwrap_or_default())?;
+    let mut own = Own::under(plan.load)?;
+    let mut running = contender.start(
+        &stage,
+        plan.threshold,
+        plan.phase,
+        files.path(),
+        own.as_ref(),
+    )?;
+    if let Some(own) = &mut own {
+        own.tighten()?;
+    }
+    stage.start_ahead()?;
+    contender.last_moment(&mut running)?;
+    std::thread::sleep(SETTLE);
+    let (start, end) = (now_ns(), Instant::now() + time);
+    while Instant::now() < end {
+        if interrupted() {
+            return Err(io::Error::other("interrupted"));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(neighbour.finish(start, now_ns()))
+}
+
+fn compare(found: Vec<(String, Vec<Service>)>) -> Vec<Beside> {
+    let median = |rounds: &[Service], value: fn(&Service) -> f64| {
+        quantile(&sorted(rounds.iter().map(value)), 0.5).unwrap_or(0.0)
+    };
+    let mut lines: Vec<Beside> = found
+        .into_iter()
+        .filter(|(_, rounds)| !rounds.is_empty())
+        .map(|(contender, rounds)| Beside {
+            contender,
+            faults_per_second: median(&rounds, |s| s.faults_per_second),
+            p99_us: median(&rounds, |s| s.p99_us),
+            rounds,
+            fault_rate_ratio: None,
+            p99_ratio: None,
+        })
+        .collect();
+    let alone = lines
+        .iter()
+        .find(|l| l.contender == Contender::Nothing.name());
+    let Some((faults, p99)) = alone.map(|l| (l.faults_per_second, l.p99_us)) else {
+        return lines;
+    };
+    for line in &mut lines {
+        let ratio = |with: f64, without: f64| (without > 0.0).then(|| with / without);
+        line.fault_rate_ratio = ratio(line.faults_per_second, faults);
+        line.p99_ratio = ratio(line.p99_us, p99);
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn service(faults_per_second: f64, p99_us: f64) -> Service {
+        Service {
+            requests: 1000,
+            p50_us: 1.0,
+            p99_us,
+            max_us: 1.0,
+            faults_per_second,
+        }
+    }
+
+    #[test]
+    fn a_slowdown_is_told_against_the_node_without_a_daemon() {
+        let without = vec![
+            service(400.0, 10.0),
+            service(100.0, 30.0),
+            service(300.0, 20.0),
+        ];
+        let with = vec![service(150.0, 30.0)];
+        let lines = compare(vec![
+            ("spinner".into(), with.clone()),
+            ("nothing".into(), without),
+        ]);
+        assert_eq!(lines[0].fault_rate_ratio, Some(0.5));
+        assert_eq!(lines[0].p99_ratio, Some(1.5));
+        assert_eq!(lines[1].p99_ratio, Some(1.0));
+        let alone = compare(vec![
+            ("spinner".into(), with),
+            ("poll-10s".into(), Vec::new()),
+        ]);
+        assert_eq!((alone.len(), alone[0].p99_ratio), (1, None));
+    }
+}

@@ -1,0 +1,309 @@
+//! The daemons of the node race, each with what its package recommends and with the race's threshold.
+
+use std::{
+    fs,
+    io::{self, Read as _},
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use evictd_tests::{agent::Agent, cast::Stage};
+
+use super::{
+    guest,
+    meter::{Measure, Meminfo},
+};
+
+const MIB: u64 = 1 << 20;
+/// Python and a C++ daemon take seconds to start under emulation.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The end of what a daemon has said that goes into the report.
+const KEPT: usize = 2000;
+
+/// Who takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rival {
+    /// The OOM killer alone.
+    Nothing,
+    Earlyoom,
+    Nohang,
+    Oomd,
+    SystemdOomd,
+    /// With the threshold as the kubelet counts what is available.
+    Evictd,
+    /// With a threshold that is met where MemAvailable is at the race's: the others' amount.
+    EvictdLevel,
+}
+
+impl Rival {
+    /// Everybody, in the order of the table.
+    pub const ALL: [Self; 7] = [
+        Self::Nothing,
+        Self::Earlyoom,
+        Self::Nohang,
+        Self::Oomd,
+        Self::SystemdOomd,
+        Self::Evictd,
+        Self::EvictdLevel,
+    ];
+
+    /// The name in tables and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Nothing => "nothing",
+            Self::Earlyoom => "earlyoom",
+            Self::Nohang => "nohang",
+            Self::Oomd => "oomd",
+            Self::SystemdOomd => "systemd-oomd",
+            Self::Evictd => "evictd",
+            Self::EvictdLevel => "evictd-level",
+        }
+    }
+
+    /// Who has this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|rival| rival.name() == name)
+    }
+
+    /// The number that it watches.
+    pub fn measure(self) -> Measure {
+        match self {
+            Self::Evictd => Measure::Kubelet,
+            _ => Measure::MemAvailable,
+        }
+    }
+
+    /// Starts it; returns when it watches. The error is what it said instead.
+    pub fn start(self, stage: &Stage, threshold: u64, files: &Path) -> Result<Running, String> {
+        let said = |e: io::Error| e.to_string();
+        match self {
+            Self::Nothing => Ok(Running::Nobody),
+            Self::Evictd => evictd(stage, threshold, files).map_err(said),
+            Self::EvictdLevel => {
+                let memory = Meminfo::read().map_err(said)?;
+                let gap = memory.kubelet.saturating_sub(memory.available);
+                evictd(stage, threshold + gap, files).map_err(said)
+            }
+            Self::Earlyoom => {
+                let kib = threshold / 1024;
+                let mut command = Command::new("/usr/bin/earlyoom");
+                // Debian's arguments; SIGTERM at the threshold, SIGKILL at half of it, which is its default.
+                command.args(["-r", "3600", "-M", &format!("{kib},{}", kib / 2)]);
+                Daemon::start(&mut command, "mem total", 0)
+            }
+            Self::Nohang => {
+                let config = files.join("nohang.conf");
+                let text = fs::read_to_string("/etc/nohang/nohang.conf").map_err(said)?;
+                fs::write(&config, nohang(&text, threshold)).map_err(said)?;
+                let mut command = Command::new("/usr/bin/python3.11");
+                command
+                    .args(["-u", "/usr/sbin/nohang", "--monitor", "--config"])
+                    .arg(&config);
+                Daemon::start(&mut command, "Monitoring has started", 0)
+            }
+            Self::Oomd => {
+                let config = files.join("oomd.json");
+                fs::write(&config, oomd(stage, threshold).map_err(said)?).map_err(said)?;
+                let mut command = Command::new("/usr/bin/oomd");
+                // Its default is to look every 5 s; whole seconds are what it can do.
+                command.args(["--interval", "1", "--config"]).arg(&config);
+                Daemon::start(&mut command, "oomd running", 0)
+            }
+            Self::SystemdOomd => {
+                let mut command = Command::new("/lib/systemd/systemd-oomd");
+                command.env("SYSTEMD_LOG_TARGET", "console");
+                // The unit's OOMScoreAdjust.
+                Daemon::start(&mut command, "listening", -900)
+            }
+        }
+    }
+}
+
+/// The package's configuration with other thresholds: SIGTERM, and SIGKILL at half of that as in earlyoom.
+fn nohang(text: &str, threshold: u64) -> String {
+    let mib = threshold / MIB;
+    let changed = |line: &str| match line.split(" = ").next() {
+        Some("soft_threshold_min_mem") => format!("soft_threshold_min_mem = {mib} M\n"),
+        Some("hard_threshold_min_mem") => format!("hard_threshold_min_mem = {} M\n", mib / 2),
+        _ => format!("{line}\n"),
+    };
+    text.lines().map(changed).collect()
+}
+
+/// Its documented detectors know usage and pressure, not what is available: the pods' cgroup may use what leaves the
+/// threshold available as things are now. Its documented action picks among the pods.
+fn oomd(stage: &Stage, threshold: u64) -> io::Result<String> {
+    let available = Meminfo::read()?.available;
+    let limit =
+        stage.memory.usage().map_err(io::Error::other)? + available.saturating_sub(threshold);
+    let root = Path::new("/sys/fs/cgroup");
+    let node = stage
+        .cgroup
+        .path()
+        .strip_prefix(root)
+        .map_err(io::Error::other)?;
+    let node = node.display();
+    let pods = format!("{node}/burstable/*,{node}/besteffort/*,{node}/pod-*");
+    let text = serde_json::json!({
+        "rulesets": [{
+            "name": "the node has too little memory",
+            "detectors": [[
+                "the pods use too much",
+                {
+                    "name": "memory_above",
+                    "args": {"cgroup": node.to_string(), "threshold": format!("{}M", limit / MIB), "duration": "0"},
+                },
+            ]],
+            "actions": [{"name": "kill_by_memory_size_or_growth", "args": {"cgroup": pods}}],
+        }],
+    });
+    Ok(text.to_string())
+}
+
+fn evictd(stage: &Stage, threshold: u64, files: &Path) -> io::Result<Running> {
+    let manifest = files.join("pods.json");
+    fs::write(&manifest, stage.manifest_from_root())?;
+    let config = files.join("config.json");
+    let text = serde_json::json!({
+        "podManifest": manifest,
+        "stateDir": files.join("state"),
+        "evictionHard": { "memory.available": threshold.to_string() },
+    });
+    fs::write(&config, text.to_string())?;
+    let agent = Agent::start(&config, &[])?;
+    // As the kubelet does for a pod that is critical to the node.
+    guest::set_oom_score(agent.pid(), -997)?;
+    Ok(Running::Evictd(agent))
+}
+
+/// A contender at work; ended when dropped.
+pub enum Running {
+    Nobody,
+    Evictd(Agent),
+    Daemon(Daemon),
+}
+
+impl Running {
+    /// Whether it has lived until now; what never ran has not died.
+    pub fn is_alive(&mut self) -> bool {
+        match self {
+            Self::Nobody => true,
+            Self::Evictd(agent) => Path::new(&format!("/proc/{}/exe", agent.pid())).exists(),
+            Self::Daemon(daemon) => matches!(daemon.child.try_wait(), Ok(None)),
+        }
+    }
+
+    /// The end of what it has said.
+    pub fn log(&self) -> String {
+        match self {
+            Self::Daemon(daemon) => daemon.log(),
+            Self::Nobody | Self::Evictd(_) => String::new(),
+        }
+    }
+}
+
+/// Somebody else's daemon; killed and reaped when dropped.
+pub struct Daemon {
+    child: Child,
+    said: Arc<Mutex<String>>,
+}
+
+impl Daemon {
+    /// Waits until it has said `ready`.
+    fn start(command: &mut Command, ready: &str, oom_score: i32) -> Result<Running, String> {
+        let (read, write) = io::pipe().map_err(|e| e.to_string())?;
+        let errors = write.try_clone().map_err(|e| e.to_string())?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(write)
+            .stderr(errors)
+            .spawn()
+            .map_err(|e| format!("{}: {e}", command.get_program().display()))?;
+        // The command holds the pipe's other end.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let said = Arc::new(Mutex::new(String::new()));
+        let heard = Arc::clone(&said);
+        std::thread::spawn(move || listen(read, &heard));
+        let mut daemon = Self { child, said };
+        guest::set_oom_score(daemon.child.id(), oom_score).map_err(|e| e.to_string())?;
+        let over = Instant::now() + PATIENCE;
+        while !daemon.log().contains(ready) {
+            if let Ok(Some(status)) = daemon.child.try_wait() {
+                // The rest of what it said is on its way.
+                std::thread::sleep(Duration::from_millis(200));
+                return Err(format!(
+                    "it ended with {status}: {}",
+                    last_lines(&daemon.log())
+                ));
+            }
+            if Instant::now() > over {
+                let seconds = PATIENCE.as_secs();
+                let said = last_lines(&daemon.log());
+                return Err(format!("it was not ready after {seconds} s: {said}"));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(Running::Daemon(daemon))
+    }
+
+    fn log(&self) -> String {
+        self.said
+            .lock()
+            .map(|text| text.clone())
+            .unwrap_or_default()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // Already gone is fine.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn listen(mut from: io::PipeReader, into: &Mutex<String>) {
+    let mut buffer = [0; 4096];
+    while let Ok(length @ 1..) = from.read(&mut buffer) {
+        let Ok(mut text) = into.lock() else { return };
+        text.push_str(&String::from_utf8_lossy(&buffer[..length]));
+        let mut from = text.len().saturating_sub(KEPT * 4);
+        while !text.is_char_boundary(from) {
+            from += 1;
+        }
+        text.drain(..from);
+    }
+}
+
+fn last_lines(text: &str) -> String {
+    let lines: Vec<&str> = text
+        .lines()
+        .map(str::trim)
+        .filter(|l| !l.is_empty())
+        .collect();
+    lines[lines.len().saturating_sub(3)..].join(" | ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_thresholds_of_nohang_are_changed() {
+        let text = "a = 1\nsoft_threshold_min_mem = 5 %\n##  soft_threshold_min_mem\nhard_threshold_min_mem = 2 %\n";
+        assert_eq!(
+            nohang(text, 100 * MIB),
+            "a = 1\nsoft_threshold_min_mem = 100 M\n##  soft_threshold_min_mem\nhard_threshold_min_mem = 50 M\n"
+        );
+    }
+
+    #[test]
+    fn a_name_belongs_to_one_contender() {
+        for rival in Rival::ALL {
+            assert_eq!(Rival::named(rival.name()), Some(rival));
+        }
+        assert_eq!(Rival::named("kubelet"), None);
+    }
+}

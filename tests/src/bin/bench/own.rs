@@ -1,0 +1,112 @@
+//! A cgroup of the contender's own, at its limit: somebody in it reads through a file without end, so that every page
+//! that the contender needs and has not locked has to be reclaimed from others first.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write as _},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use evictd::observe::cgroup::Version;
+use evictd_tests::cgroup::TestCgroup;
+
+use crate::load::Kind;
+
+/// Enough to start in.
+const ROOM: u64 = 256 << 20;
+/// What is left above the usage once it has started.
+const SLACK: u64 = 4 << 20;
+/// What the reader reads through: many times the slack.
+pub const FILE_BYTES: usize = 64 << 20;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The cgroup, with the reader once it is tight.
+pub struct Own {
+    cgroup: TestCgroup,
+    leaf: PathBuf,
+    reader: Option<Child>,
+}
+
+impl Own {
+    /// One, where that is what the machine has to do.
+    pub fn under(load: Option<Kind>) -> io::Result<Option<Self>> {
+        (load == Some(Kind::Reader)).then(Self::new).transpose()
+    }
+
+    /// An empty one with room.
+    fn new() -> io::Result<Self> {
+        let cgroup = TestCgroup::new("own", ROOM)?;
+        let leaf = cgroup.child("daemon")?;
+        Ok(Self {
+            cgroup,
+            leaf,
+            reader: None,
+        })
+    }
+
+    /// Lets a command begin as a member: it is charged here from its first page on.
+    pub fn admit(&self, command: &mut Command) -> io::Result<()> {
+        use std::os::unix::process::CommandExt as _;
+        let mut procs = File::options()
+            .write(true)
+            .open(self.leaf.join("cgroup.procs"))?;
+        // SAFETY: between fork and exec only write(2) is called, on a file that was opened before.
+        unsafe { command.pre_exec(move || procs.write_all(b"0")) };
+        Ok(())
+    }
+
+    /// Takes the room away, and sets the reader to work. Returns when the limit was hit.
+    pub fn tighten(&mut self) -> io::Result<()> {
+        let path = self.cgroup.path();
+        let usage = match self.cgroup.version() {
+            Version::V1 => number(path.join("memory.usage_in_bytes"))?,
+            Version::V2 => number(path.join("memory.current"))?,
+        };
+        self.cgroup.limit_child("", usage + SLACK)?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["load", "reader"]).stdin(Stdio::null());
+        self.admit(&mut command)?;
+        self.reader = Some(command.spawn()?);
+        let over = Instant::now() + PATIENCE;
+        while self.hits()? == 0 {
+            if Instant::now() > over {
+                let seconds = PATIENCE.as_secs();
+                return Err(io::Error::other(format!(
+                    "the daemon's cgroup was not at its limit after {seconds} s"
+                )));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// How often the limit was hit.
+    pub fn hits(&self) -> io::Result<u64> {
+        let path = self.cgroup.path();
+        match self.cgroup.version() {
+            Version::V1 => number(path.join("memory.failcnt")),
+            Version::V2 => {
+                let events = fs::read_to_string(path.join("memory.events"))?;
+                let max = events.lines().find_map(|l| l.strip_prefix("max "));
+                Ok(max.and_then(|n| n.trim().parse().ok()).unwrap_or(0))
+            }
+        }
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        if let Some(reader) = &mut self.reader {
+            // Already gone is fine.
+            let _ = reader.kill();
+            let _ = reader.wait();
+        }
+    }
+}
+
+fn number(path: PathBuf) -> io::Result<u64> {
+    let text = fs::read_to_string(path)?;
+    text.trim().parse().map_err(io::Error::other)
+}
