@@ -255,7 +255,12 @@ mod tests {
         let console = "[ 4.01] BUG: x\n[ 4.02] Kernel panic - not syncing: sysrq triggered crash\r\n[ 4.03] y\n";
         assert_eq!(
             kernel_panic(console),
-            ": Kernel panic - not syncing: sysrq triggered crash"
+            ": BUG: x: Kernel panic - not syncing: sysrq triggered crash"
+        );
+        let oops = "[ 4.01] Oops: int3: 0000 [#1] SMP\n[ 4.02] RIP: 0010:f+0x1/0x2\n[ 4.03] Kernel panic - not syncing: y\n";
+        assert_eq!(
+            kernel_panic(oops),
+            ": Oops: int3: 0000 [#1] SMP: RIP: 0010:f+0x1/0x2: Kernel panic - not syncing: y"
         );
         assert_eq!(kernel_panic("[ 4.01] reboot: Restarting system\n"), "");
     }
