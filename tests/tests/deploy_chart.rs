@@ -74,6 +74,21 @@ fn the_plain_manifests_are_what_the_chart_renders_to() {
     );
 }
 
+/// Helm installs it before the rest, and never removes it: policies outlive the release.
+#[test]
+fn the_chart_brings_the_definition_of_policies() {
+    let [original, copy] = [deploy::dir().join("crds"), chart().join("crds")]
+        .map(|dir| dir.join("evictionpolicies.yaml"));
+    if std::env::var_os("EVICTD_BLESS").is_some() {
+        fs::copy(&original, &copy).unwrap();
+    }
+    let [original, copy] = [original, copy].map(|path| fs::read_to_string(path).unwrap());
+    assert_eq!(
+        original, copy,
+        "deploy/crds and deploy/chart/evictd/crds differ"
+    );
+}
+
 #[test]
 fn kustomize_gives_the_same_objects() {
     let kubectl = |arguments: &[&str]| Command::new("kubectl").args(arguments).output();

@@ -45,11 +45,13 @@ fn obedient() -> Following {
         Arc::clone(&f.connection),
         NODE.into(),
         Arc::clone(&f.brakes),
+        tokio::sync::watch::channel(false).0,
     ));
     f.spawn(brake::of_config_map(
         Arc::clone(&f.connection),
         map,
         Arc::clone(&f.brakes),
+        tokio::sync::watch::channel(false).0,
     ));
     f
 }

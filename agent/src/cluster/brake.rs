@@ -12,6 +12,8 @@ use kube::{
     runtime::watcher::{self, Event, watcher},
 };
 
+use tokio::sync::watch as channel;
+
 use super::{
     client::Connection,
     follow::{Events, Listener, Trouble, follow, from_cache},
@@ -36,8 +38,13 @@ impl fmt::Display for ConfigMapName {
     }
 }
 
-/// Obeys the annotation of a Node for ever.
-pub async fn of_node(connection: Arc<Connection>, node: String, brakes: Arc<Brakes>) {
+/// Obeys the annotation of a Node for ever. `settled` becomes true when the server has answered.
+pub async fn of_node(
+    connection: Arc<Connection>,
+    node: String,
+    brakes: Arc<Brakes>,
+    settled: channel::Sender<bool>,
+) {
     let open = Box::new(move |client| -> Events<_> {
         let fields = format!("metadata.name={node}");
         // Of a Node the metadata is the smallest part.
@@ -48,40 +55,31 @@ pub async fn of_node(connection: Arc<Connection>, node: String, brakes: Arc<Brak
         let annotations = node.metadata.annotations.as_ref();
         annotations.and_then(|a| a.get(PAUSED)).cloned()
     };
-    obey(&connection, Brake::Node, brakes, open, word).await;
+    let obedient = Obedient::new(Brake::Node, brakes, settled, open, word);
+    follow(&connection, obedient).await;
 }
 
-/// Obeys a ConfigMap for ever.
-pub async fn of_config_map(connection: Arc<Connection>, map: ConfigMapName, brakes: Arc<Brakes>) {
+/// The same with a ConfigMap.
+pub async fn of_config_map(
+    connection: Arc<Connection>,
+    map: ConfigMapName,
+    brakes: Arc<Brakes>,
+    settled: channel::Sender<bool>,
+) {
     let open = Box::new(move |client| -> Events<_> {
         let fields = format!("metadata.name={}", map.name);
         let api = Api::<ConfigMap>::namespaced(client, &map.namespace);
         Box::pin(watcher(api, from_cache(Some(&fields))))
     });
     let word = |map: &ConfigMap| map.data.as_ref().and_then(|d| d.get(ENTRY)).cloned();
-    obey(&connection, Brake::ConfigMap, brakes, open, word).await;
-}
-
-async fn obey<K>(
-    connection: &Connection,
-    brake: Brake,
-    brakes: Arc<Brakes>,
-    open: Box<dyn Fn(Client) -> Events<K> + Send>,
-    word: fn(&K) -> Option<String>,
-) {
-    let obedient = Obedient {
-        brake,
-        brakes,
-        open,
-        word,
-        incoming: None,
-    };
-    follow(connection, obedient).await;
+    let obedient = Obedient::new(Brake::ConfigMap, brakes, settled, open, word);
+    follow(&connection, obedient).await;
 }
 
 struct Obedient<K> {
     brake: Brake,
     brakes: Arc<Brakes>,
+    settled: channel::Sender<bool>,
     open: Box<dyn Fn(Client) -> Events<K> + Send>,
     word: fn(&K) -> Option<String>,
     /// What a list has brought that is not at its end.
@@ -89,6 +87,23 @@ struct Obedient<K> {
 }
 
 impl<K> Obedient<K> {
+    fn new(
+        brake: Brake,
+        brakes: Arc<Brakes>,
+        settled: channel::Sender<bool>,
+        open: Box<dyn Fn(Client) -> Events<K> + Send>,
+        word: fn(&K) -> Option<String>,
+    ) -> Self {
+        Self {
+            brake,
+            brakes,
+            settled,
+            open,
+            word,
+            incoming: None,
+        }
+    }
+
     fn hear(&self, word: Option<&str>) {
         let paused = match word {
             Some("true") => true,
@@ -123,13 +138,17 @@ impl<K> Listener for Obedient<K> {
             Event::InitDone => {
                 let word = self.incoming.take();
                 self.hear(word.as_deref());
+                self.settled.send_replace(true);
             }
             Event::Apply(object) => self.hear((self.word)(&object).as_deref()),
             Event::Delete(_) => self.hear(None),
         }
     }
 
-    fn stopped(&mut self, _: Trouble, error: &watcher::Error) {
+    fn stopped(&mut self, trouble: Trouble, error: &watcher::Error) {
+        if trouble != Trouble::Passing {
+            self.settled.send_replace(true);
+        }
         let brake = self.brake.as_str();
         tracing::warn!(brake, %error, "a pause from there cannot be seen now: the last known word holds");
     }

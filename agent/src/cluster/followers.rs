@@ -19,7 +19,8 @@ use crate::{
 pub struct Followers {
     tasks: Vec<JoinHandle<()>>,
     keeper: Arc<Keeper>,
-    policies: channel::Receiver<bool>,
+    /// True when the server has answered: policies and brakes.
+    answers: Vec<channel::Receiver<bool>>,
     namespaces: channel::Receiver<namespaces::Settled>,
 }
 
@@ -35,6 +36,7 @@ impl Followers {
         keeper.connect(Arc::clone(connection));
         let writer = Arc::new(StatusWriter::new(Arc::clone(connection), SPREAD));
         let (listed, policies) = channel::channel(false);
+        let (seen, node) = channel::channel(false);
         let (settled, namespaces) = channel::channel(None);
         let mut tasks = vec![
             tokio::spawn(policies::run(
@@ -53,26 +55,35 @@ impl Followers {
                 Arc::clone(connection),
                 config.node_name.clone(),
                 Arc::clone(brakes),
+                seen,
             )),
         ];
+        let mut answers = vec![policies, node];
         if let Some(map) = &config.pause_config_map {
-            let obey =
-                brake::of_config_map(Arc::clone(connection), map.clone(), Arc::clone(brakes));
-            tasks.push(tokio::spawn(obey));
+            let (seen, config_map) = channel::channel(false);
+            tasks.push(tokio::spawn(brake::of_config_map(
+                Arc::clone(connection),
+                map.clone(),
+                Arc::clone(brakes),
+                seen,
+            )));
+            answers.push(config_map);
         }
         Self {
             tasks,
             keeper,
-            policies,
+            answers,
             namespaces,
         }
     }
 
-    /// Ends when the API server has told what policies there are, and what they ask for of namespaces; or that it does
-    /// not tell.
+    /// Ends when the API server has told what policies there are, what they ask for of namespaces, and who has paused
+    /// evictions; or that it does not tell.
     pub async fn settled(&mut self) {
         // The senders live as long as the tasks, which end with this.
-        let _ = self.policies.wait_for(|listed| *listed).await;
+        for answer in &mut self.answers {
+            let _ = answer.wait_for(|settled| *settled).await;
+        }
         let keeper = &self.keeper;
         let _ = self
             .namespaces

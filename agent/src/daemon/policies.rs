@@ -95,6 +95,11 @@ impl Policies {
             let number = |pods| i64::try_from(pods).unwrap_or(i64::MAX);
             matched.map(|(name, pods)| (name, number(pods))).collect()
         };
+        let keeper = Arc::clone(&self.keeper);
+        let contradictions = move || {
+            let pairs = keeper.contradictions().into_iter();
+            pairs.map(|rules| (rules, 1)).collect()
+        };
         let refused = move || {
             let (objects, files) = catalogue.refused();
             let objects = i64::try_from(objects).unwrap_or(i64::MAX);
@@ -113,6 +118,12 @@ impl Policies {
                 help: "Pods of this node that a policy in force matches",
                 label: "policy",
                 read: Box::new(matched),
+            },
+            Labelled {
+                name: "policy_contradictions",
+                help: "Rules of the same precedence that contradict each other on a pod of this node",
+                label: "rules",
+                read: Box::new(contradictions),
             },
             Labelled {
                 name: "policies_refused",

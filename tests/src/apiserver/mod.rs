@@ -4,6 +4,7 @@
 
 mod answer;
 mod node;
+mod objects;
 mod pods;
 mod policies;
 mod route;
@@ -23,7 +24,8 @@ use serde_json::{Value, json};
 
 use crate::{serving::Serving, tls::Authority};
 
-pub use state::{Collection, Fault, Misery, Seen, State};
+pub use objects::Collection;
+pub use state::{Fault, Misery, Seen, State};
 
 /// Name of the only node.
 pub const NODE: &str = "n2";

@@ -5,7 +5,8 @@ use serde_json::Value;
 
 use super::{
     answer::{answer, modified, not_found, scripted},
-    state::{Collection, State},
+    objects::Collection,
+    state::State,
 };
 
 /// `PATCH .../evictionpolicies/NAME/status`: a merge patch, which replaces lists. What is not of the status stays.

@@ -15,8 +15,10 @@ use axum::{
 
 use super::{
     answer::{answer, not_found, scripted, unauthorized},
-    lock, node, pods, policies,
-    state::{Collection, Misery, Seen, State},
+    lock, node,
+    objects::Collection,
+    pods, policies,
+    state::{Misery, Seen, State},
     watch::{self, Wanted},
 };
 

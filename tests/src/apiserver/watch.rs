@@ -12,7 +12,8 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use super::{
     NODE,
     answer::{answer, status},
-    state::{Collection, State, name_of, namespace_of},
+    objects::{Collection, name_of, namespace_of},
+    state::State,
 };
 
 /// Somebody who watches.

@@ -34,6 +34,11 @@ impl Keeper {
         self.state().namespaces_revision
     }
 
+    /// Pairs of rules of the same precedence that contradicted each other on a pod since these policies are in force.
+    pub fn contradictions(&self) -> Vec<String> {
+        self.state().told.iter().cloned().collect()
+    }
+
     /// Each policy in force with the number of pods that are here and that it matches.
     pub fn matched(&self) -> Vec<(String, usize)> {
         let state = self.state();
