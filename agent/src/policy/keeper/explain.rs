@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Keeper, State, answers::judge, pod_value};
+use super::{Keeper, State, answers::judge, facts};
 use crate::{
     policy::{
         clearance::{LastResort, Permission},
@@ -90,7 +90,7 @@ impl Keeper {
                 Permission::Always | Permission::Until(_) => Some("a limit has no room".to_owned()),
                 _ => held.said.reason.clone(),
             };
-            let value = pod_value(&held.entry);
+            let value = facts(held);
             let rules = held.ruling.rules.iter().chain(&held.ruling.shadow);
             let rules = rules.map(|applied| RuleView {
                 rule: applied.name(),

@@ -182,8 +182,7 @@ impl Keeper {
         state.quotas.expire(now);
         let quotas = self.limits(state, now);
         for held in state.pods.values_mut() {
-            let value = (held.ruling.needs_facts()).then(|| pod_value(&held.entry));
-            let value = value.unwrap_or(cel::Value::Null);
+            let value = facts(held);
             let ask = |applied| judge(applied, &value, &held.answers, now);
             held.said = together(held.ruling.rules.iter().map(ask));
             held.shadow = together(held.ruling.shadow.iter().map(ask));
@@ -296,6 +295,15 @@ fn is_available(held: &Held) -> bool {
         .get(READY)
         .is_none_or(|status| status == "True");
     ready && pod.phase == "Running" && !pod.is_deleting && !held.entry.clearance.is_taken()
+}
+
+/// What rules see of a pod. It reads the pod's usage: only where a rule wants to know.
+fn facts(held: &Held) -> cel::Value {
+    if held.ruling.needs_facts() {
+        pod_value(&held.entry)
+    } else {
+        cel::Value::Null
+    }
 }
 
 fn pod_value(entry: &Entry) -> cel::Value {
