@@ -12,6 +12,7 @@ pub mod cri;
 pub mod daemon;
 pub mod engine;
 pub mod evict;
+pub mod graduated;
 pub mod kernel;
 pub mod observe;
 pub mod pods;

@@ -16,6 +16,7 @@ pub mod duration;
 mod error;
 pub(crate) mod fields;
 mod filesystems;
+mod graduated;
 mod kubelet;
 mod policy;
 mod quantity;
@@ -25,6 +26,7 @@ pub use cluster::ClusterConfig;
 pub use cri::CriConfig;
 pub use error::ConfigError;
 pub use filesystems::FilesystemPaths;
+pub use graduated::{BrakeConfig, GraduatedConfig};
 pub(crate) use kubelet::EvictionFields;
 pub use kubelet::{DEFAULT_PRESSURE_TRANSITION_PERIOD, EvictionConfig};
 pub use policy::PolicyConfig;
@@ -66,6 +68,8 @@ pub struct Config {
     pub filesystems: FilesystemPaths,
     /// `cri`: the container runtime, which gives back what nobody needs when a disk is short (R8); none is left alone.
     pub cri: Option<CriConfig>,
+    /// `graduatedAction`: what is done about a soft threshold on memory before anybody is evicted (R46).
+    pub graduated: GraduatedConfig,
     /// `policies`, `evictionRates`, `lastResort` and `gateSecrets`: who may be evicted, and when.
     pub policy: PolicyConfig,
     /// `metricsAddress`: where metrics are served, if at all.
@@ -182,6 +186,7 @@ impl Config {
             account_reclaimable_cache: fields.boolean("accountReclaimableCache")?.unwrap_or(false),
             kernel_floor: KernelFloor::take(&mut fields)?,
             filesystems: FilesystemPaths::take(&mut fields)?,
+            graduated: GraduatedConfig::take(&mut fields)?,
             policy: PolicyConfig::take(&mut fields)?,
             metrics_address: fields.parsed("metricsAddress")?,
         };

@@ -37,6 +37,7 @@ use crate::{
         oom::OomEvidence,
         reconcile::{Reconciler, reap},
     },
+    graduated,
     kernel::{
         cgroups::PodLife,
         ladder::Refused,
@@ -166,6 +167,7 @@ struct Agent {
     evidence: OomEvidence,
     policies: Policies,
     cri: Option<cri::Keeper>,
+    graduated: Arc<graduated::Worker>,
 }
 
 impl Agent {
@@ -217,6 +219,8 @@ impl Agent {
         if let Some(reflex) = self.reflex.take() {
             reflex.stop();
         }
+        // Nobody is left braked.
+        self.graduated.close();
         self.read_telemetry();
         if let Source::Cluster(cluster) = self.source {
             cluster.stop().await;

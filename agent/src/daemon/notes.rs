@@ -11,6 +11,7 @@ use crate::{
         kill::end_gracefully,
         reconcile::{PATIENCE, reap},
     },
+    graduated,
     rounds::{Decided, Inbox, Letter, Note, ReclaimDemand, Reclaimed, Reclaimer, SoftDemand},
 };
 
@@ -27,6 +28,8 @@ impl Agent {
             }
             Note::Reclaim(demand) => self.take_reclaim(demand),
             Note::Reclaimed(reclaimed) => self.take_reclaimed(&reclaimed),
+            Note::Graduate(demand) => self.graduate(*demand),
+            Note::Graduated(graduated) => self.reconciler.take_graduated(&graduated),
             Note::Comeback(comeback) => tracing::warn!(
                 uid = comeback.uid,
                 count = comeback.count,
@@ -54,6 +57,23 @@ impl Agent {
                 }
             }
         }
+    }
+
+    /// Does a step away from this thread; nobody waits for it but the step after it.
+    fn graduate(&self, demand: graduated::Demand) {
+        let pods = demand.pods.len();
+        if demand.shadow {
+            tracing::warn!(step = ?demand.step, pods, "would act before anybody is evicted");
+            return;
+        }
+        let Some(rounds) = self.rounds.as_ref().map(|r| Arc::clone(r.inbox())) else {
+            return;
+        };
+        let worker = Arc::clone(&self.graduated);
+        tokio::task::spawn_blocking(move || {
+            let done = Box::new(worker.work(&demand));
+            rounds.send(Letter::Graduated(done));
+        });
     }
 
     fn take_reclaimed(&self, reclaimed: &Reclaimed) {

@@ -145,6 +145,7 @@ impl Agent {
         self.tell_rounds(Letter::Settings {
             settings: Box::new(signals::settings(&new, self.layout, BY_REFLEX.to_vec())),
             shadow: new.shadow,
+            graduated: new.graduated,
         });
         self.config = new;
         // The pods' cgroup is handed over with its new amounts.

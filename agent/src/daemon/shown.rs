@@ -12,6 +12,7 @@ use crate::{
     cri::Counters,
     engine::Signal,
     evict::oom::OomCounters,
+    graduated,
     kernel::ladder::MemoryHook,
     reflex::{Outbox, Report},
     rounds::{Decided, Rounds},
@@ -33,6 +34,8 @@ pub(super) struct Shown<'a> {
     pub policies: &'a Policies,
     /// What was reclaimed from the node, where there is a runtime to ask.
     pub cri: Option<&'a Arc<Counters>>,
+    /// What was done before anybody was evicted.
+    pub graduated: &'a Arc<graduated::Worker>,
 }
 
 /// Under which names drops are shown, what they mean, and the kernel's counter.
@@ -138,6 +141,47 @@ const RECLAIMS: [Reclaim; 9] = [
     ),
 ];
 
+/// A name, what it means, and which counter it is.
+type Graduated = (
+    &'static str,
+    &'static str,
+    fn(&graduated::Counters) -> &AtomicU64,
+);
+
+/// Under which names graduated action is shown (R46).
+const GRADUATED: [Graduated; 6] = [
+    (
+        "graduated_reclaims",
+        "Times that cold page cache was reclaimed under a soft threshold",
+        |c| &c.reclaims,
+    ),
+    (
+        "graduated_reclaimed_bytes",
+        "By how much less was charged to pods after that",
+        |c| &c.reclaimed,
+    ),
+    (
+        "graduated_reclaimed_working_set_bytes",
+        "What of that counted as used",
+        |c| &c.reclaimed_working_set,
+    ),
+    (
+        "graduated_brakes",
+        "Pods kept from growing by memory.high",
+        |c| &c.brakes,
+    ),
+    (
+        "graduated_releases",
+        "Pods let grow again, those that an earlier agent had left included",
+        |c| &c.released,
+    ),
+    (
+        "graduated_refusals",
+        "Steps that were refused, or not done in full",
+        |c| &c.refused,
+    ),
+];
+
 /// What the kernel's programs could not deliver, by counter, as of the last look.
 #[derive(Debug, Default)]
 pub(super) struct Dropped([AtomicU64; Drop::COUNT as usize]);
@@ -187,6 +231,11 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
     for (name, help, which) in OOM_KILLS {
         let counters = Arc::clone(shown.oom);
         let read = move || which(&counters).load(Ordering::Relaxed);
+        sources.counters.push((name, help, Box::new(read)));
+    }
+    for (name, help, which) in GRADUATED {
+        let worker = Arc::clone(shown.graduated);
+        let read = move || which(worker.counters()).load(Ordering::Relaxed);
         sources.counters.push((name, help, Box::new(read)));
     }
     for (name, help, which) in RECLAIMS {

@@ -19,6 +19,7 @@ use crate::{
     config::{Config, Mode},
     cri,
     evict::{oom::OomEvidence, reconcile::Reconciler, words::Words},
+    graduated,
     kernel::{object::Object, telemetry::Telemetry, tripwire},
     observe::cgroup::memory_root,
     reflex::{Mailbox, Outbox, Reflex, Scope, Setup, thread::now_ns},
@@ -34,6 +35,8 @@ impl Agent {
         let mut policies = Policies::start(config)?;
         let (mut source, table, journal) = source(config, scope.cgroup().path(), &policies).await?;
         policies.present(&table);
+        // Whom an earlier agent has left braked is let go before anybody is judged.
+        let graduated = graduated::Worker::open(&config.state_dir);
         let mut allocatable = Allocatable::new(config, &scope);
         let (pods_scope, pods_looked_at) = allocatable.first().unzip();
         let capacity = scope.capacity();
@@ -106,6 +109,7 @@ impl Agent {
                 runtime: config.cri.as_ref().map(|cri| cri.reclaim_timeout),
                 kubelet: matches!(source, Source::Cluster(_)),
             },
+            graduated: config.graduated,
         })?;
         let cri = config.cri.clone().map(|cri| {
             let inbox = Arc::clone(rounds.inbox());
@@ -127,6 +131,7 @@ impl Agent {
             reloads: &reloads,
             outbox: &outbox,
             cri: cri.as_ref().map(cri::Keeper::counters),
+            graduated: &graduated,
         }));
         let metrics = Arc::new(metrics);
         let beat = Arc::new(AtomicU64::new(now_ns()));
@@ -167,6 +172,7 @@ impl Agent {
             evidence,
             policies,
             cri,
+            graduated,
         })
     }
 }

@@ -12,7 +12,10 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-pub use super::reclaimed::NodeReclaimed;
+pub use super::{
+    graduated::{GraduatedAction, GraduatedPod},
+    reclaimed::NodeReclaimed,
+};
 use super::{oom::OomKill, unreported::Unreported};
 use crate::{observe::cgroup::PathError, reflex::Stages};
 
@@ -35,6 +38,8 @@ pub enum Record {
     Asked(Asked),
     /// The node has given back what nobody needed (R8).
     Reclaimed(NodeReclaimed),
+    /// A step was taken before anybody was evicted (R46).
+    Graduated(GraduatedAction),
     /// The OOM killer has killed somebody.
     OomKill(Box<OomKill>),
 }

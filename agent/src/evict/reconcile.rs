@@ -3,7 +3,7 @@
 use std::{fs, time::Duration};
 
 use super::{
-    journal::{Asked, Eviction, Finish, NodeReclaimed, Record, SharedJournal},
+    journal::{Asked, Eviction, Finish, GraduatedAction, NodeReclaimed, Record, SharedJournal},
     kill::kill_until_empty,
     oom::OomKill,
     words::Words,
@@ -12,7 +12,7 @@ use crate::{
     engine::{Pod, Resource, Signal},
     pods::table::Entry,
     reflex::{Evicted, Finished, Report},
-    rounds::{Decided, Reclaimed},
+    rounds::{Decided, Graduated, Reclaimed},
 };
 
 /// How long a killed pod's processes may take to go before they are reported; some wait for a disk.
@@ -151,6 +151,26 @@ impl Reconciler {
             "reclaimed from the node"
         );
         self.write_down(&Record::Reclaimed(record));
+    }
+
+    /// Takes note of a step that was taken before anybody is evicted.
+    pub fn take_graduated(&self, graduated: &Graduated) {
+        let record = GraduatedAction::of(graduated);
+        tracing::info!(
+            step = record.step,
+            signal = record.signal,
+            pods = record.pods.len(),
+            usage_given = record.pods.iter().map(|pod| pod.usage_given).sum::<u64>(),
+            working_set_given = record
+                .pods
+                .iter()
+                .map(|pod| pod.working_set_given)
+                .sum::<u64>(),
+            available_before = record.available_before,
+            available_after = record.available_after,
+            "a step before the eviction"
+        );
+        self.write_down(&Record::Graduated(record));
     }
 
     /// Takes note of what the OOM killer has done.

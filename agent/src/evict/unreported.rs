@@ -30,7 +30,11 @@ impl Unreported {
                 self.waiting.push_back((**eviction).clone());
             }
             Record::Reported(reported) => self.waiting.retain(|e| e.id != reported.id),
-            Record::Finished(_) | Record::Asked(_) | Record::Reclaimed(_) | Record::OomKill(_) => {}
+            Record::Finished(_)
+            | Record::Asked(_)
+            | Record::Reclaimed(_)
+            | Record::Graduated(_)
+            | Record::OomKill(_) => {}
         }
     }
 

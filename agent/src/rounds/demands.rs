@@ -143,6 +143,9 @@ impl Loop {
             shadow: self.shadow,
         };
         self.manager.hold_soft(!self.shadow);
+        for (pod, _) in demand.candidates.iter().take(1) {
+            self.unbrake(pod);
+        }
         self.note(Note::Soft(Box::new(demand)));
     }
 

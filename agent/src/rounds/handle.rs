@@ -16,6 +16,7 @@ use super::{
     walker::Walker,
 };
 use crate::{
+    config::GraduatedConfig,
     engine::{self, NodeCondition, Observations, Signal, SignalForecast, Threshold},
     kernel::budget::Drift,
     policy::Restraint,
@@ -41,6 +42,8 @@ pub struct Setup {
     pub shadow: bool,
     /// Who may do what [`Note::Reclaim`] asks for: pods wait for it, for a while.
     pub reclaims: Reclaiming,
+    /// What is done about a soft threshold on memory before anybody is evicted (R46).
+    pub graduated: GraduatedConfig,
 }
 
 /// What the last round saw, for whoever shows it.

@@ -7,6 +7,7 @@
 //! does what takes time; what waits for a network is done elsewhere.
 
 mod demands;
+mod graduate;
 mod handle;
 mod places;
 mod post;
@@ -16,6 +17,7 @@ mod thread;
 mod usage;
 mod walker;
 
+pub use graduate::Graduated;
 pub use handle::{Rounds, Setup, Status};
 pub use places::{POD_LOGS, Places, of_kubelet_pod};
 pub use post::{

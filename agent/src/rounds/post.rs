@@ -10,9 +10,12 @@ use std::{
     },
 };
 
+use super::graduate::Graduated;
 use crate::{
+    config::GraduatedConfig,
     cri::Removed,
     engine::{self, Comeback, Eviction, NodeCondition, NodeReclaim, Pod, Signal},
+    graduated::{Demand, Done},
     pods::table::Entry,
     reflex::{Bell, Scope, Stages},
 };
@@ -70,12 +73,16 @@ pub enum Letter {
     },
     /// A reclaim by [`Note::Reclaim`] is over: what was removed, or `None` when there is nobody to ask.
     Reclaimed(Option<Removed>),
+    /// A step by [`Note::Graduate`] is over.
+    Graduated(Box<Done>),
     /// Other settings.
     Settings {
         /// Thresholds and all that the engine is told.
         settings: Box<engine::Settings>,
         /// Decide, tell, and do nothing.
         shadow: bool,
+        /// What is done before anybody is evicted.
+        graduated: GraduatedConfig,
     },
 }
 
@@ -147,6 +154,10 @@ pub enum Note {
     Reclaim(ReclaimDemand),
     /// What a reclaim has brought.
     Reclaimed(Box<Reclaimed>),
+    /// A step before an eviction is to be taken (R46); answered by [`Letter::Graduated`] unless it is shadow mode's.
+    Graduate(Box<Demand>),
+    /// What such a step has brought.
+    Graduated(Box<Graduated>),
     /// An evicted pod's owner has put another one here (R17, R29).
     Comeback(Comeback),
 }

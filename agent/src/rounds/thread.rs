@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 
 use super::{
     demands::is_short,
+    graduate::Graduating,
     handle::{Setup, Status},
     post::{Inbox, Letter, Members, NodeState, Note},
     reclaim::Reclaims,
@@ -50,6 +51,7 @@ pub(super) struct Loop {
     pub inbox: Arc<Inbox>,
     pub status: Arc<Mutex<Status>>,
     pub reclaims: Reclaims,
+    pub graduating: Graduating,
     pub told: NodeState,
     pub message: String,
     /// Signals for which shadow mode has named somebody during this pressure.
@@ -74,6 +76,7 @@ impl Loop {
             restraint,
             shadow,
             reclaims,
+            graduated,
         } = setup;
         let disks = sensors.disks.as_ref();
         let shares = disks.and_then(|d| d.tripwire.share_reader());
@@ -93,6 +96,7 @@ impl Loop {
             inbox,
             status,
             reclaims: Reclaims::new(reclaims),
+            graduating: Graduating::new(graduated),
             told: NodeState::default(),
             message: String::new(),
             shadow_told: BTreeSet::new(),
@@ -165,8 +169,11 @@ impl Loop {
                 self.manager.evicted_elsewhere(now, node, &uid, signal);
             }
             Letter::SoftSettled { chosen, gone } => {
-                if let Some(entry) = gone.as_ref().and_then(|g| self.members.entry(&g.uid)) {
+                let entry = gone.as_ref().and_then(|g| self.members.entry(&g.uid));
+                if let Some(entry) = entry.cloned() {
                     self.restraint.charge(&entry.clearance, now_ns());
+                    // It may be another one than the one that was chosen: a budget protected that.
+                    self.unbrake(&entry);
                 }
                 let observations = Observations::default();
                 let node = Snapshot {
@@ -177,7 +184,13 @@ impl Loop {
                 self.manager.settle_soft(now, node, &chosen, gone.as_ref());
             }
             Letter::Reclaimed(removed) => self.reclaimed(removed),
-            Letter::Settings { settings, shadow } => {
+            Letter::Graduated(done) => self.graduated(*done),
+            Letter::Settings {
+                settings,
+                shadow,
+                graduated,
+            } => {
+                self.graduating.reconfigure(graduated);
                 self.thresholds = settings.layout.apply(&settings.eviction.thresholds);
                 self.manager.reconfigure(*settings);
                 if std::mem::replace(&mut self.shadow, shadow) != shadow {
@@ -200,6 +213,7 @@ impl Loop {
         let evictions = std::mem::take(&mut round.evictions);
         self.act(evictions, &seen, wake);
         self.reclaim(&round, &seen);
+        self.graduate(&seen);
         self.tell(round, &seen);
         if self.sensors.arm(&self.thresholds, &seen) {
             return Duration::ZERO;

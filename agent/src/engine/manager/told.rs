@@ -49,6 +49,16 @@ impl Manager {
             .collect()
     }
 
+    /// Everybody who may be evicted for a signal and uses something of what is short, in the order of eviction.
+    pub fn candidates<'a>(&self, node: Snapshot<'a>, signal: Signal) -> Vec<&'a Pod> {
+        let may_go = |pod: &Pod| self.state_of(pod) == CandidateState::Eligible;
+        self.ranked(node, signal)
+            .into_iter()
+            .filter(|ranked| ranked.usage.is_some_and(|used| used > 0) && may_go(ranked.pod))
+            .map(|ranked| ranked.pod)
+            .collect()
+    }
+
     /// What came of a soft eviction: who goes in the end, if anybody does.
     pub fn settle_soft(
         &mut self,

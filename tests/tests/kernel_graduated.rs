@@ -1,0 +1,293 @@
+//! Graduated action on real cgroups (R46): page cache is reclaimed, growth is stopped by `memory.high`, and both end as
+//! they should. Version 2 only; what version 1 does instead is shown as well.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use evictd::{
+    evict::journal::{GraduatedAction, Record},
+    graduated::{Brakes, Refusal, files},
+    observe::cgroup::{MemoryCgroup, Version},
+};
+use evictd_tests::{
+    cgroup::{TestCgroup, memory_root},
+    disk::Disk,
+    embedded::Files,
+    hog::Hog,
+    or_skip,
+    skip::{matrix, not_root},
+    skip_if,
+};
+use serde_json::json;
+
+const MIB: u64 = 1 << 20;
+/// Emulated machines are slow.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Why version 2 cannot be tried here.
+fn no_v2() -> Option<&'static str> {
+    not_root().or_else(|| match memory_root() {
+        Some((_, Version::V2)) => None,
+        Some((_, Version::V1)) => {
+            Some("this machine has cgroup v1: no memory.reclaim, no memory.high")
+        }
+        None => Some("no memory cgroups here"),
+    })
+}
+
+fn until(what: impl Fn() -> bool) -> bool {
+    let end = Instant::now() + PATIENCE;
+    while Instant::now() < end {
+        if what() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    false
+}
+
+fn high(cgroup: &Path) -> String {
+    let high = fs::read_to_string(cgroup.join("memory.high")).unwrap();
+    high.trim().to_owned()
+}
+
+/// Half of it anonymous, half written to a file on the disk; cold as soon as it is written back.
+fn cold_hog(cgroup: &Path, disk: &Disk, mib: u64) -> Hog {
+    let (mib, dir) = (mib.to_string(), disk.path().display().to_string());
+    let hog = Hog::start(cgroup, &["--mib", &mib, "--way", "cache", "--dir", &dir]).unwrap();
+    let memory = MemoryCgroup::open(cgroup).unwrap();
+    let cached = || {
+        memory
+            .read()
+            .is_ok_and(|r| r.inactive_file + r.active_file > MIB)
+    };
+    assert!(until(cached), "nothing is cached");
+    let held = || memory.usage().unwrap_or(0);
+    // Until it has all that it wants.
+    let mut last = 0;
+    while held() != last {
+        last = held();
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    // SAFETY: no preconditions. Dirty pages are not reclaimed.
+    unsafe { libc::sync() };
+    hog
+}
+
+// R46: page cache comes back, memory that is in use stays.
+#[test]
+fn reclaim_gives_back_page_cache() {
+    skip_if!(no_v2());
+    let disk = or_skip!(Disk::new("ext4", 96, 4096));
+    let scope = TestCgroup::new("reclaim", 256 * MIB).unwrap();
+    let pod = scope.child("pod").unwrap();
+    let memory = MemoryCgroup::open(&pod).unwrap();
+    skip_if!(files::can_reclaim(&memory).err());
+    let mut hog = cold_hog(&pod, &disk, 48);
+    let before = memory.read().unwrap();
+    let asked = before.inactive_file + before.active_file;
+    let given = files::reclaim(&memory, asked, Instant::now() + PATIENCE).unwrap();
+    assert!(given.usage() > 12 * MIB, "{given:?}");
+    assert!(
+        given.after.usage > 20 * MIB,
+        "what is in use stays: {given:?}"
+    );
+    assert!(hog.is_alive());
+    let detail = format!("{} of {} MiB", given.usage() / MIB, given.asked / MIB);
+    matrix("memory.reclaim", "reclaim", &detail);
+}
+
+// R46: a pod that is braked does not grow, and goes on when it is let go.
+#[test]
+fn a_brake_stops_growth_until_it_is_released() {
+    skip_if!(no_v2());
+    let state = tempfile::tempdir().unwrap();
+    let scope = TestCgroup::new("brake", 256 * MIB).unwrap();
+    let pod = scope.child("pod").unwrap();
+    let memory = MemoryCgroup::open(&pod).unwrap();
+    let mut hog = Hog::start(&pod, &["--mib", "120", "--head", "40", "--wait"]).unwrap();
+    hog.go().unwrap();
+    assert!(until(|| memory.usage().unwrap() >= 40 * MIB));
+    let mut brakes = Brakes::open(state.path()).unwrap().0;
+    let brake = brakes.set("pod", &memory).unwrap().expect("a brake");
+    assert_eq!(high(&pod), brake.high.to_string());
+    hog.go().unwrap();
+    let events = || fs::read_to_string(pod.join("memory.events")).unwrap();
+    let is_held = || {
+        let events = events();
+        let high = events.lines().find_map(|l| l.strip_prefix("high "));
+        high.is_some_and(|n| n.trim() != "0")
+    };
+    assert!(until(is_held), "{}", events());
+    std::thread::sleep(Duration::from_secs(2));
+    let braked = memory.usage().unwrap();
+    assert!(braked < 110 * MIB, "it grows on: {} MiB", braked / MIB);
+    assert_eq!(brakes.release(|_| true).unwrap().len(), 1);
+    assert_eq!(high(&pod), "max");
+    assert!(
+        until(|| memory.usage().unwrap() >= 119 * MIB),
+        "it does not go on"
+    );
+    let detail = format!(
+        "held at {} MiB, limit {} MiB",
+        braked / MIB,
+        brake.high / MIB
+    );
+    matrix("memory.high", "brake", &detail);
+}
+
+/// An agent with both steps, a pod with cold page cache, and one that takes the room.
+struct Node {
+    files: Files,
+    scope: TestCgroup,
+    disk: Disk,
+}
+
+impl Node {
+    fn new(name: &str, grace: &str) -> std::io::Result<Self> {
+        let disk = Disk::new("ext4", 96, 4096)?;
+        let scope = TestCgroup::new(name, 160 * MIB)?;
+        let pod = |name: &str| json!({ "name": name, "cgroup": format!("besteffort/{name}") });
+        for name in ["cold", "greedy"] {
+            scope.child(&format!("besteffort/{name}"))?;
+        }
+        let mut files = Files::new(scope.path(), &json!([pod("cold"), pod("greedy")]));
+        files.config["evictionHard"] = json!({ "memory.available": "16Mi" });
+        files.config["evictionSoft"] = json!({ "memory.available": "100Mi" });
+        files.config["evictionSoftGracePeriod"] = json!({ "memory.available": grace });
+        files.config["graduatedAction"] = json!({ "reclaim": {}, "brake": { "timeLimit": "1h" } });
+        Ok(Self { files, scope, disk })
+    }
+
+    fn cgroup(&self, pod: &str) -> PathBuf {
+        self.scope.path().join("besteffort").join(pod)
+    }
+
+    fn steps(&self) -> Vec<GraduatedAction> {
+        let steps = self
+            .files
+            .records()
+            .into_iter()
+            .filter_map(|record| match record {
+                Record::Graduated(step) => Some(step),
+                _ => None,
+            });
+        steps.collect()
+    }
+
+    fn step(&self, name: &str) -> GraduatedAction {
+        let find = || self.steps().into_iter().find(|step| step.step == name);
+        assert!(
+            until(|| find().is_some()),
+            "no {name}: {:?}",
+            self.files.records()
+        );
+        find().unwrap()
+    }
+}
+
+// R46: by the agent as a process: one step after the other, each written down, and nobody is evicted while there is time.
+#[test]
+fn the_steps_come_in_their_order_and_end_with_the_pressure() {
+    skip_if!(no_v2());
+    let node = or_skip!(Node::new("steps", "1h"));
+    skip_if!(files::can_reclaim(&MemoryCgroup::open(&node.cgroup("cold")).unwrap()).err());
+    let _cold = cold_hog(&node.cgroup("cold"), &node.disk, 48);
+    let mut agent = node.files.start(&[]);
+    let greedy = Hog::start(&node.cgroup("greedy"), &["--mib", "60"]).unwrap();
+    let reclaim = node.step("reclaim");
+    let cold = reclaim
+        .pods
+        .iter()
+        .find(|pod| pod.name == "cold")
+        .expect("the cold pod");
+    // The kernel may give a little more than it was asked for.
+    assert!(cold.usage_given > 8 * MIB && cold.asked > 0, "{reclaim:?}");
+    let brake = node.step("brake");
+    // First in the order of eviction; how many more there are is the configuration's.
+    assert_eq!(brake.pods[0].name, "greedy", "{brake:?}");
+    assert_eq!(
+        high(&node.cgroup("greedy")),
+        brake.pods[0].high.unwrap().to_string()
+    );
+    drop(greedy);
+    let release = node.step("release");
+    assert_eq!(release.pods.len(), brake.pods.len());
+    assert!(
+        release.available_after > release.available_before,
+        "{release:?}"
+    );
+    assert_eq!(high(&node.cgroup("greedy")), "max");
+    let names: Vec<_> = node.steps().into_iter().map(|step| step.step).collect();
+    assert_eq!(names, ["reclaim", "brake", "release"]);
+    assert!(
+        !node
+            .files
+            .records()
+            .iter()
+            .any(|r| matches!(r, Record::Asked(_) | Record::Evicted(_)))
+    );
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+// R46: an agent that is killed leaves nobody braked for longer than until the next one starts; one that ends leaves nobody.
+#[test]
+fn nobody_stays_braked_after_the_agent() {
+    skip_if!(no_v2());
+    let mut node = or_skip!(Node::new("crash", "1h"));
+    node.files.config["graduatedAction"] = json!({ "brake": { "pods": 1, "timeLimit": "1h" } });
+    let pod = node.cgroup("greedy");
+    let agent = node.files.start(&[]);
+    let greedy = Hog::start(&pod, &["--mib", "80"]).unwrap();
+    node.step("brake");
+    assert_ne!(high(&pod), "max");
+    // SIGKILL.
+    drop(agent);
+    assert_ne!(high(&pod), "max");
+    drop(greedy);
+    let mut agent = node.files.start(&[]);
+    assert_eq!(high(&pod), "max", "the next start lets it go");
+    let _greedy = Hog::start(&pod, &["--mib", "80"]).unwrap();
+    assert!(until(|| high(&pod) != "max"), "it is braked again");
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+    assert_eq!(high(&pod), "max", "the end lets it go");
+}
+
+// R46: refused in clear words, and the eviction comes as it would have.
+#[test]
+fn version_1_refuses_the_steps_and_evicts_as_usual() {
+    skip_if!(not_root());
+    let v2 = memory_root().is_none_or(|(_, version)| version == Version::V2);
+    skip_if!(v2.then_some("this machine has no cgroup v1"));
+    let node = or_skip!(Node::new("stepsv1", "1s"));
+    let memory = MemoryCgroup::open(&node.cgroup("cold")).unwrap();
+    assert_eq!(files::can_reclaim(&memory), Err(Refusal::ReclaimOnV1));
+    assert_eq!(files::can_brake(&memory), Err(Refusal::BrakeOnV1));
+    let mut agent = node.files.start(&[]);
+    let _greedy = Hog::start(&node.cgroup("greedy"), &["--mib", "90"]).unwrap();
+    let is_asked = || {
+        node.files
+            .records()
+            .iter()
+            .any(|r| matches!(r, Record::Asked(_)))
+    };
+    assert!(until(is_asked), "{:?}", node.files.records());
+    assert!(node.steps().is_empty());
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+// R47: shadow mode speaks of the steps and takes none.
+#[test]
+fn shadow_takes_no_step() {
+    skip_if!(no_v2());
+    let node = or_skip!(Node::new("stepsshadow", "1h"));
+    let mut agent = node.files.start(&["--shadow"]);
+    let _greedy = Hog::start(&node.cgroup("greedy"), &["--mib", "90"]).unwrap();
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(high(&node.cgroup("greedy")), "max");
+    assert!(node.steps().is_empty());
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
