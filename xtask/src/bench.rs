@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::{
     image::static_program,
     shell::{become_program, output, release_binaries, target_dir},
-    vm::guest::{self, Guest, Outcome},
+    vm::guest::{self, Guest},
 };
 
 /// The kernel whose suite also has the other daemons.
@@ -82,12 +82,11 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     }
     if !plan.in_guest.is_empty() {
         let file = target_dir()?.join("node-race.json");
-        let text = match in_guest(plan.in_guest) {
-            Ok(text) => text,
+        if let Err(reason) = in_guest(plan.in_guest, &file) {
             // No QEMU, no kernel, no package: this machine's lack, which the report names.
-            Err(reason) => json!({ "unavailable": format!("{reason:#}") }).to_string(),
-        };
-        fs::write(&file, text)?;
+            let text = json!({ "unavailable": format!("{reason:#}") });
+            fs::write(&file, text.to_string())?;
+        }
         rest.push("--node-outcome".to_owned());
         rest.push(file.display().to_string());
     }
@@ -111,7 +110,8 @@ fn plan(bench: &Path, rest: &[String]) -> Plan {
         .unwrap_or_default()
 }
 
-fn in_guest(jobs: Vec<Vec<String>>) -> Result<String> {
+/// Runs the heats; the file has what came so far after each of them.
+fn in_guest(jobs: Vec<Vec<String>>, file: &Path) -> Result<()> {
     if !cfg!(target_arch = "x86_64") {
         anyhow::bail!("the guest's kernel is for x86_64, and so must be the programs built here");
     }
@@ -133,15 +133,16 @@ fn in_guest(jobs: Vec<Vec<String>>) -> Result<String> {
         name: "node-race",
         timeout: SECONDS,
     };
-    let (total, mut done) = (jobs.len(), 0);
-    let outcomes = guest::run(&guest, jobs, |outcome: &Outcome| {
-        done += 1;
-        let last = outcome
-            .output
-            .lines()
-            .rfind(|line| line.starts_with("node: "));
-        let said = outcome.failure.as_deref().or(last).unwrap_or("");
-        eprintln!("[{done}/{total}] {}: {said}", outcome.argv[1..].join(" "));
+    let total = jobs.len();
+    guest::run(&guest, jobs, |so_far| {
+        if let Some(outcome) = so_far.jobs.last() {
+            let line = |line: &&str| line.starts_with("node: ");
+            let said = outcome.output.lines().rfind(line);
+            let said = outcome.failure.as_deref().or(said).unwrap_or("");
+            let (done, heat) = (so_far.jobs.len(), outcome.argv[2..].join(" "));
+            eprintln!("[{done}/{total}] {heat}: {said}");
+        }
+        Ok(fs::write(file, serde_json::to_string(so_far)?)?)
     })?;
-    Ok(serde_json::to_string(&outcomes)?)
+    Ok(())
 }

@@ -67,14 +67,14 @@ pub struct Outcomes {
     pub jobs: Vec<Outcome>,
 }
 
-/// Runs every job, in as many boots as it takes, on cgroup v2. `on_end` is told of each.
+/// Runs every job, in as many boots as it takes, on cgroup v2. `on_end` is told after each, with all that came so far.
 ///
 /// # Errors
 /// When QEMU, the kernel or the packages cannot be had.
 pub fn run(
     guest: &Guest<'_>,
     jobs: Vec<Vec<String>>,
-    mut on_end: impl FnMut(&Outcome),
+    mut on_end: impl FnMut(&Outcomes) -> Result<()>,
 ) -> Result<Outcomes> {
     programs::ensure()?;
     let (name, suite) = matrix_entry(guest.kernel)?;
@@ -127,6 +127,7 @@ pub fn run(
             accel: guest.accel,
             disk: Some(&disk),
         };
+        let mut told = Ok(());
         let end = machine.run(|event| match event {
             Event::Report(Report::Ready { unmet: reason, .. }) => {
                 unmet = reason;
@@ -145,13 +146,14 @@ pub fn run(
             Event::Report(Report::Ended { status, .. }) => {
                 let output = current.take().unwrap_or_default();
                 if let Some(job) = pending.pop_front() {
-                    let outcome = outcome(job, &output, failure(&status, guest.timeout));
-                    on_end(&outcome);
-                    outcomes.jobs.push(outcome);
+                    let failure = failure(&status, guest.timeout);
+                    outcomes.jobs.push(outcome(job, &output, failure));
+                    told = std::mem::replace(&mut told, Ok(())).and_then(|()| on_end(&outcomes));
                 }
                 Some(allowance)
             }
         })?;
+        told?;
         if let Some(reason) = unmet {
             bail!("{reason}");
         }
@@ -167,9 +169,9 @@ pub fn run(
             );
         };
         if let Some(job) = pending.pop_front() {
-            let outcome = outcome(job, &output, Some(format!("{end}{panic}")));
-            on_end(&outcome);
-            outcomes.jobs.push(outcome);
+            let failure = Some(format!("{end}{panic}"));
+            outcomes.jobs.push(outcome(job, &output, failure));
+            on_end(&outcomes)?;
         }
     }
     Ok(outcomes)

@@ -86,7 +86,11 @@ impl Own {
     pub fn hits(&self) -> io::Result<u64> {
         let path = self.cgroup.path();
         match self.cgroup.version() {
-            Version::V1 => number(path.join("memory.failcnt")),
+            Version::V1 => {
+                // Memory and swap are charged first, where they are accounted for.
+                let with_swap = number(path.join("memory.memsw.failcnt")).unwrap_or(0);
+                Ok(with_swap + number(path.join("memory.failcnt"))?)
+            }
             Version::V2 => {
                 let events = fs::read_to_string(path.join("memory.events"))?;
                 let max = events.lines().find_map(|l| l.strip_prefix("max "));

@@ -3,6 +3,7 @@
 //! `cargo xtask bench` asks for the plan, runs each heat as a job of its own inside the guest, and gives back what they
 //! have printed.
 
+mod daemon;
 mod guest;
 mod heat;
 mod meter;

@@ -1,26 +1,16 @@
 //! The daemons of the node race, each with what its package recommends and with the race's threshold.
 
-use std::{
-    fs,
-    io::{self, Read as _},
-    path::Path,
-    process::{Child, Command, Stdio},
-    sync::{Arc, Mutex},
-    time::{Duration, Instant},
-};
+use std::{fs, io, path::Path, process::Command};
 
 use evictd_tests::{agent::Agent, cast::Stage};
 
 use super::{
+    daemon::Daemon,
     guest,
     meter::{Measure, Meminfo},
 };
 
 const MIB: u64 = 1 << 20;
-/// Python and a C++ daemon take seconds to start under emulation.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// The end of what a daemon has said that goes into the report.
-const KEPT: usize = 2000;
 
 /// Who takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +81,7 @@ impl Rival {
                 let mut command = Command::new("/usr/bin/earlyoom");
                 // Debian's arguments; SIGTERM at the threshold, SIGKILL at half of it, which is its default.
                 command.args(["-r", "3600", "-M", &format!("{kib},{}", kib / 2)]);
-                Daemon::start(&mut command, "mem total", 0)
+                started(&mut command, "mem total", 0)
             }
             Self::Nohang => {
                 let config = files.join("nohang.conf");
@@ -101,7 +91,7 @@ impl Rival {
                 command
                     .args(["-u", "/usr/sbin/nohang", "--monitor", "--config"])
                     .arg(&config);
-                Daemon::start(&mut command, "Monitoring has started", 0)
+                started(&mut command, "Monitoring has started", 0)
             }
             Self::Oomd => {
                 let config = files.join("oomd.json");
@@ -109,16 +99,20 @@ impl Rival {
                 let mut command = Command::new("/usr/bin/oomd");
                 // Its default is to look every 5 s; whole seconds are what it can do.
                 command.args(["--interval", "1", "--config"]).arg(&config);
-                Daemon::start(&mut command, "oomd running", 0)
+                started(&mut command, "oomd running", 0)
             }
             Self::SystemdOomd => {
                 let mut command = Command::new("/lib/systemd/systemd-oomd");
                 command.env("SYSTEMD_LOG_TARGET", "console");
                 // The unit's OOMScoreAdjust.
-                Daemon::start(&mut command, "listening", -900)
+                started(&mut command, "listening", -900)
             }
         }
     }
+}
+
+fn started(command: &mut Command, ready: &str, oom_score: i32) -> Result<Running, String> {
+    Daemon::start(command, ready, oom_score).map(Running::Daemon)
 }
 
 /// The package's configuration with other thresholds: SIGTERM, and SIGKILL at half of that as in earlyoom.
@@ -191,7 +185,7 @@ impl Running {
         match self {
             Self::Nobody => true,
             Self::Evictd(agent) => Path::new(&format!("/proc/{}/exe", agent.pid())).exists(),
-            Self::Daemon(daemon) => matches!(daemon.child.try_wait(), Ok(None)),
+            Self::Daemon(daemon) => daemon.is_alive(),
         }
     }
 
@@ -202,88 +196,6 @@ impl Running {
             Self::Nobody | Self::Evictd(_) => String::new(),
         }
     }
-}
-
-/// Somebody else's daemon; killed and reaped when dropped.
-pub struct Daemon {
-    child: Child,
-    said: Arc<Mutex<String>>,
-}
-
-impl Daemon {
-    /// Waits until it has said `ready`.
-    fn start(command: &mut Command, ready: &str, oom_score: i32) -> Result<Running, String> {
-        let (read, write) = io::pipe().map_err(|e| e.to_string())?;
-        let errors = write.try_clone().map_err(|e| e.to_string())?;
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(write)
-            .stderr(errors)
-            .spawn()
-            .map_err(|e| format!("{}: {e}", command.get_program().display()))?;
-        // The command holds the pipe's other end.
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        let said = Arc::new(Mutex::new(String::new()));
-        let heard = Arc::clone(&said);
-        std::thread::spawn(move || listen(read, &heard));
-        let mut daemon = Self { child, said };
-        guest::set_oom_score(daemon.child.id(), oom_score).map_err(|e| e.to_string())?;
-        let over = Instant::now() + PATIENCE;
-        while !daemon.log().contains(ready) {
-            if let Ok(Some(status)) = daemon.child.try_wait() {
-                // The rest of what it said is on its way.
-                std::thread::sleep(Duration::from_millis(200));
-                return Err(format!(
-                    "it ended with {status}: {}",
-                    last_lines(&daemon.log())
-                ));
-            }
-            if Instant::now() > over {
-                let seconds = PATIENCE.as_secs();
-                let said = last_lines(&daemon.log());
-                return Err(format!("it was not ready after {seconds} s: {said}"));
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        Ok(Running::Daemon(daemon))
-    }
-
-    fn log(&self) -> String {
-        self.said
-            .lock()
-            .map(|text| text.clone())
-            .unwrap_or_default()
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        // Already gone is fine.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn listen(mut from: io::PipeReader, into: &Mutex<String>) {
-    let mut buffer = [0; 4096];
-    while let Ok(length @ 1..) = from.read(&mut buffer) {
-        let Ok(mut text) = into.lock() else { return };
-        text.push_str(&String::from_utf8_lossy(&buffer[..length]));
-        let mut from = text.len().saturating_sub(KEPT * 4);
-        while !text.is_char_boundary(from) {
-            from += 1;
-        }
-        text.drain(..from);
-    }
-}
-
-fn last_lines(text: &str) -> String {
-    let lines: Vec<&str> = text
-        .lines()
-        .map(str::trim)
-        .filter(|l| !l.is_empty())
-        .collect();
-    lines[lines.len().saturating_sub(3)..].join(" | ")
 }
 
 #[cfg(test)]
