@@ -62,8 +62,12 @@ pub struct Config {
     pub memory_hook: Option<MemoryHook>,
     /// `accountReclaimableCache`: count page cache that can be reclaimed as available (R15).
     pub account_reclaimable_cache: bool,
-    /// `kernelFloor`: the limit at which the kernel itself acts (R41).
-    pub kernel_floor: KernelFloor,
+    /// `memoryGuard`: where the machine is the scope, less than this of the kernel's MemAvailable counts as less than the
+    /// hard threshold; without an amount it is 100 MiB. Off in mode `kubelet` unless asked for.
+    pub memory_guard: Reserve,
+    /// `kernelFloor`: the limit at which the kernel itself kills the first victim (R41); without an amount it is half of
+    /// the hard threshold.
+    pub kernel_floor: Reserve,
     /// `filesystems`: where nodefs, imagefs and containerfs are.
     pub filesystems: FilesystemPaths,
     /// `cri`: the container runtime, which gives back what nobody needs when a disk is short (R8); none is left alone.
@@ -105,13 +109,12 @@ pub struct Scope {
     pub cgroup: Option<PathBuf>,
 }
 
-/// The limit at which the kernel itself kills the first victim (R41).
+/// A limit of `memory.available` besides the thresholds.
 #[derive(Clone, Debug, PartialEq)]
-pub struct KernelFloor {
-    /// `kernelFloor.enabled`.
+pub struct Reserve {
+    /// Its `enabled`.
     pub enabled: bool,
-    /// `kernelFloor["memory.available"]`: below this much the kernel acts; `None` leaves it to the agent, which
-    /// takes half of the hard threshold.
+    /// Its `memory.available`; `None` leaves the amount to the agent.
     pub memory_available: Option<ThresholdValue>,
 }
 
@@ -163,14 +166,15 @@ impl Config {
         let cri = CriConfig::take(&mut fields, kubelet_config.as_ref(), cluster.is_some())?;
         let base = kubelet_config.map_or_else(|| Ok(EvictionFields::default()), kubelet_fields)?;
         let eviction = EvictionFields::take(&mut fields)?.or(base).resolve()?;
+        let mode = fields
+            .choice(
+                "mode",
+                &[("evictd", Mode::Evictd), ("kubelet", Mode::Kubelet)],
+            )?
+            .unwrap_or_default();
         let config = Self {
             eviction,
-            mode: fields
-                .choice(
-                    "mode",
-                    &[("evictd", Mode::Evictd), ("kubelet", Mode::Kubelet)],
-                )?
-                .unwrap_or_default(),
+            mode,
             ranking_strategy: fields
                 .choice("rankingStrategy", &RankingStrategy::CHOICES)?
                 .unwrap_or_default(),
@@ -184,7 +188,8 @@ impl Config {
             shadow: fields.boolean("shadow")?.unwrap_or(false),
             memory_hook: fields.choice("memoryHook", &MEMORY_HOOKS)?.flatten(),
             account_reclaimable_cache: fields.boolean("accountReclaimableCache")?.unwrap_or(false),
-            kernel_floor: KernelFloor::take(&mut fields)?,
+            memory_guard: Reserve::take(&mut fields, "memoryGuard", mode == Mode::Evictd)?,
+            kernel_floor: Reserve::take(&mut fields, "kernelFloor", true)?,
             filesystems: FilesystemPaths::take(&mut fields)?,
             graduated: GraduatedConfig::take(&mut fields)?,
             policy: PolicyConfig::take(&mut fields)?,
@@ -232,19 +237,19 @@ impl Scope {
     }
 }
 
-impl KernelFloor {
-    fn take(fields: &mut Fields) -> Result<Self, ConfigError> {
-        let Some(mut floor) = fields.object("kernelFloor")? else {
+impl Reserve {
+    fn take(fields: &mut Fields, name: &'static str, enabled: bool) -> Result<Self, ConfigError> {
+        let Some(mut reserve) = fields.object(name)? else {
             return Ok(Self {
-                enabled: true,
+                enabled,
                 memory_available: None,
             });
         };
         let taken = Self {
-            enabled: floor.boolean("enabled")?.unwrap_or(true),
-            memory_available: floor.parsed("memory.available")?,
+            enabled: reserve.boolean("enabled")?.unwrap_or(true),
+            memory_available: reserve.parsed("memory.available")?,
         };
-        floor.finish()?;
+        reserve.finish()?;
         Ok(taken)
     }
 }

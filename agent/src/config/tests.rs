@@ -1,6 +1,6 @@
 use std::{io::Write as _, time::Duration};
 
-use super::{Config, Mode, RankingStrategy};
+use super::{Config, Mode, RankingStrategy, Reserve};
 use crate::engine::Signal;
 
 fn load(text: &str) -> Result<Config, String> {
@@ -119,6 +119,28 @@ fn evictds_own_fields_are_read() {
         Some(50 << 20)
     );
     assert!(config.shadow && config.account_reclaimable_cache);
+}
+
+/// The kubelet has no such thing: it is on by default only where evictd goes beyond the kubelet.
+#[test]
+fn the_memory_guard_belongs_to_the_mode() {
+    let guard = |text: &str| load(text).map(|config| config.memory_guard);
+    let of = |enabled, amount: Option<&str>| Reserve {
+        enabled,
+        memory_available: amount.map(|text| text.parse().expect("an amount")),
+    };
+    assert_eq!(guard("mode: evictd"), Ok(of(true, None)));
+    assert_eq!(guard("mode: kubelet"), Ok(of(false, None)));
+    assert_eq!(
+        guard("mode: kubelet\nmemoryGuard: {memory.available: 200Mi}"),
+        Ok(of(true, Some("200Mi")))
+    );
+    assert_eq!(guard("memoryGuard: {enabled: false}"), Ok(of(false, None)));
+    let error = guard("memoryGuard: {memory.available: 0}").unwrap_err();
+    assert!(
+        error.starts_with("memoryGuard.memory.available: 0"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -175,6 +175,7 @@ fn keep_what_needs_a_restart(new: &mut Config, old: &Config) {
         &old.policy,
     );
     keep("memoryHook", &mut new.memory_hook, &old.memory_hook);
+    keep("memoryGuard", &mut new.memory_guard, &old.memory_guard);
     keep("filesystems", &mut new.filesystems, &old.filesystems);
     keep(
         "metricsAddress",

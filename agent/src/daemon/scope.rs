@@ -8,13 +8,16 @@ use crate::{
     engine::{Signal, Threshold},
     observe::{
         cgroup::{MemoryCgroup, memory_root},
-        machine::memory_total,
+        machine::{MemAvailable, memory_total},
     },
     reflex::{Limits, Scope, ScopeError},
 };
 
 /// Where cgroups are mounted.
 pub(super) const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
+
+/// What the memory guard keeps if nothing else is configured: the kubelet's default hard threshold (R4).
+const GUARD: u64 = 100 << 20;
 
 /// The cgroup that plays the node, or the machine.
 pub(super) fn scope(config: &Config, threshold: &Threshold) -> Result<Scope, RunError> {
@@ -31,6 +34,25 @@ pub(super) fn scope(config: &Config, threshold: &Threshold) -> Result<Scope, Run
     let root = MemoryCgroup::open(&root).map_err(ScopeError::from)?;
     let capacity = memory_total(Path::new("/proc")).map_err(ScopeError::from)?;
     Ok(Scope::machine(root, capacity, limits, cache)?)
+}
+
+/// The reflex's scope: the machine is guarded by the kernel's own count beside the kubelet's.
+pub(super) fn guarded(scope: Scope, config: &Config) -> Scope {
+    let guard = &config.memory_guard;
+    if config.scope.cgroup.is_some() || !guard.enabled {
+        return scope;
+    }
+    let memory = match MemAvailable::open(Path::new("/proc")) {
+        Ok(memory) => memory,
+        Err(error) => {
+            tracing::warn!(%error, "no memory guard: what the kernel holds available is not known");
+            return scope;
+        }
+    };
+    let capacity = i64::try_from(scope.capacity()).unwrap_or(i64::MAX);
+    let configured = guard.memory_available.as_ref();
+    let amount = configured.map_or(GUARD, |value| value.amount(capacity));
+    scope.guarded(memory, amount)
 }
 
 pub(super) fn hard_memory_threshold(thresholds: &[Threshold]) -> Result<&Threshold, RunError> {

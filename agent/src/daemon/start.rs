@@ -10,7 +10,7 @@ use super::{
     allocatable::Allocatable,
     policies::Policies,
     reload::Reload,
-    scope::{self, hard_memory_threshold, scope},
+    scope::{self, guarded, hard_memory_threshold, scope},
     shown::{self, Dropped, Reloads},
     signals,
     source::{Source, source},
@@ -32,6 +32,8 @@ impl Agent {
         let threshold = hard_memory_threshold(&config.eviction.thresholds)?;
         // Two of them: the reflex takes one with it.
         let [scope, looked_at] = [scope(config, threshold)?, scope(config, threshold)?];
+        // The rounds show the kubelet's count, and go by it under soft thresholds.
+        let scope = guarded(scope, config);
         let mut policies = Policies::start(config)?;
         let (mut source, table, journal) = source(config, scope.cgroup().path(), &policies).await?;
         policies.present(&table);

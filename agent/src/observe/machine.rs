@@ -1,11 +1,55 @@
 //! The machine as a whole.
 
-use std::{fs, path::Path};
+use std::{
+    fs::{self, File},
+    io,
+    path::Path,
+};
 
 use super::{
     cgroup::PathError,
-    text::{malformed, value_of},
+    text::{malformed, number, pread, value_of},
 };
+
+/// More than the first lines of meminfo: MemTotal, MemFree, MemAvailable.
+const MEMINFO_HEAD: usize = 256;
+
+/// The kernel's own estimate of what can still be allocated without swapping, held open: `MemAvailable` of meminfo
+/// (`si_mem_available`). Slab, page tables, huge pages and the watermarks' reserves are not in it, all of which the
+/// kubelet's count of a v2 node takes for available.
+#[derive(Debug)]
+pub struct MemAvailable(File);
+
+impl MemAvailable {
+    /// Opens `meminfo` below a procfs mount.
+    ///
+    /// # Errors
+    /// Not there, or without the line (kernels before 3.14).
+    pub fn open(proc: &Path) -> Result<Self, PathError> {
+        let path = proc.join("meminfo");
+        let file = File::open(&path).map_err(PathError::at(&path))?;
+        let opened = Self(file);
+        opened.read().map_err(PathError::at(&path))?;
+        Ok(opened)
+    }
+
+    /// Bytes at this moment. Does not allocate.
+    ///
+    /// # Errors
+    /// Not in the kernel's form.
+    pub fn read(&self) -> io::Result<u64> {
+        let mut buffer = [0; MEMINFO_HEAD];
+        let text = pread(&self.0, &mut buffer)?;
+        let line = |line: &[u8]| {
+            let rest = line.strip_prefix(b"MemAvailable:")?;
+            number(rest.trim_ascii_start())?.checked_mul(1024)
+        };
+        let mut lines = text.split(|b| *b == b'\n');
+        lines
+            .find_map(line)
+            .ok_or_else(|| malformed("no MemAvailable"))
+    }
+}
 
 /// Memory of the machine in bytes: `MemTotal` of meminfo, which is the kubelet's capacity of `memory.available`.
 ///
@@ -28,4 +72,23 @@ pub fn oom_kills(proc: &Path) -> Result<u64, PathError> {
     let path = proc.join("vmstat");
     let bytes = fs::read(&path).map_err(PathError::at(&path))?;
     value_of(&bytes, "oom_kill").ok_or_else(|| PathError::at(&path)(malformed("no oom_kill")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_holds_available_is_read_in_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |text: &str| fs::write(dir.path().join("meminfo"), text).unwrap();
+        write(
+            "MemTotal:        2014688 kB\nMemFree:          131612 kB\nMemAvailable:     102400 kB\nBuffers: 7 kB\n",
+        );
+        let available = MemAvailable::open(dir.path()).unwrap();
+        assert_eq!(available.read().unwrap(), 100 << 20);
+        write("MemTotal:        2014688 kB\nMemFree:          131612 kB\n");
+        let error = MemAvailable::open(dir.path()).unwrap_err().to_string();
+        assert!(error.ends_with("meminfo: no MemAvailable"), "{error}");
+    }
 }

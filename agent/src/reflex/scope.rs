@@ -4,7 +4,10 @@ use std::{io, os::unix::ffi::OsStrExt as _};
 
 use crate::{
     engine::Signal,
-    observe::cgroup::{MemoryCgroup, MemoryReading, PathError},
+    observe::{
+        cgroup::{MemoryCgroup, MemoryReading, PathError},
+        machine::MemAvailable,
+    },
     pods::table::Entry,
 };
 
@@ -57,6 +60,15 @@ pub struct Scope {
     is_machine: bool,
     /// R15: page cache on the active list counts as available too.
     reclaimable_cache: bool,
+    guard: Option<Guard>,
+}
+
+/// The machine's own word on what is left, beside the kubelet's.
+#[derive(Debug)]
+struct Guard {
+    memory: MemAvailable,
+    /// Less than this of it is less than the threshold, in bytes.
+    amount: u64,
 }
 
 /// A threshold that can never be kept.
@@ -145,7 +157,16 @@ impl Scope {
             limits,
             is_machine: false,
             reclaimable_cache,
+            guard: None,
         })
+    }
+
+    /// From now on less than `amount` bytes of `memory` are less than the hard threshold too, whatever the kubelet's count
+    /// says (docs/differences.md): the OOM killer goes by what the kernel has.
+    #[must_use]
+    pub fn guarded(mut self, memory: MemAvailable, amount: u64) -> Self {
+        self.guard = Some(Guard { memory, amount });
+        self
     }
 
     /// Whether the root's page counter has to be compared with the usage before a wire can be set on it: it counts the
@@ -199,13 +220,26 @@ impl Scope {
     pub fn look(&self) -> io::Result<Look> {
         let reading = self.cgroup.read()?;
         let discounted = self.discounted(&reading);
+        let counted = self
+            .capacity
+            .saturating_sub(reading.usage.saturating_sub(discounted));
+        let available = self.left().map_or(counted, |left| left.min(counted));
         Ok(Look {
-            usage: reading.usage,
+            // As if what the machine lacks besides were in use: the wires follow.
+            usage: reading.usage.saturating_add(counted - available),
             discounted,
-            available: self
-                .capacity
-                .saturating_sub(reading.usage.saturating_sub(discounted)),
+            available,
         })
+    }
+
+    /// What the guard leaves of the signal, on the threshold's scale: the threshold itself when its amount is left. More
+    /// than the threshold is never asked for, or a generous threshold would mean something else than to the kubelet.
+    fn left(&self) -> Option<u64> {
+        let guard = self.guard.as_ref()?;
+        // A file that cannot be read says nothing; the kubelet's count remains.
+        let left = guard.memory.read().ok()?;
+        let threshold = self.limits.threshold;
+        Some(left.saturating_add(threshold.saturating_sub(guard.amount)))
     }
 
     /// What counts as available although it is charged.
@@ -238,10 +272,88 @@ fn capacity(cgroup: &MemoryCgroup) -> Result<u64, ScopeError> {
 /// The scope at one moment, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Look {
-    /// All that is charged.
+    /// All that is charged, and what the guard adds.
     pub usage: u64,
     /// The part of it that counts as available.
     pub discounted: u64,
     /// capacity - usage + discounted.
     pub available: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::Path};
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A machine of 1000 MiB on cgroup v2, of which the kubelet counts 600 as used and 200 of these as inactive page cache.
+    fn machine(dir: &Path, threshold: u64) -> Scope {
+        let write = |name: &str, text: String| fs::write(dir.join(name), text).unwrap();
+        write("cgroup.controllers", "memory".into());
+        let (anon, file) = (400 * MIB, 200 * MIB);
+        write(
+            "memory.stat",
+            format!("anon {anon}\nfile {file}\ninactive_file {file}\nactive_file 0\n"),
+        );
+        let limits = |_| Limits {
+            threshold,
+            resolved: threshold,
+            floor: None,
+        };
+        let root = MemoryCgroup::open(dir).unwrap();
+        Scope::machine(root, 1000 * MIB, limits, false).unwrap()
+    }
+
+    fn left(dir: &Path, mib: u64) -> MemAvailable {
+        let kib = mib * 1024;
+        fs::write(dir.join("meminfo"), format!("MemAvailable: {kib} kB\n")).unwrap();
+        MemAvailable::open(dir).unwrap()
+    }
+
+    // R2
+    #[test]
+    fn the_kubelets_count_holds_while_the_machine_has_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let plain = machine(dir.path(), 100 * MIB).look().unwrap();
+        assert_eq!(plain.available, 600 * MIB);
+        let guarded = machine(dir.path(), 100 * MIB).guarded(left(dir.path(), 700), 100 * MIB);
+        assert_eq!(guarded.look().unwrap(), plain);
+    }
+
+    #[test]
+    fn what_the_machine_lacks_is_lacking() {
+        let dir = tempfile::tempdir().unwrap();
+        let scope = machine(dir.path(), 100 * MIB).guarded(left(dir.path(), 90), 100 * MIB);
+        let look = scope.look().unwrap();
+        assert_eq!(look.available, 90 * MIB);
+        // The wires follow the same sum.
+        assert_eq!(
+            scope.capacity() - (look.usage - look.discounted),
+            look.available
+        );
+    }
+
+    /// The guard is about the last bytes, not about the threshold.
+    #[test]
+    fn a_generous_threshold_stays_the_kubelets() {
+        let dir = tempfile::tempdir().unwrap();
+        let threshold = 500 * MIB;
+        let above = machine(dir.path(), threshold).guarded(left(dir.path(), 110), 100 * MIB);
+        assert_eq!(above.look().unwrap().available, threshold + 10 * MIB);
+        let below = machine(dir.path(), threshold).guarded(left(dir.path(), 90), 100 * MIB);
+        assert_eq!(below.look().unwrap().available, threshold - 10 * MIB);
+        // A guard above the threshold would evict where nothing is short.
+        let small = machine(dir.path(), 50 * MIB).guarded(left(dir.path(), 60), 100 * MIB);
+        assert_eq!(small.look().unwrap().available, 60 * MIB);
+    }
+
+    #[test]
+    fn without_the_machines_word_the_kubelets_count_remains() {
+        let dir = tempfile::tempdir().unwrap();
+        let scope = machine(dir.path(), 100 * MIB).guarded(left(dir.path(), 90), 100 * MIB);
+        fs::write(dir.path().join("meminfo"), "nonsense\n").unwrap();
+        assert_eq!(scope.look().unwrap().available, 600 * MIB);
+    }
 }
