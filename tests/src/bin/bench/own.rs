@@ -64,7 +64,12 @@ impl Own {
             Version::V1 => number(path.join("memory.usage_in_bytes"))?,
             Version::V2 => number(path.join("memory.current"))?,
         };
-        self.cgroup.limit_child("", usage + SLACK)?;
+        let limit = usage + SLACK;
+        match self.cgroup.version() {
+            // Memory alone: what fails at the limit of memory and swap is not counted by every kernel.
+            Version::V1 => fs::write(path.join("memory.limit_in_bytes"), limit.to_string())?,
+            Version::V2 => self.cgroup.limit_child("", limit)?,
+        }
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["load", "reader"]).stdin(Stdio::null());
         self.admit(&mut command)?;
@@ -86,11 +91,7 @@ impl Own {
     pub fn hits(&self) -> io::Result<u64> {
         let path = self.cgroup.path();
         match self.cgroup.version() {
-            Version::V1 => {
-                // Memory and swap are charged first, where they are accounted for.
-                let with_swap = number(path.join("memory.memsw.failcnt")).unwrap_or(0);
-                Ok(with_swap + number(path.join("memory.failcnt"))?)
-            }
+            Version::V1 => number(path.join("memory.failcnt")),
             Version::V2 => {
                 let events = fs::read_to_string(path.join("memory.events"))?;
                 let max = events.lines().find_map(|l| l.strip_prefix("max "));
