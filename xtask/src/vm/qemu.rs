@@ -3,6 +3,7 @@
 use std::{
     fmt,
     io::{BufRead as _, BufReader},
+    os::unix::process::CommandExt as _,
     path::Path,
     process::{Child, ChildStdout, Command, ExitStatus, Stdio},
     sync::mpsc::{self, Receiver, RecvTimeoutError},
@@ -11,6 +12,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use nix::sys::{prctl::set_pdeathsig, signal::Signal};
 
 use super::{
     kernels::Kernel,
@@ -100,6 +102,9 @@ impl Machine<'_> {
             self.accel
         };
         let mut qemu = Command::new(QEMU);
+        // A guest whose test run was killed would keep a CPU busy for ever.
+        // SAFETY: between fork and exec only a system call is made.
+        unsafe { qemu.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
         qemu.args([
             "-accel",
             accel,
