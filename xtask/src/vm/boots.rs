@@ -228,13 +228,23 @@ impl Run<'_> {
     }
 }
 
-/// What the kernel died of, if the console tells.
+/// What the kernel died of, if the console tells: the panic, and before it the oops that led there with its place.
 pub fn kernel_panic(console: &str) -> String {
-    const PANIC: &str = "Kernel panic - not syncing: ";
-    let reason = console.lines().find_map(|line| line.split_once(PANIC));
-    reason
-        .map(|(_, reason)| format!(": {PANIC}{}", reason.trim()))
-        .unwrap_or_default()
+    const SIGNS: [&str; 4] = ["Oops: ", "BUG: ", "RIP: ", "Kernel panic - not syncing: "];
+    let first = |sign: &str| {
+        let (_, reason) = console.lines().find_map(|line| line.split_once(sign))?;
+        Some(format!(": {sign}{}", reason.trim()))
+    };
+    match first(SIGNS[3]) {
+        Some(panic) => {
+            SIGNS[..3]
+                .iter()
+                .filter_map(|s| first(s))
+                .collect::<String>()
+                + &panic
+        }
+        None => String::new(),
+    }
 }
 
 pub fn keep(output: &mut Vec<u8>, bytes: &[u8]) {
