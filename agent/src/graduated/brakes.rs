@@ -2,15 +2,17 @@
 //! that an agent that is killed leaves nobody braked for longer than until the next start.
 
 use std::{
-    fs::{self, File},
-    io::{self, Write as _},
+    fs, io,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
 
-use crate::observe::cgroup::{MemoryCgroup, PathError};
+use crate::{
+    daemon::state_file,
+    observe::cgroup::{MemoryCgroup, PathError, is_gone},
+};
 
 /// In the state directory.
 const FILE: &str = "brakes.json";
@@ -155,15 +157,9 @@ impl Brakes {
 
     fn save(&self) -> Result<(), PathError> {
         let path = self.dir.join(FILE);
-        let new = self.dir.join("brakes.new");
         let written = serde_json::to_vec(&self.held)
             .map_err(io::Error::from)
-            .and_then(|text| {
-                let mut file = File::create(&new)?;
-                file.write_all(&text)?;
-                file.sync_data()
-            })
-            .and_then(|()| fs::rename(&new, &path));
+            .and_then(|text| state_file::replace(&path, &text, true));
         written.map_err(PathError::at(&path))
     }
 }
@@ -177,7 +173,7 @@ fn lift(brake: &Brake) -> Result<(), PathError> {
     let now = match fs::read_to_string(&file) {
         Ok(now) => now,
         // It has gone in between.
-        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => return Ok(()),
+        Err(e) if is_gone(&e) => return Ok(()),
         Err(e) => return Err(PathError::at(&file)(e)),
     };
     if now.trim() != brake.high.to_string() {
