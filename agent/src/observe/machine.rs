@@ -39,14 +39,7 @@ impl MemAvailable {
     /// Not in the kernel's form.
     pub fn read(&self) -> io::Result<u64> {
         let mut buffer = [0; MEMINFO_HEAD];
-        let text = pread(&self.0, &mut buffer)?;
-        let line = |line: &[u8]| {
-            let rest = line.strip_prefix(b"MemAvailable:")?;
-            number(rest.trim_ascii_start())?.checked_mul(1024)
-        };
-        let mut lines = text.split(|b| *b == b'\n');
-        lines
-            .find_map(line)
+        meminfo(pread(&self.0, &mut buffer)?, "MemAvailable:")
             .ok_or_else(|| malformed("no MemAvailable"))
     }
 }
@@ -57,11 +50,17 @@ impl MemAvailable {
 /// Not there, or not in the kernel's form.
 pub fn memory_total(proc: &Path) -> Result<u64, PathError> {
     let path = proc.join("meminfo");
-    let text = fs::read_to_string(&path).map_err(PathError::at(&path))?;
-    let line = text.lines().find_map(|l| l.strip_prefix("MemTotal:"));
-    line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok())
-        .map(|kib| kib * 1024)
-        .ok_or_else(|| PathError::at(&path)(malformed("no MemTotal")))
+    let text = fs::read(&path).map_err(PathError::at(&path))?;
+    meminfo(&text, "MemTotal:").ok_or_else(|| PathError::at(&path)(malformed("no MemTotal")))
+}
+
+/// The bytes that a line of meminfo tells in kB. Does not allocate.
+fn meminfo(text: &[u8], name: &str) -> Option<u64> {
+    let line = |line: &[u8]| {
+        let rest = line.strip_prefix(name.as_bytes())?.trim_ascii();
+        number(rest.strip_suffix(b" kB")?)?.checked_mul(1024)
+    };
+    text.split(|b| *b == b'\n').find_map(line)
 }
 
 /// Tasks that the OOM killer has killed since the boot, for whatever reason (`oom_kill` of vmstat, 4.13+).
