@@ -16,7 +16,7 @@ use super::{
     follow::{Events, Listener, Trouble, follow, from_cache},
     status::StatusWriter,
 };
-use crate::policy::{Catalogue, KIND};
+use crate::policy::{API_VERSION, Catalogue, KIND};
 
 /// API group of policies.
 pub const GROUP: &str = "evictd.io";
@@ -53,7 +53,7 @@ impl<'de> Deserialize<'de> for WatchedPolicy {
                     .entry(field)
                     .or_insert_with(|| Value::String(value.clone()));
             };
-            default("apiVersion", format!("{GROUP}/{VERSION}"));
+            default("apiVersion", API_VERSION.to_owned());
             default("kind", KIND.to_owned());
         }
         Ok(Self { metadata, document })
