@@ -62,11 +62,11 @@ pub(super) const DROPS: [(&str, &str, Drop); 4] = [
     ),
 ];
 
-/// A name, what it means, and which counter it is.
-type OomKills = (&'static str, &'static str, fn(&OomCounters) -> &AtomicU64);
+/// A name, what it means, and which of its owner's counters it is.
+type Shows<C> = (&'static str, &'static str, fn(&C) -> &AtomicU64);
 
 /// Under which names the kills of the OOM killer are shown (R45, R48).
-const OOM_KILLS: [OomKills; 4] = [
+const OOM_KILLS: [Shows<OomCounters>; 4] = [
     (
         "oom_killer_first",
         "OOM kills on a short node before the agent had acted",
@@ -89,11 +89,8 @@ const OOM_KILLS: [OomKills; 4] = [
     ),
 ];
 
-/// A name, what it means, and which counter it is.
-type Reclaim = (&'static str, &'static str, fn(&Counters) -> &AtomicU64);
-
 /// Under which names node-level reclaim is shown (R8).
-const RECLAIMS: [Reclaim; 9] = [
+const RECLAIMS: [Shows<Counters>; 9] = [
     (
         "node_reclaims",
         "Times that the container runtime was asked to give back what nobody needs",
@@ -141,44 +138,37 @@ const RECLAIMS: [Reclaim; 9] = [
     ),
 ];
 
-/// A name, what it means, and which counter it is.
-type Graduated = (
-    &'static str,
-    &'static str,
-    fn(&graduated::Counters) -> &AtomicU64,
-);
-
 /// Under which names graduated action is shown (R46).
-const GRADUATED: [Graduated; 6] = [
+const GRADUATED: [Shows<graduated::Worker>; 6] = [
     (
         "graduated_reclaims",
         "Times that cold page cache was reclaimed under a soft threshold",
-        |c| &c.reclaims,
+        |w| &w.counters().reclaims,
     ),
     (
         "graduated_reclaimed_bytes",
         "By how much less was charged to pods after that",
-        |c| &c.reclaimed,
+        |w| &w.counters().reclaimed,
     ),
     (
         "graduated_reclaimed_working_set_bytes",
         "What of that counted as used",
-        |c| &c.reclaimed_working_set,
+        |w| &w.counters().reclaimed_working_set,
     ),
     (
         "graduated_brakes",
         "Pods kept from growing by memory.high",
-        |c| &c.brakes,
+        |w| &w.counters().brakes,
     ),
     (
         "graduated_releases",
         "Pods let grow again, those that an earlier agent had left included",
-        |c| &c.released,
+        |w| &w.counters().released,
     ),
     (
         "graduated_refusals",
         "Steps that were refused, or not done in full",
-        |c| &c.refused,
+        |w| &w.counters().refused,
     ),
 ];
 
@@ -228,22 +218,10 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
         "Reports of the reflex that did not fit into its queue",
         Box::new(move || outbox.dropped()),
     ));
-    for (name, help, which) in OOM_KILLS {
-        let counters = Arc::clone(shown.oom);
-        let read = move || which(&counters).load(Ordering::Relaxed);
-        sources.counters.push((name, help, Box::new(read)));
-    }
-    for (name, help, which) in GRADUATED {
-        let worker = Arc::clone(shown.graduated);
-        let read = move || which(worker.counters()).load(Ordering::Relaxed);
-        sources.counters.push((name, help, Box::new(read)));
-    }
-    for (name, help, which) in RECLAIMS {
-        let Some(counters) = shown.cri.map(Arc::clone) else {
-            break;
-        };
-        let read = move || which(&counters).load(Ordering::Relaxed);
-        sources.counters.push((name, help, Box::new(read)));
+    show(&mut sources, shown.oom, OOM_KILLS);
+    show(&mut sources, shown.graduated, GRADUATED);
+    if let Some(counters) = shown.cri {
+        show(&mut sources, counters, RECLAIMS);
     }
     let reloads = Arc::clone(shown.reloads);
     sources.counters.push((
@@ -263,6 +241,17 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
         sources.counters.push((name, help, Box::new(read)));
     }
     sources
+}
+
+fn show<C, const N: usize>(sources: &mut Sources, counters: &Arc<C>, which: [Shows<C>; N])
+where
+    C: Send + Sync + 'static,
+{
+    for (name, help, which) in which {
+        let counters = Arc::clone(counters);
+        let read = move || which(&counters).load(Ordering::Relaxed);
+        sources.counters.push((name, help, Box::new(read)));
+    }
 }
 
 /// The rungs of everything but memory.
