@@ -14,7 +14,6 @@ use crate::{
     contender::Contender,
     heat::{Plan, hog_arguments},
     neighbour::{Neighbour, Service},
-    own::Own,
     scope::Programme,
     stats::{quantile, sorted},
 };
@@ -83,17 +82,8 @@ fn beside(
     let mut stage = Stage::start("calm", plan.size, &hog, true)?;
     let files = tempfile::tempdir()?;
     let neighbour = Neighbour::start(&stage.directory_of("api").unwrap_or_default())?;
-    let mut own = Own::under(plan.load)?;
-    let mut running = contender.start(
-        &stage,
-        plan.threshold,
-        plan.phase,
-        files.path(),
-        own.as_ref(),
-    )?;
-    if let Some(own) = &mut own {
-        own.tighten()?;
-    }
+    // Its own cgroup goes after it.
+    let (_own, mut running) = plan.start(&stage, files.path())?;
     stage.start_ahead()?;
     contender.last_moment(&mut running)?;
     std::thread::sleep(SETTLE);

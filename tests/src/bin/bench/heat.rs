@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -16,7 +17,7 @@ use evictd_tests::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    contender::Contender,
+    contender::{Contender, Running},
     load::Kind,
     neighbour::{Neighbour, Service},
     observer::{Crossing, Observation, Observer, Sample},
@@ -119,6 +120,20 @@ pub struct Heat {
     pub crossing: Option<Crossing>,
 }
 
+impl Plan<'_> {
+    /// Starts the contender. Where its own memory is to be short it runs in a cgroup of its own, which has to
+    /// outlive it and comes first for that.
+    pub fn start(&self, stage: &Stage, files: &Path) -> io::Result<(Option<Own>, Running)> {
+        let mut own = Own::under(self.load)?;
+        let contender = self.contender;
+        let running = contender.start(stage, self.threshold, self.phase, files, own.as_ref())?;
+        if let Some(own) = &mut own {
+            own.tighten()?;
+        }
+        Ok((own, running))
+    }
+}
+
 /// Runs it.
 pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
     let hog = hog_arguments(plan);
@@ -130,17 +145,7 @@ pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
     let amount = plan.contender.amount(plan.threshold);
     let observer = Observer::start(scope(&stage, amount)?, amount)?;
     let stopwatch = observer.stopwatch;
-    let mut own = Own::under(plan.load)?;
-    let mut running = plan.contender.start(
-        &stage,
-        plan.threshold,
-        plan.phase,
-        files.path(),
-        own.as_ref(),
-    )?;
-    if let Some(own) = &mut own {
-        own.tighten()?;
-    }
+    let (own, mut running) = plan.start(&stage, files.path())?;
     let exit = Exit::of(stage.hog_pid());
     stage.start_ahead()?;
     // Everybody has time to see what is coming.
