@@ -7,7 +7,7 @@ use evictd::{
     policy::{Brakes, Catalogue, Keeper, gate::Secrets, keeper::Settings},
 };
 
-use crate::{apiserver::ApiServer, patience::wait_for};
+use crate::{apiserver::ApiServer, patience::holds};
 
 const PATIENCE: Duration = Duration::from_secs(40);
 
@@ -81,6 +81,6 @@ impl Following {
 
     /// Waits until the condition holds; false when it does not in time.
     pub fn wait(&self, condition: impl Fn(&Self) -> bool) -> bool {
-        wait_for(PATIENCE, || condition(self).then_some(())).is_some()
+        holds(PATIENCE, || condition(self))
     }
 }

@@ -1,11 +1,7 @@
 //! A node that is a member of a cluster: cgroups with pods as the kubelet lays them out, a scripted API server, and
 //! an agent between the two.
 
-use std::{
-    fs, io,
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use std::{fs, io, path::PathBuf, time::Duration};
 
 use evictd::evict::journal::{self, Eviction, Record, Reported};
 use serde_json::{Value, json};
@@ -14,6 +10,7 @@ use crate::{
     agent::Agent,
     apiserver::{self, ApiServer, NODE},
     cgroup::TestCgroup,
+    patience::holds,
 };
 
 /// Bytes in a MiB.
@@ -153,15 +150,6 @@ impl Member {
 
     /// Waits until the condition holds; false when it does not in time.
     pub fn wait(&self, patience: Duration, condition: impl Fn(&Self) -> bool) -> bool {
-        let end = Instant::now() + patience;
-        loop {
-            if condition(self) {
-                return true;
-            }
-            if Instant::now() > end {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        holds(patience, || condition(self))
     }
 }

@@ -3,7 +3,21 @@
 use std::time::{Duration, Instant};
 
 /// Looks again and again until there is something to see, or patience is over.
-pub fn wait_for<T>(patience: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+pub fn wait_for<T>(patience: Duration, look: impl FnMut() -> Option<T>) -> Option<T> {
+    look_every(Duration::from_micros(200), patience, look)
+}
+
+/// The same for what costs more to look at: whether the condition holds in time.
+pub fn holds(patience: Duration, condition: impl Fn() -> bool) -> bool {
+    let look = || condition().then_some(());
+    look_every(Duration::from_millis(5), patience, look).is_some()
+}
+
+fn look_every<T>(
+    pause: Duration,
+    patience: Duration,
+    mut look: impl FnMut() -> Option<T>,
+) -> Option<T> {
     let end = Instant::now() + patience;
     loop {
         if let Some(seen) = look() {
@@ -12,6 +26,6 @@ pub fn wait_for<T>(patience: Duration, mut look: impl FnMut() -> Option<T>) -> O
         if Instant::now() > end {
             return None;
         }
-        std::thread::sleep(Duration::from_micros(200));
+        std::thread::sleep(pause);
     }
 }

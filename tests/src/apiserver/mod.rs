@@ -16,13 +16,13 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use rustls::ServerConfig;
 use serde_json::{Value, json};
 
-use crate::{serving::Serving, tls::Authority};
+use crate::{patience::holds, serving::Serving, tls::Authority};
 
 pub use objects::Collection;
 pub use state::{Fault, Misery, Seen, State};
@@ -143,16 +143,7 @@ impl ApiServer {
 
     /// Waits until the condition holds; false when it does not in time.
     pub fn wait(&self, patience: Duration, condition: impl Fn(&State) -> bool) -> bool {
-        let end = Instant::now() + patience;
-        loop {
-            if condition(&self.state()) {
-                return true;
-            }
-            if Instant::now() > end {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        holds(patience, || condition(&self.state()))
     }
 }
 
