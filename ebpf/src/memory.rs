@@ -1,9 +1,10 @@
 //! The memory tripwire: one comparison per charge, in whichever hook this kernel allows.
 
 use aya_ebpf::{
+    Global,
     helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns, bpf_send_signal},
     macros::{btf_tracepoint, fexit, kprobe, map},
-    maps::{Array, RingBuf},
+    maps::{Array, PerCpuArray, RingBuf},
     programs::{BtfTracePointContext, FExitContext, ProbeContext},
 };
 use evictd_common::{
@@ -33,12 +34,69 @@ static TRIPWIRE_STATE: Array<TripwireState> = Array::with_max_entries(MAX_TRIPWI
 /// For each scope the id of the cgroup of its first victim in order, 0 when nobody may be killed from here.
 #[map]
 static FIRST_VICTIM: Array<u64> = Array::with_max_entries(MAX_SCOPES, 0);
+/// How often the agent has set a wire, all slots together.
+#[map]
+static ARMINGS: Array<u64> = Array::with_max_entries(1, 0);
+#[map]
+static SLACK: PerCpuArray<Slack> = PerCpuArray::with_max_entries(1, 0);
+/// Binary logarithm of twice the number of CPUs, rounded up.
+#[unsafe(no_mangle)]
+static SLACK_SHIFT: Global<u32> = Global::new(0);
 
-/// `TP_PROTO(struct mem_cgroup *memcg, int item, int val)`, kernel 6.14 and later, once per page.
+/// What this CPU may let pass without a look.
+///
+/// The per-page hook fires several times for a page, and a look costs more than all the rest of it. So a look that finds
+/// the nearest limit far away grants some pages: as many as every CPU may charge and still leave half of the way, and
+/// no more than one batch. Close to a limit nothing is granted, and each event looks.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Slack {
+    /// [`ARMINGS`] when it was granted: it does not outlive a wire.
+    armings: u64,
+    /// Pages.
+    left: u64,
+}
+
+/// Pages that a CPU charges in advance (`MEMCG_CHARGE_BATCH`): the counter moves by so much at once.
+const BATCH: u64 = 64;
+
+impl Slack {
+    /// Takes from it, if there is enough.
+    #[inline(always)]
+    fn spend(&mut self, pages: u64, armings: u64) -> bool {
+        let enough = self.armings == armings && self.left >= pages;
+        if enough {
+            self.left -= pages;
+        }
+        enough
+    }
+
+    /// For a distance in pages.
+    #[inline(always)]
+    fn within(distance: u64, armings: u64) -> Self {
+        let shift = SLACK_SHIFT.load() & 31;
+        // Each CPU may be about to charge its batch.
+        let free = distance.saturating_sub(BATCH << shift);
+        let left = (free >> shift).min(BATCH);
+        Self { armings, left }
+    }
+}
+
+/// `TP_PROTO(struct mem_cgroup *memcg, int item, int val)`, kernel 6.14 and later, once per page and item.
 #[btf_tracepoint(function = "mod_memcg_lruvec_state")]
 pub fn memory_lruvec(ctx: BtfTracePointContext) -> i32 {
+    let value: i32 = ctx.arg(2);
+    let (Some(slack), Some(&armings)) = (SLACK.get_ptr_mut(0), ARMINGS.get(0)) else {
+        return 0;
+    };
+    // SAFETY: a per-CPU slot. Two tasks that mix their words on it mix two slacks that were both granted.
+    let slack = unsafe { &mut *slack };
+    if slack.spend(u64::from(value.unsigned_abs()), armings) {
+        return 0;
+    }
     let memcg: *const u8 = ctx.arg(0);
-    check_all(memcg as Address);
+    // An arming in between makes the next event look again.
+    *slack = Slack::within(check_all(memcg as Address), armings);
     0
 }
 
@@ -69,57 +127,83 @@ pub fn memory_charge_entry(ctx: ProbeContext) -> u32 {
     0
 }
 
+/// The counter that was read last: the wires of one scope look at the same.
+struct Seen {
+    counter: Address,
+    usage: u64,
+}
+
+/// Compares every wire; how far the nearest limit is, in pages.
 #[inline(always)]
-fn check_all(charged: Address) {
+fn check_all(charged: Address) -> u64 {
+    let mut seen = Seen {
+        counter: 0,
+        usage: 0,
+    };
+    let mut nearest = u64::MAX;
     for slot in 0..MAX_TRIPWIRES {
         let (Some(wire), Some(state)) = (TRIPWIRES.get(slot), TRIPWIRE_STATE.get_ptr_mut(slot))
         else {
-            return;
+            return 0;
         };
         if wire.generation == 0 {
-            return;
+            break;
         }
         // SAFETY: a slot of an array map, valid for the whole run of the program. Other CPUs may write the same
         // words; each is a cache whose loss costs one more look.
-        check(slot, wire, unsafe { &mut *state }, charged);
+        let distance = check(slot, wire, unsafe { &mut *state }, charged, &mut seen);
+        nearest = nearest.min(distance);
     }
+    nearest
 }
 
-/// Compares one wire. Two CPUs that cross at the same moment may both report it; the agent takes the first.
+/// Compares one wire; its distance in pages. Two CPUs that cross at the same moment may both report it; the agent
+/// takes the first.
 #[inline(always)]
-fn check(slot: u32, wire: &Tripwire, state: &mut TripwireState, charged: Address) {
+fn check(
+    slot: u32,
+    wire: &Tripwire,
+    state: &mut TripwireState,
+    charged: Address,
+    seen: &mut Seen,
+) -> u64 {
     if wire.limit == NEVER || (wire.action == action::WAKE && state.tripped == wire.generation) {
-        return;
+        return u64::MAX;
     }
     let counter = if wire.address != 0 {
         wire.address
     } else {
         match watched(wire, state, charged) {
             Some(memcg) => usage_of(memcg),
-            None => return,
+            None => return 0,
         }
     };
-    let Some(usage) = word(counter) else {
-        return;
-    };
-    let crossed = if wire.direction == direction::FALLING {
-        usage <= wire.limit
+    if seen.counter != counter {
+        let Some(usage) = word(counter) else {
+            return 0;
+        };
+        *seen = Seen { counter, usage };
+    }
+    let usage = seen.usage;
+    let distance = if wire.direction == direction::FALLING {
+        usage.saturating_sub(wire.limit)
     } else {
-        usage >= wire.limit
+        wire.limit.saturating_sub(usage)
     };
-    if !crossed {
-        return;
+    if distance != 0 {
+        return distance;
     }
     // The memory behind a remembered pointer may have become another cgroup's.
     if wire.address == 0 && cgroup_id(state.memcg) != Some(wire.cgroup_id) {
         state.memcg = 0;
-        return;
+        return 0;
     }
     if wire.action == action::KILL {
         kill_first_victim(slot / SLOTS_PER_SCOPE, state);
     } else {
         wake(slot, wire, state, usage, charged);
     }
+    0
 }
 
 /// The watched cgroup: remembered, or found among the ancestors of the one that is charged.

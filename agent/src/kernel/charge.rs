@@ -27,6 +27,8 @@ pub struct Charge {
     hook: MemoryHook,
     cgroup_ids: [u64; MAX_SCOPES as usize],
     wires: Array<MapData, Record>,
+    /// How often a wire was set: what a program remembers of the distance does not outlive that.
+    armings: Array<MapData, u64>,
     first_victim: Array<MapData, u64>,
     trips: RingBuf<MapData>,
     /// Set for the rung that is attached only while the usage is near.
@@ -99,6 +101,7 @@ impl Charge {
                 hook,
                 cgroup_ids,
                 wires: object.array("TRIPWIRES")?,
+                armings: object.array("ARMINGS")?,
                 first_victim: object.array("FIRST_VICTIM")?,
                 trips: object.ring("WAKEUPS")?,
                 switch,
@@ -139,7 +142,9 @@ impl Tripwire for Charge {
         }
         // Below MAX_TRIPWIRES, so it fits.
         let index = u32::try_from(slot).unwrap_or(u32::MAX);
-        self.wires.set(index, record, 0).map_err(os_error)
+        self.wires.set(index, record, 0).map_err(os_error)?;
+        let armings: u64 = self.generations.iter().sum();
+        self.armings.set(0, armings, 0).map_err(os_error)
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

@@ -91,6 +91,13 @@ pub struct Object {
     pub(super) victims: Result<Victims, String>,
 }
 
+/// Binary logarithm of twice the number of CPUs, rounded up: by so much the distance to a limit is divided among them.
+fn slack_shift() -> u32 {
+    // Where the list cannot be read, as for more CPUs than there are: that only costs looks.
+    let cpus = aya::util::online_cpus().map_or(1 << 13, |cpus| cpus.len());
+    (2 * cpus).next_power_of_two().ilog2()
+}
+
 /// What `tp_btf/mark_victim` passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Victims {
@@ -116,6 +123,7 @@ impl Object {
                 _ => Victims::Numbers,
             }
         });
+        globals.push(("SLACK_SHIFT", slack_shift()));
         let btf = aya::Btf::from_sys_fs().map_err(aya::EbpfError::BtfError)?;
         let mut object = Self::create(OBJECT, Some(btf), &globals)?;
         object.victims = victims;
