@@ -7,7 +7,7 @@
 /// Scopes that one program watches at once: the node, and the pods' cgroup.
 pub const MAX_SCOPES: u32 = 2;
 /// Slots of one scope, see [`slot`]; those of scope `n` begin at `n * SLOTS_PER_SCOPE`.
-pub const SLOTS_PER_SCOPE: u32 = 4;
+pub const SLOTS_PER_SCOPE: u32 = 5;
 /// Slots in the maps `TRIPWIRES` and `TRIPWIRE_STATE`.
 pub const MAX_TRIPWIRES: u32 = MAX_SCOPES * SLOTS_PER_SCOPE;
 
@@ -21,6 +21,8 @@ pub mod slot {
     pub const CALIBRATION: u32 = 2;
     /// The way back: trips when enough is available again.
     pub const RECOVERY: u32 = 3;
+    /// A little before the hard threshold: time to get ready.
+    pub const APPROACH: u32 = 4;
 }
 
 /// A limit that no rising counter reaches: the slot is in use, but not armed.

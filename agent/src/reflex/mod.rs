@@ -5,6 +5,7 @@
 //! kubernetes/kubernetes#51745 is what happens otherwise). All that may take its time leaves through a bounded queue
 //! and is done by somebody else.
 
+mod approach;
 mod handle;
 mod inflight;
 mod mailbox;
@@ -13,6 +14,7 @@ mod relieve;
 mod report;
 mod scope;
 pub mod thread;
+mod waiting;
 mod watch;
 
 pub use handle::{Reflex, Setup};

@@ -2,10 +2,13 @@
 
 use std::io;
 
-use super::scope::{Look, Scope};
+use super::{
+    approach::{Approach, Waiting, stretch},
+    scope::{Look, Scope},
+};
 use crate::kernel::{
     ladder::MemoryHook,
-    tripwire::{Direction, Trip, Tripwire, Wire, page_size, slot, slot_of},
+    tripwire::{Direction, SLOTS_PER_SCOPE, Trip, Tripwire, Wire, page_size, slot, slot_of},
 };
 
 /// The wire is set anew when the ground has moved by this much; less than one batch of every CPU makes no difference.
@@ -30,6 +33,8 @@ pub(super) struct News {
     pub trip: Option<Trip>,
     /// What the counter read when the calibrating wire tripped, in bytes.
     pub counter: Option<u64>,
+    /// The threshold is close.
+    pub approached: bool,
 }
 
 /// A scope that is watched.
@@ -53,12 +58,18 @@ pub(super) struct Post {
     named_at: u64,
     armed_limit: u64,
     recovery_limit: Option<u64>,
+    approach: Approach,
+    /// Bytes before the threshold at which its wire lies.
+    stretch: u64,
+    /// That wire has not tripped since it was set.
+    approach_armed: bool,
     /// What the counter reads above the usage, in bytes; `None` while that is not known.
     offset: Option<i64>,
 }
 
 impl Post {
-    pub fn new(scope: Scope, index: usize) -> Self {
+    /// `growth` is the fastest that the machine can make, in bytes per second.
+    pub fn new(scope: Scope, index: usize, growth: u64) -> Self {
         Self {
             scope,
             index,
@@ -72,6 +83,9 @@ impl Post {
             named_at: 0,
             armed_limit: 0,
             recovery_limit: None,
+            approach: Approach::default(),
+            stretch: stretch(growth),
+            approach_armed: false,
             offset: None,
         }
     }
@@ -79,7 +93,7 @@ impl Post {
     /// Arms every slot for the first time.
     pub fn settle(&mut self, tripwire: &mut dyn Tripwire, floor: bool) -> io::Result<()> {
         self.look = self.scope.look()?;
-        for slot in [slot::HARD, slot::FLOOR, slot::CALIBRATION, slot::RECOVERY] {
+        for slot in 0..SLOTS_PER_SCOPE {
             self.set(tripwire, slot, Wire::NEVER)?;
         }
         self.arm(tripwire, floor)
@@ -95,7 +109,9 @@ impl Post {
         self.pressed = available < limits.threshold || (was_pressed && available < limits.resolved);
         if self.pressed && !was_pressed {
             self.cause = cause(woken, news, hook);
+            self.approach.reset();
         }
+        self.approach_armed &= !news.approached;
         Ok(())
     }
 
@@ -114,7 +130,11 @@ impl Post {
         }
         if self.is_calibrated(tripwire) {
             self.calibrate(tripwire, news.counter, floor)
-        } else if was_pressed || news.trip.is_some() || self.ground_has_moved() {
+        } else if was_pressed
+            || news.trip.is_some()
+            || self.ground_has_moved()
+            || self.has_left_the_stretch(tripwire)
+        {
             self.arm(tripwire, floor)
         } else {
             Ok(())
@@ -157,6 +177,17 @@ impl Post {
         self.named_at = self.look.available;
     }
 
+    /// Bytes that may still be used before the threshold is met.
+    pub fn distance(&self) -> u64 {
+        let threshold = self.scope.limits().threshold;
+        self.look.available.saturating_sub(threshold)
+    }
+
+    /// How to wait, if the threshold is about to be crossed.
+    pub fn approach(&mut self, now: u64) -> Option<Waiting> {
+        self.approach.look(now, self.distance(), self.stretch)
+    }
+
     /// Whether a crossing trips a wire, once the hook is attached.
     pub fn is_armed(&self, tripwire: &dyn Tripwire) -> bool {
         self.offset_on(tripwire).is_some()
@@ -167,6 +198,7 @@ impl Post {
         std::mem::swap(&mut self.scope, scope);
         (self.armed_limit, self.recovery_limit) = (0, None);
         (self.offset, self.gone) = (None, false);
+        self.approach.reset();
     }
 
     fn set(&self, tripwire: &mut dyn Tripwire, slot: u32, wire: Wire) -> io::Result<()> {
@@ -220,6 +252,11 @@ impl Post {
         limit.abs_diff(self.armed_limit) >= REARM_BYTES
     }
 
+    /// By so much that its wire does not trip at once again.
+    fn has_left_the_stretch(&self, tripwire: &dyn Tripwire) -> bool {
+        tripwire.has_program() && !self.approach_armed && self.distance() > self.stretch * 3 / 2
+    }
+
     fn arm(&mut self, tripwire: &mut dyn Tripwire, floor: bool) -> io::Result<()> {
         let Some(offset) = self.offset_on(tripwire) else {
             return self.calibrate(tripwire, None, floor);
@@ -232,9 +269,18 @@ impl Post {
         };
         let hard = wire(limits.threshold, false);
         let floor = limits.floor.filter(|_| floor).map(|f| wire(f, true));
+        let approach = wire(limits.threshold.saturating_add(self.stretch), false);
         self.armed_limit = hard.limit;
         self.set(tripwire, slot::HARD, hard)?;
-        self.set(tripwire, slot::FLOOR, floor.unwrap_or(Wire::NEVER))
+        self.set(tripwire, slot::FLOOR, floor.unwrap_or(Wire::NEVER))?;
+        // Other rungs have no wire to spare.
+        self.approach_armed = tripwire.has_program() && self.distance() > self.stretch;
+        let approach = if self.approach_armed {
+            approach
+        } else {
+            Wire::NEVER
+        };
+        self.set(tripwire, slot::APPROACH, approach)
     }
 }
 

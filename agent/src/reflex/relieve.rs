@@ -78,6 +78,18 @@ impl Watch {
         self.in_flight.is_empty()
     }
 
+    /// Goes through a decision that nothing follows: the real one, a moment later, finds all it needs in the caches.
+    pub(super) fn rehearse(&mut self) {
+        self.load_candidates(LastResort::Nobody);
+        let rules = self.rules();
+        let PodTable {
+            entries,
+            candidates,
+        } = &mut *self.setup.table;
+        let exact = |i: usize| entries.get(i)?.memory.read().map(|r| r.working_set()).ok();
+        select(candidates, rules, Demand::First, exact, &mut [0]);
+    }
+
     /// A pod whose memory a scope does not count cannot help it.
     fn leave_out_strangers(&mut self, index: usize) {
         let Some(post) = self.posts.get(index) else {

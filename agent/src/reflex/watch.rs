@@ -1,8 +1,9 @@
 //! The loop itself: wait, look, decide, kill.
 
-use std::{io, os::fd::AsRawFd as _, time::Duration};
+use std::{io, time::Duration};
 
 use super::{
+    approach::Waiting,
     handle::Setup,
     inflight::InFlight,
     post::{News, Post},
@@ -10,25 +11,15 @@ use super::{
     thread::now_ns,
 };
 use crate::{
-    kernel::{
-        ladder::MemoryHook,
-        tripwire::{ANY_SLOT, MAX_SCOPES, SLOTS_PER_SCOPE, page_size, slot},
-    },
-    observe::deadline::{self, Nearness, fastest_growth},
+    kernel::tripwire::{ANY_SLOT, MAX_SCOPES, SLOTS_PER_SCOPE, page_size, slot},
+    observe::deadline::fastest_growth,
 };
 
-/// While memory is on its way back.
-const PRESSURE_INTERVAL: Duration = Duration::from_millis(1);
-/// While memory is wanted and nobody can give it: the recovery trips a wire, and only a pod that begins to live in
-/// between, or a rung without wires, needs the look.
-const IDLE_INTERVAL: Duration = Duration::from_millis(20);
-/// With a hook the sampler has only the ground to watch (inactive_file, capacity), which moves slower than usage.
-const HOOKED_FLOOR: Duration = Duration::from_millis(10);
 /// How long whom the kernel may kill stays true while the scopes stand still: pods may change places among themselves.
 const NAMED_FOR_NS: u64 = 1_000_000_000;
 
 /// What the rung has told since the last turn, scope by scope.
-type AllNews = [News; MAX_SCOPES as usize];
+pub(super) type AllNews = [News; MAX_SCOPES as usize];
 
 /// The state of the loop.
 pub(super) struct Watch {
@@ -46,13 +37,14 @@ pub(super) struct Watch {
 impl Watch {
     pub(super) fn new(mut setup: Setup) -> Self {
         let mut posts = Vec::with_capacity(MAX_SCOPES as usize);
+        let growth = fastest_growth();
         let scopes = std::mem::take(&mut setup.scopes).into_iter().enumerate();
-        posts.extend(scopes.map(|(index, scope)| Post::new(scope, index)));
+        posts.extend(scopes.map(|(index, scope)| Post::new(scope, index, growth)));
         Self {
             setup,
             posts,
             in_flight: InFlight::new(),
-            growth: fastest_growth(),
+            growth,
             evictions: 0,
             named: 0,
         }
@@ -73,11 +65,19 @@ impl Watch {
     }
 
     pub(super) fn run(&mut self) {
-        let mut interval = Duration::ZERO;
+        let mut waiting = Waiting::Asleep(Duration::ZERO);
         while !self.setup.mailbox.stopped() {
-            self.wait(interval);
-            let woken = now_ns();
-            let (news, tripped) = self.news();
+            let mut news = AllNews::default();
+            let (woken, tripped) = match waiting {
+                Waiting::Asleep(interval) => {
+                    self.wait(interval);
+                    (now_ns(), self.hear(&mut news))
+                }
+                Waiting::Awake(until) => {
+                    self.rehearse();
+                    self.stay_awake(until, &mut news)
+                }
+            };
             // A decision comes first; what is new in the mailbox can wait for the next turn.
             if tripped.is_none() {
                 if self.setup.mailbox.exchange(&mut self.setup.table) {
@@ -86,35 +86,16 @@ impl Watch {
                 self.take_scope();
                 self.take_tuning();
             }
-            interval = self.turn(woken, &news, tripped.unwrap_or(0));
+            waiting = self.turn(woken, &news, tripped.unwrap_or(0));
         }
     }
 
-    fn wait(&self, interval: Duration) {
-        let poll = |fd: i32| libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        let tripwire = self.setup.tripwire.fd().map_or(-1, |fd| fd.as_raw_fd());
-        // A negative descriptor is left out by the kernel.
-        let mut fds = [poll(tripwire), poll(self.setup.mailbox.fd().as_raw_fd())];
-        let timeout = libc::timespec {
-            tv_sec: i64::try_from(interval.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(interval.subsec_nanos()),
-        };
-        // SAFETY: both pointers are to locals that outlive the call; no signal mask is given. An interrupted wait
-        // is a look too early, which is harmless.
-        unsafe { libc::ppoll(fds.as_mut_ptr(), 2, &raw const timeout, std::ptr::null()) };
-    }
-
-    /// What the rung has told since the last turn, and whose wire tripped first.
-    fn news(&mut self) -> (AllNews, Option<usize>) {
-        let mut news = AllNews::default();
+    /// Adds what the rung has told meanwhile; whose wire tripped first.
+    pub(super) fn hear(&mut self, news: &mut AllNews) -> Option<usize> {
         let mut tripped = None;
         while let Some(trip) = self.setup.tripwire.next() {
             if trip.slot == ANY_SLOT {
-                for news in &mut news {
+                for news in &mut *news {
                     news.trip = news.trip.or(Some(trip));
                 }
                 tripped = tripped.or(Some(0));
@@ -128,17 +109,18 @@ impl Watch {
                 slot::CALIBRATION => news.counter = Some(trip.usage * page_size()),
                 // To be awake is all that it is for.
                 slot::RECOVERY => {}
+                slot::APPROACH => news.approached = true,
                 _ => {
                     news.trip = news.trip.or(Some(trip));
                     tripped = tripped.or(Some(scope));
                 }
             }
         }
-        (news, tripped)
+        tripped
     }
 
     /// One look at every scope, that one first whose wire has tripped, and what follows; the time until the next one.
-    fn turn(&mut self, woken: u64, news: &AllNews, first: usize) -> Duration {
+    fn turn(&mut self, woken: u64, news: &AllNews, first: usize) -> Waiting {
         let count = self.posts.len();
         for index in (0..count).map(|i| (first + i) % count) {
             let news = news.get(index).copied().unwrap_or_default();
@@ -157,7 +139,12 @@ impl Watch {
         } else {
             self.named = 0;
         }
-        self.next_look()
+        let interval = self.next_look();
+        self.approach(woken)
+            .map_or(Waiting::Asleep(interval), |closest| match closest {
+                Waiting::Asleep(sooner) => Waiting::Asleep(sooner.min(interval)),
+                awake => awake,
+            })
     }
 
     /// Asking every pod is what a look costs most: not while nothing has changed.
@@ -256,7 +243,7 @@ impl Watch {
                 self.setup.mailbox.put_aside(scope);
             }
             // This frees the box: once, and at a quiet time.
-            None => self.posts.push(Post::new(*scope, index)),
+            None => self.posts.push(Post::new(*scope, index, self.growth)),
         }
         let settled = watched.and_then(|()| match self.posts.get_mut(index) {
             Some(post) => post.settle(tripwire, floor),
@@ -265,58 +252,5 @@ impl Watch {
         if let Err(e) = settled {
             self.say_gone(index, &e);
         }
-    }
-
-    /// When to look again; switches the per-page rung on the way.
-    fn next_look(&mut self) -> Duration {
-        // Under pressure the rung stays as it is: attaching takes time that the look has not.
-        if self.posts.iter().any(|post| post.pressed && !post.idle) {
-            return PRESSURE_INTERVAL;
-        }
-        let growth = self.growth;
-        let nearness = Nearness::new(growth);
-        let distance = |post: &Post| {
-            let threshold = post.scope.limits().threshold;
-            post.look.available.saturating_sub(threshold)
-        };
-        let tripwire = &mut *self.setup.tripwire;
-        let has_wires = tripwire.hook() != MemoryHook::Sampler;
-        let attached = tripwire.is_attached();
-        let wanted = self
-            .posts
-            .iter()
-            .any(|post| !post.gone && nearness.wants_hook(distance(post), attached));
-        let switched = if has_wires {
-            tripwire.set_near(wanted)
-        } else {
-            Ok(false)
-        };
-        match switched {
-            // What was charged while it was being attached was not seen by it.
-            Ok(true) if wanted => return Duration::ZERO,
-            Ok(_) => {}
-            Err(ref e) => {
-                let errno = e.raw_os_error().unwrap_or(0);
-                self.setup.outbox.send(Report::HookLost { errno });
-            }
-        }
-        let is_lost = switched.is_err();
-        let is_attached = has_wires && !is_lost && tripwire.is_attached();
-        let next = |post: &Post| {
-            let far = deadline::next_look(distance(post), growth);
-            if post.gone {
-                deadline::CEILING
-            } else if post.pressed {
-                IDLE_INTERVAL
-            } else if is_attached && post.is_armed(tripwire) {
-                far.max(HOOKED_FLOOR)
-            } else if has_wires && !is_lost {
-                nearness.next_look(distance(post))
-            } else {
-                far
-            }
-        };
-        let looks = self.posts.iter().map(next);
-        looks.min().unwrap_or(deadline::CEILING)
     }
 }

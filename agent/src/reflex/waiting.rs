@@ -1,0 +1,128 @@
+//! How the loop waits: asleep until a wire trips or a look is due, or awake when a crossing is imminent.
+
+use std::{os::fd::AsRawFd as _, time::Duration};
+
+use super::{
+    approach::Waiting,
+    post::Post,
+    report::Report,
+    thread::now_ns,
+    watch::{AllNews, Watch},
+};
+use crate::{
+    kernel::ladder::MemoryHook,
+    observe::deadline::{self, Nearness},
+};
+
+/// While memory is on its way back.
+const PRESSURE_INTERVAL: Duration = Duration::from_millis(1);
+/// While memory is wanted and nobody can give it: the recovery trips a wire, and only a pod that begins to live in
+/// between, or a rung without wires, needs the look.
+const IDLE_INTERVAL: Duration = Duration::from_millis(20);
+/// With a hook the sampler has only the ground to watch (inactive_file, capacity), which moves slower than usage.
+const HOOKED_FLOOR: Duration = Duration::from_millis(10);
+
+impl Watch {
+    /// Sleeps until the rung or the mailbox has something to tell, and no longer than this.
+    pub(super) fn wait(&self, interval: Duration) {
+        let poll = |fd: i32| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let tripwire = self.setup.tripwire.fd().map_or(-1, |fd| fd.as_raw_fd());
+        // A negative descriptor is left out by the kernel.
+        let mut fds = [poll(tripwire), poll(self.setup.mailbox.fd().as_raw_fd())];
+        let timeout = libc::timespec {
+            tv_sec: i64::try_from(interval.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(interval.subsec_nanos()),
+        };
+        // SAFETY: both pointers are to locals that outlive the call; no signal mask is given. An interrupted wait
+        // is a look too early, which is harmless.
+        unsafe { libc::ppoll(fds.as_mut_ptr(), 2, &raw const timeout, std::ptr::null()) };
+    }
+
+    /// Waits without sleeping until a threshold's wire trips; when that was, and whose.
+    pub(super) fn stay_awake(&mut self, until: u64, news: &mut AllNews) -> (u64, Option<usize>) {
+        loop {
+            let tripped = self.hear(news);
+            let now = now_ns();
+            if tripped.is_some() || now >= until || self.setup.mailbox.stopped() {
+                return (now, tripped);
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// How to wait when some scope's threshold is about to be crossed, and its wire would tell.
+    pub(super) fn approach(&mut self, now: u64) -> Option<Waiting> {
+        let tripwire = &*self.setup.tripwire;
+        let is_busy = self.posts.iter().any(|post| post.pressed && !post.idle);
+        if is_busy || !tripwire.has_program() || !tripwire.is_attached() {
+            return None;
+        }
+        let mut closest = None;
+        for post in &mut self.posts {
+            if post.pressed || post.gone || !post.is_armed(tripwire) {
+                continue;
+            }
+            closest = match (closest, post.approach(now)) {
+                (Some(Waiting::Awake(until)), _) => Some(Waiting::Awake(until)),
+                (Some(Waiting::Asleep(a)), Some(Waiting::Asleep(b))) => {
+                    Some(Waiting::Asleep(a.min(b)))
+                }
+                (known, new) => new.or(known),
+            };
+        }
+        closest
+    }
+
+    /// When to look again; switches the per-page rung on the way.
+    pub(super) fn next_look(&mut self) -> Duration {
+        // Under pressure the rung stays as it is: attaching takes time that the look has not.
+        if self.posts.iter().any(|post| post.pressed && !post.idle) {
+            return PRESSURE_INTERVAL;
+        }
+        let growth = self.growth;
+        let nearness = Nearness::new(growth);
+        let tripwire = &mut *self.setup.tripwire;
+        let has_wires = tripwire.hook() != MemoryHook::Sampler;
+        let attached = tripwire.is_attached();
+        let wanted = self
+            .posts
+            .iter()
+            .any(|post| !post.gone && nearness.wants_hook(post.distance(), attached));
+        let switched = if has_wires {
+            tripwire.set_near(wanted)
+        } else {
+            Ok(false)
+        };
+        match switched {
+            // What was charged while it was being attached was not seen by it.
+            Ok(true) if wanted => return Duration::ZERO,
+            Ok(_) => {}
+            Err(ref e) => {
+                let errno = e.raw_os_error().unwrap_or(0);
+                self.setup.outbox.send(Report::HookLost { errno });
+            }
+        }
+        let is_lost = switched.is_err();
+        let is_attached = has_wires && !is_lost && tripwire.is_attached();
+        let next = |post: &Post| {
+            let far = deadline::next_look(post.distance(), growth);
+            if post.gone {
+                deadline::CEILING
+            } else if post.pressed {
+                IDLE_INTERVAL
+            } else if is_attached && post.is_armed(tripwire) {
+                far.max(HOOKED_FLOOR)
+            } else if has_wires && !is_lost {
+                nearness.next_look(post.distance())
+            } else {
+                far
+            }
+        };
+        let looks = self.posts.iter().map(next);
+        looks.min().unwrap_or(deadline::CEILING)
+    }
+}
