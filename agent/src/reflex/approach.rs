@@ -1,9 +1,9 @@
 //! The last stretch before a threshold: the loop is awake, and waits for the wire without sleeping.
 //!
 //! A thread that sleeps on an idle CPU needs longer to wake up than to decide, and decides slowly with cold caches. So a
-//! wire a little before the threshold wakes it, and when the growth seen since the look before will reach the threshold
-//! within a moment, it stays awake for that moment. Whoever only hovers there is not worth a CPU: each time in vain
-//! doubles the rest that follows.
+//! wire a little before the threshold wakes it, and when the growth seen between the last two looks will reach the
+//! threshold within a moment, it stays awake for that moment. Whoever only hovers there is not worth a CPU: the time
+//! that may be spent so is small, and comes back slowly.
 
 use std::time::Duration;
 
@@ -13,11 +13,13 @@ const AWAKE_NS: u64 = 2_000_000;
 const SOON_NS: u64 = 1_500_000;
 /// A growth is measured over no longer than this.
 const RECENT_NS: u64 = 5_000_000;
-/// The rest after the first time in vain, and the longest.
-const REST_NS: u64 = 20_000_000;
-const LONGEST_REST_NS: u64 = 2_000_000_000;
 /// A look costs some ten microseconds; more often than this it would be a spin of its own.
 const SHORTEST_WAIT: Duration = Duration::from_micros(300);
+/// What may be spent at once, and the share of a CPU in which it comes back.
+const MOST_NS: u64 = 20_000_000;
+const COMES_BACK: u64 = 100;
+/// What an additional look costs of it.
+const LOOK_NS: u64 = 50_000;
 
 /// Bytes from the threshold at which the stretch begins: what the fastest growth of this machine (bytes per second) can
 /// use up in half a millisecond.
@@ -35,53 +37,66 @@ pub enum Waiting {
 }
 
 /// What is known of the way to one threshold.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Approach {
     /// When it was looked at last, and how far the threshold was then.
     last: Option<(u64, u64)>,
-    rest_until: u64,
-    in_vain: u32,
+    /// Bytes per millisecond: the present growth, or half of what was expected before. Whoever is kept from running for
+    /// a moment will run again.
+    speed: u64,
+    /// Since when the loop is awake.
+    awake_since: Option<u64>,
+    /// What may be spent, in nanoseconds of a CPU.
+    purse: u64,
+}
+
+impl Default for Approach {
+    fn default() -> Self {
+        Self {
+            last: None,
+            speed: 0,
+            awake_since: None,
+            purse: MOST_NS,
+        }
+    }
 }
 
 impl Approach {
     /// The threshold is met, or whatever was known is not true any more.
     pub fn reset(&mut self) {
-        *self = Self::default();
+        (self.last, self.awake_since, self.speed) = (None, None, 0);
     }
 
     /// A look at the time `now` (nanoseconds) found the threshold `distance` bytes away; `stretch` is [`stretch`]'s.
     /// `None`: it is far, or nothing moves towards it.
     pub fn look(&mut self, now: u64, distance: u64, stretch: u64) -> Option<Waiting> {
+        if let Some(since) = self.awake_since.take() {
+            self.spend(now.saturating_sub(since));
+        }
         let (before, was) = self.last.replace((now, distance))?;
         let elapsed = now.saturating_sub(before);
+        self.purse = (self.purse + elapsed / COMES_BACK).min(MOST_NS);
         let grown = was.saturating_sub(distance);
-        if distance > stretch || grown == 0 || elapsed == 0 {
+        let present = grown.saturating_mul(1_000_000) / elapsed.max(1);
+        self.speed = present.max(self.speed / 2);
+        if distance > stretch || self.speed == 0 || self.purse < LOOK_NS {
             return None;
         }
-        // Over a longer time it says little of the present.
-        if elapsed > RECENT_NS {
-            return Some(Waiting::Asleep(SHORTEST_WAIT));
+        let expected = distance.saturating_mul(1_000_000) / self.speed;
+        if elapsed <= RECENT_NS && expected <= SOON_NS {
+            self.awake_since = Some(now);
+            return Some(Waiting::Awake(now + AWAKE_NS.min(self.purse)));
         }
-        let expected = u128::from(distance) * u128::from(elapsed) / u128::from(grown);
-        let expected = u64::try_from(expected).unwrap_or(u64::MAX);
-        if expected > SOON_NS {
-            // Half of the way, and then again: the growth may change.
-            return Some(Waiting::Asleep(
-                Duration::from_nanos(expected / 2).max(SHORTEST_WAIT),
-            ));
-        }
-        if now < self.rest_until {
-            return None;
-        }
-        // A long time without is a new beginning.
-        if now - self.rest_until > 2 * LONGEST_REST_NS {
-            self.in_vain = 0;
-        }
-        let rest = (REST_NS << self.in_vain.min(16)).min(LONGEST_REST_NS);
-        self.in_vain += 1;
-        let until = now + AWAKE_NS;
-        self.rest_until = until + rest;
-        Some(Waiting::Awake(until))
+        self.spend(LOOK_NS);
+        // What was seen over a longer time says little of the present; and a growth may become faster.
+        let wait = if elapsed > RECENT_NS { 0 } else { expected / 4 };
+        Some(Waiting::Asleep(
+            Duration::from_nanos(wait).max(SHORTEST_WAIT),
+        ))
+    }
+
+    fn spend(&mut self, time: u64) {
+        self.purse = self.purse.saturating_sub(time);
     }
 }
 
@@ -111,17 +126,21 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_one_is_met_half_way() {
+    fn a_slow_one_is_met_on_the_way() {
         let mut approach = Approach::default();
         approach.look(0, 4 * MIB, STRETCH);
         // 1 MiB in 4 ms: 3 MiB in 12 ms.
         assert_eq!(
             approach.look(4 * MS, 3 * MIB, STRETCH),
-            Some(Waiting::Asleep(Duration::from_millis(6)))
+            Some(Waiting::Asleep(Duration::from_millis(3)))
         );
-        // It has stopped, and then goes away.
-        assert_eq!(approach.look(8 * MS, 3 * MIB, STRETCH), None);
-        assert_eq!(approach.look(9 * MS, 4 * MIB, STRETCH), None);
+        // It has stopped: soon nothing is expected of it any more.
+        let looks = (8..200).map(|ms| approach.look(ms * MS, 3 * MIB, STRETCH));
+        assert!(looks.take_while(Option::is_some).count() < 32);
+        // What goes away is not waited for.
+        let mut approach = Approach::default();
+        approach.look(0, 3 * MIB, STRETCH);
+        assert_eq!(approach.look(MS, 4 * MIB, STRETCH), None);
     }
 
     #[test]
@@ -136,17 +155,19 @@ mod tests {
         #[test]
         fn hovering_is_cheap(steps in proptest::collection::vec((0_u64..STRETCH, 1_u64..10), 2000..3000)) {
             let mut approach = Approach::default();
-            let (mut now, mut awake) = (0, 0);
+            let (mut now, mut spent) = (0, 0);
             for (distance, millis) in steps {
                 now += millis * MS;
-                if let Some(Waiting::Awake(until)) = approach.look(now, distance, STRETCH) {
-                    awake += until - now;
-                    now = until;
+                match approach.look(now, distance, STRETCH) {
+                    Some(Waiting::Awake(until)) => {
+                        spent += until - now;
+                        now = until;
+                    }
+                    Some(Waiting::Asleep(_)) => spent += LOOK_NS,
+                    None => {}
                 }
             }
-            // The first times, and then one in each longest rest.
-            let most = 8 * AWAKE_NS + now / LONGEST_REST_NS * AWAKE_NS;
-            proptest::prop_assert!(awake <= most, "{awake} of {now}");
+            proptest::prop_assert!(spent <= MOST_NS + now / COMES_BACK + AWAKE_NS, "{spent} of {now}");
         }
     }
 }
