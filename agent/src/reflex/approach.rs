@@ -15,6 +15,8 @@ const SOON_NS: u64 = 1_500_000;
 const RECENT_NS: u64 = 5_000_000;
 /// A look costs some ten microseconds; more often than this it would be a spin of its own.
 const SHORTEST_WAIT: Duration = Duration::from_micros(300);
+/// The rest after the loop was awake in vain: whoever grows was kept from running, and a busy CPU is awake by itself.
+const REST_NS: u64 = 20_000_000;
 /// What may be spent at once, and the share of a CPU in which it comes back.
 const MOST_NS: u64 = 20_000_000;
 const COMES_BACK: u64 = 100;
@@ -44,8 +46,9 @@ pub struct Approach {
     /// Bytes per millisecond: the present growth, or half of what was expected before. Whoever is kept from running for
     /// a moment will run again.
     speed: u64,
-    /// Since when the loop is awake.
-    awake_since: Option<u64>,
+    /// Since when the loop is awake, and until when at most.
+    awake: Option<(u64, u64)>,
+    rest_until: u64,
     /// What may be spent, in nanoseconds of a CPU.
     purse: u64,
 }
@@ -55,7 +58,8 @@ impl Default for Approach {
         Self {
             last: None,
             speed: 0,
-            awake_since: None,
+            awake: None,
+            rest_until: 0,
             purse: MOST_NS,
         }
     }
@@ -64,14 +68,17 @@ impl Default for Approach {
 impl Approach {
     /// The threshold is met, or whatever was known is not true any more.
     pub fn reset(&mut self) {
-        (self.last, self.awake_since, self.speed) = (None, None, 0);
+        (self.last, self.awake, self.speed) = (None, None, 0);
     }
 
     /// A look at the time `now` (nanoseconds) found the threshold `distance` bytes away; `stretch` is [`stretch`]'s.
     /// `None`: it is far, or nothing moves towards it.
     pub fn look(&mut self, now: u64, distance: u64, stretch: u64) -> Option<Waiting> {
-        if let Some(since) = self.awake_since.take() {
+        if let Some((since, until)) = self.awake.take() {
             self.spend(now.saturating_sub(since));
+            if now >= until {
+                self.rest_until = now + REST_NS;
+            }
         }
         let (before, was) = self.last.replace((now, distance))?;
         let elapsed = now.saturating_sub(before);
@@ -83,9 +90,10 @@ impl Approach {
             return None;
         }
         let expected = distance.saturating_mul(1_000_000) / self.speed;
-        if elapsed <= RECENT_NS && expected <= SOON_NS {
-            self.awake_since = Some(now);
-            return Some(Waiting::Awake(now + AWAKE_NS.min(self.purse)));
+        if elapsed <= RECENT_NS && expected <= SOON_NS && now >= self.rest_until {
+            let until = now + AWAKE_NS.min(self.purse);
+            self.awake = Some((now, until));
+            return Some(Waiting::Awake(until));
         }
         self.spend(LOOK_NS);
         // What was seen over a longer time says little of the present; and a growth may become faster.
@@ -122,6 +130,11 @@ mod tests {
         assert_eq!(
             approach.look(now, 3 * MIB, STRETCH),
             Some(Waiting::Awake(now + AWAKE_NS))
+        );
+        // It did not arrive.
+        assert_eq!(
+            approach.look(now + AWAKE_NS, 2 * MIB, STRETCH),
+            Some(Waiting::Asleep(SHORTEST_WAIT))
         );
     }
 

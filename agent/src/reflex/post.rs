@@ -14,6 +14,10 @@ use crate::kernel::{
 /// The wire is set anew when the ground has moved by this much; less than one batch of every CPU makes no difference.
 const REARM_BYTES: u64 = 256 << 10;
 
+/// What a CPU charges in advance (`MEMCG_CHARGE_BATCH` pages): the counter moves by so much at once. The floor's wire lies
+/// ahead by that, so that the step that reaches it ends at the floor and not behind it.
+const BATCH_BYTES: u64 = 256 << 10;
+
 /// Pods change places only by growing, and less than this is no reason to ask all of them again.
 const NAMING_BYTES: u64 = 2 << 20;
 
@@ -268,7 +272,9 @@ impl Post {
             floor,
         };
         let hard = wire(limits.threshold, false);
-        let floor = limits.floor.filter(|_| floor).map(|f| wire(f, true));
+        let ahead = |floor: u64| floor.saturating_add(BATCH_BYTES).min(limits.threshold);
+        let floor = limits.floor.filter(|_| floor);
+        let floor = floor.map(|amount| wire(ahead(amount), true));
         let approach = wire(limits.threshold.saturating_add(self.stretch), false);
         self.armed_limit = hard.limit;
         self.set(tripwire, slot::HARD, hard)?;
