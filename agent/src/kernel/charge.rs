@@ -5,7 +5,10 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-use aya::maps::{Array, MapData, RingBuf};
+use aya::{
+    maps::{Array, MapData, RingBuf},
+    util::KernelVersion,
+};
 use evictd_common::memory::Tripwire as Record;
 
 use super::{
@@ -42,16 +45,24 @@ pub struct Charge {
     told: [u64; MAX_TRIPWIRES as usize],
 }
 
+/// Whether a fexit program can be attached once more: before 5.13 its trampoline goes with its first link, and
+/// `bpf_tracing_prog_attach` answers ENOENT.
+fn can_attach_again() -> bool {
+    KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(5, 13, 0))
+}
+
 /// A program that is attached and detached.
 struct Switch {
     program: OwnedFd,
     link: Option<TracingLink>,
+    /// The kernel attaches it only once: it stays where it is.
+    stays: bool,
 }
 
 impl Switch {
     /// Attaches or detaches; whether that changed anything.
     fn set(&mut self, on: bool) -> io::Result<bool> {
-        if on == self.link.is_some() {
+        if on == self.link.is_some() || (self.stays && !on) {
             return Ok(false);
         }
         self.link = match on {
@@ -77,7 +88,11 @@ impl Charge {
                 let program = object.load_program(&program)?;
                 // Tried now, so that a kernel that refuses does so while there is another rung to take.
                 let link = Some(TracingLink::attach(&program).map_err(|e| e.to_string())?);
-                Some(Switch { program, link })
+                Some(Switch {
+                    program,
+                    link,
+                    stays: false,
+                })
             }
             Cost::PerBatch | Cost::None => {
                 object.attach(&program)?;
@@ -91,6 +106,7 @@ impl Charge {
             .map(|program| Switch {
                 program,
                 link: None,
+                stays: !can_attach_again(),
             });
         let mut cgroup_ids = [0; MAX_SCOPES as usize];
         for (id, scope) in cgroup_ids.iter_mut().zip(scopes) {
@@ -137,8 +153,10 @@ impl Tripwire for Charge {
         if wire.direction == Direction::Falling && !wire.is_never() {
             self.falling |= 1 << slot;
         }
-        if let Some(uncharge) = &mut self.uncharge {
-            uncharge.set(self.falling != 0)?;
+        if let Some(uncharge) = &mut self.uncharge
+            && uncharge.set(self.falling != 0).is_err()
+        {
+            self.uncharge = None;
         }
         // Below MAX_TRIPWIRES, so it fits.
         let index = u32::try_from(slot).unwrap_or(u32::MAX);

@@ -272,7 +272,10 @@ impl Post {
             floor,
         };
         let hard = wire(limits.threshold, false);
-        let ahead = |floor: u64| floor.saturating_add(BATCH_BYTES).min(limits.threshold);
+        let ahead = |floor: u64| {
+            let ahead = floor.saturating_add(BATCH_BYTES).min(limits.threshold);
+            ahead.max(floor)
+        };
         let floor = limits.floor.filter(|_| floor);
         let floor = floor.map(|amount| wire(ahead(amount), true));
         let approach = wire(limits.threshold.saturating_add(self.stretch), false);
