@@ -90,63 +90,32 @@ fn a_mistake_has_a_place() {
     );
 }
 
-// R30 to R37: the tolerations of every type, where "waits for ever" is one without seconds.
+/// Policies that can say different things about the same pods are named with their places; they can be used all the same.
 #[test]
-fn tolerations_become_admission_policies() {
-    let (code, out, err) = run(&["render", deploy("policies/arangodb.yaml").to_str().unwrap()]);
-    assert_eq!((code, err.as_str()), (0, ""));
-    let list: Value = serde_json::from_str(&out).unwrap();
-    let items = list["items"].as_array().unwrap();
-    let of = |rule: &str, kind: &str| {
-        let name = format!("evictd-arangodb-{rule}");
-        items
-            .iter()
-            .find(|i| i["metadata"]["name"] == name.as_str() && i["kind"] == kind)
-            .cloned()
-            .unwrap()
+fn a_contradiction_has_a_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str, precedence: i32, evict: &str| {
+        let policy = json!({
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": {"name": name},
+            "spec": {"precedence": precedence, "rules": [{"name": "r", "evict": evict}]},
+        });
+        fs::write(dir.path().join(format!("{name}.json")), policy.to_string()).unwrap();
     };
-    assert_eq!(items.len(), 16, "a policy and a binding for each rule");
-    for (rule, seconds) in [
-        ("image-id", Some(5)),
-        ("coordinator", Some(15)),
-        ("db-server", Some(300)),
-        ("agent", Some(300)),
-        ("single", None),
-        ("single-active-failover", Some(300)),
-        ("sync-master", Some(15)),
-        ("sync-worker", Some(60)),
-    ] {
-        let policy = of(rule, "MutatingAdmissionPolicy");
-        let patch = policy["spec"]["mutations"][0]["jsonPatch"]["expression"]
-            .as_str()
-            .unwrap();
-        for key in ["unreachable", "not-ready"] {
-            let end =
-                seconds.map_or_else(|| "}".to_owned(), |s| format!(", tolerationSeconds: {s}}}"));
-            let wanted = format!(
-                "{{key: 'node.kubernetes.io/{key}', operator: 'Exists', effect: 'NoExecute'{end}"
-            );
-            assert!(patch.contains(&wanted), "{rule}: {patch}");
-        }
-        let binding = of(rule, "MutatingAdmissionPolicyBinding");
-        assert_eq!(binding["spec"]["policyName"], policy["metadata"]["name"]);
-        let labels = policy["spec"]["matchConstraints"]["objectSelector"]["matchExpressions"]
-            .as_array()
-            .unwrap();
-        assert_eq!(
-            labels[0],
-            json!({"key": "app", "operator": "In", "values": ["arangodb"]})
-        );
-    }
-    // The first rule that matches decides, there as here.
-    let single = of("single", "MutatingAdmissionPolicy");
-    let conditions = single["spec"]["matchConditions"].as_array().unwrap();
-    assert!(conditions.iter().any(|c| {
-        c["expression"]
-            .as_str()
-            .unwrap()
-            .contains("evictd.io/arangodb-mode")
-    }));
+    let notes = || {
+        let (code, out, err) = run(&["check", dir.path().to_str().unwrap()]);
+        assert_eq!((code, err.as_str()), (0, ""));
+        let notes = out.lines().filter(|l| l.starts_with("note: "));
+        notes.map(str::to_owned).collect::<Vec<_>>()
+    };
+    file("a", 0, "Never");
+    file("b", 0, "Always");
+    let expected = "note: a: spec.rules[0] (r) says Never, policy b in spec.rules[0] (r) says Always with order 0, \
+                    about pods that both select, with the same precedence 0: the more sparing one decides";
+    assert_eq!(notes(), [expected]);
+    file("b", 1, "Always");
+    assert_eq!(notes(), [""; 0]);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     config::Config,
     daemon::policies::status_file,
-    policy::{keeper::Explanation, load, render},
+    policy::{contradiction, keeper::Explanation, load, render},
 };
 
 /// What `evictd policy` is told.
@@ -76,16 +76,20 @@ fn check(files: &[PathBuf]) -> Result<String, CommandError> {
         ("GATES", Alignment::Right),
         ("NOTE", Alignment::Left),
     ]);
-    for policy in policies {
+    for policy in &policies {
         table.row([
-            policy.name,
+            policy.name.clone(),
             policy.precedence.to_string(),
             policy.rules.len().to_string(),
             policy.gates.len().to_string(),
             if policy.shadow { "shadow" } else { "" }.to_owned(),
         ]);
     }
-    Ok(table.render())
+    let mut text = table.render();
+    for found in contradiction::among(&policies) {
+        text += &format!("note: {}: {}\n", found.one.name, found.words());
+    }
+    Ok(text)
 }
 
 fn explain(

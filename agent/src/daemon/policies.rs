@@ -98,7 +98,8 @@ impl Policies {
         let keeper = Arc::clone(&self.keeper);
         let contradictions = move || {
             let pairs = keeper.contradictions().into_iter();
-            pairs.map(|rules| (rules, 1)).collect()
+            let rules = pairs.map(|(one, other)| format!("{} {}", one.name(), other.name()));
+            rules.map(|rules| (rules, 1)).collect()
         };
         let refused = move || {
             let (objects, files) = catalogue.refused();

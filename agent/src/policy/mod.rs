@@ -7,6 +7,7 @@
 pub mod brakes;
 pub mod catalogue;
 pub mod clearance;
+pub mod contradiction;
 pub mod expression;
 pub mod facts;
 pub mod gate;

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     expression::{Expression, Name},
-    facts::POD,
+    facts::{self, POD},
     gate::Gate,
     selector::{Labels, Selector},
 };
@@ -28,6 +28,10 @@ const DEFAULT_PERIOD: Duration = Duration::from_secs(300);
 const MAX_RULES: usize = 64;
 /// Gates of one policy.
 const MAX_GATES: usize = 8;
+/// Steps of the search for pods that a rule is left with by those before it.
+const STEPS: u32 = 1000;
+/// Answers of so many gates are tried in all ways to see whether a condition can hold at all.
+const GATES_TRIED: usize = 4;
 /// Order numbers lie between minus this and this.
 const MAX_ORDER: i32 = 1000;
 
@@ -78,6 +82,25 @@ pub enum Evict {
     Never,
     /// While this holds.
     When(Expression),
+}
+
+impl Evict {
+    /// The word of the policy.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Always => "Always",
+            Self::Never => "Never",
+            Self::When(_) => "When",
+        }
+    }
+}
+
+impl Rule {
+    /// Whether both cannot mean what they say about the same pod: the more sparing one decides then. Two conditions do
+    /// not contradict each other, since both can hold.
+    pub fn contradicts(&self, other: &Self) -> bool {
+        self.evict.word() != other.evict.word() || self.order != other.order
+    }
 }
 
 /// How many pods of a group may go.
@@ -151,13 +174,32 @@ impl EvictionPolicy {
         };
         spec.finish()?;
         policy.check_use_of_gates()?;
-        for (i, rule) in policy.rules.iter().enumerate() {
-            // A rule for pods that the policy itself does not select would never apply.
-            policy
-                .pods
-                .and(&rule.pods, &format!("spec.rules[{i}].selector"))?;
+        for i in 0..policy.rules.len() {
+            policy.check_use_of_rule(i)?;
         }
         Ok(policy)
+    }
+
+    /// A rule for pods that the policy itself does not select, or that the rules before it take, would never apply.
+    fn check_use_of_rule(&self, at: usize) -> Result<(), ConfigError> {
+        let (before, rule) = (&self.rules[..at], &self.rules[at]);
+        let path = format!("spec.rules[{at}].selector");
+        let selected = self.pods.and(&rule.pods, &path)?;
+        let beyond = |others: &[&Selector]| selected.selects_beyond(others, &mut { STEPS });
+        let earlier: Vec<&Selector> = before.iter().map(|r| &r.pods).collect();
+        if beyond(&earlier) {
+            return Ok(());
+        }
+        let takes_all = before.iter().find(|r| !beyond(&[&r.pods]));
+        let who = takes_all.map_or_else(
+            || "the rules before it take all its pods".to_owned(),
+            |r| format!("rule {} takes all its pods before", r.name),
+        );
+        Err(ConfigError::text(
+            path,
+            &rule.name,
+            format!("can never apply: {who}"),
+        ))
     }
 
     /// The position of the rule that holds for a pod in a namespace with these labels, its name among them.
@@ -243,20 +285,6 @@ fn rules(spec: &mut Fields, gates: &[Gate]) -> Result<Vec<Rule>, ConfigError> {
                 "is the name of another rule already",
             ));
         }
-        if let Some(before) = rules
-            .iter()
-            .find(|r| r.pods.is_empty() || r.pods == rule.pods)
-        {
-            let reason = format!(
-                "can never apply: rule {} takes all its pods before",
-                before.name
-            );
-            return Err(ConfigError::text(
-                format!("{path}.selector"),
-                &rule.name,
-                reason,
-            ));
-        }
         rules.push(rule);
     }
     Ok(rules)
@@ -264,6 +292,10 @@ fn rules(spec: &mut Fields, gates: &[Gate]) -> Result<Vec<Rule>, ConfigError> {
 
 fn rule(mut fields: Fields, gates: &[Gate]) -> Result<Rule, ConfigError> {
     let name = fields.required_text("name")?;
+    if !is_dns_label(&name) {
+        let reason = "must be a DNS label: small letters, digits and -, at most 63";
+        return Err(ConfigError::text(fields.path_of("name"), &name, reason));
+    }
     let pods = Selector::take(&mut fields, "selector")?;
     let evict = evict(&mut fields, gates)?;
     let path = fields.path_of("order");
@@ -299,6 +331,15 @@ fn rule(mut fields: Fields, gates: &[Gate]) -> Result<Rule, ConfigError> {
         limits,
         no_execute,
     })
+}
+
+/// Rule names become part of objects' names (RFC 1123).
+fn is_dns_label(name: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    (1..=63).contains(&name.len())
+        && name.bytes().all(inner)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
 }
 
 fn evict(fields: &mut Fields, gates: &[Gate]) -> Result<Evict, ConfigError> {
@@ -360,8 +401,28 @@ fn evict(fields: &mut Fields, gates: &[Gate]) -> Result<Evict, ConfigError> {
             &text,
             "can never be true: say evict: Never",
         )),
+        Err(_) if never_holds(&when) => Err(ConfigError::text(
+            path,
+            &text,
+            "can never be true, whatever the gates answer",
+        )),
         Err(_) => Ok(Evict::When(when)),
     }
+}
+
+/// Whether a condition is false whatever its gates answer and whatever the pod is. A gate without an answer makes it fail,
+/// unless it asks for that (`has`, `?`): then nothing is claimed.
+fn never_holds(when: &Expression) -> bool {
+    let gates = when.selected("gates");
+    let asks_for_absence = when.text().contains("has(") || when.text().contains('?');
+    if gates.is_empty() || gates.len() > GATES_TRIED || asks_for_absence {
+        return false;
+    }
+    (0..1_u32 << gates.len()).all(|way| {
+        let answers = gates.iter().enumerate();
+        let answers = answers.map(|(i, gate)| (*gate, cel::Value::Bool(way >> i & 1 == 1)));
+        when.is_true(&[("gates", facts::map(answers))]) == Ok(false)
+    })
 }
 
 fn limit(mut fields: Fields) -> Result<Limit, ConfigError> {
