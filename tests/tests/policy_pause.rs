@@ -10,6 +10,7 @@ use std::{
 
 use evictd::{
     cluster::brake::{self, ConfigMapName},
+    evict::journal::Record,
     observe::cgroup::MemoryCgroup,
     policy::{Brake, PAUSED},
 };
@@ -170,6 +171,19 @@ fn a_paused_agent_kills_nobody_until_the_pause_is_lifted() {
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
     assert!(member.wait(SOON, says("evictd_paused{by=\"node\"} 0")));
     assert_eq!(agent.terminate().unwrap(), Some(0));
+    let word = |paused| ("node".to_owned(), paused, paused);
+    assert_eq!(pauses(&member), [word(true), word(false)]);
+}
+
+/// What the journal says of pauses: whose word, whether it stops evictions, and whether they are stopped.
+fn pauses(member: &Member) -> Vec<(String, bool, bool)> {
+    let records = member.records().into_iter();
+    records
+        .filter_map(|record| match record {
+            Record::Paused(p) => Some((p.by, p.paused, p.evictions_paused)),
+            _ => None,
+        })
+        .collect()
 }
 
 /// `db` must never go; it is far bigger than `web`.
@@ -251,6 +265,8 @@ fn a_pause_outlives_a_restart_while_the_api_server_is_away() {
     let mut first = member.start().unwrap();
     assert!(member.wait(SOON, paused));
     assert_eq!(first.terminate().unwrap(), Some(0));
+    let word = |paused| ("node".to_owned(), paused, paused);
+    assert_eq!(pauses(&member), [word(true)]);
     member.server.go_away();
     let mut second = member.start().unwrap();
     assert!(paused(&member), "from its very start");
@@ -262,4 +278,9 @@ fn a_pause_outlives_a_restart_while_the_api_server_is_away() {
     member.server.come_back().unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
     assert_eq!(second.terminate().unwrap(), Some(0));
+    assert_eq!(
+        pauses(&member),
+        [word(true), word(false)],
+        "the second agent has found nothing new at its start"
+    );
 }

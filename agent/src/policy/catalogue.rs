@@ -127,6 +127,8 @@ impl Catalogue {
         // A new status alone puts nothing else in force.
         if verdict.generation.is_none() || before.as_ref() != Some(&verdict) {
             self.enforce(state);
+        } else {
+            drop(state);
         }
         self.verdict(name(document))
     }

@@ -19,7 +19,7 @@ mod selector;
 pub mod set;
 mod walk;
 
-pub use brakes::{Brake, Brakes, PAUSED};
+pub use brakes::{Brake, BrakeChange, Brakes, PAUSED};
 pub use catalogue::{Catalogue, Verdict};
 pub use clearance::{Clearance, LastResort, Permission, Restraint};
 pub use keeper::Keeper;
