@@ -153,10 +153,13 @@ fn a_pod_is_explained() {
         "  could not be evicted: gates.drained is false",
         "  order 5",
         "  rule arangodb/db-server: When gates.drained: no",
-        "    gate drained: unknown, which means deny (no answer within 2s)",
+        "    gate drained: unknown, which means deny, answered 2.5 s ago (no answer within 2s)",
     ] {
         assert!(out.lines().any(|l| l == line), "{line}: {out}");
     }
+    assert!(out.contains("s ago: no agent answers"), "{out}");
+    let left = fs::read_dir(&state).unwrap().count();
+    assert_eq!(left, 1, "the question is taken back");
     let (_, out, _) = run(&["explain", "u1", "--config", config, "-o", "json"]);
     assert_eq!(serde_json::from_str::<Value>(&out).unwrap(), told);
     let (code, _, err) = run(&["explain", "db-1", "--config", config]);
