@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use super::clearance::Restraint;
+use super::restraint::Restraint;
 
 /// Who may pause evictions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,9 +7,10 @@ use std::{
 };
 
 use super::{
-    clearance::{LastResort, Permission, Restraint},
+    clearance::{LastResort, Permission},
     facts,
     gate::Secrets,
+    restraint::Restraint,
     selector::Labels,
     set::{Applied, PolicySet, Ruling},
 };
