@@ -74,7 +74,7 @@ fn explained(member: &Member) -> Value {
     all[0].clone()
 }
 
-fn gate(member: &Member) -> Value {
+fn gate_of(member: &Member) -> Value {
     explained(member)["rules"][0]["gates"][0].clone()
 }
 
@@ -97,23 +97,23 @@ fn no_is_no_and_so_is_what_cannot_be_known_until_a_yes_comes() {
     answers(&member, PATH, Some(cluster("False")));
     let mut agent = member.start().unwrap();
     let mut hog = Hog::start(&db, &["--mib", "200"]).unwrap();
-    assert!(member.wait(SOON, |m| gate(m)["answer"] == false));
+    assert!(member.wait(SOON, |m| gate_of(m)["answer"] == false));
     spared(&member, &mut hog, "the condition is false");
 
     fails(&member, Misery::Status(403));
     assert!(
         member.wait(SOON, |m| {
-            let gate = gate(m);
+            let gate = gate_of(m);
             gate["answer"].is_null() && gate["error"].to_string().contains("orbidden")
         }),
         "{}",
-        gate(&member)
+        gate_of(&member)
     );
-    assert_eq!(gate(&member)["onUnknown"], "deny");
+    assert_eq!(gate_of(&member)["onUnknown"], "deny");
     spared(&member, &mut hog, "the right to ask is missing");
 
     answers(&member, PATH, None);
-    assert!(member.wait(SOON, |m| gate(m)["answer"] == false));
+    assert!(member.wait(SOON, |m| gate_of(m)["answer"] == false));
     spared(
         &member,
         &mut hog,
@@ -122,12 +122,40 @@ fn no_is_no_and_so_is_what_cannot_be_known_until_a_yes_comes() {
 
     // An object of a form that nobody expected is no yes.
     answers(&member, PATH, Some(json!({"kind": "Cluster"})));
-    assert!(member.wait(SOON, |m| gate(m)["answer"].is_null()));
+    assert!(member.wait(SOON, |m| gate_of(m)["answer"].is_null()));
     spared(&member, &mut hog, "the object has no conditions");
 
     answers(&member, PATH, Some(cluster("True")));
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
     assert!(member.wait(SOON, |m| m.evictions().len() == 1));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+/// Another pod's condition decides: this one may go only while its peer is ready.
+#[test]
+fn another_pods_condition_decides() {
+    skip_if!(not_root());
+    let (member, db) = gated("objpeer");
+    let gate = json!({
+        "name": "peer",
+        "interval": "100ms",
+        "object": {"apiVersion": "v1", "resource": "pods", "name": "pod.labels.app + '-1'"},
+        "check": "status == 200 && answer.status.conditions.exists(c, c.type == 'Ready' && c.status == 'True')",
+    });
+    let rule = json!({"name": "db", "evict": "When", "when": "gates.peer"});
+    let spec =
+        json!({"selector": {"matchLabels": {"app": "db"}}, "gates": [gate], "rules": [rule]});
+    member.server.state().put_policy("db", spec);
+    let peer =
+        |ready: &str| json!({"status": {"conditions": [{"type": "Ready", "status": ready}]}});
+    let path = "/api/v1/namespaces/default/pods/db-1";
+    answers(&member, path, Some(peer("False")));
+    let mut agent = member.start().unwrap();
+    let mut hog = Hog::start(&db, &["--mib", "200"]).unwrap();
+    assert!(member.wait(SOON, |m| gate_of(m)["answer"] == false));
+    spared(&member, &mut hog, "the peer is not ready");
+    answers(&member, path, Some(peer("True")));
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
@@ -138,12 +166,12 @@ fn a_yes_that_is_too_old_is_none() {
     answers(&member, PATH, Some(cluster("True")));
     let mut agent = member.start().unwrap();
     assert!(member.wait(SOON, |m| explained(m)["mayGo"] == true));
-    assert_eq!(gate(&member)["answer"], true);
+    assert_eq!(gate_of(&member)["answer"], true);
     fails(&member, Misery::Hang);
     assert!(member.wait(SOON, |m| explained(m)["mayGo"] == false));
     let mut hog = Hog::start(&db, &["--mib", "200"]).unwrap();
     spared(&member, &mut hog, "the last yes has expired");
-    let gate = gate(&member);
+    let gate = gate_of(&member);
     assert!(
         gate["answer"].is_null() && gate["error"].is_string(),
         "{gate}"

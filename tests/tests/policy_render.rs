@@ -13,6 +13,9 @@ use serde_json::{Value, json};
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 
+/// What changes a pod on its way, in this order.
+type Steps<'a> = &'a [&'a dyn Fn(&mut Value)];
+
 /// What stands around the value of the patch.
 const BEFORE: &str = "[JSONPatch{op: \"add\", path: \"/spec/tolerations\", value: ";
 const AFTER: &str = "}]";
@@ -240,7 +243,7 @@ fn a_pods_own_tolerations_of_these_taints_are_replaced_and_others_stay() {
             }
             pod
         };
-        let steps: [(&str, &[&dyn Fn(&mut Value)]); 3] = [
+        let orders: [(&str, Steps<'_>); 3] = [
             ("defaults first", &[&add_defaults, &|p| admit(&policy, p)]),
             ("defaults last", &[&|p| admit(&policy, p), &add_defaults]),
             (
@@ -250,7 +253,7 @@ fn a_pods_own_tolerations_of_these_taints_are_replaced_and_others_stay() {
                 }],
             ),
         ];
-        for (order, steps) in steps {
+        for (order, steps) in orders {
             let mut pod = pod();
             steps.iter().for_each(|step| step(&mut pod));
             assert_eq!(
