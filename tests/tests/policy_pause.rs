@@ -1,12 +1,7 @@
 //! Pauses: an annotation of the Node for its agent, a ConfigMap for all of them; and what outlives a restart while the API
 //! server is away.
 
-use std::{
-    io::{Read as _, Write as _},
-    net::TcpStream,
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use evictd::{
     cluster::brake::{self, ConfigMapName},
@@ -19,6 +14,7 @@ use evictd_tests::{
     following::Following,
     hog::Hog,
     member::Member,
+    scrape,
     skip::not_root,
     skip_if,
 };
@@ -123,13 +119,7 @@ fn the_last_word_holds_while_the_api_server_is_away() {
 
 /// What `/metrics` says.
 fn metrics(address: &str) -> String {
-    let mut text = String::new();
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream
-        .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        .unwrap();
-    stream.read_to_string(&mut text).unwrap();
-    text
+    scrape::metrics(address).unwrap()
 }
 
 fn used(member: &Member) -> u64 {
@@ -137,17 +127,11 @@ fn used(member: &Member) -> u64 {
     scope.usage().unwrap()
 }
 
-/// A free port, for an agent that takes it at once.
-fn free_address() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().to_string()
-}
-
 #[test]
 fn a_paused_agent_kills_nobody_until_the_pause_is_lifted() {
     skip_if!(not_root());
     let mut member = Member::new("pause", 256).unwrap();
-    let address = free_address();
+    let address = scrape::free_address().unwrap();
     member.config["metricsAddress"] = address.as_str().into();
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
     member.server.state().put_policy(
@@ -259,7 +243,7 @@ fn a_pause_outlives_a_restart_while_the_api_server_is_away() {
     let mut member = Member::new("pausekept", 256).unwrap();
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
     member.server.state().annotate_node(PAUSED, Some("true"));
-    let address = free_address();
+    let address = scrape::free_address().unwrap();
     member.config["metricsAddress"] = address.as_str().into();
     let paused = |_: &Member| metrics(&address).contains("evictd_paused{by=\"node\"} 1");
     let mut first = member.start().unwrap();
