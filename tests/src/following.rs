@@ -3,13 +3,19 @@
 use std::{future::Future, io, sync::Arc, time::Duration};
 
 use evictd::{
-    cluster::client::Connection,
+    cluster::{client::Connection, policies, status::StatusWriter},
     policy::{Brakes, Catalogue, Keeper, gate::Secrets, keeper::Settings},
 };
 
 use crate::{apiserver::ApiServer, patience::holds};
 
 const PATIENCE: Duration = Duration::from_secs(40);
+
+/// What one agent knows of policies: nothing yet.
+pub fn catalogue() -> Arc<Catalogue> {
+    let keeper = Keeper::new(Settings::default(), Secrets::new(None));
+    Arc::new(Catalogue::new(keeper))
+}
 
 /// A scripted API server, and who listens to it.
 pub struct Following {
@@ -41,8 +47,8 @@ impl Following {
             .enable_all()
             .build()?;
         let connection = runtime.block_on(Connection::open(Some(kubeconfig)));
-        let keeper = Keeper::new(Settings::default(), Secrets::new(None));
-        let brakes = Brakes::new(Arc::clone(keeper.restraint()));
+        let catalogue = catalogue();
+        let brakes = Brakes::new(Arc::clone(catalogue.keeper().restraint()));
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let handle = runtime.handle().clone();
         std::thread::spawn(move || {
@@ -52,7 +58,7 @@ impl Following {
         Ok(Self {
             server,
             connection: Arc::new(connection.map_err(io::Error::other)?),
-            catalogue: Arc::new(Catalogue::new(keeper)),
+            catalogue,
             brakes: Arc::new(brakes),
             handle,
             _stop: stop,
@@ -63,6 +69,18 @@ impl Following {
     /// Lets something run until this is dropped.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         drop(self.handle.spawn(task));
+    }
+
+    /// Follows the policies for one agent, whose word on their status comes within `spread`.
+    pub fn policies(&self, catalogue: &Arc<Catalogue>, spread: Duration) {
+        let writer = Arc::new(StatusWriter::new(Arc::clone(&self.connection), spread));
+        self.spawn(policies::run(
+            Arc::clone(&self.connection),
+            Arc::clone(catalogue),
+            Arc::clone(&writer),
+            tokio::sync::watch::channel(false).0,
+        ));
+        self.spawn(async move { writer.run().await });
     }
 
     /// Names and generations of the policies in force.

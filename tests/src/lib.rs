@@ -18,6 +18,7 @@ pub mod member;
 pub mod node;
 pub mod patience;
 pub mod runtime;
+pub mod scrape;
 pub mod scripted;
 mod serving;
 pub mod skip;

@@ -197,3 +197,27 @@ fn pods_that_come_back_find_the_door_shut_for_longer_each_time() {
         );
     }
 }
+
+// R17, R29: whose cgroup could not be read for a round, dead or alive, is no pod that comes.
+#[test]
+fn who_was_out_of_sight_for_a_round_has_not_come_back() {
+    let owned = |pod: &mut Pod| {
+        pod.owner = Some(Owner {
+            kind: "DaemonSet".into(),
+            name: "agent".into(),
+            uid: "set".into(),
+        });
+    };
+    let mut manager = manager(Mode::Evictd, one_gib());
+    let calm = |second| Node::with_memory(4000, second);
+    let short = Node::with_memory(900, 0).pod("agent-0", 300).that(owned);
+    assert_eq!(names(&step(&mut manager, 0, &short).evictions), ["agent-0"]);
+    step(&mut manager, 10, &calm(10));
+    let again = calm(20).pod("agent-0", 1).that(owned);
+    assert_eq!(step(&mut manager, 20, &again).comebacks, []);
+    let another = calm(30).pod("agent-1", 1).that(owned);
+    assert_eq!(step(&mut manager, 30, &another).comebacks.len(), 1);
+    step(&mut manager, 40, &calm(40));
+    let another = calm(50).pod("agent-1", 1).that(owned);
+    assert_eq!(step(&mut manager, 50, &another).comebacks, []);
+}

@@ -2,10 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use evictd::cluster::{
-    namespaces, policies,
-    status::{SPREAD, StatusWriter},
-};
+use evictd::cluster::{namespaces, status::SPREAD};
 use evictd_tests::{
     apiserver::{Collection, Fault, Misery},
     following::Following,
@@ -18,22 +15,9 @@ fn spec(evict: &str) -> Value {
     json!({"rules": [{"name": "r", "evict": evict}]})
 }
 
-/// One agent's part; its status comes within `spread`.
-fn follow(f: &Following, spread: Duration) {
-    let writer = Arc::new(StatusWriter::new(Arc::clone(&f.connection), spread));
-    let (settled, _) = tokio::sync::watch::channel(false);
-    f.spawn(policies::run(
-        Arc::clone(&f.connection),
-        Arc::clone(&f.catalogue),
-        Arc::clone(&writer),
-        settled,
-    ));
-    f.spawn(async move { writer.run().await });
-}
-
 fn start(spread: u64, prepare: impl FnOnce(&mut evictd_tests::apiserver::State)) -> Following {
     let f = Following::new(|server| prepare(&mut server.state())).unwrap();
-    follow(&f, Duration::from_millis(spread));
+    f.policies(&f.catalogue, Duration::from_millis(spread));
     f
 }
 
@@ -103,7 +87,7 @@ fn a_status_that_is_right_is_not_written_again() {
     assert_eq!(patches(&f), 1);
     // Four more agents, and a list anew for all of them.
     for _ in 0..4 {
-        follow(&f, Duration::ZERO);
+        f.policies(&f.catalogue, Duration::ZERO);
     }
     assert!(
         f.server
@@ -127,7 +111,7 @@ fn a_status_that_is_right_is_not_written_again() {
 fn many_agents_write_once() {
     let f = Following::new(|_| {}).unwrap();
     for _ in 0..20 {
-        follow(&f, Duration::from_secs(2));
+        f.policies(&f.catalogue, Duration::from_secs(2));
     }
     assert!(
         f.server

@@ -139,6 +139,36 @@ fn a_gate_opens_while_the_node_is_short() {
     });
     std::thread::sleep(Duration::from_millis(300));
     assert!(db.is_alive() && ruled.evicted().is_empty());
+    // The agent says how it is now, not how it was when it changed last.
+    let explain = |output: &str| {
+        let config = ruled.files.dir().join("config.json");
+        let arguments = [
+            "evictd", "policy", "explain", "db", "-o", output, "--config",
+        ];
+        let arguments = arguments.map(Into::into).into_iter().chain([config.into()]);
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let code = evictd::cli::run(arguments, &mut out, &mut err);
+        assert_eq!((code, String::from_utf8(err).unwrap().as_str()), (0, ""));
+        String::from_utf8(out).unwrap()
+    };
+    let age = |json: &str| {
+        let explained: Value = serde_json::from_str(json).unwrap();
+        explained[0]["rules"][0]["gates"][0]["ageSeconds"]
+            .as_f64()
+            .unwrap()
+    };
+    ruled.wait("its age starts anew with each answer", |_| {
+        age(&explain("json")) < 1.0
+    });
+    let text = explain("table");
+    assert!(
+        text.contains("could not be evicted: gates.drained is false"),
+        "{text}"
+    );
+    assert!(
+        text.contains("gate drained: no, answered ") && !text.contains("no agent"),
+        "{text}"
+    );
     server.json("/drained", json!({"drained": true}));
     assert_eq!(db.wait().unwrap(), Some(libc::SIGKILL));
     assert_eq!(agent.terminate().unwrap(), Some(0));

@@ -1,19 +1,11 @@
 //! Gates against servers that answer, hang, lie, redirect, and say too much.
 
-use std::{sync::Arc, time::Duration};
-
 use evictd::{
-    engine::{Pod, QosClass},
-    policy::{
-        EvictionPolicy, Keeper, LastResort,
-        gate::Secrets,
-        keeper::{Rate, Settings},
-    },
-    reflex::thread::now_ns,
+    engine::Pod,
+    policy::{EvictionPolicy, gate::Secrets},
 };
 use evictd_tests::{
     kept::{Kept, policy},
-    node::Node,
     scripted::{Script, Scripted},
     skip::not_root,
     skip_if,
@@ -309,146 +301,4 @@ fn a_gate_may_ask_where_another_answer_points() {
     kept.wait("both answer", |k| may_go(k, 0));
     leader.set("/alive", Script::Json(503, json!({})));
     kept.wait("the leader is ill", |k| !may_go(k, 0));
-}
-
-#[test]
-fn limits_keep_enough_of_a_group_here() {
-    skip_if!(not_root());
-    let limits = json!([{"groupBy": "app", "minAvailable": 2}]);
-    let spec = json!({"rules": [{"name": "r", "evict": "Always", "limits": limits}]});
-    let ips = vec![String::new(); 4];
-    let mut kept = keep(
-        "gateleast",
-        &ips,
-        vec![policy("p", spec)],
-        Secrets::default(),
-    );
-    assert!(
-        (0..4).all(|pod| may_go(&kept, pod)),
-        "four of them, two to stay"
-    );
-    let charge = |kept: &Kept, pod: usize| {
-        kept.keeper
-            .restraint()
-            .charge(&kept.table.entries[pod].clearance, now_ns());
-    };
-    charge(&kept, 0);
-    kept.keeper.judge();
-    assert!(may_go(&kept, 1));
-    charge(&kept, 1);
-    // At once, and after the next count.
-    assert!(!may_go(&kept, 2));
-    kept.keeper.judge();
-    assert!(!may_go(&kept, 2));
-    // A new table knows who was evicted.
-    let table = kept.node.table();
-    kept.keeper.present(&table.entries);
-    kept.table = table;
-    assert!(
-        !may_go(&kept, 2) && kept.explain(&pod(2)).reason.as_deref() == Some("a limit has no room")
-    );
-}
-
-#[test]
-fn rates_hold_for_the_node_and_for_each_owner() {
-    skip_if!(not_root());
-    let mut node = Node::new("gaterates", 64).unwrap();
-    for (name, owner) in [("a1", "a"), ("a2", "a"), ("b1", "b"), ("b2", "b")] {
-        node.pod(name, QosClass::Burstable, 0, 0).unwrap();
-        node.edit(name, |pod| {
-            pod.owner = Some(evictd::engine::Owner {
-                kind: "StatefulSet".into(),
-                name: owner.into(),
-                uid: owner.into(),
-            });
-        });
-    }
-    let rate = |evictions| {
-        Some(Rate {
-            evictions,
-            period: Duration::from_secs(3600),
-        })
-    };
-    let settings = Settings {
-        node_rate: rate(2),
-        owner_rate: rate(1),
-        ..Settings::default()
-    };
-    let keeper = Keeper::new(settings, Secrets::default());
-    let table = node.table();
-    keeper.present(&table.entries);
-    let restraint = keeper.restraint();
-    let free = || {
-        let lets_go = |e: &&Arc<evictd::pods::table::Entry>| {
-            restraint.lets_go(&e.clearance, now_ns(), LastResort::Anybody)
-        };
-        table
-            .entries
-            .iter()
-            .filter(lets_go)
-            .map(|e| e.pod.name.clone())
-            .collect::<Vec<_>>()
-    };
-    assert_eq!(free(), ["a1", "a2", "b1", "b2"]);
-    restraint.charge(&table.entries[0].clearance, now_ns());
-    assert_eq!(free(), ["b1", "b2"], "one of an owner");
-    restraint.charge(&table.entries[2].clearance, now_ns());
-    assert!(free().is_empty(), "two of the node");
-}
-
-/// Policies that say different things: the higher precedence decides, among equals the more sparing one.
-#[test]
-fn the_more_sparing_of_equals_decides() {
-    skip_if!(not_root());
-    let always = |precedence| json!({"precedence": precedence, "rules": [{"name": "r", "evict": "Always", "order": -5}]});
-    let never = |precedence| json!({"precedence": precedence, "rules": [{"name": "r", "evict": "Never", "order": 5}]});
-    for (i, (policies, expected, order)) in [
-        (
-            vec![policy("a", always(0)), policy("b", never(0))],
-            false,
-            5,
-        ),
-        (
-            vec![policy("a", always(1)), policy("b", never(0))],
-            true,
-            -5,
-        ),
-        (
-            vec![policy("a", always(0)), policy("b", never(1))],
-            false,
-            5,
-        ),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let kept = keep(
-            &format!("gateprec{i}"),
-            &[String::new()],
-            policies,
-            Secrets::default(),
-        );
-        assert_eq!(
-            (may_go(&kept, 0), kept.explain(&pod(0)).order),
-            (expected, order),
-            "{i}"
-        );
-    }
-    let mut shadow = never(5);
-    shadow["shadow"] = true.into();
-    let kept = keep(
-        "gateshadow",
-        &[String::new()],
-        vec![policy("s", shadow)],
-        Secrets::default(),
-    );
-    assert!(
-        may_go(&kept, 0),
-        "R47: a policy in shadow mode changes nothing"
-    );
-    let uid = &kept.table.entries[0].pod.uid;
-    assert_eq!(
-        kept.keeper.shadow_objection(uid).as_deref(),
-        Some("s/r: the rule says Never")
-    );
 }

@@ -1,15 +1,11 @@
 //! Pauses: an annotation of the Node for its agent, a ConfigMap for all of them; and what outlives a restart while the API
 //! server is away.
 
-use std::{
-    io::{Read as _, Write as _},
-    net::TcpStream,
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use evictd::{
     cluster::brake::{self, ConfigMapName},
+    evict::journal::Record,
     observe::cgroup::MemoryCgroup,
     policy::{Brake, PAUSED},
 };
@@ -18,6 +14,7 @@ use evictd_tests::{
     following::Following,
     hog::Hog,
     member::Member,
+    scrape,
     skip::not_root,
     skip_if,
 };
@@ -122,13 +119,7 @@ fn the_last_word_holds_while_the_api_server_is_away() {
 
 /// What `/metrics` says.
 fn metrics(address: &str) -> String {
-    let mut text = String::new();
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream
-        .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        .unwrap();
-    stream.read_to_string(&mut text).unwrap();
-    text
+    scrape::metrics(address).unwrap()
 }
 
 fn used(member: &Member) -> u64 {
@@ -136,17 +127,11 @@ fn used(member: &Member) -> u64 {
     scope.usage().unwrap()
 }
 
-/// A free port, for an agent that takes it at once.
-fn free_address() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().to_string()
-}
-
 #[test]
 fn a_paused_agent_kills_nobody_until_the_pause_is_lifted() {
     skip_if!(not_root());
     let mut member = Member::new("pause", 256).unwrap();
-    let address = free_address();
+    let address = scrape::free_address().unwrap();
     member.config["metricsAddress"] = address.as_str().into();
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
     member.server.state().put_policy(
@@ -170,6 +155,19 @@ fn a_paused_agent_kills_nobody_until_the_pause_is_lifted() {
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
     assert!(member.wait(SOON, says("evictd_paused{by=\"node\"} 0")));
     assert_eq!(agent.terminate().unwrap(), Some(0));
+    let word = |paused| ("node".to_owned(), paused, paused);
+    assert_eq!(pauses(&member), [word(true), word(false)]);
+}
+
+/// What the journal says of pauses: whose word, whether it stops evictions, and whether they are stopped.
+fn pauses(member: &Member) -> Vec<(String, bool, bool)> {
+    let records = member.records().into_iter();
+    records
+        .filter_map(|record| match record {
+            Record::Paused(p) => Some((p.by, p.paused, p.evictions_paused)),
+            _ => None,
+        })
+        .collect()
 }
 
 /// `db` must never go; it is far bigger than `web`.
@@ -245,12 +243,14 @@ fn a_pause_outlives_a_restart_while_the_api_server_is_away() {
     let mut member = Member::new("pausekept", 256).unwrap();
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
     member.server.state().annotate_node(PAUSED, Some("true"));
-    let address = free_address();
+    let address = scrape::free_address().unwrap();
     member.config["metricsAddress"] = address.as_str().into();
     let paused = |_: &Member| metrics(&address).contains("evictd_paused{by=\"node\"} 1");
     let mut first = member.start().unwrap();
     assert!(member.wait(SOON, paused));
     assert_eq!(first.terminate().unwrap(), Some(0));
+    let word = |paused| ("node".to_owned(), paused, paused);
+    assert_eq!(pauses(&member), [word(true)]);
     member.server.go_away();
     let mut second = member.start().unwrap();
     assert!(paused(&member), "from its very start");
@@ -262,4 +262,9 @@ fn a_pause_outlives_a_restart_while_the_api_server_is_away() {
     member.server.come_back().unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
     assert_eq!(second.terminate().unwrap(), Some(0));
+    assert_eq!(
+        pauses(&member),
+        [word(true), word(false)],
+        "the second agent has found nothing new at its start"
+    );
 }

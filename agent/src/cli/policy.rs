@@ -1,6 +1,10 @@
 //! `evictd policy`: check policies, say what they make of a pod, and render what Kubernetes itself must know of them.
 
-use std::{fs, path::PathBuf, time::SystemTime};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant, SystemTime},
+};
 
 use serde_json::{Value, json};
 
@@ -12,9 +16,12 @@ use super::{
 };
 use crate::{
     config::Config,
-    daemon::policies::status_file,
-    policy::{keeper::Explanation, load, render},
+    daemon::policies::{asked_file, status_file},
+    policy::{contradiction, keeper::Explanation, load, render},
 };
+
+/// How long an agent may take to answer: it looks once a second.
+const ANSWER: Duration = Duration::from_secs(3);
 
 /// What `evictd policy` is told.
 #[derive(clap::Args)]
@@ -76,25 +83,26 @@ fn check(files: &[PathBuf]) -> Result<String, CommandError> {
         ("GATES", Alignment::Right),
         ("NOTE", Alignment::Left),
     ]);
-    for policy in policies {
+    for policy in &policies {
         table.row([
-            policy.name,
+            policy.name.clone(),
             policy.precedence.to_string(),
             policy.rules.len().to_string(),
             policy.gates.len().to_string(),
             if policy.shadow { "shadow" } else { "" }.to_owned(),
         ]);
     }
-    Ok(table.render())
+    let mut text = table.render();
+    for found in contradiction::among(&policies) {
+        text += &format!("note: {}: {}\n", found.one.name, found.words());
+    }
+    Ok(text)
 }
 
-fn explain(
-    pod: &str,
-    config: &std::path::Path,
-    output: OutputFormat,
-) -> Result<String, CommandError> {
+fn explain(pod: &str, config: &Path, output: OutputFormat) -> Result<String, CommandError> {
     let config = Config::load(config)?;
     let path = status_file(&config.state_dir);
+    let is_fresh = path.exists() && ask(&asked_file(&config.state_dir));
     let read = |source| CommandError::Read {
         path: path.clone(),
         source,
@@ -116,16 +124,35 @@ fn explain(
     match (found.as_slice(), output) {
         ([], _) => Err(invalid(&path, format!("{pod}: no such pod on this node"))),
         (found, OutputFormat::Json) => to_json(&found),
-        (found, OutputFormat::Table) => Ok(found.iter().map(|e| say(e, since.as_secs())).collect()),
+        (found, OutputFormat::Table) => {
+            let old = (!is_fresh).then_some(since.as_secs());
+            Ok(found.iter().map(|e| say(e, old)).collect())
+        }
     }
 }
 
-/// `since` is for how many seconds nothing has changed.
-fn say(explanation: &Explanation, since: u64) -> String {
-    let mut text = format!(
-        "{} ({}), unchanged for {since} s\n",
-        explanation.pod, explanation.uid
-    );
+/// Asks the agent to write down how it is now; false if none does.
+fn ask(asked: &Path) -> bool {
+    if fs::write(asked, "").is_err() {
+        return false;
+    }
+    let start = Instant::now();
+    while start.elapsed() < ANSWER {
+        std::thread::sleep(Duration::from_millis(20));
+        if !asked.exists() {
+            return true;
+        }
+    }
+    // Nobody has taken it.
+    fs::remove_file(asked).is_err()
+}
+
+/// `old` is how many seconds ago it was written, if nobody says how it is now.
+fn say(explanation: &Explanation, old: Option<u64>) -> String {
+    let mut text = format!("{} ({})\n", explanation.pod, explanation.uid);
+    if let Some(seconds) = old {
+        text += &format!("  as it was {seconds} s ago: no agent answers\n");
+    }
     text += match (&explanation.reason, explanation.may_go) {
         (Some(reason), _) => format!("  could not be evicted: {reason}\n"),
         (None, true) => "  could be evicted\n".to_owned(),
@@ -152,11 +179,14 @@ fn say(explanation: &Explanation, since: u64) -> String {
                 Some(false) => "no".to_owned(),
                 None => format!("unknown, which means {}", gate.on_unknown),
             };
+            let age = gate
+                .age_seconds
+                .map_or_else(String::new, |age| format!(", answered {age:.1} s ago"));
             let error = gate
                 .error
                 .as_ref()
                 .map_or_else(String::new, |e| format!(" ({e})"));
-            text += &format!("    gate {}: {answer}{error}\n", gate.gate);
+            text += &format!("    gate {}: {answer}{age}{error}\n", gate.gate);
         }
     }
     text

@@ -1,6 +1,6 @@
 //! The policies of the API server: one watch of all of them, since there are few and they hold for every node.
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use k8s_openapi::{ClusterResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
@@ -28,6 +28,9 @@ pub const PLURAL: &str = "evictionpolicies";
 /// How often in a row the server must say that it knows no policies before none is in force: one that is starting may
 /// say so by mistake.
 const ABSENCES: u32 = 2;
+
+/// How often it is looked whether a policy has got its first pod here. Nothing is done while nothing has changed.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// A policy as it comes, good or not.
 #[derive(Clone, Debug)]
@@ -93,13 +96,24 @@ pub async fn run(
     settled: channel::Sender<bool>,
 ) {
     let listener = Policies {
-        catalogue,
-        writer,
+        catalogue: Arc::clone(&catalogue),
+        writer: Arc::clone(&writer),
         settled,
         incoming: Vec::new(),
         absences: 0,
     };
-    follow(&connection, listener).await;
+    let looking = async {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            if catalogue.look_for_pods() {
+                writer.consider(&catalogue.verdicts());
+            }
+        }
+    };
+    tokio::select! {
+        () = follow(&connection, listener) => {}
+        () = looking => {}
+    }
 }
 
 struct Policies {
@@ -143,24 +157,30 @@ impl Listener for Policies {
                         .binary_search_by(|document| name(document).cmp(known))
                         .is_ok()
                 });
-                for verdict in &verdicts {
-                    let at = documents.binary_search_by(|d| name(d).cmp(&verdict.name));
-                    if let Some(document) = at.ok().and_then(|at| documents.get(at)) {
-                        self.writer.consider(document, verdict);
-                    }
-                }
+                let kept = |document: &&Value| {
+                    let name = name(document);
+                    verdicts
+                        .binary_search_by(|v| v.name.as_str().cmp(name))
+                        .is_ok()
+                };
+                let kept = documents.iter().filter(kept);
+                kept.for_each(|document| self.writer.see(document));
+                self.writer.consider(&verdicts);
                 self.settled.send_replace(true);
             }
             Event::Apply(policy) => {
-                if let Some(verdict) = self.catalogue.put(&policy.document) {
-                    self.writer.consider(&policy.document, &verdict);
+                if self.catalogue.put(&policy.document).is_some() {
+                    self.writer.see(&policy.document);
                 }
+                // One that comes may contradict others that were there.
+                self.writer.consider(&self.catalogue.verdicts());
             }
             Event::Delete(policy) => {
                 let gone = name(&policy.document);
                 tracing::info!(policy = gone, "a policy is gone");
                 self.catalogue.remove(gone);
                 self.writer.retain(|known| known != gone);
+                self.writer.consider(&self.catalogue.verdicts());
             }
         }
     }

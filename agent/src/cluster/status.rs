@@ -1,9 +1,11 @@
-//! The status of policies: the condition `Accepted`, with the place of the error where a policy cannot be used.
+//! The status of policies: whether each can be used, with the place of the error; what it says otherwise than others; and
+//! whether anybody has seen a pod that it selects.
 //!
 //! Every agent comes to the same verdict, and one of them has to write it. Each waits for a random time; whoever is first
 //! writes, the others see it in their watch and have nothing left to write. Who comes too late nevertheless meets the
-//! resourceVersion that the first one has changed (409), and looks again. An agent writes about one generation once: two
-//! versions of evictd with different opinions do not write against each other.
+//! resourceVersion that the first one has changed (409), and looks again. An agent writes each of its opinions once: two
+//! versions of evictd with different opinions do not write against each other. What agents see differently, since each has
+//! other pods, goes one way only: from nobody has seen any to somebody has.
 
 use std::{
     collections::BTreeMap,
@@ -21,12 +23,14 @@ use super::{
 };
 use crate::policy::Verdict;
 
+mod conditions;
+
+pub use conditions::{ACCEPTED, CONTRADICTS, SELECTS_PODS};
+
 /// Within this time some agent writes; the more agents there are the sooner the first one does.
 pub const SPREAD: Duration = Duration::from_secs(10);
 /// Attempts that fail in a passing way before the next version of the policy is waited for.
 const ATTEMPTS: u32 = 8;
-/// The condition's type.
-pub const ACCEPTED: &str = "Accepted";
 
 /// Writes statuses.
 pub struct StatusWriter {
@@ -36,14 +40,22 @@ pub struct StatusWriter {
     bell: Notify,
 }
 
+/// All by the policy's name.
 #[derive(Default)]
 struct State {
-    /// By the policy's name.
     pending: BTreeMap<String, Pending>,
-    /// Newest resourceVersion that was looked at, by name.
-    seen: BTreeMap<String, Value>,
-    /// UID and generation that were written about, by name.
-    written: BTreeMap<String, (String, Option<i64>)>,
+    /// Objects as they were when they were looked at last.
+    seen: BTreeMap<String, Seen>,
+    /// What this agent thinks, and whether it has written that.
+    opinions: BTreeMap<String, (Verdict, bool)>,
+}
+
+/// What counts of one version of an object.
+#[derive(Clone, Debug, PartialEq)]
+struct Seen {
+    /// Its resourceVersion.
+    version: Value,
+    conditions: Vec<Value>,
 }
 
 #[derive(Clone, Debug)]
@@ -51,10 +63,6 @@ struct Pending {
     due: Instant,
     attempts: u32,
     verdict: Verdict,
-    /// Newest known version of the object.
-    version: Value,
-    /// The conditions that it has.
-    conditions: Vec<Value>,
 }
 
 impl StatusWriter {
@@ -73,42 +81,23 @@ impl StatusWriter {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks whether the status of an object says what is thought of it; if not it will be written.
-    pub fn consider(&self, document: &Value, verdict: &Verdict) {
-        let conditions = document["status"]["conditions"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default();
-        let about_this = conditions.iter().find(|c| {
-            c["type"] == ACCEPTED && c["observedGeneration"] == json!(verdict.generation)
-        });
-        let key = (verdict.uid.clone(), verdict.generation);
-        let version = &document["metadata"]["resourceVersion"];
-        let mut state = self.state();
-        state.seen.insert(verdict.name.clone(), version.clone());
-        let said = about_this.is_some_and(|c| says(c, verdict));
-        let written_once = state.written.get(&verdict.name) == Some(&key);
-        if said || (about_this.is_some() && written_once) {
-            state.pending.remove(&verdict.name);
-            return;
-        }
-        let fresh = Pending {
-            due: self.some_time(1),
-            attempts: 0,
-            verdict: verdict.clone(),
-            version: version.clone(),
-            conditions,
+    /// Takes note of an object's newest version.
+    pub fn see(&self, document: &Value) {
+        let name = document["metadata"]["name"].as_str().unwrap_or_default();
+        let conditions = document["status"]["conditions"].as_array();
+        let seen = Seen {
+            version: document["metadata"]["resourceVersion"].clone(),
+            conditions: conditions.cloned().unwrap_or_default(),
         };
-        let pending = state
-            .pending
-            .entry(verdict.name.clone())
-            .or_insert_with(|| fresh.clone());
-        if pending.verdict == *verdict {
-            // Somebody else has changed something else: its turn does not change.
-            pending.version = fresh.version;
-            pending.conditions = fresh.conditions;
-        } else {
-            *pending = fresh;
+        self.state().seen.insert(name.to_owned(), seen);
+    }
+
+    /// Looks whether the statuses of objects that were seen say what is thought of them; what does not will be written.
+    pub fn consider(&self, verdicts: &[Verdict]) {
+        let mut state = self.state();
+        for verdict in verdicts {
+            let due = self.some_time(1);
+            state.consider(verdict, due);
         }
         drop(state);
         self.bell.notify_one();
@@ -119,7 +108,7 @@ impl StatusWriter {
         let mut state = self.state();
         state.pending.retain(|name, _| keep(name));
         state.seen.retain(|name, _| keep(name));
-        state.written.retain(|name, _| keep(name));
+        state.opinions.retain(|name, _| keep(name));
     }
 
     fn some_time(&self, spreads: u32) -> Instant {
@@ -140,26 +129,27 @@ impl StatusWriter {
                 () = wait => {}
                 () = self.bell.notified() => continue,
             }
-            if let Some(pending) = self.take_due() {
-                self.write(pending).await;
+            if let Some((pending, seen)) = self.take_due() {
+                self.write(pending, seen).await;
             }
         }
     }
 
-    fn take_due(&self) -> Option<Pending> {
+    fn take_due(&self) -> Option<(Pending, Seen)> {
         let mut state = self.state();
         let first = state.pending.iter().min_by_key(|(_, p)| p.due)?;
         let name = (first.1.due <= Instant::now()).then(|| first.0.clone())?;
-        state.pending.remove(&name)
+        let pending = state.pending.remove(&name)?;
+        Some((pending, state.seen.get(&name)?.clone()))
     }
 
-    async fn write(&self, mut pending: Pending) {
+    async fn write(&self, mut pending: Pending, seen: Seen) {
         let verdict = pending.verdict.clone();
         let name = &verdict.name;
         let body = json!({
             // Another object of the same name, or one that was changed meanwhile, refuses it.
-            "metadata": {"uid": verdict.uid, "resourceVersion": pending.version},
-            "status": {"conditions": merged(&pending.conditions, &verdict)},
+            "metadata": {"uid": verdict.uid, "resourceVersion": seen.version},
+            "status": {"conditions": conditions::merged(&seen.conditions, &verdict)},
         });
         let path = format!("/apis/{GROUP}/{VERSION}/{PLURAL}/{name}/status");
         let call = Call::new(Method::PATCH, path, MERGE, &body);
@@ -167,8 +157,9 @@ impl StatusWriter {
             Ok(_) => {
                 self.connection.counters.policy_statuses.add();
                 let mut state = self.state();
-                let key = (verdict.uid.clone(), verdict.generation);
-                state.written.insert(name.clone(), key);
+                if let Some((opinion, written)) = state.opinions.get_mut(name) {
+                    *written |= *opinion == verdict;
+                }
             }
             Err(error) if is_worth_another_look(&error) && pending.attempts < ATTEMPTS => {
                 pending.attempts += 1;
@@ -176,8 +167,8 @@ impl StatusWriter {
                 tracing::debug!(policy = name, %error, "its status is looked at again");
                 let mut state = self.state();
                 // What has come meanwhile was looked at already.
-                if state.seen.get(name) == Some(&pending.version) {
-                    state.pending.insert(name.clone(), pending);
+                if state.seen.get(name) == Some(&seen) {
+                    state.pending.entry(name.clone()).or_insert(pending);
                 }
             }
             Err(error) => {
@@ -187,43 +178,40 @@ impl StatusWriter {
     }
 }
 
-/// Somebody was faster, or the server did not answer.
-fn is_worth_another_look(error: &ApiError) -> bool {
-    error.code() == 409 || error.is_passing()
-}
-
-fn reason(verdict: &Verdict) -> (&'static str, &'static str, &str) {
-    match &verdict.refused {
-        None => ("True", "Compiled", "every rule and gate can be used"),
-        Some(place) => ("False", "Invalid", place),
+impl State {
+    fn consider(&mut self, verdict: &Verdict, due: Instant) {
+        let name = &verdict.name;
+        let Some(seen) = self.seen.get(name) else {
+            return;
+        };
+        let is_new = |(opinion, _): &(Verdict, bool)| opinion != verdict;
+        if self.opinions.get(name).is_none_or(is_new) {
+            self.opinions.insert(name.clone(), (verdict.clone(), false));
+        }
+        let is_about_this = conditions::is_about(&seen.conditions, verdict);
+        if let Some((_, written)) = self.opinions.get_mut(name) {
+            // A status that was lost may be written again.
+            *written &= is_about_this;
+        }
+        let is_written = self.opinions.get(name).is_some_and(|(_, written)| *written);
+        if is_written || conditions::say(&seen.conditions, verdict) {
+            self.pending.remove(name);
+            return;
+        }
+        let fresh = || Pending {
+            due,
+            attempts: 0,
+            verdict: verdict.clone(),
+        };
+        let pending = self.pending.entry(name.clone()).or_insert_with(fresh);
+        // When somebody else has changed something else, the turn does not change.
+        if pending.verdict != *verdict {
+            *pending = fresh();
+        }
     }
 }
 
-/// Whether a condition of the right type and generation says what is thought.
-fn says(condition: &Value, verdict: &Verdict) -> bool {
-    let (status, reason, message) = reason(verdict);
-    condition["status"] == status
-        && condition["reason"] == reason
-        && condition["message"] == message
-}
-
-/// All conditions with the verdict among them; those of other types stay.
-fn merged(conditions: &[Value], verdict: &Verdict) -> Vec<Value> {
-    let (status, reason, message) = reason(verdict);
-    let old = conditions.iter().find(|c| c["type"] == ACCEPTED);
-    let since = old
-        .filter(|c| c["status"] == status)
-        .map(|c| c["lastTransitionTime"].clone())
-        .filter(Value::is_string);
-    let since = since.unwrap_or_else(|| format!("{:.0}", jiff::Timestamp::now()).into());
-    let ours = json!({
-        "type": ACCEPTED,
-        "status": status,
-        "reason": reason,
-        "message": message,
-        "observedGeneration": verdict.generation,
-        "lastTransitionTime": since,
-    });
-    let others = conditions.iter().filter(|c| c["type"] != ACCEPTED).cloned();
-    others.chain([ours]).collect()
+/// Somebody was faster, or the server did not answer.
+fn is_worth_another_look(error: &ApiError) -> bool {
+    error.code() == 409 || error.is_passing()
 }

@@ -207,6 +207,7 @@ impl Agent {
                 _ = interrupt.recv() => break,
             }
         }
+        self.reconciler.take_pauses(&self.policies.brakes);
         self.walker.stop();
         if let Some(rounds) = self.rounds.take() {
             // It may be waiting until somebody takes its note.
@@ -256,6 +257,7 @@ impl Agent {
         self.beat.store(now_ns(), Ordering::Relaxed);
         self.read_telemetry();
         self.policies.refresh();
+        self.reconciler.take_pauses(&self.policies.brakes);
         self.reload(false);
         self.ticks = self.ticks.wrapping_add(1);
         let lost = match &self.counting {

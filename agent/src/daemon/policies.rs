@@ -24,6 +24,8 @@ use crate::{
 const PAUSE: &str = "pause";
 /// File in the state directory with what `evictd policy explain` shows.
 const STATUS: &str = "policies.json";
+/// File in the state directory by which somebody asks for [`STATUS`] as it is now; gone when it is.
+const ASKED: &str = "policies.asked";
 
 /// Keeps policies in force.
 pub struct Policies {
@@ -98,7 +100,8 @@ impl Policies {
         let keeper = Arc::clone(&self.keeper);
         let contradictions = move || {
             let pairs = keeper.contradictions().into_iter();
-            pairs.map(|rules| (rules, 1)).collect()
+            let rules = pairs.map(|(one, other)| format!("{} {}", one.name(), other.name()));
+            rules.map(|rules| (rules, 1)).collect()
         };
         let refused = move || {
             let (objects, files) = catalogue.refused();
@@ -170,7 +173,7 @@ impl Policies {
         self.tell();
     }
 
-    /// Writes down what there is to explain, when it has changed by more than the time.
+    /// Writes down what there is to explain, when it has changed by more than the time or somebody asks.
     fn tell(&mut self) {
         let explained = self.keeper.explain();
         let timeless = |e: &Explanation| {
@@ -183,17 +186,30 @@ impl Policies {
             e
         };
         let without_time: Vec<_> = explained.iter().map(timeless).collect();
-        if without_time == self.told {
+        let asked = asked_file(&self.state_dir);
+        let is_asked = asked.exists();
+        if without_time == self.told && !is_asked {
             return;
         }
         let written = serde_json::to_vec(&explained)
             .map_err(std::io::Error::from)
             .and_then(|text| state_file::replace(&status_file(&self.state_dir), &text, false));
         match written {
-            Ok(()) => self.told = without_time,
+            Ok(()) => {
+                self.told = without_time;
+                // Whoever has asked may have taken it back.
+                if is_asked && let Err(error) = std::fs::remove_file(asked) {
+                    tracing::debug!(%error, "nobody waits any more for what the policies say");
+                }
+            }
             Err(error) => tracing::debug!(%error, "what the policies say cannot be written down"),
         }
     }
+}
+
+/// Where an agent with this state directory is asked to write what there is to explain anew.
+pub fn asked_file(state_dir: &Path) -> PathBuf {
+    state_dir.join(ASKED)
 }
 
 /// Where an agent with this state directory writes what there is to explain.

@@ -1,10 +1,7 @@
 //! Pods that come back to the node they were just evicted from: a DaemonSet's at once (R17), others by affinity or
 //! because nothing else is free (R29). Each comeback keeps the door shut for longer.
 
-use std::{
-    collections::{HashMap, HashSet},
-    time::Duration,
-};
+use std::{collections::HashMap, time::Duration};
 
 use super::{Eviction, NodeCondition, Pod, Snapshot, pressure::has_passed};
 
@@ -35,8 +32,8 @@ pub struct Comeback {
 pub(super) struct Comebacks {
     /// By the UID of the owner.
     evicted: HashMap<String, Evicted>,
-    /// The UIDs of the pods that were here the last time.
-    present: HashSet<String>,
+    /// When each pod was seen last, by its UID: one that nobody could look at for a round has not come back.
+    seen: HashMap<String, i64>,
     /// Until when conditions are held.
     held: HashMap<NodeCondition, i64>,
 }
@@ -85,7 +82,7 @@ impl Comebacks {
         let arrived = node
             .pods
             .iter()
-            .filter(|pod| !self.present.contains(&pod.uid));
+            .filter(|pod| !self.seen.contains_key(&pod.uid));
         let found: Vec<Comeback> = arrived
             .filter_map(|pod| comeback(&mut self.evicted, now, pod))
             .collect();
@@ -96,7 +93,15 @@ impl Comebacks {
             *held = until.max(*held);
         }
         self.held.retain(|_, until| now < *until);
-        self.present = node.pods.iter().map(|pod| pod.uid.clone()).collect();
+        for pod in node.pods {
+            match self.seen.get_mut(&pod.uid) {
+                Some(seen) => *seen = now,
+                None => {
+                    self.seen.insert(pod.uid.clone(), now);
+                }
+            }
+        }
+        self.seen.retain(|_, seen| !has_passed(WINDOW, *seen, now));
         found
     }
 

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 pub use super::{
     graduated::{GraduatedAction, GraduatedPod},
+    pauses::Pause,
     reclaimed::NodeReclaimed,
 };
 use super::{oom::OomKill, unreported::Unreported};
@@ -42,6 +43,8 @@ pub enum Record {
     Graduated(GraduatedAction),
     /// The OOM killer has killed somebody.
     OomKill(Box<OomKill>),
+    /// Evictions were paused, or a pause was lifted.
+    Paused(Pause),
 }
 
 /// The API server has heard of an eviction, and it need not be told again.
@@ -245,6 +248,11 @@ impl Journal {
         Ok(waiting)
     }
 
+    /// Where its files are.
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Evictions that were forgotten because too many waited.
     pub fn forgotten(&self) -> u64 {
         self.unreported.as_ref().map_or(0, Unreported::forgotten)
@@ -313,6 +321,17 @@ fn open_current(dir: &Path) -> Result<(File, u64), PathError> {
 /// # Errors
 /// A file that is there cannot be read.
 pub fn read(dir: &Path) -> Result<(Vec<Record>, usize), PathError> {
+    read_where(dir, |_| true)
+}
+
+/// The same of the lines that are wanted; the others are passed over unread.
+///
+/// # Errors
+/// A file that is there cannot be read.
+pub(super) fn read_where(
+    dir: &Path,
+    wanted: impl Fn(&[u8]) -> bool,
+) -> Result<(Vec<Record>, usize), PathError> {
     let (mut records, mut damaged) = (Vec::new(), 0);
     for name in [PREVIOUS, CURRENT] {
         let path = dir.join(name);
@@ -323,6 +342,9 @@ pub fn read(dir: &Path) -> Result<(Vec<Record>, usize), PathError> {
         };
         for line in io::BufReader::new(file).split(b'\n') {
             let line = line.map_err(PathError::at(&path))?;
+            if !wanted(&line) {
+                continue;
+            }
             match serde_json::from_slice(&line) {
                 Ok(record) => records.push(record),
                 Err(_) if line.is_empty() => {}

@@ -5,6 +5,7 @@ mod graduated;
 pub mod journal;
 pub mod kill;
 pub mod oom;
+mod pauses;
 mod reclaimed;
 pub mod reconcile;
 pub mod report;

@@ -6,11 +6,13 @@ use super::{
     journal::{Asked, Eviction, Finish, GraduatedAction, NodeReclaimed, Record, SharedJournal},
     kill::kill_until_empty,
     oom::OomKill,
+    pauses::Pauses,
     words::Words,
 };
 use crate::{
     engine::{Pod, Resource, Signal},
     pods::table::Entry,
+    policy::Brakes,
     reflex::{Evicted, Finished, Report},
     rounds::{Decided, Graduated, Reclaimed},
 };
@@ -23,6 +25,7 @@ pub struct Reconciler {
     journal: SharedJournal,
     run: String,
     words: Words,
+    pauses: Pauses,
 }
 
 impl Reconciler {
@@ -31,10 +34,22 @@ impl Reconciler {
         // Without procfs the start time alone tells two runs apart.
         let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let run = format!("{}-{}", boot.trim(), crate::reflex::thread::now_ns());
+        let pauses = Pauses::of_journal(journal.lock().dir()).unwrap_or_else(|error| {
+            tracing::warn!(%error, "whether evictions were paused before cannot be read");
+            Pauses::default()
+        });
         Self {
             journal,
             run,
             words,
+            pauses,
+        }
+    }
+
+    /// Takes note of who has paused evictions since this was asked last.
+    pub fn take_pauses(&mut self, brakes: &Brakes) {
+        for pause in self.pauses.news(brakes) {
+            self.write_down(&Record::Paused(pause));
         }
     }
 

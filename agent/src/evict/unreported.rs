@@ -34,7 +34,8 @@ impl Unreported {
             | Record::Asked(_)
             | Record::Reclaimed(_)
             | Record::Graduated(_)
-            | Record::OomKill(_) => {}
+            | Record::OomKill(_)
+            | Record::Paused(_) => {}
         }
     }
 

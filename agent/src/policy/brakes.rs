@@ -1,11 +1,14 @@
 //! Who has paused evictions: each one's word holds until he takes it back, and one is enough.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
-use super::clearance::Restraint;
+use super::restraint::Restraint;
 
 /// Who may pause evictions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,11 +38,41 @@ impl Brake {
     }
 }
 
+/// Changes that wait until somebody asks for them; of more the oldest are forgotten and counted.
+const WAITING: usize = 16;
+
+/// A brake was pulled or released.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrakeChange {
+    /// When it was seen.
+    pub time: jiff::Timestamp,
+    /// Which one.
+    pub brake: Brake,
+    /// Whether it was pulled.
+    pub paused: bool,
+    /// Whether evictions are paused since, by this brake or another one.
+    pub evictions_paused: bool,
+}
+
+impl BrakeChange {
+    /// How a brake is at this moment.
+    pub fn now(brake: Brake, brakes: &Brakes) -> Self {
+        Self {
+            time: jiff::Timestamp::now(),
+            brake,
+            paused: brakes.is_set(brake),
+            evictions_paused: brakes.is_paused(),
+        }
+    }
+}
+
 /// All brakes of an agent.
 #[derive(Debug)]
 pub struct Brakes {
     restraint: Arc<Restraint>,
     pulled: [AtomicBool; 3],
+    /// The oldest first, and how many were forgotten.
+    changes: Mutex<(VecDeque<BrakeChange>, u64)>,
 }
 
 impl Brakes {
@@ -48,7 +81,19 @@ impl Brakes {
         Self {
             restraint,
             pulled: Default::default(),
+            changes: Mutex::default(),
         }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, (VecDeque<BrakeChange>, u64)> {
+        // What a panic has left is still what has changed.
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What has changed since this was asked last, the oldest first, and how many changes before those were forgotten.
+    pub fn changes(&self) -> (Vec<BrakeChange>, u64) {
+        let (changes, forgotten) = std::mem::take(&mut *self.waiting());
+        (changes.into(), forgotten)
     }
 
     /// Pulls or releases one; the fast path sees it at once.
@@ -58,6 +103,13 @@ impl Brakes {
         }
         let still = self.is_paused();
         self.restraint.pause(still);
+        let mut waiting = self.waiting();
+        if waiting.0.len() == WAITING {
+            waiting.0.pop_front();
+            waiting.1 += 1;
+        }
+        waiting.0.push_back(BrakeChange::now(brake, self));
+        drop(waiting);
         let by = brake.as_str();
         if paused {
             tracing::warn!(by, "evictions are paused");

@@ -10,7 +10,10 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{EvictionPolicy, Keeper, PolicySet};
+use super::{
+    EvictionPolicy, Keeper, PolicySet,
+    contradiction::{self, Contradiction},
+};
 
 /// Policies of the API server that are kept; those beyond are left out, and that is said.
 pub const MOST_OBJECTS: usize = 256;
@@ -28,6 +31,13 @@ pub struct Verdict {
     pub generation: Option<i64>,
     /// The field and the reason why it cannot be used; `None` if it can.
     pub refused: Option<String>,
+    /// Other objects that can say otherwise about the same pods with the same precedence, as [`contradiction::named`] names
+    /// them. Files have no part in it: they differ from node to node.
+    pub may_contradict: Arc<[String]>,
+    /// What it says otherwise than one of them about a pod that was seen on this node.
+    pub contradicts: Option<String>,
+    /// A pod that it selects was seen on this node since it is in force here.
+    pub selects: bool,
 }
 
 /// Keeps policies, and puts the good ones in force.
@@ -48,6 +58,8 @@ struct State {
     /// It was said that there are too many.
     too_many: bool,
     revision: u64,
+    /// What was there when pods were last looked for: this revision, and the keeper's.
+    looked_at: Option<(u64, u64)>,
 }
 
 struct Object {
@@ -60,6 +72,22 @@ struct Good {
     policy: Arc<EvictionPolicy>,
     /// What it was read from, without what the API server keeps for itself.
     document: Value,
+}
+
+impl Object {
+    /// Its newest version, if that can be used.
+    fn newest(&self) -> Option<&Good> {
+        self.good
+            .as_ref()
+            .filter(|_| self.verdict.refused.is_none())
+    }
+
+    /// Whether a pod that comes may change what is thought of it.
+    fn waits_for_pods(&self) -> bool {
+        let verdict = &self.verdict;
+        let may_contradict = verdict.contradicts.is_none() && !verdict.may_contradict.is_empty();
+        self.newest().is_some() && (!verdict.selects || may_contradict)
+    }
 }
 
 impl Catalogue {
@@ -99,8 +127,61 @@ impl Catalogue {
         // A new status alone puts nothing else in force.
         if verdict.generation.is_none() || before.as_ref() != Some(&verdict) {
             self.enforce(state);
+        } else {
+            drop(state);
         }
-        Some(verdict)
+        self.verdict(name(document))
+    }
+
+    /// What is thought of an object.
+    pub fn verdict(&self, name: &str) -> Option<Verdict> {
+        let state = self.state();
+        state.objects.get(name).map(|o| o.verdict.clone())
+    }
+
+    /// What is thought of all objects, by name.
+    pub fn verdicts(&self) -> Vec<Verdict> {
+        let state = self.state();
+        state.objects.values().map(|o| o.verdict.clone()).collect()
+    }
+
+    /// Looks whether pods have come that objects in force select, and whether that makes another verdict of any. Cheap as
+    /// long as neither pods nor policies change.
+    pub fn look_for_pods(&self) -> bool {
+        let seen = self.keeper.presented();
+        let mut state = self.state();
+        let now = Some((state.revision, seen));
+        if std::mem::replace(&mut state.looked_at, now) == now {
+            return false;
+        }
+        let waiting = state.objects.values().any(Object::waits_for_pods);
+        drop(state);
+        if !waiting {
+            return false;
+        }
+        let matched: BTreeMap<_, _> = self.keeper.matched().into_iter().collect();
+        let contradictions = self.keeper.contradictions();
+        let mut state = self.state();
+        let mut changed = false;
+        for (one, other) in &contradictions {
+            let seen = Contradiction {
+                one: &one.policy,
+                rule: one.index(),
+                other: &other.policy,
+                other_rule: other.index(),
+            };
+            changed |= state.contradicts(&seen) | state.contradicts(&seen.turned());
+        }
+        let State { files, objects, .. } = &mut *state;
+        for (name, object) in objects {
+            let of_a_file = files.iter().any(|f| f.name == *name);
+            let has_pods = matched.get(name).is_some_and(|pods| *pods > 0);
+            if has_pods && !of_a_file && object.newest().is_some() && !object.verdict.selects {
+                object.verdict.selects = true;
+                changed = true;
+            }
+        }
+        changed
     }
 
     /// All objects that there are: others are gone.
@@ -110,9 +191,11 @@ impl Catalogue {
         state
             .objects
             .retain(|known, _| names.contains(known.as_str()));
-        let verdicts = documents.iter().filter_map(|d| state.put(d)).collect();
+        documents.iter().for_each(|document| {
+            state.put(document);
+        });
         self.enforce(state);
-        verdicts
+        self.verdicts()
     }
 
     /// An object is gone.
@@ -164,6 +247,7 @@ impl Catalogue {
 
     fn enforce(&self, mut state: MutexGuard<'_, State>) {
         state.revision += 1;
+        state.compare();
         let set = state.set();
         drop(state);
         self.keeper.set_policies(set);
@@ -223,6 +307,9 @@ impl State {
             uid,
             generation,
             refused,
+            may_contradict: Arc::default(),
+            contradicts: None,
+            selects: false,
         };
         let object = Object {
             verdict: verdict.clone(),
@@ -230,6 +317,45 @@ impl State {
         };
         self.objects.insert(name, object);
         Some(verdict)
+    }
+
+    /// Finds who can contradict whom among the newest versions: a last good version that holds in place of a bad one is not
+    /// known to every agent.
+    fn compare(&mut self) {
+        let newest = |o: &Object| Some(Arc::clone(&o.newest()?.policy));
+        let newest: Vec<_> = self.objects.values().filter_map(newest).collect();
+        let mut others: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for found in contradiction::among(newest.iter().map(Arc::as_ref)) {
+            for pair in [found.turned(), found] {
+                let other = contradiction::named(&pair.other.name, pair.other.generation);
+                others.entry(&pair.one.name).or_default().push(other);
+            }
+        }
+        for (name, object) in &mut self.objects {
+            let others = others.remove(name.as_str()).unwrap_or_default();
+            let verdict = &mut object.verdict;
+            verdict
+                .contradicts
+                .take_if(|words| !others.iter().any(|other| words.contains(other)));
+            verdict.may_contradict = others.into();
+        }
+    }
+
+    /// Takes note of a contradiction on a pod; false if it is known, or none between objects as they are now.
+    fn contradicts(&mut self, seen: &Contradiction<'_>) -> bool {
+        let Some(object) = self.objects.get_mut(&seen.one.name) else {
+            return false;
+        };
+        let is_newest = object
+            .newest()
+            .is_some_and(|good| *good.policy == *seen.one);
+        let other = contradiction::named(&seen.other.name, seen.other.generation);
+        let verdict = &mut object.verdict;
+        if !is_newest || verdict.contradicts.is_some() || !verdict.may_contradict.contains(&other) {
+            return false;
+        }
+        verdict.contradicts = Some(seen.words().chars().take(LONGEST_REASON).collect());
+        true
     }
 
     /// What is in force.

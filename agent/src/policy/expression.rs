@@ -9,13 +9,14 @@ use std::sync::{
     atomic::{AtomicU32, Ordering},
 };
 
-use cel::{
-    Context, Env, ExecutionError, Value,
-    common::ast::{CallExpr, Expr, IdedExpr, LiteralValue, operators},
-    parser::PrattParser,
-};
+use cel::{Context, Env, ExecutionError, Value, common::ast::IdedExpr, parser::PrattParser};
 
 use super::walk::children;
+use names::{check, selected};
+use turns::{TURN, count_turns};
+
+mod names;
+mod turns;
 
 /// Longest expression, in bytes.
 const MAX_BYTES: usize = 4096;
@@ -27,36 +28,6 @@ const MAX_DEPTH: u16 = 48;
 const MAX_TREE_DEPTH: usize = 100;
 /// Turns that all loops of one evaluation may make together.
 const MAX_TURNS: u32 = 100_000;
-/// Called once a turn; the sign keeps it out of reach for whoever writes expressions.
-const TURN: &str = "@turn";
-
-/// Functions that expressions may call: CEL's standard library without time zones and regular expressions, whose cost
-/// nobody bounds.
-const FUNCTIONS: [&str; 22] = [
-    "size",
-    "contains",
-    "startsWith",
-    "endsWith",
-    "string",
-    "int",
-    "uint",
-    "double",
-    "bool",
-    "bytes",
-    "dyn",
-    "type",
-    "has",
-    "all",
-    "exists",
-    "exists_one",
-    "map",
-    "filter",
-    "optional.of",
-    "optional.none",
-    "orValue",
-    "hasValue",
-];
-
 /// A name that an expression may use, and what may be selected from it.
 #[derive(Clone, Copy, Debug)]
 pub struct Name<'a> {
@@ -231,199 +202,6 @@ fn nesting(text: &str) -> Option<u16> {
 
 fn depth(node: &IdedExpr) -> usize {
     1 + children(node).map(depth).max().unwrap_or(0)
-}
-
-/// Everything that is named must exist; `bound` are the variables of the loops around.
-fn check(
-    node: &IdedExpr,
-    names: &[Name<'_>],
-    bound: &mut Vec<String>,
-) -> Result<(), ExpressionError> {
-    match &node.expr {
-        Expr::Ident(name)
-            if !bound.contains(name)
-                && !is_type(name)
-                && !names.iter().any(|n| n.variable == name) =>
-        {
-            let known: Vec<&str> = names.iter().map(|n| n.variable).collect();
-            return Err(ExpressionError(format!(
-                "unknown variable {name}; there is {}",
-                known.join(", ")
-            )));
-        }
-        Expr::Select(select) => check_field(&select.operand.expr, &select.field, names, bound)?,
-        Expr::Call(call) => {
-            // `optional.of(x)` is parsed as a method of a variable.
-            let is_optional =
-                matches!(&call.target, Some(t) if t.expr == Expr::Ident("optional".into()));
-            let name = if is_optional {
-                format!("optional.{}", call.func_name)
-            } else {
-                call.func_name.clone()
-            };
-            let is_operator = !name.starts_with(|c: char| c.is_alphabetic());
-            if !is_operator && !FUNCTIONS.contains(&name.as_str()) {
-                return Err(ExpressionError(format!("unknown function {name}")));
-            }
-            if let (
-                operators::INDEX | operators::OPT_INDEX | operators::OPT_SELECT,
-                [operand, index],
-            ) = (name.as_str(), call.args.as_slice())
-                && let Expr::Literal(LiteralValue::String(field)) = &index.expr
-            {
-                check_field(&operand.expr, field.inner(), names, bound)?;
-            }
-            if is_optional {
-                return call.args.iter().try_for_each(|a| check(a, names, bound));
-            }
-        }
-        Expr::Struct(s) => {
-            return Err(ExpressionError(format!("unknown type {}", s.type_name)));
-        }
-        Expr::Comprehension(loops) => {
-            check(&loops.iter_range, names, bound)?;
-            check(&loops.accu_init, names, bound)?;
-            let depth = bound.len();
-            bound.extend([loops.iter_var.clone(), loops.accu_var.clone()]);
-            bound.extend(loops.iter_var2.clone());
-            for inside in [&loops.loop_cond, &loops.loop_step, &loops.result] {
-                check(inside, names, bound)?;
-            }
-            bound.truncate(depth);
-            return Ok(());
-        }
-        _ => {}
-    }
-    children(node).try_for_each(|child| check(child, names, bound))
-}
-
-fn check_field(
-    operand: &Expr,
-    field: &str,
-    names: &[Name<'_>],
-    bound: &[String],
-) -> Result<(), ExpressionError> {
-    let Expr::Ident(variable) = operand else {
-        return Ok(());
-    };
-    let known = names.iter().find(|n| n.variable == variable);
-    match known.and_then(|n| n.fields) {
-        Some(fields) if !bound.contains(variable) && !fields.contains(&field) => {
-            let fields = if fields.is_empty() {
-                "nothing".to_owned()
-            } else {
-                fields.join(", ")
-            };
-            Err(ExpressionError(format!(
-                "unknown field {variable}.{field}; there is {fields}"
-            )))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn is_type(name: &str) -> bool {
-    [
-        "bool",
-        "int",
-        "uint",
-        "double",
-        "string",
-        "bytes",
-        "list",
-        "map",
-        "null_type",
-        "type",
-    ]
-    .contains(&name)
-}
-
-fn selected<'a>(node: &'a IdedExpr, variable: &str, found: &mut Vec<&'a str>) {
-    let is_it = |operand: &IdedExpr| matches!(&operand.expr, Expr::Ident(name) if name == variable);
-    match &node.expr {
-        Expr::Select(select) if is_it(&select.operand) => found.push(&select.field),
-        Expr::Call(call) => {
-            if let [operand, index] = call.args.as_slice()
-                && is_it(operand)
-                && let Expr::Literal(LiteralValue::String(field)) = &index.expr
-            {
-                found.push(field.inner());
-            }
-        }
-        _ => {}
-    }
-    for child in children(node) {
-        selected(child, variable, found);
-    }
-}
-
-/// Makes every loop of the tree take a turn from the budget each time round.
-fn count_turns(node: &mut IdedExpr) {
-    if let Expr::Comprehension(loops) = &mut node.expr {
-        let appends = matches!(loops.loop_cond.expr, Expr::Literal(_));
-        if appends {
-            // `map` and `filter`: the interpreter knows them by a constant condition, and is fast only then. With a
-            // guard (or an empty one) their shape stays what it knows.
-            let step = std::mem::take(&mut loops.loop_step);
-            loops.loop_step = guarded(step, &loops.accu_var);
-        } else {
-            let condition = std::mem::take(&mut loops.loop_cond);
-            loops.loop_cond = after_turn(condition);
-        }
-    }
-    super::walk::children_mut(node, &mut count_turns);
-}
-
-fn guarded(step: IdedExpr, accumulator: &str) -> IdedExpr {
-    match step.expr {
-        Expr::Call(CallExpr {
-            func_name,
-            mut args,
-            ..
-        }) if func_name == operators::CONDITIONAL && args.len() == 3 => {
-            let condition = std::mem::take(&mut args[0]);
-            args[0] = after_turn(condition);
-            call(operators::CONDITIONAL, args)
-        }
-        other => {
-            let step = IdedExpr {
-                id: step.id,
-                expr: other,
-            };
-            let unchanged = IdedExpr {
-                id: 0,
-                expr: Expr::Ident(accumulator.to_owned()),
-            };
-            call(
-                operators::CONDITIONAL,
-                vec![call(TURN, vec![]), step, unchanged],
-            )
-        }
-    }
-}
-
-/// A condition, once a turn has been taken. Not `&&`: for that a failure beside a false is no failure, and a budget that
-/// is used up must end the loops around too.
-fn after_turn(condition: IdedExpr) -> IdedExpr {
-    let no = IdedExpr {
-        id: 0,
-        expr: Expr::Literal(LiteralValue::Boolean(false.into())),
-    };
-    call(
-        operators::CONDITIONAL,
-        vec![call(TURN, vec![]), condition, no],
-    )
-}
-
-fn call(function: &str, args: Vec<IdedExpr>) -> IdedExpr {
-    IdedExpr {
-        id: 0,
-        expr: Expr::Call(CallExpr {
-            func_name: function.to_owned(),
-            target: None,
-            args,
-        }),
-    }
 }
 
 fn one_line(text: &str) -> String {

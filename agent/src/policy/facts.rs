@@ -133,6 +133,63 @@ mod tests {
     }
 
     #[test]
+    fn every_field_says_what_the_pod_is() {
+        let texts = |pairs: &[(&str, &str)]| {
+            let pairs = pairs.iter();
+            pairs
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                .collect()
+        };
+        let given = Pod {
+            name: "db-0".into(),
+            namespace: "shop".into(),
+            uid: "u".into(),
+            labels: texts(&[("app", "db")]),
+            annotations: texts(&[("note", "x")]),
+            owner: Some(crate::engine::Owner {
+                kind: "StatefulSet".into(),
+                name: "db".into(),
+                uid: "o".into(),
+            }),
+            created: Some(900),
+            phase: "Running".into(),
+            conditions: texts(&[("Ready", "True")]),
+            ip: "10.0.0.1".into(),
+            priority: 7,
+            qos: crate::engine::QosClass::Guaranteed,
+            memory_request: 11,
+            storage_request: 13,
+            is_mirror: true,
+            ..Pod::default()
+        };
+        let (known, nobody) = (pod(&given, 1000, 17), pod(&Pod::default(), 1000, 0));
+        for text in [
+            "pod.name == 'db-0'",
+            "pod.namespace == 'shop'",
+            "pod.uid == 'u'",
+            "pod.labels[?'app'].orValue('') == 'db'",
+            "pod.annotations[?'note'].orValue('') == 'x'",
+            "pod.phase == 'Running'",
+            "pod.conditions[?'Ready'].orValue('') == 'True'",
+            "pod.ip == '10.0.0.1'",
+            "pod.ageSeconds == 100",
+            "pod.qos == 'Guaranteed'",
+            "pod.priority == 7",
+            "pod.usage.memory == 17",
+            "pod.request.memory == 11",
+            "pod.request.ephemeralStorage == 13",
+            "pod.owner[?'kind'].orValue('') == 'StatefulSet'",
+            "pod.owner[?'name'].orValue('') == 'db'",
+            "pod.isStatic",
+        ] {
+            let expression = Expression::parse(text, &[POD]).expect("an expression");
+            let answer = |pod: &Value| expression.is_true(&[("pod", pod.clone())]);
+            assert_eq!(answer(&known), Ok(true), "{text}");
+            assert_eq!(answer(&nobody), Ok(false), "{text}");
+        }
+    }
+
+    #[test]
     fn age_counts_from_the_creation_and_is_never_negative() {
         let old = Pod {
             created: Some(1000),

@@ -14,12 +14,19 @@ const NOT_READY: &str = "node.kubernetes.io/not-ready";
 /// The pod's labels in an admission expression.
 const LABELS: &str = "(has(object.metadata.labels) ? object.metadata.labels : {})";
 
-/// The policy and its binding for each rule with `noExecute`.
+/// Static pods are the kubelet's: what shows one to the API server is left as it is.
+const NO_MIRROR: &str = "!(has(object.metadata.annotations) && 'kubernetes.io/config.mirror' in object.metadata.annotations)";
+
+/// The policy and its binding for each rule with `noExecute`. A policy in shadow mode changes nothing, here neither.
 pub fn admission(policy: &EvictionPolicy) -> Vec<Value> {
     let mut objects = Vec::new();
+    if policy.shadow {
+        return objects;
+    }
     for (i, rule) in policy.rules.iter().enumerate() {
         if let Some(patch) = patch(rule) {
-            let name = format!("evictd-{}-{}", policy.name, rule.name);
+            // The rule's name has no dot: no two names are alike.
+            let name = format!("evictd-{}.{}", policy.name, rule.name);
             let earlier: Vec<&Selector> = policy.rules[..i].iter().map(|r| &r.pods).collect();
             objects.push(admission_policy(&name, policy, rule, &earlier, &patch));
             objects.push(json!({
@@ -42,9 +49,12 @@ fn admission_policy(
 ) -> Value {
     let mut labels = policy.pods.to_json();
     labels.extend(rule.pods.to_json());
+    // 63 rules before the last one, and this: as many as there may be.
+    let static_pods = json!({"name": "no-static-pod", "expression": NO_MIRROR});
     let conditions = earlier.iter().enumerate().map(|(i, selector)| {
         json!({"name": format!("not-of-rule-{i}"), "expression": format!("!({})", selector.to_cel(LABELS))})
     });
+    let conditions = [static_pods].into_iter().chain(conditions);
     json!({
         "apiVersion": API_VERSION,
         "kind": "MutatingAdmissionPolicy",
@@ -69,8 +79,14 @@ fn admission_policy(
     })
 }
 
-/// Replaces the tolerations of the rule's taints: the API server has given every pod 300 s of its own before, and the
-/// shortest one would count.
+/// Puts the rule's tolerations before all others and takes away those of the same taints.
+///
+/// Of several tolerations of a taint the first one counts (`GetMatchingTolerations`), also before one of all taints. Before
+/// this the API server has added 300 s of its own (`DefaultTolerationSeconds`); if it does so again afterwards, because
+/// something else has changed the pod, it finds these and adds nothing. A second evaluation changes nothing.
+///
+/// Maps, not `Object.spec.tolerations{}`: as elements of a list the API server cannot turn those into JSON. Its maps have
+/// values of one type, hence `dyn`.
 fn patch(rule: &Rule) -> Option<String> {
     let waits = [
         (UNREACHABLE, rule.no_execute.unreachable),
@@ -91,17 +107,17 @@ fn patch(rule: &Rule) -> Option<String> {
     let (keys, own) = (keys.join(", "), own.join(", "));
     Some(format!(
         "[JSONPatch{{op: \"add\", path: \"/spec/tolerations\", value: \
-         dyn(has(object.spec.tolerations) ? object.spec.tolerations.filter(t, \
-         !(has(t.key) && t.key in [{keys}] && (!has(t.effect) || t.effect == 'NoExecute'))) : []) + dyn([{own}])}}]"
+         dyn([{own}]) + dyn(has(object.spec.tolerations) ? object.spec.tolerations.filter(t, \
+         !(has(t.key) && t.key in [{keys}] && (!has(t.effect) || t.effect == 'NoExecute'))) : [])}}]"
     ))
 }
 
 fn toleration(key: &str, wait: Wait) -> String {
     let seconds = match wait {
-        Wait::Seconds(seconds) => format!(", tolerationSeconds: {seconds}"),
+        Wait::Seconds(seconds) => format!(", \"tolerationSeconds\": dyn({seconds})"),
         Wait::Forever => String::new(),
     };
     format!(
-        "Object.spec.tolerations{{key: '{key}', operator: 'Exists', effect: 'NoExecute'{seconds}}}"
+        "{{\"key\": dyn('{key}'), \"operator\": dyn('Exists'), \"effect\": dyn('NoExecute'){seconds}}}"
     )
 }

@@ -75,10 +75,7 @@ impl Selector {
     /// # Errors
     /// There are no labels that meet the requirements of both; the field is `path`.
     pub(crate) fn and(&self, other: &Self, path: &str) -> Result<Self, ConfigError> {
-        let all = self.requirements.iter().chain(&other.requirements);
-        let both = Self {
-            requirements: all.cloned().collect(),
-        };
+        let both = self.joined(other);
         both.check(path)?;
         Ok(both)
     }
@@ -91,6 +88,38 @@ impl Selector {
                 "no value of this label can meet all requirements",
             )),
             None => Ok(()),
+        }
+    }
+
+    /// Whether there are labels that this selects and none of the others does. Each step of the search is counted; when
+    /// none is left the answer is yes.
+    pub(crate) fn selects_beyond(&self, others: &[&Self], steps: &mut u32) -> bool {
+        self.contradiction().is_none() && self.clone().avoids(others, steps)
+    }
+
+    /// The same of one that selects something.
+    fn avoids(&mut self, others: &[&Self], steps: &mut u32) -> bool {
+        let Some((first, rest)) = others.split_first() else {
+            return true;
+        };
+        // Whoever is not selected fails one of the requirements at least.
+        first.requirements.iter().any(|requirement| {
+            if *steps == 0 {
+                return true;
+            }
+            *steps -= 1;
+            self.requirements.push(requirement.negated());
+            let found = !self.is_impossible(&requirement.key) && self.avoids(rest, steps);
+            self.requirements.pop();
+            found
+        })
+    }
+
+    /// Both together, whether or not any labels meet the requirements of both.
+    pub(crate) fn joined(&self, other: &Self) -> Self {
+        let all = self.requirements.iter().chain(&other.requirements);
+        Self {
+            requirements: all.cloned().collect(),
         }
     }
 
@@ -150,32 +179,37 @@ impl Selector {
 
     /// A label of which no value meets all requirements.
     fn contradiction(&self) -> Option<String> {
-        let candidates = |key: &str| {
-            let of_key = self.requirements.iter().filter(move |r| r.key == key);
-            let named = of_key.filter_map(|r| match &r.test {
-                Test::In(values) => Some(values.clone()),
-                _ => None,
-            });
-            // Any other value stands for all that nobody names; absence is the last possibility.
-            let other = "\u{0}".to_owned();
-            named
-                .flatten()
-                .chain([other])
-                .map(Some)
-                .chain([None])
-                .collect::<Vec<_>>()
-        };
-        let impossible = |key: &str| {
-            let requirements: Vec<_> = self.requirements.iter().filter(|r| r.key == key).collect();
-            !candidates(key)
-                .iter()
-                .any(|v| requirements.iter().all(|r| r.holds(v.as_ref())))
-        };
-        self.keys().find(|key| impossible(key)).map(str::to_owned)
+        let key = self.keys().find(|key| self.is_impossible(key))?;
+        Some(key.to_owned())
+    }
+
+    /// Whether no value of this label meets all requirements, nor its absence.
+    fn is_impossible(&self, key: &str) -> bool {
+        let requirements: Vec<_> = self.requirements.iter().filter(|r| r.key == key).collect();
+        let named = requirements.iter().filter_map(|r| match &r.test {
+            Test::In(values) => Some(values),
+            _ => None,
+        });
+        // Any other value stands for all that nobody names; absence is the last possibility.
+        let other = "\u{0}".to_owned();
+        let mut candidates = named.flatten().chain([&other]).map(Some).chain([None]);
+        !candidates.any(|value| requirements.iter().all(|r| r.holds(value)))
     }
 }
 
 impl Requirement {
+    /// What holds exactly where this does not.
+    fn negated(&self) -> Self {
+        let test = match &self.test {
+            Test::In(values) => Test::NotIn(values.clone()),
+            Test::NotIn(values) => Test::In(values.clone()),
+            Test::Exists => Test::DoesNotExist,
+            Test::DoesNotExist => Test::Exists,
+        };
+        let key = self.key.clone();
+        Self { key, test }
+    }
+
     fn holds(&self, value: Option<&String>) -> bool {
         match &self.test {
             Test::In(values) => value.is_some_and(|v| values.contains(v)),
@@ -216,119 +250,4 @@ fn requirement(mut fields: Fields) -> Result<Requirement, ConfigError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(selector: Value) -> Result<Selector, String> {
-        let mut fields =
-            Fields::open("", json!({ "selector": selector })).map_err(|e| e.to_string())?;
-        Selector::take(&mut fields, "selector").map_err(|e| e.to_string())
-    }
-
-    fn labels(labels: &[(&str, &str)]) -> Labels {
-        labels
-            .iter()
-            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
-            .collect()
-    }
-
-    #[test]
-    fn labels_are_selected_as_the_api_does() {
-        let cases = [
-            (json!({}), &[][..], true),
-            (
-                json!({"matchLabels": {"a": "1"}}),
-                &[("a", "1"), ("b", "2")],
-                true,
-            ),
-            (json!({"matchLabels": {"a": "1"}}), &[("a", "2")], false),
-            (
-                json!({"matchExpressions": [{"key": "a", "operator": "In", "values": ["1", "2"]}]}),
-                &[("a", "2")],
-                true,
-            ),
-            (
-                json!({"matchExpressions": [{"key": "a", "operator": "In", "values": ["1"]}]}),
-                &[],
-                false,
-            ),
-            (
-                json!({"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["1"]}]}),
-                &[],
-                true,
-            ),
-            (
-                json!({"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["1"]}]}),
-                &[("a", "1")],
-                false,
-            ),
-            (
-                json!({"matchExpressions": [{"key": "a", "operator": "Exists"}]}),
-                &[("a", "")],
-                true,
-            ),
-            (
-                json!({"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}),
-                &[("a", "")],
-                false,
-            ),
-        ];
-        for (selector, given, expected) in cases {
-            let selected = read(selector.clone()).expect("a selector");
-            let given = labels(given);
-            assert_eq!(selected.matches(&given), expected, "{selector} {given:?}");
-            // The same as an expression, for the API server.
-            let names = [crate::policy::expression::Name {
-                variable: "l",
-                fields: None,
-            }];
-            let cel = crate::policy::expression::Expression::parse(&selected.to_cel("l"), &names)
-                .expect("an expression");
-            let value = crate::policy::facts::value(&serde_json::to_value(&given).expect("labels"));
-            assert_eq!(cel.is_true(&[("l", value)]), Ok(expected), "{}", cel.text());
-            let again = json!({"matchExpressions": selected.to_json()});
-            assert_eq!(read(again).expect("a selector"), selected);
-        }
-    }
-
-    #[test]
-    fn every_mistake_names_its_field() {
-        for (selector, expected) in [
-            (
-                json!({"matchLabel": {}}),
-                "selector.matchLabel: unknown field",
-            ),
-            (
-                json!({"matchLabels": {"a": 1}}),
-                "selector.matchLabels.a: 1: must be a string",
-            ),
-            (
-                json!({"matchExpressions": [{"key": "a", "operator": "Is"}]}),
-                "selector.matchExpressions[0].operator: \"Is\": must be one of",
-            ),
-            (
-                json!({"matchExpressions": [{"key": "a"}]}),
-                "selector.matchExpressions[0].operator: null: is missing",
-            ),
-            (
-                json!({"matchExpressions": [{"key": "a", "operator": "In"}]}),
-                "selector.matchExpressions[0].values: []: must not be empty",
-            ),
-            (
-                json!({"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["x"]}]}),
-                "selector.matchExpressions[0].values",
-            ),
-            (
-                json!({"matchLabels": {"a": "1"}, "matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["1"]}]}),
-                "selector: \"a\": no value of this label can meet all requirements",
-            ),
-            (
-                json!({"matchExpressions": [{"key": "a", "operator": "Exists"}, {"key": "a", "operator": "DoesNotExist"}]}),
-                "selector: \"a\": no value",
-            ),
-        ] {
-            let error = read(selector).expect_err(expected);
-            assert!(error.starts_with(expected), "{error}");
-        }
-    }
-}
+mod tests;

@@ -39,6 +39,11 @@ impl Applied {
         &self.policy.rules[self.index]
     }
 
+    /// Its position in the policy.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
     /// `policy/rule`.
     pub fn name(&self) -> String {
         format!("{}/{}", self.policy.name, self.rule().name)
@@ -85,22 +90,12 @@ impl Ruling {
     }
 
     /// Rules that say different things about the same pod: the most sparing decides, and it is told.
-    pub fn contradiction(&self) -> Option<(String, String)> {
-        let (first, others) = self.rules.split_first()?;
-        let differs = |a: &&Applied| {
-            let (a, b) = (a.rule(), first.rule());
-            word(&a.evict) != word(&b.evict) || a.order != b.order
-        };
-        let other = others.iter().find(differs)?;
-        Some((first.name(), other.name()))
-    }
-}
-
-fn word(evict: &Evict) -> &'static str {
-    match evict {
-        Evict::Always => "Always",
-        Evict::Never => "Never",
-        Evict::When(_) => "When",
+    pub fn contradictions(&self) -> impl Iterator<Item = (&Applied, &Applied)> {
+        let pairs = self.rules.iter().enumerate().flat_map(|(i, one)| {
+            let others = self.rules[i + 1..].iter();
+            others.map(move |other| (one, other))
+        });
+        pairs.filter(|(one, other)| one.rule().contradicts(other.rule()))
     }
 }
 

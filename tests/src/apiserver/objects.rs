@@ -81,10 +81,15 @@ impl State {
 
     /// The condition `Accepted` of a policy; null if it has none.
     pub fn accepted(&self, name: &str) -> Value {
+        self.condition(name, "Accepted")
+    }
+
+    /// A condition of a policy; null if it has none of this type.
+    pub fn condition(&self, name: &str, of_type: &str) -> Value {
         let policy = self.policy(name);
         let conditions = policy["status"]["conditions"].as_array();
-        let accepted = conditions.and_then(|all| all.iter().find(|c| c["type"] == "Accepted"));
-        accepted.cloned().unwrap_or_default()
+        let found = conditions.and_then(|all| all.iter().find(|c| c["type"] == of_type));
+        found.cloned().unwrap_or_default()
     }
 
     /// Gives the Node an annotation or takes it away, and tells the watchers.

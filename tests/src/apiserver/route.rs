@@ -143,6 +143,7 @@ fn dispatch(state: &mut State, seen: Seen, accept: &str) -> Response<Body> {
                 "selfsubjectaccessreviews",
             ],
         ) => node::review(state, body),
+        ("GET", _) if state.others.contains_key(&path) => answer(200, &state.others[&path]),
         _ => not_found("the server could not find the requested resource", &path),
     }
 }

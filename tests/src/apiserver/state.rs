@@ -70,6 +70,8 @@ pub struct State {
     pub crd: bool,
     /// Namespaces, ConfigMaps and policies by collection, namespace and name.
     pub objects: BTreeMap<(Collection, String, String), Value>,
+    /// Objects of any other kind by their path; what is not here is not found.
+    pub others: BTreeMap<String, Value>,
     /// Events by namespace and name.
     pub events: BTreeMap<(String, String), Value>,
     /// Pods (`namespace/name`) whose eviction a budget refuses.
@@ -112,6 +114,7 @@ impl State {
             }),
             crd: true,
             objects: BTreeMap::new(),
+            others: BTreeMap::new(),
             events: BTreeMap::new(),
             budgets: BTreeSet::new(),
             denied: BTreeSet::new(),

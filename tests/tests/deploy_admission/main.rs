@@ -204,7 +204,7 @@ fn an_agent_may_do_nothing_else_on_its_node() {
         let audited = json!({"type": "Audited", "status": "True"});
         push(&mut p["status"]["conditions"], audited);
     });
-    refused("another's condition", others, "the condition Accepted");
+    refused("another's condition", others, "its own three conditions");
     refused("no UID", eviction(None), "only by its UID");
     refused("an empty UID", eviction(Some("")), "only by its UID");
 

@@ -104,7 +104,7 @@ impl Gate {
                 fields: None,
             },
         ];
-        let path = fields.path_of("http");
+        let (path, checked) = (fields.path_of("http"), fields.path_of("check"));
         let probe = match (fields.object("http")?, fields.object("object")?) {
             (Some(http), None) => Probe::Http(Box::new(HttpProbe::read(http, &asking)?)),
             (None, Some(object)) => Probe::Object(Box::new(ObjectProbe::read(object, &asking)?)),
@@ -131,6 +131,12 @@ impl Gate {
             check: expression(&mut fields, "check", &checking)?,
         };
         fields.finish()?;
+        if let Some(check) = &gate.check
+            && check.is_true(&[]) == Ok(false)
+        {
+            let reason = "can never be true, whatever is answered";
+            return Err(ConfigError::text(checked, check.text(), reason));
+        }
         Ok(gate)
     }
 

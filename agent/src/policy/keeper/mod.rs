@@ -1,17 +1,18 @@
 //! Keeps every pod's clearance up to date: matches policies, asks gates, counts groups. All of it off the fast path.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
 };
 
 use super::{
-    clearance::{LastResort, Permission, Restraint},
+    clearance::{LastResort, Permission},
     facts,
     gate::Secrets,
+    restraint::Restraint,
     selector::Labels,
-    set::{PolicySet, Ruling},
+    set::{Applied, PolicySet, Ruling},
 };
 use crate::{cluster::client::Connection, engine::Pod, pods::table::Entry, reflex::thread::now_ns};
 use answers::{Answers, Said, judge, nanos, together};
@@ -29,6 +30,9 @@ pub use explain::{Explanation, GateView, RuleView};
 
 /// Condition of a pod that counts as available.
 const READY: &str = "Ready";
+
+/// Pairs of policies whose contradictions are kept in mind.
+const MOST_TOLD: usize = 1024;
 
 /// At most so many evictions in a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,9 +73,11 @@ struct State {
     namespaces_revision: u64,
     /// By UID.
     pods: BTreeMap<String, Held>,
+    /// Another number after each change of the pods or what is known of their namespaces.
+    presented: u64,
     quotas: Quotas,
-    /// Contradictions that were told already.
-    told: BTreeSet<String>,
+    /// The first rules of two policies that contradicted each other on a pod, by the policies' names.
+    told: BTreeMap<(String, String), (Applied, Applied)>,
 }
 
 /// A pod that is here.
@@ -167,6 +173,7 @@ impl Keeper {
             };
             state.pods.insert(pod.uid.clone(), held);
         }
+        state.presented += 1;
         self.judge_all(&mut state);
         drop(state);
         self.changed.notify_one();
@@ -337,11 +344,14 @@ impl State {
 
     fn tell_contradictions(&mut self) {
         for held in self.pods.values() {
-            if let Some((first, other)) = held.ruling.contradiction() {
-                let pod = &held.entry.pod;
-                if self.told.insert(format!("{first} {other}")) {
-                    tracing::warn!(%pod, first, other, "two rules of the same precedence contradict each other: the more sparing one decides");
+            for (one, other) in held.ruling.contradictions() {
+                let pair = (one.policy.name.clone(), other.policy.name.clone());
+                if self.told.contains_key(&pair) || self.told.len() >= MOST_TOLD {
+                    continue;
                 }
+                let (pod, first, second) = (&held.entry.pod, one.name(), other.name());
+                tracing::warn!(%pod, first, second, "two rules of the same precedence contradict each other: the more sparing one decides");
+                self.told.insert(pair, (one.clone(), other.clone()));
             }
         }
     }

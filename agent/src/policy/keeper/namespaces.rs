@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Keeper;
-use crate::policy::selector::Labels;
+use crate::policy::{selector::Labels, set::Applied};
 
 impl Keeper {
     /// The labels of namespaces that are asked for, beyond their name.
@@ -17,6 +17,7 @@ impl Keeper {
         if state.namespaces != namespaces {
             state.namespaces = namespaces;
             state.namespaces_revision += 1;
+            state.presented += 1;
             state.match_all();
             self.judge_all(&mut state);
             drop(state);
@@ -34,9 +35,15 @@ impl Keeper {
         self.state().namespaces_revision
     }
 
-    /// Pairs of rules of the same precedence that contradicted each other on a pod since these policies are in force.
-    pub fn contradictions(&self) -> Vec<String> {
-        self.state().told.iter().cloned().collect()
+    /// Rules of the same precedence that contradicted each other on a pod since these policies are in force: the first of
+    /// each pair of policies.
+    pub fn contradictions(&self) -> Vec<(Applied, Applied)> {
+        self.state().told.values().cloned().collect()
+    }
+
+    /// Another number after each change of the pods that are here, or of what is known of their namespaces.
+    pub fn presented(&self) -> u64 {
+        self.state().presented
     }
 
     /// Each policy in force with the number of pods that are here and that it matches.

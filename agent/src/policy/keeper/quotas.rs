@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::clearance::{QUOTAS, Restraint};
+use super::super::restraint::{QUOTAS, Restraint};
 
 /// What a limit is for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

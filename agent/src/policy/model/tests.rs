@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -118,6 +120,17 @@ fn every_mistake_names_its_field() {
             "spec.rules[0].when: \"true\": is always true",
         ),
         (
+            policy(json!({
+                "gates": [{"name": "a", "http": {"port": 1}}, {"name": "b", "http": {"port": 1}}],
+                "rules": [{"name": "r", "evict": "When", "when": "pod.priority > 0 && gates.a && !(gates.a || gates.b)"}],
+            })),
+            "spec.rules[0].when: \"pod.priority > 0 && gates.a && !(gates.a || gates.b)\": can never be true, whatever",
+        ),
+        (
+            rule(json!({"name": "No Name", "evict": "Always"})),
+            "spec.rules[0].name: \"No Name\": must be a DNS label",
+        ),
+        (
             rule(json!({"evict": "When", "when": "gates.x"})),
             "spec.rules[0].when: \"gates.x\": unknown field gates.x; there is nothing",
         ),
@@ -150,6 +163,21 @@ fn every_mistake_names_its_field() {
                 json!({"rules": [{"name": "a", "evict": "Always"}, {"name": "b", "evict": "Never"}]}),
             ),
             "spec.rules[1].selector: \"b\": can never apply: rule a takes all its pods before",
+        ),
+        (
+            policy(json!({"rules": [
+                {"name": "a", "selector": {"matchExpressions": [{"key": "x", "operator": "In", "values": ["1", "2"]}]}, "evict": "Never"},
+                {"name": "b", "selector": {"matchLabels": {"x": "1", "y": "1"}}, "evict": "Always"},
+            ]})),
+            "spec.rules[1].selector: \"b\": can never apply: rule a takes all its pods before",
+        ),
+        (
+            policy(json!({"selector": {"matchLabels": {"x": "1"}}, "rules": [
+                {"name": "a", "selector": {"matchLabels": {"y": "1"}}, "evict": "Never"},
+                {"name": "b", "selector": {"matchExpressions": [{"key": "y", "operator": "NotIn", "values": ["1"]}]}, "evict": "Never"},
+                {"name": "c", "selector": {"matchLabels": {"z": "1"}}, "evict": "Always"},
+            ]})),
+            "spec.rules[2].selector: \"c\": can never apply: the rules before it take all its pods",
         ),
         (
             policy(
@@ -235,6 +263,10 @@ fn a_gate_has_limits() {
             "spec.gates[0].check: \"answers.g\": unknown field answers.g",
         ),
         (
+            gate(json!({"http": {"port": 80}, "check": "status == 200 && 1 > 2"})),
+            "spec.gates[0].check: \"status == 200 && 1 > 2\": can never be true",
+        ),
+        (
             gate(json!({"http": {"port": 80}, "onUnknown": "hope"})),
             "spec.gates[0].onUnknown: \"hope\": must be one of",
         ),
@@ -244,5 +276,22 @@ fn a_gate_has_limits() {
             error.starts_with(expected),
             "{error} should start with {expected}"
         );
+    }
+}
+
+/// What a gate without an answer makes of a condition is the condition's own business.
+#[test]
+fn a_condition_that_may_hold_is_not_refused() {
+    for when in [
+        "gates.a && pod.priority > 0",
+        "gates.a != gates.b",
+        "!has(gates.a) && pod.priority > 0 && gates.b",
+        "gates.?a.orValue(true) && gates.b",
+    ] {
+        let read = policy(json!({
+            "gates": [{"name": "a", "http": {"port": 1}}, {"name": "b", "http": {"port": 1}}],
+            "rules": [{"name": "r", "evict": "When", "when": format!("({when}) || gates.a && !gates.a && gates.b")}],
+        }));
+        assert_eq!(read.map(|p| p.rules.len()), Ok(1), "{when}");
     }
 }

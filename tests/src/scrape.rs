@@ -1,0 +1,27 @@
+//! What a running agent says at `/metrics`.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    net::{TcpListener, TcpStream},
+};
+
+/// A free address on loopback, for an agent that takes it at once.
+///
+/// # Errors
+/// There is none.
+pub fn free_address() -> io::Result<String> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    Ok(listener.local_addr()?.to_string())
+}
+
+/// What `/metrics` says, with the head of the answer.
+///
+/// # Errors
+/// Nobody answers.
+pub fn metrics(address: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}

@@ -1,0 +1,68 @@
+//! A pod that is evicted, comes back to the same node, and is evicted again: seen, told, and damped for longer each time
+//! (R17, R29).
+
+use std::time::Duration;
+
+use evictd_tests::{
+    apiserver::{self, State},
+    hog::Hog,
+    member::Member,
+    scrape::{free_address, metrics},
+    skip::not_root,
+    skip_if,
+};
+use serde_json::json;
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// Another pod of the same DaemonSet; returns the cgroup of its container.
+fn replacement(member: &Member, number: u64) -> std::path::PathBuf {
+    let uid = Member::uid(number);
+    let mut pod = apiserver::pod(&format!("wild-{number}"), &uid, "BestEffort", 0, None);
+    let owner = json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "wild", "uid": "ds", "controller": true});
+    pod["metadata"]["ownerReferences"] = json!([owner]);
+    member.server.state().put_pod(pod);
+    member.cgroup_of(&uid, "BestEffort").unwrap()
+}
+
+fn has_taint(state: &State) -> bool {
+    let taints = state.node["spec"]["taints"].as_array();
+    let mut taints = taints.into_iter().flatten();
+    taints.any(|t| t["key"] == "evictd.dev/memory-pressure")
+}
+
+#[test]
+fn who_comes_back_at_once_finds_the_door_shut_for_longer() {
+    skip_if!(not_root());
+    let mut member = Member::new("comeback", 256).unwrap();
+    // Without a comeback the taint is gone after a second.
+    member.config["evictionPressureTransitionPeriod"] = "1s".into();
+    let address = free_address().unwrap();
+    member.config["metricsAddress"] = address.as_str().into();
+    let comebacks = |count: u32| {
+        let line = format!("evictd_comebacks_total {count}");
+        let address = address.clone();
+        move |_: &Member| metrics(&address).is_ok_and(|text| text.lines().any(|l| l == line))
+    };
+    let mut dir = replacement(&member, 1);
+    let mut agent = member.start().unwrap();
+    for number in 1..=3 {
+        // Nobody has come back before the second one.
+        assert!(member.wait(SOON, comebacks(number - 1)), "{number}");
+        let mut hog = Hog::start(&dir, &["--mib", "1024"]).unwrap();
+        assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+        assert!(member.wait(SOON, |m| m.reported().len() == number as usize));
+        if number == 1 {
+            let open = member.server.wait(SOON, |s| !has_taint(s));
+            assert!(open, "nobody has come back");
+        } else {
+            // A minute for the first comeback, two for the second.
+            std::thread::sleep(Duration::from_secs(4));
+            let shut = has_taint(&member.server.state());
+            assert!(shut, "it is held for longer than the period");
+        }
+        dir = replacement(&member, u64::from(number) + 1);
+    }
+    assert!(member.wait(SOON, comebacks(3)));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}

@@ -1,0 +1,178 @@
+//! What rules say besides gates: limits of groups, rates, precedence, and conditions on what a pod uses.
+
+use std::{sync::Arc, time::Duration};
+
+use evictd::{
+    engine::{Pod, QosClass},
+    policy::{
+        EvictionPolicy, Keeper, LastResort,
+        gate::Secrets,
+        keeper::{Rate, Settings},
+    },
+    reflex::thread::now_ns,
+};
+use evictd_tests::{
+    hog::Hog,
+    kept::{Kept, policy},
+    node::Node,
+    skip::not_root,
+    skip_if,
+};
+use serde_json::json;
+
+/// So many pods under policies.
+fn keep(name: &str, pods: usize, policies: Vec<EvictionPolicy>) -> Kept {
+    let pods = (0..pods).map(|i| Pod {
+        name: pod(i),
+        ..Pod::default()
+    });
+    Kept::new(name, pods.collect(), policies, Secrets::default())
+}
+
+fn pod(number: usize) -> String {
+    format!("pod-{number}")
+}
+
+fn may_go(kept: &Kept, number: usize) -> bool {
+    kept.may_go(&pod(number))
+}
+
+/// A condition on the usage holds when the pod has grown, and no longer when it has shrunk.
+#[test]
+fn usage_is_read_anew() {
+    skip_if!(not_root());
+    let spec = json!({"rules": [{"name": "r", "evict": "When", "when": "pod.usage.memory > 16 * 1024 * 1024"}]});
+    let kept = keep("limitusage", 1, vec![policy("p", spec)]);
+    assert!(!may_go(&kept, 0));
+    let dir = kept.entry(&pod(0)).killer.path().to_owned();
+    let hog = Hog::start(&dir, &["--mib", "24"]).unwrap();
+    kept.wait("it has grown", |k| may_go(k, 0));
+    drop(hog);
+    kept.wait("it uses nothing", |k| !may_go(k, 0));
+}
+
+#[test]
+fn limits_keep_enough_of_a_group_here() {
+    skip_if!(not_root());
+    let limits = json!([{"groupBy": "app", "minAvailable": 2}]);
+    let spec = json!({"rules": [{"name": "r", "evict": "Always", "limits": limits}]});
+    let mut kept = keep("gateleast", 4, vec![policy("p", spec)]);
+    assert!(
+        (0..4).all(|pod| may_go(&kept, pod)),
+        "four of them, two to stay"
+    );
+    let charge = |kept: &Kept, pod: usize| {
+        kept.keeper
+            .restraint()
+            .charge(&kept.table.entries[pod].clearance, now_ns());
+    };
+    charge(&kept, 0);
+    kept.keeper.judge();
+    assert!(may_go(&kept, 1));
+    charge(&kept, 1);
+    // At once, and after the next count.
+    assert!(!may_go(&kept, 2));
+    kept.keeper.judge();
+    assert!(!may_go(&kept, 2));
+    // A new table knows who was evicted.
+    let table = kept.node.table();
+    kept.keeper.present(&table.entries);
+    kept.table = table;
+    assert!(
+        !may_go(&kept, 2) && kept.explain(&pod(2)).reason.as_deref() == Some("a limit has no room")
+    );
+}
+
+#[test]
+fn rates_hold_for_the_node_and_for_each_owner() {
+    skip_if!(not_root());
+    let mut node = Node::new("gaterates", 64).unwrap();
+    for (name, owner) in [("a1", "a"), ("a2", "a"), ("b1", "b"), ("b2", "b")] {
+        node.pod(name, QosClass::Burstable, 0, 0).unwrap();
+        node.edit(name, |pod| {
+            pod.owner = Some(evictd::engine::Owner {
+                kind: "StatefulSet".into(),
+                name: owner.into(),
+                uid: owner.into(),
+            });
+        });
+    }
+    let rate = |evictions| {
+        Some(Rate {
+            evictions,
+            period: Duration::from_secs(3600),
+        })
+    };
+    let settings = Settings {
+        node_rate: rate(2),
+        owner_rate: rate(1),
+        ..Settings::default()
+    };
+    let keeper = Keeper::new(settings, Secrets::default());
+    let table = node.table();
+    keeper.present(&table.entries);
+    let restraint = keeper.restraint();
+    let free = || {
+        let lets_go = |e: &&Arc<evictd::pods::table::Entry>| {
+            restraint.lets_go(&e.clearance, now_ns(), LastResort::Anybody)
+        };
+        table
+            .entries
+            .iter()
+            .filter(lets_go)
+            .map(|e| e.pod.name.clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(free(), ["a1", "a2", "b1", "b2"]);
+    restraint.charge(&table.entries[0].clearance, now_ns());
+    assert_eq!(free(), ["b1", "b2"], "one of an owner");
+    restraint.charge(&table.entries[2].clearance, now_ns());
+    assert!(free().is_empty(), "two of the node");
+}
+
+/// Policies that say different things: the higher precedence decides, among equals the more sparing one.
+#[test]
+fn the_more_sparing_of_equals_decides() {
+    skip_if!(not_root());
+    let always = |precedence| json!({"precedence": precedence, "rules": [{"name": "r", "evict": "Always", "order": -5}]});
+    let never = |precedence| json!({"precedence": precedence, "rules": [{"name": "r", "evict": "Never", "order": 5}]});
+    for (i, (policies, expected, order)) in [
+        (
+            vec![policy("a", always(0)), policy("b", never(0))],
+            false,
+            5,
+        ),
+        (
+            vec![policy("a", always(1)), policy("b", never(0))],
+            true,
+            -5,
+        ),
+        (
+            vec![policy("a", always(0)), policy("b", never(1))],
+            false,
+            5,
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let kept = keep(&format!("gateprec{i}"), 1, policies);
+        assert_eq!(
+            (may_go(&kept, 0), kept.explain(&pod(0)).order),
+            (expected, order),
+            "{i}"
+        );
+    }
+    let mut shadow = never(5);
+    shadow["shadow"] = true.into();
+    let kept = keep("gateshadow", 1, vec![policy("s", shadow)]);
+    assert!(
+        may_go(&kept, 0),
+        "R47: a policy in shadow mode changes nothing"
+    );
+    let uid = &kept.table.entries[0].pod.uid;
+    assert_eq!(
+        kept.keeper.shadow_objection(uid).as_deref(),
+        Some("s/r: the rule says Never")
+    );
+}

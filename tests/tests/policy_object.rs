@@ -1,0 +1,182 @@
+//! Gates on an object of the cluster, through a running agent: while the answer is no, unknown or too old a pod is spared under
+//! real pressure, and when it is yes the same pod goes (R38).
+
+use std::{fs, time::Duration};
+
+use evictd::observe::cgroup::MemoryCgroup;
+use evictd_tests::{
+    apiserver::{Fault, Misery},
+    hog::Hog,
+    member::Member,
+    skip::not_root,
+    skip_if,
+};
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_secs(30);
+const MIB: u64 = 1 << 20;
+/// Where the gate asks: the object's name is a label of the pod.
+const PATH: &str = "/apis/example.org/v1/namespaces/default/clusters/db";
+
+fn cluster(settled: &str) -> Value {
+    json!({
+        "apiVersion": "example.org/v1",
+        "kind": "Cluster",
+        "metadata": {"namespace": "default", "name": "db"},
+        "status": {"conditions": [
+            {"type": "Ready", "status": "True"},
+            {"type": "Settled", "status": settled},
+        ]},
+    })
+}
+
+/// A pod that may go while its cluster is settled.
+fn gated(name: &str) -> (Member, std::path::PathBuf) {
+    let member = Member::new(name, 256).unwrap();
+    let db = member.pod("db", 1, "BestEffort", 0, None).unwrap();
+    let gate = json!({
+        "name": "settled",
+        "interval": "100ms",
+        "maxAge": "1s",
+        "timeout": "500ms",
+        "object": {"apiVersion": "example.org/v1", "resource": "clusters", "name": "pod.labels.app"},
+        "check": "status == 200 && answer.status.conditions.exists(c, c.type == 'Settled' && c.status == 'True')",
+    });
+    let rule = json!({"name": "db", "evict": "When", "when": "gates.settled"});
+    let spec =
+        json!({"selector": {"matchLabels": {"app": "db"}}, "gates": [gate], "rules": [rule]});
+    member.server.state().put_policy("db", spec);
+    (member, db)
+}
+
+fn answers(member: &Member, path: &str, cluster: Option<Value>) {
+    let mut state = member.server.state();
+    state.faults.clear();
+    match cluster {
+        Some(cluster) => state.others.insert(path.to_owned(), cluster),
+        None => state.others.remove(path),
+    };
+}
+
+fn fails(member: &Member, what: Misery) {
+    member.server.state().faults.push(Fault {
+        method: "GET",
+        path: "/clusters/db",
+        times: usize::MAX,
+        what,
+    });
+}
+
+/// What the agent says about the pod, as `evictd policy explain` shows it.
+fn explained(member: &Member) -> Value {
+    let text = fs::read_to_string(member.dir().join("state/policies.json")).unwrap_or_default();
+    let all: Value = serde_json::from_str(&text).unwrap_or_default();
+    all[0].clone()
+}
+
+fn gate_of(member: &Member) -> Value {
+    explained(member)["rules"][0]["gates"][0].clone()
+}
+
+fn used(member: &Member) -> u64 {
+    let scope = MemoryCgroup::open(member.cgroup.path()).unwrap();
+    scope.usage().unwrap()
+}
+
+/// The node is short, the agent has had time to act, and the pod is there.
+fn spared(member: &Member, hog: &mut Hog, why: &str) {
+    assert!(member.wait(SOON, |m| used(m) > 195 * MIB), "{why}");
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(hog.is_alive() && member.evictions().is_empty(), "{why}");
+}
+
+#[test]
+fn no_is_no_and_so_is_what_cannot_be_known_until_a_yes_comes() {
+    skip_if!(not_root());
+    let (member, db) = gated("objno");
+    answers(&member, PATH, Some(cluster("False")));
+    let mut agent = member.start().unwrap();
+    let mut hog = Hog::start(&db, &["--mib", "200"]).unwrap();
+    assert!(member.wait(SOON, |m| gate_of(m)["answer"] == false));
+    spared(&member, &mut hog, "the condition is false");
+
+    fails(&member, Misery::Status(403));
+    assert!(
+        member.wait(SOON, |m| {
+            let gate = gate_of(m);
+            gate["answer"].is_null() && gate["error"].to_string().contains("orbidden")
+        }),
+        "{}",
+        gate_of(&member)
+    );
+    assert_eq!(gate_of(&member)["onUnknown"], "deny");
+    spared(&member, &mut hog, "the right to ask is missing");
+
+    answers(&member, PATH, None);
+    assert!(member.wait(SOON, |m| gate_of(m)["answer"] == false));
+    spared(
+        &member,
+        &mut hog,
+        "the object is gone: an answer that the check refuses",
+    );
+
+    // An object of a form that nobody expected is no yes.
+    answers(&member, PATH, Some(json!({"kind": "Cluster"})));
+    assert!(member.wait(SOON, |m| gate_of(m)["answer"].is_null()));
+    spared(&member, &mut hog, "the object has no conditions");
+
+    answers(&member, PATH, Some(cluster("True")));
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(member.wait(SOON, |m| m.evictions().len() == 1));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+/// Another pod's condition decides: this one may go only while its peer is ready.
+#[test]
+fn another_pods_condition_decides() {
+    skip_if!(not_root());
+    let (member, db) = gated("objpeer");
+    let gate = json!({
+        "name": "peer",
+        "interval": "100ms",
+        "object": {"apiVersion": "v1", "resource": "pods", "name": "pod.labels.app + '-1'"},
+        "check": "status == 200 && answer.status.conditions.exists(c, c.type == 'Ready' && c.status == 'True')",
+    });
+    let rule = json!({"name": "db", "evict": "When", "when": "gates.peer"});
+    let spec =
+        json!({"selector": {"matchLabels": {"app": "db"}}, "gates": [gate], "rules": [rule]});
+    member.server.state().put_policy("db", spec);
+    let peer =
+        |ready: &str| json!({"status": {"conditions": [{"type": "Ready", "status": ready}]}});
+    let path = "/api/v1/namespaces/default/pods/db-1";
+    answers(&member, path, Some(peer("False")));
+    let mut agent = member.start().unwrap();
+    let mut hog = Hog::start(&db, &["--mib", "200"]).unwrap();
+    assert!(member.wait(SOON, |m| gate_of(m)["answer"] == false));
+    spared(&member, &mut hog, "the peer is not ready");
+    answers(&member, path, Some(peer("True")));
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+#[test]
+fn a_yes_that_is_too_old_is_none() {
+    skip_if!(not_root());
+    let (member, db) = gated("objold");
+    answers(&member, PATH, Some(cluster("True")));
+    let mut agent = member.start().unwrap();
+    assert!(member.wait(SOON, |m| explained(m)["mayGo"] == true));
+    assert_eq!(gate_of(&member)["answer"], true);
+    fails(&member, Misery::Hang);
+    assert!(member.wait(SOON, |m| explained(m)["mayGo"] == false));
+    let mut hog = Hog::start(&db, &["--mib", "200"]).unwrap();
+    spared(&member, &mut hog, "the last yes has expired");
+    let gate = gate_of(&member);
+    assert!(
+        gate["answer"].is_null() && gate["error"].is_string(),
+        "{gate}"
+    );
+    answers(&member, PATH, Some(cluster("True")));
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}

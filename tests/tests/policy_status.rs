@@ -1,0 +1,153 @@
+//! What the status of a policy says that takes a pod to know: contradictions, and whether it selects anybody. Agents on many
+//! nodes see different pods and must end with the same words (R38).
+
+use std::{sync::Arc, time::Duration};
+
+use evictd::{
+    cluster::status::SPREAD, config::Mode, engine::Pod, pods::table::Entry, policy::Catalogue,
+};
+use evictd_tests::{
+    apiserver::Collection,
+    cgroup::TestCgroup,
+    following::{Following, catalogue},
+    skip::not_root,
+    skip_if,
+};
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_millis(300);
+
+fn by_app(app: &str, evict: &str) -> Value {
+    json!({"selector": {"matchLabels": {"app": app}}, "rules": [{"name": "r", "evict": evict}]})
+}
+
+fn condition(f: &Following, name: &str, of_type: &str) -> Value {
+    f.server.state().condition(name, of_type)
+}
+
+fn lists(f: &Following, count: usize) {
+    let asked = |s: &evictd_tests::apiserver::State| s.count("GET", "/evictionpolicies");
+    assert!(f.server.wait(SPREAD, |s| asked(s) >= count));
+}
+
+/// Shows one pod with these labels to an agent, or none.
+fn present(catalogue: &Catalogue, cgroup: &TestCgroup, labels: &[(&str, &str)]) {
+    let labels = labels
+        .iter()
+        .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+    let pod = Pod {
+        uid: "uid-of-pod".into(),
+        namespace: "default".into(),
+        name: "pod".into(),
+        labels: labels.collect(),
+        ..Pod::default()
+    };
+    let dir = cgroup.child("pod").unwrap();
+    let entry = Entry::open(pod, &dir, Mode::Evictd).unwrap();
+    catalogue.keeper().present(&[Arc::new(entry)]);
+}
+
+/// Twenty agents, one of which has a pod: nobody takes back what that one has seen.
+#[test]
+fn one_agent_that_sees_a_pod_is_enough() {
+    skip_if!(not_root());
+    let cgroup = TestCgroup::new("psselects", 64 << 20).unwrap();
+    let f = Following::new(|_| {}).unwrap();
+    for _ in 0..19 {
+        f.policies(&catalogue(), SOON);
+    }
+    lists(&f, 38);
+    f.server.state().put_policy("db", by_app("db", "Never"));
+    f.server.state().put_policy("slip", by_app("bd", "Never"));
+    let selects = |f: &Following, name: &str| condition(f, name, "SelectsPods");
+    let says = |f: &Following, name: &str, status: &str| selects(f, name)["status"] == status;
+    assert!(f.wait(|f| says(f, "db", "Unknown") && says(f, "slip", "Unknown")));
+    assert_eq!(selects(&f, "slip")["reason"], "NoPodSeen");
+    present(&f.catalogue, &cgroup, &[("app", "db")]);
+    f.policies(&f.catalogue, SOON);
+    assert!(f.wait(|f| says(f, "db", "True")));
+    assert_eq!(selects(&f, "db")["reason"], "PodSeen");
+    // A list anew for everybody: whoever had something to say about these two would say it now.
+    let about = |f: &Following, name: &str| {
+        let path = format!("/evictionpolicies/{name}/");
+        f.server.state().count("PATCH", &path)
+    };
+    let before = (about(&f, "db"), about(&f, "slip"));
+    f.server.state().expire();
+    lists(&f, 80);
+    f.server.state().put_policy("last", by_app("x", "Never"));
+    assert!(f.wait(|f| says(f, "last", "Unknown")));
+    assert_eq!((about(&f, "db"), about(&f, "slip")), before);
+    assert!(says(&f, "db", "True") && says(&f, "slip", "Unknown"));
+    // Of another version it is not known yet.
+    f.server.state().put_policy("db", by_app("dbs", "Never"));
+    assert!(f.wait(|f| says(f, "db", "Unknown") && selects(f, "db")["observedGeneration"] == 2));
+    assert_eq!(f.server.state().accepted("db")["status"], "True");
+}
+
+/// Two policies say different things about a pod of one node: both statuses tell where, until one of them is changed.
+#[test]
+fn a_contradiction_stands_in_both_statuses_until_it_is_over() {
+    skip_if!(not_root());
+    let cgroup = TestCgroup::new("pscontra", 64 << 20).unwrap();
+    let f = Following::new(|server| {
+        let member = json!({"name": "member", "selector": {"matchLabels": {"role": "member"}}, "evict": "Always"});
+        let rest = json!({"name": "rest", "evict": "Never"});
+        let db = json!({"selector": {"matchLabels": {"app": "db"}}, "rules": [member, rest]});
+        server.state().put_policy("db", db);
+    })
+    .unwrap();
+    for _ in 0..5 {
+        f.policies(&catalogue(), SOON);
+    }
+    f.policies(&f.catalogue, SOON);
+    let told = |f: &Following, name: &str| condition(f, name, "Contradicts");
+    let because = |f: &Following, name: &str, reason: &str| told(f, name)["reason"] == reason;
+    assert!(f.wait(|f| because(f, "db", "Consistent")));
+    // It can contradict, and nobody has seen such a pod.
+    let all = json!({"rules": [{"name": "r", "evict": "Always"}]});
+    f.server.state().put_policy("all", all.clone());
+    assert!(f.wait(|f| because(f, "db", "NoPodSeen") && because(f, "all", "NoPodSeen")));
+    assert_eq!(told(&f, "db")["status"], "False");
+    present(&f.catalogue, &cgroup, &[("app", "db")]);
+    assert!(f.wait(|f| because(f, "db", "PodSeen") && because(f, "all", "PodSeen")));
+    let db = told(&f, "db");
+    assert_eq!(
+        (&db["status"], &db["observedGeneration"]),
+        (&json!("True"), &json!(1))
+    );
+    assert_eq!(
+        db["message"],
+        "spec.rules[1] (rest) says Never, policy all (generation 1) in spec.rules[0] (r) says Always with order 0, \
+         about pods that both select, with the same precedence 0: the more sparing one decides"
+    );
+    let message = told(&f, "all")["message"].to_string();
+    assert!(
+        message.contains("spec.rules[0] (r) says Always"),
+        "{message}"
+    );
+    assert!(
+        message.contains("policy db (generation 1) in spec.rules[1] (rest)"),
+        "{message}"
+    );
+    assert_eq!(
+        f.server.state().accepted("db")["status"],
+        "True",
+        "it can be used all the same"
+    );
+    // Another precedence decides, and both hear of it.
+    let mut higher = all.clone();
+    higher["precedence"] = 1.into();
+    f.server.state().put_policy("all", higher);
+    assert!(f.wait(|f| because(f, "db", "Consistent") && because(f, "all", "Consistent")));
+    // It comes back, is seen again, and ends with the other policy.
+    f.server.state().put_policy("all", all);
+    assert!(f.wait(|f| because(f, "db", "PodSeen") && because(f, "all", "PodSeen")));
+    f.server.state().remove(Collection::Policies, "", "all");
+    assert!(f.wait(|f| because(f, "db", "Consistent")));
+    // A version that cannot be used is compared with nobody's.
+    let bad = json!({"rules": [{"name": "r", "evict": "Sometimes"}]});
+    f.server.state().put_policy("all", bad);
+    assert!(f.wait(|f| f.server.state().accepted("all")["status"] == "False"));
+    assert!(told(&f, "all").is_null() && because(&f, "db", "Consistent"));
+}
