@@ -70,6 +70,8 @@ pub struct State {
     pub crd: bool,
     /// Namespaces, ConfigMaps and policies by collection, namespace and name.
     pub objects: BTreeMap<(Collection, String, String), Value>,
+    /// Everything else by its path; a text is a log.
+    pub others: BTreeMap<String, Value>,
     /// Events by namespace and name.
     pub events: BTreeMap<(String, String), Value>,
     /// Pods (`namespace/name`) whose eviction a budget refuses.
@@ -112,6 +114,7 @@ impl State {
             }),
             crd: true,
             objects: BTreeMap::new(),
+            others: BTreeMap::new(),
             events: BTreeMap::new(),
             budgets: BTreeSet::new(),
             denied: BTreeSet::new(),
@@ -132,6 +135,11 @@ impl State {
         self.stamp(&mut pod);
         self.tell(Collection::Pods, kind, &pod);
         self.pods.insert(key, pod);
+    }
+
+    /// Merges the conditions of a patch into an object, as a strategic merge patch does.
+    pub fn merge_conditions(object: &mut Value, patch: &Value) {
+        super::pods::merge_conditions(object, patch);
     }
 
     /// Takes a pod away, as the kubelet does when its containers are gone, and tells the watchers.
