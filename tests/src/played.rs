@@ -57,6 +57,8 @@ impl Played {
     /// # Errors
     /// No thread.
     pub fn start(member: Arc<Member>, flaw: Flaw) -> io::Result<Self> {
+        // A deleted pod is there until its kubelet has ended it.
+        member.server.state().linger = true;
         let stop = Arc::<AtomicBool>::default();
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new()

@@ -36,7 +36,7 @@ pub struct Arguments {
     /// The same for the image of the pods, which `cargo xtask image --with-hog` writes
     #[arg(long)]
     hog_image: Option<String>,
-    /// The node: by default this machine if it is one, otherwise the first that is ready and takes pods
+    /// The node: by default this machine if it is one, otherwise the first that takes pods
     #[arg(long)]
     node: Option<String>,
     /// evictd is installed already: use that one, and leave it there

@@ -27,7 +27,7 @@ pub struct Target {
     kernel: String,
 }
 
-/// The node of this name; or this machine, if it is a node; or the first that takes pods.
+/// The node of this name; or this machine, if it is a node; or the first that takes pods; or the first that is ready.
 pub async fn choose(client: &Client, wanted: Option<&str>) -> Result<Target> {
     let nodes: Api<Node> = Api::all(client.clone());
     let all = nodes.list(&ListParams::default()).await;
@@ -69,14 +69,17 @@ fn pick(all: &[Node], wanted: Option<&str>, here: &Machine) -> Result<Target> {
         Some(wanted) => all.iter().find(|n| name(n) == wanted),
         None => {
             let local = all.iter().find(|n| here.is(n));
-            local.or_else(|| all.iter().find(|n| takes_pods(n)))
+            let free = || all.iter().find(|n| takes_pods(n));
+            // The story's pods tolerate every taint, and a cluster of one node may have left its own there.
+            let ready = || all.iter().find(|n| why_not_ready(n).is_none());
+            local.or_else(free).or_else(ready)
         }
     };
     let Some(node) = found else {
         let names: Vec<_> = all.iter().map(name).collect();
         bail!(
             "no node is {}; there are: {}",
-            wanted.unwrap_or("ready and takes pods"),
+            wanted.unwrap_or("ready"),
             names.join(", ")
         );
     };
@@ -226,6 +229,11 @@ mod tests {
         let error = |wanted| picked(Some(wanted), "z", "z").unwrap_err().to_string();
         assert!(error("down").contains("not Ready"));
         assert!(error("x").contains("control, down, worker"));
+        let here = Machine {
+            boot: "z".to_owned(),
+            id: "z".to_owned(),
+        };
+        assert_eq!(pick(&all[..2], None, &here).unwrap().name, "control");
         let here = Machine {
             boot: "z".to_owned(),
             id: String::new(),
