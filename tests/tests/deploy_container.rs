@@ -13,6 +13,7 @@ use std::{
 
 use evictd_tests::{
     agent::binary,
+    apiserver::ApiServer,
     containerd::{self, Containerd, DaemonContainer, Pods},
     deploy::{self, objects, one},
     hog::Hog,
@@ -28,11 +29,14 @@ const SOON: Duration = Duration::from_secs(60);
 /// Somebody who is not root.
 const NOBODY: &str = "65534";
 
-/// The DaemonSet's `spec.template.spec`.
+/// The DaemonSet's `spec.template.spec`, without what no container can have here.
 fn pod_spec() -> Value {
     let path = deploy::dir().join("manifests/daemonset.yaml");
     let objects = objects(&fs::read_to_string(path).unwrap()).unwrap();
-    one(&objects, "DaemonSet").unwrap()["spec"]["template"]["spec"].clone()
+    let mut spec = one(&objects, "DaemonSet").unwrap()["spec"]["template"]["spec"].clone();
+    let missing = deploy::missing_capabilities();
+    deploy::without_capabilities(&mut spec["containers"][0], &missing);
+    spec
 }
 
 /// Directories that the manifest wants of the node, below a mount that is handed on as a node's own is.
@@ -84,7 +88,8 @@ impl Node {
             &["sleep", "1000000"],
             0,
         )?)?;
-        let mut member = Member::new(name, 256)?;
+        // Nothing is trusted but what the kubeconfig brings: the image has no authorities of its own.
+        let mut member = Member::of(ApiServer::start_tls()?, name, 256)?;
         fs::create_dir(member.dir().join("state"))?;
         // Inside the container, where the manifest mounts it.
         member.config["stateDir"] = "/var/lib/evictd".into();
@@ -96,7 +101,8 @@ impl Node {
         })
     }
 
-    /// Starts the agent and waits until it watches; answers with its process id and what it has said.
+    /// Starts the agent and waits until it watches; answers with its process id and what it has said. An error is the
+    /// runtime's, that cannot start such a container here.
     fn start(&self, spec: &Value) -> io::Result<(u32, String)> {
         let config = self.files.at("config");
         fs::write(config.join("config.yaml"), self.member.config.to_string())?;
@@ -128,9 +134,11 @@ impl Node {
         let watching = self.member.wait(SOON, |_| {
             said().contains("watching") || !self.tasks().contains(&id)
         });
-        if !watching || !said().contains("watching") {
-            return Err(io::Error::other(format!("the agent does not watch: {}", said())));
-        }
+        assert!(
+            watching && said().contains("watching"),
+            "the agent does not watch: {}",
+            said()
+        );
         let tasks = self.tasks();
         let line = tasks.lines().find(|line| line.starts_with(&id)).unwrap_or_default();
         let pid = line.split_whitespace().nth(1).and_then(|pid| pid.parse().ok());

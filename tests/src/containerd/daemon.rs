@@ -54,11 +54,12 @@ fn texts(value: &Value) -> Vec<String> {
     list.filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-fn profile(value: &Value) -> SecurityProfile {
-    SecurityProfile {
-        profile_type: i32::from(value["type"] == "Unconfined"),
+fn profile(value: &Value) -> Option<SecurityProfile> {
+    let profile_type = i32::from(value["type"] == "Unconfined");
+    (!value.is_null()).then_some(SecurityProfile {
+        profile_type,
         localhost_ref: String::new(),
-    }
+    })
 }
 
 impl DaemonContainer<'_> {
@@ -122,8 +123,8 @@ impl DaemonContainer<'_> {
                     no_new_privs: security["allowPrivilegeEscalation"] == false,
                     masked_paths: MASKED.map(str::to_owned).to_vec(),
                     readonly_paths: READ_ONLY.map(str::to_owned).to_vec(),
-                    seccomp: Some(profile(&security["seccompProfile"])),
-                    apparmor: Some(profile(&security["appArmorProfile"])),
+                    seccomp: profile(&security["seccompProfile"]),
+                    apparmor: profile(&security["appArmorProfile"]),
                 }),
             }),
             ..ContainerConfig::named("evictd", 0, self.image)
@@ -138,7 +139,12 @@ impl Pods {
     /// What the runtime says.
     pub fn daemon(&self, container: &DaemonContainer<'_>, logs: &Path) -> io::Result<String> {
         let shared = container.spec["hostPID"] == true;
-        let sandbox = sandbox_config("evictd", logs, shared);
+        let mut sandbox = sandbox_config("evictd", logs, shared);
+        let security = sandbox.linux.as_mut().and_then(|linux| linux.security_context.as_mut());
+        if let Some(security) = security {
+            let container = &container.spec["containers"][0];
+            security.privileged = container["securityContext"]["privileged"] == true;
+        }
         let id = self.run_sandbox(sandbox.clone())?;
         self.create(&id, container.config(), sandbox)
     }

@@ -32,6 +32,8 @@ pub(super) struct LinuxSandboxConfig {
 pub(super) struct SecurityContext {
     #[prost(message, optional, tag = "1")]
     pub(super) namespace_options: Option<NamespaceOption>,
+    #[prost(bool, tag = "6")]
+    pub(super) privileged: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -196,7 +196,10 @@ pub(super) fn sandbox_config(uid: &str, logs: &Path, shares_pids: bool) -> Sandb
         }),
         log_directory: logs.display().to_string(),
         linux: Some(LinuxSandboxConfig {
-            security_context: Some(SecurityContext { namespace_options }),
+            security_context: Some(SecurityContext {
+                namespace_options,
+                privileged: false,
+            }),
         }),
     }
 }

@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
+use evictd_tests::deploy::missing_capabilities;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, ResourceExt as _, api::DynamicObject};
 
@@ -67,6 +68,13 @@ impl Installation {
             let handed_on = objects::propagated_directories(&objects);
             changes.no_propagation = !handed_on.iter().all(|path| machine::propagates(path));
             changes.left_out = machine::missing(needed);
+            changes.no_capabilities = missing_capabilities();
+            if !changes.no_capabilities.is_empty() {
+                println!(
+                    "e2e: no container of this machine can have {}: evictd goes without",
+                    changes.no_capabilities.join(", ")
+                );
+            }
             if changes.no_propagation {
                 println!(
                     "e2e: mounts here are private: evictd will not see volumes that come later"

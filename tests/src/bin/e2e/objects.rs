@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
-use evictd_tests::deploy::objects;
+use evictd_tests::deploy::{objects, without_capabilities};
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
@@ -29,6 +29,8 @@ pub struct Changes {
     pub runtime_root: Option<String>,
     /// Directories that the node has not got: their mounts are left out.
     pub left_out: Vec<String>,
+    /// Capabilities that nothing on the node can have.
+    pub no_capabilities: Vec<&'static str>,
     /// The node's mounts are not handed on to containers.
     pub no_propagation: bool,
 }
@@ -122,6 +124,7 @@ fn change(object: &mut Value, changes: &Changes) -> Result<usize> {
                 }
             }
         }
+        without_capabilities(container, &changes.no_capabilities);
         if changes.privileged {
             container["securityContext"] =
                 json!({"privileged": true, "readOnlyRootFilesystem": true});
@@ -249,15 +252,18 @@ mod tests {
             host_network: true,
             runtime_root: Some("/elsewhere".into()),
             left_out: vec!["/elsewhere".into(), "/sys/kernel/tracing".into()],
+            no_capabilities: vec!["SYS_RESOURCE"],
             no_propagation: true,
             ..Changes::default()
         });
         let spec = &objects.last().unwrap().data["spec"]["template"]["spec"];
         assert_eq!(spec["hostNetwork"], true);
         let text = spec.to_string();
-        for gone in ["/elsewhere", "tracing", "/var/lib/containerd", "HostToContainer"] {
+        let gone = ["/elsewhere", "tracing", "/var/lib/containerd", "HostToContainer", "SYS_RESOURCE"];
+        for gone in gone {
             assert!(!text.contains(gone), "{gone}: {text}");
         }
+        assert!(text.contains("PERFMON"));
         // Every mount has its volume still, and the essential ones are there.
         let names = |list: &Value| -> Vec<String> {
             let list = list.as_array().unwrap().iter();
