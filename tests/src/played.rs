@@ -117,18 +117,29 @@ impl Stage {
         let mut state = self.member.server.state();
         let all = state.others.iter().filter_map(|(path, object)| {
             let name = path.strip_prefix(AT).filter(|name| !name.contains('/'))?;
-            Some((name.to_owned(), object["metadata"]["deletionTimestamp"].is_string()))
+            Some((
+                name.to_owned(),
+                object["metadata"]["deletionTimestamp"].is_string(),
+            ))
         });
         let all: Vec<(String, bool)> = all.collect();
         for (name, ends) in all {
             if !ends {
                 let account = format!("{AT}{name}/serviceaccounts/default");
-                state.others.entry(account).or_insert_with(|| json!({"metadata": {"name": "default"}}));
+                state
+                    .others
+                    .entry(account)
+                    .or_insert_with(|| json!({"metadata": {"name": "default"}}));
                 continue;
             }
-            state.others.retain(|path, _| !path.starts_with(&format!("{AT}{name}/")));
+            state
+                .others
+                .retain(|path, _| !path.starts_with(&format!("{AT}{name}/")));
             state.events.retain(|(namespace, _), _| *namespace != name);
-            let pods = state.pods.values().filter(|pod| pod["metadata"]["namespace"] == *name);
+            let pods = state
+                .pods
+                .values()
+                .filter(|pod| pod["metadata"]["namespace"] == *name);
             let pods: Vec<Value> = pods.cloned().collect();
             if pods.is_empty() {
                 state.others.remove(&format!("{AT}{name}"));
@@ -144,7 +155,13 @@ impl Stage {
 
     /// One pod of the DaemonSet on the only node.
     fn daemonset(&mut self) {
-        let wanted = self.member.server.state().others.keys().any(|path| path.contains("/daemonsets/"));
+        let wanted = self
+            .member
+            .server
+            .state()
+            .others
+            .keys()
+            .any(|path| path.contains("/daemonsets/"));
         match (&mut self.daemon, wanted) {
             (None, true) => {
                 let crashes = self.flaw == Flaw::CrashLoop;
@@ -190,7 +207,11 @@ impl Stage {
         if deleted {
             // Whatever has been seen of its end is in the last version of the object.
             container.hog = None;
-            let reason = if is_hog && self.flaw == Flaw::OomKill { "OOMKilled" } else { "Error" };
+            let reason = if is_hog && self.flaw == Flaw::OomKill {
+                "OOMKilled"
+            } else {
+                "Error"
+            };
             let end = json!({"terminated": {"exitCode": 137, "reason": reason}});
             if self.flaw == Flaw::Restarts && is_hog {
                 container.restarts = 1;
@@ -240,7 +261,10 @@ impl Stage {
 /// Starts what the pod's only container runs: the arguments are the hog's, and its cgroup is where the kubelet would make it.
 fn run(member: &Member, pod: &Value) -> io::Result<Hog> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let cgroup = member.cgroup_of(&text(&pod["metadata"]["uid"]), &text(&pod["status"]["qosClass"]))?;
+    let cgroup = member.cgroup_of(
+        &text(&pod["metadata"]["uid"]),
+        &text(&pod["status"]["qosClass"]),
+    )?;
     let arguments = pod["spec"]["containers"][0]["args"].as_array();
     let arguments: Vec<String> = arguments.into_iter().flatten().map(text).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();

@@ -140,8 +140,14 @@ impl Node {
             said()
         );
         let tasks = self.tasks();
-        let line = tasks.lines().find(|line| line.starts_with(&id)).unwrap_or_default();
-        let pid = line.split_whitespace().nth(1).and_then(|pid| pid.parse().ok());
+        let line = tasks
+            .lines()
+            .find(|line| line.starts_with(&id))
+            .unwrap_or_default();
+        let pid = line
+            .split_whitespace()
+            .nth(1)
+            .and_then(|pid| pid.parse().ok());
         let pid = pid.ok_or_else(|| io::Error::other(format!("no process: {tasks}")))?;
         Ok((pid, said()))
     }
@@ -166,11 +172,20 @@ fn a_container_of_the_daemonset_evicts() {
     skip_if!(not_root());
     let node = or_skip!(Node::new("contained"));
     let spec = pod_spec();
-    let quiet = node.member.pod("quiet", 1, "Burstable", 0, Some("64Mi")).unwrap();
-    let wild = node.member.pod("wild", 2, "Burstable", 0, Some("16Mi")).unwrap();
+    let quiet = node
+        .member
+        .pod("quiet", 1, "Burstable", 0, Some("64Mi"))
+        .unwrap();
+    let wild = node
+        .member
+        .pod("wild", 2, "Burstable", 0, Some("16Mi"))
+        .unwrap();
     let mut bystander = Hog::start(&quiet, &["--mib", "40"]).unwrap();
     let (pid, said) = or_skip!(node.start(&spec));
-    let hook = said.split("hook=").last().and_then(|rest| rest.split(' ').next());
+    let hook = said
+        .split("hook=")
+        .last()
+        .and_then(|rest| rest.split(' ').next());
     matrix("memory.available", hook.unwrap_or("?"), "in_a_container");
 
     // It is as confined as it was asked to be.
@@ -185,15 +200,24 @@ fn a_container_of_the_daemonset_evicts() {
         let line = mounts.lines().rfind(|l| l.split(' ').nth(4) == Some(at));
         line.is_some_and(|l| l.split(' ').nth(5).unwrap().starts_with("ro"))
     };
-    assert!(is_read_only("/") && is_read_only("/var/lib/kubelet"), "{mounts}");
-    assert!(!is_read_only("/var/lib/evictd") && !is_read_only("/sys/fs/cgroup"), "{mounts}");
+    assert!(
+        is_read_only("/") && is_read_only("/var/lib/kubelet"),
+        "{mounts}"
+    );
+    assert!(
+        !is_read_only("/var/lib/evictd") && !is_read_only("/sys/fs/cgroup"),
+        "{mounts}"
+    );
     // The node's processes, not a namespace of its own.
     let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/pid")).unwrap();
     assert_eq!(namespace(&pid.to_string()), namespace("self"));
 
     let mut hog = Hog::start(&wild, &["--mib", "1024", "--uid", NOBODY]).unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL), "{said}");
-    assert!(node.member.wait(SOON, |m| m.reported().len() == 1), "it is reported");
+    assert!(
+        node.member.wait(SOON, |m| m.reported().len() == 1),
+        "it is reported"
+    );
     assert!(bystander.is_alive());
     let evictions = node.member.evictions();
     assert_eq!((evictions.len(), &*evictions[0].name), (1, "wild"));
@@ -205,11 +229,13 @@ fn a_privileged_container_evicts_as_well() {
     skip_if!(not_root());
     let node = or_skip!(Node::new("privileged"));
     let mut spec = pod_spec();
-    spec["containers"][0]["securityContext"] =
-        json!({"privileged": true, "readOnlyRootFilesystem": true, "seccompProfile": {"type": "Unconfined"}});
+    spec["containers"][0]["securityContext"] = json!({"privileged": true, "readOnlyRootFilesystem": true, "seccompProfile": {"type": "Unconfined"}});
     let wild = node.member.pod("wild", 1, "BestEffort", 0, None).unwrap();
     let (_, said) = or_skip!(node.start(&spec));
     let mut hog = Hog::start(&wild, &["--mib", "1024", "--uid", NOBODY]).unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL), "{said}");
-    assert!(node.member.wait(SOON, |m| m.reported().len() == 1), "it is reported");
+    assert!(
+        node.member.wait(SOON, |m| m.reported().len() == 1),
+        "it is reported"
+    );
 }

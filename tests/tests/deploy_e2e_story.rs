@@ -3,20 +3,24 @@
 //! fail where something goes wrong.
 
 use std::{
+    fs,
     process::{Command, Output},
     sync::Arc,
 };
 
 use evictd_tests::{
     apiserver::{ApiServer, Fault, Misery},
+    containerd::{self, Containerd, Pods},
     deploy,
     member::Member,
+    or_skip,
     played::{Flaw, Played},
     skip::not_root,
     skip_if,
 };
 use serde_json::json;
 
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What the played node has.
 const MIB: u64 = 256;
 
@@ -43,13 +47,23 @@ fn cluster(name: &str) -> Arc<Member> {
 /// Runs it; what it says on both channels, and how it ends.
 fn e2e(member: &Member, more: &[&str]) -> (Output, String) {
     let out = Command::new(env!("CARGO_BIN_EXE_e2e"))
-        .args(["--image", "evictd:1", "--hog-image", "hog:1", "--settle", "5"])
+        .args([
+            "--image",
+            "evictd:1",
+            "--hog-image",
+            "hog:1",
+            "--settle",
+            "5",
+        ])
         // The node is another machine, and what its kubelet has is not on this one.
         .args(["--kubelet-config", "none"])
         .arg("--manifests")
         .arg(deploy::dir().join("manifests"))
         .args(more)
-        .env("KUBECONFIG", member.server.kubeconfig(member.dir()).unwrap())
+        .env(
+            "KUBECONFIG",
+            member.server.kubeconfig(member.dir()).unwrap(),
+        )
         .output()
         .unwrap();
     let said = [&out.stdout[..], &out.stderr[..]].concat();
@@ -58,7 +72,9 @@ fn e2e(member: &Member, more: &[&str]) -> (Output, String) {
 
 /// The verdicts that are not good.
 fn failed(said: &str) -> Vec<&str> {
-    let lines = said.lines().filter_map(|line| line.trim().strip_prefix("FAILED"));
+    let lines = said
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("FAILED"));
     lines.map(str::trim).collect()
 }
 
@@ -113,7 +129,10 @@ fn an_oom_kill_is_found() {
     skip_if!(not_root());
     let (_, said) = fails("e2e-oom", Flaw::OomKill);
     let failed = failed(&said);
-    assert!(failed.len() == 1 && failed[0].contains("OOMKilled"), "{said}");
+    assert!(
+        failed.len() == 1 && failed[0].contains("OOMKilled"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -121,14 +140,22 @@ fn a_survivor_that_ends_is_found() {
     skip_if!(not_root());
     let (_, said) = fails("e2e-survivor", Flaw::SurvivorEnds);
     let failed = failed(&said);
-    assert!(failed.len() == 1 && failed[0].contains("besteffort is Running, restarts: 1"), "{said}");
+    assert!(
+        failed.len() == 1 && failed[0].contains("besteffort is Running, restarts: 1"),
+        "{said}"
+    );
 }
 
 #[test]
 fn the_kubelet_was_first() {
     skip_if!(not_root());
     let (_, said) = fails("e2e-kubelet", Flaw::KubeletFirst);
-    assert!(failed(&said).iter().any(|f| f.contains("the kubelet has evicted it first")), "{said}");
+    assert!(
+        failed(&said)
+            .iter()
+            .any(|f| f.contains("the kubelet has evicted it first")),
+        "{said}"
+    );
 }
 
 #[test]
@@ -147,7 +174,10 @@ fn events_that_nobody_hears_are_missed() {
     let failed = failed(&said);
     assert_eq!(failed.len(), 2, "{said}");
     assert!(failed[0].contains("0 Event(s) Evicted by evictd"), "{said}");
-    assert!(failed[1].contains("EvictionThresholdMet by evictd: none"), "{said}");
+    assert!(
+        failed[1].contains("EvictionThresholdMet by evictd: none"),
+        "{said}"
+    );
     assert_clean(&member, &said);
 }
 
@@ -157,7 +187,10 @@ fn an_agent_that_does_not_start_is_explained() {
     let (_, said) = fails("e2e-crash", Flaw::CrashLoop);
     assert!(said.contains("evictd does not start: "), "{said}");
     assert!(said.contains("CrashLoopBackOff"), "{said}");
-    assert!(said.contains("evictionHard.memory.available"), "its log is shown: {said}");
+    assert!(
+        said.contains("evictionHard.memory.available"),
+        "its log is shown: {said}"
+    );
 }
 
 #[test]
@@ -165,7 +198,10 @@ fn what_is_left_on_the_node_is_found() {
     skip_if!(not_root());
     let (member, said) = fails("e2e-left", Flaw::KilledAgent);
     assert!(said.contains("checks passed"), "{said}");
-    assert!(said.contains("has left evictd.dev/memory-pressure, EvictdMemoryPressure"), "{said}");
+    assert!(
+        said.contains("has left evictd.dev/memory-pressure, EvictdMemoryPressure"),
+        "{said}"
+    );
     assert!(taints(&member).contains("evictd.dev/memory-pressure"));
 }
 
@@ -175,9 +211,15 @@ fn a_hog_that_stays_is_found() {
     skip_if!(not_root());
     let member = cluster("e2e-stays");
     let _played = Played::start(Arc::clone(&member), Flaw::None).unwrap();
-    let (out, said) = e2e(&member, &["--threshold", "64Mi", "--rate", "1", "--patience", "3"]);
+    let (out, said) = e2e(
+        &member,
+        &["--threshold", "64Mi", "--rate", "1", "--patience", "3"],
+    );
     assert_eq!(out.status.code(), Some(1), "{said}");
-    assert!(said.contains("nobody has evicted the hog within 3s"), "{said}");
+    assert!(
+        said.contains("nobody has evicted the hog within 3s"),
+        "{said}"
+    );
     assert!(said.contains("what the cluster says of evictd"), "{said}");
     assert_clean(&member, &said);
 }
@@ -196,6 +238,75 @@ fn a_server_that_fails_for_a_while_is_outlasted() {
     });
     let (out, said) = e2e(&member, &["--threshold", "64Mi"]);
     assert!(out.status.success(), "{said}");
+}
+
+// The node is this machine: what was built comes into its containerd, whose snapshotter need not be the one of `ctr`, and
+// the kubelet's way to a container finds it there.
+#[test]
+fn images_come_into_the_nodes_containerd() {
+    skip_if!(not_root());
+    let root = tempfile::tempdir().unwrap();
+    let containerd = or_skip!(Containerd::start(root.path()));
+    let archives = tempfile::tempdir().unwrap();
+    let arch = if cfg!(target_arch = "aarch64") {
+        "arm64"
+    } else {
+        "amd64"
+    };
+    for name in ["evictd", "hog"] {
+        let reference = format!("localhost/{name}:{VERSION}");
+        let busybox = containerd::busybox().unwrap();
+        let image = containerd::program(&reference, &busybox, &["sleep", "1000000"], 0).unwrap();
+        let file = format!("{name}-{VERSION}-{arch}.oci.tar");
+        fs::write(archives.path().join(file), image).unwrap();
+    }
+    let member = cluster("e2e-import");
+    {
+        let read = |path| {
+            fs::read_to_string(path)
+                .unwrap_or_default()
+                .trim()
+                .to_owned()
+        };
+        let mut state = member.server.state();
+        let info = &mut state.node["status"]["nodeInfo"];
+        info["bootID"] = read("/proc/sys/kernel/random/boot_id").into();
+        info["machineID"] = read("/etc/machine-id").into();
+    }
+    // What happens afterwards is told elsewhere.
+    let _played = Played::start(Arc::clone(&member), Flaw::CrashLoop).unwrap();
+    let out = Command::new(env!("CARGO_BIN_EXE_e2e"))
+        .args(["--threshold", "64Mi", "--settle", "5"])
+        .arg("--manifests")
+        .arg(deploy::dir().join("manifests"))
+        .arg("--archives")
+        .arg(archives.path())
+        .env(
+            "KUBECONFIG",
+            member.server.kubeconfig(member.dir()).unwrap(),
+        )
+        .env("CONTAINERD_ADDRESS", containerd.socket())
+        .output()
+        .unwrap();
+    let said = String::from_utf8([&out.stdout[..], &out.stderr[..]].concat()).unwrap();
+    assert!(said.contains("(this machine)"), "{said}");
+    for name in ["evictd", "hog"] {
+        let imported = format!("imported localhost/{name}:{VERSION}");
+        assert!(said.contains(&imported), "{said}");
+    }
+    assert_clean(&member, &said);
+    let pods = Pods::connect(&containerd.socket()).unwrap();
+    let sandbox = or_skip!(pods.sandbox("imported"));
+    let reference = format!("localhost/hog:{VERSION}");
+    let id = pods.container(
+        "imported",
+        &sandbox,
+        0,
+        &reference,
+        &["/busybox", "sleep", "1000000"],
+    );
+    let id = id.unwrap();
+    assert!(pods.containers().unwrap().iter().any(|c| c.id == id));
 }
 
 // Somebody else's evictd is neither changed nor taken away.

@@ -19,10 +19,25 @@ const KINDS: [(&str, &str, &str, bool); 10] = [
     ("v1", "ServiceAccount", "serviceaccounts", true),
     ("v1", "ConfigMap", "configmaps", true),
     ("apps/v1", "DaemonSet", "daemonsets", true),
-    ("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles", false),
-    ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", "clusterrolebindings", false),
+    (
+        "rbac.authorization.k8s.io/v1",
+        "ClusterRole",
+        "clusterroles",
+        false,
+    ),
+    (
+        "rbac.authorization.k8s.io/v1",
+        "ClusterRoleBinding",
+        "clusterrolebindings",
+        false,
+    ),
     ("rbac.authorization.k8s.io/v1", "Role", "roles", true),
-    ("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings", true),
+    (
+        "rbac.authorization.k8s.io/v1",
+        "RoleBinding",
+        "rolebindings",
+        true,
+    ),
     (
         "admissionregistration.k8s.io/v1",
         "ValidatingAdmissionPolicy",
@@ -40,7 +55,12 @@ const KINDS: [(&str, &str, &str, bool); 10] = [
 /// `GET /version`.
 pub fn version() -> Response<Body> {
     let fields = [
-        "buildDate", "compiler", "gitCommit", "gitTreeState", "goVersion", "platform",
+        "buildDate",
+        "compiler",
+        "gitCommit",
+        "gitTreeState",
+        "goVersion",
+        "platform",
     ];
     let mut version = json!({"major": "1", "minor": "36", "gitVersion": "v1.36.0"});
     for field in fields {
@@ -83,7 +103,9 @@ pub fn at(state: &mut State, method: &str, path: &str, query: &str, body: Value)
             None => not_found("objects", name),
         },
         "PATCH" => {
-            let manager = query.split('&').find_map(|p| p.strip_prefix("fieldManager="));
+            let manager = query
+                .split('&')
+                .find_map(|p| p.strip_prefix("fieldManager="));
             let mut object = body;
             object["metadata"]["managedFields"] =
                 json!([{"manager": manager.unwrap_or("unknown"), "operation": "Apply"}]);
@@ -104,7 +126,9 @@ pub fn at(state: &mut State, method: &str, path: &str, query: &str, body: Value)
         }
         "DELETE" => match state.others.get_mut(path) {
             // A namespace goes when everything in it has gone.
-            Some(object) if path.starts_with("/api/v1/namespaces/") && !path[19..].contains('/') => {
+            Some(object)
+                if path.starts_with("/api/v1/namespaces/") && !path[19..].contains('/') =>
+            {
                 object["metadata"]["deletionTimestamp"] = "2026-11-21T02:53:10Z".into();
                 answer(200, object)
             }
@@ -126,7 +150,10 @@ fn plain(text: &str) -> Response<Body> {
 /// `POST /api/v1/namespaces/NS/pods`.
 pub fn create_pod(state: &mut State, namespace: &str, mut pod: Value) -> Response<Body> {
     let name = name_of(&pod).to_owned();
-    if state.pods.contains_key(&(namespace.to_owned(), name.clone())) {
+    if state
+        .pods
+        .contains_key(&(namespace.to_owned(), name.clone()))
+    {
         let message = format!("pods \"{name}\" already exists");
         return failure(409, "AlreadyExists", &message, Value::Null);
     }
@@ -136,7 +163,10 @@ pub fn create_pod(state: &mut State, namespace: &str, mut pod: Value) -> Respons
     // Admission looks the class up.
     if let Some(class) = pod["spec"]["priorityClassName"].as_str() {
         let class = format!("/apis/scheduling.k8s.io/v1/priorityclasses/{class}");
-        pod["spec"]["priority"] = state.others.get(&class).map_or(json!(0), |c| c["value"].clone());
+        pod["spec"]["priority"] = state
+            .others
+            .get(&class)
+            .map_or(json!(0), |c| c["value"].clone());
     }
     pod["status"] = json!({"phase": "Pending", "qosClass": qos(&pod)});
     state.put_pod(pod);
@@ -159,7 +189,10 @@ fn qos(pod: &Value) -> &'static str {
 /// `GET /api/v1/namespaces/NS/events`: the same Events in the older API's form, `event-created.json`'s counterpart.
 pub fn core_events(state: &State, namespace: &str, selector: Option<&String>) -> Response<Body> {
     let wanted = |event: &Value| {
-        let mut pairs = selector.iter().flat_map(|s| s.split(',')).filter_map(|p| p.split_once('='));
+        let mut pairs = selector
+            .iter()
+            .flat_map(|s| s.split(','))
+            .filter_map(|p| p.split_once('='));
         pairs.all(|(field, value)| {
             let field = field.strip_prefix("involvedObject.").unwrap_or_default();
             event["involvedObject"][field] == value

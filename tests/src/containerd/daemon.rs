@@ -66,12 +66,20 @@ impl DaemonContainer<'_> {
     fn mounts(&self) -> Vec<Mount> {
         let container = &self.spec["containers"][0];
         let mounts = container["volumeMounts"].as_array().into_iter().flatten();
-        let volumes = self.spec["volumes"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let volumes = self.spec["volumes"]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default();
         let declared = mounts.map(|mount| {
             let name = mount["name"].as_str().unwrap_or_default();
             let volume = volumes.iter().find(|v| v["name"] == name);
-            let host = volume.and_then(|v| v["hostPath"]["path"].as_str()).unwrap_or_default();
-            let host = self.places.get(name).map_or_else(|| host.to_owned(), |p| p.display().to_string());
+            let host = volume
+                .and_then(|v| v["hostPath"]["path"].as_str())
+                .unwrap_or_default();
+            let host = self
+                .places
+                .get(name)
+                .map_or_else(|| host.to_owned(), |p| p.display().to_string());
             Mount {
                 container_path: mount["mountPath"].as_str().unwrap_or_default().to_owned(),
                 host_path: host,
@@ -115,7 +123,11 @@ impl DaemonContainer<'_> {
                     privileged: security["privileged"] == true,
                     namespace_options: Some(NamespaceOption {
                         network: NODE,
-                        pid: if self.spec["hostPID"] == true { NODE } else { 0 },
+                        pid: if self.spec["hostPID"] == true {
+                            NODE
+                        } else {
+                            0
+                        },
                     }),
                     run_as_user: id("runAsUser"),
                     run_as_group: id("runAsGroup"),
@@ -140,7 +152,10 @@ impl Pods {
     pub fn daemon(&self, container: &DaemonContainer<'_>, logs: &Path) -> io::Result<String> {
         let shared = container.spec["hostPID"] == true;
         let mut sandbox = sandbox_config("evictd", logs, shared);
-        let security = sandbox.linux.as_mut().and_then(|linux| linux.security_context.as_mut());
+        let security = sandbox
+            .linux
+            .as_mut()
+            .and_then(|linux| linux.security_context.as_mut());
         if let Some(security) = security {
             let container = &container.spec["containers"][0];
             security.privileged = container["securityContext"]["privileged"] == true;

@@ -32,7 +32,9 @@ pub fn missing_capabilities() -> Vec<&'static str> {
     let Some(set) = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()) else {
         return Vec::new();
     };
-    let missing = CAPABILITIES.iter().filter(|(_, number)| set >> number & 1 == 0);
+    let missing = CAPABILITIES
+        .iter()
+        .filter(|(_, number)| set >> number & 1 == 0);
     missing.map(|(name, _)| *name).collect()
 }
 

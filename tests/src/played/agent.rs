@@ -42,7 +42,10 @@ impl DaemonPod {
         member.server.state().put_pod(pod);
         let started = configure(member, crashes).and_then(|path| Agent::start(&path, &[]));
         let (status, log) = match &started {
-            Ok(agent) => (json!({"ready": true, "state": {"running": {}}}), agent.log()),
+            Ok(agent) => (
+                json!({"ready": true, "state": {"running": {}}}),
+                agent.log(),
+            ),
             Err(error) => (
                 json!({"ready": false, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}),
                 error.to_string(),
@@ -100,7 +103,13 @@ fn tell(state: &mut State, container: &Value) {
 /// The ConfigMap's file, with what a cgroup that plays the node needs instead of the machine.
 fn configure(member: &Member, crashes: bool) -> io::Result<std::path::PathBuf> {
     let path = format!("/api/v1/namespaces/{NAMESPACE}/configmaps/evictd");
-    let map = member.server.state().others.get(&path).cloned().unwrap_or_default();
+    let map = member
+        .server
+        .state()
+        .others
+        .get(&path)
+        .cloned()
+        .unwrap_or_default();
     let text = map["data"]["config.yaml"].as_str().unwrap_or_default();
     let mut config = objects(text)?.pop().unwrap_or_default();
     for (field, value) in member.config.as_object().into_iter().flatten() {

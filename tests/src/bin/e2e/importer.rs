@@ -47,11 +47,15 @@ impl Importer {
         if !target.local {
             // As the installers of such clusters load images themselves.
             let inside = ENGINES.iter().find(|engine| {
-                answers(&text(&[engine, "inspect", "--type", "container", &target.name]))
+                answers(&text(&[
+                    engine,
+                    "inspect",
+                    "--type",
+                    "container",
+                    &target.name,
+                ]))
             });
-            let ctr = |engine: &&str| {
-                text(&[engine, "exec", "--interactive", &target.name, "ctr"])
-            };
+            let ctr = |engine: &&str| text(&[engine, "exec", "--interactive", &target.name, "ctr"]);
             return Ok(inside.map(|engine| Self::ctr(ctr(engine))));
         }
         if target.runtime.starts_with("cri-o://") {

@@ -48,7 +48,8 @@ mod tests {
         let systemd = "27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw";
         assert!(is_handed_on(systemd, "/var/lib/kubelet"));
         // kind gives the directory a mount of its own.
-        let own = format!("{private}\n40 27 254:1 / /var/lib/kubelet rw master:7 - ext4 /dev/vdb rw");
+        let own =
+            format!("{private}\n40 27 254:1 / /var/lib/kubelet rw master:7 - ext4 /dev/vdb rw");
         assert!(is_handed_on(&own, "/var/lib/kubelet"));
         assert!(!is_handed_on(&own, "/var/lib/containerd"));
         assert!(!is_handed_on(&own, "/var/lib/kubelet2"));

@@ -274,7 +274,10 @@ mod tests {
             pick(&[node], Some("n"), &here).unwrap().runtime_root()
         };
         assert_eq!(root("containerd://2.1.4", "v1.36.0"), USUAL_RUNTIME_ROOT);
-        assert_eq!(root("cri-o://1.36.0", "v1.36.0"), "/var/lib/containers/storage");
+        assert_eq!(
+            root("cri-o://1.36.0", "v1.36.0"),
+            "/var/lib/containers/storage"
+        );
         let k3s = root("containerd://2.1.4-k3s1", "v1.36.0+k3s1");
         assert_eq!(k3s, "/var/lib/rancher/k3s/agent/containerd");
     }

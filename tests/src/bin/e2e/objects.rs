@@ -161,7 +161,9 @@ pub fn required_directories(objects: &[DynamicObject]) -> Vec<String> {
 /// Those into which mounts that come later are handed on.
 pub fn propagated_directories(objects: &[DynamicObject]) -> Vec<String> {
     let containers = lists(objects, "/spec/template/spec/containers");
-    let mounts = containers.filter_map(|c| c["volumeMounts"].as_array()).flatten();
+    let mounts = containers
+        .filter_map(|c| c["volumeMounts"].as_array())
+        .flatten();
     let names: Vec<&Value> = mounts
         .filter(|m| !m["mountPropagation"].is_null())
         .map(|m| &m["name"])
@@ -179,7 +181,9 @@ fn volumes(objects: &[DynamicObject]) -> impl Iterator<Item = &Value> {
 }
 
 fn lists<'a>(objects: &'a [DynamicObject], at: &'a str) -> impl Iterator<Item = &'a Value> {
-    let all = objects.iter().filter_map(move |o| o.data.pointer(at)?.as_array());
+    let all = objects
+        .iter()
+        .filter_map(move |o| o.data.pointer(at)?.as_array());
     all.flatten()
 }
 
@@ -221,7 +225,10 @@ mod tests {
         )
         .unwrap();
         assert_eq!(config["evictionHard"], json!({"memory.available": "2Gi"}));
-        assert_eq!(config["cluster"], json!({"pauseConfigMap": "evictd/evictd-pause"}));
+        assert_eq!(
+            config["cluster"],
+            json!({"pauseConfigMap": "evictd/evictd-pause"})
+        );
         assert_eq!(config["stateDir"], "/var/lib/evictd");
         assert!(objects.iter().all(|o| !o.name_any().is_empty()));
     }
@@ -259,7 +266,13 @@ mod tests {
         let spec = &objects.last().unwrap().data["spec"]["template"]["spec"];
         assert_eq!(spec["hostNetwork"], true);
         let text = spec.to_string();
-        let gone = ["/elsewhere", "tracing", "/var/lib/containerd", "HostToContainer", "SYS_RESOURCE"];
+        let gone = [
+            "/elsewhere",
+            "tracing",
+            "/var/lib/containerd",
+            "HostToContainer",
+            "SYS_RESOURCE",
+        ];
         for gone in gone {
             assert!(!text.contains(gone), "{gone}: {text}");
         }
@@ -267,13 +280,18 @@ mod tests {
         // Every mount has its volume still, and the essential ones are there.
         let names = |list: &Value| -> Vec<String> {
             let list = list.as_array().unwrap().iter();
-            list.map(|v| v["name"].as_str().unwrap().to_owned()).collect()
+            list.map(|v| v["name"].as_str().unwrap().to_owned())
+                .collect()
         };
         let mounts = names(&spec["containers"][0]["volumeMounts"]);
         assert_eq!(mounts, names(&spec["volumes"]));
         assert!(mounts.contains(&"cgroup".to_owned()));
-        let config = objects.iter().find(|o| o.types.as_ref().unwrap().kind == "ConfigMap");
-        let config = config.unwrap().data["data"]["config.yaml"].as_str().unwrap();
+        let config = objects
+            .iter()
+            .find(|o| o.types.as_ref().unwrap().kind == "ConfigMap");
+        let config = config.unwrap().data["data"]["config.yaml"]
+            .as_str()
+            .unwrap();
         let config: Value = serde_json::from_str(config).unwrap();
         assert_eq!(config["filesystems"], json!({"nodefs": "/var/lib/kubelet"}));
     }

@@ -42,7 +42,9 @@ pub async fn choose(
         |mib| format!("the kubelet has {mib}Mi; --threshold {OWN} takes that"),
     );
     if let Some(chosen) = &chosen {
-        println!("e2e: the hog has to go at memory.available<{chosen}, to keep the node well ({own})");
+        println!(
+            "e2e: the hog has to go at memory.available<{chosen}, to keep the node well ({own})"
+        );
     }
     Ok(chosen)
 }
@@ -73,7 +75,9 @@ impl Found {
                 return Some((capacity_mib as f64 * share / 100.0) as u64);
             }
             let quantity: Quantity = text.parse().ok()?;
-            u64::try_from(quantity.value()).ok().map(|bytes| bytes >> 20)
+            u64::try_from(quantity.value())
+                .ok()
+                .map(|bytes| bytes >> 20)
         };
         let own_mib = match &kubelet["evictionHard"] {
             Value::Object(hard) => hard.get("memory.available").and_then(mib),
