@@ -15,6 +15,7 @@ use tokio::{
 use super::{
     access,
     client::{AccessError, Connection},
+    clock::WallClock,
     followers::Followers,
     node::{LeftOver, NodeWriter, Wanted},
     remembered::Keeping,
@@ -40,8 +41,6 @@ const FIRST_LIST: Duration = Duration::from_secs(2);
 const FIRST_WORD: Duration = Duration::from_secs(2);
 /// How long the end waits until the node is clean and the last evictions are told.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// A wall clock that differs by more from the monotonic one between two looks has been set.
-const JUMP: Duration = Duration::from_secs(2);
 
 /// The cluster, as the agent sees it.
 pub struct Cluster {
@@ -51,7 +50,7 @@ pub struct Cluster {
     evictions: mpsc::Sender<Eviction>,
     wanted: channel::Sender<Wanted>,
     soft: Option<mpsc::Sender<Box<SoftDemand>>>,
-    clock: (Instant, SystemTime),
+    clock: WallClock,
     followers: Followers,
     keeping: Arc<Keeping>,
     tasks: Tasks,
@@ -136,7 +135,7 @@ impl Cluster {
             evictions,
             wanted,
             soft: None,
-            clock: (Instant::now(), SystemTime::now()),
+            clock: WallClock::new(Instant::now(), SystemTime::now()),
             followers,
             keeping,
             tasks,
@@ -228,21 +227,16 @@ impl Cluster {
         soft.is_some_and(|demands| demands.try_send(demand).is_ok())
     }
 
-    /// Nothing is decided on the wall clock; but times in Events and in the journal are the wall clock's.
     fn watch_clock(&mut self) {
-        let now = (Instant::now(), SystemTime::now());
-        let expected = self.clock.1 + now.0.duration_since(self.clock.0);
-        let off = match now.1.duration_since(expected) {
-            Ok(ahead) => ahead,
-            Err(behind) => behind.duration(),
+        let Some(off) = self.clock.jump(Instant::now(), SystemTime::now()) else {
+            return;
         };
-        if off > JUMP && self.connection.counters.clock_jumps.add_first() {
+        if self.connection.counters.clock_jumps.add_first() {
             tracing::warn!(
                 ?off,
                 "the wall clock was set: times before and after do not compare"
             );
         }
-        self.clock = now;
     }
 
     /// Pods that the API server has on this node and that are not over; `None` before its first list is complete.
