@@ -7,6 +7,7 @@ pub mod kill;
 pub mod oom;
 mod reclaimed;
 pub mod reconcile;
+mod records;
 pub mod report;
 pub mod soft;
 mod unreported;
