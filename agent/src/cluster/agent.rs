@@ -8,7 +8,7 @@ use std::{
 };
 
 use tokio::{
-    sync::{mpsc, watch as channel},
+    sync::{mpsc, oneshot, watch as channel},
     task::JoinHandle,
 };
 
@@ -51,6 +51,7 @@ pub struct Cluster {
     wanted: channel::Sender<Wanted>,
     soft: Option<mpsc::Sender<Box<SoftDemand>>>,
     clock: WallClock,
+    begin: Option<oneshot::Sender<()>>,
     followers: Followers,
     keeping: Arc<Keeping>,
     tasks: Tasks,
@@ -111,7 +112,7 @@ impl Cluster {
         let (wanted, wishes) = channel::channel(Wanted::default());
         let writer = NodeWriter::new(Arc::clone(&connection), node, cluster.taint);
         let transition = config.eviction.pressure_transition_period;
-        let until = tokio::time::Instant::now() + transition.max(FIRST_WORD);
+        let (begin, begun) = oneshot::channel();
         let joined = Joined::new(scope, config.mode);
         let checked = Arc::clone(&connection);
         let pause = cluster.pause_config_map.clone();
@@ -125,7 +126,7 @@ impl Cluster {
                 tokio::spawn(async move { keeping.run().await })
             },
             reporter: tokio::spawn(reporter.run(queue)),
-            node: tokio::spawn(keep_node(writer, wishes, until)),
+            node: tokio::spawn(keep_node(writer, wishes, begun, transition.max(FIRST_WORD))),
             soft: None,
         };
         let mut started = Self {
@@ -136,6 +137,7 @@ impl Cluster {
             wanted,
             soft: None,
             clock: WallClock::new(Instant::now(), SystemTime::now()),
+            begin: Some(begin),
             followers,
             keeping,
             tasks,
@@ -204,7 +206,8 @@ impl Cluster {
         });
     }
 
-    /// Starts asking pods to go when soft thresholds want it; what comes of it goes to the rounds.
+    /// Starts asking pods to go when soft thresholds want it; what comes of it goes to the rounds. These look at every
+    /// signal from now on: the time of what an earlier agent has left begins.
     pub fn start_soft(
         &mut self,
         config: &Config,
@@ -212,6 +215,10 @@ impl Cluster {
         journal: &SharedJournal,
         rounds: &Arc<Inbox>,
     ) {
+        if let Some(begin) = self.begin.take() {
+            // Nobody listens where the node's task has ended.
+            let _ = begin.send(());
+        }
         let connection = Arc::clone(&self.connection);
         let evictor = SoftEvictor::new(connection, journal.clone(), node, config);
         // One is under way, and the rounds ask for no other until it is settled.
@@ -271,11 +278,13 @@ impl Cluster {
     }
 }
 
-/// Finds what an earlier agent has left, to stay until then, and keeps the node as it is wanted.
+/// Finds what an earlier agent has left, to stay for so long once this one looks for itself, and keeps the node as it is
+/// wanted.
 async fn keep_node(
     writer: NodeWriter,
     wanted: channel::Receiver<Wanted>,
-    until: tokio::time::Instant,
+    begun: oneshot::Receiver<()>,
+    stay: Duration,
 ) {
     let mut pause = Duration::from_millis(500);
     let conditions = loop {
@@ -293,6 +302,9 @@ async fn keep_node(
             ?conditions,
             "an earlier agent has left conditions on the node"
         );
+        // Loading programs may take as long as the period. An end before that is an end too.
+        let _ = begun.await;
     }
+    let until = tokio::time::Instant::now() + stay;
     writer.run(LeftOver { conditions, until }, wanted).await;
 }
