@@ -4,7 +4,7 @@ use std::{
     io::{self, BufRead as _, BufReader},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::mpsc,
+    sync::{Arc, Mutex, PoisonError, mpsc},
     time::Duration,
 };
 
@@ -13,6 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A running `evictd run`; killed and reaped when dropped.
 pub struct Agent {
     child: Child,
+    log: Arc<Mutex<String>>,
 }
 
 /// Where the `evictd` binary is: beside the program that runs, or one directory up when that is a test; or in
@@ -57,7 +58,9 @@ impl Agent {
         change(&mut command);
         let mut child = command.spawn()?;
         let stderr = child.stderr.take();
-        let agent = Self { child };
+        let log = Arc::<Mutex<String>>::default();
+        let kept = Arc::clone(&log);
+        let agent = Self { child, log };
         let (said, wait) = mpsc::channel();
         let verbose = std::env::var_os("EVICTD_VERBOSE").is_some();
         std::thread::spawn(move || {
@@ -68,6 +71,11 @@ impl Agent {
             for line in lines.map_while(Result::ok) {
                 if verbose {
                     eprintln!("{line}");
+                }
+                {
+                    let mut log = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                    *log += &line;
+                    log.push('\n');
                 }
                 // Nobody listens once it has started.
                 let _ = said.send(line);
@@ -89,6 +97,12 @@ impl Agent {
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// What it has said so far.
+    pub fn log(&self) -> String {
+        let log = self.log.lock();
+        log.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// SIGTERM, and its exit code.

@@ -1,7 +1,9 @@
 //! A real containerd of a test's own, from Debian's package, with its files on a disk of the test's own; and the calls that
 //! make pods and containers there. No registry: its images are made here.
 
+mod daemon;
 mod image;
+mod messages;
 mod pods;
 
 use std::{
@@ -12,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+pub use daemon::DaemonContainer;
 pub use image::{PAUSE, program};
 pub use pods::Pods;
 

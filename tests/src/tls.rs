@@ -3,8 +3,16 @@
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::serve::Listener;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rustls::{ServerConfig, pki_types::PrivatePkcs8KeyDer};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair,
+};
+use rustls::{
+    RootCertStore, ServerConfig,
+    crypto::CryptoProvider,
+    pki_types::PrivatePkcs8KeyDer,
+    server::{WebPkiClientVerifier, danger::ClientCertVerifier},
+};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
@@ -39,16 +47,50 @@ impl Authority {
     /// # Errors
     /// A name that is none.
     pub fn server(&self, names: &[&str]) -> io::Result<Arc<ServerConfig>> {
+        self.serve(names, WebPkiClientVerifier::no_client_auth())
+    }
+
+    /// The same, for clients with a certificate of this authority only.
+    ///
+    /// # Errors
+    /// A name that is none.
+    pub fn server_for_members(&self, names: &[&str]) -> io::Result<Arc<ServerConfig>> {
+        let mut roots = RootCertStore::empty();
+        let added = roots.add(self.issuer.der().clone());
+        added.map_err(io::Error::other)?;
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider());
+        self.serve(names, verifier.build().map_err(io::Error::other)?)
+    }
+
+    /// Certificate and key of a client of this organization, both in PEM.
+    ///
+    /// # Errors
+    /// No key can be made.
+    pub fn member(&self, organization: &str) -> io::Result<(String, String)> {
+        let key = KeyPair::generate().map_err(io::Error::other)?;
+        let mut params = CertificateParams::default();
+        let name = &mut params.distinguished_name;
+        name.push(DnType::OrganizationName, organization);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let certificate = params.signed_by(&key, &self.issuer);
+        let certificate = certificate.map_err(io::Error::other)?;
+        Ok((certificate.pem(), key.serialize_pem()))
+    }
+
+    fn serve(
+        &self,
+        names: &[&str],
+        clients: Arc<dyn ClientCertVerifier>,
+    ) -> io::Result<Arc<ServerConfig>> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let key = KeyPair::generate().map_err(io::Error::other)?;
         let certificate = CertificateParams::new(names)
             .and_then(|params| params.signed_by(&key, &self.issuer))
             .map_err(io::Error::other)?;
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ServerConfig::builder_with_provider(provider)
+        let config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .map_err(io::Error::other)?
-            .with_no_client_auth()
+            .with_client_cert_verifier(clients)
             .with_single_cert(
                 vec![certificate.der().clone()],
                 PrivatePkcs8KeyDer::from(key.serialize_der()).into(),
@@ -56,6 +98,10 @@ impl Authority {
             .map_err(io::Error::other)?;
         Ok(Arc::new(config))
     }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
 }
 
 /// Accepts connections whose handshake succeeds.

@@ -1,14 +1,19 @@
 //! What the Node says under pressure, and that it is clean again afterwards, whoever cleans up (R6, R7, R17, R24, R29).
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use evictd::cluster::{
+    client::Connection,
+    node::{LeftOver, NodeWriter, Wanted},
+};
 use evictd_tests::{
-    apiserver::{Fault, Misery, State},
+    apiserver::{ApiServer, Fault, Misery, NODE, State},
     hog::Hog,
     member::Member,
     skip::not_root,
     skip_if,
 };
+use serde_json::json;
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -103,6 +108,47 @@ fn the_next_agent_cleans_up_after_a_crash() {
     std::thread::sleep(Duration::from_millis(500));
     assert!(says(&member.server.state()), "R7 holds across a crash");
     assert!(member.server.wait(SOON, is_clean));
+}
+
+// R7: its own time takes it away: nobody looks at anything, and nobody says anything.
+#[test]
+fn what_was_left_goes_when_its_time_is_over() {
+    let server = ApiServer::start().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let kubeconfig = server.kubeconfig(dir.path()).unwrap();
+    {
+        let mut state = server.state();
+        let taint = json!({"key": "evictd.dev/memory-pressure", "effect": "NoSchedule"});
+        let condition = json!({"type": "EvictdMemoryPressure", "status": "True"});
+        let node = &mut state.node;
+        node["spec"]["taints"].as_array_mut().unwrap().push(taint);
+        let conditions = node["status"]["conditions"].as_array_mut().unwrap();
+        conditions.push(condition);
+        assert!(says(&state));
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let connection = Connection::open(Some(kubeconfig)).await.unwrap();
+        let writer = NodeWriter::new(Arc::new(connection), NODE, true);
+        let conditions = writer.left_over().await.unwrap();
+        assert_eq!(conditions.len(), 1);
+        let until = tokio::time::Instant::now() + Duration::from_millis(300);
+        let (_silent, wanted) = tokio::sync::watch::channel(Wanted::default());
+        let keeping = writer.run(LeftOver { conditions, until }, wanted);
+        let cleaned = async {
+            while !is_clean(&server.state()) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::select! {
+            () = keeping => panic!("it keeps the node for as long as there is a sender"),
+            cleaned = tokio::time::timeout(SOON, cleaned) => cleaned.expect("it goes by itself"),
+        }
+        assert!(tokio::time::Instant::now() >= until, "R7 holds");
+    });
 }
 
 // Somebody else changes the node between reading and writing, and the server fails for a while.

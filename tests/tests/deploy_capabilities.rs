@@ -13,16 +13,6 @@ use evictd_tests::{
 use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(20);
-/// `include/uapi/linux/capability.h`.
-const NUMBERS: [(&str, libc::c_ulong); 7] = [
-    ("DAC_READ_SEARCH", 2),
-    ("KILL", 5),
-    ("IPC_LOCK", 14),
-    ("SYS_NICE", 23),
-    ("SYS_RESOURCE", 24),
-    ("PERFMON", 38),
-    ("BPF", 39),
-];
 const LAST: libc::c_ulong = 40;
 
 /// The capabilities of the DaemonSet's container.
@@ -33,10 +23,10 @@ fn granted() -> Vec<libc::c_ulong> {
     let container = &daemonset["spec"]["template"]["spec"]["containers"][0];
     let names = container["securityContext"]["capabilities"]["add"].as_array();
     let number = |name: &Value| {
-        let known = NUMBERS.iter().find(|(n, _)| name == n);
+        let known = deploy::CAPABILITIES.iter().find(|(n, _)| name == n);
         known
+            .map(|(_, number)| libc::c_ulong::from(*number))
             .unwrap_or_else(|| panic!("{name} is new: which number has it?"))
-            .1
     };
     names.unwrap().iter().map(number).collect()
 }
@@ -90,7 +80,8 @@ fn nothing_is_missing_that_root_would_have() {
     assert_eq!(check(Some(granted())), all);
     // Each of these is missed when it is not there.
     for name in ["KILL", "IPC_LOCK", "SYS_NICE", "PERFMON", "BPF"] {
-        let without = NUMBERS.iter().find(|(n, _)| *n == name).unwrap().1;
+        let without = deploy::CAPABILITIES.iter().find(|(n, _)| *n == name);
+        let without = libc::c_ulong::from(without.unwrap().1);
         let keep: Vec<_> = granted().into_iter().filter(|c| *c != without).collect();
         assert_ne!(check(Some(keep)), all, "without {name}");
     }

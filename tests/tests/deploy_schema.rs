@@ -104,7 +104,7 @@ fn the_chart_fits_the_schemas_whatever_is_switched_on() {
         json!({"security": {"privileged": true}, "metrics": {"enabled": false}}),
         json!({"security": {"extraCapabilities": ["SYS_ADMIN"], "seLinuxOptions": null,
                "seccompProfile": {"type": "Localhost", "localhostProfile": "evictd.json"}}}),
-        json!({"hostMounts": {"tracing": false}, "kubelet": {"configFile": "/etc/kubernetes/kubelet.yaml"},
+        json!({"hostMounts": {"tracing": false, "propagation": ""}, "kubelet": {"configFile": "/etc/kubernetes/kubelet.yaml"},
                "image": {"digest": format!("sha256:{}", "0".repeat(64)), "pullSecrets": [{"name": "s"}]},
                "nodeSelector": {"a": "b"}, "affinity": {"nodeAffinity": {}}, "podLabels": {"a": "b"},
                "podAnnotations": {"a": "b"}, "commonLabels": {"c": "d"},

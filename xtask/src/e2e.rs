@@ -21,14 +21,19 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<()> {
     let is = |flag: &str| arguments.rest.iter().any(|a| a == flag);
     let help = is("--help") || is("-h");
-    if std::env::var_os("KUBECONFIG").is_none() && !help {
+    if std::env::var_os("KUBECONFIG").is_none_or(|path| path.is_empty()) && !help {
         println!("SKIPPED e2e: KUBECONFIG is not set, so that there is no cluster to run it on");
         return Ok(());
     }
     setup::run()?;
-    let named = is("--image") || arguments.rest.iter().any(|a| a.starts_with("--image="));
-    if !named && !help {
-        image::for_e2e()?;
+    let named = |flag: &str| {
+        let assigned = format!("{flag}=");
+        is(flag) || arguments.rest.iter().any(|a| a.starts_with(&assigned))
+    };
+    if !help {
+        // What is there already needs not be built.
+        let agent = !named("--image") && !is("--installed");
+        image::for_e2e(agent, !named("--hog-image"))?;
     }
     sh(Command::new("cargo").args(["build", "--package", "evictd-tests", "--bin", "e2e"]))?;
     let binary = target_dir()?.join("debug/e2e");

@@ -8,15 +8,16 @@ use std::{
 };
 
 use tokio::{
-    sync::{mpsc, watch as channel},
+    sync::{mpsc, oneshot, watch as channel},
     task::JoinHandle,
 };
 
 use super::{
     access,
     client::{AccessError, Connection},
+    clock::WallClock,
     followers::Followers,
-    node::{NodeWriter, Wanted},
+    node::{LeftOver, NodeWriter, Wanted},
     remembered::Keeping,
     soft,
     watch::{self, Shared},
@@ -25,7 +26,6 @@ use crate::{
     config::{ClusterConfig, Config},
     cri::KnownPods,
     daemon::{RunError, policies::Policies},
-    engine::NodeCondition,
     evict::{
         journal::{Eviction, SharedJournal},
         report::{QUEUE, Reporter},
@@ -37,12 +37,10 @@ use crate::{
 
 /// How long the start waits for the API server's list; without it the cgroups tell who runs here.
 const FIRST_LIST: Duration = Duration::from_secs(2);
-/// How long what an earlier agent has left waits for this one's first word.
+/// What an earlier agent has left stays at least for so long: by then this one has looked at every signal.
 const FIRST_WORD: Duration = Duration::from_secs(2);
 /// How long the end waits until the node is clean and the last evictions are told.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// A wall clock that differs by more from the monotonic one between two looks has been set.
-const JUMP: Duration = Duration::from_secs(2);
 
 /// The cluster, as the agent sees it.
 pub struct Cluster {
@@ -52,9 +50,8 @@ pub struct Cluster {
     evictions: mpsc::Sender<Eviction>,
     wanted: channel::Sender<Wanted>,
     soft: Option<mpsc::Sender<Box<SoftDemand>>>,
-    state: NodeState,
-    leftovers: Leftovers,
-    clock: (Instant, SystemTime),
+    clock: WallClock,
+    begin: Option<oneshot::Sender<()>>,
     followers: Followers,
     keeping: Arc<Keeping>,
     tasks: Tasks,
@@ -114,13 +111,9 @@ impl Cluster {
         let (evictions, queue) = mpsc::channel(QUEUE);
         let (wanted, wishes) = channel::channel(Wanted::default());
         let writer = NodeWriter::new(Arc::clone(&connection), node, cluster.taint);
-        let leftovers = Leftovers {
-            adopted: Adopted::default(),
-            started: Instant::now(),
-            transition: config.eviction.pressure_transition_period,
-        };
+        let transition = config.eviction.pressure_transition_period;
+        let (begin, begun) = oneshot::channel();
         let joined = Joined::new(scope, config.mode);
-        let adopted = Arc::clone(&leftovers.adopted);
         let checked = Arc::clone(&connection);
         let pause = cluster.pause_config_map.clone();
         let tasks = Tasks {
@@ -133,7 +126,7 @@ impl Cluster {
                 tokio::spawn(async move { keeping.run().await })
             },
             reporter: tokio::spawn(reporter.run(queue)),
-            node: tokio::spawn(keep_node(writer, wishes, adopted)),
+            node: tokio::spawn(keep_node(writer, wishes, begun, transition.max(FIRST_WORD))),
             soft: None,
         };
         let mut started = Self {
@@ -143,9 +136,8 @@ impl Cluster {
             evictions,
             wanted,
             soft: None,
-            state: NodeState::default(),
-            leftovers,
-            clock: (Instant::now(), SystemTime::now()),
+            clock: WallClock::new(Instant::now(), SystemTime::now()),
+            begin: Some(begin),
             followers,
             keeping,
             tasks,
@@ -173,10 +165,9 @@ impl Cluster {
         self.pods.changed.notified().await;
     }
 
-    /// A new table when something has changed; and what the node says is brought up to date.
+    /// A new table when something has changed.
     pub fn refresh(&mut self) -> Option<Box<PodTable>> {
         self.watch_clock();
-        self.tell_node();
         let pods = Arc::clone(&self.pods);
         let look = self
             .joined
@@ -204,12 +195,19 @@ impl Cluster {
     }
 
     /// What the node should say from now on.
-    pub fn node_state(&mut self, state: NodeState) {
-        self.state = state;
-        self.tell_node();
+    pub fn node_state(&self, state: NodeState) {
+        self.wanted.send_if_modified(|wanted| {
+            let changed = wanted.conditions != state.conditions;
+            if changed {
+                wanted.message = state.message;
+                wanted.conditions = state.conditions;
+            }
+            changed
+        });
     }
 
-    /// Starts asking pods to go when soft thresholds want it; what comes of it goes to the rounds.
+    /// Starts asking pods to go when soft thresholds want it; what comes of it goes to the rounds. These look at every
+    /// signal from now on: the time of what an earlier agent has left begins.
     pub fn start_soft(
         &mut self,
         config: &Config,
@@ -217,6 +215,10 @@ impl Cluster {
         journal: &SharedJournal,
         rounds: &Arc<Inbox>,
     ) {
+        if let Some(begin) = self.begin.take() {
+            // Nobody listens where the node's task has ended.
+            let _ = begin.send(());
+        }
         let connection = Arc::clone(&self.connection);
         let evictor = SoftEvictor::new(connection, journal.clone(), node, config);
         // One is under way, and the rounds ask for no other until it is settled.
@@ -232,34 +234,16 @@ impl Cluster {
         soft.is_some_and(|demands| demands.try_send(demand).is_ok())
     }
 
-    fn tell_node(&self) {
-        let mut conditions = self.state.conditions.clone();
-        conditions.extend(self.leftovers.conditions());
-        self.wanted.send_if_modified(|wanted| {
-            let changed = wanted.conditions != conditions;
-            if changed {
-                wanted.message = self.state.message.clone();
-                wanted.conditions = conditions;
-            }
-            changed
-        });
-    }
-
-    /// Nothing is decided on the wall clock; but times in Events and in the journal are the wall clock's.
     fn watch_clock(&mut self) {
-        let now = (Instant::now(), SystemTime::now());
-        let expected = self.clock.1 + now.0.duration_since(self.clock.0);
-        let off = match now.1.duration_since(expected) {
-            Ok(ahead) => ahead,
-            Err(behind) => behind.duration(),
+        let Some(off) = self.clock.jump(Instant::now(), SystemTime::now()) else {
+            return;
         };
-        if off > JUMP && self.connection.counters.clock_jumps.add_first() {
+        if self.connection.counters.clock_jumps.add_first() {
             tracing::warn!(
                 ?off,
                 "the wall clock was set: times before and after do not compare"
             );
         }
-        self.clock = now;
     }
 
     /// Pods that the API server has on this node and that are not over; `None` before its first list is complete.
@@ -294,13 +278,16 @@ impl Cluster {
     }
 }
 
-/// Conditions that an earlier agent has left, until its transition period is over.
-type Adopted = Arc<std::sync::Mutex<BTreeSet<NodeCondition>>>;
-
-/// Finds what an earlier agent has left, then keeps the node as it is wanted.
-async fn keep_node(writer: NodeWriter, mut wanted: channel::Receiver<Wanted>, adopted: Adopted) {
+/// Finds what an earlier agent has left, to stay for so long once this one looks for itself, and keeps the node as it is
+/// wanted.
+async fn keep_node(
+    writer: NodeWriter,
+    wanted: channel::Receiver<Wanted>,
+    begun: oneshot::Receiver<()>,
+    stay: Duration,
+) {
     let mut pause = Duration::from_millis(500);
-    let left = loop {
+    let conditions = loop {
         match writer.left_over().await {
             Ok(left) => break left,
             Err(error) if error.is_passing() && wanted.has_changed().is_ok() => {
@@ -310,31 +297,14 @@ async fn keep_node(writer: NodeWriter, mut wanted: channel::Receiver<Wanted>, ad
             Err(_) => break BTreeSet::new(),
         }
     };
-    if !left.is_empty() {
-        tracing::info!(?left, "an earlier agent has left conditions on the node");
-        if let Ok(mut adopted) = adopted.lock() {
-            adopted.clone_from(&left);
-        }
-        // The next look says for how long they stay; without an answer they go at once.
-        let _ = tokio::time::timeout(FIRST_WORD, wanted.changed()).await;
-        wanted.mark_changed();
+    if !conditions.is_empty() {
+        tracing::info!(
+            ?conditions,
+            "an earlier agent has left conditions on the node"
+        );
+        // Loading programs may take as long as the period. An end before that is an end too.
+        let _ = begun.await;
     }
-    writer.run(left, wanted).await;
-}
-
-/// What an earlier agent has left on the node stays for as long as the transition period says (R7): why it was set, and
-/// since when, this one does not know.
-struct Leftovers {
-    adopted: Adopted,
-    started: Instant,
-    transition: Duration,
-}
-
-impl Leftovers {
-    fn conditions(&self) -> BTreeSet<NodeCondition> {
-        match self.adopted.lock() {
-            Ok(adopted) if self.started.elapsed() < self.transition => adopted.clone(),
-            _ => BTreeSet::new(),
-        }
-    }
+    let until = tokio::time::Instant::now() + stay;
+    writer.run(LeftOver { conditions, until }, wanted).await;
 }

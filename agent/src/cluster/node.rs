@@ -16,7 +16,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use http::Method;
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use super::client::{ApiError, Call, Connection, JSON, MERGE, STRATEGIC_MERGE};
 use crate::engine::NodeCondition;
@@ -38,6 +38,34 @@ pub struct Wanted {
     pub conditions: BTreeSet<NodeCondition>,
     /// Why, for people.
     pub message: String,
+}
+
+/// What an agent before this one has left on the node: it ended without cleaning up. Why it was set, and since when, nobody
+/// knows any more, so that it stays for a whole transition period (R7).
+#[derive(Clone, Debug)]
+pub struct LeftOver {
+    /// The conditions, with or without their taint.
+    pub conditions: BTreeSet<NodeCondition>,
+    /// When its time is over.
+    pub until: Instant,
+}
+
+impl LeftOver {
+    /// What still has to stay.
+    fn now(&mut self) -> &BTreeSet<NodeCondition> {
+        if Instant::now() >= self.until {
+            self.conditions.clear();
+        }
+        &self.conditions
+    }
+
+    /// Ends when its time is over; never where nothing is left.
+    async fn over(&self) {
+        if self.conditions.is_empty() {
+            std::future::pending::<()>().await;
+        }
+        tokio::time::sleep_until(self.until).await;
+    }
 }
 
 /// Writes to one Node.
@@ -80,7 +108,7 @@ impl NodeWriter {
         self.connection.call(&call).await
     }
 
-    /// What an agent before this one has left on the node: it ended without cleaning up.
+    /// The conditions of an agent before this one that are still on the node.
     ///
     /// # Errors
     /// No answer, or a refusal.
@@ -166,31 +194,31 @@ impl NodeWriter {
         Err(last)
     }
 
-    /// Keeps the node as it is wanted until the sender is gone; then takes everything away and ends. Starts from
-    /// `before`, what the node says already.
-    pub async fn run(
-        self,
-        mut before: BTreeSet<NodeCondition>,
-        mut wanted: watch::Receiver<Wanted>,
-    ) {
+    /// Keeps the node as it is wanted until the sender is gone; then takes everything away and ends. Starts from what the
+    /// node says already, and takes that away when its time is over, whether anybody looks or not.
+    pub async fn run(self, mut left: LeftOver, mut wanted: watch::Receiver<Wanted>) {
         let pauses = ExponentialBuilder::default()
             .with_min_delay(PAUSES.0)
             .with_max_delay(PAUSES.1)
             .with_jitter()
             .without_max_times();
         let mut backoff = pauses.build();
+        let mut before = left.conditions.clone();
         let (mut ending, mut unsure) = (false, false);
         loop {
-            let target = if ending {
-                Wanted::default()
-            } else {
-                wanted.borrow_and_update().clone()
-            };
+            let mut target = Wanted::default();
+            if !ending {
+                target = wanted.borrow_and_update().clone();
+                target.conditions.extend(left.now());
+            }
             if target.conditions == before && !unsure {
                 if ending {
                     return;
                 }
-                ending = wanted.changed().await.is_err();
+                tokio::select! {
+                    changed = wanted.changed() => ending = changed.is_err(),
+                    () = left.over() => {}
+                }
                 continue;
             }
             match self.write(&before, &target).await {

@@ -60,8 +60,8 @@ use source::Source;
 /// How often the agent looks after itself; where no hook tells of cgroups that come and go, the pods' cgroups are
 /// compared with what is held open as often.
 const TICK: Duration = Duration::from_secs(1);
-/// How often they are compared although a hook tells; what an earlier agent has left on the node is judged anew as often.
-const RESCAN_TICKS: u32 = 10;
+/// How often they are compared although a hook tells, and tells when it has lost something.
+const RESCAN_TICKS: u32 = 60;
 /// A pod makes several cgroups when it starts: one look for all of them.
 const GATHER: Duration = Duration::from_millis(20);
 

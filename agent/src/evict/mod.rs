@@ -8,6 +8,7 @@ pub mod oom;
 mod pauses;
 mod reclaimed;
 pub mod reconcile;
+mod records;
 pub mod report;
 pub mod soft;
 mod unreported;

@@ -5,6 +5,7 @@
 mod answer;
 mod node;
 mod objects;
+mod others;
 mod pods;
 mod policies;
 mod route;
@@ -54,6 +55,16 @@ impl ApiServer {
     pub fn start_tls() -> io::Result<Self> {
         let authority = Authority::new()?;
         let config = authority.server(&["127.0.0.1"])?;
+        Self::start_with(Some((authority, config)))
+    }
+
+    /// The same, for clients with a certificate of that authority only: its kubeconfig has one.
+    ///
+    /// # Errors
+    /// No port, no thread, no certificate.
+    pub fn start_mutual_tls() -> io::Result<Self> {
+        let authority = Authority::new()?;
+        let config = authority.server_for_members(&["127.0.0.1"])?;
         Self::start_with(Some((authority, config)))
     }
 
@@ -129,12 +140,22 @@ impl ApiServer {
             std::fs::write(&authority, self.authority())?;
             cluster["certificate-authority"] = json!(authority);
         }
+        let mut user = json!({"tokenFile": token});
+        if let Some((authority, _)) = &self.tls {
+            let (certificate, key) = authority.member("system:masters")?;
+            let files = [("client-certificate", certificate), ("client-key", key)];
+            for (field, content) in files {
+                let path = dir.join(field);
+                std::fs::write(&path, content)?;
+                user[field] = json!(path);
+            }
+        }
         let config = json!({
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "test",
             "clusters": [{"name": "test", "cluster": cluster}],
-            "users": [{"name": "test", "user": {"tokenFile": token}}],
+            "users": [{"name": "test", "user": user}],
             "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
         });
         std::fs::write(&path, config.to_string())?;

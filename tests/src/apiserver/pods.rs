@@ -35,6 +35,14 @@ pub fn merge_conditions(object: &mut Value, patch: &Value) {
     object["status"]["conditions"] = conditions.into();
 }
 
+/// `GET .../pods/NAME`.
+pub fn get(state: &State, namespace: &str, name: &str) -> Response<Body> {
+    match find(state, namespace, name) {
+        Some(pod) => answer(200, &pod),
+        None => not_found("pods", name),
+    }
+}
+
 /// `PATCH .../pods/NAME/status`.
 pub fn patch_status(
     state: &mut State,

@@ -17,7 +17,7 @@ use super::{
     answer::{answer, not_found, scripted, unauthorized},
     lock, node,
     objects::Collection,
-    pods, policies,
+    others, pods, policies,
     state::{Misery, Seen, State},
     watch::{self, Wanted},
 };
@@ -87,6 +87,15 @@ fn dispatch(state: &mut State, seen: Seen, accept: &str) -> Response<Body> {
     };
     match (method.as_str(), parts.as_slice()) {
         ("GET", ["api", "v1", "pods"]) => all(state, Collection::Pods, None),
+        ("GET", ["version"]) => others::version(),
+        ("GET", ["api", "v1"]) => others::resources("v1"),
+        ("GET", ["apis", group, version]) => others::resources(&format!("{group}/{version}")),
+        ("GET", ["api", "v1", "namespaces", ns, "pods"]) => all(state, Collection::Pods, Some(ns)),
+        ("POST", ["api", "v1", "namespaces", ns, "pods"]) => others::create_pod(state, ns, body),
+        ("GET", ["api", "v1", "namespaces", ns, "pods", name]) => pods::get(state, ns, name),
+        ("GET", ["api", "v1", "namespaces", ns, "events"]) => {
+            others::core_events(state, ns, decode(&query).get("fieldSelector"))
+        }
         ("GET", ["api", "v1", "nodes"]) => all(state, Collection::Nodes, None),
         ("GET", ["api", "v1", "namespaces"]) => all(state, Collection::Namespaces, None),
         ("GET", ["api", "v1", "namespaces", ns, "configmaps"]) => {
@@ -143,8 +152,11 @@ fn dispatch(state: &mut State, seen: Seen, accept: &str) -> Response<Body> {
                 "selfsubjectaccessreviews",
             ],
         ) => node::review(state, body),
-        ("GET", _) if state.others.contains_key(&path) => answer(200, &state.others[&path]),
-        _ => not_found("the server could not find the requested resource", &path),
+        // A collection that is not there, such as policies without their definition.
+        ("GET", ["apis", _, _, _]) => {
+            not_found("the server could not find the requested resource", &path)
+        }
+        _ => others::at(state, &method, &path, &query, body),
     }
 }
 

@@ -70,7 +70,7 @@ pub struct State {
     pub crd: bool,
     /// Namespaces, ConfigMaps and policies by collection, namespace and name.
     pub objects: BTreeMap<(Collection, String, String), Value>,
-    /// Objects of any other kind by their path; what is not here is not found.
+    /// Everything else by its path; a text is a log.
     pub others: BTreeMap<String, Value>,
     /// Events by namespace and name.
     pub events: BTreeMap<(String, String), Value>,
@@ -135,6 +135,11 @@ impl State {
         self.stamp(&mut pod);
         self.tell(Collection::Pods, kind, &pod);
         self.pods.insert(key, pod);
+    }
+
+    /// Merges the conditions of a patch into an object, as a strategic merge patch does.
+    pub fn merge_conditions(object: &mut Value, patch: &Value) {
+        super::pods::merge_conditions(object, patch);
     }
 
     /// Takes a pod away, as the kubelet does when its containers are gone, and tells the watchers.

@@ -28,6 +28,8 @@ pub struct Watcher {
 pub struct Wanted {
     namespace: Option<String>,
     name: Option<String>,
+    /// `key=value` of one label.
+    label: Option<(String, String)>,
     metadata_only: bool,
 }
 
@@ -39,6 +41,10 @@ impl Wanted {
         Self {
             namespace: namespace.map(str::to_owned),
             name: name.map(str::to_owned),
+            label: query.get("labelSelector").and_then(|label| {
+                let (key, value) = label.split_once('=')?;
+                Some((key.to_owned(), value.to_owned()))
+            }),
             metadata_only: accept.contains("as=PartialObjectMetadata"),
         }
     }
@@ -46,7 +52,10 @@ impl Wanted {
     fn wants(&self, object: &Value) -> bool {
         let is =
             |wanted: &Option<String>, found: &str| wanted.as_deref().is_none_or(|w| w == found);
-        is(&self.namespace, namespace_of(object)) && is(&self.name, name_of(object))
+        let mut label = self.label.iter();
+        is(&self.namespace, namespace_of(object))
+            && is(&self.name, name_of(object))
+            && label.all(|(key, value)| object["metadata"]["labels"][key] == **value)
     }
 
     /// As much of an object as was asked for.

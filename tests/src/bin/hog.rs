@@ -59,6 +59,9 @@ struct Arguments {
     /// `oom_score_adj` to set; a refusal is said on standard error and nothing else
     #[arg(long, allow_hyphen_values = true)]
     oom_score_adj: Option<i32>,
+    /// User to become, once it is in its cgroup
+    #[arg(long)]
+    uid: Option<libc::uid_t>,
     /// Say nothing of a refused `oom_score_adj`
     #[arg(long)]
     quiet: bool,
@@ -81,6 +84,12 @@ fn main() -> io::Result<()> {
         && !arguments.quiet
     {
         eprintln!("hog: oom_score_adj {score} is refused: {e}");
+    }
+    if let Some(uid) = arguments.uid {
+        // SAFETY: a plain number.
+        if unsafe { libc::setuid(uid) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
     }
     println!("ready");
     if arguments.wait {

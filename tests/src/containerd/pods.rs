@@ -1,4 +1,4 @@
-//! Pods and containers by the CRI, as the kubelet makes them; the messages have the fields that are set here.
+//! Pods and containers by the CRI, as the kubelet makes them.
 
 use std::{
     io,
@@ -9,73 +9,15 @@ use std::{
 use evictd::cri::{
     CriError, Runtime,
     messages::{
-        Container, ContainerMetadata, ContainerRequest, ContainerState, Empty, Image, ImageSpec,
-        PodSandbox, PodSandboxMetadata, PodSandboxRequest,
+        Container, ContainerRequest, ContainerState, Empty, Image, PodSandbox, PodSandboxMetadata,
+        PodSandboxRequest,
     },
 };
 
-/// `NamespaceMode`'s `NODE`.
-const NODE: i32 = 2;
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct RunPodSandbox {
-    #[prost(message, optional, tag = "1")]
-    config: Option<SandboxConfig>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct SandboxConfig {
-    #[prost(message, optional, tag = "1")]
-    metadata: Option<PodSandboxMetadata>,
-    #[prost(string, tag = "3")]
-    log_directory: String,
-    #[prost(message, optional, tag = "8")]
-    linux: Option<LinuxSandboxConfig>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct LinuxSandboxConfig {
-    #[prost(message, optional, tag = "2")]
-    security_context: Option<SecurityContext>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct SecurityContext {
-    #[prost(message, optional, tag = "1")]
-    namespace_options: Option<NamespaceOption>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct NamespaceOption {
-    #[prost(int32, tag = "1")]
-    network: i32,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct SandboxId {
-    #[prost(string, tag = "1")]
-    id: String,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct CreateContainer {
-    #[prost(string, tag = "1")]
-    pod_sandbox_id: String,
-    #[prost(message, optional, tag = "2")]
-    config: Option<ContainerConfig>,
-    #[prost(message, optional, tag = "3")]
-    sandbox_config: Option<SandboxConfig>,
-}
-
-#[derive(Clone, PartialEq, prost::Message)]
-struct ContainerConfig {
-    #[prost(message, optional, tag = "1")]
-    metadata: Option<ContainerMetadata>,
-    #[prost(message, optional, tag = "2")]
-    image: Option<ImageSpec>,
-    #[prost(string, repeated, tag = "3")]
-    command: Vec<String>,
-}
+use super::messages::{
+    ContainerConfig, CreateContainer, LinuxSandboxConfig, NODE, NamespaceOption, RunPodSandbox,
+    SandboxConfig, SandboxId, SecurityContext,
+};
 
 /// The pods of a containerd.
 pub struct Pods {
@@ -117,8 +59,12 @@ impl Pods {
     /// # Errors
     /// What the runtime says.
     pub fn sandbox(&self, uid: &str) -> io::Result<String> {
+        self.run_sandbox(sandbox_config(uid, Path::new(""), false))
+    }
+
+    pub(super) fn run_sandbox(&self, config: SandboxConfig) -> io::Result<String> {
         let request = RunPodSandbox {
-            config: Some(sandbox_config(uid)),
+            config: Some(config),
         };
         let path = "/runtime.v1.RuntimeService/RunPodSandbox";
         self.with(async |cri| {
@@ -139,19 +85,23 @@ impl Pods {
         image: &str,
         command: &[&str],
     ) -> io::Result<String> {
+        let config = ContainerConfig {
+            command: command.iter().map(|&part| part.to_owned()).collect(),
+            ..ContainerConfig::named("main", attempt, image)
+        };
+        self.create(sandbox, config, sandbox_config(uid, Path::new(""), false))
+    }
+
+    pub(super) fn create(
+        &self,
+        sandbox: &str,
+        config: ContainerConfig,
+        sandbox_config: SandboxConfig,
+    ) -> io::Result<String> {
         let request = CreateContainer {
             pod_sandbox_id: sandbox.to_owned(),
-            config: Some(ContainerConfig {
-                metadata: Some(ContainerMetadata {
-                    name: "main".to_owned(),
-                    attempt,
-                }),
-                image: Some(ImageSpec {
-                    image: image.to_owned(),
-                }),
-                command: command.iter().map(|&part| part.to_owned()).collect(),
-            }),
-            sandbox_config: Some(sandbox_config(uid)),
+            config: Some(config),
+            sandbox_config: Some(sandbox_config),
         };
         self.with(async |cri| {
             let path = "/runtime.v1.RuntimeService/CreateContainer";
@@ -231,8 +181,12 @@ impl Pods {
     }
 }
 
-fn sandbox_config(uid: &str) -> SandboxConfig {
-    let namespace_options = Some(NamespaceOption { network: NODE });
+/// A pod in the node's network, and among its processes if they are shared.
+pub(super) fn sandbox_config(uid: &str, logs: &Path, shares_pids: bool) -> SandboxConfig {
+    let namespace_options = Some(NamespaceOption {
+        network: NODE,
+        pid: if shares_pids { NODE } else { 0 },
+    });
     SandboxConfig {
         metadata: Some(PodSandboxMetadata {
             name: format!("pod-{uid}"),
@@ -240,9 +194,12 @@ fn sandbox_config(uid: &str) -> SandboxConfig {
             namespace: "default".to_owned(),
             attempt: 0,
         }),
-        log_directory: String::new(),
+        log_directory: logs.display().to_string(),
         linux: Some(LinuxSandboxConfig {
-            security_context: Some(SecurityContext { namespace_options }),
+            security_context: Some(SecurityContext {
+                namespace_options,
+                privileged: false,
+            }),
         }),
     }
 }

@@ -13,6 +13,39 @@ use serde_json::{Value, json};
 /// Name of the release and of its namespace in the plain manifests.
 pub const RELEASE: &str = "evictd";
 
+/// Numbers of the capabilities that the DaemonSet asks for (`include/uapi/linux/capability.h`).
+pub const CAPABILITIES: [(&str, u32); 7] = [
+    ("DAC_READ_SEARCH", 2),
+    ("KILL", 5),
+    ("IPC_LOCK", 14),
+    ("SYS_NICE", 23),
+    ("SYS_RESOURCE", 24),
+    ("PERFMON", 38),
+    ("BPF", 39),
+];
+
+/// Those of them that nothing on this machine can have: a machine that is a container itself may lack some, and its
+/// container runtime then refuses containers that ask for them. From the bounding set of the first process.
+pub fn missing_capabilities() -> Vec<&'static str> {
+    let status = std::fs::read_to_string("/proc/1/status").unwrap_or_default();
+    let set = status.lines().find_map(|l| l.strip_prefix("CapBnd:"));
+    let Some(set) = set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()) else {
+        return Vec::new();
+    };
+    let missing = CAPABILITIES
+        .iter()
+        .filter(|(_, number)| set >> number & 1 == 0);
+    missing.map(|(name, _)| *name).collect()
+}
+
+/// Takes these capabilities out of a container of the DaemonSet.
+pub fn without_capabilities(container: &mut Value, names: &[&str]) {
+    let added = container.pointer_mut("/securityContext/capabilities/add");
+    if let Some(added) = added.and_then(Value::as_array_mut) {
+        added.retain(|name| !names.iter().any(|gone| name == gone));
+    }
+}
+
 /// `deploy/` of the checkout.
 pub fn dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")

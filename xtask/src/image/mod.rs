@@ -123,10 +123,14 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     Ok(())
 }
 
-/// Both images, for this machine.
-pub fn for_e2e() -> Result<()> {
-    write(&EVICTD, Arch::host())?;
-    write(&HOG, Arch::host())
+/// The images that the end-to-end test imports, for this machine.
+pub fn for_e2e(agent: bool, hog: bool) -> Result<()> {
+    for (wanted, program) in [(agent, &EVICTD), (hog, &HOG)] {
+        if wanted {
+            write(program, Arch::host())?;
+        }
+    }
+    Ok(())
 }
 
 fn write(program: &Program, arch: Arch) -> Result<()> {

@@ -15,7 +15,7 @@ use kube::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use super::{install::warnings, seen::Seen};
+use super::{agent::warnings, node::Target, seen::Seen};
 
 /// Where the cast plays, and what its priority class is called.
 pub const NAMESPACE: &str = "evictd-e2e";
@@ -37,6 +37,7 @@ pub struct Cast {
     client: Client,
     pods: Api<Pod>,
     node: String,
+    host_network: bool,
     image: String,
     /// The survivors as they were at the start.
     pub survivors: Vec<Pod>,
@@ -44,12 +45,17 @@ pub struct Cast {
 
 impl Cast {
     /// Starts those that must live and waits until they run.
-    pub async fn start(client: &Client, node: &str, image: &str) -> Result<Self> {
+    pub async fn start(client: &Client, target: &Target, image: &str) -> Result<Self> {
         remove(client).await?;
+        // Wherever the cluster's own default is stricter than what the pods below are.
+        let level = if target.host_network {
+            "privileged"
+        } else {
+            "baseline"
+        };
         let namespace = json!({"metadata": {
             "name": NAMESPACE,
-            // Wherever the cluster's own default is stricter than what the pods below are.
-            "labels": {"pod-security.kubernetes.io/enforce": "baseline"},
+            "labels": {"pod-security.kubernetes.io/enforce": level},
         }});
         create(&Api::<Namespace>::all(client.clone()), &namespace).await?;
         let class = json!({
@@ -62,7 +68,8 @@ impl Cast {
         let mut cast = Self {
             client: client.clone(),
             pods: Api::namespaced(client.clone(), NAMESPACE),
-            node: node.to_owned(),
+            node: target.name.clone(),
+            host_network: target.host_network,
             image: image.to_owned(),
             survivors: Vec::new(),
         };
@@ -76,11 +83,8 @@ impl Cast {
                     json!({"requests": both, "limits": both})
                 }
             };
-            create(
-                &cast.pods,
-                &pod(name, node, image, &resources, json!(["--mib", "8"])),
-            )
-            .await?;
+            let survivor = cast.pod(name, &resources, json!(["--mib", "8"]));
+            create(&cast.pods, &survivor).await?;
         }
         for (name, _, _) in SURVIVORS {
             let pod = cast.wait_until_ready(name).await?;
@@ -95,7 +99,7 @@ impl Cast {
     pub async fn hog(&self, mib: u64, rate: u64, patience: Duration) -> Result<Seen> {
         let arguments = json!(["--mib", mib.to_string(), "--rate", rate.to_string()]);
         let resources = json!({"requests": {"memory": "32Mi"}});
-        let mut hog = pod(HOG, &self.node, &self.image, &resources, arguments);
+        let mut hog = self.pod(HOG, &resources, arguments);
         hog["spec"]["priorityClassName"] = NAMESPACE.into();
         let hog = create(&self.pods, &hog).await?;
         let mut seen = Seen::new(hog.uid().unwrap_or_default());
@@ -108,27 +112,54 @@ impl Cast {
         Ok(seen)
     }
 
-    /// Every change, by a watch: a restart that lasts for a moment is seen too.
+    /// Every change, by a watch: a restart that lasts for a moment is seen too. The API server may fail for a while: it may
+    /// run on the very node that is short of memory.
     async fn follow(&self, hog: &Pod, seen: &mut Seen) -> Result<()> {
-        let params = WatchParams::default().fields(&format!("metadata.name={HOG}"));
         let mut version = hog.resource_version().unwrap_or_default();
         loop {
-            let mut changes = self.pods.watch(&params, &version).await?.boxed();
-            while let Some(change) = changes.try_next().await.context("the watch of the hog")? {
-                match change {
-                    WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
-                        version = pod.resource_version().unwrap_or_default();
-                        seen.take(&pod);
-                    }
-                    WatchEvent::Deleted(pod) => {
-                        seen.take(&pod);
+            match self.watch(&mut version, seen).await {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(error) => println!("e2e: the watch of the hog: {error:#}; looking again"),
+            }
+            tokio::time::sleep(LOOK).await;
+            // What has happened in between, and from where the next watch goes on.
+            match self.pods.get_opt(HOG).await {
+                Ok(Some(pod)) if pod.uid().as_deref() == Some(&*seen.uid) => {
+                    version = pod.resource_version().unwrap_or_default();
+                    seen.take(&pod);
+                    if seen.by_kubelet.is_some() {
                         return Ok(());
                     }
-                    WatchEvent::Bookmark(mark) => version = mark.metadata.resource_version,
-                    WatchEvent::Error(status) => bail!("the watch of the hog: {status:?}"),
                 }
+                Ok(_) => return Ok(()),
+                Err(error) => println!("e2e: the hog cannot be looked at: {error}"),
             }
         }
+    }
+
+    /// One watch; whether the hog is gone, or was evicted by the kubelet.
+    async fn watch(&self, version: &mut String, seen: &mut Seen) -> Result<bool> {
+        let params = WatchParams::default().fields(&format!("metadata.name={HOG}"));
+        let mut changes = self.pods.watch(&params, version).await?.boxed();
+        while let Some(change) = changes.try_next().await? {
+            match change {
+                WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
+                    *version = pod.resource_version().unwrap_or_default();
+                    seen.take(&pod);
+                    if seen.by_kubelet.is_some() {
+                        return Ok(true);
+                    }
+                }
+                WatchEvent::Deleted(pod) => {
+                    seen.take(&pod);
+                    return Ok(true);
+                }
+                WatchEvent::Bookmark(mark) => *version = mark.metadata.resource_version,
+                WatchEvent::Error(status) => bail!("{status:?}"),
+            }
+        }
+        Ok(false)
     }
 
     /// A pod can be made in a new namespace only when that has got its default account.
@@ -154,12 +185,37 @@ impl Cast {
             if is_ready(&pod) {
                 return Ok(pod);
             }
-            if start.elapsed() > PATIENCE {
+            let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+            // What the kubelet has turned away never starts.
+            if start.elapsed() > PATIENCE || phase == Some("Failed") {
                 let warnings = warnings(&self.client, NAMESPACE).await.join("\n  ");
-                bail!("{} after {PATIENCE:?}\n  {warnings}", describe(&pod));
+                let waited = start.elapsed();
+                bail!("{} after {waited:.0?}\n  {warnings}", describe(&pod));
             }
             tokio::time::sleep(LOOK).await;
         }
+    }
+
+    fn pod(&self, name: &str, resources: &Value, arguments: Value) -> Value {
+        json!({
+            "metadata": {"name": name, "labels": {"app.kubernetes.io/part-of": NAMESPACE}},
+            "spec": {
+                // Bound directly: the scheduler has no say, and no taint of an earlier run keeps it away.
+                "nodeName": self.node,
+                "hostNetwork": self.host_network,
+                "tolerations": [{"operator": "Exists"}],
+                "restartPolicy": "Always",
+                "terminationGracePeriodSeconds": if name == HOG { 30 } else { 1 },
+                "automountServiceAccountToken": false,
+                "containers": [{
+                    "name": name,
+                    "image": self.image,
+                    "imagePullPolicy": "IfNotPresent",
+                    "args": arguments,
+                    "resources": resources,
+                }],
+            },
+        })
     }
 
     /// The pod of this name now, if there is one.
@@ -176,27 +232,6 @@ where
     let object: K = serde_json::from_value(description.clone())?;
     let made = api.create(&PostParams::default(), &object).await;
     made.with_context(|| format!("cannot create {}", description["metadata"]["name"]))
-}
-
-fn pod(name: &str, node: &str, image: &str, resources: &Value, arguments: Value) -> Value {
-    json!({
-        "metadata": {"name": name, "labels": {"app.kubernetes.io/part-of": NAMESPACE}},
-        "spec": {
-            // Bound directly: the scheduler has no say, and no taint of an earlier run keeps it away.
-            "nodeName": node,
-            "tolerations": [{"operator": "Exists"}],
-            "restartPolicy": "Always",
-            "terminationGracePeriodSeconds": if name == HOG { 30 } else { 1 },
-            "automountServiceAccountToken": false,
-            "containers": [{
-                "name": name,
-                "image": image,
-                "imagePullPolicy": "IfNotPresent",
-                "args": arguments,
-                "resources": resources,
-            }],
-        },
-    })
 }
 
 /// Takes the cast away and waits until it is gone.

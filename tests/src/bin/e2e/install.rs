@@ -6,22 +6,22 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use k8s_openapi::api::core::v1::{Event, Node, Pod};
-use kube::{
-    Api, Client, ResourceExt as _,
-    api::{DynamicObject, ListParams, LogParams},
-};
+use evictd_tests::deploy::missing_capabilities;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, Client, ResourceExt as _, api::DynamicObject};
 
 use super::{
     Arguments,
+    agent::{agent, gives_up, log, warnings},
     apply::{self, MANAGER, title},
-    cast::describe,
+    cast::{describe, is_ready},
     images::Images,
+    machine,
     node::Target,
-    objects::{self, CONTAINER, Changes},
+    objects::{self, Changes},
+    threshold,
 };
 
-const SELECTOR: &str = "app.kubernetes.io/name=evictd";
 /// Where the kubelet's configuration usually is: kubeadm, kind and most others.
 const KUBELET_CONFIG: &str = "/var/lib/kubelet/config.yaml";
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -53,22 +53,41 @@ impl Installation {
             println!("e2e: {KUBELET_CONFIG} is not there: the kubelet's default thresholds hold");
             kubelet_config = Some(String::new());
         }
-        let changes = Changes {
+        let mut changes = Changes {
             image: images.evictd.clone(),
             privileged: arguments.privileged,
-            threshold: arguments.threshold.clone(),
+            threshold: threshold::choose(client, target, arguments.threshold.as_deref()).await?,
             kubelet_config,
+            host_network: target.host_network,
+            runtime_root: Some(target.runtime_root().to_owned()),
+            ..Changes::default()
         };
-        let objects = objects::read(&arguments.manifests, &changes)?;
+        let mut objects = objects::read(&arguments.manifests, &changes)?;
         if target.local {
-            let mut needed = objects::required_directories(&objects);
-            needed.retain(|path| !Path::new(path).is_dir());
-            ensure!(
-                needed.is_empty(),
-                "the kubelet would not start evictd: the node has no {}. Render the chart with other values (see \
-                 docs/deploy.md) and give --manifests, or install it and give --installed",
-                needed.join(", ")
-            );
+            let needed = objects::required_directories(&objects);
+            let handed_on = objects::propagated_directories(&objects);
+            changes.no_propagation = !handed_on.iter().all(|path| machine::propagates(path));
+            changes.left_out = machine::missing(needed);
+            changes.no_capabilities = missing_capabilities();
+            if !changes.no_capabilities.is_empty() {
+                println!(
+                    "e2e: no container of this machine can have {}: evictd goes without",
+                    changes.no_capabilities.join(", ")
+                );
+            }
+            if changes.no_propagation {
+                println!(
+                    "e2e: mounts here are private: evictd will not see volumes that come later"
+                );
+            }
+            if !changes.left_out.is_empty() {
+                println!(
+                    "e2e: this machine has no {}: evictd goes without (with the manifests as they are the kubelet would \
+                     not start it; docs/deploy.md has the values of the chart for that)",
+                    changes.left_out.join(", ")
+                );
+            }
+            objects = objects::read(&arguments.manifests, &changes)?;
         }
         // Somebody else's evictd is neither changed nor taken away.
         for object in &objects {
@@ -83,6 +102,10 @@ impl Installation {
                  it away",
                 title(object)
             );
+            // An earlier run may still be on its way out, and nothing can be made in a namespace that is.
+            if found.metadata.deletion_timestamp.is_some() {
+                wait_until_gone(client, object).await?;
+            }
         }
         Ok(Self { objects })
     }
@@ -101,12 +124,20 @@ impl Installation {
         loop {
             if let Some(pod) = agent(client, target).await? {
                 let log = log(client, &pod, false).await;
-                if log.contains("watching") {
+                if log.as_ref().is_ok_and(|log| log.contains("watching")) {
                     println!("e2e: evictd runs after {:.1?}; it says:", start.elapsed());
-                    for line in log.lines() {
+                    for line in log.iter().flat_map(|log| log.lines()) {
                         println!("  {}", line.trim());
                     }
                     return Ok(());
+                }
+                // It is ready when it answers at /healthz, which is when it begins to watch.
+                if let (Err(error), true) = (&log, is_ready(&pod)) {
+                    println!("e2e: evictd is ready; its log cannot be read: {error:#}");
+                    return Ok(());
+                }
+                if let Some(why) = gives_up(&pod) {
+                    bail!("evictd does not start: {why}");
                 }
             }
             if start.elapsed() > PATIENCE {
@@ -119,6 +150,17 @@ impl Installation {
         }
     }
 
+    /// What evictd itself has to say about evictions, for people.
+    pub async fn quote(&self, client: &Client, target: &Target) {
+        let Ok(Some(pod)) = agent(client, target).await else {
+            return;
+        };
+        let log = log(client, &pod, false).await.unwrap_or_default();
+        for line in log.lines().filter(|line| line.contains("evicted")) {
+            println!("  evictd: {}", line.trim());
+        }
+    }
+
     /// Everything that tells why evictd is not there or did not do its work.
     pub async fn explain(&self, client: &Client, target: &Target) {
         println!("e2e: what the cluster says of evictd:");
@@ -126,7 +168,8 @@ impl Installation {
             Ok(Some(pod)) => {
                 println!("  {}", describe(&pod));
                 for (what, previous) in [("log", false), ("log before its restart", true)] {
-                    for line in log(client, &pod, previous).await.lines() {
+                    let log = log(client, &pod, previous).await;
+                    for line in log.unwrap_or_default().lines() {
                         println!("  {what}: {line}");
                     }
                 }
@@ -166,12 +209,7 @@ impl Installation {
         let is_namespace =
             |o: &&DynamicObject| o.types.as_ref().is_some_and(|t| t.kind == "Namespace");
         for namespace in self.objects.iter().filter(is_namespace) {
-            while apply::existing(client, namespace).await?.is_some() {
-                if start.elapsed() > 2 * PATIENCE {
-                    bail!("{} is not gone after {:?}", title(namespace), 2 * PATIENCE);
-                }
-                tokio::time::sleep(LOOK).await;
-            }
+            wait_until_gone(client, namespace).await?;
         }
         let left = left?;
         ensure!(
@@ -208,53 +246,13 @@ pub async fn marks(client: &Client, target: &Target) -> Result<Vec<String>> {
     Ok(taints.chain(conditions).collect())
 }
 
-/// The agent's pod on the node.
-async fn agent(client: &Client, target: &Target) -> Result<Option<Pod>> {
-    let pods: Api<Pod> = Api::all(client.clone());
-    let params = ListParams::default()
-        .fields(&format!("spec.nodeName={}", target.name))
-        .labels(SELECTOR);
-    let found = pods
-        .list(&params)
-        .await
-        .context("cannot list evictd's pods")?;
-    Ok(found.items.into_iter().next())
-}
-
-/// The last lines that the agent has written; empty where there are none.
-async fn log(client: &Client, pod: &Pod, previous: bool) -> String {
-    let namespace = pod.namespace().unwrap_or_default();
-    let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
-    let params = LogParams {
-        container: Some(CONTAINER.to_owned()),
-        previous,
-        tail_lines: Some(200),
-        ..LogParams::default()
-    };
-    pods.logs(&pod.name_any(), &params)
-        .await
-        .unwrap_or_default()
-}
-
-/// The warnings in a namespace, such as why a DaemonSet's pods may not be made or started.
-pub async fn warnings(client: &Client, namespace: &str) -> Vec<String> {
-    let events: Api<Event> = Api::namespaced(client.clone(), namespace);
-    let Ok(all) = events.list(&ListParams::default()).await else {
-        return Vec::new();
-    };
-    let warnings = all
-        .items
-        .into_iter()
-        .filter(|e| e.type_.as_deref() == Some("Warning"));
-    let line = |e: Event| {
-        let about = e.involved_object;
-        format!(
-            "{} {}: {}: {}",
-            about.kind.unwrap_or_default(),
-            about.name.unwrap_or_default(),
-            e.reason.unwrap_or_default(),
-            e.message.unwrap_or_default()
-        )
-    };
-    warnings.map(line).collect()
+async fn wait_until_gone(client: &Client, object: &DynamicObject) -> Result<()> {
+    let start = Instant::now();
+    while apply::existing(client, object).await?.is_some() {
+        if start.elapsed() > PATIENCE {
+            bail!("{} is not gone after {PATIENCE:?}", title(object));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    Ok(())
 }

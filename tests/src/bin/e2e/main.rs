@@ -2,13 +2,17 @@
 //! lets one of them take all memory, and looks at what the cluster says: Events by evictd, no OOM kill, no restart,
 //! everybody else alive. Whatever happens, it takes away what it has brought.
 
+mod agent;
 mod apply;
 mod cast;
 mod images;
+mod importer;
 mod install;
+mod machine;
 mod node;
 mod objects;
 mod seen;
+mod threshold;
 mod verdicts;
 
 use std::{path::PathBuf, time::Duration};
@@ -16,6 +20,7 @@ use std::{path::PathBuf, time::Duration};
 use anyhow::{Context as _, Result, bail};
 use clap::Parser;
 use kube::Client;
+use tokio::signal::unix::{SignalKind, signal};
 
 use install::Installation;
 use node::Target;
@@ -25,13 +30,13 @@ use node::Target;
 #[command(name = "cargo xtask e2e", bin_name = "cargo xtask e2e --")]
 pub struct Arguments {
     /// The image of evictd as the node can have it. Without it the one that was just built is imported, which needs
-    /// this machine to be the node, and containerd on it
+    /// the node to be this machine or a container of it, and containerd or CRI-O on it
     #[arg(long)]
     image: Option<String>,
-    /// The image of the pods, which `cargo xtask image --with-hog` writes; goes with --image
-    #[arg(long, requires = "image")]
+    /// The same for the image of the pods, which `cargo xtask image --with-hog` writes
+    #[arg(long)]
     hog_image: Option<String>,
-    /// The node: by default this machine if it is one, otherwise the first that is ready and takes pods
+    /// The node: by default this machine if it is one, otherwise the first that takes pods
     #[arg(long)]
     node: Option<String>,
     /// evictd is installed already: use that one, and leave it there
@@ -43,8 +48,8 @@ pub struct Arguments {
     /// MiB that the hog takes in a second; 0: as fast as it can
     #[arg(long, default_value_t = 200)]
     rate: u64,
-    /// A hard threshold for memory.available instead of the kubelet's: `2Gi`, `30%`. A node that does other things as
-    /// well is spared that way
+    /// The hard threshold for memory.available: `2Gi`, `30%`, or `own` for the kubelet's. Without it the kubelet's, but
+    /// at least 512Mi or an eighth of what pods can have: a node that runs the control plane as well is spared that way
     #[arg(long)]
     threshold: Option<String>,
     /// The kubelet's configuration file on the node; `none` if it has none
@@ -57,6 +62,12 @@ pub struct Arguments {
     /// the node
     #[arg(long)]
     patience: Option<u64>,
+    /// Seconds that Events and the taint may take after the kill
+    #[arg(long, default_value_t = 30)]
+    settle: u64,
+    /// All pods in the node's own network; by itself on a node that has no network for pods
+    #[arg(long)]
+    host_network: bool,
     /// Where the manifests are
     #[arg(long, default_value = "deploy/manifests")]
     manifests: PathBuf,
@@ -67,7 +78,7 @@ pub struct Arguments {
 
 fn main() -> Result<()> {
     let arguments = Arguments::parse();
-    if std::env::var_os("KUBECONFIG").is_none() {
+    if std::env::var_os("KUBECONFIG").is_none_or(|path| path.is_empty()) {
         println!("SKIPPED e2e: KUBECONFIG is not set, so that there is no cluster to run it on");
         return Ok(());
     }
@@ -83,14 +94,18 @@ async fn run(arguments: &Arguments) -> Result<()> {
         .context("KUBECONFIG cannot be used")?;
     let version = client.apiserver_version().await;
     let version = version.context("the API server that KUBECONFIG names does not answer")?;
-    let target = node::choose(&client, arguments.node.as_deref()).await?;
+    let mut target = node::choose(&client, arguments.node.as_deref()).await?;
+    target.host_network |= arguments.host_network;
+    let target = target;
     println!("e2e: Kubernetes {}, {target}", version.git_version);
 
     let images = images::provide(arguments, &target)?;
     let installation = Installation::prepare(&client, arguments, &target, &images).await?;
+    let mut terminated = signal(SignalKind::terminate())?;
     let told = tokio::select! {
         told = story(arguments, &client, &target, &installation, &images.hog) => told,
         _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
+        _ = terminated.recv() => Err(anyhow::anyhow!("terminated")),
     };
     if told.is_err() {
         installation.explain(&client, &target).await;
@@ -115,7 +130,7 @@ async fn story(
 ) -> Result<()> {
     installation.apply(client).await?;
     installation.wait_until_watching(client, target).await?;
-    let cast = cast::Cast::start(client, &target.name, hog_image).await?;
+    let cast = cast::Cast::start(client, target, hog_image).await?;
     let before = verdicts::Before::look(client, target).await?;
     println!(
         "e2e: the hog takes {} MiB a second of {} MiB",
@@ -127,7 +142,9 @@ async fn story(
     let seen = cast
         .hog(target.capacity_mib, arguments.rate, patience)
         .await?;
-    let found = verdicts::look(client, target, &cast, &before, &seen).await?;
+    let settle = Duration::from_secs(arguments.settle);
+    let found = verdicts::look(client, target, &cast, &before, &seen, settle).await?;
+    installation.quote(client, target).await;
     let failed = found.iter().filter(|v| !v.good).count();
     for verdict in &found {
         let word = if verdict.good { "ok    " } else { "FAILED" };

@@ -6,6 +6,9 @@ use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, api::ListParams};
 
+/// containerd's `root`, which the manifests name.
+pub const USUAL_RUNTIME_ROOT: &str = "/var/lib/containerd";
+
 /// The node.
 pub struct Target {
     /// `metadata.name`.
@@ -18,11 +21,13 @@ pub struct Target {
     pub capacity_mib: u64,
     /// Memory that pods cannot have, in MiB.
     pub reserved_mib: u64,
+    /// It has no network for pods: only those run that use the node's own.
+    pub host_network: bool,
     kubelet: String,
     kernel: String,
 }
 
-/// The node of this name; or this machine, if it is a node; or the first that takes pods.
+/// The node of this name; or this machine, if it is a node; or the first that takes pods; or the first that is ready.
 pub async fn choose(client: &Client, wanted: Option<&str>) -> Result<Target> {
     let nodes: Api<Node> = Api::all(client.clone());
     let all = nodes.list(&ListParams::default()).await;
@@ -64,19 +69,24 @@ fn pick(all: &[Node], wanted: Option<&str>, here: &Machine) -> Result<Target> {
         Some(wanted) => all.iter().find(|n| name(n) == wanted),
         None => {
             let local = all.iter().find(|n| here.is(n));
-            local.or_else(|| all.iter().find(|n| takes_pods(n)))
+            let free = || all.iter().find(|n| takes_pods(n));
+            // The story's pods tolerate every taint, and a cluster of one node may have left its own there.
+            let ready = || all.iter().find(|n| why_not_ready(n).is_none());
+            local.or_else(free).or_else(ready)
         }
     };
     let Some(node) = found else {
         let names: Vec<_> = all.iter().map(name).collect();
         bail!(
             "no node is {}; there are: {}",
-            wanted.unwrap_or("ready and takes pods"),
+            wanted.unwrap_or("ready"),
             names.join(", ")
         );
     };
-    if !is_ready(node) {
-        bail!("the node {} is not Ready", name(node));
+    let why_not = why_not_ready(node);
+    let host_network = why_not.as_ref().is_some_and(|why| lacks_network(why));
+    if let Some(why) = why_not.filter(|_| !host_network) {
+        bail!("the node {} is not Ready: {why}", name(node));
     }
     let status = node.status.clone().unwrap_or_default();
     let info = status.node_info.unwrap_or_default();
@@ -96,20 +106,48 @@ fn pick(all: &[Node], wanted: Option<&str>, here: &Machine) -> Result<Target> {
         runtime: info.container_runtime_version,
         capacity_mib: capacity,
         reserved_mib: capacity.saturating_sub(memory(status.allocatable).unwrap_or(capacity)),
+        host_network,
         kubelet: info.kubelet_version,
         kernel: info.kernel_version,
     })
 }
 
-fn is_ready(node: &Node) -> bool {
+/// What the kubelet says; `None` where it is Ready.
+fn why_not_ready(node: &Node) -> Option<String> {
     let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref());
     let mut conditions = conditions.unwrap_or_default().iter();
-    conditions.any(|c| c.type_ == "Ready" && c.status == "True")
+    match conditions.find(|c| c.type_ == "Ready") {
+        Some(ready) if ready.status == "True" => None,
+        Some(ready) => Some(ready.message.clone().unwrap_or_default()),
+        None => Some("it does not say".to_owned()),
+    }
+}
+
+/// In these words the kubelet passes on that the runtime has no CNI plugin (`container runtime network not ready:
+/// NetworkReady=false reason:NetworkPluginNotReady ...`). Pods of the node's own network start nevertheless.
+fn lacks_network(why: &str) -> bool {
+    why.contains("NetworkReady=false") && !why.contains("RuntimeReady=false")
 }
 
 fn takes_pods(node: &Node) -> bool {
     let spec = node.spec.clone().unwrap_or_default();
-    is_ready(node) && spec.taints.unwrap_or_default().is_empty() && spec.unschedulable != Some(true)
+    why_not_ready(node).is_none()
+        && spec.taints.unwrap_or_default().is_empty()
+        && spec.unschedulable != Some(true)
+}
+
+impl Target {
+    /// Where its container runtime keeps images and writable layers, if nobody has changed that.
+    pub fn runtime_root(&self) -> &'static str {
+        let is = |distribution: &str| self.kubelet.contains(distribution);
+        match self.runtime.split("://").next() {
+            _ if is("+k3s") => "/var/lib/rancher/k3s/agent/containerd",
+            _ if is("+rke2") => "/var/lib/rancher/rke2/agent/containerd",
+            Some("cri-o") => "/var/lib/containers/storage",
+            Some("docker") => "/var/lib/docker",
+            _ => USUAL_RUNTIME_ROOT,
+        }
+    }
 }
 
 impl fmt::Display for Target {
@@ -128,7 +166,11 @@ impl fmt::Display for Target {
             self.kernel,
             self.capacity_mib,
             self.reserved_mib
-        )
+        )?;
+        if self.host_network {
+            write!(f, "; it has no network for pods: all of them use its own")?;
+        }
+        Ok(())
     }
 }
 
@@ -146,7 +188,11 @@ mod tests {
                 "capacity": {"memory": "8148092Ki"},
                 "allocatable": {"memory": "8045692Ki"},
                 "conditions": [{"type": "Ready", "status": ready}],
-                "nodeInfo": {"bootID": boot, "machineID": name, "containerRuntimeVersion": "containerd://2.1.4"},
+                "nodeInfo": {
+                    "bootID": boot, "machineID": name, "containerRuntimeVersion": "containerd://2.1.4",
+                    "architecture": "", "kernelVersion": "", "kubeProxyVersion": "", "kubeletVersion": "",
+                    "operatingSystem": "", "osImage": "", "systemUUID": "",
+                },
             },
         });
         serde_json::from_value(node).unwrap()
@@ -185,9 +231,54 @@ mod tests {
         assert!(error("x").contains("control, down, worker"));
         let here = Machine {
             boot: "z".to_owned(),
+            id: "z".to_owned(),
+        };
+        assert_eq!(pick(&all[..2], None, &here).unwrap().name, "control");
+        let here = Machine {
+            boot: "z".to_owned(),
             id: String::new(),
         };
         let target = pick(&all, None, &here).unwrap();
         assert_eq!((target.capacity_mib, target.reserved_mib), (7957, 100));
+        assert!(!target.host_network);
+    }
+
+    #[test]
+    fn a_node_without_a_pod_network_will_do() {
+        let here = Machine {
+            boot: "z".to_owned(),
+            id: String::new(),
+        };
+        let mut bare = node("bare", "a", &json!([]), "False");
+        let conditions = bare.status.as_mut().unwrap().conditions.as_mut().unwrap();
+        conditions[0].message = Some(
+            "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady \
+             message:Network plugin returns error: cni plugin not initialized"
+                .to_owned(),
+        );
+        let target = pick(&[bare], Some("bare"), &here).unwrap();
+        assert!(target.host_network);
+    }
+
+    #[test]
+    fn the_distribution_tells_where_images_are() {
+        let root = |runtime: &str, kubelet: &str| {
+            let mut node = node("n", "a", &json!([]), "True");
+            let info = node.status.as_mut().unwrap().node_info.as_mut().unwrap();
+            info.container_runtime_version = runtime.to_owned();
+            info.kubelet_version = kubelet.to_owned();
+            let here = Machine {
+                boot: String::new(),
+                id: String::new(),
+            };
+            pick(&[node], Some("n"), &here).unwrap().runtime_root()
+        };
+        assert_eq!(root("containerd://2.1.4", "v1.36.0"), USUAL_RUNTIME_ROOT);
+        assert_eq!(
+            root("cri-o://1.36.0", "v1.36.0"),
+            "/var/lib/containers/storage"
+        );
+        let k3s = root("containerd://2.1.4-k3s1", "v1.36.0+k3s1");
+        assert_eq!(k3s, "/var/lib/rancher/k3s/agent/containerd");
     }
 }

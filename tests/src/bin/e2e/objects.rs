@@ -3,9 +3,11 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
-use evictd_tests::deploy::objects;
+use evictd_tests::deploy::{objects, without_capabilities};
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
+
+use super::node::USUAL_RUNTIME_ROOT;
 
 /// Name of the container that is evictd.
 pub const CONTAINER: &str = "evictd";
@@ -21,6 +23,16 @@ pub struct Changes {
     pub threshold: Option<String>,
     /// The kubelet's configuration file; empty: none.
     pub kubelet_config: Option<String>,
+    /// In the node's own network.
+    pub host_network: bool,
+    /// The container runtime's directory instead of the usual one.
+    pub runtime_root: Option<String>,
+    /// Directories that the node has not got: their mounts are left out.
+    pub left_out: Vec<String>,
+    /// Capabilities that nothing on the node can have.
+    pub no_capabilities: Vec<&'static str>,
+    /// The node's mounts are not handed on to containers.
+    pub no_propagation: bool,
 }
 
 /// The objects of a directory, those first that others need.
@@ -34,6 +46,10 @@ pub fn read(dir: &Path, changes: &Changes) -> Result<Vec<DynamicObject>> {
     let (mut all, mut containers) = (Vec::new(), 0);
     for path in files {
         let text = fs::read_to_string(&path)?;
+        let text = match &changes.runtime_root {
+            Some(root) => text.replace(USUAL_RUNTIME_ROOT, root),
+            None => text,
+        };
         for mut object in objects(&text).with_context(|| path.display().to_string())? {
             containers += change(&mut object, changes)?;
             let object: Result<DynamicObject, _> = serde_json::from_value(object);
@@ -68,10 +84,16 @@ fn change(object: &mut Value, changes: &Changes) -> Result<usize> {
             config["evictionHard"] = json!({"memory.available": threshold});
         }
         if let Some(path) = &changes.kubelet_config {
-            config["cluster"] = match path.as_str() {
-                "" => json!({}),
-                path => json!({"kubeletConfig": path}),
-            };
+            match (path.as_str(), config["cluster"].as_object_mut()) {
+                ("", Some(cluster)) => drop(cluster.remove("kubeletConfig")),
+                (path, _) => config["cluster"]["kubeletConfig"] = path.into(),
+            }
+        }
+        if let Some(places) = config["filesystems"].as_object_mut() {
+            places.retain(|_, path| {
+                let path = path.as_str().unwrap_or_default();
+                !changes.left_out.iter().any(|gone| gone == path)
+            });
         }
         // JSON is YAML.
         object["data"]["config.yaml"] = config.to_string().into();
@@ -79,8 +101,13 @@ fn change(object: &mut Value, changes: &Changes) -> Result<usize> {
     if object["kind"] != "DaemonSet" {
         return Ok(0);
     }
-    let containers = object.pointer_mut("/spec/template/spec/containers");
-    let containers = containers.and_then(Value::as_array_mut);
+    let spec = &mut object["spec"]["template"]["spec"];
+    if changes.host_network {
+        spec["hostNetwork"] = true.into();
+        spec["dnsPolicy"] = "ClusterFirstWithHostNet".into();
+    }
+    let gone = leave_out(spec, &changes.left_out);
+    let containers = spec["containers"].as_array_mut();
     let mut changed = 0;
     for container in containers
         .into_iter()
@@ -88,6 +115,16 @@ fn change(object: &mut Value, changes: &Changes) -> Result<usize> {
         .filter(|c| c["name"] == CONTAINER)
     {
         container["image"] = changes.image.clone().into();
+        let mounts = container["volumeMounts"].as_array_mut();
+        if let Some(mounts) = mounts {
+            mounts.retain(|mount| !gone.contains(&mount["name"]));
+            for mount in mounts.iter_mut().filter_map(Value::as_object_mut) {
+                if changes.no_propagation {
+                    mount.remove("mountPropagation");
+                }
+            }
+        }
+        without_capabilities(container, &changes.no_capabilities);
         if changes.privileged {
             container["securityContext"] =
                 json!({"privileged": true, "readOnlyRootFilesystem": true});
@@ -97,16 +134,57 @@ fn change(object: &mut Value, changes: &Changes) -> Result<usize> {
     Ok(changed)
 }
 
+/// Takes the volumes of these directories away, and answers with their names.
+fn leave_out(spec: &mut Value, directories: &[String]) -> Vec<Value> {
+    let mut gone = Vec::new();
+    if let Some(volumes) = spec["volumes"].as_array_mut() {
+        volumes.retain(|volume| {
+            let path = volume["hostPath"]["path"].as_str().unwrap_or_default();
+            let out = directories.iter().any(|directory| directory == path);
+            if out {
+                gone.push(volume["name"].clone());
+            }
+            !out
+        });
+    }
+    gone
+}
+
 /// The directories of the node without which the kubelet does not start the pod.
 pub fn required_directories(objects: &[DynamicObject]) -> Vec<String> {
-    let volumes = objects
-        .iter()
-        .filter_map(|o| o.data.pointer("/spec/template/spec/volumes")?.as_array())
-        .flatten();
-    volumes
+    volumes(objects)
         .filter(|v| v["hostPath"]["type"] == "Directory")
-        .filter_map(|v| Some(v["hostPath"]["path"].as_str()?.to_owned()))
+        .filter_map(path_of)
         .collect()
+}
+
+/// Those into which mounts that come later are handed on.
+pub fn propagated_directories(objects: &[DynamicObject]) -> Vec<String> {
+    let containers = lists(objects, "/spec/template/spec/containers");
+    let mounts = containers
+        .filter_map(|c| c["volumeMounts"].as_array())
+        .flatten();
+    let names: Vec<&Value> = mounts
+        .filter(|m| !m["mountPropagation"].is_null())
+        .map(|m| &m["name"])
+        .collect();
+    let volumes = volumes(objects).filter(|v| names.contains(&&v["name"]));
+    volumes.filter_map(path_of).collect()
+}
+
+fn path_of(volume: &Value) -> Option<String> {
+    Some(volume["hostPath"]["path"].as_str()?.to_owned())
+}
+
+fn volumes(objects: &[DynamicObject]) -> impl Iterator<Item = &Value> {
+    lists(objects, "/spec/template/spec/volumes")
+}
+
+fn lists<'a>(objects: &'a [DynamicObject], at: &'a str) -> impl Iterator<Item = &'a Value> {
+    let all = objects
+        .iter()
+        .filter_map(move |o| o.data.pointer(at)?.as_array());
+    all.flatten()
 }
 
 #[cfg(test)]
@@ -127,6 +205,7 @@ mod tests {
             privileged: true,
             threshold: Some("2Gi".into()),
             kubelet_config: Some(String::new()),
+            ..Changes::default()
         });
         let kinds: Vec<_> = objects
             .iter()
@@ -146,7 +225,10 @@ mod tests {
         )
         .unwrap();
         assert_eq!(config["evictionHard"], json!({"memory.available": "2Gi"}));
-        assert_eq!(config["cluster"], json!({}));
+        assert_eq!(
+            config["cluster"],
+            json!({"pauseConfigMap": "evictd/evictd-pause"})
+        );
         assert_eq!(config["stateDir"], "/var/lib/evictd");
         assert!(objects.iter().all(|o| !o.name_any().is_empty()));
     }
@@ -160,12 +242,58 @@ mod tests {
         let daemonset = &objects.last().unwrap().data;
         let container = &daemonset["spec"]["template"]["spec"]["containers"][0];
         assert_eq!(container["securityContext"]["privileged"], false);
+        let handed_on = propagated_directories(&objects);
+        assert_eq!(handed_on, ["/var/lib/kubelet", "/var/lib/containerd"]);
         let needed = required_directories(&objects);
         assert!(needed.contains(&"/sys/fs/cgroup".to_owned()), "{needed:?}");
         assert!(
             !needed.contains(&"/var/lib/evictd".to_owned()),
             "{needed:?}"
         );
+    }
+
+    #[test]
+    fn an_unusual_node_gets_what_it_can_have() {
+        let objects = manifests(&Changes {
+            image: "i".into(),
+            host_network: true,
+            runtime_root: Some("/elsewhere".into()),
+            left_out: vec!["/elsewhere".into(), "/sys/kernel/tracing".into()],
+            no_capabilities: vec!["SYS_RESOURCE"],
+            no_propagation: true,
+            ..Changes::default()
+        });
+        let spec = &objects.last().unwrap().data["spec"]["template"]["spec"];
+        assert_eq!(spec["hostNetwork"], true);
+        let text = spec.to_string();
+        let gone = [
+            "/elsewhere",
+            "tracing",
+            "/var/lib/containerd",
+            "HostToContainer",
+            "SYS_RESOURCE",
+        ];
+        for gone in gone {
+            assert!(!text.contains(gone), "{gone}: {text}");
+        }
+        assert!(text.contains("PERFMON"));
+        // Every mount has its volume still, and the essential ones are there.
+        let names = |list: &Value| -> Vec<String> {
+            let list = list.as_array().unwrap().iter();
+            list.map(|v| v["name"].as_str().unwrap().to_owned())
+                .collect()
+        };
+        let mounts = names(&spec["containers"][0]["volumeMounts"]);
+        assert_eq!(mounts, names(&spec["volumes"]));
+        assert!(mounts.contains(&"cgroup".to_owned()));
+        let config = objects
+            .iter()
+            .find(|o| o.types.as_ref().unwrap().kind == "ConfigMap");
+        let config = config.unwrap().data["data"]["config.yaml"]
+            .as_str()
+            .unwrap();
+        let config: Value = serde_json::from_str(config).unwrap();
+        assert_eq!(config["filesystems"], json!({"nodefs": "/var/lib/kubelet"}));
     }
 
     #[test]

@@ -20,6 +20,8 @@ pub struct Seen {
     pub disruption: Option<String>,
     /// Whether it has run.
     pub ran: bool,
+    /// What the kubelet says where it was the one who evicted it.
+    pub by_kubelet: Option<String>,
     last: String,
 }
 
@@ -33,6 +35,7 @@ impl Seen {
             ends: Vec::new(),
             disruption: None,
             ran: false,
+            by_kubelet: None,
             last: String::new(),
         }
     }
@@ -43,6 +46,10 @@ impl Seen {
         let Some(status) = &pod.status else {
             return;
         };
+        // evictd deletes; what the kubelet evicts stays there with this reason.
+        if status.reason.as_deref() == Some("Evicted") {
+            self.by_kubelet = Some(status.message.clone().unwrap_or_default());
+        }
         self.ran |= status.phase.as_deref() == Some("Running");
         let conditions = status.conditions.as_deref().unwrap_or_default();
         if let Some(c) = conditions.iter().find(|c| c.type_ == "DisruptionTarget") {

@@ -18,8 +18,6 @@ use super::{
 
 /// `reportingComponent` of evictd's Events.
 const CONTROLLER: &str = "evictd";
-/// Events and the taint come after the kill: as long as that may take.
-const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(500);
 
 /// One thing that was looked at.
@@ -61,28 +59,34 @@ pub async fn look(
     cast: &Cast,
     before: &Before,
     seen: &Seen,
+    settle: Duration,
 ) -> Result<Vec<Verdict>> {
     let mut verdicts = about_hog(seen);
     let events: Api<Event> = Api::namespaced(client.clone(), NAMESPACE);
     verdicts.push(
-        patiently(async || {
+        patiently(settle, async || {
             let all = events.list(&ListParams::default()).await?.items;
             Ok(evicted_events(&all, &seen.uid))
         })
         .await?,
     );
     verdicts.push(
-        patiently(async || {
+        patiently(settle, async || {
             let mut new = on_node(client, target).await?;
             new.retain(|e| e.uid().is_none_or(|uid| !before.events.contains(&uid)));
             Ok(node_events(&new))
         })
         .await?,
     );
-    verdicts.push(patiently(async || Ok(marked(&marks(client, target).await?))).await?);
-    let mut new = on_node(client, target).await?;
-    new.retain(|e| e.uid().is_none_or(|uid| !before.events.contains(&uid)));
-    let mut oom = no_oom(&new, before.oom_kills, oom_kills(target));
+    let marked = async || Ok(marked(&marks(client, target).await?));
+    verdicts.push(patiently(settle, marked).await?);
+    let oom = async || {
+        let mut new = on_node(client, target).await?;
+        new.retain(|e| e.uid().is_none_or(|uid| !before.events.contains(&uid)));
+        Ok(no_oom(&new, before.oom_kills, oom_kills(target)))
+    };
+    // What has happened does not go away: one look that succeeds is enough.
+    let mut oom = insistently(settle, oom).await?;
     if !oom.good {
         oom.text = format!(
             "{}. The node keeps {} MiB from pods: the limit of `kubepods` may be met before the node's threshold",
@@ -91,19 +95,35 @@ pub async fn look(
     }
     verdicts.push(oom);
     for survivor in &cast.survivors {
-        let now = cast.get(&survivor.name_any()).await?;
-        verdicts.push(lives(survivor, now.as_ref()));
+        let name = survivor.name_any();
+        let look = async || Ok(lives(survivor, cast.get(&name).await?.as_ref()));
+        verdicts.push(insistently(settle, look).await?);
     }
     Ok(verdicts)
 }
 
-/// Looks again until it is good or patience has ended.
-async fn patiently(look: impl AsyncFn() -> Result<Verdict>) -> Result<Verdict> {
+/// Looks again until it is good or patience has ended: Events and the taint come after the kill.
+async fn patiently(patience: Duration, look: impl AsyncFn() -> Result<Verdict>) -> Result<Verdict> {
     let start = Instant::now();
     loop {
-        let verdict = look().await?;
-        if verdict.good || start.elapsed() > PATIENCE {
-            return Ok(verdict);
+        let verdict = look().await;
+        if verdict.as_ref().is_ok_and(|v| v.good) || start.elapsed() > patience {
+            return verdict;
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Looks again until there is an answer: the API server may be short of memory too.
+async fn insistently(
+    patience: Duration,
+    look: impl AsyncFn() -> Result<Verdict>,
+) -> Result<Verdict> {
+    let start = Instant::now();
+    loop {
+        let verdict = look().await;
+        if verdict.is_ok() || start.elapsed() > patience {
+            return verdict;
         }
         tokio::time::sleep(LOOK).await;
     }
@@ -121,7 +141,7 @@ fn about_hog(seen: &Seen) -> Vec<Verdict> {
             format!("DisruptionTarget: {d}"),
         ),
     };
-    vec![
+    let mut verdicts = vec![
         verdict(
             seen.ran,
             format!(
@@ -138,7 +158,14 @@ fn about_hog(seen: &Seen) -> Vec<Verdict> {
             format!("its container ended with: {}", seen.ends.join(", ")),
         ),
         disruption,
-    ]
+    ];
+    if let Some(message) = &seen.by_kubelet {
+        verdicts.push(verdict(
+            false,
+            format!("the kubelet has evicted it first: {message}"),
+        ));
+    }
+    verdicts
 }
 
 /// One Event by evictd on the hog, and none on anybody else.

@@ -1,0 +1,55 @@
+//! The wall clock, compared with the one that nobody sets. Nothing is decided on it; but times in Events and in the journal
+//! are its.
+
+use std::time::{Duration, Instant, SystemTime};
+
+/// A wall clock that differs by more from the monotonic one between two looks has been set.
+const JUMP: Duration = Duration::from_secs(2);
+
+/// What both clocks showed at the last look.
+#[derive(Clone, Copy, Debug)]
+pub struct WallClock {
+    steady: Instant,
+    wall: SystemTime,
+}
+
+impl WallClock {
+    /// The first look.
+    pub fn new(steady: Instant, wall: SystemTime) -> Self {
+        Self { steady, wall }
+    }
+
+    /// The next look: by how much the wall clock was set since the last one, forwards or backwards; `None` if it was not.
+    pub fn jump(&mut self, steady: Instant, wall: SystemTime) -> Option<Duration> {
+        let expected = self.wall + steady.duration_since(self.steady);
+        *self = Self { steady, wall };
+        let off = match wall.duration_since(expected) {
+            Ok(ahead) => ahead,
+            Err(behind) => behind.duration(),
+        };
+        (off > JUMP).then_some(off)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_was_set_is_noticed_once_in_both_directions() {
+        let seconds = Duration::from_secs;
+        let (start, noon) = (Instant::now(), SystemTime::UNIX_EPOCH + seconds(1_000_000));
+        let mut clock = WallClock::new(start, noon);
+        // A minute later, and a second off: it was slewed, not set.
+        assert_eq!(clock.jump(start + seconds(60), noon + seconds(61)), None);
+        let hour = seconds(3600);
+        let later = noon + seconds(71) + hour;
+        assert_eq!(clock.jump(start + seconds(70), later), Some(hour));
+        assert_eq!(clock.jump(start + seconds(80), later + seconds(10)), None);
+        // Back to before the first look, as after a battery has failed.
+        let back = SystemTime::UNIX_EPOCH;
+        let off = later + seconds(20);
+        let off = off.duration_since(back).unwrap();
+        assert_eq!(clock.jump(start + seconds(90), back), Some(off));
+    }
+}

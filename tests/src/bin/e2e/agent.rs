@@ -1,0 +1,84 @@
+//! The agent's pod: where it is, what it says, and whether it is worth waiting for.
+
+use anyhow::{Context as _, Result};
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{ListParams, LogParams},
+};
+
+use super::{
+    cast::{describe, statuses},
+    node::Target,
+    objects::CONTAINER,
+};
+
+const SELECTOR: &str = "app.kubernetes.io/name=evictd";
+
+/// The agent's pod on the node.
+pub async fn agent(client: &Client, target: &Target) -> Result<Option<Pod>> {
+    let pods: Api<Pod> = Api::all(client.clone());
+    let params = ListParams::default()
+        .fields(&format!("spec.nodeName={}", target.name))
+        .labels(SELECTOR);
+    let found = pods
+        .list(&params)
+        .await
+        .context("cannot list evictd's pods")?;
+    // After an earlier run there may be one that still ends.
+    let mut pods = found.items;
+    pods.sort_by_key(|pod| pod.metadata.deletion_timestamp.is_some());
+    Ok(pods.into_iter().next())
+}
+
+/// Why nobody needs to wait for this pod any longer: its container starts and ends again, or its image cannot be had.
+pub fn gives_up(pod: &Pod) -> Option<String> {
+    const HOPELESS: [&str; 5] = [
+        "CrashLoopBackOff",
+        "ImagePullBackOff",
+        "ErrImageNeverPull",
+        "InvalidImageName",
+        "CreateContainerError",
+    ];
+    let waiting = statuses(pod)
+        .iter()
+        .filter_map(|c| c.state.as_ref()?.waiting.as_ref()?.reason.as_deref());
+    let hopeless = waiting.into_iter().any(|why| HOPELESS.contains(&why));
+    hopeless.then(|| describe(pod))
+}
+
+/// The last lines that the agent has written.
+pub async fn log(client: &Client, pod: &Pod, previous: bool) -> kube::Result<String> {
+    let namespace = pod.namespace().unwrap_or_default();
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+    let params = LogParams {
+        container: Some(CONTAINER.to_owned()),
+        previous,
+        tail_lines: Some(200),
+        ..LogParams::default()
+    };
+    pods.logs(&pod.name_any(), &params).await
+}
+
+/// The warnings in a namespace, such as why a DaemonSet's pods may not be made or started.
+pub async fn warnings(client: &Client, namespace: &str) -> Vec<String> {
+    let events: Api<Event> = Api::namespaced(client.clone(), namespace);
+    let Ok(all) = events.list(&ListParams::default()).await else {
+        return Vec::new();
+    };
+    let warnings = all
+        .items
+        .into_iter()
+        .filter(|e| e.type_.as_deref() == Some("Warning"));
+    let line = |e: Event| {
+        let about = e.involved_object;
+        format!(
+            "{} {}: {}: {}",
+            about.kind.unwrap_or_default(),
+            about.name.unwrap_or_default(),
+            e.reason.unwrap_or_default(),
+            e.message.unwrap_or_default()
+        )
+    };
+    warnings.map(line).collect()
+}
