@@ -50,7 +50,7 @@ fn bad_input_is_refused_with_field_and_reason() {
     );
     assert_refused(
         &with("evictionHard", json!({})),
-        "evictionHard[memory.available]: is not set",
+        "evictionHard[memory.available]: is not set, and neither is any other threshold",
     );
     assert_refused(
         &with("scope", json!({ "cgroup": scope.path().join("nobody") })),
@@ -160,6 +160,30 @@ fn shadow_kills_nothing() {
     );
     assert!(hog.is_alive());
     assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+// R4: one threshold drops all defaults, and a kubelet may have none for memory. The OOM killer is alone with it then.
+#[test]
+fn without_a_memory_threshold_nobody_is_evicted_for_memory() {
+    skip_if!(not_root());
+    let scope = TestCgroup::new("nomemory", 128 * MIB).unwrap();
+    let dir = scope.child("besteffort/hog").unwrap();
+    let mut files = Files::new(
+        scope.path(),
+        &json!([{ "name": "hog", "cgroup": "besteffort/hog" }]),
+    );
+    files.config["evictionHard"] = json!({ "pid.available": "1" });
+    let mut agent = files.start(&[]);
+    let mut hog = Hog::start(&dir, &["--mib", "256"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    let memory = MemoryCgroup::open(scope.path()).unwrap();
+    assert_eq!(memory.oom_kills().unwrap(), 1);
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+    let records = files.records();
+    assert!(
+        !records.iter().any(|r| matches!(r, Record::Evicted(_))),
+        "{records:?}"
+    );
 }
 
 /// A pod that is deleted and made again, as a restart does, is seen within the refresh.

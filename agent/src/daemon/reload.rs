@@ -131,7 +131,7 @@ impl Agent {
             return Ok(false);
         }
         let threshold = hard_memory_threshold(&new.eviction.thresholds)?;
-        let amounts = limits(threshold, &new, self.capacity);
+        let amounts = limits(&threshold, &new, self.capacity);
         amounts.check(self.capacity)?;
         self.mailbox.send_tuning(Tuning {
             limits: amounts,

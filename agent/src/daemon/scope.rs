@@ -1,11 +1,11 @@
 //! What counts as the node, and how much of it must stay available.
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use super::RunError;
 use crate::{
-    config::Config,
-    engine::{Signal, Threshold},
+    config::{Config, Quantity},
+    engine::{Signal, Threshold, ThresholdValue},
     observe::{
         cgroup::{MemoryCgroup, memory_root},
         machine::{MemAvailable, memory_total},
@@ -55,13 +55,33 @@ pub(super) fn guarded(scope: Scope, config: &Config) -> Scope {
     scope.guarded(memory, amount)
 }
 
-pub(super) fn hard_memory_threshold(thresholds: &[Threshold]) -> Result<&Threshold, RunError> {
+/// The hard threshold of the node's memory. A kubelet may have none (kind's has thresholds for disks alone): then
+/// nothing is ever too little, the kernel's OOM killer is alone with memory, and that is said.
+///
+/// # Errors
+/// There is no threshold at all.
+pub(super) fn hard_memory_threshold(thresholds: &[Threshold]) -> Result<Threshold, RunError> {
     let hard = thresholds
         .iter()
         .find(|t| t.signal == Signal::MemoryAvailable && t.is_hard());
-    hard.ok_or(RunError::Missing {
-        field: "evictionHard[memory.available]",
-        reason: "is not set, so that there is nothing to watch",
+    if let Some(hard) = hard {
+        return Ok(hard.clone());
+    }
+    if thresholds.is_empty() {
+        return Err(RunError::Missing {
+            field: "evictionHard[memory.available]",
+            reason: "is not set, and neither is any other threshold, so that there is nothing to watch",
+        });
+    }
+    tracing::warn!(
+        field = "evictionHard[memory.available]",
+        "is not set: nobody is evicted before the OOM killer acts"
+    );
+    Ok(Threshold {
+        signal: Signal::MemoryAvailable,
+        value: ThresholdValue::Quantity(Quantity::bytes(0)),
+        grace_period: Duration::ZERO,
+        min_reclaim: None,
     })
 }
 
@@ -72,7 +92,8 @@ pub(super) fn limits(threshold: &Threshold, config: &Config, capacity: u64) -> L
     Limits {
         threshold: hard,
         resolved: threshold.resolved_amount(signed).max(hard),
-        floor: floor.enabled.then(|| {
+        // Below nothing there is nothing.
+        floor: (floor.enabled && hard > 0).then(|| {
             let configured = floor
                 .memory_available
                 .as_ref()

@@ -31,7 +31,7 @@ impl Agent {
     pub(super) async fn start(config: &Config, origin: Origin) -> Result<Self, RunError> {
         let threshold = hard_memory_threshold(&config.eviction.thresholds)?;
         // Two of them: the reflex takes one with it.
-        let [scope, looked_at] = [scope(config, threshold)?, scope(config, threshold)?];
+        let [scope, looked_at] = [scope(config, &threshold)?, scope(config, &threshold)?];
         // The rounds show the kubelet's count, and go by it under soft thresholds.
         let scope = guarded(scope, config);
         let mut policies = Policies::start(config)?;
