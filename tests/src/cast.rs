@@ -149,6 +149,14 @@ impl Stage {
         Ok(stage)
     }
 
+    /// Gives the node other room; the pods stay as they are.
+    ///
+    /// # Errors
+    /// Less than is used.
+    pub fn limit(&self, bytes: u64) -> io::Result<()> {
+        self.cgroup.limit_child("", bytes)
+    }
+
     /// The others have what they want when the usage stands still.
     fn wait_until_settled(&self) -> io::Result<()> {
         let mut last = u64::MAX;

@@ -63,9 +63,11 @@ impl TestCgroup {
         let limit = limit.to_string();
         match self.version {
             Version::V1 => {
+                // Never the lower one: it rises first, and falls last. Without swap accounting it is not there.
+                let with_swap = || fs::write(path.join("memory.memsw.limit_in_bytes"), &limit);
+                let _ = with_swap();
                 fs::write(path.join("memory.limit_in_bytes"), &limit)?;
-                // Without swap accounting the file is not there; without swap it changes nothing.
-                let _ = fs::write(path.join("memory.memsw.limit_in_bytes"), &limit);
+                let _ = with_swap();
                 Ok(())
             }
             Version::V2 => {

@@ -73,6 +73,12 @@ fn crosses_on(hook: MemoryHook) {
             "{before} <= {usage} <= {after}"
         );
         assert!(usage >= UP_TO_100_MIB.limit, "tripped at {usage}");
+        // A batch for the charge, one for a hook at the entry, and one huge page: no hook lets more pass.
+        let past = usage - UP_TO_100_MIB.limit;
+        assert!(
+            past <= (2 * 64 + 512) * page_size(),
+            "{past} bytes past the limit"
+        );
         assert!(
             (t0..=t1).contains(&trip.time_ns),
             "{t0} <= {} <= {t1}",
