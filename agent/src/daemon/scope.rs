@@ -55,7 +55,7 @@ pub(super) fn guarded(scope: Scope, config: &Config) -> Scope {
     scope.guarded(memory, amount)
 }
 
-/// The hard threshold of the node's memory. A kubelet may have none (kind's has thresholds for disks alone): then
+/// The hard threshold of the node's memory. A kubelet may have thresholds for disks alone: then
 /// nothing is ever too little, the kernel's OOM killer is alone with memory, and that is said.
 ///
 /// # Errors

@@ -14,12 +14,11 @@ use serde_json::{Value, json};
 pub const RELEASE: &str = "evictd";
 
 /// Numbers of the capabilities that the DaemonSet asks for (`include/uapi/linux/capability.h`).
-pub const CAPABILITIES: [(&str, u32); 7] = [
+pub const CAPABILITIES: [(&str, u32); 6] = [
     ("DAC_READ_SEARCH", 2),
     ("KILL", 5),
     ("IPC_LOCK", 14),
     ("SYS_NICE", 23),
-    ("SYS_RESOURCE", 24),
     ("PERFMON", 38),
     ("BPF", 39),
 ];

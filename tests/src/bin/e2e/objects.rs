@@ -259,7 +259,7 @@ mod tests {
             host_network: true,
             runtime_root: Some("/elsewhere".into()),
             left_out: vec!["/elsewhere".into(), "/sys/kernel/tracing".into()],
-            no_capabilities: vec!["SYS_RESOURCE"],
+            no_capabilities: vec!["SYS_NICE"],
             no_propagation: true,
             ..Changes::default()
         });
@@ -271,7 +271,7 @@ mod tests {
             "tracing",
             "/var/lib/containerd",
             "HostToContainer",
-            "SYS_RESOURCE",
+            "SYS_NICE",
         ];
         for gone in gone {
             assert!(!text.contains(gone), "{gone}: {text}");
