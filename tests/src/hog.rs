@@ -5,7 +5,13 @@ use std::{
     os::unix::process::ExitStatusExt as _,
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
+    time::Duration,
 };
+
+use crate::patience::holds;
+
+/// More than any test of a slow machine needs.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A running hog; killed and reaped when dropped.
 pub struct Hog {
@@ -70,7 +76,16 @@ impl Hog {
     }
 
     /// Waits for its end; the signal that ended it, if one did.
+    ///
+    /// # Errors
+    /// It lives on and on: a test that waits for ever tells nothing.
     pub fn wait(&mut self) -> io::Result<Option<i32>> {
+        if !holds(PATIENCE, || !self.is_alive()) {
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("nobody has ended it in {PATIENCE:?}"),
+            ));
+        }
         Ok(self.child.wait()?.signal())
     }
 

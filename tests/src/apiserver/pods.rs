@@ -37,7 +37,12 @@ pub fn merge_conditions(object: &mut Value, patch: &Value) {
 
 /// `GET .../pods/NAME`.
 pub fn get(state: &State, namespace: &str, name: &str) -> Response<Body> {
-    match find(state, namespace, name) {
+    // A pod of another node, which no watch of this one shows, is kept among all other objects.
+    let elsewhere = || {
+        let path = format!("/api/v1/namespaces/{namespace}/pods/{name}");
+        state.others.get(&path).cloned()
+    };
+    match find(state, namespace, name).or_else(elsewhere) {
         Some(pod) => answer(200, &pod),
         None => not_found("pods", name),
     }
