@@ -3,7 +3,7 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
 };
 
@@ -60,11 +60,23 @@ impl Files {
     /// # Panics
     /// It cannot be started.
     pub fn refused(&self) -> Output {
+        self.run_until_it_ends(|_| {})
+    }
+
+    /// The same, with something done to it as soon as the process is there.
+    ///
+    /// # Panics
+    /// It cannot be started.
+    pub fn run_until_it_ends(&self, meanwhile: impl FnOnce(&Child)) -> Output {
         let run = || {
-            Command::new(binary()?)
+            let child = Command::new(binary()?)
                 .args(["run", "--config"])
                 .arg(self.write()?)
-                .output()
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()?;
+            meanwhile(&child);
+            child.wait_with_output()
         };
         run().expect("a run")
     }

@@ -1,6 +1,10 @@
 //! `evictd run` as a process: bad input, a clean end, a manifest's pods killed and written down.
 
-use std::{fs, process::Output, time::Duration};
+use std::{
+    fs,
+    process::{Child, Output},
+    time::{Duration, Instant},
+};
 
 use evictd::{evict::journal::Record, observe::cgroup::MemoryCgroup};
 use evictd_tests::{
@@ -215,6 +219,31 @@ fn the_second_agent_is_refused() {
     let mut first = files.start(&[]);
     assert_refused(&files.refused(), "another evictd runs on it");
     assert_eq!(first.terminate().unwrap(), Some(0));
+}
+
+// A pod may be deleted, and its configuration changed, while the agent still loads its programs.
+#[test]
+fn signals_while_it_starts_are_obeyed() {
+    skip_if!(not_root());
+    let scope = TestCgroup::new("early", 256 * MIB).unwrap();
+    for signal in [libc::SIGTERM, libc::SIGINT] {
+        let files = Files::new(scope.path(), &json!([]));
+        let early = |child: &Child| {
+            let end = Instant::now() + Duration::from_secs(30);
+            while !files.dir().join("state/lock").exists() {
+                assert!(Instant::now() < end, "it takes no state directory");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            for signal in [libc::SIGHUP, signal] {
+                // SAFETY: plain kill() of a child that nobody has waited for.
+                assert_eq!(unsafe { libc::kill(child.id().cast_signed(), signal) }, 0);
+            }
+        };
+        let ended = files.run_until_it_ends(early);
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(0), "{:?}: {said}", ended.status);
+        assert!(said.contains("stopped"), "{said}");
+    }
 }
 
 // R1: the threshold of the pods' cgroup follows from memory.available, its capacity is that cgroup's limit.

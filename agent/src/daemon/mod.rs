@@ -2,6 +2,7 @@
 //! the kernel. With a cluster the API server describes the pods, and hears what became of them.
 
 mod allocatable;
+mod asked;
 mod notes;
 pub(crate) mod policies;
 mod reload;
@@ -22,10 +23,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    io::unix::AsyncFd,
-    signal::unix::{SignalKind, signal},
-};
+use tokio::io::unix::AsyncFd;
 
 use crate::{
     cluster::client::AccessError,
@@ -51,6 +49,7 @@ use crate::{
     telemetry::{Metrics, ServeError},
 };
 use allocatable::Allocatable;
+use asked::{Asked, Wish};
 use policies::Policies;
 pub use reload::Origin;
 use reload::Reload;
@@ -134,7 +133,11 @@ pub fn run(config: &Config, origin: Origin) -> Result<(), RunError> {
         // Under PID pressure there may be none to be had when it is needed.
         .thread_keep_alive(Duration::MAX)
         .build()?;
-    runtime.block_on(async { Agent::start(config, origin).await?.serve().await })
+    runtime.block_on(async {
+        // Before all else: what is asked while the agent starts is done as soon as it has.
+        let asked = Asked::listen()?;
+        Agent::start(config, origin).await?.serve(asked).await
+    })
 }
 
 struct Agent {
@@ -171,7 +174,7 @@ struct Agent {
 }
 
 impl Agent {
-    async fn serve(mut self) -> Result<(), RunError> {
+    async fn serve(mut self, mut asked: Asked) -> Result<(), RunError> {
         let outbox = Arc::clone(&self.outbox);
         // SAFETY: the outbox answers with the same descriptor always, and keeps it open for as long as it lives.
         let reports = unsafe { AsyncFd::register(Arc::clone(&outbox)) };
@@ -184,9 +187,6 @@ impl Agent {
         // SAFETY: the descriptor is owned by what is registered, which never answers with another one.
         let life = life.map(|fd| unsafe { AsyncFd::register(fd) }).transpose();
         let life = life.map_err(|e| e.into_parts().1)?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut hangup = signal(SignalKind::hangup())?;
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -202,9 +202,10 @@ impl Agent {
                     self.follow_life();
                 }
                 () = self.source.changed() => self.refresh(),
-                _ = hangup.recv() => self.reload(true),
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
+                wish = asked.next() => match wish {
+                    Wish::Reload => self.reload(true),
+                    Wish::End => break,
+                },
             }
         }
         self.reconciler.take_pauses(&self.policies.brakes);

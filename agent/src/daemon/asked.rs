@@ -1,0 +1,45 @@
+//! What is asked of the agent by signals.
+
+use std::io;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// What a signal asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    /// SIGHUP: read the configuration again.
+    Reload,
+    /// SIGTERM or SIGINT: an orderly end.
+    End,
+}
+
+/// The signals that ask for something, instead of what the kernel does by default: end the process there and then, or,
+/// where it is the first of its PID namespace, nothing.
+pub struct Asked {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Asked {
+    /// From here on they wait until they are taken.
+    ///
+    /// # Errors
+    /// The handler or the pipe behind it was refused.
+    pub fn listen() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    /// The next of them. Nothing is lost when the future is dropped.
+    pub async fn next(&mut self) -> Wish {
+        tokio::select! {
+            _ = self.terminate.recv() => Wish::End,
+            _ = self.interrupt.recv() => Wish::End,
+            _ = self.hangup.recv() => Wish::Reload,
+        }
+    }
+}
