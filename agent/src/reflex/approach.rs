@@ -38,6 +38,16 @@ pub enum Waiting {
     Awake(u64),
 }
 
+impl Waiting {
+    /// What does for both: awake if one of them is, else asleep until the first of them is due.
+    pub fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Asleep(one), Self::Asleep(other)) => Self::Asleep(one.min(other)),
+            (Self::Asleep(_), awake) | (awake, _) => awake,
+        }
+    }
+}
+
 /// What is known of the way to one threshold.
 #[derive(Debug)]
 pub struct Approach {

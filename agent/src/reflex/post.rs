@@ -169,11 +169,7 @@ impl Post {
     /// Whether the scope has moved since the kernel was told whom it may kill: by a sixteenth of what is left, for far
     /// from the floor an older answer does no harm.
     pub fn has_moved(&self) -> bool {
-        let left = self
-            .look
-            .available
-            .saturating_sub(self.scope.limits().threshold);
-        self.look.available.abs_diff(self.named_at) >= (left / 16).max(NAMING_BYTES)
+        self.look.available.abs_diff(self.named_at) >= (self.distance() / 16).max(NAMING_BYTES)
     }
 
     /// The kernel has been told.

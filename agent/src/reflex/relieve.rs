@@ -81,13 +81,20 @@ impl Watch {
     /// Goes through a decision that nothing follows: the real one, a moment later, finds all it needs in the caches.
     pub(super) fn rehearse(&mut self) {
         self.load_candidates(LastResort::Nobody);
+        self.first_in_order();
+    }
+
+    /// Which of the candidates, as they are loaded, comes first.
+    fn first_in_order(&mut self) -> Option<usize> {
         let rules = self.rules();
         let PodTable {
             entries,
             candidates,
         } = &mut *self.setup.table;
         let exact = |i: usize| entries.get(i)?.memory.read().map(|r| r.working_set()).ok();
-        select(candidates, rules, Demand::First, exact, &mut [0]);
+        let mut first = [0];
+        let chosen = select(candidates, rules, Demand::First, exact, &mut first);
+        (chosen.count > 0).then_some(first[0])
     }
 
     /// A pod whose memory a scope does not count cannot help it.
@@ -271,24 +278,19 @@ impl Watch {
         }
         self.load_candidates(LastResort::Nobody);
         self.leave_out_who_may_go_for_now();
-        let rules = self.rules();
         // The node comes first and leaves nobody out.
         for index in 0..self.posts.len() {
             self.leave_out_strangers(index);
+            let first = self.first_in_order();
             let PodTable {
                 entries,
                 candidates,
             } = &mut *self.setup.table;
-            let exact = |i: usize| entries.get(i)?.memory.read().map(|r| r.working_set()).ok();
-            let mut first = [0];
-            let chosen = select(candidates, rules, Demand::First, exact, &mut first);
             // It is named, not chosen: the next scope may name it too.
-            if let Some(named) = candidates.get_mut(first[0]).filter(|_| chosen.count > 0) {
+            if let Some(named) = first.and_then(|i| candidates.get_mut(i)) {
                 named.state = CandidateState::Eligible;
             }
-            let victim = (chosen.count > 0)
-                .then(|| entries.get(first[0]).map(|e| e.memory.id()))
-                .flatten();
+            let victim = first.and_then(|i| Some(entries.get(i)?.memory.id()));
             if let Some(post) = self.posts.get_mut(index)
                 && victim != post.first_victim
                 && self.setup.tripwire.set_first_victim(index, victim).is_ok()

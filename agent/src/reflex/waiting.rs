@@ -54,27 +54,20 @@ impl Watch {
         }
     }
 
-    /// How to wait when some scope's threshold is about to be crossed, and its wire would tell.
-    pub(super) fn approach(&mut self, now: u64) -> Option<Waiting> {
+    /// How to wait for the look that is due after the interval: earlier or awake when some scope's threshold is about to be
+    /// crossed, and its wire would tell.
+    pub(super) fn approach(&mut self, now: u64, interval: Duration) -> Waiting {
+        let asleep = Waiting::Asleep(interval);
         let tripwire = &*self.setup.tripwire;
         let is_busy = self.posts.iter().any(|post| post.pressed && !post.idle);
         if is_busy || !tripwire.has_program() || !tripwire.is_attached() {
-            return None;
+            return asleep;
         }
-        let mut closest = None;
-        for post in &mut self.posts {
-            if post.pressed || post.gone || !post.is_armed(tripwire) {
-                continue;
-            }
-            closest = match (closest, post.approach(now)) {
-                (Some(Waiting::Awake(until)), _) => Some(Waiting::Awake(until)),
-                (Some(Waiting::Asleep(a)), Some(Waiting::Asleep(b))) => {
-                    Some(Waiting::Asleep(a.min(b)))
-                }
-                (known, new) => new.or(known),
-            };
-        }
-        closest
+        let posts = self.posts.iter_mut();
+        posts
+            .filter(|post| !post.pressed && !post.gone && post.is_armed(tripwire))
+            .filter_map(|post| post.approach(now))
+            .fold(asleep, Waiting::and)
     }
 
     /// When to look again; switches the per-page rung on the way.

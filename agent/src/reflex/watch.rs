@@ -140,11 +140,7 @@ impl Watch {
             self.named = 0;
         }
         let interval = self.next_look();
-        self.approach(woken)
-            .map_or(Waiting::Asleep(interval), |closest| match closest {
-                Waiting::Asleep(sooner) => Waiting::Asleep(sooner.min(interval)),
-                awake => awake,
-            })
+        self.approach(woken, interval)
     }
 
     /// Asking every pod is what a look costs most: not while nothing has changed.
