@@ -124,26 +124,24 @@ fn a_restart_is_found() {
     assert_eq!(failed(&said), ["its restarts: 1"], "{said}");
 }
 
+/// Fails by this one verdict and no other.
+fn fails_once(name: &str, flaw: Flaw, words: &str) {
+    let (_, said) = fails(name, flaw);
+    let failed = failed(&said);
+    assert!(failed.len() == 1 && failed[0].contains(words), "{said}");
+}
+
 #[test]
 fn an_oom_kill_is_found() {
     skip_if!(not_root());
-    let (_, said) = fails("e2e-oom", Flaw::OomKill);
-    let failed = failed(&said);
-    assert!(
-        failed.len() == 1 && failed[0].contains("OOMKilled"),
-        "{said}"
-    );
+    fails_once("e2e-oom", Flaw::OomKill, "OOMKilled");
 }
 
 #[test]
 fn a_survivor_that_ends_is_found() {
     skip_if!(not_root());
-    let (_, said) = fails("e2e-survivor", Flaw::SurvivorEnds);
-    let failed = failed(&said);
-    assert!(
-        failed.len() == 1 && failed[0].contains("besteffort is Running, restarts: 1"),
-        "{said}"
-    );
+    let words = "besteffort is Running, restarts: 1";
+    fails_once("e2e-survivor", Flaw::SurvivorEnds, words);
 }
 
 #[test]

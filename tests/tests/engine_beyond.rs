@@ -161,16 +161,18 @@ fn the_time_that_is_left_is_foretold() {
     );
 }
 
+/// Makes a pod one of a DaemonSet's.
+fn owned(pod: &mut Pod) {
+    pod.owner = Some(Owner {
+        kind: "DaemonSet".into(),
+        name: "agent".into(),
+        uid: "set".into(),
+    });
+}
+
 #[test]
 fn pods_that_come_back_find_the_door_shut_for_longer_each_time() {
     // R17, R29
-    let owned = |pod: &mut Pod| {
-        pod.owner = Some(Owner {
-            kind: "DaemonSet".into(),
-            name: "agent".into(),
-            uid: "set".into(),
-        });
-    };
     for (mode, holds) in [(Mode::Evictd, vec![60, 120, 240]), (Mode::Kubelet, vec![])] {
         let mut manager = manager(mode, one_gib());
         let mut found = Vec::new();
@@ -201,13 +203,6 @@ fn pods_that_come_back_find_the_door_shut_for_longer_each_time() {
 // R17, R29: whose cgroup could not be read for a round, dead or alive, is no pod that comes.
 #[test]
 fn who_was_out_of_sight_for_a_round_has_not_come_back() {
-    let owned = |pod: &mut Pod| {
-        pod.owner = Some(Owner {
-            kind: "DaemonSet".into(),
-            name: "agent".into(),
-            uid: "set".into(),
-        });
-    };
     let mut manager = manager(Mode::Evictd, one_gib());
     let calm = |second| Node::with_memory(4000, second);
     let short = Node::with_memory(900, 0).pod("agent-0", 300).that(owned);

@@ -42,11 +42,16 @@ fn gated(name: &str) -> (Member, std::path::PathBuf) {
         "object": {"apiVersion": "example.org/v1", "resource": "clusters", "name": "pod.labels.app"},
         "check": "status == 200 && answer.status.conditions.exists(c, c.type == 'Settled' && c.status == 'True')",
     });
-    let rule = json!({"name": "db", "evict": "When", "when": "gates.settled"});
+    when(&member, "gates.settled", gate);
+    (member, db)
+}
+
+/// The pod may go while the condition over this gate holds.
+fn when(member: &Member, condition: &str, gate: Value) {
+    let rule = json!({"name": "db", "evict": "When", "when": condition});
     let spec =
         json!({"selector": {"matchLabels": {"app": "db"}}, "gates": [gate], "rules": [rule]});
     member.server.state().put_policy("db", spec);
-    (member, db)
 }
 
 fn answers(member: &Member, path: &str, cluster: Option<Value>) {
@@ -142,10 +147,7 @@ fn another_pods_condition_decides() {
         "object": {"apiVersion": "v1", "resource": "pods", "name": "pod.labels.app + '-1'"},
         "check": "status == 200 && answer.status.conditions.exists(c, c.type == 'Ready' && c.status == 'True')",
     });
-    let rule = json!({"name": "db", "evict": "When", "when": "gates.peer"});
-    let spec =
-        json!({"selector": {"matchLabels": {"app": "db"}}, "gates": [gate], "rules": [rule]});
-    member.server.state().put_policy("db", spec);
+    when(&member, "gates.peer", gate);
     let peer =
         |ready: &str| json!({"status": {"conditions": [{"type": "Ready", "status": ready}]}});
     let path = "/api/v1/namespaces/default/pods/db-1";
