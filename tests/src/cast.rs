@@ -110,6 +110,7 @@ pub struct Stage {
     pub memory: MemoryCgroup,
     mib: u64,
     pods: Vec<(&'static str, Hog)>,
+    crowd: u32,
 }
 
 impl Stage {
@@ -144,9 +145,22 @@ impl Stage {
             memory,
             mib,
             pods,
+            crowd: 0,
         };
         stage.wait_until_settled()?;
         Ok(stage)
+    }
+
+    /// Adds pods that use nothing, to be ranked with the others.
+    ///
+    /// # Errors
+    /// Their cgroups cannot be made.
+    pub fn crowd(&mut self, count: u32) -> io::Result<()> {
+        for number in 0..count {
+            self.cgroup.child(&crowd_directory(number))?;
+        }
+        self.crowd = count;
+        Ok(())
     }
 
     /// Gives the node other room; the pods stay as they are.
@@ -253,6 +267,19 @@ impl Stage {
                 "cgroup": parent.join(role.directory),
             })
         };
-        serde_json::json!({ "pods": CAST.iter().map(pod).collect::<Vec<_>>() }).to_string()
+        let extra = |number: u32| {
+            serde_json::json!({
+                "name": format!("crowd-{number}"),
+                "qosClass": "Burstable",
+                "requests": { "memory": "10Mi" },
+                "cgroup": parent.join(crowd_directory(number)),
+            })
+        };
+        let pods = CAST.iter().map(pod).chain((0..self.crowd).map(extra));
+        serde_json::json!({ "pods": pods.collect::<Vec<_>>() }).to_string()
     }
+}
+
+fn crowd_directory(number: u32) -> String {
+    format!("burstable/pod-crowd-{number}")
 }

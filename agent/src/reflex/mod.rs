@@ -1,8 +1,9 @@
 //! The fast loop: from a tripped wire to SIGKILL.
 //!
 //! One OS thread, not an async task. Between wake-up and SIGKILL it allocates nothing, takes no lock, makes no network
-//! call, opens no file, and decides on values read at that moment, never on cached ones (R40;
-//! kubernetes/kubernetes#51745 is what happens otherwise). All that may take its time leaves through a bounded queue
+//! call, opens no file, and kills on values read at that moment, never on cached ones (R40;
+//! kubernetes/kubernetes#51745 is what happens otherwise); bounds that are a fraction of a millisecond old only tell whom
+//! it need not ask. All that may take its time leaves through a bounded queue
 //! and is done by somebody else.
 
 mod approach;
@@ -10,6 +11,7 @@ mod handle;
 mod inflight;
 mod mailbox;
 mod post;
+mod recent;
 mod relieve;
 mod report;
 mod scope;

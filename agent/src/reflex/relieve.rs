@@ -78,14 +78,8 @@ impl Watch {
         self.in_flight.is_empty()
     }
 
-    /// Goes through a decision that nothing follows: the real one, a moment later, finds all it needs in the caches.
-    pub(super) fn rehearse(&mut self) {
-        self.load_candidates(LastResort::Nobody);
-        self.first_in_order();
-    }
-
     /// Which of the candidates, as they are loaded, comes first.
-    fn first_in_order(&mut self) -> Option<usize> {
+    pub(super) fn first_in_order(&mut self) -> Option<usize> {
         let rules = self.rules();
         let PodTable {
             entries,
@@ -113,9 +107,11 @@ impl Watch {
         }
     }
 
-    /// Fresh upper bounds for everybody: one number each. Only those that come first are read in full.
-    fn load_candidates(&mut self, resort: LastResort) {
+    /// Upper bounds for everybody: one number each, which is read now unless it was a moment ago. Only those that come first
+    /// are read in full.
+    pub(super) fn load_candidates(&mut self, resort: LastResort) {
         let now = now_ns();
+        let recent = self.recent.take(now, self.growth);
         let restraint = &self.setup.restraint;
         let PodTable {
             entries,
@@ -129,6 +125,10 @@ impl Watch {
                     CandidateState::Protected
                 } else if self.in_flight.contains(entry) {
                     CandidateState::OnItsWay
+                } else if let Some(more) = recent {
+                    candidate.usage = candidate.usage.saturating_add(more);
+                    // Eligible, or gone.
+                    candidate.state
                 } else {
                     match entry.memory.usage() {
                         Ok(usage) => {

@@ -50,7 +50,7 @@ impl Watch {
             if tripped.is_some() || now >= until || self.setup.mailbox.stopped() {
                 return (now, tripped);
             }
-            std::hint::spin_loop();
+            self.ask_the_next(now);
         }
     }
 

@@ -7,16 +7,19 @@ use super::{
     handle::Setup,
     inflight::InFlight,
     post::{News, Post},
+    recent::Recent,
     report::Report,
     thread::now_ns,
 };
 use crate::{
     kernel::tripwire::{ANY_SLOT, MAX_SCOPES, SLOTS_PER_SCOPE, page_size, slot},
-    observe::deadline::fastest_growth,
+    observe::deadline::{Nearness, fastest_growth},
 };
 
 /// How long whom the kernel may kill stays true while the scopes stand still: pods may change places among themselves.
 const NAMED_FOR_NS: u64 = 1_000_000_000;
+/// The same far from every threshold, where no hook has to be attached: whoever grows is named on the way.
+const NAMED_FAR_FOR_NS: u64 = 10_000_000_000;
 
 /// What the rung has told since the last turn, scope by scope.
 pub(super) type AllNews = [News; MAX_SCOPES as usize];
@@ -29,6 +32,8 @@ pub(super) struct Watch {
     /// Victims for whichever scope: what one of them gives back, all of them get.
     pub(super) in_flight: InFlight,
     pub(super) growth: u64,
+    /// How old the usages in the table are.
+    pub(super) recent: Recent,
     pub(super) evictions: u64,
     /// When the kernel was last told whom it may kill; 0: it has to be told.
     named: u64,
@@ -45,6 +50,7 @@ impl Watch {
             posts,
             in_flight: InFlight::new(),
             growth,
+            recent: Recent::default(),
             evictions: 0,
             named: 0,
         }
@@ -82,6 +88,7 @@ impl Watch {
             if tripped.is_none() {
                 if self.setup.mailbox.exchange(&mut self.setup.table) {
                     self.named = 0;
+                    self.recent.forget();
                 }
                 self.take_scope();
                 self.take_tuning();
@@ -145,7 +152,13 @@ impl Watch {
 
     /// Asking every pod is what a look costs most: not while nothing has changed.
     fn name_when_due(&mut self, now: u64) {
-        let is_old = now.saturating_sub(self.named) >= NAMED_FOR_NS;
+        let nearness = Nearness::new(self.growth);
+        let is_near = |post: &Post| nearness.wants_hook(post.distance(), true);
+        let lasts = match self.posts.iter().any(is_near) {
+            true => NAMED_FOR_NS,
+            false => NAMED_FAR_FOR_NS,
+        };
+        let is_old = now.saturating_sub(self.named) >= lasts;
         if self.named == 0 || is_old || self.posts.iter().any(Post::has_moved) {
             self.named = now;
             self.name_first_victims();

@@ -7,12 +7,12 @@ use std::{
 };
 
 use evictd::reflex::thread::now_ns;
-use evictd_tests::{cast::Stage, interrupt::interrupted};
+use evictd_tests::interrupt::interrupted;
 use serde::Serialize;
 
 use crate::{
     contender::Contender,
-    heat::{Plan, hog_arguments},
+    heat::Plan,
     neighbour::{Neighbour, Service},
     scope::Programme,
     stats::{quantile, sorted},
@@ -74,12 +74,11 @@ fn beside(
         rate: RATE,
         size: programme.size,
         threshold: programme.threshold,
+        crowd: programme.crowd,
         phase: 0.0,
         load: programme.load,
     };
-    let hog = hog_arguments(&plan);
-    let hog: Vec<&str> = hog.iter().map(String::as_str).collect();
-    let mut stage = Stage::start("calm", plan.size, &hog, true)?;
+    let mut stage = plan.stage("calm")?;
     let files = tempfile::tempdir()?;
     let neighbour = Neighbour::start(&stage.directory_of("api").unwrap_or_default())?;
     // Its own cgroup goes after it.

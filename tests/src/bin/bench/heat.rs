@@ -49,6 +49,8 @@ pub struct Plan<'a> {
     pub size: u64,
     /// The threshold in bytes.
     pub threshold: u64,
+    /// Pods beside the cast.
+    pub crowd: u32,
     /// 0..1: where in its interval a poller starts.
     pub phase: f64,
     /// What else the machine has to do.
@@ -132,13 +134,20 @@ impl Plan<'_> {
         }
         Ok((own, running))
     }
+
+    /// The node with all its pods, in a cgroup of this name.
+    pub fn stage(&self, name: &str) -> io::Result<Stage> {
+        let hog = hog_arguments(self);
+        let hog: Vec<&str> = hog.iter().map(String::as_str).collect();
+        let mut stage = Stage::start(name, self.size, &hog, true)?;
+        stage.crowd(self.crowd)?;
+        Ok(stage)
+    }
 }
 
 /// Runs it.
 pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
-    let hog = hog_arguments(plan);
-    let hog: Vec<&str> = hog.iter().map(String::as_str).collect();
-    let mut stage = Stage::start("bench", plan.size, &hog, true)?;
+    let mut stage = plan.stage("bench")?;
     let files = tempfile::Builder::new().prefix("evictd-bench-").tempdir()?;
     let quiet_pod = stage.directory_of("api").unwrap_or_default();
     let neighbour = Neighbour::start(&quiet_pod)?;
@@ -261,7 +270,7 @@ fn wait_for_return(stage: &Stage, amount: u64) -> io::Result<()> {
 
 /// Far too much, in its way. It has taken the lead of the other pods when the race begins; at a rate it starts shortly
 /// before the threshold, or a slow run would take a minute.
-pub fn hog_arguments(plan: &Plan<'_>) -> Vec<String> {
+fn hog_arguments(plan: &Plan<'_>) -> Vec<String> {
     let others: u64 = CAST
         .iter()
         .map(|role| role.usage_mib(plan.size / MIB))

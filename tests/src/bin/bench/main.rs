@@ -56,6 +56,9 @@ struct Arguments {
     /// evictionHard[memory.available]
     #[arg(long, default_value = "100Mi")]
     threshold: Quantity,
+    /// Pods beside the cast of six, which use nothing: what ranking many costs
+    #[arg(long, default_value_t = 0)]
+    crowd: u32,
     /// Folder for the report
     #[arg(long, default_value = "target/bench")]
     out: PathBuf,
@@ -217,6 +220,7 @@ fn programme(arguments: &Arguments) -> io::Result<Programme> {
             .unwrap_or(if arguments.quick { 2 } else { 10 }),
         size,
         threshold,
+        crowd: arguments.crowd,
         load: None,
         is_quick: arguments.quick,
     })

@@ -27,6 +27,8 @@ pub struct Programme {
     pub size: u64,
     /// The threshold in bytes.
     pub threshold: u64,
+    /// Pods beside the cast.
+    pub crowd: u32,
     /// What else the machine has to do.
     pub load: Option<load::Kind>,
     /// Whether it has to be over soon.
@@ -109,6 +111,7 @@ pub fn run(programme: &Programme) -> io::Result<Race> {
                     rate: *rate,
                     size: programme.size,
                     threshold: programme.threshold,
+                    crowd: programme.crowd,
                     // Evenly over the interval, another order than that of the runs.
                     phase: (f64::from(run) * 0.618 + 0.31).fract(),
                     load: programme.load,
