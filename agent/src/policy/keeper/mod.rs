@@ -15,21 +15,19 @@ use super::{
     set::{Applied, PolicySet, Ruling},
 };
 use crate::{cluster::client::Connection, engine::Pod, pods::table::Entry, reflex::thread::now_ns};
-use answers::{Answers, Said, judge, nanos, together};
-use quotas::{QuotaKey, Quotas};
+use answers::{Answers, Said, judge, together};
+use quotas::Quotas;
 
 mod answers;
 mod asking;
 mod explain;
+mod limits;
 mod namespaces;
 mod quotas;
 
 pub use answers::Known;
 pub use asking::Worker;
 pub use explain::{Explanation, GateView, RuleView};
-
-/// Condition of a pod that counts as available.
-const READY: &str = "Ready";
 
 /// Pairs of policies whose contradictions are kept in mind.
 const MOST_TOLD: usize = 1024;
@@ -213,71 +211,6 @@ impl Keeper {
         state.tell_contradictions();
     }
 
-    /// The places of every pod's limits, with the limits set; `None` inside where there was no place left.
-    fn limits(&self, state: &mut State, now: u64) -> BTreeMap<String, Option<Vec<u16>>> {
-        let mut places: BTreeMap<String, Option<Vec<u16>>> = BTreeMap::new();
-        let mut groups: BTreeMap<u16, Group> = BTreeMap::new();
-        let State { pods, quotas, .. } = state;
-        for (uid, held) in &*pods {
-            let pod = &held.entry.pod;
-            let mut wanted = Vec::new();
-            let owner = pod.owner.as_ref().map(|o| QuotaKey::Owner(o.uid.clone()));
-            for (rate, key) in [
-                (self.settings.node_rate, Some(QuotaKey::Node)),
-                (self.settings.owner_rate, owner),
-            ] {
-                let place = rate.zip(key).map(|(rate, key)| {
-                    let place = quotas.place(&self.restraint, key, now, nanos(rate.period));
-                    if let Some(at) = place {
-                        self.restraint.set_quota(
-                            at,
-                            Some(rate.evictions),
-                            nanos(rate.period),
-                            None,
-                        );
-                    }
-                    place
-                });
-                // The two rates have fixed positions, zero where there is none.
-                wanted.push(place.unwrap_or(Some(0)));
-            }
-            for (applied, index, limit) in held.ruling.limits() {
-                let value = limit
-                    .group_by
-                    .as_ref()
-                    .map_or("", |l| pod.labels.get(l).map_or("", |v| v));
-                let key = QuotaKey::Group {
-                    rule: applied.name(),
-                    limit: index,
-                    namespace: pod.namespace.clone(),
-                    value: value.to_owned(),
-                };
-                let place = quotas.place(&self.restraint, key, now, nanos(limit.period));
-                wanted.push(place);
-                let Some(at) = place else { continue };
-                let group = groups.entry(at).or_insert_with(|| Group {
-                    // Read before anybody is counted: see [`Restraint::charged_in_total`].
-                    charged: self.restraint.charged_in_total(at),
-                    available: 0,
-                    limit: limit.clone(),
-                });
-                group.available += u32::from(is_available(held));
-            }
-            places.insert(uid.clone(), wanted.into_iter().collect());
-        }
-        for (at, group) in groups {
-            let spare = group
-                .limit
-                .min_available
-                .map(|least| group.available.saturating_sub(least));
-            let ceiling = spare.map(|spare| group.charged.saturating_add(spare));
-            let limit = &group.limit;
-            self.restraint
-                .set_quota(at, limit.max_evicted_at_once, nanos(limit.period), ceiling);
-        }
-        places
-    }
-
     /// What a policy in shadow mode would have said against the eviction of a pod.
     pub fn shadow_objection(&self, uid: &str) -> Option<String> {
         let state = self.state();
@@ -286,22 +219,6 @@ impl Keeper {
         let rules: Vec<String> = held.ruling.shadow.iter().map(|a| a.name()).collect();
         Some(format!("{}: {reason}", rules.join(", ")))
     }
-}
-
-struct Group {
-    charged: u32,
-    available: u32,
-    limit: super::model::Limit,
-}
-
-/// Whether a pod counts towards `minAvailable`: it runs, is ready as far as anybody tells, and was not evicted.
-fn is_available(held: &Held) -> bool {
-    let pod = &held.entry.pod;
-    let ready = pod
-        .conditions
-        .get(READY)
-        .is_none_or(|status| status == "True");
-    ready && pod.phase == "Running" && !pod.is_deleting && !held.entry.clearance.is_taken()
 }
 
 /// What rules see of a pod. It reads the pod's usage: only where a rule wants to know.
