@@ -55,6 +55,9 @@ struct Slack {
     armings: u64,
     /// Pages.
     left: u64,
+    /// How far the nearest limit is, in pages, while a look goes on. Here and not in a register: values that the verifier
+    /// follows through the loop over the wires multiply what it has to look at, until it gives up.
+    nearest: u64,
 }
 
 /// Pages that a CPU charges in advance (`MEMCG_CHARGE_BATCH`): the counter moves by so much at once.
@@ -71,14 +74,26 @@ impl Slack {
         enough
     }
 
-    /// For a distance in pages.
+    /// Takes note of the distance of one wire, in pages.
     #[inline(always)]
-    fn within(distance: u64, armings: u64) -> Self {
+    fn note(&mut self, distance: u64) {
+        let nearest = &raw mut self.nearest;
+        // SAFETY: both are of a field that is borrowed here; volatile, or the compiler would keep it in a register.
+        unsafe {
+            if distance < nearest.read_volatile() {
+                nearest.write_volatile(distance);
+            }
+        }
+    }
+
+    /// Grants what the distances allow that were noted.
+    #[inline(always)]
+    fn grant(&mut self, armings: u64) {
         let shift = SLACK_SHIFT.load() & 31;
         // Each CPU may be about to charge its batch.
-        let free = distance.saturating_sub(BATCH << shift);
-        let left = (free >> shift).min(BATCH);
-        Self { armings, left }
+        let free = self.nearest.saturating_sub(BATCH << shift);
+        self.left = (free >> shift).min(BATCH);
+        self.armings = armings;
     }
 }
 
@@ -95,8 +110,10 @@ pub fn memory_lruvec(ctx: BtfTracePointContext) -> i32 {
         return 0;
     }
     let memcg: *const u8 = ctx.arg(0);
+    slack.nearest = u64::MAX;
+    check_all(memcg as Address, |distance| slack.note(distance));
     // An arming in between makes the next event look again.
-    *slack = Slack::within(check_all(memcg as Address), armings);
+    slack.grant(armings);
     0
 }
 
@@ -105,7 +122,7 @@ pub fn memory_lruvec(ctx: BtfTracePointContext) -> i32 {
 #[fexit(function = "page_counter_try_charge")]
 pub fn memory_charge_exit(ctx: FExitContext) -> i32 {
     let counter: *const u8 = ctx.arg(0);
-    check_all(memcg_of_counter(counter as Address));
+    check_all(memcg_of_counter(counter as Address), |_| {});
     0
 }
 
@@ -114,7 +131,7 @@ pub fn memory_charge_exit(ctx: FExitContext) -> i32 {
 #[fexit(function = "page_counter_uncharge")]
 pub fn memory_uncharge_exit(ctx: FExitContext) -> i32 {
     let counter: *const u8 = ctx.arg(0);
-    check_all(memcg_of_counter(counter as Address));
+    check_all(memcg_of_counter(counter as Address), |_| {});
     0
 }
 
@@ -122,7 +139,7 @@ pub fn memory_uncharge_exit(ctx: FExitContext) -> i32 {
 #[kprobe]
 pub fn memory_charge_entry(ctx: ProbeContext) -> u32 {
     if let Some(counter) = ctx.arg::<*const u8>(0) {
-        check_all(memcg_of_counter(counter as Address));
+        check_all(memcg_of_counter(counter as Address), |_| {});
     }
     0
 }
@@ -133,28 +150,36 @@ struct Seen {
     usage: u64,
 }
 
-/// Compares every wire; how far the nearest limit is, in pages.
+/// Compares every wire; `note` hears how far each limit is, in pages.
 #[inline(always)]
-fn check_all(charged: Address) -> u64 {
+fn check_all(charged: Address, mut note: impl FnMut(u64)) {
+    let Some(&nobodys) = ARMINGS.get(0) else {
+        return note(0);
+    };
     let mut seen = Seen {
-        counter: 0,
+        // No counter lies there. A number that the verifier does not know, like those that follow: it would go through the
+        // loop once more for each that it does.
+        counter: nobodys,
         usage: 0,
     };
-    let mut nearest = u64::MAX;
     for slot in 0..MAX_TRIPWIRES {
         let (Some(wire), Some(state)) = (TRIPWIRES.get(slot), TRIPWIRE_STATE.get_ptr_mut(slot))
         else {
-            return 0;
+            return note(0);
         };
         if wire.generation == 0 {
             break;
         }
         // SAFETY: a slot of an array map, valid for the whole run of the program. Other CPUs may write the same
         // words; each is a cache whose loss costs one more look.
-        let distance = check(slot, wire, unsafe { &mut *state }, charged, &mut seen);
-        nearest = nearest.min(distance);
+        note(check(
+            slot,
+            wire,
+            unsafe { &mut *state },
+            charged,
+            &mut seen,
+        ));
     }
-    nearest
 }
 
 /// Compares one wire; its distance in pages. Two CPUs that cross at the same moment may both report it; the agent
