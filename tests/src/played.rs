@@ -218,10 +218,11 @@ impl Stage {
             }
             report(&self.member, &key, "Running", container, end);
             self.running.remove(&key);
-            self.member.server.state().remove_pod(&key.0, &key.1);
             if is_hog && self.flaw == Flaw::SurvivorEnds {
                 self.end_one();
             }
+            // Last: whoever waits for this looks at the others at once.
+            self.member.server.state().remove_pod(&key.0, &key.1);
             return;
         }
         if is_hog && self.flaw == Flaw::KubeletFirst && alive {
