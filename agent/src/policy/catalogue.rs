@@ -27,8 +27,8 @@ pub struct Verdict {
     pub generation: Option<i64>,
     /// The field and the reason why it cannot be used; `None` if it can.
     pub refused: Option<String>,
-    /// Other objects that can say otherwise about the same pods with the same precedence, as [`super::contradiction::named`] names
-    /// them. Files have no part in it: they differ from node to node.
+    /// Other objects that can say otherwise about the same pods with the same precedence, as
+    /// [`super::contradiction::named`] names them. Files have no part in it: they differ from node to node.
     pub may_contradict: Arc<[String]>,
     /// What it says otherwise than one of them about a pod that was seen on this node.
     pub contradicts: Option<String>,

@@ -3,8 +3,7 @@
 //! One OS thread, not an async task. Between wake-up and SIGKILL it allocates nothing, takes no lock, makes no network
 //! call, opens no file, and kills on values read at that moment, never on cached ones (R40;
 //! kubernetes/kubernetes#51745 is what happens otherwise); bounds that are a fraction of a millisecond old only tell whom
-//! it need not ask. All that may take its time leaves through a bounded queue
-//! and is done by somebody else.
+//! it need not ask. All that may take its time leaves through a bounded queue and is done by somebody else.
 
 mod approach;
 mod handle;

@@ -5,7 +5,11 @@
 //! bound, and that is all that the choice needs of those that it passes over ([`crate::engine::select`]).
 
 use super::watch::Watch;
-use crate::{engine::CandidateState, pods::table::PodTable};
+use crate::{
+    engine::{Candidate, CandidateState},
+    pods::table::{Entry, PodTable},
+    policy::LastResort,
+};
 
 /// Older than this nothing is recent: a bound that has grown further would have almost everybody asked again.
 const RECENT_NS: u64 = 2_000_000;
@@ -51,12 +55,22 @@ impl Recent {
     }
 }
 
+/// Reads an upper bound of what a pod uses: one number. Whether it may be chosen as far as that goes.
+pub(super) fn ask(entry: &Entry, candidate: &mut Candidate) -> CandidateState {
+    match entry.memory.usage() {
+        Ok(usage) => {
+            candidate.usage = usage;
+            CandidateState::Eligible
+        }
+        Err(_) => CandidateState::Gone,
+    }
+}
+
 impl Watch {
     /// Goes through a decision that nothing follows: the real one, a moment later, finds all it needs in the caches.
     pub(super) fn rehearse(&mut self) {
-        self.load_candidates(crate::policy::LastResort::Nobody);
+        self.load_candidates(LastResort::Nobody);
         self.first_in_order();
-        self.recent.forget();
     }
 
     /// Asks one pod. Whoever decides next has not to ask again.
@@ -70,10 +84,7 @@ impl Watch {
         }
         let place = self.recent.step(now, entries.len());
         if let (Some(entry), Some(candidate)) = (entries.get(place), candidates.get_mut(place)) {
-            match entry.memory.usage() {
-                Ok(usage) => (candidate.usage, candidate.state) = (usage, CandidateState::Eligible),
-                Err(_) => candidate.state = CandidateState::Gone,
-            }
+            candidate.state = ask(entry, candidate);
         }
     }
 }

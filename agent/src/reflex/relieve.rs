@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{
     inflight::{MAX_IN_FLIGHT, Victim},
     post::{Cause, Post},
+    recent::ask,
     report::{Evicted, Held, Report, Stages},
     thread::now_ns,
     watch::Watch,
@@ -130,13 +131,7 @@ impl Watch {
                     // Eligible, or gone.
                     candidate.state
                 } else {
-                    match entry.memory.usage() {
-                        Ok(usage) => {
-                            candidate.usage = usage;
-                            CandidateState::Eligible
-                        }
-                        Err(_) => CandidateState::Gone,
-                    }
+                    ask(entry, candidate)
                 };
         }
     }
