@@ -1,6 +1,9 @@
 //! The embedded eBPF object: loaded once, its programs tried one by one.
 
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::{
+    os::fd::{AsFd as _, OwnedFd},
+    path::Path,
+};
 
 use aya::{
     Ebpf, EbpfLoader,
@@ -58,6 +61,9 @@ pub(super) fn os_error(error: MapError) -> std::io::Error {
         }
     }
 }
+
+/// The number by which `perf_event_open` knows kprobes, where the kernel has them (4.17 and later).
+const KPROBES: &str = "/sys/bus/event_source/devices/kprobe/type";
 
 /// A place in the kernel where a program can sit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,6 +187,10 @@ impl Object {
     /// # Errors
     /// The kernel's reason, with the verifier's last words where it gave any.
     pub fn attach(&mut self, program: &ProgramAt) -> Result<(), String> {
+        // To be told so after half a second of the verifier's work would only make the start longer.
+        if matches!(program.place, Place::FunctionEntry(_)) && !Path::new(KPROBES).exists() {
+            return Err(format!("this kernel has no kprobes: no {KPROBES}"));
+        }
         let missing = || {
             format!(
                 "no BTF, or the object has no program {} of this type",
