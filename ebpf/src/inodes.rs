@@ -3,9 +3,8 @@
 //! Overlay needs no hook of its own: a file in an overlay is made on its upper filesystem, by the task that asked.
 
 use aya_ebpf::{
-    helpers::bpf_ktime_get_ns,
     macros::{btf_tracepoint, map, tracepoint},
-    maps::{Array, HashMap, PerCpuArray, RingBuf},
+    maps::{Array, HashMap, LruHashMap, RingBuf},
     programs::{BtfTracePointContext, TracePointContext},
 };
 use evictd_common::{
@@ -167,54 +166,65 @@ pub fn inodes_xfs_linked(ctx: TracePointContext) -> u32 {
 #[tracepoint(category = "xfs", name = "xfs_iunlink")]
 pub fn inodes_xfs_unlinked(ctx: TracePointContext) -> u32 {
     count(device(&ctx), What::Unlinked);
+    if let Some(nameless) = Nameless::told(&ctx) {
+        // What was taken off the list goes there again: it has been another inode since.
+        let _ = INODE_TAKEN_OFF.remove(&nameless);
+    }
     0
 }
 
 /// `xfs:xfs_iunlink_remove`: a worker takes the inode off the list of the nameless and frees it.
 #[tracepoint(category = "xfs", name = "xfs_iunlink_remove")]
 pub fn inodes_xfs_freed(ctx: TracePointContext) -> u32 {
-    if !is_told_twice(&ctx).unwrap_or(false) {
+    if !is_told_twice(&ctx) {
         count(device(&ctx), What::FreedLater);
     }
     0
 }
 
-/// What `xfs_iunlink_remove` told last on this CPU.
+/// An inode on the list of the nameless, as `xfs_iunlink` and `xfs_iunlink_remove` tell it.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Told {
+struct Nameless {
+    /// `dev` and `agno`, which lie side by side.
     device_and_group: u64,
+    /// `agino`.
     inode: u64,
-    time_ns: u64,
 }
 
+impl Nameless {
+    #[inline(always)]
+    fn told(ctx: &TracePointContext) -> Option<Self> {
+        const DEVICE_AND_GROUP: usize = 8;
+        const INODE: usize = 16;
+        Some(Self {
+            // SAFETY: the offset lies inside the record.
+            device_and_group: unsafe { ctx.read_at(DEVICE_AND_GROUP) }.ok()?,
+            // SAFETY: as above.
+            inode: u64::from(unsafe { ctx.read_at::<u32>(INODE) }.ok()?),
+        })
+    }
+}
+
+/// Inodes whose removal from the list was told once. Where the kernel tells it twice they are here for the microseconds
+/// in between; where it tells it once they stay until they are pushed out, or on the list again.
 #[map]
-static INODE_TOLD: PerCpuArray<Told> = PerCpuArray::with_max_entries(1, 0);
+static INODE_TAKEN_OFF: LruHashMap<Nameless, u8> = LruHashMap::with_max_entries(1024, 0);
 
-/// Recent kernels run the tracepoint twice for one inode, in two functions that call each other. The same number again
-/// after longer than this is a new inode: to make it and take its name away takes two transactions.
-const TWICE_WITHIN_NS: u64 = 10_000;
-
+/// Recent kernels run the tracepoint twice for one inode, in two functions that call each other. Between them the task
+/// may wait for a buffer and go on elsewhere, so that neither the time nor the CPU tells a second word from a new inode
+/// with the old number; but that one must have come onto the list in between.
 #[inline(always)]
-fn is_told_twice(ctx: &TracePointContext) -> Option<bool> {
-    const DEVICE_AND_GROUP: usize = 8;
-    const INODE: usize = 16;
-    let told = Told {
-        // SAFETY: the offsets lie inside the record.
-        device_and_group: unsafe { ctx.read_at(DEVICE_AND_GROUP) }.ok()?,
-        // SAFETY: as above.
-        inode: u64::from(unsafe { ctx.read_at::<u32>(INODE) }.ok()?),
-        // SAFETY: takes no arguments.
-        time_ns: unsafe { bpf_ktime_get_ns() },
+fn is_told_twice(ctx: &TracePointContext) -> bool {
+    let Some(nameless) = Nameless::told(ctx) else {
+        return false;
     };
-    let last = INODE_TOLD.get_ptr_mut(0)?;
-    // SAFETY: a per-CPU slot, which the kernel has just handed out.
-    let last = unsafe { core::ptr::replace(last, told) };
-    Some(
-        last.device_and_group == told.device_and_group
-            && last.inode == told.inode
-            && told.time_ns - last.time_ns < TWICE_WITHIN_NS,
-    )
+    if INODE_TAKEN_OFF.remove(&nameless).is_ok() {
+        return true;
+    }
+    // Refused, it would be counted twice; the next statfs corrects that.
+    let _ = INODE_TAKEN_OFF.insert(&nameless, &0, 0);
+    false
 }
 
 /// A cgroup was removed; `parent` is 0 where it is not known.

@@ -140,13 +140,12 @@ fn ext4_tracepoint() {
     counts_and_crosses("ext4", CountHook::Tracepoint, 0);
 }
 
-/// xfs makes inodes out of free blocks, eight of a block: the blocks of the directories cost some, which the next statfs
-/// corrects.
+/// xfs makes inodes out of free blocks: the blocks of a directory cost some, which the next statfs corrects.
 // R1, R39
 #[test]
 fn xfs_tracepoint() {
     skip_if!(no_bpf());
-    counts_and_crosses("xfs", CountHook::Tracepoint, 512);
+    counts_and_crosses("xfs", CountHook::Tracepoint, 16);
 }
 
 /// What a container writes to its overlay is made on the upper layer's filesystem, by the container's own task.
