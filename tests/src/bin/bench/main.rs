@@ -18,6 +18,7 @@ mod stats;
 mod svg;
 mod table;
 mod trace;
+mod work;
 
 use std::{io, path::PathBuf, process::ExitCode, time::Duration};
 

@@ -13,6 +13,7 @@ use crate::{
     load::{self, Load},
     stats::Distribution,
     trace::Trace,
+    work,
 };
 
 /// What to run.
@@ -47,6 +48,10 @@ pub struct Race {
     pub bare_wake_up_us: Option<Distribution>,
     #[serde(skip)]
     pub bare: Vec<f64>,
+    /// 100 us of work, microseconds.
+    pub bare_work_us: Option<Distribution>,
+    #[serde(skip)]
+    pub work: Vec<f64>,
     /// One line per contender and course, and one per contender over all courses (`way` is `all`).
     pub results: Vec<Line>,
     /// The neighbour while nobody is killed.
@@ -91,6 +96,11 @@ pub fn run(programme: &Programme) -> io::Result<Race> {
     let mut absent = Vec::new();
     let bare = bare.unwrap_or_else(|error| {
         absent.push(("bare wake-up".to_owned(), error.to_string()));
+        Vec::new()
+    });
+    let work = work::measure(if programme.is_quick { 1000 } else { 5000 });
+    let work = work.unwrap_or_else(|error| {
+        absent.push(("bare work".to_owned(), error.to_string()));
         Vec::new()
     });
     let mut heats: Vec<Heat> = Vec::new();
@@ -139,6 +149,8 @@ pub fn run(programme: &Programme) -> io::Result<Race> {
         absent,
         bare_wake_up_us: Distribution::of(bare.iter().copied()),
         bare,
+        bare_work_us: Distribution::of(work.iter().copied()),
+        work,
         results: results(programme, &heats),
         heats,
     })

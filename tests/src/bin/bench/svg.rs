@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::{
     heat::{Heat, Killer},
     scope::{Programme, Race},
-    stats::sorted,
+    stats::{quantile, sorted},
 };
 
 const WIDTH: f64 = 860.0;
@@ -186,6 +186,13 @@ pub fn latency(race: &Race) -> Option<String> {
     let mut curves: Vec<(String, Vec<f64>)> = Vec::new();
     if !race.bare.is_empty() {
         curves.push(("bare wake-up".into(), sorted(race.bare.iter().copied())));
+    }
+    if !race.work.is_empty() {
+        // Thousands of them: each half of a percent is drawn.
+        let work = sorted(race.work.iter().copied());
+        let shares = (1..=200).map(|i| f64::from(i) / 200.0);
+        let drawn = shares.filter_map(|share| quantile(&work, share)).collect();
+        curves.push(("bare work".into(), drawn));
     }
     for line in race.results.iter().filter(|line| line.way == "all") {
         let won = race

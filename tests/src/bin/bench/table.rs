@@ -35,12 +35,20 @@ pub fn draw(race: &Race) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "{}", row(line));
     }
-    if let Some(d) = race.bare_wake_up_us {
-        let _ = writeln!(
-            text,
-            "bare wake-up (eventfd -> FIFO thread -> SIGKILL), {} runs: p50 {:.0} us, p99 {:.0} us, max {:.0} us",
-            d.n, d.p50, d.p99, d.max
-        );
+    for (limit, took) in [
+        (
+            "bare wake-up (eventfd -> FIFO thread -> SIGKILL)",
+            race.bare_wake_up_us,
+        ),
+        ("bare work (100 us of a FIFO thread)", race.bare_work_us),
+    ] {
+        if let Some(d) = took {
+            let _ = writeln!(
+                text,
+                "{limit}, {} runs: p50 {:.0} us, p99 {:.0} us, max {:.0} us",
+                d.n, d.p50, d.p99, d.max
+            );
+        }
     }
     text += &ratios(race);
     text += &calm(&race.calm);
