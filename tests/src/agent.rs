@@ -107,9 +107,27 @@ impl Agent {
 
     /// SIGTERM, and its exit code.
     pub fn terminate(&mut self) -> io::Result<Option<i32>> {
-        // SAFETY: our own child, which was not waited for yet.
-        unsafe { libc::kill(self.child.id().cast_signed(), libc::SIGTERM) };
+        signal(&self.child, libc::SIGTERM)?;
         Ok(self.child.wait()?.code())
+    }
+
+    /// SIGSTOP: it does nothing any more; its programs in the kernel go on.
+    pub fn stop(&self) -> io::Result<()> {
+        signal(&self.child, libc::SIGSTOP)
+    }
+
+    /// SIGCONT.
+    pub fn go_on(&self) -> io::Result<()> {
+        signal(&self.child, libc::SIGCONT)
+    }
+}
+
+/// Sends a signal to a child that nobody has waited for.
+pub fn signal(child: &Child, signal: i32) -> io::Result<()> {
+    // SAFETY: plain integers; until it is waited for the process id is the child's.
+    match unsafe { libc::kill(child.id().cast_signed(), signal) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

@@ -18,6 +18,8 @@ pub use daemon::DaemonContainer;
 pub use image::{PAUSE, program};
 pub use pods::Pods;
 
+use crate::agent::signal;
+
 /// How long it may take to start on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -129,9 +131,9 @@ impl Drop for Containerd {
         if let Ok(pods) = Pods::connect(&self.socket()) {
             let _ = pods.remove_all();
         }
-        // SAFETY: our own child, which was not waited for yet.
-        unsafe { libc::kill(self.child.id().cast_signed(), libc::SIGTERM) };
-        let _ = self.child.wait();
+        if signal(&self.child, libc::SIGTERM).is_ok() {
+            let _ = self.child.wait();
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use evictd::evict::{
@@ -13,7 +13,12 @@ use evictd::evict::{
 };
 use serde_json::{Value, json};
 
-use crate::agent::{Agent, binary};
+use crate::{
+    agent::{Agent, binary},
+    patience::holds,
+};
+
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What an agent is started with.
 pub struct Files {
@@ -101,29 +106,19 @@ impl Files {
 
     /// Waits until the journal has an OOM kill, and answers with the first.
     pub fn oom_kill(&self) -> Option<OomKill> {
-        let end = Instant::now() + Duration::from_secs(30);
-        while Instant::now() < end {
-            let found = self.records().into_iter().find_map(|r| match r {
+        let first = || {
+            self.records().into_iter().find_map(|r| match r {
                 Record::OomKill(kill) => Some(*kill),
                 _ => None,
-            });
-            if found.is_some() {
-                return found;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        None
+            })
+        };
+        holds(PATIENCE, || first().is_some());
+        first()
     }
 
     /// Waits for so many records.
     pub fn wait_for(&self, count: usize) -> Vec<Record> {
-        let end = Instant::now() + Duration::from_secs(30);
-        loop {
-            let records = self.records();
-            if records.len() >= count || Instant::now() > end {
-                return records;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        holds(PATIENCE, || self.records().len() >= count);
+        self.records()
     }
 }

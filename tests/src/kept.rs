@@ -1,6 +1,7 @@
 //! Pods with cgroups of their own, under policies whose gates are asked, without an agent.
 
 use std::{
+    collections::BTreeMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -31,6 +32,12 @@ pub struct Kept {
     pub node: Node,
     // Asks until it is dropped.
     _worker: Worker,
+}
+
+/// A pod's labels.
+pub fn labels(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+    labels.iter().map(owned).collect()
 }
 
 /// A policy of this specification.

@@ -1,14 +1,15 @@
 //! The shipped policies, each rule of them: what ArangoDB's servers say decides who may be evicted.
 
-use std::{collections::BTreeMap, fs, path::PathBuf};
+use std::{collections::BTreeMap, fs};
 
 use evictd::{
-    engine::{Owner, Pod},
+    engine::Pod,
     policy::{Evict, EvictionPolicy, Permission, PolicySet, Wait, gate::Secrets, load},
     reflex::thread::now_ns,
 };
 use evictd_tests::{
-    kept::Kept,
+    deploy,
+    kept::{Kept, labels},
     scripted::{Script, Scripted},
     skip::not_root,
     skip_if,
@@ -21,16 +22,10 @@ const SHARDS: &str = "/_admin/cluster/shardDistribution";
 const AGENCY: &str = "/_api/agency/config";
 const APPLIER: &str = "/_api/replication/applier-state?global=true";
 
-fn shipped(name: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("../deploy/policies")
-        .join(name)
-}
-
 /// The shipped policy, with the port of the scripted servers, an address in place of the coordinators' service, and short
 /// intervals.
 fn arangodb(port: u16, coordinator: &str) -> EvictionPolicy {
-    let text = fs::read_to_string(shipped("arangodb.yaml")).unwrap();
+    let text = fs::read_to_string(deploy::policy("arangodb.yaml")).unwrap();
     let service = "pod.labels.arango_deployment + '.' + pod.namespace + '.svc'";
     assert_eq!(text.matches(service).count(), 3);
     let text = text.replace(service, &format!("\"'{coordinator}'\""));
@@ -43,13 +38,6 @@ fn arangodb(port: u16, coordinator: &str) -> EvictionPolicy {
     let path = dir.path().join("arangodb.yaml");
     fs::write(&path, text).unwrap();
     load::read(&path).unwrap().remove(0)
-}
-
-fn labels(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
-    labels
-        .iter()
-        .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
-        .collect()
 }
 
 fn member(name: &str, role: &str, ip: &str) -> Pod {
@@ -76,7 +64,9 @@ fn secrets() -> (tempfile::TempDir, Secrets) {
 // R30, R31, R34, R36, R37
 #[test]
 fn types_without_conditions() {
-    let policy = load::read(&shipped("arangodb.yaml")).unwrap().remove(0);
+    let policy = load::read(&deploy::policy("arangodb.yaml"))
+        .unwrap()
+        .remove(0);
     let set = PolicySet::new([policy]);
     let seconds = |s| Some(Wait::Seconds(s));
     for (role, evict, wait) in [
@@ -277,78 +267,4 @@ fn a_single_server_goes_only_as_a_follower_of_a_pair() {
         json!({"role": "SINGLE", "mode": "single"}),
     );
     kept.wait("it is no pair at all", |k| !k.may_go("pair"));
-}
-
-/// One policy each for a leader-based database, for batch jobs, and for DaemonSets.
-#[test]
-fn the_other_policies_say_what_they_are_for() {
-    skip_if!(not_root());
-    let server = Scripted::start(77).unwrap();
-    server.json("/health", json!({"role": "follower", "inSync": false}));
-    let text = fs::read_to_string(shipped("leader-based-database.yaml")).unwrap();
-    let text = text
-        .replace("port: 8008", &format!("port: {}", server.port()))
-        .replace("interval: 2s", "interval: 100ms");
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("p.yaml");
-    fs::write(&path, text).unwrap();
-    let mut policies = load::read(&path).unwrap();
-    policies.extend(load::load(&[shipped("batch-jobs.yaml"), shipped("daemonsets.yaml")]).unwrap());
-    let pod = |name: &str, given: &[(&str, &str)]| Pod {
-        name: name.into(),
-        ip: server.ip(),
-        labels: labels(given),
-        ..Pod::default()
-    };
-    let of_daemon_set = |name: &str, request| Pod {
-        owner: Some(Owner {
-            kind: "DaemonSet".into(),
-            name: "d".into(),
-            uid: "d".into(),
-        }),
-        memory_request: request,
-        ..pod(name, &[("pod-template-generation", "1")])
-    };
-    let now = std::time::SystemTime::UNIX_EPOCH
-        .elapsed()
-        .unwrap()
-        .as_secs()
-        .cast_signed();
-    let long = |name: &str, age: i64| Pod {
-        created: Some(now - age),
-        ..pod(
-            name,
-            &[
-                ("batch.kubernetes.io/job-name", "j"),
-                ("evictd.io/long-running", "true"),
-            ],
-        )
-    };
-    let pods = vec![
-        pod("db", &[("evictd.io/kind", "leader-based-database")]),
-        pod("job", &[("batch.kubernetes.io/job-name", "j")]),
-        long("young", 60),
-        long("working", 3600),
-        of_daemon_set("modest", 1 << 30),
-    ];
-    let kept = Kept::new("adbothers", pods, policies, Secrets::default());
-    kept.wait("it is not in sync", |k| {
-        k.explain("db").rules[0].gates[0].answer == Some(false)
-    });
-    assert!(!kept.may_go("db"));
-    assert_eq!(
-        (kept.may_go("job"), kept.explain("job").order),
-        (true, -100)
-    );
-    assert_eq!(
-        (kept.may_go("young"), kept.may_go("working")),
-        (true, false)
-    );
-    assert_eq!(
-        (kept.may_go("modest"), kept.explain("modest").order),
-        (false, 500),
-        "R17"
-    );
-    server.json("/health", json!({"role": "follower", "inSync": true}));
-    kept.wait("it is in sync", |k| k.may_go("db"));
 }

@@ -1,15 +1,10 @@
 //! `evictd policy`: what it prints, and what it says of mistakes.
 
-use std::{ffi::OsString, fs, path::PathBuf};
+use std::{ffi::OsString, fs};
 
 use evictd::policy::{API_VERSION, KIND};
+use evictd_tests::deploy;
 use serde_json::{Value, json};
-
-fn deploy(path: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("../deploy")
-        .join(path)
-}
 
 /// Exit code, standard output, standard error.
 fn run(arguments: &[&str]) -> (u8, String, String) {
@@ -25,7 +20,7 @@ fn run(arguments: &[&str]) -> (u8, String, String) {
 
 #[test]
 fn the_shipped_policies_are_good() {
-    let (code, out, err) = run(&["check", deploy("policies").to_str().unwrap()]);
+    let (code, out, err) = run(&["check", deploy::dir().join("policies").to_str().unwrap()]);
     assert_eq!((code, err.as_str()), (0, ""));
     for name in [
         "arangodb",

@@ -4,17 +4,12 @@ use std::{fs, path::PathBuf};
 
 use cel::{Context, Program, to_value};
 use evictd::policy::{API_VERSION, EvictionPolicy, KIND};
+use evictd_tests::deploy;
 use serde_json::{Value, json};
-
-fn deploy(path: &str) -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("../deploy")
-        .join(path)
-}
 
 /// The schema of `spec`.
 fn definition() -> Value {
-    let text = fs::read_to_string(deploy("crds/evictionpolicies.yaml")).unwrap();
+    let text = fs::read_to_string(deploy::dir().join("crds/evictionpolicies.yaml")).unwrap();
     let crd: Value = serde_saphyr::from_str(&text).unwrap();
     crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"].clone()
 }
@@ -25,7 +20,7 @@ fn shipped() -> Vec<Value> {
         let policy: Value = serde_saphyr::from_str(&fs::read_to_string(path).unwrap()).unwrap();
         policy["spec"].clone()
     };
-    let entries = fs::read_dir(deploy("policies")).unwrap();
+    let entries = fs::read_dir(deploy::dir().join("policies")).unwrap();
     entries.map(|e| read(e.unwrap().path())).collect()
 }
 

@@ -241,15 +241,13 @@ fn stopped_with(name: &str, spec: &Value) -> (Option<i32>, u64) {
     let dir = ruled.scope.path().join("besteffort/db");
     let mut db = Hog::start(&dir, &["--mib", "1000", "--rate", "60"]).unwrap();
     ruled.wait("it grows", |r| r.used() > 120 * MIB);
-    // SAFETY: our own child.
-    unsafe { libc::kill(agent.pid().cast_signed(), libc::SIGSTOP) };
+    agent.stop().unwrap();
     let signal = db.wait().unwrap();
     let kills = MemoryCgroup::open(ruled.scope.path())
         .unwrap()
         .oom_kills()
         .unwrap();
-    // SAFETY: our own child.
-    unsafe { libc::kill(agent.pid().cast_signed(), libc::SIGCONT) };
+    agent.go_on().unwrap();
     assert_eq!(agent.terminate().unwrap(), Some(0));
     (signal, kills)
 }

@@ -1,9 +1,10 @@
 //! `evictd policy render`: the MutatingAdmissionPolicies have the form of `admissionregistration.k8s.io/v1`, and what they
 //! make of a pod's tolerations is what the rule says, whoever else has a hand in them (R30 to R37).
 
-use std::{ffi::OsString, path::PathBuf};
+use std::ffi::OsString;
 
 use cel::{Context, Program, to_value};
+use evictd_tests::deploy;
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding,
 };
@@ -35,8 +36,7 @@ fn render(file: &std::path::Path) -> Vec<Value> {
 }
 
 fn shipped() -> Vec<Value> {
-    let deploy = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../deploy");
-    render(&deploy.join("policies/arangodb.yaml"))
+    render(&deploy::policy("arangodb.yaml"))
 }
 
 /// The same of one policy that a test writes.

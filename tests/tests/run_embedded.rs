@@ -3,7 +3,7 @@
 use std::{
     fs,
     process::{Child, Output},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use evictd::{evict::journal::Record, observe::cgroup::MemoryCgroup};
@@ -12,6 +12,7 @@ use evictd_tests::{
     embedded::Files,
     hog::Hog,
     node::MIB,
+    patience::wait_for,
     skip::{no_bpf, not_root},
     skip_if,
 };
@@ -229,14 +230,11 @@ fn signals_while_it_starts_are_obeyed() {
     for signal in [libc::SIGTERM, libc::SIGINT] {
         let files = Files::new(scope.path(), &json!([]));
         let early = |child: &Child| {
-            let end = Instant::now() + Duration::from_secs(30);
-            while !files.dir().join("state/lock").exists() {
-                assert!(Instant::now() < end, "it takes no state directory");
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            let lock = files.dir().join("state/lock");
+            let taken = wait_for(Duration::from_secs(30), || lock.exists().then_some(()));
+            assert!(taken.is_some(), "it takes no state directory");
             for signal in [libc::SIGHUP, signal] {
-                // SAFETY: plain kill() of a child that nobody has waited for.
-                assert_eq!(unsafe { libc::kill(child.id().cast_signed(), signal) }, 0);
+                evictd_tests::agent::signal(child, signal).unwrap();
             }
         };
         let ended = files.run_until_it_ends(early);
@@ -316,13 +314,11 @@ fn stopped_in_a_ramp(floor: bool) -> (Option<i32>, u64, bool) {
     while memory.usage().unwrap() < 120 * MIB {
         std::thread::sleep(Duration::from_millis(1));
     }
-    // SAFETY: our own child.
-    unsafe { libc::kill(agent.pid().cast_signed(), libc::SIGSTOP) };
+    agent.stop().unwrap();
     let signal = hog.wait().unwrap();
     let kills = memory.oom_kills().unwrap();
     let others = calm.is_alive();
-    // SAFETY: our own child.
-    unsafe { libc::kill(agent.pid().cast_signed(), libc::SIGCONT) };
+    agent.go_on().unwrap();
     assert_eq!(agent.terminate().unwrap(), Some(0));
     // R48: what the OOM killer did while the agent could not act is in the journal afterwards.
     let told = files

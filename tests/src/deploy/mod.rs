@@ -50,6 +50,11 @@ pub fn dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
 }
 
+/// The policy of this file that is shipped.
+pub fn policy(file: &str) -> PathBuf {
+    dir().join("policies").join(file)
+}
+
 /// The chart's directory.
 pub fn chart() -> PathBuf {
     dir().join("chart/evictd")

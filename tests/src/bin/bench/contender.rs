@@ -123,11 +123,7 @@ impl Contender {
     /// spins, which on few CPUs starves everything that would have to be set up.
     pub fn last_moment(self, running: &mut Running) -> io::Result<()> {
         match (self, running) {
-            (Self::Floor, Running::Evictd(agent)) => {
-                // SAFETY: our own child, which was not waited for.
-                unsafe { libc::kill(agent.pid().cast_signed(), libc::SIGSTOP) };
-                Ok(())
-            }
+            (Self::Floor, Running::Evictd(agent)) => agent.stop(),
             (Self::Spinner, Running::Competitor(spinner)) => spinner.go(),
             _ => Ok(()),
         }
