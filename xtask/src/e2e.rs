@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 
 use crate::{
     image, setup,
-    shell::{run as sh, target_dir, workspace_root},
+    shell::{cargo, run as sh, target_dir, workspace_root},
 };
 
 /// Passed on to the test.
@@ -35,7 +35,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let agent = !named("--image") && !is("--installed");
         image::for_e2e(agent, !named("--hog-image"))?;
     }
-    sh(Command::new("cargo").args(["build", "--package", "evictd-tests", "--bin", "e2e"]))?;
+    sh(cargo().args(["build", "--package", "evictd-tests", "--bin", "e2e"]))?;
     let binary = target_dir()?.join("debug/e2e");
     let error = Command::new(&binary)
         .args(&arguments.rest)

@@ -3,12 +3,10 @@
 #[path = "../../ebpf/toolchain.rs"]
 mod toolchain;
 
-use std::process::Command;
-
 use anyhow::{Context as _, Result, bail};
 use toolchain::{Compiler, find_linker};
 
-use crate::shell::{apt_install, run as sh};
+use crate::shell::{apt_install, cargo, run as sh};
 
 const BPF_LINKER_VERSION: &str = "0.13.0";
 const LLVM_PREFIX: &str = "/usr/lib/llvm-22";
@@ -89,7 +87,7 @@ fn install_linker() -> Result<()> {
         );
     }
     println!("setup: compiling bpf-linker {BPF_LINKER_VERSION} (about a minute)");
-    sh(Command::new("cargo")
+    sh(cargo()
         .args([
             "install",
             "bpf-linker",

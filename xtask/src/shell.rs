@@ -51,9 +51,22 @@ pub fn apt_install(packages: &[&str]) -> Result<()> {
     install()
 }
 
+/// Cargo as from a shell. `cargo xtask` hands down what it knows of this package, and build scripts that are run again when
+/// such a variable changes (ring's) would have all that depends on them compiled anew.
+pub fn cargo() -> Command {
+    let mut cargo = Command::new("cargo");
+    for (name, _) in std::env::vars_os() {
+        let of_package = |n: &str| n.starts_with("CARGO_PKG_") || n.starts_with("CARGO_MANIFEST_");
+        if name.to_str().is_some_and(of_package) {
+            cargo.env_remove(&name);
+        }
+    }
+    cargo
+}
+
 /// Where cargo puts what it builds.
 pub fn target_dir() -> Result<PathBuf> {
-    let out = Command::new("cargo")
+    let out = cargo()
         .args(["metadata", "--no-deps", "--format-version", "1"])
         .output()
         .context("cannot start cargo metadata")?;
@@ -76,10 +89,10 @@ pub fn release_binaries(names: &[&str]) -> Result<PathBuf> {
         "building {} (the first build takes some minutes)",
         names.join(", ")
     );
-    let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--release", "--package", "evictd"]);
-    cargo.args(["--package", "evictd-tests"]);
-    run(cargo.args(names.iter().flat_map(|name| ["--bin", name])))?;
+    let mut build = cargo();
+    build.args(["build", "--release", "--package", "evictd"]);
+    build.args(["--package", "evictd-tests"]);
+    run(build.args(names.iter().flat_map(|name| ["--bin", name])))?;
     Ok(target_dir()?.join("release"))
 }
 

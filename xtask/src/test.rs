@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{
     setup,
-    shell::run as sh,
+    shell::{cargo, run as sh},
     vm::{self, Cgroup, MachineOptions},
 };
 
@@ -38,10 +38,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     setup::run()?;
     setup::for_tests();
     // The tests start these by their path.
-    sh(Command::new("cargo").args(["build", "--workspace", "--exclude", "evictd-ebpf", "--bins"]))?;
+    sh(cargo().args(["build", "--workspace", "--exclude", "evictd-ebpf", "--bins"]))?;
     let mut tally = Tally::default();
     let status = run_and_read(
-        Command::new("cargo")
+        cargo()
             .args([
                 "test",
                 "--workspace",

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use super::{Arch, Program};
 use crate::{
     setup,
-    shell::{apt_install, output, run as sh, workspace_root},
+    shell::{apt_install, cargo, output, run as sh, workspace_root},
 };
 
 /// A target directory of its own: other flags than the everyday build's would throw that one's artefacts away.
@@ -37,9 +37,9 @@ pub fn static_binary(program: &Program, arch: Arch) -> Result<PathBuf> {
     } else {
         debian_toolchain(arch)?
     };
-    let mut cargo = Command::new("cargo");
+    let mut build = cargo();
     let root = workspace_root();
-    cargo
+    build
         .current_dir(root)
         .args([
             "build",
@@ -59,7 +59,7 @@ pub fn static_binary(program: &Program, arch: Arch) -> Result<PathBuf> {
         .env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo")
         .env_remove("RUSTFLAGS");
     if let Some(rustc) = &toolchain.rustc {
-        cargo.env("RUSTC", rustc);
+        build.env("RUSTC", rustc);
     }
     if arch != Arch::host() {
         let gcc = format!("{}-gcc", arch.gnu_triple());
@@ -72,10 +72,10 @@ pub fn static_binary(program: &Program, arch: Arch) -> Result<PathBuf> {
             "CARGO_TARGET_{}_LINKER",
             target.to_uppercase().replace('-', "_")
         );
-        cargo.env(variable, gcc);
+        build.env(variable, gcc);
     }
     println!("image: compiling {} for {target}", program.name);
-    sh(&mut cargo)?;
+    sh(&mut build)?;
     Ok(root
         .join(TARGET_DIR)
         .join(target)
