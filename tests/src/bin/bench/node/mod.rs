@@ -6,6 +6,7 @@
 mod daemon;
 mod guest;
 mod heat;
+mod manager;
 mod meter;
 pub mod race;
 mod rival;
