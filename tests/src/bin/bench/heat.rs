@@ -35,6 +35,8 @@ const RETURN: Duration = Duration::from_secs(3);
 const AFTERMATH: Duration = Duration::from_millis(100);
 /// What is left of the way to the threshold when a rate begins to count.
 const LEAD_SECONDS: f64 = 0.4;
+/// No more than this, in MiB: an agent that is stopped further away than hooks are attached leaves no floor.
+const MOST_LEAD: u64 = 100;
 
 /// What is run.
 #[derive(Clone, Copy, Debug)]
@@ -275,7 +277,7 @@ fn hog_arguments(plan: &Plan<'_>) -> Vec<String> {
         .iter()
         .map(|role| role.usage_mib(plan.size / MIB))
         .sum();
-    let lead = ((plan.rate as f64 * LEAD_SECONDS) as u64).max(8);
+    let lead = ((plan.rate as f64 * LEAD_SECONDS) as u64).clamp(8, MOST_LEAD);
     let distance = ((plan.size - plan.threshold) / MIB).saturating_sub(others);
     let head = match plan.rate {
         0 => distance / 3,

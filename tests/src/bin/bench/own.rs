@@ -20,7 +20,8 @@ const ROOM: u64 = 256 << 20;
 const SLACK: u64 = 4 << 20;
 /// What the reader reads through: many times the slack.
 pub const FILE_BYTES: usize = 64 << 20;
-const PATIENCE: Duration = Duration::from_secs(10);
+/// A disk may be busy with what the reader writes first.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The cgroup, with the reader once it is tight.
 pub struct Own {

@@ -133,8 +133,11 @@ pub fn run(programme: &Programme) -> io::Result<Race> {
                     }
                     // What has been run so far is reported.
                     Err(_) if interrupted() => break 'race,
-                    Err(error) if heats.iter().any(|h| h.contender == name) => return Err(error),
-                    Err(error) => absent.push((name, error.to_string())),
+                    // An hour of runs is not lost to the last of them.
+                    Err(error) => {
+                        let before = heats.iter().filter(|h| h.contender == name).count();
+                        absent.push((name, reason(before, &error)));
+                    }
                 }
             }
         }
@@ -154,6 +157,14 @@ pub fn run(programme: &Programme) -> io::Result<Race> {
         results: results(programme, &heats),
         heats,
     })
+}
+
+/// Why a contender is out.
+fn reason(runs_before: usize, error: &io::Error) -> String {
+    match runs_before {
+        0 => error.to_string(),
+        runs => format!("only in {runs} runs: {error}"),
+    }
 }
 
 fn progress(done: usize, total: usize, heat: &Heat) {
