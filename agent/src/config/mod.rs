@@ -62,8 +62,9 @@ pub struct Config {
     pub memory_hook: Option<MemoryHook>,
     /// `accountReclaimableCache`: count page cache that can be reclaimed as available (R15).
     pub account_reclaimable_cache: bool,
-    /// `memoryGuard`: where the machine is the scope, less than this of the kernel's MemAvailable counts as less than the
-    /// hard threshold; without an amount it is 100 MiB. Off in mode `kubelet` unless asked for.
+    /// `memoryGuard`: less than this of what the kernel has available counts as less than the hard threshold. For the machine
+    /// that is its MemAvailable, for a cgroup of v1 what is free and what could be freed without writing it first. Without an
+    /// amount it is 100 MiB. Off in mode `kubelet` unless asked for.
     pub memory_guard: Reserve,
     /// `kernelFloor`: the limit at which the kernel itself kills the first victim (R41); without an amount it is half of
     /// the hard threshold.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::scope::limits;
+use super::scope::{guarded, limits};
 use crate::{
     config::Config,
     engine::{Signal, Threshold},
@@ -68,7 +68,10 @@ impl Allocatable {
         let amounts = |capacity| limits(threshold, &self.config, capacity);
         let cache = self.config.account_reclaimable_cache;
         let scope = |cgroup| Scope::of_pods(cgroup, amounts, cache).map_err(|e| e.to_string());
-        Ok(Some((scope(cgroup)?, scope(open()?)?)))
+        Ok(Some((
+            guarded(scope(cgroup)?, &self.config),
+            scope(open()?)?,
+        )))
     }
 
     /// Other thresholds from now on; the next look hands the scope over anew.

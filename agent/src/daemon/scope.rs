@@ -7,10 +7,10 @@ use crate::{
     config::{Config, Quantity},
     engine::{Signal, Threshold, ThresholdValue},
     observe::{
-        cgroup::{MemoryCgroup, memory_root},
+        cgroup::{MemoryCgroup, Version, memory_root},
         machine::{MemAvailable, memory_total},
     },
-    reflex::{Limits, Scope, ScopeError},
+    reflex::{Guard, Limits, Scope, ScopeError},
 };
 
 /// Where cgroups are mounted.
@@ -36,23 +36,29 @@ pub(super) fn scope(config: &Config, threshold: &Threshold) -> Result<Scope, Run
     Ok(Scope::machine(root, capacity, limits, cache)?)
 }
 
-/// The reflex's scope: the machine is guarded by the kernel's own count beside the kubelet's.
+/// The reflex's scope: it is guarded by the kernel's own count beside the kubelet's.
 pub(super) fn guarded(scope: Scope, config: &Config) -> Scope {
     let guard = &config.memory_guard;
-    if config.scope.cgroup.is_some() || !guard.enabled {
+    if !guard.enabled {
         return scope;
     }
-    let memory = match MemAvailable::open(Path::new("/proc")) {
-        Ok(memory) => memory,
-        Err(error) => {
-            tracing::warn!(%error, "no memory guard: what the kernel holds available is not known");
-            return scope;
-        }
-    };
     let capacity = i64::try_from(scope.capacity()).unwrap_or(i64::MAX);
     let configured = guard.memory_available.as_ref();
     let amount = configured.map_or(GUARD, |value| value.amount(capacity));
-    scope.guarded(memory, amount)
+    if !scope.is_machine() {
+        return match scope.cgroup().version() {
+            Version::V1 => scope.guarded(Guard::of_written(amount)),
+            // Whoever writes more than can be written waits there.
+            Version::V2 => scope,
+        };
+    }
+    match MemAvailable::open(Path::new("/proc")) {
+        Ok(memory) => scope.guarded(Guard::of_machine(memory, amount)),
+        Err(error) => {
+            tracing::warn!(%error, "no memory guard: what the kernel holds available is not known");
+            scope
+        }
+    }
 }
 
 /// The hard threshold of the node's memory. A kubelet may have thresholds for disks alone: then

@@ -53,6 +53,8 @@ pub struct MemoryReading {
     pub inactive_file: u64,
     /// Page cache on the active list, which the kubelet counts as used (R15).
     pub active_file: u64,
+    /// Page cache that has to be written, or is being written, before the kernel can take it back.
+    pub unwritten: u64,
 }
 
 impl MemoryReading {
@@ -148,11 +150,23 @@ impl MemoryCgroup {
     pub fn read(&self) -> io::Result<MemoryReading> {
         let mut buffer = [0; STAT_BYTES];
         let stat = pread(&self.stat, &mut buffer)?;
-        let [inactive, active] = match self.version {
+        let [inactive, active, dirty, writeback] = match self.version {
             // Without `total_` v1 speaks of this cgroup alone, without its children.
-            Version::V1 => ["total_inactive_file", "total_active_file"],
-            Version::V2 => ["inactive_file", "active_file"],
+            Version::V1 => [
+                "total_inactive_file",
+                "total_active_file",
+                "total_dirty",
+                "total_writeback",
+            ],
+            Version::V2 => [
+                "inactive_file",
+                "active_file",
+                "file_dirty",
+                "file_writeback",
+            ],
         };
+        // Not there on a kernel that is built without writeback of cgroups.
+        let written_later = |key| value_of(stat, key).unwrap_or(0);
         Ok(MemoryReading {
             usage: match self.usage {
                 Some(_) => self.usage()?,
@@ -160,6 +174,7 @@ impl MemoryCgroup {
             },
             inactive_file: value_of(stat, inactive).ok_or_else(|| malformed("no inactive_file"))?,
             active_file: value_of(stat, active).ok_or_else(|| malformed("no active_file"))?,
+            unwritten: written_later(dirty).saturating_add(written_later(writeback)),
         })
     }
 

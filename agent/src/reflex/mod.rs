@@ -21,4 +21,4 @@ mod watch;
 pub use handle::{Reflex, Setup};
 pub use mailbox::{Bell, Mailbox, Outbox, Tuning};
 pub use report::{Evicted, Finished, Held, Report, Stages};
-pub use scope::{Limits, Look, Scope, ScopeError};
+pub use scope::{Guard, Limits, Look, Scope, ScopeError};

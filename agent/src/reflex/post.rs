@@ -207,7 +207,7 @@ impl Post {
 
     /// Whether the counter and the usage are different things here.
     fn is_calibrated(&self, tripwire: &dyn Tripwire) -> bool {
-        self.scope.needs_calibration() && tripwire.has_program()
+        self.scope.is_machine() && tripwire.has_program()
     }
 
     fn offset_on(&self, tripwire: &dyn Tripwire) -> Option<i64> {

@@ -1,13 +1,14 @@
 //! The cgroup that counts as the node, or the pods' cgroup below it, and what must stay available in it.
 
+mod guard;
+
 use std::{io, os::unix::ffi::OsStrExt as _};
+
+pub use guard::Guard;
 
 use crate::{
     engine::Signal,
-    observe::{
-        cgroup::{MemoryCgroup, MemoryReading, PathError},
-        machine::MemAvailable,
-    },
+    observe::cgroup::{MemoryCgroup, MemoryReading, PathError},
     pods::table::Entry,
 };
 
@@ -61,14 +62,6 @@ pub struct Scope {
     /// R15: page cache on the active list counts as available too.
     reclaimable_cache: bool,
     guard: Option<Guard>,
-}
-
-/// The machine's own word on what is left, beside the kubelet's.
-#[derive(Debug)]
-struct Guard {
-    memory: MemAvailable,
-    /// Less than this of it is less than the threshold, in bytes.
-    amount: u64,
 }
 
 /// A threshold that can never be kept.
@@ -161,17 +154,17 @@ impl Scope {
         })
     }
 
-    /// From now on less than `amount` bytes of `memory` are less than the hard threshold too, whatever the kubelet's count
-    /// says (docs/differences.md): the OOM killer goes by what the kernel has.
+    /// From now on less than the guard's amount of what it knows is less than the hard threshold too, whatever the kubelet's
+    /// count says (docs/differences.md): the OOM killer goes by what the kernel has.
     #[must_use]
-    pub fn guarded(mut self, memory: MemAvailable, amount: u64) -> Self {
-        self.guard = Some(Guard { memory, amount });
+    pub fn guarded(mut self, guard: Guard) -> Self {
+        self.guard = Some(guard);
         self
     }
 
-    /// Whether the root's page counter has to be compared with the usage before a wire can be set on it: it counts the
-    /// charges of all cgroups, kernel memory too, while the usage is what the kubelet takes for it.
-    pub fn needs_calibration(&self) -> bool {
+    /// Whether it is the machine, whose root's page counter has to be compared with the usage before a wire can be set on it:
+    /// it counts the charges of all cgroups, kernel memory too, while the usage is what the kubelet takes for it.
+    pub fn is_machine(&self) -> bool {
         self.is_machine
     }
 
@@ -223,23 +216,29 @@ impl Scope {
         let counted = self
             .capacity
             .saturating_sub(reading.usage.saturating_sub(discounted));
-        let available = self.left().map_or(counted, |left| left.min(counted));
+        let guard = self.guard.as_ref();
+        let free = self.capacity.saturating_sub(reading.usage);
+        let left = guard.and_then(|guard| {
+            guard.left(
+                self.limits.threshold,
+                free,
+                discounted.saturating_sub(reading.unwritten),
+            )
+        });
+        let available = left.map_or(counted, |left| left.min(counted));
+        let lacking = counted - available;
+        // The wires follow: what the machine lacks besides is as if it were in use; what a cgroup has to write before it can
+        // give it back is as if it did not count as available. That cannot be more than does.
+        let (used, withheld) = if self.is_machine {
+            (lacking, 0)
+        } else {
+            (0, lacking)
+        };
         Ok(Look {
-            // As if what the machine lacks besides were in use: the wires follow.
-            usage: reading.usage.saturating_add(counted - available),
-            discounted,
+            usage: reading.usage.saturating_add(used),
+            discounted: discounted.saturating_sub(withheld),
             available,
         })
-    }
-
-    /// What the guard leaves of the signal, on the threshold's scale: the threshold itself when its amount is left. More
-    /// than the threshold is never asked for, or a generous threshold would mean something else than to the kubelet.
-    fn left(&self) -> Option<u64> {
-        let guard = self.guard.as_ref()?;
-        // A file that cannot be read says nothing; the kubelet's count remains.
-        let left = guard.memory.read().ok()?;
-        let threshold = self.limits.threshold;
-        Some(left.saturating_add(threshold.saturating_sub(guard.amount)))
     }
 
     /// What counts as available although it is charged.

@@ -1,6 +1,7 @@
 use std::{fs, path::Path};
 
 use super::*;
+use crate::observe::machine::MemAvailable;
 
 const MIB: u64 = 1 << 20;
 
@@ -34,14 +35,16 @@ fn the_kubelets_count_holds_while_the_machine_has_more() {
     let dir = tempfile::tempdir().unwrap();
     let plain = machine(dir.path(), 100 * MIB).look().unwrap();
     assert_eq!(plain.available, 600 * MIB);
-    let guarded = machine(dir.path(), 100 * MIB).guarded(left(dir.path(), 700), 100 * MIB);
+    let guarded =
+        machine(dir.path(), 100 * MIB).guarded(Guard::of_machine(left(dir.path(), 700), 100 * MIB));
     assert_eq!(guarded.look().unwrap(), plain);
 }
 
 #[test]
 fn what_the_machine_lacks_is_lacking() {
     let dir = tempfile::tempdir().unwrap();
-    let scope = machine(dir.path(), 100 * MIB).guarded(left(dir.path(), 90), 100 * MIB);
+    let scope =
+        machine(dir.path(), 100 * MIB).guarded(Guard::of_machine(left(dir.path(), 90), 100 * MIB));
     let look = scope.look().unwrap();
     assert_eq!(look.available, 90 * MIB);
     // The wires follow the same sum.
@@ -56,19 +59,65 @@ fn what_the_machine_lacks_is_lacking() {
 fn a_generous_threshold_stays_the_kubelets() {
     let dir = tempfile::tempdir().unwrap();
     let threshold = 500 * MIB;
-    let above = machine(dir.path(), threshold).guarded(left(dir.path(), 110), 100 * MIB);
+    let above =
+        machine(dir.path(), threshold).guarded(Guard::of_machine(left(dir.path(), 110), 100 * MIB));
     assert_eq!(above.look().unwrap().available, threshold + 10 * MIB);
-    let below = machine(dir.path(), threshold).guarded(left(dir.path(), 90), 100 * MIB);
+    let below =
+        machine(dir.path(), threshold).guarded(Guard::of_machine(left(dir.path(), 90), 100 * MIB));
     assert_eq!(below.look().unwrap().available, threshold - 10 * MIB);
     // A guard above the threshold would evict where nothing is short.
-    let small = machine(dir.path(), 50 * MIB).guarded(left(dir.path(), 60), 100 * MIB);
+    let small =
+        machine(dir.path(), 50 * MIB).guarded(Guard::of_machine(left(dir.path(), 60), 100 * MIB));
     assert_eq!(small.look().unwrap().available, 60 * MIB);
 }
 
 #[test]
 fn without_the_machines_word_the_kubelets_count_remains() {
     let dir = tempfile::tempdir().unwrap();
-    let scope = machine(dir.path(), 100 * MIB).guarded(left(dir.path(), 90), 100 * MIB);
+    let scope =
+        machine(dir.path(), 100 * MIB).guarded(Guard::of_machine(left(dir.path(), 90), 100 * MIB));
     fs::write(dir.path().join("meminfo"), "nonsense\n").unwrap();
     assert_eq!(scope.look().unwrap().available, 600 * MIB);
+}
+
+/// A cgroup of v1 with a limit of 500 MiB, 450 of them in use: 200 are inactive page cache, of which so many wait for a disk.
+fn with_writers(dir: &Path, dirty: u64, writeback: u64) -> Scope {
+    let write = |name: &str, text: String| fs::write(dir.join(name), text).unwrap();
+    write("memory.usage_in_bytes", (450 * MIB).to_string());
+    write("memory.limit_in_bytes", (500 * MIB).to_string());
+    let lines = [
+        ("dirty", 1000),
+        ("total_dirty", dirty * MIB),
+        ("total_writeback", writeback * MIB),
+        ("total_inactive_file", 200 * MIB),
+        ("total_active_file", 0),
+    ];
+    let lines = lines.map(|(key, value)| format!("{key} {value}\n"));
+    write("memory.stat", lines.concat());
+    let limits = |_| Limits {
+        threshold: 100 * MIB,
+        resolved: 100 * MIB,
+        floor: None,
+    };
+    let cgroup = MemoryCgroup::open(dir).unwrap();
+    let scope = Scope::new(cgroup, limits, false).unwrap();
+    scope.guarded(Guard::of_written(100 * MIB))
+}
+
+#[test]
+fn what_has_to_be_written_first_is_not_left() {
+    let dir = tempfile::tempdir().unwrap();
+    let available = |dirty, writeback| {
+        let scope = with_writers(dir.path(), dirty, writeback);
+        let look = scope.look().unwrap();
+        // The wire at the threshold is as far from the counter as the threshold from what is available.
+        let wire = scope.usage_limit(100 * MIB, look.discounted);
+        assert_eq!(wire + 100 * MIB, look.usage + look.available + 1);
+        look.available / MIB
+    };
+    assert_eq!(available(0, 0), 250, "the kubelet's count");
+    assert_eq!(available(60, 60), 130);
+    assert_eq!(available(100, 60), 90);
+    // Page cache of the active list and of tmpfs may be dirty as well.
+    assert_eq!(available(300, 0), 50);
 }

@@ -1,0 +1,48 @@
+//! Another word on what is left of a scope's memory, beside the kubelet's.
+
+use crate::observe::machine::MemAvailable;
+
+/// A reserve by another count than the kubelet's: the last bytes before the OOM killer.
+#[derive(Debug)]
+pub struct Guard {
+    word: Word,
+    /// Less than this is less than the threshold, in bytes.
+    amount: u64,
+}
+
+/// Whose count.
+#[derive(Debug)]
+enum Word {
+    /// The machine's own.
+    Machine(MemAvailable),
+    /// What the kernel can take in a cgroup without waiting for a disk.
+    Written,
+}
+
+impl Guard {
+    /// For the machine: the kernel's `MemAvailable`.
+    pub fn of_machine(memory: MemAvailable, amount: u64) -> Self {
+        let word = Word::Machine(memory);
+        Self { word, amount }
+    }
+
+    /// For a cgroup of v1, whose page cache is no memory that is left as long as it has to be written: nobody makes a group's
+    /// writers wait there (`balance_dirty_pages` knows groups on v2 only), and where reclaim finds nothing but dirty pages
+    /// (`shrink_folio_list` leaves them to the flusher) the OOM killer comes.
+    pub fn of_written(amount: u64) -> Self {
+        let word = Word::Written;
+        Self { word, amount }
+    }
+
+    /// What it leaves of the signal, on the threshold's scale: the threshold itself when its amount is left. More than the
+    /// threshold is never asked for, or a generous threshold would mean something else than to the kubelet. `free` is not
+    /// charged, `written` is page cache that counts as available and can be taken at once; all in bytes.
+    pub(super) fn left(&self, threshold: u64, free: u64, written: u64) -> Option<u64> {
+        let left = match &self.word {
+            // A file that cannot be read says nothing; the kubelet's count remains.
+            Word::Machine(memory) => memory.read().ok()?,
+            Word::Written => free.saturating_add(written),
+        };
+        Some(left.saturating_add(threshold.saturating_sub(self.amount)))
+    }
+}
