@@ -11,15 +11,16 @@ use std::{
 use serde_json::{Value, json};
 
 const SOCKET: &str = "/run/systemd/io.system.ManagedOOM";
+/// `RuntimeDirectory=` of the daemon's unit: it listens there to the managers of users.
+const RUNTIME_DIRECTORY: &str = "/run/systemd/oom";
 const METHOD: &str = "io.systemd.ManagedOOM.SubscribeManagedOOMCGroups";
 
 /// Listens where systemd would, and tells whoever asks that pods below this cgroup (a path below the root) are to be
 /// killed where its memory pressure is above so many percent.
 pub fn play(cgroup: &str, percent: u32) -> io::Result<()> {
+    // Its parent is where the socket is.
+    fs::create_dir_all(RUNTIME_DIRECTORY)?;
     let socket = Path::new(SOCKET);
-    if let Some(dir) = socket.parent() {
-        fs::create_dir_all(dir)?;
-    }
     match fs::remove_file(socket) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
         _ => {}
