@@ -27,10 +27,6 @@ const STATUS: &str = "policies.json";
 /// File in the state directory by which somebody asks for [`STATUS`] as it is now; gone when it is.
 const ASKED: &str = "policies.asked";
 
-/// Looks, one a second, between two comparisons of what there is to explain with what is written, while no policy says
-/// anything: each asks about every pod.
-const TOLD_EVERY: u32 = 10;
-
 /// Keeps policies in force.
 pub struct Policies {
     /// Keeps clearances.
@@ -43,7 +39,6 @@ pub struct Policies {
     seen: Vec<(PathBuf, u64, Option<SystemTime>)>,
     state_dir: PathBuf,
     told: Vec<Explanation>,
-    looks: u32,
     // The thread ends when this is dropped.
     _worker: Option<Worker>,
 }
@@ -76,7 +71,6 @@ impl Policies {
             seen: load::fingerprint(&policy.files),
             state_dir: config.state_dir.clone(),
             told: Vec::new(),
-            looks: 0,
             _worker: worker,
         };
         // A pause outlives a restart: nobody is evicted before the first look.
@@ -181,13 +175,6 @@ impl Policies {
 
     /// Writes down what there is to explain, when it has changed by more than the time or somebody asks.
     fn tell(&mut self) {
-        let asked = asked_file(&self.state_dir);
-        let is_asked = asked.exists();
-        let is_due = self.keeper.has_policies() || self.looks.is_multiple_of(TOLD_EVERY);
-        self.looks = self.looks.wrapping_add(1);
-        if !is_due && !is_asked {
-            return;
-        }
         let explained = self.keeper.explain();
         let timeless = |e: &Explanation| {
             let mut e = e.clone();
@@ -199,6 +186,8 @@ impl Policies {
             e
         };
         let without_time: Vec<_> = explained.iter().map(timeless).collect();
+        let asked = asked_file(&self.state_dir);
+        let is_asked = asked.exists();
         if without_time == self.told && !is_asked {
             return;
         }

@@ -135,11 +135,6 @@ impl Keeper {
         self.replaced.notify_one();
     }
 
-    /// Whether any policy is in force.
-    pub fn has_policies(&self) -> bool {
-        !self.state().set.is_empty()
-    }
-
     /// Ends when other policies are in force. One waits for it.
     pub async fn replaced(&self) {
         self.replaced.notified().await;
