@@ -258,7 +258,6 @@ mod tests {
             usage: 900 * MIB,
             inactive_file: inactive * MIB,
             active_file: active * MIB,
-            unwritten: 0,
         };
         let pods = [pod(10, 40), pod(0, 500), pod(90, 20), pod(30, 100)];
         let asked = |deficit: u64| {

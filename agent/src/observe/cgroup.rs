@@ -53,8 +53,6 @@ pub struct MemoryReading {
     pub inactive_file: u64,
     /// Page cache on the active list, which the kubelet counts as used (R15).
     pub active_file: u64,
-    /// Page cache that has to be written, or is being written, before the kernel can take it back.
-    pub unwritten: u64,
 }
 
 impl MemoryReading {
@@ -148,25 +146,34 @@ impl MemoryCgroup {
     /// # Errors
     /// ENODEV when the cgroup was removed.
     pub fn read(&self) -> io::Result<MemoryReading> {
+        self.reading(pread(&self.stat, &mut [0; STAT_BYTES])?)
+    }
+
+    /// The same, and how much page cache has to be written, or is being written, before the kernel can take it back.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn read_with_unwritten(&self) -> io::Result<(MemoryReading, u64)> {
         let mut buffer = [0; STAT_BYTES];
         let stat = pread(&self.stat, &mut buffer)?;
-        let [inactive, active, dirty, writeback] = match self.version {
-            // Without `total_` v1 speaks of this cgroup alone, without its children.
-            Version::V1 => [
-                "total_inactive_file",
-                "total_active_file",
-                "total_dirty",
-                "total_writeback",
-            ],
-            Version::V2 => [
-                "inactive_file",
-                "active_file",
-                "file_dirty",
-                "file_writeback",
-            ],
+        let [dirty, writeback] = match self.version {
+            Version::V1 => ["total_dirty", "total_writeback"],
+            Version::V2 => ["file_dirty", "file_writeback"],
         };
         // Not there on a kernel that is built without writeback of cgroups.
-        let written_later = |key| value_of(stat, key).unwrap_or(0);
+        let value = |key| value_of(stat, key).unwrap_or(0);
+        Ok((
+            self.reading(stat)?,
+            value(dirty).saturating_add(value(writeback)),
+        ))
+    }
+
+    fn reading(&self, stat: &[u8]) -> io::Result<MemoryReading> {
+        let [inactive, active] = match self.version {
+            // Without `total_` v1 speaks of this cgroup alone, without its children.
+            Version::V1 => ["total_inactive_file", "total_active_file"],
+            Version::V2 => ["inactive_file", "active_file"],
+        };
         Ok(MemoryReading {
             usage: match self.usage {
                 Some(_) => self.usage()?,
@@ -174,7 +181,6 @@ impl MemoryCgroup {
             },
             inactive_file: value_of(stat, inactive).ok_or_else(|| malformed("no inactive_file"))?,
             active_file: value_of(stat, active).ok_or_else(|| malformed("no active_file"))?,
-            unwritten: written_later(dirty).saturating_add(written_later(writeback)),
         })
     }
 

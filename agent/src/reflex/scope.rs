@@ -211,20 +211,15 @@ impl Scope {
     /// # Errors
     /// ENODEV when the cgroup was removed.
     pub fn look(&self) -> io::Result<Look> {
-        let reading = self.cgroup.read()?;
+        let (reading, unwritten) = self.cgroup.read_with_unwritten()?;
         let discounted = self.discounted(&reading);
         let counted = self
             .capacity
             .saturating_sub(reading.usage.saturating_sub(discounted));
         let guard = self.guard.as_ref();
         let free = self.capacity.saturating_sub(reading.usage);
-        let left = guard.and_then(|guard| {
-            guard.left(
-                self.limits.threshold,
-                free,
-                discounted.saturating_sub(reading.unwritten),
-            )
-        });
+        let written = discounted.saturating_sub(unwritten);
+        let left = guard.and_then(|guard| guard.left(self.limits.threshold, free, written));
         let available = left.map_or(counted, |left| left.min(counted));
         let lacking = counted - available;
         // The wires follow: what the machine lacks besides is as if it were in use; what a cgroup has to write before it can

@@ -23,10 +23,11 @@ fn machine(dir: &Path, threshold: u64) -> Scope {
     Scope::machine(root, 1000 * MIB, limits, false).unwrap()
 }
 
-fn left(dir: &Path, mib: u64) -> MemAvailable {
+/// 100 MiB are guarded, and so many are left.
+fn left(dir: &Path, mib: u64) -> Guard {
     let kib = mib * 1024;
     fs::write(dir.join("meminfo"), format!("MemAvailable: {kib} kB\n")).unwrap();
-    MemAvailable::open(dir).unwrap()
+    Guard::of_machine(MemAvailable::open(dir).unwrap(), 100 * MIB)
 }
 
 // R2
@@ -35,16 +36,14 @@ fn the_kubelets_count_holds_while_the_machine_has_more() {
     let dir = tempfile::tempdir().unwrap();
     let plain = machine(dir.path(), 100 * MIB).look().unwrap();
     assert_eq!(plain.available, 600 * MIB);
-    let guarded =
-        machine(dir.path(), 100 * MIB).guarded(Guard::of_machine(left(dir.path(), 700), 100 * MIB));
+    let guarded = machine(dir.path(), 100 * MIB).guarded(left(dir.path(), 700));
     assert_eq!(guarded.look().unwrap(), plain);
 }
 
 #[test]
 fn what_the_machine_lacks_is_lacking() {
     let dir = tempfile::tempdir().unwrap();
-    let scope =
-        machine(dir.path(), 100 * MIB).guarded(Guard::of_machine(left(dir.path(), 90), 100 * MIB));
+    let scope = machine(dir.path(), 100 * MIB).guarded(left(dir.path(), 90));
     let look = scope.look().unwrap();
     assert_eq!(look.available, 90 * MIB);
     // The wires follow the same sum.
@@ -59,23 +58,19 @@ fn what_the_machine_lacks_is_lacking() {
 fn a_generous_threshold_stays_the_kubelets() {
     let dir = tempfile::tempdir().unwrap();
     let threshold = 500 * MIB;
-    let above =
-        machine(dir.path(), threshold).guarded(Guard::of_machine(left(dir.path(), 110), 100 * MIB));
+    let above = machine(dir.path(), threshold).guarded(left(dir.path(), 110));
     assert_eq!(above.look().unwrap().available, threshold + 10 * MIB);
-    let below =
-        machine(dir.path(), threshold).guarded(Guard::of_machine(left(dir.path(), 90), 100 * MIB));
+    let below = machine(dir.path(), threshold).guarded(left(dir.path(), 90));
     assert_eq!(below.look().unwrap().available, threshold - 10 * MIB);
     // A guard above the threshold would evict where nothing is short.
-    let small =
-        machine(dir.path(), 50 * MIB).guarded(Guard::of_machine(left(dir.path(), 60), 100 * MIB));
+    let small = machine(dir.path(), 50 * MIB).guarded(left(dir.path(), 60));
     assert_eq!(small.look().unwrap().available, 60 * MIB);
 }
 
 #[test]
 fn without_the_machines_word_the_kubelets_count_remains() {
     let dir = tempfile::tempdir().unwrap();
-    let scope =
-        machine(dir.path(), 100 * MIB).guarded(Guard::of_machine(left(dir.path(), 90), 100 * MIB));
+    let scope = machine(dir.path(), 100 * MIB).guarded(left(dir.path(), 90));
     fs::write(dir.path().join("meminfo"), "nonsense\n").unwrap();
     assert_eq!(scope.look().unwrap().available, 600 * MIB);
 }
