@@ -94,15 +94,15 @@ pub fn run(programme: &Programme) -> io::Result<Race> {
     let _busy = programme.load.map(Load::start).transpose()?;
     let bare = bare::measure(if programme.runs < 5 { 50 } else { 200 });
     let mut absent = Vec::new();
-    let bare = bare.unwrap_or_else(|error| {
-        absent.push(("bare wake-up".to_owned(), error.to_string()));
-        Vec::new()
-    });
     let work = work::measure(if programme.is_quick { 1000 } else { 5000 });
-    let work = work.unwrap_or_else(|error| {
-        absent.push(("bare work".to_owned(), error.to_string()));
-        Vec::new()
-    });
+    let mut or_absent = |name: &str, measured: io::Result<Vec<f64>>| {
+        measured.unwrap_or_else(|error| {
+            absent.push((name.to_owned(), error.to_string()));
+            Vec::new()
+        })
+    };
+    let bare = or_absent("bare wake-up", bare);
+    let work = or_absent("bare work", work);
     let mut heats: Vec<Heat> = Vec::new();
     let total = programme.contenders.len() * programme.courses.len() * programme.runs as usize;
     let mut done = 0;
