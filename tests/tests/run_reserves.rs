@@ -1,0 +1,102 @@
+//! The last bytes of the agent's scope: what the memory guard keeps, and the kernel's floor below it.
+
+use std::time::Duration;
+
+use evictd::{
+    evict::journal::Record,
+    observe::cgroup::{MemoryCgroup, Version},
+};
+use evictd_tests::{
+    cgroup::TestCgroup,
+    embedded::Files,
+    hog::Hog,
+    node::MIB,
+    patience::holds,
+    skip::{no_bpf, not_root},
+    skip_if,
+};
+use serde_json::json;
+
+/// Starts a pod that writes a file in a small scope of v1; whether it was evicted within a second of being done.
+fn evicted_while_it_writes(guard: bool) -> bool {
+    let scope = TestCgroup::new("writer", 320 * MIB).unwrap();
+    let dir = scope.child("besteffort/writer").unwrap();
+    let pods = json!([{ "name": "writer", "cgroup": "besteffort/writer" }]);
+    let mut files = Files::new(scope.path(), &pods);
+    files.config["memoryGuard"] = json!({ "enabled": guard });
+    let mut agent = files.start(&[]);
+    // Half of it is a file: 150 MiB that can be freed in the end, and nothing of it before it was written.
+    let arguments = ["--way", "cache", "--dir", "/var/tmp", "--mib", "305"];
+    let mut writer = Hog::start(&dir, &arguments).unwrap();
+    let memory = MemoryCgroup::open(scope.path()).unwrap();
+    let is_done = || !writer.is_alive() || memory.usage().unwrap() > 300 * MIB;
+    assert!(holds(Duration::from_secs(30), is_done));
+    std::thread::sleep(Duration::from_secs(1));
+    let is_dead = !writer.is_alive();
+    let records = files.records();
+    let evicted = records.iter().any(|r| matches!(r, Record::Evicted(_)));
+    assert_eq!(evicted, is_dead, "{records:?}");
+    assert_eq!(memory.oom_kills().unwrap(), 0);
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+    evicted
+}
+
+// Where nothing but page cache is left that has to be written first, v1's OOM killer comes. A busy flusher may be faster than
+// the writer, but not always.
+#[test]
+fn what_has_to_be_written_first_is_not_available() {
+    skip_if!(not_root());
+    let any = TestCgroup::new("version", 64 * MIB).unwrap();
+    skip_if!((any.version() == Version::V2).then_some("writers wait on cgroup v2"));
+    assert!((0..20).any(|_| evicted_while_it_writes(true)));
+    assert!(!evicted_while_it_writes(false), "the kubelet's count");
+}
+
+/// Stops the agent in the middle of a ramp. Its program stays in the kernel and kills what allocates past the floor.
+fn stopped_in_a_ramp(floor: bool) -> (Option<i32>, u64, bool) {
+    let scope = TestCgroup::new("floor", 256 * MIB).unwrap();
+    let (hog_dir, calm_dir) = (
+        scope.child("besteffort/hog").unwrap(),
+        scope.child("calm").unwrap(),
+    );
+    let pods = json!([
+        { "name": "hog", "cgroup": "besteffort/hog" },
+        { "name": "calm", "cgroup": "calm", "requests": { "memory": "64Mi" } },
+    ]);
+    let mut files = Files::new(scope.path(), &pods);
+    files.config["kernelFloor"] = json!({ "enabled": floor, "memory.available": "32Mi" });
+    let mut calm = Hog::start(&calm_dir, &["--mib", "40"]).unwrap();
+    let mut agent = files.start(&[]);
+    let mut hog = Hog::start(&hog_dir, &["--mib", "1000", "--rate", "60"]).unwrap();
+    let memory = MemoryCgroup::open(scope.path()).unwrap();
+    while memory.usage().unwrap() < 120 * MIB {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    agent.stop().unwrap();
+    let signal = hog.wait().unwrap();
+    let kills = memory.oom_kills().unwrap();
+    let others = calm.is_alive();
+    agent.go_on().unwrap();
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+    // R48: what the OOM killer did while the agent could not act is in the journal afterwards.
+    let told = files
+        .records()
+        .into_iter()
+        .filter(|r| matches!(r, Record::OomKill(k) if k.was_first));
+    assert_eq!(told.count() as u64, kills);
+    (signal, kills, others)
+}
+
+// R41
+#[test]
+fn the_floor_holds_while_the_agent_is_stopped() {
+    skip_if!(no_bpf());
+    assert_eq!(stopped_in_a_ramp(true), (Some(libc::SIGKILL), 0, true));
+}
+
+// R41: and this is what happens without it.
+#[test]
+fn without_the_floor_the_oom_killer_is_first() {
+    skip_if!(no_bpf());
+    assert_eq!(stopped_in_a_ramp(false), (Some(libc::SIGKILL), 1, true));
+}
