@@ -16,6 +16,7 @@ mod report;
 mod scope;
 pub mod thread;
 mod waiting;
+mod waker;
 mod watch;
 
 pub use handle::{Reflex, Setup};

@@ -11,7 +11,7 @@ use evictd::{
     reflex::{Limits, Scope, thread::now_ns},
 };
 use evictd_tests::{
-    cast::{CAST, HOG, Stage},
+    cast::{self, CAST, HOG, Stage},
     interrupt::interrupted,
 };
 use serde::{Deserialize, Serialize};
@@ -243,7 +243,7 @@ fn overshoot(way: &str, stage: &Stage, crossing: Crossing, samples: &[Sample]) -
         return kib(sampled());
     }
     let limit = i64::try_from(crossing.limit).unwrap_or(i64::MAX);
-    let peak = stage.peak().and_then(|peak| i64::try_from(peak).ok());
+    let peak = cast::peak(&stage.memory).and_then(|peak| i64::try_from(peak).ok());
     kib(peak.map_or_else(sampled, |peak| peak - limit))
 }
 

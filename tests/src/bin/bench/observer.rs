@@ -20,17 +20,16 @@ use evictd::{
     kernel::{
         ladder::MemoryHook,
         object::Object,
-        tripwire::{self, Direction, Tripwire, Wire, page_size},
+        tripwire::{self, Act, Direction, Tripwire, Wire, page_size},
     },
     reflex::{
         Scope,
         thread::{become_fifo, now_ns},
     },
 };
+use evictd_tests::cast;
 
 const INTERVAL: Duration = Duration::from_micros(500);
-/// As the product does: the limit follows inactive_file in steps.
-const REARM_BYTES: u64 = 256 << 10;
 const SAMPLES: usize = 1 << 16;
 
 /// The memory at one moment.
@@ -142,25 +141,36 @@ impl Watch {
     fn sample(&mut self) -> io::Result<()> {
         let look = self.scope.look()?;
         let time_ns = now_ns();
-        while let Some(trip) = self.tripwire.next() {
-            if self.exact && self.seen.crossing.is_none() {
-                self.seen.crossing = Some(Crossing {
-                    time_ns: trip.time_ns,
-                    limit: trip.limit * page_size(),
-                });
-            }
-        }
         let limit = self.scope.usage_limit(self.amount, look.discounted);
         let is_past = look.usage >= limit;
+        while let Some(trip) = self.tripwire.next() {
+            let crossing = Crossing {
+                time_ns: trip.time_ns,
+                limit: trip.limit * page_size(),
+            };
+            // The ground had risen since the wire was set, and the limit lies further away: it is still to be crossed. By the
+            // peak, for somebody may have died already.
+            let peak = || cast::peak(self.scope.cgroup());
+            let is_early = !is_past && peak().is_some_and(|peak| peak < limit);
+            if !self.exact || self.seen.crossing.is_some() {
+                continue;
+            } else if is_early {
+                self.limit = 0;
+            } else {
+                self.seen.crossing = Some(crossing);
+            }
+        }
         if is_past && !self.exact && self.seen.crossing.is_none() {
             self.seen.crossing = Some(Crossing { time_ns, limit });
         }
-        if self.seen.crossing.is_none() && !is_past && limit.abs_diff(self.limit) >= REARM_BYTES {
+        // The ground moves by pages, and at 20 MB/s one of them is a fifth of a millisecond.
+        let has_moved = limit.abs_diff(self.limit) >= page_size();
+        if self.seen.crossing.is_none() && !is_past && has_moved {
             self.limit = limit;
             let wire = Wire {
                 limit,
                 direction: Direction::Rising,
-                floor: false,
+                act: Act::Note,
             };
             self.tripwire.arm(0, wire)?;
         }
