@@ -234,6 +234,19 @@ impl Stage {
         others.any(|(_, other)| other.pid() == pid.unsigned_abs())
     }
 
+    /// The largest usage since the start, as the kernel counts it; `None` where it does not (v2 before 5.19).
+    pub fn peak(&self) -> Option<u64> {
+        let file = match self.cgroup.version() {
+            Version::V1 => "memory.max_usage_in_bytes",
+            Version::V2 => "memory.peak",
+        };
+        fs::read_to_string(self.cgroup.path().join(file))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
+    }
+
     /// The manifest of the pods, for `podManifest`: their cgroups lie below the node's.
     pub fn manifest(&self) -> String {
         self.manifest_below(Path::new(""))
@@ -269,14 +282,4 @@ impl Stage {
 
 fn crowd_directory(number: u32) -> String {
     format!("burstable/pod-crowd-{number}")
-}
-
-/// The largest usage of a cgroup since it exists, as the kernel counts it; `None` where it does not (v2 before 5.19).
-pub fn peak(of: &MemoryCgroup) -> Option<u64> {
-    let file = match of.version() {
-        Version::V1 => "memory.max_usage_in_bytes",
-        Version::V2 => "memory.peak",
-    };
-    let text = fs::read_to_string(of.path().join(file)).ok()?;
-    text.trim().parse().ok()
 }

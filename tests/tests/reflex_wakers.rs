@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    path::Path,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -13,7 +14,7 @@ use evictd::{
 use evictd_tests::{
     cpus,
     hog::Hog,
-    node::{Node, Options},
+    node::{Node, Options, Watched},
     skip::{matrix, no_bpf},
     skip_if,
 };
@@ -49,7 +50,21 @@ fn sleeps_of_the_waker(cpu: usize) -> u64 {
     count.unwrap().trim().parse().unwrap()
 }
 
-/// On each CPU in turn; the reflex stays where it was, unless somebody brings it.
+/// A hog on one CPU is evicted: whether that woke the waker there, and the reflex decided there.
+fn comes_to(cpu: usize, pod: &Path, watched: &Watched) -> bool {
+    let mut hog = Hog::start(pod, &["--mib", "380", "--wait"]).unwrap();
+    cpus::pin(hog.pid(), cpu).unwrap();
+    let before = sleeps_of_the_waker(cpu);
+    hog.go().unwrap();
+    let evicted = watched.evicted(SOON).expect("an eviction");
+    let came = cpu_of(watched.tid()) == cpu && sleeps_of_the_waker(cpu) > before;
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    watched.finished(SOON).expect("its end");
+    came && evicted.hook == watched.hook
+}
+
+/// On each CPU in turn: the reflex stays where it was, unless somebody brings it. A look that was due just then may be first,
+/// wherever that is.
 fn comes_on(hook: MemoryHook) {
     let mut node = Node::new("wakers", 384).unwrap();
     let pod = node.pod("hog", QosClass::BestEffort, 0, 0).unwrap();
@@ -62,16 +77,10 @@ fn comes_on(hook: MemoryHook) {
         Err(refused) => return skip_if!(Some(refused)),
     };
     for cpu in cpus::allowed().into_iter().take(2) {
-        let mut hog = Hog::start(&pod, &["--mib", "380", "--wait"]).unwrap();
-        cpus::pin(hog.pid(), cpu).unwrap();
-        let before = sleeps_of_the_waker(cpu);
-        hog.go().unwrap();
-        let evicted = watched.evicted(SOON).expect("an eviction");
-        assert_eq!(cpu_of(watched.tid()), cpu, "it came");
-        assert!(sleeps_of_the_waker(cpu) > before, "it was called");
-        assert_eq!(evicted.hook, hook);
-        assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-        watched.finished(SOON).expect("its end");
+        assert!(
+            (0..10).any(|_| comes_to(cpu, &pod, &watched)),
+            "nobody brings it to the CPU {cpu}"
+        );
     }
     matrix(
         "memory.available",

@@ -9,7 +9,7 @@ use std::{
 use evictd::evict::journal::{self, Eviction, Finish, Record};
 use evictd_tests::{
     agent::Agent,
-    cast::{self, CAST, HOG, Stage},
+    cast::{CAST, HOG, Stage},
     interrupt::interrupted,
 };
 
@@ -147,9 +147,7 @@ fn with(arguments: &Arguments, size: u64, in_full: bool) -> io::Result<bool> {
     }
     print!("{}", timeline::draw(&eviction, &finish));
     let sampled = samples.iter().map(|(_, usage)| *usage).max().unwrap_or(0);
-    let overshoot = cast::peak(&node.memory)
-        .unwrap_or(sampled)
-        .saturating_sub(limit);
+    let overshoot = node.peak().unwrap_or(sampled).saturating_sub(limit);
     println!(
         "\n  overshoot past the threshold: {} KiB (hook: {})",
         overshoot >> 10,
