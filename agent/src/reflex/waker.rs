@@ -1,8 +1,8 @@
 //! A waker on every CPU: whoever crosses a wire wakes it where they run, and it brings the reflex there.
 //!
 //! To wake a thread that sleeps on another CPU means to wake that CPU, out of its idle state or from wherever a hypervisor
-//! has put it: 50 to 250 us on a virtual machine, and milliseconds one time in a hundred. The CPU that charges is awake.
-//! A thread that waits there needs 10 us, and whoever allocates does not run meanwhile.
+//! has put it: some 100 us on a virtual machine, and milliseconds now and then. The CPU that charges is awake, and whoever
+//! allocates there does not run meanwhile.
 
 use std::{
     io, mem,
