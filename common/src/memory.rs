@@ -25,10 +25,6 @@ pub mod slot {
     pub const APPROACH: u32 = 4;
 }
 
-/// SCHED_FIFO priority of the agent's wakers: above every thread of normal priority, below the reflex, which runs as soon as
-/// one of them has called it. A CPU whose task has the same or a higher one is no place to be woken on.
-pub const WAKER_PRIORITY: i32 = 49;
-
 /// A limit that no rising counter reaches: the slot is in use, but not armed.
 pub const NEVER: u64 = u64::MAX;
 
@@ -42,12 +38,10 @@ pub mod direction {
 
 /// What the program does at a crossing.
 pub mod action {
-    /// One record into the wake-up ring buffer per arming, and the agent is woken.
+    /// One record into the wake-up ring buffer per arming.
     pub const WAKE: u32 = 0;
     /// SIGKILL to the allocating task while it belongs to the first victim (R41), on every charge past the limit.
     pub const KILL: u32 = 1;
-    /// The record, and nobody is woken: for whoever only measures.
-    pub const NOTE: u32 = 2;
 }
 
 /// One armed wire, written by the agent.

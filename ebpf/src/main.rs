@@ -8,4 +8,3 @@ mod kernel;
 mod memory;
 mod oom;
 mod runtime;
-mod wakeup;

@@ -1,25 +1,32 @@
 //! The memory tripwire: one comparison per charge, in whichever hook this kernel allows.
 
-use core::ffi::c_void;
-
 use aya_ebpf::{
-    EbpfContext as _, Global,
-    helpers::bpf_send_signal,
+    Global,
+    helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns, bpf_send_signal},
     macros::{btf_tracepoint, fexit, kprobe, map},
-    maps::{Array, PerCpuArray},
+    maps::{Array, PerCpuArray, RingBuf},
     programs::{BtfTracePointContext, FExitContext, ProbeContext},
 };
-use evictd_common::memory::{
-    MAX_SCOPES, MAX_TRIPWIRES, NEVER, SLOTS_PER_SCOPE, Tripwire, TripwireState, action, direction,
+use evictd_common::{
+    Drop,
+    memory::{
+        MAX_SCOPES, MAX_TRIPWIRES, NEVER, SLOTS_PER_SCOPE, Trip, Tripwire, TripwireState, action,
+        direction,
+    },
 };
 
 use crate::{
+    drops,
     kernel::{Address, ancestor, cgroup_id, current_memcg, memcg_of_counter, usage_of, word},
-    wakeup::wake,
 };
 
+/// `BPF_RB_FORCE_WAKEUP`: wake the reader even when it has not caught up.
+const FORCE_WAKEUP: u64 = 2;
 const SIGKILL: u32 = 9;
 
+/// One page: a wake-up is one record, and there are at most as many as slots between two looks of the reader.
+#[map]
+static WAKEUPS: RingBuf = RingBuf::with_byte_size(4096, 0);
 #[map]
 static TRIPWIRES: Array<Tripwire> = Array::with_max_entries(MAX_TRIPWIRES, 0);
 #[map]
@@ -104,9 +111,7 @@ pub fn memory_lruvec(ctx: BtfTracePointContext) -> i32 {
     }
     let memcg: *const u8 = ctx.arg(0);
     slack.nearest = u64::MAX;
-    check_all(ctx.as_ptr(), memcg as Address, |distance| {
-        slack.note(distance)
-    });
+    check_all(memcg as Address, |distance| slack.note(distance));
     // An arming in between makes the next event look again.
     slack.grant(armings);
     0
@@ -117,7 +122,7 @@ pub fn memory_lruvec(ctx: BtfTracePointContext) -> i32 {
 #[fexit(function = "page_counter_try_charge")]
 pub fn memory_charge_exit(ctx: FExitContext) -> i32 {
     let counter: *const u8 = ctx.arg(0);
-    check_all(ctx.as_ptr(), memcg_of_counter(counter as Address), |_| {});
+    check_all(memcg_of_counter(counter as Address), |_| {});
     0
 }
 
@@ -126,7 +131,7 @@ pub fn memory_charge_exit(ctx: FExitContext) -> i32 {
 #[fexit(function = "page_counter_uncharge")]
 pub fn memory_uncharge_exit(ctx: FExitContext) -> i32 {
     let counter: *const u8 = ctx.arg(0);
-    check_all(ctx.as_ptr(), memcg_of_counter(counter as Address), |_| {});
+    check_all(memcg_of_counter(counter as Address), |_| {});
     0
 }
 
@@ -134,7 +139,7 @@ pub fn memory_uncharge_exit(ctx: FExitContext) -> i32 {
 #[kprobe]
 pub fn memory_charge_entry(ctx: ProbeContext) -> u32 {
     if let Some(counter) = ctx.arg::<*const u8>(0) {
-        check_all(ctx.as_ptr(), memcg_of_counter(counter as Address), |_| {});
+        check_all(memcg_of_counter(counter as Address), |_| {});
     }
     0
 }
@@ -147,7 +152,7 @@ struct Seen {
 
 /// Compares every wire; `note` hears how far each limit is, in pages.
 #[inline(always)]
-fn check_all(context: *mut c_void, charged: Address, mut note: impl FnMut(u64)) {
+fn check_all(charged: Address, mut note: impl FnMut(u64)) {
     let Some(&nobodys) = ARMINGS.get(0) else {
         return note(0);
     };
@@ -168,7 +173,6 @@ fn check_all(context: *mut c_void, charged: Address, mut note: impl FnMut(u64)) 
         // SAFETY: a slot of an array map, valid for the whole run of the program. Other CPUs may write the same
         // words; each is a cache whose loss costs one more look.
         note(check(
-            context,
             slot,
             wire,
             unsafe { &mut *state },
@@ -182,14 +186,13 @@ fn check_all(context: *mut c_void, charged: Address, mut note: impl FnMut(u64)) 
 /// takes the first.
 #[inline(always)]
 fn check(
-    context: *mut c_void,
     slot: u32,
     wire: &Tripwire,
     state: &mut TripwireState,
     charged: Address,
     seen: &mut Seen,
 ) -> u64 {
-    if wire.limit == NEVER || (wire.action != action::KILL && state.tripped == wire.generation) {
+    if wire.limit == NEVER || (wire.action == action::WAKE && state.tripped == wire.generation) {
         return u64::MAX;
     }
     let counter = if wire.address != 0 {
@@ -223,7 +226,7 @@ fn check(
     if wire.action == action::KILL {
         kill_first_victim(slot / SLOTS_PER_SCOPE, state);
     } else {
-        wake(context, slot, wire, state, usage, charged);
+        wake(slot, wire, state, usage, charged);
     }
     0
 }
@@ -246,6 +249,29 @@ fn watched(wire: &Tripwire, state: &mut TripwireState, charged: Address) -> Opti
     state.memcg = found;
     state.cgroup_id = wire.cgroup_id;
     Some(found)
+}
+
+#[inline(always)]
+fn wake(slot: u32, wire: &Tripwire, state: &mut TripwireState, usage: u64, charged: Address) {
+    let Some(mut entry) = WAKEUPS.reserve::<Trip>(0) else {
+        drops::count(Drop::Wakeup);
+        return;
+    };
+    state.tripped = wire.generation;
+    entry.write(Trip {
+        // SAFETY: takes no arguments.
+        time_ns: unsafe { bpf_ktime_get_ns() },
+        generation: wire.generation,
+        usage,
+        limit: wire.limit,
+        // The counter may be another one of its cgroup (`memsw`), from where no way leads back to it.
+        cgroup_id: cgroup_id(charged)
+            .or_else(|| current_memcg().and_then(cgroup_id))
+            .unwrap_or(0),
+        tgid: (bpf_get_current_pid_tgid() >> 32) as u32,
+        slot,
+    });
+    entry.submit(FORCE_WAKEUP);
 }
 
 /// R41: the task that allocates past the floor dies here when it belongs to the first victim. It is the current

@@ -13,7 +13,7 @@ use evictd::{
         ladder::{CountHook, MemoryHook},
         object::Object,
         pids::PidTripwire,
-        tripwire::{self, Act, Direction},
+        tripwire::{self, Direction},
     },
     observe::{cgroup::MemoryCgroup, pids::Pids},
 };
@@ -85,7 +85,7 @@ fn faults() {
                 let wire = tripwire::Wire {
                     limit: 1 << 40,
                     direction: Direction::Rising,
-                    act: if slot == 1 { Act::Kill } else { Act::Wake },
+                    floor: slot == 1,
                 };
                 tripwire.arm(slot, wire).map_err(|e| e.to_string())?;
             }

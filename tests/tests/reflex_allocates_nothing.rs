@@ -52,30 +52,12 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Minor and major page faults of threads since they exist.
-fn faults(tids: &[i32]) -> (u64, u64) {
-    let faults = tids.iter().map(|&tid| faults_of(tid));
-    faults.fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1))
-}
-
-fn faults_of(tid: i32) -> (u64, u64) {
+/// Minor and major page faults of a thread since it exists.
+fn faults(tid: i32) -> (u64, u64) {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
     // Fields 10 and 12 of proc(5), counted from the state, which is field 3.
     (fields[7].parse().unwrap(), fields[9].parse().unwrap())
-}
-
-/// The reflex, and whoever brings it to another CPU.
-fn threads(reflex: i32) -> Vec<i32> {
-    let is_waker = |tid: &i32| {
-        let comm = std::fs::read_to_string(format!("/proc/self/task/{tid}/comm"));
-        comm.is_ok_and(|comm| comm.starts_with("waker/"))
-    };
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
-    let tids = tasks.map(|task| task.unwrap().file_name().to_str().unwrap().parse().unwrap());
-    std::iter::once(reflex)
-        .chain(tids.filter(is_waker))
-        .collect()
 }
 
 // R14, R40
@@ -91,16 +73,15 @@ fn from_wake_up_to_signal_nothing_is_allocated() {
         .collect();
     let watched = node.watch(Options::default()).unwrap().unwrap();
     WATCHED_THREAD.store(watched.tid(), Ordering::Relaxed);
-    let tids = threads(watched.tid());
     let mut fewest = (u64::MAX, u64::MAX);
     for (round, pod) in pods.iter().take(4).enumerate() {
-        let before = (ALLOCATIONS.load(Ordering::Relaxed), faults(&tids));
+        let before = (ALLOCATIONS.load(Ordering::Relaxed), faults(watched.tid()));
         let mut hog = Hog::start(pod, &["--mib", "380"]).unwrap();
         let evicted = watched
             .evicted(Duration::from_secs(20))
             .expect("an eviction");
         watched.finished(Duration::from_secs(20)).expect("its end");
-        let after = (ALLOCATIONS.load(Ordering::Relaxed), faults(&tids));
+        let after = (ALLOCATIONS.load(Ordering::Relaxed), faults(watched.tid()));
         assert_eq!(evicted.pod.pod.name, format!("p{round}"));
         assert!(evicted.working_set > 200 * MIB);
         assert_eq!(

@@ -92,9 +92,6 @@ impl Agent {
         if let Some(error) = refusals.fifo {
             tracing::warn!(%error, "no real-time priority: needs CAP_SYS_NICE");
         }
-        if let Some(error) = refusals.wakers {
-            tracing::warn!(%error, "not woken where a threshold is crossed: needs CAP_PERFMON");
-        }
         if let Some(error) = refusals.lock {
             tracing::warn!(%error, "memory is not locked: needs CAP_IPC_LOCK");
         }

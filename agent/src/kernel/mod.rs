@@ -20,4 +20,3 @@ mod registrar;
 pub mod telemetry;
 mod tracefs;
 pub mod tripwire;
-pub mod wakeup;

@@ -5,11 +5,10 @@ use super::btf::{Btf, BtfError};
 /// Global of the programs, struct, member.
 type Member = (&'static str, &'static str, &'static str);
 
-const CHARGED: [Member; 4] = [
+const CHARGED: [Member; 3] = [
     ("MEM_CGROUP_MEMORY", "mem_cgroup", "memory"),
     ("PAGE_COUNTER_USAGE", "page_counter", "usage"),
     ("PAGE_COUNTER_MAX", "page_counter", "max"),
-    ("TASK_PRIO", "task_struct", "prio"),
 ];
 
 const CGROUPS: [Member; 5] = [

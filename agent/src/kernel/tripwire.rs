@@ -10,7 +10,6 @@ use super::{
     eventfd::Eventfd,
     ladder::{Choice, Facts, MemoryHook, Refused, choose},
     object::Object,
-    wakeup::LocalWakeup,
 };
 use crate::observe::cgroup::MemoryCgroup;
 
@@ -29,17 +28,6 @@ pub enum Direction {
     Falling,
 }
 
-/// What a crossing does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
-    /// Wakes the agent, once per arming.
-    Wake,
-    /// The kernel kills the first victim's allocating task by itself (R41).
-    Kill,
-    /// Is told by [`Tripwire::next`], once per arming, and wakes nobody: for whoever only measures.
-    Note,
-}
-
 /// What a wire watches, and for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wire {
@@ -47,8 +35,8 @@ pub struct Wire {
     pub limit: u64,
     /// Which way.
     pub direction: Direction,
-    /// What it does.
-    pub act: Act,
+    /// Whether the kernel kills the first victim's allocating task by itself (R41) instead of waking the agent.
+    pub floor: bool,
 }
 
 impl Wire {
@@ -56,7 +44,7 @@ impl Wire {
     pub const NEVER: Self = Self {
         limit: u64::MAX,
         direction: Direction::Rising,
-        act: Act::Wake,
+        floor: false,
     };
 
     /// Whether it is one that nothing crosses.
@@ -80,10 +68,10 @@ impl Wire {
                 Direction::Rising => direction::RISING,
                 Direction::Falling => direction::FALLING,
             },
-            action: match self.act {
-                Act::Wake => action::WAKE,
-                Act::Kill => action::KILL,
-                Act::Note => action::NOTE,
+            action: if self.floor {
+                action::KILL
+            } else {
+                action::WAKE
             },
         }
     }
@@ -111,19 +99,12 @@ pub trait Tripwire: Send {
     /// that was never armed are not looked at.
     fn arm(&mut self, slot: usize, wire: Wire) -> io::Result<()>;
 
-    /// Becomes readable at a crossing; `None` for the sampler. Whoever polls it is not woken by a crossing on a CPU with a
-    /// [`LocalWakeup`].
+    /// Becomes readable at a crossing; `None` for the sampler.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// The next crossing that was reported, oldest first; `None` when there is no more. Crossings of wires that
     /// have been armed anew in the meantime are left out.
     fn next(&mut self) -> Option<Trip>;
-
-    /// From now on a crossing on this CPU wakes the reader of what is returned; `None` for rungs that cannot tell where
-    /// that is. It allocates.
-    fn local_wakeup(&mut self, _cpu: u32) -> io::Result<Option<LocalWakeup>> {
-        Ok(None)
-    }
 
     /// Names the cgroup whose tasks the kernel may kill past the floor of a scope; `None` for nobody. Rungs without
     /// a kernel program have no floor and ignore it.

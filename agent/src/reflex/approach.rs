@@ -1,18 +1,22 @@
-//! The last stretch before a threshold: the loop gets ready.
+//! The last stretch before a threshold: the loop is awake, and waits for the wire without sleeping.
 //!
-//! A decision with cold caches takes twice as long, and with many pods the asking is most of it. So a wire a little before
-//! the threshold wakes the loop where somebody allocates, and when the growth seen between the last two looks will reach
-//! the threshold within a moment, it goes through a decision that nothing follows. Whoever only hovers there is not worth
-//! a CPU: the time that may be spent so is small, and comes back slowly.
+//! A thread that sleeps on an idle CPU needs longer to wake up than to decide, and decides slowly with cold caches. So a
+//! wire a little before the threshold wakes it, and when the growth seen between the last two looks will reach the
+//! threshold within a moment, it stays awake for that moment. Whoever only hovers there is not worth a CPU: the time
+//! that may be spent so is small, and comes back slowly.
 
 use std::time::Duration;
 
-/// Expected sooner than this, the crossing is prepared for; what was prepared is good for a little longer.
+/// The longest that the loop stays awake at once.
+const AWAKE_NS: u64 = 2_000_000;
+/// Expected sooner than this, the crossing is waited for awake; a growth that slows down a little still arrives.
 const SOON_NS: u64 = 1_500_000;
 /// A growth is measured over no longer than this.
 const RECENT_NS: u64 = 5_000_000;
 /// A look costs some ten microseconds; more often than this it would be a spin of its own.
 const SHORTEST_WAIT: Duration = Duration::from_micros(300);
+/// The rest after the loop was awake in vain: whoever grows was kept from running, and a busy CPU is awake by itself.
+const REST_NS: u64 = 20_000_000;
 /// What may be spent at once, and the share of a CPU in which it comes back.
 const MOST_NS: u64 = 20_000_000;
 const COMES_BACK: u64 = 100;
@@ -25,13 +29,23 @@ pub fn stretch(growth: u64) -> u64 {
     growth / 2000
 }
 
-/// How to go on when a threshold is close.
+/// How to wait for the next look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stretch {
-    /// Until the next look.
-    pub wait: Duration,
-    /// The crossing is expected before that: to be prepared now.
-    pub soon: bool,
+pub enum Waiting {
+    /// Asleep, for no longer than this.
+    Asleep(Duration),
+    /// Awake, until this time at most (nanoseconds of CLOCK_MONOTONIC).
+    Awake(u64),
+}
+
+impl Waiting {
+    /// What does for both: awake if one of them is, else asleep until the first of them is due.
+    pub fn and(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Asleep(one), Self::Asleep(other)) => Self::Asleep(one.min(other)),
+            (Self::Asleep(_), awake) | (awake, _) => awake,
+        }
+    }
 }
 
 /// What is known of the way to one threshold.
@@ -42,10 +56,11 @@ pub struct Approach {
     /// Bytes per millisecond: the present growth, or half of what was expected before. Whoever is kept from running for
     /// a moment will run again.
     speed: u64,
+    /// Since when the loop is awake, and until when at most.
+    awake: Option<(u64, u64)>,
+    rest_until: u64,
     /// What may be spent, in nanoseconds of a CPU.
     purse: u64,
-    /// What preparing took the last time.
-    prepared: u64,
 }
 
 impl Default for Approach {
@@ -53,8 +68,9 @@ impl Default for Approach {
         Self {
             last: None,
             speed: 0,
+            awake: None,
+            rest_until: 0,
             purse: MOST_NS,
-            prepared: 0,
         }
     }
 }
@@ -62,12 +78,18 @@ impl Default for Approach {
 impl Approach {
     /// The threshold is met, or whatever was known is not true any more.
     pub fn reset(&mut self) {
-        (self.last, self.speed) = (None, 0);
+        (self.last, self.awake, self.speed) = (None, None, 0);
     }
 
     /// A look at the time `now` (nanoseconds) found the threshold `distance` bytes away; `stretch` is [`stretch`]'s.
     /// `None`: it is far, or nothing moves towards it.
-    pub fn look(&mut self, now: u64, distance: u64, stretch: u64) -> Option<Stretch> {
+    pub fn look(&mut self, now: u64, distance: u64, stretch: u64) -> Option<Waiting> {
+        if let Some((since, until)) = self.awake.take() {
+            self.spend(now.saturating_sub(since));
+            if now >= until {
+                self.rest_until = now + REST_NS;
+            }
+        }
         let (before, was) = self.last.replace((now, distance))?;
         let elapsed = now.saturating_sub(before);
         self.purse = (self.purse + elapsed / COMES_BACK).min(MOST_NS);
@@ -77,26 +99,21 @@ impl Approach {
         if distance > stretch || self.speed == 0 || self.purse < LOOK_NS {
             return None;
         }
-        self.purse -= LOOK_NS;
         let expected = distance.saturating_mul(1_000_000) / self.speed;
-        // What was seen over a longer time says little of the present.
-        let is_known = elapsed <= RECENT_NS;
-        let soon = is_known && expected <= SOON_NS && self.purse >= self.prepared;
-        // A growth may become faster.
-        let wait = match is_known {
-            true if soon => SOON_NS,
-            true => expected / 4,
-            false => 0,
-        };
-        Some(Stretch {
-            wait: Duration::from_nanos(wait).max(SHORTEST_WAIT),
-            soon,
-        })
+        if elapsed <= RECENT_NS && expected <= SOON_NS && now >= self.rest_until {
+            let until = now + AWAKE_NS.min(self.purse);
+            self.awake = Some((now, until));
+            return Some(Waiting::Awake(until));
+        }
+        self.spend(LOOK_NS);
+        // What was seen over a longer time says little of the present; and a growth may become faster.
+        let wait = if elapsed > RECENT_NS { 0 } else { expected / 4 };
+        Some(Waiting::Asleep(
+            Duration::from_nanos(wait).max(SHORTEST_WAIT),
+        ))
     }
 
-    /// To prepare has taken so many nanoseconds.
-    pub fn has_prepared(&mut self, time: u64) {
-        self.prepared = time;
+    fn spend(&mut self, time: u64) {
         self.purse = self.purse.saturating_sub(time);
     }
 }
@@ -108,34 +125,26 @@ mod tests {
     const MS: u64 = 1_000_000;
     const MIB: u64 = 1 << 20;
     const STRETCH: u64 = 4 * MIB;
-    const PREPARED_NS: u64 = 300_000;
-
-    fn asleep(wait: Duration) -> Option<Stretch> {
-        Some(Stretch { wait, soon: false })
-    }
 
     #[test]
-    fn whoever_arrives_at_full_speed_is_prepared_for() {
+    fn whoever_arrives_at_full_speed_is_waited_for_awake() {
         let mut approach = Approach::default();
         assert_eq!(approach.look(0, 100 * MIB, STRETCH), None);
         // The wire has tripped. What was seen long ago does not tell how fast it is now.
         assert_eq!(
             approach.look(60 * MS, 4 * MIB, STRETCH),
-            asleep(SHORTEST_WAIT)
+            Some(Waiting::Asleep(SHORTEST_WAIT))
         );
         // 1 MiB in 300 us: 3 MiB in 900 us.
-        let soon = Stretch {
-            wait: Duration::from_nanos(SOON_NS),
-            soon: true,
-        };
+        let now = 60 * MS + 300_000;
         assert_eq!(
-            approach.look(60 * MS + 300_000, 3 * MIB, STRETCH),
-            Some(soon)
+            approach.look(now, 3 * MIB, STRETCH),
+            Some(Waiting::Awake(now + AWAKE_NS))
         );
-        // It did not arrive, and may run again any moment: half as fast, as far as anybody knows.
+        // It did not arrive.
         assert_eq!(
-            approach.look(61 * MS + 800_000, 2 * MIB, STRETCH),
-            Some(soon)
+            approach.look(now + AWAKE_NS, 2 * MIB, STRETCH),
+            Some(Waiting::Asleep(SHORTEST_WAIT))
         );
     }
 
@@ -146,7 +155,7 @@ mod tests {
         // 1 MiB in 4 ms: 3 MiB in 12 ms.
         assert_eq!(
             approach.look(4 * MS, 3 * MIB, STRETCH),
-            asleep(Duration::from_millis(3))
+            Some(Waiting::Asleep(Duration::from_millis(3)))
         );
         // It has stopped: soon nothing is expected of it any more.
         let looks = (8..200).map(|ms| approach.look(ms * MS, 3 * MIB, STRETCH));
@@ -172,17 +181,16 @@ mod tests {
             let (mut now, mut spent) = (0, 0);
             for (distance, millis) in steps {
                 now += millis * MS;
-                let Some(stretch) = approach.look(now, distance, STRETCH) else {
-                    continue;
-                };
-                spent += LOOK_NS;
-                if stretch.soon {
-                    approach.has_prepared(PREPARED_NS);
-                    now += PREPARED_NS;
-                    spent += PREPARED_NS;
+                match approach.look(now, distance, STRETCH) {
+                    Some(Waiting::Awake(until)) => {
+                        spent += until - now;
+                        now = until;
+                    }
+                    Some(Waiting::Asleep(_)) => spent += LOOK_NS,
+                    None => {}
                 }
             }
-            proptest::prop_assert!(spent <= MOST_NS + now / COMES_BACK + PREPARED_NS, "{spent} of {now}");
+            proptest::prop_assert!(spent <= MOST_NS + now / COMES_BACK + AWAKE_NS, "{spent} of {now}");
         }
     }
 }

@@ -6,15 +6,11 @@ use super::{
     mailbox::{Mailbox, Outbox},
     scope::Scope,
     thread::{Refusals, become_fifo, lock_memory, touch_stack},
-    waker::Wakers,
     watch::Watch,
 };
 use crate::{
     config::RankingStrategy, kernel::tripwire::Tripwire, pods::table::PodTable, policy::Restraint,
 };
-
-/// Stack that the reflex may use: its deepest call holds one `memory.stat`.
-const STACK_BYTES: usize = 256 << 10;
 
 /// What a reflex needs.
 pub struct Setup {
@@ -57,29 +53,18 @@ impl Reflex {
         let thread = std::thread::Builder::new()
             .name("reflex".into())
             .spawn(move || {
-                let mut setup = setup;
-                let mut refusals = Refusals {
+                let refusals = Refusals {
                     lock: lock_memory(),
                     fifo: become_fifo(),
-                    wakers: None,
                 };
-                touch_stack::<STACK_BYTES>();
-                let wakers = Wakers::start(&mut *setup.tripwire, refusals.fifo.is_none());
-                let armed = wakers.and_then(|(wakers, refused)| {
-                    refusals.wakers = refused;
-                    let mut watch = Watch::new(setup, wakers);
-                    watch.settle()?;
-                    Ok(watch)
-                });
+                touch_stack();
+                let mut watch = Watch::new(setup);
+                let armed = watch.settle();
+                let go = armed.is_ok();
                 // SAFETY: no preconditions.
                 let tid = unsafe { libc::gettid() };
-                match armed {
-                    Ok(mut watch) => {
-                        if started.send(Ok((refusals, tid))).is_ok() {
-                            watch.run();
-                        }
-                    }
-                    Err(error) => drop(started.send(Err(error))),
+                if started.send(armed.map(|()| (refusals, tid))).is_ok() && go {
+                    watch.run();
                 }
             })?;
         let (refusals, tid) = ready

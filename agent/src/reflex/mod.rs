@@ -16,7 +16,6 @@ mod report;
 mod scope;
 pub mod thread;
 mod waiting;
-mod waker;
 mod watch;
 
 pub use handle::{Reflex, Setup};

@@ -3,12 +3,12 @@
 use std::io;
 
 use super::{
-    approach::{Approach, Stretch, stretch},
+    approach::{Approach, Waiting, stretch},
     scope::{Look, Scope},
 };
 use crate::kernel::{
     ladder::MemoryHook,
-    tripwire::{Act, Direction, SLOTS_PER_SCOPE, Trip, Tripwire, Wire, page_size, slot, slot_of},
+    tripwire::{Direction, SLOTS_PER_SCOPE, Trip, Tripwire, Wire, page_size, slot, slot_of},
 };
 
 /// The wire is set anew when the ground has moved by this much; less than one batch of every CPU makes no difference.
@@ -161,7 +161,7 @@ impl Post {
         let wire = Wire {
             limit,
             direction: Direction::Falling,
-            act: Act::Wake,
+            floor: false,
         };
         self.set(tripwire, slot::RECOVERY, wire)
     }
@@ -183,14 +183,9 @@ impl Post {
         self.look.available.saturating_sub(threshold)
     }
 
-    /// How to go on, if the threshold is close.
-    pub fn approach(&mut self, now: u64) -> Option<Stretch> {
+    /// How to wait, if the threshold is about to be crossed.
+    pub fn approach(&mut self, now: u64) -> Option<Waiting> {
         self.approach.look(now, self.distance(), self.stretch)
-    }
-
-    /// To prepare for it has taken so many nanoseconds.
-    pub fn has_prepared(&mut self, time: u64) {
-        self.approach.has_prepared(time);
     }
 
     /// Whether a crossing trips a wire, once the hook is attached.
@@ -252,14 +247,9 @@ impl Post {
             .saturating_add_signed(offset)
     }
 
-    /// By enough to set the wires anew: by a page close to the threshold, where 256 KiB too far are as much too late.
     fn ground_has_moved(&self) -> bool {
         let limit = self.limit(self.scope.limits().threshold, 0);
-        let enough = match self.distance() <= self.stretch {
-            true => page_size(),
-            false => REARM_BYTES,
-        };
-        limit.abs_diff(self.armed_limit) >= enough
+        limit.abs_diff(self.armed_limit) >= REARM_BYTES
     }
 
     /// By so much that its wire does not trip at once again.
@@ -272,19 +262,19 @@ impl Post {
             return self.calibrate(tripwire, None, floor);
         };
         let limits = self.scope.limits();
-        let wire = |amount: u64, act: Act| Wire {
+        let wire = |amount: u64, floor: bool| Wire {
             limit: self.limit(amount, offset),
             direction: Direction::Rising,
-            act,
+            floor,
         };
-        let hard = wire(limits.threshold, Act::Wake);
+        let hard = wire(limits.threshold, false);
         let ahead = |floor: u64| {
             let ahead = floor.saturating_add(BATCH_BYTES).min(limits.threshold);
             ahead.max(floor)
         };
         let floor = limits.floor.filter(|_| floor);
-        let floor = floor.map(|amount| wire(ahead(amount), Act::Kill));
-        let approach = wire(limits.threshold.saturating_add(self.stretch), Act::Wake);
+        let floor = floor.map(|amount| wire(ahead(amount), true));
+        let approach = wire(limits.threshold.saturating_add(self.stretch), false);
         self.armed_limit = hard.limit;
         self.set(tripwire, slot::HARD, hard)?;
         self.set(tripwire, slot::FLOOR, floor.unwrap_or(Wire::NEVER))?;

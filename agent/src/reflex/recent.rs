@@ -1,5 +1,5 @@
-//! What the pods used a moment ago: shortly before a crossing all of them are asked, so that the decision has to ask only
-//! those that come first.
+//! What the pods used a moment ago: while the loop waits awake it asks one pod after another, so that a decision has to
+//! ask only those that come first.
 //!
 //! Usage that was read a little earlier, plus what the fastest growth of the machine may have added since, is an upper
 //! bound, and that is all that the choice needs of those that it passes over ([`crate::engine::select`]).
@@ -21,6 +21,10 @@ const JUMP: u64 = 2 << 20;
 pub(super) struct Recent {
     /// Every pod was asked after this, in nanoseconds of CLOCK_MONOTONIC.
     since: Option<u64>,
+    /// When the round that is going on began.
+    round: Option<u64>,
+    /// Who is asked next.
+    next: usize,
 }
 
 impl Recent {
@@ -29,10 +33,22 @@ impl Recent {
         *self = Self::default();
     }
 
+    /// The place in a table of `count` pods that is to be asked now.
+    fn step(&mut self, now: u64, count: usize) -> usize {
+        if self.next >= count {
+            (self.since, self.next) = (self.round, 0);
+        }
+        if self.next == 0 {
+            self.round = Some(now);
+        }
+        self.next += 1;
+        self.next - 1
+    }
+
     /// What each pod may use more than it did when it was asked, in bytes; `growth` is the machine's fastest, in bytes per
     /// second. The answer is good for one decision: it leaves other things in the candidates.
     pub fn take(&mut self, now: u64, growth: u64) -> Option<u64> {
-        let since = self.since.take()?;
+        let since = std::mem::take(self).since?;
         let elapsed = now.saturating_sub(since);
         let grown = (growth / 1_000_000).saturating_mul(elapsed) / 1000;
         (elapsed <= RECENT_NS).then_some(grown + JUMP)
@@ -51,23 +67,25 @@ pub(super) fn ask(entry: &Entry, candidate: &mut Candidate) -> CandidateState {
 }
 
 impl Watch {
-    /// Goes through a decision that nothing follows, and asks every pod: the real one, a moment later, finds all it needs in
-    /// the caches and has not to ask again.
-    pub(super) fn rehearse(&mut self, now: u64) {
-        self.recent.forget();
+    /// Goes through a decision that nothing follows: the real one, a moment later, finds all it needs in the caches.
+    pub(super) fn rehearse(&mut self) {
         self.load_candidates(LastResort::Nobody);
         self.first_in_order();
+    }
+
+    /// Asks one pod. Whoever decides next has not to ask again.
+    pub(super) fn ask_the_next(&mut self, now: u64) {
         let PodTable {
             entries,
             candidates,
         } = &mut *self.setup.table;
-        for (entry, candidate) in entries.iter().zip(candidates) {
-            // Whoever was asked in full, or not at all.
-            if candidate.is_exact || candidate.state != CandidateState::Eligible {
-                candidate.state = ask(entry, candidate);
-            }
+        if entries.is_empty() {
+            return;
         }
-        self.recent.since = Some(now);
+        let place = self.recent.step(now, entries.len());
+        if let (Some(entry), Some(candidate)) = (entries.get(place), candidates.get_mut(place)) {
+            candidate.state = ask(entry, candidate);
+        }
     }
 }
 
@@ -79,18 +97,36 @@ mod tests {
     const US: u64 = 1000;
 
     #[test]
-    fn the_bound_grows_with_its_age() {
+    fn only_a_whole_round_is_an_answer() {
         let mut recent = Recent::default();
         assert_eq!(recent.take(0, GROWTH), None);
-        recent.since = Some(100);
+        for place in 0..3 {
+            assert_eq!(recent.step(100 + place as u64, 3), place);
+        }
+        // All were asked, but that is noticed at the next step only.
+        assert_eq!(recent.step(110, 3), 0);
         let more = recent.take(100 + 10 * US, GROWTH);
         assert_eq!(more, Some(GROWTH / 1_000_000 * 10 + JUMP));
         assert_eq!(recent.take(100 + 10 * US, GROWTH), None, "once");
     }
 
     #[test]
+    fn the_bound_is_as_old_as_the_oldest_answer() {
+        let mut recent = Recent::default();
+        for step in 0..8 {
+            recent.step(step * 10 * US, 3);
+        }
+        // The third round goes on; the second one began at 30 us.
+        let more = recent.take(100 * US, GROWTH);
+        assert_eq!(more, Some(GROWTH / 1_000_000 * 70 + JUMP));
+    }
+
+    #[test]
     fn what_is_old_is_not_recent() {
-        let mut recent = Recent { since: Some(0) };
+        let mut recent = Recent::default();
+        for step in 0..4 {
+            recent.step(step, 2);
+        }
         assert_eq!(recent.take(RECENT_NS + 1, GROWTH), None);
     }
 }

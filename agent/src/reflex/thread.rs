@@ -2,12 +2,12 @@
 
 use std::io;
 
-use evictd_common::memory::WAKER_PRIORITY;
-
-/// Above its wakers, below the kernel's own watchdogs and migration threads (99).
-const REFLEX_PRIORITY: i32 = WAKER_PRIORITY + 1;
+/// Above every thread of normal priority, below the kernel's own watchdogs and migration threads (99).
+const FIFO_PRIORITY: i32 = 50;
 /// The rounds: above every thread of normal priority, below the reflex.
 pub const ROUNDS_PRIORITY: i32 = 1;
+/// Stack that the reflex may use: its deepest call holds one `memory.stat`.
+const STACK_BYTES: usize = 256 << 10;
 
 /// What was refused; each is said once and changes only how fast the agent is.
 #[derive(Debug, Default)]
@@ -16,8 +16,6 @@ pub struct Refusals {
     pub fifo: Option<io::Error>,
     /// `mlockall`: needs CAP_IPC_LOCK or a large enough RLIMIT_MEMLOCK.
     pub lock: Option<io::Error>,
-    /// A waker on every CPU: needs CAP_PERFMON, and `fifo`.
-    pub wakers: Option<io::Error>,
 }
 
 /// Locks what the process has and what it will touch; pages that are never touched stay unallocated
@@ -30,7 +28,7 @@ pub fn lock_memory() -> Option<io::Error> {
 
 /// Gives the calling thread the reflex's SCHED_FIFO.
 pub fn become_fifo() -> Option<io::Error> {
-    become_fifo_at(REFLEX_PRIORITY)
+    become_fifo_at(FIFO_PRIORITY)
 }
 
 /// Gives the calling thread SCHED_FIFO with a priority from 1 to 99.
@@ -55,8 +53,8 @@ pub fn probe_realtime() -> Option<io::Error> {
 
 /// Touches the stack that will be used, so that no page fault happens later.
 #[inline(never)]
-pub fn touch_stack<const BYTES: usize>() {
-    let mut stack = [0_u8; BYTES];
+pub fn touch_stack() {
+    let mut stack = [0_u8; STACK_BYTES];
     for page in stack.chunks_mut(4096) {
         // Volatile, or the compiler would see that nobody reads it.
         // SAFETY: a reference into a live local.

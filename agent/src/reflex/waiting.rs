@@ -1,8 +1,14 @@
-//! How the loop waits: until a wire trips or a look is due; and how it gets ready when a crossing is imminent.
+//! How the loop waits: asleep until a wire trips or a look is due, or awake when a crossing is imminent.
 
 use std::{os::fd::AsRawFd as _, time::Duration};
 
-use super::{post::Post, report::Report, thread::now_ns, watch::Watch};
+use super::{
+    approach::Waiting,
+    post::Post,
+    report::Report,
+    thread::now_ns,
+    watch::{AllNews, Watch},
+};
 use crate::{
     kernel::ladder::MemoryHook,
     observe::deadline::{self, Nearness},
@@ -17,8 +23,8 @@ const IDLE_INTERVAL: Duration = Duration::from_millis(20);
 const HOOKED_FLOOR: Duration = Duration::from_millis(10);
 
 impl Watch {
-    /// Sleeps until the rung, a waker or the mailbox has something to tell, and no longer than this.
-    pub(super) fn wait(&mut self, interval: Duration) {
+    /// Sleeps until the rung or the mailbox has something to tell, and no longer than this.
+    pub(super) fn wait(&self, interval: Duration) {
         let poll = |fd: i32| libc::pollfd {
             fd,
             events: libc::POLLIN,
@@ -26,50 +32,42 @@ impl Watch {
         };
         let tripwire = self.setup.tripwire.fd().map_or(-1, |fd| fd.as_raw_fd());
         // A negative descriptor is left out by the kernel.
-        let mut fds = [
-            poll(self.wakers.fd()),
-            poll(tripwire),
-            poll(self.setup.mailbox.fd().as_raw_fd()),
-        ];
+        let mut fds = [poll(tripwire), poll(self.setup.mailbox.fd().as_raw_fd())];
         let timeout = libc::timespec {
             tv_sec: i64::try_from(interval.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(interval.subsec_nanos()),
         };
-        self.wakers.lie_down();
         // SAFETY: both pointers are to locals that outlive the call; no signal mask is given. An interrupted wait
         // is a look too early, which is harmless.
-        unsafe { libc::ppoll(fds.as_mut_ptr(), 3, &raw const timeout, std::ptr::null()) };
-        self.wakers.get_up(fds[0].revents != 0);
+        unsafe { libc::ppoll(fds.as_mut_ptr(), 2, &raw const timeout, std::ptr::null()) };
     }
 
-    /// The time until the next look, which the interval bounds: a shorter one when some scope's threshold is about to be
-    /// crossed and its wire would tell. Then a decision is prepared.
-    pub(super) fn approach(&mut self, now: u64, interval: Duration) -> Duration {
+    /// Waits without sleeping until a threshold's wire trips; when that was, and whose.
+    pub(super) fn stay_awake(&mut self, until: u64, news: &mut AllNews) -> (u64, Option<usize>) {
+        loop {
+            let tripped = self.hear(news);
+            let now = now_ns();
+            if tripped.is_some() || now >= until || self.setup.mailbox.stopped() {
+                return (now, tripped);
+            }
+            self.ask_the_next(now);
+        }
+    }
+
+    /// How to wait for the look that is due after the interval: earlier or awake when some scope's threshold is about to be
+    /// crossed, and its wire would tell.
+    pub(super) fn approach(&mut self, now: u64, interval: Duration) -> Waiting {
+        let asleep = Waiting::Asleep(interval);
         let tripwire = &*self.setup.tripwire;
         let is_busy = self.posts.iter().any(|post| post.pressed && !post.idle);
         if is_busy || !tripwire.has_program() || !tripwire.is_attached() {
-            return interval;
+            return asleep;
         }
-        let (mut wait, mut soon) = (interval, false);
-        for post in &mut self.posts {
-            if !post.pressed
-                && !post.gone
-                && post.is_armed(tripwire)
-                && let Some(stretch) = post.approach(now)
-            {
-                wait = wait.min(stretch.wait);
-                soon |= stretch.soon;
-            }
-        }
-        if soon {
-            let before = now_ns();
-            self.rehearse(before);
-            let taken = now_ns().saturating_sub(before);
-            self.posts
-                .iter_mut()
-                .for_each(|post| post.has_prepared(taken));
-        }
-        wait
+        let posts = self.posts.iter_mut();
+        posts
+            .filter(|post| !post.pressed && !post.gone && post.is_armed(tripwire))
+            .filter_map(|post| post.approach(now))
+            .fold(asleep, Waiting::and)
     }
 
     /// When to look again; switches the per-page rung on the way.

@@ -3,13 +3,13 @@
 use std::{io, time::Duration};
 
 use super::{
+    approach::Waiting,
     handle::Setup,
     inflight::InFlight,
     post::{News, Post},
     recent::Recent,
     report::Report,
     thread::now_ns,
-    waker::Wakers,
 };
 use crate::{
     kernel::tripwire::{ANY_SLOT, MAX_SCOPES, SLOTS_PER_SCOPE, page_size, slot},
@@ -22,12 +22,11 @@ const NAMED_FOR_NS: u64 = 1_000_000_000;
 const NAMED_FAR_FOR_NS: u64 = 10_000_000_000;
 
 /// What the rung has told since the last turn, scope by scope.
-type AllNews = [News; MAX_SCOPES as usize];
+pub(super) type AllNews = [News; MAX_SCOPES as usize];
 
 /// The state of the loop.
 pub(super) struct Watch {
     pub(super) setup: Setup,
-    pub(super) wakers: Wakers,
     /// The scopes; never more than [`MAX_SCOPES`].
     pub(super) posts: Vec<Post>,
     /// Victims for whichever scope: what one of them gives back, all of them get.
@@ -41,14 +40,13 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    pub(super) fn new(mut setup: Setup, wakers: Wakers) -> Self {
+    pub(super) fn new(mut setup: Setup) -> Self {
         let mut posts = Vec::with_capacity(MAX_SCOPES as usize);
         let growth = fastest_growth();
         let scopes = std::mem::take(&mut setup.scopes).into_iter().enumerate();
         posts.extend(scopes.map(|(index, scope)| Post::new(scope, index, growth)));
         Self {
             setup,
-            wakers,
             posts,
             in_flight: InFlight::new(),
             growth,
@@ -73,12 +71,19 @@ impl Watch {
     }
 
     pub(super) fn run(&mut self) {
-        let mut interval = Duration::ZERO;
+        let mut waiting = Waiting::Asleep(Duration::ZERO);
         while !self.setup.mailbox.stopped() {
             let mut news = AllNews::default();
-            self.wait(interval);
-            let woken = now_ns();
-            let tripped = self.hear(&mut news);
+            let (woken, tripped) = match waiting {
+                Waiting::Asleep(interval) => {
+                    self.wait(interval);
+                    (now_ns(), self.hear(&mut news))
+                }
+                Waiting::Awake(until) => {
+                    self.rehearse();
+                    self.stay_awake(until, &mut news)
+                }
+            };
             // A decision comes first; what is new in the mailbox can wait for the next turn.
             if tripped.is_none() {
                 if self.setup.mailbox.exchange(&mut self.setup.table) {
@@ -88,12 +93,12 @@ impl Watch {
                 self.take_scope();
                 self.take_tuning();
             }
-            interval = self.turn(woken, &news, tripped.unwrap_or(0));
+            waiting = self.turn(woken, &news, tripped.unwrap_or(0));
         }
     }
 
     /// Adds what the rung has told meanwhile; whose wire tripped first.
-    fn hear(&mut self, news: &mut AllNews) -> Option<usize> {
+    pub(super) fn hear(&mut self, news: &mut AllNews) -> Option<usize> {
         let mut tripped = None;
         while let Some(trip) = self.setup.tripwire.next() {
             if trip.slot == ANY_SLOT {
@@ -122,7 +127,7 @@ impl Watch {
     }
 
     /// One look at every scope, that one first whose wire has tripped, and what follows; the time until the next one.
-    fn turn(&mut self, woken: u64, news: &AllNews, first: usize) -> Duration {
+    fn turn(&mut self, woken: u64, news: &AllNews, first: usize) -> Waiting {
         let count = self.posts.len();
         for index in (0..count).map(|i| (first + i) % count) {
             let news = news.get(index).copied().unwrap_or_default();
