@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use crate::{
     agent::{Agent, binary},
+    cgroup::TestCgroup,
     patience::holds,
 };
 
@@ -43,6 +44,19 @@ impl Files {
             "evictionHard": { "memory.available": "64Mi" },
         });
         Self { dir, config }
+    }
+
+    /// The same for a hog without a request and a calm pod with one of 64Mi, and their cgroups in that order.
+    ///
+    /// # Panics
+    /// The cgroups cannot be made, the files cannot be written.
+    pub fn hog_and_calm(scope: &TestCgroup) -> (Self, [PathBuf; 2]) {
+        let pods = json!([
+            { "name": "hog", "cgroup": "besteffort/hog" },
+            { "name": "calm", "cgroup": "calm", "requests": { "memory": "64Mi" } },
+        ]);
+        let cgroups = ["besteffort/hog", "calm"].map(|pod| scope.child(pod).expect("a cgroup"));
+        (Self::new(scope.path(), &pods), cgroups)
     }
 
     /// The directory.

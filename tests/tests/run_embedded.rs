@@ -99,15 +99,7 @@ fn an_unlimited_scope_is_refused() {
 fn a_hog_is_evicted_written_down_and_the_agent_ends_cleanly() {
     skip_if!(not_root());
     let scope = TestCgroup::new("run", 256 * MIB).unwrap();
-    let (hog_dir, calm_dir) = (
-        scope.child("besteffort/hog").unwrap(),
-        scope.child("calm").unwrap(),
-    );
-    let pods = json!([
-        { "name": "hog", "cgroup": "besteffort/hog" },
-        { "name": "calm", "cgroup": "calm", "requests": { "memory": "64Mi" } },
-    ]);
-    let files = Files::new(scope.path(), &pods);
+    let (files, [hog_dir, calm_dir]) = Files::hog_and_calm(&scope);
     let mut agent = files.start(&[]);
     let mut calm = Hog::start(&calm_dir, &["--mib", "40"]).unwrap();
     let mut hog = Hog::start(&hog_dir, &["--mib", "1000", "--rate", "400"]).unwrap();

@@ -55,15 +55,7 @@ fn what_has_to_be_written_first_is_not_available() {
 /// Stops the agent in the middle of a ramp. Its program stays in the kernel and kills what allocates past the floor.
 fn stopped_in_a_ramp(floor: bool) -> (Option<i32>, u64, bool) {
     let scope = TestCgroup::new("floor", 256 * MIB).unwrap();
-    let (hog_dir, calm_dir) = (
-        scope.child("besteffort/hog").unwrap(),
-        scope.child("calm").unwrap(),
-    );
-    let pods = json!([
-        { "name": "hog", "cgroup": "besteffort/hog" },
-        { "name": "calm", "cgroup": "calm", "requests": { "memory": "64Mi" } },
-    ]);
-    let mut files = Files::new(scope.path(), &pods);
+    let (mut files, [hog_dir, calm_dir]) = Files::hog_and_calm(&scope);
     files.config["kernelFloor"] = json!({ "enabled": floor, "memory.available": "32Mi" });
     let mut calm = Hog::start(&calm_dir, &["--mib", "40"]).unwrap();
     let mut agent = files.start(&[]);

@@ -211,12 +211,16 @@ impl Scope {
     /// # Errors
     /// ENODEV when the cgroup was removed.
     pub fn look(&self) -> io::Result<Look> {
-        let (reading, unwritten) = self.cgroup.read_with_unwritten()?;
+        let guard = self.guard.as_ref();
+        let (reading, unwritten) = if guard.is_some_and(Guard::asks_what_is_written) {
+            self.cgroup.read_with_unwritten()?
+        } else {
+            (self.cgroup.read()?, 0)
+        };
         let discounted = self.discounted(&reading);
         let counted = self
             .capacity
             .saturating_sub(reading.usage.saturating_sub(discounted));
-        let guard = self.guard.as_ref();
         let free = self.capacity.saturating_sub(reading.usage);
         let written = discounted.saturating_sub(unwritten);
         let left = guard.and_then(|guard| guard.left(self.limits.threshold, free, written));
