@@ -38,10 +38,12 @@ pub mod direction {
 
 /// What the program does at a crossing.
 pub mod action {
-    /// One record into the wake-up ring buffer per arming.
+    /// One record into the wake-up ring buffer per arming, and the agent is woken.
     pub const WAKE: u32 = 0;
     /// SIGKILL to the allocating task while it belongs to the first victim (R41), on every charge past the limit.
     pub const KILL: u32 = 1;
+    /// The record, and nobody is woken: for whoever only measures.
+    pub const NOTE: u32 = 2;
 }
 
 /// One armed wire, written by the agent.

@@ -20,6 +20,8 @@ use crate::{
     kernel::{Address, ancestor, cgroup_id, current_memcg, memcg_of_counter, usage_of, word},
 };
 
+/// `BPF_RB_NO_WAKEUP`: the record waits until its reader comes by itself.
+const NO_WAKEUP: u64 = 1;
 /// `BPF_RB_FORCE_WAKEUP`: wake the reader even when it has not caught up.
 const FORCE_WAKEUP: u64 = 2;
 const SIGKILL: u32 = 9;
@@ -192,7 +194,7 @@ fn check(
     charged: Address,
     seen: &mut Seen,
 ) -> u64 {
-    if wire.limit == NEVER || (wire.action == action::WAKE && state.tripped == wire.generation) {
+    if wire.limit == NEVER || (wire.action != action::KILL && state.tripped == wire.generation) {
         return u64::MAX;
     }
     let counter = if wire.address != 0 {
@@ -271,7 +273,11 @@ fn wake(slot: u32, wire: &Tripwire, state: &mut TripwireState, usage: u64, charg
         tgid: (bpf_get_current_pid_tgid() >> 32) as u32,
         slot,
     });
-    entry.submit(FORCE_WAKEUP);
+    entry.submit(if wire.action == action::NOTE {
+        NO_WAKEUP
+    } else {
+        FORCE_WAKEUP
+    });
 }
 
 /// R41: the task that allocates past the floor dies here when it belongs to the first victim. It is the current

@@ -6,7 +6,9 @@ use evictd::{
     kernel::{
         ladder::{MemoryHook, Refused},
         object::{Object, ObjectError},
-        tripwire::{ANY_SLOT, Direction, Trip, Tripwire, Wire, build, page_size, slot, slot_of},
+        tripwire::{
+            ANY_SLOT, Act, Direction, Trip, Tripwire, Wire, build, page_size, slot, slot_of,
+        },
     },
     observe::cgroup::{MemoryCgroup, Version},
     reflex::thread::now_ns,
@@ -29,7 +31,7 @@ fn wait_for_trip(tripwire: &mut dyn Tripwire, patience: Duration) -> Option<Trip
 const UP_TO_100_MIB: Wire = Wire {
     limit: 100 * MIB,
     direction: Direction::Rising,
-    floor: false,
+    act: Act::Wake,
 };
 
 /// This rung and no other, or why it cannot be had.
@@ -141,7 +143,7 @@ fn comes_back_on(hook: MemoryHook) {
     let down_to_80 = Wire {
         limit: 80 * MIB,
         direction: Direction::Falling,
-        floor: false,
+        act: Act::Wake,
     };
     tripwire.arm(falling, down_to_80).unwrap();
     std::thread::sleep(Duration::from_millis(50));

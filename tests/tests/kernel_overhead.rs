@@ -13,7 +13,7 @@ use evictd::{
         ladder::{CountHook, MemoryHook},
         object::Object,
         pids::PidTripwire,
-        tripwire::{self, Direction},
+        tripwire::{self, Act, Direction},
     },
     observe::{cgroup::MemoryCgroup, pids::Pids},
 };
@@ -85,7 +85,7 @@ fn faults() {
                 let wire = tripwire::Wire {
                     limit: 1 << 40,
                     direction: Direction::Rising,
-                    floor: slot == 1,
+                    act: if slot == 1 { Act::Kill } else { Act::Wake },
                 };
                 tripwire.arm(slot, wire).map_err(|e| e.to_string())?;
             }

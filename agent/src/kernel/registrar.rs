@@ -251,7 +251,7 @@ mod tests {
         wires[3] = Wire {
             limit: 80 << 20,
             direction: Direction::Falling,
-            floor: false,
+            ..Wire::NEVER
         };
         assert_eq!(decode(&encode(&wires)), wires);
         // Whole or not at all: PIPE_BUF is 4096.

@@ -28,6 +28,17 @@ pub enum Direction {
     Falling,
 }
 
+/// What a crossing does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Wakes the agent, once per arming.
+    Wake,
+    /// The kernel kills the first victim's allocating task by itself (R41).
+    Kill,
+    /// Is told by [`Tripwire::next`], once per arming, and wakes nobody: for whoever only measures.
+    Note,
+}
+
 /// What a wire watches, and for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wire {
@@ -35,8 +46,8 @@ pub struct Wire {
     pub limit: u64,
     /// Which way.
     pub direction: Direction,
-    /// Whether the kernel kills the first victim's allocating task by itself (R41) instead of waking the agent.
-    pub floor: bool,
+    /// What it does.
+    pub act: Act,
 }
 
 impl Wire {
@@ -44,7 +55,7 @@ impl Wire {
     pub const NEVER: Self = Self {
         limit: u64::MAX,
         direction: Direction::Rising,
-        floor: false,
+        act: Act::Wake,
     };
 
     /// Whether it is one that nothing crosses.
@@ -68,10 +79,10 @@ impl Wire {
                 Direction::Rising => direction::RISING,
                 Direction::Falling => direction::FALLING,
             },
-            action: if self.floor {
-                action::KILL
-            } else {
-                action::WAKE
+            action: match self.act {
+                Act::Wake => action::WAKE,
+                Act::Kill => action::KILL,
+                Act::Note => action::NOTE,
             },
         }
     }

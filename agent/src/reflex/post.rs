@@ -8,7 +8,7 @@ use super::{
 };
 use crate::kernel::{
     ladder::MemoryHook,
-    tripwire::{Direction, SLOTS_PER_SCOPE, Trip, Tripwire, Wire, page_size, slot, slot_of},
+    tripwire::{Act, Direction, SLOTS_PER_SCOPE, Trip, Tripwire, Wire, page_size, slot, slot_of},
 };
 
 /// The wire is set anew when the ground has moved by this much; less than one batch of every CPU makes no difference.
@@ -161,7 +161,7 @@ impl Post {
         let wire = Wire {
             limit,
             direction: Direction::Falling,
-            floor: false,
+            act: Act::Wake,
         };
         self.set(tripwire, slot::RECOVERY, wire)
     }
@@ -247,9 +247,14 @@ impl Post {
             .saturating_add_signed(offset)
     }
 
+    /// By enough to set the wires anew: by a page close to the threshold, where 256 KiB too far are as much too late.
     fn ground_has_moved(&self) -> bool {
         let limit = self.limit(self.scope.limits().threshold, 0);
-        limit.abs_diff(self.armed_limit) >= REARM_BYTES
+        let enough = match self.distance() <= self.stretch {
+            true => page_size(),
+            false => REARM_BYTES,
+        };
+        limit.abs_diff(self.armed_limit) >= enough
     }
 
     /// By so much that its wire does not trip at once again.
@@ -262,19 +267,19 @@ impl Post {
             return self.calibrate(tripwire, None, floor);
         };
         let limits = self.scope.limits();
-        let wire = |amount: u64, floor: bool| Wire {
+        let wire = |amount: u64, act: Act| Wire {
             limit: self.limit(amount, offset),
             direction: Direction::Rising,
-            floor,
+            act,
         };
-        let hard = wire(limits.threshold, false);
+        let hard = wire(limits.threshold, Act::Wake);
         let ahead = |floor: u64| {
             let ahead = floor.saturating_add(BATCH_BYTES).min(limits.threshold);
             ahead.max(floor)
         };
         let floor = limits.floor.filter(|_| floor);
-        let floor = floor.map(|amount| wire(ahead(amount), true));
-        let approach = wire(limits.threshold.saturating_add(self.stretch), false);
+        let floor = floor.map(|amount| wire(ahead(amount), Act::Kill));
+        let approach = wire(limits.threshold.saturating_add(self.stretch), Act::Wake);
         self.armed_limit = hard.limit;
         self.set(tripwire, slot::HARD, hard)?;
         self.set(tripwire, slot::FLOOR, floor.unwrap_or(Wire::NEVER))?;

@@ -20,7 +20,7 @@ use crate::{
     contender::{Contender, Running},
     load::Kind,
     neighbour::{Neighbour, Service},
-    observer::{Crossing, Observation, Observer, Sample},
+    observer::{Crossing, Observer, Sample},
     own::Own,
     process::{Exit, cpu_time},
     trace::{Kill, Task, Trace},
@@ -178,7 +178,7 @@ pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
     let end = now_ns();
     let cpu_after = running.pid().and_then(|pid| cpu_time(pid).ok());
     let service = neighbour.finish(start, end);
-    let Observation { crossing, samples } = observer.finish()?;
+    let seen = observer.finish()?;
     let verdict = running.verdict(files.path());
     let mut dead = stage.dead();
     if service.is_none() {
@@ -201,6 +201,8 @@ pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
         let last = kills.iter().rfind(same).map_or(0, |kill| kill.time_ns);
         last.max(first.time_ns)
     });
+    let crossing = seen.acted_upon(first.map(|kill| kill.time_ns));
+    let samples = seen.samples;
     let since = |at: u64| crossing.map(|c| (at as f64 - c.time_ns as f64) / 1000.0);
     let freed = crossing.and_then(|c| {
         let back = |s: &&Sample| s.time_ns > exit.time().unwrap_or(c.time_ns) && s.beyond < 0;

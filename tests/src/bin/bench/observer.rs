@@ -20,7 +20,7 @@ use evictd::{
     kernel::{
         ladder::MemoryHook,
         object::Object,
-        tripwire::{self, Direction, Tripwire, Wire, page_size},
+        tripwire::{self, Act, Direction, Tripwire, Wire, page_size},
     },
     reflex::{
         Scope,
@@ -29,9 +29,8 @@ use evictd::{
 };
 
 const INTERVAL: Duration = Duration::from_micros(500);
-/// As the product does: the limit follows inactive_file in steps.
-const REARM_BYTES: u64 = 256 << 10;
 const SAMPLES: usize = 1 << 16;
+const CROSSINGS: usize = 1 << 10;
 
 /// The memory at one moment.
 #[derive(Clone, Copy, Debug)]
@@ -56,10 +55,22 @@ pub struct Crossing {
 /// What was seen.
 #[derive(Debug, Default)]
 pub struct Observation {
-    /// The first crossing.
-    pub crossing: Option<Crossing>,
+    /// Every crossing from below.
+    pub crossings: Vec<Crossing>,
     /// Every half millisecond.
     pub samples: Vec<Sample>,
+}
+
+impl Observation {
+    /// The last crossing before the first signal; without a signal, or ahead of all, the first one. The counter may go back
+    /// below the limit without anybody's doing: a CPU gives back what it had charged in advance (up to 256 KiB,
+    /// `drain_stock`), or inactive_file grows. Who looks then finds nothing to do, and at 20 MB/s the next crossing is
+    /// 13 ms away.
+    pub fn acted_upon(&self, signalled: Option<u64>) -> Option<Crossing> {
+        let before = |crossing: &&Crossing| signalled.is_some_and(|at| crossing.time_ns <= at);
+        let last = self.crossings.iter().rfind(before);
+        last.or(self.crossings.first()).copied()
+    }
 }
 
 /// A thread that watches one scope.
@@ -91,8 +102,9 @@ impl Observer {
             tripwire,
             exact,
             limit: 0,
+            was_past: false,
             seen: Observation {
-                crossing: None,
+                crossings: Vec::with_capacity(CROSSINGS),
                 samples: Vec::with_capacity(SAMPLES),
             },
         };
@@ -135,32 +147,41 @@ struct Watch {
     tripwire: Box<dyn Tripwire>,
     exact: bool,
     limit: u64,
+    was_past: bool,
     seen: Observation,
 }
 
 impl Watch {
+    fn cross(&mut self, time_ns: u64, limit: u64) {
+        if self.seen.crossings.len() < CROSSINGS {
+            self.seen.crossings.push(Crossing { time_ns, limit });
+        }
+    }
+
     fn sample(&mut self) -> io::Result<()> {
         let look = self.scope.look()?;
         let time_ns = now_ns();
-        while let Some(trip) = self.tripwire.next() {
-            if self.exact && self.seen.crossing.is_none() {
-                self.seen.crossing = Some(Crossing {
-                    time_ns: trip.time_ns,
-                    limit: trip.limit * page_size(),
-                });
-            }
-        }
         let limit = self.scope.usage_limit(self.amount, look.discounted);
         let is_past = look.usage >= limit;
-        if is_past && !self.exact && self.seen.crossing.is_none() {
-            self.seen.crossing = Some(Crossing { time_ns, limit });
+        while let Some(trip) = self.tripwire.next() {
+            if self.exact {
+                self.cross(trip.time_ns, trip.limit * page_size());
+                // To be set anew as soon as the usage is below it.
+                self.limit = 0;
+            }
         }
-        if self.seen.crossing.is_none() && !is_past && limit.abs_diff(self.limit) >= REARM_BYTES {
+        if is_past && !self.was_past && !self.exact {
+            self.cross(time_ns, limit);
+        }
+        self.was_past = is_past;
+        // The ground moves by pages, and at 20 MB/s one of them is a fifth of a millisecond.
+        let has_moved = limit.abs_diff(self.limit) >= page_size();
+        if !is_past && has_moved {
             self.limit = limit;
             let wire = Wire {
                 limit,
                 direction: Direction::Rising,
-                floor: false,
+                act: Act::Note,
             };
             self.tripwire.arm(0, wire)?;
         }
@@ -173,5 +194,26 @@ impl Watch {
             });
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_taken_back_by_itself_is_not_what_was_acted_upon() {
+        let at = |time_ns| Crossing { time_ns, limit: 0 };
+        let mut seen = Observation {
+            crossings: vec![at(10), at(20), at(30)],
+            samples: Vec::new(),
+        };
+        let time = |signalled| seen.acted_upon(signalled).map(|c| c.time_ns);
+        assert_eq!(time(Some(25)), Some(20));
+        // Killed ahead of it, or by the OOM killer.
+        assert_eq!(time(Some(5)), Some(10));
+        assert_eq!(time(None), Some(10));
+        seen.crossings.clear();
+        assert!(seen.acted_upon(Some(5)).is_none());
     }
 }
