@@ -108,17 +108,23 @@ fn faults() {
 fn forks() {
     const N: u32 = 500;
     for hook in [CountHook::Typed, CountHook::Tracepoint] {
+        let armed = || -> Result<_, String> {
+            let mut object = Object::load_counts().map_err(|e| e.to_string())?;
+            let pids = Pids::open(Path::new("/proc")).map_err(|e| e.to_string())?;
+            let built = PidTripwire::build(pids, Ok(&mut object), Some(hook));
+            let mut tripwire = built.map_err(|e| e.to_string())?;
+            tripwire.arm(0, Some(NEVER)).map_err(|e| e.to_string())?;
+            tripwire.arm(1, Some(NEVER)).map_err(|e| e.to_string())?;
+            tripwire.sample().map_err(|e| e.to_string())?;
+            Ok((object, tripwire))
+        };
+        if let Err(why) = armed() {
+            evictd_tests::skip::skipped("kernel_overhead: forks", &why);
+            continue;
+        }
         let mut forker = Forker::start(None).unwrap();
         let pair = compare(|with| {
-            let _held = with.then(|| {
-                let mut object = Object::load_counts().unwrap();
-                let pids = Pids::open(Path::new("/proc")).unwrap();
-                let mut tripwire = PidTripwire::build(pids, Ok(&mut object), Some(hook)).unwrap();
-                tripwire.arm(0, Some(NEVER)).unwrap();
-                tripwire.arm(1, Some(NEVER)).unwrap();
-                tripwire.sample().unwrap();
-                (object, tripwire)
-            });
+            let _held = with.then(|| armed().unwrap());
             forker.order(&format!("storm {N}")).unwrap()
         });
         print("fork and reap", hook, N, pair);

@@ -12,6 +12,7 @@ use serde_json::json;
 
 use crate::{
     image::static_program,
+    setup,
     shell::{become_program, output, release_binaries, target_dir},
     vm::guest::{self, Guest},
 };
@@ -79,6 +80,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     let plan = plan(&bench, &rest);
     if plan.on_host {
         release_binaries(&["evictd", "hog"])?;
+        setup::tracefs();
     }
     if !plan.in_guest.is_empty() {
         let file = target_dir()?.join("node-race.json");

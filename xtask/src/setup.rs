@@ -3,6 +3,8 @@
 #[path = "../../ebpf/toolchain.rs"]
 mod toolchain;
 
+use std::{path::Path, process::Command};
+
 use anyhow::{Context as _, Result, bail};
 use toolchain::{Compiler, find_linker};
 
@@ -38,6 +40,23 @@ pub fn for_tests() {
     };
     if let Err(error) = installed {
         println!("setup: without {packages}, some tests will be skipped: {error:#}");
+    }
+}
+
+/// Where the kernel makes room for tracefs.
+const TRACEFS: &str = "/sys/kernel/tracing";
+
+/// Mounts tracefs where nobody has, as systemd does at boot: untyped tracepoints have their numbers there, and the
+/// benchmark its clock of signals. A machine that refuses is no failure: who needs it says so.
+pub fn tracefs() {
+    let mounted = ["events", "../debug/tracing/events"].map(|dir| Path::new(TRACEFS).join(dir));
+    if mounted.iter().any(|dir| dir.is_dir()) || !Path::new(TRACEFS).is_dir() {
+        return;
+    }
+    println!("setup: mounting tracefs at {TRACEFS}");
+    let mut mount = Command::new("mount");
+    if let Err(error) = sh(mount.args(["-t", "tracefs", "tracefs", TRACEFS])) {
+        println!("setup: without tracefs, some tests will be skipped: {error:#}");
     }
 }
 
@@ -79,7 +98,7 @@ fn install_linker() -> Result<()> {
     if is_debian() {
         println!("setup: installing LLVM 22 for bpf-linker");
         apt_install(&["llvm-22-dev", "libzstd-dev", "zlib1g-dev", "libxml2-dev"])?;
-    } else if !std::path::Path::new(LLVM_PREFIX).exists() {
+    } else if !Path::new(LLVM_PREFIX).exists() {
         bail!(
             "bpf-linker needs LLVM 22. Install your system's development package of it, then:\n  \
              LLVM_PREFIX=<its prefix> cargo install bpf-linker --locked --version {BPF_LINKER_VERSION} \
@@ -100,5 +119,5 @@ fn install_linker() -> Result<()> {
 }
 
 fn is_debian() -> bool {
-    std::path::Path::new("/etc/debian_version").exists()
+    Path::new("/etc/debian_version").exists()
 }

@@ -37,6 +37,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<()> {
     setup::run()?;
     setup::for_tests();
+    setup::tracefs();
     // The tests start these by their path.
     sh(cargo().args(["build", "--workspace", "--exclude", "evictd-ebpf", "--bins"]))?;
     let mut tally = Tally::default();
