@@ -1,6 +1,9 @@
 //! What every rung and every decision takes for granted about the kernel below.
 
-use std::fs;
+use std::{
+    fs, thread,
+    time::{Duration, Instant},
+};
 
 use evictd::{
     kernel::btf::Btf,
@@ -96,4 +99,34 @@ fn a_cgroup_without_processes_has_given_its_memory_back() {
     let left = cgroup.usage().unwrap();
     assert!(left < 8 * MIB, "{left} bytes are still charged");
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+}
+
+/// What processes have is in the lines of `memory.stat` that are added up: what is charged and in none of them is little, and
+/// changes slowly. By that the reflex knows a reading that lags.
+// R28
+#[test]
+fn what_is_charged_is_in_the_statistics() {
+    skip_if!(not_root());
+    skip_if!(memory_root().is_none().then_some("no memory cgroups here"));
+    let node = TestCgroup::new("listed", 400 * MIB).unwrap();
+    let pod = node.child("pod").unwrap();
+    let cgroup = MemoryCgroup::open(node.path()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().to_str().unwrap();
+    for way in ["touch", "cache"] {
+        let mut hog = Hog::start(&pod, &["--mib", "96", "--way", way, "--dir", dir]).unwrap();
+        // Kernels before 6.7 add up what is little every two seconds only.
+        let give_up = Instant::now() + Duration::from_secs(30);
+        loop {
+            let reading = cgroup.read().unwrap();
+            if reading.usage >= 96 * MIB && reading.unlisted < 8 * MIB {
+                break;
+            }
+            assert!(
+                hog.is_alive() && Instant::now() < give_up,
+                "{way}: {reading:?}"
+            );
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
 }

@@ -258,6 +258,7 @@ mod tests {
             usage: 900 * MIB,
             inactive_file: inactive * MIB,
             active_file: active * MIB,
+            ..MemoryReading::default()
         };
         let pods = [pod(10, 40), pod(0, 500), pod(90, 20), pod(30, 100)];
         let asked = |deficit: u64| {

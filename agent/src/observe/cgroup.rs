@@ -7,12 +7,37 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::text::{malformed, number, pread, value_of};
+use super::text::{malformed, number, pread, value_of, values_of};
 
 /// Longest `memory.stat` that is read: v2 has about 60 lines, v1 with two NUMA nodes less.
 const STAT_BYTES: usize = 8192;
 /// v1 writes the largest multiple of a page below 2^63 for "no limit".
 const V1_UNLIMITED: u64 = i64::MAX as u64 / 4096 * 4096;
+
+/// Page cache on the lists, page cache to be written, and the lines that everything is in. Without `total_` v1 speaks of
+/// this cgroup alone, without its children.
+const V1_KEYS: [&str; 8] = [
+    "total_inactive_file",
+    "total_active_file",
+    "total_dirty",
+    "total_writeback",
+    "total_cache",
+    "total_rss",
+    // No line has no name.
+    "",
+    "",
+];
+/// The same for v2; `kernel` since 5.18.
+const V2_KEYS: [&str; 8] = [
+    "inactive_file",
+    "active_file",
+    "file_dirty",
+    "file_writeback",
+    "anon",
+    "file",
+    "kernel",
+    "sock",
+];
 
 /// Which cgroup interface a directory speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +78,12 @@ pub struct MemoryReading {
     pub inactive_file: u64,
     /// Page cache on the active list, which the kubelet counts as used (R15).
     pub active_file: u64,
+    /// Page cache that has to be written, or is being written, before the kernel can take it back.
+    pub unwritten: u64,
+    /// What is charged and is in no line of `memory.stat`: kernel memory where it has no line (v1), what CPUs have charged in
+    /// advance, and what the statistics are behind the counter (docs/architecture.md). 0 for a root, whose usage is made of
+    /// the statistics.
+    pub unlisted: u64,
 }
 
 impl MemoryReading {
@@ -149,38 +180,32 @@ impl MemoryCgroup {
         self.reading(pread(&self.stat, &mut [0; STAT_BYTES])?)
     }
 
-    /// The same, and how much page cache has to be written, or is being written, before the kernel can take it back.
-    ///
-    /// # Errors
-    /// As [`Self::read`].
-    pub fn read_with_unwritten(&self) -> io::Result<(MemoryReading, u64)> {
-        let mut buffer = [0; STAT_BYTES];
-        let stat = pread(&self.stat, &mut buffer)?;
-        let [dirty, writeback] = match self.version {
-            Version::V1 => ["total_dirty", "total_writeback"],
-            Version::V2 => ["file_dirty", "file_writeback"],
-        };
-        // Not there on a kernel that is built without writeback of cgroups.
-        let value = |key| value_of(stat, key).unwrap_or(0);
-        Ok((
-            self.reading(stat)?,
-            value(dirty).saturating_add(value(writeback)),
-        ))
-    }
-
     fn reading(&self, stat: &[u8]) -> io::Result<MemoryReading> {
-        let [inactive, active] = match self.version {
-            // Without `total_` v1 speaks of this cgroup alone, without its children.
-            Version::V1 => ["total_inactive_file", "total_active_file"],
-            Version::V2 => ["inactive_file", "active_file"],
+        let keys = match self.version {
+            Version::V1 => V1_KEYS,
+            Version::V2 => V2_KEYS,
+        };
+        let [inactive, active, dirty, writeback, listed @ ..] = values_of(stat, keys);
+        let sum = |values: &[Option<u64>]| {
+            values
+                .iter()
+                .flatten()
+                .fold(0_u64, |sum, value| sum.saturating_add(*value))
+        };
+        let usage = match self.usage {
+            Some(_) => self.usage()?,
+            None => root_usage(stat)?,
         };
         Ok(MemoryReading {
-            usage: match self.usage {
-                Some(_) => self.usage()?,
-                None => root_usage(stat)?,
+            usage,
+            inactive_file: inactive.ok_or_else(|| malformed("no inactive_file"))?,
+            active_file: active.ok_or_else(|| malformed("no active_file"))?,
+            // Not there on a kernel that is built without writeback of cgroups.
+            unwritten: sum(&[dirty, writeback]),
+            unlisted: match self.usage {
+                Some(_) => usage.saturating_sub(sum(&listed)),
+                None => 0,
             },
-            inactive_file: value_of(stat, inactive).ok_or_else(|| malformed("no inactive_file"))?,
-            active_file: value_of(stat, active).ok_or_else(|| malformed("no active_file"))?,
         })
     }
 

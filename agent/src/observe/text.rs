@@ -30,6 +30,21 @@ pub fn value_of(bytes: &[u8], key: &str) -> Option<u64> {
     })
 }
 
+/// The values of several keys in a file of `key value` lines, in one pass; of a key that is there twice, the last.
+pub fn values_of<const N: usize>(bytes: &[u8], keys: [&str; N]) -> [Option<u64>; N] {
+    let mut values = [None; N];
+    for line in bytes.split(|b| *b == b'\n') {
+        let Some(end) = line.iter().position(|b| *b == b' ') else {
+            continue;
+        };
+        let (name, value) = line.split_at(end);
+        if let Some(index) = keys.iter().position(|key| key.as_bytes() == name) {
+            values[index] = number(&value[1..]);
+        }
+    }
+    values
+}
+
 /// The error of a file that does not hold what the kernel writes there.
 pub fn malformed(what: &'static str) -> io::Error {
     // Made from a static string: no allocation on the fast path until somebody prints it.
@@ -52,5 +67,10 @@ mod tests {
         let stat = b"total_inactive_file 7\ninactive_file 5\n";
         assert_eq!(value_of(stat, "inactive_file"), Some(5));
         assert_eq!(value_of(stat, "active_file"), None);
+        let found = values_of(
+            stat,
+            ["inactive_file", "active_file", "total_inactive_file"],
+        );
+        assert_eq!(found, [Some(5), None, Some(7)]);
     }
 }

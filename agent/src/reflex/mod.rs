@@ -8,6 +8,7 @@
 mod approach;
 mod handle;
 mod inflight;
+mod lag;
 mod mailbox;
 mod post;
 mod recent;

@@ -4,7 +4,9 @@ use std::io;
 
 use super::{
     approach::{Approach, Waiting, stretch},
+    lag::Lag,
     scope::{Look, Scope},
+    thread::after,
 };
 use crate::kernel::{
     ladder::MemoryHook,
@@ -69,11 +71,12 @@ pub(super) struct Post {
     approach_armed: bool,
     /// What the counter reads above the usage, in bytes; `None` while that is not known.
     offset: Option<i64>,
+    lag: Lag,
 }
 
 impl Post {
-    /// `growth` is the fastest that the machine can make, in bytes per second.
-    pub fn new(scope: Scope, index: usize, growth: u64) -> Self {
+    /// `growth` is the fastest that the machine can make, in bytes per second, on so many CPUs.
+    pub fn new(scope: Scope, index: usize, growth: u64, cpus: u64) -> Self {
         Self {
             scope,
             index,
@@ -91,6 +94,7 @@ impl Post {
             stretch: stretch(growth),
             approach_armed: false,
             offset: None,
+            lag: Lag::new(cpus),
         }
     }
 
@@ -105,12 +109,16 @@ impl Post {
 
     /// A fresh look; whether the threshold is met follows from it.
     pub fn look(&mut self, woken: u64, news: &News, hook: MemoryHook) -> io::Result<()> {
-        self.look = self.scope.look()?;
-        self.gone = false;
         let limits = self.scope.limits();
         let was_pressed = self.pressed;
-        let available = self.look.available;
-        self.pressed = available < limits.threshold || (was_pressed && available < limits.resolved);
+        let is_pressing = |available: u64| {
+            available < limits.threshold || (was_pressed && available < limits.resolved)
+        };
+        // Whoever is short with what is missing too has no time to wait for it.
+        let certain = |look: &Look, missing| is_pressing(look.available.saturating_add(missing));
+        self.look = self.lag.look(|| self.scope.look(), certain, after)?;
+        self.gone = false;
+        self.pressed = is_pressing(self.look.available);
         if self.pressed && !was_pressed {
             self.cause = cause(woken, news, hook);
             self.approach.reset();
@@ -198,6 +206,7 @@ impl Post {
         std::mem::swap(&mut self.scope, scope);
         (self.armed_limit, self.recovery_limit) = (0, None);
         (self.offset, self.gone) = (None, false);
+        self.lag.forget();
         self.approach.reset();
     }
 

@@ -211,18 +211,14 @@ impl Scope {
     /// # Errors
     /// ENODEV when the cgroup was removed.
     pub fn look(&self) -> io::Result<Look> {
-        let guard = self.guard.as_ref();
-        let (reading, unwritten) = if guard.is_some_and(Guard::asks_what_is_written) {
-            self.cgroup.read_with_unwritten()?
-        } else {
-            (self.cgroup.read()?, 0)
-        };
+        let reading = self.cgroup.read()?;
         let discounted = self.discounted(&reading);
         let counted = self
             .capacity
             .saturating_sub(reading.usage.saturating_sub(discounted));
         let free = self.capacity.saturating_sub(reading.usage);
-        let written = discounted.saturating_sub(unwritten);
+        let written = discounted.saturating_sub(reading.unwritten);
+        let guard = self.guard.as_ref();
         let left = guard.and_then(|guard| guard.left(self.limits.threshold, free, written));
         let available = left.map_or(counted, |left| left.min(counted));
         let lacking = counted - available;
@@ -237,6 +233,7 @@ impl Scope {
             usage: reading.usage.saturating_add(used),
             discounted: discounted.saturating_sub(withheld),
             available,
+            unlisted: reading.unlisted,
         })
     }
 
@@ -276,6 +273,8 @@ pub struct Look {
     pub discounted: u64,
     /// capacity - usage + discounted.
     pub available: u64,
+    /// What is charged and is in no line of `memory.stat` ([`MemoryReading::unlisted`]).
+    pub unlisted: u64,
 }
 
 #[cfg(test)]

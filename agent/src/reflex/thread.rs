@@ -1,6 +1,6 @@
 //! What makes a thread fast when everything else is slow: real-time priority, locked and touched memory.
 
-use std::io;
+use std::{io, time::Duration};
 
 /// Above every thread of normal priority, below the kernel's own watchdogs and migration threads (99).
 const FIFO_PRIORITY: i32 = 50;
@@ -60,6 +60,14 @@ pub fn touch_stack() {
         // SAFETY: a reference into a live local.
         unsafe { std::ptr::write_volatile(&raw mut page[0], 1) };
     }
+}
+
+/// Sleeps, if for any time at all; what the time is then, as of [`now_ns`].
+pub fn after(pause: Duration) -> u64 {
+    if !pause.is_zero() {
+        std::thread::sleep(pause);
+    }
+    now_ns()
 }
 
 /// Now, in nanoseconds of CLOCK_MONOTONIC: the clock of `bpf_ktime_get_ns`.

@@ -32,6 +32,7 @@ pub(super) struct Watch {
     /// Victims for whichever scope: what one of them gives back, all of them get.
     pub(super) in_flight: InFlight,
     pub(super) growth: u64,
+    cpus: u64,
     /// How old the usages in the table are.
     pub(super) recent: Recent,
     pub(super) evictions: u64,
@@ -43,13 +44,15 @@ impl Watch {
     pub(super) fn new(mut setup: Setup) -> Self {
         let mut posts = Vec::with_capacity(MAX_SCOPES as usize);
         let growth = fastest_growth();
+        let cpus = aya::util::online_cpus().map_or(1, |cpus| cpus.len() as u64);
         let scopes = std::mem::take(&mut setup.scopes).into_iter().enumerate();
-        posts.extend(scopes.map(|(index, scope)| Post::new(scope, index, growth)));
+        posts.extend(scopes.map(|(index, scope)| Post::new(scope, index, growth, cpus)));
         Self {
             setup,
             posts,
             in_flight: InFlight::new(),
             growth,
+            cpus,
             recent: Recent::default(),
             evictions: 0,
             named: 0,
@@ -252,7 +255,9 @@ impl Watch {
                 self.setup.mailbox.put_aside(scope);
             }
             // This frees the box: once, and at a quiet time.
-            None => self.posts.push(Post::new(*scope, index, self.growth)),
+            None => self
+                .posts
+                .push(Post::new(*scope, index, self.growth, self.cpus)),
         }
         let settled = watched.and_then(|()| match self.posts.get_mut(index) {
             Some(post) => post.settle(tripwire, floor),

@@ -34,11 +34,6 @@ impl Guard {
         Self { word, amount }
     }
 
-    /// Whether it makes a difference to it what page cache has been written.
-    pub(super) fn asks_what_is_written(&self) -> bool {
-        matches!(self.word, Word::Written)
-    }
-
     /// What it leaves of the signal, on the threshold's scale: the threshold itself when its amount is left. More than the
     /// threshold is never asked for, or a generous threshold would mean something else than to the kubelet. `free` is not
     /// charged, `written` is page cache that counts as available and can be taken at once; all in bytes.
