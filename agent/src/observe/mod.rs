@@ -11,5 +11,6 @@ pub mod machine;
 pub mod mounts;
 pub mod pids;
 pub mod psi;
+pub mod statistics;
 pub(crate) mod text;
 pub mod walk;

@@ -1,12 +1,19 @@
 //! The pods as the reflex sees them: numbers and open files. Built off the fast path, handed over whole.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use crate::{
     config::Mode,
     engine::{Candidate, CandidateState, Claim, Pod},
     evict::kill::Killer,
-    observe::cgroup::{MemoryCgroup, PathError},
+    observe::{
+        cgroup::{MemoryCgroup, PathError},
+        statistics::Statistics,
+    },
     policy::Clearance,
 };
 
@@ -17,6 +24,8 @@ pub struct Entry {
     pub pod: Pod,
     /// Its memory.
     pub memory: MemoryCgroup,
+    /// The same of its containers and of itself, to be added up.
+    statistics: Statistics,
     /// Its end.
     pub killer: Killer,
     /// Whether nobody may evict it (R12).
@@ -35,6 +44,7 @@ impl Entry {
         Ok(Self {
             pod,
             memory: MemoryCgroup::open(cgroup)?,
+            statistics: Statistics::of_tree(cgroup),
             killer: Killer::open(cgroup)?,
             protected,
             clearance: Clearance::default(),
@@ -49,7 +59,14 @@ pub struct PodTable {
     pub entries: Vec<Arc<Entry>>,
     /// One per entry; the reflex writes here and never grows it.
     pub candidates: Vec<Candidate>,
+    /// What each used when its statistics were added up last, in bytes.
+    seen: Vec<u64>,
+    /// Of the cgroups that the pods lie in: their classes, and the cgroup of all pods.
+    above: Statistics,
 }
+
+/// So many pods at once have their statistics added up: whoever made them lag is the one that has grown most.
+const MOST_GROWN: usize = 4;
 
 impl PodTable {
     /// A table of these pods.
@@ -63,11 +80,47 @@ impl PodTable {
         };
         entries.sort_by_cached_key(|e| key(e));
         let candidates = entries.iter().map(|e| candidate(e)).collect();
+        let seen = vec![0; entries.len()];
+        let above = Statistics::of(&above(&entries));
         Self {
             entries,
             candidates,
+            seen,
+            above,
         }
     }
+
+    /// Makes the kernel add up the statistics of those pods that have grown most since that was done for them, and of the
+    /// cgroups above. Does not allocate.
+    pub fn add_up(&mut self) {
+        let mut most = [(0, usize::MAX); MOST_GROWN];
+        for (place, (entry, seen)) in self.entries.iter().zip(&self.seen).enumerate() {
+            let grown = entry.memory.usage().unwrap_or(0).saturating_sub(*seen);
+            // The least of them is the first.
+            if grown > most[0].0 {
+                most[0] = (grown, place);
+                most.sort_unstable();
+            }
+        }
+        for (grown, place) in most {
+            if let (Some(entry), Some(seen)) = (self.entries.get(place), self.seen.get_mut(place)) {
+                entry.statistics.add_up();
+                *seen += grown;
+            }
+        }
+        self.above.add_up();
+    }
+}
+
+/// The directories one and two levels above the pods, the deepest first.
+fn above(entries: &[Arc<Entry>]) -> Vec<PathBuf> {
+    let two = |entry: &Arc<Entry>| {
+        let above = entry.memory.path().ancestors().skip(1).take(2);
+        above.map(Path::to_owned).collect::<Vec<_>>()
+    };
+    let dirs: BTreeSet<PathBuf> = entries.iter().flat_map(two).collect();
+    // Whoever lies below another one sorts after it.
+    dirs.into_iter().rev().collect()
 }
 
 fn candidate(entry: &Entry) -> Candidate {

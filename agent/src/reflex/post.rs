@@ -107,16 +107,24 @@ impl Post {
         self.arm(tripwire, floor)
     }
 
-    /// A fresh look; whether the threshold is met follows from it.
-    pub fn look(&mut self, woken: u64, news: &News, hook: MemoryHook) -> io::Result<()> {
+    /// A fresh look; whether the threshold is met follows from it. `add_up` makes the kernel's statistics of the pods
+    /// fresh, where they lag.
+    pub fn look(
+        &mut self,
+        woken: u64,
+        news: &News,
+        hook: MemoryHook,
+        add_up: impl FnMut(),
+    ) -> io::Result<()> {
         let limits = self.scope.limits();
         let was_pressed = self.pressed;
         let is_pressing = |available: u64| {
             available < limits.threshold || (was_pressed && available < limits.resolved)
         };
-        // Whoever is short with what is missing too has no time to wait for it.
-        let certain = |look: &Look, missing| is_pressing(look.available.saturating_add(missing));
-        self.look = self.lag.look(|| self.scope.look(), certain, after)?;
+        let is_short = |look: &Look, missing| is_pressing(look.available.saturating_add(missing));
+        self.look = self
+            .lag
+            .look(|| self.scope.look(), is_short, add_up, after)?;
         self.gone = false;
         self.pressed = is_pressing(self.look.available);
         if self.pressed && !was_pressed {

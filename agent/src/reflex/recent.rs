@@ -67,8 +67,10 @@ pub(super) fn ask(entry: &Entry, candidate: &mut Candidate) -> CandidateState {
 }
 
 impl Watch {
-    /// Goes through a decision that nothing follows: the real one, a moment later, finds all it needs in the caches.
+    /// Goes through a decision that nothing follows: the real one, a moment later, finds all it needs in the caches, and
+    /// statistics that add up.
     pub(super) fn rehearse(&mut self) {
+        self.setup.table.add_up();
         self.load_candidates(LastResort::Nobody);
         self.first_in_order();
     }
@@ -78,6 +80,7 @@ impl Watch {
         let PodTable {
             entries,
             candidates,
+            ..
         } = &mut *self.setup.table;
         if entries.is_empty() {
             return;

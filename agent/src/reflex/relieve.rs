@@ -47,6 +47,7 @@ impl Watch {
             let PodTable {
                 entries,
                 candidates,
+                ..
             } = &mut *self.setup.table;
             let exact = |i: usize| entries.get(i)?.memory.read().map(|r| r.working_set()).ok();
             let chosen = select(candidates, rules, demand, exact, &mut victims[..room]);
@@ -85,6 +86,7 @@ impl Watch {
         let PodTable {
             entries,
             candidates,
+            ..
         } = &mut *self.setup.table;
         let exact = |i: usize| entries.get(i)?.memory.read().map(|r| r.working_set()).ok();
         let mut first = [0];
@@ -100,6 +102,7 @@ impl Watch {
         let PodTable {
             entries,
             candidates,
+            ..
         } = &mut *self.setup.table;
         for (entry, candidate) in entries.iter().zip(candidates) {
             if !post.scope.holds(entry) {
@@ -117,6 +120,7 @@ impl Watch {
         let PodTable {
             entries,
             candidates,
+            ..
         } = &mut *self.setup.table;
         for (entry, candidate) in entries.iter().zip(candidates.iter_mut()) {
             candidate.is_exact = false;
@@ -254,6 +258,7 @@ impl Watch {
         let PodTable {
             entries,
             candidates,
+            ..
         } = &mut *self.setup.table;
         for (entry, candidate) in entries.iter().zip(candidates) {
             if !restraint.lets_the_kernel(&entry.clearance, now) {
@@ -280,6 +285,7 @@ impl Watch {
             let PodTable {
                 entries,
                 candidates,
+                ..
             } = &mut *self.setup.table;
             // It is named, not chosen: the next scope may name it too.
             if let Some(named) = first.and_then(|i| candidates.get_mut(i)) {

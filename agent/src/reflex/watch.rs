@@ -175,7 +175,8 @@ impl Watch {
             return Ok(());
         };
         let was_pressed = post.pressed;
-        post.look(woken, news, self.setup.tripwire.hook())?;
+        let (hook, table) = (self.setup.tripwire.hook(), &mut self.setup.table);
+        post.look(woken, news, hook, || table.add_up())?;
         if !post.pressed {
             return post.keep(&mut *self.setup.tripwire, news, was_pressed, floor);
         }

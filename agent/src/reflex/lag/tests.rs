@@ -4,98 +4,180 @@ use super::*;
 
 const MIB: u64 = 1 << 20;
 
-fn pages(count: u64) -> u64 {
-    count * page_size()
-}
-
-/// What a look of a scope with 100 MiB available finds when this many bytes of page cache are missing in `memory.stat`.
+/// What a look finds where 400 MiB are charged, 5 of them kernel memory, and 100 are available, when this many bytes of page
+/// cache are missing in `memory.stat`.
 fn look(missing: u64) -> Look {
     Look {
-        available: 100 * MIB - missing,
+        usage: 400 * MIB,
+        available: (100 * MIB).saturating_sub(missing),
         unlisted: 5 * MIB + missing,
         ..Look::default()
     }
 }
 
-/// Looks with a threshold of 50 MiB, and what is missing as a function of the time in microseconds; what was seen at last and
-/// how many looks that took.
-fn watch(lag: &mut Lag, missing: impl Fn(u64) -> u64) -> (Look, u64, u64) {
-    let (now, looks) = (Cell::new(0), Cell::new(0));
-    let read = || {
-        looks.set(looks.get() + 1);
-        Ok(look(missing(now.get() / 1000)))
-    };
-    let after = |pause: Duration| {
-        now.set(now.get() + u64::try_from(pause.as_nanos()).unwrap());
-        now.get()
-    };
-    let certain = |look: &Look, missing: u64| look.available + missing < 50 * MIB;
-    let seen = lag.look(read, certain, after).unwrap();
-    (seen, looks.get(), now.get())
+/// A clock and a kernel.
+#[derive(Default)]
+struct Machine {
+    now: Cell<u64>,
+    looks: Cell<u64>,
+    added_up: Cell<u64>,
+}
+
+impl Machine {
+    /// A look with a threshold of 50 MiB, at a kernel that tells what is missing.
+    fn look(&self, lag: &mut Lag, missing: impl Fn(&Self) -> u64) -> Look {
+        self.looks.set(0);
+        self.added_up.set(0);
+        let read = || {
+            self.looks.set(self.looks.get() + 1);
+            Ok(look(missing(self)))
+        };
+        let is_short = |look: &Look, missing: u64| look.available + missing < 50 * MIB;
+        let add_up = || self.added_up.set(self.added_up.get() + 1);
+        let after = |pause: Duration| {
+            self.pass(u64::try_from(pause.as_nanos()).unwrap());
+            self.now.get()
+        };
+        lag.look(read, is_short, add_up, after).unwrap()
+    }
+
+    fn pass(&self, ns: u64) {
+        self.now.set(self.now.get() + ns);
+    }
+
+    fn did(&self) -> (u64, u64) {
+        (self.looks.get(), self.added_up.get())
+    }
+}
+
+/// One that has seen what is usual.
+fn lag() -> (Machine, Lag) {
+    let (machine, mut lag) = (Machine::default(), Lag::new(2));
+    machine.look(&mut lag, |_| 0);
+    (machine, lag)
 }
 
 /// Page cache that is only not yet added up is no working set.
 #[test]
+fn what_is_missing_is_added_up_and_nobody_sleeps() {
+    let (machine, mut lag) = lag();
+    let missing = |machine: &Machine| match machine.added_up.get() {
+        0 => 80 * MIB,
+        _ => 0,
+    };
+    assert_eq!(machine.look(&mut lag, missing), look(0));
+    assert_eq!((machine.did(), machine.now.get()), ((2, 1), 0));
+}
+
+/// Somebody else is in the middle of it.
+#[test]
 fn what_is_missing_for_a_moment_is_waited_for() {
-    let mut lag = Lag::new(2);
-    watch(&mut lag, |_| 0);
-    let (seen, looks, _) = watch(&mut lag, |us| if us < 250 { 80 * MIB } else { 0 });
-    assert_eq!((seen, looks), (look(0), 4));
+    let (machine, mut lag) = lag();
+    let missing = |machine: &Machine| match machine.now.get() {
+        0..250_000 => 80 * MIB,
+        _ => 0,
+    };
+    assert_eq!(machine.look(&mut lag, missing), look(0));
+    assert_eq!(machine.did(), (5, 4));
 }
 
 /// Not a lag but memory that no line tells of: somebody really takes it.
 #[test]
 fn what_stays_missing_is_believed_and_then_usual() {
-    let mut lag = Lag::new(2);
-    watch(&mut lag, |_| 0);
-    let (seen, _, took) = watch(&mut lag, |_| 80 * MIB);
-    assert_eq!((seen, took), (look(80 * MIB), PATIENCE_NS));
-    let (_, looks, _) = watch(&mut lag, |_| 80 * MIB);
-    assert_eq!(looks, 1);
+    let (machine, mut lag) = lag();
+    assert_eq!(machine.look(&mut lag, |_| 80 * MIB), look(80 * MIB));
+    assert_eq!(machine.now.get(), PATIENCE_NS);
+    machine.look(&mut lag, |_| 80 * MIB);
+    assert_eq!(machine.did(), (1, 0));
 }
 
 #[test]
 fn nobody_waits_where_it_makes_no_difference() {
-    let mut lag = Lag::new(2);
-    watch(&mut lag, |_| 0);
-    let certain = |_: &Look, _| true;
-    let read = || Ok(look(80 * MIB));
-    let now = Cell::new(0);
-    let at = |pause: Duration| {
-        assert!(pause.is_zero());
-        now.get()
+    let (machine, mut lag) = lag();
+    // 20 MiB less than the threshold, with all that may be missing.
+    let read = || {
+        let mut look = look(60 * MIB);
+        look.available -= 30 * MIB;
+        Ok(look)
     };
-    lag.look(read, certain, at).unwrap();
-    // That has not made it the usual: a look for which it matters has what is left of the patience.
-    let (_, looks, _) = watch(&mut lag, |us| if us < 50 { 80 * MIB } else { 0 });
-    assert_eq!(looks, 2);
-    lag.look(read, certain, at).unwrap();
-    now.set(PATIENCE_NS);
-    lag.look(read, certain, at).unwrap();
-    let (_, looks, _) = watch(&mut lag, |_| 80 * MIB);
-    assert_eq!(looks, 1);
+    let is_short = |look: &Look, missing: u64| look.available + missing < 90 * MIB;
+    let never = || panic!("nothing has to be added up");
+    let after = |pause: Duration| {
+        assert!(pause.is_zero());
+        0
+    };
+    lag.look(read, is_short, never, after).unwrap();
+    // That has not made it the usual.
+    machine.look(&mut lag, |machine| {
+        if machine.added_up.get() == 0 {
+            60 * MIB
+        } else {
+            0
+        }
+    });
+    assert_eq!(machine.did(), (2, 1));
 }
 
-/// What CPUs keep to themselves, and a little kernel memory, is nothing to wait for, however many CPUs there are.
+/// What CPUs keep to themselves, a little kernel memory and a few huge pages on their way are nothing to wait for, however many
+/// CPUs there are; it is added up all the same, until it turns out to stay.
 #[test]
-fn what_cpus_keep_to_themselves_is_no_lag() {
-    for cpus in [1, 2, 128] {
-        let mut lag = Lag::new(cpus);
-        watch(&mut lag, |_| 0);
-        let (_, looks, _) = watch(&mut lag, |_| 2 * MIB + pages(3 * 64) * cpus);
-        assert_eq!(looks, 1, "{cpus} CPUs");
+fn a_little_is_not_waited_for() {
+    for cpus in [1, 2, 32] {
+        let (machine, mut lag) = (Machine::default(), Lag::new(cpus));
+        machine.look(&mut lag, |_| 0);
+        let missing = 8 * MIB + 3 * 64 * page_size() * cpus;
+        machine.look(&mut lag, |_| missing);
+        assert_eq!(machine.did(), (1, 1), "{cpus} CPUs");
+        machine.pass(PATIENCE_NS);
+        machine.look(&mut lag, |_| missing);
+        assert_eq!(machine.did(), (1, 0), "{cpus} CPUs");
     }
+}
+
+/// A lag that grows little by little, and is gone for a moment whenever the kernel is told to add up, never becomes usual.
+#[test]
+fn a_lag_does_not_become_usual() {
+    let (machine, mut lag) = lag();
+    let (mut missing, mut added_up) = (0, 0);
+    for _ in 0..1000 {
+        missing += MIB;
+        assert!(missing < 4 * MIB, "added up in good time");
+        machine.look(&mut lag, |_| missing);
+        if machine.added_up.get() > 0 {
+            added_up += 1;
+            missing = 0;
+        }
+        machine.pass(10 * PATIENCE_NS);
+    }
+    assert!(added_up > 200);
+    // However fast it comes back.
+    let mut seen = look(0);
+    for _ in 0..10 {
+        let back = |machine: &Machine| {
+            if machine.added_up.get() == 0 {
+                80 * MIB
+            } else {
+                0
+            }
+        };
+        seen = machine.look(&mut lag, back);
+        machine.pass(10 * PATIENCE_NS);
+    }
+    assert_eq!(seen, look(0));
 }
 
 /// Kernel memory that is given back is believed at once; so is another scope.
 #[test]
 fn the_usual_follows() {
-    let mut lag = Lag::new(2);
-    watch(&mut lag, |_| 80 * MIB);
-    watch(&mut lag, |_| 0);
-    let (_, looks, _) = watch(&mut lag, |us| if us < 50 { 80 * MIB } else { 0 });
-    assert_eq!(looks, 2);
+    let (machine, mut lag) = (Machine::default(), Lag::new(2));
+    machine.look(&mut lag, |_| 80 * MIB);
+    machine.look(&mut lag, |_| 0);
+    machine.look(
+        &mut lag,
+        |machine| if machine.looks.get() < 2 { 80 * MIB } else { 0 },
+    );
+    assert_eq!(machine.did(), (2, 1));
     lag.forget();
-    let (seen, looks, _) = watch(&mut lag, |_| 80 * MIB);
-    assert_eq!((seen, looks), (look(80 * MIB), 1));
+    assert_eq!(machine.look(&mut lag, |_| 80 * MIB), look(80 * MIB));
+    assert_eq!(machine.did(), (1, 0));
 }

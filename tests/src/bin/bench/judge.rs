@@ -206,6 +206,7 @@ impl Judge {
         let PodTable {
             entries,
             candidates,
+            ..
         } = &mut *self.table;
         for (entry, candidate) in entries.iter().zip(candidates.iter_mut()) {
             candidate.is_exact = false;

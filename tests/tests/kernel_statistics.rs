@@ -1,0 +1,89 @@
+//! `memory.stat` of a cgroup lags behind its counter, on kernels that hand changes up only to a cgroup that has not many
+//! already; and it can be made to add up.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use evictd::{
+    config::Mode,
+    engine::Pod,
+    observe::cgroup::MemoryCgroup,
+    pods::table::{Entry, PodTable},
+};
+use evictd_tests::{
+    cgroup::{TestCgroup, memory_root},
+    hog::Hog,
+    skip::{matrix, not_root},
+    skip_if,
+};
+
+const MIB: u64 = 1 << 20;
+/// More than what CPUs keep to themselves, huge pages on their way, and what is charged between two reads of one look.
+const LAG: u64 = 24 * MIB;
+
+/// Reads the cgroup of all pods while a container in one of them allocates: the most that was missing, in MiB.
+fn watch(node: &Path, container: &Path, way: &str, each: &mut dyn FnMut(u64, u64)) -> u64 {
+    let cgroup = MemoryCgroup::open(node).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().to_str().unwrap();
+    let mut hog = Hog::start(container, &["--mib", "240", "--way", way, "--dir", dir]).unwrap();
+    let mut most = 0;
+    while hog.is_alive() {
+        let reading = cgroup.read().unwrap();
+        each(reading.usage, reading.unlisted);
+        most = most.max(reading.unlisted);
+        if reading.usage >= 236 * MIB {
+            break;
+        }
+        thread::sleep(Duration::from_micros(300));
+    }
+    most / MIB
+}
+
+/// What had been charged when the statistics were made to add up is in them as soon as a little more is charged.
+// R28
+#[test]
+fn a_lag_is_added_up() {
+    skip_if!(not_root());
+    skip_if!(memory_root().is_none().then_some("no memory cgroups here"));
+    let scope = TestCgroup::new("statistics", 400 * MIB).unwrap();
+    let pods = ["one", "two", "three", "four", "five", "six"];
+    let pods = pods.map(|pod| scope.child(&format!("burstable/{pod}")).unwrap());
+    let containers = ["one", "six"];
+    let containers =
+        containers.map(|pod| scope.child(&format!("burstable/{pod}/container")).unwrap());
+    for way in ["touch", "threads", "cache"] {
+        for container in &containers {
+            let left_alone = watch(scope.path(), container, way, &mut |_, _| {});
+            let entry =
+                |path: &PathBuf| Arc::new(Entry::open(Pod::default(), path, Mode::Evictd).unwrap());
+            let mut table = PodTable::new(pods.iter().map(entry).collect());
+            let mut asked = Vec::new();
+            let added_up = watch(scope.path(), container, way, &mut |usage, unlisted| {
+                if unlisted < LAG {
+                    asked.clear();
+                    return;
+                }
+                // Whoever allocates has gone on meanwhile, however long this test was kept from running; and once it may be
+                // that somebody else was in the middle of it.
+                if let Some(&before) = asked.iter().rev().nth(2)
+                    && usage > before + LAG
+                {
+                    let listed = usage - unlisted;
+                    assert!(
+                        listed + LAG > before,
+                        "{way}: {listed} of {usage}, asked at {asked:?}"
+                    );
+                }
+                asked.push(usage);
+                table.add_up();
+            });
+            let detail = format!("{left_alone} MiB missing at most, {added_up} when added up");
+            matrix("memory.stat", way, &detail);
+        }
+    }
+}
