@@ -94,8 +94,11 @@ impl PodTable {
     /// cgroups above. Does not allocate.
     pub fn add_up(&mut self) {
         let mut most = [(0, usize::MAX); MOST_GROWN];
-        for (place, (entry, seen)) in self.entries.iter().zip(&self.seen).enumerate() {
-            let grown = entry.memory.usage().unwrap_or(0).saturating_sub(*seen);
+        for (place, (entry, seen)) in self.entries.iter().zip(&mut self.seen).enumerate() {
+            let usage = entry.memory.usage().unwrap_or(0);
+            // Who has given something back grows from there.
+            *seen = usage.min(*seen);
+            let grown = usage - *seen;
             // The least of them is the first.
             if grown > most[0].0 {
                 most[0] = (grown, place);
@@ -140,5 +143,48 @@ fn candidate(entry: &Entry) -> Candidate {
         usage: 0,
         is_exact: false,
         state: CandidateState::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Whoever has grown most comes first, and whoever has shrunk meanwhile is not forgotten.
+    #[test]
+    fn those_that_have_grown_are_added_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |pod: usize| dir.path().join(pod.to_string());
+        let uses = |pod: usize, usage: u64| {
+            fs::write(path(pod).join("memory.usage_in_bytes"), usage.to_string()).unwrap();
+        };
+        for pod in 0..6 {
+            fs::create_dir(path(pod)).unwrap();
+            uses(pod, 100);
+            for file in ["memory.stat", "cgroup.procs"] {
+                fs::write(path(pod).join(file), "").unwrap();
+            }
+        }
+        let named = |pod: usize| Pod {
+            name: pod.to_string(),
+            ..Pod::default()
+        };
+        let open = |pod| Arc::new(Entry::open(named(pod), &path(pod), Mode::Evictd).unwrap());
+        let mut table = PodTable::new((0..6).map(open).collect());
+        uses(5, 900);
+        uses(1, 500);
+        uses(2, 400);
+        uses(3, 300);
+        table.add_up();
+        assert_eq!(table.seen, [0, 500, 400, 300, 0, 900]);
+        table.add_up();
+        assert_eq!(table.seen, [100, 500, 400, 300, 100, 900]);
+        uses(5, 50);
+        table.add_up();
+        uses(5, 60);
+        table.add_up();
+        assert_eq!(table.seen[5], 60);
     }
 }
