@@ -36,13 +36,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
         .with_ansi(std::io::stderr().is_terminal())
         .init();
     let config = Config::load_over(&arguments.config, arguments.kubelet_config.as_deref())?;
-    let origin = Origin {
-        config: arguments.config.clone(),
-        kubelet_config: arguments.kubelet_config.clone(),
-        configz: configz::ask(&config, arguments.kubelet_config.is_some())?,
-        shadow: arguments.shadow,
-    };
-    let config = origin.load()?;
+    let configz = configz::ask(&config, arguments.kubelet_config.is_some())?;
+    let mut origin = Origin::new(
+        &arguments.config,
+        arguments.kubelet_config.as_deref(),
+        configz,
+        arguments.shadow,
+    );
+    let config = origin.load(&config)?;
     daemon::run(&config, origin)?;
     Ok(String::new())
 }

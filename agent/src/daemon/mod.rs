@@ -52,7 +52,6 @@ use allocatable::Allocatable;
 use asked::{Asked, Wish};
 use policies::Policies;
 pub use reload::Origin;
-use reload::Reload;
 use shown::{DROPS, Dropped, Reloads};
 use source::Source;
 
@@ -165,7 +164,7 @@ struct Agent {
     /// Of the node, in bytes.
     capacity: u64,
     layout: Layout,
-    reload: Reload,
+    origin: Origin,
     reloads: Arc<Reloads>,
     evidence: OomEvidence,
     policies: Policies,

@@ -32,20 +32,58 @@ pub struct Origin {
     pub configz: Option<Value>,
     /// Shadow mode was asked for on the command line.
     pub shadow: bool,
+    /// The files before they were read last: what changes after that is a change, however long a start takes.
+    stamps: Vec<Stamp>,
 }
 
 impl Origin {
-    /// Reads all of it.
+    /// These files, and what goes with them; not read yet.
+    pub fn new(
+        config: &Path,
+        kubelet_config: Option<&Path>,
+        configz: Option<Value>,
+        shadow: bool,
+    ) -> Self {
+        Self {
+            config: config.to_owned(),
+            kubelet_config: kubelet_config.map(Path::to_owned),
+            configz,
+            shadow,
+            stamps: Vec::new(),
+        }
+    }
+
+    /// Reads all of it. `before` names a file more, as far as one is known.
     ///
     /// # Errors
     /// As [`Config::load`].
-    pub fn load(&self) -> Result<Config, ConfigError> {
+    pub fn load(&mut self, before: &Config) -> Result<Config, ConfigError> {
+        self.stamps = self.look(before);
         let mut config = match &self.configz {
             Some(kubelet) => Config::load_with(&self.config, kubelet.clone()),
             None => Config::load_over(&self.config, self.kubelet_config.as_deref()),
         }?;
         config.shadow |= self.shadow;
         Ok(config)
+    }
+
+    fn look(&self, config: &Config) -> Vec<Stamp> {
+        let named = config.cluster.as_ref();
+        let named = named.and_then(|c| c.kubelet_config.as_deref());
+        let files = [
+            Some(self.config.as_path()),
+            self.kubelet_config.as_deref(),
+            named,
+        ];
+        files.into_iter().flatten().map(stamp).collect()
+    }
+
+    /// The new configuration when a file has changed.
+    fn changed(&mut self, config: &Config, insist: bool) -> Option<Result<Config, ConfigError>> {
+        if self.look(config) == self.stamps && !insist {
+            return None;
+        }
+        Some(self.load(config))
     }
 }
 
@@ -63,51 +101,11 @@ fn stamp(path: &Path) -> Stamp {
     ))
 }
 
-/// Watches the files.
-#[derive(Debug)]
-pub(super) struct Reload {
-    origin: Origin,
-    stamps: Vec<Stamp>,
-}
-
-impl Reload {
-    /// As they are now is what was read.
-    pub(super) fn new(origin: Origin, config: &Config) -> Self {
-        let mut reload = Self {
-            origin,
-            stamps: Vec::new(),
-        };
-        reload.stamps = reload.look(config);
-        reload
-    }
-
-    fn look(&self, config: &Config) -> Vec<Stamp> {
-        let named = config.cluster.as_ref();
-        let named = named.and_then(|c| c.kubelet_config.as_deref());
-        let files = [
-            Some(self.origin.config.as_path()),
-            self.origin.kubelet_config.as_deref(),
-            named,
-        ];
-        files.into_iter().flatten().map(stamp).collect()
-    }
-
-    /// The new configuration when a file has changed.
-    fn changed(&mut self, config: &Config, insist: bool) -> Option<Result<Config, ConfigError>> {
-        let now = self.look(config);
-        if now == self.stamps && !insist {
-            return None;
-        }
-        self.stamps = now;
-        Some(self.origin.load())
-    }
-}
-
 impl Agent {
     /// Reads the files again when they have changed; `insist`: in any case. A configuration that cannot be used is said,
     /// and the last good one stays in force.
     pub(super) fn reload(&mut self, insist: bool) {
-        let loaded = match self.reload.changed(&self.config, insist) {
+        let loaded = match self.origin.changed(&self.config, insist) {
             None => return,
             Some(loaded) => loaded.map_err(RunError::from),
         };
@@ -187,4 +185,32 @@ fn keep_what_needs_a_restart(new: &mut Config, old: &Config) {
         &mut new.account_reclaimable_cache,
         &old.account_reclaimable_cache,
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A start takes its time: it waits for an API server, or is kept from running.
+    #[test]
+    fn what_changes_after_it_was_read_is_a_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.json");
+        let write = |quantity: &str| {
+            let config = json!({ "evictionHard": { "memory.available": quantity } });
+            fs::write(&path, config.to_string()).unwrap();
+        };
+        write("100Mi");
+        let mut origin = Origin::new(&path, None, None, false);
+        let known = Config::load(&path).unwrap();
+        let config = origin.load(&known).unwrap();
+        assert!(origin.changed(&config, false).is_none());
+        write("1000Mi");
+        let changed = origin.changed(&config, false).unwrap().unwrap();
+        assert_ne!(changed, config);
+        assert!(origin.changed(&changed, false).is_none());
+        assert!(origin.changed(&changed, true).is_some());
+    }
 }
