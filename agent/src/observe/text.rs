@@ -34,12 +34,14 @@ pub fn value_of(bytes: &[u8], key: &str) -> Option<u64> {
 pub fn values_of<const N: usize>(bytes: &[u8], keys: [&str; N]) -> [Option<u64>; N] {
     let mut values = [None; N];
     for line in bytes.split(|b| *b == b'\n') {
-        let Some(end) = line.iter().position(|b| *b == b' ') else {
+        let mut parts = line.splitn(2, |b| *b == b' ');
+        let (Some(name), Some(value)) = (parts.next(), parts.next()) else {
             continue;
         };
-        let (name, value) = line.split_at(end);
-        if let Some(index) = keys.iter().position(|key| key.as_bytes() == name) {
-            values[index] = number(&value[1..]);
+        for (key, found) in keys.iter().zip(&mut values) {
+            if key.as_bytes() == name {
+                *found = number(value);
+            }
         }
     }
     values
