@@ -8,7 +8,8 @@ use std::{
 };
 
 use evictd_tests::{
-    cgroup::TestCgroup, embedded::Files, hog::Hog, node::MIB, skip::not_root, skip_if,
+    cgroup::TestCgroup, embedded::Files, hog::Hog, node::MIB, patience::wait_for, skip::not_root,
+    skip_if,
 };
 use serde_json::json;
 
@@ -59,7 +60,12 @@ fn an_eviction_is_counted_and_its_stages_are_timed() {
     let mut agent = files.start(&[]);
     assert!(ask(address, "GET /healthz").ends_with("\r\n\r\nok\n"));
 
-    let before = scrape(address);
+    // What is shown is as of the last round; it answers before the first one.
+    let before = wait_for(Duration::from_secs(20), || {
+        let shown = scrape(address);
+        (shown["evictd_rounds_total"] > 0.0).then_some(shown)
+    });
+    let before = before.expect("a first round");
     let capacity = "evictd_signal_capacity{signal=\"memory.available\"}";
     assert_eq!(before[capacity], (256 * MIB) as f64);
     let threshold = "evictd_threshold{signal=\"memory.available\",hard=\"true\"}";
