@@ -28,6 +28,9 @@ pub mod slot {
 /// A limit that no rising counter reaches: the slot is in use, but not armed.
 pub const NEVER: u64 = u64::MAX;
 
+/// What the agent is given to come, in nanoseconds: less than a late wake-up takes, and more than most need.
+pub const PATIENCE_NS: u64 = 60_000;
+
 /// Which way the counter crosses the limit.
 pub mod direction {
     /// Trips when the counter is at the limit or above it.
@@ -44,6 +47,9 @@ pub mod action {
     pub const KILL: u32 = 1;
     /// The record, and nobody is woken: for whoever only measures.
     pub const NOTE: u32 = 2;
+    /// Like [`WAKE`]; and where the agent has not come [`PATIENCE_NS`](super::PATIENCE_NS) later, the next charge wakes
+    /// whoever waits on the CPU that makes it.
+    pub const ALARM: u32 = 3;
 }
 
 /// One armed wire, written by the agent.
@@ -78,6 +84,8 @@ pub struct TripwireState {
     pub stranger_generation: u64,
     /// The generation that tripped last.
     pub tripped: u64,
+    /// When somebody was woken for it, in nanoseconds of CLOCK_MONOTONIC; 0 when the agent has come.
+    pub woken_ns: u64,
     /// Times the program has sent SIGKILL for this slot.
     pub kills: u64,
 }
@@ -105,5 +113,5 @@ pub struct Trip {
 crate::plain_old_data!(Tripwire, TripwireState, Trip);
 
 const _: () = assert!(size_of::<Tripwire>() == 4 * 8 + 2 * 4);
-const _: () = assert!(size_of::<TripwireState>() == 6 * 8);
+const _: () = assert!(size_of::<TripwireState>() == 7 * 8);
 const _: () = assert!(size_of::<Trip>() == 5 * 8 + 2 * 4);

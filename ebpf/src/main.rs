@@ -8,3 +8,4 @@ mod kernel;
 mod memory;
 mod oom;
 mod runtime;
+mod wakeup;

@@ -1,34 +1,25 @@
 //! The memory tripwire: one comparison per charge, in whichever hook this kernel allows.
 
+use core::ffi::c_void;
+
 use aya_ebpf::{
-    Global,
-    helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns, bpf_send_signal},
+    EbpfContext as _, Global,
+    helpers::bpf_send_signal,
     macros::{btf_tracepoint, fexit, kprobe, map},
-    maps::{Array, PerCpuArray, RingBuf},
+    maps::{Array, PerCpuArray},
     programs::{BtfTracePointContext, FExitContext, ProbeContext},
 };
-use evictd_common::{
-    Drop,
-    memory::{
-        MAX_SCOPES, MAX_TRIPWIRES, NEVER, SLOTS_PER_SCOPE, Trip, Tripwire, TripwireState, action,
-        direction,
-    },
+use evictd_common::memory::{
+    MAX_SCOPES, MAX_TRIPWIRES, NEVER, SLOTS_PER_SCOPE, Tripwire, TripwireState, action, direction,
 };
 
 use crate::{
-    drops,
     kernel::{Address, ancestor, cgroup_id, current_memcg, memcg_of_counter, usage_of, word},
+    wakeup::{remind, wake},
 };
 
-/// `BPF_RB_NO_WAKEUP`: the record waits until its reader comes by itself.
-const NO_WAKEUP: u64 = 1;
-/// `BPF_RB_FORCE_WAKEUP`: wake the reader even when it has not caught up.
-const FORCE_WAKEUP: u64 = 2;
 const SIGKILL: u32 = 9;
 
-/// One page: a wake-up is one record, and there are at most as many as slots between two looks of the reader.
-#[map]
-static WAKEUPS: RingBuf = RingBuf::with_byte_size(4096, 0);
 #[map]
 static TRIPWIRES: Array<Tripwire> = Array::with_max_entries(MAX_TRIPWIRES, 0);
 #[map]
@@ -113,7 +104,9 @@ pub fn memory_lruvec(ctx: BtfTracePointContext) -> i32 {
     }
     let memcg: *const u8 = ctx.arg(0);
     slack.nearest = u64::MAX;
-    check_all(memcg as Address, |distance| slack.note(distance));
+    check_all(ctx.as_ptr(), memcg as Address, |distance| {
+        slack.note(distance)
+    });
     // An arming in between makes the next event look again.
     slack.grant(armings);
     0
@@ -124,7 +117,7 @@ pub fn memory_lruvec(ctx: BtfTracePointContext) -> i32 {
 #[fexit(function = "page_counter_try_charge")]
 pub fn memory_charge_exit(ctx: FExitContext) -> i32 {
     let counter: *const u8 = ctx.arg(0);
-    check_all(memcg_of_counter(counter as Address), |_| {});
+    check_all(ctx.as_ptr(), memcg_of_counter(counter as Address), |_| {});
     0
 }
 
@@ -133,7 +126,7 @@ pub fn memory_charge_exit(ctx: FExitContext) -> i32 {
 #[fexit(function = "page_counter_uncharge")]
 pub fn memory_uncharge_exit(ctx: FExitContext) -> i32 {
     let counter: *const u8 = ctx.arg(0);
-    check_all(memcg_of_counter(counter as Address), |_| {});
+    check_all(ctx.as_ptr(), memcg_of_counter(counter as Address), |_| {});
     0
 }
 
@@ -141,7 +134,7 @@ pub fn memory_uncharge_exit(ctx: FExitContext) -> i32 {
 #[kprobe]
 pub fn memory_charge_entry(ctx: ProbeContext) -> u32 {
     if let Some(counter) = ctx.arg::<*const u8>(0) {
-        check_all(memcg_of_counter(counter as Address), |_| {});
+        check_all(ctx.as_ptr(), memcg_of_counter(counter as Address), |_| {});
     }
     0
 }
@@ -154,7 +147,7 @@ struct Seen {
 
 /// Compares every wire; `note` hears how far each limit is, in pages.
 #[inline(always)]
-fn check_all(charged: Address, mut note: impl FnMut(u64)) {
+fn check_all(context: *mut c_void, charged: Address, mut note: impl FnMut(u64)) {
     let Some(&nobodys) = ARMINGS.get(0) else {
         return note(0);
     };
@@ -175,6 +168,7 @@ fn check_all(charged: Address, mut note: impl FnMut(u64)) {
         // SAFETY: a slot of an array map, valid for the whole run of the program. Other CPUs may write the same
         // words; each is a cache whose loss costs one more look.
         note(check(
+            context,
             slot,
             wire,
             unsafe { &mut *state },
@@ -188,14 +182,18 @@ fn check_all(charged: Address, mut note: impl FnMut(u64)) {
 /// takes the first.
 #[inline(always)]
 fn check(
+    context: *mut c_void,
     slot: u32,
     wire: &Tripwire,
     state: &mut TripwireState,
     charged: Address,
     seen: &mut Seen,
 ) -> u64 {
-    if wire.limit == NEVER || (wire.action != action::KILL && state.tripped == wire.generation) {
+    if wire.limit == NEVER {
         return u64::MAX;
+    }
+    if wire.action != action::KILL && state.tripped == wire.generation {
+        return remind(context, wire, state);
     }
     let counter = if wire.address != 0 {
         wire.address
@@ -251,33 +249,6 @@ fn watched(wire: &Tripwire, state: &mut TripwireState, charged: Address) -> Opti
     state.memcg = found;
     state.cgroup_id = wire.cgroup_id;
     Some(found)
-}
-
-#[inline(always)]
-fn wake(slot: u32, wire: &Tripwire, state: &mut TripwireState, usage: u64, charged: Address) {
-    let Some(mut entry) = WAKEUPS.reserve::<Trip>(0) else {
-        drops::count(Drop::Wakeup);
-        return;
-    };
-    state.tripped = wire.generation;
-    entry.write(Trip {
-        // SAFETY: takes no arguments.
-        time_ns: unsafe { bpf_ktime_get_ns() },
-        generation: wire.generation,
-        usage,
-        limit: wire.limit,
-        // The counter may be another one of its cgroup (`memsw`), from where no way leads back to it.
-        cgroup_id: cgroup_id(charged)
-            .or_else(|| current_memcg().and_then(cgroup_id))
-            .unwrap_or(0),
-        tgid: (bpf_get_current_pid_tgid() >> 32) as u32,
-        slot,
-    });
-    entry.submit(if wire.action == action::NOTE {
-        NO_WAKEUP
-    } else {
-        FORCE_WAKEUP
-    });
 }
 
 /// R41: the task that allocates past the floor dies here when it belongs to the first victim. It is the current

@@ -5,6 +5,7 @@ pub mod apiserver;
 pub mod cast;
 pub mod cgroup;
 pub mod containerd;
+pub mod cpus;
 pub mod deploy;
 pub mod disk;
 pub mod embedded;

@@ -266,6 +266,16 @@ impl Watched {
     pub fn tid(&self) -> i32 {
         self.reflex.as_ref().map_or(0, Reflex::tid)
     }
+
+    /// The same of the thread that stands in for it, if there is one.
+    pub fn deputy(&self) -> Option<i32> {
+        self.reflex.as_ref().and_then(Reflex::deputy)
+    }
+
+    /// How often that thread has decided.
+    pub fn deputised(&self) -> u64 {
+        self.outbox.deputised()
+    }
 }
 
 impl Drop for Watched {

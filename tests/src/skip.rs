@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use evictd::reflex::thread::probe_realtime;
+
 /// Prints the reason in the form that `cargo xtask test` counts. Written past the test harness's capture, so that
 /// it is seen although the test passes.
 pub fn skipped(test: &str, why: &str) {
@@ -26,6 +28,11 @@ pub fn no_bpf() -> Option<&'static str> {
     not_root().or_else(|| {
         (!Path::new("/sys/kernel/btf/vmlinux").exists()).then_some("this kernel has no BTF")
     })
+}
+
+/// Why nothing here can have real-time priority.
+pub fn no_realtime() -> Option<String> {
+    probe_realtime().map(|error| format!("SCHED_FIFO: {error}"))
 }
 
 /// Whether this is a guest of `cargo xtask vm`: its kernel's command line says which cgroups it has.

@@ -1,9 +1,11 @@
-//! Who is woken by a crossing: whoever sleeps on the rung's descriptor, and by a wire that only takes a note nobody.
+//! Who is woken by a crossing: whoever sleeps on the rung's descriptor; by an alarm that is not heard whoever waits on the CPU
+//! that charges; and by a wire that only takes a note nobody.
 
 use std::{
     fs,
     io::{PipeWriter, pipe},
     os::fd::{AsFd, AsRawFd as _},
+    path::PathBuf,
     sync::mpsc,
     thread::JoinHandle,
     time::Duration,
@@ -11,14 +13,15 @@ use std::{
 
 use evictd::{
     kernel::{
-        ladder::MemoryHook,
+        ladder::{MemoryHook, Refused},
         object::Object,
-        tripwire::{Act, Direction, Wire, build},
+        tripwire::{Act, Direction, Tripwire, Wire, build},
     },
     observe::cgroup::MemoryCgroup,
 };
 use evictd_tests::{
     cgroup::TestCgroup,
+    cpus,
     hog::Hog,
     or_skip,
     patience::holds,
@@ -81,37 +84,115 @@ impl Sleeper {
     }
 }
 
-/// A note is told like any other crossing, but its reader has to come by itself.
-fn on(hook: MemoryHook) {
-    let scope = TestCgroup::new("wakeups", 256 * MIB).unwrap();
-    let pod = scope.child("pod").unwrap();
-    let cgroup = MemoryCgroup::open(scope.path()).unwrap();
-    let mut object = Object::load().unwrap();
-    let built = or_skip!(build(&[&cgroup], Ok(&mut object), Some(hook)));
-    let mut tripwire = built.tripwire;
-    for act in [Act::Wake, Act::Note, Act::Wake] {
-        let limit = 100 * MIB;
-        let direction = Direction::Rising;
+/// A node of one pod, and somebody who crosses 100 MiB.
+struct Crossing {
+    scope: TestCgroup,
+    pod: PathBuf,
+    tripwire: Box<dyn Tripwire>,
+    _object: Object,
+}
+
+impl Crossing {
+    fn new(hook: MemoryHook) -> Result<Self, Refused> {
+        let scope = TestCgroup::new("wakeups", 256 * MIB).unwrap();
+        let pod = scope.child("pod").unwrap();
+        let cgroup = MemoryCgroup::open(scope.path()).unwrap();
+        let mut object = Object::load().unwrap();
+        let built = build(&[&cgroup], Ok(&mut object), Some(hook))?;
+        Ok(Self {
+            scope,
+            pod,
+            tripwire: built.tripwire,
+            _object: object,
+        })
+    }
+
+    fn arm(&mut self, act: Act) {
         let wire = Wire {
-            limit,
-            direction,
+            limit: 100 * MIB,
+            direction: Direction::Rising,
             act,
         };
-        tripwire.arm(0, wire).unwrap();
-        let reader = Sleeper::start(&tripwire.fd().unwrap());
-        let _hog = Hog::start(&pod, &["--mib", "160"]).unwrap();
+        self.tripwire.arm(0, wire).unwrap();
+    }
+
+    fn reader(&self) -> Sleeper {
+        Sleeper::start(&self.tripwire.fd().unwrap())
+    }
+
+    /// On one CPU by a MiB; the hog goes on with 60 MiB more when it is told to.
+    fn cross(&mut self, cpu: usize) -> Hog {
+        let arguments = ["--mib", "160", "--head", "101", "--wait"];
+        let mut hog = Hog::start(&self.pod, &arguments).unwrap();
+        cpus::tie(hog.pid(), &[cpu]).unwrap();
+        hog.go().unwrap();
+        assert!(hog.says("ahead").unwrap());
+        hog
+    }
+
+    /// Goes on, to the end.
+    fn charge_on(&mut self, mut hog: Hog) {
+        hog.go().unwrap();
+        let cgroup = MemoryCgroup::open(self.scope.path()).unwrap();
         assert!(holds(SOON, || cgroup.usage().unwrap() >= 160 * MIB));
+    }
+
+    fn is_told_once(&mut self) -> bool {
+        self.tripwire.next().is_some() && self.tripwire.next().is_none()
+    }
+}
+
+/// A note is told like any other crossing, but its reader has to come by itself.
+fn on(hook: MemoryHook) {
+    let mut crossing = or_skip!(Crossing::new(hook));
+    for act in [Act::Wake, Act::Note, Act::Alarm] {
+        crossing.arm(act);
+        let reader = crossing.reader();
+        let hog = crossing.cross(cpus::allowed()[0]);
         match act {
             Act::Note => assert!(reader.sleeps(), "nobody is woken for a note"),
             _ => assert!(reader.wakes(), "whoever polls is woken"),
         }
-        assert!(tripwire.next().is_some(), "{act:?} is told");
-        assert!(tripwire.next().is_none(), "once");
+        crossing.charge_on(hog);
+        assert!(crossing.is_told_once(), "{act:?}");
+    }
+    for cpu in cpus::allowed().into_iter().take(2) {
+        let number = u32::try_from(cpu).unwrap();
+        let mut local = crossing.tripwire.local_wakeup(number).unwrap().unwrap();
+        for (act, is_heard) in [
+            (Act::Alarm, false),
+            (Act::Alarm, true),
+            (Act::Wake, false),
+            (Act::Note, false),
+        ] {
+            crossing.arm(act);
+            let (hog, waiter) = if is_heard {
+                let hog = crossing.cross(cpu);
+                assert!(crossing.is_told_once());
+                // The mebibyte may have taken longer than anybody was given to hear of it. Once heard of, it is over.
+                std::thread::sleep(Duration::from_millis(1));
+                local.silence();
+                (hog, Sleeper::start(&local))
+            } else {
+                let waiter = Sleeper::start(&local);
+                (crossing.cross(cpu), waiter)
+            };
+            crossing.charge_on(hog);
+            if act == Act::Alarm && !is_heard {
+                assert!(waiter.wakes(), "nobody has heard of it on {cpu}");
+            } else {
+                assert!(waiter.sleeps(), "{act:?} on {cpu}, heard of: {is_heard}");
+            }
+            if !is_heard {
+                assert!(crossing.is_told_once(), "{act:?}");
+            }
+            local.silence();
+        }
     }
     matrix(
         "memory.available",
         &hook.to_string(),
-        "wakes, or takes a note",
+        "wakes, reminds on the CPU that charges, or takes a note",
     );
 }
 

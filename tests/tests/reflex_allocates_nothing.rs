@@ -1,18 +1,27 @@
-//! The reflex allocates nothing, whatever happens: between two looks, on a crossing, while it decides and kills.
+//! The reflex allocates nothing, whatever happens: between two looks, on a crossing, while it decides and kills. Nor does its
+//! deputy.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
-    sync::atomic::{AtomicI32, AtomicU64, Ordering},
+    path::PathBuf,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicI32, AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use evictd::engine::QosClass;
 use evictd_tests::{
+    cpus::{self, Obstacle},
     hog::Hog,
-    node::{MIB, Node, Options},
-    skip::not_root,
+    node::{MIB, Node, Options, Watched},
+    skip::{no_realtime, not_root},
     skip_if,
 };
+
+/// Long enough for a machine that is emulated while others compile.
+const SOON: Duration = Duration::from_secs(60);
 
 /// Counts what one thread asks of the allocator.
 struct Counting;
@@ -60,41 +69,91 @@ fn faults(tid: i32) -> (u64, u64) {
     (fields[7].parse().unwrap(), fields[9].parse().unwrap())
 }
 
+/// Whose numbers are looked at: one thread at a time.
+static ONE: Mutex<()> = Mutex::new(());
+
+/// A node with pods, and who is to decide about them.
+struct Stage {
+    pods: Vec<PathBuf>,
+    watched: Watched,
+    decides: i32,
+    // Goes last: it is removed.
+    _node: Node,
+}
+
+impl Stage {
+    fn new(who: impl FnOnce(&Watched) -> Option<i32>) -> Option<Self> {
+        let mut node = Node::new("alloc", 384).unwrap();
+        let pods = (0..20)
+            .map(|i| {
+                node.pod(&format!("p{i}"), QosClass::BestEffort, i, 0)
+                    .unwrap()
+            })
+            .collect();
+        let watched = node.watch(Options::default()).unwrap().unwrap();
+        let decides = who(&watched)?;
+        WATCHED_THREAD.store(decides, Ordering::Relaxed);
+        Some(Self {
+            pods,
+            watched,
+            decides,
+            _node: node,
+        })
+    }
+
+    /// One eviction after the other; `alone` is kept while one of them is on its way.
+    fn allocates_nothing<T>(&self, on: &[usize], alone: impl Fn() -> T) {
+        let mut fewest = (u64::MAX, u64::MAX);
+        for (round, pod) in self.pods.iter().take(4).enumerate() {
+            let before = (ALLOCATIONS.load(Ordering::Relaxed), faults(self.decides));
+            let mut hog = Hog::start(pod, &["--mib", "380", "--head", "250", "--wait"]).unwrap();
+            cpus::tie(hog.pid(), on).unwrap();
+            hog.go().unwrap();
+            assert!(hog.says("ahead").unwrap());
+            std::thread::sleep(Duration::from_millis(100));
+            let kept = alone();
+            hog.go().unwrap();
+            let evicted = self.watched.evicted(SOON).expect("an eviction");
+            drop(kept);
+            self.watched.finished(SOON).expect("its end");
+            let after = (ALLOCATIONS.load(Ordering::Relaxed), faults(self.decides));
+            assert_eq!(evicted.pod.pod.name, format!("p{round}"));
+            assert!(evicted.working_set > 200 * MIB);
+            let calls = after.0 - before.0;
+            assert_eq!(calls, 0, "calls of the allocator in round {round}");
+            let faults = (after.1.0 - before.1.0, after.1.1 - before.1.1);
+            println!("round {round}: minor and major page faults {faults:?}");
+            fewest = fewest.min(faults);
+            assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+        }
+        // Code that runs for the first time is mapped then, and no round runs quite the same code as the one before; the
+        // data it works on never faults.
+        assert_eq!(fewest, (0, 0), "page faults of the quietest round");
+    }
+}
+
 // R14, R40
 #[test]
 fn from_wake_up_to_signal_nothing_is_allocated() {
     skip_if!(not_root());
-    let mut node = Node::new("alloc", 384).unwrap();
-    let pods: Vec<_> = (0..20)
-        .map(|i| {
-            node.pod(&format!("p{i}"), QosClass::BestEffort, i, 0)
-                .unwrap()
-        })
-        .collect();
-    let watched = node.watch(Options::default()).unwrap().unwrap();
-    WATCHED_THREAD.store(watched.tid(), Ordering::Relaxed);
-    let mut fewest = (u64::MAX, u64::MAX);
-    for (round, pod) in pods.iter().take(4).enumerate() {
-        let before = (ALLOCATIONS.load(Ordering::Relaxed), faults(watched.tid()));
-        let mut hog = Hog::start(pod, &["--mib", "380"]).unwrap();
-        let evicted = watched
-            .evicted(Duration::from_secs(20))
-            .expect("an eviction");
-        watched.finished(Duration::from_secs(20)).expect("its end");
-        let after = (ALLOCATIONS.load(Ordering::Relaxed), faults(watched.tid()));
-        assert_eq!(evicted.pod.pod.name, format!("p{round}"));
-        assert!(evicted.working_set > 200 * MIB);
-        assert_eq!(
-            after.0 - before.0,
-            0,
-            "calls of the allocator in round {round}"
-        );
-        let faults = (after.1.0 - before.1.0, after.1.1 - before.1.1);
-        println!("round {round}: minor and major page faults {faults:?}");
-        fewest = fewest.min(faults);
-        assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-    }
-    // Code that runs for the first time is mapped then, and no round runs quite the same code as the one before; the
-    // data it works on never faults.
-    assert_eq!(fewest, (0, 0), "page faults of the quietest round");
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let stage = Stage::new(|watched| Some(watched.tid())).unwrap();
+    stage.allocates_nothing(&cpus::allowed(), || ());
+}
+
+/// The same where its deputy decides, because the reflex cannot run.
+// R14, R40
+#[test]
+fn nor_by_its_deputy() {
+    skip_if!(not_root());
+    skip_if!(no_realtime());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Some(stage) = Stage::new(Watched::deputy) else {
+        return skip_if!(Some("no deputy: one CPU, or a rung without a program"));
+    };
+    let cpus = cpus::allowed();
+    let (taken, free) = (cpus[0], cpus[1]);
+    cpus::tie(0, &[free]).unwrap();
+    cpus::tie(stage.watched.tid().unsigned_abs(), &[taken]).unwrap();
+    stage.allocates_nothing(&[free], || Obstacle::on(taken).unwrap());
 }

@@ -218,6 +218,12 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
         "Reports of the reflex that did not fit into its queue",
         Box::new(move || outbox.dropped()),
     ));
+    let outbox = Arc::clone(shown.outbox);
+    sources.counters.push((
+        "deputy_decisions",
+        "Crossings decided on the CPU where they happened, because the reflex had not come",
+        Box::new(move || outbox.deputised()),
+    ));
     show(&mut sources, shown.oom, OOM_KILLS);
     show(&mut sources, shown.graduated, GRADUATED);
     if let Some(counters) = shown.cri {

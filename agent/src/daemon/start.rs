@@ -93,6 +93,9 @@ impl Agent {
         if let Some(error) = refusals.fifo {
             tracing::warn!(%error, "no real-time priority: needs CAP_SYS_NICE");
         }
+        if let Some(error) = refusals.deputy {
+            tracing::warn!(%error, "nobody stands in for a reflex that is late: needs CAP_PERFMON");
+        }
         if let Some(error) = refusals.lock {
             tracing::warn!(%error, "memory is not locked: needs CAP_IPC_LOCK");
         }

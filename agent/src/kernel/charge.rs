@@ -6,7 +6,7 @@ use std::{
 };
 
 use aya::{
-    maps::{Array, MapData, RingBuf},
+    maps::{Array, MapData, PerfEventArray, RingBuf},
     util::KernelVersion,
 };
 use evictd_common::memory::Tripwire as Record;
@@ -16,6 +16,7 @@ use super::{
     link::TracingLink,
     object::{Object, Place, ProgramAt, os_error},
     tripwire::{Direction, MAX_SCOPES, MAX_TRIPWIRES, SLOTS_PER_SCOPE, Trip, Tripwire, Wire},
+    wakeup::LocalWakeup,
 };
 use crate::observe::cgroup::MemoryCgroup;
 
@@ -34,6 +35,7 @@ pub struct Charge {
     armings: Array<MapData, u64>,
     first_victim: Array<MapData, u64>,
     trips: RingBuf<MapData>,
+    wakers: PerfEventArray<MapData>,
     /// Set for the rung that is attached only while the usage is near.
     switch: Option<Switch>,
     /// Sees what is given back, for falling wires; the per-page rung sees that by itself.
@@ -120,6 +122,7 @@ impl Charge {
                 armings: object.array("ARMINGS")?,
                 first_victim: object.array("FIRST_VICTIM")?,
                 trips: object.ring("WAKEUPS")?,
+                wakers: object.events("WAKERS")?,
                 switch,
                 uncharge,
                 falling: 0,
@@ -188,6 +191,10 @@ impl Tripwire for Charge {
                 return Some(trip);
             }
         }
+    }
+
+    fn local_wakeup(&mut self, cpu: u32) -> io::Result<Option<LocalWakeup>> {
+        LocalWakeup::open(&mut self.wakers, cpu).map(Some)
     }
 
     fn set_first_victim(&mut self, scope: usize, cgroup_id: Option<u64>) -> io::Result<()> {

@@ -20,3 +20,4 @@ mod registrar;
 pub mod telemetry;
 mod tracefs;
 pub mod tripwire;
+pub mod wakeup;

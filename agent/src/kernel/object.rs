@@ -7,7 +7,7 @@ use std::{
 
 use aya::{
     Ebpf, EbpfLoader,
-    maps::{Array, HashMap, MapData, MapError, PerCpuArray, RingBuf},
+    maps::{Array, HashMap, MapData, MapError, PerCpuArray, PerfEventArray, RingBuf},
     programs::{Program, ProgramError},
 };
 use evictd_common::Drop as DropCounter;
@@ -277,6 +277,12 @@ impl Object {
     pub fn ring(&mut self, name: &'static str) -> Result<RingBuf<MapData>, ObjectError> {
         let map = self.ebpf.take_map(name).ok_or(ObjectError::Missing(name))?;
         RingBuf::try_from(map).map_err(|e| ObjectError::Map(name, e))
+    }
+
+    /// Takes an array of events, one per CPU, out of the object.
+    pub fn events(&mut self, name: &'static str) -> Result<PerfEventArray<MapData>, ObjectError> {
+        let map = self.ebpf.take_map(name).ok_or(ObjectError::Missing(name))?;
+        PerfEventArray::try_from(map).map_err(|e| ObjectError::Map(name, e))
     }
 
     /// Records that the programs could not deliver, summed over the CPUs.

@@ -10,6 +10,7 @@ use super::{
     eventfd::Eventfd,
     ladder::{Choice, Facts, MemoryHook, Refused, choose},
     object::Object,
+    wakeup::LocalWakeup,
 };
 use crate::observe::cgroup::MemoryCgroup;
 
@@ -33,6 +34,9 @@ pub enum Direction {
 pub enum Act {
     /// Wakes the agent, once per arming.
     Wake,
+    /// The same; and where nobody has asked for the crossing by [`Tripwire::next`] 60 us later, whoever charges wakes the one
+    /// who has a [`LocalWakeup`] on that CPU. A rung that cannot tell where that is only wakes the agent.
+    Alarm,
     /// The kernel kills the first victim's allocating task by itself (R41).
     Kill,
     /// Is told by [`Tripwire::next`], once per arming, and wakes nobody: for whoever only measures.
@@ -81,6 +85,7 @@ impl Wire {
             },
             action: match self.act {
                 Act::Wake => action::WAKE,
+                Act::Alarm => action::ALARM,
                 Act::Kill => action::KILL,
                 Act::Note => action::NOTE,
             },
@@ -116,6 +121,12 @@ pub trait Tripwire: Send {
     /// The next crossing that was reported, oldest first; `None` when there is no more. Crossings of wires that
     /// have been armed anew in the meantime are left out.
     fn next(&mut self) -> Option<Trip>;
+
+    /// From now on an [`Act::Alarm`] that nobody has heard wakes the reader of what is returned, when this CPU charges; `None`
+    /// for rungs that cannot tell where that is. It allocates.
+    fn local_wakeup(&mut self, _cpu: u32) -> io::Result<Option<LocalWakeup>> {
+        Ok(None)
+    }
 
     /// Names the cgroup whose tasks the kernel may kill past the floor of a scope; `None` for nobody. Rungs without
     /// a kernel program have no floor and ignore it.

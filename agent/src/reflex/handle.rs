@@ -1,11 +1,13 @@
-//! Starts and ends the reflex thread.
+//! Starts and ends the reflex.
 
 use std::{io, sync::Arc};
 
 use super::{
+    deputy::Deputy,
     mailbox::{Mailbox, Outbox},
     scope::Scope,
-    thread::{Refusals, become_fifo, lock_memory, touch_stack},
+    seat::Seat,
+    thread::{REFLEX_STACK, Refusals, become_fifo, lock_memory, touch_stack},
     watch::Watch,
 };
 use crate::{
@@ -39,7 +41,14 @@ pub struct Setup {
 pub struct Reflex {
     thread: std::thread::JoinHandle<()>,
     mailbox: Arc<Mailbox>,
-    tid: i32,
+    ids: Ids,
+}
+
+/// The kernel's ids of threads.
+#[derive(Clone, Copy)]
+struct Ids {
+    reflex: i32,
+    deputy: Option<i32>,
 }
 
 impl Reflex {
@@ -53,28 +62,41 @@ impl Reflex {
         let thread = std::thread::Builder::new()
             .name("reflex".into())
             .spawn(move || {
-                let refusals = Refusals {
+                let mut refusals = Refusals {
                     lock: lock_memory(),
                     fifo: become_fifo(),
+                    deputy: None,
                 };
-                touch_stack();
-                let mut watch = Watch::new(setup);
-                let armed = watch.settle();
-                let go = armed.is_ok();
-                // SAFETY: no preconditions.
-                let tid = unsafe { libc::gettid() };
-                if started.send(armed.map(|()| (refusals, tid))).is_ok() && go {
-                    watch.run();
+                touch_stack::<REFLEX_STACK>();
+                let seat = match take_seat(setup) {
+                    Ok(seat) => seat,
+                    Err(error) => return drop(started.send(Err(error))),
+                };
+                let deputy = match refusals.fifo {
+                    Some(_) => Ok(None),
+                    None => Deputy::start(&seat),
+                };
+                let deputy = deputy.unwrap_or_else(|refused| {
+                    refusals.deputy = Some(refused);
+                    None
+                });
+                let ids = Ids {
+                    // SAFETY: no preconditions.
+                    reflex: unsafe { libc::gettid() },
+                    deputy: deputy.as_ref().map(Deputy::tid),
+                };
+                if started.send(Ok((refusals, ids))).is_ok() {
+                    seat.run();
                 }
             })?;
-        let (refusals, tid) = ready
+        let (refusals, ids) = ready
             .recv()
             .map_err(|_| io::Error::other("the reflex thread ended before it was ready"))??;
         Ok((
             Self {
                 thread,
                 mailbox,
-                tid,
+                ids,
             },
             refusals,
         ))
@@ -82,7 +104,13 @@ impl Reflex {
 
     /// The kernel's id of the thread, for its counters in `/proc/self/task`.
     pub fn tid(&self) -> i32 {
-        self.tid
+        self.ids.reflex
+    }
+
+    /// The same of the thread that decides where this one is late; `None` where nobody does: on rungs without a kernel
+    /// program, and without the rights for it.
+    pub fn deputy(&self) -> Option<i32> {
+        self.ids.deputy
     }
 
     /// Ends the thread.
@@ -92,4 +120,11 @@ impl Reflex {
             tracing::error!("the reflex thread has panicked");
         }
     }
+}
+
+/// The seat, with all wires armed.
+fn take_seat(setup: Setup) -> io::Result<Arc<Seat>> {
+    let mut watch = Watch::new(setup);
+    watch.settle()?;
+    Seat::new(watch).map(Arc::new)
 }

@@ -152,6 +152,11 @@ impl Mailbox {
         self.bell.ring();
     }
 
+    /// Has the reflex go round once more.
+    pub(super) fn wake(&self) {
+        self.bell.ring();
+    }
+
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
         self.bell.0.as_fd()
     }
@@ -179,6 +184,7 @@ pub struct Outbox {
     bell: Bell,
     reports: ArrayQueue<Report>,
     dropped: AtomicU64,
+    deputised: AtomicU64,
 }
 
 impl Outbox {
@@ -188,6 +194,7 @@ impl Outbox {
             bell: Bell::new()?,
             reports: ArrayQueue::new(REPORTS),
             dropped: AtomicU64::new(0),
+            deputised: AtomicU64::new(0),
         }))
     }
 
@@ -202,6 +209,15 @@ impl Outbox {
     pub fn next(&self) -> Option<Report> {
         self.bell.silence();
         self.reports.pop()
+    }
+
+    pub(super) fn note_deputy(&self) {
+        self.deputised.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Crossings that were decided in place of the reflex since the start.
+    pub fn deputised(&self) -> u64 {
+        self.deputised.load(Ordering::Relaxed)
     }
 
     /// Reports that did not fit since the start.

@@ -3,11 +3,11 @@
 use std::{io, time::Duration};
 
 /// Above every thread of normal priority, below the kernel's own watchdogs and migration threads (99).
-const FIFO_PRIORITY: i32 = 50;
+pub(super) const REFLEX_PRIORITY: i32 = 50;
 /// The rounds: above every thread of normal priority, below the reflex.
 pub const ROUNDS_PRIORITY: i32 = 1;
 /// Stack that the reflex may use: its deepest call holds one `memory.stat`.
-const STACK_BYTES: usize = 256 << 10;
+pub(super) const REFLEX_STACK: usize = 256 << 10;
 
 /// What was refused; each is said once and changes only how fast the agent is.
 #[derive(Debug, Default)]
@@ -16,6 +16,8 @@ pub struct Refusals {
     pub fifo: Option<io::Error>,
     /// `mlockall`: needs CAP_IPC_LOCK or a large enough RLIMIT_MEMLOCK.
     pub lock: Option<io::Error>,
+    /// A deputy and its wakers: perf_event_open needs CAP_PERFMON. Not tried without `fifo`.
+    pub deputy: Option<io::Error>,
 }
 
 /// Locks what the process has and what it will touch; pages that are never touched stay unallocated
@@ -28,7 +30,7 @@ pub fn lock_memory() -> Option<io::Error> {
 
 /// Gives the calling thread the reflex's SCHED_FIFO.
 pub fn become_fifo() -> Option<io::Error> {
-    become_fifo_at(FIFO_PRIORITY)
+    become_fifo_at(REFLEX_PRIORITY)
 }
 
 /// Gives the calling thread SCHED_FIFO with a priority from 1 to 99.
@@ -53,8 +55,8 @@ pub fn probe_realtime() -> Option<io::Error> {
 
 /// Touches the stack that will be used, so that no page fault happens later.
 #[inline(never)]
-pub fn touch_stack() {
-    let mut stack = [0_u8; STACK_BYTES];
+pub fn touch_stack<const BYTES: usize>() {
+    let mut stack = [0_u8; BYTES];
     for page in stack.chunks_mut(4096) {
         // Volatile, or the compiler would see that nobody reads it.
         // SAFETY: a reference into a live local.

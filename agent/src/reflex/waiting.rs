@@ -1,14 +1,8 @@
-//! How the loop waits: asleep until a wire trips or a look is due, or awake when a crossing is imminent.
+//! How the loop is to wait: asleep until a wire trips or a look is due, or awake when a crossing is imminent.
 
-use std::{os::fd::AsRawFd as _, time::Duration};
+use std::time::Duration;
 
-use super::{
-    approach::Waiting,
-    post::Post,
-    report::Report,
-    thread::now_ns,
-    watch::{AllNews, Watch},
-};
+use super::{approach::Waiting, post::Post, report::Report, watch::Watch};
 use crate::{
     kernel::ladder::MemoryHook,
     observe::deadline::{self, Nearness},
@@ -23,37 +17,6 @@ const IDLE_INTERVAL: Duration = Duration::from_millis(20);
 const HOOKED_FLOOR: Duration = Duration::from_millis(10);
 
 impl Watch {
-    /// Sleeps until the rung or the mailbox has something to tell, and no longer than this.
-    pub(super) fn wait(&self, interval: Duration) {
-        let poll = |fd: i32| libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        let tripwire = self.setup.tripwire.fd().map_or(-1, |fd| fd.as_raw_fd());
-        // A negative descriptor is left out by the kernel.
-        let mut fds = [poll(tripwire), poll(self.setup.mailbox.fd().as_raw_fd())];
-        let timeout = libc::timespec {
-            tv_sec: i64::try_from(interval.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(interval.subsec_nanos()),
-        };
-        // SAFETY: both pointers are to locals that outlive the call; no signal mask is given. An interrupted wait
-        // is a look too early, which is harmless.
-        unsafe { libc::ppoll(fds.as_mut_ptr(), 2, &raw const timeout, std::ptr::null()) };
-    }
-
-    /// Waits without sleeping until a threshold's wire trips; when that was, and whose.
-    pub(super) fn stay_awake(&mut self, until: u64, news: &mut AllNews) -> (u64, Option<usize>) {
-        loop {
-            let tripped = self.hear(news);
-            let now = now_ns();
-            if tripped.is_some() || now >= until || self.setup.mailbox.stopped() {
-                return (now, tripped);
-            }
-            self.ask_the_next(now);
-        }
-    }
-
     /// How to wait for the look that is due after the interval: earlier or awake when some scope's threshold is about to be
     /// crossed, and its wire would tell.
     pub(super) fn approach(&mut self, now: u64, interval: Duration) -> Waiting {

@@ -1,6 +1,6 @@
 //! The loop itself: wait, look, decide, kill.
 
-use std::{io, time::Duration};
+use std::io;
 
 use super::{
     approach::Waiting,
@@ -21,8 +21,14 @@ const NAMED_FOR_NS: u64 = 1_000_000_000;
 /// The same far from every threshold, where no hook has to be attached: whoever grows is named on the way.
 const NAMED_FAR_FOR_NS: u64 = 10_000_000_000;
 
-/// What the rung has told since the last turn, scope by scope.
-pub(super) type AllNews = [News; MAX_SCOPES as usize];
+/// What the rung has told since the last turn.
+#[derive(Default)]
+struct Heard {
+    /// Scope by scope.
+    news: [News; MAX_SCOPES as usize],
+    /// Whose threshold's wire tripped first.
+    tripped: Option<usize>,
+}
 
 /// The state of the loop.
 pub(super) struct Watch {
@@ -38,6 +44,9 @@ pub(super) struct Watch {
     pub(super) evictions: u64,
     /// When the kernel was last told whom it may kill; 0: it has to be told.
     named: u64,
+    heard: Heard,
+    /// How often every scope was looked at.
+    pub(super) turns: u64,
 }
 
 impl Watch {
@@ -56,6 +65,8 @@ impl Watch {
             recent: Recent::default(),
             evictions: 0,
             named: 0,
+            heard: Heard::default(),
+            turns: 0,
         }
     }
 
@@ -73,42 +84,41 @@ impl Watch {
         !self.setup.shadow
     }
 
-    pub(super) fn run(&mut self) {
-        let mut waiting = Waiting::Asleep(Duration::ZERO);
-        while !self.setup.mailbox.stopped() {
-            let mut news = AllNews::default();
-            let (woken, tripped) = match waiting {
-                Waiting::Asleep(interval) => {
-                    self.wait(interval);
-                    (now_ns(), self.hear(&mut news))
-                }
-                Waiting::Awake(until) => {
-                    self.rehearse();
-                    self.stay_awake(until, &mut news)
-                }
-            };
-            // A decision comes first; what is new in the mailbox can wait for the next turn.
-            if tripped.is_none() {
-                if self.setup.mailbox.exchange(&mut self.setup.table) {
-                    self.named = 0;
-                    self.recent.forget();
-                }
-                self.take_scope();
-                self.take_tuning();
+    /// One round of the loop; how to wait for the next one.
+    pub(super) fn go_round(&mut self, woken: u64) -> Waiting {
+        // A decision comes first; what is new in the mailbox can wait for the next turn.
+        if !self.hear() {
+            if self.setup.mailbox.exchange(&mut self.setup.table) {
+                self.named = 0;
+                self.recent.forget();
             }
-            waiting = self.turn(woken, &news, tripped.unwrap_or(0));
+            self.take_scope();
+            self.take_tuning();
         }
+        self.turn(woken);
+        let interval = self.next_look();
+        self.approach(woken, interval)
     }
 
-    /// Adds what the rung has told meanwhile; whose wire tripped first.
-    pub(super) fn hear(&mut self, news: &mut AllNews) -> Option<usize> {
-        let mut tripped = None;
+    /// The part of a round that cannot wait, for a reflex that is late; whether there was one.
+    pub(super) fn decide_what_has_tripped(&mut self, woken: u64) -> bool {
+        let has_tripped = self.hear();
+        if has_tripped {
+            self.setup.outbox.note_deputy();
+            self.turn(woken);
+        }
+        has_tripped
+    }
+
+    /// Takes in what the rung has told meanwhile; whether a threshold's wire has tripped.
+    pub(super) fn hear(&mut self) -> bool {
+        let Heard { news, tripped } = &mut self.heard;
         while let Some(trip) = self.setup.tripwire.next() {
             if trip.slot == ANY_SLOT {
                 for news in &mut *news {
                     news.trip = news.trip.or(Some(trip));
                 }
-                tripped = tripped.or(Some(0));
+                *tripped = tripped.or(Some(0));
                 continue;
             }
             let scope = (trip.slot / SLOTS_PER_SCOPE) as usize;
@@ -122,15 +132,18 @@ impl Watch {
                 slot::APPROACH => news.approached = true,
                 _ => {
                     news.trip = news.trip.or(Some(trip));
-                    tripped = tripped.or(Some(scope));
+                    *tripped = tripped.or(Some(scope));
                 }
             }
         }
-        tripped
+        tripped.is_some()
     }
 
-    /// One look at every scope, that one first whose wire has tripped, and what follows; the time until the next one.
-    fn turn(&mut self, woken: u64, news: &AllNews, first: usize) -> Waiting {
+    /// One look at every scope, that one first whose wire has tripped, and what follows.
+    fn turn(&mut self, woken: u64) {
+        self.turns += 1;
+        let Heard { news, tripped } = std::mem::take(&mut self.heard);
+        let first = tripped.unwrap_or(0);
         let count = self.posts.len();
         for index in (0..count).map(|i| (first + i) % count) {
             let news = news.get(index).copied().unwrap_or_default();
@@ -149,8 +162,6 @@ impl Watch {
         } else {
             self.named = 0;
         }
-        let interval = self.next_look();
-        self.approach(woken, interval)
     }
 
     /// Asking every pod is what a look costs most: not while nothing has changed.

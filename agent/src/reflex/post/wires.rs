@@ -154,7 +154,7 @@ impl Post {
             direction: Direction::Rising,
             act,
         };
-        let hard = wire(limits.threshold, Act::Wake);
+        let hard = wire(limits.threshold, Act::Alarm);
         let ahead = |floor: u64| {
             let ahead = floor.saturating_add(BATCH_BYTES).min(limits.threshold);
             ahead.max(floor)

@@ -1,0 +1,151 @@
+//! The state of the loop, and whoever has it: the reflex, or its deputy where the reflex is late.
+
+use std::{
+    io,
+    os::fd::{AsRawFd as _, OwnedFd, RawFd},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use super::{approach::Waiting, mailbox::Mailbox, thread::now_ns, watch::Watch};
+
+/// Awake, the loop looks at the rung so often for each pod that it asks. Only to ask it needs the state, which a deputy has to
+/// find free if this thread's CPU goes away.
+const LOOKS_PER_POD: usize = 8;
+
+/// Where one thread at a time decides.
+pub(super) struct Seat {
+    /// Whoever waits has it not. Two threads take it, of the same real-time priority: nobody slow can hold it, and the deputy
+    /// goes away again when it is taken.
+    watch: Mutex<Watch>,
+    /// What the rung has told was taken in, and what follows from it is not done yet.
+    deciding: AtomicBool,
+    mailbox: Arc<Mailbox>,
+    /// The rung's descriptor; none for the sampler.
+    tripwire: Option<OwnedFd>,
+}
+
+impl Seat {
+    /// # Errors
+    /// The system has no descriptor to give.
+    pub fn new(watch: Watch) -> io::Result<Self> {
+        let tripwire = watch.setup.tripwire.fd();
+        Ok(Self {
+            mailbox: Arc::clone(&watch.setup.mailbox),
+            tripwire: tripwire.map(|fd| fd.try_clone_to_owned()).transpose()?,
+            watch: Mutex::new(watch),
+            deciding: AtomicBool::new(false),
+        })
+    }
+
+    /// The loop, until the mailbox says stop.
+    pub fn run(&self) {
+        let mut waiting = Waiting::Asleep(Duration::ZERO);
+        while !self.mailbox.stopped() {
+            let woken = match waiting {
+                Waiting::Asleep(interval) => self.sleep(interval),
+                Waiting::Awake(until) => self.stay_awake(until),
+            };
+            waiting = self.decide(&mut self.take(), |watch| watch.go_round(woken));
+        }
+    }
+
+    /// Decides in place of the reflex when there is something to decide and it has not come.
+    pub fn stand_in(&self) {
+        let woken = now_ns();
+        let has_decided = match self.watch.try_lock() {
+            Ok(mut watch) => self.decide(&mut watch, |watch| watch.decide_what_has_tripped(woken)),
+            Err(_) => false,
+        };
+        if has_decided {
+            // What it was woken for is no longer there, and a call that waits goes on waiting then.
+            self.mailbox.wake();
+        }
+    }
+
+    fn decide<T>(&self, watch: &mut Watch, how: impl FnOnce(&mut Watch) -> T) -> T {
+        self.deciding.store(true, Ordering::Release);
+        let outcome = how(watch);
+        self.deciding.store(false, Ordering::Release);
+        outcome
+    }
+
+    /// Whether somebody is at it. Asked after [`Self::is_untold`] said no, it tells whether that is done.
+    pub fn is_deciding(&self) -> bool {
+        self.deciding.load(Ordering::Acquire)
+    }
+
+    /// Whether the rung has told something that nobody has heard.
+    pub fn is_untold(&self) -> bool {
+        let mut fds = [poll(self.tripwire_fd())];
+        // SAFETY: one valid entry; it does not wait.
+        unsafe { libc::poll(fds.as_mut_ptr(), 1, 0) > 0 }
+    }
+
+    pub fn take(&self) -> MutexGuard<'_, Watch> {
+        // What panics ends the agent.
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A negative descriptor is left out by the kernel.
+    fn tripwire_fd(&self) -> RawFd {
+        self.tripwire.as_ref().map_or(-1, |fd| fd.as_raw_fd())
+    }
+
+    /// Sleeps until the rung or the mailbox has something to tell, and no longer than this; what the time is then.
+    fn sleep(&self, interval: Duration) -> u64 {
+        let mut fds = [
+            poll(self.tripwire_fd()),
+            poll(self.mailbox.fd().as_raw_fd()),
+        ];
+        let timeout = libc::timespec {
+            tv_sec: i64::try_from(interval.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(interval.subsec_nanos()),
+        };
+        // SAFETY: both pointers are to locals that outlive the call; no signal mask is given. An interrupted wait
+        // is a look too early, which is harmless.
+        unsafe { libc::ppoll(fds.as_mut_ptr(), 2, &raw const timeout, std::ptr::null()) };
+        now_ns()
+    }
+
+    /// Waits without sleeping until a threshold's wire trips; when that was.
+    fn stay_awake(&self, until: u64) -> u64 {
+        let turns = {
+            let mut watch = self.take();
+            watch.rehearse();
+            watch.turns
+        };
+        loop {
+            let mut watch = self.take();
+            self.deciding.store(true, Ordering::Release);
+            if watch.hear() {
+                return now_ns();
+            }
+            self.deciding.store(false, Ordering::Release);
+            let now = now_ns();
+            // The deputy has decided, if another turn has begun.
+            if watch.turns != turns || now >= until || self.mailbox.stopped() {
+                return now;
+            }
+            watch.ask_the_next(now);
+            drop(watch);
+            for _ in 0..LOOKS_PER_POD {
+                if self.is_untold() {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// What poll(2) takes.
+pub(super) fn poll(fd: RawFd) -> libc::pollfd {
+    libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    }
+}

@@ -1,0 +1,99 @@
+//! A crossing wakes the agent, which sleeps on the ring buffer; and if that has not come in time, whoever sleeps on the CPU
+//! that charges.
+//!
+//! The second is not done at once: to write to a perf event with cold caches takes 10 to 20 us on a virtual machine, by
+//! which the first wake-up would come later every time.
+
+use core::ffi::c_void;
+
+use aya_ebpf::{
+    helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns, bpf_perf_event_output},
+    macros::map,
+    maps::{PerfEventArray, RingBuf},
+};
+use evictd_common::{
+    Drop,
+    memory::{PATIENCE_NS, Trip, Tripwire, TripwireState, action},
+};
+
+use crate::{
+    drops,
+    kernel::{Address, cgroup_id, current_memcg},
+};
+
+/// `BPF_RB_NO_WAKEUP`: the record waits until its reader comes by itself.
+const NO_WAKEUP: u64 = 1;
+/// `BPF_RB_FORCE_WAKEUP`: wake the reader even when it has not caught up.
+const FORCE_WAKEUP: u64 = 2;
+/// `BPF_RB_AVAIL_DATA`: bytes that nobody has read.
+const AVAILABLE_DATA: u64 = 0;
+/// `BPF_F_CURRENT_CPU`.
+const CURRENT_CPU: u64 = 0xffff_ffff;
+
+/// One page: a wake-up is one record, and there are at most as many as slots between two looks of the reader.
+#[map]
+static WAKEUPS: RingBuf = RingBuf::with_byte_size(4096, 0);
+/// One event for each CPU on which somebody waits. What is written there says nothing: to wake is all that it is for.
+#[map]
+static WAKERS: PerfEventArray<u64> = PerfEventArray::new(0);
+
+/// Reports a crossing, once per arming.
+#[inline(always)]
+pub fn wake(slot: u32, wire: &Tripwire, state: &mut TripwireState, usage: u64, charged: Address) {
+    let Some(mut entry) = WAKEUPS.reserve::<Trip>(0) else {
+        drops::count(Drop::Wakeup);
+        return;
+    };
+    // SAFETY: takes no arguments.
+    let now = unsafe { bpf_ktime_get_ns() };
+    state.woken_ns = now;
+    state.tripped = wire.generation;
+    entry.write(Trip {
+        time_ns: now,
+        generation: wire.generation,
+        usage,
+        limit: wire.limit,
+        // The counter may be another one of its cgroup (`memsw`), from where no way leads back to it.
+        cgroup_id: cgroup_id(charged)
+            .or_else(|| current_memcg().and_then(cgroup_id))
+            .unwrap_or(0),
+        tgid: (bpf_get_current_pid_tgid() >> 32) as u32,
+        slot,
+    });
+    entry.submit(match wire.action {
+        action::NOTE => NO_WAKEUP,
+        _ => FORCE_WAKEUP,
+    });
+}
+
+/// For a wire that has tripped: where the agent has not come in time, whoever goes on charging wakes who waits on this CPU.
+/// How far the charge may go without a look, in pages.
+#[inline(always)]
+pub fn remind(context: *mut c_void, wire: &Tripwire, state: &mut TripwireState) -> u64 {
+    if wire.action != action::ALARM || state.woken_ns == 0 {
+        return u64::MAX;
+    }
+    // SAFETY: takes no arguments.
+    let now = unsafe { bpf_ktime_get_ns() };
+    if now.saturating_sub(state.woken_ns) < PATIENCE_NS {
+        return 0;
+    }
+    if WAKEUPS.query(AVAILABLE_DATA) == 0 {
+        state.woken_ns = 0;
+        return u64::MAX;
+    }
+    state.woken_ns = now;
+    wake_here(context);
+    0
+}
+
+/// Wakes who waits on this CPU, if anybody does.
+#[inline(always)]
+fn wake_here(context: *mut c_void) {
+    let mut nothing = 0_u64;
+    let map = (&raw const WAKERS).cast_mut().cast();
+    let data = (&raw mut nothing).cast();
+    // SAFETY: the program's own context; a map of the type that the helper wants; eight bytes of the stack. Where nobody
+    // waits it answers ENOENT, and where its page is full ENOSPC: then somebody was woken long ago.
+    unsafe { bpf_perf_event_output(context, map, CURRENT_CPU, data, 8) };
+}

@@ -1,0 +1,108 @@
+//! CPUs, and who runs on which.
+
+use std::{
+    fs,
+    hint::spin_loop,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread::JoinHandle,
+};
+
+use nix::{
+    errno::Errno,
+    sched::{CpuSet, sched_getaffinity, sched_setaffinity},
+    unistd::Pid,
+};
+
+/// A SCHED_FIFO priority above all that the agent has.
+pub const BEFORE_THE_AGENT: i32 = 60;
+
+/// The CPUs that this thread may run on.
+pub fn allowed() -> Vec<usize> {
+    let cpus = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
+    (0..CpuSet::count())
+        .filter(|&cpu| cpus.is_set(cpu) == Ok(true))
+        .collect()
+}
+
+/// Ties a thread (0: the caller) to these CPUs.
+///
+/// # Errors
+/// None of them is there, or the thread is not.
+pub fn tie(thread: u32, to: &[usize]) -> io::Result<()> {
+    let mut cpus = CpuSet::new();
+    for &cpu in to {
+        cpus.set(cpu)?;
+    }
+    let thread = i32::try_from(thread).map_err(|_| Errno::ESRCH)?;
+    Ok(sched_setaffinity(Pid::from_raw(thread), &cpus)?)
+}
+
+/// Gives a thread SCHED_FIFO with a priority from 1 to 99.
+///
+/// # Errors
+/// It is not allowed, or the thread is not there.
+pub fn make_fifo(thread: u32, priority: i32) -> io::Result<()> {
+    let thread = i32::try_from(thread).map_err(|_| Errno::ESRCH)?;
+    let parameters = libc::sched_param {
+        sched_priority: priority,
+    };
+    // SAFETY: the struct outlives the call.
+    let outcome =
+        unsafe { libc::sched_setscheduler(thread, libc::SCHED_FIFO, &raw const parameters) };
+    Ok(Errno::result(outcome).map(drop)?)
+}
+
+/// The CPU that a thread of this process runs on, or ran on last: field 39 of proc(5)'s stat, counted from the state, which
+/// is field 3.
+pub fn of(thread: i32) -> Option<usize> {
+    let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
+    let fields = stat.rsplit(") ").next()?;
+    fields.split(' ').nth(36)?.parse().ok()
+}
+
+/// Has a CPU for itself, before the agent's threads, until it is dropped.
+pub struct Obstacle {
+    end: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Obstacle {
+    /// Returns when it has the CPU.
+    ///
+    /// # Errors
+    /// No thread, not that CPU, or no real-time priority.
+    pub fn on(cpu: usize) -> io::Result<Self> {
+        let end = Arc::new(AtomicBool::new(false));
+        let (tell, told) = mpsc::sync_channel(1);
+        let flag = Arc::clone(&end);
+        let thread = std::thread::spawn(move || {
+            let placed = tie(0, &[cpu]).and_then(|()| make_fifo(0, BEFORE_THE_AGENT));
+            let goes_on = placed.is_ok();
+            let told = tell.send(placed);
+            while goes_on && told.is_ok() && !flag.load(Ordering::Relaxed) {
+                spin_loop();
+            }
+        });
+        let obstacle = Self {
+            end,
+            thread: Some(thread),
+        };
+        told.recv().map_err(io::Error::other)??;
+        Ok(obstacle)
+    }
+}
+
+impl Drop for Obstacle {
+    fn drop(&mut self) {
+        self.end.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // It cannot panic.
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Where the reflex is woken and does not come, its deputy decides on the CPU that charges.
+
+use std::{
+    path::PathBuf,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use evictd::{engine::QosClass, kernel::ladder::MemoryHook, observe::cgroup::MemoryCgroup};
+use evictd_tests::{
+    cpus::{self, Obstacle},
+    hog::Hog,
+    node::{Node, Options, Watched},
+    or_skip,
+    patience::holds,
+    skip::{matrix, no_bpf, no_realtime, not_root},
+    skip_if,
+};
+
+const SOON: Duration = Duration::from_secs(60);
+/// MiB of a node, of which 100 have to stay available.
+const NODE: u64 = 384;
+/// What a hog takes while nobody minds: near enough that the per-page rung is attached on the slowest machine.
+const HEAD: &str = "278";
+/// One obstacle at a time: every CPU is somebody's.
+static ONE: Mutex<()> = Mutex::new(());
+
+/// A node with one pod.
+struct Stage {
+    node: Node,
+    pod: PathBuf,
+    watched: Watched,
+}
+
+/// `Err`: the rung is refused here.
+fn stage(name: &str, hook: MemoryHook) -> Result<Stage, String> {
+    let mut node = Node::new(name, NODE).unwrap();
+    let pod = node.pod("hog", QosClass::BestEffort, 0, 0).unwrap();
+    let options = Options {
+        hook: Some(hook),
+        ..Options::default()
+    };
+    let watched = node.watch(options).unwrap();
+    let watched = watched.map_err(|refused| refused.to_string())?;
+    Ok(Stage { node, pod, watched })
+}
+
+impl Stage {
+    /// A hog on one CPU, a few MiB before the threshold.
+    fn hog(&self, cpu: usize) -> Hog {
+        let arguments = ["--mib", "380", "--head", HEAD, "--wait"];
+        let mut hog = Hog::start(&self.pod, &arguments).unwrap();
+        cpus::tie(hog.pid(), &[cpu]).unwrap();
+        hog.go().unwrap();
+        assert!(hog.says("ahead").unwrap());
+        // The reflex has looked at it, and a rung that comes and goes is there.
+        std::thread::sleep(Duration::from_millis(300));
+        hog
+    }
+}
+
+/// The reflex is tied to one CPU, which somebody has for himself; the hog crosses on another one.
+fn stands_in(hook: MemoryHook) {
+    let stage = or_skip!(stage("deputy", hook));
+    let cpus = cpus::allowed();
+    let watched = &stage.watched;
+    let reflex = watched.tid().unsigned_abs();
+    let deputy = watched.deputy().expect("a deputy");
+    for (round, (taken, free)) in [(cpus[0], cpus[1]), (cpus[1], cpus[0])]
+        .into_iter()
+        .enumerate()
+    {
+        // The CPU that is taken has no time for a test.
+        cpus::tie(0, &[free]).unwrap();
+        let mut hog = stage.hog(free);
+        cpus::tie(reflex, &[taken]).unwrap();
+        let obstacle = Obstacle::on(taken).unwrap();
+        hog.go().unwrap();
+        let evicted = watched.evicted(SOON);
+        let (late, came) = (cpus::of(watched.tid()), cpus::of(deputy));
+        assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+        drop(obstacle);
+        let evicted = evicted.expect("an eviction without the reflex");
+        assert!(evicted.available < evicted.threshold);
+        assert_eq!(evicted.hook, hook);
+        assert_eq!(watched.deputised(), round as u64 + 1);
+        assert_eq!((late, came), (Some(taken), Some(free)));
+        // The reflex goes on with what the deputy has begun.
+        watched.finished(SOON).expect("its end");
+        cpus::tie(reflex, &cpus).unwrap();
+        cpus::tie(0, &cpus).unwrap();
+    }
+    let scope = MemoryCgroup::open(stage.node.cgroup.path()).unwrap();
+    assert_eq!(scope.oom_kills().unwrap(), 0);
+    matrix(
+        "memory.available",
+        &hook.to_string(),
+        "decides where the reflex cannot run",
+    );
+}
+
+// R14
+#[test]
+fn where_the_reflex_cannot_run_its_deputy_decides() {
+    skip_if!(no_bpf());
+    skip_if!(no_realtime());
+    skip_if!((cpus::allowed().len() < 2).then_some("one CPU: nobody could be anywhere else"));
+    let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for hook in [
+        MemoryHook::Tracepoint,
+        MemoryHook::Fexit,
+        MemoryHook::Kprobe,
+    ] {
+        stands_in(hook);
+    }
+}
+
+/// Whoever goes before the wakers is no obstacle: the reflex comes by itself.
+// R14
+#[test]
+fn a_hog_with_real_time_priority_is_evicted_as_well() {
+    skip_if!(no_bpf());
+    skip_if!(no_realtime());
+    skip_if!((cpus::allowed().len() < 2).then_some("one CPU, and the hog has it"));
+    let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let stage = or_skip!(stage("realtime", MemoryHook::Tracepoint));
+    let mut hog = stage.hog(cpus::allowed()[0]);
+    cpus::make_fifo(hog.pid(), cpus::BEFORE_THE_AGENT).unwrap();
+    hog.go().unwrap();
+    let evicted = stage.watched.evicted(SOON).expect("an eviction");
+    assert!(evicted.available > 0 && evicted.available < evicted.threshold);
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    let scope = MemoryCgroup::open(stage.node.cgroup.path()).unwrap();
+    assert_eq!(scope.oom_kills().unwrap(), 0);
+}
+
+/// Who has a rung without a program, and no way to tell where a crossing happens, has no deputy.
+#[test]
+fn a_rung_without_a_program_has_no_deputy() {
+    skip_if!(not_root());
+    skip_if!(no_realtime());
+    let stage = or_skip!(stage("alone", MemoryHook::Sampler));
+    assert!(stage.watched.deputy().is_none());
+    let mut hog = Hog::start(&stage.pod, &["--mib", "380", "--rate", "50"]).unwrap();
+    assert!(stage.watched.evicted(SOON).is_some());
+    assert!(holds(SOON, || !hog.is_alive()));
+}
