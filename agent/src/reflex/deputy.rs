@@ -35,10 +35,10 @@ use crate::kernel::wakeup::LocalWakeup;
 const STAY_NS: u64 = 300_000;
 /// Above every thread of normal priority; the deputy runs as soon as it is called.
 const WAKER_PRIORITY: i32 = REFLEX_PRIORITY - 1;
-/// A waker calls nothing that is deep.
-const WAKER_STACK: usize = 12 << 10;
+/// A waker calls nothing that is deep: half a KiB.
+const WAKER_STACK: usize = 4 << 10;
 /// What is reserved, beside what is touched.
-const STACK_ROOM: usize = 52 << 10;
+const STACK_ROOM: usize = 60 << 10;
 /// What the scheduler's calls take for the thread that makes them.
 const THE_CALLER: Pid = Pid::from_raw(0);
 
