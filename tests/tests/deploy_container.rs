@@ -234,8 +234,7 @@ fn a_privileged_container_evicts_as_well() {
     let (_, said) = or_skip!(node.start(&spec));
     let mut hog = Hog::start(&wild, &["--mib", "1024", "--uid", NOBODY]).unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL), "{said}");
-    assert!(
-        node.member.wait(SOON, |m| m.reported().len() == 1),
-        "it is reported"
-    );
+    let is_reported = node.member.wait(SOON, |m| m.reported().len() == 1);
+    let (evictions, reported) = (node.member.evictions(), node.member.reported());
+    assert!(is_reported, "{evictions:?} {reported:?} {said}");
 }

@@ -56,14 +56,13 @@ impl Seat {
     /// Decides in place of the reflex when there is something to decide and it has not come.
     pub fn stand_in(&self) {
         let woken = now_ns();
-        let has_decided = match self.watch.try_lock() {
-            Ok(mut watch) => self.decide(&mut watch, |watch| watch.decide_what_has_tripped(woken)),
-            Err(_) => false,
+        let Ok(mut watch) = self.watch.try_lock() else {
+            return;
         };
-        if has_decided {
-            // What it was woken for is no longer there, and a call that waits goes on waiting then.
-            self.mailbox.wake();
-        }
+        self.decide(&mut watch, |watch| watch.decide_what_has_tripped(woken));
+        drop(watch);
+        // What it was woken for may not be there any more, and a call that waits goes on waiting then.
+        self.mailbox.wake();
     }
 
     fn decide<T>(&self, watch: &mut Watch, how: impl FnOnce(&mut Watch) -> T) -> T {

@@ -21,6 +21,10 @@ const NAMED_FOR_NS: u64 = 1_000_000_000;
 /// The same far from every threshold, where no hook has to be attached: whoever grows is named on the way.
 const NAMED_FAR_FOR_NS: u64 = 10_000_000_000;
 
+/// Calm for so long, a pressure is over. A counter that has just reached a threshold goes back by itself when a CPU returns what
+/// it had charged in advance (`drain_stock`), and comes again.
+const OVER_AFTER_NS: u64 = 1_000_000_000;
+
 /// What the rung has told since the last turn.
 #[derive(Default)]
 struct Heard {
@@ -45,6 +49,8 @@ pub(super) struct Watch {
     /// When the kernel was last told whom it may kill; 0: it has to be told.
     named: u64,
     heard: Heard,
+    /// Since when no threshold is met.
+    calm_since: Option<u64>,
     /// How often every scope was looked at.
     pub(super) turns: u64,
 }
@@ -66,6 +72,7 @@ impl Watch {
             evictions: 0,
             named: 0,
             heard: Heard::default(),
+            calm_since: None,
             turns: 0,
         }
     }
@@ -100,14 +107,12 @@ impl Watch {
         self.approach(woken, interval)
     }
 
-    /// The part of a round that cannot wait, for a reflex that is late; whether there was one.
-    pub(super) fn decide_what_has_tripped(&mut self, woken: u64) -> bool {
-        let has_tripped = self.hear();
-        if has_tripped {
+    /// The part of a round that cannot wait, for a reflex that is late. What else the rung has told waits for it.
+    pub(super) fn decide_what_has_tripped(&mut self, woken: u64) {
+        if self.hear() {
             self.setup.outbox.note_deputy();
             self.turn(woken);
         }
-        has_tripped
     }
 
     /// Takes in what the rung has told meanwhile; whether a threshold's wire has tripped.
@@ -144,6 +149,10 @@ impl Watch {
         self.turns += 1;
         let Heard { news, tripped } = std::mem::take(&mut self.heard);
         let first = tripped.unwrap_or(0);
+        let is_over = |since| woken.saturating_sub(since) >= OVER_AFTER_NS;
+        if self.calm_since.is_some_and(is_over) {
+            self.in_flight.forget_shadows();
+        }
         let count = self.posts.len();
         for index in (0..count).map(|i| (first + i) % count) {
             let news = news.get(index).copied().unwrap_or_default();
@@ -157,9 +166,10 @@ impl Watch {
             self.named = 0;
         }
         if self.posts.iter().all(|post| !post.pressed) {
-            self.in_flight.forget_shadows();
+            self.calm_since.get_or_insert(woken);
             self.name_when_due(woken);
         } else {
+            self.calm_since = None;
             self.named = 0;
         }
     }
