@@ -120,9 +120,9 @@ impl Crossing {
         Sleeper::start(&self.tripwire.fd().unwrap())
     }
 
-    /// On one CPU by a MiB; the hog goes on with 60 MiB more when it is told to.
+    /// On one CPU by 20 MiB, for a rung that sees a charge when the next one comes; the hog goes on when it is told to.
     fn cross(&mut self, cpu: usize) -> Hog {
-        let arguments = ["--mib", "160", "--head", "101", "--wait"];
+        let arguments = ["--mib", "160", "--head", "120", "--wait"];
         let mut hog = Hog::start(&self.pod, &arguments).unwrap();
         cpus::tie(hog.pid(), &[cpu]).unwrap();
         hog.go().unwrap();
@@ -169,7 +169,7 @@ fn on(hook: MemoryHook) {
             let (hog, waiter) = if is_heard {
                 let hog = crossing.cross(cpu);
                 assert!(crossing.is_told_once());
-                // The mebibyte may have taken longer than anybody was given to hear of it. Once heard of, it is over.
+                // That may have taken longer than anybody was given to hear of it. Once heard of, it is over.
                 std::thread::sleep(Duration::from_millis(1));
                 local.silence();
                 (hog, Sleeper::start(&local))
