@@ -197,12 +197,8 @@ impl Stage {
     /// # Errors
     /// It died on the way.
     pub fn start_ahead(&mut self) -> io::Result<()> {
-        self.release_hog()?;
-        match self.hog().map(|hog| hog.says("ahead")) {
-            Some(Ok(true)) => Ok(()),
-            Some(Err(error)) => Err(error),
-            Some(Ok(false)) | None => Err(io::Error::other("the hog died during its head start")),
-        }
+        let hog = self.hog().map(Hog::take_head);
+        hog.unwrap_or_else(|| Err(io::Error::other("the hog died before its head start")))
     }
 
     fn hog(&mut self) -> Option<&mut Hog> {

@@ -57,12 +57,17 @@ pub fn make_fifo(thread: u32, priority: i32) -> io::Result<()> {
     Ok(Errno::result(outcome).map(drop)?)
 }
 
-/// The CPU that a thread of this process runs on, or ran on last: field 39 of proc(5)'s stat, counted from the state, which
-/// is field 3.
-pub fn of(thread: i32) -> Option<usize> {
+/// A number about a thread of this process: a field of proc(5)'s stat, behind the third.
+pub fn stat(thread: i32, field: usize) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
+    // The name before that may hold anything. What follows begins with the state, which is field 3.
     let fields = stat.rsplit(") ").next()?;
-    fields.split(' ').nth(36)?.parse().ok()
+    fields.split(' ').nth(field.checked_sub(3)?)?.parse().ok()
+}
+
+/// The CPU that a thread of this process runs on, or ran on last.
+pub fn of(thread: i32) -> Option<usize> {
+    stat(thread, 39)?.try_into().ok()
 }
 
 /// Has a CPU for itself, before the agent's threads, until it is dropped.

@@ -70,6 +70,18 @@ impl Hog {
         }
     }
 
+    /// The same for its head start (`--head`); returns when it has it.
+    ///
+    /// # Errors
+    /// It died on the way.
+    pub fn take_head(&mut self) -> io::Result<()> {
+        self.go()?;
+        match self.says("ahead")? {
+            true => Ok(()),
+            false => Err(io::Error::other("the hog died during its head start")),
+        }
+    }
+
     /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()

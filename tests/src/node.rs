@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::AsFd as _,
+    os::fd::AsRawFd as _,
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
@@ -14,6 +14,7 @@ use evictd::{
     kernel::{
         ladder::{MemoryHook, Refused},
         object::Object,
+        poll::poll,
         tripwire,
     },
     observe::{cgroup::MemoryCgroup, machine::memory_total},
@@ -143,6 +144,12 @@ impl Node {
         Ok(cgroup)
     }
 
+    /// How often the OOM killer was needed in it.
+    pub fn oom_kills(&self) -> io::Result<u64> {
+        let scope = MemoryCgroup::open(self.cgroup.path()).map_err(io::Error::other)?;
+        scope.oom_kills().map_err(io::Error::other)
+    }
+
     /// Changes what is known of a pod.
     pub fn edit(&mut self, name: &str, change: impl FnOnce(&mut Pod)) {
         if let Some((pod, _)) = self.pods.iter_mut().find(|(pod, _)| pod.name == name) {
@@ -233,14 +240,7 @@ impl Watched {
                 return Some(report);
             }
             let left = end.checked_duration_since(Instant::now())?;
-            let mut poll = libc::pollfd {
-                fd: std::os::fd::AsRawFd::as_raw_fd(&self.outbox.as_fd()),
-                events: libc::POLLIN,
-                revents: 0,
-            };
-            let ms = i32::try_from(left.as_millis()).unwrap_or(i32::MAX);
-            // SAFETY: one valid entry.
-            unsafe { libc::poll(&raw mut poll, 1, ms) };
+            poll([self.outbox.as_raw_fd()], Some(left));
         }
     }
 

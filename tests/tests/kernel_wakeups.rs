@@ -15,6 +15,7 @@ use evictd::{
     kernel::{
         ladder::{MemoryHook, Refused},
         object::Object,
+        poll::poll,
         tripwire::{Act, Direction, Tripwire, Wire, build},
     },
     observe::cgroup::MemoryCgroup,
@@ -49,17 +50,10 @@ impl Sleeper {
         let (rings, alarm) = pipe().unwrap();
         let (tell, told) = mpsc::channel();
         let thread = std::thread::spawn(move || {
-            let poll = |fd| libc::pollfd {
-                fd,
-                events: libc::POLLIN,
-                revents: 0,
-            };
-            let mut fds = [poll(fd.as_raw_fd()), poll(rings.as_raw_fd())];
             // SAFETY: takes no arguments.
             tell.send(unsafe { libc::gettid() }).unwrap();
-            // SAFETY: two valid entries.
-            unsafe { libc::poll(fds.as_mut_ptr(), 2, -1) };
-            fds[1].revents == 0
+            let [_, alarm] = poll([fd.as_raw_fd(), rings.as_raw_fd()], None);
+            alarm == 0
         });
         let stat = format!("/proc/self/task/{}/stat", told.recv().unwrap());
         let is_asleep = || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S "));
@@ -125,8 +119,7 @@ impl Crossing {
         let arguments = ["--mib", "160", "--head", "120", "--wait"];
         let mut hog = Hog::start(&self.pod, &arguments).unwrap();
         cpus::tie(hog.pid(), &[cpu]).unwrap();
-        hog.go().unwrap();
-        assert!(hog.says("ahead").unwrap());
+        hog.take_head().unwrap();
         hog
     }
 

@@ -30,11 +30,6 @@ fn node(name: &str) -> (Node, PathBuf, PathBuf) {
     (node, hog, calm)
 }
 
-fn no_oom_kills(node: &Node) {
-    let scope = MemoryCgroup::open(node.cgroup.path()).unwrap();
-    assert_eq!(scope.oom_kills().unwrap(), 0);
-}
-
 /// The pods' cgroup runs short while the node has plenty: the signal, its capacity and its threshold are those of the
 /// pods' cgroup.
 fn pods_alone_on(hook: MemoryHook) {
@@ -61,7 +56,7 @@ fn pods_alone_on(hook: MemoryHook) {
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
     assert!(calm.is_alive());
     assert!(watched.report(Duration::from_millis(200)).is_none());
-    no_oom_kills(&node);
+    assert_eq!(node.oom_kills().unwrap(), 0);
     let past = (evicted.threshold - evicted.available) >> 10;
     matrix(
         "allocatableMemory.available",
@@ -119,7 +114,7 @@ fn the_node_alone() {
     assert_eq!(evicted.signal, Signal::MemoryAvailable);
     assert_eq!(evicted.capacity, 512 * MIB);
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-    no_oom_kills(&node);
+    assert_eq!(node.oom_kills().unwrap(), 0);
 }
 
 /// Both run short at the same moment; what the one victim gives back is enough for both.
@@ -152,7 +147,7 @@ fn both_at_once_on(hook: Option<MemoryHook>, shadow: bool) {
     let more = watched.report(Duration::from_millis(500));
     assert!(more.is_none(), "one pressure, one victim: {more:?}");
     assert!(calm.is_alive());
-    no_oom_kills(&node);
+    assert_eq!(node.oom_kills().unwrap(), 0);
 }
 
 // R43
@@ -206,7 +201,7 @@ fn floor_of(threshold_of_pods: bool) {
     assert!(calm.is_alive());
     let scope = MemoryCgroup::open(node.cgroup.path()).unwrap();
     assert!(scope.usage().unwrap() < 310 * MIB);
-    no_oom_kills(&node);
+    assert_eq!(node.oom_kills().unwrap(), 0);
     assert!(watched.report(Duration::from_millis(50)).is_none());
 }
 

@@ -63,10 +63,9 @@ static ALLOCATOR: Counting = Counting;
 
 /// Minor and major page faults of a thread since it exists.
 fn faults(tid: i32) -> (u64, u64) {
-    let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap();
-    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
-    // Fields 10 and 12 of proc(5), counted from the state, which is field 3.
-    (fields[7].parse().unwrap(), fields[9].parse().unwrap())
+    // Fields of proc(5).
+    let faults = |field| cpus::stat(tid, field).unwrap();
+    (faults(10), faults(12))
 }
 
 /// Whose numbers are looked at: one thread at a time.
@@ -108,8 +107,7 @@ impl Stage {
             let before = (ALLOCATIONS.load(Ordering::Relaxed), faults(self.decides));
             let mut hog = Hog::start(pod, &["--mib", "380", "--head", "250", "--wait"]).unwrap();
             cpus::tie(hog.pid(), on).unwrap();
-            hog.go().unwrap();
-            assert!(hog.says("ahead").unwrap());
+            hog.take_head().unwrap();
             std::thread::sleep(Duration::from_millis(100));
             let kept = alone();
             hog.go().unwrap();

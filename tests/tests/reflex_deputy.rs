@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use evictd::{engine::QosClass, kernel::ladder::MemoryHook, observe::cgroup::MemoryCgroup};
+use evictd::{engine::QosClass, kernel::ladder::MemoryHook};
 use evictd_tests::{
     cpus::{self, Obstacle},
     hog::Hog,
@@ -51,8 +51,7 @@ impl Stage {
         let arguments = ["--mib", "380", "--head", HEAD, "--wait"];
         let mut hog = Hog::start(&self.pod, &arguments).unwrap();
         cpus::tie(hog.pid(), &[cpu]).unwrap();
-        hog.go().unwrap();
-        assert!(hog.says("ahead").unwrap());
+        hog.take_head().unwrap();
         // The reflex has looked at it, and a rung that comes and goes is there.
         std::thread::sleep(Duration::from_millis(300));
         hog
@@ -90,8 +89,7 @@ fn stands_in(hook: MemoryHook) {
         cpus::tie(reflex, &cpus).unwrap();
         cpus::tie(0, &cpus).unwrap();
     }
-    let scope = MemoryCgroup::open(stage.node.cgroup.path()).unwrap();
-    assert_eq!(scope.oom_kills().unwrap(), 0);
+    assert_eq!(stage.node.oom_kills().unwrap(), 0);
     matrix(
         "memory.available",
         &hook.to_string(),
@@ -130,8 +128,7 @@ fn a_hog_with_real_time_priority_is_evicted_as_well() {
     let evicted = stage.watched.evicted(SOON).expect("an eviction");
     assert!(evicted.available > 0 && evicted.available < evicted.threshold);
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-    let scope = MemoryCgroup::open(stage.node.cgroup.path()).unwrap();
-    assert_eq!(scope.oom_kills().unwrap(), 0);
+    assert_eq!(stage.node.oom_kills().unwrap(), 0);
 }
 
 /// Who has a rung without a program, and no way to tell where a crossing happens, has no deputy.

@@ -16,6 +16,7 @@ mod link;
 pub mod object;
 mod offsets;
 pub mod pids;
+pub mod poll;
 mod registrar;
 pub mod telemetry;
 mod tracefs;

@@ -3,12 +3,15 @@
 use std::{
     io,
     os::fd::{AsFd, AsRawFd as _, BorrowedFd},
+    time::Duration,
 };
 
 use aya::maps::{
     MapData, PerfEventArray,
     perf::{PerfBufferError, PerfEventArrayBuffer},
 };
+
+use super::poll::poll;
 
 /// One CPU's event: becomes readable when that CPU charges and nobody has heard of an
 /// [`Act::Alarm`](super::tripwire::Act::Alarm) in time. Its reader is woken from there, and without another CPU's help if it
@@ -36,14 +39,8 @@ impl LocalWakeup {
 
     /// Forgets what has been heard, and makes room for what comes.
     pub fn silence(&mut self) {
-        let mut poll = libc::pollfd {
-            fd: self.event.as_fd().as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
         // It is readable as long as nobody has asked since the last wake-up, whatever was read meanwhile (`perf_poll`).
-        // SAFETY: one valid entry; it does not wait.
-        unsafe { libc::poll(&raw mut poll, 1, 0) };
+        poll([self.event.as_fd().as_raw_fd()], Some(Duration::ZERO));
         self.event.for_each(|_| {});
     }
 }

@@ -26,10 +26,10 @@ use nix::{
 
 use super::{
     mailbox::Bell,
-    seat::{Seat, poll},
+    seat::Seat,
     thread::{REFLEX_PRIORITY, REFLEX_STACK, become_fifo_at, now_ns, touch_stack},
 };
-use crate::kernel::wakeup::LocalWakeup;
+use crate::kernel::{poll::poll, wakeup::LocalWakeup};
 
 /// How long a waker stays at most: a decision takes a fraction of that.
 const STAY_NS: u64 = 300_000;
@@ -158,14 +158,9 @@ fn spawn(office: &Arc<Office>, cpu: usize, mut wakeup: LocalWakeup) -> io::Resul
 impl Office {
     /// What a waker does all its life: sleep.
     fn listen(&self, wakeup: &mut LocalWakeup) {
-        let mut fds = [
-            poll(self.end.fd().as_raw_fd()),
-            poll(wakeup.as_fd().as_raw_fd()),
-        ];
+        let mut fds = [self.end.fd().as_raw_fd(), wakeup.as_fd().as_raw_fd()];
         loop {
-            // SAFETY: the pointer is to a local that outlives the call.
-            unsafe { libc::poll(fds.as_mut_ptr(), 2, -1) };
-            let [end, alarm] = fds.map(|fd| fd.revents);
+            let [end, alarm] = poll(fds, None);
             if end != 0 {
                 return;
             }
@@ -175,7 +170,7 @@ impl Office {
                 self.see_to_it();
             } else if alarm != 0 {
                 // The event is gone, with its CPU.
-                fds[1].fd = -1;
+                fds[1] = -1;
             }
         }
     }
@@ -208,14 +203,10 @@ impl Office {
 
     /// What the deputy does all its life: sleep, until it is called.
     fn deputise(&self) {
-        let mut fds = [
-            poll(self.end.fd().as_raw_fd()),
-            poll(self.call.fd().as_raw_fd()),
-        ];
+        let fds = [&self.end, &self.call].map(|bell| bell.fd().as_raw_fd());
         loop {
-            // SAFETY: the pointer is to a local that outlives the call.
-            unsafe { libc::poll(fds.as_mut_ptr(), 2, -1) };
-            if fds[0].revents != 0 {
+            let [end, _] = poll(fds, None);
+            if end != 0 {
                 return;
             }
             self.call.silence();

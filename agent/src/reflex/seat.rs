@@ -11,6 +11,7 @@ use std::{
 };
 
 use super::{approach::Waiting, mailbox::Mailbox, thread::now_ns, watch::Watch};
+use crate::kernel::poll::poll;
 
 /// Awake, the loop looks at the rung so often for each pod that it asks. Only to ask it needs the state, which a deputy has to
 /// find free if this thread's CPU goes away.
@@ -79,9 +80,7 @@ impl Seat {
 
     /// Whether the rung has told something that nobody has heard.
     pub fn is_untold(&self) -> bool {
-        let mut fds = [poll(self.tripwire_fd())];
-        // SAFETY: one valid entry; it does not wait.
-        unsafe { libc::poll(fds.as_mut_ptr(), 1, 0) > 0 }
+        poll([self.tripwire_fd()], Some(Duration::ZERO)) != [0]
     }
 
     pub fn take(&self) -> MutexGuard<'_, Watch> {
@@ -89,24 +88,15 @@ impl Seat {
         self.watch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A negative descriptor is left out by the kernel.
+    /// A negative one, which is left out, where there is none.
     fn tripwire_fd(&self) -> RawFd {
         self.tripwire.as_ref().map_or(-1, |fd| fd.as_raw_fd())
     }
 
     /// Sleeps until the rung or the mailbox has something to tell, and no longer than this; what the time is then.
     fn sleep(&self, interval: Duration) -> u64 {
-        let mut fds = [
-            poll(self.tripwire_fd()),
-            poll(self.mailbox.fd().as_raw_fd()),
-        ];
-        let timeout = libc::timespec {
-            tv_sec: i64::try_from(interval.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(interval.subsec_nanos()),
-        };
-        // SAFETY: both pointers are to locals that outlive the call; no signal mask is given. An interrupted wait
-        // is a look too early, which is harmless.
-        unsafe { libc::ppoll(fds.as_mut_ptr(), 2, &raw const timeout, std::ptr::null()) };
+        let fds = [self.tripwire_fd(), self.mailbox.fd().as_raw_fd()];
+        poll(fds, Some(interval));
         now_ns()
     }
 
@@ -137,14 +127,5 @@ impl Seat {
                 }
             }
         }
-    }
-}
-
-/// What poll(2) takes.
-pub(super) fn poll(fd: RawFd) -> libc::pollfd {
-    libc::pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    os::fd::{AsRawFd as _, RawFd},
+    os::fd::AsRawFd as _,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -24,6 +24,7 @@ use crate::{
         self, Manager, Observation, Observations, Pod, Resource, Signal, Snapshot, Threshold,
     },
     kernel::budget::Crossed,
+    kernel::poll::poll,
     pods::table::Entry,
     policy::{LastResort, Restraint},
     reflex::thread::now_ns,
@@ -126,20 +127,8 @@ impl Loop {
     }
 
     fn wait(&self, interval: Duration) {
-        let poll = |fd: RawFd| libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        };
         let [pids, inodes] = self.sensors.fds();
-        let mut fds = [poll(pids), poll(inodes), poll(self.inbox.fd().as_raw_fd())];
-        let timeout = libc::timespec {
-            tv_sec: i64::try_from(interval.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(interval.subsec_nanos()),
-        };
-        // SAFETY: both pointers are to locals that outlive the call; no signal mask is given. A negative descriptor is
-        // left out by the kernel, and an interrupted wait is a look too early, which is harmless.
-        unsafe { libc::ppoll(fds.as_mut_ptr(), 3, &raw const timeout, std::ptr::null()) };
+        poll([pids, inodes, self.inbox.fd().as_raw_fd()], Some(interval));
     }
 
     fn read(&mut self, letter: Letter) {
