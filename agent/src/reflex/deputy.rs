@@ -27,12 +27,10 @@ use nix::{
 use super::{
     mailbox::Bell,
     seat::Seat,
-    thread::{REFLEX_PRIORITY, REFLEX_STACK, become_fifo_at, now_ns, touch_stack},
+    thread::{REFLEX_PRIORITY, REFLEX_STACK, become_fifo_at, touch_stack},
 };
 use crate::kernel::{poll::poll, wakeup::LocalWakeup};
 
-/// How long a waker stays at most: a decision takes a fraction of that.
-const STAY_NS: u64 = 300_000;
 /// Above every thread of normal priority; the deputy runs as soon as it is called.
 const WAKER_PRIORITY: i32 = REFLEX_PRIORITY - 1;
 /// A waker calls nothing that is deep: half a KiB.
@@ -167,25 +165,13 @@ impl Office {
             if alarm & libc::POLLIN != 0 {
                 // What comes from here on wakes it again.
                 wakeup.silence();
-                self.see_to_it();
+                // Where the deputy finds the seat taken, whoever has it goes on; if not, the program asks once more.
+                if self.seat.is_untold() {
+                    self.call_the_deputy();
+                }
             } else if alarm != 0 {
                 // The event is gone, with its CPU.
                 fds[1] = -1;
-            }
-        }
-    }
-
-    /// Stays until it is decided, for a while at most. It stays awake: this CPU was taken from whoever charges, who goes on
-    /// with it as soon as it is free. Where the seat is taken just now, the deputy tries again.
-    fn see_to_it(&self) {
-        let until = now_ns() + STAY_NS;
-        loop {
-            let is_untold = self.seat.is_untold();
-            if is_untold {
-                self.call_the_deputy();
-            }
-            if (!is_untold && !self.seat.is_deciding()) || now_ns() >= until {
-                return;
             }
         }
     }

@@ -3,10 +3,7 @@
 use std::{
     io,
     os::fd::{AsRawFd as _, OwnedFd, RawFd},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -22,8 +19,6 @@ pub(super) struct Seat {
     /// Whoever waits has it not. Two threads take it, of the same real-time priority: nobody slow can hold it, and the deputy
     /// goes away again when it is taken.
     watch: Mutex<Watch>,
-    /// What the rung has told was taken in, and what follows from it is not done yet.
-    deciding: AtomicBool,
     mailbox: Arc<Mailbox>,
     /// The rung's descriptor; none for the sampler.
     tripwire: Option<OwnedFd>,
@@ -38,7 +33,6 @@ impl Seat {
             mailbox: Arc::clone(&watch.setup.mailbox),
             tripwire: tripwire.map(|fd| fd.try_clone_to_owned()).transpose()?,
             watch: Mutex::new(watch),
-            deciding: AtomicBool::new(false),
         })
     }
 
@@ -50,7 +44,7 @@ impl Seat {
                 Waiting::Asleep(interval) => self.sleep(interval),
                 Waiting::Awake(until) => self.stay_awake(until),
             };
-            waiting = self.decide(&mut self.take(), |watch| watch.go_round(woken));
+            waiting = self.take().go_round(woken);
         }
     }
 
@@ -60,22 +54,10 @@ impl Seat {
         let Ok(mut watch) = self.watch.try_lock() else {
             return;
         };
-        self.decide(&mut watch, |watch| watch.decide_what_has_tripped(woken));
+        watch.decide_what_has_tripped(woken);
         drop(watch);
         // What it was woken for may not be there any more, and a call that waits goes on waiting then.
         self.mailbox.wake();
-    }
-
-    fn decide<T>(&self, watch: &mut Watch, how: impl FnOnce(&mut Watch) -> T) -> T {
-        self.deciding.store(true, Ordering::Release);
-        let outcome = how(watch);
-        self.deciding.store(false, Ordering::Release);
-        outcome
-    }
-
-    /// Whether somebody is at it. Asked after [`Self::is_untold`] said no, it tells whether that is done.
-    pub fn is_deciding(&self) -> bool {
-        self.deciding.load(Ordering::Acquire)
     }
 
     /// Whether the rung has told something that nobody has heard.
@@ -109,11 +91,9 @@ impl Seat {
         };
         loop {
             let mut watch = self.take();
-            self.deciding.store(true, Ordering::Release);
             if watch.hear() {
                 return now_ns();
             }
-            self.deciding.store(false, Ordering::Release);
             let now = now_ns();
             // The deputy has decided, if another turn has begun.
             if watch.turns != turns || now >= until || self.mailbox.stopped() {
