@@ -11,10 +11,12 @@ mod input;
 mod policy;
 mod rank;
 mod replay;
+mod report;
 mod run;
 mod scenario;
 mod table;
 mod thresholds;
+mod top;
 
 /// Evicts the right pod before the OOM killer picks a wrong one.
 #[derive(Parser)]
@@ -30,6 +32,10 @@ enum Command {
     Run(run::Arguments),
     /// Say what this machine gives evictd; ends with 1 if it cannot do its job here.
     Check(check::Arguments),
+    /// Show what is left, how fast it goes, and who would be evicted next.
+    Top(top::Arguments),
+    /// Show how an eviction came about and what became of it; without one, which there were.
+    Report(report::Arguments),
     /// Show the eviction thresholds in force.
     Thresholds(thresholds::Arguments),
     /// Show the order in which pods would be evicted, and why.
@@ -68,6 +74,9 @@ enum CommandError {
     /// A file does not hold what it should.
     #[error("{}: {reason}", path.display())]
     Input { path: PathBuf, reason: String },
+    /// What was asked for cannot be had.
+    #[error("{what}: {reason}")]
+    Argument { what: String, reason: String },
     /// The output cannot be written.
     #[error("standard output: {0}")]
     Write(#[from] io::Error),
@@ -77,7 +86,11 @@ impl CommandError {
     /// Bad input is 2, everything else 1.
     fn exit_code(&self) -> u8 {
         match self {
-            Self::Config(_) | Self::Policy(_) | Self::Read { .. } | Self::Input { .. } => 2,
+            Self::Config(_)
+            | Self::Policy(_)
+            | Self::Read { .. }
+            | Self::Input { .. }
+            | Self::Argument { .. } => 2,
             Self::Run(error) if error.is_bad_input() => 2,
             Self::Run(_) | Self::Write(_) => 1,
         }
@@ -121,6 +134,8 @@ pub fn run(
             success = u8::from(!usable);
             text
         }),
+        Command::Top(arguments) => top::run(&arguments, stdout),
+        Command::Report(arguments) => report::run(&arguments),
         Command::Thresholds(arguments) => thresholds::run(&arguments),
         Command::Rank(arguments) => rank::run(&arguments),
         Command::Policy(arguments) => policy::run(&arguments),

@@ -61,13 +61,16 @@ struct RankingJson {
 /// Why a pod stands where it stands. Amounts are in the signal's unit: bytes, inodes or processes.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct PodJson {
-    pod: String,
-    uid: String,
+pub(super) struct PodJson {
+    pub(super) pod: String,
+    pub(super) uid: String,
     /// Absent if nobody has numbers for the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<u64>,
+    pub(super) usage: Option<u64>,
     request: u64,
+    /// By how much the usage grows in a second, where that was watched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) growth: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     excess: Option<i128>,
     above_request: bool,
@@ -108,7 +111,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
 }
 
 /// Adds to the order what the kernel would do instead (R13).
-fn explain(ranked: &[Ranked<'_>], usages: &Usages, capacity: Option<u64>) -> Vec<PodJson> {
+pub(super) fn explain(
+    ranked: &[Ranked<'_>],
+    usages: &Usages,
+    capacity: Option<u64>,
+) -> Vec<PodJson> {
     let first = ranked.iter().position(|r| !r.pod.is_critical());
     let adjusts: Vec<Option<i32>> = ranked.iter().map(|r| adjust(r, capacity)).collect();
     let badness = |position: usize| {
@@ -129,6 +136,7 @@ fn explain(ranked: &[Ranked<'_>], usages: &Usages, capacity: Option<u64>) -> Vec
             pod: ranked.pod.to_string(),
             uid: ranked.pod.uid.clone(),
             usage: ranked.usage,
+            growth: None,
             request: ranked.claim.request,
             excess,
             above_request: excess.is_some_and(|excess| excess > 0),
@@ -159,12 +167,14 @@ fn adjust(ranked: &Ranked<'_>, capacity: Option<u64>) -> Option<i32> {
     ))
 }
 
-fn table(pods: &[PodJson], resource: Resource) -> String {
+/// The order for people. How fast each grows has a column where it was watched.
+pub(super) fn table(pods: &[PodJson], resource: Resource) -> String {
     let amount = |amount: i128| match resource {
         Resource::Memory | Resource::EphemeralStorage => bytes(amount),
         Resource::Inodes | Resource::Pids => amount.to_string(),
     };
-    let mut table = Table::new(&[
+    let is_watched = pods.iter().any(|pod| pod.growth.is_some());
+    let mut columns = vec![
         ("#", Alignment::Right),
         ("POD", Alignment::Left),
         ("USAGE", Alignment::Right),
@@ -174,7 +184,11 @@ fn table(pods: &[PodJson], resource: Resource) -> String {
         ("QOS", Alignment::Left),
         ("OOM ADJ", Alignment::Right),
         ("NOTE", Alignment::Left),
-    ]);
+    ];
+    if is_watched {
+        columns.insert(3, ("GROWTH/s", Alignment::Right));
+    }
+    let mut table = Table::new(&columns);
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     for (position, pod) in pods.iter().enumerate() {
         let notes = [
@@ -188,7 +202,7 @@ fn table(pods: &[PodJson], resource: Resource) -> String {
             .filter(|(applies, _)| *applies)
             .map(|(_, note)| note)
             .collect();
-        table.row([
+        let mut row = vec![
             (position + 1).to_string(),
             pod.pod.clone(),
             or_dash(pod.usage.map(|usage| amount(usage.into()))),
@@ -198,7 +212,11 @@ fn table(pods: &[PodJson], resource: Resource) -> String {
             pod.qos_class.to_owned(),
             or_dash(pod.oom_score_adj.map(|adjust| adjust.to_string())),
             notes.join(", "),
-        ]);
+        ];
+        if is_watched {
+            row.insert(3, or_dash(pod.growth.map(|rate| amount(rate as i128))));
+        }
+        table.row(row);
     }
     table.render()
 }

@@ -1,6 +1,9 @@
 //! `evictd run`: the daemon.
 
-use std::{io::IsTerminal as _, path::PathBuf};
+use std::{
+    io::IsTerminal as _,
+    path::{Path, PathBuf},
+};
 
 use tracing_subscriber::EnvFilter;
 
@@ -35,15 +38,21 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
         .init();
-    let config = Config::load_over(&arguments.config, arguments.kubelet_config.as_deref())?;
-    let configz = configz::ask(&config, arguments.kubelet_config.is_some())?;
-    let mut origin = Origin::new(
-        &arguments.config,
-        arguments.kubelet_config.as_deref(),
-        configz,
-        arguments.shadow,
-    );
-    let config = origin.load(&config)?;
+    let kubelet_config = arguments.kubelet_config.as_deref();
+    let (config, origin) = configured(&arguments.config, kubelet_config, arguments.shadow)?;
     daemon::run(&config, origin)?;
     Ok(String::new())
+}
+
+/// What an agent that is told this goes by, the kubelet's own answer included.
+pub(super) fn configured(
+    path: &Path,
+    kubelet_config: Option<&Path>,
+    shadow: bool,
+) -> Result<(Config, Origin), CommandError> {
+    let config = Config::load_over(path, kubelet_config)?;
+    let configz = configz::ask(&config, kubelet_config.is_some())?;
+    let mut origin = Origin::new(path, kubelet_config, configz, shadow);
+    let config = origin.load(&config)?;
+    Ok((config, origin))
 }

@@ -32,7 +32,7 @@ impl Table {
     }
 
     /// Adds a row: as many cells as there are columns.
-    pub(super) fn row<const N: usize>(&mut self, cells: [String; N]) {
+    pub(super) fn row(&mut self, cells: impl Into<Vec<String>>) {
         self.rows.push(cells.into());
     }
 

@@ -37,7 +37,7 @@ use crate::{engine::ThresholdValue, kernel::ladder::MemoryHook};
 use fields::Fields;
 
 /// Where the journal lives if nothing else is configured.
-const DEFAULT_STATE_DIR: &str = "/var/lib/evictd";
+pub const DEFAULT_STATE_DIR: &str = "/var/lib/evictd";
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,6 +3,8 @@
 
 mod allocatable;
 mod asked;
+mod error;
+mod flight;
 mod notes;
 pub(crate) mod policies;
 mod reload;
@@ -12,6 +14,7 @@ mod signals;
 mod source;
 mod start;
 pub(crate) mod state_file;
+pub(crate) mod survey;
 
 use std::{
     io,
@@ -26,30 +29,28 @@ use std::{
 use tokio::io::unix::AsyncFd;
 
 use crate::{
-    cluster::client::AccessError,
-    config::{Config, ConfigError},
+    config::Config,
     cri,
     engine::{Layout, Signal},
     evict::{
-        journal::JournalError,
+        journal::Record,
         oom::OomEvidence,
         reconcile::{Reconciler, reap},
     },
     graduated,
     kernel::{
         cgroups::PodLife,
-        ladder::Refused,
         object::Object,
         telemetry::{Telemetry, kind},
     },
-    observe::{cgroup::PathError, filesystem::LayoutError},
-    policy::load::PolicyError,
-    reflex::{Mailbox, Outbox, Reflex, Report, ScopeError, thread::now_ns},
+    pods::table::Entry,
+    reflex::{Mailbox, Outbox, Reflex, Report, thread::now_ns},
     rounds::{Letter, Members, Note, Rounds, Walker},
-    telemetry::{Metrics, ServeError},
+    telemetry::{Incidents, Metrics},
 };
 use allocatable::Allocatable;
 use asked::{Asked, Wish};
+pub use error::RunError;
 use policies::Policies;
 pub use reload::Origin;
 use shown::{DROPS, Dropped, Reloads};
@@ -65,61 +66,6 @@ const GATHER: Duration = Duration::from_millis(20);
 
 /// What the reflex acts on.
 const BY_REFLEX: [Signal; 2] = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable];
-
-/// Why the agent cannot start or go on. The first group is bad input.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The configuration or the manifest.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The scope.
-    #[error(transparent)]
-    Scope(#[from] ScopeError),
-    /// The rung that the configuration asks for.
-    #[error(transparent)]
-    Hook(#[from] Refused),
-    /// The filesystems.
-    #[error("filesystems: {0}")]
-    Filesystems(#[from] LayoutError),
-    /// Where metrics are served.
-    #[error(transparent)]
-    Serve(#[from] ServeError),
-    /// The state directory.
-    #[error(transparent)]
-    Journal(#[from] JournalError),
-    /// A pod's cgroup at the start.
-    #[error("pods[{index}].cgroup: {source}")]
-    Pod {
-        /// Position in the manifest.
-        index: usize,
-        /// The file and the reason.
-        source: PathError,
-    },
-    /// The way to the API server.
-    #[error(transparent)]
-    Access(#[from] AccessError),
-    /// A policy.
-    #[error(transparent)]
-    Policy(#[from] PolicyError),
-    /// A field that the agent cannot do without.
-    #[error("{field}: {reason}")]
-    Missing {
-        /// The field.
-        field: &'static str,
-        /// Why it is needed.
-        reason: &'static str,
-    },
-    /// The system refused something that is none of the input's business.
-    #[error("{0}")]
-    System(#[from] io::Error),
-}
-
-impl RunError {
-    /// Whether the input is to blame.
-    pub fn is_bad_input(&self) -> bool {
-        !matches!(self, Self::System(_))
-    }
-}
 
 /// Runs until SIGTERM or SIGINT.
 ///
@@ -170,6 +116,9 @@ struct Agent {
     policies: Policies,
     cri: Option<cri::Keeper>,
     graduated: Arc<graduated::Worker>,
+    incidents: Incidents,
+    /// The pods of the table that was handed over last.
+    entries: Vec<Arc<Entry>>,
 }
 
 impl Agent {
@@ -220,6 +169,9 @@ impl Agent {
         if let Some(reflex) = self.reflex.take() {
             reflex.stop();
         }
+        if let Some(write) = self.incidents_over(u64::MAX) {
+            write();
+        }
         // Nobody is left braked.
         self.graduated.close();
         self.read_telemetry();
@@ -246,16 +198,22 @@ impl Agent {
                     tokio::task::spawn_blocking(move || reap(&victim));
                 }
             }
-            let eviction = self.reconciler.take(&report);
-            if let (Source::Cluster(cluster), Some(eviction)) = (&mut self.source, eviction) {
-                cluster.evicted(eviction);
+            let Some(record) = self.reconciler.take(&report) else {
+                continue;
+            };
+            if let (Source::Cluster(cluster), Record::Evicted(eviction)) =
+                (&mut self.source, &record)
+            {
+                cluster.evicted(eviction.as_ref().clone());
             }
+            self.note_incident(&record);
         }
     }
 
     fn tick(&mut self) {
         self.beat.store(now_ns(), Ordering::Relaxed);
         self.read_telemetry();
+        self.write_incidents();
         self.policies.refresh();
         self.reconciler.take_pauses(&self.policies.brakes);
         self.reload(false);
@@ -292,6 +250,7 @@ impl Agent {
             .set_errands(self.source.errands(&self.config, &table.entries));
         self.tell_rounds(Letter::Members(Members::new(&table.entries)));
         self.evidence.know(&table.entries);
+        self.entries.clone_from(&table.entries);
         self.mailbox.send(table);
     }
 

@@ -7,7 +7,7 @@ use crate::{
     cri,
     engine::Eviction,
     evict::{
-        journal::Asked,
+        journal::{Asked, Record},
         kill::end_gracefully,
         reconcile::{PATIENCE, reap},
     },
@@ -96,8 +96,9 @@ impl Agent {
             });
         }
         if let Source::Cluster(cluster) = &mut self.source {
-            cluster.evicted(record);
+            cluster.evicted(record.clone());
         }
+        self.note_incident(&Record::evicted(record));
     }
 
     fn take_demand(&mut self, demand: Box<SoftDemand>) {

@@ -35,25 +35,41 @@ pub(super) fn build(
     memory: Scope,
     pods_memory: Option<Scope>,
 ) -> Result<Signals, RunError> {
-    let thresholds = &config.eviction.thresholds;
-    let mut object = Object::load_counts();
-    let refusal = object.as_ref().err().map(ToString::to_string);
-    let refusal = refusal.as_deref().unwrap_or_default();
-    fn offer<'a>(
-        object: &'a mut Result<Object, crate::kernel::object::ObjectError>,
-        refusal: &'a str,
-        wanted: bool,
-    ) -> Result<&'a mut Object, &'a str> {
-        match object {
-            _ if !wanted => Err(NOBODY_ASKS),
-            Ok(object) => Ok(object),
-            Err(_) => Err(refusal),
-        }
+    let mut object = Object::load_counts().map_err(|error| error.to_string());
+    let sensors = sensors(config, memory, pods_memory, &mut object)?;
+    let life = PodLife::build(offer(&mut object, true), None);
+    let life = life.map_err(|e| std::io::Error::other(e.to_string()))?;
+    for (hook, reason) in &life.choice().refused {
+        tracing::info!(%hook, reason, "a better rung for the pods' life is refused");
     }
+    Ok(Signals {
+        object: object.ok(),
+        sensors,
+        life,
+    })
+}
+
+/// Sensors without a hook: for whoever only looks.
+pub(super) fn without_hooks(
+    config: &Config,
+    memory: Scope,
+    pods_memory: Option<Scope>,
+) -> Result<Sensors, RunError> {
+    let mut none = Err("nothing is to be attached".to_owned());
+    sensors(config, memory, pods_memory, &mut none)
+}
+
+fn sensors(
+    config: &Config,
+    memory: Scope,
+    pods_memory: Option<Scope>,
+    object: &mut Result<Object, String>,
+) -> Result<Sensors, RunError> {
+    let thresholds = &config.eviction.thresholds;
     let wants = |signals: &[Signal]| wants(thresholds, signals);
     let pids = match Pids::open(Path::new("/proc")) {
         Ok(pids) => {
-            let object = offer(&mut object, refusal, wants(&[Signal::PidAvailable]));
+            let object = offer(object, wants(&[Signal::PidAvailable]));
             let built = PidTripwire::build(pids, object, None);
             // Nothing was forced, so that nothing is refused.
             built
@@ -70,18 +86,17 @@ pub(super) fn build(
         Signal::ImageFsInodesFree,
         Signal::ContainerFsInodesFree,
     ];
-    let object_for_inodes = offer(&mut object, refusal, wants(&inodes));
-    let disks = disks(config, object_for_inodes)?;
-    let life = PodLife::build(offer(&mut object, refusal, true), None);
-    let life = life.map_err(|e| std::io::Error::other(e.to_string()))?;
-    for (hook, reason) in &life.choice().refused {
-        tracing::info!(%hook, reason, "a better rung for the pods' life is refused");
+    let disks = disks(config, offer(object, wants(&inodes)))?;
+    Ok(Sensors::new(memory, pods_memory, pids, disks))
+}
+
+/// The loaded programs for who wants them, or why there are none.
+fn offer(object: &mut Result<Object, String>, wanted: bool) -> Result<&mut Object, &str> {
+    match object {
+        _ if !wanted => Err(NOBODY_ASKS),
+        Ok(object) => Ok(object),
+        Err(refusal) => Err(refusal),
     }
-    Ok(Signals {
-        object: object.ok(),
-        sensors: Sensors::new(memory, pods_memory, pids, disks),
-        life,
-    })
 }
 
 fn wants(thresholds: &[Threshold], signals: &[Signal]) -> bool {

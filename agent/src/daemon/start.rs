@@ -24,7 +24,7 @@ use crate::{
     observe::cgroup::memory_root,
     reflex::{Mailbox, Outbox, Reflex, Scope, Setup, thread::now_ns},
     rounds::{self, Letter, Members, Rounds, Walker},
-    telemetry::{self, Metrics},
+    telemetry::{self, Incidents, Metrics},
 };
 
 impl Agent {
@@ -123,6 +123,7 @@ impl Agent {
                 inbox.send(Letter::Reclaimed(removed));
             })
         });
+        let incidents = Incidents::new(&config.state_dir);
         let dropped = Arc::new(Dropped::default());
         let reloads = Arc::new(Reloads::default());
         let metrics = Metrics::new(shown::sources(&shown::Shown {
@@ -138,6 +139,7 @@ impl Agent {
             outbox: &outbox,
             cri: cri.as_ref().map(cri::Keeper::counters),
             graduated: &graduated,
+            incidents: incidents.kept(),
         }));
         let metrics = Arc::new(metrics);
         let beat = Arc::new(AtomicU64::new(now_ns()));
@@ -179,6 +181,8 @@ impl Agent {
             policies,
             cri,
             graduated,
+            incidents,
+            entries,
         })
     }
 }

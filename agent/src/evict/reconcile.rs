@@ -59,8 +59,8 @@ impl Reconciler {
     }
 
     /// Takes one report. A journal that cannot be written is said and does not stop the agent: killing in time
-    /// matters more than telling of it. Answers with the eviction that others may now hear of.
-    pub fn take(&mut self, report: &Report) -> Option<Eviction> {
+    /// matters more than telling of it. Answers with what stands in it, of which others may now hear.
+    pub fn take(&mut self, report: &Report) -> Option<Record> {
         let record = match report {
             Report::Evicted(evicted) => {
                 let record = self.eviction(evicted);
@@ -100,10 +100,7 @@ impl Reconciler {
             }
         };
         self.write_down(&record);
-        match record {
-            Record::Evicted(eviction) => Some(*eviction),
-            _ => None,
-        }
+        Some(record)
     }
 
     /// Takes an eviction of the rounds, like one of the reflex.

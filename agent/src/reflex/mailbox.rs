@@ -15,7 +15,7 @@ use super::{
     report::Report,
     scope::{Limits, Scope},
 };
-use crate::{config::RankingStrategy, pods::table::PodTable};
+use crate::{config::RankingStrategy, pods::table::PodTable, telemetry::Recorder};
 
 /// Reports that may wait for a slow reader.
 const REPORTS: usize = 1024;
@@ -185,6 +185,7 @@ pub struct Outbox {
     reports: ArrayQueue<Report>,
     dropped: AtomicU64,
     deputised: AtomicU64,
+    recorder: Recorder,
 }
 
 impl Outbox {
@@ -195,6 +196,7 @@ impl Outbox {
             reports: ArrayQueue::new(REPORTS),
             dropped: AtomicU64::new(0),
             deputised: AtomicU64::new(0),
+            recorder: Recorder::default(),
         }))
     }
 
@@ -209,6 +211,11 @@ impl Outbox {
     pub fn next(&self) -> Option<Report> {
         self.bell.silence();
         self.reports.pop()
+    }
+
+    /// What the reflex has seen lately; whoever decides writes to it.
+    pub fn recorder(&self) -> &Recorder {
+        &self.recorder
     }
 
     pub(super) fn note_deputy(&self) {

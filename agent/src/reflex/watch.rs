@@ -198,6 +198,8 @@ impl Watch {
         let was_pressed = post.pressed;
         let (hook, table) = (self.setup.tripwire.hook(), &mut self.setup.table);
         post.look(woken, news, hook, || table.add_up())?;
+        let recorder = self.setup.outbox.recorder();
+        recorder.note(woken, post.scope.signal(), post.look.available);
         if !post.pressed {
             return post.keep(&mut *self.setup.tripwire, news, was_pressed, floor);
         }

@@ -21,6 +21,7 @@ use crate::{
     kernel::budget::Drift,
     policy::Restraint,
     reflex::thread::{ROUNDS_PRIORITY, become_fifo_at},
+    telemetry::Recorder,
 };
 
 /// Notes that may wait for the daemon; it empties them at once, and this thread waits when it does not.
@@ -70,6 +71,7 @@ pub struct Rounds {
     thread: std::thread::JoinHandle<()>,
     inbox: Arc<Inbox>,
     status: Arc<Mutex<Status>>,
+    recorder: Arc<Recorder>,
 }
 
 impl Rounds {
@@ -81,7 +83,13 @@ impl Rounds {
         let (notes, receiver) = mpsc::channel(NOTES);
         let inbox = Inbox::new()?;
         let status = Arc::new(Mutex::new(Status::default()));
-        let mut looping = Loop::new(setup, notes, Arc::clone(&inbox), Arc::clone(&status));
+        let recorder = Arc::<Recorder>::default();
+        let shared = (
+            Arc::clone(&inbox),
+            Arc::clone(&status),
+            Arc::clone(&recorder),
+        );
+        let mut looping = Loop::new(setup, notes, shared);
         let thread = std::thread::Builder::new()
             .name("rounds".into())
             .spawn(move || {
@@ -95,6 +103,7 @@ impl Rounds {
             thread,
             inbox,
             status,
+            recorder,
         };
         Ok((running, receiver))
     }
@@ -107,6 +116,11 @@ impl Rounds {
     /// What the last round saw.
     pub fn status(&self) -> Arc<Mutex<Status>> {
         Arc::clone(&self.status)
+    }
+
+    /// What the rounds have seen lately.
+    pub fn recorder(&self) -> &Recorder {
+        &self.recorder
     }
 
     /// Ends the thread. The receiver of its notes must be gone or go on reading.

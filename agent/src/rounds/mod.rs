@@ -13,6 +13,7 @@ mod places;
 mod post;
 mod reclaim;
 mod sensors;
+mod tell;
 mod thread;
 mod usage;
 mod walker;

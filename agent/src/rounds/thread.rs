@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeSet, HashMap},
     os::fd::AsRawFd as _,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -20,14 +20,13 @@ use super::{
     walker::Walker,
 };
 use crate::{
-    engine::{
-        self, Manager, Observation, Observations, Pod, Resource, Signal, Snapshot, Threshold,
-    },
+    engine::{Manager, Observation, Observations, Pod, Resource, Signal, Snapshot, Threshold},
     kernel::budget::Crossed,
     kernel::poll::poll,
     pods::table::Entry,
     policy::{LastResort, Restraint},
     reflex::thread::now_ns,
+    telemetry::Recorder,
 };
 
 /// What woke the thread.
@@ -51,6 +50,7 @@ pub(super) struct Loop {
     pub notes: mpsc::Sender<Note>,
     pub inbox: Arc<Inbox>,
     pub status: Arc<Mutex<Status>>,
+    pub recorder: Arc<Recorder>,
     pub reclaims: Reclaims,
     pub graduating: Graduating,
     pub told: NodeState,
@@ -58,16 +58,15 @@ pub(super) struct Loop {
     /// Signals for which shadow mode has named somebody during this pressure.
     pub shadow_told: BTreeSet<String>,
     pub decided: u64,
-    rounds: u64,
-    comebacks: u64,
+    pub rounds: u64,
+    pub comebacks: u64,
 }
 
 impl Loop {
     pub fn new(
         setup: Setup,
         notes: mpsc::Sender<Note>,
-        inbox: Arc<Inbox>,
-        status: Arc<Mutex<Status>>,
+        (inbox, status, recorder): (Arc<Inbox>, Arc<Mutex<Status>>, Arc<Recorder>),
     ) -> Self {
         let Setup {
             settings,
@@ -96,6 +95,7 @@ impl Loop {
             notes,
             inbox,
             status,
+            recorder,
             reclaims: Reclaims::new(reclaims),
             graduating: Graduating::new(graduated),
             told: NodeState::default(),
@@ -193,6 +193,7 @@ impl Loop {
     /// One look and what follows from it; the time until the next one.
     fn turn(&mut self, wake: Wake) -> Duration {
         let seen = self.look();
+        self.record(&seen);
         let node = Snapshot {
             observations: &seen,
             pods: &self.running,
@@ -254,41 +255,6 @@ impl Loop {
         let both = entries.iter().zip(pods);
         let running = both.filter(|(entry, _)| !entry.killer.is_empty());
         self.running = running.map(|(_, pod)| pod.clone()).collect();
-    }
-
-    /// What others should know of the round.
-    fn tell(&mut self, round: engine::Round, seen: &Observations) {
-        let conditions: BTreeSet<_> = round.conditions.into_iter().collect();
-        if let Some(met) = self.thresholds.iter().find(|t| is_short(t, seen)) {
-            self.message = met.to_string();
-        }
-        let state = NodeState {
-            conditions: conditions.clone(),
-            message: self.message.clone(),
-        };
-        if state.conditions != self.told.conditions && self.note(Note::Node(state.clone())) {
-            self.told = state;
-        }
-        self.rounds += 1;
-        for comeback in round.comebacks {
-            self.comebacks += 1;
-            self.note(Note::Comeback(comeback));
-        }
-        let status = Status {
-            observations: *seen,
-            thresholds: self.thresholds.clone(),
-            forecasts: round.forecasts,
-            conditions,
-            drift: self.sensors.drift(),
-            rounds: self.rounds,
-            comebacks: self.comebacks,
-        };
-        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
-    }
-
-    /// False when nobody listens any more.
-    pub(super) fn note(&self, note: Note) -> bool {
-        self.notes.blocking_send(note).is_ok()
     }
 }
 

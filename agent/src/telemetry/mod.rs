@@ -1,9 +1,17 @@
 //! What the agent shows of itself: metrics for Prometheus, and whether it is alive.
 
+mod incident;
+mod incidents;
 mod metrics;
+mod picture;
+mod recorder;
 mod server;
 mod state;
 
+pub use incident::{Incident, Standing};
+pub use incidents::{BEFORE_NS, Incidents, Kept, read as read_incident};
 pub use metrics::Metrics;
+pub use picture::{Axes, Picture};
+pub use recorder::{Recorder, Sample};
 pub use server::{ServeError, serve};
 pub use state::{Hook, Labelled, Sources};

@@ -1,6 +1,6 @@
 //! The pictures: memory over time, and how long it took from the crossing to SIGKILL.
 
-use std::fmt::Write as _;
+use evictd::telemetry::{Axes, Picture};
 
 use crate::{
     heat::{Heat, Killer},
@@ -8,133 +8,7 @@ use crate::{
     stats::{quantile, sorted},
 };
 
-const WIDTH: f64 = 860.0;
-const HEIGHT: f64 = 420.0;
-const LEFT: f64 = 64.0;
-const RIGHT: f64 = 190.0;
-const TOP: f64 = 40.0;
-const BOTTOM: f64 = 48.0;
 const MIB: f64 = (1 << 20) as f64;
-/// Told apart also by those who do not see all colours, as far as eleven lines allow.
-const COLOURS: [&str; 12] = [
-    "#000000", "#e69f00", "#56b4e9", "#009e73", "#d55e00", "#0072b2", "#cc79a7", "#7f7f7f",
-    "#8c564b", "#bcbd22", "#9467bd", "#17becf",
-];
-
-/// Where data lies on paper.
-pub struct Axes {
-    x: (f64, f64),
-    y: (f64, f64),
-    log_x: bool,
-}
-
-impl Axes {
-    /// From one value to another, both ways.
-    pub fn linear(x: (f64, f64), y: (f64, f64)) -> Self {
-        Self { x, y, log_x: false }
-    }
-
-    fn x(&self, value: f64) -> f64 {
-        let scale = |v: f64| if self.log_x { v.max(1e-9).log10() } else { v };
-        let (from, to) = (scale(self.x.0), scale(self.x.1));
-        LEFT + (scale(value) - from) / (to - from) * (WIDTH - LEFT - RIGHT)
-    }
-
-    fn y(&self, value: f64) -> f64 {
-        let share = (value - self.y.0) / (self.y.1 - self.y.0);
-        HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM)
-    }
-}
-
-/// A picture that grows line by line.
-pub struct Picture {
-    text: String,
-    axes: Axes,
-    lines: usize,
-}
-
-impl Picture {
-    /// An empty one with a title.
-    pub fn new(title: &str, axes: Axes) -> Self {
-        let mut picture = Self {
-            text: format!(
-                "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-                 font-family=\"sans-serif\" font-size=\"12\">\n\
-                 <rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n"
-            ),
-            axes,
-            lines: 0,
-        };
-        picture.write(LEFT, 24.0, "start", title);
-        picture
-    }
-
-    fn add(&mut self, element: std::fmt::Arguments<'_>) {
-        // Writing to a String cannot fail.
-        let _ = self.text.write_fmt(element);
-        self.text.push('\n');
-    }
-
-    fn write(&mut self, x: f64, y: f64, anchor: &str, words: &str) {
-        self.add(format_args!(
-            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" fill=\"#333333\">{words}</text>"
-        ));
-    }
-
-    fn stroke(&mut self, from: (f64, f64), to: (f64, f64), style: &str) {
-        self.add(format_args!(
-            "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" {style}/>",
-            from.0, from.1, to.0, to.1
-        ));
-    }
-
-    /// A line upwards with a label below.
-    pub fn x_tick(&mut self, value: f64, label: &str) {
-        let x = self.axes.x(value);
-        self.stroke((x, TOP), (x, HEIGHT - BOTTOM), "stroke=\"#e5e5e5\"");
-        self.write(x, HEIGHT - BOTTOM + 18.0, "middle", label);
-    }
-
-    /// A line across with a label to the left.
-    pub fn y_tick(&mut self, value: f64, label: &str) {
-        let y = self.axes.y(value);
-        self.stroke((LEFT, y), (WIDTH - RIGHT, y), "stroke=\"#e5e5e5\"");
-        self.write(LEFT - 6.0, y + 4.0, "end", label);
-    }
-
-    /// A dashed line across that means something.
-    pub fn marker(&mut self, value: f64, label: &str) {
-        let y = self.axes.y(value);
-        let style = "stroke=\"#b22222\" stroke-dasharray=\"6 4\"";
-        self.stroke((LEFT, y), (WIDTH - RIGHT, y), style);
-        self.write(LEFT + 4.0, y - 5.0, "start", label);
-    }
-
-    /// A line with its name.
-    pub fn curve(&mut self, name: &str, points: &[(f64, f64)]) {
-        let colour = COLOURS[self.lines % COLOURS.len()];
-        let points: Vec<String> = points
-            .iter()
-            .map(|(x, y)| format!("{:.1},{:.1}", self.axes.x(*x), self.axes.y(*y)))
-            .collect();
-        self.add(format_args!(
-            "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.8\" points=\"{}\"/>",
-            points.join(" ")
-        ));
-        let y = TOP + 8.0 + 18.0 * self.lines as f64;
-        let x = WIDTH - RIGHT + 14.0;
-        let style = format!("stroke=\"{colour}\" stroke-width=\"3\"");
-        self.stroke((x, y), (x + 22.0, y), &style);
-        self.write(x + 28.0, y + 4.0, "start", name);
-        self.lines += 1;
-    }
-
-    /// The SVG.
-    pub fn finish(mut self) -> String {
-        self.text.push_str("</svg>\n");
-        self.text
-    }
-}
 
 /// Memory over time around the crossing, one line per contender: the first run of `touch` at full speed.
 pub fn memory(race: &Race, programme: &Programme) -> Option<String> {
@@ -208,12 +82,8 @@ pub fn latency(race: &Race) -> Option<String> {
         .iter()
         .filter_map(|(_, v)| v.last())
         .fold(1e3_f64, |a, b| a.max(*b));
-    let axes = Axes {
-        x: (1.0, 10_f64.powf(longest.log10().ceil())),
-        y: (0.0, 1.0),
-        log_x: true,
-    };
-    let end = axes.x.1;
+    let end = 10_f64.powf(longest.log10().ceil());
+    let axes = Axes::log_x((1.0, end), (0.0, 1.0));
     let mut picture = Picture::new(
         "From the crossing to SIGKILL: share of runs signalled by then (runs lost to the OOM killer left out)",
         axes,
@@ -242,23 +112,4 @@ pub fn latency(race: &Race) -> Option<String> {
         picture.curve(&name, &points);
     }
     any.then(|| picture.finish())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn data_lies_where_the_axes_say() {
-        let axes = Axes {
-            x: (1.0, 1000.0),
-            y: (0.0, 2.0),
-            log_x: true,
-        };
-        assert!((axes.x(1.0) - LEFT).abs() < 1e-6);
-        assert!((axes.x(1000.0) - (WIDTH - RIGHT)).abs() < 1e-6);
-        let third = LEFT + (WIDTH - LEFT - RIGHT) / 3.0;
-        assert!((axes.x(10.0) - third).abs() < 1e-6);
-        assert!(axes.y(2.0) < axes.y(0.0));
-    }
 }

@@ -2,14 +2,13 @@
 
 use std::fmt::Write as _;
 
+use evictd::telemetry::{Axes, Picture};
+
 use super::{
     NodeHeat,
     race::{Line, Race},
 };
-use crate::{
-    stats::Distribution,
-    svg::{Axes, Picture},
-};
+use crate::stats::Distribution;
 
 /// One line per contender and course.
 pub fn draw(race: &Race) -> String {

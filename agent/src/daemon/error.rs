@@ -1,0 +1,69 @@
+//! Why the agent ends although nobody has told it to.
+
+use std::io;
+
+use crate::{
+    cluster::client::AccessError,
+    config::ConfigError,
+    evict::journal::JournalError,
+    kernel::ladder::Refused,
+    observe::{cgroup::PathError, filesystem::LayoutError},
+    policy::load::PolicyError,
+    reflex::ScopeError,
+    telemetry::ServeError,
+};
+
+/// Why the agent cannot start or go on. The first group is bad input.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The configuration or the manifest.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The scope.
+    #[error(transparent)]
+    Scope(#[from] ScopeError),
+    /// The rung that the configuration asks for.
+    #[error(transparent)]
+    Hook(#[from] Refused),
+    /// The filesystems.
+    #[error("filesystems: {0}")]
+    Filesystems(#[from] LayoutError),
+    /// Where metrics are served.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// The state directory.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// A pod's cgroup at the start.
+    #[error("pods[{index}].cgroup: {source}")]
+    Pod {
+        /// Position in the manifest.
+        index: usize,
+        /// The file and the reason.
+        source: PathError,
+    },
+    /// The way to the API server.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// A policy.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// A field that the agent cannot do without.
+    #[error("{field}: {reason}")]
+    Missing {
+        /// The field.
+        field: &'static str,
+        /// Why it is needed.
+        reason: &'static str,
+    },
+    /// The system refused something that is none of the input's business.
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
+
+impl RunError {
+    /// Whether the input is to blame.
+    pub fn is_bad_input(&self) -> bool {
+        !matches!(self, Self::System(_))
+    }
+}

@@ -1,0 +1,96 @@
+//! Incidents: who else was there when somebody was evicted, and what was seen before and after.
+
+use std::sync::Arc;
+
+use super::Agent;
+use crate::{
+    engine::{PodUsage, Ranking, Resource, Signal, Usages},
+    evict::journal::{Eviction, Record},
+    pods::table::Entry,
+    reflex::thread::now_ns,
+    telemetry::{BEFORE_NS, Sample, Standing},
+};
+
+/// Pods that are told of, in the order of eviction.
+const PODS: usize = 16;
+
+impl Agent {
+    /// An eviction begins or is over.
+    pub(super) fn note_incident(&mut self, record: &Record) {
+        match record {
+            Record::Evicted(eviction) => {
+                let pods = self.standings(eviction);
+                self.incidents
+                    .begin(now_ns(), eviction.as_ref().clone(), pods);
+            }
+            Record::Finished(finish) => self.incidents.finish(now_ns(), finish),
+            _ => {}
+        }
+    }
+
+    /// Writes down those that are over by this time, away from this thread.
+    pub(super) fn write_incidents(&mut self) {
+        if let Some(write) = self.incidents_over(now_ns()) {
+            tokio::task::spawn_blocking(write);
+        }
+    }
+
+    /// What writes down those that are over by a time, if there are any; it may take its time.
+    pub(super) fn incidents_over(&mut self, by: u64) -> Option<impl FnOnce() + Send + use<>> {
+        let over = self.incidents.due(by);
+        if over.is_empty() {
+            return None;
+        }
+        let (writer, samples) = (self.incidents.writer(), self.samples());
+        Some(move || writer.write(over, &samples))
+    }
+
+    fn samples(&self) -> Vec<Sample> {
+        let since = now_ns().saturating_sub(BEFORE_NS * 2);
+        let mut samples = self.outbox.recorder().since(since);
+        if let Some(rounds) = &self.rounds {
+            samples.extend(rounds.recorder().since(since));
+        }
+        samples
+    }
+
+    /// The pods in the order of eviction, where memory is short; the victim with what it used when it was chosen.
+    fn standings(&self, eviction: &Eviction) -> Vec<Standing> {
+        let Ok(signal) = eviction.signal.parse::<Signal>() else {
+            return Vec::new();
+        };
+        if signal.resource() != Resource::Memory {
+            return Vec::new();
+        }
+        let is_victim = |uid: &str| uid == eviction.uid;
+        let usage = |entry: &Arc<Entry>| {
+            let read = entry.memory.read().map(|reading| reading.working_set());
+            let usage = match is_victim(&entry.pod.uid) {
+                true => Some(eviction.working_set),
+                false => read.ok(),
+            };
+            let usage = PodUsage {
+                memory_working_set: Some(usage?),
+                ..PodUsage::default()
+            };
+            Some((entry.pod.uid.clone(), usage))
+        };
+        let usages: Usages = self.entries.iter().filter_map(usage).collect();
+        let ranking = Ranking {
+            strategy: self.config.ranking_strategy,
+            signal,
+            layout: self.layout,
+        };
+        let pods = self.entries.iter().map(|entry| &entry.pod);
+        let ranked = ranking.order(pods, &usages).into_iter().take(PODS);
+        let standing = |ranked: crate::engine::Ranked<'_>| Standing {
+            pod: ranked.pod.to_string(),
+            usage: ranked.usage,
+            request: ranked.claim.request,
+            priority: ranked.claim.priority,
+            qos_class: ranked.claim.qos.as_str().to_owned(),
+            evicted: is_victim(&ranked.pod.uid),
+        };
+        ranked.map(standing).collect()
+    }
+}

@@ -1,0 +1,182 @@
+//! `evictd report` and `evictd top` as processes: an eviction is told again, and who would be next is shown.
+
+use std::{
+    path::Path,
+    process::{Command, Output},
+    time::Duration,
+};
+
+use evictd_tests::{
+    agent::binary, cgroup::TestCgroup, embedded::Files, hog::Hog, member::Member, node::MIB,
+    patience::holds, skip::not_root, skip_if,
+};
+use serde_json::Value;
+
+fn evictd(words: &[&str], at: &[(&str, &Path)]) -> Output {
+    let mut command = Command::new(binary().unwrap());
+    command.args(words);
+    for (flag, path) in at {
+        command.arg(flag).arg(path);
+    }
+    command.output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    serde_json::from_str(&text(output)).unwrap()
+}
+
+// R49
+#[test]
+fn an_eviction_is_told_with_what_came_before_and_after() {
+    skip_if!(not_root());
+    let scope = TestCgroup::new("report", 256 * MIB).unwrap();
+    let (files, [hog_dir, calm_dir]) = Files::hog_and_calm(&scope);
+    let mut agent = files.start(&[]);
+    let _calm = Hog::start(&calm_dir, &["--mib", "40"]).unwrap();
+    let mut hog = Hog::start(&hog_dir, &["--mib", "1000", "--rate", "400"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    files.wait_for(2);
+    let state = files.dir().join("state");
+    let at: &[(&str, &Path)] = &[("--state-dir", &state)];
+    let latest = || json(&evictd(&["report", "latest", "-o", "json"], at));
+    // It is in the journal at once, and what came after it is recorded a moment later.
+    let recorded = holds(Duration::from_secs(20), || {
+        latest()["incident"]["samples"]["memory.available"].is_array()
+    });
+    assert!(recorded, "{}", agent.log());
+    let incident = &latest()["incident"];
+    let eviction = &incident["eviction"];
+    let threshold = eviction["threshold"].as_u64().unwrap();
+    let looks = incident["samples"]["memory.available"].as_array().unwrap();
+    let seen: Vec<(u64, u64)> = looks
+        .iter()
+        .map(|look| (look[0].as_u64().unwrap(), look[1].as_u64().unwrap()))
+        .collect();
+    let decided = eviction["stages"]["decided"].as_u64().unwrap();
+    assert!(seen.is_sorted_by_key(|(time, _)| *time), "oldest first");
+    let before = seen.iter().filter(|(time, _)| *time < decided);
+    assert!(
+        before.clone().any(|(_, left)| *left > threshold),
+        "{seen:?}"
+    );
+    let after = seen.iter().filter(|(time, _)| *time > decided);
+    assert!(after.clone().any(|(_, left)| *left > threshold), "{seen:?}");
+    let least = seen.iter().map(|(_, left)| *left).min().unwrap();
+    assert!(least < threshold, "the eviction itself: {seen:?}");
+    let pods = incident["pods"].as_array().unwrap();
+    assert_eq!(pods.len(), 2);
+    let evicted: Vec<&Value> = pods.iter().filter(|p| p["evicted"] == true).collect();
+    assert_eq!(evicted.len(), 1);
+    assert!(evicted[0]["pod"].as_str().unwrap().ends_with("hog"));
+    assert_eq!(evicted[0]["usage"], eviction["workingSet"]);
+
+    let told = text(&evictd(&["report", "latest"], at));
+    for word in ["hog was evicted at", "SIGKILL", "available again", "calm"] {
+        assert!(told.contains(word), "{word}: {told}");
+    }
+    let picture = text(&evictd(&["report", "latest", "-o", "svg"], at));
+    assert!(picture.starts_with("<svg ") && picture.contains("<polyline"));
+    let list = text(&evictd(&["report"], at));
+    let id = eviction["id"].as_str().unwrap();
+    assert!(list.contains(id), "{list}");
+    assert_eq!(
+        json(&evictd(&["report", id, "-o", "json"], at))["incident"],
+        *incident
+    );
+    // An agent that ends leaves nothing unwritten.
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+#[test]
+fn what_is_not_there_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let at: &[(&str, &Path)] = &[("--state-dir", dir.path())];
+    let refused = |words: &[&str], at: &[(&str, &Path)]| {
+        let output = evictd(words, at);
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(refused(&["report", "x"], at).contains("x: is none of the 0 incidents in "));
+    assert!(refused(&["report", "latest"], at).contains("latest: is none of the 0 incidents"));
+    assert!(refused(&["report", "-o", "svg"], at).contains("-o svg: is a picture of one incident"));
+    let nowhere = dir.path().join("nowhere");
+    assert!(refused(&["report"], &[("--state-dir", &nowhere)]).contains("nowhere: No such file"));
+    assert!(refused(&["top", "--interval", "0"], &[]).contains("is no positive number of seconds"));
+    let config = dir.path().join("config.yaml");
+    std::fs::write(&config, "colour: red").unwrap();
+    assert!(refused(&["top"], &[("--config", &config)]).contains("colour: unknown field"));
+    // Nothing has happened: nothing is listed.
+    assert_eq!(text(&evictd(&["report"], at)).lines().count(), 1);
+}
+
+// R13, R44
+#[test]
+fn who_would_be_next_and_how_long_it_will_last() {
+    skip_if!(not_root());
+    let scope = TestCgroup::new("top", 512 * MIB).unwrap();
+    let (files, [hog_dir, calm_dir]) = Files::hog_and_calm(&scope);
+    let config = files.write().unwrap();
+    let _calm = Hog::start(&calm_dir, &["--mib", "40"]).unwrap();
+    let _hog = Hog::start(&hog_dir, &["--mib", "300", "--rate", "20"]).unwrap();
+    let at: &[(&str, &Path)] = &[("--config", &config)];
+    let words = ["top", "--interval", "1", "-o", "json"];
+    // The hog overtakes first.
+    let mut seen = Value::Null;
+    let found = holds(Duration::from_secs(20), || {
+        seen = json(&evictd(&words, at));
+        seen["pods"][0]["pod"]
+            .as_str()
+            .is_some_and(|pod| pod.ends_with("hog"))
+    });
+    assert!(found, "{seen}");
+    let hog = &seen["pods"][0];
+    assert_eq!(hog["predictedEvictionVictim"], true);
+    let growth = hog["growth"].as_f64().unwrap();
+    assert!(growth > 0.0, "{seen}");
+    let signals = seen["signals"].as_array().unwrap();
+    let memory = signals
+        .iter()
+        .find(|s| s["signal"] == "memory.available")
+        .unwrap();
+    assert_eq!(memory["capacity"], 512 * MIB);
+    let [threshold, exhausted] = ["untilThresholdSeconds", "untilExhaustedSeconds"]
+        .map(|field| memory[field].as_f64().unwrap());
+    assert!(threshold < exhausted, "{seen}");
+    let left = memory["available"].as_f64().unwrap();
+    let expected = left / growth;
+    assert!(
+        exhausted > expected / 3.0 && exhausted < expected * 3.0,
+        "{seen}"
+    );
+    let told = text(&evictd(&["top", "--interval", "0.2", "-n", "2"], at));
+    assert_eq!(told.matches("SIGNAL").count(), 2, "{told}");
+    for word in ["GROWTH/s", "evicted first", "memory.available"] {
+        assert!(told.contains(word), "{word}: {told}");
+    }
+}
+
+/// In a cluster the agent remembers what the API server has told, and `top` reads that.
+#[test]
+fn in_a_cluster_pods_have_their_names() {
+    skip_if!(not_root());
+    let node = Member::new("top", 512).unwrap();
+    node.pod("known", 1, "Burstable", 0, Some("10Mi")).unwrap();
+    node.cgroup_of(&Member::uid(2), "BestEffort").unwrap();
+    let config = node.write().unwrap();
+    let _agent = node.start().unwrap();
+    let at: &[(&str, &Path)] = &[("--config", &config)];
+    let mut seen = Value::Null;
+    let found = holds(Duration::from_secs(30), || {
+        seen = json(&evictd(&["top", "--interval", "0.1", "-o", "json"], at));
+        let pods = seen["pods"].as_array().unwrap();
+        pods.iter().any(|pod| pod["pod"] == "default/known")
+    });
+    assert!(found, "{seen}");
+    assert_eq!(seen["podsUnknownToTheApiServer"], 1, "{seen}");
+}
