@@ -82,7 +82,7 @@ impl Seat {
         now_ns()
     }
 
-    /// Waits without sleeping until a threshold's wire trips; when that was.
+    /// Waits without sleeping until a threshold's wire trips, or is seen to be met; when that was.
     fn stay_awake(&self, until: u64) -> u64 {
         let turns = {
             let mut watch = self.take();
@@ -91,7 +91,7 @@ impl Seat {
         };
         loop {
             let mut watch = self.take();
-            if watch.hear() {
+            if watch.hear() || watch.sees_a_crossing() {
                 return now_ns();
             }
             let now = now_ns();

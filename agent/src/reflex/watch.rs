@@ -122,6 +122,7 @@ impl Watch {
             if trip.slot == ANY_SLOT {
                 for news in &mut *news {
                     news.trip = news.trip.or(Some(trip));
+                    news.approached = true;
                 }
                 *tripped = tripped.or(Some(0));
                 continue;
@@ -142,6 +143,12 @@ impl Watch {
             }
         }
         tripped.is_some()
+    }
+
+    /// Whether a threshold is met: where no program tells of that in the same moment, whoever is awake looks for himself.
+    pub(super) fn sees_a_crossing(&self) -> bool {
+        let tripwire = &*self.setup.tripwire;
+        !tripwire.has_program() && self.posts.iter().any(Post::is_crossed)
     }
 
     /// One look at every scope, that one first whose wire has tripped, and what follows.

@@ -46,7 +46,7 @@ impl Post {
         } else if was_pressed
             || news.trip.is_some()
             || self.ground_has_moved()
-            || self.has_left_the_stretch(tripwire)
+            || self.has_left_the_stretch()
         {
             self.arm(tripwire, floor)
         } else {
@@ -76,6 +76,21 @@ impl Post {
             act: Act::Wake,
         };
         self.set(tripwire, slot::RECOVERY, wire)
+    }
+
+    /// Whether its threshold is met and nothing has been done about it yet, as far as the counter tells: a short look at what
+    /// may have moved since the last one.
+    pub(in crate::reflex) fn is_crossed(&self) -> bool {
+        let threshold = self.scope.limits().threshold;
+        if self.pressed || self.gone {
+            false
+        } else if self.scope.is_machine() {
+            let look = self.scope.look();
+            look.is_ok_and(|look| look.available < threshold)
+        } else {
+            let usage = self.scope.cgroup().usage();
+            usage.is_ok_and(|usage| usage >= self.limit(threshold, 0))
+        }
     }
 
     /// Whether a crossing trips a wire, once the hook is attached.
@@ -140,8 +155,8 @@ impl Post {
     }
 
     /// By so much that its wire does not trip at once again.
-    fn has_left_the_stretch(&self, tripwire: &dyn Tripwire) -> bool {
-        tripwire.has_program() && !self.approach_armed && self.distance() > self.stretch * 3 / 2
+    fn has_left_the_stretch(&self) -> bool {
+        !self.approach_armed && self.distance() > self.stretch * 3 / 2
     }
 
     fn arm(&mut self, tripwire: &mut dyn Tripwire, floor: bool) -> io::Result<()> {
@@ -165,8 +180,7 @@ impl Post {
         self.armed_limit = hard.limit;
         self.set(tripwire, slot::HARD, hard)?;
         self.set(tripwire, slot::FLOOR, floor.unwrap_or(Wire::NEVER))?;
-        // Other rungs have no wire to spare.
-        self.approach_armed = tripwire.has_program() && self.distance() > self.stretch;
+        self.approach_armed = self.distance() > self.stretch;
         let approach = if self.approach_armed {
             approach
         } else {
