@@ -31,6 +31,9 @@ pub const NEVER: u64 = u64::MAX;
 /// What the agent is given to come, in nanoseconds: less than a late wake-up takes, and more than most need.
 pub const PATIENCE_NS: u64 = 60_000;
 
+/// Pages that take longer than [`PATIENCE_NS`] to clear, when they are charged at once: a megabyte at 16 GB/s.
+pub const SLOW_PAGES: u64 = 256;
+
 /// Which way the counter crosses the limit.
 pub mod direction {
     /// Trips when the counter is at the limit or above it.

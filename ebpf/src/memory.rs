@@ -15,7 +15,7 @@ use evictd_common::memory::{
 
 use crate::{
     kernel::{Address, ancestor, cgroup_id, current_memcg, memcg_of_counter, usage_of, word},
-    wakeup::{remind, wake},
+    wakeup::{hurry, remind, wake},
 };
 
 const SIGKILL: u32 = 9;
@@ -109,6 +109,7 @@ pub fn memory_lruvec(ctx: BtfTracePointContext) -> i32 {
     });
     // An arming in between makes the next event look again.
     slack.grant(armings);
+    hurry(ctx.as_ptr(), u64::try_from(value).unwrap_or(0));
     0
 }
 
@@ -118,6 +119,7 @@ pub fn memory_lruvec(ctx: BtfTracePointContext) -> i32 {
 pub fn memory_charge_exit(ctx: FExitContext) -> i32 {
     let counter: *const u8 = ctx.arg(0);
     check_all(ctx.as_ptr(), memcg_of_counter(counter as Address), |_| {});
+    hurry(ctx.as_ptr(), ctx.arg(1));
     0
 }
 
@@ -135,6 +137,7 @@ pub fn memory_uncharge_exit(ctx: FExitContext) -> i32 {
 pub fn memory_charge_entry(ctx: ProbeContext) -> u32 {
     if let Some(counter) = ctx.arg::<*const u8>(0) {
         check_all(ctx.as_ptr(), memcg_of_counter(counter as Address), |_| {});
+        hurry(ctx.as_ptr(), ctx.arg(1).unwrap_or(0));
     }
     0
 }

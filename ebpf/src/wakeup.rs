@@ -2,18 +2,19 @@
 //! that charges.
 //!
 //! The second is not done at once: to write to a perf event with cold caches takes 10 to 20 us on a virtual machine, by
-//! which the first wake-up would come later every time.
+//! which the first wake-up would come later every time. Only where the next charge is far away, because this one was a huge
+//! page, is nothing waited for.
 
 use core::ffi::c_void;
 
 use aya_ebpf::{
     helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns, bpf_perf_event_output},
     macros::map,
-    maps::{PerfEventArray, RingBuf},
+    maps::{Array, PerfEventArray, RingBuf},
 };
 use evictd_common::{
     Drop,
-    memory::{PATIENCE_NS, Trip, Tripwire, TripwireState, action},
+    memory::{PATIENCE_NS, SLOW_PAGES, Trip, Tripwire, TripwireState, action},
 };
 
 use crate::{
@@ -36,6 +37,9 @@ static WAKEUPS: RingBuf = RingBuf::with_byte_size(4096, 0);
 /// One event for each CPU on which somebody waits. What is written there says nothing: to wake is all that it is for.
 #[map]
 static WAKERS: PerfEventArray<u64> = PerfEventArray::new(0);
+/// 1 since an alarm, until a slow charge has asked whether it was heard.
+#[map]
+static ALARMED: Array<u32> = Array::with_max_entries(1, 0);
 
 /// Reports a crossing, once per arming.
 #[inline(always)]
@@ -64,6 +68,30 @@ pub fn wake(slot: u32, wire: &Tripwire, state: &mut TripwireState, usage: u64, c
         action::NOTE => NO_WAKEUP,
         _ => FORCE_WAKEUP,
     });
+    if wire.action == action::ALARM {
+        set_alarmed(1);
+    }
+}
+
+#[inline(always)]
+fn set_alarmed(value: u32) {
+    if let Some(alarmed) = ALARMED.get_ptr_mut(0) {
+        // SAFETY: the only slot of an array map; a word that two CPUs write at once is one of the two.
+        unsafe { alarmed.write(value) };
+    }
+}
+
+/// After a charge of so many pages that whoever makes it will be busy clearing them for longer than the agent is given: the next
+/// charge would remind too late. So an alarm that it has caused, and that nobody has heard yet, wakes who waits on this CPU now.
+#[inline(always)]
+pub fn hurry(context: *mut c_void, pages: u64) {
+    if pages < SLOW_PAGES || ALARMED.get(0).is_none_or(|alarmed| *alarmed == 0) {
+        return;
+    }
+    set_alarmed(0);
+    if WAKEUPS.query(AVAILABLE_DATA) != 0 {
+        wake_here(context);
+    }
 }
 
 /// For a wire that has tripped: where the agent has not come in time, whoever goes on charging wakes who waits on this CPU.
