@@ -175,23 +175,18 @@ impl Policies {
 
     /// Writes down what there is to explain, when it has changed by more than the time or somebody asks.
     fn tell(&mut self) {
-        let explained = self.keeper.explain();
-        let timeless = |e: &Explanation| {
-            let mut e = e.clone();
-            e.for_seconds = None;
-            e.rules
-                .iter_mut()
-                .flat_map(|r| &mut r.gates)
-                .for_each(|g| g.age_seconds = None);
-            e
-        };
-        let without_time: Vec<_> = explained.iter().map(timeless).collect();
+        let mut without_time = self.keeper.explain();
+        for explanation in &mut without_time {
+            explanation.for_seconds = None;
+            let gates = explanation.rules.iter_mut().flat_map(|r| &mut r.gates);
+            gates.for_each(|g| g.age_seconds = None);
+        }
         let asked = asked_file(&self.state_dir);
         let is_asked = asked.exists();
         if without_time == self.told && !is_asked {
             return;
         }
-        let written = serde_json::to_vec(&explained)
+        let written = serde_json::to_vec(&self.keeper.explain())
             .map_err(std::io::Error::from)
             .and_then(|text| state_file::replace(&status_file(&self.state_dir), &text, false));
         match written {

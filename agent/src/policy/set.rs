@@ -51,6 +51,11 @@ impl Applied {
 }
 
 impl Ruling {
+    /// Whether no rule holds, not even in shadow mode.
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty() && self.shadow.is_empty()
+    }
+
     /// The order number: the highest that a rule gives, which spares the most.
     pub fn order(&self) -> i16 {
         self.rules.iter().map(|a| a.rule().order).max().unwrap_or(0)

@@ -11,7 +11,7 @@ use super::{
         facts,
         gate::{Answer, Gate, HttpProbe, ObjectProbe, Probe, ProbeError},
     },
-    Keeper, State,
+    Keeper, Settings, State,
     answers::{GateKey, bodies, nanos},
     pod_value,
 };
@@ -22,7 +22,7 @@ use crate::{
 
 /// Questions that are out at once.
 const AT_ONCE: usize = 8;
-/// Everybody is judged anew at least this often.
+/// Everybody is judged anew at least this often, where there is anything to judge by.
 const LOOK: Duration = Duration::from_secs(1);
 /// A look takes some time; it does not follow the last one sooner than this.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
@@ -98,8 +98,14 @@ async fn work(keeper: Arc<Keeper>) {
                 keeper.heard(&question, heard);
             });
         }
+        let due = async {
+            match keeper.is_ruled() {
+                true => tokio::time::sleep(next.clamp(SHORTEST_PAUSE, LOOK)).await,
+                false => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            () = tokio::time::sleep(next.clamp(SHORTEST_PAUSE, LOOK)) => {}
+            () = due => {}
             () = keeper.changed.notified() => {}
         }
         keeper.judge();
@@ -107,6 +113,17 @@ async fn work(keeper: Arc<Keeper>) {
 }
 
 impl Keeper {
+    /// Whether anything holds for anybody who is here. If not, nothing changes with the time.
+    fn is_ruled(&self) -> bool {
+        let Settings {
+            node_rate,
+            owner_rate,
+            ..
+        } = self.settings;
+        let has_rules = |held: &super::Held| !held.ruling.is_empty();
+        node_rate.is_some() || owner_rate.is_some() || self.state().pods.values().any(has_rules)
+    }
+
     /// The questions that are due, and the time until the next one will be.
     fn due(&self, now: u64) -> (Vec<Question>, Duration) {
         let mut state = self.state();
