@@ -13,7 +13,7 @@ const PRESSURE_INTERVAL: Duration = Duration::from_millis(1);
 /// While memory is wanted and nobody can give it: the recovery trips a wire, and only a pod that begins to live in
 /// between, or a rung without wires, needs the look.
 const IDLE_INTERVAL: Duration = Duration::from_millis(20);
-/// With a hook the sampler has only the ground to watch (inactive_file, capacity), which moves slower than usage.
+/// With a program the sampler has only the ground to watch (inactive_file, capacity), which moves slower than usage.
 const HOOKED_FLOOR: Duration = Duration::from_millis(10);
 
 impl Watch {
@@ -44,6 +44,7 @@ impl Watch {
         let nearness = Nearness::new(growth);
         let tripwire = &mut *self.setup.tripwire;
         let has_wires = tripwire.hook() != MemoryHook::Sampler;
+        let has_program = tripwire.has_program();
         let attached = tripwire.is_attached();
         let wanted = self
             .posts
@@ -72,7 +73,12 @@ impl Watch {
             } else if post.pressed {
                 IDLE_INTERVAL
             } else if is_attached && post.is_armed(tripwire) {
-                far.max(HOOKED_FLOOR)
+                // An eventfd tells late: the last stretch is found by looking.
+                if has_program {
+                    far.max(HOOKED_FLOOR)
+                } else {
+                    far
+                }
             } else if has_wires && !is_lost {
                 nearness.next_look(post.distance())
             } else {

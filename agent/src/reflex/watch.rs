@@ -122,7 +122,6 @@ impl Watch {
             if trip.slot == ANY_SLOT {
                 for news in &mut *news {
                     news.trip = news.trip.or(Some(trip));
-                    news.approached = true;
                 }
                 *tripped = tripped.or(Some(0));
                 continue;

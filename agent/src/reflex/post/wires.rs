@@ -45,8 +45,8 @@ impl Post {
             self.calibrate(tripwire, news.counter, floor)
         } else if was_pressed
             || news.trip.is_some()
-            || self.ground_has_moved()
-            || self.has_left_the_stretch()
+            || self.ground_has_moved(tripwire)
+            || self.has_left_the_stretch(tripwire)
         {
             self.arm(tripwire, floor)
         } else {
@@ -145,9 +145,9 @@ impl Post {
     }
 
     /// By enough to set the wires anew: by a page close to the threshold, where 256 KiB too far are as much too late.
-    fn ground_has_moved(&self) -> bool {
+    fn ground_has_moved(&self, tripwire: &dyn Tripwire) -> bool {
         let limit = self.limit(self.scope.limits().threshold, 0);
-        let enough = match self.distance() <= self.stretch {
+        let enough = match tripwire.has_program() && self.distance() <= self.stretch {
             true => page_size(),
             false => REARM_BYTES,
         };
@@ -155,8 +155,8 @@ impl Post {
     }
 
     /// By so much that its wire does not trip at once again.
-    fn has_left_the_stretch(&self) -> bool {
-        !self.approach_armed && self.distance() > self.stretch * 3 / 2
+    fn has_left_the_stretch(&self, tripwire: &dyn Tripwire) -> bool {
+        tripwire.has_program() && !self.approach_armed && self.distance() > self.stretch * 3 / 2
     }
 
     fn arm(&mut self, tripwire: &mut dyn Tripwire, floor: bool) -> io::Result<()> {
@@ -180,7 +180,8 @@ impl Post {
         self.armed_limit = hard.limit;
         self.set(tripwire, slot::HARD, hard)?;
         self.set(tripwire, slot::FLOOR, floor.unwrap_or(Wire::NEVER))?;
-        self.approach_armed = self.distance() > self.stretch;
+        // Where a wire costs more than a store, none is set anew at the worst moment.
+        self.approach_armed = tripwire.has_program() && self.distance() > self.stretch;
         let approach = if self.approach_armed {
             approach
         } else {
