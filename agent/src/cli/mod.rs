@@ -1,10 +1,16 @@
 //! The command line: one file per subcommand.
 
-use std::{env, ffi::OsString, io, path::PathBuf, process::ExitCode};
+use std::{
+    env,
+    ffi::OsString,
+    io,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::{config::ConfigError, daemon::RunError};
+use crate::{config::ConfigError, daemon::RunError, observe::cgroup::PathError};
 
 mod check;
 mod input;
@@ -46,6 +52,15 @@ enum Command {
     Replay(replay::Arguments),
 }
 
+/// Where the DaemonSet has its configuration.
+const INSTALLED: &str = "/etc/evictd/config.yaml";
+
+/// The configuration file that was named, or else the installed one, if there is one.
+fn or_installed(named: Option<&Path>) -> Option<&Path> {
+    let installed = Path::new(INSTALLED);
+    named.or(installed.exists().then_some(installed))
+}
+
 /// How a subcommand prints what it found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum OutputFormat {
@@ -80,6 +95,15 @@ enum CommandError {
     /// The output cannot be written.
     #[error("standard output: {0}")]
     Write(#[from] io::Error),
+}
+
+impl From<PathError> for CommandError {
+    fn from(error: PathError) -> Self {
+        Self::Read {
+            path: error.path,
+            source: error.source,
+        }
+    }
 }
 
 impl CommandError {

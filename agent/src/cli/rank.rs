@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{
     CommandError, OutputFormat,
     input::{invalid, read_json},
-    table::{Alignment, Table, bytes},
+    table::{Alignment, Table, amount_of},
     to_json,
 };
 use crate::{
@@ -169,10 +169,7 @@ fn adjust(ranked: &Ranked<'_>, capacity: Option<u64>) -> Option<i32> {
 
 /// The order for people. How fast each grows has a column where it was watched.
 pub(super) fn table(pods: &[PodJson], resource: Resource) -> String {
-    let amount = |amount: i128| match resource {
-        Resource::Memory | Resource::EphemeralStorage => bytes(amount),
-        Resource::Inodes | Resource::Pids => amount.to_string(),
-    };
+    let amount = |amount: i128| amount_of(resource, amount);
     let is_watched = pods.iter().any(|pod| pod.growth.is_some());
     let mut columns = vec![
         ("#", Alignment::Right),

@@ -10,15 +10,15 @@ use clap::ValueEnum;
 use serde_json::json;
 
 use super::{
-    CommandError,
-    table::{Alignment, Table, bytes},
+    CommandError, or_installed,
+    table::{Alignment, Table, amount_of, bytes},
     to_json,
-    top::INSTALLED,
 };
 use crate::{
     config::{Config, DEFAULT_STATE_DIR},
     engine::{Resource, Signal},
     evict::journal::{self, Eviction, Finish, Record, Reported},
+    observe::cgroup::PathError,
     telemetry::{Incident, Standing, read_incident},
 };
 
@@ -74,17 +74,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
         };
     };
     let known = find(known, wanted, &dir)?;
-    let recorded =
-        read_incident(&dir, &known.eviction.id).map_err(|source| CommandError::Read {
-            path: dir.join("incidents").join(&known.eviction.id),
-            source,
-        })?;
-    let journal = Incident::new(known.eviction, Vec::new());
-    // The journal has the last word: it is on disk before anything else.
+    let recorded = read_incident(&dir, &known.eviction.id)?;
+    let (pods, samples) = recorded.map(|r| (r.pods, r.samples)).unwrap_or_default();
+    // What both have is told as the journal has it, which is on disk before anything else.
     let incident = Incident {
-        eviction: journal.eviction.clone(),
         finish: known.finish,
-        ..recorded.unwrap_or(journal)
+        samples,
+        ..Incident::new(known.eviction, pods)
     };
     match arguments.output {
         Format::Table => Ok(text(&incident, known.reported.as_ref())),
@@ -109,9 +105,7 @@ fn state_dir(arguments: &Arguments) -> Result<PathBuf, CommandError> {
     if let Some(dir) = &arguments.state_dir {
         return Ok(dir.clone());
     }
-    let installed = Path::new(INSTALLED);
-    let config = arguments.config.as_deref();
-    match config.or(installed.exists().then_some(installed)) {
+    match or_installed(arguments.config.as_deref()) {
         Some(path) => Ok(Config::load(path)?.state_dir),
         None => Ok(PathBuf::from(DEFAULT_STATE_DIR)),
     }
@@ -120,14 +114,8 @@ fn state_dir(arguments: &Arguments) -> Result<PathBuf, CommandError> {
 /// Every eviction of the journal, oldest first.
 fn known(dir: &Path) -> Result<Vec<Known>, CommandError> {
     // A directory that is not there has no journal, which is not the same as an empty one.
-    std::fs::read_dir(dir).map_err(|source| CommandError::Read {
-        path: dir.to_owned(),
-        source,
-    })?;
-    let (records, _) = journal::read(dir).map_err(|error| CommandError::Read {
-        path: error.path,
-        source: error.source,
-    })?;
+    std::fs::read_dir(dir).map_err(PathError::at(dir))?;
+    let (records, _) = journal::read(dir)?;
     let mut known: Vec<Known> = Vec::new();
     let mut places = BTreeMap::new();
     for record in records {
@@ -216,11 +204,12 @@ fn name(eviction: &Eviction) -> String {
 }
 
 fn amount(eviction: &Eviction, amount: u64) -> String {
-    match eviction.signal.parse().map(Signal::resource) {
-        Ok(Resource::Inodes | Resource::Pids) => amount.to_string(),
-        // A limit of the pod's own is one of bytes.
-        _ => bytes(amount.into()),
-    }
+    let resource = eviction.signal.parse().map(Signal::resource);
+    // A limit of the pod's own is one of bytes.
+    amount_of(
+        resource.unwrap_or(Resource::EphemeralStorage),
+        amount.into(),
+    )
 }
 
 fn text(incident: &Incident, reported: Option<&Reported>) -> String {

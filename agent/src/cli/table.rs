@@ -1,5 +1,7 @@
 //! Columns for people.
 
+use crate::engine::Resource;
+
 /// A table whose columns are as wide as their widest cell.
 #[derive(Debug)]
 pub(super) struct Table {
@@ -57,6 +59,14 @@ impl Table {
             text.push('\n');
         }
         text
+    }
+}
+
+/// An amount of a resource: bytes, or a count.
+pub(super) fn amount_of(resource: Resource, amount: i128) -> String {
+    match resource {
+        Resource::Memory | Resource::EphemeralStorage => bytes(amount),
+        Resource::Inodes | Resource::Pids => amount.to_string(),
     }
 }
 

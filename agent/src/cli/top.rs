@@ -4,7 +4,7 @@
 use std::{
     collections::HashMap,
     io::{self, IsTerminal as _, Write},
-    path::{Path, PathBuf},
+    path::PathBuf,
     time::Duration,
 };
 
@@ -12,10 +12,10 @@ use serde::{Serialize, Serializer};
 use serde_json::json;
 
 use super::{
-    CommandError, OutputFormat,
+    CommandError, OutputFormat, or_installed,
     rank::{self, PodJson},
     run::configured,
-    table::{Alignment, Table, bytes},
+    table::{Alignment, Table, amount_of},
     to_json,
 };
 use crate::{
@@ -25,8 +25,6 @@ use crate::{
     reflex::thread::now_ns,
 };
 
-/// Where the DaemonSet has its configuration.
-pub(super) const INSTALLED: &str = "/etc/evictd/config.yaml";
 /// What is older says nothing of the present rate.
 const WINDOW: Duration = Duration::from_secs(30);
 /// Moves the cursor to the top left, and empties the screen below it.
@@ -140,9 +138,7 @@ pub(super) fn run(arguments: &Arguments, stdout: &mut impl Write) -> Result<Stri
 }
 
 fn config(arguments: &Arguments) -> Result<Config, CommandError> {
-    let installed = Path::new(INSTALLED);
-    let path = arguments.config.as_deref();
-    match path.or(installed.exists().then_some(installed)) {
+    match or_installed(arguments.config.as_deref()) {
         Some(path) => Ok(configured(path, arguments.kubelet_config.as_deref(), false)?.0),
         None => Ok(Config::from_values(json!({}), None)?),
     }
@@ -213,10 +209,9 @@ fn text(signals: &[SignalJson], pods: &[PodJson], unknown: usize) -> String {
         ("NOTE", Alignment::Left),
     ]);
     for s in signals {
-        let amount = |amount: Option<i64>| match (amount, s.signal.resource()) {
-            (None, _) => "-".to_owned(),
-            (Some(amount), Resource::Memory | Resource::EphemeralStorage) => bytes(amount.into()),
-            (Some(amount), _) => amount.to_string(),
+        let amount = |amount: Option<i64>| match amount {
+            Some(amount) => amount_of(s.signal.resource(), amount.into()),
+            None => "-".to_owned(),
         };
         let time = |seconds: Option<f64>| seconds.map_or_else(|| "-".to_owned(), duration);
         let note = match (s.available, s.met, s.grace_period_seconds > 0.0) {

@@ -21,6 +21,7 @@ use super::{
 use crate::{
     daemon::state_file,
     evict::journal::{Eviction, Finish},
+    observe::cgroup::PathError,
 };
 
 /// Where they are, in the state directory.
@@ -147,9 +148,7 @@ impl Writer {
 
     fn write_one(&self, incident: &Incident) -> io::Result<()> {
         fs::create_dir_all(&self.directory)?;
-        let path = self
-            .directory
-            .join(format!("{}.json", incident.eviction.id));
+        let path = file(&self.directory, &incident.eviction.id);
         state_file::replace(&path, &serde_json::to_vec(incident)?, false)
     }
 }
@@ -172,13 +171,20 @@ fn names(directory: &Path) -> io::Result<Vec<(SystemTime, PathBuf)>> {
 ///
 /// # Errors
 /// The file is there and cannot be read.
-pub fn read(state_dir: &Path, id: &str) -> io::Result<Option<Incident>> {
-    let path = state_dir.join(DIRECTORY).join(format!("{id}.json"));
-    match fs::read(path) {
-        Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+pub fn read(state_dir: &Path, id: &str) -> Result<Option<Incident>, PathError> {
+    let path = file(&state_dir.join(DIRECTORY), id);
+    match fs::read(&path) {
+        Ok(bytes) => {
+            let incident = serde_json::from_slice(&bytes).map_err(io::Error::from);
+            incident.map(Some).map_err(PathError::at(&path))
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
+        Err(error) => Err(PathError::at(&path)(error)),
     }
+}
+
+fn file(directory: &Path, id: &str) -> PathBuf {
+    directory.join(format!("{id}.json"))
 }
 
 #[cfg(test)]
