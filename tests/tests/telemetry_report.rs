@@ -6,11 +6,12 @@ use std::{
     time::Duration,
 };
 
+use evictd::observe::pids::Pids;
 use evictd_tests::{
-    agent::binary, cgroup::TestCgroup, embedded::Files, hog::Hog, member::Member, node::MIB,
-    patience::holds, skip::not_root, skip_if,
+    agent::binary, cgroup::TestCgroup, embedded::Files, forker::Forker, hog::Hog, member::Member,
+    node::MIB, patience::holds, skip::not_root, skip_if,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn evictd(words: &[&str], at: &[(&str, &Path)]) -> Output {
     let mut command = Command::new(binary().unwrap());
@@ -91,6 +92,37 @@ fn an_eviction_is_told_with_what_came_before_and_after() {
     );
     // An agent that ends leaves nothing unwritten.
     assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+// R49
+#[test]
+fn an_agent_that_is_told_to_end_writes_down_what_is_not_over() {
+    skip_if!(not_root());
+    let scope = TestCgroup::new("ends", 256 * MIB).unwrap();
+    let (mut files, [greedy_dir, _]) = Files::hog_and_calm(&scope);
+    let free = Pids::open(Path::new("/proc")).unwrap().read().unwrap();
+    // What others start on this machine meanwhile must not cross it.
+    let threshold = free.available() - 1500;
+    files.config["evictionHard"] = json!({ "pid.available": threshold.to_string() });
+    let mut greedy = Forker::start(Some(&greedy_dir)).unwrap();
+    let mut agent = files.start(&[]);
+    // It dies over this order.
+    let _ = greedy.order("hold 3000");
+    files.wait_for(1);
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+    let state = files.dir().join("state");
+    let output = evictd(
+        &["report", "latest", "-o", "json"],
+        &[("--state-dir", &state)],
+    );
+    let incident = &json(&output)["incident"];
+    let looks = incident["samples"]["pid.available"].as_array();
+    let looks = looks.unwrap_or_else(|| panic!("{incident}: {}", agent.log()));
+    let left = looks.iter().map(|look| look[1].as_i64().unwrap());
+    assert!(
+        left.min().unwrap() < threshold,
+        "the eviction itself: {looks:?}"
+    );
 }
 
 #[test]

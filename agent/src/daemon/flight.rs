@@ -48,9 +48,7 @@ impl Agent {
     fn samples(&self) -> Vec<Sample> {
         let since = now_ns().saturating_sub(BEFORE_NS * 2);
         let mut samples = self.outbox.recorder().since(since);
-        if let Some(rounds) = &self.rounds {
-            samples.extend(rounds.recorder().since(since));
-        }
+        samples.extend(self.seen_by_rounds.since(since));
         samples
     }
 

@@ -46,7 +46,7 @@ use crate::{
     pods::table::Entry,
     reflex::{Mailbox, Outbox, Reflex, Report, thread::now_ns},
     rounds::{Letter, Members, Note, Rounds, Walker},
-    telemetry::{Incidents, Metrics},
+    telemetry::{Incidents, Metrics, Recorder},
 };
 use allocatable::Allocatable;
 use asked::{Asked, Wish};
@@ -117,6 +117,8 @@ struct Agent {
     cri: Option<cri::Keeper>,
     graduated: Arc<graduated::Worker>,
     incidents: Incidents,
+    /// What the rounds have seen lately.
+    seen_by_rounds: Arc<Recorder>,
     /// The pods of the table that was handed over last.
     entries: Vec<Arc<Entry>>,
 }
@@ -169,12 +171,13 @@ impl Agent {
         if let Some(reflex) = self.reflex.take() {
             reflex.stop();
         }
+        // Nobody is left braked.
+        self.graduated.close();
+        // The last things that were told may be an eviction.
+        self.read_telemetry();
         if let Some(write) = self.incidents_over(u64::MAX) {
             write();
         }
-        // Nobody is left braked.
-        self.graduated.close();
-        self.read_telemetry();
         if let Source::Cluster(cluster) = self.source {
             cluster.stop().await;
         }

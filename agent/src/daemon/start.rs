@@ -164,6 +164,7 @@ impl Agent {
             walker,
             metrics,
             beat,
+            seen_by_rounds: Arc::clone(rounds.recorder()),
             dropped,
             object: object.ok(),
             telemetry,

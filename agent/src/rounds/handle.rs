@@ -119,7 +119,7 @@ impl Rounds {
     }
 
     /// What the rounds have seen lately.
-    pub fn recorder(&self) -> &Recorder {
+    pub fn recorder(&self) -> &Arc<Recorder> {
         &self.recorder
     }
 
