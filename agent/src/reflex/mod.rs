@@ -20,6 +20,8 @@ mod scope;
 mod seat;
 pub mod thread;
 mod waiting;
+#[cfg(test)]
+mod tests;
 mod watch;
 
 pub use handle::{Reflex, Setup};

@@ -205,7 +205,12 @@ impl Watch {
         let (hook, table) = (self.setup.tripwire.hook(), &mut self.setup.table);
         post.look(woken, news, hook, || table.add_up())?;
         let recorder = self.setup.outbox.recorder();
-        recorder.note(woken, post.scope.signal(), post.look.available);
+        let (signal, available) = (post.scope.signal(), post.look.available);
+        if post.pressed && !was_pressed {
+            recorder.keep(woken, signal, available);
+        } else {
+            recorder.note(woken, signal, available);
+        }
         if !post.pressed {
             return post.keep(&mut *self.setup.tripwire, news, was_pressed, floor);
         }

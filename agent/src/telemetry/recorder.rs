@@ -57,10 +57,16 @@ impl Recorder {
         let Some(last) = self.last.get(signal as usize) else {
             return;
         };
-        if time.saturating_sub(last.load(Ordering::Relaxed)) < CLOSEST_NS {
-            return;
+        if time.saturating_sub(last.load(Ordering::Relaxed)) >= CLOSEST_NS {
+            self.keep(time, signal, available);
         }
-        last.store(time, Ordering::Relaxed);
+    }
+
+    /// Keeps a sample whatever was kept before it: somebody decides by it. Otherwise as [`Self::note`].
+    pub fn keep(&self, time: u64, signal: Signal, available: u64) {
+        if let Some(last) = self.last.get(signal as usize) {
+            last.store(time, Ordering::Relaxed);
+        }
         let written = self.written.load(Ordering::Relaxed);
         // The ones before are complete; and who reads what is written from here on finds that it was being overwritten.
         self.written.store(written + 1, Ordering::Release);
@@ -116,13 +122,15 @@ mod tests {
             // Too close to the one before.
             recorder.note(i * MS + 1, Signal::MemoryAvailable, 0);
         }
+        // As close as that, and needed.
+        recorder.keep(3000 * MS + 2, Signal::MemoryAvailable, 3001);
         let samples = recorder.since(2990 * MS);
         let seen: Vec<u64> = samples.iter().map(|s| s.available).collect();
-        assert_eq!(seen, (2990..3000).collect::<Vec<_>>());
+        assert_eq!(seen, (2990..=3000).collect::<Vec<_>>());
         assert_eq!(recorder.since(0).len(), SAMPLES - 1);
         // Another signal has its own pace.
-        recorder.note(3000 * MS, Signal::PidAvailable, 7);
-        recorder.note(3001 * MS, Signal::PidAvailable, 8);
+        recorder.note(3001 * MS, Signal::PidAvailable, 7);
+        recorder.note(3002 * MS, Signal::PidAvailable, 8);
         let pids = recorder
             .since(0)
             .into_iter()
