@@ -25,4 +25,5 @@ pub mod scripted;
 mod serving;
 pub mod skip;
 pub mod tls;
+pub mod tracefs;
 pub mod vectors;

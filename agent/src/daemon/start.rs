@@ -76,6 +76,7 @@ impl Agent {
         let words = Words {
             thresholds: config.eviction.thresholds.clone(),
         };
+        let memory_v1 = Scope::memory_v1(&scopes).map(Path::to_owned);
         let (reflex, refusals) = Reflex::start(Setup {
             scopes,
             tripwire: built.tripwire,
@@ -95,6 +96,9 @@ impl Agent {
         }
         if let Some(error) = refusals.deputy {
             tracing::warn!(%error, "nobody stands in for a reflex that is late: needs CAP_PERFMON");
+        }
+        if let Some(error) = refusals.limit {
+            tracing::warn!(%error, "kernel memory of the reflex counts against the agent's own limit: needs the root of the memory hierarchy");
         }
         if let Some(error) = refusals.lock {
             tracing::warn!(%error, "memory is not locked: needs CAP_IPC_LOCK");
@@ -116,6 +120,7 @@ impl Agent {
                 kubelet: matches!(source, Source::Cluster(_)),
             },
             graduated: config.graduated,
+            memory_v1,
         })?;
         let cri = config.cri.clone().map(|cri| {
             let inbox = Arc::clone(rounds.inbox());
@@ -159,12 +164,12 @@ impl Agent {
             counting: signals.object,
             life: signals.life,
             ticks: 0,
+            seen_by_rounds: Arc::clone(rounds.recorder()),
             rounds: Some(rounds),
             notes,
             walker,
             metrics,
             beat,
-            seen_by_rounds: Arc::clone(rounds.recorder()),
             dropped,
             object: object.ok(),
             telemetry,

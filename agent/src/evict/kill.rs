@@ -6,7 +6,7 @@
 //!
 //! v1 hands the same list of processes to every read of an open `cgroup.procs` for up to a second
 //! (`cgroup_pidlist_start`): only the first read after an open is fresh. A held file serves for the first round, which
-//! has to be fast; every later look opens the file anew, relative to a held directory.
+//! has to be fast; every later look opens the file anew, relative to a held directory. v2 makes the list for every read.
 //!
 //! v2's `cgroup.procs` leaves out a process that has begun to exit, and on recent kernels (seen on 7.2) such a process
 //! still holds all its memory. Whether a pod is gone is therefore asked of `populated` in `cgroup.events`.
@@ -16,14 +16,17 @@ use std::{
     io::{self, Write as _},
     os::{
         fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
-        unix::fs::OpenOptionsExt as _,
+        unix::fs::{FileExt as _, OpenOptionsExt as _},
     },
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
-use crate::observe::cgroup::{PathError, descendants, is_gone};
+use crate::observe::{
+    cgroup::{PathError, Version, descendants, is_gone},
+    text::hold,
+};
 
 /// A pod's processes, ready to be killed through files that are open already.
 #[derive(Debug)]
@@ -40,27 +43,34 @@ pub struct Killer {
 struct Group {
     dir: File,
     procs: File,
-    /// The held file was read once.
+    /// The held file tells nothing new: on v1, once it was read.
     stale: AtomicBool,
+    version: Version,
 }
 
 impl Group {
-    fn open(dir: &Path) -> Result<Self, PathError> {
-        let procs = dir.join("cgroup.procs");
+    fn open(dir: &Path, version: Version) -> Result<Self, PathError> {
+        let path = dir.join("cgroup.procs");
+        let procs = File::open(&path).map_err(PathError::at(&path))?;
+        if version == Version::V2 {
+            // Takes the buffer for its text, as `hold` does. A threaded group refuses to be read; its domain is not.
+            let _ = procs.read_at(&mut [0], 0);
+        }
         Ok(Self {
             dir: File::options()
                 .read(true)
                 .custom_flags(libc::O_PATH | libc::O_DIRECTORY)
                 .open(dir)
                 .map_err(PathError::at(dir))?,
-            procs: File::open(&procs).map_err(PathError::at(&procs))?,
+            procs,
             stale: AtomicBool::new(false),
+            version,
         })
     }
 
     /// Calls `each` for every process that is in the group now. Does not allocate.
     fn for_each(&self, each: impl FnMut(i32)) -> io::Result<()> {
-        if !self.stale.swap(true, Ordering::Relaxed) {
+        if self.version == Version::V2 || !self.stale.swap(true, Ordering::Relaxed) {
             return for_each_pid(&self.procs, each);
         }
         // SAFETY: a held directory and a C string.
@@ -108,16 +118,19 @@ impl Killer {
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
             Err(e) => return Err(PathError::at(&kill)(e)),
         };
-        let events = path.join("cgroup.events");
-        let events = match File::open(&events) {
+        let events = match hold(&path.join("cgroup.events")) {
             Ok(file) => Some(file),
             // v1, or the root of v2.
-            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
-            Err(e) => return Err(PathError::at(&events)(e)),
+            Err(e) if e.source.kind() == io::ErrorKind::NotFound => None,
+            Err(e) => return Err(e),
+        };
+        let version = match events {
+            Some(_) => Version::V2,
+            None => Version::V1,
         };
         let mut groups = Vec::new();
         for dir in descendants(path)? {
-            match Group::open(&dir) {
+            match Group::open(&dir, version) {
                 Ok(group) => groups.push(group),
                 Err(e) if is_gone(&e.source) && dir != path => {}
                 Err(e) => return Err(e),
@@ -194,7 +207,6 @@ impl Killer {
 
 /// Reads `populated` out of a `cgroup.events`.
 fn is_unpopulated(events: &File) -> bool {
-    use std::os::unix::fs::FileExt as _;
     // Two short lines: `populated 1` and `frozen 0`.
     let mut buffer = [0; 128];
     match events.read_at(&mut buffer, 0) {
@@ -207,7 +219,6 @@ fn is_unpopulated(events: &File) -> bool {
 
 /// Calls `each` for every process id in a `cgroup.procs`, whatever its length, without allocating.
 fn for_each_pid(procs: &File, mut each: impl FnMut(i32)) -> io::Result<()> {
-    use std::os::unix::fs::FileExt as _;
     let mut buffer = [0; 4096];
     let (mut offset, mut pid) = (0, 0_i32);
     loop {

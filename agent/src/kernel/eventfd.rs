@@ -10,10 +10,13 @@ use std::{
 
 use super::{
     ladder::MemoryHook,
-    registrar::{Files, Registrar, Wires, eventfd},
+    registrar::{Files, Registrar, Wires},
     tripwire::{ANY_SLOT, MAX_TRIPWIRES, SLOTS_PER_SCOPE, Trip, Tripwire, Wire},
 };
-use crate::observe::cgroup::{MemoryCgroup, Version};
+use crate::{
+    observe::cgroup::{MemoryCgroup, Version},
+    reflex::Bell,
+};
 
 /// All wires of all scopes. Arming one is an order to the registrar: the old wires serve until the new ones do.
 pub struct Eventfd {
@@ -21,8 +24,6 @@ pub struct Eventfd {
     epoll: OwnedFd,
     registrar: Registrar,
     wires: Wires,
-    /// The registrar could not take the last order.
-    is_late: bool,
 }
 
 impl Eventfd {
@@ -36,13 +37,14 @@ impl Eventfd {
                 limit: u64::MAX / 2,
                 ..Wire::NEVER
             };
-            eventfd()
+            Bell::new()
                 .and_then(|probe| files[files.len() - 1].register(&probe, &unreachable))
                 .map_err(|e| format!("{}/cgroup.event_control: {e}", scope.path().display()))?;
         }
         let epoll = epoll().map_err(|e| format!("epoll: {e}"))?;
         let start = || {
-            let registrar = Registrar::start(epoll.try_clone()?)?;
+            let any = scopes.first().ok_or(io::ErrorKind::InvalidInput)?;
+            let registrar = Registrar::start(epoll.try_clone()?, any.path())?;
             for (scope, files) in files.into_iter().enumerate() {
                 registrar.set_files(scope, files)?;
             }
@@ -53,13 +55,11 @@ impl Eventfd {
             epoll,
             registrar,
             wires: [Wire::NEVER; MAX_TRIPWIRES as usize],
-            is_late: false,
         })
     }
 
     fn order(&mut self) -> io::Result<()> {
-        self.is_late = !self.registrar.order(&self.wires)?;
-        Ok(())
+        self.registrar.order(&self.wires)
     }
 }
 
@@ -121,10 +121,6 @@ impl Tripwire for Eventfd {
     }
 
     fn next(&mut self) -> Option<Trip> {
-        if self.is_late {
-            // What goes wrong is told by the next arming.
-            let _ = self.order();
-        }
         let mut event = libc::epoll_event { events: 0, u64: 0 };
         // SAFETY: one place for one event; returns at once.
         let got = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), &raw mut event, 1, 0) };

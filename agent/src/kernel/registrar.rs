@@ -3,32 +3,37 @@
 
 use std::{
     fs::File,
-    io::{self, PipeReader, PipeWriter, Read as _, Write as _},
-    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd, RawFd},
+    io::{self, Write as _},
+    os::fd::{AsRawFd as _, OwnedFd, RawFd},
+    path::Path,
     sync::{
         Arc,
-        atomic::{AtomicI32, Ordering},
+        atomic::{AtomicBool, AtomicI32, Ordering},
         mpsc::{Receiver, Sender, channel},
     },
     thread,
 };
 
-use super::tripwire::{Direction, MAX_SCOPES, MAX_TRIPWIRES, SLOTS_PER_SCOPE, Wire, page_size};
+use triple_buffer::{Input, Output, triple_buffer};
+
+use super::{
+    poll::poll,
+    tripwire::{Direction, MAX_SCOPES, MAX_TRIPWIRES, SLOTS_PER_SCOPE, Wire, page_size},
+};
 use crate::{
     observe::{
         cgroup::is_gone,
         text::{number, pread},
     },
-    reflex::thread::become_fifo_at,
+    reflex::{
+        Bell,
+        thread::{become_fifo_at, leave_memory_limit},
+    },
 };
 
 /// All wires.
 pub type Wires = [Wire; MAX_TRIPWIRES as usize];
 
-/// Bytes of a wire in an order: its limit, and its direction.
-const WIRE_BYTES: usize = 9;
-/// An order, which is less than PIPE_BUF: the kernel writes all of it or nothing.
-const ORDER_BYTES: usize = MAX_TRIPWIRES as usize * WIRE_BYTES;
 /// Below every thread that evicts, above what saturates the CPUs.
 const PRIORITY: i32 = 1;
 /// It needs little, and what is locked is the agent's memory.
@@ -40,42 +45,56 @@ pub struct Files {
     pub control: File,
 }
 
-/// The reflex's end. To order takes one system call, no lock and no memory.
+/// The reflex's end. To order takes no lock and no memory: where the agent's cgroup is at its limit, a page for what is
+/// written to a pipe has to be reclaimed first, by whoever writes.
 pub struct Registrar {
-    orders: PipeWriter,
+    orders: Input<Wires>,
     scopes: Sender<(usize, Files)>,
-    failure: Arc<AtomicI32>,
+    shared: Arc<Shared>,
+}
+
+/// What both ends have.
+struct Shared {
+    /// Rings at an order, and at the end.
+    bell: Bell,
+    is_over: AtomicBool,
+    /// What went wrong last, until it is told; 0 for nothing.
+    errno: AtomicI32,
 }
 
 impl Registrar {
-    /// Starts the thread. `epoll` becomes readable at a crossing, and stays the same.
-    pub fn start(epoll: OwnedFd) -> io::Result<Self> {
-        let (received, orders) = io::pipe()?;
-        // SAFETY: a descriptor of ours and plain integers.
-        if unsafe { libc::fcntl(orders.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
+    /// Starts the thread. `epoll` becomes readable at a crossing, and stays the same; `cgroup` is one of the scopes.
+    pub fn start(epoll: OwnedFd, cgroup: &Path) -> io::Result<Self> {
+        let (orders, wires) = triple_buffer(&[Wire::NEVER; MAX_TRIPWIRES as usize]);
         let (scopes, new_scopes) = channel();
-        let failure = Arc::new(AtomicI32::new(0));
+        let shared = Arc::new(Shared {
+            bell: Bell::new()?,
+            is_over: AtomicBool::new(false),
+            errno: AtomicI32::new(0),
+        });
         let mut worker = Worker {
             epoll,
             event: None,
             files: Default::default(),
+            wires,
             new_scopes,
-            failure: Arc::clone(&failure),
+            shared: Arc::clone(&shared),
         };
+        let cgroup = cgroup.to_owned();
         thread::Builder::new()
             .name("registrar".into())
             .stack_size(STACK_BYTES)
             .spawn(move || {
-                // Refused, it works at normal priority: later, but as well.
+                // An eventfd and a place in an epoll are charged. Refused, it works at the agent's limit and at normal
+                // priority: later, but as well.
+                let _ = leave_memory_limit(&cgroup);
                 let _ = become_fifo_at(PRIORITY);
-                worker.work(received);
+                worker.work();
             })?;
         Ok(Self {
             orders,
             scopes,
-            failure,
+            shared,
         })
     }
 
@@ -85,56 +104,60 @@ impl Registrar {
         sent.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
-    /// Has all wires registered anew; until they are, the last ones serve. `false` when so many orders wait that this
-    /// one has to be given again.
+    /// Has all wires registered anew; until they are, the last ones serve. Of orders that wait, only the last one counts.
     ///
     /// # Errors
     /// What went wrong with an earlier order.
-    pub fn order(&self, wires: &Wires) -> io::Result<bool> {
-        let taken = match (&self.orders).write(&encode(wires)) {
-            Ok(_) => true,
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => false,
-            Err(e) => return Err(e),
-        };
-        match self.failure.swap(0, Ordering::Relaxed) {
-            0 => Ok(taken),
-            error => Err(io::Error::from_raw_os_error(error)),
+    pub fn order(&mut self, wires: &Wires) -> io::Result<()> {
+        self.orders.write(*wires);
+        self.shared.bell.ring();
+        match self.shared.errno.swap(0, Ordering::Relaxed) {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno)),
         }
     }
 }
 
-/// The thread's end; it ends with the pipe.
+impl Drop for Registrar {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::Release);
+        self.shared.bell.ring();
+    }
+}
+
+/// The thread's end.
 struct Worker {
     epoll: OwnedFd,
     /// The eventfd of the wires that are in force.
-    event: Option<OwnedFd>,
+    event: Option<Bell>,
     files: [Option<Files>; MAX_SCOPES as usize],
+    wires: Output<Wires>,
     new_scopes: Receiver<(usize, Files)>,
-    failure: Arc<AtomicI32>,
+    shared: Arc<Shared>,
 }
 
 impl Worker {
-    fn work(&mut self, mut orders: PipeReader) {
-        let mut buffer = [0; ORDER_BYTES * 32];
+    fn work(&mut self) {
         loop {
-            let length = match orders.read(&mut buffer) {
-                Ok(0) => return,
-                Ok(length) => length,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => return,
-            };
+            poll([self.shared.bell.fd().as_raw_fd()], None);
+            // Before anything is looked at: what comes later rings again.
+            self.shared.bell.silence();
+            if self.shared.is_over.load(Ordering::Acquire) {
+                return;
+            }
+            if !self.wires.update() {
+                continue;
+            }
+            // A scope's files were sent before its first order.
             while let Ok((scope, files)) = self.new_scopes.try_recv() {
                 if let Some(place) = self.files.get_mut(scope) {
                     *place = Some(files);
                 }
             }
-            // Only the last one counts: the ground has moved since the others.
-            let Some(last) = buffer[..length].rchunks_exact(ORDER_BYTES).next() else {
-                continue;
-            };
-            if let Err(error) = self.register(&decode(last)) {
-                let code = error.raw_os_error().unwrap_or(libc::EIO);
-                self.failure.store(code, Ordering::Relaxed);
+            let wires = *self.wires.output_buffer();
+            if let Err(error) = self.register(&wires) {
+                let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                self.shared.errno.store(errno, Ordering::Relaxed);
             }
         }
     }
@@ -142,7 +165,7 @@ impl Worker {
     /// Registers all wires with a new eventfd: a threshold cannot be taken back singly, and closing the old one takes
     /// back all of them, in a worker of the kernel's own. There is no moment without wires.
     fn register(&mut self, wires: &Wires) -> io::Result<()> {
-        let event = eventfd()?;
+        let event = Bell::new()?;
         let scopes = wires.chunks(SLOTS_PER_SCOPE as usize);
         let mut crossed = false;
         for (files, wires) in self.files.iter().zip(scopes) {
@@ -160,16 +183,14 @@ impl Worker {
             }
         }
         if crossed {
-            let one = 1_u64;
-            // SAFETY: eight bytes from a local.
-            unsafe { libc::write(event.as_raw_fd(), (&raw const one).cast(), 8) };
+            event.ring();
         }
         let mut interest = libc::epoll_event {
             // By its edge: the reader has nothing to read, and needs no descriptor but the epoll's.
             events: (libc::EPOLLIN | libc::EPOLLET).cast_unsigned(),
             u64: 0,
         };
-        let (epoll, fd) = (self.epoll.as_raw_fd(), event.as_raw_fd());
+        let (epoll, fd) = (self.epoll.as_raw_fd(), event.fd().as_raw_fd());
         // SAFETY: descriptors of ours, and a local that outlives the call.
         if unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut interest) } < 0 {
             return Err(io::Error::last_os_error());
@@ -181,7 +202,7 @@ impl Worker {
 
 impl Files {
     /// Registers one wire.
-    pub fn register(&self, event: &OwnedFd, wire: &Wire) -> io::Result<()> {
+    pub fn register(&self, event: &Bell, wire: &Wire) -> io::Result<()> {
         // The kernel compares with >; one page less makes it "at the limit".
         let limit = match wire.direction {
             Direction::Rising => wire.limit.saturating_sub(page_size()),
@@ -190,7 +211,7 @@ impl Files {
         // "<event fd> <fd of memory.usage_in_bytes> <threshold in bytes>", written at once and without allocating.
         let mut line = [0_u8; 64];
         let mut cursor = io::Cursor::new(&mut line[..]);
-        let (event, usage): (RawFd, RawFd) = (event.as_raw_fd(), self.usage.as_raw_fd());
+        let (event, usage): (RawFd, RawFd) = (event.fd().as_raw_fd(), self.usage.as_raw_fd());
         write!(cursor, "{event} {usage} {limit}")?;
         let length = usize::try_from(cursor.position()).unwrap_or(0);
         (&self.control).write_all(&line[..length])
@@ -203,58 +224,5 @@ impl Files {
             Direction::Rising => usage >= wire.limit,
             Direction::Falling => usage <= wire.limit,
         })
-    }
-}
-
-/// A new eventfd that does not block.
-pub fn eventfd() -> io::Result<OwnedFd> {
-    // SAFETY: takes plain integers; the result is checked.
-    let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new and nobody else's.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-fn encode(wires: &Wires) -> [u8; ORDER_BYTES] {
-    let mut order = [0; ORDER_BYTES];
-    for (place, wire) in order.chunks_exact_mut(WIRE_BYTES).zip(wires) {
-        let (limit, direction) = place.split_at_mut(8);
-        limit.copy_from_slice(&wire.limit.to_ne_bytes());
-        direction[0] = u8::from(wire.direction == Direction::Falling);
-    }
-    order
-}
-
-fn decode(order: &[u8]) -> Wires {
-    let mut wires = [Wire::NEVER; MAX_TRIPWIRES as usize];
-    for (wire, place) in wires.iter_mut().zip(order.chunks_exact(WIRE_BYTES)) {
-        let (limit, direction) = place.split_at(8);
-        wire.limit = limit.try_into().map_or(u64::MAX, u64::from_ne_bytes);
-        wire.direction = match direction[0] {
-            0 => Direction::Rising,
-            _ => Direction::Falling,
-        };
-    }
-    wires
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_order_arrives_as_it_was_given() {
-        let mut wires = [Wire::NEVER; MAX_TRIPWIRES as usize];
-        wires[0].limit = 100 << 20;
-        wires[3] = Wire {
-            limit: 80 << 20,
-            direction: Direction::Falling,
-            ..Wire::NEVER
-        };
-        assert_eq!(decode(&encode(&wires)), wires);
-        // Whole or not at all: PIPE_BUF is 4096.
-        const { assert!(ORDER_BYTES <= 512) };
     }
 }

@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::text::{malformed, number, pread, value_of, values_of};
+use super::text::{hold, malformed, number, pread, value_of, values_of};
 
 /// Longest `memory.stat` that is read: v2 has about 60 lines, v1 with two NUMA nodes less.
 const STAT_BYTES: usize = 8192;
@@ -123,10 +123,7 @@ impl MemoryCgroup {
     /// The directory is not there, or is no memory cgroup: the error names the file that is missing.
     pub fn open(path: &Path) -> Result<Self, PathError> {
         let meta = fs::metadata(path).map_err(PathError::at(path))?;
-        let open = |name: &str| {
-            let file = path.join(name);
-            File::open(&file).map_err(PathError::at(&file))
-        };
+        let open = |name: &str| hold(&path.join(name));
         let (version, usage) = match open("memory.current") {
             Ok(file) => (Version::V2, Some(file)),
             Err(_) if is_v2_root(path) => (Version::V2, None),

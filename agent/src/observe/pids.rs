@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     cgroup::{PathError, descendants, is_gone},
-    text::{malformed, number, pread},
+    text::{hold, malformed, number, pread},
 };
 
 /// One reading of the node. The unit is a task: every thread counts, and so does a zombie until it is reaped.
@@ -58,8 +58,7 @@ impl Pids {
         if let (true, Some(error)) = (limits.is_empty(), missing) {
             return Err(error);
         }
-        let path = proc.join("loadavg");
-        let loadavg = File::open(&path).map_err(PathError::at(&path))?;
+        let loadavg = hold(&proc.join("loadavg"))?;
         Ok(Self { limits, loadavg })
     }
 

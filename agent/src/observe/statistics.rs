@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::cgroup::descendants;
+use super::{cgroup::descendants, text::hold};
 
 /// `memory.stat` of some cgroups, held open; those that lie below come before those above.
 ///
@@ -25,7 +25,7 @@ impl Statistics {
 
     /// Of these directories, in this order.
     pub fn of(dirs: &[PathBuf]) -> Self {
-        let open = |dir: &PathBuf| File::open(dir.join("memory.stat")).ok();
+        let open = |dir: &PathBuf| hold(&dir.join("memory.stat")).ok();
         Self(dirs.iter().filter_map(open).collect())
     }
 

@@ -1,6 +1,25 @@
 //! Numbers out of small kernel files, without allocating.
 
-use std::{fs::File, io, os::unix::fs::FileExt as _};
+use std::{fs::File, io, os::unix::fs::FileExt as _, path::Path};
+
+use super::cgroup::PathError;
+
+/// Opens a file that will be read again and again, and reads it once.
+///
+/// The kernel keeps a buffer for the text with the open file. It takes it at the first read and charges it to the reader's
+/// cgroup (`seq_read_iter`, `seq_buf_alloc`); at that cgroup's limit this is a long wait, or the end of the reader. Whoever
+/// decides has nothing left to take.
+///
+/// # Errors
+/// Not there, or not readable any more.
+pub fn hold(path: &Path) -> Result<File, PathError> {
+    let opened = File::open(path).and_then(|file| {
+        // Whatever is asked for, the kernel makes the whole text.
+        file.read_at(&mut [0], 0)?;
+        Ok(file)
+    });
+    opened.map_err(PathError::at(path))
+}
 
 /// Reads a file of one record from its start into `buffer` and returns what was there; a longer file is cut.
 ///

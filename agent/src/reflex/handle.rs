@@ -7,7 +7,7 @@ use super::{
     mailbox::{Mailbox, Outbox},
     scope::Scope,
     seat::Seat,
-    thread::{REFLEX_STACK, Refusals, become_fifo, lock_memory, touch_stack},
+    thread::{REFLEX_STACK, Refusals, become_fifo, leave_memory_limit, lock_memory, touch_stack},
     watch::Watch,
 };
 use crate::{
@@ -63,6 +63,9 @@ impl Reflex {
             .name("reflex".into())
             .spawn(move || {
                 let mut refusals = Refusals {
+                    // Before anybody else is started from here.
+                    limit: Scope::memory_v1(&setup.scopes)
+                        .and_then(|cgroup| leave_memory_limit(cgroup).err()),
                     lock: lock_memory(),
                     fifo: become_fifo(),
                     deputy: None,

@@ -2,13 +2,13 @@
 
 mod guard;
 
-use std::{io, os::unix::ffi::OsStrExt as _};
+use std::{io, os::unix::ffi::OsStrExt as _, path::Path};
 
 pub use guard::Guard;
 
 use crate::{
     engine::Signal,
-    observe::cgroup::{MemoryCgroup, MemoryReading, PathError},
+    observe::cgroup::{MemoryCgroup, MemoryReading, PathError, Version},
     pods::table::Entry,
 };
 
@@ -189,6 +189,13 @@ impl Scope {
     /// The cgroup.
     pub fn cgroup(&self) -> &MemoryCgroup {
         &self.cgroup
+    }
+
+    /// A directory of cgroup v1's memory hierarchy, where one of these is in it.
+    pub fn memory_v1(scopes: &[Self]) -> Option<&Path> {
+        let mut cgroups = scopes.iter().map(Self::cgroup);
+        let v1 = cgroups.find(|cgroup| cgroup.version() == Version::V1);
+        v1.map(MemoryCgroup::path)
     }
 
     /// Its capacity in bytes.

@@ -1,6 +1,6 @@
 //! What makes a thread fast when everything else is slow: real-time priority, locked and touched memory.
 
-use std::{io, time::Duration};
+use std::{fs, io, path::Path, time::Duration};
 
 /// Above every thread of normal priority, below the kernel's own watchdogs and migration threads (99).
 pub(super) const REFLEX_PRIORITY: i32 = 50;
@@ -16,6 +16,8 @@ pub struct Refusals {
     pub fifo: Option<io::Error>,
     /// `mlockall`: needs CAP_IPC_LOCK or a large enough RLIMIT_MEMLOCK.
     pub lock: Option<io::Error>,
+    /// [`leave_memory_limit`]: needs the hierarchy's root, mounted to be written to.
+    pub limit: Option<io::Error>,
     /// A deputy and its wakers: perf_event_open needs CAP_PERFMON. Not tried without `fifo`.
     pub deputy: Option<io::Error>,
 }
@@ -26,6 +28,23 @@ pub fn lock_memory() -> Option<io::Error> {
     const FLAGS: i32 = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
     // SAFETY: plain flags; nothing is freed or moved.
     (unsafe { libc::mlockall(FLAGS) } != 0).then(io::Error::last_os_error)
+}
+
+/// Has what the kernel allocates for the calling thread, and for those that it starts, counted at the root of a hierarchy of
+/// cgroup v1, which has no limit; `cgroup` is any directory of that hierarchy. The process's own pages count where they did.
+///
+/// To read afresh who is in a pod takes a page here (see [`crate::evict::kill`]), and whoever has no page left in his cgroup
+/// waits for one, or is killed for it. On v2 the threads of a process cannot be told apart, and nothing is to be taken.
+///
+/// # Errors
+/// No root above this directory, or it may not be written to.
+pub fn leave_memory_limit(cgroup: &Path) -> io::Result<()> {
+    // Only a root has one (cgroup_base_files of `kernel/cgroup/cgroup-v1.c`).
+    let is_root = |dir: &&Path| dir.join("release_agent").exists();
+    let root = cgroup.ancestors().find(is_root);
+    let tasks = root.ok_or(io::ErrorKind::NotFound)?.join("tasks");
+    // 0 is the thread that writes.
+    fs::write(tasks, "0")
 }
 
 /// Gives the calling thread the reflex's SCHED_FIFO.

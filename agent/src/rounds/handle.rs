@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     io,
+    path::PathBuf,
     sync::{Arc, Mutex},
 };
 
@@ -20,7 +21,7 @@ use crate::{
     engine::{self, NodeCondition, Observations, Signal, SignalForecast, Threshold},
     kernel::budget::Drift,
     policy::Restraint,
-    reflex::thread::{ROUNDS_PRIORITY, become_fifo_at},
+    reflex::thread::{ROUNDS_PRIORITY, become_fifo_at, leave_memory_limit},
     telemetry::Recorder,
 };
 
@@ -45,6 +46,8 @@ pub struct Setup {
     pub reclaims: Reclaiming,
     /// What is done about a soft threshold on memory before anybody is evicted (R46).
     pub graduated: GraduatedConfig,
+    /// A directory of cgroup v1's memory hierarchy, where there is one ([`leave_memory_limit`]).
+    pub memory_v1: Option<PathBuf>,
 }
 
 /// What the last round saw, for whoever shows it.
@@ -79,7 +82,7 @@ impl Rounds {
     ///
     /// # Errors
     /// The system has no thread or descriptor to give.
-    pub fn start(setup: Setup) -> io::Result<(Self, mpsc::Receiver<Note>)> {
+    pub fn start(mut setup: Setup) -> io::Result<(Self, mpsc::Receiver<Note>)> {
         let (notes, receiver) = mpsc::channel(NOTES);
         let inbox = Inbox::new()?;
         let status = Arc::new(Mutex::new(Status::default()));
@@ -89,10 +92,13 @@ impl Rounds {
             Arc::clone(&status),
             Arc::clone(&recorder),
         );
+        let memory_v1 = setup.memory_v1.take();
         let mut looping = Loop::new(setup, notes, shared);
         let thread = std::thread::Builder::new()
             .name("rounds".into())
             .spawn(move || {
+                // The reflex was refused as well then, and that was said.
+                let _ = memory_v1.map(|cgroup| leave_memory_limit(&cgroup));
                 // A fork bomb leaves nothing to a thread of normal priority; a refusal only makes it slower.
                 if let Some(error) = become_fifo_at(ROUNDS_PRIORITY) {
                     tracing::debug!(%error, "the rounds have no real-time priority");

@@ -77,6 +77,8 @@ impl Loop {
             shadow,
             reclaims,
             graduated,
+            // The thread has seen to it.
+            memory_v1: _,
         } = setup;
         let disks = sensors.disks.as_ref();
         let shares = disks.and_then(|d| d.tripwire.share_reader());

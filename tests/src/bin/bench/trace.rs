@@ -1,17 +1,12 @@
 //! Who sent SIGKILL (or another signal) to whom and when, told by the kernel in the same way for every contender: `signal_generate` in a
 //! trace instance of our own, stamped with CLOCK_MONOTONIC.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::io;
 
-const ROOTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+use evictd_tests::tracefs::Instance;
 
-/// A trace instance; removed when dropped.
-pub struct Trace {
-    dir: PathBuf,
-}
+/// A trace instance that records signals.
+pub struct Trace(Instance);
 
 /// One signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,44 +36,23 @@ impl Trace {
 
     /// The same for the signals that a filter of the kernel's kind lets through: `sig == 9 || sig == 15`.
     pub fn start_for(filter: &str) -> io::Result<Self> {
-        let root = ROOTS
-            .iter()
-            .map(|root| Path::new(root).join("instances"))
-            .find(|dir| dir.is_dir())
-            .ok_or_else(|| io::Error::other("tracefs is not mounted"))?;
-        let dir = root.join(format!("evictd-bench-{}", std::process::id()));
-        fs::create_dir(&dir)?;
-        let trace = Self { dir };
+        let trace = Instance::new("bench")?;
         trace.write("trace_clock", "mono")?;
         trace.write("buffer_size_kb", "64")?;
-        trace.write("events/signal/signal_generate/filter", filter)?;
-        trace.write("events/signal/signal_generate/enable", "1")?;
-        Ok(trace)
-    }
-
-    fn write(&self, file: &str, text: &str) -> io::Result<()> {
-        let path = self.dir.join(file);
-        fs::write(&path, text).map_err(|e| io::Error::other(format!("{}: {e}", path.display())))
+        if !trace.enable("signal/signal_generate", filter)? {
+            return Err(io::Error::other("no tracepoint signal:signal_generate"));
+        }
+        Ok(Self(trace))
     }
 
     /// Forgets what was recorded.
     pub fn clear(&self) -> io::Result<()> {
-        self.write("trace", "")
+        self.0.clear()
     }
 
     /// What was recorded since the last [`Trace::clear`], oldest first.
     pub fn kills(&self) -> io::Result<Vec<Kill>> {
-        let text = fs::read_to_string(self.dir.join("trace"))?;
-        Ok(text.lines().filter_map(parse).collect())
-    }
-}
-
-impl Drop for Trace {
-    fn drop(&mut self) {
-        let off = self.write("events/signal/signal_generate/enable", "0");
-        if let Err(error) = off.and_then(|()| fs::remove_dir(&self.dir)) {
-            eprintln!("bench: {}: {error}", self.dir.display());
-        }
+        Ok(self.0.text()?.lines().filter_map(parse).collect())
     }
 }
 

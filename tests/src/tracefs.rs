@@ -1,0 +1,77 @@
+//! A trace instance of a test's own: what the kernel says of itself, without anybody else's events in between.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+const ROOTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+
+/// The instance; removed when dropped.
+#[derive(Debug)]
+pub struct Instance(PathBuf);
+
+impl Instance {
+    /// An empty one; the name is made this process's own.
+    ///
+    /// # Errors
+    /// No tracefs is mounted, or it may not be written to.
+    pub fn new(name: &str) -> io::Result<Self> {
+        let root = ROOTS
+            .iter()
+            .map(|root| Path::new(root).join("instances"))
+            .find(|dir| dir.is_dir())
+            .ok_or_else(|| io::Error::other("tracefs is not mounted"))?;
+        let dir = root.join(format!("evictd-{name}-{}", std::process::id()));
+        fs::create_dir(&dir)?;
+        Ok(Self(dir))
+    }
+
+    /// Writes a file of the instance.
+    ///
+    /// # Errors
+    /// With its path.
+    pub fn write(&self, file: &str, text: &str) -> io::Result<()> {
+        let path = self.0.join(file);
+        fs::write(&path, text).map_err(|e| io::Error::other(format!("{}: {e}", path.display())))
+    }
+
+    /// Switches an event (`signal/signal_generate`) on, for what a filter of the kernel's kind lets through. `false` where
+    /// the kernel does not have it.
+    ///
+    /// # Errors
+    /// The filter is refused.
+    pub fn enable(&self, event: &str, filter: &str) -> io::Result<bool> {
+        let there = self.0.join("events").join(event).is_dir();
+        if there {
+            self.write(&format!("events/{event}/filter"), filter)?;
+            self.write(&format!("events/{event}/enable"), "1")?;
+        }
+        Ok(there)
+    }
+
+    /// Forgets what was recorded.
+    ///
+    /// # Errors
+    /// See [`Self::write`].
+    pub fn clear(&self) -> io::Result<()> {
+        self.write("trace", "")
+    }
+
+    /// What was recorded, oldest first, behind some lines that begin with `#`.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn text(&self) -> io::Result<String> {
+        fs::read_to_string(self.0.join("trace"))
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        let off = self.write("events/enable", "0");
+        if let Err(error) = off.and_then(|()| fs::remove_dir(&self.0)) {
+            eprintln!("{}: {error}", self.0.display());
+        }
+    }
+}

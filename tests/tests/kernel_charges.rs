@@ -1,0 +1,97 @@
+//! The agent's own cgroup may be at its limit: whoever decides takes no memory of the kernel's that counts there. It would
+//! have to wait until somebody else's page is written out, or be killed for want of one.
+
+use std::{fs, time::Duration};
+
+use evictd::{engine::QosClass, kernel::ladder::MemoryHook, observe::cgroup::Version};
+use evictd_tests::{
+    hog::Hog,
+    node::{Node, Options},
+    or_skip,
+    skip::{matrix, not_root},
+    skip_if,
+    tracefs::Instance,
+};
+
+const SOON: Duration = Duration::from_secs(60);
+/// Whatever hands out memory; older kernels have four of them for the first two. What is charged says so: the cache is an
+/// accounted one, or the flags ask for it.
+const EVENTS: [&str; 5] = [
+    "kmem/kmalloc",
+    "kmem/kmem_cache_alloc",
+    "kmem/kmalloc_node",
+    "kmem/kmem_cache_alloc_node",
+    "kmem/mm_page_alloc",
+];
+
+fn is_charged(line: &str) -> bool {
+    line.contains("_ACCOUNT") || line.contains("accounted=true")
+}
+
+/// Where the memory of a thread of this process counts, as the kernel tells it: `11:memory:/` on v1.
+fn memory_cgroup(tid: i32) -> String {
+    let cgroups = fs::read_to_string(format!("/proc/self/task/{tid}/cgroup")).unwrap();
+    let memory = cgroups.lines().find_map(|line| line.split_once(":memory:"));
+    memory.map(|(_, path)| path.to_owned()).unwrap()
+}
+
+/// From the last stretch to the return of the memory, on one rung.
+fn evicts_on_nobodys_account(hook: MemoryHook) {
+    let mut node = Node::new(&format!("charge-{hook}"), 384).unwrap();
+    let pod = node.pod("hog", QosClass::BestEffort, 0, 0).unwrap();
+    node.pod("calm", QosClass::Guaranteed, 0, 0).unwrap();
+    let options = Options {
+        hook: Some(hook),
+        ..Options::default()
+    };
+    let watched = or_skip!(node.watch(options).unwrap());
+    let mut hog = Hog::start(&pod, &["--mib", "380", "--head", "250", "--wait"]).unwrap();
+    hog.take_head().unwrap();
+    // Until a program is attached, if it is one.
+    std::thread::sleep(Duration::from_millis(500));
+    let trace = or_skip!(Instance::new("charges"));
+    let deciders: Vec<_> = [Some(watched.tid()), watched.deputy()]
+        .into_iter()
+        .flatten()
+        .collect();
+    let filters: Vec<_> = deciders
+        .iter()
+        .map(|tid| format!("common_pid == {tid}"))
+        .collect();
+    let enabled = EVENTS.map(|event| trace.enable(event, &filters.join(" || ")).unwrap());
+    assert!(enabled.contains(&true), "none of {EVENTS:?} is here");
+    hog.go().unwrap();
+    watched.evicted(SOON).expect("an eviction");
+    watched.finished(SOON).expect("its end");
+    let text = trace.text().unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert_eq!(node.oom_kills().unwrap(), 0);
+    let charged: Vec<_> = text.lines().filter(|line| is_charged(line)).collect();
+    let seen = text.lines().any(|line| !line.starts_with('#'));
+    assert!(seen, "whoever kills asks the kernel for something");
+    match node.cgroup.version() {
+        Version::V2 => assert!(charged.is_empty(), "{charged:#?}"),
+        // To see afresh who is in a pod takes a page there; it counts at the root.
+        Version::V1 => {
+            for tid in deciders {
+                assert_eq!(memory_cgroup(tid), "/");
+            }
+            assert!(!charged.is_empty(), "{text}");
+        }
+    }
+    matrix("memory.available", &hook.to_string(), "own-limit");
+}
+
+// R14, R40
+#[test]
+fn whoever_decides() {
+    skip_if!(not_root());
+    let rungs = [
+        MemoryHook::Fexit,
+        MemoryHook::Kprobe,
+        MemoryHook::Tracepoint,
+        MemoryHook::Eventfd,
+        MemoryHook::Sampler,
+    ];
+    rungs.into_iter().for_each(evicts_on_nobodys_account);
+}
