@@ -12,6 +12,7 @@ use std::{
 use crossbeam_queue::ArrayQueue;
 
 use super::{
+    handover::Handover,
     report::Report,
     scope::{Limits, Scope},
 };
@@ -78,11 +79,9 @@ static ONE: u64 = 1;
 #[derive(Debug)]
 pub struct Mailbox {
     bell: Bell,
-    table: ArrayQueue<Box<PodTable>>,
-    retired: ArrayQueue<Box<PodTable>>,
-    scope: ArrayQueue<Box<Scope>>,
-    retired_scope: ArrayQueue<Box<Scope>>,
-    tuning: ArrayQueue<Tuning>,
+    table: Handover<PodTable>,
+    scope: Handover<Scope>,
+    tuning: Handover<Tuning>,
     stop: AtomicBool,
 }
 
@@ -102,48 +101,46 @@ impl Mailbox {
     pub fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             bell: Bell::new()?,
-            table: ArrayQueue::new(1),
-            retired: ArrayQueue::new(4),
-            scope: ArrayQueue::new(1),
-            retired_scope: ArrayQueue::new(1),
-            tuning: ArrayQueue::new(1),
+            table: Handover::default(),
+            scope: Handover::default(),
+            tuning: Handover::default(),
             stop: AtomicBool::new(false),
         }))
     }
 
     /// Hands over a new table; one that was not taken yet is replaced. Frees the tables that the reflex has put aside.
     pub fn send(&self, table: Box<PodTable>) {
-        while self.retired.pop().is_some() {}
-        self.table.force_push(table);
+        self.table.hand_over(table);
         self.bell.ring();
     }
 
     /// Hands over the pods' cgroup: it has come, or is another one or of another size now.
     pub fn send_pods(&self, scope: Box<Scope>) {
-        drop(self.retired_scope.pop());
-        self.scope.force_push(scope);
+        self.scope.hand_over(scope);
         self.bell.ring();
     }
 
     /// Hands over other settings; what was not taken yet is replaced.
     pub fn send_tuning(&self, tuning: Tuning) {
-        self.tuning.force_push(tuning);
+        self.tuning.hand_over(Box::new(tuning));
         self.bell.ring();
     }
 
     pub(super) fn take_tuning(&self) -> Option<Tuning> {
-        self.tuning.pop()
+        let boxed = self.tuning.take()?;
+        let tuning = *boxed;
+        self.tuning.give_back(boxed);
+        Some(tuning)
     }
 
     /// What was handed over and not taken yet.
     pub(super) fn take_scope(&self) -> Option<Box<Scope>> {
-        self.scope.pop()
+        self.scope.take()
     }
 
     /// Leaves a scope to be freed by the sender.
     pub(super) fn put_aside(&self, scope: Box<Scope>) {
-        // There is room: the sender frees the one before each new one.
-        drop(self.retired_scope.force_push(scope));
+        self.scope.give_back(scope);
     }
 
     /// Asks the reflex to end.
@@ -165,15 +162,13 @@ impl Mailbox {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// The newest table, if there is one. What was in use before is put aside, to be freed by the sender.
+    /// The newest table, if there is one. What was in use before is left to be freed by the sender.
     pub(super) fn exchange(&self, current: &mut Box<PodTable>) -> bool {
         self.bell.silence();
-        let Some(new) = self.table.pop() else {
+        let Some(new) = self.table.take() else {
             return false;
         };
-        let old = std::mem::replace(current, new);
-        // More than four at once cannot be waiting while the sender frees them before each new one.
-        drop(self.retired.push(old));
+        self.table.give_back(std::mem::replace(current, new));
         true
     }
 }

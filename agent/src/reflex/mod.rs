@@ -9,8 +9,10 @@
 mod approach;
 mod deputy;
 mod handle;
+mod handover;
 mod inflight;
 mod lag;
+mod letters;
 mod mailbox;
 mod post;
 mod recent;
@@ -18,10 +20,10 @@ mod relieve;
 mod report;
 mod scope;
 mod seat;
-pub mod thread;
-mod waiting;
 #[cfg(test)]
 mod tests;
+pub mod thread;
+mod waiting;
 mod watch;
 
 pub use handle::{Reflex, Setup};

@@ -42,12 +42,12 @@ pub(super) struct Watch {
     /// Victims for whichever scope: what one of them gives back, all of them get.
     pub(super) in_flight: InFlight,
     pub(super) growth: u64,
-    cpus: u64,
+    pub(super) cpus: u64,
     /// How old the usages in the table are.
     pub(super) recent: Recent,
     pub(super) evictions: u64,
     /// When the kernel was last told whom it may kill; 0: it has to be told.
-    named: u64,
+    pub(super) named: u64,
     heard: Heard,
     /// Since when no threshold is met.
     calm_since: Option<u64>,
@@ -87,7 +87,7 @@ impl Watch {
     }
 
     /// In shadow mode the kernel must not kill either.
-    fn floor_is_armed(&self) -> bool {
+    pub(super) fn floor_is_armed(&self) -> bool {
         !self.setup.shadow
     }
 
@@ -95,12 +95,7 @@ impl Watch {
     pub(super) fn go_round(&mut self, woken: u64) -> Waiting {
         // A decision comes first; what is new in the mailbox can wait for the next turn.
         if !self.hear() {
-            if self.setup.mailbox.exchange(&mut self.setup.table) {
-                self.named = 0;
-                self.recent.forget();
-            }
-            self.take_scope();
-            self.take_tuning();
+            self.take_letters();
         }
         self.turn(woken);
         let interval = self.next_look();
@@ -226,7 +221,7 @@ impl Watch {
     }
 
     /// Said once; the other scopes go on.
-    fn say_gone(&mut self, index: usize, error: &io::Error) {
+    pub(super) fn say_gone(&mut self, index: usize, error: &io::Error) {
         let Some(post) = self.posts.get_mut(index) else {
             return;
         };
@@ -249,57 +244,5 @@ impl Watch {
         };
         self.in_flight
             .step(now, at, |finished| outbox.send(Report::Finished(finished)));
-    }
-
-    /// The pods' cgroup has come later, or is another one now.
-    fn take_tuning(&mut self) {
-        let Some(tuning) = self.setup.mailbox.take_tuning() else {
-            return;
-        };
-        self.setup.shadow = tuning.shadow;
-        self.named = 0;
-        // Whoever was only spoken of is a pod like any other from now on.
-        self.in_flight.forget_shadows();
-        self.setup.strategy = tuning.strategy;
-        let floor = self.floor_is_armed();
-        for index in 0..self.posts.len() {
-            let Some(post) = self.posts.get_mut(index) else {
-                return;
-            };
-            if index == 0 {
-                post.scope.set_limits(tuning.limits);
-            }
-            if let Err(e) = post.settle(&mut *self.setup.tripwire, floor) {
-                self.say_gone(index, &e);
-            }
-        }
-    }
-
-    fn take_scope(&mut self) {
-        let Some(mut scope) = self.setup.mailbox.take_scope() else {
-            return;
-        };
-        self.named = 0;
-        let index = 1;
-        let floor = self.floor_is_armed();
-        let tripwire = &mut *self.setup.tripwire;
-        let watched = tripwire.watch(index, scope.cgroup());
-        match self.posts.get_mut(index) {
-            Some(post) => {
-                post.replace(&mut scope);
-                self.setup.mailbox.put_aside(scope);
-            }
-            // This frees the box: once, and at a quiet time.
-            None => self
-                .posts
-                .push(Post::new(*scope, index, self.growth, self.cpus)),
-        }
-        let settled = watched.and_then(|()| match self.posts.get_mut(index) {
-            Some(post) => post.settle(tripwire, floor),
-            None => Ok(()),
-        });
-        if let Err(e) = settled {
-            self.say_gone(index, &e);
-        }
     }
 }
