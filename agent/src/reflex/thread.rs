@@ -83,6 +83,18 @@ pub fn touch_stack<const BYTES: usize>() {
     }
 }
 
+/// Touches so much of the calling thread's heap, and gives it back to its allocator, which keeps it: what the thread needs
+/// at once when there is pressure is there.
+#[inline(never)]
+pub fn touch_heap<const BYTES: usize>() {
+    let mut heap = vec![0_u8; BYTES];
+    for page in heap.chunks_mut(4096) {
+        // As above.
+        // SAFETY: a reference into a live vector.
+        unsafe { std::ptr::write_volatile(&raw mut page[0], 1) };
+    }
+}
+
 /// Sleeps, if for any time at all; what the time is then, as of [`now_ns`].
 pub fn after(pause: Duration) -> u64 {
     if !pause.is_zero() {

@@ -21,12 +21,14 @@ use crate::{
     engine::{self, NodeCondition, Observations, Signal, SignalForecast, Threshold},
     kernel::budget::Drift,
     policy::Restraint,
-    reflex::thread::{ROUNDS_PRIORITY, become_fifo_at, leave_memory_limit},
+    reflex::thread::{ROUNDS_PRIORITY, become_fifo_at, leave_memory_limit, touch_heap},
     telemetry::Recorder,
 };
 
 /// Notes that may wait for the daemon; it empties them at once, and this thread waits when it does not.
 const NOTES: usize = 64;
+/// Bytes of heap that an eviction may need beside what each round does; less than glibc would give back (M_TRIM_THRESHOLD).
+const SPARE_HEAP: usize = 64 << 10;
 
 /// What the rounds need.
 pub struct Setup {
@@ -103,6 +105,7 @@ impl Rounds {
                 if let Some(error) = become_fifo_at(ROUNDS_PRIORITY) {
                     tracing::debug!(%error, "the rounds have no real-time priority");
                 }
+                touch_heap::<SPARE_HEAP>();
                 looping.run();
             })?;
         let running = Self {
