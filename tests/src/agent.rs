@@ -99,6 +99,11 @@ impl Agent {
         self.child.id()
     }
 
+    /// Whether it is gone.
+    pub fn has_ended(&mut self) -> io::Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+
     /// What it has said so far.
     pub fn log(&self) -> String {
         let log = self.log.lock();

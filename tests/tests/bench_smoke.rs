@@ -39,6 +39,7 @@ fn a_small_race_is_run_and_reported() {
         // largest.
         assert_eq!(heat["dead"], serde_json::json!(["hog"]), "{heat}");
         assert_eq!(heat["rightPod"], true, "{heat}");
+        assert_eq!(heat["contenderDied"], false, "{heat}");
     }
     // Without anybody it can only have been the OOM killer.
     assert_eq!(heats[0]["killer"], "oom");

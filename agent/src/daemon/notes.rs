@@ -7,8 +7,8 @@ use crate::{
     cri,
     engine::Eviction,
     evict::{
+        end::end_gracefully,
         journal::{Asked, Record},
-        kill::end_gracefully,
         reconcile::{PATIENCE, reap},
     },
     graduated,

@@ -1,6 +1,7 @@
 //! Acts: the kill, the journal that outlives it, and what the API server is asked and told.
 
 pub mod api;
+pub mod end;
 mod graduated;
 pub mod journal;
 pub mod kill;

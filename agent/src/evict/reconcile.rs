@@ -3,8 +3,8 @@
 use std::{fs, time::Duration};
 
 use super::{
+    end::kill_until_empty,
     journal::{Asked, Eviction, Finish, GraduatedAction, NodeReclaimed, Record, SharedJournal},
-    kill::kill_until_empty,
     oom::OomKill,
     pauses::Pauses,
     words::Words,

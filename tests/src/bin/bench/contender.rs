@@ -177,6 +177,15 @@ impl Running {
         }
     }
 
+    /// Whether it has ended by itself, or by somebody else's doing.
+    pub fn has_died(&mut self) -> io::Result<bool> {
+        match self {
+            Self::Nobody => Ok(false),
+            Self::Evictd(agent) => agent.has_ended(),
+            Self::Competitor(competitor) => Ok(competitor.child.try_wait()?.is_some()),
+        }
+    }
+
     /// What it says of its own stages, if it has killed.
     pub fn verdict(&mut self, files: &Path) -> Option<Verdict> {
         match self {

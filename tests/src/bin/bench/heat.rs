@@ -102,6 +102,8 @@ pub struct Heat {
     pub right_pod: bool,
     /// Who died.
     pub dead: Vec<&'static str>,
+    /// The contender itself was gone before it was told to end.
+    pub contender_died: bool,
     /// The largest usage past the limit, KiB.
     pub overshoot_kib: Option<f64>,
     /// What happened when.
@@ -177,6 +179,7 @@ pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
     std::thread::sleep(AFTERMATH);
     let end = now_ns();
     let cpu_after = running.pid().and_then(|pid| cpu_time(pid).ok());
+    let contender_died = running.has_died()?;
     let service = neighbour.finish(start, end);
     let seen = observer.finish()?;
     let verdict = running.verdict(files.path());
@@ -216,6 +219,7 @@ pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
         killer,
         right_pod: dead.iter().all(|name| *name == HOG) && killer != Killer::Nobody,
         dead,
+        contender_died,
         overshoot_kib: overshoot,
         stages: Stages {
             woken: verdict.and_then(|v| since(v.woken)),

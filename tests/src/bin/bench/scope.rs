@@ -74,6 +74,8 @@ pub struct Line {
     pub floor_kills: usize,
     /// Runs in which nobody but the hog died.
     pub right_pod: usize,
+    /// Runs that the contender has not survived.
+    pub contender_died: usize,
     pub overshoot_kib: Option<Distribution>,
     /// Microseconds from the crossing, over the runs that the contender itself has won.
     pub woken_us: Option<Distribution>,
@@ -178,9 +180,14 @@ fn progress(done: usize, total: usize, heat: &Heat) {
         0 => "full speed".to_owned(),
         rate => format!("{rate} MB/s"),
     };
-    let signalled = heat.stages.signalled.map(|us| format!("{us:.0} us"));
+    let signalled = heat.stages.signalled.map(|us| format!(" {us:.0} us"));
+    let died = if heat.contender_died {
+        ", and died"
+    } else {
+        ""
+    };
     eprintln!(
-        "[{done}/{total}] {} {} {speed}: {killer} {}",
+        "[{done}/{total}] {} {} {speed}: {killer}{}{died}",
         heat.contender,
         heat.way,
         signalled.unwrap_or_default()
@@ -223,6 +230,7 @@ fn line(contender: &str, way: &str, rate: u64, heats: &[&Heat]) -> Option<Line> 
         oom_kills: count(&|h| h.killer == Killer::Oom),
         floor_kills: count(&|h| h.killer == Killer::Floor),
         right_pod: count(&|h| h.right_pod),
+        contender_died: count(&|h| h.contender_died),
         overshoot_kib: all(&|h| h.overshoot_kib),
         woken_us: won(&|h| h.stages.woken),
         decided_us: won(&|h| h.stages.decided),

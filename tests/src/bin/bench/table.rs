@@ -16,7 +16,7 @@ pub fn draw(race: &Race) -> String {
         .load
         .map_or_else(String::new, |load| format!("\nWith {load}:\n"));
     text += &format!(
-        "{:<18} {:<10} {:>6} {:>5} {:>4} {:>5} {:>5}  {:>21}  {:>27}  {:>10} {:>10} {:>9} {:>6}\n",
+        "{:<18} {:<10} {:>6} {:>5} {:>4} {:>5} {:>5} {:>4}  {:>21}  {:>33}  {:>10} {:>10} {:>9} {:>6}\n",
         "contender",
         "way",
         "MB/s",
@@ -24,6 +24,7 @@ pub fn draw(race: &Race) -> String {
         "OOM",
         "floor",
         "right",
+        "died",
         "overshoot KiB p50/max",
         "crossed->signalled us p50/p99/max",
         "exited p50",
@@ -156,13 +157,14 @@ fn row(line: &Line) -> String {
         .cpu_share
         .map_or_else(|| "-".into(), |d| format!("{:.1}", d.p50 * 100.0));
     format!(
-        "{:<18} {:<10} {rate:>6} {:>5} {:>4} {:>5} {:>5}  {:>21}  {:>33}  {:>10} {:>10} {:>9} {share:>6}",
+        "{:<18} {:<10} {rate:>6} {:>5} {:>4} {:>5} {:>5} {:>4}  {:>21}  {:>33}  {:>10} {:>10} {:>9} {share:>6}",
         line.contender,
         line.way,
         line.runs,
         line.oom_kills,
         line.floor_kills,
         line.right_pod,
+        line.contender_died,
         two(line.overshoot_kib),
         three(line.signalled_us),
         median(line.exited_us),
