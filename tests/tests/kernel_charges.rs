@@ -84,14 +84,35 @@ fn evicts_on_nobodys_account(hook: MemoryHook) {
 
 // R14, R40
 #[test]
-fn whoever_decides() {
+fn whoever_is_told_by_fexit() {
     skip_if!(not_root());
-    let rungs = [
-        MemoryHook::Fexit,
-        MemoryHook::Kprobe,
-        MemoryHook::Tracepoint,
-        MemoryHook::Eventfd,
-        MemoryHook::Sampler,
-    ];
-    rungs.into_iter().for_each(evicts_on_nobodys_account);
+    evicts_on_nobodys_account(MemoryHook::Fexit);
+}
+
+// R14, R40
+#[test]
+fn whoever_is_told_by_a_kprobe() {
+    skip_if!(not_root());
+    evicts_on_nobodys_account(MemoryHook::Kprobe);
+}
+
+// R14, R40
+#[test]
+fn whoever_is_told_by_a_tracepoint() {
+    skip_if!(not_root());
+    evicts_on_nobodys_account(MemoryHook::Tracepoint);
+}
+
+// R14, R40
+#[test]
+fn whoever_is_told_by_an_eventfd() {
+    skip_if!(not_root());
+    evicts_on_nobodys_account(MemoryHook::Eventfd);
+}
+
+// R14, R40
+#[test]
+fn whoever_looks_for_himself() {
+    skip_if!(not_root());
+    evicts_on_nobodys_account(MemoryHook::Sampler);
 }
