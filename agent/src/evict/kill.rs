@@ -49,19 +49,14 @@ pub(super) struct Group {
 
 impl Group {
     fn open(dir: &Path, version: Version) -> Result<Self, PathError> {
-        let path = dir.join("cgroup.procs");
-        let procs = File::open(&path).map_err(PathError::at(&path))?;
-        if version == Version::V2 {
-            // Takes the buffer for its text, as `hold` does. A threaded group refuses to be read; its domain is not.
-            let _ = procs.read_at(&mut [0], 0);
-        }
+        let procs = dir.join("cgroup.procs");
         Ok(Self {
             dir: File::options()
                 .read(true)
                 .custom_flags(libc::O_PATH | libc::O_DIRECTORY)
                 .open(dir)
                 .map_err(PathError::at(dir))?,
-            procs,
+            procs: File::open(&procs).map_err(PathError::at(&procs))?,
             stale: AtomicBool::new(false),
             version,
         })
@@ -130,7 +125,14 @@ impl Killer {
         let mut groups = Vec::new();
         for dir in descendants(path)? {
             match Group::open(&dir, version) {
-                Ok(group) => groups.push(group),
+                Ok(group) => {
+                    if kill.is_none() && version == Version::V2 {
+                        // Takes the buffer for the text, as `hold` does; to the end, where the kernel lets go of the tasks. A
+                        // threaded group refuses to be read: its processes are its domain's.
+                        let _ = group.for_each(|_| ());
+                    }
+                    groups.push(group);
+                }
                 Err(e) if is_gone(&e.source) && dir != path => {}
                 Err(e) => return Err(e),
             }
