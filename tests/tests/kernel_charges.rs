@@ -5,6 +5,7 @@ use std::{fs, time::Duration};
 
 use evictd::{engine::QosClass, kernel::ladder::MemoryHook, observe::cgroup::Version};
 use evictd_tests::{
+    cgroup::TestCgroup,
     hog::Hog,
     node::{Node, Options},
     or_skip,
@@ -35,9 +36,18 @@ fn memory_cgroup(tid: i32) -> String {
     memory.map(|(_, path)| path.to_owned()).unwrap()
 }
 
+/// Why the threads cannot leave their cgroup, if that is what they have to do: a container may see a part of the hierarchy.
+fn root_is_hidden(cgroup: &TestCgroup) -> Option<&'static str> {
+    let mut above = cgroup.path().ancestors();
+    let mut is_seen = || above.any(|dir| dir.join("release_agent").exists());
+    (cgroup.version() == Version::V1 && !is_seen())
+        .then_some("the root of v1's memory hierarchy is not here")
+}
+
 /// From the last stretch to the return of the memory, on one rung.
 fn evicts_on_nobodys_account(hook: MemoryHook) {
     let mut node = Node::new(&format!("charge-{hook}"), 384).unwrap();
+    skip_if!(root_is_hidden(&node.cgroup));
     let pod = node.pod("hog", QosClass::BestEffort, 0, 0).unwrap();
     node.pod("calm", QosClass::Guaranteed, 0, 0).unwrap();
     let options = Options {
