@@ -4,13 +4,13 @@ use std::fmt;
 
 use crossbeam_utils::atomic::AtomicCell;
 
-/// Two places for one thing each. Each step is one exchange of a pointer: in a queue whoever reads waits for a writer that
+/// A place for what is new and two for what was used. Each step is one exchange of a pointer or two: in a queue whoever reads waits for a writer that
 /// has begun and was interrupted, for ever if it was interrupted by the reader, who has real-time priority.
 ///
 /// One thread hands over, and one at a time takes.
 pub(super) struct Handover<T> {
     new: AtomicCell<Option<Box<T>>>,
-    used: AtomicCell<Option<Box<T>>>,
+    used: [AtomicCell<Option<Box<T>>>; 2],
 }
 
 impl<T> Default for Handover<T> {
@@ -18,7 +18,7 @@ impl<T> Default for Handover<T> {
         const { assert!(AtomicCell::<Option<Box<T>>>::is_lock_free()) };
         Self {
             new: AtomicCell::new(None),
-            used: AtomicCell::new(None),
+            used: [const { AtomicCell::new(None) }; 2],
         }
     }
 }
@@ -32,9 +32,13 @@ impl<T> fmt::Debug for Handover<T> {
 impl<T> Handover<T> {
     /// What was not taken yet is replaced. Frees that, and what was given back.
     pub fn hand_over(&self, new: Box<T>) {
-        // From here on nothing can be taken, so that nothing can be given back after the next line: one place is enough.
+        // From here on nothing can be taken, so that at most one is still to be given back: what was taken last has replaced
+        // it. The next that can be taken is the new one, and with it comes one more. That makes two, until it is this
+        // thread's turn again.
         drop(self.new.take());
-        drop(self.used.take());
+        for used in &self.used {
+            drop(used.take());
+        }
         self.new.store(Some(new));
     }
 
@@ -45,7 +49,10 @@ impl<T> Handover<T> {
 
     /// Leaves what was taken, or what it has replaced, to be freed by the sender.
     pub fn give_back(&self, used: Box<T>) {
-        self.used.store(Some(used));
+        let [latest, earlier] = &self.used;
+        if let Some(used) = latest.swap(Some(used)) {
+            earlier.store(Some(used));
+        }
     }
 }
 
@@ -72,32 +79,38 @@ mod tests {
 
     #[test]
     fn what_was_handed_over_is_freed_by_the_sender() {
-        const THINGS: usize = 200_000;
+        const TAKEN: usize = 5_000;
         let handover = Handover::<Thing>::default();
         let over = AtomicBool::new(false);
         let sender = thread::current().id();
-        let current = thread::scope(|scope| {
+        let (current, sent) = thread::scope(|scope| {
             let taker = scope.spawn(|| {
                 let mut current = Box::new(Thing(sender, 0));
-                let mut taken = 0;
-                while !over.load(Ordering::Acquire) {
-                    if let Some(new) = handover.take() {
-                        assert!(new.1 > current.1, "never an older one");
-                        handover.give_back(std::mem::replace(&mut current, new));
-                        taken += 1;
-                    }
+                for _ in 0..TAKEN {
+                    let new = loop {
+                        match handover.take() {
+                            Some(new) => break new,
+                            None => thread::yield_now(),
+                        }
+                    };
+                    assert!(new.1 > current.1, "never an older one");
+                    handover.give_back(std::mem::replace(&mut current, new));
                 }
-                (current, taken)
+                over.store(true, Ordering::Release);
+                current
             });
-            for number in 1..=THINGS {
-                handover.hand_over(Box::new(Thing(sender, number)));
+            // Until enough is taken, however long the scheduler keeps one of the two away.
+            let mut sent = 0;
+            while !over.load(Ordering::Acquire) && !taker.is_finished() {
+                sent += 1;
+                handover.hand_over(Box::new(Thing(sender, sent)));
+                if sent.is_multiple_of(100) {
+                    thread::yield_now();
+                }
             }
-            over.store(true, Ordering::Release);
-            let (current, taken) = taker.join().unwrap();
-            assert!(taken > 0);
-            current
+            (taker.join().unwrap(), sent)
         });
         drop((current, handover));
-        assert_eq!(FREED.load(Ordering::Relaxed), THINGS + 1);
+        assert_eq!(FREED.load(Ordering::Relaxed), sent + 1);
     }
 }
