@@ -3,7 +3,7 @@
 
 use std::{fs, time::Duration};
 
-use evictd::evict::journal::Record;
+use evictd::{evict::journal::Record, telemetry::read_incident};
 use evictd_tests::{
     disk::Disk, forker::Forker, hog::Hog, member::Member, or_skip, skip::not_root, skip_if,
 };
@@ -56,14 +56,27 @@ fn a_soft_threshold_goes_by_the_eviction_api() {
     // Nobody kills: the kubelet would end the pod that was asked.
     assert!(first.is_alive() && second.is_alive());
     assert!(member.wait(SOON, |m| has_condition(m, "EvictdMemoryPressure")));
-    assert!(
-        member
-            .records()
-            .iter()
-            .any(|r| matches!(r, Record::Asked(a) if a.name == "free")),
-        "it is in the journal"
-    );
+    let records = member.records();
+    let asked = |record: &Record| match record {
+        Record::Asked(asked) if asked.name == "free" => Some(asked.clone()),
+        _ => None,
+    };
+    let asked = records
+        .iter()
+        .find_map(asked)
+        .expect("it is in the journal");
+    // The kubelet has ended it.
+    drop(second);
     assert_eq!(agent.terminate().unwrap(), Some(0));
+    let incident = read_incident(&member.dir().join("state"), &asked.id).unwrap();
+    let incident = incident.expect("who goes has a report");
+    assert_eq!(incident.asked, Some(*asked));
+    assert!(incident.finish.is_some_and(|finish| finish.exited > 0));
+    assert!(
+        records
+            .iter()
+            .any(|r| matches!(r, Record::Asked(a) if a.name == "guarded"))
+    );
 }
 
 // R8: above half of the threshold the kubelet has time to reclaim, and nobody goes when it has.

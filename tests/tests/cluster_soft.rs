@@ -5,9 +5,9 @@ use std::{future::Future, sync::Arc, time::Duration};
 use evictd::{
     cluster::client::Connection,
     config::Config,
-    engine::Pod,
+    engine::{Pod, Signal},
     evict::{
-        journal::{self, Asked, Journal, Record, SharedJournal},
+        journal::{self, Asked, Journal, Record, SharedJournal, Shortage},
         soft::{SoftCandidate, SoftEvictor, SoftOutcome, SoftPressure as _},
     },
 };
@@ -71,6 +71,12 @@ impl Soft {
         let candidate = |pod| SoftCandidate {
             pod,
             message: "The node was low on resource: memory. ",
+            shortage: Shortage {
+                signal: Signal::MemoryAvailable,
+                available: 90 << 20,
+                threshold: 100 << 20,
+                usage: 17 << 20,
+            },
         };
         let candidates: Vec<_> = pods.iter().map(candidate).collect();
         wait(&self.runtime, self.evictor.evict_soft(&candidates, hard))
@@ -81,7 +87,7 @@ impl Soft {
         records
             .into_iter()
             .filter_map(|r| match r {
-                Record::Asked(a) => Some(a),
+                Record::Asked(a) => Some(*a),
                 _ => None,
             })
             .collect()
@@ -103,14 +109,14 @@ fn wait<T>(runtime: &tokio::runtime::Runtime, future: impl Future<Output = T>) -
 fn a_budget_is_honoured_and_the_next_one_goes() {
     let mut soft = soft(json!({}));
     let outcome = soft.evict(&[0, 1, 2], false);
+    let SoftOutcome::Evicted { index: 1, asked } = outcome else {
+        panic!("{outcome:?}");
+    };
     assert_eq!(
-        outcome,
-        SoftOutcome::Evicted {
-            index: 1,
-            grace_period_seconds: 5,
-            overridden: false
-        }
+        (asked.grace_period_seconds, asked.working_set),
+        (5, 17 << 20)
     );
+    assert_eq!(soft.asked().last(), Some(&*asked), "as the journal has it");
     let state = soft.server.state();
     assert_eq!(
         state.count("POST", "/web-1/eviction"),
@@ -151,14 +157,7 @@ fn an_override_comes_after_the_configured_time_and_is_audited() {
     std::thread::sleep(Duration::from_millis(250));
     let outcome = soft.evict(&[0], false);
     assert!(
-        matches!(
-            outcome,
-            SoftOutcome::Evicted {
-                index: 0,
-                overridden: true,
-                ..
-            }
-        ),
+        matches!(&outcome, SoftOutcome::Evicted { index: 0, asked } if asked.override_reason.is_some()),
         "{outcome:?}"
     );
     let state = soft.server.state();
@@ -185,13 +184,7 @@ fn at_the_hard_threshold_budgets_no_longer_count() {
     let mut soft = soft(json!({}));
     let outcome = soft.evict(&[0], true);
     assert!(
-        matches!(
-            outcome,
-            SoftOutcome::Evicted {
-                overridden: true,
-                ..
-            }
-        ),
+        matches!(&outcome, SoftOutcome::Evicted { asked, .. } if asked.override_reason.is_some()),
         "{outcome:?}"
     );
     let asked = soft.asked();

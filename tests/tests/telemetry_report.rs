@@ -94,6 +94,60 @@ fn an_eviction_is_told_with_what_came_before_and_after() {
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
+// R5, R49: asked and not killed.
+#[test]
+fn a_pod_that_was_asked_to_go_has_a_report_as_well() {
+    skip_if!(not_root());
+    let scope = TestCgroup::new("asked", 256 * MIB).unwrap();
+    let (mut files, [hog_dir, _]) = Files::hog_and_calm(&scope);
+    files.config["evictionSoft"] = json!({ "memory.available": "160Mi" });
+    files.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
+    files.config["evictionMaxPodGracePeriod"] = json!(5);
+    let mut agent = files.start(&[]);
+    let mut hog = Hog::start(&hog_dir, &["--mib", "130"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGTERM));
+    let state = files.dir().join("state");
+    let at: &[(&str, &Path)] = &[("--state-dir", &state)];
+    let latest = || json(&evictd(&["report", "latest", "-o", "json"], at));
+    let recorded = holds(Duration::from_secs(20), || {
+        latest()["incident"]["finish"].is_object()
+    });
+    assert!(recorded, "{}", agent.log());
+    let incident = &latest()["incident"];
+    let asked = &incident["asked"];
+    assert_eq!(asked["gracePeriodSeconds"], 5);
+    let number = |of: &Value| of.as_u64().unwrap();
+    let [decided, exited, freed] = [
+        &asked["decided"],
+        &incident["finish"]["exited"],
+        &incident["finish"]["freed"],
+    ]
+    .map(number);
+    assert!(decided < exited && decided < freed, "{incident}");
+    assert!(number(&incident["finish"]["available"]) >= number(&asked["threshold"]));
+    let looks = incident["samples"]["memory.available"].as_array().unwrap();
+    assert!(looks.is_sorted_by_key(|look| number(&look[0])));
+    assert!(number(&looks[0][0]) < decided, "what came before it too");
+    assert_eq!(incident["pods"][0]["evicted"], true);
+
+    let told = text(&evictd(&["report", "latest"], at));
+    for word in [
+        "hog was asked to go within 5 s at",
+        "  asked to go\n",
+        "  found gone\n",
+        "  available again\n",
+    ] {
+        assert!(told.contains(word), "{word}: {told}");
+    }
+    let picture = text(&evictd(&["report", "latest", "-o", "svg"], at));
+    assert!(picture.contains("asked to go 0.00"), "{picture}");
+    let list = text(&evictd(&["report"], at));
+    assert!(list.contains("asked, 5 s"), "{list}");
+    let listed = json(&evictd(&["report", "-o", "json"], at));
+    assert_eq!(listed[0]["gracePeriodSeconds"], 5);
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
 // R49
 #[test]
 fn an_agent_that_is_told_to_end_writes_down_what_is_not_over() {

@@ -13,6 +13,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use crate::{config::ConfigError, daemon::RunError, observe::cgroup::PathError};
 
 mod check;
+mod evictions;
 mod input;
 mod policy;
 mod rank;

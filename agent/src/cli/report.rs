@@ -1,29 +1,24 @@
 //! `evictd report`: how an eviction came about, stage by stage, and what became of it (R49). It reads what the agent has
 //! left in its state directory, whether or not it still runs.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+use std::{io, path::PathBuf};
 
 use clap::ValueEnum;
-use serde_json::json;
+use serde_json::{Value, json, to_value};
 
 use super::{
-    CommandError, or_installed,
+    CommandError,
+    evictions::{Known, find, known},
+    or_installed,
     table::{Alignment, Table, amount_of, bytes},
     to_json,
 };
 use crate::{
     config::{Config, DEFAULT_STATE_DIR},
     engine::{Resource, Signal},
-    evict::journal::{self, Eviction, Finish, Record, Reported},
-    observe::cgroup::PathError,
+    evict::journal::{Eviction, Reported},
     telemetry::{Incident, Standing, read_incident},
 };
-
-/// Names the newest one.
-const LATEST: &str = "latest";
 
 /// What `evictd report` is told.
 #[derive(clap::Args)]
@@ -53,13 +48,6 @@ enum Format {
     Svg,
 }
 
-/// What the journal knows of one eviction.
-struct Known {
-    eviction: Eviction,
-    finish: Option<Finish>,
-    reported: Option<Reported>,
-}
-
 pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
     let dir = state_dir(arguments)?;
     let known = known(&dir)?;
@@ -67,24 +55,24 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
         return match arguments.output {
             Format::Table => Ok(list(&known)),
             Format::Json => {
-                let evictions: Vec<_> = known.iter().map(|k| &k.eviction).collect();
-                to_json(&evictions)
+                let evictions: Result<Vec<_>, _> = known.iter().map(listed).collect();
+                to_json(&evictions?)
             }
             Format::Svg => Err(bad("-o svg", "is a picture of one incident: which?")),
         };
     };
-    let known = find(known, wanted, &dir)?;
-    let recorded = read_incident(&dir, &known.eviction.id)?;
-    let (pods, samples) = recorded.map(|r| (r.pods, r.samples)).unwrap_or_default();
-    // What both have is told as the journal has it, which is on disk before anything else.
-    let incident = Incident {
-        finish: known.finish,
-        samples,
-        ..Incident::new(known.eviction, pods)
+    let Known { incident, reported } = find(known, wanted, &dir)?;
+    let incident = match read_incident(&dir, &incident.eviction.id)? {
+        // Its end may be in the journal alone, which is on disk before anything else.
+        Some(recorded) => Incident {
+            finish: incident.finish.or(recorded.finish),
+            ..recorded
+        },
+        None => incident,
     };
     match arguments.output {
-        Format::Table => Ok(text(&incident, known.reported.as_ref())),
-        Format::Json => to_json(&json!({ "incident": incident, "reported": known.reported })),
+        Format::Table => Ok(text(&incident, reported.as_ref())),
+        Format::Json => to_json(&json!({ "incident": incident, "reported": reported })),
         Format::Svg => incident.picture().ok_or_else(|| {
             bad(
                 wanted,
@@ -94,7 +82,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
     }
 }
 
-fn bad(what: &str, reason: &str) -> CommandError {
+pub(super) fn bad(what: &str, reason: &str) -> CommandError {
     CommandError::Argument {
         what: what.to_owned(),
         reason: reason.to_owned(),
@@ -111,60 +99,13 @@ fn state_dir(arguments: &Arguments) -> Result<PathBuf, CommandError> {
     }
 }
 
-/// Every eviction of the journal, oldest first.
-fn known(dir: &Path) -> Result<Vec<Known>, CommandError> {
-    // A directory that is not there has no journal, which is not the same as an empty one.
-    std::fs::read_dir(dir).map_err(PathError::at(dir))?;
-    let (records, _) = journal::read(dir)?;
-    let mut known: Vec<Known> = Vec::new();
-    let mut places = BTreeMap::new();
-    for record in records {
-        match record {
-            // What waited for the API server is carried over into a new file, and is there twice.
-            Record::Evicted(eviction) if !places.contains_key(&eviction.id) => {
-                places.insert(eviction.id.clone(), known.len());
-                known.push(Known {
-                    eviction: *eviction,
-                    finish: None,
-                    reported: None,
-                });
-            }
-            Record::Finished(finish) => {
-                if let Some(known) = places.get(&finish.id).and_then(|i| known.get_mut(*i)) {
-                    known.finish = Some(finish);
-                }
-            }
-            Record::Reported(reported) => {
-                if let Some(known) = places.get(&reported.id).and_then(|i| known.get_mut(*i)) {
-                    known.reported = Some(reported);
-                }
-            }
-            _ => {}
-        }
+/// An eviction as the list for programs has it.
+fn listed(known: &Known) -> Result<Value, CommandError> {
+    let mut eviction = to_value(&known.incident.eviction).map_err(io::Error::from)?;
+    if let Some(asked) = &known.incident.asked {
+        eviction["gracePeriodSeconds"] = asked.grace_period_seconds.into();
     }
-    Ok(known)
-}
-
-fn find(mut known: Vec<Known>, wanted: &str, dir: &Path) -> Result<Known, CommandError> {
-    let total = known.len();
-    if wanted == LATEST
-        && let Some(newest) = known.pop()
-    {
-        return Ok(newest);
-    }
-    let is_it = |known: &Known| !wanted.is_empty() && known.eviction.id.ends_with(wanted);
-    let exact = known.iter().position(|k| k.eviction.id == wanted);
-    let mut matching = known.iter().enumerate().filter(|(_, k)| is_it(k));
-    match (exact, matching.next(), matching.next()) {
-        (Some(place), ..) => Ok(known.swap_remove(place)),
-        (None, Some((place, _)), None) => Ok(known.swap_remove(place)),
-        (None, Some(_), Some(_)) => Err(bad(wanted, "is the end of more than one incident's id")),
-        (None, None, _) => {
-            let dir = dir.display();
-            let reason = format!("is none of the {total} incidents in {dir}");
-            Err(bad(wanted, &reason))
-        }
-    }
+    Ok(eviction)
 }
 
 fn list(known: &[Known]) -> String {
@@ -177,11 +118,13 @@ fn list(known: &[Known]) -> String {
         ("NOTE", Alignment::Left),
         ("INCIDENT", Alignment::Left),
     ]);
-    for Known { eviction, .. } in known {
-        let note = match (&eviction.error, eviction.shadow) {
-            (Some(error), _) => format!("refused: {error}"),
-            (None, true) => "shadow".to_owned(),
-            (None, false) => String::new(),
+    for Known { incident, .. } in known {
+        let eviction = &incident.eviction;
+        let note = match (&eviction.error, eviction.shadow, &incident.asked) {
+            (Some(error), ..) => format!("refused: {error}"),
+            (None, true, _) => "shadow".to_owned(),
+            (None, false, Some(asked)) => format!("asked, {} s", asked.grace_period_seconds),
+            (None, false, None) => String::new(),
         };
         table.row([
             eviction.time.clone(),
@@ -219,8 +162,12 @@ fn text(incident: &Incident, reported: Option<&Reported>) -> String {
     } else {
         "was"
     };
+    let done = match &incident.asked {
+        Some(asked) => format!("asked to go within {} s", asked.grace_period_seconds),
+        None => "evicted".to_owned(),
+    };
     let mut text = format!(
-        "{} {was} evicted at {}\n\n{}\n\n{}: {} available, threshold {}; told by: {}\n",
+        "{} {was} {done} at {}\n\n{}\n\n{}: {} available, threshold {}; told by: {}\n",
         name(eviction),
         eviction.time,
         eviction.message.trim(),
@@ -240,6 +187,10 @@ fn text(incident: &Incident, reported: Option<&Reported>) -> String {
         text += &format!("{since:>14.0} us  {name}\n");
     }
     text.push('\n');
+    let asked = incident.asked.as_ref();
+    if let Some(why) = asked.and_then(|asked| asked.override_reason.as_ref()) {
+        text += &format!("its PodDisruptionBudget was overridden: {why}\n");
+    }
     if let Some(error) = &eviction.error {
         text += &format!("the kernel refused the signal: {error}\n");
     }
@@ -248,6 +199,12 @@ fn text(incident: &Incident, reported: Option<&Reported>) -> String {
             text += &format!(
                 "the largest usage after that was {}; at the end {} were available\n",
                 bytes(finish.peak_usage.into()),
+                amount(eviction, finish.available)
+            );
+        }
+        Some(finish) if asked.is_some() => {
+            text += &format!(
+                "at the end {} were available\n",
                 amount(eviction, finish.available)
             );
         }

@@ -27,7 +27,7 @@ use crate::{
     cri::KnownPods,
     daemon::{RunError, policies::Policies},
     evict::{
-        journal::{Eviction, SharedJournal},
+        journal::{Asked, Eviction, SharedJournal},
         report::{QUEUE, Reporter},
         soft::SoftEvictor,
     },
@@ -39,6 +39,8 @@ use crate::{
 const FIRST_LIST: Duration = Duration::from_secs(2);
 /// What an earlier agent has left stays at least for so long: by then this one has looked at every signal.
 const FIRST_WORD: Duration = Duration::from_secs(2);
+/// Pods that go and that nobody has heard of yet.
+const GOING: usize = 8;
 /// How long the end waits until the node is clean and the last evictions are told.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -50,6 +52,8 @@ pub struct Cluster {
     evictions: mpsc::Sender<Eviction>,
     wanted: channel::Sender<Wanted>,
     soft: Option<mpsc::Sender<Box<SoftDemand>>>,
+    /// Who was asked to go and will.
+    going: Option<mpsc::Receiver<Asked>>,
     clock: WallClock,
     begin: Option<oneshot::Sender<()>>,
     followers: Followers,
@@ -136,6 +140,7 @@ impl Cluster {
             evictions,
             wanted,
             soft: None,
+            going: None,
             clock: WallClock::new(Instant::now(), SystemTime::now()),
             begin: Some(begin),
             followers,
@@ -224,7 +229,10 @@ impl Cluster {
         // One is under way, and the rounds ask for no other until it is settled.
         let (demands, queue) = mpsc::channel(1);
         self.soft = Some(demands);
-        let task = soft::run(evictor, queue, Arc::clone(rounds));
+        // Looked at every second; whoever fills it sooner waits.
+        let (going, asked) = mpsc::channel(GOING);
+        self.going = Some(asked);
+        let task = soft::run(evictor, queue, Arc::clone(rounds), going);
         self.tasks.soft = Some(tokio::spawn(task));
     }
 
@@ -232,6 +240,11 @@ impl Cluster {
     pub fn ask(&self, demand: Box<SoftDemand>) -> bool {
         let soft = self.soft.as_ref();
         soft.is_some_and(|demands| demands.try_send(demand).is_ok())
+    }
+
+    /// A pod that goes because it was asked to, each once.
+    pub fn going(&mut self) -> Option<Asked> {
+        self.going.as_mut()?.try_recv().ok()
     }
 
     fn watch_clock(&mut self) {

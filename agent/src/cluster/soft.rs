@@ -8,7 +8,11 @@ use std::{
 use tokio::sync::mpsc;
 
 use crate::{
-    evict::soft::{SoftCandidate, SoftEvictor, SoftOutcome, SoftPressure as _},
+    engine::Eviction,
+    evict::{
+        journal::Asked,
+        soft::{SoftCandidate, SoftEvictor, SoftOutcome, SoftPressure as _},
+    },
     rounds::{Inbox, Letter, SoftDemand},
 };
 
@@ -17,11 +21,12 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// Without a demand for so long pressure has been over in between.
 const RELIEVED: Duration = Duration::from_secs(60);
 
-/// Takes one demand after the other, and tells the rounds what came of it.
+/// Takes one demand after the other, and tells the rounds what came of it, and who goes to whoever listens.
 pub async fn run(
     mut evictor: SoftEvictor,
     mut demands: mpsc::Receiver<Box<SoftDemand>>,
     rounds: Arc<Inbox>,
+    going: mpsc::Sender<Asked>,
 ) {
     let mut last: Option<Instant> = None;
     while let Some(demand) = demands.recv().await {
@@ -34,16 +39,20 @@ pub async fn run(
         let candidates: Vec<_> = demand
             .candidates
             .iter()
-            .map(|(entry, eviction)| SoftCandidate {
-                pod: &entry.pod,
-                message: &eviction.message.text,
+            .map(|choice| SoftCandidate {
+                pod: &choice.pod.pod,
+                message: &choice.eviction.message.text,
+                shortage: choice.shortage,
             })
             .collect();
         let outcome = evictor.evict_soft(&candidates, demand.hard).await;
         let gone = match outcome {
-            SoftOutcome::Evicted { index, .. } | SoftOutcome::Gone { index } => {
-                demand.candidates.get(index).map(|(_, e)| e.clone())
+            SoftOutcome::Evicted { index, asked } => {
+                // Nobody listens any more where the agent ends.
+                let _ = going.send(*asked).await;
+                eviction(&demand, index)
             }
+            SoftOutcome::Gone { index } => eviction(&demand, index),
             SoftOutcome::Blocked { since } => {
                 tracing::warn!(signal = %demand.signal, ?since, "budgets protect every candidate");
                 tokio::time::sleep(PAUSE).await;
@@ -54,9 +63,14 @@ pub async fn run(
                 None
             }
         };
-        if let Some((_, chosen)) = demand.candidates.first() {
-            let chosen = chosen.uid.clone();
+        if let Some(choice) = demand.candidates.first() {
+            let chosen = choice.eviction.uid.clone();
             rounds.send(Letter::SoftSettled { chosen, gone });
         }
     }
+}
+
+fn eviction(demand: &SoftDemand, index: usize) -> Option<Eviction> {
+    let choice = demand.candidates.get(index)?;
+    Some(choice.eviction.clone())
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::Agent;
 use crate::{
     engine::{PodUsage, Ranking, Resource, Signal, Usages},
-    evict::journal::{Eviction, Record},
+    evict::journal::{Asked, Eviction, Finish, Record},
     pods::table::Entry,
     reflex::thread::now_ns,
-    telemetry::{BEFORE_NS, Sample, Standing},
+    telemetry::{BEFORE_NS, Incident, Sample, Standing},
 };
 
 /// Pods that are told of, in the order of eviction.
@@ -20,11 +20,46 @@ impl Agent {
         match record {
             Record::Evicted(eviction) => {
                 let pods = self.standings(eviction);
-                self.incidents
-                    .begin(now_ns(), eviction.as_ref().clone(), pods);
+                let incident = Incident::new(eviction.as_ref().clone(), pods);
+                self.incidents.begin(now_ns(), incident);
             }
+            Record::Asked(asked) => self.note_asked(asked.as_ref().clone()),
             Record::Finished(finish) => self.incidents.finish(now_ns(), finish),
             _ => {}
+        }
+    }
+
+    fn note_asked(&mut self, asked: Asked) {
+        let pods = self.standings(&Eviction::from(&asked));
+        let mut incident = Incident::of_asked(asked, pods);
+        // It may last longer than the recorder remembers.
+        incident.see(&self.samples());
+        self.incidents.begin(now_ns(), incident);
+    }
+
+    /// Takes note of who goes because he was asked to, and of who has gone.
+    fn follow_asked(&mut self) {
+        while let Some(asked) = self.source.going() {
+            self.note_asked(asked);
+        }
+        let is_gone = |uid: &str| {
+            let entry = self.entries.iter().find(|entry| entry.pod.uid == uid);
+            entry.is_none_or(|entry| entry.killer.is_empty())
+        };
+        let exited = now_ns();
+        let finish = |id: &str| Finish {
+            id: id.to_owned(),
+            exited,
+            // What was seen tells when that was.
+            freed: 0,
+            peak_usage: 0,
+            available: 0,
+        };
+        let expected = self.incidents.expected();
+        let gone = expected.filter(|eviction| is_gone(&eviction.uid));
+        let gone: Vec<_> = gone.map(|eviction| finish(&eviction.id)).collect();
+        for finish in gone {
+            self.incidents.finish(exited, &finish);
         }
     }
 
@@ -37,6 +72,7 @@ impl Agent {
 
     /// What writes down those that are over by a time, if there are any; it may take its time.
     pub(super) fn incidents_over(&mut self, by: u64) -> Option<impl FnOnce() + Send + use<>> {
+        self.follow_asked();
         let over = self.incidents.due(by);
         if over.is_empty() {
             return None;

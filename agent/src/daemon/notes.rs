@@ -102,23 +102,25 @@ impl Agent {
     }
 
     fn take_demand(&mut self, demand: Box<SoftDemand>) {
-        let Some((entry, eviction)) = demand.candidates.first() else {
+        let Some(choice) = demand.candidates.first() else {
             return;
         };
-        if demand.shadow {
-            let message = eviction.message.text.trim_end();
-            tracing::warn!(pod = %entry.pod, "would ask to go: {message}");
-            return;
-        }
-        let chosen = eviction.uid.clone();
-        if let Source::Cluster(cluster) = &self.source {
+        let chosen = choice.eviction.uid.clone();
+        if let (Source::Cluster(cluster), false) = (&self.source, demand.shadow) {
             if !cluster.ask(demand) {
                 self.tell_rounds(Letter::SoftSettled { chosen, gone: None });
             }
             return;
         }
-        let (entry, eviction) = (Arc::clone(entry), eviction.clone());
-        self.reconciler.take_asked(asked(&eviction));
+        let (entry, eviction) = (Arc::clone(&choice.pod), choice.eviction.clone());
+        let (message, grace) = (&eviction.message.text, eviction.grace_period_seconds);
+        let mut asked = Asked::new(&entry.pod, message, choice.shortage, grace);
+        asked.shadow = demand.shadow;
+        let record = self.reconciler.take_asked(asked);
+        self.note_incident(&record);
+        if demand.shadow {
+            return;
+        }
         let left = self.source.leftovers(&chosen);
         let Some(rounds) = self.rounds.as_ref().map(|r| Arc::clone(r.inbox())) else {
             return;
@@ -138,18 +140,6 @@ impl Agent {
 fn settle(rounds: &Inbox, chosen: String, gone: Eviction) {
     let gone = Some(gone);
     rounds.send(Letter::SoftSettled { chosen, gone });
-}
-
-fn asked(eviction: &Eviction) -> Asked {
-    Asked {
-        time: jiff::Timestamp::now().to_string(),
-        namespace: eviction.namespace.clone(),
-        name: eviction.name.clone(),
-        uid: eviction.uid.clone(),
-        message: eviction.message.text.clone(),
-        grace_period_seconds: eviction.grace_period_seconds,
-        override_reason: None,
-    }
 }
 
 /// Empties directories; they themselves stay, for whoever comes next.

@@ -12,7 +12,7 @@ use crate::{
     cluster::agent::Cluster,
     config::{Config, Mode},
     cri::KnownPods,
-    evict::journal::{Journal, SharedJournal},
+    evict::journal::{Asked, Journal, SharedJournal},
     observe::cgroup::{descendant_ids, descendants},
     pods::{
         manifest::{self, ManifestPod},
@@ -51,6 +51,14 @@ impl Source {
                     .filter_map(|p| Entry::open(p.pod.clone(), &p.cgroup, *mode).ok());
                 Some(Box::new(PodTable::new(entries.map(Arc::new).collect())))
             }
+        }
+    }
+
+    /// A pod that goes because the API server has asked it to, each once.
+    pub(super) fn going(&mut self) -> Option<Asked> {
+        match self {
+            Self::Cluster(cluster) => cluster.going(),
+            Self::Manifest { .. } => None,
         }
     }
 

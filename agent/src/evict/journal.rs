@@ -15,7 +15,7 @@ pub use super::{
     graduated::{GraduatedAction, GraduatedPod},
     pauses::Pause,
     reclaimed::NodeReclaimed,
-    records::{Asked, Eviction, Finish, Record, Reported},
+    records::{Asked, Eviction, Finish, Record, Reported, Shortage},
 };
 use crate::observe::cgroup::PathError;
 

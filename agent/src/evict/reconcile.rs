@@ -7,10 +7,11 @@ use super::{
     journal::{Asked, Eviction, Finish, GraduatedAction, NodeReclaimed, Record, SharedJournal},
     oom::OomKill,
     pauses::Pauses,
+    records::requested,
     words::Words,
 };
 use crate::{
-    engine::{Pod, Resource, Signal},
+    engine::{Pod, Signal},
     pods::table::Entry,
     policy::Brakes,
     reflex::{Evicted, Finished, Report},
@@ -106,12 +107,9 @@ impl Reconciler {
     /// Takes an eviction of the rounds, like one of the reflex.
     pub fn take_decided(&mut self, decided: &Decided) -> Eviction {
         let pod = &decided.pod.pod;
-        let request = match decided.signal.parse::<Signal>().map(Signal::resource) {
-            Ok(Resource::Memory) => pod.memory_request,
-            Ok(Resource::EphemeralStorage) => pod.storage_request,
-            // Nobody requests inodes or process ids.
-            _ => 0,
-        };
+        let resource = decided.signal.parse().map(Signal::resource);
+        // Nobody requests what is limited by an emptyDir's size.
+        let request = resource.map_or(0, |resource| requested(pod, resource));
         let record = Eviction {
             id: format!("{}-rounds-{}", self.run, decided.number),
             time: jiff::Timestamp::now().to_string(),
@@ -138,15 +136,23 @@ impl Reconciler {
         record
     }
 
-    /// Takes note of a pod that was asked to go where no API server asks.
-    pub fn take_asked(&mut self, asked: Asked) {
+    /// Takes note of a pod that is asked to go where no API server asks, or would be. Answers with what stands in the
+    /// journal.
+    pub fn take_asked(&mut self, asked: Asked) -> Record {
+        let asks = if asked.shadow {
+            "would be asked to go"
+        } else {
+            "asked to go"
+        };
         tracing::warn!(
             pod = format!("{}/{}", asked.namespace, asked.name),
             grace_period_seconds = asked.grace_period_seconds,
-            "asked to go: {}",
+            "{asks}: {}",
             asked.message.trim_end()
         );
-        self.write_down(&Record::Asked(asked));
+        let record = Record::Asked(Box::new(asked));
+        self.write_down(&record);
+        record
     }
 
     /// Takes note of what was reclaimed from the node.

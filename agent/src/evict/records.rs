@@ -3,7 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::{graduated::GraduatedAction, oom::OomKill, pauses::Pause, reclaimed::NodeReclaimed};
-use crate::reflex::Stages;
+use crate::{
+    engine::{Pod, Resource, Signal},
+    reflex::{Stages, thread::now_ns},
+};
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,7 +19,7 @@ pub enum Record {
     /// The API server has heard of it.
     Reported(Reported),
     /// A pod is about to be asked to go.
-    Asked(Asked),
+    Asked(Box<Asked>),
     /// The node has given back what nobody needed (R8).
     Reclaimed(NodeReclaimed),
     /// A step was taken before anybody was evicted (R46).
@@ -40,12 +43,29 @@ pub struct Reported {
     pub outcome: String,
 }
 
-/// A pod is about to be evicted through the API (R5). Written beforehand, for whoever wants to know afterwards.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// What a pod is asked to go for. Amounts are in the signal's unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shortage {
+    /// What is short.
+    pub signal: Signal,
+    /// What was available.
+    pub available: u64,
+    /// What should have been.
+    pub threshold: u64,
+    /// What the pod used of it.
+    pub usage: u64,
+}
+
+/// A pod is about to be asked to go (R5), or would be. Written beforehand, for whoever wants to know afterwards.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Asked {
+    /// Identifies it among the evictions.
+    pub id: String,
     /// When, as RFC 3339.
     pub time: String,
+    /// The same in nanoseconds of CLOCK_MONOTONIC.
+    pub decided: u64,
     /// The pod's namespace.
     pub namespace: String,
     /// The pod's name.
@@ -54,6 +74,18 @@ pub struct Asked {
     pub uid: String,
     /// Why.
     pub message: String,
+    /// The signal whose soft threshold was met for its grace period.
+    pub signal: String,
+    /// What was available, in the signal's unit.
+    pub available: u64,
+    /// What should have been.
+    pub threshold: u64,
+    /// What the pod used of it.
+    pub working_set: u64,
+    /// What it had requested of that; 0 where nothing can be requested.
+    pub request: u64,
+    /// Nobody was asked (R47).
+    pub shadow: bool,
     /// The time that the pod is given, in seconds.
     pub grace_period_seconds: i64,
     /// Why a PodDisruptionBudget was passed over, if one was.
@@ -121,6 +153,69 @@ pub struct Finish {
     pub peak_usage: u64,
     /// What was available at the end, in bytes.
     pub available: u64,
+}
+
+impl Asked {
+    /// This pod is asked now.
+    pub fn new(pod: &Pod, message: &str, shortage: Shortage, grace_period_seconds: i64) -> Self {
+        let now = jiff::Timestamp::now();
+        Self {
+            id: format!("soft-{}", now.as_nanosecond()),
+            time: now.to_string(),
+            decided: now_ns(),
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+            message: message.to_owned(),
+            signal: shortage.signal.to_string(),
+            available: shortage.available,
+            threshold: shortage.threshold,
+            working_set: shortage.usage,
+            request: requested(pod, shortage.signal.resource()),
+            shadow: false,
+            grace_period_seconds,
+            override_reason: None,
+        }
+    }
+}
+
+/// An eviction like others, as far as it is one.
+impl From<&Asked> for Eviction {
+    fn from(asked: &Asked) -> Self {
+        Self {
+            id: asked.id.clone(),
+            time: asked.time.clone(),
+            namespace: asked.namespace.clone(),
+            name: asked.name.clone(),
+            uid: asked.uid.clone(),
+            phase: None,
+            reason: "Evicted".to_owned(),
+            message: asked.message.clone(),
+            signal: asked.signal.clone(),
+            shadow: asked.shadow,
+            hook: "sampler".to_owned(),
+            stages: Stages {
+                signalled: asked.decided,
+                ..Stages::default()
+            },
+            available: asked.available,
+            threshold: asked.threshold,
+            usage_at_crossing: 0,
+            usage_at_decision: 0,
+            working_set: asked.working_set,
+            request: asked.request,
+            error: None,
+        }
+    }
+}
+
+/// What a pod has requested of a resource, in its unit. Nobody requests inodes or process ids.
+pub(super) fn requested(pod: &Pod, resource: Resource) -> u64 {
+    match resource {
+        Resource::Memory => pod.memory_request,
+        Resource::EphemeralStorage => pod.storage_request,
+        Resource::Inodes | Resource::Pids => 0,
+    }
 }
 
 impl Record {

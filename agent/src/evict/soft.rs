@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     api::{self, PodRef, Removal},
-    journal::{Asked, Record, SharedJournal},
+    journal::{Asked, Record, SharedJournal, Shortage},
 };
 use crate::{
     cluster::{
@@ -37,6 +37,8 @@ pub struct SoftCandidate<'a> {
     pub pod: &'a Pod,
     /// Why, in the kubelet's words.
     pub message: &'a str,
+    /// The same in numbers.
+    pub shortage: Shortage,
 }
 
 /// What came of a request.
@@ -46,10 +48,8 @@ pub enum SoftOutcome {
     Evicted {
         /// Position among the candidates.
         index: usize,
-        /// The time that it has, in seconds.
-        grace_period_seconds: i64,
-        /// A budget was passed over.
-        overridden: bool,
+        /// What stands in the journal.
+        asked: Box<Asked>,
     },
     /// The candidate at this index was gone already: its memory is on its way back, nobody else needs to go for now.
     Gone {
@@ -86,8 +86,9 @@ pub struct SoftEvictor {
     /// Since when budgets have protected everybody without a break.
     blocked: Option<Instant>,
     asked: VecDeque<String>,
-    /// UIDs of requests that are in the journal: the same pod is asked again and again while its budget protects it.
-    noted: VecDeque<String>,
+    /// Requests that are in the journal, by the pod's UID: the same pod is asked again and again while its budget
+    /// protects it.
+    noted: VecDeque<(String, String)>,
 }
 
 impl SoftEvictor {
@@ -118,16 +119,19 @@ impl SoftEvictor {
     /// One pod by the Eviction API. `Ok(None)`: its budget protects it.
     async fn ask(
         &mut self,
-        pod: &Pod,
-        grace: i64,
-        message: &str,
-    ) -> Result<Option<Removal>, ApiError> {
-        if !self.noted.contains(&pod.uid) {
-            remember(&mut self.noted, &pod.uid);
-            self.write_down(pod, grace, message, None);
+        candidate: SoftCandidate<'_>,
+    ) -> Result<Option<(Removal, Asked)>, ApiError> {
+        let mut asked = self.request(candidate);
+        match self.noted.iter().find(|(uid, _)| *uid == asked.uid) {
+            Some((_, id)) => asked.id.clone_from(id),
+            None => {
+                remember(&mut self.noted, (asked.uid.clone(), asked.id.clone()));
+                self.write_down(&asked);
+            }
         }
-        match api::evict(&self.connection, reference(pod), grace).await {
-            Ok(removal) => Ok(Some(removal)),
+        let grace = asked.grace_period_seconds;
+        match api::evict(&self.connection, reference(candidate.pod), grace).await {
+            Ok(removal) => Ok(Some((removal, asked))),
             Err(error) if is_budget(&error) => Ok(None),
             Err(error) => Err(error),
         }
@@ -149,23 +153,21 @@ impl SoftEvictor {
             return None;
         };
         let index = *blocked.first()?;
-        let SoftCandidate { pod, message } = *candidates.get(index)?;
-        let grace = grace(pod, self.max_grace_seconds);
+        let candidate = *candidates.get(index)?;
+        let pod = candidate.pod;
         tracing::warn!(%pod, why, "a PodDisruptionBudget is overridden");
-        self.write_down(pod, grace, message, Some(why.clone()));
+        let asked = Asked {
+            override_reason: Some(why),
+            ..self.request(candidate)
+        };
+        self.write_down(&asked);
+        let grace = asked.grace_period_seconds;
         let removal = api::delete(&self.connection, reference(pod), grace).await;
         let removal = removal
             .inspect_err(|error| tracing::warn!(%pod, %error, "the override has failed"))
             .ok()?;
         self.connection.counters.soft_overrides.add();
-        let note = format!(
-            "{} A PodDisruptionBudget was overridden: {why}.",
-            message.trim_end()
-        );
-        Some(
-            self.done(index, pod, grace, removal, OVERRIDDEN, note)
-                .await,
-        )
+        Some(self.done(index, pod, removal, asked).await)
     }
 
     /// Remembers and tells what has happened.
@@ -173,45 +175,49 @@ impl SoftEvictor {
         &mut self,
         index: usize,
         pod: &Pod,
-        grace_period_seconds: i64,
         removal: Removal,
-        event: &'static str,
-        note: String,
+        asked: Asked,
     ) -> SoftOutcome {
         self.blocked = None;
-        remember(&mut self.asked, &pod.uid);
+        remember(&mut self.asked, pod.uid.clone());
         if removal != Removal::Deleted {
             return SoftOutcome::Gone { index };
         }
         self.connection.counters.soft_evictions.add();
+        let mut note = asked.message.trim_end().to_owned();
+        if let Some(why) = &asked.override_reason {
+            note += &format!(" A PodDisruptionBudget was overridden: {why}.");
+        }
+        note += &format!(" It has {} s to end.", asked.grace_period_seconds);
         let told = Told {
             pod: reference(pod),
             id: &format!("soft-{}", pod.uid),
             time: &jiff::Timestamp::now().to_string(),
-            reason: event,
-            note: format!("{note} It has {grace_period_seconds} s to end."),
+            reason: match asked.override_reason {
+                Some(_) => OVERRIDDEN,
+                None => EVICTED,
+            },
+            note,
         };
         if let Err(error) = self.events.about_pod(&self.connection, &told).await {
             tracing::warn!(%pod, %error, "no Event tells of the eviction");
         }
-        SoftOutcome::Evicted {
-            index,
-            grace_period_seconds,
-            overridden: event == OVERRIDDEN,
-        }
+        let asked = Box::new(asked);
+        SoftOutcome::Evicted { index, asked }
+    }
+
+    fn request(&self, candidate: SoftCandidate<'_>) -> Asked {
+        let SoftCandidate {
+            pod,
+            message,
+            shortage,
+        } = candidate;
+        Asked::new(pod, message, shortage, grace(pod, self.max_grace_seconds))
     }
 
     /// On disk before the API server hears of it.
-    fn write_down(&self, pod: &Pod, grace: i64, message: &str, why: Option<String>) {
-        let record = Record::Asked(Asked {
-            time: jiff::Timestamp::now().to_string(),
-            namespace: pod.namespace.clone(),
-            name: pod.name.clone(),
-            uid: pod.uid.clone(),
-            message: message.to_owned(),
-            grace_period_seconds: grace,
-            override_reason: why,
-        });
+    fn write_down(&self, asked: &Asked) {
+        let record = Record::Asked(Box::new(asked.clone()));
         if let Err(error) = self.journal.lock().append(&record) {
             tracing::error!(%error, "a soft eviction is not in the journal");
         }
@@ -221,17 +227,14 @@ impl SoftEvictor {
 impl SoftPressure for SoftEvictor {
     async fn evict_soft(&mut self, candidates: &[SoftCandidate<'_>], hard: bool) -> SoftOutcome {
         let mut blocked = Vec::new();
-        for (index, SoftCandidate { pod, message }) in candidates.iter().enumerate() {
+        for (index, candidate) in candidates.iter().enumerate() {
+            let pod = candidate.pod;
             // One that only its cgroup tells of has no name to ask for; one that is on its way needs no second request.
             if pod.namespace.is_empty() || pod.is_critical() || self.asked.contains(&pod.uid) {
                 continue;
             }
-            let grace = grace(pod, self.max_grace_seconds);
-            match self.ask(pod, grace, message).await {
-                Ok(Some(removal)) => {
-                    let note = message.trim_end().to_owned();
-                    return self.done(index, pod, grace, removal, EVICTED, note).await;
-                }
+            match self.ask(*candidate).await {
+                Ok(Some((removal, asked))) => return self.done(index, pod, removal, asked).await,
                 Ok(None) => {
                     self.connection.counters.soft_blocked.add();
                     tracing::info!(%pod, "a PodDisruptionBudget protects the pod: the next one is asked");
@@ -257,11 +260,11 @@ impl SoftPressure for SoftEvictor {
     }
 }
 
-fn remember(uids: &mut VecDeque<String>, uid: &str) {
-    if uids.len() == ASKED {
-        uids.pop_front();
+fn remember<T>(pods: &mut VecDeque<T>, pod: T) {
+    if pods.len() == ASKED {
+        pods.pop_front();
     }
-    uids.push_back(uid.to_owned());
+    pods.push_back(pod);
 }
 
 /// A budget says no. Any other 429 is a server that is busy.

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use super::{
-    post::{Decided, Note, SoftDemand},
+    post::{Decided, Note, SoftChoice, SoftDemand},
     thread::{Loop, Wake, signed},
 };
 use crate::{
     engine::{Cause, Eviction, Observations, Signal, Snapshot, Threshold},
+    evict::journal::Shortage,
     policy::LastResort,
     reflex::{Stages, thread::now_ns},
 };
@@ -119,12 +120,21 @@ impl Loop {
             pods: &self.running,
             usages: self.measured.usages(),
         };
-        let candidates: Vec<_> = self
-            .manager
-            .alternatives(node, &eviction)
-            .into_iter()
-            .filter_map(|e| Some((Arc::clone(self.members.entry(&e.uid)?), e)))
-            .collect();
+        let choice = |eviction: Eviction| {
+            let numbers = self.numbers(signal, &eviction, seen);
+            Some(SoftChoice {
+                pod: Arc::clone(self.members.entry(&eviction.uid)?),
+                shortage: Shortage {
+                    signal,
+                    available: numbers.available,
+                    threshold: numbers.threshold,
+                    usage: numbers.usage,
+                },
+                eviction,
+            })
+        };
+        let alternatives = self.manager.alternatives(node, &eviction);
+        let candidates = alternatives.into_iter().filter_map(choice).collect();
         let is_met_and_hard = |t: &Threshold| {
             t.signal == signal
                 && t.is_hard()
@@ -132,19 +142,16 @@ impl Loop {
                     .get(signal)
                     .is_some_and(|now| signed(t.amount(now.capacity)) > now.available)
         };
-        let numbers = self.numbers(signal, &eviction, seen);
         self.message = eviction.message.text.trim_end().to_owned();
         let demand = SoftDemand {
             signal,
             hard: self.thresholds.iter().any(is_met_and_hard),
             candidates,
-            available: numbers.available,
-            threshold: numbers.threshold,
             shadow: self.shadow,
         };
         self.manager.hold_soft(!self.shadow);
-        for (pod, _) in demand.candidates.iter().take(1) {
-            self.unbrake(pod);
+        if let Some(choice) = demand.candidates.first() {
+            self.unbrake(&choice.pod);
         }
         self.note(Note::Soft(Box::new(demand)));
     }

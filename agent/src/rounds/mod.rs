@@ -23,7 +23,7 @@ pub use handle::{Rounds, Setup, Status};
 pub use places::{POD_LOGS, Places, of_kubelet_pod};
 pub use post::{
     Decided, Inbox, Letter, Members, NodeState, Note, ReclaimDemand, Reclaimed, Reclaimer,
-    SoftDemand,
+    SoftChoice, SoftDemand,
 };
 pub use reclaim::Reclaiming;
 pub use sensors::{Disk, Disks, Sensors};

@@ -15,6 +15,7 @@ use crate::{
     config::GraduatedConfig,
     cri::Removed,
     engine::{self, Comeback, Eviction, NodeCondition, NodeReclaim, Pod, Signal},
+    evict::journal::Shortage,
     graduated::{Demand, Done},
     pods::table::Entry,
     reflex::{Bell, Scope, Stages},
@@ -234,19 +235,26 @@ pub struct Decided {
     pub errno: i32,
 }
 
+/// A pod that may be asked to go.
+#[derive(Clone, Debug)]
+pub struct SoftChoice {
+    /// The pod.
+    pub pod: Arc<Entry>,
+    /// How it would go.
+    pub eviction: Eviction,
+    /// What for.
+    pub shortage: Shortage,
+}
+
 /// A pod is to be asked to go.
 #[derive(Clone, Debug)]
 pub struct SoftDemand {
     /// The signal whose soft threshold has been met for its grace period.
     pub signal: Signal,
     /// Who may be asked, in the order of eviction; the first is the engine's choice.
-    pub candidates: Vec<(Arc<Entry>, Eviction)>,
+    pub candidates: Vec<SoftChoice>,
     /// The hard threshold is met as well: budgets no longer count.
     pub hard: bool,
-    /// What was available, in the signal's unit.
-    pub available: u64,
-    /// What should have been.
-    pub threshold: u64,
     /// Nobody is asked (R47).
     pub shadow: bool,
 }

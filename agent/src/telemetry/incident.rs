@@ -1,18 +1,23 @@
 //! What is kept of one eviction for whoever wants to know afterwards how it came about (R49).
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::picture::{Axes, Picture};
+use super::{
+    picture::{Axes, Picture},
+    recorder::Sample,
+};
 use crate::{
     engine::{Resource, Signal},
-    evict::journal::{Eviction, Finish},
+    evict::journal::{Asked, Eviction, Finish},
 };
 
 /// Version of the form.
 const VERSION: u32 = 1;
 const MIB: f64 = (1 << 20) as f64;
+/// What was seen so long before an eviction belongs to it.
+pub const BEFORE_NS: u64 = 60_000_000_000;
 /// Who used most, beside the picture.
 const SHOWN: usize = 8;
 
@@ -43,6 +48,9 @@ pub struct Incident {
     pub version: u32,
     /// As the journal has it.
     pub eviction: Eviction,
+    /// How the pod was asked to go, under a soft threshold; absent where it was killed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub asked: Option<Asked>,
     /// What became of it; absent where nobody waited for that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finish: Option<Finish>,
@@ -58,10 +66,61 @@ impl Incident {
         Self {
             version: VERSION,
             eviction,
+            asked: None,
             finish: None,
             samples: BTreeMap::new(),
             pods,
         }
+    }
+
+    /// A pod was asked to go, or would have been.
+    pub fn of_asked(asked: Asked, pods: Vec<Standing>) -> Self {
+        Self {
+            asked: Some(asked.clone()),
+            ..Self::new(Eviction::from(&asked), pods)
+        }
+    }
+
+    /// The time that the pod was given, if it was asked and not killed.
+    pub fn grace(&self) -> Option<Duration> {
+        let asked = self.asked.as_ref().filter(|asked| !asked.shadow)?;
+        let seconds = u64::try_from(asked.grace_period_seconds).unwrap_or(0);
+        Some(Duration::from_secs(seconds))
+    }
+
+    /// Takes those of the samples that belong to it and that it has not got; oldest first for each signal.
+    pub fn see(&mut self, samples: &[Sample]) {
+        let since = self.start().saturating_sub(BEFORE_NS);
+        for sample in samples.iter().filter(|sample| sample.time >= since) {
+            let of_signal = self.samples.entry(sample.signal.to_string()).or_default();
+            if of_signal.last().is_none_or(|(time, _)| *time < sample.time) {
+                of_signal.push((sample.time, sample.available));
+            }
+        }
+    }
+
+    /// Nobody waits for the memory of a pod that was asked to go: what was seen tells when enough was available.
+    pub fn settle(&mut self) {
+        if self.grace().is_none() {
+            return;
+        }
+        let samples = self.samples.get(&self.eviction.signal);
+        let after = samples.into_iter().flatten();
+        let mut after = after.filter(|(time, _)| *time >= self.eviction.stages.signalled);
+        let last = after
+            .clone()
+            .next_back()
+            .map_or(0, |(_, available)| *available);
+        let enough = after.find(|(_, available)| *available >= self.eviction.threshold);
+        let finish = self.finish.get_or_insert_with(|| Finish {
+            id: self.eviction.id.clone(),
+            exited: 0,
+            freed: 0,
+            peak_usage: 0,
+            available: 0,
+        });
+        finish.freed = enough.map_or(0, |(time, _)| *time);
+        finish.available = last;
     }
 
     /// The moments of it that are known, in their order.
@@ -72,19 +131,30 @@ impl Incident {
             ("crossed", stages.crossed),
             ("woken", stages.woken),
             ("decided", stages.decided),
-            (
-                if self.eviction.shadow {
-                    "chosen"
-                } else {
-                    "SIGKILL"
-                },
-                stages.signalled,
-            ),
-            ("gone", finish.map_or(0, |f| f.exited)),
+            (self.deed(), stages.signalled),
+            (self.end(), finish.map_or(0, |f| f.exited)),
             ("available again", finish.map_or(0, |f| f.freed)),
         ];
         moments.retain(|(_, time)| *time != 0);
+        // A pod that was asked may give back enough before it is gone.
+        moments.sort_by_key(|(_, time)| *time);
         moments
+    }
+
+    fn end(&self) -> &'static str {
+        match self.asked {
+            // It is looked for every second.
+            Some(_) => "found gone",
+            None => "gone",
+        }
+    }
+
+    fn deed(&self) -> &'static str {
+        match (&self.asked, self.eviction.shadow) {
+            (_, true) => "chosen",
+            (Some(_), false) => "asked to go",
+            (None, false) => "SIGKILL",
+        }
     }
 
     /// The first moment that is known: times are told from there.
@@ -149,96 +219,4 @@ fn ticks(from: f64, to: f64) -> impl Iterator<Item = f64> {
 }
 
 #[cfg(test)]
-pub mod tests {
-    use super::*;
-    use crate::reflex::Stages;
-
-    /// A hog at full speed, evicted a tenth of a millisecond after the crossing.
-    pub fn incident(id: &str) -> Incident {
-        let eviction = Eviction {
-            id: id.to_owned(),
-            time: "2026-11-22T12:00:00Z".to_owned(),
-            namespace: "default".to_owned(),
-            name: "hog".to_owned(),
-            uid: "u".to_owned(),
-            phase: None,
-            reason: "Evicted".to_owned(),
-            message: "The node was low on resource: memory.".to_owned(),
-            signal: "memory.available".to_owned(),
-            shadow: false,
-            hook: "tracepoint".to_owned(),
-            stages: Stages {
-                crossed: 1_000_000_000,
-                woken: 1_000_040_000,
-                decided: 1_000_080_000,
-                signalled: 1_000_100_000,
-            },
-            available: 99 << 20,
-            threshold: 100 << 20,
-            usage_at_crossing: 412 << 20,
-            usage_at_decision: 413 << 20,
-            working_set: 300 << 20,
-            request: 0,
-            error: None,
-        };
-        let sample = |ms: u64| (ms * 1_000_000, (1100 - ms) << 20);
-        Incident {
-            version: VERSION,
-            eviction,
-            finish: Some(Finish {
-                id: id.to_owned(),
-                exited: 1_010_000_000,
-                freed: 1_030_000_000,
-                peak_usage: 413 << 20,
-                available: 400 << 20,
-            }),
-            samples: [(
-                "memory.available".to_owned(),
-                (900..1020).map(sample).collect(),
-            )]
-            .into(),
-            pods: vec![Standing {
-                pod: "default/hog".to_owned(),
-                usage: Some(300 << 20),
-                request: 0,
-                priority: 0,
-                qos_class: "BestEffort".to_owned(),
-                evicted: true,
-            }],
-        }
-    }
-
-    // R49
-    #[test]
-    fn a_picture_shows_the_way_to_it() {
-        let incident = incident("a");
-        let picture = incident.picture().unwrap();
-        for word in [
-            "<polyline",
-            "threshold",
-            "SIGKILL 0.10",
-            "available again 30.00",
-            "hog*",
-        ] {
-            assert!(picture.contains(word), "{word}: {picture}");
-        }
-        let text = serde_json::to_string(&incident).unwrap();
-        assert_eq!(serde_json::from_str::<Incident>(&text).unwrap(), incident);
-    }
-
-    #[test]
-    fn ticks_are_round() {
-        let of = |from, to| ticks(from, to).collect::<Vec<_>>();
-        assert_eq!(of(-249.0, 100.0), [-200.0, -100.0, 0.0, 100.0]);
-        assert_eq!(of(0.0, 236.0), [0.0, 50.0, 100.0, 150.0, 200.0]);
-    }
-
-    #[test]
-    fn what_was_not_recorded_is_not_drawn() {
-        let mut incident = incident("a");
-        incident.samples.clear();
-        assert_eq!(incident.picture(), None);
-        incident.eviction.stages.crossed = 0;
-        assert_eq!(incident.start(), 1_000_040_000);
-    }
-}
+pub mod tests;

@@ -11,13 +11,10 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
-use super::{
-    incident::{Incident, Standing},
-    recorder::Sample,
-};
+use super::{incident::Incident, recorder::Sample};
 use crate::{
     daemon::state_file,
     evict::journal::{Eviction, Finish},
@@ -30,10 +27,9 @@ const DIRECTORY: &str = "incidents";
 pub const MOST: usize = 64;
 /// Evictions that may be open at once: as many as the reflex has under way. Of more, the oldest is given up.
 const MOST_OPEN: usize = 64;
-/// What was seen so long before an eviction belongs to it.
-pub const BEFORE_NS: u64 = 60_000_000_000;
-/// How long an end is waited for, and how much of the time after it is shown.
+/// How long an end is waited for; of a pod that was asked to go, after its time is over.
 const PATIENCE_NS: u64 = 5_000_000_000;
+/// How much of the time after the end is shown; of a pod that was asked to go as much as above, for it is looked at seldom.
 const AFTER_NS: u64 = 1_000_000_000;
 
 /// What became of them.
@@ -75,14 +71,15 @@ impl Incidents {
         &self.kept
     }
 
-    /// Somebody was evicted.
-    pub fn begin(&mut self, now: u64, eviction: Eviction, pods: Vec<Standing>) {
+    /// Somebody was evicted, or asked to go.
+    pub fn begin(&mut self, now: u64, incident: Incident) {
         if self.open.len() >= MOST_OPEN {
             self.open.pop_front();
             self.kept.failed.fetch_add(1, Ordering::Relaxed);
         }
-        let incident = Incident::new(eviction, pods);
-        let due = now + PATIENCE_NS;
+        let grace = incident.grace().unwrap_or(Duration::ZERO);
+        let grace = u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
+        let due = now.saturating_add(grace).saturating_add(PATIENCE_NS);
         self.open.push_back(Open { incident, due });
     }
 
@@ -91,8 +88,15 @@ impl Incidents {
         let is_it = |open: &&mut Open| open.incident.eviction.id == finish.id;
         if let Some(open) = self.open.iter_mut().find(is_it) {
             open.incident.finish = Some(finish.clone());
-            open.due = now + AFTER_NS;
+            open.due = now + open.incident.grace().map_or(AFTER_NS, |_| PATIENCE_NS);
         }
+    }
+
+    /// Who was asked to go, and has not gone yet.
+    pub fn expected(&self) -> impl Iterator<Item = &Eviction> {
+        let incidents = self.open.iter().map(|open| &open.incident);
+        let expected = incidents.filter(|i| i.grace().is_some() && i.finish.is_none());
+        expected.map(|incident| &incident.eviction)
     }
 
     /// Those that are over by now.
@@ -125,11 +129,8 @@ impl Writer {
     /// Writes each with those of the samples that belong to it, and removes the oldest files.
     pub fn write(&self, incidents: Vec<Incident>, samples: &[Sample]) {
         for mut incident in incidents {
-            let since = incident.start().saturating_sub(BEFORE_NS);
-            for sample in samples.iter().filter(|sample| sample.time >= since) {
-                let of_signal = incident.samples.entry(sample.signal.to_string());
-                of_signal.or_default().push((sample.time, sample.available));
-            }
+            incident.see(samples);
+            incident.settle();
             match self.write_one(&incident) {
                 Ok(()) => self.kept.written.fetch_add(1, Ordering::Relaxed),
                 Err(error) => {
@@ -194,14 +195,18 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
+    fn begun(incident: &Incident) -> Incident {
+        Incident::new(incident.eviction.clone(), incident.pods.clone())
+    }
+
     // R49
     #[test]
     fn an_eviction_is_written_when_it_is_over() {
         let dir = tempfile::tempdir().unwrap();
         let mut incidents = Incidents::new(dir.path());
         let (one, two) = (incident("one"), incident("two"));
-        incidents.begin(SECOND, one.eviction.clone(), one.pods.clone());
-        incidents.begin(SECOND, two.eviction.clone(), Vec::new());
+        incidents.begin(SECOND, begun(&one));
+        incidents.begin(SECOND, begun(&two));
         incidents.finish(2 * SECOND, one.finish.as_ref().unwrap());
         assert!(incidents.due(2 * SECOND).is_empty());
         let due = incidents.due(3 * SECOND);
@@ -233,12 +238,12 @@ mod tests {
         let mut incidents = Incidents::new(dir.path());
         let name = |number: usize| format!("{number:03}");
         for number in 0..MOST_OPEN + 2 {
-            incidents.begin(SECOND, incident(&name(number)).eviction, Vec::new());
+            incidents.begin(SECOND, begun(&incident(&name(number))));
         }
         assert_eq!(incidents.kept().failed.load(Ordering::Relaxed), 2);
         incidents.writer().write(incidents.due(u64::MAX), &[]);
         for number in MOST_OPEN + 2..MOST_OPEN + 5 {
-            incidents.begin(SECOND, incident(&name(number)).eviction, Vec::new());
+            incidents.begin(SECOND, begun(&incident(&name(number))));
             incidents.writer().write(incidents.due(u64::MAX), &[]);
         }
         assert_eq!(names(&dir.path().join(DIRECTORY)).unwrap().len(), MOST);
@@ -251,7 +256,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(DIRECTORY), "in the way").unwrap();
         let mut incidents = Incidents::new(dir.path());
-        incidents.begin(SECOND, incident("one").eviction, Vec::new());
+        incidents.begin(SECOND, begun(&incident("one")));
         incidents.writer().write(incidents.due(u64::MAX), &[]);
         assert_eq!(incidents.kept().failed.load(Ordering::Relaxed), 1);
     }

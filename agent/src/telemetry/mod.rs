@@ -8,8 +8,8 @@ mod recorder;
 mod server;
 mod state;
 
-pub use incident::{Incident, Standing};
-pub use incidents::{BEFORE_NS, Incidents, Kept, read as read_incident};
+pub use incident::{BEFORE_NS, Incident, Standing};
+pub use incidents::{Incidents, Kept, read as read_incident};
 pub use metrics::Metrics;
 pub use picture::{Axes, Picture};
 pub use recorder::{Recorder, Sample};
