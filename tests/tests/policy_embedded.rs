@@ -86,6 +86,17 @@ impl Ruled {
         found.cloned().unwrap_or_default()
     }
 
+    /// What a command prints that is given the agent's configuration.
+    fn told(&self, words: &[&str]) -> String {
+        let config = self.files.dir().join("config.json");
+        let words = ["evictd"].iter().chain(words).chain(&["--config"]);
+        let words = words.map(Into::into).chain([config.into()]);
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let code = evictd::cli::run(words, &mut out, &mut err);
+        assert_eq!((code, String::from_utf8(err).unwrap().as_str()), (0, ""));
+        String::from_utf8(out).unwrap()
+    }
+
     fn wait(&self, what: &str, condition: impl Fn(&Self) -> bool) {
         let end = std::time::Instant::now() + Duration::from_secs(30);
         while !condition(self) {
@@ -115,6 +126,56 @@ fn a_spared_pod_outlives_a_smaller_one() {
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
+// R12, R13
+#[test]
+fn top_shows_the_order_that_policies_leave() {
+    skip_if!(not_root());
+    let ruled = Ruled::new("emtop", "", &never());
+    let mut agent = ruled.files.start(&[]);
+    let _db = ruled.hog("db", "60");
+    let _web = ruled.hog("web", "30");
+    ruled.wait("both are there", |r| r.used() > 85 * MIB);
+    let top = || -> Value {
+        let told = ruled.told(&["top", "-n", "1", "--interval", "0.1", "-o", "json"]);
+        serde_json::from_str(&told).unwrap()
+    };
+    let pods = || {
+        let pods = top()["pods"].as_array().unwrap().clone();
+        let shown = pods.into_iter().map(|pod| {
+            let is_first = pod["predictedEvictionVictim"] == true;
+            (
+                pod["pod"].as_str().unwrap().to_owned(),
+                is_first,
+                pod["spared"].clone(),
+            )
+        });
+        shown.collect::<Vec<_>>()
+    };
+    let (db, web) = (|| "default/db".to_owned(), || "default/web".to_owned());
+    let why = json!("the rule says Never");
+    assert_eq!(pods(), [(db(), false, why), (web(), true, Value::Null)]);
+    // The larger one may go, and last.
+    let mut spec = never();
+    spec["rules"][0] = json!({"name": "db", "evict": "Always", "order": 10});
+    ruled.write("db", &spec);
+    ruled.wait("the agent has read it", |r| {
+        r.explained("db")["order"] == 10
+    });
+    assert_eq!(
+        pods(),
+        [(web(), true, Value::Null), (db(), false, Value::Null)]
+    );
+    assert_eq!(top()["policiesUnknown"], false);
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+    // Nobody says whether that still holds.
+    assert_eq!(
+        pods(),
+        [(db(), true, Value::Null), (web(), false, Value::Null)]
+    );
+    let told = ruled.told(&["top", "-n", "1", "--interval", "0.1"]);
+    assert!(told.contains("no agent answers"), "{told}");
+}
+
 // R38
 #[test]
 fn a_gate_opens_while_the_node_is_short() {
@@ -140,17 +201,7 @@ fn a_gate_opens_while_the_node_is_short() {
     std::thread::sleep(Duration::from_millis(300));
     assert!(db.is_alive() && ruled.evicted().is_empty());
     // The agent says how it is now, not how it was when it changed last.
-    let explain = |output: &str| {
-        let config = ruled.files.dir().join("config.json");
-        let arguments = [
-            "evictd", "policy", "explain", "db", "-o", output, "--config",
-        ];
-        let arguments = arguments.map(Into::into).into_iter().chain([config.into()]);
-        let (mut out, mut err) = (Vec::new(), Vec::new());
-        let code = evictd::cli::run(arguments, &mut out, &mut err);
-        assert_eq!((code, String::from_utf8(err).unwrap().as_str()), (0, ""));
-        String::from_utf8(out).unwrap()
-    };
+    let explain = |output: &str| ruled.told(&["policy", "explain", "db", "-o", output]);
     let age = |json: &str| {
         let explained: Value = serde_json::from_str(json).unwrap();
         explained[0]["rules"][0]["gates"][0]["ageSeconds"]

@@ -14,6 +14,7 @@ use crate::{config::ConfigError, daemon::RunError, observe::cgroup::PathError};
 
 mod check;
 mod evictions;
+mod explained;
 mod input;
 mod policy;
 mod rank;
@@ -21,6 +22,7 @@ mod replay;
 mod report;
 mod run;
 mod scenario;
+mod signals;
 mod table;
 mod thresholds;
 mod top;

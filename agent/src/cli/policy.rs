@@ -1,27 +1,20 @@
 //! `evictd policy`: check policies, say what they make of a pod, and render what Kubernetes itself must know of them.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::{Duration, Instant, SystemTime},
-};
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
 use super::{
     CommandError, OutputFormat,
+    explained::{self, Explained},
     input::invalid,
     table::{Alignment, Table},
     to_json,
 };
 use crate::{
     config::Config,
-    daemon::policies::{asked_file, status_file},
     policy::{contradiction, keeper::Explanation, load, render},
 };
-
-/// How long an agent may take to answer: it looks once a second.
-const ANSWER: Duration = Duration::from_secs(3);
 
 /// What `evictd policy` is told.
 #[derive(clap::Args)]
@@ -100,51 +93,26 @@ fn check(files: &[PathBuf]) -> Result<String, CommandError> {
 }
 
 fn explain(pod: &str, config: &Path, output: OutputFormat) -> Result<String, CommandError> {
-    let config = Config::load(config)?;
-    let path = status_file(&config.state_dir);
-    let is_fresh = path.exists() && ask(&asked_file(&config.state_dir));
-    let read = |source| CommandError::Read {
-        path: path.clone(),
-        source,
-    };
-    let text = fs::read_to_string(&path).map_err(read)?;
-    let all: Vec<Explanation> = serde_json::from_str(&text).map_err(|e| invalid(&path, e))?;
-    let changed = fs::metadata(&path)
-        .and_then(|m| m.modified())
-        .map_err(read)?;
-    // A clock that was set back makes it no older than now.
-    let since = SystemTime::now()
-        .duration_since(changed)
-        .unwrap_or_default();
+    let state_dir = Config::load(config)?.state_dir;
+    let is_fresh = explained::ask(&state_dir);
+    let explained = Explained::read(&state_dir)?;
+    let age = explained.age()?;
     let is_it = |e: &&Explanation| {
         let name = e.pod.split_once('/').map_or("", |(_, name)| name);
         e.pod == pod || name == pod || e.uid == pod
     };
-    let found: Vec<&Explanation> = all.iter().filter(is_it).collect();
+    let found: Vec<&Explanation> = explained.pods.iter().filter(is_it).collect();
     match (found.as_slice(), output) {
-        ([], _) => Err(invalid(&path, format!("{pod}: no such pod on this node"))),
+        ([], _) => Err(invalid(
+            &explained.path,
+            format!("{pod}: no such pod on this node"),
+        )),
         (found, OutputFormat::Json) => to_json(&found),
         (found, OutputFormat::Table) => {
-            let old = (!is_fresh).then_some(since.as_secs());
+            let old = (!is_fresh).then_some(age.as_secs());
             Ok(found.iter().map(|e| say(e, old)).collect())
         }
     }
-}
-
-/// Asks the agent to write down how it is now; false if none does.
-fn ask(asked: &Path) -> bool {
-    if fs::write(asked, "").is_err() {
-        return false;
-    }
-    let start = Instant::now();
-    while start.elapsed() < ANSWER {
-        std::thread::sleep(Duration::from_millis(20));
-        if !asked.exists() {
-            return true;
-        }
-    }
-    // Nobody has taken it.
-    fs::remove_file(asked).is_err()
 }
 
 /// `old` is how many seconds ago it was written, if nobody says how it is now.

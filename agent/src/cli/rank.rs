@@ -78,6 +78,9 @@ pub(super) struct PodJson {
     qos_class: &'static str,
     /// Whether the kubelet would pass the pod over: critical and static pods.
     protected: bool,
+    /// Why policies do not let it go now, where an agent has said so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) spared: Option<String>,
     /// Absent if it depends on the node's memory and the summary does not tell that.
     #[serde(skip_serializing_if = "Option::is_none")]
     oom_score_adj: Option<i32>,
@@ -107,6 +110,20 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
             pods,
         }),
         OutputFormat::Table => Ok(table(&pods, arguments.signal.resource())),
+    }
+}
+
+/// Policies let some of them stay for now: the first of the others goes.
+pub(super) fn spare(pods: &mut [PodJson], why: impl Fn(&str) -> Option<String>) {
+    for pod in &mut *pods {
+        pod.spared = why(&pod.uid);
+        pod.predicted_eviction_victim = false;
+    }
+    let first = pods
+        .iter_mut()
+        .find(|pod| !pod.protected && pod.spared.is_none());
+    if let Some(pod) = first {
+        pod.predicted_eviction_victim = true;
     }
 }
 
@@ -143,6 +160,7 @@ pub(super) fn explain(
             priority: ranked.claim.priority,
             qos_class: ranked.claim.qos.as_str(),
             protected: ranked.pod.is_critical(),
+            spared: None,
             oom_score_adj: adjusts[position],
             predicted_oom_victim: oom_victim.is_some_and(|(_, victim)| victim == position),
             predicted_eviction_victim: first == Some(position),
@@ -188,10 +206,12 @@ pub(super) fn table(pods: &[PodJson], resource: Resource) -> String {
     let mut table = Table::new(&columns);
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     for (position, pod) in pods.iter().enumerate() {
+        let spared = pod.spared.as_ref().map(|why| format!("spared: {why}"));
         let notes = [
             (pod.predicted_eviction_victim, "evicted first"),
             (pod.predicted_oom_victim, "the OOM killer's choice"),
             (pod.protected, "protected"),
+            (spared.is_some(), spared.as_deref().unwrap_or_default()),
             (pod.usage.is_none(), "no numbers"),
         ];
         let notes: Vec<&str> = notes

@@ -8,20 +8,22 @@ use std::{
     time::Duration,
 };
 
-use serde::{Serialize, Serializer};
 use serde_json::json;
 
 use super::{
-    CommandError, OutputFormat, or_installed,
+    CommandError, OutputFormat,
+    explained::Said,
+    or_installed,
     rank::{self, PodJson},
     run::configured,
-    table::{Alignment, Table, amount_of},
+    signals::{self, SignalJson},
     to_json,
 };
 use crate::{
     config::Config,
     daemon::survey::{Seen, Survey},
-    engine::{Forecast, Observation, Ranking, Resource, Signal, Threshold, Trend},
+    engine::{Ranking, Resource, Signal, Threshold, Trend},
+    policy::keeper::Explanation,
     reflex::thread::now_ns,
 };
 
@@ -48,32 +50,6 @@ pub(super) struct Arguments {
     /// How to print it
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputFormat,
-}
-
-/// What is left of one signal, held against one threshold. Amounts are in the signal's unit.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct SignalJson {
-    #[serde(serialize_with = "name")]
-    signal: Signal,
-    /// Absent if it cannot be read here.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    available: Option<i64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    capacity: Option<i64>,
-    threshold: i64,
-    grace_period_seconds: f64,
-    /// Whether less than the threshold is left.
-    met: bool,
-    /// At the present rate (R44); absent when it is not heading there.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    until_threshold_seconds: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    until_exhausted_seconds: Option<f64>,
-}
-
-fn name<S: Serializer>(signal: &Signal, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(signal)
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -116,11 +92,24 @@ pub(super) fn run(arguments: &Arguments, stdout: &mut impl Write) -> Result<Stri
     let is_live = io::stdout().is_terminal() && arguments.output == OutputFormat::Table;
     let mut left = arguments.iterations.or((!is_live).then_some(1));
     let mut trends = Trends::default();
+    let policies = Said::ask(&config.state_dir);
     let mut look = |survey: &mut Survey| {
         let now = i64::try_from(now_ns()).unwrap_or(i64::MAX);
-        let seen = survey.look(now);
+        let mut seen = survey.look(now);
         trends.observe(now, &seen);
-        frame(&config, survey, &seen, &trends, arguments.output)
+        let said = policies.read(&config.state_dir)?;
+        for pod in &mut seen.pods {
+            pod.order = said.get(&pod.uid).map_or(0, |said| said.order);
+        }
+        let frame = Frame {
+            config: &config,
+            survey,
+            seen: &seen,
+            trends: &trends,
+            policies,
+            said: &said,
+        };
+        frame.print(arguments.output)
     };
     // A rate takes two looks.
     look(&mut survey)?;
@@ -144,99 +133,72 @@ fn config(arguments: &Arguments) -> Result<Config, CommandError> {
     }
 }
 
-/// One look as text.
-fn frame(
-    config: &Config,
-    survey: &Survey,
-    seen: &Seen,
-    trends: &Trends,
-    output: OutputFormat,
-) -> Result<String, CommandError> {
-    let ranking = Ranking {
-        strategy: config.ranking_strategy,
-        signal: Signal::MemoryAvailable,
-        layout: survey.layout(),
-    };
-    let ranked = ranking.order(&seen.pods, &seen.usages);
-    let mut pods = rank::explain(&ranked, &seen.usages, Some(survey.capacity()));
-    for pod in &mut pods {
-        pod.growth = trends.pods.get(&pod.uid).and_then(Trend::rate);
-    }
-    // As the agent: containerfs has no thresholds of its own.
-    let thresholds = survey.layout().apply(&config.eviction.thresholds);
-    let signals: Vec<_> = thresholds.iter().map(|t| signal(t, seen, trends)).collect();
-    match output {
-        OutputFormat::Json => to_json(&json!({
-            "signals": signals,
-            "pods": pods,
-            "podsUnknownToTheApiServer": seen.unknown,
-        })),
-        OutputFormat::Table => Ok(text(&signals, &pods, seen.unknown)),
-    }
+/// One look.
+struct Frame<'a> {
+    config: &'a Config,
+    survey: &'a Survey,
+    seen: &'a Seen,
+    trends: &'a Trends,
+    policies: Said,
+    said: &'a HashMap<String, Explanation>,
 }
 
-fn signal(threshold: &Threshold, seen: &Seen, trends: &Trends) -> SignalJson {
-    let observation: Option<Observation> = seen.observations.get(threshold.signal);
-    let amount = threshold.amount(observation.map_or(0, |o| o.capacity));
-    let forecast: Option<Forecast> = observation.and_then(|_| {
-        let trend = trends.signals.get(&threshold.signal)?;
-        Some(trend.forecast(amount))
-    });
-    let seconds = |until: fn(&Forecast) -> Option<Duration>| {
-        forecast.as_ref().and_then(until).map(|d| d.as_secs_f64())
-    };
-    let amount = i64::try_from(amount).unwrap_or(i64::MAX);
-    SignalJson {
-        signal: threshold.signal,
-        available: observation.map(|o| o.available),
-        capacity: observation.map(|o| o.capacity),
-        threshold: amount,
-        grace_period_seconds: threshold.grace_period.as_secs_f64(),
-        met: observation.is_some_and(|o| o.available < amount),
-        until_threshold_seconds: seconds(|f| f.until_threshold),
-        until_exhausted_seconds: seconds(|f| f.until_exhausted),
+impl Frame<'_> {
+    fn print(&self, output: OutputFormat) -> Result<String, CommandError> {
+        let pods = self.pods();
+        let is_unknown = self.policies == Said::Unknown;
+        // As the agent: containerfs has no thresholds of its own.
+        let layout = self.survey.layout();
+        let thresholds = layout.apply(&self.config.eviction.thresholds);
+        let signal = |threshold: &Threshold| {
+            let observation = self.seen.observations.get(threshold.signal);
+            let trend = self.trends.signals.get(&threshold.signal);
+            SignalJson::new(threshold, observation, trend)
+        };
+        let signals: Vec<_> = thresholds.iter().map(signal).collect();
+        if output == OutputFormat::Json {
+            return to_json(&json!({
+                "signals": signals,
+                "pods": pods,
+                "podsUnknownToTheApiServer": self.seen.unknown,
+                "policiesUnknown": is_unknown,
+            }));
+        }
+        let mut text = text(&signals, &pods, self.seen.unknown);
+        if is_unknown {
+            text += "\nno agent answers: what policies say is not in this order\n";
+        }
+        Ok(text)
+    }
+
+    /// The pods in the order of their eviction.
+    fn pods(&self) -> Vec<PodJson> {
+        let ranking = Ranking {
+            strategy: self.config.ranking_strategy,
+            signal: Signal::MemoryAvailable,
+            layout: self.survey.layout(),
+        };
+        let ranked = ranking.order(&self.seen.pods, &self.seen.usages);
+        let capacity = Some(self.survey.capacity());
+        let mut pods = rank::explain(&ranked, &self.seen.usages, capacity);
+        for pod in &mut pods {
+            pod.growth = self.trends.pods.get(&pod.uid).and_then(Trend::rate);
+        }
+        rank::spare(&mut pods, |uid| {
+            let said = self.said.get(uid).filter(|said| !said.may_go)?;
+            Some(
+                said.reason
+                    .clone()
+                    .unwrap_or_else(|| "by a policy".to_owned()),
+            )
+        });
+        pods
     }
 }
 
 fn text(signals: &[SignalJson], pods: &[PodJson], unknown: usize) -> String {
-    let mut table = Table::new(&[
-        ("SIGNAL", Alignment::Left),
-        ("AVAILABLE", Alignment::Right),
-        ("CAPACITY", Alignment::Right),
-        ("THRESHOLD", Alignment::Right),
-        ("THRESHOLD IN", Alignment::Right),
-        ("NOTHING LEFT IN", Alignment::Right),
-        ("NOTE", Alignment::Left),
-    ]);
-    for s in signals {
-        let amount = |amount: Option<i64>| match amount {
-            Some(amount) => amount_of(s.signal.resource(), amount.into()),
-            None => "-".to_owned(),
-        };
-        let time = |seconds: Option<f64>| seconds.map_or_else(|| "-".to_owned(), duration);
-        let note = match (s.available, s.met, s.grace_period_seconds > 0.0) {
-            (None, ..) => "not to be seen here".to_owned(),
-            (_, met, soft) => {
-                let soft = soft.then(|| format!("soft, {}", duration(s.grace_period_seconds)));
-                let met = met.then(|| "met".to_owned());
-                soft.into_iter().chain(met).collect::<Vec<_>>().join(", ")
-            }
-        };
-        table.row([
-            s.signal.to_string(),
-            amount(s.available),
-            amount(s.capacity),
-            amount(Some(s.threshold)),
-            time(s.until_threshold_seconds),
-            time(s.until_exhausted_seconds),
-            note,
-        ]);
-    }
-    let mut text = format!(
-        "{}\n{}",
-        table.render(),
-        rank::table(pods, Resource::Memory)
-    );
+    let signals = signals::table(signals);
+    let mut text = format!("{signals}\n{}", rank::table(pods, Resource::Memory));
     if unknown > 0 {
         text += &format!(
             "\n{unknown} of {} pods are known by their cgroups alone\n",
@@ -244,26 +206,4 @@ fn text(signals: &[SignalJson], pods: &[PodJson], unknown: usize) -> String {
         );
     }
     text
-}
-
-/// Seconds as people say them; a day is beyond every rate.
-fn duration(seconds: f64) -> String {
-    match seconds {
-        s if s < 10.0 => format!("{s:.1} s"),
-        s if s < 120.0 => format!("{s:.0} s"),
-        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
-        s if s < 86_400.0 => format!("{:.0} h", s / 3600.0),
-        _ => "> 1 d".to_owned(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations_are_short() {
-        let shown = [0.0, 9.96, 60.0, 600.0, 7200.0, 1e9].map(duration);
-        assert_eq!(shown, ["0.0 s", "10.0 s", "60 s", "10 min", "2 h", "> 1 d"]);
-    }
 }

@@ -1,0 +1,108 @@
+//! What the policies say of the pods here: a running agent writes it down, and answers who asks whether it still holds.
+
+use std::{
+    collections::HashMap,
+    fs, io,
+    path::{Path, PathBuf},
+    time::{Duration, Instant, SystemTime},
+};
+
+use super::{CommandError, input::invalid};
+use crate::{
+    daemon::policies::{asked_file, status_file},
+    policy::keeper::Explanation,
+};
+
+/// How long an agent may take to answer: it looks once a second.
+const ANSWER: Duration = Duration::from_secs(3);
+
+/// What was written down.
+pub(super) struct Explained {
+    pub path: PathBuf,
+    pub pods: Vec<Explanation>,
+}
+
+impl Explained {
+    /// # Errors
+    /// It is not there, or not what an agent writes.
+    pub fn read(state_dir: &Path) -> Result<Self, CommandError> {
+        let path = status_file(state_dir);
+        let text = fs::read_to_string(&path).map_err(at(&path))?;
+        let pods = serde_json::from_str(&text).map_err(|e| invalid(&path, e))?;
+        Ok(Self { path, pods })
+    }
+
+    /// How long ago it was written.
+    ///
+    /// # Errors
+    /// It is not there any more.
+    pub fn age(&self) -> Result<Duration, CommandError> {
+        let changed = fs::metadata(&self.path).and_then(|m| m.modified());
+        let changed = changed.map_err(at(&self.path))?;
+        // A clock that was set back makes it no older than now.
+        Ok(SystemTime::now()
+            .duration_since(changed)
+            .unwrap_or_default())
+    }
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> CommandError + use<> {
+    let path = path.to_owned();
+    move |source| CommandError::Read { path, source }
+}
+
+/// Whether what policies say of the pods is known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Said {
+    /// No agent has ever written anything down here.
+    None,
+    /// The agent that runs here writes down what changes.
+    Told,
+    /// What is written down is of an agent that does not answer.
+    Unknown,
+}
+
+impl Said {
+    /// Asks the agent.
+    pub fn ask(state_dir: &Path) -> Self {
+        match (is_there(state_dir), ask(state_dir)) {
+            (_, true) => Self::Told,
+            (true, false) => Self::Unknown,
+            (false, false) => Self::None,
+        }
+    }
+
+    /// By the pod's UID.
+    ///
+    /// # Errors
+    /// See [`Explained::read`].
+    pub fn read(self, state_dir: &Path) -> Result<HashMap<String, Explanation>, CommandError> {
+        if self != Self::Told {
+            return Ok(HashMap::new());
+        }
+        let said = Explained::read(state_dir)?.pods.into_iter();
+        Ok(said.map(|said| (said.uid.clone(), said)).collect())
+    }
+}
+
+/// Whether an agent has ever written anything down here.
+fn is_there(state_dir: &Path) -> bool {
+    status_file(state_dir).exists()
+}
+
+/// Asks the agent to write down how it is now; false if none does. From then on it does so whenever something changes.
+pub(super) fn ask(state_dir: &Path) -> bool {
+    let asked = asked_file(state_dir);
+    if !is_there(state_dir) || fs::write(&asked, "").is_err() {
+        return false;
+    }
+    let start = Instant::now();
+    while start.elapsed() < ANSWER {
+        std::thread::sleep(Duration::from_millis(20));
+        if !asked.exists() {
+            return true;
+        }
+    }
+    // Nobody has taken it.
+    fs::remove_file(&asked).is_err()
+}
