@@ -2,12 +2,17 @@
 
 use std::{
     collections::HashMap,
-    fs, io,
+    fs,
     path::{Path, PathBuf},
     time::{Duration, Instant, SystemTime},
 };
 
-use super::{CommandError, input::invalid};
+use serde_json::from_value;
+
+use super::{
+    CommandError,
+    input::{invalid, read_json},
+};
 use crate::{
     daemon::policies::{asked_file, status_file},
     policy::keeper::Explanation,
@@ -27,8 +32,7 @@ impl Explained {
     /// It is not there, or not what an agent writes.
     pub fn read(state_dir: &Path) -> Result<Self, CommandError> {
         let path = status_file(state_dir);
-        let text = fs::read_to_string(&path).map_err(at(&path))?;
-        let pods = serde_json::from_str(&text).map_err(|e| invalid(&path, e))?;
+        let pods = from_value(read_json(&path)?).map_err(|e| invalid(&path, e))?;
         Ok(Self { path, pods })
     }
 
@@ -38,17 +42,15 @@ impl Explained {
     /// It is not there any more.
     pub fn age(&self) -> Result<Duration, CommandError> {
         let changed = fs::metadata(&self.path).and_then(|m| m.modified());
-        let changed = changed.map_err(at(&self.path))?;
+        let changed = changed.map_err(|source| CommandError::Read {
+            path: self.path.clone(),
+            source,
+        })?;
         // A clock that was set back makes it no older than now.
         Ok(SystemTime::now()
             .duration_since(changed)
             .unwrap_or_default())
     }
-}
-
-fn at(path: &Path) -> impl FnOnce(io::Error) -> CommandError + use<> {
-    let path = path.to_owned();
-    move |source| CommandError::Read { path, source }
 }
 
 /// Whether what policies say of the pods is known.
@@ -63,12 +65,14 @@ pub(super) enum Said {
 }
 
 impl Said {
-    /// Asks the agent.
+    /// Asks the agent to write down how it is now. From then on it does so whenever something changes.
     pub fn ask(state_dir: &Path) -> Self {
-        match (is_there(state_dir), ask(state_dir)) {
-            (_, true) => Self::Told,
-            (true, false) => Self::Unknown,
-            (false, false) => Self::None,
+        if !status_file(state_dir).exists() {
+            Self::None
+        } else if is_answered(&asked_file(state_dir)) {
+            Self::Told
+        } else {
+            Self::Unknown
         }
     }
 
@@ -85,15 +89,9 @@ impl Said {
     }
 }
 
-/// Whether an agent has ever written anything down here.
-fn is_there(state_dir: &Path) -> bool {
-    status_file(state_dir).exists()
-}
-
-/// Asks the agent to write down how it is now; false if none does. From then on it does so whenever something changes.
-pub(super) fn ask(state_dir: &Path) -> bool {
-    let asked = asked_file(state_dir);
-    if !is_there(state_dir) || fs::write(&asked, "").is_err() {
+/// Whether an agent takes the question.
+fn is_answered(asked: &Path) -> bool {
+    if fs::write(asked, "").is_err() {
         return false;
     }
     let start = Instant::now();
@@ -104,5 +102,5 @@ pub(super) fn ask(state_dir: &Path) -> bool {
         }
     }
     // Nobody has taken it.
-    fs::remove_file(&asked).is_err()
+    fs::remove_file(asked).is_err()
 }

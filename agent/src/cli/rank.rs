@@ -80,7 +80,7 @@ pub(super) struct PodJson {
     protected: bool,
     /// Why policies do not let it go now, where an agent has said so.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) spared: Option<String>,
+    spared: Option<String>,
     /// Absent if it depends on the node's memory and the summary does not tell that.
     #[serde(skip_serializing_if = "Option::is_none")]
     oom_score_adj: Option<i32>,
@@ -103,7 +103,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
         layout,
     };
     let ranked = ranking.order(&pods, &summary.pods);
-    let pods = explain(&ranked, &summary.pods, summary.memory_capacity());
+    let pods = explain(&ranked, &summary.pods, summary.memory_capacity(), |_| None);
     match arguments.output {
         OutputFormat::Json => to_json(&RankingJson {
             order: pods.iter().map(|pod| pod.pod.clone()).collect(),
@@ -113,27 +113,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
     }
 }
 
-/// Policies let some of them stay for now: the first of the others goes.
-pub(super) fn spare(pods: &mut [PodJson], why: impl Fn(&str) -> Option<String>) {
-    for pod in &mut *pods {
-        pod.spared = why(&pod.uid);
-        pod.predicted_eviction_victim = false;
-    }
-    let first = pods
-        .iter_mut()
-        .find(|pod| !pod.protected && pod.spared.is_none());
-    if let Some(pod) = first {
-        pod.predicted_eviction_victim = true;
-    }
-}
-
-/// Adds to the order what the kernel would do instead (R13).
+/// Adds to the order what the kernel would do instead (R13), and why policies spare a pod, by its UID: the first whom
+/// nobody spares goes.
 pub(super) fn explain(
     ranked: &[Ranked<'_>],
     usages: &Usages,
     capacity: Option<u64>,
+    spared: impl Fn(&str) -> Option<String>,
 ) -> Vec<PodJson> {
-    let first = ranked.iter().position(|r| !r.pod.is_critical());
+    let may_go = |r: &Ranked<'_>| !r.pod.is_critical() && spared(&r.pod.uid).is_none();
+    let first = ranked.iter().position(may_go);
     let adjusts: Vec<Option<i32>> = ranked.iter().map(|r| adjust(r, capacity)).collect();
     let badness = |position: usize| {
         let memory = usages.get(&ranked[position].pod.uid)?.memory_working_set?;
@@ -160,7 +149,7 @@ pub(super) fn explain(
             priority: ranked.claim.priority,
             qos_class: ranked.claim.qos.as_str(),
             protected: ranked.pod.is_critical(),
-            spared: None,
+            spared: spared(&ranked.pod.uid),
             oom_score_adj: adjusts[position],
             predicted_oom_victim: oom_victim.is_some_and(|(_, victim)| victim == position),
             predicted_eviction_victim: first == Some(position),

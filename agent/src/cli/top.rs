@@ -180,18 +180,15 @@ impl Frame<'_> {
         };
         let ranked = ranking.order(&self.seen.pods, &self.seen.usages);
         let capacity = Some(self.survey.capacity());
-        let mut pods = rank::explain(&ranked, &self.seen.usages, capacity);
+        let spared = |uid: &str| {
+            let said = self.said.get(uid).filter(|said| !said.may_go)?;
+            let reason = said.reason.as_deref().unwrap_or("by a policy");
+            Some(reason.to_owned())
+        };
+        let mut pods = rank::explain(&ranked, &self.seen.usages, capacity, spared);
         for pod in &mut pods {
             pod.growth = self.trends.pods.get(&pod.uid).and_then(Trend::rate);
         }
-        rank::spare(&mut pods, |uid| {
-            let said = self.said.get(uid).filter(|said| !said.may_go)?;
-            Some(
-                said.reason
-                    .clone()
-                    .unwrap_or_else(|| "by a policy".to_owned()),
-            )
-        });
         pods
     }
 }
