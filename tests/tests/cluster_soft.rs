@@ -7,7 +7,7 @@ use evictd::{
     config::Config,
     engine::{Pod, Signal},
     evict::{
-        journal::{self, Asked, Journal, Record, SharedJournal, Shortage},
+        journal::{self, Asked, Journal, Numbers, Record, SharedJournal},
         soft::{SoftCandidate, SoftEvictor, SoftOutcome, SoftPressure as _},
     },
 };
@@ -71,7 +71,7 @@ impl Soft {
         let candidate = |pod| SoftCandidate {
             pod,
             message: "The node was low on resource: memory. ",
-            shortage: Shortage {
+            numbers: Numbers {
                 signal: Signal::MemoryAvailable,
                 available: 90 << 20,
                 threshold: 100 << 20,

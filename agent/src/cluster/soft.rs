@@ -42,7 +42,7 @@ pub async fn run(
             .map(|choice| SoftCandidate {
                 pod: &choice.pod.pod,
                 message: &choice.eviction.message.text,
-                shortage: choice.shortage,
+                numbers: choice.numbers,
             })
             .collect();
         let outcome = evictor.evict_soft(&candidates, demand.hard).await;

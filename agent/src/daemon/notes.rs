@@ -114,7 +114,7 @@ impl Agent {
         }
         let (entry, eviction) = (Arc::clone(&choice.pod), choice.eviction.clone());
         let (message, grace) = (&eviction.message.text, eviction.grace_period_seconds);
-        let mut asked = Asked::new(&entry.pod, message, choice.shortage, grace);
+        let mut asked = Asked::new(&entry.pod, message, choice.numbers, grace);
         asked.shadow = demand.shadow;
         let record = self.reconciler.take_asked(asked);
         self.note_incident(&record);

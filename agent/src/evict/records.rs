@@ -43,9 +43,9 @@ pub struct Reported {
     pub outcome: String,
 }
 
-/// What a pod is asked to go for. Amounts are in the signal's unit.
+/// What is said of a signal and a pod that goes for it. Amounts are in the signal's unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shortage {
+pub struct Numbers {
     /// What is short.
     pub signal: Signal,
     /// What was available.
@@ -157,7 +157,7 @@ pub struct Finish {
 
 impl Asked {
     /// This pod is asked now.
-    pub fn new(pod: &Pod, message: &str, shortage: Shortage, grace_period_seconds: i64) -> Self {
+    pub fn new(pod: &Pod, message: &str, numbers: Numbers, grace_period_seconds: i64) -> Self {
         let now = jiff::Timestamp::now();
         Self {
             id: format!("soft-{}", now.as_nanosecond()),
@@ -167,11 +167,11 @@ impl Asked {
             name: pod.name.clone(),
             uid: pod.uid.clone(),
             message: message.to_owned(),
-            signal: shortage.signal.to_string(),
-            available: shortage.available,
-            threshold: shortage.threshold,
-            working_set: shortage.usage,
-            request: requested(pod, shortage.signal.resource()),
+            signal: numbers.signal.to_string(),
+            available: numbers.available,
+            threshold: numbers.threshold,
+            working_set: numbers.usage,
+            request: requested(pod, numbers.signal.resource()),
             shadow: false,
             grace_period_seconds,
             override_reason: None,

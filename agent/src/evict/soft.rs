@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     api::{self, PodRef, Removal},
-    journal::{Asked, Record, SharedJournal, Shortage},
+    journal::{Asked, Numbers, Record, SharedJournal},
 };
 use crate::{
     cluster::{
@@ -38,7 +38,7 @@ pub struct SoftCandidate<'a> {
     /// Why, in the kubelet's words.
     pub message: &'a str,
     /// The same in numbers.
-    pub shortage: Shortage,
+    pub numbers: Numbers,
 }
 
 /// What came of a request.
@@ -210,9 +210,9 @@ impl SoftEvictor {
         let SoftCandidate {
             pod,
             message,
-            shortage,
+            numbers,
         } = candidate;
-        Asked::new(pod, message, shortage, grace(pod, self.max_grace_seconds))
+        Asked::new(pod, message, numbers, grace(pod, self.max_grace_seconds))
     }
 
     /// On disk before the API server hears of it.

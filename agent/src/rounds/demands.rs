@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     engine::{Cause, Eviction, Observations, Signal, Snapshot, Threshold},
-    evict::journal::Shortage,
+    evict::journal::Numbers,
     policy::LastResort,
     reflex::{Stages, thread::now_ns},
 };
@@ -81,8 +81,11 @@ impl Loop {
         let signalled = now_ns();
         self.decided += 1;
         let (signal, numbers) = match eviction.cause {
-            Cause::Pressure(signal) => (signal.to_string(), self.numbers(signal, &eviction, seen)),
-            Cause::LocalStorage(limit) => (limit.to_owned(), Numbers::default()),
+            Cause::Pressure(signal) => {
+                let numbers = self.numbers(signal, &eviction, seen);
+                (signal.to_string(), Some(numbers))
+            }
+            Cause::LocalStorage(limit) => (limit.to_owned(), None),
         };
         let crossed = wake.crossed.filter(|(of, _)| of.as_str() == signal);
         let hook = match (crossed, eviction.cause) {
@@ -102,9 +105,9 @@ impl Loop {
                 decided,
                 signalled,
             },
-            available: numbers.available,
-            threshold: numbers.threshold,
-            usage: numbers.usage,
+            available: numbers.map_or(0, |n| n.available),
+            threshold: numbers.map_or(0, |n| n.threshold),
+            usage: numbers.map_or(0, |n| n.usage),
             shadow: self.shadow,
             errno,
             eviction,
@@ -121,15 +124,9 @@ impl Loop {
             usages: self.measured.usages(),
         };
         let choice = |eviction: Eviction| {
-            let numbers = self.numbers(signal, &eviction, seen);
             Some(SoftChoice {
                 pod: Arc::clone(self.members.entry(&eviction.uid)?),
-                shortage: Shortage {
-                    signal,
-                    available: numbers.available,
-                    threshold: numbers.threshold,
-                    usage: numbers.usage,
-                },
+                numbers: self.numbers(signal, &eviction, seen),
                 eviction,
             })
         };
@@ -156,10 +153,15 @@ impl Loop {
         self.note(Note::Soft(Box::new(demand)));
     }
 
-    /// What the records say of a signal, in its unit.
+    /// What the records say of a signal; zeros where it was not seen.
     fn numbers(&self, signal: Signal, eviction: &Eviction, seen: &Observations) -> Numbers {
         let Some(now) = seen.get(signal) else {
-            return Numbers::default();
+            return Numbers {
+                signal,
+                available: 0,
+                threshold: 0,
+                usage: 0,
+            };
         };
         let threshold = self
             .thresholds
@@ -169,6 +171,7 @@ impl Loop {
         let usage = self.measured.usages().get(&eviction.uid);
         let layout = self.sensors.layout();
         Numbers {
+            signal,
             available: u64::try_from(now.available).unwrap_or(0),
             threshold: threshold.map_or(0, |t| t.amount(now.capacity)),
             usage: match (pod, usage) {
@@ -177,11 +180,4 @@ impl Loop {
             },
         }
     }
-}
-
-#[derive(Default)]
-struct Numbers {
-    available: u64,
-    threshold: u64,
-    usage: u64,
 }

@@ -15,7 +15,7 @@ use crate::{
     config::GraduatedConfig,
     cri::Removed,
     engine::{self, Comeback, Eviction, NodeCondition, NodeReclaim, Pod, Signal},
-    evict::journal::Shortage,
+    evict::journal::Numbers,
     graduated::{Demand, Done},
     pods::table::Entry,
     reflex::{Bell, Scope, Stages},
@@ -243,7 +243,7 @@ pub struct SoftChoice {
     /// How it would go.
     pub eviction: Eviction,
     /// What for.
-    pub shortage: Shortage,
+    pub numbers: Numbers,
 }
 
 /// A pod is to be asked to go.
