@@ -40,10 +40,10 @@ pub(super) fn known(dir: &Path) -> Result<Vec<Known>, CommandError> {
             // What waited for the API server is carried over into a new file, and is there twice.
             Record::Evicted(eviction) if !places.contains_key(&eviction.id) => {
                 places.insert(eviction.id.clone(), known.len());
-                known.push(Known::new(Incident::new(*eviction, Vec::new())));
+                known.push(Known::new(Incident::new(*eviction)));
             }
             Record::Asked(asked) => {
-                known.push(Known::new(Incident::of_asked(*asked, Vec::new())));
+                known.push(Known::new(Incident::of_asked(*asked)));
             }
             Record::Finished(finish) => {
                 if let Some(known) = places.get(&finish.id).and_then(|i| known.get_mut(*i)) {

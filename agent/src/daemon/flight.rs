@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Agent;
 use crate::{
     engine::{PodUsage, Ranking, Resource, Signal, Usages},
-    evict::journal::{Asked, Eviction, Finish, Record},
+    evict::journal::{Eviction, Record},
     pods::table::Entry,
     reflex::thread::now_ns,
     telemetry::{BEFORE_NS, Incident, Sample, Standing},
@@ -18,49 +18,32 @@ impl Agent {
     /// An eviction begins or is over.
     pub(super) fn note_incident(&mut self, record: &Record) {
         match record {
-            Record::Evicted(eviction) => {
-                let pods = self.standings(eviction);
-                let incident = Incident::new(eviction.as_ref().clone(), pods);
-                self.incidents.begin(now_ns(), incident);
-            }
-            Record::Asked(asked) => self.note_asked(asked.as_ref().clone()),
+            Record::Evicted(eviction) => self.begin(Incident::new(eviction.as_ref().clone())),
+            Record::Asked(asked) => self.begin(Incident::of_asked(asked.as_ref().clone())),
             Record::Finished(finish) => self.incidents.finish(now_ns(), finish),
             _ => {}
         }
     }
 
-    fn note_asked(&mut self, asked: Asked) {
-        let pods = self.standings(&Eviction::from(&asked));
-        let mut incident = Incident::of_asked(asked, pods);
-        // It may last longer than the recorder remembers.
-        incident.see(&self.samples());
+    fn begin(&mut self, mut incident: Incident) {
+        incident.pods = self.standings(&incident.eviction);
+        if incident.asked.is_some() {
+            // It may last longer than the recorder remembers.
+            incident.see(&self.samples());
+        }
         self.incidents.begin(now_ns(), incident);
     }
 
     /// Takes note of who goes because he was asked to, and of who has gone.
     fn follow_asked(&mut self) {
         while let Some(asked) = self.source.going() {
-            self.note_asked(asked);
+            self.begin(Incident::of_asked(asked));
         }
-        let is_gone = |uid: &str| {
-            let entry = self.entries.iter().find(|entry| entry.pod.uid == uid);
+        let entries = &self.entries;
+        self.incidents.find_gone(now_ns(), |uid| {
+            let entry = entries.iter().find(|entry| entry.pod.uid == uid);
             entry.is_none_or(|entry| entry.killer.is_empty())
-        };
-        let exited = now_ns();
-        let finish = |id: &str| Finish {
-            id: id.to_owned(),
-            exited,
-            // What was seen tells when that was.
-            freed: 0,
-            peak_usage: 0,
-            available: 0,
-        };
-        let expected = self.incidents.expected();
-        let gone = expected.filter(|eviction| is_gone(&eviction.uid));
-        let gone: Vec<_> = gone.map(|eviction| finish(&eviction.id)).collect();
-        for finish in gone {
-            self.incidents.finish(exited, &finish);
-        }
+        });
     }
 
     /// Writes down those that are over by this time, away from this thread.

@@ -155,6 +155,19 @@ pub struct Finish {
     pub available: u64,
 }
 
+impl Finish {
+    /// Of an eviction of whose end nothing is known.
+    pub fn unknown(id: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            exited: 0,
+            freed: 0,
+            peak_usage: 0,
+            available: 0,
+        }
+    }
+}
+
 impl Asked {
     /// This pod is asked now.
     pub fn new(pod: &Pod, message: &str, numbers: Numbers, grace_period_seconds: i64) -> Self {

@@ -62,22 +62,23 @@ pub struct Incident {
 
 impl Incident {
     /// An eviction of which nothing else is known yet.
-    pub fn new(eviction: Eviction, pods: Vec<Standing>) -> Self {
+    pub fn new(eviction: Eviction) -> Self {
         Self {
             version: VERSION,
             eviction,
             asked: None,
             finish: None,
             samples: BTreeMap::new(),
-            pods,
+            pods: Vec::new(),
         }
     }
 
     /// A pod was asked to go, or would have been.
-    pub fn of_asked(asked: Asked, pods: Vec<Standing>) -> Self {
+    pub fn of_asked(asked: Asked) -> Self {
+        let eviction = Eviction::from(&asked);
         Self {
-            asked: Some(asked.clone()),
-            ..Self::new(Eviction::from(&asked), pods)
+            asked: Some(asked),
+            ..Self::new(eviction)
         }
     }
 
@@ -112,13 +113,8 @@ impl Incident {
             .next_back()
             .map_or(0, |(_, available)| *available);
         let enough = after.find(|(_, available)| *available >= self.eviction.threshold);
-        let finish = self.finish.get_or_insert_with(|| Finish {
-            id: self.eviction.id.clone(),
-            exited: 0,
-            freed: 0,
-            peak_usage: 0,
-            available: 0,
-        });
+        let unknown = || Finish::unknown(&self.eviction.id);
+        let finish = self.finish.get_or_insert_with(unknown);
         finish.freed = enough.map_or(0, |(time, _)| *time);
         finish.available = last;
     }

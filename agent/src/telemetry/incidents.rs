@@ -15,11 +15,7 @@ use std::{
 };
 
 use super::{incident::Incident, recorder::Sample};
-use crate::{
-    daemon::state_file,
-    evict::journal::{Eviction, Finish},
-    observe::cgroup::PathError,
-};
+use crate::{daemon::state_file, evict::journal::Finish, observe::cgroup::PathError};
 
 /// Where they are, in the state directory.
 const DIRECTORY: &str = "incidents";
@@ -88,15 +84,23 @@ impl Incidents {
         let is_it = |open: &&mut Open| open.incident.eviction.id == finish.id;
         if let Some(open) = self.open.iter_mut().find(is_it) {
             open.incident.finish = Some(finish.clone());
-            open.due = now + open.incident.grace().map_or(AFTER_NS, |_| PATIENCE_NS);
+            open.due = now + AFTER_NS;
         }
     }
 
-    /// Who was asked to go, and has not gone yet.
-    pub fn expected(&self) -> impl Iterator<Item = &Eviction> {
-        let incidents = self.open.iter().map(|open| &open.incident);
-        let expected = incidents.filter(|i| i.grace().is_some() && i.finish.is_none());
-        expected.map(|incident| &incident.eviction)
+    /// Looks who of those that were asked to go has gone; that is asked by the pod's UID.
+    pub fn find_gone(&mut self, now: u64, is_gone: impl Fn(&str) -> bool) {
+        for Open { incident, due } in &mut self.open {
+            let eviction = &incident.eviction;
+            let is_expected = incident.grace().is_some() && incident.finish.is_none();
+            if is_expected && is_gone(&eviction.uid) {
+                incident.finish = Some(Finish {
+                    exited: now,
+                    ..Finish::unknown(&eviction.id)
+                });
+                *due = now + PATIENCE_NS;
+            }
+        }
     }
 
     /// Those that are over by now.
@@ -196,7 +200,10 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn begun(incident: &Incident) -> Incident {
-        Incident::new(incident.eviction.clone(), incident.pods.clone())
+        Incident {
+            pods: incident.pods.clone(),
+            ..Incident::new(incident.eviction.clone())
+        }
     }
 
     // R49

@@ -98,7 +98,7 @@ fn who_was_asked_has_time_and_is_seen_to_go() {
         grace_period_seconds: 30,
         override_reason: None,
     };
-    let mut incident = Incident::of_asked(asked.clone(), Vec::new());
+    let mut incident = Incident::of_asked(asked.clone());
     assert_eq!(incident.grace(), Some(Duration::from_secs(30)));
     let seen = |seconds: u64, mib: u64| Sample {
         time: seconds * 1_000_000_000,
@@ -124,7 +124,7 @@ fn who_was_asked_has_time_and_is_seen_to_go() {
         ..asked
     };
     // Nobody will go.
-    let mut incident = Incident::of_asked(shadow, Vec::new());
+    let mut incident = Incident::of_asked(shadow);
     incident.settle();
     assert_eq!((incident.grace(), &incident.finish), (None, &None));
 }
