@@ -15,7 +15,7 @@ pub use super::{
     graduated::{GraduatedAction, GraduatedPod},
     pauses::Pause,
     reclaimed::NodeReclaimed,
-    records::{Asked, Eviction, Finish, Numbers, Record, Reported},
+    records::{Asked, Eviction, Finish, Numbers, PaceRecord, Record, Reported},
 };
 use crate::observe::cgroup::PathError;
 

@@ -4,7 +4,9 @@ use std::{fs, time::Duration};
 
 use super::{
     end::kill_until_empty,
-    journal::{Asked, Eviction, Finish, GraduatedAction, NodeReclaimed, Record, SharedJournal},
+    journal::{
+        Asked, Eviction, Finish, GraduatedAction, NodeReclaimed, PaceRecord, Record, SharedJournal,
+    },
     oom::OomKill,
     pauses::Pauses,
     records::requested,
@@ -73,6 +75,14 @@ impl Reconciler {
                 say_finished(&finished.pod.pod, &record);
                 Record::Finished(record)
             }
+            Report::Stuck(stuck) => {
+                tracing::error!(
+                    pod = %stuck.pod.pod,
+                    usage = stuck.usage,
+                    "the evicted pod is stuck: its processes do not end; another pod goes in its place where one must"
+                );
+                return None;
+            }
             Report::NobodyLeft {
                 signal,
                 available,
@@ -85,6 +95,7 @@ impl Reconciler {
                     threshold,
                     paused = held.paused,
                     spared = held.spared,
+                    in_vain = held.in_vain,
                     "the threshold is met and no pod may be evicted"
                 );
                 return None;
@@ -130,6 +141,7 @@ impl Reconciler {
             working_set: decided.usage,
             request,
             error: refusal(decided.errno),
+            pace: None,
         };
         say_evicted(&record);
         self.write_down(&Record::evicted(record.clone()));
@@ -224,6 +236,11 @@ impl Reconciler {
             working_set: e.working_set,
             request: pod.memory_request,
             error: refusal(e.errno),
+            pace: Some(PaceRecord {
+                expected: e.working_set,
+                shared: e.shared,
+                ..PaceRecord::new(e.urgency, e.room, e.pending)
+            }),
         }
     }
 
@@ -270,6 +287,14 @@ fn say_evicted(e: &Eviction) {
         wake_us = micros(e.stages.woken, e.stages.crossed),
         decide_us = micros(e.stages.decided, e.stages.woken),
         signal_us = micros(e.stages.signalled, e.stages.decided),
+        urgent = e.pace.as_ref().map(|pace| pace.urgent),
+        exhausted_in_ms = e
+            .pace
+            .as_ref()
+            .filter(|pace| pace.urgent)
+            .map(|pace| pace.exhausted_in / 1_000_000),
+        room = e.pace.as_ref().map(|pace| pace.room),
+        pending = e.pace.as_ref().map(|pace| pace.pending),
         error = e.error,
         "{}{}",
         if e.shadow {

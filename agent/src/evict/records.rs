@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{graduated::GraduatedAction, oom::OomKill, pauses::Pause, reclaimed::NodeReclaimed};
 use crate::{
-    engine::{Pod, Resource, Signal},
+    engine::{Pod, Resource, Signal, pace::Urgency},
     reflex::{Stages, thread::now_ns},
 };
 
@@ -137,6 +137,54 @@ pub struct Eviction {
     /// Why the kernel refused the signal, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// Why the pod went at that moment; absent in journals of older agents, and for pods that were asked to go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pace: Option<PaceRecord>,
+}
+
+/// Why a pod went at that moment, and what was expected of it. Amounts are in the signal's unit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PaceRecord {
+    /// What is left would have been used up before the kubelet looked again.
+    pub urgent: bool,
+    /// Nanoseconds until then, at the growth that was seen; 0 where it was not urgent.
+    pub exhausted_in: u64,
+    /// That growth, per second.
+    pub growth: u64,
+    /// The threshold was met by memory that the kernel could give back, for as long as the kubelet needs to see it.
+    pub only_cache: bool,
+    /// What could still be used.
+    pub room: u64,
+    /// What victims of before were expected to give back.
+    pub pending: u64,
+    /// What this one was expected to give back, the part of it included that comes only when the kubelet unmounts it.
+    pub expected: u64,
+    /// That part.
+    pub shared: u64,
+}
+
+impl PaceRecord {
+    /// An eviction at this urgency, with so much room, and so much pending.
+    pub fn new(urgency: Urgency, room: u64, pending: u64) -> Self {
+        let base = Self {
+            room,
+            pending,
+            ..Self::default()
+        };
+        match urgency {
+            Urgency::Urgent {
+                exhausted_in,
+                growth,
+            } => Self {
+                urgent: true,
+                exhausted_in,
+                growth,
+                ..base
+            },
+            Urgency::Paced { only_cache } => Self { only_cache, ..base },
+        }
+    }
 }
 
 /// What became of an evicted pod.
@@ -218,6 +266,7 @@ impl From<&Asked> for Eviction {
             working_set: asked.working_set,
             request: asked.request,
             error: None,
+            pace: None,
         }
     }
 }

@@ -76,6 +76,7 @@ mod tests {
             working_set: 0,
             request: 0,
             error: None,
+            pace: None,
         })
     }
 

@@ -14,25 +14,30 @@ const STAT_BYTES: usize = 8192;
 /// v1 writes the largest multiple of a page below 2^63 for "no limit".
 const V1_UNLIMITED: u64 = i64::MAX as u64 / 4096 * 4096;
 
-/// Page cache on the lists, page cache to be written, and the lines that everything is in. Without `total_` v1 speaks of
+/// Page cache on the lists, page cache to be written, shared memory, slab that can be reclaimed, and the lines that everything
+/// is in. Without `total_` v1 speaks of
 /// this cgroup alone, without its children.
-const V1_KEYS: [&str; 8] = [
+const V1_KEYS: [&str; 10] = [
     "total_inactive_file",
     "total_active_file",
     "total_dirty",
     "total_writeback",
+    "total_shmem",
+    // No line has no name: slab is in none.
+    "",
     "total_cache",
     "total_rss",
-    // No line has no name.
     "",
     "",
 ];
 /// The same for v2; `kernel` since 5.18.
-const V2_KEYS: [&str; 8] = [
+const V2_KEYS: [&str; 10] = [
     "inactive_file",
     "active_file",
     "file_dirty",
     "file_writeback",
+    "shmem",
+    "slab_reclaimable",
     "anon",
     "file",
     "kernel",
@@ -80,6 +85,12 @@ pub struct MemoryReading {
     pub active_file: u64,
     /// Page cache that has to be written, or is being written, before the kernel can take it back.
     pub unwritten: u64,
+    /// Shared memory and tmpfs: it outlives the processes that filled it.
+    pub shmem: u64,
+    /// Slab that the kernel can reclaim: dentries and inodes. 0 on v1, which has no line for it.
+    pub slab_reclaimable: u64,
+    /// Kernel memory on v1, where its counter is read ([`MemoryCgroup::with_kernel_counter`]); 0 elsewhere.
+    pub kernel: u64,
     /// What is charged and is in no line of `memory.stat`: kernel memory where it has no line (v1), what CPUs have charged in
     /// advance, and what the statistics are behind the counter (docs/architecture.md). 0 for a root, whose usage is made of
     /// the statistics.
@@ -90,6 +101,13 @@ impl MemoryReading {
     /// usage - inactive_file, at least 0 (R2; cadvisor `setMemoryStats`).
     pub fn working_set(&self) -> u64 {
         self.usage.saturating_sub(self.inactive_file)
+    }
+
+    /// What the kernel can take back without swapping: page cache on both lists, to be written or not, and slab. Page cache
+    /// that is locked in memory, or is shared memory, is on neither list.
+    pub fn reclaimable(&self) -> u64 {
+        let cache = self.inactive_file.saturating_add(self.active_file);
+        cache.saturating_add(self.slab_reclaimable).min(self.usage)
     }
 }
 
@@ -102,6 +120,8 @@ pub struct MemoryCgroup {
     /// v2's root has none.
     usage: Option<File>,
     stat: File,
+    /// v1's counter of kernel memory, where it is asked for.
+    kernel: Option<File>,
 }
 
 /// The root of the memory hierarchy below a cgroup mount, and its interface: v1's `memory`, or v2 with the memory
@@ -136,7 +156,23 @@ impl MemoryCgroup {
             id: meta.ino(),
             usage,
             stat,
+            kernel: None,
         })
+    }
+
+    /// On v1, has kernel memory read from its own counter, which is exact at every moment: what is in no line of `memory.stat`
+    /// then is what the statistics are behind. One read more for each reading.
+    #[must_use]
+    pub fn with_kernel_counter(mut self) -> Self {
+        if self.version == Version::V1 {
+            self.kernel = hold(&self.path.join("memory.kmem.usage_in_bytes")).ok();
+        }
+        self
+    }
+
+    /// Whether [`MemoryReading::unlisted`] is free of kernel memory.
+    pub fn counts_kernel_memory(&self) -> bool {
+        self.kernel.is_some()
     }
 
     /// The directory.
@@ -182,7 +218,7 @@ impl MemoryCgroup {
             Version::V1 => V1_KEYS,
             Version::V2 => V2_KEYS,
         };
-        let [inactive, active, dirty, writeback, listed @ ..] = values_of(stat, keys);
+        let [inactive, active, dirty, writeback, shmem, slab, listed @ ..] = values_of(stat, keys);
         let sum = |values: &[Option<u64>]| {
             values
                 .iter()
@@ -193,14 +229,21 @@ impl MemoryCgroup {
             Some(_) => self.usage()?,
             None => root_usage(stat)?,
         };
+        let kernel = match &self.kernel {
+            Some(file) => number(pread(file, &mut [0; 32])?).unwrap_or(0),
+            None => 0,
+        };
         Ok(MemoryReading {
             usage,
+            kernel,
             inactive_file: inactive.ok_or_else(|| malformed("no inactive_file"))?,
             active_file: active.ok_or_else(|| malformed("no active_file"))?,
             // Not there on a kernel that is built without writeback of cgroups.
             unwritten: sum(&[dirty, writeback]),
+            shmem: shmem.unwrap_or(0),
+            slab_reclaimable: slab.unwrap_or(0),
             unlisted: match self.usage {
-                Some(_) => usage.saturating_sub(sum(&listed)),
+                Some(_) => usage.saturating_sub(sum(&listed)).saturating_sub(kernel),
                 None => 0,
             },
         })

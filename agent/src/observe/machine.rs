@@ -44,6 +44,65 @@ impl MemAvailable {
     }
 }
 
+/// Slab of the machine that the kernel can reclaim, held open: `SReclaimable` of meminfo.
+#[derive(Debug)]
+pub struct ReclaimableSlab(File);
+
+/// All lines of meminfo.
+const MEMINFO: usize = 4096;
+
+impl ReclaimableSlab {
+    /// Opens `meminfo` below a procfs mount.
+    ///
+    /// # Errors
+    /// Not there, or without the line.
+    pub fn open(proc: &Path) -> Result<Self, PathError> {
+        let path = proc.join("meminfo");
+        let file = File::open(&path).map_err(PathError::at(&path))?;
+        let opened = Self(file);
+        opened.read().map_err(PathError::at(&path))?;
+        Ok(opened)
+    }
+
+    /// Bytes at this moment. Does not allocate.
+    ///
+    /// # Errors
+    /// Not in the kernel's form.
+    pub fn read(&self) -> io::Result<u64> {
+        let mut buffer = [0; MEMINFO];
+        meminfo(pread(&self.0, &mut buffer)?, "SReclaimable:")
+            .ok_or_else(|| malformed("no SReclaimable"))
+    }
+}
+
+/// Free swap of the machine, held open: `SwapFree` of meminfo.
+#[derive(Debug)]
+pub struct SwapFree(File);
+
+impl SwapFree {
+    /// Opens `meminfo` below a procfs mount.
+    ///
+    /// # Errors
+    /// Not there, or the machine has no swap.
+    pub fn open(proc: &Path) -> Result<Self, PathError> {
+        let path = proc.join("meminfo");
+        let text = fs::read(&path).map_err(PathError::at(&path))?;
+        if meminfo(&text, "SwapTotal:").unwrap_or(0) == 0 {
+            return Err(PathError::at(&path)(malformed("no swap")));
+        }
+        File::open(&path).map(Self).map_err(PathError::at(&path))
+    }
+
+    /// Bytes at this moment. Does not allocate.
+    ///
+    /// # Errors
+    /// Not in the kernel's form.
+    pub fn read(&self) -> io::Result<u64> {
+        meminfo(pread(&self.0, &mut [0; MEMINFO])?, "SwapFree:")
+            .ok_or_else(|| malformed("no SwapFree"))
+    }
+}
+
 /// Memory of the machine in bytes: `MemTotal` of meminfo, which is the kubelet's capacity of `memory.available`.
 ///
 /// # Errors

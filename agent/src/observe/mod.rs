@@ -12,5 +12,6 @@ pub mod mounts;
 pub mod pids;
 pub mod psi;
 pub mod statistics;
+pub mod swap;
 pub(crate) mod text;
 pub mod walk;

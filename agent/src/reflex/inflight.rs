@@ -1,17 +1,25 @@
-//! Victims on their way out: what they still hold counts as coming (R43), so that nobody else dies for it.
+//! Victims on their way out: what they still hold counts as pending, so that no other pod dies for it.
 
 use std::sync::Arc;
 
 use super::{
-    report::Finished,
+    report::{Finished, Stuck},
     scope::{Look, Scope},
 };
-use crate::pods::table::Entry;
+use crate::{
+    engine::{
+        pace::Pending,
+        terminating::{Fate, Remains, Terminating},
+    },
+    pods::table::Entry,
+};
 
 /// Victims that may be on their way at once; more deaths at a time than this wait for the next look.
 pub const MAX_IN_FLIGHT: usize = 64;
-/// A victim that is not gone by then no longer blocks the next one (kubernetes/kubernetes#124081).
-const DEADLINE_NS: u64 = 2_000_000_000;
+/// What a victim has brought is told at the latest so long after its SIGKILL.
+const TELL_NS: u64 = 2_000_000_000;
+/// A stuck victim is killed again so often: the signal is pending already, and a process may join its cgroup.
+const STUCK_KILL_NS: u64 = 1_000_000_000;
 
 /// One victim between SIGKILL and the return of its memory.
 #[derive(Debug)]
@@ -20,28 +28,58 @@ pub struct Victim {
     pub number: u64,
     /// Index of the scope that it was chosen for.
     pub scope: usize,
-    /// Chosen only (R47): what it uses counts as coming for as long as the pressure lasts.
+    /// Chosen only: what it uses counts as pending for as long as the pressure lasts.
     pub shadow: bool,
-    pub signalled: u64,
-    /// Bytes that its death was expected to give.
-    pub expected: u64,
-    pub exited: u64,
+    pub terminating: Terminating,
     pub peak_usage: u64,
+    /// What became of it was told.
+    told: bool,
+    killed: u64,
 }
 
 impl Victim {
-    /// Bytes that are still to come. Does not allocate.
-    fn coming(&self) -> u64 {
-        if self.shadow {
-            return self.pod.memory.usage().unwrap_or(0);
+    /// A pod that was signalled, or would have been. The kernel may have refused: then nothing is `expected` of it.
+    pub fn new(
+        pod: Arc<Entry>,
+        (number, scope, shadow): (u64, usize, bool),
+        terminating: Terminating,
+        peak_usage: u64,
+    ) -> Self {
+        Self {
+            pod,
+            number,
+            scope,
+            shadow,
+            killed: terminating.signalled(),
+            terminating,
+            peak_usage,
+            told: false,
         }
-        // Once the last process is gone, what is still charged is page cache and tmpfs: it stays.
-        if self.exited != 0 {
-            return 0;
-        }
-        // Unreadable means removed: everything has come.
-        self.pod.memory.usage().unwrap_or(0).min(self.expected)
     }
+
+    /// Takes a look at it and signals it again if it has processes.
+    fn observe(&mut self, now: u64) -> Fate {
+        let populated = !self.pod.killer.is_empty();
+        let usage = self.pod.memory.usage().ok();
+        let fate = self.terminating.observe(now, Remains { populated, usage });
+        let interval = if self.terminating.is_stuck() {
+            STUCK_KILL_NS
+        } else {
+            0
+        };
+        if populated && now.saturating_sub(self.killed) >= interval {
+            self.killed = now;
+            // A fork that was under way when its parent was signalled; refusals were reported already.
+            let _ = self.pod.killer.kill();
+        }
+        fate
+    }
+}
+
+/// What was found about victims at one look.
+pub enum Told {
+    Finished(Finished),
+    Stuck(Stuck),
 }
 
 /// The victims, in a place that never grows.
@@ -57,9 +95,12 @@ impl InFlight {
         }
     }
 
-    /// Whether nobody is on the way out in earnest.
-    pub fn is_empty(&self) -> bool {
-        self.victims.iter().all(|v| v.shadow)
+    /// How many have processes that are ending.
+    pub fn dying(&self) -> usize {
+        let is_dying = |v: &&Victim| {
+            !v.shadow && v.terminating.exited().is_none() && !v.terminating.is_stuck()
+        };
+        self.victims.iter().filter(is_dying).count()
     }
 
     /// How many more victims there is room for.
@@ -80,60 +121,73 @@ impl InFlight {
             .any(|v| v.pod.memory.id() == entry.memory.id())
     }
 
-    /// Bytes that the victims which `scope` counts still hold and are about to give back.
-    pub fn coming(&self, scope: &Scope) -> u64 {
-        self.victims
-            .iter()
-            .filter(|v| scope.holds(&v.pod))
-            .map(Victim::coming)
-            .fold(0, u64::saturating_add)
+    /// What the victims which `scope` counts still hold and are expected to give back; and what those hold that shadow mode
+    /// has only chosen, in bytes. Does not allocate.
+    pub fn pending(&self, scope: &Scope, now: u64) -> (Pending, u64) {
+        let (mut pending, mut shadow) = (Pending::default(), 0_u64);
+        for victim in self.victims.iter().filter(|v| scope.holds(&v.pod)) {
+            let usage = victim.pod.memory.usage().ok();
+            if victim.shadow {
+                shadow = shadow.saturating_add(usage.unwrap_or(0));
+                pending.add(usage.unwrap_or(0), now);
+            } else {
+                victim.terminating.add_to(&mut pending, now, usage);
+            }
+        }
+        (pending, shadow)
     }
 
-    /// The pressure is over: whom shadow mode has chosen is a pod like any other again.
+    /// The pressure is over: a pod that shadow mode has chosen is a pod like any other again.
     pub fn forget_shadows(&mut self) {
         self.victims.retain(|v| !v.shadow);
     }
 
-    /// Notes who has exited, signals again those that have not, and hands out who is done: gone and the scope's
-    /// threshold available again, or gone for as long as it takes to see that it never will be, or past the deadline.
+    /// Looks after every victim: tells once what became of it, or that it is stuck, and forgets it when nothing more is
+    /// expected of it. A victim with processes stays, so that it is not evicted again.
     ///
     /// `at` answers with the last look at a scope, and its threshold in bytes.
     pub fn step(
         &mut self,
         now: u64,
         at: impl Fn(usize) -> (Look, u64),
-        mut done: impl FnMut(Finished),
+        mut tell: impl FnMut(Told),
     ) {
-        for victim in self.victims.iter_mut().filter(|v| !v.shadow) {
-            let (look, _) = at(victim.scope);
-            victim.peak_usage = victim.peak_usage.max(look.usage);
-            if victim.exited == 0 {
-                if victim.pod.killer.is_empty() {
-                    victim.exited = now;
-                } else {
-                    // A fork that was under way when its parent was signalled; refusals were reported already.
-                    let _ = victim.pod.killer.kill();
-                }
-            }
-        }
         let mut next = 0;
-        while let Some(victim) = self.victims.get(next) {
-            let (look, threshold) = at(victim.scope);
-            let freed = victim.exited != 0 && look.available >= threshold;
-            let expired = now.saturating_sub(victim.signalled) > DEADLINE_NS;
-            if victim.shadow || (!freed && !expired) {
+        while let Some(victim) = self.victims.get_mut(next) {
+            if victim.shadow {
                 next += 1;
                 continue;
             }
-            let victim = self.victims.swap_remove(next);
-            done(Finished {
-                pod: victim.pod,
-                number: victim.number,
-                exited: victim.exited,
-                freed: if freed { now } else { 0 },
-                peak_usage: victim.peak_usage,
-                available: look.available,
-            });
+            let (look, threshold) = at(victim.scope);
+            victim.peak_usage = victim.peak_usage.max(look.usage);
+            let fate = victim.observe(now);
+            if fate == Fate::BecameStuck {
+                tell(Told::Stuck(Stuck {
+                    pod: Arc::clone(&victim.pod),
+                    number: victim.number,
+                    usage: victim.pod.memory.usage().unwrap_or(0),
+                }));
+            }
+            let exited = victim.terminating.exited();
+            let is_enough = exited.is_some() && look.available >= threshold;
+            let is_late = now.saturating_sub(victim.terminating.signalled()) > TELL_NS
+                && !matches!(fate, Fate::Dying);
+            if !victim.told && (is_enough || is_late) {
+                victim.told = true;
+                tell(Told::Finished(Finished {
+                    pod: Arc::clone(&victim.pod),
+                    number: victim.number,
+                    exited: exited.unwrap_or(0),
+                    freed: if is_enough { now } else { 0 },
+                    peak_usage: victim.peak_usage,
+                    available: look.available,
+                }));
+            }
+            if victim.told && fate == Fate::Released {
+                self.victims.swap_remove(next);
+            } else {
+                next += 1;
+            }
         }
     }
 }

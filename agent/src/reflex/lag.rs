@@ -32,15 +32,18 @@ pub(super) struct Lag {
     told: Option<(u64, u64)>,
     /// More than usual by so much, in bytes, may be anything.
     slack: u64,
+    /// What is unlisted is free of kernel memory: all of it is behind, however long.
+    exact: bool,
 }
 
 impl Lag {
-    /// For a machine with so many CPUs.
-    pub fn new(cpus: u64) -> Self {
+    /// For a machine with so many CPUs. `exact`: kernel memory has a counter of its own and is no part of what is unlisted.
+    pub fn new(cpus: u64, exact: bool) -> Self {
         Self {
             usual: None,
             told: None,
             slack: NEW_BYTES + cpus * PAGES_OF_A_CPU * page_size(),
+            exact,
         }
     }
 
@@ -89,7 +92,7 @@ impl Lag {
             let missing = (charged + look.unlisted).saturating_sub(look.usage);
             if missing <= *usual + self.slack / 4 {
                 self.told = None;
-            } else if now.saturating_sub(since) >= PATIENCE_NS {
+            } else if now.saturating_sub(since) >= PATIENCE_NS && !self.exact {
                 (*usual, self.told) = (missing, None);
             }
         }

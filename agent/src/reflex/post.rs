@@ -1,5 +1,6 @@
 //! One scope with what the loop knows of it: its pressure, and its wires.
 
+mod slab;
 mod wires;
 
 use std::io;
@@ -10,10 +11,19 @@ use super::{
     scope::{Look, Scope},
     thread::after,
 };
-use crate::kernel::{
-    ladder::MemoryHook,
-    tripwire::{Trip, page_size},
+use crate::{
+    engine::{
+        growth::Room,
+        pace::{Pace, Shortage},
+    },
+    kernel::{
+        ladder::MemoryHook,
+        tripwire::{Trip, page_size},
+    },
+    observe::{cgroup::Version, deadline},
 };
+
+use slab::SlabShare;
 
 /// Pods change places only by growing, and less than this is no reason to ask all of them again.
 const NAMING_BYTES: u64 = 2 << 20;
@@ -58,6 +68,8 @@ pub(super) struct Post {
     /// What was available when that was decided, in bytes.
     named_at: u64,
     armed_limit: u64,
+    /// Where the floor's wire lies; 0 before it was set.
+    floor_limit: u64,
     recovery_limit: Option<u64>,
     approach: Approach,
     /// Bytes before the threshold at which its wire lies.
@@ -67,11 +79,18 @@ pub(super) struct Post {
     /// What the counter reads above the usage, in bytes; `None` while that is not known.
     offset: Option<i64>,
     lag: Lag,
+    /// When pods may go for it.
+    pub pace: Pace,
+    slab: SlabShare,
+    /// When the kernel was last made to add up its statistics, and the bytes that could be used then before memory was
+    /// short.
+    added_up: Option<(u64, u64)>,
 }
 
 impl Post {
     /// `growth` is the fastest that the machine can make, in bytes per second, on so many CPUs.
     pub fn new(scope: Scope, index: usize, growth: u64, cpus: u64) -> Self {
+        let lag = Lag::new(cpus, scope.cgroup().counts_kernel_memory());
         Self {
             scope,
             index,
@@ -84,23 +103,28 @@ impl Post {
             first_victim: None,
             named_at: 0,
             armed_limit: 0,
+            floor_limit: 0,
             recovery_limit: None,
             approach: Approach::default(),
             stretch: stretch(growth),
             approach_armed: false,
             offset: None,
-            lag: Lag::new(cpus),
+            lag,
+            pace: Pace::default(),
+            slab: SlabShare::default(),
+            added_up: None,
         }
     }
 
     /// A fresh look; whether the threshold is met follows from it. `add_up` makes the kernel's statistics of the pods
-    /// fresh, where they lag.
+    /// fresh, where they lag; `growth` is the fastest that the machine can make, in bytes per second.
     pub fn look(
         &mut self,
         woken: u64,
         news: &News,
         hook: MemoryHook,
-        add_up: impl FnMut(),
+        growth: u64,
+        mut add_up: impl FnMut(),
     ) -> io::Result<()> {
         let limits = self.scope.limits();
         let was_pressed = self.pressed;
@@ -108,9 +132,16 @@ impl Post {
             available < limits.threshold || (was_pressed && available < limits.resolved)
         };
         let is_short = |look: &Look, missing| is_pressing(look.available.saturating_add(missing));
+        if self.depends_on_statistics(woken, growth) {
+            add_up();
+        }
         self.look = self
             .lag
             .look(|| self.scope.look(), is_short, add_up, after)?;
+        if !self.scope.is_machine() && self.scope.cgroup().version() == Version::V1 {
+            let slab = self.slab.of(self.look.kernel);
+            self.look.has_reclaimable_slab(slab);
+        }
         self.gone = false;
         self.pressed = is_pressing(self.look.available);
         if self.pressed && !was_pressed {
@@ -119,6 +150,40 @@ impl Post {
         }
         self.approach_armed &= !news.approached;
         Ok(())
+    }
+
+    /// Whether the counter alone does not tell what is short, and the fastest growth could have used up since the last time
+    /// what the statistics said was left: page cache that they still show may have become something else.
+    fn depends_on_statistics(&mut self, now: u64, growth: u64) -> bool {
+        let Shortage {
+            threshold, room, ..
+        } = self.look.shortage;
+        let free = self.scope.capacity().saturating_sub(self.look.usage);
+        if self.scope.is_machine() || free >= threshold.saturating_mul(2) {
+            self.added_up = None;
+            return false;
+        }
+        let is_due = self.added_up.is_none_or(|(since, left)| {
+            let lasts = deadline::next_look(left, growth).as_nanos();
+            u128::from(now.saturating_sub(since)) >= lasts
+        });
+        if is_due {
+            self.added_up = Some((now, room.at_once.saturating_sub(threshold)));
+        }
+        is_due
+    }
+
+    /// What is short as the pace is decided by it; `shadow` bytes are taken for given back already.
+    pub fn shortage(&self, shadow: u64) -> Shortage {
+        let seen = self.look.shortage;
+        Shortage {
+            used: seen.used.saturating_sub(shadow),
+            room: Room {
+                at_once: seen.room.at_once.saturating_add(shadow),
+                ..seen.room
+            },
+            ..seen
+        }
     }
 
     /// Whether the scope has moved since the kernel was told whom it may kill: by a sixteenth of what is left, for far
@@ -146,10 +211,12 @@ impl Post {
     /// The scope is another one: nothing that was known is true any more.
     pub fn replace(&mut self, scope: &mut Scope) {
         std::mem::swap(&mut self.scope, scope);
-        (self.armed_limit, self.recovery_limit) = (0, None);
+        (self.armed_limit, self.floor_limit, self.recovery_limit) = (0, 0, None);
         (self.offset, self.gone) = (None, false);
         self.lag.forget();
         self.approach.reset();
+        self.pace.reset();
+        (self.slab, self.added_up) = (SlabShare::default(), None);
     }
 }
 

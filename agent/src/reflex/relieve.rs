@@ -11,73 +11,86 @@ use super::{
     watch::Watch,
 };
 use crate::{
-    engine::{CandidateState, Demand, Resource, Rules, select},
+    engine::{
+        CandidateState, Demand, Observation, Observations, Resource, Rules,
+        pace::{Decision, Urgency},
+        select,
+        terminating::Terminating,
+    },
     kernel::ladder::MemoryHook,
     pods::table::{Entry, PodTable},
     policy::LastResort,
 };
 
 impl Watch {
-    /// Kills as many as it takes until what is available in a scope and what is coming covers its threshold; whether
-    /// nothing is left to do until something changes.
-    pub(super) fn relieve(&mut self, index: usize) -> bool {
+    /// Asks the pace whether a pod may go for a scope, and kills as many as it says; whether nothing is to be done before the
+    /// next look.
+    pub(super) fn relieve(&mut self, index: usize, now: u64) -> bool {
+        let Some(post) = self.posts.get_mut(index) else {
+            return true;
+        };
+        let (pending, shadow) = self.in_flight.pending(&post.scope, now);
+        let seen = post.shortage(shadow);
+        post.pace.observe(now, &seen);
+        let Decision::Evict { urgency, amount } = post.pace.decide(now, &seen, pending) else {
+            return self.in_flight.dying() == 0;
+        };
+        let at_once = self.setup.victims_at_once.min(MAX_IN_FLIGHT);
+        let mut room = at_once
+            .saturating_sub(self.in_flight.dying())
+            .min(self.in_flight.room());
+        if room == 0 {
+            return self.in_flight.dying() == 0;
+        }
+        let rules = self.rules();
+        let mut resort = LastResort::Nobody;
+        self.load_candidates(resort);
+        let attainable = self.leave_out_strangers(index);
         let Some(post) = self.posts.get(index) else {
             return true;
         };
-        let deficit = post
-            .scope
-            .limits()
-            .resolved
-            .saturating_sub(post.look.available);
-        let mut coming = self.in_flight.coming(&post.scope);
-        let rules = self.rules();
-        let room = self
-            .setup
-            .victims_at_once
-            .saturating_sub(MAX_IN_FLIGHT - self.in_flight.room());
-        let mut room = room.min(self.in_flight.room());
-        if Demand::after(deficit, coming).is_none() || room == 0 {
-            return self.in_flight.is_empty();
+        if !post.pace.is_worth_it(&seen, urgency, attainable) {
+            self.say_nobody_left(index, true);
+            return self.in_flight.dying() == 0;
         }
-        let mut resort = LastResort::Nobody;
-        self.load_candidates(resort);
-        self.leave_out_strangers(index);
+        // What no pod has cannot be had at once: one goes, and the scope is looked at again.
+        let mut wanted = amount.filter(|amount| *amount <= attainable).unwrap_or(1);
         let mut victims = [0; MAX_IN_FLIGHT];
-        while let (Some(demand), 1..) = (Demand::after(deficit, coming), room) {
+        while wanted > 0 && room > 0 {
             let PodTable {
                 entries,
                 candidates,
                 ..
             } = &mut *self.setup.table;
             let exact = |i: usize| entries.get(i)?.memory.read().map(|r| r.working_set()).ok();
+            let demand = Demand::Amount(wanted);
             let chosen = select(candidates, rules, demand, exact, &mut victims[..room]);
             if chosen.count == 0 {
                 let last = self.setup.restraint.last_resort();
-                if resort < last && self.in_flight.is_empty() && self.spared() > 0 {
-                    // Nobody else can give anything: whom the configuration names for that case, one step at a time.
+                if resort < last && self.in_flight.dying() == 0 && self.spared() > 0 {
+                    // No other pod can give anything: those that the configuration names for that case, one step at a time.
                     resort = resort.next();
                     self.load_candidates(resort);
                     self.leave_out_strangers(index);
                     continue;
                 }
-                self.say_nobody_left(index);
+                self.say_nobody_left(index, false);
                 break;
             }
             for &victim in &victims[..chosen.count] {
-                let working_set = self
-                    .setup
-                    .table
-                    .candidates
-                    .get(victim)
-                    .map_or(0, |c| c.usage);
+                let why = Why {
+                    urgency,
+                    pending: pending.amount,
+                    resort,
+                };
                 // A pod that died by itself in between gives nothing; the next turn of the loop asks again.
-                if self.kill(index, victim, working_set, resort) {
-                    coming = coming.saturating_add(working_set);
+                if let Some(working_set) = self.kill(index, victim, why) {
+                    wanted = wanted.saturating_sub(working_set.max(1));
                     room -= 1;
                 }
             }
         }
-        self.in_flight.is_empty()
+        self.in_flight.dying() == 0
     }
 
     /// Which of the candidates, as they are loaded, comes first.
@@ -94,10 +107,11 @@ impl Watch {
         (chosen.count > 0).then_some(first[0])
     }
 
-    /// A pod whose memory a scope does not count cannot help it.
-    fn leave_out_strangers(&mut self, index: usize) {
+    /// A pod whose memory a scope does not count cannot help it. Answers with what the others use at most together, in bytes.
+    fn leave_out_strangers(&mut self, index: usize) -> u64 {
+        let mut attainable = 0_u64;
         let Some(post) = self.posts.get(index) else {
-            return;
+            return attainable;
         };
         let PodTable {
             entries,
@@ -107,8 +121,11 @@ impl Watch {
         for (entry, candidate) in entries.iter().zip(candidates) {
             if !post.scope.holds(entry) {
                 candidate.state = CandidateState::Gone;
+            } else if candidate.state == CandidateState::Eligible {
+                attainable = attainable.saturating_add(candidate.usage);
             }
         }
+        attainable
     }
 
     /// Upper bounds for everybody: one number each, which is read now unless it was a moment ago. Only those that come first
@@ -140,25 +157,25 @@ impl Watch {
         }
     }
 
-    /// Signals one pod; false when that gives nothing: it was empty already, or the kernel refuses.
-    fn kill(&mut self, index: usize, victim: usize, working_set: u64, resort: LastResort) -> bool {
-        let (Some(entry), Some(post)) =
-            (self.setup.table.entries.get(victim), self.posts.get(index))
-        else {
-            return false;
-        };
-        let entry = Arc::clone(entry);
+    /// Signals one pod, and answers with its working set in bytes; `None` when that gives nothing: it was empty already, or the
+    /// kernel refuses.
+    fn kill(&mut self, index: usize, victim: usize, why: Why) -> Option<u64> {
+        let entry = Arc::clone(self.setup.table.entries.get(victim)?);
+        let post = self.posts.get(index)?;
+        let working_set = self.setup.table.candidates.get(victim)?.usage;
+        // What a victim shares outlives its processes.
+        let shared = entry.memory.read().map_or(0, |reading| reading.shmem);
         let decided = now_ns();
         let shadow = self.setup.shadow;
         let restraint = &self.setup.restraint;
         // Several are chosen at once: the one before may have used up what this one's limits had left.
-        if !restraint.lets_go(&entry.clearance, decided, resort) {
-            return false;
+        if !restraint.lets_go(&entry.clearance, decided, why.resort) {
+            return None;
         }
         let mut errno = 0;
         if !shadow {
             match entry.killer.kill() {
-                Ok(round) if round.empty => return false,
+                Ok(round) if round.empty => return None,
                 Ok(_) => restraint.charge(&entry.clearance, decided),
                 Err(e) => errno = e.raw_os_error().unwrap_or(libc::EIO),
             }
@@ -171,19 +188,15 @@ impl Watch {
             usage,
             hook,
         } = post.cause;
-        self.in_flight.push(Victim {
-            pod: Arc::clone(&entry),
-            number: self.evictions,
-            scope: index,
-            shadow,
-            signalled,
-            // What was refused gives nothing; its pod is left alone until the deadline, and the next one goes.
-            expected: if errno == 0 { working_set } else { 0 },
-            exited: 0,
-            peak_usage: post.look.usage,
-        });
+        // What was refused gives nothing; its pod is left alone, and the next one goes.
+        let expected = if errno == 0 { working_set } else { 0 };
+        self.in_flight.push(Victim::new(
+            Arc::clone(&entry),
+            (self.evictions, index, shadow),
+            Terminating::new(signalled, expected, shared),
+            post.look.usage,
+        ));
         self.setup.outbox.send(Report::Evicted(Evicted {
-            pod: entry,
             number: self.evictions,
             signal: post.scope.signal(),
             stages: Stages {
@@ -199,22 +212,32 @@ impl Watch {
             capacity: post.scope.capacity(),
             threshold: post.scope.limits().threshold,
             working_set,
+            urgency: why.urgency,
+            room: post.look.shortage.room.at_once,
+            pending: why.pending,
+            shared: shared.min(working_set),
             shadow,
-            last_resort: resort != LastResort::Nobody,
+            last_resort: why.resort != LastResort::Nobody,
             errno,
+            pod: Arc::clone(&entry),
         }));
-        errno == 0
+        // It gives to every scope that counts it.
+        for post in self.posts.iter_mut().filter(|p| p.scope.holds(&entry)) {
+            post.pace.evicted(signalled);
+        }
+        (errno == 0).then_some(working_set)
     }
 
-    fn say_nobody_left(&mut self, index: usize) {
+    fn say_nobody_left(&mut self, index: usize, in_vain: bool) {
         let held = Held {
             paused: self.setup.restraint.is_paused(),
             spared: self.spared(),
+            in_vain,
         };
         let Some(post) = self.posts.get_mut(index) else {
             return;
         };
-        if !post.nobody_left && self.in_flight.is_empty() {
+        if !post.nobody_left && self.in_flight.dying() == 0 {
             post.nobody_left = true;
             self.setup.outbox.send(Report::NobodyLeft {
                 signal: post.scope.signal(),
@@ -305,7 +328,31 @@ impl Watch {
         Rules {
             strategy: self.setup.strategy,
             resource: Resource::Memory,
-            system_over_reserved: false,
+            system_over_reserved: self.system_over_reserved(),
         }
     }
+
+    /// Whether the node's own daemons use more than was kept back for them; without the pods' cgroup that is not known.
+    fn system_over_reserved(&self) -> bool {
+        let mut observations = Observations::default();
+        for post in self.posts.iter().filter(|post| !post.gone) {
+            let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+            let seen = Observation {
+                available: signed(post.look.shortage.available),
+                capacity: signed(post.scope.capacity()),
+                time: None,
+            };
+            observations.set(post.scope.signal(), seen);
+        }
+        observations.system_over_reserved()
+    }
+}
+
+/// Why a pod goes, as far as its report tells.
+#[derive(Clone, Copy)]
+struct Why {
+    urgency: Urgency,
+    /// What victims of before are expected to give back, in bytes.
+    pending: u64,
+    resort: LastResort,
 }

@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::{engine::Signal, kernel::ladder::MemoryHook, pods::table::Entry};
+use crate::{
+    engine::{Signal, pace::Urgency},
+    kernel::ladder::MemoryHook,
+    pods::table::Entry,
+};
 
 /// Moments of one eviction, in nanoseconds of CLOCK_MONOTONIC; 0 where a rung cannot tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -43,6 +47,14 @@ pub struct Evicted {
     pub threshold: u64,
     /// The victim's working set when it was decided, in bytes.
     pub working_set: u64,
+    /// Why at that moment.
+    pub urgency: Urgency,
+    /// What could still be used then before memory was exhausted, in bytes.
+    pub room: u64,
+    /// What victims of before were expected to give back, in bytes.
+    pub pending: u64,
+    /// The part of the working set that comes back only when the kubelet unmounts it, in bytes.
+    pub shared: u64,
     /// Decided only, nothing was killed (R47).
     pub shadow: bool,
     /// Policies spared everybody; the last resort took it.
@@ -68,6 +80,17 @@ pub struct Finished {
     pub available: u64,
 }
 
+/// A victim gives nothing back and has processes all the same.
+#[derive(Clone, Debug)]
+pub struct Stuck {
+    /// The victim.
+    pub pod: Arc<Entry>,
+    /// Number of its eviction.
+    pub number: u64,
+    /// What it still uses, in bytes.
+    pub usage: u64,
+}
+
 /// What kept pods from being evicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
@@ -75,6 +98,8 @@ pub struct Held {
     pub paused: bool,
     /// Pods that a policy spared, or a limit.
     pub spared: usize,
+    /// All pods together use less than what is missing, so that no other one is evicted in vain.
+    pub in_vain: bool,
 }
 
 /// What leaves the reflex.
@@ -84,6 +109,8 @@ pub enum Report {
     Evicted(Evicted),
     /// See [`Finished`].
     Finished(Finished),
+    /// See [`Stuck`]; once for each victim.
+    Stuck(Stuck),
     /// The threshold is met and nobody may be evicted; said once per pressure.
     NobodyLeft {
         /// Whose threshold.

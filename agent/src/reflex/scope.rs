@@ -5,12 +5,21 @@ mod guard;
 use std::{io, os::unix::ffi::OsStrExt as _, path::Path};
 
 pub use guard::Guard;
+use guard::Left;
 
 use crate::{
-    engine::Signal,
-    observe::cgroup::{MemoryCgroup, MemoryReading, PathError, Version},
+    engine::{Signal, growth::Room, pace::Shortage},
+    observe::{
+        cgroup::{MemoryCgroup, MemoryReading, PathError, Version},
+        swap::SwapRoom,
+    },
     pods::table::Entry,
 };
+
+/// The kernel needs so much less memory to keep track of page cache than the page cache is: a buffer head for each page.
+const KERNEL_OF_CACHE: u64 = 32;
+/// How fast page cache is taken to be written and memory to be swapped out, in bytes per second: a slow disk.
+const WRITES_PER_SECOND: u64 = 32 << 20;
 
 /// Amounts of the scope's signal, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +71,8 @@ pub struct Scope {
     /// R15: page cache on the active list counts as available too.
     reclaimable_cache: bool,
     guard: Option<Guard>,
+    /// Where it may be swapped out to.
+    swap: Option<SwapRoom>,
 }
 
 /// A threshold that can never be kept.
@@ -144,7 +155,8 @@ impl Scope {
         let limits = limits(capacity);
         limits.check(capacity)?;
         Ok(Self {
-            cgroup,
+            swap: SwapRoom::open(&cgroup),
+            cgroup: cgroup.with_kernel_counter(),
             signal,
             capacity,
             limits,
@@ -224,9 +236,10 @@ impl Scope {
             .capacity
             .saturating_sub(reading.usage.saturating_sub(discounted));
         let free = self.capacity.saturating_sub(reading.usage);
-        let written = discounted.saturating_sub(reading.unwritten);
         let guard = self.guard.as_ref();
-        let left = guard.and_then(|guard| guard.left(self.limits.threshold, free, written));
+        let written = discounted.saturating_sub(reading.unwritten);
+        let word = guard.and_then(|guard| guard.left(free, written));
+        let left = word.map(|word| word.on_the_scale_of(self.limits.threshold));
         let available = left.map_or(counted, |left| left.min(counted));
         let lacking = counted - available;
         // The wires follow: what the machine lacks besides is as if it were in use; what a cgroup has to write before it can
@@ -236,12 +249,64 @@ impl Scope {
         } else {
             (0, lacking)
         };
+        let cache = reading.reclaimable();
+        // On v1 kernel memory is not told apart; the part that keeps track of page cache goes with it.
+        let of_cache = reading.kernel.min(cache / KERNEL_OF_CACHE);
+        let reclaimable = match self.is_machine {
+            // A root's usage is made of anonymous memory and page cache.
+            true => cache.saturating_sub(reading.slab_reclaimable),
+            false => cache.saturating_add(of_cache),
+        };
         Ok(Look {
             usage: reading.usage.saturating_add(used),
             discounted: discounted.saturating_sub(withheld),
             available,
             unlisted: reading.unlisted,
+            kernel: reading.kernel - of_cache,
+            reclaimable,
+            shortage: self.shortage(&reading, reclaimable, counted, word),
         })
+    }
+
+    /// What is short, as the pace of evictions is decided by it.
+    fn shortage(
+        &self,
+        reading: &MemoryReading,
+        reclaimable: u64,
+        counted: u64,
+        word: Option<Left>,
+    ) -> Shortage {
+        let Limits {
+            threshold,
+            resolved,
+            ..
+        } = self.limits;
+        let swap = self.swap.as_ref().map_or(0, SwapRoom::bytes);
+        // The kernel's own word on the machine is the better one.
+        let machine = word.filter(|_| self.is_machine).map(|word| word.bytes);
+        let used = match machine {
+            Some(left) => self.capacity.saturating_sub(left),
+            None => reading.usage.saturating_sub(reclaimable),
+        };
+        let left = self.capacity.saturating_sub(used);
+        // Nobody makes a group's writers wait on v1.
+        let unwritten = match word {
+            Some(_) if !self.is_machine => reading.unwritten.min(reclaimable).min(left),
+            _ => 0,
+        };
+        let on_scale = machine.and(word).map(|w| w.on_the_scale_of(threshold));
+        Shortage {
+            available: on_scale.map_or(counted, |left| left.min(counted)),
+            threshold,
+            resolved,
+            used,
+            room: Room {
+                at_once: left - unwritten,
+                slowly: unwritten.saturating_add(swap.min(used)),
+                per_second: WRITES_PER_SECOND,
+            },
+            guard: word.map_or(0, |word| word.amount.min(threshold)),
+        }
     }
 
     /// What counts as available although it is charged.
@@ -282,6 +347,22 @@ pub struct Look {
     pub available: u64,
     /// What is charged and is in no line of `memory.stat` ([`MemoryReading::unlisted`]).
     pub unlisted: u64,
+    /// Kernel memory, where it has a counter of its own ([`MemoryReading::kernel`]), without what is counted as reclaimable.
+    pub kernel: u64,
+    /// What the kernel could take back ([`MemoryReading::reclaimable`]).
+    pub reclaimable: u64,
+    /// What is short of it.
+    pub shortage: Shortage,
+}
+
+impl Look {
+    /// So much of what is charged turned out to be slab that the kernel can reclaim.
+    pub fn has_reclaimable_slab(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.shortage.used);
+        self.reclaimable += bytes;
+        self.shortage.used -= bytes;
+        self.shortage.room.at_once += bytes;
+    }
 }
 
 #[cfg(test)]

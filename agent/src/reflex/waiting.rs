@@ -10,8 +10,8 @@ use crate::{
 
 /// While memory is on its way back.
 const PRESSURE_INTERVAL: Duration = Duration::from_millis(1);
-/// While memory is wanted and nobody can give it: the recovery trips a wire, and only a pod that begins to live in
-/// between, or a rung without wires, needs the look.
+/// While a threshold is met and nothing is to be done about it at once: the recovery trips a wire, and a growth that makes it
+/// urgent has to be seen.
 const IDLE_INTERVAL: Duration = Duration::from_millis(20);
 /// With a program the sampler has only the ground to watch (inactive_file, capacity), which moves slower than usage.
 const HOOKED_FLOOR: Duration = Duration::from_millis(10);
@@ -70,8 +70,12 @@ impl Watch {
             let far = deadline::next_look(post.distance(), growth);
             if post.gone {
                 deadline::CEILING
-            } else if post.pressed {
+            } else if post.pressed && post.nobody_left {
                 IDLE_INTERVAL
+            } else if post.pressed {
+                // In good time for a growth that begins now to be seen before it has used up much of what is left.
+                let left = post.look.shortage.room.at_once / 4;
+                deadline::next_look(left, growth).min(IDLE_INTERVAL)
             } else if is_attached && post.is_armed(tripwire) {
                 // An eventfd tells late: the last stretch is found by looking.
                 if has_program {

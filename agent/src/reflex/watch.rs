@@ -5,7 +5,7 @@ use std::io;
 use super::{
     approach::Waiting,
     handle::Setup,
-    inflight::InFlight,
+    inflight::{InFlight, Told},
     post::{News, Post},
     recent::Recent,
     report::Report,
@@ -171,7 +171,12 @@ impl Watch {
             self.name_when_due(woken);
         } else {
             self.calm_since = None;
-            self.named = 0;
+            if self.in_flight.dying() > 0 {
+                // The name stays that of the pod that is dying already.
+                self.named = 0;
+            } else {
+                self.name_when_due(woken);
+            }
         }
     }
 
@@ -198,7 +203,7 @@ impl Watch {
         };
         let was_pressed = post.pressed;
         let (hook, table) = (self.setup.tripwire.hook(), &mut self.setup.table);
-        post.look(woken, news, hook, || table.add_up())?;
+        post.look(woken, news, hook, self.growth, || table.add_up())?;
         let recorder = self.setup.outbox.recorder();
         let (signal, available) = (post.scope.signal(), post.look.available);
         if post.pressed && !was_pressed {
@@ -206,13 +211,14 @@ impl Watch {
         } else {
             recorder.note(woken, signal, available);
         }
-        if !post.pressed {
-            return post.keep(&mut *self.setup.tripwire, news, was_pressed, floor);
-        }
-        let idle = self.relieve(index);
+        let idle = self.relieve(index, now_ns());
         let Some(post) = self.posts.get_mut(index) else {
             return Ok(());
         };
+        post.follow_floor(&mut *self.setup.tripwire, floor)?;
+        if !post.pressed {
+            return post.keep(&mut *self.setup.tripwire, news, was_pressed, floor);
+        }
         post.idle = idle;
         if idle {
             post.await_recovery(&mut *self.setup.tripwire)?;
@@ -242,7 +248,11 @@ impl Watch {
                 .map(|post| (post.look, post.scope.limits().threshold))
                 .unwrap_or_default()
         };
-        self.in_flight
-            .step(now, at, |finished| outbox.send(Report::Finished(finished)));
+        self.in_flight.step(now, at, |told| {
+            outbox.send(match told {
+                Told::Finished(finished) => Report::Finished(finished),
+                Told::Stuck(stuck) => Report::Stuck(stuck),
+            });
+        });
     }
 }

@@ -6,7 +6,8 @@
 use std::{
     fs,
     io::{self, Write as _},
-    path::PathBuf,
+    os::{fd::AsRawFd as _, unix::fs::FileExt as _},
+    path::{Path, PathBuf},
     ptr,
     time::{Duration, Instant},
 };
@@ -30,6 +31,14 @@ enum Way {
     Processes,
     /// One step is touched, the next written to a file in `--dir`: half of what is charged is page cache.
     Cache,
+    /// Writes a file in `--dir` again and again, at most as large as `--size`.
+    Write,
+    /// The same, and then reads it again and again: its page cache becomes active.
+    Read,
+    /// The same through a mapping of the file.
+    Map,
+    /// Makes files of one byte in `--dir`, each of which counts as a KiB: the kernel keeps dentries and inodes for them.
+    Files,
 }
 
 /// Allocates memory until it is killed or has what it wants.
@@ -53,6 +62,9 @@ struct Arguments {
     /// Directory of the file that `--way tmpfs` and `--way cache` write
     #[arg(long, default_value = "/dev/shm")]
     dir: PathBuf,
+    /// MiB of the file that `--way write`, `read` and `map` use
+    #[arg(long, default_value_t = 4096)]
+    size: u64,
     /// Wait for a line on standard input before allocating
     #[arg(long)]
     wait: bool,
@@ -114,6 +126,8 @@ fn main() -> io::Result<()> {
             std::mem::forget(file);
         }
         Way::Processes => fork_many(bytes, pace)?,
+        Way::Write | Way::Read | Way::Map => use_file(&arguments, bytes, pace)?,
+        Way::Files => make_files(&arguments.dir, bytes, pace)?,
         Way::Threads => {
             let threads: Vec<_> = (0..8)
                 .map(|_| std::thread::spawn(move || allocate(Way::Touch, bytes / 8, Pace(0))))
@@ -198,7 +212,12 @@ fn take(way: Way, length: usize) -> io::Result<()> {
 /// Writes to a file without a name: it goes away with the process, however that ends.
 fn write_file(arguments: &Arguments, bytes: usize, pace: Pace) -> io::Result<fs::File> {
     let path = arguments.dir.join(format!("hog-{}", std::process::id()));
-    let mut file = fs::File::create(&path)?;
+    let mut file = fs::File::options()
+        .create(true)
+        .truncate(true)
+        .read(true)
+        .write(true)
+        .open(&path)?;
     fs::remove_file(&path)?;
     let (start, block, mut done) = (Instant::now(), vec![1_u8; STEP], 0);
     while done < bytes {
@@ -207,6 +226,74 @@ fn write_file(arguments: &Arguments, bytes: usize, pace: Pace) -> io::Result<fs:
         pace.keep(start, done);
     }
     Ok(file)
+}
+
+/// Goes through a file until that many bytes have been written, or read beside.
+fn use_file(arguments: &Arguments, bytes: usize, pace: Pace) -> io::Result<()> {
+    let size = usize::try_from(arguments.size).map_err(io::Error::other)? * MIB;
+    let size = size.min(bytes).max(STEP);
+    let file = write_file(arguments, size, pace)?;
+    let (start, mut block, mut done) = (Instant::now(), vec![1_u8; STEP], size);
+    while done < bytes {
+        let at = (done % size) as u64;
+        match arguments.way {
+            Way::Write => file.write_all_at(&block, at)?,
+            Way::Read => file.read_exact_at(&mut block, at)?,
+            _ => touch_file(&file, size)?,
+        }
+        done += if arguments.way == Way::Map {
+            size
+        } else {
+            STEP
+        };
+        pace.keep(start, done - size);
+    }
+    println!("done");
+    // It stays open: a file without a name would go away.
+    std::mem::forget(file);
+    Ok(())
+}
+
+/// Reads one byte of each page of a mapping of the file.
+fn touch_file(file: &fs::File, size: usize) -> io::Result<()> {
+    // SAFETY: a fresh mapping, at an address of the kernel's choice, of a file that only this process has open.
+    let at = unsafe {
+        libc::mmap(
+            ptr::null_mut(),
+            size,
+            libc::PROT_READ,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    for offset in (0..size).step_by(PAGE) {
+        // SAFETY: inside the mapping that was just made.
+        unsafe { at.cast::<u8>().add(offset).read_volatile() };
+    }
+    // SAFETY: the mapping that was just made, which nothing refers to.
+    unsafe { libc::munmap(at, size) };
+    Ok(())
+}
+
+fn make_files(dir: &Path, bytes: usize, pace: Pace) -> io::Result<()> {
+    const COUNTS: usize = 1024;
+    let (start, mut done) = (Instant::now(), 0);
+    while done < bytes {
+        let number = done / COUNTS;
+        let dir = dir.join((number / 4096).to_string());
+        if number.is_multiple_of(4096) {
+            fs::create_dir_all(&dir)?;
+        }
+        fs::write(dir.join(number.to_string()), "1")?;
+        done += COUNTS;
+        pace.keep(start, done);
+    }
+    println!("done");
+    Ok(())
 }
 
 fn alternate(mut file: &fs::File, bytes: usize, pace: Pace) -> io::Result<()> {

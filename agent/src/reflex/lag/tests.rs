@@ -52,7 +52,7 @@ impl Machine {
 
 /// One that has seen what is usual.
 fn lag() -> (Machine, Lag) {
-    let (machine, mut lag) = (Machine::default(), Lag::new(2));
+    let (machine, mut lag) = (Machine::default(), Lag::new(2, false));
     machine.look(&mut lag, |_| 0);
     (machine, lag)
 }
@@ -169,7 +169,7 @@ fn a_lag_does_not_become_usual() {
 /// Kernel memory that is given back is believed at once; so is another scope.
 #[test]
 fn the_usual_follows() {
-    let (machine, mut lag) = (Machine::default(), Lag::new(2));
+    let (machine, mut lag) = (Machine::default(), Lag::new(2, false));
     machine.look(&mut lag, |_| 80 * MIB);
     machine.look(&mut lag, |_| 0);
     machine.look(

@@ -54,6 +54,39 @@ impl Post {
         }
     }
 
+    /// The floor's wire follows what the kernel could take back: the kernel kills past it only where memory is short, not where
+    /// page cache is in the way of the kubelet's formula. It does so while the threshold is met too.
+    pub(in crate::reflex) fn follow_floor(
+        &mut self,
+        tripwire: &mut dyn Tripwire,
+        floor: bool,
+    ) -> io::Result<()> {
+        let Some(offset) = self.offset_on(tripwire) else {
+            return Ok(());
+        };
+        let limits = self.scope.limits();
+        let limit = limits.floor.filter(|_| floor).map_or(u64::MAX, |floor| {
+            let ahead = floor.saturating_add(BATCH_BYTES).min(limits.threshold);
+            let discounted = self.look.discounted.max(self.look.reclaimable);
+            self.scope
+                .usage_limit(ahead.max(floor), discounted)
+                .saturating_add_signed(offset)
+        });
+        if self.floor_limit != 0 && limit.abs_diff(self.floor_limit) < REARM_BYTES {
+            return Ok(());
+        }
+        self.floor_limit = limit;
+        let wire = match limit {
+            u64::MAX => Wire::NEVER,
+            limit => Wire {
+                limit,
+                direction: Direction::Rising,
+                act: Act::Kill,
+            },
+        };
+        self.set(tripwire, slot::FLOOR, wire)
+    }
+
     /// Nothing is left to do: the wire of the way back is armed where it is.
     pub(in crate::reflex) fn await_recovery(
         &mut self,
@@ -170,16 +203,11 @@ impl Post {
             act,
         };
         let hard = wire(limits.threshold, Act::Alarm);
-        let ahead = |floor: u64| {
-            let ahead = floor.saturating_add(BATCH_BYTES).min(limits.threshold);
-            ahead.max(floor)
-        };
-        let floor = limits.floor.filter(|_| floor);
-        let floor = floor.map(|amount| wire(ahead(amount), Act::Kill));
         let approach = wire(limits.threshold.saturating_add(self.stretch), Act::Wake);
         self.armed_limit = hard.limit;
         self.set(tripwire, slot::HARD, hard)?;
-        self.set(tripwire, slot::FLOOR, floor.unwrap_or(Wire::NEVER))?;
+        self.floor_limit = 0;
+        self.follow_floor(tripwire, floor)?;
         // Where a wire costs more than a store, none is set anew at the worst moment.
         self.approach_armed = tripwire.has_program() && self.distance() > self.stretch;
         let approach = if self.approach_armed {

@@ -34,15 +34,35 @@ impl Guard {
         Self { word, amount }
     }
 
-    /// What it leaves of the signal, on the threshold's scale: the threshold itself when its amount is left. More than the
-    /// threshold is never asked for, or a generous threshold would mean something else than to the kubelet. `free` is not
-    /// charged, `written` is page cache that counts as available and can be taken at once; all in bytes.
-    pub(super) fn left(&self, threshold: u64, free: u64, written: u64) -> Option<u64> {
-        let left = match &self.word {
+    /// What it knows to be left. `free` is not charged, `written` is page cache that counts as available and can be taken at
+    /// once; all in bytes.
+    pub(super) fn left(&self, free: u64, written: u64) -> Option<Left> {
+        let bytes = match &self.word {
             // A file that cannot be read says nothing; the kubelet's count remains.
             Word::Machine(memory) => memory.read().ok()?,
             Word::Written => free.saturating_add(written),
         };
-        Some(left.saturating_add(threshold.saturating_sub(self.amount)))
+        Some(Left {
+            bytes,
+            amount: self.amount,
+        })
+    }
+}
+
+/// What a guard knows to be left.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Left {
+    /// So much.
+    pub bytes: u64,
+    /// And so much should be.
+    pub amount: u64,
+}
+
+impl Left {
+    /// As an amount of the signal: the threshold itself when the guard's amount is left. More than the threshold is never asked
+    /// for, or a generous threshold would mean something else than to the kubelet.
+    pub fn on_the_scale_of(self, threshold: u64) -> u64 {
+        self.bytes
+            .saturating_add(threshold.saturating_sub(self.amount))
     }
 }

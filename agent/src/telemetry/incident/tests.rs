@@ -30,6 +30,7 @@ pub fn incident(id: &str) -> Incident {
         working_set: 300 << 20,
         request: 0,
         error: None,
+        pace: None,
     };
     let sample = |ms: u64| (ms * 1_000_000, (1100 - ms) << 20);
     Incident {

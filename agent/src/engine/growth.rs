@@ -1,0 +1,237 @@
+//! How fast an amount grows, over windows from a millisecond to some seconds at once.
+//!
+//! A growth seen over a short window says little of the next ten seconds, one seen over a long window sees a new growth too
+//! late. So every window has a say, and what it saw is taken to go on for [`LASTS`] times its length.
+
+/// Windows: the shortest one, and each of the others twice as long as the one before.
+const WINDOWS: usize = 14;
+/// Length of the shortest window in nanoseconds. The longest is 8 s.
+const SHORTEST_NS: u64 = 1_000_000;
+/// A growth is taken to go on for so many times as long as it was seen.
+const LASTS: u64 = 16;
+
+/// The recent growth of one amount. Allocates nothing; the caller brings the clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Growth {
+    windows: [Window; WINDOWS],
+    latest: Option<Sample>,
+}
+
+/// An amount at a time in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sample {
+    time: u64,
+    amount: u64,
+}
+
+/// Where one window begins, and where the next one will.
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    begin: Option<Sample>,
+    next: Option<Sample>,
+}
+
+/// What can still be used, in the unit of the amount.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// At once.
+    pub at_once: u64,
+    /// Only at [`Room::per_second`]: page cache that has to be written first, memory that has to be swapped out.
+    pub slowly: u64,
+    /// How fast that becomes available, per second.
+    pub per_second: u64,
+}
+
+/// A growth that was seen over one window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grown {
+    /// By so much.
+    pub amount: u64,
+    /// In so many nanoseconds; never zero.
+    pub elapsed: u64,
+}
+
+impl Growth {
+    /// Takes in an amount; times go forward.
+    pub fn observe(&mut self, time: u64, amount: u64) {
+        let sample = Sample { time, amount };
+        if self.latest.is_some_and(|latest| time <= latest.time) {
+            return;
+        }
+        self.latest = Some(sample);
+        let mut length = SHORTEST_NS;
+        for window in &mut self.windows {
+            match window.next {
+                Some(next) if time - next.time < length => {}
+                next => {
+                    window.begin = next.or(Some(sample));
+                    window.next = Some(sample);
+                }
+            }
+            length *= 2;
+        }
+    }
+
+    /// Nothing of what was seen before tells of what is to come.
+    pub fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The growth over each window, as of the latest amount; windows without a growth of at least `noise` are left out.
+    pub fn windows(&self, noise: u64) -> impl Iterator<Item = Grown> {
+        let seen = self.windows.iter().filter_map(move |window| {
+            let (begin, latest) = (window.begin?, self.latest?);
+            Some(Grown {
+                amount: latest.amount.saturating_sub(begin.amount),
+                elapsed: latest.time - begin.time,
+            })
+        });
+        seen.filter(move |grown| grown.elapsed > 0 && grown.amount >= noise.max(1))
+    }
+
+    /// The growth that uses up the room first, and the nanoseconds that this takes; `None` where no growth that was seen
+    /// lasts so long.
+    pub fn exhausts(&self, room: Room, noise: u64) -> Option<(u64, Grown)> {
+        let ends = self.windows(noise).filter_map(|grown| {
+            let time = grown.exhausts(room);
+            (time <= grown.elapsed.saturating_mul(LASTS)).then_some((time, grown))
+        });
+        ends.min_by_key(|(time, _)| *time)
+    }
+}
+
+impl Grown {
+    /// Bytes, or whatever the unit is, in a second.
+    pub fn per_second(self) -> u64 {
+        scaled(self.amount, 1_000_000_000, self.elapsed)
+    }
+
+    /// The nanoseconds in which a growth that goes on for ever uses up the room.
+    fn exhausts(self, room: Room) -> u64 {
+        let speed = self.per_second().max(1);
+        let in_all = scaled(
+            room.at_once.saturating_add(room.slowly),
+            1_000_000_000,
+            speed,
+        );
+        let faster = speed.saturating_sub(room.per_second);
+        if faster == 0 {
+            return in_all;
+        }
+        // What comes slowly is not there when it is needed, unless all of it has come by then.
+        in_all.min(scaled(room.at_once, 1_000_000_000, faster))
+    }
+}
+
+/// `amount * by / over`, at most the largest number there is.
+fn scaled(amount: u64, by: u64, over: u64) -> u64 {
+    let exact = u128::from(amount) * u128::from(by) / u128::from(over.max(1));
+    u64::try_from(exact).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    const SECOND: u64 = 1000 * MS;
+    const MIB: u64 = 1 << 20;
+
+    fn at_once(mib: u64) -> Room {
+        Room {
+            at_once: mib * MIB,
+            ..Room::default()
+        }
+    }
+
+    /// A growth of so many MiB per second, seen every millisecond for so long.
+    fn steady(mib_per_second: u64, ms: u64) -> Growth {
+        let mut growth = Growth::default();
+        for t in 0..=ms {
+            growth.observe(1 + t * MS, t * MIB * mib_per_second / 1000);
+        }
+        growth
+    }
+
+    #[test]
+    fn a_steady_growth_tells_when_it_ends() {
+        let (end, grown) = steady(20, 3000).exhausts(at_once(100), MIB).unwrap();
+        assert!((4900 * MS..5100 * MS).contains(&end), "{end} {grown:?}");
+        let speed = grown.per_second() / MIB;
+        assert!((19..=21).contains(&speed), "{speed}");
+    }
+
+    #[test]
+    fn a_short_burst_is_not_taken_to_go_on_for_long() {
+        let mut growth = steady(0, 1000);
+        growth.observe(1001 * MS, MIB);
+        assert_eq!(growth.exhausts(at_once(100), MIB), None);
+        growth.observe(1002 * MS, 8 * MIB);
+        let (end, _) = growth.exhausts(at_once(100), MIB).unwrap();
+        assert!(end < 100 * MS, "{end}");
+    }
+
+    #[test]
+    fn what_shrinks_or_is_noise_exhausts_nothing() {
+        let mut growth = Growth::default();
+        growth.observe(1, 500 * MIB);
+        growth.observe(SECOND, 400 * MIB);
+        assert_eq!(growth.exhausts(at_once(1), 1), None);
+        growth.observe(2 * SECOND, 401 * MIB);
+        assert_eq!(growth.exhausts(at_once(1), 2 * MIB), None);
+        assert!(growth.exhausts(at_once(1), MIB).is_some());
+    }
+
+    /// Behind a drop the growth that goes on is seen by the windows that begin after it.
+    #[test]
+    fn a_drop_hides_a_growth_for_a_moment_only() {
+        let mut growth = steady(100, 500);
+        let (from, base) = (501 * MS, 10 * MIB);
+        for t in 0..200 {
+            growth.observe(1 + from + t * MS, base + t * MIB / 10);
+        }
+        let (_, grown) = growth.exhausts(at_once(50), MIB).unwrap();
+        assert!((90..=110).contains(&(grown.per_second() / MIB)));
+    }
+
+    #[test]
+    fn what_comes_slowly_counts_when_it_has_come() {
+        let room = |slowly| Room {
+            at_once: 0,
+            slowly: slowly * MIB,
+            per_second: 32 * MIB,
+        };
+        // Slower than what comes: all of it is there in time.
+        let (end, _) = steady(16, 8000).exhausts(room(160), MIB).unwrap();
+        assert!((9 * SECOND..11 * SECOND).contains(&end), "{end}");
+        let (end, _) = steady(320, 1000).exhausts(room(160), MIB).unwrap();
+        assert_eq!(end, 0);
+    }
+
+    proptest! {
+        /// A growth that has been seen for a while is foretold within a quarter, whatever its speed.
+        #[test]
+        fn a_growth_that_lasts_is_foretold(speed in 1_u64..4000, seen_ms in 700_u64..3000) {
+            let growth = steady(speed, seen_ms);
+            let room = at_once(speed);
+            let (end, _) = growth.exhausts(room, 1).expect("it is heading there");
+            prop_assert!((750 * MS..=1250 * MS).contains(&end), "{end}");
+        }
+
+        #[test]
+        fn no_samples_make_it_panic(
+            samples in prop::collection::vec(any::<(u64, u64)>(), 0..40),
+            room in any::<(u64, u64, u64)>(),
+            noise in any::<u64>(),
+        ) {
+            let mut growth = Growth::default();
+            let (at_once, slowly, per_second) = room;
+            for (time, amount) in samples {
+                growth.observe(time, amount);
+                let _ = growth.exhausts(Room { at_once, slowly, per_second }, noise);
+            }
+        }
+    }
+}

@@ -1,0 +1,229 @@
+use super::*;
+
+const MIB: u64 = 1 << 20;
+const THRESHOLD: u64 = 100 * MIB;
+const CAPACITY: u64 = 512 * MIB;
+
+/// A cgroup of 512 MiB with a threshold of 100: so much of it cannot be given back, and so much is page cache that the kubelet
+/// counts as used.
+fn seen(hard: u64, cache: u64) -> Shortage {
+    Shortage {
+        available: CAPACITY.saturating_sub((hard + cache) * MIB),
+        threshold: THRESHOLD,
+        resolved: THRESHOLD,
+        used: hard * MIB,
+        room: Room {
+            at_once: CAPACITY.saturating_sub(hard * MIB),
+            ..Room::default()
+        },
+        guard: 0,
+    }
+}
+
+/// A pace that has looked every millisecond since `from` at what `of` says of each.
+fn looked(pace: &mut Pace, from: u64, ms: u64, of: impl Fn(u64) -> Shortage) -> (u64, Shortage) {
+    let at = |ms: u64| from + ms * MS;
+    for ms in 0..=ms {
+        pace.observe(at(ms), &of(ms));
+    }
+    (at(ms), of(ms))
+}
+
+fn is_urgent(decision: Decision) -> bool {
+    let Decision::Evict { urgency, .. } = decision else {
+        return false;
+    };
+    matches!(urgency, Urgency::Urgent { .. })
+}
+
+const ONE_PACED: Decision = Decision::Evict {
+    urgency: Urgency::Paced { only_cache: false },
+    amount: None,
+};
+
+// R40
+#[test]
+fn a_growth_that_ends_before_the_kubelet_looks_is_urgent() {
+    for mib_per_second in [20, 100, 1000] {
+        let mut pace = Pace::default();
+        let of = |ms| seen(380 + ms * mib_per_second / 1000, 0);
+        let (now, at) = looked(&mut pace, SECOND, 35_000 / mib_per_second, of);
+        let decision = pace.decide(now, &at, Pending::default());
+        assert!(is_urgent(decision), "{mib_per_second}: {decision:?}");
+    }
+}
+
+#[test]
+fn a_slow_growth_goes_at_the_kubelets_pace() {
+    let mut pace = Pace::default();
+    let (now, at) = looked(&mut pace, SECOND, 9000, |ms| seen(405 + ms / 1000, 0));
+    assert_eq!(pace.decide(now, &at, Pending::default()), ONE_PACED);
+    pace.evicted(now);
+    let until = now + MONITORING_INTERVAL_NS;
+    let wait = Decision::Wait { until };
+    let (now, at) = looked(&mut pace, now + MS, 9000, |_| seen(420, 0));
+    assert_eq!(pace.decide(now, &at, Pending::default()), wait);
+    pace.observe(until, &at);
+    assert_eq!(pace.decide(until, &at, Pending::default()), ONE_PACED);
+}
+
+/// Memory is not short: page cache is in the way of the kubelet's formula only.
+#[test]
+fn cache_alone_evicts_only_if_it_lasts() {
+    let mut pace = Pace::default();
+    let (now, at) = looked(&mut pace, SECOND, 9990, |_| seen(150, 300));
+    let until = SECOND + MONITORING_INTERVAL_NS;
+    assert_eq!(
+        pace.decide(now, &at, Pending::default()),
+        Decision::Wait { until }
+    );
+    // One look that finds enough, and it begins anew.
+    pace.observe(now + MS, &seen(150, 200));
+    let (now, at) = looked(&mut pace, now + 2 * MS, 9990, |_| seen(150, 300));
+    assert!(matches!(
+        pace.decide(now, &at, Pending::default()),
+        Decision::Wait { .. }
+    ));
+    let (now, at) = looked(&mut pace, now + MS, 100, |_| seen(150, 300));
+    assert_eq!(
+        pace.decide(now, &at, Pending::default()),
+        Decision::Evict {
+            urgency: Urgency::Paced { only_cache: true },
+            amount: None
+        }
+    );
+}
+
+#[test]
+fn a_growth_beside_cache_is_urgent_once_memory_is_short() {
+    let mut pace = Pace::default();
+    let of = |ms| seen(300 + ms * 2 / 10, 512 - 300 - ms * 2 / 10 - 20);
+    let (now, at) = looked(&mut pace, SECOND, 300, of);
+    assert!(pace.is_met());
+    assert!(!is_urgent(pace.decide(now, &at, Pending::default())));
+    let (now, at) = looked(&mut pace, now + MS, 250, |ms| of(301 + ms));
+    assert!(is_urgent(pace.decide(now, &at, Pending::default())));
+}
+
+/// On cgroup v1 page cache that has to be written first gives nothing to a fast growth.
+#[test]
+fn dirty_cache_counts_for_a_slow_growth_only() {
+    let of = |hard: u64, dirty: u64| {
+        let mut seen = seen(hard, 0);
+        seen.room.at_once -= dirty * MIB;
+        (seen.room.slowly, seen.room.per_second) = (dirty * MIB, 32 * MIB);
+        seen.guard = THRESHOLD;
+        seen
+    };
+    let decide = |per_ten_ms: u64| {
+        let mut pace = Pace::default();
+        let of = |ms| of(150 + ms * per_ten_ms / 10, 350 - ms * per_ten_ms / 10);
+        let (now, at) = looked(&mut pace, SECOND, 100, of);
+        assert!(!pace.is_met(), "the kubelet sees none of it");
+        pace.decide(now, &at, Pending::default())
+    };
+    assert_eq!(decide(0), Decision::Calm);
+    assert!(is_urgent(decide(10)));
+}
+
+#[test]
+fn what_is_pending_is_waited_for_as_long_as_there_is_time() {
+    let mut pace = Pace::default();
+    let of = |ms| seen(380 + ms, 0);
+    let (now, at) = looked(&mut pace, SECOND, 40, of);
+    assert!(is_urgent(pace.decide(now, &at, Pending::default())));
+    pace.evicted(now);
+    let mut pending = Pending::default();
+    pending.add(200 * MIB, now + 50 * MS);
+    // Its growth has ended with it.
+    let (later, at) = looked(&mut pace, now + MS, 10, |_| of(41));
+    let waits = Decision::Wait { until: u64::MAX };
+    assert_eq!(pace.decide(later, &at, pending), waits);
+    // Another pod goes on, fast enough to be there before the memory is back.
+    let (later, at) = looked(&mut pace, later + MS, 20, |ms| of(41 + 3 * ms));
+    let decision = pace.decide(later, &at, pending);
+    assert!(is_urgent(decision), "{decision:?}");
+    // Slower, it is not there before.
+    let mut pace = Pace::default();
+    pace.evicted(now);
+    let (later, at) = looked(&mut pace, now + 3 * MS, 20, |ms| of(41 + ms / 2));
+    assert_eq!(pace.decide(later, &at, pending), waits);
+}
+
+/// Memory that comes late does not save a node that is in a hurry.
+#[test]
+fn tmpfs_that_comes_too_late_takes_the_next_pod_with_it() {
+    let mut pace = Pace::default();
+    pace.evicted(SECOND);
+    let mut pending = Pending::default();
+    pending.add(200 * MIB, 6 * SECOND);
+    let of = |ms| seen(420 + ms / 20, 0);
+    let (now, at) = looked(&mut pace, SECOND + 3 * MS, 400, of);
+    assert!(is_urgent(pace.decide(now, &at, pending)));
+    let (now, at) = looked(&mut pace, now + MS, 400, |_| of(400));
+    let mut calm = Pace::default();
+    calm.observe(now, &at);
+    assert_eq!(
+        calm.decide(now, &at, pending),
+        Decision::Wait { until: u64::MAX }
+    );
+}
+
+// R11
+#[test]
+fn the_minimum_reclaim_goes_at_the_kubelets_pace() {
+    let mut pace = Pace::default();
+    let with_reclaim = |hard| Shortage {
+        resolved: 300 * MIB,
+        ..seen(hard, 0)
+    };
+    let (now, at) = looked(&mut pace, SECOND, 100, |ms| with_reclaim(350 + ms));
+    assert!(is_urgent(pace.decide(now, &at, Pending::default())));
+    pace.evicted(now);
+    // The threshold is satisfied again, the minimum reclaim is not.
+    let (later, at) = looked(&mut pace, now + 3 * MS, 5000, |_| with_reclaim(320));
+    let until = now + MONITORING_INTERVAL_NS;
+    assert_eq!(
+        pace.decide(later, &at, Pending::default()),
+        Decision::Wait { until }
+    );
+    pace.observe(until, &at);
+    assert_eq!(pace.decide(until, &at, Pending::default()), ONE_PACED);
+}
+
+#[test]
+fn a_shortage_that_no_pod_can_end_takes_one() {
+    let mut pace = Pace::default();
+    let at = seen(450, 0);
+    pace.observe(SECOND, &at);
+    let paced = Urgency::Paced { only_cache: false };
+    assert!(pace.is_worth_it(&at, paced, MIB));
+    pace.evicted(SECOND);
+    assert!(!pace.is_worth_it(&at, paced, MIB));
+    assert!(pace.is_worth_it(&at, paced, 100 * MIB));
+    let urgent = Urgency::Urgent {
+        exhausted_in: 0,
+        growth: 0,
+    };
+    assert!(pace.is_worth_it(&at, urgent, MIB));
+}
+
+proptest::proptest! {
+    /// Whatever is seen, paced evictions are ten seconds apart.
+    #[test]
+    fn the_pace_is_kept(looks in proptest::collection::vec((1_u64..500, 300_u64..512, 0_u64..200), 1..400)) {
+        let (mut pace, mut now, mut last) = (Pace::default(), SECOND, None);
+        for (ms, hard, cache) in looks {
+            now += ms * MS;
+            let at = seen(hard, cache.min(512 - hard));
+            pace.observe(now, &at);
+            if let Decision::Evict { urgency, .. } = pace.decide(now, &at, Pending::default()) {
+                if let (Urgency::Paced { .. }, Some(last)) = (urgency, last) {
+                    proptest::prop_assert!(now - last >= MONITORING_INTERVAL_NS);
+                }
+                last = Some(now);
+                pace.evicted(now);
+            }
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! A victim between SIGKILL and the return of its memory: what it is still expected to give, by when, and whether it is stuck.
+
+use super::pace::Pending;
+
+const SECOND: u64 = 1_000_000_000;
+const MS: u64 = 1_000_000;
+
+/// A process gives back the first of its memory so soon after SIGKILL, on busy CPUs too.
+const EXIT_NS: u64 = 50 * MS;
+/// How fast the kernel tears down an address space, in bytes per second.
+const TEARDOWN: u64 = 4 << 30;
+/// A victim that gives nothing back for so long and still has processes is stuck.
+const STUCK_NS: u64 = 2 * SECOND;
+/// When the kubelet is expected to have unmounted the volumes of a pod without processes.
+const UNMOUNT_NS: u64 = 5 * SECOND;
+/// And how long that is waited for (the kubelet's `podCleanupTimeout`).
+const CLEANUP_NS: u64 = 30 * SECOND;
+
+/// A victim that was sent SIGKILL. Times are nanoseconds of one monotonic clock, amounts are bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terminating {
+    signalled: u64,
+    /// What it used when it was chosen, without what the kernel could give back.
+    expected: u64,
+    /// The part of it that outlives its processes: tmpfs of memory-backed volumes, shared memory.
+    shared: u64,
+    least: u64,
+    progress: u64,
+    exited: Option<u64>,
+    stuck: bool,
+}
+
+/// What is seen of a victim at one look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Remains {
+    /// Whether it has processes.
+    pub populated: bool,
+    /// What its cgroup is charged for, in bytes; `None` once it was removed.
+    pub usage: Option<u64>,
+}
+
+/// What has become of a victim since the last look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It has processes, and its memory goes.
+    Dying,
+    /// It was just found stuck: it is not expected to give anything any more.
+    BecameStuck,
+    /// It is stuck still.
+    Stuck,
+    /// Its last process was just found gone.
+    Exited,
+    /// It has no processes; its shared memory waits for the kubelet.
+    Lingering,
+    /// Nothing more is expected of it.
+    Released,
+}
+
+impl Terminating {
+    /// A victim that was signalled now. `shared` is the part of `expected` that outlives the processes.
+    pub fn new(signalled: u64, expected: u64, shared: u64) -> Self {
+        Self {
+            signalled,
+            expected,
+            shared: shared.min(expected),
+            least: u64::MAX,
+            progress: signalled,
+            exited: None,
+            stuck: false,
+        }
+    }
+
+    /// Takes a look at it.
+    pub fn observe(&mut self, now: u64, seen: Remains) -> Fate {
+        let usage = seen.usage.unwrap_or(0);
+        if usage < self.least {
+            (self.least, self.progress) = (usage, now);
+        }
+        if seen.populated {
+            if self.stuck {
+                return Fate::Stuck;
+            }
+            self.stuck = now.saturating_sub(self.progress) >= STUCK_NS;
+            return if self.stuck {
+                Fate::BecameStuck
+            } else {
+                Fate::Dying
+            };
+        }
+        self.stuck = false;
+        let Some(exited) = self.exited else {
+            self.exited = Some(now);
+            return Fate::Exited;
+        };
+        let is_over = self.shared.min(usage) == 0 || now.saturating_sub(exited) >= CLEANUP_NS;
+        if is_over {
+            Fate::Released
+        } else {
+            Fate::Lingering
+        }
+    }
+
+    /// Adds what it is still expected to give; `usage` is what its cgroup is charged for now.
+    pub fn add_to(&self, pending: &mut Pending, now: u64, usage: Option<u64>) {
+        // Removed: everything has come.
+        let left = usage.unwrap_or(0).min(self.expected);
+        let shared = left.min(self.shared);
+        match self.exited {
+            _ if self.stuck => {}
+            None => {
+                let teardown =
+                    u128::from(self.expected) * u128::from(SECOND) / u128::from(TEARDOWN);
+                let teardown = u64::try_from(teardown).unwrap_or(u64::MAX);
+                // What is overdue is due soon: it still dies.
+                let due = self
+                    .signalled
+                    .saturating_add(EXIT_NS)
+                    .saturating_add(teardown);
+                pending.add(left - shared, due.max(now.saturating_add(EXIT_NS / 2)));
+                pending.add(shared, now.saturating_add(UNMOUNT_NS));
+            }
+            Some(exited) if now.saturating_sub(exited) < CLEANUP_NS => {
+                let due = exited.saturating_add(UNMOUNT_NS);
+                pending.add(shared, due.max(now.saturating_add(EXIT_NS)));
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// When it was sent SIGKILL first.
+    pub fn signalled(&self) -> u64 {
+        self.signalled
+    }
+
+    /// What it was expected to give.
+    pub fn expected(&self) -> u64 {
+        self.expected
+    }
+
+    /// When its last process was found gone.
+    pub fn exited(&self) -> Option<u64> {
+        self.exited
+    }
+
+    /// Whether it is stuck.
+    pub fn is_stuck(&self) -> bool {
+        self.stuck
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn seen(populated: bool, mib: u64) -> Remains {
+        Remains {
+            populated,
+            usage: Some(mib * MIB),
+        }
+    }
+
+    fn pending(victim: &Terminating, now: u64, mib: u64) -> Pending {
+        let mut pending = Pending::default();
+        victim.add_to(&mut pending, now, Some(mib * MIB));
+        pending
+    }
+
+    #[test]
+    fn process_memory_is_due_at_once_and_tmpfs_when_the_kubelet_unmounts() {
+        let mut victim = Terminating::new(0, 300 * MIB, 200 * MIB);
+        let before = pending(&victim, MS, 300);
+        assert_eq!(before.amount, 300 * MIB);
+        assert!(before.due.unwrap() < SECOND);
+        assert_eq!(victim.observe(20 * MS, seen(false, 210)), Fate::Exited);
+        let after = pending(&victim, 20 * MS, 210);
+        assert_eq!(after.amount, 200 * MIB, "page cache is not expected");
+        assert_eq!(after.due, Some(20 * MS + UNMOUNT_NS));
+        assert_eq!(victim.observe(21 * MS, seen(false, 210)), Fate::Lingering);
+        let unmounted = Remains {
+            populated: false,
+            usage: None,
+        };
+        assert_eq!(victim.observe(3 * SECOND, unmounted), Fate::Released);
+        let mut late = Terminating::new(0, 300 * MIB, 200 * MIB);
+        late.observe(MS, seen(false, 210));
+        assert_eq!(late.observe(31 * SECOND, seen(false, 210)), Fate::Released);
+        assert_eq!(pending(&late, 31 * SECOND, 210), Pending::default());
+    }
+
+    #[test]
+    fn slow_is_not_stuck() {
+        let mut victim = Terminating::new(0, 100_000 * MIB, 0);
+        for second in 1..60 {
+            let left = seen(true, 100_000 - second * 1000);
+            assert_eq!(victim.observe(second * SECOND, left), Fate::Dying);
+        }
+        assert!(pending(&victim, 59 * SECOND, 41_000).amount > 0);
+    }
+
+    #[test]
+    fn stuck_is_said_once_and_gives_nothing() {
+        let mut victim = Terminating::new(0, 100 * MIB, 0);
+        assert_eq!(victim.observe(MS, seen(true, 100)), Fate::Dying);
+        assert_eq!(
+            victim.observe(3 * SECOND, seen(true, 100)),
+            Fate::BecameStuck
+        );
+        assert_eq!(pending(&victim, 3 * SECOND, 100), Pending::default());
+        assert_eq!(victim.observe(9 * SECOND, seen(true, 100)), Fate::Stuck);
+        // It gets out of it in the end.
+        assert_eq!(victim.observe(60 * SECOND, seen(false, 0)), Fate::Exited);
+        assert_eq!(victim.observe(61 * SECOND, seen(false, 0)), Fate::Released);
+    }
+}

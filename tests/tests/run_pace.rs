@@ -1,0 +1,330 @@
+//! Not one pod too many: scenes in which the running daemon evicts no pod, or one pod and then waits.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use evictd::{
+    evict::journal::{Eviction, Record},
+    observe::cgroup::{MemoryCgroup, Version},
+};
+use evictd_tests::{
+    agent::Agent,
+    cgroup::TestCgroup,
+    disk::Disk,
+    embedded::Files,
+    hog::Hog,
+    node::{MIB, machine},
+    patience::holds,
+    skip::not_root,
+    skip_if,
+};
+use serde_json::{Value, json};
+
+const LONG: Duration = Duration::from_secs(120);
+/// How long a look at what does not happen lasts.
+const MOMENT: Duration = Duration::from_secs(2);
+
+/// Pods as a cluster has them, three of them innocent: below `kubepods`, with a container two levels down.
+struct Scene {
+    scope: TestCgroup,
+    files: Files,
+    neighbours: Vec<Hog>,
+    /// Where the pods' files lie.
+    dir: PathBuf,
+    // Removed last: 150,000 files take longer to remove one by one than their disk.
+    _disk: Disk,
+}
+
+const NEIGHBOURS: [&str; 3] = ["one", "two", "three"];
+/// What each neighbour uses in MiB, which is more than it requests.
+const EACH: u64 = 40;
+
+fn pod_dir(pod: &str) -> String {
+    format!("kubepods/burstable/pod-{pod}")
+}
+
+impl Scene {
+    /// A node with so many MiB for its pods; `limited` says whether the pods' cgroup has the limit or the node.
+    fn new(name: &str, mib: u64, limited: Limited) -> Self {
+        let disk = Disk::new("ext4", 3000, 200_000).unwrap();
+        let node = match limited {
+            Limited::Node => mib,
+            Limited::Pods => 4 * mib,
+        };
+        let scope = TestCgroup::new(name, node * MIB).unwrap();
+        let pod = |pod: &str, requests: &str| json!({ "name": pod, "cgroup": pod_dir(pod), "requests": { "memory": requests } });
+        let mut pods: Vec<Value> = NEIGHBOURS.map(|name| pod(name, "10Mi")).into();
+        pods.push(pod("worker", "10Mi"));
+        pods.push(pod("hog", "10Mi"));
+        let mut files = Files::new(scope.path(), &json!(pods));
+        files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
+        for name in NEIGHBOURS.iter().chain(&["worker", "hog"]) {
+            scope
+                .child(&format!("{}/container", pod_dir(name)))
+                .unwrap();
+        }
+        if limited == Limited::Pods {
+            scope.limit_child("kubepods", mib * MIB).unwrap();
+        }
+        let mut scene = Self {
+            dir: disk.path(),
+            scope,
+            files,
+            neighbours: Vec::new(),
+            _disk: disk,
+        };
+        let each = EACH.to_string();
+        for name in NEIGHBOURS {
+            let hog = scene.start(name, &["--mib", &each]);
+            scene.neighbours.push(hog);
+        }
+        let memory = scene.pods_memory();
+        let all = EACH * MIB * NEIGHBOURS.len() as u64;
+        assert!(holds(LONG, || memory.usage().unwrap() > all));
+        scene
+    }
+
+    fn start(&self, pod: &str, arguments: &[&str]) -> Hog {
+        let container = format!("{}/{}/container", self.scope.path().display(), pod_dir(pod));
+        let dir = self.dir.to_str().unwrap();
+        let arguments = [arguments, &["--dir", dir]].concat();
+        Hog::start(Path::new(&container), &arguments).unwrap()
+    }
+
+    fn pods_memory(&self) -> MemoryCgroup {
+        MemoryCgroup::open(&self.scope.path().join("kubepods")).unwrap()
+    }
+
+    fn evictions(&self) -> Vec<Eviction> {
+        let records = self.files.records().into_iter();
+        let evictions = records.filter_map(|record| match record {
+            Record::Evicted(eviction) => Some(*eviction),
+            _ => None,
+        });
+        evictions.collect()
+    }
+
+    fn evicted(&self) -> Vec<String> {
+        self.evictions().into_iter().map(|e| e.name).collect()
+    }
+
+    fn assert_innocent(&mut self, agent: &Agent) {
+        let evicted = self.evicted();
+        assert!(evicted.is_empty(), "{evicted:?}: {}", agent.log());
+        assert!(self.neighbours.iter_mut().all(Hog::is_alive));
+        assert_eq!(self.pods_memory().oom_kills().unwrap(), 0);
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limited {
+    Node,
+    Pods,
+}
+
+/// A pod that uses page cache takes nothing from its neighbours that the kernel could not give back. A hog beside it is evicted
+/// all the same.
+fn only_the_hog_dies(way: &str, limited: Limited) {
+    let mut scene = Scene::new(&format!("pace-{way}"), 512, limited);
+    let agent = scene.files.start(&[]);
+    // More than the pods may have together, where that is not all at once.
+    let (mib, size) = match way {
+        "write" => ("1500", "1500"),
+        "files" => ("150", "0"),
+        _ => ("4000", "450"),
+    };
+    let mut worker = scene.start("worker", &["--way", way, "--mib", mib, "--size", size]);
+    assert!(worker.says("done").unwrap(), "{way}: {}", agent.log());
+    std::thread::sleep(MOMENT);
+    assert!(worker.is_alive());
+    scene.assert_innocent(&agent);
+
+    // Anonymous memory beside the page cache.
+    let mut hog = scene.start("hog", &["--mib", "4000", "--rate", "200"]);
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(
+        holds(LONG, || !scene.evicted().is_empty()),
+        "{}",
+        agent.log()
+    );
+    assert_eq!(scene.evicted(), ["hog"], "{}", agent.log());
+    assert!(worker.is_alive() && scene.neighbours.iter_mut().all(Hog::is_alive));
+    assert_eq!(scene.pods_memory().oom_kills().unwrap(), 0);
+}
+
+// R2, R15, R40
+#[test]
+fn writers_kill_no_pod() {
+    skip_if!(not_root());
+    only_the_hog_dies("write", Limited::Pods);
+    only_the_hog_dies("write", Limited::Node);
+}
+
+#[test]
+fn readers_kill_no_pod() {
+    skip_if!(not_root());
+    only_the_hog_dies("read", Limited::Pods);
+    only_the_hog_dies("read", Limited::Node);
+}
+
+#[test]
+fn mappers_kill_no_pod() {
+    skip_if!(not_root());
+    only_the_hog_dies("map", Limited::Pods);
+    only_the_hog_dies("map", Limited::Node);
+}
+
+#[test]
+fn makers_of_many_files_kill_no_pod() {
+    skip_if!(not_root());
+    only_the_hog_dies("files", Limited::Pods);
+    only_the_hog_dies("files", Limited::Node);
+}
+
+/// The same on the machine: active page cache brings the kubelet's count below the threshold, and memory is not short.
+#[test]
+fn readers_on_the_machine_kill_no_pod() {
+    skip_if!(not_root());
+    let mut scene = Scene::new("pace-machine", 3000, Limited::Node);
+    scene.files.config["scope"] = json!({});
+    let below = scene.scope.path().to_owned();
+    let (root, total) = machine().unwrap();
+    let left = total - root.read().unwrap().working_set();
+    let threshold = left.saturating_sub(600 * MIB).to_string();
+    scene.files.config["evictionHard"] = json!({ "memory.available": threshold });
+    let manifest = scene.files.dir().join("pods.json");
+    let text = fs::read_to_string(&manifest).unwrap();
+    let mut pods: Value = serde_json::from_str(&text).unwrap();
+    for pod in pods["pods"].as_array_mut().unwrap() {
+        let cgroup = below.join(pod["cgroup"].as_str().unwrap());
+        pod["cgroup"] = json!(cgroup);
+    }
+    fs::write(&manifest, pods.to_string()).unwrap();
+    let agent = scene.files.start(&[]);
+    let mut worker = scene.start(
+        "worker",
+        &["--way", "read", "--mib", "6000", "--size", "1200"],
+    );
+    assert!(worker.says("done").unwrap(), "{}", agent.log());
+    std::thread::sleep(MOMENT);
+    scene.assert_innocent(&agent);
+}
+
+/// Nothing grows, and the threshold is a mistake: one pod at the kubelet's pace, and time to see.
+// R42
+#[test]
+fn a_threshold_that_is_raised_by_mistake_takes_one_pod() {
+    skip_if!(not_root());
+    let mut scene = Scene::new("pace-raised", 512, Limited::Node);
+    let agent = scene.files.start(&[]);
+    scene.files.config["evictionHard"] = json!({ "memory.available": "450Mi" });
+    scene.files.write().unwrap();
+    assert!(
+        holds(LONG, || !scene.evicted().is_empty()),
+        "{}",
+        agent.log()
+    );
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(scene.evicted().len(), 1, "{}", agent.log());
+    // The next one is due ten seconds after the first.
+    assert!(holds(LONG, || scene.evicted().len() > 1));
+    let at: Vec<u64> = scene
+        .evictions()
+        .iter()
+        .map(|e| e.stages.signalled)
+        .collect();
+    assert!(at[1] - at[0] >= 10_000_000_000, "{at:?}");
+}
+
+/// Memory outside of all pods leaves less than the threshold: no pod's end can change that.
+#[test]
+fn memory_outside_of_pods_takes_one_pod_at_most() {
+    skip_if!(not_root());
+    let mut scene = Scene::new("pace-outside", 512, Limited::Node);
+    let agent = scene.files.start(&[]);
+    let outside = scene.scope.child("system.slice").unwrap();
+    let mut daemon = Hog::start(&outside, &["--mib", "310", "--rate", "100"]).unwrap();
+    let memory = MemoryCgroup::open(scene.scope.path()).unwrap();
+    assert!(holds(LONG, || memory.usage().unwrap() > 420 * MIB
+        || !scene.evicted().is_empty()));
+    std::thread::sleep(Duration::from_secs(12));
+    assert!(daemon.is_alive());
+    assert!(scene.evicted().len() <= 1, "{}", agent.log());
+    let alive = scene
+        .neighbours
+        .iter_mut()
+        .filter_map(|n| n.is_alive().then_some(()))
+        .count();
+    assert!(alive >= 2, "{}", agent.log());
+}
+
+/// What a memory-backed volume holds comes back when the kubelet unmounts it, some time after the pod's end.
+// R11, R43
+#[test]
+fn a_memory_backed_volume_takes_its_own_pod_alone() {
+    skip_if!(not_root());
+    let mut scene = Scene::new("pace-tmpfs", 512, Limited::Node);
+    scene.files.config["evictionMinimumReclaim"] = json!({ "memory.available": "200Mi" });
+    let agent = scene.files.start(&[]);
+    let volume = tempfile::tempdir_in("/dev/shm").unwrap();
+    // A file with a name: it outlives the process that fills it.
+    let file = volume.path().join("data");
+    let container = scene.scope.path().join(pod_dir("worker")).join("container");
+    let mut worker = std::process::Command::new("/bin/sh")
+        .arg("-c")
+        .arg(format!(
+            "echo 0 > {}; exec dd if=/dev/zero of={} bs=256k 2>/dev/null",
+            container.join("cgroup.procs").display(),
+            file.display()
+        ))
+        .spawn()
+        .unwrap();
+    let status = worker.wait().unwrap();
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&status),
+        Some(libc::SIGKILL)
+    );
+    // The kubelet unmounts it after three seconds.
+    std::thread::sleep(Duration::from_secs(3));
+    fs::remove_file(&file).unwrap();
+    std::thread::sleep(MOMENT);
+    assert_eq!(scene.evicted(), ["worker"], "{}", agent.log());
+    assert!(scene.neighbours.iter_mut().all(Hog::is_alive));
+    let memory = MemoryCgroup::open(scene.scope.path()).unwrap();
+    assert_eq!(memory.oom_kills().unwrap(), 0);
+}
+
+/// A victim that cannot die is said once, is not evicted again, and is not in the way of the next one.
+// R43
+#[test]
+fn a_victim_that_does_not_die_is_stuck_and_the_next_one_goes() {
+    skip_if!(not_root());
+    let scene = Scene::new("pace-stuck", 512, Limited::Node);
+    skip_if!((scene.scope.version() == Version::V2).then_some("a frozen task dies on cgroup v2"));
+    let freezer = Path::new("/sys/fs/cgroup/freezer");
+    skip_if!((!freezer.exists()).then_some("no freezer of cgroup v1"));
+    let agent = scene.files.start(&[]);
+    let mut frozen = scene.start("worker", &["--mib", "240", "--wait"]);
+    let group = freezer.join(format!("evictd-stuck-{}", std::process::id()));
+    fs::create_dir(&group).unwrap();
+    fs::write(group.join("cgroup.procs"), frozen.pid().to_string()).unwrap();
+    frozen.go().unwrap();
+    let memory = MemoryCgroup::open(&scene.scope.path().join(pod_dir("worker"))).unwrap();
+    assert!(holds(LONG, || memory.usage().unwrap() > 235 * MIB));
+    fs::write(group.join("freezer.state"), "FROZEN").unwrap();
+    // The next one grows beside it.
+    let mut hog = scene.start("hog", &["--mib", "400", "--rate", "40"]);
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    std::thread::sleep(Duration::from_secs(6));
+    let evicted = scene.evicted();
+    let stuck = agent.log().matches("is stuck").count();
+    let kills = memory.oom_kills().unwrap();
+    fs::write(group.join("freezer.state"), "THAWED").unwrap();
+    assert_eq!(frozen.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(holds(LONG, || fs::remove_dir(&group).is_ok()));
+    assert_eq!(evicted, ["worker", "hog"], "{}", agent.log());
+    assert_eq!((stuck, kills), (1, 0), "{}", agent.log());
+}
