@@ -34,6 +34,9 @@ pub(super) struct Lag {
     slack: u64,
     /// What is unlisted is free of kernel memory: all of it is behind, however long.
     exact: bool,
+    /// What was charged, in bytes, when the whole time was waited in vain: nothing is charged there that would make the kernel
+    /// add up.
+    given_up: Option<u64>,
 }
 
 impl Lag {
@@ -44,12 +47,13 @@ impl Lag {
             told: None,
             slack: NEW_BYTES + cpus * PAGES_OF_A_CPU * page_size(),
             exact,
+            given_up: None,
         }
     }
 
     /// The scope is another one.
     pub fn forget(&mut self) {
-        (self.usual, self.told) = (None, None);
+        (self.usual, self.told, self.given_up) = (None, None, None);
     }
 
     /// A look that adds up, or one that has been given the time to. `is_short` tells of a look, and of the bytes that may be
@@ -69,9 +73,15 @@ impl Lag {
         loop {
             let look = read()?;
             let missing = self.missing(&look, now);
-            let waits = missing > self.slack
-                && !is_short(&look, missing)
-                && now.saturating_sub(start) < PATIENCE_NS;
+            let is_behind = missing > self.slack && !is_short(&look, missing);
+            let stands = |charged: u64| look.usage.abs_diff(charged) < self.slack;
+            let is_over = now.saturating_sub(start) >= PATIENCE_NS;
+            let waits = is_behind && !is_over && !self.given_up.is_some_and(stands);
+            if !is_behind {
+                self.given_up = None;
+            } else if is_over {
+                self.given_up = Some(look.usage);
+            }
             // In good time where that is possible: then nobody has to wait for it at the crossing.
             if waits || (missing > self.slack / 4 && !is_short(&look, 0)) {
                 add_up();
