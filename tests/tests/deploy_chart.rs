@@ -218,6 +218,31 @@ fn the_agent_reads_its_configuration() {
     assert!(error.contains("evictionHrd: unknown field"), "{error}");
 }
 
+/// Apart from the metrics, which any pod may ask; in the node's network only the node itself asks.
+#[test]
+fn probes_have_a_port_of_their_own() {
+    skip_if!(helm().err());
+    let parts = |values: Value| {
+        let objects = rendered(&values);
+        let config = one(&objects, "ConfigMap").unwrap()["data"]["config.yaml"].to_string();
+        let template = &one(&objects, "DaemonSet").unwrap()["spec"]["template"]["spec"];
+        (config, template["containers"][0].clone())
+    };
+    let (config, container) = parts(json!({"hostNetwork": true}));
+    assert!(config.contains("healthAddress: 127.0.0.1:9394"), "{config}");
+    let asked = json!({"path": "/readyz", "port": "health", "host": "127.0.0.1"});
+    assert_eq!(container["readinessProbe"]["httpGet"], asked);
+    let (config, container) = parts(json!({"metrics": {"enabled": false}, "health": {"port": 1}}));
+    assert!(!config.contains("metricsAddress"), "{config}");
+    assert!(config.contains("healthAddress: 0.0.0.0:1"), "{config}");
+    assert_eq!(container["livenessProbe"]["httpGet"]["path"], "/healthz");
+    let (config, container) = parts(json!({"health": {"enabled": false}}));
+    assert!(!config.contains("healthAddress"), "{config}");
+    assert!(container.get("livenessProbe").is_none());
+    let (_, container) = parts(json!({"metrics": {"probes": false}}));
+    assert!(container.get("readinessProbe").is_none());
+}
+
 /// The agent follows its file: a new ConfigMap restarts nobody.
 #[test]
 fn another_configuration_is_the_same_pod() {
@@ -256,8 +281,8 @@ fn wrong_values_are_refused_by_name() {
         (json!({"config": {"stateDir": "/x"}}), "stateDir"),
         (json!({"metrics": {"port": 0}}), "port"),
         (
-            json!({"metrics": {"address": "127.0.0.1"}}),
-            "metrics.probes",
+            json!({"health": {"address": "127.0.0.1"}}),
+            "health.address",
         ),
         (
             json!({"metrics": {"enabled": false, "podMonitor": {"enabled": true}}}),

@@ -169,7 +169,11 @@ fn the_daemonset_is_what_docs_deploy_says() {
     assert_eq!(context["readOnlyRootFilesystem"], true);
     assert_eq!(context["seccompProfile"]["type"], "RuntimeDefault");
     assert_eq!(context["capabilities"]["drop"], json!(["ALL"]));
-    assert_eq!(container["livenessProbe"]["httpGet"]["path"], "/healthz");
+    for (probe, path) in [("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")] {
+        let asked = json!({"path": path, "port": "health"});
+        assert_eq!(container[probe]["httpGet"], asked);
+    }
+    assert_eq!(container["ports"][1]["name"], "health");
     assert_eq!(container["ports"][0]["name"], "metrics");
     let rolling = &daemonset["spec"]["updateStrategy"]["rollingUpdate"];
     assert_eq!(rolling, &json!({"maxUnavailable": 1, "maxSurge": 0}));

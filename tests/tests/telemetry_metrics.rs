@@ -1,4 +1,4 @@
-//! `/metrics` and `/healthz` of a running agent.
+//! `/metrics`, `/healthz` and `/readyz` of a running agent.
 
 use std::{
     collections::HashMap,
@@ -105,7 +105,7 @@ fn an_eviction_is_counted_and_its_stages_are_timed() {
 }
 
 #[test]
-fn readers_that_ask_for_the_wrong_thing_are_told_and_slow_ones_block_nobody() {
+fn readers_that_ask_for_the_wrong_thing_are_told() {
     skip_if!(not_root());
     let scope = TestCgroup::new("readers", 128 * MIB).unwrap();
     let mut files = Files::new(scope.path(), &json!([]));
@@ -114,13 +114,86 @@ fn readers_that_ask_for_the_wrong_thing_are_told_and_slow_ones_block_nobody() {
     let mut agent = files.start(&[]);
     assert!(ask(address, "GET /").starts_with("HTTP/1.1 404"));
     assert!(ask(address, "POST /metrics").starts_with("HTTP/1.1 405"));
-    // More of those who say nothing than are served at a time: their time ends, and the next ones come in.
-    let silent: Vec<_> = (0..12)
-        .map(|_| TcpStream::connect(address).unwrap())
-        .collect();
-    assert!(ask(address, "GET /healthz").ends_with("ok\n"));
-    drop(silent);
     assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+/// Connections that say nothing, to either port, keep neither a probe nor a scrape from its answer.
+#[test]
+fn idle_connections_hold_up_no_probe() {
+    skip_if!(not_root());
+    let scope = TestCgroup::new("idle", 128 * MIB).unwrap();
+    let mut files = Files::new(scope.path(), &json!([]));
+    let [metrics, health] = [address(), address()];
+    files.config["metricsAddress"] = json!(metrics);
+    files.config["healthAddress"] = json!(health);
+    let mut agent = files.start(&[]);
+    let connect = |address| (0..40).map(move |_| TcpStream::connect(address).unwrap());
+    let mut idle: Vec<_> = connect(metrics).chain(connect(health)).collect();
+    let ready = wait_for(Duration::from_secs(30), || {
+        ask(health, "GET /readyz").ends_with("ok\n").then_some(())
+    });
+    assert!(ready.is_some(), "{}", ask(health, "GET /readyz"));
+    for path in ["/healthz", "/livez", "/readyz"] {
+        let said = ask(health, &format!("GET {path}"));
+        assert!(said.ends_with("\r\n\r\nok\n"), "{path}: {said}");
+    }
+    assert!(ask(health, "GET /metrics").starts_with("HTTP/1.1 404"));
+    // For those who have not changed their probes yet.
+    assert!(ask(metrics, "GET /healthz").ends_with("ok\n"));
+    assert!(ask(metrics, "GET /metrics").contains("# EOF"));
+    for stream in &mut idle {
+        stream
+            .set_read_timeout(Some(Duration::from_secs(30)))
+            .unwrap();
+        // Closed, or reset; not kept.
+        match stream.read(&mut [0; 8]) {
+            Ok(bytes) => assert_eq!(bytes, 0),
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
+        }
+    }
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+/// An agent that is stopped does not answer; as soon as it goes on it is judged by what its loops do then.
+#[test]
+fn an_agent_that_goes_on_is_well_again() {
+    skip_if!(not_root());
+    let scope = TestCgroup::new("goes-on", 128 * MIB).unwrap();
+    let mut files = Files::new(scope.path(), &json!([]));
+    let health = address();
+    files.config["healthAddress"] = json!(health);
+    let agent = files.start(&[]);
+    agent.stop().unwrap();
+    std::thread::sleep(Duration::from_secs(11));
+    agent.go_on().unwrap();
+    let well = wait_for(Duration::from_secs(30), || {
+        ask(health, "GET /healthz").ends_with("ok\n").then_some(())
+    });
+    assert!(well.is_some());
+}
+
+/// The kubelet does not start it anew, and a rolling update waits.
+#[test]
+fn an_agent_that_starts_is_alive_but_not_ready() {
+    skip_if!(not_root());
+    let scope = TestCgroup::new("starts", 128 * MIB).unwrap();
+    let mut files = Files::new(scope.path(), &json!([]));
+    let health = address();
+    files.config["healthAddress"] = json!(health);
+    let early = |child: &std::process::Child| {
+        let stream = wait_for(Duration::from_secs(30), || TcpStream::connect(health).ok());
+        let mut stream = stream.unwrap();
+        // Its programs are still to be loaded, which takes longer than this answer.
+        write!(stream, "GET /readyz HTTP/1.1\r\n\r\n").unwrap();
+        let mut said = String::new();
+        stream.read_to_string(&mut said).unwrap();
+        assert!(said.starts_with("HTTP/1.1 503"), "{said}");
+        assert!(said.ends_with("the start is not complete\n"), "{said}");
+        assert!(ask(health, "GET /healthz").ends_with("ok\n"));
+        evictd_tests::agent::signal(child, libc::SIGTERM).unwrap();
+    };
+    let ended = files.run_until_it_ends(early);
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
 }
 
 #[test]
@@ -128,13 +201,13 @@ fn an_address_in_use_is_refused() {
     skip_if!(not_root());
     let scope = TestCgroup::new("inuse", 128 * MIB).unwrap();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut files = Files::new(scope.path(), &json!([]));
-    files.config["metricsAddress"] = json!(taken.local_addr().unwrap());
-    let output = files.refused();
-    assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        said.contains("evictd: metricsAddress: 127.0.0.1:"),
-        "{said}"
-    );
+    for field in ["metricsAddress", "healthAddress"] {
+        let mut files = Files::new(scope.path(), &json!([]));
+        files.config[field] = json!(taken.local_addr().unwrap());
+        let output = files.refused();
+        assert_eq!(output.status.code(), Some(2));
+        let said = String::from_utf8_lossy(&output.stderr);
+        let expected = format!("evictd: {field}: 127.0.0.1:");
+        assert!(said.contains(&expected), "{said}");
+    }
 }

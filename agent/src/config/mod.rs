@@ -79,6 +79,8 @@ pub struct Config {
     pub policy: PolicyConfig,
     /// `metricsAddress`: where metrics are served, if at all.
     pub metrics_address: Option<SocketAddr>,
+    /// `healthAddress`: where the kubelet's probes are answered, if at all.
+    pub health_address: Option<SocketAddr>,
 }
 
 /// How far the engine goes beyond the kubelet.
@@ -195,6 +197,7 @@ impl Config {
             graduated: GraduatedConfig::take(&mut fields)?,
             policy: PolicyConfig::take(&mut fields)?,
             metrics_address: fields.parsed("metricsAddress")?,
+            health_address: fields.parsed("healthAddress")?,
         };
         fields.finish()?;
         if let (Some(_), Some(manifest)) = (&config.cluster, &config.pod_manifest) {

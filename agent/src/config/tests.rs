@@ -102,7 +102,8 @@ fn evictds_own_fields_are_read() {
     let config = load(
         "mode: kubelet\nrankingStrategy: qos\nscope: {cgroup: /sys/fs/cgroup/pods}\npodManifest: /etc/pods.yaml\n\
          stateDir: /tmp/state\nshadow: true\nmemoryHook: tracepoint\naccountReclaimableCache: true\n\
-         kernelFloor: {enabled: true, memory.available: 50Mi}\nmetricsAddress: 127.0.0.1:9100\n",
+         kernelFloor: {enabled: true, memory.available: 50Mi}\nmetricsAddress: 127.0.0.1:9100\n\
+         healthAddress: '[::1]:9101'\n",
     )
     .expect("a configuration");
     assert_eq!(config.mode, Mode::Kubelet);
@@ -119,6 +120,9 @@ fn evictds_own_fields_are_read() {
         Some(50 << 20)
     );
     assert!(config.shadow && config.account_reclaimable_cache);
+    let addresses = [config.metrics_address, config.health_address];
+    let expected = ["127.0.0.1:9100", "[::1]:9101"].map(|a| a.parse().ok());
+    assert_eq!(addresses, expected);
 }
 
 /// The kubelet has no such thing: it is on by default only where evictd goes beyond the kubelet.
@@ -249,6 +253,10 @@ fn errors_name_field_value_and_reason_in_one_line() {
         (
             "metricsAddress: here",
             r#"metricsAddress: "here": invalid socket address syntax"#,
+        ),
+        (
+            "healthAddress: 9394",
+            "healthAddress: 9394: must be a string",
         ),
         (
             "enforceNodeAllocatable: [none, pods]",

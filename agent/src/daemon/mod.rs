@@ -16,15 +16,7 @@ mod start;
 pub(crate) mod state_file;
 pub(crate) mod survey;
 
-use std::{
-    io,
-    os::fd::OwnedFd,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use tokio::io::unix::AsyncFd;
 
@@ -44,9 +36,9 @@ use crate::{
         telemetry::{Telemetry, kind},
     },
     pods::table::Entry,
-    reflex::{Mailbox, Outbox, Reflex, Report, thread::now_ns},
+    reflex::{Mailbox, Outbox, Reflex, Report},
     rounds::{Letter, Members, Note, Rounds, Walker},
-    telemetry::{Incidents, Metrics, Recorder},
+    telemetry::{self, Health, Incidents, Metrics, Recorder},
 };
 use allocatable::Allocatable;
 use asked::{Asked, Wish};
@@ -78,10 +70,17 @@ pub fn run(config: &Config, origin: Origin) -> Result<(), RunError> {
         // Under PID pressure there may be none to be had when it is needed.
         .thread_keep_alive(Duration::MAX)
         .build()?;
+    let health = Arc::new(Health::default());
     runtime.block_on(async {
         // Before all else: what is asked while the agent starts is done as soon as it has.
         let asked = Asked::listen()?;
-        Agent::start(config, origin).await?.serve(asked).await
+        if let Some(address) = config.health_address {
+            // Before the start: that it is not complete is an answer too.
+            let address = telemetry::serve_health(address, Arc::clone(&health))?;
+            tracing::info!(%address, "probes are answered");
+        }
+        let agent = Agent::start(config, origin, Arc::clone(&health)).await?;
+        agent.serve(asked).await
     })
 }
 
@@ -103,8 +102,7 @@ struct Agent {
     notes: tokio::sync::mpsc::Receiver<Note>,
     walker: Arc<Walker>,
     metrics: Arc<Metrics>,
-    /// When the loop last ran, in nanoseconds of CLOCK_MONOTONIC.
-    beat: Arc<AtomicU64>,
+    health: Arc<Health>,
     dropped: Arc<Dropped>,
     allocatable: Allocatable,
     /// Of the node, in bytes.
@@ -158,6 +156,7 @@ impl Agent {
                 },
             }
         }
+        self.health.ends();
         self.reconciler.take_pauses(&self.policies.brakes);
         self.walker.stop();
         if let Some(rounds) = self.rounds.take() {
@@ -214,7 +213,7 @@ impl Agent {
     }
 
     fn tick(&mut self) {
-        self.beat.store(now_ns(), Ordering::Relaxed);
+        self.health.beat();
         self.read_telemetry();
         self.write_incidents();
         self.policies.refresh();

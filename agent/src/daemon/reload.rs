@@ -181,6 +181,11 @@ fn keep_what_needs_a_restart(new: &mut Config, old: &Config) {
         &old.metrics_address,
     );
     keep(
+        "healthAddress",
+        &mut new.health_address,
+        &old.health_address,
+    );
+    keep(
         "accountReclaimableCache",
         &mut new.account_reclaimable_cache,
         &old.account_reclaimable_cache,

@@ -1,10 +1,6 @@
 //! Puts the agent together.
 
-use std::{
-    io,
-    path::Path,
-    sync::{Arc, atomic::AtomicU64},
-};
+use std::{io, path::Path, sync::Arc};
 
 use super::{
     Agent, BY_REFLEX, Origin, RunError,
@@ -22,13 +18,17 @@ use crate::{
     graduated,
     kernel::{object::Object, telemetry::Telemetry, tripwire},
     observe::cgroup::memory_root,
-    reflex::{Mailbox, Outbox, Reflex, Scope, Setup, thread::now_ns},
-    rounds::{self, Letter, Members, Rounds, Walker},
-    telemetry::{self, Incidents, Metrics},
+    reflex::{Mailbox, Outbox, Reflex, Scope, Setup},
+    rounds::{self, Inbox, Letter, Members, Rounds, Walker},
+    telemetry::{self, Health, Heart, Incidents, Metrics},
 };
 
 impl Agent {
-    pub(super) async fn start(config: &Config, origin: Origin) -> Result<Self, RunError> {
+    pub(super) async fn start(
+        config: &Config,
+        origin: Origin,
+        health: Arc<Health>,
+    ) -> Result<Self, RunError> {
         raise_open_files();
         let threshold = hard_memory_threshold(&config.eviction.thresholds)?;
         // Two of them: the reflex takes one with it.
@@ -147,10 +147,9 @@ impl Agent {
             incidents: incidents.kept(),
         }));
         let metrics = Arc::new(metrics);
-        let beat = Arc::new(AtomicU64::new(now_ns()));
         if let Some(address) = config.metrics_address {
-            let served = telemetry::serve(address, Arc::clone(&metrics), Arc::clone(&beat)).await;
-            let (address, _) = served?;
+            let served = telemetry::serve(address, Arc::clone(&metrics), Arc::clone(&health));
+            let address = served?;
             tracing::info!(%address, "metrics are served");
         }
         if let (Source::Cluster(cluster), Some(settings)) = (&mut source, &config.cluster) {
@@ -158,6 +157,8 @@ impl Agent {
         }
         // One thread for what blocks is there from the start.
         drop(tokio::task::spawn_blocking(|| ()).await);
+        health.beat();
+        health.started(hearts(&outbox, rounds.inbox()));
         tracing::info!(%hook, capacity, allocatable_capacity, pods, shadow = config.shadow, "watching");
         Ok(Self {
             config: config.clone(),
@@ -169,7 +170,7 @@ impl Agent {
             notes,
             walker,
             metrics,
-            beat,
+            health,
             dropped,
             object: object.ok(),
             telemetry,
@@ -191,6 +192,23 @@ impl Agent {
             entries,
         })
     }
+}
+
+/// The threads that must turn, beside the async loop.
+fn hearts(outbox: &Arc<Outbox>, inbox: &Arc<Inbox>) -> Vec<Heart> {
+    let (outbox, inbox) = (Arc::clone(outbox), Arc::clone(inbox));
+    vec![
+        Heart {
+            name: "fast path",
+            limit: telemetry::FAST_PATH_LIMIT,
+            last: Box::new(move || outbox.last_turn()),
+        },
+        Heart {
+            name: "control loop",
+            limit: telemetry::CONTROL_LOOP_LIMIT,
+            last: Box::new(move || inbox.last_turn()),
+        },
+    ]
 }
 
 /// What tells of the OOM killer, for the scopes that are watched.

@@ -180,6 +180,7 @@ pub struct Outbox {
     reports: ArrayQueue<Report>,
     dropped: AtomicU64,
     deputised: AtomicU64,
+    turned: AtomicU64,
     recorder: Recorder,
 }
 
@@ -191,6 +192,7 @@ impl Outbox {
             reports: ArrayQueue::new(REPORTS),
             dropped: AtomicU64::new(0),
             deputised: AtomicU64::new(0),
+            turned: AtomicU64::new(0),
             recorder: Recorder::default(),
         }))
     }
@@ -220,6 +222,15 @@ impl Outbox {
     /// Crossings that were decided in place of the reflex since the start.
     pub fn deputised(&self) -> u64 {
         self.deputised.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_turn(&self, now: u64) {
+        self.turned.store(now, Ordering::Relaxed);
+    }
+
+    /// When the loop last turned, in nanoseconds of CLOCK_MONOTONIC; 0: never.
+    pub fn last_turn(&self) -> u64 {
+        self.turned.load(Ordering::Relaxed)
     }
 
     /// Reports that did not fit since the start.

@@ -93,6 +93,7 @@ impl Watch {
 
     /// One round of the loop; how to wait for the next one.
     pub(super) fn go_round(&mut self, woken: u64) -> Waiting {
+        self.setup.outbox.note_turn(woken);
         // A decision comes first; what is new in the mailbox can wait for the next turn.
         if !self.hear() {
             self.take_letters();

@@ -6,7 +6,7 @@ use std::{
     os::fd::BorrowedFd,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -93,6 +93,7 @@ pub struct Inbox {
     bell: Bell,
     letters: Mutex<VecDeque<Letter>>,
     stop: AtomicBool,
+    turned: AtomicU64,
 }
 
 impl Inbox {
@@ -105,6 +106,7 @@ impl Inbox {
             bell: Bell::new()?,
             letters: Mutex::default(),
             stop: AtomicBool::new(false),
+            turned: AtomicU64::new(0),
         }))
     }
 
@@ -130,6 +132,15 @@ impl Inbox {
 
     pub(super) fn stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
+    }
+
+    pub(super) fn note_turn(&self, now: u64) {
+        self.turned.store(now, Ordering::Relaxed);
+    }
+
+    /// When the thread last turned, in nanoseconds of CLOCK_MONOTONIC; 0: never.
+    pub fn last_turn(&self) -> u64 {
+        self.turned.load(Ordering::Relaxed)
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {

@@ -125,6 +125,7 @@ impl Loop {
                 self.read(letter);
             }
             interval = self.turn(wake);
+            self.inbox.note_turn(wake.woken);
         }
     }
 

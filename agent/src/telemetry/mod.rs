@@ -1,5 +1,7 @@
 //! What the agent shows of itself: metrics for Prometheus, and whether it is alive.
 
+mod health;
+mod http;
 mod incident;
 mod incidents;
 mod metrics;
@@ -8,6 +10,7 @@ mod recorder;
 mod server;
 mod state;
 
+pub use health::{CONTROL_LOOP_LIMIT, FAST_PATH_LIMIT, Health, Heart, serve as serve_health};
 pub use incident::{BEFORE_NS, Incident, Standing};
 pub use incidents::{Incidents, Kept, read as read_incident};
 pub use metrics::Metrics;

@@ -126,6 +126,7 @@ fn configure(member: &Member, crashes: bool) -> io::Result<std::path::PathBuf> {
     }
     if let Some(config) = config.as_object_mut() {
         config.remove("metricsAddress");
+        config.remove("healthAddress");
         config.remove("filesystems");
     }
     if crashes {

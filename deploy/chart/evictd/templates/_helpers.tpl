@@ -40,6 +40,25 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end -}}
 {{- end -}}
 
+{{/* An address and a port, as the agent reads them. */}}
+{{- define "evictd.socket" -}}
+{{- $address := index . 0 -}}
+{{- printf (ternary "[%s]:%d" "%s:%d" (contains ":" $address)) $address (int (index . 1)) -}}
+{{- end -}}
+
+{{/* Where probes are answered: in the node's own network only where the kubelet alone can ask. */}}
+{{- define "evictd.healthAddress" -}}
+{{- default (ternary "127.0.0.1" "0.0.0.0" .Values.hostNetwork) .Values.health.address -}}
+{{- end -}}
+
+{{/* The address that the kubelet has to be told: the pod's own unless the agent listens on loopback. */}}
+{{- define "evictd.probeHost" -}}
+{{- $address := include "evictd.healthAddress" . -}}
+{{- if or (hasPrefix "127." $address) (eq "::1" $address) -}}
+host: {{ $address | quote }}
+{{- end -}}
+{{- end -}}
+
 {{/* The agent's configuration file. */}}
 {{- define "evictd.config" -}}
 {{- $cluster := dict -}}
@@ -59,11 +78,10 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 {{- end -}}
 {{- end -}}
 {{- if .Values.metrics.enabled -}}
-{{- $address := .Values.metrics.address -}}
-{{- if contains ":" $address -}}
-{{- $address = printf "[%s]" $address -}}
+{{- $_ := set $config "metricsAddress" (include "evictd.socket" (list .Values.metrics.address .Values.metrics.port)) -}}
 {{- end -}}
-{{- $_ := set $config "metricsAddress" (printf "%s:%d" $address (int .Values.metrics.port)) -}}
+{{- if .Values.health.enabled -}}
+{{- $_ := set $config "healthAddress" (include "evictd.socket" (list (include "evictd.healthAddress" .) .Values.health.port)) -}}
 {{- end -}}
 {{- mergeOverwrite $config (deepCopy .Values.config) | toYaml -}}
 {{- end -}}

@@ -1,0 +1,272 @@
+//! Whether the agent lives: its loops note when they have turned, and a thread of its own answers the kubelet's probes.
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use super::{
+    http::{self, Answer, Limits},
+    server::ServeError,
+};
+use crate::reflex::thread::now_ns;
+
+/// Probes take no time, and the kubelet is one client.
+const LIMITS: Limits = Limits {
+    connections: 64,
+    head: Duration::from_secs(1),
+    answer: Duration::from_secs(1),
+};
+
+/// The moment of a loop's last turn, in nanoseconds of CLOCK_MONOTONIC.
+pub type LastTurn = Box<dyn Fn() -> u64 + Send + Sync>;
+
+/// A loop that decides, and how long it may be silent.
+pub struct Heart {
+    /// What it is called.
+    pub name: &'static str,
+    /// Without a turn for so long, it hangs.
+    pub limit: Duration,
+    /// When it last turned; 0: it never has.
+    pub last: LastTurn,
+}
+
+/// Whether the agent lives, and whether it is ready.
+pub struct Health {
+    /// When the start began, in nanoseconds of CLOCK_MONOTONIC.
+    began: u64,
+    /// Set when the start is complete, with that moment.
+    hearts: OnceLock<(u64, Vec<Heart>)>,
+    ends: AtomicBool,
+    /// The async loop's last turn; it is judged with the others.
+    agent: AtomicU64,
+}
+
+/// The longest time that a start may take: it waits for programs to load and for the API server.
+const START: Duration = Duration::from_secs(600);
+/// The fast path looks at least once a second.
+pub const FAST_PATH_LIMIT: Duration = Duration::from_secs(10);
+/// The control loop reads filesystems, which may be slow.
+pub const CONTROL_LOOP_LIMIT: Duration = Duration::from_secs(30);
+/// The async loop writes the journal, to a disk that may be slow.
+const ASYNC_LOOP_LIMIT: Duration = Duration::from_secs(30);
+
+impl Default for Health {
+    fn default() -> Self {
+        Self {
+            began: now_ns(),
+            hearts: OnceLock::new(),
+            ends: AtomicBool::new(false),
+            agent: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Health {
+    /// The start is complete; these loops are judged from now on, and the async loop.
+    pub fn started(&self, hearts: Vec<Heart>) {
+        // A second start does not happen.
+        let _ = self.hearts.set((now_ns(), hearts));
+    }
+
+    /// The agent takes down what it has built: it is not ready any more.
+    pub fn ends(&self) {
+        self.ends.store(true, Ordering::Relaxed);
+    }
+
+    /// The async loop has turned.
+    pub fn beat(&self) {
+        self.agent.store(now_ns(), Ordering::Relaxed);
+    }
+
+    /// Whether all loops live; the error names those that do not.
+    ///
+    /// # Errors
+    /// Why the agent should be started anew.
+    pub fn liveness(&self) -> Result<(), String> {
+        let now = now_ns();
+        match self.hearts.get() {
+            None => judge([("start", START, self.began)], now),
+            Some((started, hearts)) => {
+                // A loop has all of its time for the first turn.
+                let beat = |(name, limit, last): (_, _, u64)| (name, limit, last.max(*started));
+                judge(self.beats(hearts).map(beat), now)
+            }
+        }
+    }
+
+    /// Whether the agent watches: the start is complete, its wires are armed, and each loop has turned.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn readiness(&self) -> Result<(), String> {
+        if self.ends.load(Ordering::Relaxed) {
+            return Err("the agent ends".to_owned());
+        }
+        let Some((_, hearts)) = self.hearts.get() else {
+            return Err("the start is not complete".to_owned());
+        };
+        if let Some((name, ..)) = self.beats(hearts).find(|(.., last)| *last == 0) {
+            return Err(format!("the {name} has not run yet"));
+        }
+        self.liveness()
+    }
+
+    /// All loops, by name, limit and last turn.
+    fn beats(&self, hearts: &[Heart]) -> impl Iterator<Item = (&'static str, Duration, u64)> {
+        let agent = self.agent.load(Ordering::Relaxed);
+        let own = ("async loop", ASYNC_LOOP_LIMIT, agent);
+        hearts
+            .iter()
+            .map(|h| (h.name, h.limit, (h.last)()))
+            .chain([own])
+    }
+}
+
+/// Loops by name, limit and last turn, as of a moment.
+///
+/// # Errors
+/// Each loop that has not turned for longer than its limit.
+fn judge(
+    loops: impl IntoIterator<Item = (&'static str, Duration, u64)>,
+    now: u64,
+) -> Result<(), String> {
+    let late = loops.into_iter().filter_map(|(name, limit, last)| {
+        let silent = Duration::from_nanos(now.saturating_sub(last));
+        let hangs = silent > limit;
+        let (seconds, limit) = (silent.as_secs(), limit.as_secs());
+        hangs.then(|| format!("the {name} has not run for {seconds} s, limit {limit} s"))
+    });
+    let late: Vec<_> = late.collect();
+    match late.is_empty() {
+        true => Ok(()),
+        false => Err(late.join("; ")),
+    }
+}
+
+/// What `/healthz` says.
+pub(super) fn healthz(health: &Health) -> Answer {
+    answer(health.liveness())
+}
+
+fn answer(verdict: Result<(), String>) -> Answer {
+    match verdict {
+        Ok(()) => Answer::plain("200 OK", "ok\n"),
+        Err(reason) => Answer::plain("503 Service Unavailable", reason + "\n"),
+    }
+}
+
+/// Serves `/healthz`, `/livez` and `/readyz` on a thread of its own. The address that was bound.
+///
+/// # Errors
+/// The address is in use, or is none of this machine's.
+pub fn serve(address: SocketAddr, health: Arc<Health>) -> Result<SocketAddr, ServeError> {
+    let failed = |source| ServeError {
+        field: "healthAddress",
+        address,
+        source,
+    };
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    let probe = move |path: &str| match path {
+        "/healthz" | "/livez" => healthz(&health),
+        "/readyz" => answer(health.readiness()),
+        _ => Answer::plain("404 Not Found", "/healthz or /readyz\n"),
+    };
+    http::spawn("health", listener, LIMITS, probe).map_err(failed)?;
+    Ok(bound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn heart(name: &'static str, limit: u64, last: &Arc<AtomicU64>) -> Heart {
+        let last = Arc::clone(last);
+        Heart {
+            name,
+            limit: Duration::from_secs(limit),
+            last: Box::new(move || last.load(Ordering::Relaxed)),
+        }
+    }
+
+    #[test]
+    fn each_loop_that_hangs_is_named_with_its_own_limit() {
+        let now = 100 * SECOND;
+        let seconds = Duration::from_secs;
+        let at = |a, b| [("a", seconds(10), a), ("b", seconds(30), b)];
+        assert_eq!(judge(at(90 * SECOND, 70 * SECOND), now), Ok(()));
+        // Noted by another CPU a moment after the clock was read.
+        assert_eq!(judge(at(now + 5, now), now), Ok(()));
+        let said = |beats| judge(beats, now).unwrap_err();
+        assert_eq!(
+            said(at(89 * SECOND, 70 * SECOND)),
+            "the a has not run for 11 s, limit 10 s"
+        );
+        assert_eq!(
+            said(at(SECOND, 69 * SECOND)),
+            "the a has not run for 99 s, limit 10 s; the b has not run for 31 s, limit 30 s"
+        );
+    }
+
+    #[test]
+    fn ready_is_after_the_start_alive_already_before() {
+        let health = Health::default();
+        assert_eq!(health.liveness(), Ok(()));
+        assert_eq!(health.readiness().unwrap_err(), "the start is not complete");
+        let (a, b) = <(Arc<AtomicU64>, Arc<AtomicU64>)>::default();
+        health.started(vec![
+            heart("control loop", 3600, &a),
+            heart("fast path", 3600, &b),
+        ]);
+        assert_eq!(
+            health.readiness().unwrap_err(),
+            "the control loop has not run yet"
+        );
+        assert_eq!(health.liveness(), Ok(()));
+        for beat in [&a, &b] {
+            beat.store(now_ns(), Ordering::Relaxed);
+        }
+        assert_eq!(
+            health.readiness().unwrap_err(),
+            "the async loop has not run yet"
+        );
+        health.beat();
+        assert_eq!(health.readiness(), Ok(()));
+        health.ends();
+        assert_eq!(health.readiness().unwrap_err(), "the agent ends");
+        assert_eq!(health.liveness(), Ok(()));
+    }
+
+    #[test]
+    fn a_control_loop_that_hangs_is_reported() {
+        let health = Health::default();
+        let now = Arc::new(AtomicU64::new(now_ns()));
+        let old = Arc::new(AtomicU64::new(1));
+        health.started(vec![
+            heart("fast path", 3600, &now),
+            heart("control loop", 0, &old),
+        ]);
+        let said = health.liveness().unwrap_err();
+        assert!(
+            said.starts_with("the control loop has not run for "),
+            "{said}"
+        );
+        assert_eq!(
+            healthz(&health),
+            Answer::plain("503 Service Unavailable", said.clone() + "\n")
+        );
+        health.beat();
+        let said = health.readiness().unwrap_err();
+        assert!(
+            said.starts_with("the control loop has not run for "),
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,437 @@
+//! A small HTTP/1.1 server on a thread of its own. Connections are bounded in number and in time: a client that sends nothing,
+//! or reads nothing, holds up no other client.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, Shutdown, TcpListener, TcpStream},
+    os::fd::AsFd as _,
+    time::{Duration, Instant},
+};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+/// The longest request head, in bytes.
+const HEAD_BYTES: usize = 8 << 10;
+/// Without a free descriptor there is nothing to accept with; the listener is left alone for so long.
+const NO_DESCRIPTOR: Duration = Duration::from_millis(100);
+
+/// How many connections there may be, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Connections at once. One more takes the place of the oldest idle one.
+    pub connections: usize,
+    /// Time from the connection to the end of the request's head.
+    pub head: Duration,
+    /// Time from there to the end of the answer.
+    pub answer: Duration,
+}
+
+/// What is answered.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    /// Status code with its reason: `200 OK`.
+    pub status: &'static str,
+    /// Content-Type.
+    pub kind: &'static str,
+    /// The text.
+    pub body: String,
+}
+
+impl Answer {
+    /// A text for people.
+    pub fn plain(status: &'static str, body: impl Into<String>) -> Self {
+        Self {
+            status,
+            kind: "text/plain; charset=utf-8",
+            body: body.into(),
+        }
+    }
+}
+
+/// Serves a bound listener on a new thread, for as long as the process lives. `answer` is given the path of each GET.
+///
+/// # Errors
+/// The system has no thread to give, or refuses a listener that does not block.
+pub(super) fn spawn(
+    name: &str,
+    listener: TcpListener,
+    limits: Limits,
+    answer: impl FnMut(&str) -> Answer + Send + 'static,
+) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let mut server = Server {
+        listener,
+        limits,
+        answer,
+        connections: Vec::with_capacity(limits.connections),
+        no_descriptor_until: None,
+    };
+    let thread = std::thread::Builder::new().name(name.into());
+    thread.spawn(move || server.run()).map(drop)
+}
+
+struct Server<F> {
+    listener: TcpListener,
+    limits: Limits,
+    answer: F,
+    /// The oldest first.
+    connections: Vec<Connection>,
+    no_descriptor_until: Option<Instant>,
+}
+
+struct Connection {
+    stream: TcpStream,
+    peer: IpAddr,
+    /// When it is closed, whatever its state.
+    deadline: Instant,
+    state: State,
+}
+
+enum State {
+    /// What has come of the request's head.
+    Request(Vec<u8>),
+    /// The answer, and how much of it is sent.
+    Answer(Vec<u8>, usize),
+}
+
+impl<F: FnMut(&str) -> Answer> Server<F> {
+    fn run(&mut self) {
+        loop {
+            let (new, ready) = self.wait();
+            let now = Instant::now();
+            let mut ready = ready.into_iter();
+            let (limits, answer) = (self.limits, &mut self.answer);
+            self.connections.retain_mut(|connection| {
+                let goes_on = match ready.next() {
+                    Some(true) => connection.go_on(now + limits.answer, answer),
+                    _ => true,
+                };
+                goes_on && now < connection.deadline
+            });
+            if new {
+                self.accept(now);
+            }
+        }
+    }
+
+    /// Waits until something can be done; whether there are new connections, and for each of the others whether it is ready.
+    fn wait(&mut self) -> (bool, Vec<bool>) {
+        let now = Instant::now();
+        self.no_descriptor_until = self.no_descriptor_until.filter(|until| now < *until);
+        let deadlines = self.connections.iter().map(|c| c.deadline);
+        let next = deadlines.chain(self.no_descriptor_until).min();
+        let timeout = next.map_or(PollTimeout::NONE, |next| {
+            // Rounded up, or the last millisecond would be spent awake.
+            let left = next.saturating_duration_since(now) + Duration::from_millis(1);
+            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+        });
+        let listening = match self.no_descriptor_until {
+            None => PollFlags::POLLIN,
+            Some(_) => PollFlags::empty(),
+        };
+        let mut fds = Vec::with_capacity(1 + self.connections.len());
+        fds.push(PollFd::new(self.listener.as_fd(), listening));
+        fds.extend(self.connections.iter().map(|c| {
+            let flags = match c.state {
+                State::Request(_) => PollFlags::POLLIN,
+                State::Answer(..) => PollFlags::POLLOUT,
+            };
+            PollFd::new(c.stream.as_fd(), flags)
+        }));
+        // Interrupted, or without memory: nothing is ready, and it is tried again.
+        let any = poll(&mut fds, timeout).is_ok_and(|n| n > 0);
+        let mut ready = fds.iter().map(|fd| any && fd.any().unwrap_or(true));
+        let new = ready.next().unwrap_or(false);
+        (new, ready.collect())
+    }
+
+    /// Takes in the connections that wait, one turn's worth of them.
+    fn accept(&mut self, now: Instant) {
+        for _ in 0..self.limits.connections {
+            match self.listener.accept() {
+                Ok((stream, peer)) => {
+                    if stream.set_nonblocking(true).is_err() {
+                        continue;
+                    }
+                    self.make_room();
+                    self.connections.push(Connection {
+                        stream,
+                        peer: peer.ip(),
+                        deadline: now + self.limits.head,
+                        state: State::Request(Vec::new()),
+                    });
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(e) if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+                    self.drop_one();
+                    self.no_descriptor_until = Some(now + NO_DESCRIPTOR);
+                    return;
+                }
+                // A client that is gone already.
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn make_room(&mut self) {
+        if self.connections.len() >= self.limits.connections {
+            self.drop_one();
+        }
+    }
+
+    /// Closes a connection of the address that has most of them, so that one client cannot take the place of another.
+    fn drop_one(&mut self) {
+        let all = || {
+            let of = |c: &Connection| (c.peer, matches!(c.state, State::Request(_)));
+            self.connections.iter().map(of)
+        };
+        if let Some(index) = who_goes(all) {
+            self.connections.remove(index);
+        }
+    }
+}
+
+/// Of connections by address and whether they are idle, the oldest first: the oldest idle one of the address that has most of
+/// them, or the oldest one of it where none is idle.
+fn who_goes<I: Iterator<Item = (IpAddr, bool)>>(all: impl Fn() -> I) -> Option<usize> {
+    let mut counts = HashMap::<IpAddr, usize>::new();
+    for (peer, _) in all() {
+        *counts.entry(peer).or_default() += 1;
+    }
+    let most = counts.values().copied().max()?;
+    let of_that = |peer: &IpAddr| counts.get(peer) == Some(&most);
+    let idle = all().position(|(peer, idle)| idle && of_that(&peer));
+    idle.or_else(|| all().position(|(peer, _)| of_that(&peer)))
+}
+
+impl Connection {
+    /// Reads or writes what can be read or written without waiting; false when the connection is over.
+    fn go_on(&mut self, answered_by: Instant, answer: &mut impl FnMut(&str) -> Answer) -> bool {
+        if let State::Request(head) = &mut self.state {
+            let answer = match read_head(&mut self.stream, head) {
+                Ok(Head::Partial) => return true,
+                Ok(Head::Complete) => respond(head, answer),
+                Ok(Head::TooLong) => {
+                    Answer::plain("431 Request Header Fields Too Large", "too long\n")
+                }
+                Err(_) => return false,
+            };
+            self.deadline = answered_by;
+            self.state = State::Answer(encode(&answer), 0);
+        }
+        match &mut self.state {
+            State::Answer(text, sent) => {
+                let unfinished = write_rest(&mut self.stream, text, sent);
+                if !unfinished {
+                    // What the client has sent beyond its request would make a plain close a reset.
+                    let _ = self.stream.shutdown(Shutdown::Write);
+                }
+                unfinished
+            }
+            State::Request(_) => true,
+        }
+    }
+}
+
+enum Head {
+    Partial,
+    Complete,
+    TooLong,
+}
+
+fn read_head(stream: &mut impl io::Read, head: &mut Vec<u8>) -> io::Result<Head> {
+    let mut buffer = [0; 1024];
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => head.extend_from_slice(&buffer[..n]),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(Head::Partial),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(e),
+        }
+        if head.windows(4).any(|end| end == b"\r\n\r\n") {
+            return Ok(Head::Complete);
+        }
+        if head.len() > HEAD_BYTES {
+            return Ok(Head::TooLong);
+        }
+    }
+}
+
+/// The answer to a complete head.
+fn respond(head: &[u8], answer: &mut impl FnMut(&str) -> Answer) -> Answer {
+    let line = head.split(|b| *b == b'\r').next().unwrap_or_default();
+    let line = std::str::from_utf8(line).unwrap_or_default();
+    let parts: Vec<&str> = line.split(' ').collect();
+    match parts[..] {
+        ["GET", target, version] if version.starts_with("HTTP/1.") => {
+            answer(target.split('?').next().unwrap_or(target))
+        }
+        [_, _, version] if version.starts_with("HTTP/1.") => {
+            Answer::plain("405 Method Not Allowed", "only GET\n")
+        }
+        _ => Answer::plain("400 Bad Request", "not a request of HTTP/1.1\n"),
+    }
+}
+
+fn encode(answer: &Answer) -> Vec<u8> {
+    let Answer { status, kind, body } = answer;
+    let length = body.len();
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+    )
+    .into_bytes()
+}
+
+/// Whether there is more to send, later.
+fn write_rest(stream: &mut impl io::Write, text: &[u8], sent: &mut usize) -> bool {
+    while let Some(rest) = text.get(*sent..).filter(|rest| !rest.is_empty()) {
+        match stream.write(rest) {
+            Ok(n) if n > 0 => *sent += n,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return true,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            _ => return false,
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read as _, Write as _},
+        net::SocketAddr,
+    };
+
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        connections: 4,
+        head: Duration::from_millis(200),
+        answer: Duration::from_millis(200),
+    };
+
+    fn serve(limits: Limits, body: &'static str) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let answer = move |path: &str| Answer::plain("200 OK", format!("{path} {body}"));
+        spawn("served", listener, limits, answer).unwrap();
+        address
+    }
+
+    fn connect(address: SocketAddr) -> TcpStream {
+        let stream = TcpStream::connect(address).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(30)))
+            .unwrap();
+        stream
+    }
+
+    fn ask(address: SocketAddr, request: &str) -> String {
+        let mut stream = connect(address);
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    /// Nothing comes any more: closed, or reset.
+    fn is_closed(stream: &mut TcpStream) -> bool {
+        match stream.read(&mut [0; 16]) {
+            Ok(n) => n == 0,
+            Err(e) => e.kind() == io::ErrorKind::ConnectionReset,
+        }
+    }
+
+    #[test]
+    fn answers_what_is_asked() {
+        let address = serve(LIMITS, "body");
+        let text = ask(address, "GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
+        assert!(text.contains("\r\nContent-Length: 13\r\n"), "{text}");
+        assert!(text.ends_with("\r\n\r\n/metrics body"), "{text}");
+        for (request, status) in [
+            ("POST / HTTP/1.1\r\n\r\n", "405"),
+            ("hello\r\n\r\n", "400"),
+            ("GET / HTTP/2\r\n\r\n", "400"),
+            (&"x".repeat(HEAD_BYTES + 2000), "431"),
+        ] {
+            let mut stream = connect(address);
+            // The answer may come before all is sent.
+            let _ = stream.write_all(request.as_bytes());
+            let mut head = [0; 12];
+            stream.read_exact(&mut head).unwrap();
+            assert_eq!(&head[..], format!("HTTP/1.1 {status}").as_bytes());
+        }
+    }
+
+    #[test]
+    fn a_request_may_come_in_pieces() {
+        let limits = Limits {
+            head: Duration::from_secs(30),
+            ..LIMITS
+        };
+        let mut stream = connect(serve(limits, "body"));
+        for piece in ["GET / HT", "TP/1.1\r", "\nHost: a\r\n\r", "\n"] {
+            stream.write_all(piece.as_bytes()).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        assert!(text.ends_with("/ body"), "{text}");
+    }
+
+    #[test]
+    fn idle_connections_are_closed_and_block_no_other() {
+        let limits = Limits {
+            head: Duration::from_secs(3600),
+            ..LIMITS
+        };
+        let address = serve(limits, "body");
+        let mut idle: Vec<_> = (0..40).map(|_| connect(address)).collect();
+        assert!(ask(address, "GET / HTTP/1.1\r\n\r\n").ends_with("/ body"));
+        // 41 have come, and 4 of them may be there.
+        assert!(idle[..36].iter_mut().all(is_closed));
+
+        let mut slow = connect(serve(LIMITS, "body"));
+        slow.write_all(b"GET / HTTP/1.1\r\n").unwrap();
+        assert!(is_closed(&mut slow));
+    }
+
+    #[test]
+    fn an_answer_that_is_not_read_is_given_up() {
+        static LONG: std::sync::LazyLock<String> =
+            std::sync::LazyLock::new(|| "x".repeat(64 << 20));
+        let address = serve(LIMITS, &LONG);
+        let mut lazy = connect(address);
+        lazy.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        std::thread::sleep(LIMITS.answer * 3);
+        let mut text = Vec::new();
+        let _ = lazy.read_to_end(&mut text);
+        assert!(text.len() < LONG.len(), "{}", text.len());
+        // One that reads gets all of it.
+        let limits = Limits {
+            answer: Duration::from_secs(60),
+            ..LIMITS
+        };
+        let text = ask(serve(limits, &LONG), "GET / HTTP/1.1\r\n\r\n");
+        assert!(text.len() > LONG.len());
+    }
+
+    #[test]
+    fn the_address_with_most_connections_gives_one_up() {
+        let ip = |n: u8| IpAddr::from([10, 0, 0, n]);
+        let goes = |all: &[(u8, bool)]| {
+            let all: Vec<_> = all.iter().map(|(n, idle)| (ip(*n), *idle)).collect();
+            who_goes(|| all.iter().copied())
+        };
+        assert_eq!(goes(&[]), None);
+        assert_eq!(
+            goes(&[(1, true), (2, false), (2, true), (2, true)]),
+            Some(2)
+        );
+        assert_eq!(goes(&[(1, true), (2, false), (2, false)]), Some(1));
+        assert_eq!(goes(&[(1, false), (2, true)]), Some(1));
+    }
+}
