@@ -83,7 +83,8 @@ pub(super) fn counted(filesystems: &FilesystemPaths) -> Vec<SignalHook> {
         Ok(pids) => hook("pid.available", pids.choice()),
         Err(reason) => none("pid.available", reason),
     });
-    disks(
+    // Held until all programs are loaded: they refer to the maps that each tripwire has taken out of the object.
+    let _inodes = disks(
         filesystems,
         &mut hooks,
         object.as_mut().map_err(|_| refusal.as_str()),
@@ -100,7 +101,7 @@ fn disks(
     filesystems: &FilesystemPaths,
     hooks: &mut Vec<SignalHook>,
     object: Result<&mut Object, &str>,
-) {
+) -> Option<InodeTripwire> {
     const NAMES: [(&str, &str); 3] = [
         ("nodefs.available", "nodefs.inodesFree"),
         ("imagefs.available", "imagefs.inodesFree"),
@@ -112,7 +113,7 @@ fn disks(
             .iter()
             .flat_map(|(bytes, inodes)| [none(bytes, why), none(inodes, why)]);
         hooks.extend(each);
-        return;
+        return None;
     };
     let directories = paths.each_ref().map(PathBuf::as_path);
     let built = InodeTripwire::build(&directories, object, None).map_err(|e| e.to_string());
@@ -140,4 +141,5 @@ fn disks(
             }
         }
     }
+    built.ok()
 }
