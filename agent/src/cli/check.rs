@@ -8,8 +8,8 @@ use super::{
     to_json,
 };
 use crate::{
-    check::{Check, State},
-    config::Config,
+    check::{Check, Finding, State},
+    config::{Config, KubeletDocument},
 };
 
 /// What `evictd check` is told.
@@ -28,19 +28,33 @@ pub(super) struct Arguments {
 
 /// The report, and whether evictd can do its job here.
 pub(super) fn run(arguments: &Arguments) -> Result<(String, bool), CommandError> {
-    let config = match &arguments.config {
-        Some(path) => Some(Config::load_over(
-            path,
-            arguments.kubelet_config.as_deref(),
-        )?),
-        None => None,
-    };
-    let check = Check::of_this_machine(config.as_ref());
+    let nothing = KubeletDocument::default();
+    let file = arguments.kubelet_config.as_deref();
+    let loaded = arguments.config.as_deref();
+    let loaded = loaded.map(|path| Config::load_beside(path, file, &nothing));
+    let (config, kubelet) = loaded.transpose()?.unzip();
+    let mut check = Check::of_this_machine(config.as_ref());
+    check
+        .findings
+        .extend(kubelet.as_ref().map(kubelet_configuration));
     let text = match arguments.output {
         OutputFormat::Json => to_json(&check)?,
         OutputFormat::Table => table(&check),
     };
     Ok((text, check.usable))
+}
+
+/// Whether the kubelet's thresholds are those of its file.
+fn kubelet_configuration(kubelet: &KubeletDocument) -> Finding {
+    let (state, detail) = match &kubelet.unreadable {
+        Some(reason) => (State::Degraded, format!("{reason}; {}", kubelet.source)),
+        None => (State::Ok, kubelet.source.to_string()),
+    };
+    Finding {
+        topic: "kubelet configuration",
+        state,
+        detail,
+    }
 }
 
 fn table(check: &Check) -> String {

@@ -10,7 +10,11 @@ use std::{
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use crate::{config::ConfigError, daemon::RunError, observe::cgroup::PathError};
+use crate::{
+    config::{ConfigError, KubeletDocument},
+    daemon::RunError,
+    observe::cgroup::PathError,
+};
 
 mod check;
 mod evictions;
@@ -121,6 +125,13 @@ impl CommandError {
             Self::Run(error) if error.is_bad_input() => 2,
             Self::Run(_) | Self::Write(_) => 1,
         }
+    }
+}
+
+/// Says on standard error what stands in for a KubeletConfiguration that cannot be read.
+fn say_stand_in(kubelet: &KubeletDocument) {
+    if let Some(reason) = &kubelet.unreadable {
+        eprintln!("evictd: {reason}: {}", kubelet.source);
     }
 }
 

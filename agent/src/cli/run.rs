@@ -10,7 +10,7 @@ use tracing_subscriber::EnvFilter;
 use super::CommandError;
 use crate::{
     cluster::configz,
-    config::Config,
+    config::{Config, KubeletDocument, KubeletSource},
     daemon::{self, Origin},
 };
 
@@ -50,8 +50,9 @@ pub(super) fn configured(
     kubelet_config: Option<&Path>,
     shadow: bool,
 ) -> Result<(Config, Origin), CommandError> {
-    let config = Config::load_over(path, kubelet_config)?;
-    let configz = configz::ask(&config, kubelet_config.is_some())?;
+    let nothing = KubeletDocument::default();
+    let (config, kubelet) = Config::load_beside(path, kubelet_config, &nothing)?;
+    let configz = configz::ask(&config, kubelet.source == KubeletSource::File)?;
     let mut origin = Origin::new(path, kubelet_config, configz, shadow);
     let config = origin.load(&config)?;
     Ok((config, origin))

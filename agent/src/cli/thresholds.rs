@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::{
-    CommandError, OutputFormat,
+    CommandError, OutputFormat, say_stand_in,
     table::{Alignment, Table},
     to_json,
 };
 use crate::{
-    config::Config,
+    config::{Config, KubeletDocument},
     engine::{Threshold, ThresholdValue},
 };
 
@@ -56,7 +56,16 @@ enum Seconds {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
-    let config = Config::load_over(&arguments.config, arguments.kubelet_config.as_deref())?;
+    let config = match arguments.kubelet_config.as_deref() {
+        // A name that is given by hand and leads nowhere is a slip.
+        Some(file) => Config::load_over(&arguments.config, Some(file))?,
+        None => {
+            let nothing = KubeletDocument::default();
+            let (config, kubelet) = Config::load_beside(&arguments.config, None, &nothing)?;
+            say_stand_in(&kubelet);
+            config
+        }
+    };
     let mut thresholds = config.eviction.thresholds;
     thresholds.sort_by_key(|threshold| (threshold.signal, threshold.grace_period));
     match arguments.output {

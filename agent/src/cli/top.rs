@@ -16,6 +16,7 @@ use super::{
     or_installed,
     rank::{self, PodJson},
     run::configured,
+    say_stand_in,
     signals::{self, SignalJson},
     to_json,
 };
@@ -128,7 +129,12 @@ pub(super) fn run(arguments: &Arguments, stdout: &mut impl Write) -> Result<Stri
 
 fn config(arguments: &Arguments) -> Result<Config, CommandError> {
     match or_installed(arguments.config.as_deref()) {
-        Some(path) => Ok(configured(path, arguments.kubelet_config.as_deref(), false)?.0),
+        Some(path) => {
+            let file = arguments.kubelet_config.as_deref();
+            let (config, origin) = configured(path, file, false)?;
+            say_stand_in(&origin.kubelet);
+            Ok(config)
+        }
         None => Ok(Config::from_values(json!({}), None)?),
     }
 }

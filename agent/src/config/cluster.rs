@@ -15,7 +15,8 @@ pub struct ClusterConfig {
     pub node_name: String,
     /// `cluster.kubeconfig`: how to reach the API server; the pod's service account by default.
     pub kubeconfig: Option<PathBuf>,
-    /// `cluster.kubeletConfig`: a KubeletConfiguration whose eviction settings hold where the file has none.
+    /// `cluster.kubeletConfig`: a KubeletConfiguration whose eviction settings hold where the file has none. While it cannot be
+    /// read, `/configz` or the kubelet's defaults stand in for it.
     pub kubelet_config: Option<PathBuf>,
     /// `cluster.configz`: take those settings from the running kubelet, through the API server's node proxy. Needs the
     /// right to `get nodes/proxy`, which is far more than evictd needs otherwise: off by default.

@@ -20,6 +20,7 @@ mod graduated;
 mod kubelet;
 mod policy;
 mod quantity;
+mod source;
 mod thresholds;
 
 pub use cluster::ClusterConfig;
@@ -31,6 +32,7 @@ pub(crate) use kubelet::EvictionFields;
 pub use kubelet::{DEFAULT_PRESSURE_TRANSITION_PERIOD, EvictionConfig};
 pub use policy::PolicyConfig;
 pub use quantity::{Format, Quantity, QuantityError};
+pub use source::{KubeletDocument, KubeletSource};
 pub use thresholds::{DEFAULT_EVICTION_HARD, Statements, ThresholdTexts};
 
 use crate::{engine::ThresholdValue, kernel::ladder::MemoryHook};
@@ -139,20 +141,27 @@ impl Config {
     /// As [`Config::load`], for either file.
     pub fn load_over(path: &Path, kubelet_config: Option<&Path>) -> Result<Self, ConfigError> {
         let document = read_document(path)?;
-        let named = document["cluster"]["kubeletConfig"]
-            .as_str()
-            .map(PathBuf::from);
+        let named = kubelet_named(&document);
         let kubelet = kubelet_config.or(named.as_deref());
         Self::from_values(document, kubelet.map(read_document).transpose()?)
     }
 
-    /// The same with a KubeletConfiguration that was read already.
+    /// The same where a KubeletConfiguration that is missing or cannot be read is no error: what was known `before` stands in
+    /// for it, or the kubelet's defaults. Answers with what was used too.
     ///
     /// # Errors
     ///
-    /// As [`Config::load`], for either document.
-    pub fn load_with(path: &Path, kubelet_config: Value) -> Result<Self, ConfigError> {
-        Self::from_values(read_document(path)?, Some(kubelet_config))
+    /// As [`Config::load`], for either file, but for a KubeletConfiguration that cannot be read.
+    pub fn load_beside(
+        path: &Path,
+        kubelet_config: Option<&Path>,
+        before: &KubeletDocument,
+    ) -> Result<(Self, KubeletDocument), ConfigError> {
+        let document = read_document(path)?;
+        let named = kubelet_named(&document);
+        let kubelet = KubeletDocument::read(kubelet_config.or(named.as_deref()), before)?;
+        let config = Self::from_values(document, kubelet.document.clone())?;
+        Ok((config, kubelet))
     }
 
     /// Reads a configuration from parsed documents.
@@ -256,6 +265,12 @@ impl Reserve {
         reserve.finish()?;
         Ok(taken)
     }
+}
+
+/// The KubeletConfiguration that a configuration names.
+fn kubelet_named(document: &Value) -> Option<PathBuf> {
+    let named = document["cluster"]["kubeletConfig"].as_str();
+    named.map(PathBuf::from)
 }
 
 /// Takes the eviction fields out of a KubeletConfiguration.

@@ -15,7 +15,7 @@ use super::{
     signals,
 };
 use crate::{
-    config::{Config, ConfigError},
+    config::{Config, ConfigError, KubeletDocument},
     evict::words::Words,
     reflex::Tuning,
     rounds::Letter,
@@ -28,8 +28,8 @@ pub struct Origin {
     pub config: PathBuf,
     /// A KubeletConfiguration given beside it.
     pub kubelet_config: Option<PathBuf>,
-    /// What the kubelet has answered to `/configz` at the start.
-    pub configz: Option<Value>,
+    /// What the kubelet says: its file, what it has answered to `/configz` at the start, or neither.
+    pub kubelet: KubeletDocument,
     /// Shadow mode was asked for on the command line.
     pub shadow: bool,
     /// The files before they were read last: what changes after that is a change, however long a start takes.
@@ -47,22 +47,32 @@ impl Origin {
         Self {
             config: config.to_owned(),
             kubelet_config: kubelet_config.map(Path::to_owned),
-            configz,
+            kubelet: configz.map_or_else(KubeletDocument::default, KubeletDocument::of_configz),
             shadow,
             stamps: Vec::new(),
         }
     }
 
-    /// Reads all of it. `before` names a file more, as far as one is known.
+    /// Reads all of it. `before` names a file more, as far as one is known. A KubeletConfiguration that cannot be read is said.
     ///
     /// # Errors
-    /// As [`Config::load`].
+    /// As [`Config::load_beside`].
     pub fn load(&mut self, before: &Config) -> Result<Config, ConfigError> {
         self.stamps = self.look(before);
-        let mut config = match &self.configz {
-            Some(kubelet) => Config::load_with(&self.config, kubelet.clone()),
-            None => Config::load_over(&self.config, self.kubelet_config.as_deref()),
-        }?;
+        let file = self.kubelet_config.as_deref();
+        let (mut config, kubelet) = Config::load_beside(&self.config, file, &self.kubelet)?;
+        match (&kubelet.unreadable, &self.kubelet.unreadable) {
+            (Some(reason), before) if before.as_ref() != Some(reason) => {
+                tracing::warn!(
+                    reason,
+                    "the kubelet's configuration cannot be read: {}",
+                    kubelet.source
+                );
+            }
+            (None, Some(_)) => tracing::info!("the kubelet's configuration can be read"),
+            _ => {}
+        }
+        self.kubelet = kubelet;
         config.shadow |= self.shadow;
         Ok(config)
     }
@@ -109,6 +119,7 @@ impl Agent {
             None => return,
             Some(loaded) => loaded.map_err(RunError::from),
         };
+        self.reloads.note_kubelet(self.origin.kubelet.source);
         let applied = loaded.and_then(|config| self.apply(config));
         match applied {
             Ok(true) => {

@@ -4,13 +4,14 @@ mod names;
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
 use evictd_common::Drop;
 
 use super::{Agent, policies::Policies, signals::Signals, source::Source};
 use crate::{
+    config::KubeletSource,
     cri::Counters,
     engine::Signal,
     evict::oom::OomCounters,
@@ -18,7 +19,7 @@ use crate::{
     kernel::ladder::MemoryHook,
     reflex::{Outbox, Report},
     rounds::{Decided, Rounds},
-    telemetry::{Hook, Kept, Sources},
+    telemetry::{Hook, Kept, Labelled, Sources},
 };
 pub(super) use names::DROPS;
 use names::{GRADUATED, INCIDENTS, OOM_KILLS, RECLAIMS, Shows};
@@ -66,6 +67,23 @@ impl Dropped {
 pub(super) struct Reloads {
     pub applied: AtomicU64,
     pub refused: AtomicU64,
+    /// Where the kubelet's settings come from: an index into [`KubeletSource::ALL`].
+    kubelet: AtomicUsize,
+}
+
+impl Reloads {
+    pub fn note_kubelet(&self, source: KubeletSource) {
+        let index = KubeletSource::ALL.iter().position(|s| *s == source);
+        self.kubelet.store(index.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// 1 for the source that is in use.
+    fn kubelet(&self) -> Vec<(String, i64)> {
+        let used = self.kubelet.load(Ordering::Relaxed);
+        let all = KubeletSource::ALL.iter().enumerate();
+        all.map(|(index, source)| (source.as_str().to_owned(), i64::from(index == used)))
+            .collect()
+    }
 }
 
 pub(super) fn sources(shown: &Shown<'_>) -> Sources {
@@ -114,6 +132,13 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
         "Changed configurations that could not be used: the last good one stayed in force",
         Box::new(move || reloads.refused.load(Ordering::Relaxed)),
     ));
+    let reloads = Arc::clone(shown.reloads);
+    sources.gauges.push(Labelled {
+        name: "kubelet_configuration",
+        help: "1 for where the kubelet's settings come from",
+        label: "source",
+        read: Box::new(move || reloads.kubelet()),
+    });
     for (name, help, which) in DROPS {
         let dropped = Arc::clone(shown.dropped);
         let read = move || dropped.get(which);

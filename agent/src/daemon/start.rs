@@ -131,6 +131,7 @@ impl Agent {
         let incidents = Incidents::new(&config.state_dir);
         let dropped = Arc::new(Dropped::default());
         let reloads = Arc::new(Reloads::default());
+        reloads.note_kubelet(origin.kubelet.source);
         let metrics = Metrics::new(shown::sources(&shown::Shown {
             memory: hook,
             memory_signals,
