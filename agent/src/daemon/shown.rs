@@ -41,6 +41,8 @@ pub(super) struct Shown<'a> {
     pub cri: Option<&'a Arc<Counters>>,
     /// What was done before anybody was evicted.
     pub graduated: &'a Arc<graduated::Worker>,
+    /// The fast path has real-time priority.
+    pub realtime: bool,
     /// What was written down of evictions.
     pub incidents: &'a Arc<Kept>,
 }
@@ -132,6 +134,13 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
         "Changed configurations that could not be used: the last good one stayed in force",
         Box::new(move || reloads.refused.load(Ordering::Relaxed)),
     ));
+    let realtime = i64::from(shown.realtime);
+    sources.gauges.push(Labelled {
+        name: "realtime_priority",
+        help: "1 for a thread that has SCHED_FIFO; the log says why one has not",
+        label: "thread",
+        read: Box::new(move || vec![("reflex".to_owned(), realtime)]),
+    });
     let reloads = Arc::clone(shown.reloads);
     sources.gauges.push(Labelled {
         name: "kubelet_configuration",

@@ -91,8 +91,9 @@ impl Agent {
             mailbox: Arc::clone(&mailbox),
             outbox: Arc::clone(&outbox),
         })?;
+        let realtime = refusals.fifo.is_none();
         if let Some(error) = refusals.fifo {
-            tracing::warn!(%error, "no real-time priority: needs CAP_SYS_NICE");
+            tracing::warn!(%error, "no real-time priority");
         }
         if let Some(error) = refusals.deputy {
             tracing::warn!(%error, "nobody stands in for a reflex that is late: needs CAP_PERFMON");
@@ -145,6 +146,7 @@ impl Agent {
             outbox: &outbox,
             cri: cri.as_ref().map(cri::Keeper::counters),
             graduated: &graduated,
+            realtime,
             incidents: incidents.kept(),
         }));
         let metrics = Arc::new(metrics);

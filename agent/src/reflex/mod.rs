@@ -18,6 +18,7 @@ mod post;
 mod recent;
 mod relieve;
 mod report;
+mod rt_group;
 mod scope;
 mod seat;
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::{fs, io, path::Path, time::Duration};
 
+use super::rt_group::{self, CpuGroup};
+
 /// Above every thread of normal priority, below the kernel's own watchdogs and migration threads (99).
 pub(super) const REFLEX_PRIORITY: i32 = 50;
 /// The rounds: above every thread of normal priority, below the reflex.
@@ -12,7 +14,7 @@ pub(super) const REFLEX_STACK: usize = 64 << 10;
 /// What was refused; each is said once and changes only how fast the agent is.
 #[derive(Debug, Default)]
 pub struct Refusals {
-    /// `sched_setscheduler(SCHED_FIFO)`: needs CAP_SYS_NICE.
+    /// [`become_fifo_at`]: needs CAP_SYS_NICE, and a budget where the kernel groups real-time tasks.
     pub fifo: Option<io::Error>,
     /// `mlockall`: needs CAP_IPC_LOCK or a large enough RLIMIT_MEMLOCK.
     pub lock: Option<io::Error>,
@@ -52,8 +54,28 @@ pub fn become_fifo() -> Option<io::Error> {
     become_fifo_at(REFLEX_PRIORITY)
 }
 
-/// Gives the calling thread SCHED_FIFO with a priority from 1 to 99.
+/// Gives the calling thread SCHED_FIFO with a priority from 1 to 99. Where its cgroup of v1's cpu hierarchy has no budget for
+/// real-time tasks, the thread leaves it for the root, which has one. The error names the true reason.
 pub fn become_fifo_at(priority: i32) -> Option<io::Error> {
+    let refused = set_fifo(priority)?;
+    if refused.raw_os_error() != Some(libc::EPERM) {
+        return Some(refused);
+    }
+    if rt_group::may_be_nice() == Some(false) {
+        return Some(io::Error::other(format!(
+            "{refused}: CAP_SYS_NICE is missing"
+        )));
+    }
+    let Some(group) = CpuGroup::without_budget() else {
+        return Some(refused);
+    };
+    if let Err(left) = group.leave() {
+        return Some(group.explain(&refused, &left));
+    }
+    set_fifo(priority).inspect(|_| group.come_back())
+}
+
+fn set_fifo(priority: i32) -> Option<io::Error> {
     let parameters = libc::sched_param {
         sched_priority: priority,
     };
