@@ -43,6 +43,8 @@ pub(super) struct Shown<'a> {
     pub graduated: &'a Arc<graduated::Worker>,
     /// The fast path has real-time priority.
     pub realtime: bool,
+    /// Records that the journal could not write.
+    pub lost: Arc<AtomicU64>,
     /// What was written down of evictions.
     pub incidents: &'a Arc<Kept>,
 }
@@ -115,6 +117,12 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
         "deputy_decisions",
         "Crossings decided on the CPU where they happened, because the reflex had not come",
         Box::new(move || outbox.deputised()),
+    ));
+    let lost = Arc::clone(&shown.lost);
+    sources.counters.push((
+        "journal_records_lost",
+        "Records that could not be written to the journal",
+        Box::new(move || lost.load(Ordering::Relaxed)),
     ));
     show(&mut sources, shown.oom, OOM_KILLS);
     show(&mut sources, shown.graduated, GRADUATED);

@@ -147,6 +147,7 @@ impl Agent {
             cri: cri.as_ref().map(cri::Keeper::counters),
             graduated: &graduated,
             realtime,
+            lost: journal.lock().lost(),
             incidents: incidents.kept(),
         }));
         let metrics = Arc::new(metrics);

@@ -1,13 +1,24 @@
 //! The journal: every eviction is on disk before anybody else hears of it, and survives the agent.
 //!
 //! One JSON object a line in `journal.jsonl`. When that file is full it becomes `journal.1.jsonl`, in place of the
-//! one before: the journal never takes more than twice [`FILE_BYTES`].
+//! one before: the journal takes twice [`FILE_BYTES`]. Where no new file can be made the full one goes on, up to twice its size.
+//!
+//! Whatever call fails: what was acknowledged stays readable, a line that was cut is never continued by the next one, and the
+//! next record finds the journal as if nothing had happened, as soon as the disk takes it.
+
+mod disk;
+#[cfg(test)]
+mod faults;
 
 use std::{
+    collections::{HashSet, VecDeque},
     fs::{self, File},
-    io::{self, BufRead as _, Write as _},
+    io::{self, BufRead as _},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use super::unreported::Unreported;
@@ -18,6 +29,7 @@ pub use super::{
     records::{Asked, Eviction, Finish, Numbers, PaceRecord, Record, Reported},
 };
 use crate::observe::cgroup::PathError;
+pub use disk::{Disk, System};
 
 /// Size at which a file is full, in bytes.
 pub const FILE_BYTES: u64 = 4 << 20;
@@ -26,12 +38,27 @@ const PREVIOUS: &str = "journal.1.jsonl";
 
 /// An open journal. Dropping it closes the files and gives up the lock.
 #[derive(Debug)]
-pub struct Journal {
+pub struct Journal<D: Disk = System> {
+    disk: D,
     dir: PathBuf,
-    file: File,
+    /// Where records go; `None` until a file could be made.
+    file: Option<D::File>,
+    /// Its name is `CURRENT`; otherwise it is full, is called `PREVIOUS` already, and the new one could not be made yet.
+    is_current: bool,
+    /// What of the file is acknowledged, in bytes.
     bytes: u64,
+    /// Behind that there may be part of a record that was not written.
+    is_torn: bool,
+    /// The names of the files are not on disk yet.
+    names_pending: bool,
+    /// What the API server has not heard of and is not in this file yet, by id.
+    to_carry: VecDeque<String>,
+    /// Size at which a file is full, in bytes.
+    limit: u64,
     /// What the API server has not heard of yet, where there is one.
     unreported: Option<Unreported>,
+    /// Records that could not be written.
+    lost: Arc<AtomicU64>,
     // Held for as long as the journal is open: a second agent must not write here.
     _lock: File,
 }
@@ -53,7 +80,7 @@ impl SharedJournal {
     }
 }
 
-/// Why a journal cannot be opened.
+/// Why a journal cannot be opened or written.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
     /// A file or the directory.
@@ -65,11 +92,18 @@ pub enum JournalError {
 }
 
 impl Journal {
-    /// Opens the journal of a directory, which is made when it is not there.
+    /// Opens the journal of a directory, which is made when it is not there. On a disk without room for a new file it starts
+    /// without one, and makes it when it can.
     ///
     /// # Errors
     /// The directory cannot be written, or another agent holds it.
     pub fn open(dir: &Path) -> Result<Self, JournalError> {
+        Self::open_on(System, dir, FILE_BYTES)
+    }
+}
+
+impl<D: Disk> Journal<D> {
+    fn open_on(disk: D, dir: &Path, limit: u64) -> Result<Self, JournalError> {
         fs::create_dir_all(dir).map_err(PathError::at(dir))?;
         let lock_path = dir.join("lock");
         let lock = File::create(&lock_path).map_err(PathError::at(&lock_path))?;
@@ -78,27 +112,53 @@ impl Journal {
             Err(fs::TryLockError::WouldBlock) => return Err(JournalError::InUse(dir.to_owned())),
             Err(fs::TryLockError::Error(e)) => return Err(PathError::at(&lock_path)(e).into()),
         }
-        let (file, bytes) = open_current(dir)?;
         let mut journal = Self {
+            disk,
             dir: dir.to_owned(),
-            file,
-            bytes,
+            file: None,
+            is_current: false,
+            bytes: 0,
+            is_torn: false,
+            names_pending: true,
+            to_carry: VecDeque::new(),
+            limit,
             unreported: None,
+            lost: Arc::default(),
             _lock: lock,
         };
-        journal.end_last_line()?;
+        match journal.open_current() {
+            Ok(()) => {}
+            Err(error) if has_no_room(&error.source) => {
+                tracing::error!(%error, "the journal has no file yet");
+            }
+            Err(error) => return Err(error.into()),
+        }
         Ok(journal)
     }
 
     /// Writes a record and waits until it is on disk.
     ///
     /// # Errors
-    /// The disk is full or broken; nothing of the record counts then.
+    /// The disk is full or broken; nothing of the record counts then. It is counted as lost.
     pub fn append(&mut self, record: &Record) -> Result<(), JournalError> {
-        let mut line = serde_json::to_vec(record).map_err(|e| self.error(CURRENT)(e.into()))?;
-        line.push(b'\n');
-        if self.bytes + line.len() as u64 > FILE_BYTES {
-            self.rotate()?;
+        let written = self.try_append(record);
+        if written.is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        written
+    }
+
+    fn try_append(&mut self, record: &Record) -> Result<(), JournalError> {
+        let line = self.line(record)?;
+        let length = line.len() as u64;
+        if self.file.is_none() || self.bytes + length > self.limit {
+            let rotated = self.rotate();
+            if self.file.is_none() || self.bytes + length > 2 * self.limit {
+                rotated?;
+            }
+        } else if !self.to_carry.is_empty() {
+            // The next rotation insists on it.
+            let _ = self.carry_over();
         }
         self.write(&line)?;
         if let Some(unreported) = &mut self.unreported {
@@ -119,6 +179,7 @@ impl Journal {
         }
         let waiting = unreported.waiting().cloned().collect();
         self.unreported = Some(unreported);
+        self.to_carry = self.not_in_this_file();
         Ok(waiting)
     }
 
@@ -132,62 +193,149 @@ impl Journal {
         self.unreported.as_ref().map_or(0, Unreported::forgotten)
     }
 
+    /// Counts the records that could not be written.
+    pub fn lost(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.lost)
+    }
+
+    fn line(&self, record: &Record) -> Result<Vec<u8>, JournalError> {
+        let mut line = serde_json::to_vec(record).map_err(|e| self.error(e.into()))?;
+        line.push(b'\n');
+        Ok(line)
+    }
+
+    /// Writes a line behind what is acknowledged; it is acknowledged when it, and the file's name, are on disk.
     fn write(&mut self, line: &[u8]) -> Result<(), JournalError> {
-        let written = self
-            .file
-            .write_all(line)
-            .and_then(|()| self.file.sync_data());
-        written.map_err(self.error(CURRENT))?;
+        self.mend()?;
+        let Some(file) = &mut self.file else {
+            return Err(self.error(io::ErrorKind::NotFound.into()));
+        };
+        // Until all of it is on disk, what is there is no record.
+        self.is_torn = true;
+        let written = write_all(&self.disk, file, line).and_then(|()| self.disk.sync(file));
+        written.map_err(|e| self.error(e))?;
+        self.is_torn = false;
         self.bytes += line.len() as u64;
         Ok(())
     }
 
+    /// Puts right what an earlier failure has left: part of a line, names that are not on disk.
+    fn mend(&mut self) -> Result<(), JournalError> {
+        if let (true, Some(file)) = (self.is_torn, &mut self.file) {
+            if self.disk.cut(file, self.bytes).is_err() {
+                // At least the next record does not become its tail.
+                let ended = write_all(&self.disk, file, b"\n");
+                let length = ended.and_then(|()| self.disk.length(file));
+                self.bytes = length.map_err(|e| self.error(e))?;
+            }
+            self.is_torn = false;
+        }
+        if self.names_pending {
+            let synced = self.disk.sync_names(&self.dir);
+            synced.map_err(PathError::at(&self.dir))?;
+            self.names_pending = false;
+        }
+        Ok(())
+    }
+
+    /// A new file in place of one that is full. After an error the full one goes on, whatever it is called by now: it never takes
+    /// the place of the one before a second time.
     fn rotate(&mut self) -> Result<(), JournalError> {
-        fs::rename(self.dir.join(CURRENT), self.dir.join(PREVIOUS)).map_err(self.error(CURRENT))?;
-        (self.file, self.bytes) = open_current(&self.dir)?;
-        let waiting: Vec<Record> = match &self.unreported {
-            Some(unreported) => unreported.waiting().cloned().map(Record::evicted).collect(),
-            None => Vec::new(),
-        };
-        for record in waiting {
-            let mut line =
-                serde_json::to_vec(&record).map_err(|e| self.error(CURRENT)(e.into()))?;
-            line.push(b'\n');
-            self.write(&line)?;
+        self.carry_over()?;
+        if self.is_current {
+            let [from, to] = [CURRENT, PREVIOUS].map(|name| self.dir.join(name));
+            self.disk.rename(&from, &to).map_err(|e| self.error(e))?;
+            self.is_current = false;
+            self.names_pending = true;
+        }
+        self.open_current()?;
+        let waiting = self.unreported.iter().flat_map(Unreported::waiting);
+        self.to_carry = waiting.map(|eviction| eviction.id.clone()).collect();
+        self.carry_over()
+    }
+
+    /// Repeats in this file what the API server has not heard of: the file before will go. A record that is there twice counts
+    /// once.
+    fn carry_over(&mut self) -> Result<(), JournalError> {
+        while let Some(id) = self.to_carry.front() {
+            let waiting = self.unreported.iter().flat_map(Unreported::waiting);
+            // It may have been reported meanwhile.
+            let eviction = waiting.into_iter().find(|eviction| eviction.id == *id);
+            if let Some(eviction) = eviction.cloned() {
+                let line = self.line(&Record::evicted(eviction))?;
+                self.write(&line)?;
+            }
+            self.to_carry.pop_front();
         }
         Ok(())
     }
 
-    /// A crash may have left half a line; the next record must not become its tail.
-    fn end_last_line(&mut self) -> Result<(), JournalError> {
+    fn open_current(&mut self) -> Result<(), PathError> {
         let path = self.dir.join(CURRENT);
-        let text = fs::read(&path).map_err(PathError::at(&path))?;
-        if text.last().is_some_and(|b| *b != b'\n') {
-            self.file.write_all(b"\n").map_err(self.error(CURRENT))?;
-            self.bytes += 1;
-        }
+        let (file, length) = self.disk.open(&path).map_err(PathError::at(&path))?;
+        // A crash may have left half a line; the next record must not become its tail.
+        let whole = match length {
+            0 => 0,
+            _ => whole_lines(&path).map_err(PathError::at(&path))?,
+        };
+        self.file = Some(file);
+        self.bytes = whole;
+        self.is_current = true;
+        self.is_torn = whole < length;
+        // The name must be on disk too, or a power failure takes the file with it.
+        self.names_pending = true;
         Ok(())
     }
 
-    fn error(&self, name: &str) -> impl FnOnce(io::Error) -> JournalError + use<> {
-        let path = self.dir.join(name);
-        move |e| PathError::at(&path)(e).into()
+    /// What waits and was not carried over by an earlier agent, which may have ended in the middle of that.
+    fn not_in_this_file(&self) -> VecDeque<String> {
+        let here = read_file(&self.dir.join(CURRENT), &|_| true);
+        let here = here.map(|(records, _)| records).unwrap_or_default();
+        let id = |record: &Record| match record {
+            Record::Evicted(eviction) => Some(eviction.id.clone()),
+            _ => None,
+        };
+        let here: HashSet<String> = here.iter().filter_map(id).collect();
+        let waiting = self.unreported.iter().flat_map(Unreported::waiting);
+        let ids = waiting.map(|eviction| eviction.id.clone());
+        ids.filter(|id| !here.contains(id)).collect()
+    }
+
+    fn error(&self, source: io::Error) -> JournalError {
+        let name = if self.is_current { CURRENT } else { PREVIOUS };
+        PathError::at(&self.dir.join(name))(source).into()
     }
 }
 
-fn open_current(dir: &Path) -> Result<(File, u64), PathError> {
-    let path = dir.join(CURRENT);
-    let file = File::options()
-        .create(true)
-        .append(true)
-        .open(&path)
-        .map_err(PathError::at(&path))?;
-    let bytes = file.metadata().map_err(PathError::at(&path))?.len();
-    // The name must be on disk too, or a power failure takes the file with it.
-    File::open(dir)
-        .and_then(|d| d.sync_all())
-        .map_err(PathError::at(dir))?;
-    Ok((file, bytes))
+fn write_all<D: Disk>(disk: &D, file: &mut D::File, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match disk.write(file, bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// How long a file is up to the end of its last whole line, in bytes.
+fn whole_lines(path: &Path) -> io::Result<u64> {
+    let text = fs::read(path)?;
+    let whole = text
+        .iter()
+        .rposition(|b| *b == b'\n')
+        .map_or(0, |at| at + 1);
+    Ok(whole as u64)
+}
+
+/// Whether it may be otherwise later, without a change of the configuration.
+fn has_no_room(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(
+        error.kind(),
+        QuotaExceeded | ReadOnlyFilesystem | StorageFull
+    )
 }
 
 /// Reads all records of a directory, oldest first. Lines that a crash has cut are left out and counted.
@@ -208,22 +356,33 @@ pub(super) fn read_where(
 ) -> Result<(Vec<Record>, usize), PathError> {
     let (mut records, mut damaged) = (Vec::new(), 0);
     for name in [PREVIOUS, CURRENT] {
-        let path = dir.join(name);
-        let file = match File::open(&path) {
-            Ok(file) => file,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
-            Err(e) => return Err(PathError::at(&path)(e)),
-        };
-        for line in io::BufReader::new(file).split(b'\n') {
-            let line = line.map_err(PathError::at(&path))?;
-            if !wanted(&line) {
-                continue;
-            }
-            match serde_json::from_slice(&line) {
-                Ok(record) => records.push(record),
-                Err(_) if line.is_empty() => {}
-                Err(_) => damaged += 1,
-            }
+        let read = read_file(&dir.join(name), &wanted)?;
+        records.extend(read.0);
+        damaged += read.1;
+    }
+    Ok((records, damaged))
+}
+
+/// The same of one file, which need not be there.
+fn read_file(
+    path: &Path,
+    wanted: &impl Fn(&[u8]) -> bool,
+) -> Result<(Vec<Record>, usize), PathError> {
+    let (mut records, mut damaged) = (Vec::new(), 0);
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok((records, damaged)),
+        Err(e) => return Err(PathError::at(path)(e)),
+    };
+    for line in io::BufReader::new(file).split(b'\n') {
+        let line = line.map_err(PathError::at(path))?;
+        if !wanted(&line) {
+            continue;
+        }
+        match serde_json::from_slice(&line) {
+            Ok(record) => records.push(record),
+            Err(_) if line.is_empty() => {}
+            Err(_) => damaged += 1,
         }
     }
     Ok((records, damaged))
@@ -265,7 +424,7 @@ mod tests {
             .unwrap();
         assert_eq!(
             read(dir.path()).unwrap(),
-            (vec![finish("a"), finish("b")], 1)
+            (vec![finish("a"), finish("b")], 0)
         );
     }
 

@@ -1,0 +1,94 @@
+//! What the journal asks of the system, so that a test can have each call fail.
+
+use std::{
+    fmt,
+    fs::{self, File},
+    io::{self, Write as _},
+    path::Path,
+};
+
+/// The calls that change files. Errors are the system's.
+pub trait Disk: fmt::Debug + Send {
+    /// An open file.
+    type File: fmt::Debug + Send;
+
+    /// Opens a file whose writes go to its end, and makes it when it is not there. With its length in bytes.
+    ///
+    /// # Errors
+    /// No inode, no space, no right to.
+    fn open(&self, path: &Path) -> io::Result<(Self::File, u64)>;
+
+    /// Writes as much as the system takes at once; how many bytes that was.
+    ///
+    /// # Errors
+    /// The disk is full or broken.
+    fn write(&self, file: &mut Self::File, bytes: &[u8]) -> io::Result<usize>;
+
+    /// Waits until what was written is on disk.
+    ///
+    /// # Errors
+    /// It is not.
+    fn sync(&self, file: &Self::File) -> io::Result<()>;
+
+    /// Cuts a file down to so many bytes.
+    ///
+    /// # Errors
+    /// The disk is broken or read-only.
+    fn cut(&self, file: &Self::File, bytes: u64) -> io::Result<()>;
+
+    /// The length of a file, in bytes.
+    ///
+    /// # Errors
+    /// The disk is broken.
+    fn length(&self, file: &Self::File) -> io::Result<u64>;
+
+    /// Gives a file another name, in place of the file that has it.
+    ///
+    /// # Errors
+    /// The disk is full, broken or read-only.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Waits until the names in a directory are on disk.
+    ///
+    /// # Errors
+    /// They are not.
+    fn sync_names(&self, dir: &Path) -> io::Result<()>;
+}
+
+/// The machine's own disk.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct System;
+
+impl Disk for System {
+    type File = File;
+
+    fn open(&self, path: &Path) -> io::Result<(File, u64)> {
+        let file = File::options().create(true).append(true).open(path)?;
+        let bytes = file.metadata()?.len();
+        Ok((file, bytes))
+    }
+
+    fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<usize> {
+        file.write(bytes)
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        file.sync_data()
+    }
+
+    fn cut(&self, file: &File, bytes: u64) -> io::Result<()> {
+        file.set_len(bytes)
+    }
+
+    fn length(&self, file: &File) -> io::Result<u64> {
+        Ok(file.metadata()?.len())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn sync_names(&self, dir: &Path) -> io::Result<()> {
+        File::open(dir)?.sync_all()
+    }
+}
