@@ -66,8 +66,9 @@ fn guaranteed_pods_go_with_the_others_only_if_daemons_are_to_blame() {
     // R20: 8Gi in all, 7Gi for pods; the pods leave 6500Mi of theirs.
     let guaranteed = |pod: &mut Pod| pod.qos = QosClass::Guaranteed;
     let decide = |pods_left_mi: u64| {
-        let mut node = Node::with_memory(200, 1)
-            .pod("best-effort", 500)
+        let mut node = Node::with_memory(1030, 1)
+            .pod("first", 300)
+            .pod("small", 10)
             .pod("firm", 600)
             .that(guaranteed);
         let seen = Observation {
@@ -85,11 +86,17 @@ fn guaranteed_pods_go_with_the_others_only_if_daemons_are_to_blame() {
             mode: Mode::Evictd,
             acted_on_elsewhere: Vec::new(),
         });
-        let evictions = step(&mut manager, 1, &node).evictions;
-        names(&evictions).join(" ")
+        let mut evicted = Vec::new();
+        // It grows, so that more is wanted than the small one has while the first one still dies.
+        for (second, available) in [(1, 1030), (2, 700), (3, 400), (4, 100)] {
+            node.observe(Signal::MemoryAvailable, available * MI as i64, second);
+            let evictions = step(&mut manager, second, &node).evictions;
+            evicted.extend(evictions.into_iter().map(|eviction| eviction.name));
+        }
+        evicted.join(" ")
     };
-    assert_eq!(decide(6500), "best-effort firm");
-    assert_eq!(decide(100), "best-effort");
+    assert_eq!(decide(6500), "first small firm");
+    assert_eq!(decide(100), "first small");
 }
 
 #[test]

@@ -11,21 +11,46 @@ use evictd_tests::engine::{MI, Node, manager, names, one_gib, step};
 use serde_json::{Value, json};
 
 #[test]
-fn as_many_victims_as_the_deficit_needs_and_no_more() {
-    // R43: 924Mi are missing.
-    let node = Node::with_memory(100, 1)
+fn a_deficit_that_does_not_grow_takes_one_pod_in_ten_seconds() {
+    // R43: 924Mi are missing, and there is time to see what each pod's end brings.
+    let mut node = Node::with_memory(100, 1)
         .pod("a", 300)
         .pod("b", 500)
         .pod("c", 450)
         .pod("d", 10);
-    assert_eq!(
-        names(&step(&mut manager(Mode::Evictd, one_gib()), 1, &node).evictions),
-        ["b", "c"]
-    );
-    assert_eq!(
-        names(&step(&mut manager(Mode::Kubelet, one_gib()), 1, &node).evictions),
-        ["b"]
-    );
+    for (mode, second) in [(Mode::Evictd, 11), (Mode::Kubelet, 11)] {
+        let mut manager = manager(mode, one_gib());
+        node.observe(Signal::MemoryAvailable, 100 * MI as i64, 1);
+        assert_eq!(names(&step(&mut manager, 1, &node).evictions), ["b"]);
+        let mut later = node.clone();
+        later.pods.retain(|pod| pod.name != "b");
+        if mode == Mode::Evictd {
+            later.observe(Signal::MemoryAvailable, 600 * MI as i64, 2);
+            assert_eq!(names(&step(&mut manager, 2, &later).evictions), [""; 0]);
+        }
+        later.observe(Signal::MemoryAvailable, 600 * MI as i64, second);
+        assert_eq!(names(&step(&mut manager, second, &later).evictions), ["c"]);
+    }
+}
+
+#[test]
+fn a_growth_takes_as_many_pods_as_it_takes_to_live_until_their_memory_is_back() {
+    // R43: 300Mi a second, so that the next pod goes while the first one still dies.
+    let mut manager = manager(Mode::Evictd, one_gib());
+    let mut node = Node::with_memory(1030, 1)
+        .pod("a", 300)
+        .pod("b", 200)
+        .pod("c", 100);
+    for (second, available, expected) in [
+        (1, 1030, vec![]),
+        (2, 700, vec!["a"]),
+        (3, 400, vec![]),
+        (4, 100, vec!["b"]),
+    ] {
+        node.observe(Signal::MemoryAvailable, available * MI as i64, second);
+        let evictions = step(&mut manager, second, &node).evictions;
+        assert_eq!(names(&evictions), expected, "second {second}");
+    }
 }
 
 #[test]
@@ -36,9 +61,12 @@ fn memory_on_its_way_back_counts() {
     assert_eq!(names(&step(&mut manager, 1, &node).evictions), ["a"]);
     node.observe(Signal::MemoryAvailable, 800 * MI as i64, 2);
     assert_eq!(names(&step(&mut manager, 2, &node).evictions), [""; 0]);
-    // Only the part of a new deficit that is not on its way takes another victim.
-    node.observe(Signal::MemoryAvailable, 700 * MI as i64, 3);
-    assert_eq!(names(&step(&mut manager, 3, &node).evictions), ["b"]);
+    // Only the part of a new deficit that is not on its way takes another victim, when the kubelet would have looked again.
+    for (second, expected) in [(3, vec![]), (10, vec![]), (11, vec!["b"])] {
+        node.observe(Signal::MemoryAvailable, 700 * MI as i64, second);
+        let evictions = step(&mut manager, second, &node).evictions;
+        assert_eq!(names(&evictions), expected, "second {second}");
+    }
 }
 
 #[test]

@@ -7,9 +7,14 @@ use std::time::Duration;
 
 use super::{
     Candidate, CandidateState, Cause, Comeback, Demand, Eviction, IMMEDIATE_GRACE_PERIOD_SECONDS,
-    LocalStorageExcess, Message, NodeReclaim, Pod, Pressure, Ranked, Ranking, Round, Rules,
-    Settings, Signal, SignalForecast, Snapshot, Threshold, Trend, comeback::Comebacks,
-    local_storage_excess, message, select, victims::Victims,
+    LocalStorageExcess, Message, NodeReclaim, Observation, Observations, Pod, Pressure, Ranked,
+    Ranking, Round, Rules, Settings, Signal, SignalForecast, Snapshot, Threshold, Trend,
+    comeback::Comebacks,
+    growth::Room,
+    local_storage_excess, message,
+    pace::{Decision, Pace, Shortage},
+    select,
+    victims::Victims,
 };
 use crate::config::Mode;
 
@@ -24,6 +29,8 @@ pub struct Manager {
     victims: Victims,
     comebacks: Comebacks,
     trends: [Trend; Signal::ALL.len()],
+    /// When pods may go for each signal, in the `evictd` mode.
+    paces: [Pace; Signal::ALL.len()],
     soft_is_held: bool,
 }
 
@@ -39,6 +46,7 @@ impl Manager {
             victims: Victims::default(),
             comebacks: Comebacks::default(),
             trends,
+            paces: [Pace::default(); Signal::ALL.len()],
             soft_is_held: false,
         }
     }
@@ -49,6 +57,7 @@ impl Manager {
     /// `now` is nanoseconds of any one clock; only differences count.
     pub fn step(&mut self, now: i64, node: Snapshot<'_>) -> Round {
         self.victims.forget_the_dead(now, node);
+        self.watch_growth(now, node.observations);
         let mut due = self.pressure.update(now, node.observations);
         due.retain(|threshold| self.acts_on(threshold));
         let mut round = Round {
@@ -160,33 +169,100 @@ impl Manager {
         evictions
     }
 
-    /// Chooses victims for the thresholds that call for action: one pod as the kubelet does, or for each threshold as
-    /// many as its deficit takes, those on their way included (R43).
+    /// Chooses victims for the thresholds that call for action: one pod as the kubelet does, or as many as the pace of each
+    /// signal says.
     fn evictions(&mut self, now: i64, node: Snapshot<'_>, due: &[Threshold]) -> Vec<Eviction> {
         let mut evictions = Vec::new();
         for threshold in due {
-            let demand = match self.settings.mode {
-                Mode::Kubelet => Some(Demand::First),
-                Mode::Evictd => node.observations.get(threshold.signal).and_then(|seen| {
-                    let coming =
-                        self.victims
-                            .coming(now, node, self.settings.layout, threshold.signal);
-                    Demand::after(threshold.deficit(seen), coming)
-                }),
+            let chosen = match self.settings.mode {
+                Mode::Kubelet => self.choose(node, threshold, Demand::First),
+                Mode::Evictd => self.choose_in_time(now, node, threshold),
             };
-            let Some(demand) = demand else { continue };
-            let mut chosen = self.choose(node, threshold, demand);
-            if !threshold.is_hard() {
-                // There is time to see what the first one brings.
-                chosen.truncate(1);
+            if let Some(first) = chosen.first() {
+                let condition = threshold.signal.node_condition();
+                self.comebacks.remember(now, node, &chosen, condition);
+                self.victims
+                    .remember(now, node, self.settings.layout, &chosen);
+                self.note_eviction(now, first.cause);
             }
-            let condition = threshold.signal.node_condition();
-            self.comebacks.remember(now, node, &chosen, condition);
-            self.victims
-                .remember(now, node, self.settings.layout, &chosen);
             evictions.extend(chosen);
         }
         evictions
+    }
+
+    /// The victims of one threshold that may go now: urgency decides ([`super::pace`]).
+    fn choose_in_time(
+        &mut self,
+        now: i64,
+        node: Snapshot<'_>,
+        threshold: &Threshold,
+    ) -> Vec<Eviction> {
+        let signal = threshold.signal;
+        let (Some(seen), Some(pace)) = (
+            node.observations.get(signal),
+            self.paces.get(signal as usize).copied(),
+        ) else {
+            return Vec::new();
+        };
+        let pending = self
+            .victims
+            .pending(now, node, self.settings.layout, signal);
+        let shortage = shortage(threshold, seen);
+        let decision = match threshold.is_hard() {
+            true => pace.decide(nanos(now), &shortage, pending),
+            false => pace.decide_paced(nanos(now), &shortage, pending),
+        };
+        let Decision::Evict { urgency, amount } = decision else {
+            return Vec::new();
+        };
+        let attainable = self.attainable(node, signal);
+        if !pace.is_worth_it(&shortage, urgency, attainable, pending) {
+            return Vec::new();
+        }
+        // What no pod has cannot be had at once: one goes, and the node is looked at again.
+        let wanted = amount.filter(|amount| *amount <= attainable).unwrap_or(1);
+        self.choose(node, threshold, Demand::Amount(wanted))
+    }
+
+    /// What all pods that may go use together of what a signal watches, in its unit.
+    fn attainable(&self, node: Snapshot<'_>, signal: Signal) -> u64 {
+        let usage = |pod: &Pod| {
+            let usage = node.usages.get(&pod.uid)?;
+            Some(self.settings.layout.usage(signal, pod, usage))
+        };
+        let may_go = |pod: &&Pod| self.state_of(pod) == CandidateState::Eligible;
+        let usages = node.pods.iter().filter(may_go).filter_map(usage);
+        usages.fold(0, u64::saturating_add)
+    }
+
+    /// Takes in what is in use of each signal, whether or not its threshold is met.
+    fn watch_growth(&mut self, now: i64, observations: &Observations) {
+        if self.settings.mode == Mode::Kubelet {
+            return;
+        }
+        for (signal, pace) in Signal::ALL.into_iter().zip(&mut self.paces) {
+            let Some(seen) = observations.get(signal) else {
+                continue;
+            };
+            // The threshold that is met first.
+            let thresholds = self.pressure.thresholds().filter(|t| t.signal == signal);
+            let highest = thresholds.max_by_key(|t| t.amount(seen.capacity));
+            if let Some(threshold) = highest {
+                pace.observe(nanos(now), &shortage(threshold, seen));
+            }
+        }
+    }
+
+    /// A pod goes: what it gives back, every signal of the same resource gets.
+    fn note_eviction(&mut self, now: i64, cause: Cause) {
+        let Cause::Pressure(signal) = cause else {
+            return;
+        };
+        for (other, pace) in Signal::ALL.into_iter().zip(&mut self.paces) {
+            if other.resource() == signal.resource() {
+                pace.evicted(nanos(now));
+            }
+        }
     }
 
     /// Chooses victims for one threshold. The order is that of the ranking, the choice that of the fast path.
@@ -215,7 +291,6 @@ impl Manager {
             resource: signal.resource(),
             system_over_reserved,
         };
-        let demand = demand.attainable(&candidates);
         let selection = select(&mut candidates, rules, demand, |_| None, &mut victims);
         let chosen = victims
             .iter()
@@ -293,6 +368,28 @@ impl Manager {
         }
         forecasts
     }
+}
+
+/// What is short of a signal. Nothing of it can be given back without an eviction or a reclaim that is asked for.
+fn shortage(threshold: &Threshold, seen: Observation) -> Shortage {
+    let unsigned = |amount: i64| u64::try_from(amount).unwrap_or(0);
+    let available = unsigned(seen.available);
+    Shortage {
+        available,
+        threshold: threshold.amount(seen.capacity),
+        resolved: threshold.resolved_amount(seen.capacity),
+        used: unsigned(seen.capacity.saturating_sub(seen.available)),
+        room: Room {
+            at_once: available,
+            ..Room::default()
+        },
+        guard: 0,
+    }
+}
+
+/// A time as the pace takes it. The first second of a recorded sequence is as good as any other.
+fn nanos(now: i64) -> u64 {
+    u64::try_from(now).unwrap_or(0)
 }
 
 fn eviction(

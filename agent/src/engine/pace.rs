@@ -160,6 +160,11 @@ impl Pace {
                 }
             };
         }
+        self.decide_paced(now, seen, pending)
+    }
+
+    /// The same where nothing is urgent: for soft thresholds, below which there is a hard one.
+    pub fn decide_paced(&self, now: u64, seen: &Shortage, pending: Pending) -> Decision {
         let Some(met_since) = self.met_since else {
             return Decision::Calm;
         };
@@ -189,11 +194,19 @@ impl Pace {
         }
     }
 
-    /// Whether pods that could give back `attainable` together may go for this: at the kubelet's pace a shortage that all of
-    /// them cannot end takes one pod, and no other one in vain.
-    pub fn is_worth_it(&self, seen: &Shortage, urgency: Urgency, attainable: u64) -> bool {
+    /// Whether pods that could give back `attainable` together may go for this, beside what is pending: at the kubelet's pace a
+    /// shortage that all of them cannot end takes one pod, and no other one in vain.
+    pub fn is_worth_it(
+        &self,
+        seen: &Shortage,
+        urgency: Urgency,
+        attainable: u64,
+        pending: Pending,
+    ) -> bool {
         let deficit = seen.threshold.saturating_sub(seen.available);
-        matches!(urgency, Urgency::Urgent { .. }) || self.evictions == 0 || attainable >= deficit
+        matches!(urgency, Urgency::Urgent { .. })
+            || self.evictions == 0
+            || attainable.saturating_add(pending.amount) >= deficit
     }
 
     /// A pod was evicted for this, or for something else that it gives back to this as well.

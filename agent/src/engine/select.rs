@@ -59,32 +59,6 @@ pub enum Demand {
     Amount(u64),
 }
 
-impl Demand {
-    /// What is still to be found when `coming` of a deficit is on its way back already; `None` if that covers it.
-    pub fn after(deficit: u64, coming: u64) -> Option<Self> {
-        match deficit.saturating_sub(coming) {
-            0 => None,
-            remaining => Some(Self::Amount(remaining)),
-        }
-    }
-
-    /// The demand that these candidates can meet: a deficit that all of them together cannot cover is not theirs
-    /// alone, so that one of them goes and the node is looked at again, instead of all of them at once for nothing.
-    pub fn attainable(self, candidates: &[Candidate]) -> Self {
-        let eligible = candidates
-            .iter()
-            .filter(|candidate| candidate.state == CandidateState::Eligible);
-        let usable = eligible
-            .map(|candidate| candidate.usage)
-            .fold(0, u64::saturating_add);
-        match self {
-            // The first one that uses anything at all.
-            Self::Amount(amount) if usable < amount => Self::Amount(1),
-            demand => demand,
-        }
-    }
-}
-
 /// What was chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Selection {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Cause, Eviction, Layout, Pod, Resource, Signal, Snapshot};
+use super::{Cause, Eviction, Layout, Pod, Resource, Signal, Snapshot, pace::Pending};
 
 const SECOND: i64 = 1_000_000_000;
 /// How long a victim may take beyond its grace period until it no longer counts as on its way: it does not block the
@@ -92,24 +92,31 @@ impl Victims {
         self.0.get(&pod.uid).is_some_and(|victim| !victim.is_dead)
     }
 
-    /// How much of what a signal watches is on its way back.
-    pub(super) fn coming(
+    /// How much of what a signal watches is on its way back, and by when.
+    pub(super) fn pending(
         &self,
         now: i64,
         node: Snapshot<'_>,
         layout: Layout,
         signal: Signal,
-    ) -> u64 {
-        let due = self.0.iter().filter(|(_, victim)| now < victim.deadline);
-        let brings = |(uid, victim): (&String, &Victim)| {
+    ) -> Pending {
+        let mut pending = Pending::default();
+        for (uid, victim) in self.0.iter().filter(|(_, victim)| now < victim.deadline) {
             let pod = node.pods.iter().find(|pod| pod.uid == *uid);
-            match pod.filter(|_| !victim.is_dead) {
-                Some(pod) => Some(layout.usage(signal, pod, node.usages.get(uid)?)),
+            let amount = match (pod.filter(|_| !victim.is_dead), node.usages.get(uid)) {
+                (Some(pod), Some(usage)) => layout.usage(signal, pod, usage),
+                (Some(_), None) => 0,
                 // It may have died since the round began.
-                None => victim.expected.map(|e| e.left(node, signal)),
-            }
-        };
-        due.filter_map(brings).fold(0, u64::saturating_add)
+                (None, _) => victim.expected.map_or(0, |e| e.left(node, signal)),
+            };
+            // Processes end at once; files wait for the kubelet, at most until the deadline.
+            let due = match signal.resource() {
+                Resource::Memory | Resource::Pids => now.saturating_add(SECOND / 2),
+                Resource::EphemeralStorage | Resource::Inodes => victim.deadline,
+            };
+            pending.add(amount, u64::try_from(due).unwrap_or(0));
+        }
+        pending
     }
 }
 

@@ -49,7 +49,7 @@ impl Watch {
         let Some(post) = self.posts.get(index) else {
             return true;
         };
-        if !post.pace.is_worth_it(&seen, urgency, attainable) {
+        if !post.pace.is_worth_it(&seen, urgency, attainable, pending) {
             self.say_nobody_left(index, true);
             return self.in_flight.dying() == 0;
         }

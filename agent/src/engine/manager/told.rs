@@ -92,6 +92,7 @@ impl Manager {
     pub fn evicted_elsewhere(&mut self, now: i64, dip: Snapshot<'_>, uid: &str, signal: Signal) {
         // What is due is not asked for: the reflex is at it.
         self.pressure.update(now, dip.observations);
+        self.note_eviction(now, Cause::Pressure(signal));
         let Some(pod) = dip.pods.iter().find(|pod| pod.uid == uid) else {
             return;
         };

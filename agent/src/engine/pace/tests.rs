@@ -197,15 +197,15 @@ fn a_shortage_that_no_pod_can_end_takes_one() {
     let at = seen(450, 0);
     pace.observe(SECOND, &at);
     let paced = Urgency::Paced { only_cache: false };
-    assert!(pace.is_worth_it(&at, paced, MIB));
+    assert!(pace.is_worth_it(&at, paced, MIB, Pending::default()));
     pace.evicted(SECOND);
-    assert!(!pace.is_worth_it(&at, paced, MIB));
-    assert!(pace.is_worth_it(&at, paced, 100 * MIB));
+    assert!(!pace.is_worth_it(&at, paced, MIB, Pending::default()));
+    assert!(pace.is_worth_it(&at, paced, 100 * MIB, Pending::default()));
     let urgent = Urgency::Urgent {
         exhausted_in: 0,
         growth: 0,
     };
-    assert!(pace.is_worth_it(&at, urgent, MIB));
+    assert!(pace.is_worth_it(&at, urgent, MIB, Pending::default()));
 }
 
 proptest::proptest! {

@@ -140,6 +140,7 @@ fn eviction(id: usize) -> Record {
         working_set: 0,
         request: 0,
         error: None,
+        pace: None,
     })
 }
 

@@ -123,7 +123,7 @@ fn nobody_waits_where_it_makes_no_difference() {
 #[test]
 fn a_little_is_not_waited_for() {
     for cpus in [1, 2, 32] {
-        let (machine, mut lag) = (Machine::default(), Lag::new(cpus));
+        let (machine, mut lag) = (Machine::default(), Lag::new(cpus, false));
         machine.look(&mut lag, |_| 0);
         let missing = 8 * MIB + 3 * 64 * page_size() * cpus;
         machine.look(&mut lag, |_| missing);
