@@ -1,12 +1,11 @@
 //! Ends pods in threads that may take their time, until nothing is left of them.
 
 use std::{
-    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
-use super::kill::Killer;
+use super::{kill::Killer, pidfd::Pidfd};
 use crate::observe::cgroup::{PathError, is_gone};
 
 /// Why a pod is not dead.
@@ -33,12 +32,17 @@ pub fn kill_until_empty(path: &Path, patience: Duration) -> Result<(), KillError
         let killer = match Killer::open(path) {
             Ok(killer) => killer,
             Err(e) if is_gone(&e.source) => return Ok(()),
+            // No descriptor is left: others close theirs in time.
+            Err(e) if is_lacking(&e.source) && start.elapsed() < patience => {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
             Err(e) => return Err(e.into()),
         };
         killer.kill().map_err(PathError::at(path))?;
         for group in &killer.groups {
             // A group that vanishes here is empty, which the next round sees.
-            let _ = group.for_each(release_memory);
+            let _ = group.for_each(&mut release_memory);
         }
         if killer.is_empty() {
             return Ok(());
@@ -60,10 +64,6 @@ pub fn kill_until_empty(path: &Path, patience: Duration) -> Result<(), KillError
 /// See [`kill_until_empty`].
 pub fn end_gracefully(path: &Path, grace: Duration, patience: Duration) -> Result<(), KillError> {
     let end = Instant::now() + grace;
-    let terminate = |pid| {
-        // SAFETY: plain integers. One that has gone meanwhile is what is wanted.
-        unsafe { libc::kill(pid, libc::SIGTERM) };
-    };
     let mut asked = false;
     loop {
         let pod = match Killer::open(path) {
@@ -72,10 +72,8 @@ pub fn end_gracefully(path: &Path, grace: Duration, patience: Duration) -> Resul
             Err(e) => return Err(e.into()),
         };
         if !std::mem::replace(&mut asked, true) {
-            for group in &pod.groups {
-                // A group that vanishes here is empty.
-                let _ = group.for_each(terminate);
-            }
+            // Those that refuse are killed when their time is over, and the refusal is told then.
+            let _ = pod.signal(libc::SIGTERM);
         }
         if pod.is_empty() {
             return Ok(());
@@ -87,19 +85,17 @@ pub fn end_gracefully(path: &Path, grace: Duration, patience: Duration) -> Resul
     }
 }
 
-/// Frees a dying process's memory in this thread, while its own waits for a CPU. Refusals change nothing: the process
-/// frees it itself.
+fn is_lacking(error: &std::io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)
+    )
+}
+
+/// Frees a dying process's memory in this thread. The kernel refuses that for every process that is not dying, so that a PID
+/// that was given to another process does no harm; any refusal changes nothing, the process frees its memory itself.
 fn release_memory(pid: i32) {
-    // SAFETY: plain integers; the result is checked.
-    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    let Ok(fd) = i32::try_from(fd) else {
-        return;
-    };
-    if fd < 0 {
-        return;
+    if let Ok(Some(process)) = Pidfd::open(pid) {
+        let _ = process.release_memory();
     }
-    // SAFETY: the descriptor is new and nobody else's.
-    let pidfd = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: a valid pidfd and no flags.
-    unsafe { libc::syscall(libc::SYS_process_mrelease, pidfd.as_raw_fd(), 0) };
 }

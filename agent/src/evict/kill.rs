@@ -1,12 +1,11 @@
 //! Kills whole pods: every process of a cgroup and of all below it.
 //!
-//! v2 with `cgroup.kill` (5.14+) does that in one write, forks included. Elsewhere every process gets SIGKILL, again
-//! and again until the groups are empty: a fork that was under way when its parent was signalled shows up in the
-//! next round, and a task with a fatal signal pending cannot fork (`copy_process` in the kernel).
+//! v2 with `cgroup.kill` (5.14+) does that in one write, forks included. Elsewhere every process gets SIGKILL by a pidfd
+//! ([`super::members`]), again and again until the groups are empty: a fork that was under way when its parent was
+//! signalled shows up in the next round, and a task with a fatal signal pending cannot fork (`copy_process` in the kernel).
 //!
-//! v1 hands the same list of processes to every read of an open `cgroup.procs` for up to a second
-//! (`cgroup_pidlist_start`): only the first read after an open is fresh. A held file serves for the first round, which
-//! has to be fast; every later look opens the file anew, relative to a held directory. v2 makes the list for every read.
+//! v1's list of a group is fresh only when the file was just opened ([`super::group`]): a held file serves for the first
+//! list, every later one opens the file anew, relative to a held directory.
 //!
 //! v2's `cgroup.procs` leaves out a process that has begun to exit, and on recent kernels (seen on 7.2) such a process
 //! still holds all its memory. Whether a pod is gone is therefore asked of `populated` in `cgroup.events`.
@@ -14,14 +13,12 @@
 use std::{
     fs::File,
     io::{self, Write as _},
-    os::{
-        fd::{AsRawFd as _, FromRawFd as _},
-        unix::fs::{FileExt as _, OpenOptionsExt as _},
-    },
+    os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
-    sync::atomic::{AtomicBool, Ordering},
 };
 
+use super::group::Group;
+pub use super::members::Round;
 use crate::observe::{
     cgroup::{PathError, Version, descendants, is_gone},
     text::hold,
@@ -35,69 +32,6 @@ pub struct Killer {
     /// v2's `cgroup.events` of the topmost group, which speaks for those below as well.
     events: Option<File>,
     pub(super) groups: Vec<Group>,
-}
-
-/// One cgroup of a pod.
-#[derive(Debug)]
-pub(super) struct Group {
-    dir: File,
-    procs: File,
-    /// The held file tells nothing new: on v1, once it was read.
-    stale: AtomicBool,
-    version: Version,
-}
-
-impl Group {
-    fn open(dir: &Path, version: Version) -> Result<Self, PathError> {
-        let procs = dir.join("cgroup.procs");
-        Ok(Self {
-            dir: File::options()
-                .read(true)
-                .custom_flags(libc::O_PATH | libc::O_DIRECTORY)
-                .open(dir)
-                .map_err(PathError::at(dir))?,
-            procs: File::open(&procs).map_err(PathError::at(&procs))?,
-            stale: AtomicBool::new(false),
-            version,
-        })
-    }
-
-    /// Calls `each` for every process that is in the group now. Does not allocate.
-    pub(super) fn for_each(&self, each: impl FnMut(i32)) -> io::Result<()> {
-        if self.version == Version::V2 || !self.stale.swap(true, Ordering::Relaxed) {
-            return for_each_pid(&self.procs, each);
-        }
-        // SAFETY: a held directory and a C string.
-        let fd = unsafe {
-            libc::openat(
-                self.dir.as_raw_fd(),
-                c"cgroup.procs".as_ptr(),
-                libc::O_RDONLY | libc::O_CLOEXEC,
-            )
-        };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor is new and nobody else's.
-        for_each_pid(&unsafe { File::from_raw_fd(fd) }, each)
-    }
-
-    fn is_empty(&self) -> bool {
-        let mut empty = true;
-        match self.for_each(|_| empty = false) {
-            Ok(()) => empty,
-            Err(e) => is_gone(&e),
-        }
-    }
-}
-
-/// What one round of signals did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Round {
-    /// Processes that were found; with `cgroup.kill` the kernel does not say how many.
-    pub processes: u32,
-    /// Whether every group was empty before.
-    pub empty: bool,
 }
 
 impl Killer {
@@ -129,7 +63,7 @@ impl Killer {
                     if kill.is_none() && version == Version::V2 {
                         // Takes the buffer for the text, as `hold` does; to the end, where the kernel lets go of the tasks. A
                         // threaded group refuses to be read: its processes are its domain's.
-                        let _ = group.for_each(|_| ());
+                        let _ = group.for_each(&mut |_| ());
                     }
                     groups.push(group);
                 }
@@ -175,23 +109,28 @@ impl Killer {
                 Err(e) => Err(e),
             };
         }
+        self.signal(libc::SIGKILL)
+    }
+
+    /// Sends a signal once to every process that is there, one by one. Does not allocate.
+    ///
+    /// # Errors
+    /// The first refusal, after all others were signalled. A group that is gone is an empty one.
+    pub(super) fn signal(&self, signal: i32) -> io::Result<Round> {
         let mut round = Round {
             processes: 0,
             empty: true,
         };
         let mut refused = None;
         for group in &self.groups {
-            let outcome = group.for_each(|pid| {
-                round.empty = false;
-                match signal(pid) {
-                    Ok(()) => round.processes += 1,
-                    Err(e) if is_gone(&e) => {}
-                    Err(e) => refused = Some(e),
+            match group.signal(signal) {
+                Ok(sent) => {
+                    round.processes += sent.processes;
+                    round.empty &= sent.empty;
                 }
-            });
-            match outcome {
-                Err(e) if !is_gone(&e) => refused = Some(e),
-                _ => {}
+                Err(e) => {
+                    refused.get_or_insert(e);
+                }
             }
         }
         refused.map_or(Ok(round), Err)
@@ -215,39 +154,5 @@ fn is_unpopulated(events: &File) -> bool {
             .split(|byte| *byte == b'\n')
             .any(|line| line == b"populated 0"),
         Err(e) => is_gone(&e),
-    }
-}
-
-/// Calls `each` for every process id in a `cgroup.procs`, whatever its length, without allocating.
-fn for_each_pid(procs: &File, mut each: impl FnMut(i32)) -> io::Result<()> {
-    let mut buffer = [0; 4096];
-    let (mut offset, mut pid) = (0, 0_i32);
-    loop {
-        let got = procs.read_at(&mut buffer, offset)?;
-        if got == 0 {
-            return Ok(());
-        }
-        offset += got as u64;
-        // A number may be cut by the end of the buffer: what is read of it is kept for the next round.
-        for byte in &buffer[..got] {
-            if byte.is_ascii_digit() {
-                pid = pid.wrapping_mul(10).wrapping_add(i32::from(byte - b'0'));
-            } else {
-                // 0 is a process of another PID namespace, which cannot be signalled from here.
-                if pid > 0 {
-                    each(pid);
-                }
-                pid = 0;
-            }
-        }
-    }
-}
-
-fn signal(pid: i32) -> io::Result<()> {
-    // SAFETY: plain integers; the pid was positive, so that no group is meant.
-    if unsafe { libc::kill(pid, libc::SIGKILL) } == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
     }
 }

@@ -3,10 +3,13 @@
 pub mod api;
 pub mod end;
 mod graduated;
+mod group;
 pub mod journal;
 pub mod kill;
+pub mod members;
 pub mod oom;
 mod pauses;
+pub mod pidfd;
 mod reclaimed;
 pub mod reconcile;
 mod records;

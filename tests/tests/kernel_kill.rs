@@ -1,0 +1,446 @@
+//! The end of a pod: every process of its cgroups dies, and no other one, whatever becomes of a PID in between; with no PID and
+//! no file descriptor left as well.
+
+use std::{
+    cell::Cell,
+    fs::{self, File},
+    io,
+    os::fd::AsRawFd as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use evictd::evict::{
+    end::{end_gracefully, kill_until_empty},
+    kill::Killer,
+    members::{Round, signal_members},
+};
+use evictd_tests::{
+    cgroup::TestCgroup, forker::Forker, hog::Hog, node::MIB, patience::holds, skip::not_root,
+    skip_if,
+};
+
+const SOON: Duration = Duration::from_secs(60);
+const GRACE: Duration = Duration::from_secs(30);
+
+/// Descriptors and PIDs are the whole process's: one test at a time.
+static ONE: Mutex<()> = Mutex::new(());
+
+/// A pod of two cgroups, and one beside it.
+struct Stage {
+    pod: PathBuf,
+    container: PathBuf,
+    beside: PathBuf,
+    // Goes last: it is removed.
+    cgroup: TestCgroup,
+    _one: MutexGuard<'static, ()>,
+}
+
+impl Stage {
+    fn new(name: &str) -> Self {
+        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let cgroup = TestCgroup::new(name, 512 * MIB).unwrap();
+        // No process may be in a cgroup of v2 that hands controllers down: two containers.
+        Self {
+            container: cgroup.child("pod/one").unwrap(),
+            pod: cgroup.path().join("pod"),
+            beside: cgroup.child("beside").unwrap(),
+            cgroup,
+            _one: one,
+        }
+    }
+
+    fn has_cgroup_kill(&self) -> bool {
+        self.pod.join("cgroup.kill").exists()
+    }
+}
+
+fn enter(cgroup: &Path, pid: u32) {
+    fs::write(cgroup.join("cgroup.procs"), pid.to_string()).unwrap();
+}
+
+fn list(cgroup: &Path) -> Vec<i32> {
+    let procs = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap();
+    procs.lines().map(|pid| pid.parse().unwrap()).collect()
+}
+
+fn is_alive(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+    state.is_some_and(|state| !state.starts_with(['Z', 'X']))
+}
+
+/// A process that does nothing.
+fn idle(cgroup: &Path) -> Hog {
+    Hog::start(cgroup, &["--mib", "1", "--wait"]).unwrap()
+}
+
+/// Signals what `listed` says at the first time, if it is in the cgroup when it is listed again.
+fn kill_listed(cgroup: &Path, listed: impl Fn() -> Vec<i32>) -> io::Result<Round> {
+    let first = Cell::new(true);
+    signal_members(libc::SIGKILL, &|each| {
+        let pids = match first.replace(false) {
+            true => listed(),
+            false => list(cgroup),
+        };
+        pids.into_iter().for_each(each);
+        Ok(())
+    })
+}
+
+#[test]
+fn who_has_left_the_cgroup_is_not_killed() {
+    skip_if!(not_root());
+    let stage = Stage::new("left");
+    let (mut stays, mut leaves) = (idle(&stage.container), idle(&stage.container));
+    let round = kill_listed(&stage.container, || {
+        let pids = list(&stage.container);
+        assert_eq!(pids.len(), 2);
+        enter(&stage.beside, leaves.pid());
+        pids
+    });
+    let killed = Round {
+        processes: 1,
+        empty: false,
+    };
+    assert_eq!(round.unwrap(), killed);
+    assert_eq!(stays.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(leaves.is_alive());
+}
+
+#[test]
+fn a_pid_that_is_another_process_now_is_not_signalled() {
+    skip_if!(not_root());
+    let stage = Stage::new("other");
+    let (mut member, mut other) = (idle(&stage.container), idle(&stage.beside));
+    let both = || vec![member.pid().cast_signed(), other.pid().cast_signed()];
+    let round = kill_listed(&stage.container, both).unwrap();
+    assert_eq!(round.processes, 1);
+    assert_eq!(member.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(other.is_alive());
+    // Nothing was in the group: this is not a kill.
+    let other_alone = || vec![other.pid().cast_signed()];
+    let none = Round {
+        processes: 0,
+        empty: true,
+    };
+    assert!(holds(SOON, || list(&stage.container).is_empty()));
+    assert_eq!(kill_listed(&stage.container, other_alone).unwrap(), none);
+    assert!(other.is_alive());
+}
+
+/// Starts a process with this PID, if the kernel gives it away.
+fn start_as(pid: u32) -> io::Result<Option<Child>> {
+    for _ in 0..100 {
+        fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string())?;
+        let mut child = Command::new("sleep")
+            .arg("600")
+            .stdout(Stdio::null())
+            .spawn()?;
+        if child.id() == pid {
+            return Ok(Some(child));
+        }
+        child.kill()?;
+        child.wait()?;
+    }
+    Ok(None)
+}
+
+#[test]
+fn a_pid_that_was_given_away_is_not_killed() {
+    skip_if!(not_root());
+    let no_last_pid = !Path::new("/proc/sys/kernel/ns_last_pid").exists();
+    skip_if!(no_last_pid.then_some("the kernel has no ns_last_pid"));
+    let stage = Stage::new("reused");
+    let mut stays = idle(&stage.container);
+    let mut ends = idle(&stage.container);
+    let pid = ends.pid();
+    // Reaps the process and has its PID given away between the list and the signal.
+    let successor = Cell::new(None);
+    let ends = Cell::new(Some(&mut ends));
+    let round = kill_listed(&stage.container, || {
+        let pids = list(&stage.container);
+        assert!(pids.contains(&pid.cast_signed()));
+        if let Some(ends) = ends.take() {
+            // SAFETY: a child of this test that was not reaped.
+            unsafe { libc::kill(pid.cast_signed(), libc::SIGKILL) };
+            ends.wait().unwrap();
+        }
+        successor.set(start_as(pid).unwrap());
+        pids
+    });
+    let mut successor = or_say_why(successor.take());
+    assert_eq!(round.unwrap().processes, 1);
+    assert_eq!(stays.wait().unwrap(), Some(libc::SIGKILL));
+    if let Some(successor) = &mut successor {
+        assert!(is_alive(pid), "the process that has the PID now");
+        successor.kill().unwrap();
+        successor.wait().unwrap();
+    }
+}
+
+fn or_say_why(successor: Option<Child>) -> Option<Child> {
+    if successor.is_none() {
+        evictd_tests::skip::skipped("kernel_kill", "others have taken the PID each time");
+    }
+    successor
+}
+
+/// What is in the pod is no child of a process in it, so that each has to be signalled.
+fn crowd(stage: &Stage, processes: u32) -> Forker {
+    let mut forker = Forker::start(Some(&stage.container)).unwrap();
+    forker.order(&format!("hold {processes}")).unwrap();
+    enter(&stage.beside, forker.pid());
+    assert_eq!(list(&stage.container).len(), processes as usize);
+    forker
+}
+
+/// Until the pod is empty, as the reflex does it.
+fn kill_all(killer: &Killer) -> u32 {
+    let end = Instant::now() + SOON;
+    let mut processes = 0;
+    while Instant::now() < end {
+        processes += killer.kill().unwrap().processes;
+        if killer.is_empty() {
+            return processes;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("{} is not empty", killer.path().display());
+}
+
+#[test]
+fn a_pod_of_many_processes_that_fork_dies_completely() {
+    skip_if!(not_root());
+    let stage = Stage::new("many");
+    let mut beside = crowd(&stage, 300);
+    let second = stage.cgroup.child("pod/two").unwrap();
+    let mut storm = Forker::start(Some(&second)).unwrap();
+    storm.begin("storm 1000000").unwrap();
+    let killer = Killer::open(&stage.pod).unwrap();
+    let processes = kill_all(&killer);
+    assert!(stage.has_cgroup_kill() || processes >= 301, "{processes}");
+    assert!(storm.done().is_err(), "it was killed");
+    // Not in the pod, and its children are there to be reaped.
+    beside.order("drop").unwrap();
+    kill_until_empty(&stage.pod, SOON).unwrap();
+}
+
+#[test]
+fn asked_to_end_are_the_processes_of_the_pod_alone() {
+    skip_if!(not_root());
+    let stage = Stage::new("term");
+    let mut pod: Vec<_> = (0..20).map(|_| idle(&stage.container)).collect();
+    let mut other = idle(&stage.beside);
+    // The pod is empty only when this thread has reaped its processes.
+    let path = stage.pod.clone();
+    let ending = std::thread::spawn(move || end_gracefully(&path, GRACE, SOON));
+    for member in &mut pod {
+        assert_eq!(member.wait().unwrap(), Some(libc::SIGTERM));
+    }
+    ending.join().unwrap().unwrap();
+    assert!(other.is_alive());
+}
+
+/// A pids cgroup of the test's own; the test's thread comes back out of it.
+struct Pids {
+    root: PathBuf,
+    path: PathBuf,
+}
+
+impl Pids {
+    /// v1 only: there a thread may be in another group than its process.
+    fn new() -> Option<Self> {
+        let root = PathBuf::from("/sys/fs/cgroup/pids");
+        let path = root.join(format!("evictd-kill-{}", std::process::id()));
+        fs::create_dir(&path).ok()?;
+        Some(Self { root, path })
+    }
+
+    fn limit(&self, tasks: usize) {
+        fs::write(self.path.join("pids.max"), tasks.to_string()).unwrap();
+    }
+
+    fn count(&self) -> usize {
+        let current = fs::read_to_string(self.path.join("pids.current")).unwrap();
+        current.trim().parse().unwrap()
+    }
+
+    fn enter_with_this_thread(&self) {
+        fs::write(self.path.join("tasks"), "0").unwrap();
+    }
+
+    fn leave_with_this_thread(&self) {
+        fs::write(self.root.join("tasks"), "0").unwrap();
+    }
+}
+
+impl Drop for Pids {
+    fn drop(&mut self) {
+        if !holds(Duration::from_secs(10), || {
+            fs::remove_dir(&self.path).is_ok()
+        }) {
+            eprintln!("{} could not be removed", self.path.display());
+        }
+    }
+}
+
+/// How long it takes to signal all, and that they are dead.
+fn timed(stage: &Stage, processes: u32, kill: impl FnOnce()) -> Duration {
+    let mut forker = crowd(stage, processes);
+    let start = Instant::now();
+    kill();
+    let took = start.elapsed();
+    assert!(holds(SOON, || list(&stage.container).is_empty()));
+    forker.order("drop").unwrap();
+    took
+}
+
+#[test]
+fn two_hundred_processes_die_with_no_pid_left() {
+    skip_if!(not_root());
+    const PROCESSES: u32 = 200;
+    let stage = Stage::new("pids");
+    let plain = timed(&stage, PROCESSES, || {
+        for pid in list(&stage.container) {
+            // SAFETY: plain integers; the processes are in a cgroup of this test.
+            assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+        }
+    });
+    let pids = Pids::new();
+    let killer = Killer::open(&stage.pod).unwrap();
+    let ours = timed(&stage, PROCESSES, || {
+        if let Some(pids) = &pids {
+            for pid in list(&stage.container) {
+                enter(&pids.path, pid.cast_unsigned());
+            }
+            pids.enter_with_this_thread();
+            pids.limit(pids.count());
+            let more = Command::new("true").spawn();
+            assert!(more.is_err(), "there is a PID left");
+        }
+        let start = Instant::now();
+        let round = killer.kill().unwrap();
+        let took = start.elapsed();
+        if let Some(pids) = &pids {
+            pids.leave_with_this_thread();
+        }
+        assert!(stage.has_cgroup_kill() || round.processes == PROCESSES);
+        println!("the signals of {PROCESSES} processes, no PID left: {took:?}");
+    });
+    skip_if!(
+        pids.is_none()
+            .then_some("no pids cgroup of v1: PIDs were left")
+    );
+    // The same without the time that the pids cgroup takes.
+    let again = timed(&stage, PROCESSES, || {
+        killer.kill().unwrap();
+    });
+    println!(
+        "{PROCESSES} processes: plain {plain:?}, pidfd {again:?} ({ours:?} with the pids cgroup), ratio {:.1}",
+        again.as_secs_f64() / plain.as_secs_f64()
+    );
+}
+
+/// Takes all descriptors but so many until it goes.
+struct Exhausted {
+    before: libc::rlimit,
+    held: Vec<File>,
+}
+
+impl Exhausted {
+    fn but(left: usize) -> Self {
+        let mut before = libc::rlimit {
+            rlim_cur: 0,
+            rlim_max: 0,
+        };
+        // SAFETY: a local.
+        assert_eq!(
+            unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut before) },
+            0
+        );
+        let mut held = vec![File::open("/dev/null").unwrap()];
+        let mut exhausted = Self {
+            before,
+            held: Vec::new(),
+        };
+        exhausted.limit(held[0].as_raw_fd().unsigned_abs() as u64 + 200);
+        while let Ok(file) = File::open("/dev/null") {
+            held.push(file);
+        }
+        held.truncate(held.len() - left);
+        exhausted.held = held;
+        exhausted
+    }
+
+    fn limit(&self, soft: u64) {
+        let limit = libc::rlimit {
+            rlim_cur: soft,
+            ..self.before
+        };
+        // SAFETY: a local.
+        assert_eq!(
+            unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) },
+            0
+        );
+    }
+}
+
+impl Drop for Exhausted {
+    fn drop(&mut self) {
+        self.limit(self.before.rlim_cur);
+    }
+}
+
+#[test]
+fn a_pod_dies_completely_with_few_descriptors_left_or_none() {
+    skip_if!(not_root());
+    let stage = Stage::new("files");
+    for left in [0, 1, 2, 5, 40] {
+        let mut beside = crowd(&stage, 200);
+        let second = stage.cgroup.child("pod/two").unwrap();
+        let mut storm = Forker::start(Some(&second)).unwrap();
+        storm.begin("storm 1000000").unwrap();
+        let killer = Killer::open(&stage.pod).unwrap();
+        let exhausted = Exhausted::but(left);
+        if left == 0 {
+            let error = File::open("/dev/null").unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EMFILE));
+        }
+        let processes = kill_all(&killer);
+        drop(exhausted);
+        assert!(stage.has_cgroup_kill() || processes >= 201, "{processes}");
+        assert!(storm.done().is_err(), "it was killed");
+        beside.order("drop").unwrap();
+    }
+}
+
+#[test]
+fn who_opens_a_pod_waits_for_descriptors() {
+    skip_if!(not_root());
+    let stage = Stage::new("wait");
+    let mut member = idle(&stage.container);
+    let exhausted = Exhausted::but(0);
+    let path = stage.pod.clone();
+    let killing = std::thread::spawn(move || kill_until_empty(&path, SOON));
+    std::thread::sleep(Duration::from_millis(20));
+    let was_alive = member.is_alive();
+    drop(exhausted);
+    assert!(was_alive, "nothing can have been opened");
+    assert_eq!(member.wait().unwrap(), Some(libc::SIGKILL));
+    killing.join().unwrap().unwrap();
+}
+
+#[test]
+fn an_empty_pod_is_no_kill() {
+    skip_if!(not_root());
+    let stage = Stage::new("empty");
+    let killer = Killer::open(&stage.pod).unwrap();
+    assert!(killer.kill().unwrap().empty && killer.is_empty());
+    let mut member = idle(&stage.container);
+    assert!(!killer.kill().unwrap().empty);
+    assert_eq!(member.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(holds(SOON, || killer.kill().unwrap().empty));
+}
