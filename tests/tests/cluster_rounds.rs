@@ -1,15 +1,17 @@
 //! The rounds in a cluster: soft thresholds by the Eviction API, a full disk by DELETE, and what the node says meanwhile. The
 //! whole agent, real cgroups and files below, a scripted API server above.
 
-use std::{fs, time::Duration};
+use std::{fs, path::PathBuf, time::Duration};
 
 use evictd::{evict::journal::Record, telemetry::read_incident};
 use evictd_tests::{
     disk::Disk, forker::Forker, hog::Hog, member::Member, or_skip, skip::not_root, skip_if,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(30);
+/// Directories are walked once in it.
+const MINUTE: Duration = Duration::from_secs(60);
 
 fn has_condition(member: &Member, kind: &str) -> bool {
     let state = member.server.state();
@@ -103,6 +105,66 @@ fn pods_wait_for_what_the_kubelet_reclaims() {
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
+/// A pod with an emptyDir, where the kubelet keeps it on this disk.
+fn with_empty_dir(
+    member: &Member,
+    disk: &Disk,
+    name: &str,
+    number: u64,
+    volume: &Value,
+) -> PathBuf {
+    let pods = disk.path().join("pods").join(Member::uid(number));
+    let dir = pods.join("volumes/kubernetes.io~empty-dir/scratch");
+    fs::create_dir_all(&dir).unwrap();
+    let mut state = member.server.state();
+    let mut pod = state.pods[&("default".to_owned(), name.to_owned())].clone();
+    pod["spec"]["volumes"] = json!([{ "name": "scratch", "emptyDir": volume }]);
+    state.put_pod(pod);
+    dir
+}
+
+// R18: as the kubelet, evictd sets no DisruptionTarget on a pod above a limit of its own; a Job would start it again for ever.
+// What an earlier agent has left in its journal says as much.
+#[test]
+fn a_pod_above_its_own_limit_is_no_disruption() {
+    skip_if!(not_root());
+    let disk = or_skip!(Disk::new("ext4", 64, 4096));
+    let mut member = Member::new("ownlimit", 256).unwrap();
+    member.config["filesystems"] = json!({ "nodefs": disk.path() });
+    let calm = member.pod("calm", 1, "Burstable", 0, None).unwrap();
+    let small = json!({ "sizeLimit": "1Mi" });
+    let mut dirs = Vec::new();
+    let mut hogs = vec![Hog::start(&calm, &["--mib", "1", "--wait"]).unwrap()];
+    for (name, number) in [("first", 2), ("second", 3)] {
+        let cgroup = member.pod(name, number, "Burstable", 0, None).unwrap();
+        dirs.push(with_empty_dir(&member, &disk, name, number, &small));
+        hogs.push(Hog::start(&cgroup, &["--mib", "1", "--wait"]).unwrap());
+    }
+    let fill = |dir: &PathBuf| fs::write(dir.join("data"), vec![1; 3 << 20]).unwrap();
+    fill(&dirs[0]);
+    let agent = member.start().unwrap();
+    assert!(member.wait(SOON, |m| m.reported().len() == 1));
+    member.server.go_away();
+    fill(&dirs[1]);
+    assert!(member.wait(2 * MINUTE, |m| m.evictions().len() == 2));
+    // Dropping an agent is kill -9: the next one has the journal alone.
+    drop(agent);
+    member.server.come_back().unwrap();
+    let mut agent = member.start().unwrap();
+    assert!(member.wait(SOON, |m| m.reported().len() == 2));
+    let signals: Vec<_> = member.evictions().into_iter().map(|e| e.signal).collect();
+    assert_eq!(signals, ["emptydirfs.limit", "emptydirfs.limit"]);
+    {
+        let state = member.server.state();
+        for name in ["first", "second"] {
+            assert_eq!(state.count("DELETE", &format!("/pods/{name}")), 1);
+            assert_eq!(state.count("PATCH", &format!("/pods/{name}/status")), 0);
+        }
+    }
+    assert!(hogs[0].is_alive(), "the other one has no limit");
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
 // R1, R6, R10: killed at once and deleted, and the node says DiskPressure.
 #[test]
 fn a_full_disk_takes_the_pod_that_fills_it() {
@@ -113,19 +175,7 @@ fn a_full_disk_takes_the_pod_that_fills_it() {
     member.config["filesystems"] = json!({ "nodefs": disk.path() });
     let calm = member.pod("calm", 1, "Burstable", 0, None).unwrap();
     let greedy = member.pod("greedy", 2, "Burstable", 0, None).unwrap();
-    // Where the kubelet keeps an emptyDir; the pod's object says that it has one.
-    let dir = disk.path().join(format!(
-        "pods/{}/volumes/kubernetes.io~empty-dir/scratch",
-        Member::uid(2)
-    ));
-    fs::create_dir_all(&dir).unwrap();
-    {
-        let mut state = member.server.state();
-        let key = ("default".to_owned(), "greedy".to_owned());
-        let mut pod = state.pods[&key].clone();
-        pod["spec"]["volumes"] = json!([{ "name": "scratch", "emptyDir": {} }]);
-        state.put_pod(pod);
-    }
+    let dir = with_empty_dir(&member, &disk, "greedy", 2, &json!({}));
     let mut quiet = Forker::start(Some(&calm)).unwrap();
     let mut forker = Forker::start(Some(&greedy)).unwrap();
     let mut agent = member.start().unwrap();
@@ -146,6 +196,8 @@ fn a_full_disk_takes_the_pod_that_fills_it() {
         let state = member.server.state();
         assert_eq!(state.count("DELETE", "/pods/greedy"), 1);
         assert_eq!(state.count("DELETE", ""), 1);
+        // R18: this is a disruption.
+        assert_eq!(state.count("PATCH", "/pods/greedy/status"), 1);
     }
     assert!(dir.is_dir(), "what is left is the kubelet's to remove");
     assert_eq!(agent.terminate().unwrap(), Some(0));

@@ -164,6 +164,13 @@ fn an_override_comes_after_the_configured_time_and_is_audited() {
     let delete = state.all("DELETE", "/pods/web-1").next().unwrap();
     assert_eq!(delete.body["gracePeriodSeconds"], 5);
     assert_eq!(delete.body["preconditions"]["uid"], "uid-0");
+    // R18: the Eviction API would have said it.
+    let patch = state.all("PATCH", "/pods/web-1/status").next().unwrap();
+    assert!(patch.at <= delete.at);
+    assert_eq!(
+        patch.body["status"]["conditions"][0]["type"],
+        "DisruptionTarget"
+    );
     drop(state);
     assert_eq!(soft.event_reasons(), ["EvictedDespiteBudget"]);
     let asked = soft.asked();

@@ -3,6 +3,13 @@
 use super::{Layout, Message, Pod, PodUsage, message};
 use crate::config::Quantity;
 
+/// The limits' names, as the kubelet's metrics call them: the size of an emptyDir, the sum of a pod's containers, one container.
+pub(super) const LIMITS: [&str; 3] = [
+    "emptydirfs.limit",
+    "ephemeralpodfs.limit",
+    "ephemeralcontainerfs.limit",
+];
+
 /// What a pod exceeded, and what is said about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalStorageExcess {
@@ -19,14 +26,12 @@ pub fn local_storage_excess(
     usage: &PodUsage,
     layout: Layout,
 ) -> Option<LocalStorageExcess> {
+    let [of_empty_dir, of_pod, of_container] = LIMITS;
     let excess = |limit, message| LocalStorageExcess { limit, message };
     empty_dir(pod, usage)
-        .map(|message| excess("emptydirfs.limit", message))
-        .or_else(|| whole_pod(pod, usage).map(|message| excess("ephemeralpodfs.limit", message)))
-        .or_else(|| {
-            container(pod, usage, layout)
-                .map(|message| excess("ephemeralcontainerfs.limit", message))
-        })
+        .map(|message| excess(of_empty_dir, message))
+        .or_else(|| whole_pod(pod, usage).map(|message| excess(of_pod, message)))
+        .or_else(|| container(pod, usage, layout).map(|message| excess(of_container, message)))
 }
 
 fn empty_dir(pod: &Pod, usage: &PodUsage) -> Option<Message> {

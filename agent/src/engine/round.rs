@@ -2,7 +2,7 @@
 
 use super::{
     Comeback, Forecast, Layout, Message, NodeCondition, NodeReclaim, Observations, Pod, Signal,
-    Threshold, Usages,
+    Threshold, Usages, local_storage::LIMITS,
 };
 use crate::config::{EvictionConfig, Mode, RankingStrategy};
 
@@ -91,9 +91,38 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// The cause that a record names; `None` for a name that is neither a signal's nor a limit's.
+    pub fn named(name: &str) -> Option<Self> {
+        let limit = LIMITS.into_iter().find(|limit| *limit == name);
+        let signal = || name.parse().ok().map(Self::Pressure);
+        limit.map(Self::LocalStorage).or_else(signal)
+    }
+
     /// Whether the pod is told beforehand by a DisruptionTarget condition: the kubelet does so under pressure only
     /// (R18).
     pub fn announces_disruption(self) -> bool {
         matches!(self, Self::Pressure(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // R18
+    #[test]
+    fn a_record_tells_whether_the_disruption_was_announced() {
+        for (name, announces) in [
+            ("memory.available", true),
+            ("nodefs.inodesFree", true),
+            ("pid.available", true),
+            ("emptydirfs.limit", false),
+            ("ephemeralpodfs.limit", false),
+            ("ephemeralcontainerfs.limit", false),
+        ] {
+            let cause = Cause::named(name).expect("a known name");
+            assert_eq!(cause.announces_disruption(), announces, "{name}");
+        }
+        assert_eq!(Cause::named("of.tomorrow"), None);
     }
 }

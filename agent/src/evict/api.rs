@@ -70,7 +70,7 @@ impl Removal {
 /// Sets the condition that says who ended the pod and why, in the words of the kubelet
 /// (`eviction_manager.go`: `DisruptionTarget`, `TerminationByKubelet`), so that Jobs with a pod failure policy take it for
 /// what it is. Conditions are merged by type: nobody else's is touched. The UID is the precondition; a
-/// resourceVersion would only make the kubelet's own updates in between refuse this one.
+/// resourceVersion would only make the kubelet's own updates in between refuse this one. `time` is RFC 3339.
 ///
 /// # Errors
 /// The pod is gone, or there was no answer in a short time: then the DELETE comes first.
@@ -87,12 +87,18 @@ pub async fn set_disruption_target(
             "status": "True",
             "reason": "TerminationByKubelet",
             "message": message,
-            "lastTransitionTime": time,
+            "lastTransitionTime": seconds(time),
         }]},
     });
     let mut call = Call::new(Method::PATCH, pod.path("/status"), STRATEGIC_MERGE, &body);
     call.deadline = CONDITION_DEADLINE;
     connection.call(&call).await.map(drop)
+}
+
+/// `metav1.Time`: whole seconds.
+fn seconds(time: &str) -> String {
+    let time: jiff::Timestamp = time.parse().unwrap_or_else(|_| jiff::Timestamp::now());
+    format!("{time:.0}")
 }
 
 /// Deletes a pod with a grace period in seconds. Asking again is harmless.

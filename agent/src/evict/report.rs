@@ -1,7 +1,7 @@
 //! Tells the API server of evictions: what has to go goes first, what is only to be read comes after.
 //!
-//! For each eviction in the journal that was not reported: DisruptionTarget where it can still be set, DELETE, an Event
-//! on the pod and one on the node, and then a line in the journal that it was done. Every step may be repeated without
+//! For each eviction in the journal that was not reported: DisruptionTarget where the kubelet sets it and it can still be
+//! set, DELETE, an Event on the pod and one on the node, and then a line in the journal that it was done. Every step may be repeated without
 //! harm, so that a crash between any two of them costs nothing: the UID guards the DELETE, the Event's name the Event.
 
 use std::{
@@ -18,10 +18,13 @@ use super::{
     api::{self, DEAD_GRACE_SECONDS, PodRef},
     journal::{Eviction, Record, Reported, SharedJournal},
 };
-use crate::cluster::{
-    client::{ApiError, Connection},
-    events::Events,
-    watch::Shared,
+use crate::{
+    cluster::{
+        client::{ApiError, Connection},
+        events::Events,
+        watch::Shared,
+    },
+    engine::Cause,
 };
 
 /// Evictions that may wait to be taken over by the reporter; more stay in the journal for the next start.
@@ -249,19 +252,16 @@ async fn remove(
         return Ok(synced.then(|| api::Removal::Gone.as_str().to_owned()));
     }
     let pod = PodRef::from(eviction);
-    let message = eviction.message.trim_end();
-    let set = api::set_disruption_target(connection, pod, message, &seconds(&eviction.time)).await;
-    if let Err(error) = set {
-        tracing::debug!(%error, "DisruptionTarget is not set");
+    // A pod above a limit of its own is no disruption: with the condition a Job would start it again and again.
+    if Cause::named(&eviction.signal).is_none_or(Cause::announces_disruption) {
+        let message = eviction.message.trim_end();
+        let set = api::set_disruption_target(connection, pod, message, &eviction.time).await;
+        if let Err(error) = set {
+            tracing::debug!(%error, "DisruptionTarget is not set");
+        }
     }
     let removal = api::delete(connection, pod, DEAD_GRACE_SECONDS).await?;
     Ok(Some(removal.as_str().to_owned()))
-}
-
-/// `metav1.Time`: whole seconds.
-fn seconds(time: &str) -> String {
-    let time: jiff::Timestamp = time.parse().unwrap_or_else(|_| jiff::Timestamp::now());
-    format!("{time:.0}")
 }
 
 fn pauses() -> ExponentialBackoff {

@@ -161,6 +161,12 @@ impl SoftEvictor {
             ..self.request(candidate)
         };
         self.write_down(&asked);
+        // What the Eviction API does by itself. Soft evictions are the kubelet's too, for pressure alone.
+        let (target, message) = (reference(pod), asked.message.trim_end());
+        let set = api::set_disruption_target(&self.connection, target, message, &asked.time).await;
+        if let Err(error) = set {
+            tracing::debug!(%pod, %error, "DisruptionTarget is not set");
+        }
         let grace = asked.grace_period_seconds;
         let removal = api::delete(&self.connection, reference(pod), grace).await;
         let removal = removal
