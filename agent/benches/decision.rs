@@ -45,6 +45,7 @@ fn candidates(count: usize) -> (Vec<Candidate>, Vec<u64>) {
             let claim = Claim {
                 order: 0,
                 priority,
+                priority_unknown: false,
                 qos: QosClass::Burstable,
                 request: number(1024) * MI,
             };

@@ -276,6 +276,32 @@ fn without_an_api_server_the_cgroups_tell() {
     assert_eq!(events(&member, "Evicted", "Pod").len(), 1);
 }
 
+// R42: a pod that the API server has not told of may be of any priority. It goes when nothing else is left, although it uses
+// most from the start.
+#[test]
+fn who_is_not_known_yet_goes_after_all_others() {
+    skip_if!(not_root());
+    let member = Member::new("notknown", 256).unwrap();
+    let important = member
+        .pod("important", 1, "Burstable", 1000, Some("100Mi"))
+        .unwrap();
+    let new = member.cgroup_of(&Member::uid(2), "BestEffort").unwrap();
+    let mut of_important = Hog::start(&important, &["--mib", "60"]).unwrap();
+    let mut agent = member.start().unwrap();
+    let mut of_new = Hog::start(&new, &["--mib", "140", "--head", "100", "--wait"]).unwrap();
+    of_new.take_head().unwrap();
+    of_new.go().unwrap();
+    assert_eq!(of_important.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(reported(&member, 1));
+    assert!(of_new.is_alive(), "the other one was enough");
+    let mut second = Hog::start(&new, &["--mib", "100"]).unwrap();
+    assert_eq!(of_new.wait().unwrap(), Some(libc::SIGKILL));
+    assert_eq!(second.wait().unwrap(), Some(libc::SIGKILL));
+    let evicted: Vec<_> = member.evictions().into_iter().map(|e| e.uid).collect();
+    assert_eq!(evicted, [Member::uid(1), Member::uid(2)]);
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
 // R47: shadow mode tells, and touches nothing.
 #[test]
 fn shadow_mode_deletes_nothing() {

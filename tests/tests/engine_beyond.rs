@@ -2,7 +2,10 @@
 
 use evictd::{
     config::{Config, Mode, RankingStrategy},
-    engine::{Layout, NodeCondition, Observation, Owner, Pod, QosClass, Settings, Signal},
+    engine::{
+        ContainerUsage, FsUsage, Layout, NodeCondition, Observation, Owner, Pod, QosClass,
+        Settings, Signal,
+    },
 };
 use evictd_tests::engine::{MI, Node, manager, manager_of, names, one_gib, step};
 use serde_json::json;
@@ -58,6 +61,65 @@ fn static_pods_are_judged_by_their_priority() {
             names(&step(&mut manager(mode, one_gib()), 1, &critical).evictions),
             [""; 0]
         );
+    }
+}
+
+#[test]
+fn pods_of_unknown_priority_go_last() {
+    // Of what is short `unknown` uses most, above its request, and `known` little, of a high priority.
+    let unknown = |pod: &mut Pod| pod.priority_unknown = true;
+    let important = |pod: &mut Pod| {
+        pod.priority = 1000;
+        pod.qos = QosClass::Guaranteed;
+        pod.memory_request = 400 * MI;
+        pod.storage_request = 400 * MI;
+    };
+    for (signal, thresholds) in [
+        (Signal::MemoryAvailable, json!({"memory.available": "1Gi"})),
+        (Signal::PidAvailable, json!({"pid.available": "1Gi"})),
+        (Signal::NodeFsAvailable, json!({"nodefs.available": "1Gi"})),
+        (
+            Signal::NodeFsInodesFree,
+            json!({"nodefs.inodesFree": "1Gi"}),
+        ),
+    ] {
+        for strategy in ["kubelet", "qos", "usage"] {
+            for (available_mi, expected) in [(900, vec!["known"]), (600, vec!["known", "unknown"])]
+            {
+                let mut node = Node::default()
+                    .pod("unknown", 500)
+                    .that(unknown)
+                    .pod("known", 200)
+                    .that(important);
+                for usage in node.usages.values_mut() {
+                    let used = usage.memory_working_set;
+                    usage.processes = used;
+                    usage.ephemeral_storage = used;
+                    let logs = FsUsage {
+                        bytes: used,
+                        inodes: used,
+                    };
+                    usage.containers = vec![ContainerUsage {
+                        logs,
+                        ..ContainerUsage::default()
+                    }];
+                }
+                node.observe(signal, available_mi * MI as i64, 1);
+                let config = json!({
+                    "evictionHard": thresholds,
+                    "rankingStrategy": strategy,
+                    "enforceNodeAllocatable": [],
+                });
+                let mut manager = manager(Mode::Evictd, config);
+                let mut round = step(&mut manager, 1, &node);
+                if round.evictions.is_empty() {
+                    // Nothing can be reclaimed first.
+                    let snapshot = node.snapshot();
+                    round.evictions = manager.after_reclaim(2, &round, snapshot, snapshot);
+                }
+                assert_eq!(names(&round.evictions), expected, "{signal} {strategy}");
+            }
+        }
     }
 }
 

@@ -75,6 +75,9 @@ pub(super) struct PodJson {
     excess: Option<i128>,
     above_request: bool,
     priority: i32,
+    /// Only a cgroup tells of the pod: it goes after all others.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    priority_unknown: bool,
     qos_class: &'static str,
     /// Whether the kubelet would pass the pod over: critical and static pods.
     protected: bool,
@@ -147,6 +150,7 @@ pub(super) fn explain(
             excess,
             above_request: excess.is_some_and(|excess| excess > 0),
             priority: ranked.claim.priority,
+            priority_unknown: ranked.claim.priority_unknown,
             qos_class: ranked.claim.qos.as_str(),
             protected: ranked.pod.is_critical(),
             spared: spared(&ranked.pod.uid),
@@ -214,7 +218,7 @@ pub(super) fn table(pods: &[PodJson], resource: Resource) -> String {
             or_dash(pod.usage.map(|usage| amount(usage.into()))),
             amount(pod.request.into()),
             or_dash(pod.excess.map(amount)),
-            pod.priority.to_string(),
+            or_dash((!pod.priority_unknown).then(|| pod.priority.to_string())),
             pod.qos_class.to_owned(),
             or_dash(pod.oom_score_adj.map(|adjust| adjust.to_string())),
             notes.join(", "),

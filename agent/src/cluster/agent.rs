@@ -182,7 +182,7 @@ impl Cluster {
             if counter.add_first() {
                 tracing::warn!(
                     pods = look.unknown,
-                    "pods are known by their cgroups alone: their priority counts as 0"
+                    "pods are known by their cgroups alone: they go after all others"
                 );
             }
         }

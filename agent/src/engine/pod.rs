@@ -40,6 +40,8 @@ pub struct Pod {
     pub ip: String,
     /// `spec.priority`; zero if it has none.
     pub priority: i32,
+    /// Whether the priority is not known yet: only a cgroup tells of the pod, which therefore goes after all others.
+    pub priority_unknown: bool,
     /// The QoS class.
     pub qos: QosClass,
     /// The memory request of the whole pod with its overhead, in bytes, fractions cut.
@@ -142,13 +144,22 @@ impl Pod {
         self.is_static || self.is_mirror || self.has_critical_priority()
     }
 
-    /// Whether a mode of the engine refuses to evict the pod (R12): the `evictd` mode judges static pods by their
-    /// priority, as the documentation says; the kubelet never evicts any.
+    /// Whether a mode of the engine refuses to evict the pod, for whatever reason (R12): the `evictd` mode judges static pods
+    /// by their priority, as the documentation says; the kubelet never evicts any. As long as a static pod's priority is not
+    /// known it stays: control planes run as such.
     pub fn is_protected(&self, mode: Mode) -> bool {
         match mode {
             Mode::Kubelet => self.is_critical(),
-            Mode::Evictd => self.has_critical_priority(),
+            Mode::Evictd => {
+                self.has_critical_priority() || (self.is_static && self.priority_unknown)
+            }
         }
+    }
+
+    /// Whether the API server can end the pod. Of a static pod it has the mirror alone: when that is deleted the kubelet
+    /// makes another one, and the static pod goes on.
+    pub fn ends_by_api(&self) -> bool {
+        !(self.is_static || self.is_mirror)
     }
 
     /// Whether the priority alone makes the pod critical (R12).

@@ -62,6 +62,7 @@ impl Ranking {
         };
         let claim = Claim {
             priority: pod.priority,
+            priority_unknown: pod.priority_unknown,
             qos: pod.qos,
             request,
             order: pod.order,

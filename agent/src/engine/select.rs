@@ -126,13 +126,19 @@ impl Rules {
 /// Who is not chosen this time, although it may be another time.
 #[derive(Clone, Copy)]
 struct PassedOver {
+    /// Guaranteed pods, and those of unknown priority, which go after them.
     guaranteed: bool,
     idle: bool,
 }
 
 impl PassedOver {
     fn includes(self, candidate: &Candidate) -> bool {
-        (self.guaranteed && candidate.claim.qos == QosClass::Guaranteed)
+        let Claim {
+            qos,
+            priority_unknown,
+            ..
+        } = candidate.claim;
+        (self.guaranteed && (qos == QosClass::Guaranteed || priority_unknown))
             || (self.idle && candidate.is_exact && candidate.usage == 0)
     }
 }

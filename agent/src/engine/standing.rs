@@ -11,6 +11,8 @@ use crate::config::RankingStrategy;
 pub struct Claim {
     /// The pod's priority.
     pub priority: i32,
+    /// Whether that is not known: the pod goes after every pod whose priority is.
+    pub priority_unknown: bool,
     /// The pod's QoS class.
     pub qos: QosClass,
     /// What the pod requested, in bytes: memory for memory, ephemeral storage for everything on disk (for inodes,
@@ -27,6 +29,7 @@ pub struct Claim {
 /// so by an exact value, is first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Standing {
+    is_unknown: bool,
     group: u8,
     /// The two criteria between the group and the amount, the stronger one first.
     between: [i32; 2],
@@ -38,6 +41,7 @@ pub struct Standing {
 impl Standing {
     /// Some standing, where one must stand.
     pub(super) const ANY: Self = Self {
+        is_unknown: false,
         group: 0,
         between: [0; 2],
         excess: Reverse(0),
@@ -46,6 +50,9 @@ impl Standing {
 
     /// Where a pod with this claim stands when it uses this much of the resource. A pod without any numbers
     /// (`usage` is `None`) goes before those that have some, as in the kubelet.
+    ///
+    /// Before everything else counts whether the priority is known, in every strategy: a pod that may be critical does not go
+    /// for one that is known not to be.
     ///
     /// - `kubelet` (R9, R10): above request first, then the lower priority, then usage minus request. Process ids go
     ///   by priority, then number. For inodes the kubelet takes everybody who has any as above request, and then
@@ -102,6 +109,7 @@ impl Standing {
             None => (group, i64::MAX),
         };
         Self {
+            is_unknown: claim.priority_unknown,
             group,
             between,
             excess: Reverse(excess),
@@ -137,14 +145,32 @@ mod tests {
             priority in any::<i32>(),
             request in any::<u64>(),
             order in any::<i16>(),
+            priority_unknown in any::<bool>(),
             mut usages in any::<[u64; 2]>(),
         ) {
             usages.sort_unstable();
-            let claim = Claim { priority, qos, request, order };
+            let claim = Claim { priority, priority_unknown, qos, request, order };
             let less = Standing::new(strategy, resource, claim, Some(usages[0]));
             let more = Standing::new(strategy, resource, claim, Some(usages[1]));
             prop_assert!(more <= less);
             prop_assert!(Standing::new(strategy, resource, claim, None) <= more);
+        }
+
+        #[test]
+        fn who_is_not_known_goes_last(
+            strategy in prop::sample::select(&STRATEGIES),
+            resource in prop::sample::select(&RESOURCES),
+            priorities in any::<[i32; 2]>(),
+            requests in any::<[u64; 2]>(),
+            usages in any::<[Option<u64>; 2]>(),
+        ) {
+            let [known, unknown] = [false, true].map(|priority_unknown| {
+                let at = usize::from(priority_unknown);
+                let (priority, request) = (priorities[at], requests[at]);
+                let claim = Claim { priority, priority_unknown, request, ..Claim::default() };
+                Standing::new(strategy, resource, claim, usages[at])
+            });
+            prop_assert!(known < unknown);
         }
     }
 }

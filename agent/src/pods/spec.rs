@@ -93,6 +93,7 @@ impl From<PodJson> for Pod {
                 .collect(),
             ip: status.pod_ip,
             priority: spec.priority.unwrap_or(0),
+            priority_unknown: false,
             qos,
             memory_request: spec.request(MEMORY).floor(),
             memory_limit: spec.memory_limit(),

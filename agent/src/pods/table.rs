@@ -129,6 +129,7 @@ fn above(entries: &[Arc<Entry>]) -> Vec<PathBuf> {
 fn candidate(entry: &Entry) -> Candidate {
     let Pod {
         priority,
+        priority_unknown,
         qos,
         memory_request,
         ..
@@ -136,6 +137,7 @@ fn candidate(entry: &Entry) -> Candidate {
     Candidate {
         claim: Claim {
             priority,
+            priority_unknown,
             qos,
             request: memory_request,
             order: entry.clearance.order(),

@@ -89,12 +89,13 @@ fn may_hold_pods(dir: &Path) -> bool {
 
 /// What a pod is, as far as its cgroup and its processes tell. Unknown remain its name, its labels and its priority:
 ///
-/// - static pods (their UID is a hash without dashes) and node-critical ones (their processes have the score of a
-///   Guaranteed pod without being one) count as node-critical and are protected (R12);
-/// - all others count as priority 0, the default of the API, so that usage above the request decides among them.
+/// - node-critical pods (their processes have the score of a Guaranteed pod without being one) are known as such and
+///   protected (R12);
+/// - the priority of all others is not known: they go after every pod whose priority is, and usage above the request decides
+///   among them. Static pods (their UID is a hash without dashes) are not evicted at all ([`Pod::is_protected`]).
 ///
-/// A pod of a high priority may thus be ranked too low while the API server has not answered yet: better than to let
-/// the OOM killer choose, which knows even less.
+/// Among pods of which none is known one of a high priority may thus go too early: better than to let the OOM killer
+/// choose, which knows even less.
 pub fn guess(group: &PodGroup, memory_total: u64) -> Pod {
     let scores = scores(&group.path);
     let limit = MemoryCgroup::open(&group.path).and_then(|c| c.limit());
@@ -112,12 +113,12 @@ pub fn guess(group: &PodGroup, memory_total: u64) -> Pod {
         // No namespace: the API server will tell when it is back.
         name: format!("pod{}", group.name.uid),
         qos: group.name.qos,
-        // What a static pod is for is not known here, and a control plane runs as such: nobody evicts it on a guess.
-        priority: if is_node_critical || is_static(&group.name.uid) {
+        priority: if is_node_critical {
             SYSTEM_NODE_CRITICAL_PRIORITY
         } else {
             0
         },
+        priority_unknown: !is_node_critical,
         memory_request,
         memory_limit: limit,
         is_static: is_static(&group.name.uid),
@@ -223,6 +224,7 @@ mod tests {
         assert!(of_a_static_pod.is_protected(Mode::Evictd));
         let pod = guess(&group(UID), 1 << 30);
         assert!(!pod.is_critical());
+        assert!(pod.priority_unknown && !pod.is_protected(Mode::Evictd));
         assert_eq!((pod.priority, pod.memory_request), (0, 0));
     }
 

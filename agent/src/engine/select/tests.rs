@@ -12,6 +12,7 @@ fn candidate(priority: i32, request: u64, usage: u64) -> Candidate {
     let claim = Claim {
         order: 0,
         priority,
+        priority_unknown: false,
         qos: QosClass::Burstable,
         request,
     };
@@ -41,6 +42,35 @@ fn above_request_goes_first_then_priority_then_excess() {
     let all = Demand::Amount(u64::MAX);
     assert_eq!(choose(&mut pods.clone(), RULES, all), [3, 2, 1, 0]);
     assert_eq!(choose(&mut pods.clone(), RULES, Demand::First), [3]);
+}
+
+#[test]
+fn who_is_not_known_goes_after_all_others() {
+    let mut pods = [
+        candidate(0, 0, 500),
+        candidate(1000, 400, 300),
+        candidate(0, 0, 100),
+    ];
+    pods[0].claim.priority_unknown = true;
+    pods[2].claim.qos = QosClass::Guaranteed;
+    for strategy in [
+        RankingStrategy::Kubelet,
+        RankingStrategy::Qos,
+        RankingStrategy::Usage,
+    ] {
+        let rules = Rules { strategy, ..RULES };
+        let mut pods = pods;
+        let all = Demand::Amount(u64::MAX);
+        // With one call for each, as long as something is missing: Guaranteed pods are another call's.
+        let mut order = Vec::new();
+        while let chosen = choose(&mut pods, rules, all)
+            && !chosen.is_empty()
+        {
+            order.extend(chosen);
+        }
+        assert_eq!(order.len(), 3, "{strategy:?}");
+        assert_eq!(order.last(), Some(&0), "{strategy:?}: {order:?}");
+    }
 }
 
 #[test]
@@ -151,16 +181,18 @@ fn any_candidate() -> impl Strategy<Value = (Candidate, u64)> {
         0..4u64,
         0..8u64,
         0..4u64,
-        any::<bool>(),
+        any::<[bool; 2]>(),
         state,
     )
-        .prop_map(|(priority, qos, request, exact, slack, is_exact, state)| {
+        .prop_map(|(priority, qos, request, exact, slack, bools, state)| {
+            let [is_exact, priority_unknown] = bools;
             let usage = if is_exact { exact } else { exact + slack };
             (
                 Candidate {
                     claim: Claim {
                         order: 0,
                         priority,
+                        priority_unknown,
                         qos,
                         request,
                     },
