@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use evictd::{evict::journal::Record, observe::cgroup::MemoryCgroup};
 use evictd_tests::{
-    apiserver::{Fault, Misery},
+    agent::Agent,
+    apiserver::{self, Fault, Misery},
     hog::Hog,
     member::Member,
     skip::not_root,
@@ -247,9 +248,7 @@ fn without_an_api_server_the_cgroups_tell() {
     skip_if!(not_root());
     let mut member = Member::new("blind", 256).unwrap();
     let wild = member.pod("wild", 1, "Burstable", 0, Some("16Mi")).unwrap();
-    let file = member
-        .cgroup_of("d4ae8de11a3b28dc31b9c89edbd7f90a", "BestEffort")
-        .unwrap();
+    let file = member.cgroup_of(HASH, "BestEffort").unwrap();
     let mut of_file = Hog::start(&file, &["--mib", "60"]).unwrap();
     member.server.go_away();
     let _agent = member.start().unwrap();
@@ -299,6 +298,62 @@ fn who_is_not_known_yet_goes_after_all_others() {
     assert_eq!(second.wait().unwrap(), Some(libc::SIGKILL));
     let evicted: Vec<_> = member.evictions().into_iter().map(|e| e.uid).collect();
     assert_eq!(evicted, [Member::uid(1), Member::uid(2)]);
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+const HASH: &str = "d4ae8de11a3b28dc31b9c89edbd7f90a";
+
+/// A node with a static pod of priority 0, which uses most of all, and another pod; both at work.
+fn with_static_pod(name: &str, mode: &str) -> (Member, Agent, [Hog; 2]) {
+    let mut member = Member::new(name, 256).unwrap();
+    member.config["mode"] = mode.into();
+    let mut mirror = apiserver::pod("static-node-1", &Member::uid(9), "BestEffort", 0, None);
+    mirror["metadata"]["annotations"] = json!({
+        "kubernetes.io/config.mirror": HASH,
+        "kubernetes.io/config.hash": HASH,
+        "kubernetes.io/config.source": "file",
+    });
+    member.server.state().put_pod(mirror);
+    let of_file = member.cgroup_of(HASH, "BestEffort").unwrap();
+    let other = member.pod("other", 1, "BestEffort", 0, None).unwrap();
+    let mut hogs = [
+        Hog::start(&of_file, &["--mib", "120"]).unwrap(),
+        Hog::start(&other, &["--mib", "100", "--head", "40", "--wait"]).unwrap(),
+    ];
+    let agent = member.start().unwrap();
+    hogs[1].take_head().unwrap();
+    hogs[1].go().unwrap();
+    (member, agent, hogs)
+}
+
+// R12: on the fast path as everywhere. The API server has only the mirror pod, and to delete that ends nothing.
+#[test]
+fn a_static_pod_goes_by_its_priority() {
+    skip_if!(not_root());
+    let (member, mut agent, mut hogs) = with_static_pod("static", "evictd");
+    assert_eq!(hogs[0].wait().unwrap(), Some(libc::SIGKILL));
+    assert!(reported(&member, 1));
+    assert_eq!(member.evictions()[0].uid, Member::uid(9));
+    assert_eq!(member.reported()[0].outcome, "static");
+    assert_eq!(events(&member, "Evicted", "Pod").len(), 1);
+    assert!(hogs[1].is_alive());
+    {
+        let state = member.server.state();
+        assert_eq!(state.count("DELETE", ""), 0);
+        assert_eq!(state.count("PATCH", "/pods/"), 0);
+    }
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+// R12
+#[test]
+fn the_kubelets_mode_evicts_no_static_pod() {
+    skip_if!(not_root());
+    let (member, mut agent, mut hogs) = with_static_pod("staticno", "kubelet");
+    assert_eq!(hogs[1].wait().unwrap(), Some(libc::SIGKILL));
+    assert!(reported(&member, 1));
+    assert_eq!(member.evictions()[0].uid, Member::uid(1));
+    assert!(hogs[0].is_alive());
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 

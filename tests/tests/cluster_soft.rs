@@ -22,6 +22,16 @@ struct Soft {
     connection: Arc<Connection>,
 }
 
+fn web(index: usize) -> Pod {
+    Pod {
+        namespace: "default".into(),
+        name: format!("web-{}", index + 1),
+        uid: format!("uid-{index}"),
+        termination_grace_period_seconds: Some(30),
+        ..Pod::default()
+    }
+}
+
 /// Three pods, the first of them protected by a budget.
 fn soft(cluster: Value) -> Soft {
     let server = ApiServer::start().unwrap();
@@ -58,16 +68,11 @@ fn soft(cluster: Value) -> Soft {
 
 impl Soft {
     fn evict(&mut self, indices: &[usize], hard: bool) -> SoftOutcome {
-        let pods: Vec<Pod> = indices
-            .iter()
-            .map(|i| Pod {
-                namespace: "default".into(),
-                name: format!("web-{}", i + 1),
-                uid: format!("uid-{i}"),
-                termination_grace_period_seconds: Some(30),
-                ..Pod::default()
-            })
-            .collect();
+        let pods: Vec<Pod> = indices.iter().map(|i| web(*i)).collect();
+        self.evict_pods(&pods, hard)
+    }
+
+    fn evict_pods(&mut self, pods: &[Pod], hard: bool) -> SoftOutcome {
         let candidate = |pod| SoftCandidate {
             pod,
             message: "The node was low on resource: memory. ",
@@ -143,6 +148,33 @@ fn a_budget_is_honoured_and_the_next_one_goes() {
         soft.evict(&[1, 2], false),
         SoftOutcome::Evicted { index: 1, .. }
     ));
+}
+
+// R12: the API server has only the mirror of a static pod; critical pods are protected here as on every path.
+#[test]
+fn who_cannot_be_ended_is_not_asked() {
+    let mut soft = soft(json!({}));
+    let of_file = Pod {
+        is_static: true,
+        is_mirror: true,
+        ..web(1)
+    };
+    let critical = Pod {
+        priority: 2_000_000_000,
+        ..web(1)
+    };
+    for passed_over in [of_file, critical] {
+        let outcome = soft.evict_pods(&[passed_over.clone()], true);
+        assert_eq!(outcome, SoftOutcome::Nobody);
+        let outcome = soft.evict_pods(&[passed_over, web(2)], false);
+        let next = matches!(outcome, SoftOutcome::Evicted { index: 1, .. });
+        let second_time = outcome == SoftOutcome::Nobody;
+        assert!(next || second_time, "{outcome:?}");
+    }
+    let state = soft.server.state();
+    assert_eq!(state.count("POST", "/web-2/eviction"), 0);
+    assert_eq!(state.count("DELETE", ""), 0);
+    assert_eq!(state.count("POST", "/web-3/eviction"), 1);
 }
 
 // R5: a budget holds for as long as is configured, and then an override is written down and told.

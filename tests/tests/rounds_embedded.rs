@@ -198,6 +198,49 @@ fn a_pod_above_its_size_limit_is_evicted() {
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
+// R12: static pods are judged alike here and on the fast path, each mode in its own way.
+#[test]
+fn a_static_pod_above_its_own_limit_goes_by_its_priority() {
+    skip_if!(not_root());
+    for (mode, priority, expected) in [
+        ("evictd", 0, "static"),
+        ("evictd", 2_000_001_000, "other"),
+        ("kubelet", 0, "other"),
+    ] {
+        let disk = or_skip!(Disk::new("ext4", 128, 4096));
+        let scope = TestCgroup::new("staticlimit", 256 * MIB).unwrap();
+        let pod = |name: &str, is_static: bool, priority: i32| {
+            scope.child(name).unwrap();
+            let dir = disk.path().join(name);
+            fs::create_dir(&dir).unwrap();
+            fs::write(dir.join("data"), vec![1; 12 << 20]).unwrap();
+            json!({
+                "name": name,
+                "cgroup": name,
+                "static": is_static,
+                "priority": priority,
+                "emptyDirs": [{ "name": "scratch", "path": dir, "sizeLimit": "8Mi" }],
+            })
+        };
+        // Where the static pod may go both do: the other one has no process, which is no eviction.
+        let pods = json!([pod("static", true, priority), pod("other", false, 0)]);
+        let mut files = Files::new(scope.path(), &pods);
+        files.config["filesystems"] = json!({ "nodefs": disk.path() });
+        files.config["mode"] = mode.into();
+        let mut of_static = Forker::start(Some(&scope.path().join("static"))).unwrap();
+        let _of_other = (expected == "other")
+            .then(|| Forker::start(Some(&scope.path().join("other"))).unwrap());
+        let mut agent = files.start(&[]);
+        let records = files.wait_for(1);
+        let [Record::Evicted(eviction)] = &records[..] else {
+            panic!("{mode} {priority}: {records:?}");
+        };
+        assert_eq!(eviction.name, expected, "{mode} {priority}");
+        assert_eq!(is_alive(&mut of_static), expected == "other");
+        assert_eq!(agent.terminate().unwrap(), Some(0));
+    }
+}
+
 // R5: asked, with the grace period that the configuration allows; the hard threshold is never met.
 #[test]
 fn a_soft_threshold_asks_and_waits() {

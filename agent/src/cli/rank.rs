@@ -11,7 +11,7 @@ use super::{
     to_json,
 };
 use crate::{
-    config::RankingStrategy,
+    config::{Mode, RankingStrategy},
     engine::{Layout, OomScale, Ranked, Ranking, Resource, Signal, Usages, oom_score_adj},
     pods::{spec::read_pods, stats::read_summary},
 };
@@ -79,7 +79,7 @@ pub(super) struct PodJson {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     priority_unknown: bool,
     qos_class: &'static str,
-    /// Whether the kubelet would pass the pod over: critical and static pods.
+    /// Whether the pod is passed over: critical pods, and by the kubelet static ones.
     protected: bool,
     /// Why policies do not let it go now, where an agent has said so.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -106,7 +106,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
         layout,
     };
     let ranked = ranking.order(&pods, &summary.pods);
-    let pods = explain(&ranked, &summary.pods, summary.memory_capacity(), |_| None);
+    // What the kubelet would do.
+    let (mode, capacity) = (Mode::Kubelet, summary.memory_capacity());
+    let pods = explain(mode, &ranked, &summary.pods, capacity, |_| None);
     match arguments.output {
         OutputFormat::Json => to_json(&RankingJson {
             order: pods.iter().map(|pod| pod.pod.clone()).collect(),
@@ -119,12 +121,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
 /// Adds to the order what the kernel would do instead (R13), and why policies spare a pod, by its UID: the first whom
 /// nobody spares goes.
 pub(super) fn explain(
+    mode: Mode,
     ranked: &[Ranked<'_>],
     usages: &Usages,
     capacity: Option<u64>,
     spared: impl Fn(&str) -> Option<String>,
 ) -> Vec<PodJson> {
-    let may_go = |r: &Ranked<'_>| !r.pod.is_critical() && spared(&r.pod.uid).is_none();
+    let may_go = |r: &Ranked<'_>| !r.pod.is_protected(mode) && spared(&r.pod.uid).is_none();
     let first = ranked.iter().position(may_go);
     let adjusts: Vec<Option<i32>> = ranked.iter().map(|r| adjust(r, capacity)).collect();
     let badness = |position: usize| {
@@ -152,7 +155,7 @@ pub(super) fn explain(
             priority: ranked.claim.priority,
             priority_unknown: ranked.claim.priority_unknown,
             qos_class: ranked.claim.qos.as_str(),
-            protected: ranked.pod.is_critical(),
+            protected: ranked.pod.is_protected(mode),
             spared: spared(&ranked.pod.uid),
             oom_score_adj: adjusts[position],
             predicted_oom_victim: oom_victim.is_some_and(|(_, victim)| victim == position),

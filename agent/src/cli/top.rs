@@ -191,7 +191,8 @@ impl Frame<'_> {
             let reason = said.reason.as_deref().unwrap_or("by a policy");
             Some(reason.to_owned())
         };
-        let mut pods = rank::explain(&ranked, &self.seen.usages, capacity, spared);
+        let mode = self.config.mode;
+        let mut pods = rank::explain(mode, &ranked, &self.seen.usages, capacity, spared);
         for pod in &mut pods {
             pod.growth = self.trends.pods.get(&pod.uid).and_then(Trend::rate);
         }

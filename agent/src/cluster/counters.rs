@@ -36,7 +36,7 @@ counters! {
     pods_without_uid,
     /// Pod objects that cannot be read, which are left out.
     pods_unreadable,
-    /// Mirror pods seen: they stand for static pods and are never evicted.
+    /// Mirror pods seen: they stand for static pods, which the API server cannot end.
     mirror_pods,
     /// Pods seen while being deleted already.
     terminating_pods,

@@ -38,8 +38,8 @@ pub struct Reported {
     pub id: String,
     /// When, as RFC 3339.
     pub time: String,
-    /// What the API server made of it: `deleted`, `gone` before, `replaced` by a pod of the same name, `shadow`, or
-    /// the refusal after which it was given up.
+    /// What the API server made of it: `deleted`, `gone` before, `replaced` by a pod of the same name, `static` where it
+    /// cannot end the pod, `shadow`, or the refusal after which it was given up.
     pub outcome: String,
 }
 

@@ -1,8 +1,9 @@
 //! Tells the API server of evictions: what has to go goes first, what is only to be read comes after.
 //!
 //! For each eviction in the journal that was not reported: DisruptionTarget where the kubelet sets it and it can still be
-//! set, DELETE, an Event on the pod and one on the node, and then a line in the journal that it was done. Every step may be repeated without
-//! harm, so that a crash between any two of them costs nothing: the UID guards the DELETE, the Event's name the Event.
+//! set, DELETE, an Event on the pod and one on the node, and then a line in the journal that it was done. Of a static pod
+//! the Events alone tell: the API server cannot end it. Every step may be repeated without harm, so that a crash between
+//! any two of them costs nothing: the UID guards the DELETE, the Event's name the Event.
 
 use std::{
     collections::VecDeque,
@@ -24,7 +25,7 @@ use crate::{
         events::Events,
         watch::Shared,
     },
-    engine::Cause,
+    engine::{Cause, Pod},
 };
 
 /// Evictions that may wait to be taken over by the reporter; more stay in the journal for the next start.
@@ -43,6 +44,9 @@ struct Job {
     outcome: Option<String>,
     attempts: u32,
 }
+
+/// Outcome of the eviction of a pod that the API server cannot end: the kubelet starts it again.
+const STATIC: &str = "static";
 
 /// Tells the API server.
 pub struct Reporter {
@@ -133,14 +137,20 @@ impl Reporter {
             && let Some(at) = self.jobs.iter().position(|job| job.outcome.is_none())
             && let Some(mut job) = self.jobs.remove(at)
         {
-            self.pods
-                .with(|roster| job.find_name(|uid| roster.get(uid).cloned()));
+            self.pods.with(|roster| {
+                job.find_name(|uid| roster.get(uid).cloned());
+                let is_it = |pod: &&Pod| pod.uid == job.eviction.uid;
+                if roster.pods().find(is_it).is_some_and(|p| !p.ends_by_api()) {
+                    job.outcome = Some(STATIC.to_owned());
+                }
+            });
             batch.push(job);
         }
         let synced = self.pods.with(|roster| roster.is_synced());
-        let answers = batch
-            .iter()
-            .map(|job| remove(&self.connection, &job.eviction, synced));
+        let answers = batch.iter().map(async |job| match &job.outcome {
+            Some(known) => Ok(Some(known.clone())),
+            None => remove(&self.connection, &job.eviction, synced).await,
+        });
         let answers = join_all(answers).await;
         let mut all = true;
         for (mut job, answer) in batch.into_iter().zip(answers) {
@@ -212,7 +222,7 @@ impl Job {
     }
 
     /// A pod that only its cgroup told of has no name yet.
-    fn find_name(&mut self, known: impl FnOnce(&str) -> Option<crate::engine::Pod>) {
+    fn find_name(&mut self, known: impl FnOnce(&str) -> Option<Pod>) {
         if self.eviction.namespace.is_empty()
             && let Some(pod) = known(&self.eviction.uid)
         {

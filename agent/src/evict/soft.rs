@@ -1,7 +1,7 @@
 //! Soft eviction: pods are asked to go, and may take their time (R5).
 //!
 //! The Eviction API honours PodDisruptionBudgets. A pod that its budget protects is passed over for the next candidate.
-//! When budgets protect everybody for longer than is configured, or the hard threshold is met, the first candidate goes
+//! Static pods are passed over as well: the API server cannot end them. When budgets protect everybody for longer than is configured, or the hard threshold is met, the first candidate goes
 //! nevertheless, by DELETE; the journal, an Event and a counter say so and why.
 
 use std::{
@@ -19,7 +19,7 @@ use crate::{
         client::{ApiError, Connection},
         events::{EVICTED, Events, OVERRIDDEN, Told},
     },
-    config::Config,
+    config::{Config, Mode},
     engine::Pod,
 };
 
@@ -81,6 +81,7 @@ pub struct SoftEvictor {
     connection: Arc<Connection>,
     journal: SharedJournal,
     events: Events,
+    mode: Mode,
     max_grace_seconds: i32,
     override_after: Option<Duration>,
     /// Since when budgets have protected everybody without a break.
@@ -103,6 +104,7 @@ impl SoftEvictor {
             connection,
             journal,
             events: Events::new(node),
+            mode: config.mode,
             max_grace_seconds: config.eviction.max_pod_grace_period_seconds,
             override_after: config.cluster.as_ref().and_then(|c| c.soft_override_after),
             blocked: None,
@@ -236,7 +238,8 @@ impl SoftPressure for SoftEvictor {
         for (index, candidate) in candidates.iter().enumerate() {
             let pod = candidate.pod;
             // One that only its cgroup tells of has no name to ask for; one that is on its way needs no second request.
-            if pod.namespace.is_empty() || pod.is_critical() || self.asked.contains(&pod.uid) {
+            let can_be_asked = !pod.namespace.is_empty() && pod.ends_by_api();
+            if !can_be_asked || pod.is_protected(self.mode) || self.asked.contains(&pod.uid) {
                 continue;
             }
             match self.ask(*candidate).await {

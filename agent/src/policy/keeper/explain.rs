@@ -83,7 +83,10 @@ impl Keeper {
             let permission = clearance.permission(now);
             let reason = match permission {
                 _ if may_go => None,
-                _ if held.entry.protected => Some("its priority makes it critical".to_owned()),
+                _ if held.entry.protected && pod.has_critical_priority() => {
+                    Some("its priority makes it critical".to_owned())
+                }
+                _ if held.entry.protected => Some("it is a static pod".to_owned()),
                 _ if self.restraint.is_paused() => {
                     Some("evictions are paused on this node".to_owned())
                 }
