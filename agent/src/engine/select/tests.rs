@@ -223,9 +223,13 @@ proptest! {
         if matches!(demand, Demand::Amount(_)) {
             order.retain(|i| exact[*i] > 0);
         }
-        let is_guaranteed = |i: &usize| candidates[*i].claim.qos == QosClass::Guaranteed;
-        if strategy == RankingStrategy::Qos && !system_over_reserved && !order.iter().all(is_guaranteed) {
-            order.retain(|i| !is_guaranteed(i));
+        // Pods of unknown priority go after Guaranteed ones that are known, so that they wait with them.
+        let waits = |i: &usize| {
+            let claim = candidates[*i].claim;
+            claim.qos == QosClass::Guaranteed || claim.priority_unknown
+        };
+        if strategy == RankingStrategy::Qos && !system_over_reserved && !order.iter().all(waits) {
+            order.retain(|i| !waits(i));
         }
         let wanted = match demand {
             Demand::First => 1,
