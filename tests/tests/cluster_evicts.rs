@@ -1,7 +1,7 @@
 //! The whole path in a cluster: pressure, local SIGKILL, journal, DisruptionTarget, DELETE, Events; with the API server
 //! there, away, slow, or forgetful. Real cgroups and processes below, a scripted API server above.
 
-use std::time::Duration;
+use std::{fs, time::Duration};
 
 use evictd::{evict::journal::Record, observe::cgroup::MemoryCgroup};
 use evictd_tests::{
@@ -9,6 +9,7 @@ use evictd_tests::{
     apiserver::{self, Fault, Misery},
     hog::Hog,
     member::Member,
+    scrape::{free_address, metrics},
     skip::not_root,
     skip_if,
 };
@@ -354,6 +355,68 @@ fn the_kubelets_mode_evicts_no_static_pod() {
     assert!(reported(&member, 1));
     assert_eq!(member.evictions()[0].uid, Member::uid(1));
     assert!(hogs[0].is_alive());
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+fn limit_files(agent: &Agent, limit: Option<&libc::rlimit>) -> libc::rlimit {
+    let mut before = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    let new = limit.map_or(std::ptr::null(), std::ptr::from_ref);
+    let pid = agent.pid().cast_signed();
+    // SAFETY: a limit or none, and room for the one before.
+    let set = unsafe { libc::prlimit(pid, libc::RLIMIT_NOFILE, new, &raw mut before) };
+    assert_eq!(set, 0);
+    before
+}
+
+/// A pod that cannot be opened is told, counted, and evicted once it can be.
+#[test]
+fn a_pod_that_cannot_be_opened_is_told_and_tried_again() {
+    skip_if!(not_root());
+    let mut member = Member::new("unopened", 256).unwrap();
+    let address = free_address().unwrap();
+    member.config["metricsAddress"] = json!(address);
+    let calm = member
+        .pod("calm", 1, "Guaranteed", 0, Some("64Mi"))
+        .unwrap();
+    let mut agent = member.start().unwrap();
+    let before = limit_files(&agent, None);
+    let open = fs::read_dir(format!("/proc/{}/fd", agent.pid()))
+        .unwrap()
+        .count() as u64;
+    let allow = |more| {
+        let few = libc::rlimit {
+            rlim_cur: open + more,
+            ..before
+        };
+        limit_files(&agent, Some(&few));
+    };
+    let is_told = |word| member.wait(SOON, |_| agent.log().contains(word));
+    // Enough for the directories, which lie in each other, and not for a pod.
+    allow(5);
+    let wild = member.pod("wild", 2, "BestEffort", 0, None).unwrap();
+    assert!(is_told("a pod cannot be opened"), "{}", agent.log());
+    // Enough for nothing: those that are known stay.
+    allow(0);
+    member.cgroup_of(&Member::uid(3), "BestEffort").unwrap();
+    assert!(is_told("pods cannot be listed"), "{}", agent.log());
+    let mut known = Hog::start(&calm, &["--mib", "1024"]).unwrap();
+    assert_eq!(known.wait().unwrap(), Some(libc::SIGKILL));
+    limit_files(&agent, Some(&before));
+    assert!(reported(&member, 1));
+    assert_eq!(member.evictions()[0].name, "calm");
+    let is_counted =
+        |_: &Member| metrics(&address).is_ok_and(|m| m.contains("pods_unopened_total 2"));
+    assert!(member.wait(SOON, is_counted), "{:?}", metrics(&address));
+    let mut hog = Hog::start(&wild, &["--mib", "1024", "--wait"]).unwrap();
+    // The tree is looked at every ten seconds, and when something comes.
+    std::thread::sleep(Duration::from_secs(11));
+    hog.go().unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(reported(&member, 2));
+    assert_eq!(member.evictions()[1].name, "wild");
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     path::Path,
-    sync::Arc,
+    sync::{Arc, atomic::AtomicU64},
     time::{Duration, Instant, SystemTime},
 };
 
@@ -240,6 +240,11 @@ impl Cluster {
     pub fn ask(&self, demand: Box<SoftDemand>) -> bool {
         let soft = self.soft.as_ref();
         soft.is_some_and(|demands| demands.try_send(demand).is_ok())
+    }
+
+    /// How many pods could not be opened so far, although their cgroups were there.
+    pub fn unopened(&self) -> Arc<AtomicU64> {
+        self.joined.unopened()
     }
 
     /// A pod that goes because it was asked to, each once.

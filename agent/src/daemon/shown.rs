@@ -124,6 +124,12 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
         "Records that could not be written to the journal",
         Box::new(move || lost.load(Ordering::Relaxed)),
     ));
+    let unopened = shown.source.unopened();
+    sources.counters.push((
+        "pods_unopened",
+        "Pods that could not be opened or listed although they were there: they are not evicted until they can be",
+        Box::new(move || unopened.load(Ordering::Relaxed)),
+    ));
     show(&mut sources, shown.oom, OOM_KILLS);
     show(&mut sources, shown.graduated, GRADUATED);
     show(&mut sources, shown.incidents, INCIDENTS);

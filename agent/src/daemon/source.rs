@@ -4,7 +4,7 @@ use std::{
     fs,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, atomic::AtomicU64},
 };
 
 use super::{RunError, policies::Policies};
@@ -17,6 +17,7 @@ use crate::{
     pods::{
         manifest::{self, ManifestPod},
         table::{Entry, PodTable},
+        unopened::Opener,
     },
     rounds::{Errand, POD_LOGS, fixed, of_kubelet_pod},
 };
@@ -27,6 +28,7 @@ pub(super) enum Source {
         pods: Vec<ManifestPod>,
         mode: Mode,
         fingerprint: Vec<(PathBuf, u64)>,
+        opener: Opener,
     },
     Cluster(Box<Cluster>),
 }
@@ -40,17 +42,29 @@ impl Source {
                 pods,
                 mode,
                 fingerprint: before,
+                opener,
             } => {
                 let now = fingerprint(pods);
-                if now == *before {
+                let failures = opener.failures();
+                if now == *before && failures == 0 {
                     return None;
                 }
-                *before = now;
-                let entries = pods
+                let entries: Vec<_> = pods
                     .iter()
-                    .filter_map(|p| Entry::open(p.pod.clone(), &p.cgroup, *mode).ok());
-                Some(Box::new(PodTable::new(entries.map(Arc::new).collect())))
+                    .filter_map(|p| opener.open(p.pod.clone(), &p.cgroup, *mode))
+                    .collect();
+                let is_same = now == *before && opener.failures() >= failures;
+                *before = now;
+                (!is_same).then(|| Box::new(PodTable::new(entries)))
             }
+        }
+    }
+
+    /// How many pods could not be opened so far, although their cgroups were there.
+    pub(super) fn unopened(&self) -> Arc<AtomicU64> {
+        match self {
+            Self::Cluster(cluster) => cluster.unopened(),
+            Self::Manifest { opener, .. } => opener.count(),
         }
     }
 
@@ -141,6 +155,7 @@ pub(super) async fn source(
         pods,
         mode,
         fingerprint,
+        opener: Opener::default(),
     };
     Ok((manifest, table, journal))
 }

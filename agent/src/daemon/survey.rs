@@ -127,7 +127,7 @@ impl Survey {
         let mut known = Roster::default();
         known.recall(Memory::read(state_dir).unwrap_or_default().pods);
         let mut unknown = 0;
-        let pods = pods_below(root).into_iter().map(|group| {
+        let pods = pods_below(root).found.into_iter().map(|group| {
             let pod = known.get(&group.name.uid).cloned().unwrap_or_else(|| {
                 unknown += 1;
                 guess(&group, self.memory_total)

@@ -312,14 +312,19 @@ pub fn descendant_ids(root: &Path) -> Vec<u64> {
 }
 
 /// A cgroup directory and all below it, parents before children. What vanishes meanwhile is left out.
+///
+/// # Errors
+/// The cgroup is not there, or one below it cannot be listed.
 pub fn descendants(root: &Path) -> Result<Vec<PathBuf>, PathError> {
     fs::metadata(root).map_err(PathError::at(root))?;
     let mut found = vec![root.to_owned()];
     let mut next = 0;
     while let Some(dir) = found.get(next).cloned() {
         next += 1;
-        let Ok(entries) = fs::read_dir(&dir) else {
-            continue;
+        let entries = match fs::read_dir(&dir) {
+            Ok(entries) => entries,
+            Err(e) if is_gone(&e) => continue,
+            Err(e) => return Err(PathError::at(&dir)(e)),
         };
         for entry in entries.flatten() {
             if entry.file_type().is_ok_and(|t| t.is_dir()) {

@@ -8,5 +8,6 @@ pub mod spec;
 pub mod stats;
 pub mod table;
 pub mod tree;
+pub mod unopened;
 
 pub use json::JsonError;

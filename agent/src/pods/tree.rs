@@ -12,7 +12,7 @@ use std::{
 use super::names::{self, PodPath};
 use crate::{
     engine::{Pod, QosClass, SYSTEM_NODE_CRITICAL_PRIORITY},
-    observe::cgroup::{MemoryCgroup, descendants},
+    observe::cgroup::{MemoryCgroup, PathError, descendants, is_gone},
 };
 
 /// `oom_score_adj` of the containers of Guaranteed and node-critical pods (R13; -998 in old kubelets, R22). The pause
@@ -35,11 +35,20 @@ pub struct PodGroup {
     pub path: PathBuf,
 }
 
-/// All pods' cgroups below a directory, whichever driver made them. What cannot be read is left out: it is vanishing.
-pub fn pods_below(root: &Path) -> Vec<PodGroup> {
-    let mut found = Vec::new();
-    collect(root, DEPTH, &mut found);
-    found
+/// The pods' cgroups below a directory.
+#[derive(Debug, Default)]
+pub struct Groups {
+    /// Those that were found.
+    pub found: Vec<PodGroup>,
+    /// A directory that is there and could not be listed: there may be more.
+    pub unlisted: Option<PathError>,
+}
+
+/// All pods' cgroups below a directory, whichever driver made them. What vanishes meanwhile is left out.
+pub fn pods_below(root: &Path) -> Groups {
+    let mut groups = Groups::default();
+    collect(root, DEPTH, &mut groups);
+    groups
 }
 
 /// The cgroup of all pods below a directory, whichever driver made it; the one that lies highest.
@@ -64,9 +73,15 @@ pub fn pods_root(root: &Path) -> Option<PathBuf> {
     None
 }
 
-fn collect(dir: &Path, depth: usize, found: &mut Vec<PodGroup>) {
-    let Ok(entries) = fs::read_dir(dir) else {
-        return;
+fn collect(dir: &Path, depth: usize, groups: &mut Groups) {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) => {
+            if !is_gone(&error) {
+                groups.unlisted = Some(PathError::at(dir)(error));
+            }
+            return;
+        }
     };
     for entry in entries.flatten() {
         if !entry.file_type().is_ok_and(|t| t.is_dir()) {
@@ -74,8 +89,10 @@ fn collect(dir: &Path, depth: usize, found: &mut Vec<PodGroup>) {
         }
         let path = entry.path();
         match names::parse(&path) {
-            Some(name) if name.container.is_none() => found.push(PodGroup { name, path }),
-            _ if depth > 0 && may_hold_pods(&path) => collect(&path, depth - 1, found),
+            Some(name) if name.container.is_none() => {
+                groups.found.push(PodGroup { name, path });
+            }
+            _ if depth > 0 && may_hold_pods(&path) => collect(&path, depth - 1, groups),
             _ => {}
         }
     }
@@ -171,7 +188,9 @@ mod tests {
         ] {
             fs::create_dir_all(dir.path().join(path)).unwrap();
         }
-        let mut found: Vec<_> = pods_below(dir.path())
+        let groups = pods_below(dir.path());
+        assert!(groups.unlisted.is_none());
+        let mut found: Vec<_> = (groups.found)
             .into_iter()
             .map(|g| (g.name.uid, g.name.qos))
             .collect();
