@@ -229,6 +229,9 @@ fn a_threshold_that_is_raised_by_mistake_takes_one_pod() {
     );
     std::thread::sleep(Duration::from_secs(5));
     assert_eq!(scene.evicted().len(), 1, "{}", agent.log());
+    let records = scene.files.records();
+    let said = |r: &Record| matches!(r, Record::MetInForce(met) if met.threshold == 450 * MIB);
+    assert_eq!(records.iter().filter(|r| said(r)).count(), 1, "{records:?}");
     // The next one is due ten seconds after the first.
     assert!(holds(LONG, || scene.evicted().len() > 1));
     let at: Vec<u64> = scene
@@ -320,7 +323,8 @@ fn a_victim_that_does_not_die_is_stuck_and_the_next_one_goes() {
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
     std::thread::sleep(Duration::from_secs(6));
     let evicted = scene.evicted();
-    let stuck = agent.log().matches("is stuck").count();
+    let is_stuck = |record: &Record| matches!(record, Record::Stuck(s) if s.name == "worker");
+    let stuck = scene.files.records().iter().filter(|r| is_stuck(r)).count();
     let kills = memory.oom_kills().unwrap();
     fs::write(group.join("freezer.state"), "THAWED").unwrap();
     assert_eq!(frozen.wait().unwrap(), Some(libc::SIGKILL));

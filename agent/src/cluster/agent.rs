@@ -16,6 +16,7 @@ use super::{
     access,
     client::{AccessError, Connection},
     clock::WallClock,
+    events::Events,
     followers::Followers,
     node::{LeftOver, NodeWriter, Wanted},
     remembered::Keeping,
@@ -27,7 +28,7 @@ use crate::{
     cri::KnownPods,
     daemon::{RunError, policies::Policies},
     evict::{
-        journal::{Asked, Eviction, SharedJournal},
+        journal::{Asked, Eviction, Record, SharedJournal},
         report::{QUEUE, Reporter},
         soft::SoftEvictor,
     },
@@ -41,12 +42,17 @@ const FIRST_LIST: Duration = Duration::from_secs(2);
 const FIRST_WORD: Duration = Duration::from_secs(2);
 /// Pods that go and that nobody has heard of yet.
 const GOING: usize = 8;
+/// How often an Event is tried that is not about an eviction, and the pause after the first try.
+const EVENT_ATTEMPTS: u32 = 6;
+const EVENT_PAUSE: Duration = Duration::from_secs(1);
 /// How long the end waits until the node is clean and the last evictions are told.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// The cluster, as the agent sees it.
 pub struct Cluster {
     connection: Arc<Connection>,
+    /// The name of the node.
+    node: String,
     pods: Arc<Shared>,
     joined: Joined,
     evictions: mpsc::Sender<Eviction>,
@@ -134,6 +140,7 @@ impl Cluster {
             soft: None,
         };
         let mut started = Self {
+            node: node.clone(),
             connection,
             pods,
             joined,
@@ -197,6 +204,22 @@ impl Cluster {
                 "too many evictions wait to be reported: this one waits for the next start"
             );
         }
+    }
+
+    /// Tells of a stuck pod, or of a threshold that is met as it comes into force, by an Event: tried a few times, for the
+    /// journal has it.
+    pub fn tell(&self, record: Record) {
+        let (connection, node) = (Arc::clone(&self.connection), self.node.clone());
+        tokio::spawn(async move {
+            let events = Events::new(&node);
+            for attempt in 0..EVENT_ATTEMPTS {
+                match events.about_record(&connection, &record).await {
+                    Ok(()) => return,
+                    Err(error) => tracing::debug!(%error, "an Event could not be sent"),
+                }
+                tokio::time::sleep(EVENT_PAUSE * 2_u32.pow(attempt)).await;
+            }
+        });
     }
 
     /// What the node should say from now on.

@@ -15,7 +15,10 @@ use serde_json::{Value, json};
 use super::client::{ApiError, Call, Connection, JSON, MERGE};
 use crate::{
     config::Quantity,
-    evict::{api::PodRef, journal::Eviction},
+    evict::{
+        api::PodRef,
+        journal::{Eviction, Record},
+    },
 };
 
 /// `reportingController` of all Events.
@@ -26,6 +29,10 @@ pub const EVICTED: &str = "Evicted";
 pub const OVERRIDDEN: &str = "EvictedDespiteBudget";
 /// Reason of an Event about a pod that would have been evicted (R47).
 const WOULD_EVICT: &str = "WouldEvict";
+/// Reason of an Event about an evicted pod whose processes do not end.
+const STUCK: &str = "EvictedPodStuck";
+/// Reason of an Event about a threshold that is met as it comes into force.
+const MET_IN_FORCE: &str = "EvictionThresholdMetInForce";
 /// Where Events about nodes live, which have no namespace.
 const NODE_NAMESPACE: &str = "default";
 /// Longest note that the API takes, in bytes.
@@ -129,6 +136,58 @@ impl Events {
             "related": self.node_reference(),
         });
         create(connection, pod.namespace, &event).await
+    }
+
+    /// Tells of a record that is about no eviction itself: a stuck pod, or a threshold that is met as it comes into force.
+    ///
+    /// # Errors
+    /// No answer, or a refusal.
+    pub async fn about_record(
+        &self,
+        connection: &Connection,
+        record: &Record,
+    ) -> Result<(), ApiError> {
+        match record {
+            Record::Stuck(stuck) => {
+                let told = Told {
+                    pod: PodRef {
+                        namespace: &stuck.namespace,
+                        name: &stuck.name,
+                        uid: &stuck.uid,
+                    },
+                    id: &format!("{}-stuck", stuck.id),
+                    time: &stuck.time,
+                    reason: STUCK,
+                    note: format!(
+                        "The pod was evicted and its processes do not end; it still uses {}",
+                        Quantity::bytes(stuck.usage)
+                    ),
+                };
+                self.about_pod(connection, &told).await
+            }
+            Record::MetInForce(met) => {
+                let event = json!({
+                    "apiVersion": "events.k8s.io/v1",
+                    "kind": "Event",
+                    "metadata": {"name": name(&self.node, &met.id), "namespace": NODE_NAMESPACE},
+                    "eventTime": micro_time(&met.time),
+                    "reportingController": CONTROLLER,
+                    "reportingInstance": self.node,
+                    "action": "Configuring",
+                    "reason": MET_IN_FORCE,
+                    "type": "Warning",
+                    "note": cut(format!(
+                        "The threshold of {} is met as it comes into force: {} available, {} wanted. Pods go for it at the kubelet's pace.",
+                        met.signal,
+                        Quantity::bytes(met.available),
+                        Quantity::bytes(met.threshold),
+                    )),
+                    "regarding": self.node_reference(),
+                });
+                create(connection, NODE_NAMESPACE, &event).await
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Tells of an eviction on the node: a new Event, or one more of the last.

@@ -208,6 +208,11 @@ impl Agent {
             {
                 cluster.evicted(eviction.as_ref().clone());
             }
+            if let (Source::Cluster(cluster), Record::Stuck(_) | Record::MetInForce(_)) =
+                (&self.source, &record)
+            {
+                cluster.tell(record.clone());
+            }
             self.note_incident(&record);
         }
     }

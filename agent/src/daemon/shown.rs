@@ -212,6 +212,8 @@ impl Agent {
                     .evicted(signal, e.shadow, e.stages, e.errno != 0, Some(e.number));
             }
             Report::Finished(finished) => self.metrics.finished(finished),
+            Report::Stuck(_) => self.metrics.stuck(),
+            Report::MetInForce { .. } => self.metrics.met_in_force(),
             _ => {}
         }
     }

@@ -26,7 +26,9 @@ pub use super::{
     graduated::{GraduatedAction, GraduatedPod},
     pauses::Pause,
     reclaimed::NodeReclaimed,
-    records::{Asked, Eviction, Finish, Numbers, PaceRecord, Record, Reported},
+    records::{
+        Asked, Eviction, Finish, MetInForce, Numbers, PaceRecord, Record, Reported, StuckPod,
+    },
 };
 use crate::observe::cgroup::PathError;
 pub use disk::{Disk, System};

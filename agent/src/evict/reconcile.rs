@@ -5,7 +5,8 @@ use std::{fs, time::Duration};
 use super::{
     end::kill_until_empty,
     journal::{
-        Asked, Eviction, Finish, GraduatedAction, NodeReclaimed, PaceRecord, Record, SharedJournal,
+        Asked, Eviction, Finish, GraduatedAction, MetInForce, NodeReclaimed, PaceRecord, Record,
+        SharedJournal, StuckPod,
     },
     oom::OomKill,
     pauses::Pauses,
@@ -76,12 +77,40 @@ impl Reconciler {
                 Record::Finished(record)
             }
             Report::Stuck(stuck) => {
+                let pod = &stuck.pod.pod;
                 tracing::error!(
-                    pod = %stuck.pod.pod,
+                    %pod,
                     usage = stuck.usage,
                     "the evicted pod is stuck: its processes do not end; another pod goes in its place where one must"
                 );
-                return None;
+                Record::Stuck(StuckPod {
+                    id: self.id(stuck.number),
+                    time: jiff::Timestamp::now().to_string(),
+                    namespace: pod.namespace.clone(),
+                    name: pod.name.clone(),
+                    uid: pod.uid.clone(),
+                    usage: stuck.usage,
+                })
+            }
+            Report::MetInForce {
+                signal,
+                available,
+                threshold,
+                number,
+            } => {
+                tracing::warn!(
+                    %signal,
+                    available,
+                    threshold,
+                    "the threshold is met as it comes into force: pods go for it at the kubelet's pace, unless memory is about to be exhausted"
+                );
+                Record::MetInForce(MetInForce {
+                    id: format!("{}-met-{number}", self.run),
+                    time: jiff::Timestamp::now().to_string(),
+                    signal: signal.to_string(),
+                    available: *available,
+                    threshold: *threshold,
+                })
             }
             Report::NobodyLeft {
                 signal,

@@ -28,6 +28,44 @@ pub enum Record {
     OomKill(Box<OomKill>),
     /// Evictions were paused, or a pause was lifted.
     Paused(Pause),
+    /// An evicted pod does not end.
+    Stuck(StuckPod),
+    /// A threshold was met when it came into force.
+    MetInForce(MetInForce),
+}
+
+/// An evicted pod gives nothing back and has processes all the same; it is not evicted again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StuckPod {
+    /// Its eviction.
+    pub id: String,
+    /// When it was found, as RFC 3339.
+    pub time: String,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub name: String,
+    /// The pod's UID.
+    pub uid: String,
+    /// What it still uses, in bytes.
+    pub usage: u64,
+}
+
+/// A threshold was met when it came into force, by a start or a new configuration: pods go at the kubelet's pace for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MetInForce {
+    /// Names the moment.
+    pub id: String,
+    /// When, as RFC 3339.
+    pub time: String,
+    /// The signal.
+    pub signal: String,
+    /// What was available, in bytes.
+    pub available: u64,
+    /// What should have been.
+    pub threshold: u64,
 }
 
 /// The API server has heard of an eviction, and it need not be told again.

@@ -35,7 +35,9 @@ impl Unreported {
             | Record::Reclaimed(_)
             | Record::Graduated(_)
             | Record::OomKill(_)
-            | Record::Paused(_) => {}
+            | Record::Paused(_)
+            | Record::Stuck(_)
+            | Record::MetInForce(_) => {}
         }
     }
 

@@ -27,11 +27,15 @@ impl Watch {
             let Some(post) = self.posts.get_mut(index) else {
                 return;
             };
-            if index == 0 {
+            let is_new = index == 0 && post.scope.limits() != tuning.limits;
+            if is_new {
                 post.scope.set_limits(tuning.limits);
+                post.pace.reset();
             }
             if let Err(e) = post.settle(&mut *self.setup.tripwire, floor) {
                 self.say_gone(index, &e);
+            } else if is_new {
+                self.say_met_in_force(index);
             }
         }
     }
@@ -60,8 +64,9 @@ impl Watch {
             Some(post) => post.settle(tripwire, floor),
             None => Ok(()),
         });
-        if let Err(e) = settled {
-            self.say_gone(index, &e);
+        match settled {
+            Ok(()) => self.say_met_in_force(index),
+            Err(e) => self.say_gone(index, &e),
         }
     }
 }

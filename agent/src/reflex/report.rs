@@ -111,6 +111,17 @@ pub enum Report {
     Finished(Finished),
     /// See [`Stuck`]; once for each victim.
     Stuck(Stuck),
+    /// A threshold was met when it came into force: at the start, or as another one than before.
+    MetInForce {
+        /// Whose threshold.
+        signal: Signal,
+        /// What is available, in bytes.
+        available: u64,
+        /// What should be, in bytes.
+        threshold: u64,
+        /// Counts these reports of this agent from 1.
+        number: u64,
+    },
     /// The threshold is met and nobody may be evicted; said once per pressure.
     NobodyLeft {
         /// Whose threshold.

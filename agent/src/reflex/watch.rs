@@ -46,6 +46,7 @@ pub(super) struct Watch {
     /// How old the usages in the table are.
     pub(super) recent: Recent,
     pub(super) evictions: u64,
+    met_in_force: u64,
     /// When the kernel was last told whom it may kill; 0: it has to be told.
     pub(super) named: u64,
     heard: Heard,
@@ -70,6 +71,7 @@ impl Watch {
             cpus,
             recent: Recent::default(),
             evictions: 0,
+            met_in_force: 0,
             named: 0,
             heard: Heard::default(),
             calm_since: None,
@@ -83,7 +85,25 @@ impl Watch {
         for post in &mut self.posts {
             post.settle(&mut *self.setup.tripwire, floor)?;
         }
+        (0..self.posts.len()).for_each(|index| self.say_met_in_force(index));
         Ok(())
+    }
+
+    /// Says that the threshold of a scope is met although it has just come into force.
+    pub(super) fn say_met_in_force(&mut self, index: usize) {
+        let Some(post) = self.posts.get(index) else {
+            return;
+        };
+        let (available, threshold) = (post.look.available, post.scope.limits().threshold);
+        if !post.gone && available < threshold {
+            self.met_in_force += 1;
+            self.setup.outbox.send(Report::MetInForce {
+                signal: post.scope.signal(),
+                available,
+                threshold,
+                number: self.met_in_force,
+            });
+        }
     }
 
     /// In shadow mode the kernel must not kill either.

@@ -38,6 +38,8 @@ pub struct Metrics {
     registry: Registry,
     evictions: Family<Evicted, Counter>,
     refused: Counter,
+    stuck: Counter,
+    met_in_force: Counter,
     stages: Family<Stage, Histogram, fn() -> Histogram>,
     /// Number and moment of the signal of evictions that are not finished.
     signalled: Mutex<VecDeque<(u64, u64)>>,
@@ -58,6 +60,18 @@ impl Metrics {
             "Pods killed, by signal; with shadow=\"true\" those that would have been",
             evictions.clone(),
         );
+        let stuck = Counter::default();
+        registry.register(
+            "evicted_pods_stuck",
+            "Evicted pods whose processes do not end",
+            stuck.clone(),
+        );
+        let met_in_force = Counter::default();
+        registry.register(
+            "thresholds_met_in_force",
+            "Thresholds that were met when they came into force, by a start or a new configuration",
+            met_in_force.clone(),
+        );
         let refused = Counter::default();
         registry.register(
             "eviction_signals_refused",
@@ -76,9 +90,21 @@ impl Metrics {
             registry,
             evictions,
             refused,
+            stuck,
+            met_in_force,
             stages,
             signalled: Mutex::default(),
         }
+    }
+
+    /// An evicted pod is stuck.
+    pub fn stuck(&self) {
+        self.stuck.inc();
+    }
+
+    /// A threshold was met when it came into force.
+    pub fn met_in_force(&self) {
+        self.met_in_force.inc();
     }
 
     /// An eviction by the reflex (with its number, for [`Self::finished`]) or by the rounds.
