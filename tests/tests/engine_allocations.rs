@@ -59,7 +59,7 @@ fn choosing_victims_among_500_pods_allocates_nothing() {
                 claim: Claim {
                     order: 0,
                     priority: (number % 7) as i32,
-                    priority_unknown: number % 5 == 0,
+                    priority_unknown: number.is_multiple_of(5),
                     qos: QosClass::Burstable,
                     request: number % 1000,
                 },

@@ -357,10 +357,8 @@ impl Exhausted {
             rlim_max: 0,
         };
         // SAFETY: a local.
-        assert_eq!(
-            unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut before) },
-            0
-        );
+        let done = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut before) };
+        assert_eq!(done, 0);
         let mut held = vec![File::open("/dev/null").unwrap()];
         let mut exhausted = Self {
             before,
@@ -381,10 +379,8 @@ impl Exhausted {
             ..self.before
         };
         // SAFETY: a local.
-        assert_eq!(
-            unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) },
-            0
-        );
+        let done = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+        assert_eq!(done, 0);
     }
 }
 
