@@ -6,9 +6,10 @@ mod told;
 use std::time::Duration;
 
 use super::{
-    Candidate, CandidateState, Cause, Comeback, Demand, Eviction, IMMEDIATE_GRACE_PERIOD_SECONDS,
-    LocalStorageExcess, Message, NodeReclaim, Observation, Observations, Pod, Pressure, Ranked,
-    Ranking, Round, Rules, Settings, Signal, SignalForecast, Snapshot, Threshold, Trend,
+    Candidate, CandidateState, Cause, Comeback, Demand, Earlier, Eviction,
+    IMMEDIATE_GRACE_PERIOD_SECONDS, LocalStorageExcess, Message, NodeReclaim, Observation,
+    Observations, Pod, Pressure, Ranked, Ranking, Round, Rules, Settings, Signal, SignalForecast,
+    Snapshot, Threshold, Trend,
     comeback::Comebacks,
     growth::Room,
     local_storage_excess, message,

@@ -41,7 +41,8 @@ pub use pressure::Pressure;
 pub use qos::{ComputeResources, OomScale, QosClass, oom_score_adj};
 pub use ranking::{Ranked, Ranking, Usages};
 pub use round::{
-    Cause, Eviction, IMMEDIATE_GRACE_PERIOD_SECONDS, Round, Settings, SignalForecast, Snapshot,
+    Cause, Earlier, EarlierComeback, EarlierEviction, EarlierVictim, Eviction,
+    IMMEDIATE_GRACE_PERIOD_SECONDS, Round, Settings, SignalForecast, Snapshot,
 };
 pub use select::{Candidate, CandidateState, Demand, Rules, Selection, select};
 pub use signal::{NodeCondition, Resource, Signal, UnknownSignal};

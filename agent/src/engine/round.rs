@@ -105,6 +105,51 @@ impl Cause {
     }
 }
 
+/// What an earlier manager has done, for one that goes on where it ended. Moments are nanoseconds of the clock that
+/// [`super::Manager::step`] is given; below zero are those before it began.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Earlier {
+    /// Pods that may be on their way still.
+    pub victims: Vec<EarlierVictim>,
+    /// Evictions for a signal, the oldest first.
+    pub evictions: Vec<EarlierEviction>,
+    /// Comebacks, the oldest first.
+    pub comebacks: Vec<EarlierComeback>,
+}
+
+/// A pod that was evicted and may be there still.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EarlierVictim {
+    /// The pod's UID.
+    pub uid: String,
+    /// When its time was over.
+    pub at: i64,
+}
+
+/// An eviction of a pod with an owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EarlierEviction {
+    /// When.
+    pub at: i64,
+    /// The same in seconds since 1970.
+    pub since: i64,
+    /// The pod's UID.
+    pub uid: String,
+    /// The UID of its owner.
+    pub owner_uid: String,
+    /// The condition under which it was evicted.
+    pub condition: NodeCondition,
+}
+
+/// A pod that came back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EarlierComeback {
+    /// When.
+    pub at: i64,
+    /// What was found then.
+    pub comeback: Comeback,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -60,6 +60,16 @@ impl Victims {
         }
     }
 
+    /// Takes over a pod that an earlier manager has chosen, and whose time to end was over at a moment.
+    pub(super) fn restore(&mut self, uid: &str, at: i64) {
+        let victim = Victim {
+            deadline: at.saturating_add(DEADLINE_NANOS),
+            is_dead: false,
+            expected: None,
+        };
+        self.0.insert(uid.to_owned(), victim);
+    }
+
     /// Looks who is no longer among the pods. What the dead have brought is known of memory only; of the rest some is
     /// still to come: files wait to be removed, and tasks to be reaped.
     pub(super) fn forget_the_dead(&mut self, now: i64, node: Snapshot<'_>) {

@@ -1,6 +1,8 @@
 //! What the manager is told of what others do: the reflex that kills on its own, and pods that were asked to go.
 
-use super::{CandidateState, Cause, Eviction, Manager, Pod, Settings, Signal, Snapshot};
+use super::{
+    CandidateState, Cause, Earlier, Eviction, Manager, Mode, Pod, Settings, Signal, Snapshot,
+};
 
 impl Manager {
     /// Other settings from now on; what is known of thresholds that stay, of victims and of comebacks is kept.
@@ -9,6 +11,22 @@ impl Manager {
         let transition = settings.eviction.pressure_transition_period;
         self.pressure.set_thresholds(thresholds, transition);
         self.settings = settings;
+    }
+
+    /// Goes on where an earlier manager has ended: before the first step. The kubelet forgets.
+    pub fn restore(&mut self, now: i64, earlier: &Earlier) {
+        if self.settings.mode == Mode::Kubelet {
+            return;
+        }
+        for victim in &earlier.victims {
+            self.victims.restore(&victim.uid, victim.at);
+        }
+        let Earlier {
+            evictions,
+            comebacks,
+            ..
+        } = earlier;
+        self.comebacks.restore(now, evictions, comebacks);
     }
 
     /// Whether somebody was evicted whose end was not seen yet.
