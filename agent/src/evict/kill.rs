@@ -21,6 +21,7 @@ use super::group::Group;
 pub use super::members::Round;
 use crate::observe::{
     cgroup::{PathError, Version, descendants, is_gone},
+    process,
     text::hold,
 };
 
@@ -142,6 +143,25 @@ impl Killer {
             Some(events) => is_unpopulated(events),
             None => self.groups.iter().all(Group::is_empty),
         }
+    }
+
+    /// Whether something is left of what ran at a moment, in nanoseconds of CLOCK_MONOTONIC: a process that was started
+    /// before, or one of which that cannot be told. For threads that may take their time.
+    pub fn holds_older_than(&self, moment: u64) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let moment = i64::try_from(moment).unwrap_or(i64::MAX);
+        let (mut found, mut older) = (false, false);
+        for group in &self.groups {
+            // A group that vanishes here is empty.
+            let _ = group.for_each(&mut |pid| {
+                found = true;
+                older |= process::started(pid).is_none_or(|start| start <= moment);
+            });
+        }
+        // One that has begun to exit is in no list.
+        older || !found
     }
 }
 

@@ -10,6 +10,7 @@ pub mod filesystem;
 pub mod machine;
 pub mod mounts;
 pub mod pids;
+pub mod process;
 pub mod psi;
 pub mod statistics;
 pub mod swap;

@@ -18,6 +18,8 @@ pub struct Clearance {
     quotas: AtomicU64,
     /// When a limit was charged for it; zero as long as none was.
     taken: AtomicU64,
+    /// An earlier agent has killed it, and something is left of it.
+    ending: AtomicBool,
 }
 
 impl Default for Clearance {
@@ -29,6 +31,7 @@ impl Default for Clearance {
             order: AtomicI32::new(0),
             quotas: AtomicU64::new(0),
             taken: AtomicU64::new(0),
+            ending: AtomicBool::new(false),
         }
     }
 }
@@ -110,6 +113,16 @@ impl Clearance {
     /// Whether it was evicted under a limit: it no longer counts as available.
     pub fn is_taken(&self) -> bool {
         self.taken.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether an earlier agent has killed it and something is left of it: nobody evicts it a second time.
+    pub fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
+    }
+
+    /// Says whether something is left of a pod that an earlier agent has killed.
+    pub(super) fn set_ending(&self, ending: bool) {
+        self.ending.store(ending, Ordering::Relaxed);
     }
 
     /// Takes note that a limit is charged for it.

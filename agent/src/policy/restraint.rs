@@ -1,7 +1,7 @@
 //! What holds for all pods of a node: a pause, the last resort, and limits on evictions. Read on the fast path: no lock, no
 //! allocation.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use super::{
     clearance::{Clearance, LastResort, Permission, QUOTAS_OF_A_POD},
@@ -14,6 +14,8 @@ pub const QUOTAS: usize = 256;
 const SLOTS: usize = MOST_AT_ONCE as usize;
 /// So many evictions nobody sees.
 const NO_CEILING: u32 = u32::MAX;
+/// No eviction was charged.
+const NEVER: i64 = i64::MIN;
 /// The limits of a pod that are rates, the node's and its owner's, come first; they hold for the last resort too.
 const RATES: usize = 2;
 
@@ -26,8 +28,8 @@ struct Quota {
     /// Evictions ever, and how many there may ever be, by the last count of who must stay.
     total: AtomicU32,
     ceiling: AtomicU32,
-    /// When evictions were charged, in nanoseconds of CLOCK_MONOTONIC.
-    charged: [AtomicU64; SLOTS],
+    /// When evictions were charged, in nanoseconds of CLOCK_MONOTONIC; below zero those before this boot.
+    charged: [AtomicI64; SLOTS],
 }
 
 impl Default for Quota {
@@ -37,7 +39,7 @@ impl Default for Quota {
             period: AtomicU64::new(0),
             total: AtomicU32::new(0),
             ceiling: AtomicU32::new(NO_CEILING),
-            charged: [const { AtomicU64::new(0) }; SLOTS],
+            charged: [const { AtomicI64::new(NEVER) }; SLOTS],
         }
     }
 }
@@ -54,7 +56,10 @@ impl Quota {
     /// Evictions that still count.
     fn counted(&self, now: u64) -> u32 {
         let period = self.period.load(Ordering::Relaxed);
-        let counts = |at: u64| at != 0 && now.saturating_sub(at) < period;
+        let now = signed(now);
+        // One that is later than now was charged just now.
+        let age = |at: i64| u64::try_from(now.saturating_sub(at)).unwrap_or(0);
+        let counts = |at: i64| at != NEVER && age(at) < period;
         let charged = self.charged.iter().map(|c| c.load(Ordering::Relaxed));
         charged.filter(|at| counts(*at)).count() as u32
     }
@@ -65,13 +70,13 @@ impl Quota {
             && self.total.load(Ordering::Relaxed) < self.ceiling.load(Ordering::Relaxed)
     }
 
-    fn charge(&self, now: u64) {
+    fn charge(&self, at: i64) {
         let oldest = self
             .charged
             .iter()
             .min_by_key(|c| c.load(Ordering::Relaxed));
         if let Some(slot) = oldest {
-            slot.store(now.max(1), Ordering::Relaxed);
+            slot.store(at.max(NEVER + 1), Ordering::Relaxed);
         }
         // After `taken`: whoever counts who is left reads this number first, and then errs towards sparing.
         self.total.fetch_add(1, Ordering::Release);
@@ -145,14 +150,14 @@ impl Restraint {
             quota
                 .charged
                 .iter()
-                .for_each(|c| c.store(0, Ordering::Relaxed));
+                .for_each(|c| c.store(NEVER, Ordering::Relaxed));
         }
     }
 
-    /// Whether a pod may go now, and every limit that it is under has room. `resort` is whom the last resort takes:
+    /// Whether a pod may go now: it is not on its way already, and every limit that it is under has room. `resort` is whom the last resort takes:
     /// [`LastResort::Nobody`] for an ordinary look. Allocates nothing, takes no lock.
     pub fn lets_go(&self, clearance: &Clearance, now: u64, resort: LastResort) -> bool {
-        if self.is_paused() {
+        if self.is_paused() || clearance.is_ending() {
             return false;
         }
         match clearance.permission(now) {
@@ -192,8 +197,20 @@ impl Restraint {
         let quotas = clearance.quotas(QUOTAS_OF_A_POD);
         quotas
             .filter_map(|q| self.quotas.get(q))
-            .for_each(|q| q.charge(now));
+            .for_each(|q| q.charge(signed(now)));
     }
+
+    /// Charges a limit for an eviction of an earlier agent, in nanoseconds of CLOCK_MONOTONIC, below zero before this
+    /// boot; the oldest first.
+    pub fn charge_past(&self, quota: u16, at: i64) {
+        if let Some(quota) = self.quotas.get(usize::from(quota)) {
+            quota.charge(at);
+        }
+    }
+}
+
+fn signed(now: u64) -> i64 {
+    i64::try_from(now).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

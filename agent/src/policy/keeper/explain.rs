@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Keeper, State, answers::judge, facts};
+use super::{Keeper, State, answers::judge, facts, past::ENDING};
 use crate::{
     policy::{
         clearance::{LastResort, Permission},
@@ -83,6 +83,7 @@ impl Keeper {
             let permission = clearance.permission(now);
             let reason = match permission {
                 _ if may_go => None,
+                _ if clearance.is_ending() => Some(ENDING.to_owned()),
                 _ if held.entry.protected && pod.has_critical_priority() => {
                     Some("its priority makes it critical".to_owned())
                 }

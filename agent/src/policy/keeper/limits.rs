@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{super::model::Limit, Held, Keeper, State, answers::nanos, quotas::QuotaKey};
+use super::{
+    super::model::Limit, Held, Keeper, State, answers::nanos, past::Past, quotas::QuotaKey,
+};
 
 /// Condition of a pod that counts as available.
 const READY: &str = "Ready";
@@ -12,7 +14,20 @@ impl Keeper {
     pub(super) fn limits(&self, state: &mut State, now: u64) -> BTreeMap<String, Option<Vec<u16>>> {
         let mut places: BTreeMap<String, Option<Vec<u16>>> = BTreeMap::new();
         let mut groups: BTreeMap<u16, Group> = BTreeMap::new();
-        let State { pods, quotas, .. } = state;
+        let State {
+            pods,
+            quotas,
+            past,
+            set,
+            namespaces,
+            ..
+        } = state;
+        let past = Past {
+            evictions: past,
+            set,
+            namespaces,
+            now,
+        };
         for (uid, held) in &*pods {
             let pod = &held.entry.pod;
             let mut wanted = Vec::new();
@@ -22,14 +37,12 @@ impl Keeper {
                 (self.settings.owner_rate, owner),
             ] {
                 let place = rate.zip(key).map(|(rate, key)| {
-                    let place = quotas.place(&self.restraint, key, now, nanos(rate.period));
+                    let period = nanos(rate.period);
+                    let spent = |key: &QuotaKey| past.counted(key, period, pod);
+                    let place = quotas.place(&self.restraint, key, now, period, spent);
                     if let Some(at) = place {
-                        self.restraint.set_quota(
-                            at,
-                            Some(rate.evictions),
-                            nanos(rate.period),
-                            None,
-                        );
+                        self.restraint
+                            .set_quota(at, Some(rate.evictions), period, None);
                     }
                     place
                 });
@@ -37,17 +50,15 @@ impl Keeper {
                 wanted.push(place.unwrap_or(Some(0)));
             }
             for (applied, index, limit) in held.ruling.limits() {
-                let value = limit
-                    .group_by
-                    .as_ref()
-                    .map_or("", |l| pod.labels.get(l).map_or("", |v| v));
                 let key = QuotaKey::Group {
                     rule: applied.name(),
                     limit: index,
                     namespace: pod.namespace.clone(),
-                    value: value.to_owned(),
+                    value: limit.value_for(pod).to_owned(),
                 };
-                let place = quotas.place(&self.restraint, key, now, nanos(limit.period));
+                let period = nanos(limit.period);
+                let spent = |key: &QuotaKey| past.counted(key, period, pod);
+                let place = quotas.place(&self.restraint, key, now, period, spent);
                 wanted.push(place);
                 let Some(at) = place else { continue };
                 let group = groups.entry(at).or_insert_with(|| Group {

@@ -23,11 +23,13 @@ mod asking;
 mod explain;
 mod limits;
 mod namespaces;
+mod past;
 mod quotas;
 
 pub use answers::Known;
 pub use asking::Worker;
 pub use explain::{Explanation, GateView, RuleView};
+pub use past::PastEviction;
 
 /// Pairs of policies whose contradictions are kept in mind.
 const MOST_TOLD: usize = 1024;
@@ -74,6 +76,11 @@ struct State {
     /// Another number after each change of the pods or what is known of their namespaces.
     presented: u64,
     quotas: Quotas,
+    /// Evictions of earlier agents, the oldest first.
+    past: Vec<PastEviction>,
+    /// Pods that an earlier agent has killed and of which something may be left, by UID: when they were signalled, in
+    /// nanoseconds of CLOCK_MONOTONIC.
+    ending: BTreeMap<String, u64>,
     /// The first rules of two policies that contradicted each other on a pod, by the policies' names.
     told: BTreeMap<(String, String), (Applied, Applied)>,
 }
@@ -157,6 +164,7 @@ impl Keeper {
                 }
                 None => Answers::default(),
             };
+            state.recognise(entry);
             let ruling = state.ruling(pod);
             let free = || Said {
                 permission: Permission::Always,

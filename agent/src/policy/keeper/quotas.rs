@@ -38,13 +38,15 @@ struct Place {
 }
 
 impl Quotas {
-    /// The place of a limit whose evictions count for `period` nanoseconds; `None` when all are taken.
+    /// The place of a limit whose evictions count for `period` nanoseconds; `None` when all are taken. `past` are
+    /// evictions of earlier agents that count for it, the oldest first; a new place is charged with them.
     pub fn place(
         &mut self,
         restraint: &Restraint,
         key: QuotaKey,
         now: u64,
         period: u64,
+        past: impl FnOnce(&QuotaKey) -> Vec<i64>,
     ) -> Option<u16> {
         let until = now.saturating_add(period);
         if let Some(place) = self.places.get_mut(&key) {
@@ -54,6 +56,9 @@ impl Quotas {
         let is_free = |at: &u16| !self.places.values().any(|p| p.at == *at);
         let at = (1..QUOTAS as u16).find(is_free)?;
         restraint.clear_quota(at);
+        past(&key)
+            .into_iter()
+            .for_each(|then| restraint.charge_past(at, then));
         self.places.insert(key, Place { at, until });
         Some(at)
     }

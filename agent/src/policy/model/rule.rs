@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::bounded;
 use crate::{
     config::{ConfigError, fields::Fields},
+    engine::Pod,
     policy::{
         expression::{Expression, Name},
         facts::{self, POD},
@@ -82,6 +83,14 @@ pub struct Limit {
     pub period: Duration,
     /// `minAvailable`: so many pods of the group stay on this node and are ready.
     pub min_available: Option<u32>,
+}
+
+impl Limit {
+    /// The value that makes a pod's group.
+    pub fn value_for<'a>(&self, pod: &'a Pod) -> &'a str {
+        let label = self.group_by.as_ref();
+        label.map_or("", |label| pod.labels.get(label).map_or("", |v| v))
+    }
 }
 
 /// Tolerations of the two taints with which Kubernetes empties a lost node.
