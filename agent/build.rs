@@ -3,7 +3,11 @@
 #[path = "../ebpf/toolchain.rs"]
 mod toolchain;
 
-use std::{env, path::PathBuf, process::Command};
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use toolchain::{Compiler, TARGET, find_linker};
 
@@ -34,8 +38,7 @@ fn build() -> Result<(), String> {
     let out_dir = PathBuf::from(env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
     let arch =
         env::var("CARGO_CFG_TARGET_ARCH").map_err(|e| format!("CARGO_CFG_TARGET_ARCH: {e}"))?;
-    // A target directory of its own: cargo locks the one that this build runs in.
-    let target_dir = out_dir.join("ebpf-target");
+    let target_dir = target_dir(&out_dir, &arch);
 
     let (mut cargo, rustc) = match &compiler {
         Compiler::Nightly { rustc, cargo } => (Command::new(cargo), rustc),
@@ -92,4 +95,14 @@ fn build() -> Result<(), String> {
             .map_err(|e| format!("{}: {e}", built.display()))?;
     }
     Ok(())
+}
+
+/// Where the eBPF programs are compiled: not the build directory of this build, which cargo has locked, but one below the
+/// same target directory. Check, dev and release builds, for every target, find there what another of them has compiled.
+fn target_dir(out_dir: &Path, arch: &str) -> PathBuf {
+    // TARGET_DIR/[TRIPLE/]PROFILE/build/PACKAGE-HASH/out
+    let above = out_dir.ancestors().nth(4).unwrap_or(out_dir);
+    let is_triple = env::var_os("TARGET").is_some_and(|triple| above.ends_with(triple));
+    let above = above.parent().filter(|_| is_triple).unwrap_or(above);
+    above.join(format!("ebpf-{arch}"))
 }

@@ -73,7 +73,8 @@ pub enum Arch {
 }
 
 impl Arch {
-    const fn host() -> Self {
+    /// This machine's.
+    pub const fn host() -> Self {
         if cfg!(target_arch = "aarch64") {
             Self::Arm64
         } else {
@@ -89,7 +90,8 @@ impl Arch {
         }
     }
 
-    const fn rust_target(self) -> &'static str {
+    /// The name that rustc has for it.
+    pub const fn rust_target(self) -> &'static str {
         match self {
             Self::Amd64 => "x86_64-unknown-linux-gnu",
             Self::Arm64 => "aarch64-unknown-linux-gnu",

@@ -1,21 +1,24 @@
-//! Builds what runs inside: the agent, the kernel-facing tests and the guest's init, all static, so that the
-//! initramfs needs no C library.
+//! Builds what runs inside: the agent, the kernel-facing tests and the guest's init, all static as the whole plan is, so
+//! that the initramfs needs no C library.
 
 use std::{
-    env, fs,
+    fs,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
 };
 
-use anyhow::{Context as _, Result, bail};
-use serde_json::Value;
+use anyhow::{Context as _, Result};
 
-use crate::shell::output;
-
-const TARGET: &str = "x86_64-unknown-linux-gnu";
+use super::cache;
+use crate::{
+    plan::{self, Executable},
+    shell::output,
+};
 
 /// Integration tests whose file begins so have the kernel as their counterpart.
 const KERNEL_FACING: [&str; 2] = ["kernel_", "reflex_"];
+/// What those tests start, beside the agent.
+const HELPERS: [&str; 2] = ["forker", "hog"];
 
 /// The static executables.
 pub struct Programs {
@@ -23,7 +26,7 @@ pub struct Programs {
     pub agent: PathBuf,
     /// Test binaries by name, in order.
     pub tests: Vec<(String, PathBuf)>,
-    /// What the tests start: the binaries of their package.
+    /// What the tests start.
     pub helpers: Vec<(String, PathBuf)>,
 }
 
@@ -43,25 +46,15 @@ impl Test {
     }
 }
 
-/// Compiles everything into a target directory of its own, so that the normal build stays as it is.
+/// Builds them, with what else the plan has of binaries.
 ///
 /// # Errors
 /// When something does not compile.
 pub fn build(root: &Path) -> Result<Programs> {
     let sources = test_names(&root.join("tests/tests"))?;
-    let mut args = vec![
-        "build",
-        "--package",
-        "evictd",
-        "--package",
-        "xtask",
-        "--package",
-        "evictd-tests",
-    ];
-    args.extend(["--bin", "evictd", "--bin", "vm-init"]);
+    let mut targets = vec!["--bins"];
     for name in &sources {
-        // Cargo builds the package's own binaries along, because integration tests may start them.
-        args.extend(["--test", name]);
+        targets.extend(["--test", name]);
     }
     let mut built = Programs {
         init: PathBuf::new(),
@@ -69,12 +62,20 @@ pub fn build(root: &Path) -> Result<Programs> {
         tests: Vec::new(),
         helpers: Vec::new(),
     };
-    for Executable { kind, name, path } in executables(root, &args)? {
-        match (kind.as_str(), name.as_str()) {
-            ("bin", "vm-init") => built.init = path,
-            ("bin", "evictd") => built.agent = path,
-            ("bin", _) => built.helpers.push((name, path)),
-            ("test", _) => built.tests.push((name, path)),
+    for program in plan::build(targets)? {
+        let Executable {
+            is_test,
+            name,
+            path,
+            ..
+        } = program;
+        match (is_test, name.as_str()) {
+            (true, _) => built.tests.push((name, stripped(&path)?)),
+            (false, "vm-init") => built.init = stripped(&path)?,
+            (false, "evictd") => built.agent = stripped(&path)?,
+            (false, helper) if HELPERS.contains(&helper) => {
+                built.helpers.push((name, stripped(&path)?));
+            }
             _ => {}
         }
     }
@@ -98,55 +99,26 @@ fn test_names(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// What cargo says it has built.
-#[derive(Debug, PartialEq, Eq)]
-struct Executable {
-    /// `bin` or `test`.
-    kind: String,
-    name: String,
-    path: PathBuf,
-}
-
-/// Runs cargo and returns the executables that it reports.
-fn executables(root: &Path, args: &[&str]) -> Result<Vec<Executable>> {
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo
-        .args(args)
-        .args([
-            "--target",
-            TARGET,
-            "--message-format",
-            "json-render-diagnostics",
-            "--target-dir",
-        ])
-        .arg(root.join("target/static"))
-        .current_dir(root)
-        .env("RUSTFLAGS", "-Ctarget-feature=+crt-static")
-        // The initramfs lies in the guest's memory: names in backtraces stay, lines go.
-        .env("CARGO_PROFILE_DEV_DEBUG", "false")
-        .env("CARGO_PROFILE_DEV_STRIP", "debuginfo")
-        .stderr(Stdio::inherit());
-    let output = cargo
-        .output()
-        .with_context(|| format!("cannot start {cargo:?}"))?;
-    if !output.status.success() {
-        bail!("{cargo:?} ended with {}", output.status);
+/// A copy without line tables, which would take the guest's memory: names in backtraces stay, lines go.
+fn stripped(built: &Path) -> Result<PathBuf> {
+    let dir = cache().join("programs");
+    fs::create_dir_all(&dir)?;
+    let name = built.file_name().context("the program has no name")?;
+    let copy = dir.join(name);
+    let modified = |path: &Path| fs::metadata(path).and_then(|file| file.modified());
+    if modified(&copy).is_ok_and(|copied| modified(built).is_ok_and(|built| built <= copied)) {
+        return Ok(copy);
     }
-    Ok(String::from_utf8_lossy(&output.stdout)
-        .lines()
-        .filter_map(executable)
-        .collect())
-}
-
-fn executable(line: &str) -> Option<Executable> {
-    let message: Value = serde_json::from_str(line).ok()?;
-    let text = |value: &Value| value.as_str().map(str::to_owned);
-    let target = message.get("target")?;
-    Some(Executable {
-        path: text(message.get("executable")?)?.into(),
-        kind: text(target.get("kind")?.get(0)?)?,
-        name: text(target.get("name")?)?,
-    })
+    // Renamed when it is whole: another run may read it.
+    let partial = dir.join(format!("{}.{}", name.display(), std::process::id()));
+    output(
+        Command::new("strip")
+            .arg("--strip-debug")
+            .arg("-o")
+            .args([&partial, built]),
+    )?;
+    fs::rename(&partial, &copy)?;
+    Ok(copy)
 }
 
 /// Asks the binaries, which run on the host as well as inside, for their tests. Ignored ones are left out.
@@ -184,20 +156,6 @@ fn names(list: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn executables_are_read_from_cargo_messages() {
-        let line = r#"{"reason":"compiler-artifact","target":{"kind":["test"],"name":"kernel_facts"},"executable":"/t/kernel_facts-1"}"#;
-        let test = Executable {
-            kind: "test".into(),
-            name: "kernel_facts".into(),
-            path: "/t/kernel_facts-1".into(),
-        };
-        assert_eq!(executable(line), Some(test));
-        let library = r#"{"reason":"compiler-artifact","target":{"kind":["lib"],"name":"evictd"},"executable":null}"#;
-        assert_eq!(executable(library), None);
-        assert_eq!(executable("not json"), None);
-    }
 
     #[test]
     fn benchmarks_are_not_tests() {

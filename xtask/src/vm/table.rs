@@ -61,6 +61,13 @@ impl Summary {
         self.rows.iter().filter_map(reason).collect()
     }
 
+    /// What failed, and where.
+    pub fn failures(&self) -> Vec<String> {
+        let name = |row: &Row| format!("kernel {} cgroup {} {}", row.kernel, row.cgroup, row.test);
+        let failed = |row: &&Row| matches!(row.outcome, Outcome::Failed(_));
+        self.rows.iter().filter(failed).map(name).collect()
+    }
+
     /// How many tests failed.
     pub fn failed(&self) -> usize {
         self.count(|outcome| matches!(outcome, Outcome::Failed(_)))

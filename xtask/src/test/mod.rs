@@ -1,0 +1,160 @@
+//! `cargo xtask test`: every test there is, and a count of what could not run and why.
+
+mod tally;
+
+use std::{
+    io::{BufRead as _, BufReader},
+    process::{Command, ExitStatus, Stdio},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use self::tally::Tally;
+use crate::{
+    plan::{self, Executable},
+    setup,
+    vm::{self, Cgroup, MachineOptions},
+};
+
+/// Real kernels that take part: the oldest with cgroup v1, and the newest that QEMU's software emulation runs without
+/// fault (docs/kernels.md tells of 7.2). `cargo xtask vm test` runs all of them.
+const KERNELS: [(&str, Cgroup); 2] = [("5.10", Cgroup::V1), ("6.12", Cgroup::V2)];
+/// Seconds for each of them.
+const WITHIN: u64 = 150;
+/// What runs there: the kernel's programs against the files that show the same numbers. The reflex under emulation takes
+/// longer than there is time; `cargo xtask vm test` runs that too.
+const IN_GUESTS: &str = "kernel_";
+
+/// Which tests.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Leave out the tests in virtual machines
+    #[arg(long)]
+    without_vm: bool,
+    /// Flags of `cargo test`, such as a filter
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    rest: Vec<String>,
+}
+
+/// Runs the tests; an error when one has failed.
+pub fn run(arguments: &Arguments) -> Result<()> {
+    setup::run()?;
+    setup::for_tests();
+    setup::tracefs();
+    let mut tally = Tally::default();
+    if arguments.rest.is_empty() {
+        for test in harnesses()? {
+            run_harness(&test, &mut tally)?;
+        }
+        if !arguments.without_vm {
+            run_in_guests(&mut tally);
+        }
+    } else {
+        run_filtered(&arguments.rest, &mut tally)?;
+    }
+    tally.print_names();
+    tally.print_counts();
+    if tally.has_failed() {
+        bail!("tests have failed");
+    }
+    Ok(())
+}
+
+/// Builds all that tests start, and returns the test harnesses: unit tests first, then the integration tests by name.
+fn harnesses() -> Result<Vec<Executable>> {
+    let mut tests = plan::build(["--bins", "--tests"])?;
+    tests.retain(|program| program.is_test);
+    tests.sort_by(|a, b| {
+        let key = |e: &Executable| (e.kind == "test", e.package.clone(), e.name.clone());
+        key(a).cmp(&key(b))
+    });
+    Ok(tests)
+}
+
+/// Runs what `cargo test` finds with these arguments.
+fn run_filtered(arguments: &[String], tally: &mut Tally) -> Result<()> {
+    // The tests start these by their path.
+    plan::build(["--bins"])?;
+    let mut cargo = plan::command("test");
+    cargo.arg("--no-fail-fast").args(arguments);
+    tally.begin("cargo test");
+    let status = run_and_read(&mut cargo, |line| {
+        println!("{line}");
+        tally.read(line);
+    })?;
+    tally.end(status.success(), &status.to_string());
+    Ok(())
+}
+
+/// Runs a test harness as cargo would.
+fn run_harness(test: &Executable, tally: &mut Tally) -> Result<()> {
+    let name = test.title();
+    println!("\n---- {name} ----");
+    tally.begin(&name);
+    let mut command = Command::new(&test.path);
+    command
+        .current_dir(&test.package)
+        .env("CARGO_MANIFEST_DIR", &test.package);
+    let status = run_and_read(&mut command, |line| {
+        println!("{line}");
+        tally.read(line);
+    })?;
+    tally.end(status.success(), &status.to_string());
+    Ok(())
+}
+
+/// Runs the tests of the kernel's programs on real kernels.
+fn run_in_guests(tally: &mut Tally) {
+    for (kernel, cgroup) in KERNELS {
+        let options = vm::Options {
+            kernels: vec![kernel.to_owned()],
+            machine: MachineOptions {
+                cgroup: Some(cgroup),
+                ..MachineOptions::default()
+            },
+            within: Some(WITHIN),
+            filter: Some(IN_GUESTS.to_owned()),
+            ..vm::Options::default()
+        };
+        match vm::test(&options) {
+            Ok(summary) => tally.add(&summary),
+            // No QEMU, no kernel, no way to build for it: this machine's lack, not the tests'.
+            Err(why) => tally.lacks_kernels(&why),
+        }
+    }
+}
+
+/// Runs a command, and hands every line of both streams to `each` as it comes.
+fn run_and_read(command: &mut Command, mut each: impl FnMut(&str)) -> Result<ExitStatus> {
+    let (reader, writer) = std::io::pipe()?;
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer)
+        .spawn()
+        .with_context(|| format!("cannot start {command:?}"))?;
+    // The command keeps the writing ends open until it is dropped or given others.
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    for line in BufReader::new(reader).split(b'\n') {
+        let line = line?;
+        let line = String::from_utf8_lossy(&line);
+        each(&line);
+    }
+    Ok(child.wait()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_streams_are_read_to_the_end() {
+        let mut lines = Vec::new();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo out; echo err >&2; exit 3"]);
+        let status = run_and_read(&mut command, |l| lines.push(l.to_owned())).unwrap();
+        assert_eq!(status.code(), Some(3));
+        lines.sort();
+        assert_eq!(lines, ["err", "out"]);
+    }
+}

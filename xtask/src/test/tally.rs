@@ -1,0 +1,178 @@
+//! Reads what test harnesses print, and says at the end how many tests passed, failed and were skipped, and which.
+
+use crate::vm;
+
+/// What the test harnesses have said.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    passed: u64,
+    failed: u64,
+    skipped: Vec<String>,
+    /// Failed tests by name.
+    failures: Vec<String>,
+    /// The harness whose output is being read.
+    harness: String,
+    /// Names since the last line `failures:`; the harness prints that line twice, the second time before names alone.
+    listed: Vec<String>,
+    /// Failed tests of this harness.
+    failed_here: u64,
+}
+
+impl Tally {
+    /// From now on lines come from this harness.
+    pub fn begin(&mut self, harness: &str) {
+        harness.clone_into(&mut self.harness);
+        self.listed.clear();
+        self.failed_here = 0;
+    }
+
+    /// Takes in a line of the harness.
+    pub fn read(&mut self, line: &str) {
+        // A skip may stand behind the harness's own "test name ... ".
+        if let Some((_, reason)) = line.split_once("SKIPPED ") {
+            self.skipped.push(reason.to_owned());
+        }
+        if line == "failures:" {
+            self.listed.clear();
+        }
+        if let Some(name) = line.strip_prefix("    ") {
+            self.listed.push(name.to_owned());
+        }
+        let Some(result) = line.strip_prefix("test result: ") else {
+            return;
+        };
+        let number = |word: &str| {
+            let before = result.split(word).next()?.trim().rsplit(' ').next()?;
+            before.parse::<u64>().ok()
+        };
+        self.passed += number("passed").unwrap_or(0);
+        let failed = number("failed").unwrap_or(0);
+        self.failed += failed;
+        self.failed_here += failed;
+        if failed > 0 {
+            let harness = &self.harness;
+            let names = self
+                .listed
+                .drain(..)
+                .map(|name| format!("{harness}::{name}"));
+            self.failures.extend(names);
+        }
+    }
+
+    /// The harness has ended. One that ended badly without a result, such as by a signal, is a failure of its own.
+    pub fn end(&mut self, success: bool, how: &str) {
+        if !success && self.failed_here == 0 {
+            self.failed += 1;
+            self.failures.push(format!("{}: {how}", self.harness));
+        }
+    }
+
+    /// Takes in what virtual machines have brought, where nothing passes that was skipped.
+    pub fn add(&mut self, machines: &vm::Summary) {
+        let skipped = machines.skipped();
+        self.passed += (machines.passed() + skipped.len()) as u64;
+        self.failed += machines.failed() as u64;
+        self.failures.extend(machines.failures());
+        self.skipped.extend(skipped);
+    }
+
+    /// Real kernels that could not be booted at all.
+    pub fn lacks_kernels(&mut self, why: &anyhow::Error) {
+        self.passed += 1;
+        self.skipped.push(format!("real kernels: {why:#}"));
+    }
+
+    /// Whether a test has failed.
+    pub const fn has_failed(&self) -> bool {
+        self.failed > 0
+    }
+
+    /// What was skipped, and what has failed.
+    pub fn print_names(&self) {
+        println!("\n{} could not run here in full:", self.skipped.len());
+        for reason in &self.skipped {
+            println!("  {reason}");
+        }
+        if self.failed > 0 {
+            println!("\n{} failed:", self.failed);
+        }
+        for name in &self.failures {
+            println!("  {name}");
+        }
+    }
+
+    /// The closing line. A skipped test passes for its harness; here it is counted as what it is.
+    pub fn print_counts(&self) {
+        let skipped = self.skipped.len() as u64;
+        let passed = self.passed.saturating_sub(skipped);
+        println!(
+            "\n{passed} passed, {} failed, {skipped} skipped",
+            self.failed
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_and_skips_are_counted() {
+        let mut tally = Tally::default();
+        for line in [
+            "test a ... SKIPPED a line 4: needs root",
+            "ok",
+            "test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; 2 filtered out; finished in 1.17s",
+            "test result: FAILED. 7 passed; 12 failed; 0 ignored",
+        ] {
+            tally.read(line);
+        }
+        assert_eq!((tally.passed, tally.failed), (12, 12));
+        assert_eq!(tally.skipped, ["a line 4: needs root"]);
+    }
+
+    #[test]
+    fn failed_tests_are_named_with_their_harness() {
+        let mut tally = Tally::default();
+        tally.begin("kernel_pids");
+        for line in [
+            "test a ... FAILED",
+            "failures:",
+            "---- a stdout ----",
+            "    left: 1",
+            "failures:",
+            "    a",
+            "    m::b",
+            "",
+            "test result: FAILED. 7 passed; 2 failed; 0 ignored",
+        ] {
+            tally.read(line);
+        }
+        tally.end(false, "exit status: 101");
+        assert_eq!(tally.failures, ["kernel_pids::a", "kernel_pids::m::b"]);
+        assert_eq!(tally.failed, 2);
+    }
+
+    #[test]
+    fn a_harness_that_is_killed_has_failed() {
+        let mut tally = Tally::default();
+        tally.begin("kernel_oom");
+        tally.read("test a ... ");
+        tally.end(false, "signal: 9 (SIGKILL)");
+        assert_eq!(tally.failed, 1);
+        assert_eq!(tally.failures, ["kernel_oom: signal: 9 (SIGKILL)"]);
+        tally.begin("kernel_pids");
+        tally.end(true, "exit status: 0");
+        assert_eq!(tally.failed, 1);
+    }
+
+    #[test]
+    fn a_kernel_that_cannot_be_had_is_a_skip() {
+        let mut machines = vm::Summary::default();
+        machines.skip_kernel("5.10", "v1", "no QEMU");
+        let mut tally = Tally::default();
+        tally.add(&machines);
+        assert_eq!(tally.skipped, ["kernel 5.10 cgroup v1 *: no QEMU"]);
+        assert_eq!((tally.passed - 1, tally.failed), (0, 0));
+    }
+}
