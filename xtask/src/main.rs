@@ -4,6 +4,7 @@ mod bench;
 mod demo;
 mod e2e;
 mod image;
+mod parallel;
 mod plan;
 mod setup;
 mod shell;

@@ -35,7 +35,7 @@ use self::{
 };
 pub use self::{
     qemu::Cgroup,
-    suite::{Options, test},
+    suite::{OnMachine, Options, prepare, test, test_on},
     table::Summary,
 };
 

@@ -9,12 +9,13 @@ use super::{
     boots::Run,
     build::{self, Test},
     cache,
-    kernels::{self, Fetched, KERNELS},
+    kernels::{self, Fetched, KERNELS, Kernel},
     logs, matrix_entry, programs,
     qemu::Cgroup,
     root,
     table::Summary,
 };
+use crate::parallel::in_parallel;
 
 /// What to test, and where.
 #[derive(clap::Args, Debug, Clone)]
@@ -35,6 +36,9 @@ pub struct Options {
     /// Seconds for all tests of one kernel and cgroup version; what has not run by then is skipped
     #[arg(long, value_name = "SECONDS")]
     pub within: Option<u64>,
+    /// Machines that are up at a time; each keeps one processor busy, however many it has inside
+    #[arg(long, default_value_t = 1)]
+    pub jobs: usize,
     /// Show the tests' output while they run
     #[arg(long, short)]
     pub verbose: bool,
@@ -49,6 +53,7 @@ impl Default for Options {
             exact: None,
             timeout: 180,
             within: None,
+            jobs: 1,
             verbose: false,
         }
     }
@@ -65,18 +70,38 @@ impl Options {
     }
 }
 
-/// Runs the tests, prints one table, and returns what came out. A kernel that cannot be had is a skipped row.
+/// A machine to test on: a kernel of the matrix, and the cgroup version inside.
+pub type OnMachine = (&'static str, Cgroup);
+
+/// Runs the tests on the machines that the options name.
 ///
 /// # Errors
-/// When the options name what does not exist, or the guest's programs do not compile.
+/// As [`test_on`].
 pub fn test(options: &Options) -> Result<Summary> {
     let mut wanted = Vec::new();
     for name in &options.kernels {
-        wanted.push(matrix_entry(name)?);
+        wanted.push(matrix_entry(name)?.0);
     }
     if wanted.is_empty() {
-        wanted.extend(KERNELS);
+        wanted.extend(KERNELS.map(|(name, _)| name));
     }
+    let cgroups = options
+        .machine
+        .cgroup
+        .map_or_else(|| vec![Cgroup::V2, Cgroup::V1], |only| vec![only]);
+    let machines: Vec<OnMachine> = wanted
+        .into_iter()
+        .flat_map(|name| cgroups.iter().map(move |cgroup| (name, *cgroup)))
+        .collect();
+    test_on(&machines, options)
+}
+
+/// Runs the tests on these machines instead, prints one table, and returns what came out. A kernel that cannot be had is a
+/// skipped row.
+///
+/// # Errors
+/// When the options name what does not exist, or the guest's programs do not compile.
+pub fn test_on(machines: &[OnMachine], options: &Options) -> Result<Summary> {
     let mut summary = Summary::default();
     let unavailable = if cfg!(target_arch = "x86_64") {
         programs::ensure().err().map(|reason| format!("{reason:#}"))
@@ -91,7 +116,7 @@ pub fn test(options: &Options) -> Result<Summary> {
         summary.print();
         return Ok(summary);
     }
-    let built = build::build(&root())?;
+    let mut built = build::build(&root())?;
     let tests: Vec<Test> = build::list(&built)?
         .into_iter()
         .filter(|test| options.wants(test))
@@ -103,42 +128,63 @@ pub fn test(options: &Options) -> Result<Summary> {
             options.filter
         );
     }
-    let cgroups = options
-        .machine
-        .cgroup
-        .map_or_else(|| vec![Cgroup::V2, Cgroup::V1], |only| vec![only]);
-    for (name, suite) in wanted {
-        let kernel = match kernels::fetch(&cache(), name, suite)? {
-            Fetched::Ready(kernel) => kernel,
-            Fetched::Unavailable(reason) => {
-                summary.skip_kernel(name, "any", &reason);
-                continue;
-            }
-        };
-        for cgroup in &cgroups {
-            let lacks = if *cgroup == Cgroup::V1 {
-                kernel.lacks_v1()?
-            } else {
-                None
-            };
-            match lacks {
-                Some(reason) => summary.skip_kernel(name, &cgroup.to_string(), &reason),
-                None => Run {
-                    options,
-                    kernel: &kernel,
-                    cgroup: *cgroup,
-                    built: &built,
-                }
-                .all(&tests, &mut summary)?,
-            }
+    // The others would take the guest's memory and the time to unpack them.
+    let used = |binary: &str| tests.iter().any(|test| test.binary == binary);
+    built.tests.retain(|(binary, _)| used(binary));
+    let mut kernels = Vec::new();
+    for (name, cgroup) in machines {
+        match available(name, *cgroup)? {
+            Ok(kernel) => kernels.push((kernel, *cgroup)),
+            Err(reason) => summary.skip_kernel(name, &cgroup.to_string(), &reason),
         }
     }
+    let run = |(kernel, cgroup): &(Kernel, Cgroup)| -> Result<Summary> {
+        let mut summary = Summary::default();
+        let run = Run {
+            options,
+            kernel,
+            cgroup: *cgroup,
+            built: &built,
+        };
+        run.all(&tests, &mut summary)?;
+        Ok(summary)
+    };
+    for came in in_parallel(&kernels, options.jobs, run) {
+        summary.merge(came?);
+    }
     summary.print();
+    fs::create_dir_all(logs())?;
     fs::write(
         logs().join("results.json"),
         serde_json::to_vec_pretty(&summary)?,
     )?;
     Ok(summary)
+}
+
+/// Installs and downloads what [`test_on`] needs for these kernels; it says itself what it could not have.
+pub fn prepare(kernels: &[&str]) {
+    if !cfg!(target_arch = "x86_64") || programs::ensure().is_err() {
+        return;
+    }
+    for name in kernels {
+        if let Err(reason) = available(name, Cgroup::V2) {
+            println!("vm: kernel {name}: {reason:#}");
+        }
+    }
+}
+
+/// The kernel, or why it cannot be tested with this cgroup version.
+fn available(name: &str, cgroup: Cgroup) -> Result<Result<Kernel, String>> {
+    let (name, suite) = matrix_entry(name)?;
+    let kernel = match kernels::fetch(&cache(), name, suite)? {
+        Fetched::Ready(kernel) => kernel,
+        Fetched::Unavailable(reason) => return Ok(Err(reason)),
+    };
+    let lacks = match cgroup {
+        Cgroup::V1 => kernel.lacks_v1()?,
+        Cgroup::V2 => None,
+    };
+    Ok(lacks.map_or(Ok(kernel), Err))
 }
 
 #[cfg(test)]

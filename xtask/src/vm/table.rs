@@ -40,6 +40,12 @@ impl Summary {
         });
     }
 
+    /// Adds what another machine has brought.
+    pub fn merge(&mut self, other: Self) {
+        self.rows.extend(other.rows);
+        self.matrix.extend(other.matrix);
+    }
+
     fn count(&self, wanted: impl Fn(&Outcome) -> bool) -> usize {
         self.rows.iter().filter(|row| wanted(&row.outcome)).count()
     }
