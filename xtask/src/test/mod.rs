@@ -1,16 +1,13 @@
 //! `cargo xtask test`: every test there is, and a count of what could not run and why.
 
+mod lanes;
 mod tally;
 
-use std::{
-    io::{BufRead as _, BufReader},
-    process::{Command, ExitStatus, Stdio},
-    thread,
-};
+use std::thread;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 
-use self::tally::Tally;
+use self::{lanes::run_and_read, tally::Tally};
 use crate::{
     plan::{self, Executable},
     setup,
@@ -56,9 +53,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let tests = harnesses()?;
         // It reports its errors, and panics are printed: what is missing then is missing to the tests.
         let _ = preparation.join();
-        for test in tests {
-            run_harness(&test, &mut tally)?;
-        }
+        let (beside, alone) = lanes::split(tests);
+        let processors = thread::available_parallelism()?.get();
+        lanes::run(&beside, processors, &mut tally)?;
+        lanes::run(&alone, 1, &mut tally)?;
         if with_vm {
             run_in_guests(&mut tally);
         }
@@ -100,23 +98,6 @@ fn run_filtered(arguments: &[String], tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Runs a test harness as cargo would.
-fn run_harness(test: &Executable, tally: &mut Tally) -> Result<()> {
-    let name = test.title();
-    println!("\n---- {name} ----");
-    tally.begin(&name);
-    let mut command = Command::new(&test.path);
-    command
-        .current_dir(&test.package)
-        .env("CARGO_MANIFEST_DIR", &test.package);
-    let status = run_and_read(&mut command, |line| {
-        println!("{line}");
-        tally.read(line);
-    })?;
-    tally.end(status.success(), &status.to_string());
-    Ok(())
-}
-
 /// Runs the tests of the kernel's programs on real kernels, all at the same time.
 fn run_in_guests(tally: &mut Tally) {
     let options = vm::Options {
@@ -129,40 +110,5 @@ fn run_in_guests(tally: &mut Tally) {
         Ok(summary) => tally.add(&summary),
         // No QEMU, no kernel, no way to build for it: this machine's lack, not the tests'.
         Err(why) => tally.lacks_kernels(&why),
-    }
-}
-
-/// Runs a command, and hands every line of both streams to `each` as it comes.
-fn run_and_read(command: &mut Command, mut each: impl FnMut(&str)) -> Result<ExitStatus> {
-    let (reader, writer) = std::io::pipe()?;
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(writer.try_clone()?)
-        .stderr(writer)
-        .spawn()
-        .with_context(|| format!("cannot start {command:?}"))?;
-    // The command keeps the writing ends open until it is dropped or given others.
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-    for line in BufReader::new(reader).split(b'\n') {
-        let line = line?;
-        let line = String::from_utf8_lossy(&line);
-        each(&line);
-    }
-    Ok(child.wait()?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn both_streams_are_read_to_the_end() {
-        let mut lines = Vec::new();
-        let mut command = Command::new("sh");
-        command.args(["-c", "echo out; echo err >&2; exit 3"]);
-        let status = run_and_read(&mut command, |l| lines.push(l.to_owned())).unwrap();
-        assert_eq!(status.code(), Some(3));
-        lines.sort();
-        assert_eq!(lines, ["err", "out"]);
     }
 }
