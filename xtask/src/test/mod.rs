@@ -23,9 +23,16 @@ const WITHIN: u64 = 240;
 /// longer than there is time; `cargo xtask vm test` runs that too.
 const IN_GUESTS: &str = "kernel_";
 
+/// Integration tests of the nightly run alone: they try the project's own tools, or measure what no commit is judged by,
+/// and take longer than every change can wait.
+const NIGHTLY: [&str; 3] = ["bench_smoke", "deploy_e2e_story", "kernel_overhead"];
+
 /// Which tests.
 #[derive(clap::Args)]
 pub struct Arguments {
+    /// Also run the tests that are too slow for every change
+    #[arg(long)]
+    nightly: bool,
     /// Leave out the tests in virtual machines
     #[arg(long)]
     without_vm: bool,
@@ -50,7 +57,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     });
     let mut tally = Tally::default();
     if everything {
-        let tests = harnesses()?;
+        let mut tests = harnesses()?;
+        if !arguments.nightly {
+            tests.retain(|test| !is_nightly(test));
+        }
         // It reports its errors, and panics are printed: what is missing then is missing to the tests.
         let _ = preparation.join();
         let (beside, alone) = lanes::split(tests);
@@ -65,6 +75,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         run_filtered(&arguments.rest, &mut tally)?;
     }
     tally.print_names();
+    if everything && !arguments.nightly {
+        println!("\nleft to --nightly: {}", NIGHTLY.join(", "));
+    }
     tally.print_counts();
     if tally.has_failed() {
         bail!("tests have failed");
@@ -81,6 +94,10 @@ fn harnesses() -> Result<Vec<Executable>> {
         key(a).cmp(&key(b))
     });
     Ok(tests)
+}
+
+fn is_nightly(test: &Executable) -> bool {
+    test.kind == "test" && NIGHTLY.contains(&&*test.name)
 }
 
 /// Runs what `cargo test` finds with these arguments.
