@@ -2,12 +2,17 @@
 
 mod lanes;
 mod tally;
+mod times;
 
 use std::thread;
 
 use anyhow::{Result, bail};
 
-use self::{lanes::run_and_read, tally::Tally};
+use self::{
+    lanes::{Durations, run_and_read},
+    tally::Tally,
+    times::Times,
+};
 use crate::{
     plan::{self, Executable},
     setup,
@@ -55,20 +60,30 @@ pub fn run(arguments: &Arguments) -> Result<()> {
             vm::prepare(&KERNELS.map(|(kernel, _)| kernel));
         }
     });
-    let mut tally = Tally::default();
+    let (mut tally, mut times) = (Tally::default(), Times::start());
     if everything {
         let mut tests = harnesses()?;
         if !arguments.nightly {
             tests.retain(|test| !is_nightly(test));
         }
         // It reports its errors, and panics are printed: what is missing then is missing to the tests.
+        times.lap("build");
         let _ = preparation.join();
+        times.lap("packages and kernels, after the build");
         let (beside, alone) = lanes::split(tests);
         let processors = thread::available_parallelism()?.get();
-        lanes::run(&beside, processors, &mut tally)?;
-        lanes::run(&alone, 1, &mut tally)?;
+        let mut durations = lanes::run(&beside, processors, &mut tally)?;
+        times.lap(&format!(
+            "{} harnesses, {processors} at a time",
+            beside.len()
+        ));
+        durations.extend(lanes::run(&alone, 1, &mut tally)?);
+        times.lap(&format!("{} harnesses, one at a time", alone.len()));
+        times.parts(durations);
         if with_vm {
-            run_in_guests(&mut tally);
+            let machines = run_in_guests(&mut tally);
+            times.lap("real kernels, both at a time");
+            times.parts(machines);
         }
     } else {
         let _ = preparation.join();
@@ -78,6 +93,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     if everything && !arguments.nightly {
         println!("\nleft to --nightly: {}", NIGHTLY.join(", "));
     }
+    times.print();
     tally.print_counts();
     if tally.has_failed() {
         bail!("tests have failed");
@@ -115,8 +131,8 @@ fn run_filtered(arguments: &[String], tally: &mut Tally) -> Result<()> {
     Ok(())
 }
 
-/// Runs the tests of the kernel's programs on real kernels, all at the same time.
-fn run_in_guests(tally: &mut Tally) {
+/// Runs the tests of the kernel's programs on real kernels, all at the same time; returns how long each was up.
+fn run_in_guests(tally: &mut Tally) -> Durations {
     let options = vm::Options {
         within: Some(WITHIN),
         filter: Some(IN_GUESTS.to_owned()),
@@ -124,8 +140,14 @@ fn run_in_guests(tally: &mut Tally) {
         ..vm::Options::default()
     };
     match vm::test_on(&KERNELS, &options) {
-        Ok(summary) => tally.add(&summary),
+        Ok(summary) => {
+            tally.add(&summary);
+            summary.machines
+        }
         // No QEMU, no kernel, no way to build for it: this machine's lack, not the tests'.
-        Err(why) => tally.lacks_kernels(&why),
+        Err(why) => {
+            tally.lacks_kernels(&why);
+            Vec::new()
+        }
     }
 }

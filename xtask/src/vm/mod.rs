@@ -36,7 +36,7 @@ use self::{
 pub use self::{
     qemu::Cgroup,
     suite::{OnMachine, Options, prepare, test, test_on},
-    table::Summary,
+    table::{Summary, render},
 };
 
 /// What `cargo xtask vm` can do.

@@ -1,6 +1,6 @@
 //! Chooses the kernels and the tests, runs each on each, and gathers what came out.
 
-use std::fs;
+use std::{fs, time::Instant};
 
 use anyhow::{Result, bail};
 
@@ -146,7 +146,10 @@ pub fn test_on(machines: &[OnMachine], options: &Options) -> Result<Summary> {
             cgroup: *cgroup,
             built: &built,
         };
+        let begin = Instant::now();
         run.all(&tests, &mut summary)?;
+        let machine = format!("kernel {}, cgroup {cgroup}", kernel.name);
+        summary.machines.push((machine, begin.elapsed()));
         Ok(summary)
     };
     for came in in_parallel(&kernels, options.jobs, run) {

@@ -13,6 +13,9 @@ pub struct Summary {
     pub rows: Vec<Row>,
     /// What tests printed about signals and rungs.
     pub matrix: Vec<MatrixRow>,
+    /// Each kernel with a cgroup version, and how long its boots and tests took.
+    #[serde(skip)]
+    pub machines: Vec<(String, Duration)>,
 }
 
 /// One test on one kernel.
@@ -44,6 +47,7 @@ impl Summary {
     pub fn merge(&mut self, other: Self) {
         self.rows.extend(other.rows);
         self.matrix.extend(other.matrix);
+        self.machines.extend(other.machines);
     }
 
     fn count(&self, wanted: impl Fn(&Outcome) -> bool) -> usize {

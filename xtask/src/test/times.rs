@@ -1,0 +1,74 @@
+//! Where the time went: a table at the end of `cargo xtask test`.
+
+use std::time::{Duration, Instant};
+
+use super::lanes::Durations;
+use crate::vm::render;
+
+/// The slowest parts of a step that are named.
+const NAMED: usize = 10;
+
+/// How long each step took, and the slowest parts of some.
+pub struct Times {
+    begin: Instant,
+    lap: Instant,
+    rows: Vec<[String; 2]>,
+}
+
+impl Times {
+    /// The first step begins.
+    pub fn start() -> Self {
+        let now = Instant::now();
+        Self {
+            begin: now,
+            lap: now,
+            rows: Vec::new(),
+        }
+    }
+
+    /// This step has ended, and the next begins.
+    pub fn lap(&mut self, step: &str) {
+        let now = Instant::now();
+        self.rows.push([step.to_owned(), seconds(now - self.lap)]);
+        self.lap = now;
+    }
+
+    /// Parts of the last steps, of which the slowest are shown.
+    pub fn parts(&mut self, mut parts: Durations) {
+        parts.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
+        let rows = parts.into_iter().take(NAMED);
+        self.rows
+            .extend(rows.map(|(part, took)| [format!("  {part}"), seconds(took)]));
+    }
+
+    /// Prints the table; the last row is all of it.
+    pub fn print(mut self) {
+        let all = ["all".to_owned(), seconds(self.begin.elapsed())];
+        self.rows.push(all);
+        print!(
+            "\n{}",
+            render(["where the time went", "seconds"], self.rows)
+        );
+    }
+}
+
+fn seconds(took: Duration) -> String {
+    format!("{:.1}", took.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slowest_parts_follow_their_step() {
+        let mut times = Times::start();
+        times.lap("tests");
+        let part = |n: u64| (format!("t{n}"), Duration::from_secs(n));
+        times.parts((0..12).map(part).collect());
+        let names: Vec<&str> = times.rows.iter().map(|[name, _]| &**name).collect();
+        assert_eq!(names.len(), 1 + NAMED);
+        assert_eq!(names[..3], ["tests", "  t11", "  t10"]);
+        assert_eq!(times.rows[1][1], "11.0");
+    }
+}
