@@ -1,6 +1,7 @@
 //! `evictd report` and `evictd top` as processes: an eviction is told again, and who would be next is shown.
 
 use std::{
+    fs,
     path::Path,
     process::{Command, Output},
     time::Duration,
@@ -53,6 +54,28 @@ fn an_eviction_is_told_with_what_came_before_and_after() {
     assert!(recorded, "{}", agent.log());
     let incident = &latest()["incident"];
     let eviction = &incident["eviction"];
+    assert_eq!(eviction["pace"]["urgent"], json!(true), "{eviction}");
+    // The same decision follows from the file alone.
+    let id = eviction["id"].as_str().unwrap();
+    let file = state.join("incidents").join(format!("{id}.json"));
+    let again = json(&evictd(&["replay", file.to_str().unwrap()], &[]));
+    assert_eq!(again["agrees"], json!(true), "{again}");
+    assert_eq!(again["evicted"], json!("default/hog"));
+    assert!(
+        again["decision"]["evict"]["urgency"]["urgent"].is_object(),
+        "{again}"
+    );
+    let mut damaged: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    damaged["judged"]["seen"]["room"]["atOnce"] = json!(1 << 40);
+    let copy = files.dir().join("damaged.json");
+    fs::write(&copy, damaged.to_string()).unwrap();
+    let again = json(&evictd(&["replay", copy.to_str().unwrap()], &[]));
+    assert_eq!(again["agrees"], json!(false), "{again}");
+    damaged.as_object_mut().unwrap().remove("judged");
+    fs::write(&copy, damaged.to_string()).unwrap();
+    let refused = evictd(&["replay", copy.to_str().unwrap()], &[]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("judged: is not there"));
     let threshold = eviction["threshold"].as_u64().unwrap();
     let looks = incident["samples"]["memory.available"].as_array().unwrap();
     let seen: Vec<(u64, u64)> = looks

@@ -1,12 +1,13 @@
 //! `evictd replay`: the engine's decisions over a recorded sequence.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde_json::Value;
 
 use super::{
     CommandError, OutputFormat,
+    input::{invalid, read_json},
     scenario::{self, Scenario, Step},
     table::{Alignment, Table},
     to_json,
@@ -15,15 +16,17 @@ use crate::{
     config::Mode,
     engine::{
         Eviction, Forecast, Manager, NodeCondition, NodeReclaim, Pod, Settings, SignalForecast,
-        Snapshot, message,
+        Snapshot, message, pace::Decision,
     },
+    evict::journal::PaceRecord,
     pods::stats::Summary,
+    telemetry::Incident,
 };
 
 /// What `evictd replay` is told.
 #[derive(clap::Args)]
 pub(super) struct Arguments {
-    /// The sequence: configuration, pods, and what was seen step by step, as JSON
+    /// The sequence: configuration, pods, and what was seen step by step, as JSON; or the file of an incident
     #[arg(value_name = "SCENARIO.json")]
     scenario: PathBuf,
     /// How far to go beyond the kubelet
@@ -89,7 +92,60 @@ struct ConditionJson {
     reason: &'static str,
 }
 
+/// The decision of an incident, made again from its file alone.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct IncidentJson {
+    /// The incident.
+    id: String,
+    /// What the engine decides by what was known then.
+    decision: Decision,
+    /// Whether that is an eviction for the reason that was recorded.
+    agrees: bool,
+    /// The pod that went.
+    evicted: String,
+}
+
+/// Makes the decision of an incident again; `None` where the file holds no incident.
+fn replay_incident(path: &Path) -> Result<Option<IncidentJson>, CommandError> {
+    let value = read_json(path)?;
+    if value.get("eviction").is_none() {
+        return Ok(None);
+    }
+    let incident: Incident = serde_json::from_value(value).map_err(|error| invalid(path, error))?;
+    let judged = incident.judged.ok_or_else(|| {
+        invalid(
+            path,
+            "judged: is not there: only hard memory pressure is recorded with what it was decided from",
+        )
+    })?;
+    let decision = judged.decide();
+    let eviction = &incident.eviction;
+    let recorded = eviction.pace.as_ref();
+    let agrees = match (decision, recorded) {
+        (Decision::Evict { urgency, .. }, Some(recorded)) => {
+            let again = PaceRecord::new(urgency, recorded.room, recorded.pending);
+            again
+                == PaceRecord {
+                    expected: 0,
+                    shared: 0,
+                    ..recorded.clone()
+                }
+        }
+        _ => false,
+    };
+    Ok(Some(IncidentJson {
+        id: eviction.id.clone(),
+        decision,
+        agrees,
+        evicted: format!("{}/{}", eviction.namespace, eviction.name),
+    }))
+}
+
 pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
+    if let Some(incident) = replay_incident(&arguments.scenario)? {
+        return to_json(&incident);
+    }
     let scenario = scenario::read(&arguments.scenario)?;
     let mode = match arguments.mode {
         ModeName::Kubelet => Mode::Kubelet,

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     config::{Config, DEFAULT_STATE_DIR},
     engine::{Resource, Signal},
-    evict::journal::{Eviction, Reported},
+    evict::journal::{Eviction, Finish, PaceRecord, Reported},
     telemetry::{Incident, Standing, read_incident},
 };
 
@@ -181,6 +181,10 @@ fn text(incident: &Incident, reported: Option<&Reported>) -> String {
         amount(eviction, eviction.working_set),
         amount(eviction, eviction.request)
     );
+    if let Some(pace) = &eviction.pace {
+        text += &why(eviction, pace, incident.finish.as_ref());
+        text.push('\n');
+    }
     let start = incident.start();
     for (name, time) in incident.moments() {
         let since = time.saturating_sub(start) as f64 / 1000.0;
@@ -228,6 +232,39 @@ fn text(incident: &Incident, reported: Option<&Reported>) -> String {
         ),
     };
     text
+}
+
+/// Why the pod went at that moment, what was expected to come, and what came.
+fn why(eviction: &Eviction, pace: &PaceRecord, finish: Option<&Finish>) -> String {
+    let amount = |bytes| amount(eviction, bytes);
+    let mut text = match pace {
+        PaceRecord { urgent: true, .. } => format!(
+            "urgent: {} were left, used up in {:.1} s at {} per second; the kubelet looks every 10 s\n",
+            amount(pace.room),
+            pace.exhausted_in as f64 / 1e9,
+            amount(pace.growth),
+        ),
+        PaceRecord {
+            only_cache: true, ..
+        } => "not urgent: page cache has met the threshold for 10 s; one pod in 10 s\n".to_owned(),
+        _ => format!(
+            "not urgent: {} were left and did not go fast; one pod in 10 s\n",
+            amount(pace.room)
+        ),
+    };
+    text += &format!("expected to come: {}", amount(pace.expected));
+    if pace.shared > 0 {
+        let shared = amount(pace.shared);
+        text += &format!(", {shared} of it when the kubelet unmounts it");
+    }
+    if pace.pending > 0 {
+        text += &format!(", {} from victims of before", amount(pace.pending));
+    }
+    if let Some(finish) = finish {
+        let came = finish.available.saturating_sub(eviction.available);
+        text += &format!("; {} more were available at the end", amount(came));
+    }
+    text + "\n"
 }
 
 fn standings(pods: &[Standing]) -> String {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Agent;
 use crate::{
-    engine::{PodUsage, Ranking, Resource, Signal, Usages},
+    engine::{PodUsage, Ranking, Resource, Signal, Usages, pace::Judged},
     evict::journal::{Eviction, Record},
     pods::table::Entry,
     reflex::thread::now_ns,
@@ -16,9 +16,14 @@ const PODS: usize = 16;
 
 impl Agent {
     /// An eviction begins or is over.
-    pub(super) fn note_incident(&mut self, record: &Record) {
+    ///
+    /// `judged` is what an eviction by the reflex was decided from.
+    pub(super) fn note_incident(&mut self, record: &Record, judged: Option<Judged>) {
         match record {
-            Record::Evicted(eviction) => self.begin(Incident::new(eviction.as_ref().clone())),
+            Record::Evicted(eviction) => self.begin(Incident {
+                judged,
+                ..Incident::new(eviction.as_ref().clone())
+            }),
             Record::Asked(asked) => self.begin(Incident::of_asked(asked.as_ref().clone())),
             Record::Finished(finish) => self.incidents.finish(now_ns(), finish),
             _ => {}

@@ -213,7 +213,11 @@ impl Agent {
             {
                 cluster.tell(record.clone());
             }
-            self.note_incident(&record);
+            let judged = match &report {
+                Report::Evicted(evicted) => Some(evicted.judged),
+                _ => None,
+            };
+            self.note_incident(&record, judged);
         }
     }
 

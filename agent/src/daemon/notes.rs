@@ -98,7 +98,7 @@ impl Agent {
         if let Source::Cluster(cluster) = &mut self.source {
             cluster.evicted(record.clone());
         }
-        self.note_incident(&Record::evicted(record));
+        self.note_incident(&Record::evicted(record), None);
     }
 
     fn take_demand(&mut self, demand: Box<SoftDemand>) {
@@ -117,7 +117,7 @@ impl Agent {
         let mut asked = Asked::new(&entry.pod, message, choice.numbers, grace);
         asked.shadow = demand.shadow;
         let record = self.reconciler.take_asked(asked);
-        self.note_incident(&record);
+        self.note_incident(&record, None);
         if demand.shadow {
             return;
         }

@@ -3,6 +3,8 @@
 //! A growth seen over a short window says little of the next ten seconds, one seen over a long window sees a new growth too
 //! late. So every window has a say, and what it saw is taken to go on for [`LASTS`] times its length.
 
+use serde::{Deserialize, Serialize};
+
 /// Windows: the shortest one, and each of the others twice as long as the one before.
 const WINDOWS: usize = 14;
 /// Length of the shortest window in nanoseconds. The longest is 8 s.
@@ -11,28 +13,29 @@ const SHORTEST_NS: u64 = 1_000_000;
 const LASTS: u64 = 16;
 
 /// The recent growth of one amount. Allocates nothing; the caller brings the clock.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Growth {
     windows: [Window; WINDOWS],
     latest: Option<Sample>,
 }
 
 /// An amount at a time in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Sample {
     time: u64,
     amount: u64,
 }
 
 /// Where one window begins, and where the next one will.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Window {
     begin: Option<Sample>,
     next: Option<Sample>,
 }
 
 /// What can still be used, in the unit of the amount.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Room {
     /// At once.
     pub at_once: u64,

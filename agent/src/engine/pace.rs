@@ -4,6 +4,8 @@
 //! will be used up before the kubelet would have looked again. Everything else goes at the kubelet's pace, one pod in ten
 //! seconds. The same rule holds for every signal; who goes is the ranking's ([`super::select`]).
 
+use serde::{Deserialize, Serialize};
+
 use super::growth::{Grown, Growth, Room};
 
 const SECOND: u64 = 1_000_000_000;
@@ -21,7 +23,8 @@ const BLUR: u64 = 16 << 20;
 const MARGIN_NS: u64 = 5 * MS;
 
 /// What is short, as of one look. Amounts are in the signal's unit, times in nanoseconds of one monotonic clock.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Shortage {
     /// What is available by the kubelet's count.
     pub available: u64,
@@ -38,7 +41,8 @@ pub struct Shortage {
 }
 
 /// What victims that are still terminating are expected to give back.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Pending {
     /// All of it.
     pub amount: u64,
@@ -57,7 +61,8 @@ impl Pending {
 }
 
 /// Why a pod may go at this moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Urgency {
     /// The room will be used up before the kubelet would have looked again.
     Urgent {
@@ -75,7 +80,8 @@ pub enum Urgency {
 }
 
 /// What is to be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Decision {
     /// No threshold is met.
     Calm,
@@ -94,7 +100,8 @@ pub enum Decision {
 }
 
 /// What is known of one signal of one scope between two looks. Allocates nothing.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Pace {
     growth: Growth,
     /// Since when the kubelet would find the threshold met, at every look.
@@ -232,6 +239,27 @@ impl Pace {
         }
         let (end, grown) = self.growth.exhausts(seen.room, seen.noise(self.is_met()))?;
         (end < MONITORING_INTERVAL_NS + DEATH_NS).then_some((end, grown))
+    }
+}
+
+/// All that one decision was made from, so that it can be made again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Judged {
+    /// When, in nanoseconds of CLOCK_MONOTONIC.
+    pub now: u64,
+    /// What was known from the looks before.
+    pub pace: Pace,
+    /// What was seen.
+    pub seen: Shortage,
+    /// What victims of before were expected to give back.
+    pub pending: Pending,
+}
+
+impl Judged {
+    /// Makes the decision.
+    pub fn decide(&self) -> Decision {
+        self.pace.decide(self.now, &self.seen, self.pending)
     }
 }
 

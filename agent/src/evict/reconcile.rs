@@ -268,7 +268,11 @@ impl Reconciler {
             pace: Some(PaceRecord {
                 expected: e.working_set,
                 shared: e.shared,
-                ..PaceRecord::new(e.urgency, e.room, e.pending)
+                ..PaceRecord::new(
+                    e.urgency,
+                    e.judged.seen.room.at_once,
+                    e.judged.pending.amount,
+                )
             }),
         }
     }

@@ -13,7 +13,7 @@ use super::{
 use crate::{
     engine::{
         CandidateState, Demand, Observation, Observations, Resource, Rules,
-        pace::{Decision, Urgency},
+        pace::{Decision, Judged, Urgency},
         select,
         terminating::Terminating,
     },
@@ -32,7 +32,13 @@ impl Watch {
         let (pending, shadow) = self.in_flight.pending(&post.scope, now);
         let seen = post.shortage(shadow);
         post.pace.observe(now, &seen);
-        let Decision::Evict { urgency, amount } = post.pace.decide(now, &seen, pending) else {
+        let judged = Judged {
+            now,
+            pace: post.pace,
+            seen,
+            pending,
+        };
+        let Decision::Evict { urgency, amount } = judged.decide() else {
             return self.in_flight.dying() == 0;
         };
         let at_once = self.setup.victims_at_once.min(MAX_IN_FLIGHT);
@@ -80,7 +86,7 @@ impl Watch {
             for &victim in &victims[..chosen.count] {
                 let why = Why {
                     urgency,
-                    pending: pending.amount,
+                    judged,
                     resort,
                 };
                 // A pod that died by itself in between gives nothing; the next turn of the loop asks again.
@@ -213,8 +219,7 @@ impl Watch {
             threshold: post.scope.limits().threshold,
             working_set,
             urgency: why.urgency,
-            room: post.look.shortage.room.at_once,
-            pending: why.pending,
+            judged: why.judged,
             shared: shared.min(working_set),
             shadow,
             last_resort: why.resort != LastResort::Nobody,
@@ -352,7 +357,6 @@ impl Watch {
 #[derive(Clone, Copy)]
 struct Why {
     urgency: Urgency,
-    /// What victims of before are expected to give back, in bytes.
-    pending: u64,
+    judged: Judged,
     resort: LastResort,
 }

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use crate::{
-    engine::{Signal, pace::Urgency},
+    engine::{
+        Signal,
+        pace::{Judged, Urgency},
+    },
     kernel::ladder::MemoryHook,
     pods::table::Entry,
 };
@@ -49,10 +52,8 @@ pub struct Evicted {
     pub working_set: u64,
     /// Why at that moment.
     pub urgency: Urgency,
-    /// What could still be used then before memory was exhausted, in bytes.
-    pub room: u64,
-    /// What victims of before were expected to give back, in bytes.
-    pub pending: u64,
+    /// All that this was decided from.
+    pub judged: Judged,
     /// The part of the working set that comes back only when the kubelet unmounts it, in bytes.
     pub shared: u64,
     /// Decided only, nothing was killed (R47).

@@ -9,7 +9,7 @@ use super::{
     recorder::Sample,
 };
 use crate::{
-    engine::{Resource, Signal},
+    engine::{Resource, Signal, pace::Judged},
     evict::journal::{Asked, Eviction, Finish},
 };
 
@@ -51,6 +51,9 @@ pub struct Incident {
     /// How the pod was asked to go, under a soft threshold; absent where it was killed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked: Option<Asked>,
+    /// What the moment of the eviction was decided from; absent for other signals than memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub judged: Option<Judged>,
     /// What became of it; absent where nobody waited for that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finish: Option<Finish>,
@@ -67,6 +70,7 @@ impl Incident {
             version: VERSION,
             eviction,
             asked: None,
+            judged: None,
             finish: None,
             samples: BTreeMap::new(),
             pods: Vec::new(),
