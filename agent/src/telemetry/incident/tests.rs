@@ -37,6 +37,7 @@ pub fn incident(id: &str) -> Incident {
         version: VERSION,
         eviction,
         asked: None,
+        judged: None,
         finish: Some(Finish {
             id: id.to_owned(),
             exited: 1_010_000_000,
