@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    process::Command,
     time::Duration,
 };
 
@@ -11,7 +12,7 @@ use evictd::{
     observe::cgroup::{MemoryCgroup, Version},
 };
 use evictd_tests::{
-    agent::Agent,
+    agent::{Agent, binary},
     cgroup::TestCgroup,
     disk::Disk,
     embedded::Files,
@@ -213,6 +214,18 @@ fn readers_on_the_machine_kill_no_pod() {
     scene.assert_innocent(&agent);
 }
 
+/// Writes the configuration, and what `evictd check` says of thresholds that are met before it is in force.
+fn met_already(files: &Files) -> Option<String> {
+    let config = files.write().unwrap();
+    let mut check = Command::new(binary().unwrap());
+    let check = check.args(["check", "-o", "json", "--config"]).arg(config);
+    let check: Value = serde_json::from_slice(&check.output().unwrap().stdout).unwrap();
+    let findings = check["findings"].as_array().unwrap();
+    let found = findings.iter().find(|f| f["topic"] == "thresholds now");
+    let detail = found.unwrap()["detail"].as_str().unwrap();
+    detail.contains("met already").then(|| detail.to_owned())
+}
+
 /// Nothing grows, and the threshold is a mistake: one pod at the kubelet's pace, and time to see.
 // R42
 #[test]
@@ -220,8 +233,10 @@ fn a_threshold_that_is_raised_by_mistake_takes_one_pod() {
     skip_if!(not_root());
     let mut scene = Scene::new("pace-raised", 512, Limited::Node);
     let agent = scene.files.start(&[]);
+    assert_eq!(met_already(&scene.files), None);
     scene.files.config["evictionHard"] = json!({ "memory.available": "450Mi" });
-    scene.files.write().unwrap();
+    let told = met_already(&scene.files).expect("it is told beforehand");
+    assert!(told.contains("memory.available<450Mi"), "{told}");
     assert!(
         holds(LONG, || !scene.evicted().is_empty()),
         "{}",
@@ -276,7 +291,7 @@ fn a_memory_backed_volume_takes_its_own_pod_alone() {
     // A file with a name: it outlives the process that fills it.
     let file = volume.path().join("data");
     let container = scene.scope.path().join(pod_dir("worker")).join("container");
-    let mut worker = std::process::Command::new("/bin/sh")
+    let mut worker = Command::new("/bin/sh")
         .arg("-c")
         .arg(format!(
             "echo 0 > {}; exec dd if=/dev/zero of={} bs=256k 2>/dev/null",

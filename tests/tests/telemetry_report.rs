@@ -66,7 +66,7 @@ fn an_eviction_is_told_with_what_came_before_and_after() {
         "{again}"
     );
     let mut damaged: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
-    damaged["judged"]["seen"]["room"]["atOnce"] = json!(1 << 40);
+    damaged["judged"]["seen"]["room"]["atOnce"] = json!(1_u64 << 40);
     let copy = files.dir().join("damaged.json");
     fs::write(&copy, damaged.to_string()).unwrap();
     let again = json(&evictd(&["replay", copy.to_str().unwrap()], &[]));

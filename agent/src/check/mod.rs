@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::{
     config::{Config, EvictionConfig, FilesystemPaths},
+    daemon::survey::Survey,
     engine::MemorySizing,
     kernel::{
         object::Object,
@@ -19,6 +20,7 @@ use crate::{
         cgroup::{MemoryCgroup, Version, memory_root},
         machine::memory_total,
     },
+    reflex::thread::now_ns,
 };
 
 /// The signal without which there is nothing to do.
@@ -120,12 +122,46 @@ impl Check {
         if let (Some(config), Ok(capacity)) = (config, memory_total(proc)) {
             findings.push(sizing(capacity, &config.eviction));
         }
+        findings.extend(config.map(met_now));
         Self {
             usable: usable && findings.iter().all(|f| f.state != State::Missing),
             kernel: machine::release(proc),
             signals: hooks,
             findings,
         }
+    }
+}
+
+/// The thresholds that would be met as they come into force.
+fn met_now(config: &Config) -> Finding {
+    const TOPIC: &str = "thresholds now";
+    let mut survey = match Survey::open(config) {
+        Ok(survey) => survey,
+        Err(error) => return Finding::new(TOPIC, State::Missing, error.to_string()),
+    };
+    let thresholds = survey.layout().apply(&config.eviction.thresholds);
+    let now = i64::try_from(now_ns()).unwrap_or(i64::MAX);
+    let seen = survey.look(now).observations;
+    let met = thresholds.iter().filter_map(|threshold| {
+        let observed = seen.get(threshold.signal)?;
+        let wanted = threshold.amount(observed.capacity);
+        let is_met = i128::from(observed.available) < i128::from(wanted);
+        is_met.then(|| {
+            let available = observed.available_quantity(threshold.signal);
+            format!("{threshold} with {available} available")
+        })
+    });
+    let met: Vec<String> = met.collect();
+    match met[..] {
+        [] => Finding::new(TOPIC, State::Ok, "none is met"),
+        _ => Finding::new(
+            TOPIC,
+            State::Degraded,
+            format!(
+                "met already: {}: pods go for it as soon as this configuration is in force, one in ten seconds",
+                met.join(", ")
+            ),
+        ),
     }
 }
 

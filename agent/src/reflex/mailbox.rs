@@ -18,8 +18,8 @@ use super::{
 };
 use crate::{config::RankingStrategy, pods::table::PodTable, telemetry::Recorder};
 
-/// Reports that may wait for a slow reader.
-const REPORTS: usize = 1024;
+/// Reports that may wait for a slow reader: more than all victims at once make, each of a KiB.
+const REPORTS: usize = 256;
 
 /// An eventfd: wakes whoever polls it.
 #[derive(Debug)]

@@ -105,6 +105,10 @@ pub struct Held {
 
 /// What leaves the reflex.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a box would allocate on the fast path"
+)]
 pub enum Report {
     /// See [`Evicted`].
     Evicted(Evicted),
