@@ -117,8 +117,11 @@ fn people_get_a_table() {
         "--config".as_ref(),
         empty.as_os_str(),
     ]);
+    // What follows is when pods go, in words.
+    let (table, pace) = outcome.stdout.split_once("\n\n").unwrap();
+    assert_eq!(pace.lines().count(), 5, "{pace}");
     assert_eq!(
-        outcome.stdout,
+        format!("{table}\n"),
         "SIGNAL                       BELOW  GRACE PERIOD  MIN RECLAIM\n\
          allocatableMemory.available  100Mi             -            -\n\
          imagefs.available              15%             -            -\n\

@@ -34,8 +34,8 @@ fn a_changed_threshold_is_in_force() {
     files.config["evictionHard"] = json!({ "memory.available": "180Mi" });
     files.write().unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-    let records = files.wait_for(1);
-    let Some(Record::Evicted(eviction)) = records.first() else {
+    let records = files.wait_for(2);
+    let [Record::MetInForce(_), Record::Evicted(eviction), ..] = &records[..] else {
         panic!("{records:?}");
     };
     assert_eq!(eviction.threshold, 180 * MIB);
@@ -76,9 +76,9 @@ fn shadow_mode_can_be_left_and_entered() {
     files.config["shadow"] = json!(true);
     files.config["evictionHard"] = json!({ "memory.available": "180Mi" });
     files.write().unwrap();
-    let records = files.wait_for(1);
+    let records = files.wait_for(2);
     assert!(
-        matches!(&records[..], [Record::Evicted(e)] if e.shadow),
+        matches!(&records[..], [Record::MetInForce(_), Record::Evicted(e)] if e.shadow),
         "{records:?}"
     );
     assert!(hog.is_alive());

@@ -54,6 +54,8 @@ pub enum Fate {
     Lingering,
     /// Nothing more is expected of it.
     Released,
+    /// It had no processes, and has others now: the kubelet has started its containers again. It is a pod like any other.
+    Restarted,
 }
 
 impl Terminating {
@@ -77,6 +79,9 @@ impl Terminating {
             (self.least, self.progress) = (usage, now);
         }
         if seen.populated {
+            if self.exited.is_some() {
+                return Fate::Restarted;
+            }
             if self.stuck {
                 return Fate::Stuck;
             }
@@ -92,12 +97,22 @@ impl Terminating {
             self.exited = Some(now);
             return Fate::Exited;
         };
-        let is_over = self.shared.min(usage) == 0 || now.saturating_sub(exited) >= CLEANUP_NS;
-        if is_over {
-            Fate::Released
-        } else {
+        if self.lingers(now, exited, seen.usage) {
             Fate::Lingering
+        } else {
+            Fate::Released
         }
+    }
+
+    /// Whether something that it shares is still expected.
+    fn lingers(&self, now: u64, exited: u64, usage: Option<u64>) -> bool {
+        self.shared.min(usage.unwrap_or(0)) > 0 && now.saturating_sub(exited) < CLEANUP_NS
+    }
+
+    /// Whether its processes are gone and nothing more is expected of it.
+    pub fn is_over(&self, now: u64, usage: Option<u64>) -> bool {
+        self.exited
+            .is_some_and(|exited| !self.lingers(now, exited, usage))
     }
 
     /// Adds what it is still expected to give; `usage` is what its cgroup is charged for now.
@@ -187,6 +202,14 @@ mod tests {
         late.observe(MS, seen(false, 210));
         assert_eq!(late.observe(31 * SECOND, seen(false, 210)), Fate::Released);
         assert_eq!(pending(&late, 31 * SECOND, 210), Pending::default());
+    }
+
+    #[test]
+    fn a_pod_whose_containers_are_started_again_is_a_pod_like_any_other() {
+        let mut victim = Terminating::new(0, 100 * MIB, 0);
+        assert_eq!(victim.observe(MS, seen(false, 1)), Fate::Exited);
+        assert!(victim.is_over(MS, Some(MIB)));
+        assert_eq!(victim.observe(2 * MS, seen(true, 5)), Fate::Restarted);
     }
 
     #[test]

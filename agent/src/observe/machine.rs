@@ -44,18 +44,28 @@ impl MemAvailable {
     }
 }
 
-/// Slab of the machine that the kernel can reclaim, held open: `SReclaimable` of meminfo.
+/// What the machine's memory is used for, held open: its counters are exact to a few pages of each CPU, where those of cgroups
+/// may be seconds behind.
 #[derive(Debug)]
-pub struct ReclaimableSlab(File);
+pub struct MemoryUse(File);
+
+/// One reading, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryUses {
+    /// `AnonPages` and `Shmem`: what page cache is not.
+    pub anonymous: u64,
+    /// `SReclaimable`: slab that the kernel can reclaim.
+    pub reclaimable_slab: u64,
+}
 
 /// All lines of meminfo.
 const MEMINFO: usize = 4096;
 
-impl ReclaimableSlab {
+impl MemoryUse {
     /// Opens `meminfo` below a procfs mount.
     ///
     /// # Errors
-    /// Not there, or without the line.
+    /// Not there, or without the lines.
     pub fn open(proc: &Path) -> Result<Self, PathError> {
         let path = proc.join("meminfo");
         let file = File::open(&path).map_err(PathError::at(&path))?;
@@ -68,10 +78,14 @@ impl ReclaimableSlab {
     ///
     /// # Errors
     /// Not in the kernel's form.
-    pub fn read(&self) -> io::Result<u64> {
+    pub fn read(&self) -> io::Result<MemoryUses> {
         let mut buffer = [0; MEMINFO];
-        meminfo(pread(&self.0, &mut buffer)?, "SReclaimable:")
-            .ok_or_else(|| malformed("no SReclaimable"))
+        let text = pread(&self.0, &mut buffer)?;
+        let line = |name| meminfo(text, name).ok_or_else(|| malformed("a line is missing"));
+        Ok(MemoryUses {
+            anonymous: line("AnonPages:")?.saturating_add(line("Shmem:")?),
+            reclaimable_slab: line("SReclaimable:")?,
+        })
     }
 }
 

@@ -62,10 +62,11 @@ impl Victim {
         let populated = !self.pod.killer.is_empty();
         let usage = self.pod.memory.usage().ok();
         let fate = self.terminating.observe(now, Remains { populated, usage });
-        let interval = if self.terminating.is_stuck() {
-            STUCK_KILL_NS
-        } else {
-            0
+        let interval = match fate {
+            // Those that run now have done nothing.
+            Fate::Restarted => return fate,
+            _ if self.terminating.is_stuck() => STUCK_KILL_NS,
+            _ => 0,
         };
         if populated && now.saturating_sub(self.killed) >= interval {
             self.killed = now;
@@ -170,8 +171,9 @@ impl InFlight {
             }
             let exited = victim.terminating.exited();
             let is_enough = exited.is_some() && look.available >= threshold;
-            let is_late = now.saturating_sub(victim.terminating.signalled()) > TELL_NS
-                && !matches!(fate, Fate::Dying);
+            let is_late = fate == Fate::Restarted
+                || (now.saturating_sub(victim.terminating.signalled()) > TELL_NS
+                    && fate != Fate::Dying);
             if !victim.told && (is_enough || is_late) {
                 victim.told = true;
                 tell(Told::Finished(Finished {
@@ -183,7 +185,9 @@ impl InFlight {
                     available: look.available,
                 }));
             }
-            if victim.told && fate == Fate::Released {
+            let usage = victim.pod.memory.usage().ok();
+            let is_over = fate == Fate::Restarted || victim.terminating.is_over(now, usage);
+            if victim.told && is_over {
                 self.victims.swap_remove(next);
             } else {
                 next += 1;

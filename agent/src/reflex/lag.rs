@@ -56,7 +56,7 @@ impl Lag {
         (self.usual, self.told, self.given_up) = (None, None, None);
     }
 
-    /// A look that adds up, or one that has been given the time to. `is_short` tells of a look, and of the bytes that may be
+    /// A look that adds up, or one that has been given the time to, and the bytes that are missing in its statistics all the same. `is_short` tells of a look, and of the bytes that may be
     /// missing in it, that the threshold is met even with these: nobody waits for them then. `add_up` makes the kernel do that,
     /// `after` waits and tells the time.
     pub fn look(
@@ -65,7 +65,7 @@ impl Lag {
         is_short: impl Fn(&Look, u64) -> bool,
         mut add_up: impl FnMut(),
         after: impl Fn(Duration) -> u64,
-    ) -> io::Result<Look> {
+    ) -> io::Result<(Look, u64)> {
         let start = after(Duration::ZERO);
         let mut now = start;
         // At once, the first time: most lags are gone then.
@@ -88,7 +88,7 @@ impl Lag {
                 self.told.get_or_insert((look.usage, now));
             }
             if !waits {
-                return Ok(look);
+                return Ok((look, if is_behind { missing } else { 0 }));
             }
             now = after(mem::replace(&mut pause, PAUSE));
         }

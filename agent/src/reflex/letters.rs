@@ -1,6 +1,7 @@
 //! What the mailbox brings: other pods, other settings, another cgroup of all pods.
 
 use super::{post::Post, watch::Watch};
+use crate::engine::pace::Pace;
 
 impl Watch {
     /// Takes what is there.
@@ -17,7 +18,12 @@ impl Watch {
         let Some(tuning) = self.setup.mailbox.take_tuning() else {
             return;
         };
-        self.setup.shadow = tuning.shadow;
+        if std::mem::replace(&mut self.setup.shadow, tuning.shadow) != tuning.shadow {
+            // What shadow mode has chosen did not die.
+            self.posts
+                .iter_mut()
+                .for_each(|post| post.pace = Pace::default());
+        }
         self.named = 0;
         // Whoever was only spoken of is a pod like any other from now on.
         self.in_flight.forget_shadows();

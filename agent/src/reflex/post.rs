@@ -1,6 +1,6 @@
 //! One scope with what the loop knows of it: its pressure, and its wires.
 
-mod slab;
+mod machine_share;
 mod wires;
 
 use std::io;
@@ -23,7 +23,7 @@ use crate::{
     observe::{cgroup::Version, deadline},
 };
 
-use slab::SlabShare;
+use machine_share::MachineShare;
 
 /// Pods change places only by growing, and less than this is no reason to ask all of them again.
 const NAMING_BYTES: u64 = 2 << 20;
@@ -81,7 +81,7 @@ pub(super) struct Post {
     lag: Lag,
     /// When pods may go for it.
     pub pace: Pace,
-    slab: SlabShare,
+    machine: MachineShare,
     /// When the kernel was last made to add up its statistics, and the bytes that could be used then before memory was
     /// short.
     added_up: Option<(u64, u64)>,
@@ -111,7 +111,7 @@ impl Post {
             offset: None,
             lag,
             pace: Pace::default(),
-            slab: SlabShare::default(),
+            machine: MachineShare::open(),
             added_up: None,
         }
     }
@@ -135,21 +135,35 @@ impl Post {
         if self.depends_on_statistics(woken, growth) {
             add_up();
         }
-        self.look = self
+        let (look, missing) = self
             .lag
             .look(|| self.scope.look(), is_short, add_up, after)?;
-        if !self.scope.is_machine() && self.scope.cgroup().version() == Version::V1 {
-            let slab = self.slab.of(self.look.kernel);
-            self.look.has_reclaimable_slab(slab);
-        }
+        self.look = look;
         self.gone = false;
         self.pressed = is_pressing(self.look.available);
+        if !self.scope.is_machine() {
+            self.ask_the_machine(missing);
+        }
         if self.pressed && !was_pressed {
             self.cause = cause(woken, news, hook);
             self.approach.reset();
         }
         self.approach_armed &= !news.approached;
         Ok(())
+    }
+
+    /// What the machine's counters tell of what is charged and is not in the cgroup's statistics.
+    fn ask_the_machine(&mut self, missing: u64) {
+        if missing > 0 {
+            let cache = self.machine.cache_in(missing);
+            self.look.has_reclaimable(cache);
+        } else if !self.pressed {
+            self.machine.settle();
+        }
+        if self.scope.cgroup().version() == Version::V1 {
+            let slab = self.machine.slab_in(self.look.kernel);
+            self.look.has_reclaimable(slab);
+        }
     }
 
     /// Whether the counter alone does not tell what is short, and the fastest growth could have used up since the last time
@@ -216,7 +230,7 @@ impl Post {
         self.lag.forget();
         self.approach.reset();
         self.pace.reset();
-        (self.slab, self.added_up) = (SlabShare::default(), None);
+        (self.machine, self.added_up) = (MachineShare::open(), None);
     }
 }
 

@@ -169,8 +169,6 @@ impl Watch {
         let entry = Arc::clone(self.setup.table.entries.get(victim)?);
         let post = self.posts.get(index)?;
         let working_set = self.setup.table.candidates.get(victim)?.usage;
-        // What a victim shares outlives its processes.
-        let shared = entry.memory.read().map_or(0, |reading| reading.shmem);
         let decided = now_ns();
         let shadow = self.setup.shadow;
         let restraint = &self.setup.restraint;
@@ -187,6 +185,8 @@ impl Watch {
             }
         }
         let signalled = now_ns();
+        // What a victim shares outlives its processes; it is read when the signal is on its way.
+        let shared = entry.memory.read().map_or(0, |reading| reading.shmem);
         self.evictions += 1;
         let Cause {
             crossed,

@@ -356,8 +356,8 @@ pub struct Look {
 }
 
 impl Look {
-    /// So much of what is charged turned out to be slab that the kernel can reclaim.
-    pub fn has_reclaimable_slab(&mut self, bytes: u64) {
+    /// So much of what is charged turned out to be reclaimable too, in bytes.
+    pub fn has_reclaimable(&mut self, bytes: u64) {
         let bytes = bytes.min(self.shortage.used);
         self.reclaimable += bytes;
         self.shortage.used -= bytes;

@@ -38,7 +38,7 @@ impl Machine {
             self.pass(u64::try_from(pause.as_nanos()).unwrap());
             self.now.get()
         };
-        lag.look(read, is_short, add_up, after).unwrap()
+        lag.look(read, is_short, add_up, after).unwrap().0
     }
 
     fn pass(&self, ns: u64) {
