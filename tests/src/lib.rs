@@ -14,6 +14,7 @@ pub mod following;
 pub mod forker;
 pub mod hog;
 pub mod interrupt;
+pub mod judge;
 pub mod kept;
 pub mod member;
 pub mod node;

@@ -1,0 +1,110 @@
+//! Which pods had to go.
+
+use evictd::engine::Demand;
+
+use super::{
+    course::Kill,
+    world::{SECOND, World},
+};
+
+/// The kubelet has looked again at the latest.
+const NEXT_LOOK: u64 = 10 * SECOND;
+/// A growth that ends the room sooner than this cannot wait for the kubelet.
+const TOO_SOON: u64 = NEXT_LOOK + SECOND / 2;
+
+/// What would have been enough.
+#[derive(Clone, Debug, Default)]
+pub struct Hindsight {
+    /// When each of the pods had to go, in nanoseconds.
+    pub kills: Vec<u64>,
+    /// OOM kills that it did not spare the node.
+    pub ooms: usize,
+}
+
+/// How a prefix of the ranking did.
+struct Outcome<'a> {
+    world: World<'a>,
+    ooms: usize,
+    ended: bool,
+}
+
+/// Goes through the incident and evicts at each crossing the least number of pods after which nothing bad happens.
+pub fn look_back<'a>(mut world: World<'a>) -> Hindsight {
+    let mut found = Hindsight::default();
+    let mut continues = false;
+    while world.now < world.incident.end {
+        if !world.is_tight() {
+            world.step(world.incident.end, None);
+            continues = false;
+            continue;
+        }
+        let ranking = ranking(&world);
+        // The kubelet takes one a round where memory that cannot be given back stays short.
+        let least = usize::from(continues && world.short_since.is_some());
+        let mut best: Option<(usize, Outcome<'a>)> = None;
+        for count in least.min(ranking.len())..=ranking.len() {
+            let outcome = after(&world, &ranking[..count]);
+            let is_good = outcome.ooms == 0 && outcome.ended;
+            let is_better = best.as_ref().is_none_or(|(_, b)| outcome.ooms < b.ooms);
+            if is_good || is_better {
+                best = Some((count, outcome));
+            }
+            if is_good {
+                break;
+            }
+        }
+        let Some((mut count, mut outcome)) = best else {
+            break;
+        };
+        if count == 0 && !outcome.ended && !ranking.is_empty() {
+            // No number ends it, and the kubelet takes one.
+            let one = after(&world, &ranking[..1]);
+            if one.ooms <= outcome.ooms {
+                (count, outcome) = (1, one);
+            }
+        }
+        found.kills.extend(std::iter::repeat_n(world.now, count));
+        continues = !outcome.ended;
+        world = outcome.world;
+    }
+    found.ooms = world.ooms.len();
+    found
+}
+
+/// Pods in the order of eviction, without those that were evicted.
+fn ranking(world: &World<'_>) -> Vec<usize> {
+    let mut candidates = world.candidates(|pod| world.is_signalled(pod));
+    world.choose(&mut candidates, Demand::Amount(u64::MAX), usize::MAX)
+}
+
+/// The node at the end of the shortage, or when the kubelet has looked again.
+fn after<'a>(world: &World<'a>, victims: &[usize]) -> Outcome<'a> {
+    let mut world = world.clone();
+    let (ooms, until) = (world.ooms.len(), world.now + NEXT_LOOK);
+    let until = until.min(world.incident.end);
+    victims.iter().for_each(|pod| world.kill(*pod));
+    let mut was_short = world.short_since.is_some();
+    while world.is_tight() && world.now < until && world.ooms.len() == ooms {
+        world.step(until, None);
+        was_short |= world.short_since.is_some();
+    }
+    let ooms = world.ooms.len() - ooms;
+    // Page cache that waits for the disk is no reason to evict as long as there is no OOM kill.
+    let ended = !world.is_tight() || !was_short || world.now >= world.incident.end;
+    Outcome { world, ooms, ended }
+}
+
+/// Whether a pod was evicted at a genuine crossing by a growth that would have used up the memory before the kubelet had
+/// looked again and freed some.
+pub fn was_ending(kill: &Kill<'_>) -> bool {
+    if !kill.before.is_tight() {
+        return false;
+    }
+    let mut world = kill.before.as_ref().clone();
+    let (ooms, until) = (world.ooms.len(), world.now + TOO_SOON);
+    world.freeze();
+    while world.now < until && world.ooms.len() == ooms {
+        world.step(until, None);
+    }
+    world.ooms.len() > ooms
+}

@@ -1,0 +1,168 @@
+//! What came of many incidents.
+
+use std::{fmt, thread};
+
+use serde_json::{Value, json};
+
+use super::{Judgement, STRATEGIES, Verdict, judge};
+
+/// How many of the worst cases are shown of each strategy.
+const WORST: usize = 10;
+
+/// Sums for one strategy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Pods that were evicted.
+    pub kills: usize,
+    /// Pods that did not have to go.
+    pub needless: usize,
+    /// Those of them that went for page cache alone.
+    pub cache: usize,
+    /// Incidents with such pods.
+    pub incidents: usize,
+    /// Pods that went for a growth which ended by itself.
+    pub ended: usize,
+    /// Incidents with an OOM kill.
+    pub ooms: usize,
+    /// Incidents with an OOM kill that hindsight avoids.
+    pub avoidable: usize,
+}
+
+/// All judgements of a run.
+pub struct Report {
+    /// In the order of the seeds.
+    pub judgements: Vec<Judgement>,
+}
+
+impl Report {
+    /// Judges the incidents of so many seeds from the first one on, on all CPUs.
+    pub fn of(first: u64, count: u64) -> Self {
+        let threads = thread::available_parallelism().map_or(1, |n| n.get() as u64);
+        let mut judgements: Vec<Judgement> = thread::scope(|scope| {
+            let part = |index: u64| {
+                let seeds = (index..count).step_by(threads as usize);
+                scope.spawn(move || seeds.map(|seed| judge(first + seed)).collect::<Vec<_>>())
+            };
+            let parts: Vec<_> = (0..threads).map(part).collect();
+            let joined = parts.into_iter().map(|part| match part.join() {
+                Ok(judgements) => judgements,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            joined.flatten().collect()
+        });
+        judgements.sort_by_key(|judgement| judgement.seed);
+        Self { judgements }
+    }
+
+    /// The sums of one of [`STRATEGIES`].
+    pub fn tally(&self, strategy: usize) -> Tally {
+        let mut tally = Tally::default();
+        for judgement in &self.judgements {
+            let verdict = &judgement.verdicts[strategy];
+            tally.kills += verdict.kills;
+            tally.needless += verdict.needless;
+            tally.cache += verdict.cache;
+            tally.incidents += usize::from(verdict.needless > 0);
+            tally.ended += verdict.ended;
+            tally.ooms += usize::from(verdict.ooms > 0);
+            tally.avoidable += usize::from(verdict.avoidable);
+        }
+        tally
+    }
+
+    /// How many pods had to go.
+    pub fn needed(&self) -> usize {
+        self.judgements.iter().map(|judgement| judgement.needed).sum()
+    }
+
+    /// The worst incidents of one of [`STRATEGIES`], the worst first.
+    pub fn worst(&self, strategy: usize) -> Vec<&Judgement> {
+        let badness = |j: &&Judgement| {
+            let verdict = &j.verdicts[strategy];
+            usize::from(verdict.avoidable) * 1000 + verdict.needless
+        };
+        let mut worst: Vec<&Judgement> =
+            self.judgements.iter().filter(|j| badness(j) > 0).collect();
+        worst.sort_by_key(|j| (std::cmp::Reverse(badness(j)), j.seed));
+        worst.truncate(WORST);
+        worst
+    }
+
+    /// The same for programs.
+    pub fn json(&self) -> Value {
+        let strategies = STRATEGIES.iter().enumerate().map(|(index, name)| {
+            let tally = self.tally(index);
+            let worst = self.worst(index).into_iter().map(|judgement| {
+                let verdict = &judgement.verdicts[index];
+                json!({
+                    "seed": judgement.seed,
+                    "shape": judgement.shape,
+                    "needed": judgement.needed,
+                    "kills": verdict.kills,
+                    "needless": verdict.needless,
+                    "avoidableOomKill": verdict.avoidable,
+                })
+            });
+            json!({
+                "name": name,
+                "needlessKills": tally.needless,
+                "needlessKillsForCache": tally.cache,
+                "incidentsWithNeedlessKills": tally.incidents,
+                "endedByItself": tally.ended,
+                "avoidableOomKills": tally.avoidable,
+                "incidentsWithOomKills": tally.ooms,
+                "kills": tally.kills,
+                "worst": worst.collect::<Vec<_>>(),
+            })
+        });
+        json!({
+            "incidents": self.judgements.len(),
+            "needed": self.needed(),
+            "strategies": strategies.collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.judgements.len();
+        writeln!(f, "{count} incidents, {} pods had to go\n", self.needed())?;
+        writeln!(
+            f,
+            "| strategy | needless kills | of these for page cache | incidents with needless kills | ended by itself | \
+             avoidable OOM kills | incidents with OOM kills | kills in all |"
+        )?;
+        writeln!(f, "| --- | --- | --- | --- | --- | --- | --- | --- |")?;
+        for (index, name) in STRATEGIES.iter().enumerate() {
+            let tally = self.tally(index);
+            writeln!(
+                f,
+                "| {name} | {} | {} | {} | {} | {} | {} | {} |",
+                tally.needless,
+                tally.cache,
+                tally.incidents,
+                tally.ended,
+                tally.avoidable,
+                tally.ooms,
+                tally.kills
+            )?;
+        }
+        for (index, name) in STRATEGIES.iter().enumerate() {
+            let worst = self.worst(index);
+            if worst.is_empty() {
+                continue;
+            }
+            writeln!(f, "\nThe worst of {name}:")?;
+            for judgement in worst {
+                let Verdict { kills, needless, avoidable, .. } = &judgement.verdicts[index];
+                let oom = if *avoidable { ", avoidable OOM kill" } else { "" };
+                writeln!(
+                    f,
+                    "  seed {}: {needless} needless of {kills}, {} had to go{oom}: {}",
+                    judgement.seed, judgement.needed, judgement.shape
+                )?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,601 @@
+//! The node: memory that grows by drawn lines, a kernel that reclaims and kills, and pods that take their time to die.
+
+use std::collections::VecDeque;
+
+use evictd::{
+    config::RankingStrategy,
+    engine::{Candidate, CandidateState, Claim, Demand, Resource, Rules, select},
+};
+
+/// Nanoseconds.
+pub const MS: u64 = 1_000_000;
+/// Nanoseconds.
+pub const SECOND: u64 = 1000 * MS;
+/// No step of the simulation is longer.
+const LONGEST_STEP: u64 = 20 * MS;
+/// Statistics of cache that turned active are added up this late.
+const FLUSH: u64 = 2 * SECOND;
+/// The growth that the judge sees is measured over each of these.
+const SEEN_OVER: [u64; 4] = [10 * MS, 100 * MS, SECOND, 8 * SECOND];
+
+/// An amount over time: straight between its points, level before and behind them. Times in nanoseconds, amounts in bytes.
+#[derive(Clone, Debug, Default)]
+pub struct Line(pub Vec<(u64, f64)>);
+
+impl Line {
+    /// The amount at a time.
+    pub fn at(&self, time: u64) -> f64 {
+        let next = self.0.partition_point(|point| point.0 <= time);
+        match (next.checked_sub(1).map(|last| self.0[last]), self.0.get(next)) {
+            (Some((t0, a0)), Some(&(t1, a1))) => {
+                a0 + (a1 - a0) * (time - t0) as f64 / (t1 - t0) as f64
+            }
+            (Some((_, amount)), None) | (None, Some(&(_, amount))) => amount,
+            (None, None) => 0.0,
+        }
+    }
+
+    /// A constant.
+    pub fn level(amount: f64) -> Self {
+        Self(vec![(0, amount)])
+    }
+
+    /// The same, higher by an amount.
+    pub fn raise(&mut self, amount: f64) {
+        if self.0.is_empty() {
+            self.0.push((0, 0.0));
+        }
+        self.0.iter_mut().for_each(|point| point.1 += amount);
+    }
+}
+
+/// What reports the node's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScopeKind {
+    /// A cgroup of v1: reclaim leaves page cache that has to be written to the flusher.
+    V1,
+    /// A cgroup of v2.
+    V2,
+    /// The machine.
+    Machine,
+}
+
+/// A pod as it was drawn.
+#[derive(Clone, Debug, Default)]
+pub struct PodSpec {
+    /// What it may claim.
+    pub claim: Claim,
+    /// Critical: never evicted.
+    pub protected: bool,
+    /// Process memory.
+    pub anon: Line,
+    /// Memory-backed volumes.
+    pub tmpfs: Line,
+    /// Page cache that was read, in all.
+    pub read: Line,
+    /// Page cache that was written, in all.
+    pub written: Line,
+    /// Page cache that was moved to the active list, in all.
+    pub activated: Line,
+    /// Process memory comes in huge pages.
+    pub huge: bool,
+    /// From the arrival of SIGKILL until memory begins to come back.
+    pub exit: u64,
+    /// Bytes per second.
+    pub teardown: f64,
+    /// It never ends.
+    pub stuck: bool,
+    /// From the end of its processes until its volumes and its cgroup are gone.
+    pub unmount: u64,
+}
+
+/// One incident as it was drawn.
+#[derive(Clone, Debug)]
+pub struct Incident {
+    /// What it was drawn from.
+    pub seed: u64,
+    /// How memory grows.
+    pub shape: &'static str,
+    /// What is particular about it.
+    pub traits: Vec<&'static str>,
+    /// Bytes.
+    pub capacity: u64,
+    /// What reports the node's memory.
+    pub scope: ScopeKind,
+    /// A kernel program tells of the crossing; else the node is looked at by deadlines.
+    pub has_program: bool,
+    /// The fastest growth of the machine, in bytes per second.
+    pub fastest: u64,
+    /// From when on which threshold and minimum reclaim are in force, in bytes.
+    pub limits: Vec<(u64, u64, u64)>,
+    /// The pods.
+    pub pods: Vec<PodSpec>,
+    /// Memory outside of pods.
+    pub outside: Line,
+    /// Bytes of swap.
+    pub swap: f64,
+    /// How fast page cache is written, in bytes per second.
+    pub write_back: f64,
+    /// Statistics are shown so late.
+    pub lag: u64,
+    /// Cache that turned active is shown late.
+    pub late_lists: bool,
+    /// From the crossing to the look.
+    pub wake: u64,
+    /// From the decision to the arrival of SIGKILL.
+    pub signal: u64,
+    /// When the agent is started anew.
+    pub restart: Option<u64>,
+    /// When the kubelet looks first.
+    pub kubelet_looks: u64,
+    /// The ranking.
+    pub ranking: RankingStrategy,
+    /// Where lines and limits change their course, ascending.
+    pub marks: Vec<u64>,
+    /// When it is over.
+    pub end: u64,
+}
+
+/// A pod as it is now. Amounts are bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct PodState {
+    anon: f64,
+    tmpfs: f64,
+    inactive: f64,
+    active: f64,
+    dirty: f64,
+    /// When SIGKILL arrives.
+    dies: Option<u64>,
+    /// Its memory when it arrived.
+    at_death: Option<f64>,
+    exited: Option<u64>,
+    removed: bool,
+    /// It has been chosen by the OOM killer.
+    oom: bool,
+}
+
+/// What there is at one moment, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Totals {
+    /// Cannot be given back: processes, memory-backed volumes, what is outside of pods; without what was swapped out.
+    pub hard: f64,
+    /// Clean page cache on the inactive list.
+    pub inactive: f64,
+    /// Clean page cache on the active list.
+    pub active: f64,
+    /// Page cache to be written, on the inactive list.
+    pub dirty: f64,
+}
+
+impl Totals {
+    /// All that is charged.
+    pub fn usage(&self) -> f64 {
+        self.hard + self.inactive + self.active + self.dirty
+    }
+}
+
+/// What the statistics show, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Reading {
+    /// All that is charged: exact.
+    pub usage: u64,
+    /// `inactive_file`.
+    pub inactive: u64,
+    /// `active_file`.
+    pub active: u64,
+    /// To be written.
+    pub dirty: u64,
+    /// Free swap.
+    pub swap: u64,
+}
+
+/// The node at one moment.
+#[derive(Clone)]
+pub struct World<'a> {
+    /// What was drawn.
+    pub incident: &'a Incident,
+    /// Nanoseconds.
+    pub now: u64,
+    pods: Vec<PodState>,
+    /// What there is.
+    pub totals: Totals,
+    orphans: Totals,
+    swapped: f64,
+    history: VecDeque<(u64, Totals)>,
+    /// Since when the threshold is crossed by memory that cannot be given back.
+    pub short_since: Option<u64>,
+    /// Whom the OOM killer took, and when.
+    pub ooms: Vec<(u64, usize)>,
+    /// All lines stand still since then, and memory grows by so much per second instead.
+    frozen: Option<(u64, f64)>,
+    mark: usize,
+}
+
+impl<'a> World<'a> {
+    /// The beginning.
+    pub fn new(incident: &'a Incident) -> Self {
+        let mut world = Self {
+            incident,
+            now: 0,
+            pods: vec![PodState::default(); incident.pods.len()],
+            totals: Totals::default(),
+            orphans: Totals::default(),
+            swapped: 0.0,
+            history: VecDeque::new(),
+            short_since: None,
+            ooms: Vec::new(),
+            frozen: None,
+            mark: 0,
+        };
+        for (pod, spec) in world.pods.iter_mut().zip(&incident.pods) {
+            pod.active = spec.activated.at(0);
+            pod.inactive = (spec.read.at(0) - pod.active).max(0.0);
+            pod.dirty = spec.written.at(0);
+        }
+        world.settle(0);
+        world
+    }
+
+    /// Threshold and resolved amount in force, in bytes.
+    pub fn limits(&self) -> (u64, u64) {
+        let limits = &self.incident.limits;
+        let current = limits.iter().rev().find(|limit| limit.0 <= self.now);
+        current.map_or((0, 0), |&(_, threshold, resolved)| (threshold, resolved))
+    }
+
+    /// Whether some processes of a pod are left.
+    pub fn populated(&self, pod: usize) -> bool {
+        self.pods[pod].exited.is_none()
+    }
+
+    /// Whether it was sent SIGKILL.
+    pub fn is_signalled(&self, pod: usize) -> bool {
+        self.pods[pod].dies.is_some()
+    }
+
+    /// What a pod is charged for; `None` once its cgroup is removed.
+    pub fn usage(&self, pod: usize) -> Option<u64> {
+        let state = &self.pods[pod];
+        let cache = state.inactive + state.active + state.dirty;
+        (!state.removed).then_some((state.anon + state.tmpfs + cache) as u64)
+    }
+
+    /// A pod's usage without its inactive page cache; `None` once its cgroup is removed.
+    pub fn working_set(&self, pod: usize) -> Option<u64> {
+        let state = &self.pods[pod];
+        (!state.removed).then_some((state.anon + state.tmpfs + state.active) as u64)
+    }
+
+    /// A pod's shared memory.
+    pub fn shared(&self, pod: usize) -> u64 {
+        self.pods[pod].tmpfs as u64
+    }
+
+    /// Memory-backed volumes, process memory and page cache as text.
+    pub fn pod_text(&self, pod: usize) -> String {
+        let state = &self.pods[pod];
+        format!(
+            "anon {:.0} tmpfs {:.0} cache {:.0} MiB",
+            mib(state.anon),
+            mib(state.tmpfs),
+            mib(state.inactive + state.active + state.dirty)
+        )
+    }
+
+    /// What the statistics show.
+    pub fn read(&self) -> Reading {
+        let behind = self.now.saturating_sub(self.incident.lag);
+        let index = self.history.partition_point(|entry| entry.0 <= behind);
+        let shown = match index.checked_sub(1) {
+            Some(last) => self.history[last].1,
+            None => self.totals,
+        };
+        let (mut inactive, mut active) = (shown.inactive + shown.dirty, shown.active);
+        if self.incident.late_lists {
+            let since = |(pod, spec): (&PodState, &PodSpec)| match pod.dies {
+                None => {
+                    spec.activated.at(self.clock())
+                        - spec.activated.at(self.clock().saturating_sub(FLUSH))
+                }
+                Some(_) => 0.0,
+            };
+            let moved: f64 = self.pods.iter().zip(&self.incident.pods).map(since).sum();
+            let moved = moved.clamp(0.0, active);
+            (inactive, active) = (inactive + moved, active - moved);
+        }
+        Reading {
+            usage: self.totals.usage() as u64,
+            inactive: inactive as u64,
+            active: active as u64,
+            dirty: shown.dirty as u64,
+            swap: (self.incident.swap - self.swapped).max(0.0) as u64,
+        }
+    }
+
+    /// The pods with upper bounds of their usage, as the fast path lays them out; pods in `taken` are on their way.
+    pub fn candidates(&self, taken: impl Fn(usize) -> bool) -> Vec<Candidate> {
+        let candidate = |(index, spec): (usize, &PodSpec)| {
+            let usage = self.usage(index);
+            let state = if spec.protected {
+                CandidateState::Protected
+            } else if taken(index) {
+                CandidateState::OnItsWay
+            } else if usage.is_none() {
+                CandidateState::Gone
+            } else {
+                CandidateState::Eligible
+            };
+            Candidate {
+                claim: spec.claim,
+                usage: usage.unwrap_or(0),
+                is_exact: false,
+                state,
+            }
+        };
+        self.incident.pods.iter().enumerate().map(candidate).collect()
+    }
+
+    /// The engine's choice among these.
+    pub fn choose(&self, candidates: &mut [Candidate], demand: Demand, most: usize) -> Vec<usize> {
+        let rules = Rules {
+            strategy: self.incident.ranking,
+            resource: Resource::Memory,
+            system_over_reserved: false,
+        };
+        let mut victims = vec![0; most.min(candidates.len())];
+        let exact = |pod| self.working_set(pod);
+        let chosen = select(candidates, rules, demand, exact, &mut victims);
+        victims.truncate(chosen.count);
+        victims
+    }
+
+    /// Sends SIGKILL to a pod's processes.
+    pub fn kill(&mut self, pod: usize) {
+        let arrives = self.now + self.incident.signal;
+        self.pods[pod].dies.get_or_insert(arrives);
+    }
+
+    /// Whether page cache that has to be written first leaves less than the threshold.
+    pub fn is_tight(&self) -> bool {
+        let dirty = match self.incident.scope {
+            ScopeKind::V1 => self.totals.dirty,
+            _ => 0.0,
+        };
+        self.short_since.is_some()
+            || self.incident.capacity as f64 - self.totals.hard - dirty < self.limits().0 as f64
+    }
+
+    /// From now on the fastest growth that was seen over any of some windows goes on.
+    pub fn freeze(&mut self) {
+        let grown = |over: u64| {
+            let before = self.now.saturating_sub(over);
+            let line = |line: &Line| line.at(self.now) - line.at(before);
+            let pods = self.pods.iter().zip(&self.incident.pods);
+            let living = pods.filter(|(pod, _)| pod.dies.is_none());
+            let pods: f64 = living.map(|(_, p)| line(&p.anon) + line(&p.tmpfs)).sum();
+            (pods + line(&self.incident.outside)) * SECOND as f64 / over as f64
+        };
+        let speed = SEEN_OVER.into_iter().map(grown).fold(0.0, f64::max);
+        self.frozen = Some((self.now, speed));
+    }
+
+    /// One step towards a time, and no further than to where the usage reaches `wire` bytes; whether it has done so now.
+    pub fn step(&mut self, towards: u64, wire: Option<f64>) -> bool {
+        let mut to = towards.min(self.now + LONGEST_STEP);
+        let marks = &self.incident.marks;
+        while marks.get(self.mark).is_some_and(|mark| *mark <= self.now) {
+            self.mark += 1;
+        }
+        if let Some(mark) = marks.get(self.mark) {
+            to = to.min(*mark);
+        }
+        for (pod, spec) in self.pods.iter().zip(&self.incident.pods) {
+            let milestone = match (pod.dies, pod.exited) {
+                (Some(dies), None) if dies > self.now => dies,
+                (Some(dies), None) if dies + spec.exit > self.now => dies + spec.exit,
+                (_, Some(exited)) if !pod.removed => exited + spec.unmount,
+                _ => continue,
+            };
+            to = to.min(milestone);
+        }
+        to = to.max(self.now + 1);
+        let before = self.totals.usage();
+        if let Some(wire) = wire.filter(|wire| before < *wire) {
+            let grows = self.expected_growth(to);
+            if before + grows > wire {
+                let part = (wire - before) / grows * (to - self.now) as f64;
+                to = to.min(self.now + part as u64 + 1000);
+            }
+        }
+        self.settle(to);
+        wire.is_some_and(|wire| before < wire && self.totals.usage() >= wire)
+    }
+
+    fn expected_growth(&self, to: u64) -> f64 {
+        let (from, to) = (self.clock(), self.clock_at(to));
+        let line = |line: &Line| line.at(to) - line.at(from);
+        let pods = self.pods.iter().zip(&self.incident.pods);
+        let living = pods.filter(|(pod, _)| pod.dies.is_none());
+        let grows = |p: &PodSpec| line(&p.anon) + line(&p.tmpfs) + line(&p.read) + line(&p.written);
+        living.map(|(_, spec)| grows(spec)).sum::<f64>() + line(&self.incident.outside)
+    }
+
+    /// The time that lines go by.
+    fn clock(&self) -> u64 {
+        self.clock_at(self.now)
+    }
+
+    fn clock_at(&self, time: u64) -> u64 {
+        self.frozen.map_or(time, |(since, _)| time.min(since))
+    }
+
+    /// The world at a later time.
+    fn settle(&mut self, to: u64) {
+        let (from, clock) = (self.clock(), self.clock_at(to));
+        let elapsed = (to - self.now) as f64 / SECOND as f64;
+        self.now = to;
+        let mut sum = self.orphans;
+        for (pod, spec) in self.pods.iter_mut().zip(&self.incident.pods) {
+            if pod.removed {
+                continue;
+            }
+            match pod.dies.filter(|dies| *dies <= to) {
+                None => grow(pod, spec, from, clock),
+                Some(dies) => die(pod, spec, dies, to),
+            }
+            if pod.exited.is_some_and(|exited| exited + spec.unmount <= to) {
+                (pod.removed, pod.anon, pod.tmpfs) = (true, 0.0, 0.0);
+                self.orphans.inactive += pod.inactive;
+                self.orphans.active += pod.active;
+                self.orphans.dirty += pod.dirty;
+                sum.inactive += pod.inactive;
+                sum.active += pod.active;
+                sum.dirty += pod.dirty;
+                (pod.inactive, pod.active, pod.dirty) = (0.0, 0.0, 0.0);
+            }
+            sum.hard += pod.anon + pod.tmpfs;
+            sum.inactive += pod.inactive;
+            sum.active += pod.active;
+            sum.dirty += pod.dirty;
+        }
+        self.swapped = self.swapped.min(sum.hard);
+        sum.hard += self.incident.outside.at(clock) - self.swapped;
+        if let Some((since, speed)) = self.frozen {
+            sum.hard += speed * (to - since) as f64 / SECOND as f64;
+        }
+        self.totals = sum;
+        if sum.dirty > 0.0 && elapsed > 0.0 {
+            let written = (self.incident.write_back * elapsed).min(sum.dirty);
+            self.turn_clean(written / sum.dirty);
+        }
+        self.reclaim();
+        let (threshold, resolved) = self.limits();
+        let room = self.incident.capacity as f64 - self.totals.hard;
+        let level = match self.short_since {
+            Some(_) => resolved.max(threshold),
+            None => threshold,
+        };
+        self.short_since = (room < level as f64).then(|| self.short_since.unwrap_or(to));
+        if self.incident.lag > 0 {
+            let behind = to.saturating_sub(self.incident.lag);
+            while self.history.len() > 1 && self.history[1].0 <= behind {
+                self.history.pop_front();
+            }
+            self.history.push_back((to, self.totals));
+        }
+    }
+
+    /// This part of the page cache that had to be written is clean now.
+    fn turn_clean(&mut self, part: f64) {
+        let clean = |inactive: &mut f64, dirty: &mut f64| {
+            *inactive += *dirty * part;
+            *dirty *= 1.0 - part;
+        };
+        for pod in &mut self.pods {
+            clean(&mut pod.inactive, &mut pod.dirty);
+        }
+        clean(&mut self.orphans.inactive, &mut self.orphans.dirty);
+        clean(&mut self.totals.inactive, &mut self.totals.dirty);
+    }
+
+    /// What the kernel does where more is charged than there is.
+    fn reclaim(&mut self) {
+        let capacity = self.incident.capacity as f64;
+        let mut over = self.totals.usage() - capacity;
+        if over <= 0.0 {
+            return;
+        }
+        let taken = over.min(self.totals.inactive);
+        let part = 1.0 - share(taken, self.totals.inactive);
+        self.pods.iter_mut().for_each(|pod| pod.inactive *= part);
+        self.orphans.inactive *= part;
+        self.totals.inactive *= part;
+        over -= taken;
+        let taken = over.min(self.totals.active);
+        let part = 1.0 - share(taken, self.totals.active);
+        self.pods.iter_mut().for_each(|pod| pod.active *= part);
+        self.orphans.active *= part;
+        self.totals.active *= part;
+        over -= taken;
+        if self.incident.scope != ScopeKind::V1 {
+            // Its writers wait until it is written.
+            let taken = over.min(self.totals.dirty);
+            let part = 1.0 - share(taken, self.totals.dirty);
+            self.pods.iter_mut().for_each(|pod| pod.dirty *= part);
+            self.orphans.dirty *= part;
+            self.totals.dirty *= part;
+            over -= taken;
+        }
+        let swapped = over.min(self.incident.swap - self.swapped).max(0.0);
+        self.swapped += swapped;
+        self.totals.hard -= swapped;
+        over -= swapped;
+        // A byte may be lost to rounding.
+        let is_ending = |pod: &PodState| pod.oom && pod.exited.is_none();
+        if over > 4096.0 && !self.pods.iter().any(is_ending) {
+            self.oom_kill();
+        }
+    }
+
+    fn oom_kill(&mut self) {
+        let pods = self.pods.iter().enumerate();
+        let with = pods.filter(|(_, pod)| pod.exited.is_none() && !pod.oom);
+        let Some((index, _)) = with.max_by(|a, b| a.1.anon.total_cmp(&b.1.anon)) else {
+            // Nothing is left to kill: the node panics.
+            if self.ooms.last().is_none_or(|last| last.1 != usize::MAX) {
+                self.ooms.push((self.now, usize::MAX));
+            }
+            return;
+        };
+        let pod = &mut self.pods[index];
+        pod.oom = true;
+        pod.dies = Some(pod.dies.map_or(self.now, |dies| dies.min(self.now)));
+        self.ooms.push((self.now, index));
+    }
+}
+
+fn share(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}
+
+fn grow(pod: &mut PodState, spec: &PodSpec, from: u64, to: u64) {
+    const HUGE: f64 = (2 << 20) as f64;
+    pod.anon = spec.anon.at(to);
+    if spec.huge {
+        pod.anon = (pod.anon / HUGE).ceil() * HUGE;
+    }
+    pod.tmpfs = spec.tmpfs.at(to);
+    if to == from {
+        return;
+    }
+    let grown = |line: &Line| match line.0.len() {
+        0 | 1 => 0.0,
+        _ => (line.at(to) - line.at(from)).max(0.0),
+    };
+    pod.inactive += grown(&spec.read);
+    pod.dirty += grown(&spec.written);
+    let activated = grown(&spec.activated).min(pod.inactive);
+    pod.inactive -= activated;
+    pod.active += activated;
+}
+
+fn die(pod: &mut PodState, spec: &PodSpec, dies: u64, to: u64) {
+    let at_death = *pod.at_death.get_or_insert(pod.anon);
+    // The OOM killer's reaper does not wait for the processes.
+    if spec.stuck && !pod.oom {
+        return;
+    }
+    let begins = dies + spec.exit;
+    if pod.exited.is_none() && to >= begins {
+        let gone = spec.teardown * (to - begins) as f64 / SECOND as f64;
+        pod.anon = (at_death - gone).max(0.0);
+        if pod.anon == 0.0 {
+            pod.exited = Some(to);
+        }
+    }
+}
+
+/// Bytes as mebibytes.
+pub fn mib(bytes: f64) -> f64 {
+    bytes / (1 << 20) as f64
+}
