@@ -101,8 +101,10 @@ pub fn draw(seed: u64) -> Incident {
             let (mut amount, factor) = (octaves(rng, 1.0, 16.0) * MIB, between(rng, 1.05, 1.5));
             let step = time(rng, 50 * MS, 500 * MS);
             let (mut points, mut at) = (vec![(begin, amount)], begin);
+            let fastest = full_speed(rng) * step as f64 / SECOND as f64;
             while amount < endless {
-                amount *= factor;
+                // As far as the machine goes.
+                amount = (amount * factor).min(amount + fastest);
                 at += step;
                 points.push((at, amount));
             }
@@ -155,9 +157,11 @@ pub fn draw(seed: u64) -> Incident {
             ("stops by itself", vec![Growth { line, reach }])
         }
         7 => {
-            let growths = (0..rng.usize(2..6)).map(|_| {
+            let count = rng.usize(2..6);
+            let growths = (0..count).map(|_| {
                 let speed = match chance(rng, 30) {
-                    true => full_speed(rng),
+                    // They share the CPUs.
+                    true => full_speed(rng) / count as f64,
                     false => octaves(rng, 1.0, 500.0) * MIB,
                 };
                 let reach = (usable * 0.15).min(speed * until);
@@ -166,8 +170,9 @@ pub fn draw(seed: u64) -> Incident {
             ("several pods", growths.collect())
         }
         8 => {
-            let growths = (0..rng.usize(1..5)).map(|_| {
-                let (speed, size) = (full_speed(rng), octaves(rng, 50.0, 2000.0) * MIB);
+            let count = rng.usize(1..5);
+            let growths = (0..count).map(|_| {
+                let (speed, size) = (full_speed(rng) / count as f64, octaves(rng, 50.0, 2000.0) * MIB);
                 let size = size.min(usable * 0.1);
                 let mut line = ramp(begin + time(rng, 0, SECOND), speed, size);
                 if chance(rng, 50) {
@@ -319,7 +324,6 @@ pub fn draw(seed: u64) -> Incident {
     marks.sort_unstable();
     marks.dedup();
     Incident {
-        seed,
         shape,
         traits,
         capacity: capacity as u64,

@@ -34,7 +34,7 @@ pub fn look_back<'a>(mut world: World<'a>) -> Hindsight {
     let mut continues = false;
     while world.now < world.incident.end {
         if !world.is_tight() {
-            world.step(world.incident.end, None);
+            world.step_to_crossing(world.incident.end);
             continues = false;
             continue;
         }
@@ -77,11 +77,10 @@ fn ranking(world: &World<'_>) -> Vec<usize> {
     world.choose(&mut candidates, Demand::Amount(u64::MAX), usize::MAX)
 }
 
-/// The node at the end of the shortage, or when the kubelet has looked again.
+/// The node at the end of the shortage, or when the kubelet has looked again, be it after the incident.
 fn after<'a>(world: &World<'a>, victims: &[usize]) -> Outcome<'a> {
     let mut world = world.clone();
     let (ooms, until) = (world.ooms.len(), world.now + NEXT_LOOK);
-    let until = until.min(world.incident.end);
     victims.iter().for_each(|pod| world.kill(*pod));
     let mut was_short = world.short_since.is_some();
     while world.is_tight() && world.now < until && world.ooms.len() == ooms {
@@ -90,7 +89,7 @@ fn after<'a>(world: &World<'a>, victims: &[usize]) -> Outcome<'a> {
     }
     let ooms = world.ooms.len() - ooms;
     // Page cache that waits for the disk is no reason to evict as long as there is no OOM kill.
-    let ended = !world.is_tight() || !was_short || world.now >= world.incident.end;
+    let ended = !world.is_tight() || !was_short;
     Outcome { world, ooms, ended }
 }
 

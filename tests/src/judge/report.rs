@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Judgement, STRATEGIES, Verdict, judge};
 
 /// How many of the worst cases are shown of each strategy.
-const WORST: usize = 10;
+const WORST: usize = 100;
 
 /// Sums for one strategy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,7 +79,7 @@ impl Report {
     pub fn worst(&self, strategy: usize) -> Vec<&Judgement> {
         let badness = |j: &&Judgement| {
             let verdict = &j.verdicts[strategy];
-            usize::from(verdict.avoidable) * 1000 + verdict.needless
+            usize::from(verdict.avoidable) * 3 + verdict.needless - verdict.cache
         };
         let mut worst: Vec<&Judgement> =
             self.judgements.iter().filter(|j| badness(j) > 0).collect();

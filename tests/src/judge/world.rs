@@ -92,8 +92,6 @@ pub struct PodSpec {
 /// One incident as it was drawn.
 #[derive(Clone, Debug)]
 pub struct Incident {
-    /// What it was drawn from.
-    pub seed: u64,
     /// How memory grows.
     pub shape: &'static str,
     /// What is particular about it.
@@ -355,14 +353,18 @@ impl<'a> World<'a> {
         self.pods[pod].dies.get_or_insert(arrives);
     }
 
-    /// Whether page cache that has to be written first leaves less than the threshold.
-    pub fn is_tight(&self) -> bool {
+    /// Bytes that processes can use at once, whatever page cache there is.
+    fn left(&self) -> f64 {
         let dirty = match self.incident.scope {
             ScopeKind::V1 => self.totals.dirty,
             _ => 0.0,
         };
-        self.short_since.is_some()
-            || self.incident.capacity as f64 - self.totals.hard - dirty < self.limits().0 as f64
+        self.incident.capacity as f64 - self.totals.hard - dirty
+    }
+
+    /// Whether page cache that has to be written first leaves less than the threshold.
+    pub fn is_tight(&self) -> bool {
+        self.short_since.is_some() || self.left() < self.limits().0 as f64
     }
 
     /// From now on the fastest growth that was seen over any of some windows goes on.
@@ -381,6 +383,22 @@ impl<'a> World<'a> {
 
     /// One step towards a time, and no further than to where the usage reaches `wire` bytes; whether it has done so now.
     pub fn step(&mut self, towards: u64, wire: Option<f64>) -> bool {
+        let before = self.totals.usage();
+        let left = wire.map(|wire| wire - before).filter(|left| *left > 0.0);
+        let to = self.stop(towards, left);
+        self.settle(to);
+        wire.is_some_and(|wire| before < wire && self.totals.usage() >= wire)
+    }
+
+    /// One step towards a time, and no further than to the next crossing.
+    pub fn step_to_crossing(&mut self, towards: u64) {
+        let left = self.left() - self.limits().0 as f64;
+        let to = self.stop(towards, Some(left.max(0.0)));
+        self.settle(to);
+    }
+
+    /// Where the next step ends, which is before memory grows by more than `left` bytes.
+    fn stop(&mut self, towards: u64, left: Option<f64>) -> u64 {
         let mut to = towards.min(self.now + LONGEST_STEP);
         let marks = &self.incident.marks;
         while marks.get(self.mark).is_some_and(|mark| *mark <= self.now) {
@@ -399,16 +417,14 @@ impl<'a> World<'a> {
             to = to.min(milestone);
         }
         to = to.max(self.now + 1);
-        let before = self.totals.usage();
-        if let Some(wire) = wire.filter(|wire| before < *wire) {
-            let grows = self.expected_growth(to);
-            if before + grows > wire {
-                let part = (wire - before) / grows * (to - self.now) as f64;
-                to = to.min(self.now + part as u64 + 1000);
+        let grows = self.expected_growth(to);
+        match left {
+            Some(left) if grows > left => {
+                let part = left / grows * (to - self.now) as f64;
+                to.min(self.now + part as u64 + 1000)
             }
+            _ => to,
         }
-        self.settle(to);
-        wire.is_some_and(|wire| before < wire && self.totals.usage() >= wire)
     }
 
     fn expected_growth(&self, to: u64) -> f64 {
@@ -435,6 +451,7 @@ impl<'a> World<'a> {
         let elapsed = (to - self.now) as f64 / SECOND as f64;
         self.now = to;
         let mut sum = self.orphans;
+        let dirty = self.totals.dirty;
         for (pod, spec) in self.pods.iter_mut().zip(&self.incident.pods) {
             if pod.removed {
                 continue;
@@ -468,7 +485,7 @@ impl<'a> World<'a> {
             let written = (self.incident.write_back * elapsed).min(sum.dirty);
             self.turn_clean(written / sum.dirty);
         }
-        self.reclaim();
+        self.reclaim((sum.dirty - dirty).max(0.0), elapsed);
         let (threshold, resolved) = self.limits();
         let room = self.incident.capacity as f64 - self.totals.hard;
         let level = match self.short_since {
@@ -498,8 +515,8 @@ impl<'a> World<'a> {
         clean(&mut self.totals.inactive, &mut self.totals.dirty);
     }
 
-    /// What the kernel does where more is charged than there is.
-    fn reclaim(&mut self) {
+    /// What the kernel does where more is charged than there is; so many bytes were written in this step of so many seconds.
+    fn reclaim(&mut self, newly_written: f64, elapsed: f64) {
         let capacity = self.incident.capacity as f64;
         let mut over = self.totals.usage() - capacity;
         if over <= 0.0 {
@@ -517,19 +534,27 @@ impl<'a> World<'a> {
         self.orphans.active *= part;
         self.totals.active *= part;
         over -= taken;
-        if self.incident.scope != ScopeKind::V1 {
-            // Its writers wait until it is written.
-            let taken = over.min(self.totals.dirty);
-            let part = 1.0 - share(taken, self.totals.dirty);
-            self.pods.iter_mut().for_each(|pod| pod.dirty *= part);
-            self.orphans.dirty *= part;
-            self.totals.dirty *= part;
-            over -= taken;
-        }
-        let swapped = over.min(self.incident.swap - self.swapped).max(0.0);
+        // Its writers wait until it is written. On v1 so do they for what is being written, but memory that something else
+        // needs does not come by that.
+        let waits = match self.incident.scope {
+            ScopeKind::V1 => newly_written.min(self.totals.dirty),
+            _ => self.totals.dirty,
+        };
+        let taken = over.min(waits);
+        let part = 1.0 - share(taken, self.totals.dirty);
+        self.pods.iter_mut().for_each(|pod| pod.dirty *= part);
+        self.orphans.dirty *= part;
+        self.totals.dirty *= part;
+        over -= taken;
+        let free = (self.incident.swap - self.swapped).max(0.0);
+        let swapped = over.min(free).min(self.incident.write_back * elapsed);
         self.swapped += swapped;
         self.totals.hard -= swapped;
         over -= swapped;
+        if swapped < free && self.frozen.is_none() {
+            // Who allocates waits for the swap device.
+            return;
+        }
         // A byte may be lost to rounding.
         let is_ending = |pod: &PodState| pod.oom && pod.exited.is_none();
         if over > 4096.0 && !self.pods.iter().any(is_ending) {
