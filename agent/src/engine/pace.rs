@@ -155,9 +155,10 @@ impl Pace {
                     if exhausted_in > wait {
                         return Decision::Wait { until: u64::MAX };
                     }
-                    // As much as it takes to be there still when the first of it is due.
+                    // As much as it takes to be there still when the first of it is due, or when what goes now is back.
+                    let lasts = wait.min(DEATH_NS / 2);
                     let needed =
-                        u128::from(grown.per_second()) * u128::from(wait) / u128::from(SECOND);
+                        u128::from(grown.per_second()) * u128::from(lasts) / u128::from(SECOND);
                     let needed = u64::try_from(needed).unwrap_or(u64::MAX);
                     let amount = needed.saturating_sub(seen.room.at_once).max(1);
                     Decision::Evict {

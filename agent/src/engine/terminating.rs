@@ -9,6 +9,8 @@ const MS: u64 = 1_000_000;
 const EXIT_NS: u64 = 50 * MS;
 /// How fast the kernel tears down an address space, in bytes per second.
 const TEARDOWN: u64 = 4 << 30;
+/// The first part of what a victim gives back is so much at most, in bytes.
+const FIRST: u64 = 256 << 20;
 /// A victim that gives nothing back for so long and still has processes is stuck.
 const STUCK_NS: u64 = 2 * SECOND;
 /// When the kubelet is expected to have unmounted the volumes of a pod without processes.
@@ -123,8 +125,9 @@ impl Terminating {
         match self.exited {
             _ if self.stuck => {}
             None => {
-                let teardown =
-                    u128::from(self.expected) * u128::from(SECOND) / u128::from(TEARDOWN);
+                // It comes bit by bit: the first part is what counts.
+                let first = self.expected.min(FIRST);
+                let teardown = u128::from(first) * u128::from(SECOND) / u128::from(TEARDOWN);
                 let teardown = u64::try_from(teardown).unwrap_or(u64::MAX);
                 // What is overdue is due soon: it still dies.
                 let due = self
