@@ -4,6 +4,7 @@ mod bench;
 mod demo;
 mod e2e;
 mod image;
+mod judge;
 mod parallel;
 mod plan;
 mod setup;
@@ -27,6 +28,8 @@ enum Command {
     Image(image::Arguments),
     /// Measure evictd against other daemons and the machine's limits; arguments go to the benchmark (try `-- --help`)
     Bench(bench::Arguments),
+    /// Judge evictions of drawn incidents in hindsight; arguments go to the judge (try `-- --help`)
+    Judge(judge::Arguments),
     /// Run every test; what cannot run here is said with its reason
     Test(test::Arguments),
     /// Run tests, commands or a shell inside virtual machines with real kernels
@@ -41,6 +44,7 @@ fn main() -> anyhow::Result<()> {
         Command::E2e(arguments) => e2e::run(&arguments),
         Command::Image(arguments) => image::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Judge(arguments) => judge::run(&arguments),
         Command::Test(arguments) => test::run(&arguments),
         Command::Vm(command) => vm::run(command),
     }

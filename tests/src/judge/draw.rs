@@ -45,7 +45,10 @@ struct Growth {
 
 /// Grows at bytes per second from a time on, until it has so much.
 fn ramp(from: u64, speed: f64, most: f64) -> Line {
-    Line(vec![(from, 0.0), (from + seconds(most / speed).max(1), most)])
+    Line(vec![
+        (from, 0.0),
+        (from + seconds(most / speed).max(1), most),
+    ])
 }
 
 /// Draws the incident of a seed.
@@ -90,12 +93,24 @@ pub fn draw(seed: u64) -> Incident {
         0 => {
             let speed = full_speed(rng);
             let reach = (usable * 0.6).min(speed * until);
-            ("full speed", vec![Growth { line: ramp(begin, speed, endless), reach }])
+            (
+                "full speed",
+                vec![Growth {
+                    line: ramp(begin, speed, endless),
+                    reach,
+                }],
+            )
         }
         1 => {
             let speed = octaves(rng, 1.0, 2000.0) * MIB;
             let reach = (usable * 0.6).min(speed * until);
-            ("linear", vec![Growth { line: ramp(begin, speed, endless), reach }])
+            (
+                "linear",
+                vec![Growth {
+                    line: ramp(begin, speed, endless),
+                    reach,
+                }],
+            )
         }
         2 => {
             let (mut amount, factor) = (octaves(rng, 1.0, 16.0) * MIB, between(rng, 1.05, 1.5));
@@ -124,7 +139,13 @@ pub fn draw(seed: u64) -> Incident {
                 points.push((at, amount));
             }
             let reach = between(rng, 0.1, 0.9) * amount.min(usable);
-            ("stepwise", vec![Growth { line: Line(points), reach }])
+            (
+                "stepwise",
+                vec![Growth {
+                    line: Line(points),
+                    reach,
+                }],
+            )
         }
         kind @ (4 | 5) => {
             let size = between(rng, 0.05, 1.5) * threshold;
@@ -165,14 +186,20 @@ pub fn draw(seed: u64) -> Incident {
                     false => octaves(rng, 1.0, 500.0) * MIB,
                 };
                 let reach = (usable * 0.15).min(speed * until);
-                Growth { line: ramp(begin, speed, endless), reach }
+                Growth {
+                    line: ramp(begin, speed, endless),
+                    reach,
+                }
             });
             ("several pods", growths.collect())
         }
         8 => {
             let count = rng.usize(1..5);
             let growths = (0..count).map(|_| {
-                let (speed, size) = (full_speed(rng) / count as f64, octaves(rng, 50.0, 2000.0) * MIB);
+                let (speed, size) = (
+                    full_speed(rng) / count as f64,
+                    octaves(rng, 50.0, 2000.0) * MIB,
+                );
                 let size = size.min(usable * 0.1);
                 let mut line = ramp(begin + time(rng, 0, SECOND), speed, size);
                 if chance(rng, 50) {
@@ -181,7 +208,10 @@ pub fn draw(seed: u64) -> Incident {
                     let (at, back) = (at + time(rng, MS, 3 * SECOND), time(rng, MS, 300 * MS));
                     line.0.extend([(at, most), (at + back, most * 0.6)]);
                 }
-                Growth { line, reach: size * between(rng, 0.5, 1.3) }
+                Growth {
+                    line,
+                    reach: size * between(rng, 0.5, 1.3),
+                }
             });
             ("start-up burst", growths.collect())
         }
@@ -193,7 +223,10 @@ pub fn draw(seed: u64) -> Incident {
                 true => {
                     let speed = octaves(rng, 1.0, 1000.0) * MIB;
                     let reach = (usable * 0.4).min(speed * until);
-                    vec![Growth { line: ramp(begin, speed, endless), reach }]
+                    vec![Growth {
+                        line: ramp(begin, speed, endless),
+                        reach,
+                    }]
                 }
                 false => Vec::new(),
             };
@@ -209,7 +242,13 @@ pub fn draw(seed: u64) -> Incident {
                 true => size - overshoot(rng).min(size),
                 false => (usable * 0.6).min(speed * until),
             };
-            ("tmpfs", vec![Growth { line: ramp(begin, speed, size), reach }])
+            (
+                "tmpfs",
+                vec![Growth {
+                    line: ramp(begin, speed, size),
+                    reach,
+                }],
+            )
         }
         11 => {
             let speed = octaves(rng, 1.0, 1000.0) * MIB;
@@ -228,7 +267,10 @@ pub fn draw(seed: u64) -> Incident {
                 true => {
                     let speed = octaves(rng, 1.0, 200.0) * MIB;
                     let reach = (usable * 0.3).min(speed * until);
-                    vec![Growth { line: ramp(begin, speed, endless), reach }]
+                    vec![Growth {
+                        line: ramp(begin, speed, endless),
+                        reach,
+                    }]
                 }
                 false => Vec::new(),
             };
@@ -291,7 +333,11 @@ pub fn draw(seed: u64) -> Incident {
     for growth in growths.drain(..) {
         let spec = &mut pods[rng.usize(..count)];
         let is_tmpfs = shape == "tmpfs";
-        let line = if is_tmpfs { &mut spec.tmpfs } else { &mut spec.anon };
+        let line = if is_tmpfs {
+            &mut spec.tmpfs
+        } else {
+            &mut spec.anon
+        };
         // Pods grow once.
         if line.0.len() <= 1 {
             let base = line.at(0);
@@ -317,7 +363,10 @@ pub fn draw(seed: u64) -> Incident {
     let mut marks: Vec<u64> = limits.iter().map(|limit| limit.0).collect();
     let lines = |p: &PodSpec| {
         let lines = [&p.anon, &p.tmpfs, &p.read, &p.written, &p.activated];
-        lines.into_iter().flat_map(|l| l.0.iter().map(|p| p.0)).collect::<Vec<_>>()
+        lines
+            .into_iter()
+            .flat_map(|l| l.0.iter().map(|p| p.0))
+            .collect::<Vec<_>>()
     };
     marks.extend(pods.iter().flat_map(lines));
     marks.extend(outside.0.iter().map(|point| point.0));
@@ -335,7 +384,11 @@ pub fn draw(seed: u64) -> Incident {
         outside,
         swap,
         write_back: octaves(rng, 20.0, 500.0) * MIB,
-        lag: if chance(rng, 50) { time(rng, 0, 5 * MS) } else { 0 },
+        lag: if chance(rng, 50) {
+            time(rng, 0, 5 * MS)
+        } else {
+            0
+        },
         late_lists,
         wake: time(rng, MS / 50, MS),
         signal: octaves(rng, 50_000.0, 5_000_000.0) as u64,
@@ -365,7 +418,9 @@ fn pod(rng: &mut Rng, usage: f64) -> PodSpec {
     };
     PodSpec {
         claim: Claim {
-            priority: *rng.choice(&[0, 0, 0, -10, 100, 1000, 1_000_000]).unwrap_or(&0),
+            priority: *rng
+                .choice(&[0, 0, 0, -10, 100, 1000, 1_000_000])
+                .unwrap_or(&0),
             qos,
             request: request as u64,
             order: 0,

@@ -107,8 +107,7 @@ impl Evictd {
     }
 
     fn dying(&self) -> usize {
-        let is_dying =
-            |v: &&Victim| v.terminating.exited().is_none() && !v.terminating.is_stuck();
+        let is_dying = |v: &&Victim| v.terminating.exited().is_none() && !v.terminating.is_stuck();
         self.in_flight.iter().filter(is_dying).count()
     }
 
@@ -129,7 +128,9 @@ impl Evictd {
             .min(MAX_IN_FLIGHT.saturating_sub(self.in_flight.len()));
         let in_flight = &self.in_flight;
         let mut candidates = world.candidates(|pod| in_flight.iter().any(|v| v.pod == pod));
-        let eligible = candidates.iter().filter(|c| c.state == CandidateState::Eligible);
+        let eligible = candidates
+            .iter()
+            .filter(|c| c.state == CandidateState::Eligible);
         let attainable = eligible.map(|c| c.usage).fold(0, u64::saturating_add);
         if !self.pace.is_worth_it(seen, urgency, attainable) {
             return;
@@ -171,11 +172,13 @@ impl Evictd {
         self.in_flight.retain_mut(|victim| {
             let populated = world.populated(victim.pod);
             let usage = world.usage(victim.pod);
-            let fate = victim.terminating.observe(now, Remains { populated, usage });
-            let is_enough = victim.terminating.exited().is_some()
-                && look.available >= look.shortage.threshold;
-            let is_late = now.saturating_sub(victim.terminating.signalled()) > TELL
-                && fate != Fate::Dying;
+            let fate = victim
+                .terminating
+                .observe(now, Remains { populated, usage });
+            let is_enough =
+                victim.terminating.exited().is_some() && look.available >= look.shortage.threshold;
+            let is_late =
+                now.saturating_sub(victim.terminating.signalled()) > TELL && fate != Fate::Dying;
             victim.told |= is_enough || is_late;
             !(victim.told && fate == Fate::Released)
         });
@@ -220,8 +223,7 @@ impl<'a> Strategy<'a> for Evictd {
         }
         let look = Self::see(world);
         let (threshold, resolved) = (look.shortage.threshold, look.shortage.resolved);
-        self.pressed =
-            look.available < threshold || (self.pressed && look.available < resolved);
+        self.pressed = look.available < threshold || (self.pressed && look.available < resolved);
         self.relieve(world, &look.shortage, course);
         self.finish(world, &look);
         self.next = world.now + self.wait(world, &look);

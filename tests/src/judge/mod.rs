@@ -123,7 +123,11 @@ fn verdict(course: &Course<'_>, back: &Hindsight) -> (Verdict, Vec<&'static str>
             None => left_over += 1,
         }
     }
-    for word in words.iter_mut().filter(|word| word.is_empty()).take(left_over) {
+    for word in words
+        .iter_mut()
+        .filter(|word| word.is_empty())
+        .take(left_over)
+    {
         *word = "needed";
     }
     let mut verdict = Verdict {
@@ -166,12 +170,20 @@ pub fn replay(seed: u64) -> String {
         mib(incident.capacity as f64),
         incident.pods.len(),
         incident.signal as f64 / 1e6,
-        incident.limits.iter().map(|l| (l.0 / 1_000_000, l.1 >> 20, l.2 >> 20)).collect::<Vec<_>>(),
+        incident
+            .limits
+            .iter()
+            .map(|l| (l.0 / 1_000_000, l.1 >> 20, l.2 >> 20))
+            .collect::<Vec<_>>(),
         mib(incident.swap),
         incident.restart.map(seconds),
     );
     let times: Vec<f64> = back.kills.iter().map(|time| seconds(*time)).collect();
-    let _ = writeln!(text, "hindsight: pods at {times:?}, OOM kills {}", back.ooms);
+    let _ = writeln!(
+        text,
+        "hindsight: pods at {times:?}, OOM kills {}",
+        back.ooms
+    );
     for (index, name) in STRATEGIES.iter().enumerate() {
         let _ = writeln!(text, "\n{name}");
         let mut lines = Vec::new();
@@ -201,7 +213,12 @@ pub fn replay(seed: u64) -> String {
             );
             lines.push((kill.time, said));
         }
-        lines.extend(course.ooms.iter().map(|(time, pod)| (*time, format!("OOM KILL of pod {pod}"))));
+        lines.extend(
+            course
+                .ooms
+                .iter()
+                .map(|(time, pod)| (*time, format!("OOM KILL of pod {pod}"))),
+        );
         lines.sort_by_key(|line| line.0);
         for (time, line) in lines {
             let _ = writeln!(text, "{:10.4} s  {line}", seconds(time));
@@ -219,7 +236,11 @@ fn state(world: &World<'_>) -> String {
         mib(totals.inactive),
         mib(totals.active),
         mib(totals.dirty),
-        if world.short_since.is_some() { ", short" } else { "" },
+        if world.short_since.is_some() {
+            ", short"
+        } else {
+            ""
+        },
     )
 }
 

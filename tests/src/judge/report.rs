@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Judgement, STRATEGIES, Verdict, judge};
 
 /// How many of the worst cases are shown of each strategy.
-const WORST: usize = 100;
+const WORST: usize = 10;
 
 /// Sums for one strategy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,14 +72,17 @@ impl Report {
 
     /// How many pods had to go.
     pub fn needed(&self) -> usize {
-        self.judgements.iter().map(|judgement| judgement.needed).sum()
+        self.judgements
+            .iter()
+            .map(|judgement| judgement.needed)
+            .sum()
     }
 
     /// The worst incidents of one of [`STRATEGIES`], the worst first.
     pub fn worst(&self, strategy: usize) -> Vec<&Judgement> {
         let badness = |j: &&Judgement| {
             let verdict = &j.verdicts[strategy];
-            usize::from(verdict.avoidable) * 3 + verdict.needless - verdict.cache
+            usize::from(verdict.avoidable) * 1000 + verdict.needless
         };
         let mut worst: Vec<&Judgement> =
             self.judgements.iter().filter(|j| badness(j) > 0).collect();
@@ -154,8 +157,17 @@ impl fmt::Display for Report {
             }
             writeln!(f, "\nThe worst of {name}:")?;
             for judgement in worst {
-                let Verdict { kills, needless, avoidable, .. } = &judgement.verdicts[index];
-                let oom = if *avoidable { ", avoidable OOM kill" } else { "" };
+                let Verdict {
+                    kills,
+                    needless,
+                    avoidable,
+                    ..
+                } = &judgement.verdicts[index];
+                let oom = if *avoidable {
+                    ", avoidable OOM kill"
+                } else {
+                    ""
+                };
                 writeln!(
                     f,
                     "  seed {}: {needless} needless of {kills}, {} had to go{oom}: {}",

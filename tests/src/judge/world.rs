@@ -26,7 +26,10 @@ impl Line {
     /// The amount at a time.
     pub fn at(&self, time: u64) -> f64 {
         let next = self.0.partition_point(|point| point.0 <= time);
-        match (next.checked_sub(1).map(|last| self.0[last]), self.0.get(next)) {
+        match (
+            next.checked_sub(1).map(|last| self.0[last]),
+            self.0.get(next),
+        ) {
             (Some((t0, a0)), Some(&(t1, a1))) => {
                 a0 + (a1 - a0) * (time - t0) as f64 / (t1 - t0) as f64
             }
@@ -330,7 +333,12 @@ impl<'a> World<'a> {
                 state,
             }
         };
-        self.incident.pods.iter().enumerate().map(candidate).collect()
+        self.incident
+            .pods
+            .iter()
+            .enumerate()
+            .map(candidate)
+            .collect()
     }
 
     /// The engine's choice among these.
