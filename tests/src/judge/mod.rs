@@ -199,10 +199,10 @@ pub fn replay(seed: u64) -> String {
         for (kill, word) in course.kills.iter().zip(words) {
             let (spec, before) = (&incident.pods[kill.pod], &kill.before);
             let said = format!(
-                "EVICTS pod {} ({}; {}, priority {}, request {:.0} MiB, exit {:.1} ms, unmount {:.1} s{}): {}: {word}; {}",
+                "EVICTS pod {} ({}; {:?}, priority {}, request {:.0} MiB, exit {:.1} ms, unmount {:.1} s{}): {}: {word}; {}",
                 kill.pod,
                 before.pod_text(kill.pod),
-                format!("{:?}", spec.claim.qos),
+                spec.claim.qos,
                 spec.claim.priority,
                 mib(spec.claim.request as f64),
                 spec.exit as f64 / 1e6,
