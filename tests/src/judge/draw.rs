@@ -424,6 +424,7 @@ fn pod(rng: &mut Rng, usage: f64) -> PodSpec {
             qos,
             request: request as u64,
             order: 0,
+            priority_unknown: false,
         },
         protected: chance(rng, 5),
         anon: Line::level(usage),

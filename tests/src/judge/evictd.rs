@@ -132,7 +132,7 @@ impl Evictd {
             .iter()
             .filter(|c| c.state == CandidateState::Eligible);
         let attainable = eligible.map(|c| c.usage).fold(0, u64::saturating_add);
-        if !self.pace.is_worth_it(seen, urgency, attainable) {
+        if !self.pace.is_worth_it(seen, urgency, attainable, pending) {
             return;
         }
         let why = match urgency {
