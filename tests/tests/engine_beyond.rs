@@ -153,7 +153,7 @@ fn guaranteed_pods_go_with_the_others_only_if_daemons_are_to_blame() {
         });
         let mut evicted = Vec::new();
         // It grows, so that more is wanted than the small one has while the first one still dies.
-        for (second, available) in [(1, 1030), (2, 700), (3, 400), (4, 100)] {
+        for (second, available) in [(1, 1030), (2, 700), (3, 400), (4, 40)] {
             node.observe(Signal::MemoryAvailable, available * MI as i64, second);
             let evictions = step(&mut manager, second, &node).evictions;
             evicted.extend(evictions.into_iter().map(|eviction| eviction.name));
