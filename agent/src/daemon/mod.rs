@@ -7,6 +7,7 @@ mod error;
 mod flight;
 mod notes;
 pub(crate) mod policies;
+mod recall;
 mod reload;
 mod scope;
 mod shown;

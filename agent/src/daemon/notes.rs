@@ -30,12 +30,15 @@ impl Agent {
             Note::Reclaimed(reclaimed) => self.take_reclaimed(&reclaimed),
             Note::Graduate(demand) => self.graduate(*demand),
             Note::Graduated(graduated) => self.reconciler.take_graduated(&graduated),
-            Note::Comeback(comeback) => tracing::warn!(
-                uid = comeback.uid,
-                count = comeback.count,
-                hold = ?comeback.hold,
-                "an evicted pod's owner has put another one here"
-            ),
+            Note::Comeback(comeback) => {
+                tracing::warn!(
+                    uid = comeback.uid,
+                    count = comeback.count,
+                    hold = ?comeback.hold,
+                    "an evicted pod's owner has put another one here"
+                );
+                self.reconciler.take_comeback(&comeback);
+            }
         }
     }
 

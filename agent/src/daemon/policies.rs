@@ -156,6 +156,7 @@ impl Policies {
     /// Looks for files that have changed.
     pub fn refresh(&mut self) {
         self.look_for_pause();
+        self.keeper.look_after_the_ending();
         let seen = load::fingerprint(&self.files);
         if seen != self.seen {
             self.seen = seen;

@@ -6,6 +6,7 @@ use super::{
     Agent, BY_REFLEX, Origin, RunError,
     allocatable::Allocatable,
     policies::Policies,
+    recall,
     scope::{self, guarded, hard_memory_threshold, scope},
     shown::{self, Dropped, Reloads},
     signals,
@@ -37,6 +38,8 @@ impl Agent {
         let scope = guarded(scope, config);
         let mut policies = Policies::start(config)?;
         let (mut source, table, journal) = source(config, scope.cgroup().path(), &policies).await?;
+        let recalled = recall::recall(&journal);
+        recall::restore(&policies.keeper, &recalled);
         policies.present(&table);
         // Whom an earlier agent has left braked is let go before anybody is judged.
         let graduated = graduated::Worker::open(&config.state_dir);
@@ -122,6 +125,7 @@ impl Agent {
             },
             graduated: config.graduated,
             memory_v1,
+            earlier: recall::earlier(&recalled, &entries),
         })?;
         let cri = config.cri.clone().map(|cri| {
             let inbox = Arc::clone(rounds.inbox());
@@ -129,6 +133,11 @@ impl Agent {
                 inbox.send(Letter::Reclaimed(removed));
             })
         });
+        recall::go_on(
+            &recalled,
+            &entries,
+            matches!(source, Source::Manifest { .. }),
+        );
         let incidents = Incidents::new(&config.state_dir);
         let dropped = Arc::new(Dropped::default());
         let reloads = Arc::new(Reloads::default());

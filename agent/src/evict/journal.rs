@@ -21,8 +21,11 @@ use std::{
     },
 };
 
-use super::unreported::Unreported;
+use super::{counted::Counts, unreported::Unreported};
 pub use super::{
+    counted::{
+        Clocks, Counted, EarlierAsked, EarlierVictim, Recalled, Returned, TimeBound, Workload,
+    },
     graduated::{GraduatedAction, GraduatedPod},
     pauses::Pause,
     reclaimed::NodeReclaimed,
@@ -35,6 +38,10 @@ pub use disk::{Disk, System};
 
 /// Size at which a file is full, in bytes.
 pub const FILE_BYTES: u64 = 4 << 20;
+/// Of a file, this part at most is what was carried over because it counts.
+const CARRIED: u64 = 4;
+/// This part of a file is carried over with one call; each call waits for the disk.
+const AT_ONCE: u64 = 64;
 const CURRENT: &str = "journal.jsonl";
 const PREVIOUS: &str = "journal.1.jsonl";
 
@@ -53,7 +60,7 @@ pub struct Journal<D: Disk = System> {
     is_torn: bool,
     /// The names of the files are not on disk yet.
     names_pending: bool,
-    /// What the API server has not heard of and is not in this file yet, by id.
+    /// What the API server has not heard of, and what counts, that is not in this file yet, by id.
     to_carry: VecDeque<String>,
     /// Size at which a file is full, in bytes.
     limit: u64,
@@ -61,6 +68,8 @@ pub struct Journal<D: Disk = System> {
     unreported: Option<Unreported>,
     /// Records that could not be written.
     lost: Arc<AtomicU64>,
+    /// What limits and comebacks count, once it was asked for.
+    counts: Option<Counts>,
     // Held for as long as the journal is open: a second agent must not write here.
     _lock: File,
 }
@@ -126,6 +135,7 @@ impl<D: Disk> Journal<D> {
             limit,
             unreported: None,
             lost: Arc::default(),
+            counts: None,
             _lock: lock,
         };
         match journal.open_current() {
@@ -166,7 +176,36 @@ impl<D: Disk> Journal<D> {
         if let Some(unreported) = &mut self.unreported {
             unreported.note(record);
         }
+        if let Some(counts) = &mut self.counts {
+            counts.note(record);
+        }
         Ok(())
+    }
+
+    /// What limits and comebacks have counted before, as the files have it. From now on that is carried over whenever a
+    /// file is full.
+    ///
+    /// # Errors
+    /// A file that is there cannot be read.
+    pub fn recall(&mut self) -> Result<Recalled, JournalError> {
+        let mut counts = Counts::default();
+        for record in read_where(&self.dir, Counts::wants)?.0 {
+            counts.note(&record);
+        }
+        let clocks = Clocks::now();
+        let recalled = counts.recall(&clocks);
+        self.counts = Some(counts);
+        self.to_carry = self.not_in_this_file();
+        // Before anything new, for the order tells; the next rotation insists on it.
+        let _ = self.carry_over();
+        if recalled.is_bound_needed {
+            // Or it would count as just now at each start.
+            let time = clocks.wall.to_string();
+            if let Err(error) = self.append(&Record::TimeBound(TimeBound { time })) {
+                tracing::warn!(%error, "that the clock was set back is not in the journal");
+            }
+        }
+        Ok(recalled)
     }
 
     /// From now on keeps in mind what the API server has not heard of, starting with what the files hold, and carries
@@ -251,25 +290,50 @@ impl<D: Disk> Journal<D> {
             self.names_pending = true;
         }
         self.open_current()?;
-        let waiting = self.unreported.iter().flat_map(Unreported::waiting);
-        self.to_carry = waiting.map(|eviction| eviction.id.clone()).collect();
+        self.to_carry = self.kept();
         self.carry_over()
     }
 
-    /// Repeats in this file what the API server has not heard of: the file before will go. A record that is there twice counts
-    /// once.
+    /// What a new file begins with, by id: what the API server has not heard of, and what counts, in the order of the journal.
+    fn kept(&self) -> VecDeque<String> {
+        let counting = self.counts.as_ref();
+        let counting = counting.map_or_else(Vec::new, |counts| counts.newest(self.limit / CARRIED));
+        let counts: HashSet<&String> = counting.iter().collect();
+        let waiting = self.unreported.iter().flat_map(Unreported::waiting);
+        let ids = waiting.map(|eviction| &eviction.id);
+        let only_waiting: Vec<String> = ids.filter(|id| !counts.contains(id)).cloned().collect();
+        only_waiting.into_iter().chain(counting).collect()
+    }
+
+    /// Repeats in this file what the API server has not heard of and what counts: the file before will go. A record that is there
+    /// twice counts once.
     fn carry_over(&mut self) -> Result<(), JournalError> {
-        while let Some(id) = self.to_carry.front() {
-            let waiting = self.unreported.iter().flat_map(Unreported::waiting);
-            // It may have been reported meanwhile.
-            let eviction = waiting.into_iter().find(|eviction| eviction.id == *id);
-            if let Some(eviction) = eviction.cloned() {
-                let line = self.line(&Record::evicted(eviction))?;
-                self.write(&line)?;
+        while !self.to_carry.is_empty() {
+            let (mut lines, mut ids) = (Vec::new(), 0);
+            for id in &self.to_carry {
+                if let Some(record) = self.kept_record(id) {
+                    lines.extend(self.line(&record)?);
+                }
+                ids += 1;
+                if lines.len() as u64 >= self.limit / AT_ONCE {
+                    break;
+                }
             }
-            self.to_carry.pop_front();
+            if !lines.is_empty() {
+                self.write(&lines)?;
+            }
+            self.to_carry.drain(..ids);
         }
         Ok(())
+    }
+
+    /// What is kept of this id. An eviction may have been reported meanwhile; then it only counts.
+    fn kept_record(&self, id: &str) -> Option<Record> {
+        let mut waiting = self.unreported.iter().flat_map(Unreported::waiting);
+        match waiting.find(|eviction| eviction.id == id) {
+            Some(eviction) => Some(Record::evicted(eviction.clone())),
+            None => self.counts.as_ref()?.get(id).cloned(),
+        }
     }
 
     fn open_current(&mut self) -> Result<(), PathError> {
@@ -289,18 +353,24 @@ impl<D: Disk> Journal<D> {
         Ok(())
     }
 
-    /// What waits and was not carried over by an earlier agent, which may have ended in the middle of that.
+    /// What is kept and was not carried over by an earlier agent, which may have ended in the middle of that.
     fn not_in_this_file(&self) -> VecDeque<String> {
         let here = read_file(&self.dir.join(CURRENT), &|_| true);
         let here = here.map(|(records, _)| records).unwrap_or_default();
-        let id = |record: &Record| match record {
-            Record::Evicted(eviction) => Some(eviction.id.clone()),
-            _ => None,
-        };
-        let here: HashSet<String> = here.iter().filter_map(id).collect();
+        let (mut evicted, mut counts) = (HashSet::new(), Counts::default());
+        for record in &here {
+            if let Record::Evicted(eviction) = record {
+                evicted.insert(&eviction.id);
+            }
+            counts.note(record);
+        }
         let waiting = self.unreported.iter().flat_map(Unreported::waiting);
-        let ids = waiting.map(|eviction| eviction.id.clone());
-        ids.filter(|id| !here.contains(id)).collect()
+        let waiting: HashSet<&String> = waiting.map(|eviction| &eviction.id).collect();
+        let is_missing = |id: &String| match waiting.contains(id) {
+            true => !evicted.contains(id),
+            false => counts.get(id).is_none(),
+        };
+        self.kept().into_iter().filter(is_missing).collect()
     }
 
     fn error(&self, source: io::Error) -> JournalError {

@@ -1,6 +1,7 @@
 //! Acts: the kill, the journal that outlives it, and what the API server is asked and told.
 
 pub mod api;
+mod counted;
 pub mod end;
 mod graduated;
 mod group;

@@ -1,8 +1,9 @@
 //! What follows a kill and may take its time: the journal, the log, and seeing to it that nobody survived.
 
-use std::{fs, time::Duration};
+use std::time::Duration;
 
 use super::{
+    counted::boot_id,
     end::kill_until_empty,
     journal::{
         Asked, Eviction, Finish, GraduatedAction, MetInForce, NodeReclaimed, PaceRecord, Record,
@@ -14,7 +15,7 @@ use super::{
     words::Words,
 };
 use crate::{
-    engine::{Pod, Signal},
+    engine::{Comeback, Pod, Signal},
     pods::table::Entry,
     policy::Brakes,
     reflex::{Evicted, Finished, Report},
@@ -36,8 +37,7 @@ impl Reconciler {
     /// Writes to this journal, in these words.
     pub fn new(journal: SharedJournal, words: Words) -> Self {
         // Without procfs the start time alone tells two runs apart.
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let run = format!("{}-{}", boot.trim(), crate::reflex::thread::now_ns());
+        let run = format!("{}-{}", boot_id(), crate::reflex::thread::now_ns());
         let pauses = Pauses::of_journal(journal.lock().dir()).unwrap_or_else(|error| {
             tracing::warn!(%error, "whether evictions were paused before cannot be read");
             Pauses::default()
@@ -171,6 +171,7 @@ impl Reconciler {
             request,
             error: refusal(decided.errno),
             pace: None,
+            workload: Some(pod.into()),
         };
         say_evicted(&record);
         self.write_down(&Record::evicted(record.clone()));
@@ -232,6 +233,11 @@ impl Reconciler {
         self.write_down(&Record::Graduated(record));
     }
 
+    /// Takes note of a pod that has come back: the next agent goes on counting.
+    pub fn take_comeback(&self, comeback: &Comeback) {
+        self.write_down(&Record::Comeback(comeback.into()));
+    }
+
     /// Takes note of what the OOM killer has done.
     pub fn take_oom_kill(&mut self, kill: OomKill) {
         self.write_down(&Record::OomKill(Box::new(kill)));
@@ -274,6 +280,7 @@ impl Reconciler {
                     e.judged.pending.amount,
                 )
             }),
+            workload: Some(pod.into()),
         }
     }
 

@@ -2,7 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{graduated::GraduatedAction, oom::OomKill, pauses::Pause, reclaimed::NodeReclaimed};
+use super::{
+    counted::{Counted, Returned, TimeBound, Workload, boot_id},
+    graduated::GraduatedAction,
+    oom::OomKill,
+    pauses::Pause,
+    reclaimed::NodeReclaimed,
+};
 use crate::{
     engine::{Pod, Resource, Signal, pace::Urgency},
     reflex::{Stages, thread::now_ns},
@@ -32,6 +38,12 @@ pub enum Record {
     Stuck(StuckPod),
     /// A threshold was met when it came into force.
     MetInForce(MetInForce),
+    /// An eviction as limits count it.
+    Counted(Box<Counted>),
+    /// A pod came back after an eviction (R17, R29).
+    Comeback(Returned),
+    /// What stands above is older than this.
+    TimeBound(TimeBound),
 }
 
 /// An evicted pod gives nothing back and has processes all the same; it is not evicted again.
@@ -129,6 +141,15 @@ pub struct Asked {
     /// Why a PodDisruptionBudget was passed over, if one was.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub override_reason: Option<String>,
+    /// The boot of `decided`; empty where it is not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub boot: String,
+    /// The API server may say no: it goes when there is a [`Record::Counted`] with the same id.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub may_be_refused: bool,
+    /// What limits need to know of it; absent in records of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<Workload>,
 }
 
 /// A pod was killed, or would have been.
@@ -178,6 +199,9 @@ pub struct Eviction {
     /// Why the pod went at that moment; absent in journals of older agents, and for pods that were asked to go.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pace: Option<PaceRecord>,
+    /// What limits need to know of it; absent in records of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<Workload>,
 }
 
 /// Why a pod went at that moment, and what was expected of it. Amounts are in the signal's unit.
@@ -274,6 +298,9 @@ impl Asked {
             shadow: false,
             grace_period_seconds,
             override_reason: None,
+            boot: boot_id(),
+            may_be_refused: false,
+            workload: Some(pod.into()),
         }
     }
 }
@@ -305,6 +332,7 @@ impl From<&Asked> for Eviction {
             request: asked.request,
             error: None,
             pace: None,
+            workload: asked.workload.clone(),
         }
     }
 }

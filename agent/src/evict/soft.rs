@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     api::{self, PodRef, Removal},
-    journal::{Asked, Numbers, Record, SharedJournal},
+    journal::{Asked, Counted, Numbers, Record, SharedJournal},
 };
 use crate::{
     cluster::{
@@ -128,7 +128,8 @@ impl SoftEvictor {
             Some((_, id)) => asked.id.clone_from(id),
             None => {
                 remember(&mut self.noted, (asked.uid.clone(), asked.id.clone()));
-                self.write_down(&asked);
+                // On disk before the API server hears of it.
+                self.write_down(&Record::Asked(Box::new(asked.clone())));
             }
         }
         let grace = asked.grace_period_seconds;
@@ -162,7 +163,7 @@ impl SoftEvictor {
             override_reason: Some(why),
             ..self.request(candidate)
         };
-        self.write_down(&asked);
+        self.write_down(&Record::Asked(Box::new(asked.clone())));
         // What the Eviction API does by itself. Soft evictions are the kubelet's too, for pressure alone.
         let (target, message) = (reference(pod), asked.message.trim_end());
         let set = api::set_disruption_target(&self.connection, target, message, &asked.time).await;
@@ -188,6 +189,8 @@ impl SoftEvictor {
     ) -> SoftOutcome {
         self.blocked = None;
         remember(&mut self.asked, pod.uid.clone());
+        // Here it is certain that limits count it.
+        self.write_down(&Record::Counted(Box::new(Counted::agreed(&asked))));
         if removal != Removal::Deleted {
             return SoftOutcome::Gone { index };
         }
@@ -220,13 +223,15 @@ impl SoftEvictor {
             message,
             numbers,
         } = candidate;
-        Asked::new(pod, message, numbers, grace(pod, self.max_grace_seconds))
+        let grace = grace(pod, self.max_grace_seconds);
+        Asked {
+            may_be_refused: true,
+            ..Asked::new(pod, message, numbers, grace)
+        }
     }
 
-    /// On disk before the API server hears of it.
-    fn write_down(&self, asked: &Asked) {
-        let record = Record::Asked(Box::new(asked.clone()));
-        if let Err(error) = self.journal.lock().append(&record) {
+    fn write_down(&self, record: &Record) {
+        if let Err(error) = self.journal.lock().append(record) {
             tracing::error!(%error, "a soft eviction is not in the journal");
         }
     }

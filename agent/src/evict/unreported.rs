@@ -37,7 +37,10 @@ impl Unreported {
             | Record::OomKill(_)
             | Record::Paused(_)
             | Record::Stuck(_)
-            | Record::MetInForce(_) => {}
+            | Record::MetInForce(_)
+            | Record::Counted(_)
+            | Record::Comeback(_)
+            | Record::TimeBound(_) => {}
         }
     }
 
@@ -79,6 +82,7 @@ mod tests {
             request: 0,
             error: None,
             pace: None,
+            workload: None,
         })
     }
 

@@ -50,6 +50,8 @@ pub struct Setup {
     pub graduated: GraduatedConfig,
     /// A directory of cgroup v1's memory hierarchy, where there is one ([`leave_memory_limit`]).
     pub memory_v1: Option<PathBuf>,
+    /// What an earlier agent has done.
+    pub earlier: engine::Earlier,
 }
 
 /// What the last round saw, for whoever shows it.

@@ -79,14 +79,17 @@ impl Loop {
             graduated,
             // The thread has seen to it.
             memory_v1: _,
+            earlier,
         } = setup;
         let disks = sensors.disks.as_ref();
         let shares = disks.and_then(|d| d.tripwire.share_reader());
         let mut measured = Measured::new(Arc::clone(&walker), shares, settings.mode);
         measured.set_members(&members);
+        let mut manager = Manager::new(settings.clone());
+        manager.restore(signed(now_ns()), &earlier);
         Self {
             thresholds: settings.layout.apply(&settings.eviction.thresholds),
-            manager: Manager::new(settings),
+            manager,
             sensors,
             measured,
             walker,

@@ -31,6 +31,7 @@ pub fn incident(id: &str) -> Incident {
         request: 0,
         error: None,
         pace: None,
+        workload: None,
     };
     let sample = |ms: u64| (ms * 1_000_000, (1100 - ms) << 20);
     Incident {
@@ -99,6 +100,9 @@ fn who_was_asked_has_time_and_is_seen_to_go() {
         shadow: false,
         grace_period_seconds: 30,
         override_reason: None,
+        boot: String::new(),
+        may_be_refused: false,
+        workload: None,
     };
     let mut incident = Incident::of_asked(asked.clone());
     assert_eq!(incident.grace(), Some(Duration::from_secs(30)));

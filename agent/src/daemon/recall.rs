@@ -1,0 +1,76 @@
+//! What an agent has done before it was killed, stopped or replaced counts for the next one.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    engine::Earlier,
+    evict::{
+        end::end_gracefully,
+        journal::{Recalled, SharedJournal},
+        reconcile::{PATIENCE, reap},
+    },
+    pods::table::Entry,
+    policy::Keeper,
+};
+
+/// Reads it from the journal. One that cannot be read is said and does not stop the agent.
+pub(super) fn recall(journal: &SharedJournal) -> Recalled {
+    let recalled = journal.lock().recall();
+    match recalled {
+        Ok(recalled) => {
+            if !recalled.is_empty() {
+                tracing::info!(
+                    evictions = recalled.len(),
+                    "limits go on counting where an earlier agent has ended"
+                );
+            }
+            recalled
+        }
+        Err(error) => {
+            tracing::error!(%error, "what limits have counted before cannot be read: they begin anew");
+            Recalled::default()
+        }
+    }
+}
+
+/// Charges the limits, before any pod is judged.
+pub(super) fn restore(keeper: &Keeper, recalled: &Recalled) {
+    keeper.restore(recalled.past_evictions());
+    let victims = recalled.victims().into_iter();
+    keeper.await_end(victims.map(|v| (v.uid, v.signalled)));
+}
+
+/// What the engine has to know, with those victims of which something is left.
+pub(super) fn earlier(recalled: &Recalled, entries: &[Arc<Entry>]) -> Earlier {
+    recalled.earlier(|uid, at| is_there(entries, uid, at).is_some())
+}
+
+/// Goes on with what the agent before was doing: what is left of its victims is killed once more. `ends_pods`: no kubelet
+/// ends pods that were asked to go.
+pub(super) fn go_on(recalled: &Recalled, entries: &[Arc<Entry>], ends_pods: bool) {
+    for victim in recalled.victims() {
+        if let Some(entry) = is_there(entries, &victim.uid, victim.signalled) {
+            let entry = Arc::clone(entry);
+            tracing::warn!(pod = %entry.pod, id = victim.id, "a pod that was evicted before is not gone yet");
+            tokio::task::spawn_blocking(move || reap(&entry));
+        }
+    }
+    for asked in recalled.asked().into_iter().filter(|_| ends_pods) {
+        if let Some(entry) = is_there(entries, &asked.uid, asked.at) {
+            let entry = Arc::clone(entry);
+            let left = Duration::from_nanos(asked.left);
+            tracing::warn!(pod = %entry.pod, ?left, "a pod that was asked to go before has this time left");
+            tokio::task::spawn_blocking(move || {
+                if let Err(error) = end_gracefully(entry.killer.path(), left, PATIENCE) {
+                    tracing::error!(pod = %entry.pod, %error, "a pod that was asked to go is not gone");
+                }
+            });
+        }
+    }
+}
+
+/// The entry of a pod of which something is left that ran at a moment, in nanoseconds of CLOCK_MONOTONIC.
+fn is_there<'a>(entries: &'a [Arc<Entry>], uid: &str, at: u64) -> Option<&'a Arc<Entry>> {
+    let entry = entries.iter().find(|e| e.pod.uid == uid)?;
+    entry.killer.holds_older_than(at).then_some(entry)
+}
