@@ -338,25 +338,26 @@ fn a_victim_that_does_not_die_is_stuck_and_the_next_one_goes() {
     let freezer = Path::new("/sys/fs/cgroup/freezer");
     skip_if!((!freezer.exists()).then_some("no freezer of cgroup v1"));
     let agent = scene.files.start(&[]);
-    let mut frozen = scene.start("worker", &["--mib", "240", "--wait"]);
+    // First in the order.
+    let mut frozen = scene.start("hog", &["--mib", "240", "--wait"]);
     let group = freezer.join(format!("evictd-stuck-{}", std::process::id()));
     fs::create_dir(&group).unwrap();
     fs::write(group.join("cgroup.procs"), frozen.pid().to_string()).unwrap();
     frozen.go().unwrap();
-    let memory = MemoryCgroup::open(&scene.scope.path().join(pod_dir("worker"))).unwrap();
+    let memory = MemoryCgroup::open(&scene.scope.path().join(pod_dir("hog"))).unwrap();
     assert!(holds(LONG, || memory.usage().unwrap() > 235 * MIB));
     fs::write(group.join("freezer.state"), "FROZEN").unwrap();
     // The next one grows beside it.
-    let mut hog = scene.start("hog", &["--mib", "400", "--rate", "40"]);
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    let mut grower = scene.start("worker", &["--mib", "400", "--rate", "40"]);
+    assert_eq!(grower.wait().unwrap(), Some(libc::SIGKILL));
     std::thread::sleep(Duration::from_secs(6));
     let evicted = scene.evicted();
-    let is_stuck = |record: &Record| matches!(record, Record::Stuck(s) if s.name == "worker");
+    let is_stuck = |record: &Record| matches!(record, Record::Stuck(s) if s.name == "hog");
     let stuck = scene.files.records().iter().filter(|r| is_stuck(r)).count();
     let kills = memory.oom_kills().unwrap();
     fs::write(group.join("freezer.state"), "THAWED").unwrap();
     assert_eq!(frozen.wait().unwrap(), Some(libc::SIGKILL));
     assert!(holds(LONG, || fs::remove_dir(&group).is_ok()));
-    assert_eq!(evicted, ["worker", "hog"], "{}", agent.log());
+    assert_eq!(evicted, ["hog", "worker"], "{}", agent.log());
     assert_eq!((stuck, kills), (1, 0), "{}", agent.log());
 }
