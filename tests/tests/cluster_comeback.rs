@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use evictd::evict::journal::Record;
 use evictd_tests::{
     apiserver::{self, State},
     hog::Hog,
@@ -64,5 +65,48 @@ fn who_comes_back_at_once_finds_the_door_shut_for_longer() {
         dir = replacement(&member, u64::from(number) + 1);
     }
     assert!(member.wait(SOON, comebacks(3)));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+/// What the journal says of comebacks: how often, and for how long the door is shut.
+fn returned(member: &Member) -> Vec<(u32, u64)> {
+    let records = member.records().into_iter();
+    let returned = records.filter_map(|record| match record {
+        Record::Comeback(returned) => Some((returned.count, returned.hold_seconds)),
+        _ => None,
+    });
+    returned.collect()
+}
+
+// R17, R29
+#[test]
+fn the_door_stays_shut_when_the_agent_is_killed() {
+    skip_if!(not_root());
+    let mut member = Member::new("comekill", 256).unwrap();
+    member.config["evictionPressureTransitionPeriod"] = "1s".into();
+    let mut dir = replacement(&member, 1);
+    let mut agent = member.start().unwrap();
+    for number in 1..=4_u32 {
+        let mut hog = Hog::start(&dir, &["--mib", "1024"]).unwrap();
+        assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+        assert!(member.wait(SOON, |m| m.reported().len() == number as usize));
+        // SIGKILL. The third pod comes while no agent runs.
+        drop(agent);
+        if number == 3 {
+            dir = replacement(&member, u64::from(number) + 1);
+        }
+        agent = member.start().unwrap();
+        if number > 1 {
+            // Longer than what an earlier agent has left would stay by itself.
+            std::thread::sleep(Duration::from_secs(5));
+            assert!(has_taint(&member.server.state()), "{number}");
+        }
+        if number != 3 {
+            dir = replacement(&member, u64::from(number) + 1);
+        }
+        assert!(member.wait(SOON, |m| returned(m).len() == number as usize));
+    }
+    let doubled = [(1, 60), (2, 120), (3, 240), (4, 480)];
+    assert_eq!(returned(&member), doubled);
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }

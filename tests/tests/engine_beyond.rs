@@ -1,14 +1,18 @@
 //! What else the engine does that the kubelet does not, side by side with the kubelet's way (docs/differences.md).
 
+use std::time::Duration;
+
 use evictd::{
     config::{Config, Mode, RankingStrategy},
     engine::{
-        ContainerUsage, FsUsage, Layout, NodeCondition, Observation, Owner, Pod, QosClass,
-        Settings, Signal,
+        Comeback, ContainerUsage, Earlier, EarlierComeback, EarlierEviction, EarlierVictim,
+        FsUsage, Layout, NodeCondition, Observation, Owner, Pod, QosClass, Settings, Signal,
     },
 };
 use evictd_tests::engine::{MI, Node, manager, manager_of, names, one_gib, step};
 use serde_json::json;
+
+const SECOND: i64 = 1_000_000_000;
 
 #[test]
 fn thresholds_come_in_a_fixed_order() {
@@ -287,4 +291,81 @@ fn who_was_out_of_sight_for_a_round_has_not_come_back() {
     step(&mut manager, 40, &calm(40));
     let another = calm(50).pod("agent-1", 1).that(owned);
     assert_eq!(step(&mut manager, 50, &another).comebacks, []);
+}
+
+// R17, R29
+#[test]
+fn a_manager_goes_on_where_another_one_has_ended() {
+    let comeback = |at: i64, uid: &str, count, hold| EarlierComeback {
+        at: at * SECOND,
+        comeback: Comeback {
+            uid: uid.into(),
+            owner_uid: "set".into(),
+            condition: NodeCondition::MemoryPressure,
+            count,
+            hold: Duration::from_secs(hold),
+        },
+    };
+    let eviction = |at: i64, uid: &str| EarlierEviction {
+        at: at * SECOND,
+        // The wall clock is some time ahead.
+        since: at + 5000,
+        uid: uid.into(),
+        owner_uid: "set".into(),
+        condition: NodeCondition::MemoryPressure,
+    };
+    let earlier = Earlier {
+        victims: vec![EarlierVictim {
+            uid: "agent-2".into(),
+            at: 0,
+        }],
+        evictions: vec![eviction(-300, "agent-0"), eviction(-30, "agent-2")],
+        comebacks: vec![
+            comeback(-290, "agent-1", 1, 60),
+            comeback(-100, "agent-2", 2, 120),
+        ],
+    };
+    let restored = |mode| {
+        let mut manager = manager(mode, one_gib());
+        manager.restore(0, &earlier);
+        manager
+    };
+    let mut manager = restored(Mode::Evictd);
+    // The last victim still ends, two others were here before, and one of them has no time of creation.
+    let created = |at: i64| move |pod: &mut Pod| pod.created = Some(5000 + at);
+    let calm = |second| {
+        let node = Node::with_memory(4000, second).pod("agent-2", 300);
+        let node = node.that(owned).that(created(-100));
+        let node = node.pod("agent-old", 1).that(owned).that(created(-900));
+        node.pod("agent-nameless", 1).that(owned)
+    };
+    let round = step(&mut manager, 1, &calm(1));
+    assert_eq!(round.comebacks, []);
+    assert_eq!(round.conditions, [NodeCondition::MemoryPressure], "held");
+    assert!(manager.awaits_victims());
+    let mut short = calm(2);
+    short.observe(Signal::MemoryAvailable, 900 * MI as i64, 2);
+    let chosen = step(&mut manager, 2, &short).evictions;
+    assert_eq!(names(&chosen), [""; 0], "what it holds is on its way back");
+    let another = calm(3).pod("agent-3", 1).that(owned);
+    let found = step(&mut manager, 3, &another).comebacks;
+    assert_eq!((found.len(), found[0].count), (1, 3));
+    assert_eq!(found[0].hold, Duration::from_secs(240));
+
+    // One that has come while no agent ran is here at the first look.
+    let mut manager = restored(Mode::Evictd);
+    let late = calm(1).pod("agent-3", 1).that(owned).that(created(-20));
+    let found = step(&mut manager, 1, &late).comebacks;
+    assert_eq!((found.len(), found[0].count), (1, 3));
+
+    // The hold ends when it would have ended.
+    let mut manager = restored(Mode::Evictd);
+    let conditions = |manager: &mut evictd::engine::Manager, second| {
+        step(manager, second, &Node::with_memory(4000, second)).conditions
+    };
+    assert_eq!(conditions(&mut manager, 19).len(), 1);
+    assert_eq!(conditions(&mut manager, 20), []);
+
+    let round = step(&mut restored(Mode::Kubelet), 1, &late);
+    assert_eq!((round.comebacks, round.conditions), (vec![], vec![]));
 }
