@@ -22,6 +22,9 @@ fn replacement(member: &Member, number: u64) -> std::path::PathBuf {
     let mut pod = apiserver::pod(&format!("wild-{number}"), &uid, "BestEffort", 0, None);
     let owner = json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "wild", "uid": "ds", "controller": true});
     pod["metadata"]["ownerReferences"] = json!([owner]);
+    let seconds = jiff::Timestamp::now().as_second();
+    let created = jiff::Timestamp::from_second(seconds).unwrap().to_string();
+    pod["metadata"]["creationTimestamp"] = created.into();
     member.server.state().put_pod(pod);
     member.cgroup_of(&uid, "BestEffort").unwrap()
 }

@@ -5,15 +5,15 @@ use std::{sync::Arc, time::Duration};
 use evictd::{
     engine::{Pod, QosClass},
     policy::{
-        EvictionPolicy, Keeper, LastResort,
+        EvictionPolicy, Keeper, LastResort, PolicySet,
         gate::Secrets,
-        keeper::{Rate, Settings},
+        keeper::{PastEviction, Rate, Settings},
     },
     reflex::thread::now_ns,
 };
 use evictd_tests::{
     hog::Hog,
-    kept::{Kept, policy},
+    kept::{Kept, labels, policy},
     node::Node,
     skip::not_root,
     skip_if,
@@ -175,4 +175,51 @@ fn the_more_sparing_of_equals_decides() {
         kept.keeper.shadow_objection(uid).as_deref(),
         Some("s/r: the rule says Never")
     );
+}
+
+/// What an earlier agent has evicted counts as if this one had done it, also for policies that come later.
+#[test]
+fn what_was_evicted_before_counts() {
+    skip_if!(not_root());
+    let mut node = Node::new("limitpast", 64).unwrap();
+    for (name, app) in [("a", "db"), ("b", "db"), ("c", "web"), ("gone", "db")] {
+        node.pod(name, QosClass::Burstable, 0, 0).unwrap();
+        node.edit(name, |pod| {
+            pod.phase = "Running".into();
+            pod.namespace = "default".into();
+            pod.labels = labels(&[("app", app)]);
+        });
+    }
+    let table = node.table();
+    let gone = table.entries.iter().find(|e| e.pod.name == "gone").unwrap();
+    let now = i64::try_from(now_ns()).unwrap();
+    let past = |ago: i64, is_workload_known| PastEviction {
+        at: now - ago * 1_000_000_000,
+        is_same_boot: true,
+        pod: gone.pod.clone(),
+        is_workload_known,
+    };
+    let free = |past: Vec<PastEviction>, limit: serde_json::Value| {
+        let keeper = Keeper::new(Settings::default(), Secrets::default());
+        keeper.restore(past);
+        let table = node.table();
+        keeper.present(&table.entries);
+        let spec = json!({"rules": [{"name": "r", "evict": "Always", "limits": [limit]}]});
+        keeper.set_policies(PolicySet::new([policy("p", spec)]));
+        let all = keeper.explain().into_iter().filter(|e| e.may_go);
+        let mut names: Vec<String> = all.map(|e| e.pod).collect();
+        names.sort();
+        names
+    };
+    let once = json!({"groupBy": "app", "maxEvictedAtOnce": 1, "period": "1m"});
+    let everybody = ["default/a", "default/b", "default/c", "default/gone"];
+    assert_eq!(free(vec![], once.clone()), everybody);
+    assert_eq!(free(vec![past(59, true)], once.clone()), ["default/c"]);
+    assert_eq!(free(vec![past(61, true)], once.clone()), everybody);
+    // Whose it was is not known: any group's.
+    assert_eq!(free(vec![past(30, false)], once), [""; 0]);
+    // It does not count as available: of three that are there only two stay.
+    let least = json!({"groupBy": "app", "minAvailable": 2});
+    assert_eq!(free(vec![], least.clone()).len(), 3);
+    assert_eq!(free(vec![past(61, true)], least), [""; 0]);
 }
