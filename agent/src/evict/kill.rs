@@ -4,7 +4,7 @@
 //! ([`super::members`]), again and again until the groups are empty: a fork that was under way when its parent was
 //! signalled shows up in the next round, and a task with a fatal signal pending cannot fork (`copy_process` in the kernel).
 //!
-//! v1's list of a group is fresh only when the file was just opened ([`super::group`]): a held file serves for the first
+//! v1's list of a group is fresh only when the file was just opened (`group.rs`): a held file serves for the first
 //! list, every later one opens the file anew, relative to a held directory.
 //!
 //! v2's `cgroup.procs` leaves out a process that has begun to exit, and on recent kernels (seen on 7.2) such a process

@@ -29,5 +29,5 @@ mod watch;
 
 pub use handle::{Reflex, Setup};
 pub use mailbox::{Bell, Mailbox, Outbox, Tuning};
-pub use report::{Evicted, Finished, Held, Report, Stages};
+pub use report::{Evicted, Finished, Held, Report, Stages, Stuck};
 pub use scope::{Guard, Limits, Look, Scope, ScopeError};
