@@ -150,11 +150,6 @@ impl Terminating {
         self.signalled
     }
 
-    /// What it was expected to give.
-    pub fn expected(&self) -> u64 {
-        self.expected
-    }
-
     /// When its last process was found gone.
     pub fn exited(&self) -> Option<u64> {
         self.exited

@@ -26,11 +26,7 @@ impl MemAvailable {
     /// # Errors
     /// Not there, or without the line (kernels before 3.14).
     pub fn open(proc: &Path) -> Result<Self, PathError> {
-        let path = proc.join("meminfo");
-        let file = File::open(&path).map_err(PathError::at(&path))?;
-        let opened = Self(file);
-        opened.read().map_err(PathError::at(&path))?;
-        Ok(opened)
+        open_meminfo(proc, Self, |opened| opened.read().map(drop))
     }
 
     /// Bytes at this moment. Does not allocate.
@@ -67,11 +63,7 @@ impl MemoryUse {
     /// # Errors
     /// Not there, or without the lines.
     pub fn open(proc: &Path) -> Result<Self, PathError> {
-        let path = proc.join("meminfo");
-        let file = File::open(&path).map_err(PathError::at(&path))?;
-        let opened = Self(file);
-        opened.read().map_err(PathError::at(&path))?;
-        Ok(opened)
+        open_meminfo(proc, Self, |opened| opened.read().map(drop))
     }
 
     /// Bytes at this moment. Does not allocate.
@@ -125,6 +117,20 @@ pub fn memory_total(proc: &Path) -> Result<u64, PathError> {
     let path = proc.join("meminfo");
     let text = fs::read(&path).map_err(PathError::at(&path))?;
     meminfo(&text, "MemTotal:").ok_or_else(|| PathError::at(&path)(malformed("no MemTotal")))
+}
+
+/// Opens `meminfo` below a procfs mount for a reader of it, which has to find its lines there.
+fn open_meminfo<T>(
+    proc: &Path,
+    reader: impl FnOnce(File) -> T,
+    read: impl FnOnce(&T) -> io::Result<()>,
+) -> Result<T, PathError> {
+    let path = proc.join("meminfo");
+    let opened = File::open(&path)
+        .map(reader)
+        .map_err(PathError::at(&path))?;
+    read(&opened).map_err(PathError::at(&path))?;
+    Ok(opened)
 }
 
 /// The bytes that a line of meminfo tells in kB. Does not allocate.

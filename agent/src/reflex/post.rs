@@ -230,7 +230,8 @@ impl Post {
         self.lag.forget();
         self.approach.reset();
         self.pace.reset();
-        (self.machine, self.added_up) = (MachineShare::open(), None);
+        self.machine.forget();
+        self.added_up = None;
     }
 }
 

@@ -32,14 +32,14 @@ impl Watch {
         let (pending, shadow) = self.in_flight.pending(&post.scope, now);
         let seen = post.shortage(shadow);
         post.pace.observe(now, &seen);
+        let Decision::Evict { urgency, amount } = post.pace.decide(now, &seen, pending) else {
+            return self.in_flight.dying() == 0;
+        };
         let judged = Judged {
             now,
             pace: post.pace,
             seen,
             pending,
-        };
-        let Decision::Evict { urgency, amount } = judged.decide() else {
-            return self.in_flight.dying() == 0;
         };
         let at_once = self.setup.victims_at_once.min(MAX_IN_FLIGHT);
         let mut room = at_once

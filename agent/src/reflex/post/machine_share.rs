@@ -32,6 +32,11 @@ impl MachineShare {
         }
     }
 
+    /// The cgroup is another one.
+    pub fn forget(&mut self) {
+        (self.anonymous, self.least) = (None, None);
+    }
+
     fn read(&self) -> Option<MemoryUses> {
         self.machine.as_ref()?.read().ok()
     }
