@@ -19,4 +19,5 @@ pub mod pods;
 pub mod policy;
 pub mod reflex;
 pub mod rounds;
+pub mod sys;
 pub mod telemetry;

@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use super::{Finding, State};
-use crate::{kernel::btf::VMLINUX, observe::psi::Pressure, reflex::thread::probe_realtime};
+use crate::{kernel::btf::VMLINUX, observe::psi::Pressure, sys::rt::probe_realtime};
 
 /// Capabilities that evictd makes use of: bit (`include/uapi/linux/capability.h`), name, what for, and how bad it is
 /// without.

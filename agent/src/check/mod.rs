@@ -20,7 +20,7 @@ use crate::{
         cgroup::{MemoryCgroup, Version, memory_root},
         machine::memory_total,
     },
-    reflex::thread::now_ns,
+    sys::clock::now_ns,
 };
 
 /// The signal without which there is nothing to do.

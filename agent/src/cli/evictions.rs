@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path};
 use super::{CommandError, report::bad};
 use crate::{
     evict::journal::{self, Record, Reported},
-    observe::cgroup::PathError,
+    sys::fs::PathError,
     telemetry::Incident,
 };
 

@@ -13,7 +13,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use crate::{
     config::{ConfigError, KubeletDocument},
     daemon::RunError,
-    observe::cgroup::PathError,
+    sys::fs::PathError,
 };
 
 mod check;

@@ -25,7 +25,7 @@ use crate::{
     daemon::survey::{Seen, Survey},
     engine::{Ranking, Resource, Signal, Threshold, Trend},
     policy::keeper::Explanation,
-    reflex::thread::now_ns,
+    sys::clock::now_ns,
 };
 
 /// What is older says nothing of the present rate.

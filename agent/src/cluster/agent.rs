@@ -15,7 +15,6 @@ use tokio::{
 use super::{
     access,
     client::{AccessError, Connection},
-    clock::WallClock,
     events::Events,
     followers::Followers,
     node::{LeftOver, NodeWriter, Wanted},
@@ -34,6 +33,7 @@ use crate::{
     },
     pods::{joined::Joined, table::PodTable},
     rounds::{Inbox, NodeState, SoftDemand},
+    sys::clock::WallClock,
 };
 
 /// How long the start waits for the API server's list; without it the cgroups tell who runs here.

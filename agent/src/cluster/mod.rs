@@ -7,7 +7,6 @@ pub mod access;
 pub mod agent;
 pub mod brake;
 pub mod client;
-pub mod clock;
 pub mod configz;
 pub mod counters;
 pub mod events;

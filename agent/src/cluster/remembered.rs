@@ -14,9 +14,9 @@ use std::{
 
 use super::{client::Connection, watch::Shared};
 use crate::{
-    daemon::state_file,
     engine::Pod,
     policy::{Brake, Brakes, Catalogue},
+    sys::fs as state_file,
 };
 use file::without_documents;
 

@@ -8,7 +8,7 @@ use super::{
     images::{ImageRecords, InUse, is_used},
     messages::{Container, ContainerState, Image},
 };
-use crate::{config::CriConfig, engine::NodeReclaim, reflex::thread::now_ns};
+use crate::{config::CriConfig, engine::NodeReclaim, sys::clock::now_ns};
 
 /// A list of containers is asked for again before an image is removed when it is older than this: a container that has
 /// started in the meantime may use it.

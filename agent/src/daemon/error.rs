@@ -3,14 +3,9 @@
 use std::io;
 
 use crate::{
-    cluster::client::AccessError,
-    config::ConfigError,
-    evict::journal::JournalError,
-    kernel::ladder::Refused,
-    observe::{cgroup::PathError, filesystem::LayoutError},
-    policy::load::PolicyError,
-    reflex::ScopeError,
-    telemetry::ServeError,
+    cluster::client::AccessError, config::ConfigError, evict::journal::JournalError,
+    kernel::ladder::Refused, observe::filesystem::LayoutError, policy::load::PolicyError,
+    reflex::ScopeError, sys::fs::PathError, telemetry::ServeError,
 };
 
 /// Why the agent cannot start or go on. The first group is bad input.

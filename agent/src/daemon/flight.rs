@@ -7,7 +7,7 @@ use crate::{
     engine::{PodUsage, Ranking, Resource, Signal, Usages, pace::Judged},
     evict::journal::{Eviction, Record},
     pods::table::Entry,
-    reflex::thread::now_ns,
+    sys::clock::now_ns,
     telemetry::{BEFORE_NS, Incident, Sample, Standing},
 };
 

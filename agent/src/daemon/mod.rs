@@ -14,7 +14,6 @@ mod shown;
 mod signals;
 mod source;
 mod start;
-pub(crate) mod state_file;
 pub(crate) mod survey;
 
 use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};

@@ -6,7 +6,7 @@ use std::{
     time::SystemTime,
 };
 
-use super::{RunError, state_file};
+use super::RunError;
 use crate::{
     config::Config,
     engine::Pod,
@@ -17,6 +17,7 @@ use crate::{
         keeper::{Explanation, Settings, Worker},
         load,
     },
+    sys::fs as state_file,
     telemetry::Labelled,
 };
 

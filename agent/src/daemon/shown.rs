@@ -21,8 +21,9 @@ use crate::{
     rounds::{Decided, Rounds},
     telemetry::{Hook, Kept, Labelled, Sources},
 };
-pub(super) use names::DROPS;
 use names::{GRADUATED, INCIDENTS, OOM_KILLS, RECLAIMS, Shows};
+
+pub(super) use names::DROPS;
 
 /// What there is to show.
 pub(super) struct Shown<'a> {

@@ -14,7 +14,7 @@ use super::journal::{Asked, Eviction, Record};
 use crate::{
     engine::{self, NodeCondition, Owner, Pod, Signal},
     policy::keeper::PastEviction,
-    reflex::thread::now_ns,
+    sys::clock::now_ns,
 };
 
 /// Records that are kept; of more the oldest are forgotten. Each limit counts no more than

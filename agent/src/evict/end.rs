@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{kill::Killer, pidfd::Pidfd};
-use crate::observe::cgroup::{PathError, is_gone};
+use crate::{observe::cgroup::is_gone, sys::fs::PathError};
 
 /// Why a pod is not dead.
 #[derive(Debug, thiserror::Error)]

@@ -15,7 +15,10 @@ use std::{
 };
 
 use super::members::{Round, signal_members};
-use crate::observe::cgroup::{PathError, Version, is_gone};
+use crate::{
+    observe::cgroup::{Version, is_gone},
+    sys::fs::PathError,
+};
 
 /// One cgroup of a pod.
 #[derive(Debug)]

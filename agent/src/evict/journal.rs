@@ -33,7 +33,7 @@ pub use super::{
         Asked, Eviction, Finish, MetInForce, Numbers, PaceRecord, Record, Reported, StuckPod,
     },
 };
-use crate::observe::cgroup::PathError;
+use crate::sys::fs::PathError;
 pub use disk::{Disk, System};
 
 /// Size at which a file is full, in bytes.

@@ -19,10 +19,13 @@ use std::{
 
 use super::group::Group;
 pub use super::members::Round;
-use crate::observe::{
-    cgroup::{PathError, Version, descendants, is_gone},
-    process,
-    text::hold,
+use crate::{
+    observe::{
+        cgroup::{Version, descendants, is_gone},
+        process,
+        text::hold,
+    },
+    sys::fs::PathError,
 };
 
 /// A pod's processes, ready to be killed through files that are open already.

@@ -22,7 +22,8 @@ use crate::{
         tripwire::page_size,
     },
     pods::{names, table::Entry},
-    reflex::{Report, thread::now_ns},
+    reflex::Report,
+    sys::clock::now_ns,
 };
 
 /// Evictions that are remembered, and pods that are gone.

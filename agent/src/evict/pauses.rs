@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::journal::{self, Record};
 use crate::{
-    observe::cgroup::PathError,
     policy::{Brake, BrakeChange, Brakes},
+    sys::fs::PathError,
 };
 
 /// A pause was seen, or it was seen that it is lifted.

@@ -37,7 +37,7 @@ impl Reconciler {
     /// Writes to this journal, in these words.
     pub fn new(journal: SharedJournal, words: Words) -> Self {
         // Without procfs the start time alone tells two runs apart.
-        let run = format!("{}-{}", boot_id(), crate::reflex::thread::now_ns());
+        let run = format!("{}-{}", boot_id(), crate::sys::clock::now_ns());
         let pauses = Pauses::of_journal(journal.lock().dir()).unwrap_or_else(|error| {
             tracing::warn!(%error, "whether evictions were paused before cannot be read");
             Pauses::default()

@@ -11,7 +11,8 @@ use super::{
 };
 use crate::{
     engine::{Pod, Resource, Signal, pace::Urgency},
-    reflex::{Stages, thread::now_ns},
+    reflex::Stages,
+    sys::clock::now_ns,
 };
 
 /// One line.

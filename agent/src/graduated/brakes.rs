@@ -10,8 +10,8 @@ use std::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    daemon::state_file,
-    observe::cgroup::{MemoryCgroup, PathError, is_gone},
+    observe::cgroup::{MemoryCgroup, is_gone},
+    sys::{fs as state_file, fs::PathError},
 };
 
 /// In the state directory.

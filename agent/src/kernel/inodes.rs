@@ -21,11 +21,13 @@ use super::{
     ladder::{Choice, CountHook, Refused, choose},
     object::{Object, ObjectError, os_error},
 };
-use crate::observe::{
-    cgroup::PathError,
-    deadline,
-    filesystem::{Filesystem, FilesystemReading},
-    mounts::{Superblock, mount_of, superblock_of},
+use crate::{
+    observe::{
+        deadline,
+        filesystem::{Filesystem, FilesystemReading},
+        mounts::{Superblock, mount_of, superblock_of},
+    },
+    sys::fs::PathError,
 };
 
 const MAPS: Names = Names {

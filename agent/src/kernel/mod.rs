@@ -16,7 +16,6 @@ mod link;
 pub mod object;
 mod offsets;
 pub mod pids;
-pub mod poll;
 mod registrar;
 pub mod telemetry;
 mod tracefs;

@@ -16,18 +16,16 @@ use std::{
 
 use triple_buffer::{Input, Output, triple_buffer};
 
-use super::{
-    poll::poll,
-    tripwire::{Direction, MAX_SCOPES, MAX_TRIPWIRES, SLOTS_PER_SCOPE, Wire, page_size},
-};
+use super::tripwire::{Direction, MAX_SCOPES, MAX_TRIPWIRES, SLOTS_PER_SCOPE, Wire, page_size};
 use crate::{
     observe::{
         cgroup::is_gone,
         text::{number, pread},
     },
-    reflex::{
-        Bell,
-        thread::{become_fifo_at, leave_memory_limit},
+    reflex::Bell,
+    sys::{
+        poll::poll,
+        rt::{become_fifo_at, leave_memory_limit},
     },
 };
 

@@ -2,7 +2,6 @@
 
 use std::{io, os::fd::BorrowedFd};
 
-pub use evictd_common::memory::{MAX_SCOPES, MAX_TRIPWIRES, SLOTS_PER_SCOPE, Trip, slot};
 use evictd_common::memory::{NEVER, Tripwire as Record, action, direction};
 
 use super::{
@@ -13,6 +12,8 @@ use super::{
     wakeup::LocalWakeup,
 };
 use crate::observe::cgroup::MemoryCgroup;
+
+pub use evictd_common::memory::{MAX_SCOPES, MAX_TRIPWIRES, SLOTS_PER_SCOPE, Trip, slot};
 
 /// Bytes in a page: page counters count pages, everything else in the agent counts bytes.
 pub fn page_size() -> u64 {

@@ -11,7 +11,7 @@ use aya::maps::{
     perf::{PerfBufferError, PerfEventArrayBuffer},
 };
 
-use super::poll::poll;
+use crate::sys::poll::poll;
 
 /// One CPU's event: becomes readable when that CPU charges and nobody has heard of an
 /// [`Act::Alarm`](super::tripwire::Act::Alarm) in time. Its reader is woken from there, and without another CPU's help if it

@@ -1,5 +1,6 @@
 //! Memory of one cgroup, version 1 or 2.
 
+use crate::sys::fs::PathError;
 use std::{
     fs::{self, File},
     io,
@@ -51,27 +52,6 @@ pub enum Version {
     V1,
     /// `memory.current` and friends.
     V2,
-}
-
-/// An error that carries the path, because "No such file or directory" alone helps nobody.
-#[derive(Debug, thiserror::Error)]
-#[error("{path}: {source}", path = path.display())]
-pub struct PathError {
-    /// The file or directory.
-    pub path: PathBuf,
-    /// The reason.
-    #[source]
-    pub source: io::Error,
-}
-
-impl PathError {
-    /// Attaches a path to an error.
-    pub fn at(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
-        move |source| Self {
-            path: path.to_owned(),
-            source,
-        }
-    }
 }
 
 /// One reading, in bytes.

@@ -9,7 +9,8 @@ use std::{
     time::Duration,
 };
 
-use super::{cgroup::PathError, deadline, text::malformed};
+use super::{deadline, text::malformed};
+use crate::sys::fs::PathError;
 
 /// One reading of a filesystem (statfs(2), as cadvisor's `getVfsStats` reads it).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

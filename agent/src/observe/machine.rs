@@ -6,10 +6,8 @@ use std::{
     path::Path,
 };
 
-use super::{
-    cgroup::PathError,
-    text::{malformed, number, pread, value_of},
-};
+use super::text::{malformed, number, pread, value_of};
+use crate::sys::fs::PathError;
 
 /// More than the first lines of meminfo: MemTotal, MemFree, MemAvailable.
 const MEMINFO_HEAD: usize = 256;

@@ -10,7 +10,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{cgroup::PathError, text::malformed};
+use super::text::malformed;
+use crate::sys::fs::PathError;
 
 /// The table of this process's mounts.
 pub const MOUNTINFO: &str = "/proc/self/mountinfo";

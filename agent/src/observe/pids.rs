@@ -7,9 +7,10 @@ use std::{
 };
 
 use super::{
-    cgroup::{PathError, descendants, is_gone},
+    cgroup::{descendants, is_gone},
     text::{hold, malformed, number, pread},
 };
+use crate::sys::fs::PathError;
 
 /// One reading of the node. The unit is a task: every thread counts, and so does a zombie until it is reaped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -42,7 +42,7 @@ fn clock(id: libc::clockid_t) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reflex::thread::now_ns;
+    use crate::sys::clock::now_ns;
 
     #[test]
     fn a_start_is_found_behind_any_name() {

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use super::cgroup::PathError;
+use crate::sys::fs::PathError;
 
 /// One line of a pressure file.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -2,7 +2,7 @@
 
 use std::{fs::File, io, os::unix::fs::FileExt as _, path::Path};
 
-use super::cgroup::PathError;
+use crate::sys::fs::PathError;
 
 /// Opens a file that will be read again and again, and reads it once.
 ///

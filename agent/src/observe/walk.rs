@@ -11,7 +11,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::cgroup::{PathError, is_gone};
+use super::cgroup::is_gone;
+use crate::sys::fs::PathError;
 
 /// Directories that are open at once: one for each level that the walk is deep in.
 const MAX_DEPTH: usize = 256;

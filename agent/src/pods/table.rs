@@ -10,11 +10,9 @@ use crate::{
     config::Mode,
     engine::{Candidate, CandidateState, Claim, Pod},
     evict::kill::Killer,
-    observe::{
-        cgroup::{MemoryCgroup, PathError},
-        statistics::Statistics,
-    },
+    observe::{cgroup::MemoryCgroup, statistics::Statistics},
     policy::Clearance,
+    sys::fs::PathError,
 };
 
 /// One pod with everything open that a decision and a kill need.

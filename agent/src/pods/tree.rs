@@ -12,7 +12,8 @@ use std::{
 use super::names::{self, PodPath};
 use crate::{
     engine::{Pod, QosClass, SYSTEM_NODE_CRITICAL_PRIORITY},
-    observe::cgroup::{MemoryCgroup, PathError, descendants, is_gone},
+    observe::cgroup::{MemoryCgroup, descendants, is_gone},
+    sys::fs::PathError,
 };
 
 /// `oom_score_adj` of the containers of Guaranteed and node-critical pods (R13; -998 in old kubelets, R22). The pause

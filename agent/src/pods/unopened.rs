@@ -10,11 +10,7 @@ use std::{
 };
 
 use super::table::Entry;
-use crate::{
-    config::Mode,
-    engine::Pod,
-    observe::cgroup::{PathError, is_gone},
-};
+use crate::{config::Mode, engine::Pod, observe::cgroup::is_gone, sys::fs::PathError};
 
 /// Opens pods; those that refuse are told once each, and may be tried again.
 #[derive(Debug, Default)]

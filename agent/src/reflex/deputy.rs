@@ -24,12 +24,16 @@ use nix::{
     unistd::{Pid, gettid},
 };
 
-use super::{
-    mailbox::Bell,
-    seat::Seat,
-    thread::{REFLEX_PRIORITY, REFLEX_STACK, become_fifo_at, touch_stack},
+use super::seat::Seat;
+use crate::{
+    kernel::wakeup::LocalWakeup,
+    reflex::handle::REFLEX_STACK,
+    sys::{
+        eventfd::Bell,
+        poll::poll,
+        rt::{REFLEX_PRIORITY, become_fifo_at, touch_stack},
+    },
 };
-use crate::kernel::{poll::poll, wakeup::LocalWakeup};
 
 /// Above every thread of normal priority; the deputy runs as soon as it is called.
 const WAKER_PRIORITY: i32 = REFLEX_PRIORITY - 1;

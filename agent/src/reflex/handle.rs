@@ -7,11 +7,14 @@ use super::{
     mailbox::{Mailbox, Outbox},
     scope::Scope,
     seat::Seat,
-    thread::{REFLEX_STACK, Refusals, become_fifo, leave_memory_limit, lock_memory, touch_stack},
     watch::Watch,
 };
 use crate::{
-    config::RankingStrategy, kernel::tripwire::Tripwire, pods::table::PodTable, policy::Restraint,
+    config::RankingStrategy,
+    kernel::tripwire::Tripwire,
+    pods::table::PodTable,
+    policy::Restraint,
+    sys::rt::{become_fifo, leave_memory_limit, lock_memory, touch_stack},
 };
 
 /// What a reflex needs.
@@ -130,4 +133,20 @@ fn take_seat(setup: Setup) -> io::Result<Arc<Seat>> {
     let mut watch = Watch::new(setup);
     watch.settle()?;
     Seat::new(watch).map(Arc::new)
+}
+
+/// Stack that the reflex may use. Its deepest call holds one `memory.stat` (8 KiB); a painted stack has shown 22 KiB.
+pub(super) const REFLEX_STACK: usize = 64 << 10;
+
+/// What was refused; each is said once and changes only how fast the agent is.
+#[derive(Debug, Default)]
+pub struct Refusals {
+    /// [`become_fifo_at`]: needs CAP_SYS_NICE, and a budget where the kernel groups real-time tasks.
+    pub fifo: Option<io::Error>,
+    /// `mlockall`: needs CAP_IPC_LOCK or a large enough RLIMIT_MEMLOCK.
+    pub lock: Option<io::Error>,
+    /// [`leave_memory_limit`]: needs the hierarchy's root, mounted to be written to.
+    pub limit: Option<io::Error>,
+    /// A deputy and its wakers: perf_event_open needs CAP_PERFMON. Not tried without `fifo`.
+    pub deputy: Option<io::Error>,
 }

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd as _, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -12,68 +12,19 @@ use std::{
 use crossbeam_queue::ArrayQueue;
 
 use super::{
-    handover::Handover,
     report::Report,
     scope::{Limits, Scope},
 };
-use crate::{config::RankingStrategy, pods::table::PodTable, telemetry::Recorder};
+use crate::{
+    config::RankingStrategy,
+    pods::table::PodTable,
+    sys::{eventfd::Bell, swap_slot::Handover},
+    telemetry::Recorder,
+};
 
 /// Reports that may wait for a slow reader: more than all victims at once make, each of a KiB.
 const REPORTS: usize = 256;
 
-/// An eventfd: wakes whoever polls it.
-#[derive(Debug)]
-pub struct Bell(OwnedFd);
-
-impl Bell {
-    /// A silent one.
-    ///
-    /// # Errors
-    /// The system has no descriptor to give.
-    pub fn new() -> io::Result<Self> {
-        // SAFETY: takes plain integers; the result is checked.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the descriptor is new and nobody else's.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
-    }
-
-    /// Wakes whoever polls [`Self::fd`].
-    pub fn ring(&self) {
-        // SAFETY: writes the eight bytes of a local. It fails only when the counter is full, and then it has rung.
-        unsafe {
-            libc::write(
-                self.0.as_raw_fd(),
-                (&raw const ONE).cast(),
-                size_of::<u64>(),
-            )
-        };
-    }
-
-    /// Forgets that it has rung.
-    pub fn silence(&self) {
-        let mut count = 0_u64;
-        // SAFETY: reads eight bytes into the eight bytes of a local; nothing to read is fine.
-        unsafe {
-            libc::read(
-                self.0.as_raw_fd(),
-                (&raw mut count).cast(),
-                size_of::<u64>(),
-            )
-        };
-    }
-}
-
-impl Bell {
-    /// Becomes readable when it has rung.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-static ONE: u64 = 1;
 
 /// To the reflex: a new table of pods, another cgroup of all pods, or the wish to stop.
 #[derive(Debug)]
@@ -155,7 +106,7 @@ impl Mailbox {
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.bell.0.as_fd()
+        self.bell.fd()
     }
 
     pub(super) fn stopped(&self) -> bool {
@@ -242,12 +193,12 @@ impl Outbox {
 impl AsFd for Outbox {
     /// Becomes readable when there is a report.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.0.as_fd()
+        self.bell.fd()
     }
 }
 
 impl AsRawFd for Outbox {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
-        self.bell.0.as_raw_fd()
+        self.bell.fd().as_raw_fd()
     }
 }

@@ -9,7 +9,6 @@
 mod approach;
 mod deputy;
 mod handle;
-mod handover;
 mod inflight;
 mod lag;
 mod letters;
@@ -18,16 +17,15 @@ mod post;
 mod recent;
 mod relieve;
 mod report;
-mod rt_group;
 mod scope;
 mod seat;
 #[cfg(test)]
 mod tests;
-pub mod thread;
 mod waiting;
 mod watch;
 
+pub use crate::sys::eventfd::Bell;
 pub use handle::{Reflex, Setup};
-pub use mailbox::{Bell, Mailbox, Outbox, Tuning};
+pub use mailbox::{Mailbox, Outbox, Tuning};
 pub use report::{Evicted, Finished, Held, Report, Stages, Stuck};
 pub use scope::{Guard, Limits, Look, Scope, ScopeError};

@@ -9,7 +9,6 @@ use super::{
     approach::{Approach, Waiting, stretch},
     lag::Lag,
     scope::{Look, Scope},
-    thread::after,
 };
 use crate::{
     engine::{
@@ -21,8 +20,8 @@ use crate::{
         tripwire::{Trip, page_size},
     },
     observe::{cgroup::Version, deadline},
+    sys::clock::after,
 };
-
 use machine_share::MachineShare;
 
 /// Pods change places only by growing, and less than this is no reason to ask all of them again.

@@ -7,7 +7,6 @@ use super::{
     post::{Cause, Post},
     recent::ask,
     report::{Evicted, Held, Report, Stages},
-    thread::now_ns,
     watch::Watch,
 };
 use crate::{
@@ -20,6 +19,7 @@ use crate::{
     kernel::ladder::MemoryHook,
     pods::table::{Entry, PodTable},
     policy::LastResort,
+    sys::clock::now_ns,
 };
 
 impl Watch {

@@ -10,10 +10,11 @@ use guard::Left;
 use crate::{
     engine::{Signal, growth::Room, pace::Shortage},
     observe::{
-        cgroup::{MemoryCgroup, MemoryReading, PathError, Version},
+        cgroup::{MemoryCgroup, MemoryReading, Version},
         swap::SwapRoom,
     },
     pods::table::Entry,
+    sys::fs::PathError,
 };
 
 /// The kernel needs so much less memory to keep track of page cache than the page cache is: a buffer head for each page.

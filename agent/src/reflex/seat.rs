@@ -7,8 +7,8 @@ use std::{
     time::Duration,
 };
 
-use super::{approach::Waiting, mailbox::Mailbox, thread::now_ns, watch::Watch};
-use crate::kernel::poll::poll;
+use super::{approach::Waiting, mailbox::Mailbox, watch::Watch};
+use crate::sys::{clock::now_ns, poll::poll};
 
 /// Awake, the loop looks at the rung so often for each pod that it asks. Only to ask it needs the state, which a deputy has to
 /// find free if this thread's CPU goes away.

@@ -9,11 +9,11 @@ use super::{
     post::{News, Post},
     recent::Recent,
     report::Report,
-    thread::now_ns,
 };
 use crate::{
     kernel::tripwire::{ANY_SLOT, MAX_SCOPES, SLOTS_PER_SCOPE, page_size, slot},
     observe::deadline::{Nearness, fastest_growth},
+    sys::clock::now_ns,
 };
 
 /// How long whom the kernel may kill stays true while the scopes stand still: pods may change places among themselves.

@@ -10,7 +10,8 @@ use crate::{
     engine::{Cause, Eviction, Observations, Signal, Snapshot, Threshold},
     evict::journal::Numbers,
     policy::LastResort,
-    reflex::{Stages, thread::now_ns},
+    reflex::Stages,
+    sys::clock::now_ns,
 };
 
 /// Whether a threshold is met, or was and is not resolved yet.

@@ -12,7 +12,7 @@ use crate::{
     engine::{Observations, Signal, Snapshot},
     graduated::{Demand, Done, Shortage, Step, Steps},
     pods::table::Entry,
-    reflex::thread::now_ns,
+    sys::clock::now_ns,
 };
 
 /// What a step has brought.

@@ -21,7 +21,7 @@ use crate::{
     engine::{self, NodeCondition, Observations, Signal, SignalForecast, Threshold},
     kernel::budget::Drift,
     policy::Restraint,
-    reflex::thread::{ROUNDS_PRIORITY, become_fifo_at, leave_memory_limit, touch_heap},
+    sys::rt::{ROUNDS_PRIORITY, become_fifo_at, leave_memory_limit, touch_heap},
     telemetry::Recorder,
 };
 

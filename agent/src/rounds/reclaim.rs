@@ -10,7 +10,7 @@ use super::{
 use crate::{
     cri::Removed,
     engine::{NodeReclaim, Observations, Round, Signal, Snapshot},
-    reflex::thread::now_ns,
+    sys::clock::now_ns,
 };
 
 /// How long the kubelet may take until pods are evicted in its stead: it looks every 10 s, and needs some time for its

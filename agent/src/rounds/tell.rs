@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::PoisonError};
 use super::{NodeState, Note, Status, demands::is_short, thread::Loop};
 use crate::{
     engine::{self, Observations, Resource},
-    reflex::thread::now_ns,
+    sys::clock::now_ns,
 };
 
 impl Loop {

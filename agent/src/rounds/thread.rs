@@ -22,10 +22,9 @@ use super::{
 use crate::{
     engine::{Manager, Observation, Observations, Pod, Resource, Signal, Snapshot, Threshold},
     kernel::budget::Crossed,
-    kernel::poll::poll,
     pods::table::Entry,
     policy::{LastResort, Restraint},
-    reflex::thread::now_ns,
+    sys::{clock::now_ns, poll::poll},
     telemetry::Recorder,
 };
 

@@ -13,7 +13,7 @@ use super::{
     http::{self, Answer, Limits},
     server::ServeError,
 };
-use crate::reflex::thread::now_ns;
+use crate::sys::clock::now_ns;
 
 /// Probes take no time, and the kubelet is one client.
 const LIMITS: Limits = Limits {

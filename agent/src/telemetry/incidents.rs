@@ -15,7 +15,10 @@ use std::{
 };
 
 use super::{incident::Incident, recorder::Sample};
-use crate::{daemon::state_file, evict::journal::Finish, observe::cgroup::PathError};
+use crate::{
+    evict::journal::Finish,
+    sys::{fs as state_file, fs::PathError},
+};
 
 /// Where they are, in the state directory.
 const DIRECTORY: &str = "incidents";

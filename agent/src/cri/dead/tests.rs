@@ -1,5 +1,10 @@
-use super::super::messages::{ContainerMetadata, PodSandboxMetadata};
-use super::*;
+use ContainerState::{Created, Exited, Running, Unknown};
+use SandboxState::{NotReady, Ready};
+
+use super::{
+    super::messages::{ContainerMetadata, PodSandboxMetadata},
+    *,
+};
 
 fn sandbox(id: &str, uid: &str, attempt: u32, state: SandboxState) -> PodSandbox {
     PodSandbox {
@@ -31,9 +36,6 @@ fn container(id: &str, sandbox: &str, attempt: u32, state: ContainerState) -> Co
 fn known(uids: &[&str]) -> KnownPods {
     Some(uids.iter().map(|&uid| uid.to_owned()).collect())
 }
-
-use ContainerState::{Created, Exited, Running, Unknown};
-use SandboxState::{NotReady, Ready};
 
 // R8
 #[test]

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     cluster::client::{Call, JSON},
-    reflex::thread::now_ns,
+    sys::clock::now_ns,
 };
 
 /// Questions that are out at once.

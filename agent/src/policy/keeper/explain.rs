@@ -9,7 +9,7 @@ use crate::{
         gate::OnUnknown,
         model::Evict,
     },
-    reflex::thread::now_ns,
+    sys::clock::now_ns,
 };
 
 /// One pod under the policies.

@@ -14,7 +14,7 @@ use super::{
     selector::Labels,
     set::{Applied, PolicySet, Ruling},
 };
-use crate::{cluster::client::Connection, engine::Pod, pods::table::Entry, reflex::thread::now_ns};
+use crate::{cluster::client::Connection, engine::Pod, pods::table::Entry, sys::clock::now_ns};
 use answers::{Answers, Said, judge, together};
 use quotas::Quotas;
 

@@ -7,7 +7,7 @@ use crate::{
     engine::Pod,
     pods::table::Entry,
     policy::{selector::Labels, set::PolicySet},
-    reflex::thread::now_ns,
+    sys::clock::now_ns,
 };
 
 /// Why a pod that an earlier agent has killed is not evicted.

@@ -4,7 +4,7 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write as _},
     os::unix::fs::OpenOptionsExt as _,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 /// Puts a new file in an old one's place: whoever reads sees the one or the other. `durable`: so does whoever reads after
@@ -29,5 +29,26 @@ pub fn replace(path: &Path, bytes: &[u8], durable: bool) -> io::Result<()> {
     match path.parent() {
         Some(directory) if durable => File::open(directory)?.sync_all(),
         _ => Ok(()),
+    }
+}
+
+/// An error that carries the path, because "No such file or directory" alone helps nobody.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {source}", path = path.display())]
+pub struct PathError {
+    /// The file or directory.
+    pub path: PathBuf,
+    /// The reason.
+    #[source]
+    pub source: io::Error,
+}
+
+impl PathError {
+    /// Attaches a path to an error.
+    pub fn at(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
+        move |source| Self {
+            path: path.to_owned(),
+            source,
+        }
     }
 }

@@ -31,6 +31,26 @@ impl WallClock {
     }
 }
 
+/// Sleeps, if for any time at all; what the time is then, as of [`now_ns`].
+pub fn after(pause: Duration) -> u64 {
+    if !pause.is_zero() {
+        std::thread::sleep(pause);
+    }
+    now_ns()
+}
+
+/// Now, in nanoseconds of CLOCK_MONOTONIC: the clock of `bpf_ktime_get_ns`.
+pub fn now_ns() -> u64 {
+    let mut t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes into a local; this clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
+    // Both are positive on this clock.
+    t.tv_sec.unsigned_abs() * 1_000_000_000 + t.tv_nsec.unsigned_abs()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

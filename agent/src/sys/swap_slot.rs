@@ -8,7 +8,7 @@ use crossbeam_utils::atomic::AtomicCell;
 /// has begun and was interrupted, for ever if it was interrupted by the reader, who has real-time priority.
 ///
 /// One thread hands over, and one at a time takes.
-pub(super) struct Handover<T> {
+pub struct Handover<T> {
     new: AtomicCell<Option<Box<T>>>,
     used: [AtomicCell<Option<Box<T>>>; 2],
 }

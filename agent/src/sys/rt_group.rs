@@ -13,7 +13,7 @@ const BUDGET: &str = "cpu.rt_runtime_us";
 
 /// The cgroup of the calling thread in the cpu hierarchy.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct CpuGroup {
+pub struct CpuGroup {
     dir: PathBuf,
     /// The top of the hierarchy, which always has a budget; `None` where it is not mounted.
     root: Option<PathBuf>,
@@ -63,7 +63,7 @@ fn enter(cgroup: &Path) -> io::Result<()> {
 }
 
 /// Whether the calling thread has CAP_SYS_NICE; `None` where that cannot be read.
-pub(super) fn may_be_nice() -> Option<bool> {
+pub fn may_be_nice() -> Option<bool> {
     let status = fs::read_to_string("/proc/thread-self/status").ok()?;
     let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"))?;
     let effective = u64::from_str_radix(line.trim(), 16).ok()?;

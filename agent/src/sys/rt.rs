@@ -1,28 +1,13 @@
 //! What makes a thread fast when everything else is slow: real-time priority, locked and touched memory.
 
-use std::{fs, io, path::Path, time::Duration};
+use std::{fs, io, path::Path};
 
 use super::rt_group::{self, CpuGroup};
 
 /// Above every thread of normal priority, below the kernel's own watchdogs and migration threads (99).
-pub(super) const REFLEX_PRIORITY: i32 = 50;
+pub const REFLEX_PRIORITY: i32 = 50;
 /// The rounds: above every thread of normal priority, below the reflex.
 pub const ROUNDS_PRIORITY: i32 = 1;
-/// Stack that the reflex may use. Its deepest call holds one `memory.stat` (8 KiB); a painted stack has shown 22 KiB.
-pub(super) const REFLEX_STACK: usize = 64 << 10;
-
-/// What was refused; each is said once and changes only how fast the agent is.
-#[derive(Debug, Default)]
-pub struct Refusals {
-    /// [`become_fifo_at`]: needs CAP_SYS_NICE, and a budget where the kernel groups real-time tasks.
-    pub fifo: Option<io::Error>,
-    /// `mlockall`: needs CAP_IPC_LOCK or a large enough RLIMIT_MEMLOCK.
-    pub lock: Option<io::Error>,
-    /// [`leave_memory_limit`]: needs the hierarchy's root, mounted to be written to.
-    pub limit: Option<io::Error>,
-    /// A deputy and its wakers: perf_event_open needs CAP_PERFMON. Not tried without `fifo`.
-    pub deputy: Option<io::Error>,
-}
 
 /// Locks what the process has and what it will touch; pages that are never touched stay unallocated
 /// (`MCL_ONFAULT`), or a thread's unused stack would count as the agent's memory.
@@ -115,24 +100,4 @@ pub fn touch_heap<const BYTES: usize>() {
         // SAFETY: a reference into a live vector.
         unsafe { std::ptr::write_volatile(&raw mut page[0], 1) };
     }
-}
-
-/// Sleeps, if for any time at all; what the time is then, as of [`now_ns`].
-pub fn after(pause: Duration) -> u64 {
-    if !pause.is_zero() {
-        std::thread::sleep(pause);
-    }
-    now_ns()
-}
-
-/// Now, in nanoseconds of CLOCK_MONOTONIC: the clock of `bpf_ktime_get_ns`.
-pub fn now_ns() -> u64 {
-    let mut t = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: writes into a local; this clock always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut t) };
-    // Both are positive on this clock.
-    t.tv_sec.unsigned_abs() * 1_000_000_000 + t.tv_nsec.unsigned_abs()
 }

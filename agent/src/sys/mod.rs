@@ -1,0 +1,9 @@
+//! Safe wrappers of what the kernel and libc give: clocks, eventfd, ppoll, real-time priority, files that are replaced as a whole.
+
+pub mod clock;
+pub mod eventfd;
+pub mod fs;
+pub mod poll;
+pub mod rt;
+pub mod rt_group;
+pub mod swap_slot;
