@@ -8,10 +8,11 @@ use std::{
 use super::{MEMORY, Refused, SignalHook};
 use crate::{
     config::FilesystemPaths,
+    engine::settings::MemoryHook,
     kernel::{
         cgroups::PodLife,
         inodes::InodeTripwire,
-        ladder::{Choice, CountHook, MemoryHook},
+        ladder::{Choice, CountHook},
         object::Object,
         pids::PidTripwire,
     },

@@ -11,8 +11,10 @@ use super::{
     to_json,
 };
 use crate::{
-    config::{Mode, RankingStrategy},
-    engine::{Layout, OomScale, Ranked, Ranking, Resource, Signal, Usages, oom_score_adj},
+    engine::{
+        Layout, OomScale, Ranked, Ranking, Resource, Signal, Usages, oom_score_adj,
+        settings::{Mode, RankingStrategy},
+    },
     pods::{spec::read_pods, stats::read_summary},
 };
 

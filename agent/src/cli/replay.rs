@@ -13,10 +13,9 @@ use super::{
     to_json,
 };
 use crate::{
-    config::Mode,
     engine::{
         Eviction, Forecast, Manager, NodeCondition, NodeReclaim, Pod, Settings, SignalForecast,
-        Snapshot, message, pace::Decision,
+        Snapshot, message, pace::Decision, settings::Mode,
     },
     evict::journal::PaceRecord,
     pods::stats::Summary,

@@ -9,8 +9,8 @@ use super::{
     input::{invalid, read_json},
 };
 use crate::{
-    config::{ConfigError, EvictionConfig, EvictionFields, RankingStrategy, fields::Fields},
-    engine::{Layout, Pod},
+    config::{ConfigError, EvictionConfig, EvictionFields, fields::Fields},
+    engine::{Layout, Pod, settings::RankingStrategy},
     pods::{
         spec::read_pods,
         stats::{Summary, read_summary},

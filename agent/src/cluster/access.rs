@@ -4,10 +4,10 @@ use http::Method;
 use serde_json::json;
 
 use super::{
-    brake::ConfigMapName,
     client::{Call, Connection, JSON},
     policies::{GROUP, PLURAL},
 };
+use crate::config::ConfigMapName;
 
 /// One right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 //! Each is a watch of one object by its name. While a watch is broken the last known word holds: a node that was told to
 //! stop does not go on because the API server is away, and one that was not told does not stop.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::{
@@ -11,32 +11,19 @@ use kube::{
     core::PartialObjectMeta,
     runtime::watcher::{self, Event, watcher},
 };
-
 use tokio::sync::watch as channel;
 
 use super::{
     client::Connection,
     follow::{Events, Listener, Trouble, follow, from_cache},
 };
-use crate::policy::{Brake, Brakes, PAUSED};
+use crate::{
+    config::ConfigMapName,
+    policy::{Brake, Brakes, PAUSED},
+};
 
 /// Name of the entry of the ConfigMap.
 const ENTRY: &str = "paused";
-
-/// A ConfigMap by its names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigMapName {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-}
-
-impl fmt::Display for ConfigMapName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
 
 /// Obeys the annotation of a Node for ever. `settled` becomes true when the server has answered.
 pub async fn of_node(

@@ -1,9 +1,8 @@
 //! `cluster`: how to reach the API server, and what may be done there.
 
-use std::{env, path::PathBuf, time::Duration};
+use std::{env, fmt, path::PathBuf, time::Duration};
 
 use super::{ConfigError, fields::Fields};
-use crate::cluster::brake::ConfigMapName;
 
 /// Variable with the node's name, as a DaemonSet sets it from `spec.nodeName`.
 const NODE_NAME: &str = "NODE_NAME";
@@ -89,6 +88,21 @@ fn is_subdomain(name: &str) -> bool {
         && bytes.iter().copied().all(good)
         && ends(bytes.first())
         && ends(bytes.last())
+}
+
+/// A ConfigMap by its names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigMapName {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl fmt::Display for ConfigMapName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! `graduatedAction`: what is done about a soft threshold on memory before anybody is evicted (R46).
 
+use crate::engine::settings::{BrakeConfig, GraduatedConfig};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -14,54 +15,29 @@ const BRAKE: Duration = Duration::from_secs(60);
 const PODS: u64 = 2;
 const MOST_PODS: u64 = 100;
 
-/// Which steps are taken while a soft threshold's grace period runs. All are off by default.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GraduatedConfig {
-    /// `graduatedAction.reclaim`, with its `timeLimit`: reclaim cold page cache.
-    pub reclaim: Option<Duration>,
-    /// `graduatedAction.brake`: keep the first candidates from growing.
-    pub brake: Option<BrakeConfig>,
-}
-
-/// Whom to keep from growing, and for how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BrakeConfig {
-    /// `graduatedAction.brake.pods`: at most so many at a time.
-    pub pods: usize,
-    /// `graduatedAction.brake.timeLimit`: no longer than this.
-    pub time_limit: Duration,
-}
-
-impl GraduatedConfig {
-    pub(super) fn take(fields: &mut Fields) -> Result<Self, ConfigError> {
-        let Some(mut action) = fields.object("graduatedAction")? else {
-            return Ok(Self::default());
-        };
-        let mut taken = Self::default();
-        if let Some((mut reclaim, enabled)) = step(&mut action, "reclaim")? {
-            let limit = time_limit(&mut reclaim)?.unwrap_or(RECLAIM);
-            reclaim.finish()?;
-            taken.reclaim = enabled.then_some(limit);
-        }
-        if let Some((mut brake, enabled)) = step(&mut action, "brake")? {
-            let path = brake.path_of("pods");
-            let pods = brake.take("pods").unwrap_or_else(|| PODS.into());
-            let number = pods.as_u64().filter(|n| (1..=MOST_PODS).contains(n));
-            let reason = format!("must be a whole number between 1 and {MOST_PODS}");
-            let number = number.and_then(|n| usize::try_from(n).ok());
-            let pods = number.ok_or_else(|| ConfigError::value(path, &pods, reason))?;
-            let time_limit = time_limit(&mut brake)?.unwrap_or(BRAKE);
-            brake.finish()?;
-            taken.brake = enabled.then_some(BrakeConfig { pods, time_limit });
-        }
-        action.finish()?;
-        Ok(taken)
+pub(super) fn take(fields: &mut Fields) -> Result<GraduatedConfig, ConfigError> {
+    let Some(mut action) = fields.object("graduatedAction")? else {
+        return Ok(GraduatedConfig::default());
+    };
+    let mut taken = GraduatedConfig::default();
+    if let Some((mut reclaim, enabled)) = step(&mut action, "reclaim")? {
+        let limit = time_limit(&mut reclaim)?.unwrap_or(RECLAIM);
+        reclaim.finish()?;
+        taken.reclaim = enabled.then_some(limit);
     }
-
-    /// Whether any step is taken.
-    pub fn is_on(self) -> bool {
-        self.reclaim.is_some() || self.brake.is_some()
+    if let Some((mut brake, enabled)) = step(&mut action, "brake")? {
+        let path = brake.path_of("pods");
+        let pods = brake.take("pods").unwrap_or_else(|| PODS.into());
+        let number = pods.as_u64().filter(|n| (1..=MOST_PODS).contains(n));
+        let reason = format!("must be a whole number between 1 and {MOST_PODS}");
+        let number = number.and_then(|n| usize::try_from(n).ok());
+        let pods = number.ok_or_else(|| ConfigError::value(path, &pods, reason))?;
+        let time_limit = time_limit(&mut brake)?.unwrap_or(BRAKE);
+        brake.finish()?;
+        taken.brake = enabled.then_some(BrakeConfig { pods, time_limit });
     }
+    action.finish()?;
+    Ok(taken)
 }
 
 /// `{enabled: true, ...}`: who names a step wants it, unless it says otherwise.

@@ -9,7 +9,7 @@ use super::{
     fields::Fields,
     thresholds::{DEFAULT_EVICTION_HARD, ENFORCE_PODS, Statements, ThresholdTexts},
 };
-use crate::engine::Threshold;
+use crate::engine::settings::EvictionConfig;
 
 /// How long a node condition stays after the last sign of pressure, if nothing is configured (R7).
 pub const DEFAULT_PRESSURE_TRANSITION_PERIOD: Duration = Duration::from_secs(300);
@@ -23,19 +23,6 @@ const ENFORCEABLE: [&str; 6] = [
     "system-reserved-compressible",
     "kube-reserved-compressible",
 ];
-
-/// The kubelet's settings for eviction.
-#[derive(Clone, Debug, PartialEq)]
-pub struct EvictionConfig {
-    /// The thresholds in force.
-    pub thresholds: Vec<Threshold>,
-    /// `evictionMaxPodGracePeriod`, in seconds: the longest a pod may take after a soft threshold (R5).
-    pub max_pod_grace_period_seconds: i32,
-    /// `evictionPressureTransitionPeriod`: how long a condition stays after the last sign of pressure (R7).
-    pub pressure_transition_period: Duration,
-    /// `systemReserved` and `kubeReserved` together: memory that is kept back from pods, in bytes (R16).
-    pub reserved_memory: u64,
-}
 
 /// The fields as they stand in a file; `None` is a field that is absent.
 #[derive(Debug, Default)]

@@ -10,6 +10,12 @@ use std::{
 
 use serde_json::Value;
 
+use crate::engine::{
+    ThresholdValue,
+    settings::{MemoryHook, Mode, RankingStrategy},
+};
+use fields::Fields;
+
 mod cluster;
 mod cri;
 pub mod duration;
@@ -19,24 +25,21 @@ mod filesystems;
 mod graduated;
 mod kubelet;
 mod policy;
-mod quantity;
 mod source;
 mod thresholds;
 
-pub use cluster::ClusterConfig;
+pub use crate::engine::quantity::{Format, Quantity, QuantityError};
+pub use crate::engine::settings::EvictionConfig;
+pub use crate::engine::settings::{BrakeConfig, GraduatedConfig};
+pub use cluster::{ClusterConfig, ConfigMapName};
 pub use cri::CriConfig;
 pub use error::ConfigError;
 pub use filesystems::FilesystemPaths;
-pub use graduated::{BrakeConfig, GraduatedConfig};
+pub use kubelet::DEFAULT_PRESSURE_TRANSITION_PERIOD;
 pub(crate) use kubelet::EvictionFields;
-pub use kubelet::{DEFAULT_PRESSURE_TRANSITION_PERIOD, EvictionConfig};
 pub use policy::PolicyConfig;
-pub use quantity::{Format, Quantity, QuantityError};
 pub use source::{KubeletDocument, KubeletSource};
 pub use thresholds::{DEFAULT_EVICTION_HARD, Statements, ThresholdTexts};
-
-use crate::{engine::ThresholdValue, kernel::ladder::MemoryHook};
-use fields::Fields;
 
 /// Where the journal lives if nothing else is configured.
 pub const DEFAULT_STATE_DIR: &str = "/var/lib/evictd";
@@ -83,28 +86,6 @@ pub struct Config {
     pub metrics_address: Option<SocketAddr>,
     /// `healthAddress`: where the kubelet's probes are answered, if at all.
     pub health_address: Option<SocketAddr>,
-}
-
-/// How far the engine goes beyond the kubelet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// What the kubelet does and what it cannot: several victims at once, fresh values only.
-    #[default]
-    Evictd,
-    /// Round by round what the kubelet does.
-    Kubelet,
-}
-
-/// In which order pods are evicted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RankingStrategy {
-    /// Above request first, then priority, then usage minus request (R9, R10).
-    #[default]
-    Kubelet,
-    /// By QoS class first (R20, R21).
-    Qos,
-    /// By usage alone (R25).
-    Usage,
 }
 
 /// What counts as the node.
@@ -203,7 +184,7 @@ impl Config {
             memory_guard: Reserve::take(&mut fields, "memoryGuard", mode == Mode::Evictd)?,
             kernel_floor: Reserve::take(&mut fields, "kernelFloor", true)?,
             filesystems: FilesystemPaths::take(&mut fields)?,
-            graduated: GraduatedConfig::take(&mut fields)?,
+            graduated: graduated::take(&mut fields)?,
             policy: PolicyConfig::take(&mut fields)?,
             metrics_address: fields.parsed("metricsAddress")?,
             health_address: fields.parsed("healthAddress")?,
@@ -218,15 +199,6 @@ impl Config {
         }
         Ok(config)
     }
-}
-
-impl RankingStrategy {
-    /// The strategies with their names.
-    pub const CHOICES: [(&'static str, Self); 3] = [
-        ("kubelet", Self::Kubelet),
-        ("qos", Self::Qos),
-        ("usage", Self::Usage),
-    ];
 }
 
 /// What `memoryHook` may say.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use super::{ConfigError, fields::Fields};
-use crate::policy::{LastResort, keeper::Rate};
+use crate::{engine::restraint::Rate, policy::LastResort};
 
 /// `policies`, `evictionRates`, `lastResort`, `gateSecrets`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,10 @@
 use std::{io::Write as _, time::Duration};
 
-use super::{Config, Mode, RankingStrategy, Reserve};
-use crate::engine::Signal;
+use super::{Config, Reserve};
+use crate::engine::{
+    Signal,
+    settings::{Mode, RankingStrategy},
+};
 
 fn load(text: &str) -> Result<Config, String> {
     load_over(text, None)

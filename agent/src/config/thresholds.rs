@@ -1,8 +1,9 @@
 //! From the texts of the configuration to thresholds, by the rules of the kubelet's `ParseThresholdConfig`.
 
-use std::{collections::BTreeMap, str::FromStr, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
-use super::{ConfigError, Quantity, duration};
+use super::{ConfigError, duration};
+use crate::engine::threshold::{parse_threshold_value, parse_value};
 use crate::engine::{Signal, Threshold, ThresholdValue};
 
 /// Signal names with their values, as the configuration gives them; sorted, where the kubelet's maps are random.
@@ -102,48 +103,6 @@ fn parse_thresholds(field: &str, statements: &Statements) -> Result<Vec<Threshol
         }
     }
     Ok(thresholds)
-}
-
-/// Reads the value of a threshold; `0%` and `100%`, in exactly these spellings, switch the threshold off.
-fn parse_threshold_value(text: &str) -> Result<Option<ThresholdValue>, String> {
-    if matches!(text, "0%" | "100%") {
-        return Ok(None);
-    }
-    let value = parse_value(text)?;
-    match &value {
-        ThresholdValue::Percentage(share) if *share < 0.0 => Err("must not be below 0%".to_owned()),
-        ThresholdValue::Percentage(share) if *share > 1.0 => {
-            Err("must not be above 100%".to_owned())
-        }
-        ThresholdValue::Quantity(quantity) if quantity.sign() <= 0 => {
-            Err("must be positive".to_owned())
-        }
-        _ => Ok(Some(value)),
-    }
-}
-
-/// Reads a quantity or a percentage; what range it may have depends on where it stands.
-fn parse_value(text: &str) -> Result<ThresholdValue, String> {
-    if !text.ends_with('%') {
-        return Quantity::from_str(text)
-            .map(ThresholdValue::Quantity)
-            .map_err(|e| e.to_string());
-    }
-    // The kubelet takes off all percent signs, then reads a single-precision number. It would also take NaN and
-    // infinity, which compare with nothing; those are refused here.
-    match text.trim_end_matches('%').parse::<f32>() {
-        Ok(percent) if percent.is_finite() => Ok(ThresholdValue::Percentage(percent / 100.0)),
-        _ => Err("is not a percentage".to_owned()),
-    }
-}
-
-/// A threshold's value outside the kubelet's maps, with the same rules; one that is switched off is an error here.
-impl FromStr for ThresholdValue {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        parse_threshold_value(text)?.ok_or_else(|| "must be above 0% and below 100%".to_owned())
-    }
 }
 
 fn parse_grace_periods(statements: &Statements) -> Result<BTreeMap<Signal, Duration>, ConfigError> {

@@ -1,15 +1,13 @@
 //! Which containers and sandboxes nobody needs any more, as the kubelet's container garbage collection sees it when the
 //! eviction manager asks for `deleteAllUnusedContainers` (kuberuntime_gc.go).
 
+use crate::engine::reclaim::KnownPods;
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, HashSet},
 };
 
 use super::messages::{Container, ContainerState, PodSandbox, SandboxState};
-
-/// The pods that are known to run here, by the UID that the runtime has for them; `None` when nobody has said yet.
-pub type KnownPods = Option<BTreeSet<String>>;
 
 /// The sandboxes, with what is to be known of the pods that they are of.
 struct Pods<'a> {

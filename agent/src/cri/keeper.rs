@@ -10,12 +10,14 @@ use std::{
 
 use tokio::{sync::mpsc, task::JoinHandle};
 
-use super::{
-    client::CriError,
-    dead::KnownPods,
-    reclaim::{Reclaimer, Removed},
+use super::{client::CriError, reclaim::Reclaimer};
+use crate::{
+    config::CriConfig,
+    engine::{
+        NodeReclaim,
+        reclaim::{KnownPods, Removed},
+    },
 };
-use crate::{config::CriConfig, engine::NodeReclaim};
 
 /// How often images are looked at: the kubelet's `ImageGCPeriod`.
 const LOOK: Duration = Duration::from_secs(300);

@@ -12,7 +12,8 @@ mod keeper;
 pub mod messages;
 mod reclaim;
 
+pub use crate::engine::reclaim::KnownPods;
+pub use crate::engine::reclaim::Removed;
 pub use client::{CriError, Runtime};
-pub use dead::KnownPods;
 pub use keeper::{Counters, Keeper, Request};
-pub use reclaim::{Reclaimer, Removed};
+pub use reclaim::Reclaimer;

@@ -4,34 +4,22 @@ use std::time::{Duration, Instant};
 
 use super::{
     client::{CriError, Runtime},
-    dead::{self, KnownPods},
+    dead,
     images::{ImageRecords, InUse, is_used},
     messages::{Container, ContainerState, Image},
 };
-use crate::{config::CriConfig, engine::NodeReclaim, sys::clock::now_ns};
+use crate::{
+    config::CriConfig,
+    engine::{
+        NodeReclaim,
+        reclaim::{KnownPods, Removed},
+    },
+    sys::clock::now_ns,
+};
 
 /// A list of containers is asked for again before an image is removed when it is older than this: a container that has
 /// started in the meantime may use it.
 const FRESH: Duration = Duration::from_secs(1);
-
-/// What a reclaim has removed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Removed {
-    /// Containers that had ended.
-    pub containers: u64,
-    /// Sandboxes that had ended.
-    pub sandboxes: u64,
-    /// Images that nobody used.
-    pub images: u64,
-    /// Their size in bytes, as the runtime counts it.
-    pub image_bytes: u64,
-    /// What the runtime refused to remove.
-    pub refused: u64,
-    /// Why, the last time.
-    pub refusal: Option<CriError>,
-    /// There was more to remove than time.
-    pub is_cut_short: bool,
-}
 
 /// Reclaims, and remembers what it has seen of images.
 #[derive(Debug)]
@@ -123,7 +111,7 @@ impl Reclaimer {
             if is_used(image, &in_use) {
                 continue;
             }
-            if removed.goes_on(runtime) && removed.note(runtime.remove_image(&image.id).await)? {
+            if goes_on(removed, runtime) && note(removed, runtime.remove_image(&image.id).await)? {
                 tracing::info!(image = image.id, names = ?image.repo_tags, bytes = image.size, "an unused image is removed");
                 removed.images += 1;
                 removed.image_bytes = removed.image_bytes.saturating_add(image.size);
@@ -142,14 +130,14 @@ async fn remove_dead(
     let mut containers = runtime.containers().await?;
     let sandboxes = runtime.sandboxes().await?;
     for id in dead::containers(&containers, &sandboxes, known) {
-        if removed.goes_on(runtime) && removed.note(runtime.remove_container(&id).await)? {
+        if goes_on(removed, runtime) && note(removed, runtime.remove_container(&id).await)? {
             tracing::info!(container = id, "a container that has ended is removed");
             removed.containers += 1;
             containers.retain(|c| c.id != id);
         }
     }
     for id in dead::sandboxes(&containers, &sandboxes, known) {
-        if removed.goes_on(runtime) && removed.note(runtime.remove_sandbox(&id).await)? {
+        if goes_on(removed, runtime) && note(removed, runtime.remove_sandbox(&id).await)? {
             tracing::info!(sandbox = id, "a sandbox that has ended is removed");
             removed.sandboxes += 1;
         }
@@ -157,26 +145,24 @@ async fn remove_dead(
     Ok(())
 }
 
-impl Removed {
-    /// Whether there is time for one more.
-    fn goes_on(&mut self, runtime: &Runtime) -> bool {
-        let goes_on = runtime.has_time();
-        self.is_cut_short |= !goes_on;
-        goes_on
-    }
+/// Whether there is time for one more.
+fn goes_on(removed: &mut Removed, runtime: &Runtime) -> bool {
+    let goes_on = runtime.has_time();
+    removed.is_cut_short |= !goes_on;
+    goes_on
+}
 
-    /// Whether something was removed; an error that the next one would meet as well ends the reclaim.
-    fn note(&mut self, outcome: Result<(), CriError>) -> Result<bool, CriError> {
-        match outcome {
-            Ok(()) => Ok(true),
-            // Somebody was faster; most likely the kubelet.
-            Err(error) if error.is_not_found() => Ok(false),
-            Err(error) if error.is_final() => Err(error),
-            Err(error) => {
-                self.refused += 1;
-                self.refusal = Some(error);
-                Ok(false)
-            }
+/// Whether something was removed; an error that the next one would meet as well ends the reclaim.
+fn note(removed: &mut Removed, outcome: Result<(), CriError>) -> Result<bool, CriError> {
+    match outcome {
+        Ok(()) => Ok(true),
+        // Another client was faster; most likely the kubelet.
+        Err(error) if error.is_not_found() => Ok(false),
+        Err(error) if error.is_final() => Err(error),
+        Err(error) => {
+            removed.refused += 1;
+            removed.refusal = Some(error.to_string());
+            Ok(false)
         }
     }
 }

@@ -13,10 +13,9 @@ use super::{Agent, policies::Policies, signals::Signals, source::Source};
 use crate::{
     config::KubeletSource,
     cri::Counters,
-    engine::Signal,
+    engine::{Signal, settings::MemoryHook},
     evict::oom::OomCounters,
     graduated,
-    kernel::ladder::MemoryHook,
     reflex::{Outbox, Report},
     rounds::{Decided, Rounds},
     telemetry::{Hook, Kept, Labelled, Sources},

@@ -10,8 +10,9 @@ use std::{
 use super::{RunError, policies::Policies};
 use crate::{
     cluster::agent::Cluster,
-    config::{Config, Mode},
+    config::Config,
     cri::KnownPods,
+    engine::settings::Mode,
     evict::journal::{Asked, Journal, SharedJournal},
     observe::cgroup::{descendant_ids, descendants},
     pods::{

@@ -13,8 +13,9 @@ use super::{
     source::{Source, source},
 };
 use crate::{
-    config::{Config, Mode},
+    config::Config,
     cri,
+    engine::settings::Mode,
     evict::{oom::OomEvidence, reconcile::Reconciler, words::Words},
     graduated,
     kernel::{object::Object, telemetry::Telemetry, tripwire},

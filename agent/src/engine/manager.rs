@@ -17,7 +17,7 @@ use super::{
     select,
     victims::Victims,
 };
-use crate::config::Mode;
+use crate::engine::settings::Mode;
 
 /// How far back a forecast looks.
 const FORECAST_WINDOW: Duration = Duration::from_secs(60);

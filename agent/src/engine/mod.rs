@@ -1,6 +1,7 @@
 //! Decides: thresholds, state, ranking. No I/O, no clock, no async.
 
 mod admission;
+pub mod clearance;
 mod comeback;
 mod forecast;
 pub mod growth;
@@ -13,16 +14,23 @@ pub mod pace;
 mod pod;
 mod pressure;
 mod qos;
+pub mod quantity;
 mod ranking;
+pub mod reclaim;
+pub mod record;
+pub mod recorder;
+pub mod restraint;
 mod round;
 mod select;
+pub mod settings;
 mod signal;
 mod sizing;
 mod stall;
 mod standing;
+pub mod steps;
 pub mod terminating;
-mod threshold;
-mod usage;
+pub mod threshold;
+pub mod usage;
 mod victims;
 
 pub use admission::admits;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, fmt};
 use serde::{Deserialize, Serialize};
 
 use super::QosClass;
-use crate::config::{Mode, Quantity};
+use crate::{config::Quantity, engine::settings::Mode};
 
 /// From this priority on a pod is critical (`scheduling.SystemCriticalPriority`): `system-cluster-critical` has
 /// exactly this one, `system-node-critical` 1000 more.

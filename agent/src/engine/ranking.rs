@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::{Claim, Layout, Pod, PodUsage, Resource, Signal, Standing};
-use crate::config::RankingStrategy;
+use crate::engine::settings::RankingStrategy;
 
 /// Usage of pods by UID.
 pub type Usages = HashMap<String, PodUsage>;

@@ -4,7 +4,10 @@ use super::{
     Comeback, Forecast, Layout, Message, NodeCondition, NodeReclaim, Observations, Pod, Signal,
     Threshold, Usages, local_storage::LIMITS,
 };
-use crate::config::{EvictionConfig, Mode, RankingStrategy};
+use crate::{
+    config::EvictionConfig,
+    engine::settings::{Mode, RankingStrategy},
+};
 
 /// The termination grace period of an eviction that cannot wait, in seconds (the kubelet's
 /// `immediateEvictionGracePeriodSeconds`).

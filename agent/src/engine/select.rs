@@ -5,7 +5,7 @@
 //! enough to read exactly those pods that come first by their bounds: whoever is first by an exact value, is first.
 
 use super::{Claim, QosClass, Resource, Standing};
-use crate::config::RankingStrategy;
+use crate::engine::settings::RankingStrategy;
 use front::{Front, Place};
 
 mod front;

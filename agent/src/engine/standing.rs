@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 
 use super::{QosClass, Resource};
-use crate::config::RankingStrategy;
+use crate::engine::settings::RankingStrategy;
 
 /// What a pod may claim when a resource runs short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! When a signal is too low: thresholds, hard and soft.
 
-use std::{fmt, time::Duration};
+use std::{fmt, str::FromStr, time::Duration};
 
 use super::{Observation, Signal};
 use crate::config::Quantity;
@@ -107,5 +107,53 @@ impl fmt::Display for Threshold {
             Some(reclaim) => write!(f, ", reclaims {reclaim} more"),
             None => Ok(()),
         }
+    }
+}
+
+/// Reads the value of a threshold; `0%` and `100%`, in exactly these spellings, switch the threshold off.
+///
+/// # Errors
+/// The reason why the kubelet would refuse it.
+pub fn parse_threshold_value(text: &str) -> Result<Option<ThresholdValue>, String> {
+    if matches!(text, "0%" | "100%") {
+        return Ok(None);
+    }
+    let value = parse_value(text)?;
+    match &value {
+        ThresholdValue::Percentage(share) if *share < 0.0 => Err("must not be below 0%".to_owned()),
+        ThresholdValue::Percentage(share) if *share > 1.0 => {
+            Err("must not be above 100%".to_owned())
+        }
+        ThresholdValue::Quantity(quantity) if quantity.sign() <= 0 => {
+            Err("must be positive".to_owned())
+        }
+        _ => Ok(Some(value)),
+    }
+}
+
+/// Reads a quantity or a percentage; what range it may have depends on where it stands.
+///
+/// # Errors
+/// The reason why it is neither.
+pub fn parse_value(text: &str) -> Result<ThresholdValue, String> {
+    if !text.ends_with('%') {
+        return Quantity::from_str(text)
+            .map(ThresholdValue::Quantity)
+            .map_err(|e| e.to_string());
+    }
+    // The kubelet takes off all percent signs, then reads a single-precision number. It would also take NaN and
+    // infinity, which compare with nothing; those are refused here.
+    match text.trim_end_matches('%').parse::<f32>() {
+        Ok(percent) if percent.is_finite() => Ok(ThresholdValue::Percentage(percent / 100.0)),
+        _ => Err("is not a percentage".to_owned()),
+    }
+}
+
+/// A threshold's value outside the kubelet's maps, with the same rules; one that is switched off is an error here.
+impl FromStr for ThresholdValue {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse_threshold_value(text)?.ok_or_else(|| "must be above 0% and below 100%".to_owned())
     }
 }

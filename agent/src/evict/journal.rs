@@ -27,13 +27,11 @@ pub use super::{
         Clocks, Counted, EarlierAsked, EarlierVictim, Recalled, Returned, TimeBound, Workload,
     },
     graduated::{GraduatedAction, GraduatedPod},
-    pauses::Pause,
     reclaimed::NodeReclaimed,
-    records::{
-        Asked, Eviction, Finish, MetInForce, Numbers, PaceRecord, Record, Reported, StuckPod,
-    },
+    records::{Asked, Eviction, Finish, MetInForce, PaceRecord, Record, Reported, StuckPod},
 };
 use crate::sys::fs::PathError;
+pub use crate::{engine::record::Numbers, evict::records::Pause};
 pub use disk::{Disk, System};
 
 /// Size at which a file is full, in bytes.

@@ -2,29 +2,12 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use serde::{Deserialize, Serialize};
-
 use super::journal::{self, Record};
 use crate::{
+    evict::records::Pause,
     policy::{Brake, BrakeChange, Brakes},
     sys::fs::PathError,
 };
-
-/// A pause was seen, or it was seen that it is lifted.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Pause {
-    /// When this agent has seen it, as RFC 3339.
-    pub time: String,
-    /// Whose word it is: `file`, `node`, `configMap`.
-    pub by: String,
-    /// Whether evictions are to stop.
-    pub paused: bool,
-    /// Whether they do, by this word or another one.
-    pub evictions_paused: bool,
-    /// Changes just before this one that were too many to be written down.
-    pub untold: u64,
-}
 
 /// Turns changes into records, each once: a pause that an earlier agent has written down is no news.
 #[derive(Debug, Default)]

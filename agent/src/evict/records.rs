@@ -6,11 +6,10 @@ use super::{
     counted::{Counted, Returned, TimeBound, Workload, boot_id},
     graduated::GraduatedAction,
     oom::OomKill,
-    pauses::Pause,
     reclaimed::NodeReclaimed,
 };
 use crate::{
-    engine::{Pod, Resource, Signal, pace::Urgency},
+    engine::{Pod, Resource, pace::Urgency, record::Numbers},
     reflex::Stages,
     sys::clock::now_ns,
 };
@@ -92,19 +91,6 @@ pub struct Reported {
     /// What the API server made of it: `deleted`, `gone` before, `replaced` by a pod of the same name, `static` where it
     /// cannot end the pod, `shadow`, or the refusal after which it was given up.
     pub outcome: String,
-}
-
-/// What is said of a signal and a pod that goes for it. Amounts are in the signal's unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Numbers {
-    /// What is short.
-    pub signal: Signal,
-    /// What was available.
-    pub available: u64,
-    /// What should have been.
-    pub threshold: u64,
-    /// What the pod used of it.
-    pub usage: u64,
 }
 
 /// A pod is about to be asked to go (R5), or would be. Written beforehand, for whoever wants to know afterwards.
@@ -352,4 +338,20 @@ impl Record {
     pub fn evicted(eviction: Eviction) -> Self {
         Self::Evicted(Box::new(eviction))
     }
+}
+
+/// A pause was seen, or it was seen that it is lifted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pause {
+    /// When this agent has seen it, as RFC 3339.
+    pub time: String,
+    /// Whose word it is: `file`, `node`, `configMap`.
+    pub by: String,
+    /// Whether evictions are to stop.
+    pub paused: bool,
+    /// Whether they do, by this word or another one.
+    pub evictions_paused: bool,
+    /// Changes just before this one that were too many to be written down.
+    pub untold: u64,
 }

@@ -19,8 +19,8 @@ use crate::{
         client::{ApiError, Connection},
         events::{EVICTED, Events, OVERRIDDEN, Told},
     },
-    config::{Config, Mode},
-    engine::Pod,
+    config::Config,
+    engine::{Pod, settings::Mode},
 };
 
 /// What the API gives a pod that does not say how long it needs, in seconds.

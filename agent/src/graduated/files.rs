@@ -2,7 +2,10 @@
 
 use std::{fs, io, path::Path, time::Instant};
 
-use crate::observe::cgroup::{MemoryCgroup, MemoryReading, Version};
+use crate::{
+    engine::usage::MemoryReading,
+    observe::cgroup::{MemoryCgroup, Version},
+};
 
 /// What is asked for at once: between two the time and the need are looked at, in bytes.
 const CHUNK: u64 = 16 << 20;

@@ -8,10 +8,9 @@
 
 pub mod brakes;
 pub mod files;
-pub mod steps;
 mod work;
 
+pub use crate::engine::steps::{Portion, Shortage, Step, Steps};
 pub use brakes::{Brake, Brakes};
 pub use files::{Given, Refusal};
-pub use steps::{Portion, Shortage, Step, Steps};
 pub use work::{Counters, Demand, Done, Worker};

@@ -13,9 +13,14 @@ use std::{
 use super::{
     brakes::Brakes,
     files::{self, Given, Refusal},
-    steps::{self, Step},
 };
-use crate::{engine::Signal, pods::table::Entry};
+use crate::{
+    engine::{
+        Signal,
+        steps::{self, Step},
+    },
+    pods::table::Entry,
+};
 
 /// A step to take.
 #[derive(Clone, Debug)]

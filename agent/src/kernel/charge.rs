@@ -12,13 +12,13 @@ use aya::{
 use evictd_common::memory::Tripwire as Record;
 
 use super::{
-    ladder::{Cost, MemoryHook},
+    ladder::{self, Cost},
     link::TracingLink,
     object::{Object, Place, ProgramAt, os_error},
     tripwire::{Direction, MAX_SCOPES, MAX_TRIPWIRES, SLOTS_PER_SCOPE, Trip, Tripwire, Wire},
     wakeup::LocalWakeup,
 };
-use crate::observe::cgroup::MemoryCgroup;
+use crate::{engine::settings::MemoryHook, observe::cgroup::MemoryCgroup};
 
 /// What is given back, beside [`MemoryHook::Fexit`].
 const UNCHARGE: ProgramAt = ProgramAt {
@@ -82,10 +82,9 @@ impl Charge {
         scopes: &[&MemoryCgroup],
         object: &mut Object,
     ) -> Result<Self, String> {
-        let program = hook
-            .program()
-            .ok_or_else(|| format!("{hook} has no kernel program"))?;
-        let switch = match hook.cost() {
+        let program =
+            ladder::program(hook).ok_or_else(|| format!("{hook} has no kernel program"))?;
+        let switch = match ladder::cost(hook) {
             Cost::PerPage => {
                 let program = object.load_program(&program)?;
                 // Tried now, so that a kernel that refuses does so while there is another rung to take.

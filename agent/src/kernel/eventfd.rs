@@ -9,11 +9,11 @@ use std::{
 };
 
 use super::{
-    ladder::MemoryHook,
     registrar::{Files, Registrar, Wires},
     tripwire::{ANY_SLOT, MAX_TRIPWIRES, SLOTS_PER_SCOPE, Trip, Tripwire, Wire},
 };
 use crate::{
+    engine::settings::MemoryHook,
     observe::cgroup::{MemoryCgroup, Version},
     reflex::Bell,
 };

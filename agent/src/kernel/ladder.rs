@@ -1,5 +1,6 @@
 //! The ladders: which hook a tripwire gets. Facts go in, a decision comes out; nothing is touched here.
 
+use crate::engine::settings::MemoryHook;
 use std::fmt;
 
 use super::object::{Place, ProgramAt};
@@ -14,24 +15,6 @@ pub trait Hook: Copy + PartialEq + fmt::Debug + fmt::Display + 'static {
     const FIELD: &'static str;
 }
 
-/// The rungs of the memory ladder, best first.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
-)]
-#[serde(rename_all = "camelCase")]
-pub enum MemoryHook {
-    /// fexit of `page_counter_try_charge`: after every batch of pages.
-    Fexit,
-    /// kprobe on the same function, at its entry: one batch later.
-    Kprobe,
-    /// `tp_btf/mod_memcg_lruvec_state` (6.14+): per page.
-    Tracepoint,
-    /// cgroup v1 `memory.usage_in_bytes` notification through an eventfd.
-    Eventfd,
-    /// No hook: userspace looks as often as the distance to the limit asks for.
-    Sampler,
-}
-
 /// What a rung takes from the workload while it is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cost {
@@ -43,61 +26,28 @@ pub enum Cost {
     PerPage,
 }
 
-impl MemoryHook {
-    /// All rungs, best first.
-    pub const LADDER: [Self; 5] = [
-        Self::Fexit,
-        Self::Kprobe,
-        Self::Tracepoint,
-        Self::Eventfd,
-        Self::Sampler,
-    ];
-
-    /// The configuration's word for it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Fexit => "fexit",
-            Self::Kprobe => "kprobe",
-            Self::Tracepoint => "tracepoint",
-            Self::Eventfd => "eventfd",
-            Self::Sampler => "sampler",
-        }
-    }
-
-    /// What it takes from the workload.
-    pub fn cost(self) -> Cost {
-        match self {
-            Self::Fexit | Self::Kprobe => Cost::PerBatch,
-            Self::Tracepoint => Cost::PerPage,
-            Self::Eventfd | Self::Sampler => Cost::None,
-        }
-    }
-
-    /// Whether a kernel program compares: only that can act by itself past a floor (R41).
-    pub fn has_program(self) -> bool {
-        self.program().is_some()
-    }
-
-    /// The kernel program of this rung, for the rungs that have one.
-    pub fn program(self) -> Option<ProgramAt> {
-        const CHARGE: &str = "page_counter_try_charge";
-        let (name, place) = match self {
-            Self::Fexit => ("memory_charge_exit", Place::FunctionExit(CHARGE)),
-            Self::Kprobe => ("memory_charge_entry", Place::FunctionEntry(CHARGE)),
-            Self::Tracepoint => (
-                "memory_lruvec",
-                Place::BtfTracepoint("mod_memcg_lruvec_state"),
-            ),
-            Self::Eventfd | Self::Sampler => return None,
-        };
-        Some(ProgramAt { name, place })
+/// What a hook takes from the workload.
+pub fn cost(hook: MemoryHook) -> Cost {
+    match hook {
+        MemoryHook::Fexit | MemoryHook::Kprobe => Cost::PerBatch,
+        MemoryHook::Tracepoint => Cost::PerPage,
+        MemoryHook::Eventfd | MemoryHook::Sampler => Cost::None,
     }
 }
 
-impl fmt::Display for MemoryHook {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
+/// The kernel program of a hook, for the hooks that have one.
+pub fn program(hook: MemoryHook) -> Option<ProgramAt> {
+    const CHARGE: &str = "page_counter_try_charge";
+    let (name, place) = match hook {
+        MemoryHook::Fexit => ("memory_charge_exit", Place::FunctionExit(CHARGE)),
+        MemoryHook::Kprobe => ("memory_charge_entry", Place::FunctionEntry(CHARGE)),
+        MemoryHook::Tracepoint => (
+            "memory_lruvec",
+            Place::BtfTracepoint("mod_memcg_lruvec_state"),
+        ),
+        MemoryHook::Eventfd | MemoryHook::Sampler => return None,
+    };
+    Some(ProgramAt { name, place })
 }
 
 impl Hook for MemoryHook {

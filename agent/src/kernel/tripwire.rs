@@ -7,11 +7,11 @@ use evictd_common::memory::{NEVER, Tripwire as Record, action, direction};
 use super::{
     charge::Charge,
     eventfd::Eventfd,
-    ladder::{Choice, Facts, MemoryHook, Refused, choose},
+    ladder::{Choice, Facts, Refused, choose},
     object::Object,
     wakeup::LocalWakeup,
 };
-use crate::observe::cgroup::MemoryCgroup;
+use crate::{engine::settings::MemoryHook, observe::cgroup::MemoryCgroup};
 
 pub use evictd_common::memory::{MAX_SCOPES, MAX_TRIPWIRES, SLOTS_PER_SCOPE, Trip, slot};
 

@@ -1,6 +1,5 @@
 //! Memory of one cgroup, version 1 or 2.
 
-use crate::sys::fs::PathError;
 use std::{
     fs::{self, File},
     io,
@@ -9,6 +8,7 @@ use std::{
 };
 
 use super::text::{hold, malformed, number, pread, value_of, values_of};
+use crate::{engine::usage::MemoryReading, sys::fs::PathError};
 
 /// Longest `memory.stat` that is read: v2 has about 60 lines, v1 with two NUMA nodes less.
 const STAT_BYTES: usize = 8192;
@@ -52,43 +52,6 @@ pub enum Version {
     V1,
     /// `memory.current` and friends.
     V2,
-}
-
-/// One reading, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryReading {
-    /// Everything charged to the cgroup and below.
-    pub usage: u64,
-    /// Page cache on the inactive list, which the kubelet does not count as used (R2).
-    pub inactive_file: u64,
-    /// Page cache on the active list, which the kubelet counts as used (R15).
-    pub active_file: u64,
-    /// Page cache that has to be written, or is being written, before the kernel can take it back.
-    pub unwritten: u64,
-    /// Shared memory and tmpfs: it outlives the processes that filled it.
-    pub shmem: u64,
-    /// Slab that the kernel can reclaim: dentries and inodes. 0 on v1, which has no line for it.
-    pub slab_reclaimable: u64,
-    /// Kernel memory on v1, where its counter is read ([`MemoryCgroup::with_kernel_counter`]); 0 elsewhere.
-    pub kernel: u64,
-    /// What is charged and is in no line of `memory.stat`: kernel memory where it has no line (v1), what CPUs have charged in
-    /// advance, and what the statistics are behind the counter (docs/architecture.md). 0 for a root, whose usage is made of
-    /// the statistics.
-    pub unlisted: u64,
-}
-
-impl MemoryReading {
-    /// usage - inactive_file, at least 0 (R2; cadvisor `setMemoryStats`).
-    pub fn working_set(&self) -> u64 {
-        self.usage.saturating_sub(self.inactive_file)
-    }
-
-    /// What the kernel can take back without swapping: page cache on both lists, to be written or not, and slab. Page cache
-    /// that is locked in memory, or is shared memory, is on neither list.
-    pub fn reclaimable(&self) -> u64 {
-        let cache = self.inactive_file.saturating_add(self.active_file);
-        cache.saturating_add(self.slab_reclaimable).min(self.usage)
-    }
 }
 
 /// A memory cgroup with its files held open.

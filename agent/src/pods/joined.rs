@@ -12,8 +12,7 @@ use super::{
     unopened::Opener,
 };
 use crate::{
-    config::Mode,
-    engine::Pod,
+    engine::{Pod, settings::Mode},
     observe::{cgroup::descendant_ids, machine::memory_total},
 };
 

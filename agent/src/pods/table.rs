@@ -7,8 +7,7 @@ use std::{
 };
 
 use crate::{
-    config::Mode,
-    engine::{Candidate, CandidateState, Claim, Pod},
+    engine::{Candidate, CandidateState, Claim, Pod, settings::Mode},
     evict::kill::Killer,
     observe::{cgroup::MemoryCgroup, statistics::Statistics},
     policy::Clearance,

@@ -171,7 +171,7 @@ fn scores(pod: &Path) -> Vec<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Mode;
+    use crate::engine::settings::Mode;
 
     const UID: &str = "027b1a11-f972-4ec6-943f-db9a81fa1086";
 

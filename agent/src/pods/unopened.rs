@@ -10,7 +10,11 @@ use std::{
 };
 
 use super::table::Entry;
-use crate::{config::Mode, engine::Pod, observe::cgroup::is_gone, sys::fs::PathError};
+use crate::{
+    engine::{Pod, settings::Mode},
+    observe::cgroup::is_gone,
+    sys::fs::PathError,
+};
 
 /// Opens pods; those that refuse are told once each, and may be tried again.
 #[derive(Debug, Default)]

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use super::restraint::Restraint;
+use crate::engine::restraint::Restraint;
 
 /// Who may pause evictions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,6 @@
 
 pub mod brakes;
 pub mod catalogue;
-pub mod clearance;
 pub mod contradiction;
 pub mod expression;
 pub mod facts;
@@ -15,18 +14,17 @@ pub mod keeper;
 pub mod load;
 mod model;
 pub mod render;
-pub mod restraint;
 mod selector;
 pub mod set;
 mod walk;
 
+pub use crate::engine::clearance::{Clearance, LastResort, Permission};
+pub use crate::engine::restraint::Restraint;
 pub use brakes::{Brake, BrakeChange, Brakes, PAUSED};
 pub use catalogue::{Catalogue, Verdict};
-pub use clearance::{Clearance, LastResort, Permission};
 pub use keeper::Keeper;
 pub use model::{
     API_VERSION, Evict, EvictionPolicy, KIND, Limit, MOST_AT_ONCE, NoExecute, Rule, Wait,
 };
-pub use restraint::Restraint;
 pub use selector::{Labels, Selector};
 pub use set::PolicySet;

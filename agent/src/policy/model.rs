@@ -13,7 +13,8 @@ use crate::{
 
 mod rule;
 
-pub use rule::{Evict, Limit, MOST_AT_ONCE, NoExecute, Rule, Wait};
+pub use crate::engine::restraint::MOST_AT_ONCE;
+pub use rule::{Evict, Limit, NoExecute, Rule, Wait};
 
 /// `apiVersion` of a policy.
 pub const API_VERSION: &str = "evictd.io/v1alpha1";

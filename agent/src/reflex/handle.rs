@@ -10,7 +10,7 @@ use super::{
     watch::Watch,
 };
 use crate::{
-    config::RankingStrategy,
+    engine::settings::RankingStrategy,
     kernel::tripwire::Tripwire,
     pods::table::PodTable,
     policy::Restraint,

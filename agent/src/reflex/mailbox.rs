@@ -16,7 +16,7 @@ use super::{
     scope::{Limits, Scope},
 };
 use crate::{
-    config::RankingStrategy,
+    engine::settings::RankingStrategy,
     pods::table::PodTable,
     sys::{eventfd::Bell, swap_slot::Handover},
     telemetry::Recorder,
@@ -24,7 +24,6 @@ use crate::{
 
 /// Reports that may wait for a slow reader: more than all victims at once make, each of a KiB.
 const REPORTS: usize = 256;
-
 
 /// To the reflex: a new table of pods, another cgroup of all pods, or the wish to stop.
 #[derive(Debug)]

@@ -24,8 +24,9 @@ mod tests;
 mod waiting;
 mod watch;
 
+pub use crate::engine::record::Stages;
 pub use crate::sys::eventfd::Bell;
 pub use handle::{Reflex, Setup};
 pub use mailbox::{Mailbox, Outbox, Tuning};
-pub use report::{Evicted, Finished, Held, Report, Stages, Stuck};
+pub use report::{Evicted, Finished, Held, Report, Stuck};
 pub use scope::{Guard, Limits, Look, Scope, ScopeError};

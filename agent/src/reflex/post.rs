@@ -14,11 +14,9 @@ use crate::{
     engine::{
         growth::Room,
         pace::{Pace, Shortage},
+        settings::MemoryHook,
     },
-    kernel::{
-        ladder::MemoryHook,
-        tripwire::{Trip, page_size},
-    },
+    kernel::tripwire::{Trip, page_size},
     observe::{cgroup::Version, deadline},
     sys::clock::after,
 };

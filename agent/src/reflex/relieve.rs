@@ -6,17 +6,18 @@ use super::{
     inflight::{MAX_IN_FLIGHT, Victim},
     post::{Cause, Post},
     recent::ask,
-    report::{Evicted, Held, Report, Stages},
+    report::{Evicted, Held, Report},
     watch::Watch,
 };
 use crate::{
     engine::{
         CandidateState, Demand, Observation, Observations, Resource, Rules,
         pace::{Decision, Judged, Urgency},
+        record::Stages,
         select,
+        settings::MemoryHook,
         terminating::Terminating,
     },
-    kernel::ladder::MemoryHook,
     pods::table::{Entry, PodTable},
     policy::LastResort,
     sys::clock::now_ns,

@@ -6,24 +6,11 @@ use crate::{
     engine::{
         Signal,
         pace::{Judged, Urgency},
+        record::Stages,
+        settings::MemoryHook,
     },
-    kernel::ladder::MemoryHook,
     pods::table::Entry,
 };
-
-/// Moments of one eviction, in nanoseconds of CLOCK_MONOTONIC; 0 where a rung cannot tell.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Stages {
-    /// The kernel saw the counter cross the limit (only rungs with a kernel program).
-    pub crossed: u64,
-    /// The reflex thread ran.
-    pub woken: u64,
-    /// The victim was chosen, on values read after `woken`.
-    pub decided: u64,
-    /// SIGKILL was sent to every process of the victim.
-    pub signalled: u64,
-}
 
 /// One pod was killed, or would have been (shadow mode).
 #[derive(Clone, Debug)]

@@ -8,9 +8,9 @@ pub use guard::Guard;
 use guard::Left;
 
 use crate::{
-    engine::{Signal, growth::Room, pace::Shortage},
+    engine::{Signal, growth::Room, pace::Shortage, usage::MemoryReading},
     observe::{
-        cgroup::{MemoryCgroup, MemoryReading, Version},
+        cgroup::{MemoryCgroup, Version},
         swap::SwapRoom,
     },
     pods::table::Entry,

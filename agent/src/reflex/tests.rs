@@ -4,8 +4,8 @@ use std::{fs, path::Path};
 
 use super::{Limits, Mailbox, Outbox, Scope, Setup, approach::Waiting, watch::Watch};
 use crate::{
-    config::RankingStrategy,
-    kernel::{ladder::MemoryHook, tripwire},
+    engine::settings::{MemoryHook, RankingStrategy},
+    kernel::tripwire,
     observe::cgroup::MemoryCgroup,
 };
 

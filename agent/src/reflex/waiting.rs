@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{approach::Waiting, post::Post, report::Report, watch::Watch};
 use crate::{
-    kernel::ladder::MemoryHook,
+    engine::settings::MemoryHook,
     observe::deadline::{self, Nearness},
 };
 

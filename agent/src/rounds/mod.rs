@@ -18,12 +18,13 @@ mod thread;
 mod usage;
 mod walker;
 
+pub use crate::engine::record::NodeState;
 pub use graduate::Graduated;
 pub use handle::{Rounds, Setup, Status};
 pub use places::{POD_LOGS, Places, of_kubelet_pod};
 pub use post::{
-    Decided, Inbox, Letter, Members, NodeState, Note, ReclaimDemand, Reclaimed, Reclaimer,
-    SoftChoice, SoftDemand,
+    Decided, Inbox, Letter, Members, Note, ReclaimDemand, Reclaimed, Reclaimer, SoftChoice,
+    SoftDemand,
 };
 pub use reclaim::Reclaiming;
 pub use sensors::{Disk, Disks, Sensors};

@@ -1,7 +1,7 @@
 //! What goes to the rounds, and what comes from them.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::VecDeque,
     io,
     os::fd::BorrowedFd,
     sync::{
@@ -14,7 +14,7 @@ use super::graduate::Graduated;
 use crate::{
     config::GraduatedConfig,
     cri::Removed,
-    engine::{self, Comeback, Eviction, NodeCondition, NodeReclaim, Pod, Signal},
+    engine::{self, Comeback, Eviction, NodeReclaim, Pod, Signal, record::NodeState},
     evict::journal::Numbers,
     graduated::{Demand, Done},
     pods::table::Entry,
@@ -208,15 +208,6 @@ pub struct Reclaimed {
     pub is_enough: bool,
     /// How long it took.
     pub took: std::time::Duration,
-}
-
-/// What the node should say.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NodeState {
-    /// The conditions that hold.
-    pub conditions: BTreeSet<NodeCondition>,
-    /// Why, for people.
-    pub message: String,
 }
 
 /// A pod that the rounds have killed.

@@ -13,14 +13,17 @@ use super::{
     demands::is_short,
     graduate::Graduating,
     handle::{Setup, Status},
-    post::{Inbox, Letter, Members, NodeState, Note},
+    post::{Inbox, Letter, Members, Note},
     reclaim::Reclaims,
     sensors::Sensors,
     usage::Measured,
     walker::Walker,
 };
 use crate::{
-    engine::{Manager, Observation, Observations, Pod, Resource, Signal, Snapshot, Threshold},
+    engine::{
+        Manager, Observation, Observations, Pod, Resource, Signal, Snapshot, Threshold,
+        record::NodeState,
+    },
     kernel::budget::Crossed,
     pods::table::Entry,
     policy::{LastResort, Restraint},

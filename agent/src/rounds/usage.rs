@@ -8,8 +8,7 @@ use super::{
     walker::{DiskUse, Walker},
 };
 use crate::{
-    config::Mode,
-    engine::{ContainerUsage, FsUsage, PodUsage, Resource, Usages},
+    engine::{ContainerUsage, FsUsage, PodUsage, Resource, Usages, settings::Mode},
     kernel::inodes::ShareReader,
     observe::{cgroup::descendant_ids, pids},
     pods::table::Entry,

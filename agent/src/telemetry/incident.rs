@@ -4,12 +4,9 @@ use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    picture::{Axes, Picture},
-    recorder::Sample,
-};
+use super::picture::{Axes, Picture};
 use crate::{
-    engine::{Resource, Signal, pace::Judged},
+    engine::{Resource, Signal, pace::Judged, recorder::Sample},
     evict::journal::{Asked, Eviction, Finish},
 };
 

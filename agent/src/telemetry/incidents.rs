@@ -14,8 +14,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::{incident::Incident, recorder::Sample};
+use super::incident::Incident;
 use crate::{
+    engine::recorder::Sample,
     evict::journal::Finish,
     sys::{fs as state_file, fs::PathError},
 };

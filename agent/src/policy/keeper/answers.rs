@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use cel::Value;
 
 use super::super::{
-    clearance::Permission,
     facts,
     gate::{Gate, OnUnknown},
     model::Evict,
     set::Applied,
 };
+use crate::engine::clearance::Permission;
 
 /// A permission that depends on anything counts for no longer than this without being renewed: as long as it takes to
 /// be sure that whoever renews it is dead. In nanoseconds.

@@ -4,11 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{Keeper, State, answers::judge, facts, past::ENDING};
 use crate::{
-    policy::{
-        clearance::{LastResort, Permission},
-        gate::OnUnknown,
-        model::Evict,
-    },
+    engine::clearance::{LastResort, Permission},
+    policy::{gate::OnUnknown, model::Evict},
     sys::clock::now_ns,
 };
 

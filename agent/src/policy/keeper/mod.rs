@@ -3,18 +3,25 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
 use super::{
-    clearance::{LastResort, Permission},
     facts,
     gate::Secrets,
-    restraint::Restraint,
     selector::Labels,
     set::{Applied, PolicySet, Ruling},
 };
-use crate::{cluster::client::Connection, engine::Pod, pods::table::Entry, sys::clock::now_ns};
+use crate::{
+    cluster::client::Connection,
+    engine::{
+        Pod,
+        clearance::{LastResort, Permission},
+        restraint::{Rate, Restraint},
+    },
+    pods::table::Entry,
+    sys::clock::now_ns,
+};
 use answers::{Answers, Said, judge, together};
 use quotas::Quotas;
 
@@ -26,22 +33,13 @@ mod namespaces;
 mod past;
 mod quotas;
 
+pub use crate::engine::restraint::PastEviction;
 pub use answers::Known;
 pub use asking::Worker;
 pub use explain::{Explanation, GateView, RuleView};
-pub use past::PastEviction;
 
 /// Pairs of policies whose contradictions are kept in mind.
 const MOST_TOLD: usize = 1024;
-
-/// At most so many evictions in a period.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rate {
-    /// So many.
-    pub evictions: u32,
-    /// Within so long.
-    pub period: Duration,
-}
 
 /// What holds whatever policies say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{Keeper, State, quotas::QuotaKey};
 use crate::{
-    engine::Pod,
+    engine::{Pod, restraint::PastEviction},
     pods::table::Entry,
     policy::{selector::Labels, set::PolicySet},
     sys::clock::now_ns,
@@ -14,19 +14,6 @@ use crate::{
 pub(super) const ENDING: &str = "it was evicted before the agent started, and has processes left";
 /// Pods that are not here by then are not waited for, in nanoseconds since they were signalled.
 const FORGOTTEN_NS: u64 = 600_000_000_000;
-
-/// An eviction of an earlier agent.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct PastEviction {
-    /// When, in nanoseconds of this boot's CLOCK_MONOTONIC; below zero if it was before that.
-    pub at: i64,
-    /// Whether it was in this boot.
-    pub is_same_boot: bool,
-    /// The pod: UID, namespace, name, owner and labels are known.
-    pub pod: Pod,
-    /// Owner and labels are not known after all: it counts for every owner and every group of its namespace.
-    pub is_workload_known: bool,
-}
 
 /// Finds out what counts for a limit.
 pub(super) struct Past<'a> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::super::restraint::{QUOTAS, Restraint};
+use crate::engine::restraint::{QUOTAS, Restraint};
 
 /// What a limit is for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

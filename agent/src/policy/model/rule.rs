@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::bounded;
 use crate::{
     config::{ConfigError, fields::Fields},
-    engine::Pod,
+    engine::{Pod, restraint::MOST_AT_ONCE},
     policy::{
         expression::{Expression, Name},
         facts::{self, POD},
@@ -16,8 +16,6 @@ use crate::{
     },
 };
 
-/// Evictions that one limit may allow at once: as many as are remembered without allocating.
-pub const MOST_AT_ONCE: u64 = 16;
 /// How long an eviction counts against a limit unless the limit says otherwise: long enough to be replaced.
 const DEFAULT_PERIOD: Duration = Duration::from_secs(300);
 /// Answers of so many gates are tried in all ways to see whether a condition can hold at all.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{config::GraduatedConfig, observe::cgroup::MemoryReading};
+use crate::{config::GraduatedConfig, engine::usage::MemoryReading};
 
 /// Reclaims do not follow each other faster than this: what has just been reclaimed is read again from disk.
 const REST: Duration = Duration::from_secs(60);

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
 /// Limits that one pod may be under: the node's, its owner's, and two of its rule.
-pub(super) const QUOTAS_OF_A_POD: usize = 4;
+pub const QUOTAS_OF_A_POD: usize = 4;
 /// Never counts as past.
 const UNBOUNDED: u64 = u64::MAX;
 /// Whether and in what order one pod may go. It changes in place; who reads it never waits.
@@ -14,7 +14,7 @@ pub struct Clearance {
     until: AtomicU64,
     never: AtomicBool,
     order: AtomicI32,
-    /// Positions of the [`super::Restraint`]'s quotas, 16 bits each; zero is none.
+    /// Positions of the [`crate::engine::restraint::Restraint`]'s quotas, 16 bits each; zero is none.
     quotas: AtomicU64,
     /// When a limit was charged for it; zero as long as none was.
     taken: AtomicU64,
@@ -121,12 +121,12 @@ impl Clearance {
     }
 
     /// Says whether something is left of a pod that an earlier agent has killed.
-    pub(super) fn set_ending(&self, ending: bool) {
+    pub fn set_ending(&self, ending: bool) {
         self.ending.store(ending, Ordering::Relaxed);
     }
 
     /// Takes note that a limit is charged for it.
-    pub(super) fn take(&self, now: u64) {
+    pub fn take(&self, now: u64) {
         self.taken.store(now.max(1), Ordering::Relaxed);
     }
 
@@ -141,7 +141,7 @@ impl Clearance {
     }
 
     /// The first so many limits that it is under.
-    pub(super) fn quotas(&self, count: usize) -> impl Iterator<Item = usize> {
+    pub fn quotas(&self, count: usize) -> impl Iterator<Item = usize> {
         let packed = self.quotas.load(Ordering::Relaxed);
         (0..count)
             .map(move |at| (packed >> (16 * at)) as usize & 0xffff)

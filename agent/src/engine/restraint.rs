@@ -1,12 +1,13 @@
 //! What holds for all pods of a node: a pause, the last resort, and limits on evictions. Read on the fast path: no lock, no
 //! allocation.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering};
-
-use super::{
-    clearance::{Clearance, LastResort, Permission, QUOTAS_OF_A_POD},
-    model::MOST_AT_ONCE,
+use std::{
+    sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering},
+    time::Duration,
 };
+
+use super::clearance::{Clearance, LastResort, Permission, QUOTAS_OF_A_POD};
+use crate::engine::Pod;
 
 /// Limits that one node can have at a time.
 pub const QUOTAS: usize = 256;
@@ -211,6 +212,31 @@ impl Restraint {
 
 fn signed(now: u64) -> i64 {
     i64::try_from(now).unwrap_or(i64::MAX)
+}
+
+/// At most so many evictions in a period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// So many.
+    pub evictions: u32,
+    /// Within so long.
+    pub period: Duration,
+}
+
+/// Evictions that one limit may allow at once: as many as are remembered without allocating.
+pub const MOST_AT_ONCE: u64 = 16;
+
+/// An eviction of an earlier agent.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PastEviction {
+    /// When, in nanoseconds of this boot's CLOCK_MONOTONIC; below zero if it was before that.
+    pub at: i64,
+    /// Whether it was in this boot.
+    pub is_same_boot: bool,
+    /// The pod: UID, namespace, name, owner and labels are known.
+    pub pod: Pod,
+    /// Owner and labels are not known after all: it counts for every owner and every group of its namespace.
+    pub is_workload_known: bool,
 }
 
 #[cfg(test)]

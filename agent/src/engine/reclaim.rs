@@ -1,0 +1,25 @@
+//! What the node gives back before a pod has to go.
+
+use std::collections::BTreeSet;
+
+/// The pods that are known to run here, by the UID that the runtime has for them; `None` when nobody has said yet.
+pub type KnownPods = Option<BTreeSet<String>>;
+
+/// What a reclaim has removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Removed {
+    /// Containers that had ended.
+    pub containers: u64,
+    /// Sandboxes that had ended.
+    pub sandboxes: u64,
+    /// Images that nobody used.
+    pub images: u64,
+    /// Their size in bytes, as the runtime counts it.
+    pub image_bytes: u64,
+    /// What the runtime refused to remove.
+    pub refused: u64,
+    /// Why, the last time.
+    pub refusal: Option<String>,
+    /// There was more to remove than time.
+    pub is_cut_short: bool,
+}

@@ -1,0 +1,125 @@
+//! What is configured and decides who goes, when and how many.
+
+use std::{fmt, time::Duration};
+
+use super::Threshold;
+
+/// How far the engine goes beyond the kubelet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// What the kubelet does and what it cannot: several victims at once, fresh values only.
+    #[default]
+    Evictd,
+    /// Round by round what the kubelet does.
+    Kubelet,
+}
+
+/// In which order pods are evicted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RankingStrategy {
+    /// Above request first, then priority, then usage minus request (R9, R10).
+    #[default]
+    Kubelet,
+    /// By QoS class first (R20, R21).
+    Qos,
+    /// By usage alone (R25).
+    Usage,
+}
+
+impl RankingStrategy {
+    /// The strategies with their names.
+    pub const CHOICES: [(&'static str, Self); 3] = [
+        ("kubelet", Self::Kubelet),
+        ("qos", Self::Qos),
+        ("usage", Self::Usage),
+    ];
+}
+
+/// The kubelet's settings for eviction.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EvictionConfig {
+    /// The thresholds in force.
+    pub thresholds: Vec<Threshold>,
+    /// `evictionMaxPodGracePeriod`, in seconds: the longest a pod may take after a soft threshold (R5).
+    pub max_pod_grace_period_seconds: i32,
+    /// `evictionPressureTransitionPeriod`: how long a condition stays after the last sign of pressure (R7).
+    pub pressure_transition_period: Duration,
+    /// `systemReserved` and `kubeReserved` together: memory that is kept back from pods, in bytes (R16).
+    pub reserved_memory: u64,
+}
+
+/// Which steps are taken while a soft threshold's grace period runs. All are off by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GraduatedConfig {
+    /// `graduatedAction.reclaim`, with its `timeLimit`: reclaim cold page cache.
+    pub reclaim: Option<Duration>,
+    /// `graduatedAction.brake`: keep the first candidates from growing.
+    pub brake: Option<BrakeConfig>,
+}
+
+/// Whom to keep from growing, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BrakeConfig {
+    /// `graduatedAction.brake.pods`: at most so many at a time.
+    pub pods: usize,
+    /// `graduatedAction.brake.timeLimit`: no longer than this.
+    pub time_limit: Duration,
+}
+
+/// The rungs of the memory ladder, best first.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
+#[serde(rename_all = "camelCase")]
+pub enum MemoryHook {
+    /// fexit of `page_counter_try_charge`: after every batch of pages.
+    Fexit,
+    /// kprobe on the same function, at its entry: one batch later.
+    Kprobe,
+    /// `tp_btf/mod_memcg_lruvec_state` (6.14+): per page.
+    Tracepoint,
+    /// cgroup v1 `memory.usage_in_bytes` notification through an eventfd.
+    Eventfd,
+    /// No hook: userspace looks as often as the distance to the limit asks for.
+    Sampler,
+}
+
+impl MemoryHook {
+    /// All rungs, best first.
+    pub const LADDER: [Self; 5] = [
+        Self::Fexit,
+        Self::Kprobe,
+        Self::Tracepoint,
+        Self::Eventfd,
+        Self::Sampler,
+    ];
+
+    /// The configuration's word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fexit => "fexit",
+            Self::Kprobe => "kprobe",
+            Self::Tracepoint => "tracepoint",
+            Self::Eventfd => "eventfd",
+            Self::Sampler => "sampler",
+        }
+    }
+
+    /// Whether a kernel program compares: only that can act by itself past a floor (R41).
+    pub fn has_program(self) -> bool {
+        matches!(self, Self::Fexit | Self::Kprobe | Self::Tracepoint)
+    }
+}
+
+impl fmt::Display for MemoryHook {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl GraduatedConfig {
+    /// Whether any step is taken.
+    pub fn is_on(self) -> bool {
+        self.reclaim.is_some() || self.brake.is_some()
+    }
+}
