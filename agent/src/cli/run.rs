@@ -11,7 +11,7 @@ use super::CommandError;
 use crate::{
     cluster::configz,
     config::{Config, KubeletDocument, KubeletSource},
-    daemon::{self, Origin},
+    daemon::{self, Origin, RunError},
 };
 
 /// Variable with the log filter, in the form of `RUST_LOG`.
@@ -52,7 +52,8 @@ pub(super) fn configured(
 ) -> Result<(Config, Origin), CommandError> {
     let nothing = KubeletDocument::default();
     let (config, kubelet) = Config::load_beside(path, kubelet_config, &nothing)?;
-    let configz = configz::ask(&config, kubelet.source == KubeletSource::File)?;
+    let configz =
+        configz::ask(&config, kubelet.source == KubeletSource::File).map_err(RunError::from)?;
     let mut origin = Origin::new(path, kubelet_config, configz, shadow);
     let config = origin.load(&config)?;
     Ok((config, origin))

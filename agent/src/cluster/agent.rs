@@ -2,8 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    path::Path,
-    sync::{Arc, atomic::AtomicU64},
+    sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
 
@@ -24,15 +23,13 @@ use super::{
 };
 use crate::{
     config::{ClusterConfig, Config},
-    cri::KnownPods,
-    daemon::{RunError, policies::Policies},
+    engine::{self, reclaim::KnownPods, record::NodeState},
     evict::{
-        journal::{Asked, Eviction, Record, SharedJournal},
+        journal::{Asked, Eviction, JournalError, Record, SharedJournal},
         report::{QUEUE, Reporter},
-        soft::SoftEvictor,
+        soft::{SoftEvictor, SoftRequest},
     },
-    pods::{joined::Joined, table::PodTable},
-    rounds::{Inbox, NodeState, SoftDemand},
+    policy::{Brakes, Catalogue},
     sys::clock::WallClock,
 };
 
@@ -48,16 +45,29 @@ const EVENT_PAUSE: Duration = Duration::from_secs(1);
 /// How long the end waits until the node is clean and the last evictions are told.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
+/// Why the cluster cannot be followed.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The way to the API server.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// What an earlier agent has left cannot be read.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The system refuses a thread or a descriptor.
+    #[error(transparent)]
+    System(#[from] std::io::Error),
+}
+
 /// The cluster, as the agent sees it.
 pub struct Cluster {
     connection: Arc<Connection>,
     /// The name of the node.
     node: String,
     pods: Arc<Shared>,
-    joined: Joined,
     evictions: mpsc::Sender<Eviction>,
     wanted: channel::Sender<Wanted>,
-    soft: Option<mpsc::Sender<Box<SoftDemand>>>,
+    soft: Option<mpsc::Sender<SoftRequest>>,
     /// Who was asked to go and will.
     going: Option<mpsc::Receiver<Asked>>,
     clock: WallClock,
@@ -77,17 +87,18 @@ struct Tasks {
 }
 
 impl Cluster {
-    /// Opens the way to the API server, takes over what an earlier agent has left, and answers with the first table.
+    /// Opens the way to the API server and takes over what an earlier agent has left; the first list of pods is there, or
+    /// late.
     ///
     /// # Errors
     /// A kubeconfig that cannot be used, a journal that cannot be read. A server that does not answer is no error.
     pub async fn start(
         config: &Config,
         cluster: &ClusterConfig,
-        scope: &Path,
         journal: &SharedJournal,
-        policies: &Policies,
-    ) -> Result<(Self, Box<PodTable>), RunError> {
+        catalogue: &Arc<Catalogue>,
+        brakes: &Arc<Brakes>,
+    ) -> Result<Self, StartError> {
         let node = &cluster.node_name;
         let connection = Connection::open(cluster.kubeconfig.clone()).await;
         let connection = Arc::new(connection.map_err(|e: AccessError| e)?);
@@ -96,12 +107,11 @@ impl Cluster {
             &config.state_dir,
             Arc::clone(&connection),
             Arc::clone(&pods),
-            Arc::clone(&policies.catalogue),
-            Arc::clone(&policies.brakes),
+            Arc::clone(catalogue),
+            Arc::clone(brakes),
             cluster.pause_config_map.is_some(),
         ));
         keeping.recall();
-        let (catalogue, brakes) = (&policies.catalogue, &policies.brakes);
         let followers = Followers::start(&connection, cluster, catalogue, brakes);
         let watching = watch::run(Arc::clone(&connection), node.clone(), Arc::clone(&pods));
         let left_over = journal.lock().follow()?;
@@ -123,7 +133,6 @@ impl Cluster {
         let writer = NodeWriter::new(Arc::clone(&connection), node, cluster.taint);
         let transition = config.eviction.pressure_transition_period;
         let (begin, begun) = oneshot::channel();
-        let joined = Joined::new(scope, config.mode);
         let checked = Arc::clone(&connection);
         let pause = cluster.pause_config_map.clone();
         let tasks = Tasks {
@@ -143,7 +152,6 @@ impl Cluster {
             node: node.clone(),
             connection,
             pods,
-            joined,
             evictions,
             wanted,
             soft: None,
@@ -155,8 +163,7 @@ impl Cluster {
             tasks,
         };
         started.wait_for_list().await;
-        let table = started.refresh().unwrap_or_default();
-        Ok((started, table))
+        Ok(started)
     }
 
     async fn wait_for_list(&mut self) {
@@ -177,23 +184,22 @@ impl Cluster {
         self.pods.changed.notified().await;
     }
 
-    /// A new table when something has changed.
-    pub fn refresh(&mut self) -> Option<Box<PodTable>> {
-        self.watch_clock();
-        let pods = Arc::clone(&self.pods);
-        let look = self
-            .joined
-            .look(|uid| pods.with(|roster| roster.get(uid).cloned()));
-        if look.table.is_some() && look.unknown > 0 && !self.pods.with(|r| r.is_synced()) {
-            let counter = &self.connection.counters.pods_from_cgroups;
-            if counter.add_first() {
-                tracing::warn!(
-                    pods = look.unknown,
-                    "pods are known by their cgroups alone: they go after all others"
-                );
-            }
+    /// The pod of a UID, as far as the API server has told.
+    pub fn pod(&self, uid: &str) -> Option<engine::Pod> {
+        self.pods.with(|roster| roster.get(uid).cloned())
+    }
+
+    /// So many pods are known by their cgroups alone: said once, unless the API server has listed its pods.
+    pub fn note_unknown(&self, pods: usize) {
+        if pods == 0 || self.pods.with(|r| r.is_synced()) {
+            return;
         }
-        look.table
+        if self.connection.counters.pods_from_cgroups.add_first() {
+            tracing::warn!(
+                pods,
+                "pods are known by their cgroups alone: they go after all others"
+            );
+        }
     }
 
     /// Takes an eviction that is in the journal. It never waits: what does not fit stays there for the next start.
@@ -234,14 +240,14 @@ impl Cluster {
         });
     }
 
-    /// Starts asking pods to go when soft thresholds want it; what comes of it goes to the rounds. These look at every
+    /// Starts asking pods to go when soft thresholds want it; what comes of it is given to `settle`, with the UID of the first candidate. The loop looks at every
     /// signal from now on: the time of what an earlier agent has left begins.
     pub fn start_soft(
         &mut self,
         config: &Config,
         node: &str,
         journal: &SharedJournal,
-        rounds: &Arc<Inbox>,
+        settle: impl Fn(String, Option<engine::Eviction>) + Send + 'static,
     ) {
         if let Some(begin) = self.begin.take() {
             // Nobody listens where the node's task has ended.
@@ -255,19 +261,14 @@ impl Cluster {
         // Looked at every second; whoever fills it sooner waits.
         let (going, asked) = mpsc::channel(GOING);
         self.going = Some(asked);
-        let task = soft::run(evictor, queue, Arc::clone(rounds), going);
+        let task = soft::run(evictor, queue, settle, going);
         self.tasks.soft = Some(tokio::spawn(task));
     }
 
     /// Takes a demand; false when it cannot be taken.
-    pub fn ask(&self, demand: Box<SoftDemand>) -> bool {
+    pub fn ask(&self, demand: SoftRequest) -> bool {
         let soft = self.soft.as_ref();
         soft.is_some_and(|demands| demands.try_send(demand).is_ok())
-    }
-
-    /// How many pods could not be opened so far, although their cgroups were there.
-    pub fn unopened(&self) -> Arc<AtomicU64> {
-        self.joined.unopened()
     }
 
     /// A pod that goes because it was asked to, each once.
@@ -275,7 +276,8 @@ impl Cluster {
         self.going.as_mut()?.try_recv().ok()
     }
 
-    fn watch_clock(&mut self) {
+    /// Says once that the wall clock was set.
+    pub fn watch_clock(&mut self) {
         let Some(off) = self.clock.jump(Instant::now(), SystemTime::now()) else {
             return;
         };

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use futures::future::BoxFuture;
 use http::{Method, Request};
 use kube::{
     Client, Config,
@@ -16,6 +17,7 @@ use kube::{
 use serde_json::Value;
 
 use super::counters::Counters;
+use crate::policy::{gate::Answer, keeper::ObjectReader};
 
 /// How long a request may take before it counts as lost.
 pub const DEADLINE: Duration = Duration::from_secs(10);
@@ -248,4 +250,22 @@ async fn from_file(path: &PathBuf) -> Result<Config, AccessError> {
     Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .map_err(|e| wrong(e.to_string()))
+}
+
+impl ObjectReader for Connection {
+    fn get(&self, path: String) -> BoxFuture<'_, Result<Answer, String>> {
+        Box::pin(async move {
+            let nothing = Value::Null;
+            let call = Call::new(Method::GET, path, JSON, &nothing);
+            match self.call(&call).await {
+                Ok(body) => Ok(Answer { status: 200, body }),
+                // An object that is not there is an answer too, and a gate's check may say so.
+                Err(error) if error.code() == 404 => Ok(Answer {
+                    status: 404,
+                    body: Value::Null,
+                }),
+                Err(error) => Err(error.to_string()),
+            }
+        })
+    }
 }

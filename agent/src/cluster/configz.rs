@@ -5,15 +5,18 @@
 use http::Method;
 use serde_json::Value;
 
-use super::client::{Call, Connection, JSON};
-use crate::{config::Config, daemon::RunError};
+use super::{
+    agent::StartError,
+    client::{Call, Connection, JSON},
+};
+use crate::config::Config;
 
 /// The KubeletConfiguration of this node; `None` where nobody wants it, where a file has told already (`told`), or where nobody
 /// answers: then evictd's own file and the kubelet's defaults hold, and that is said.
 ///
 /// # Errors
 /// A kubeconfig that cannot be used.
-pub fn ask(config: &Config, told: bool) -> Result<Option<Value>, RunError> {
+pub fn ask(config: &Config, told: bool) -> Result<Option<Value>, StartError> {
     let wanted = config.cluster.as_ref().filter(|cluster| cluster.configz);
     let Some(cluster) = wanted.filter(|_| !told) else {
         return Ok(None);

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     config::ClusterConfig,
-    policy::{Brakes, Catalogue, Keeper},
+    policy::{Brakes, Catalogue, Keeper, keeper::ObjectReader},
 };
 
 /// All of them, until it is dropped.
@@ -33,7 +33,7 @@ impl Followers {
         brakes: &Arc<Brakes>,
     ) -> Self {
         let keeper = Arc::clone(catalogue.keeper());
-        keeper.connect(Arc::clone(connection));
+        keeper.connect(Arc::clone(connection) as Arc<dyn ObjectReader>);
         let writer = Arc::new(StatusWriter::new(Arc::clone(connection), SPREAD));
         let (listed, policies) = channel::channel(false);
         let (seen, node) = channel::channel(false);

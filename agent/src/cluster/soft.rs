@@ -1,9 +1,6 @@
 //! The task that asks pods to go: the rounds hand over whom, the API server says who may.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
 
@@ -11,9 +8,8 @@ use crate::{
     engine::Eviction,
     evict::{
         journal::Asked,
-        soft::{SoftCandidate, SoftEvictor, SoftOutcome, SoftPressure as _},
+        soft::{SoftCandidate, SoftEvictor, SoftOutcome, SoftPressure as _, SoftRequest},
     },
-    rounds::{Inbox, Letter, SoftDemand},
 };
 
 /// How long after nobody could go they are asked again: the kubelet's own period.
@@ -21,11 +17,12 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// Without a demand for so long pressure has been over in between.
 const RELIEVED: Duration = Duration::from_secs(60);
 
-/// Takes one demand after the other, and tells the rounds what came of it, and who goes to whoever listens.
+/// Takes one request after the other. What came of it goes to `settle`, with the UID of the first candidate; which pod goes
+/// goes to `going`.
 pub async fn run(
     mut evictor: SoftEvictor,
-    mut demands: mpsc::Receiver<Box<SoftDemand>>,
-    rounds: Arc<Inbox>,
+    mut demands: mpsc::Receiver<SoftRequest>,
+    settle: impl Fn(String, Option<Eviction>) + Send,
     going: mpsc::Sender<Asked>,
 ) {
     let mut last: Option<Instant> = None;
@@ -40,7 +37,7 @@ pub async fn run(
             .candidates
             .iter()
             .map(|choice| SoftCandidate {
-                pod: &choice.pod.pod,
+                pod: &choice.pod,
                 message: &choice.eviction.message.text,
                 numbers: choice.numbers,
             })
@@ -65,12 +62,12 @@ pub async fn run(
         };
         if let Some(choice) = demand.candidates.first() {
             let chosen = choice.eviction.uid.clone();
-            rounds.send(Letter::SoftSettled { chosen, gone });
+            settle(chosen, gone);
         }
     }
 }
 
-fn eviction(demand: &SoftDemand, index: usize) -> Option<Eviction> {
+fn eviction(demand: &SoftRequest, index: usize) -> Option<Eviction> {
     let choice = demand.candidates.get(index)?;
     Some(choice.eviction.clone())
 }

@@ -105,5 +105,4 @@ pub fn sandboxes(
 }
 
 #[cfg(test)]
-#[path = "dead/tests.rs"]
 mod tests;

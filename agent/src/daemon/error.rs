@@ -3,9 +3,15 @@
 use std::io;
 
 use crate::{
-    cluster::client::AccessError, config::ConfigError, evict::journal::JournalError,
-    kernel::ladder::Refused, observe::filesystem::LayoutError, policy::load::PolicyError,
-    reflex::ScopeError, sys::fs::PathError, telemetry::ServeError,
+    cluster::{agent::StartError, client::AccessError},
+    config::ConfigError,
+    evict::journal::JournalError,
+    kernel::ladder::Refused,
+    observe::filesystem::LayoutError,
+    policy::load::PolicyError,
+    reflex::ScopeError,
+    sys::fs::PathError,
+    telemetry::ServeError,
 };
 
 /// Why the agent cannot start or go on. The first group is bad input.
@@ -54,6 +60,16 @@ pub enum RunError {
     /// The system refused something that is none of the input's business.
     #[error("{0}")]
     System(#[from] io::Error),
+}
+
+impl From<StartError> for RunError {
+    fn from(error: StartError) -> Self {
+        match error {
+            StartError::Access(error) => Self::Access(error),
+            StartError::Journal(error) => Self::Journal(error),
+            StartError::System(error) => Self::System(error),
+        }
+    }
 }
 
 impl RunError {

@@ -177,7 +177,7 @@ impl Agent {
         if let Some(write) = self.incidents_over(u64::MAX) {
             write();
         }
-        if let Source::Cluster(cluster) = self.source {
+        if let Source::Cluster { cluster, .. } = self.source {
             cluster.stop().await;
         }
         tracing::info!("stopped");
@@ -203,12 +203,12 @@ impl Agent {
             let Some(record) = self.reconciler.take(&report) else {
                 continue;
             };
-            if let (Source::Cluster(cluster), Record::Evicted(eviction)) =
+            if let (Source::Cluster { cluster, .. }, Record::Evicted(eviction)) =
                 (&mut self.source, &record)
             {
                 cluster.evicted(eviction.as_ref().clone());
             }
-            if let (Source::Cluster(cluster), Record::Stuck(_) | Record::MetInForce(_)) =
+            if let (Source::Cluster { cluster, .. }, Record::Stuck(_) | Record::MetInForce(_)) =
                 (&self.source, &record)
             {
                 cluster.tell(record.clone());

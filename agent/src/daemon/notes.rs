@@ -10,9 +10,10 @@ use crate::{
         end::end_gracefully,
         journal::{Asked, Record},
         reconcile::{PATIENCE, reap},
+        soft::{SoftChoice, SoftRequest},
     },
     graduated,
-    rounds::{Decided, Inbox, Letter, Note, ReclaimDemand, Reclaimed, Reclaimer, SoftDemand},
+    rounds::{self, Decided, Inbox, Letter, Note, ReclaimDemand, Reclaimed, Reclaimer, SoftDemand},
 };
 
 impl Agent {
@@ -22,7 +23,7 @@ impl Agent {
             Note::Soft(demand) => self.take_demand(demand),
             Note::Node(state) => {
                 tracing::info!(conditions = ?state.conditions, why = state.message, "the node's conditions");
-                if let Source::Cluster(cluster) = &mut self.source {
+                if let Source::Cluster { cluster, .. } = &mut self.source {
                     cluster.node_state(state);
                 }
             }
@@ -98,7 +99,7 @@ impl Agent {
                 clear(&left);
             });
         }
-        if let Source::Cluster(cluster) = &mut self.source {
+        if let Source::Cluster { cluster, .. } = &mut self.source {
             cluster.evicted(record.clone());
         }
         self.note_incident(&Record::evicted(record), None);
@@ -109,8 +110,8 @@ impl Agent {
             return;
         };
         let chosen = choice.eviction.uid.clone();
-        if let (Source::Cluster(cluster), false) = (&self.source, demand.shadow) {
-            if !cluster.ask(demand) {
+        if let (Source::Cluster { cluster, .. }, false) = (&self.source, demand.shadow) {
+            if !cluster.ask(soft_request(*demand)) {
                 self.tell_rounds(Letter::SoftSettled { chosen, gone: None });
             }
             return;
@@ -137,6 +138,20 @@ impl Agent {
             clear(&left);
             settle(&rounds, chosen, eviction);
         });
+    }
+}
+
+/// What the API server is asked.
+fn soft_request(demand: SoftDemand) -> SoftRequest {
+    let choice = |choice: rounds::SoftChoice| SoftChoice {
+        pod: choice.pod.pod.clone(),
+        eviction: choice.eviction,
+        numbers: choice.numbers,
+    };
+    SoftRequest {
+        signal: demand.signal,
+        candidates: demand.candidates.into_iter().map(choice).collect(),
+        hard: demand.hard,
     }
 }
 

@@ -99,7 +99,7 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
     let mut sources = Sources {
         status: shown.rounds.status(),
         connection: match shown.source {
-            Source::Cluster(cluster) => Some(Arc::clone(cluster.connection())),
+            Source::Cluster { cluster, .. } => Some(Arc::clone(cluster.connection())),
             Source::Manifest { .. } => None,
         },
         hooks,

@@ -16,6 +16,7 @@ use crate::{
     evict::journal::{Asked, Journal, SharedJournal},
     observe::cgroup::{descendant_ids, descendants},
     pods::{
+        joined::Joined,
         manifest::{self, ManifestPod},
         table::{Entry, PodTable},
         unopened::Opener,
@@ -31,14 +32,24 @@ pub(super) enum Source {
         fingerprint: Vec<(PathBuf, u64)>,
         opener: Opener,
     },
-    Cluster(Box<Cluster>),
+    Cluster {
+        cluster: Box<Cluster>,
+        joined: Joined,
+    },
 }
 
 impl Source {
     /// A new table when a pod's cgroup has come, gone, or changed below.
     pub(super) fn refresh(&mut self) -> Option<Box<PodTable>> {
         match self {
-            Self::Cluster(cluster) => cluster.refresh(),
+            Self::Cluster { cluster, joined } => {
+                cluster.watch_clock();
+                let look = joined.look(|uid| cluster.pod(uid));
+                if look.table.is_some() {
+                    cluster.note_unknown(look.unknown);
+                }
+                look.table
+            }
             Self::Manifest {
                 pods,
                 mode,
@@ -64,7 +75,7 @@ impl Source {
     /// How many pods could not be opened so far, although their cgroups were there.
     pub(super) fn unopened(&self) -> Arc<AtomicU64> {
         match self {
-            Self::Cluster(cluster) => cluster.unopened(),
+            Self::Cluster { joined, .. } => joined.unopened(),
             Self::Manifest { opener, .. } => opener.count(),
         }
     }
@@ -72,7 +83,7 @@ impl Source {
     /// A pod that goes because the API server has asked it to, each once.
     pub(super) fn going(&mut self) -> Option<Asked> {
         match self {
-            Self::Cluster(cluster) => cluster.going(),
+            Self::Cluster { cluster, .. } => cluster.going(),
             Self::Manifest { .. } => None,
         }
     }
@@ -87,7 +98,7 @@ impl Source {
                     let own = pods.iter().find(|p| p.pod.uid == entry.pod.uid);
                     fixed(own.map(|p| p.empty_dirs.clone()).unwrap_or_default())
                 }
-                Self::Cluster(_) => {
+                Self::Cluster { .. } => {
                     let kubelet = config.filesystems.kubelet().to_owned();
                     let pod = entry.pod.clone();
                     Arc::new(move || of_kubelet_pod(&kubelet, Path::new(POD_LOGS), &pod, &cgroup))
@@ -105,7 +116,7 @@ impl Source {
     /// The emptyDirs of a pod that is gone, to be emptied; where there is a kubelet, it is its job.
     pub(super) fn leftovers(&self, uid: &str) -> Vec<PathBuf> {
         match self {
-            Self::Cluster(_) => Vec::new(),
+            Self::Cluster { .. } => Vec::new(),
             Self::Manifest { pods, .. } => {
                 let own = pods.iter().filter(|p| p.pod.uid == uid);
                 own.flat_map(|p| p.empty_dirs.iter().map(|(_, path)| path.clone()))
@@ -117,7 +128,7 @@ impl Source {
     /// Who runs here, by the UID that the container runtime has for a pod; `None` as long as nobody has said.
     pub(super) fn known_pods(&self) -> KnownPods {
         match self {
-            Self::Cluster(cluster) => cluster.known_pods(),
+            Self::Cluster { cluster, .. } => cluster.known_pods(),
             Self::Manifest { pods, .. } => Some(pods.iter().map(|p| p.pod.uid.clone()).collect()),
         }
     }
@@ -125,7 +136,7 @@ impl Source {
     /// Ends when there is reason to look before the time.
     pub(super) async fn changed(&self) {
         match self {
-            Self::Cluster(cluster) => cluster.changed().await,
+            Self::Cluster { cluster, .. } => cluster.changed().await,
             Self::Manifest { .. } => std::future::pending().await,
         }
     }
@@ -140,8 +151,14 @@ pub(super) async fn source(
 ) -> Result<(Source, Box<PodTable>, SharedJournal), RunError> {
     if let Some(cluster) = &config.cluster {
         let journal = SharedJournal::new(Journal::open(&config.state_dir)?);
-        let (cluster, table) = Cluster::start(config, cluster, scope, &journal, policies).await?;
-        return Ok((Source::Cluster(Box::new(cluster)), table, journal));
+        let (catalogue, brakes) = (&policies.catalogue, &policies.brakes);
+        let cluster = Cluster::start(config, cluster, &journal, catalogue, brakes).await?;
+        let mut source = Source::Cluster {
+            cluster: Box::new(cluster),
+            joined: Joined::new(scope, config.mode),
+        };
+        let table = source.refresh().unwrap_or_default();
+        return Ok((source, table, journal));
     }
     let path = config.pod_manifest.as_deref().ok_or(RunError::Missing {
         field: "podManifest",

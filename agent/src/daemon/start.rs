@@ -122,7 +122,7 @@ impl Agent {
             shadow: config.shadow,
             reclaims: rounds::Reclaiming {
                 runtime: config.cri.as_ref().map(|cri| cri.reclaim_timeout),
-                kubelet: matches!(source, Source::Cluster(_)),
+                kubelet: matches!(source, Source::Cluster { .. }),
             },
             graduated: config.graduated,
             memory_v1,
@@ -166,8 +166,12 @@ impl Agent {
             let address = served?;
             tracing::info!(%address, "metrics are served");
         }
-        if let (Source::Cluster(cluster), Some(settings)) = (&mut source, &config.cluster) {
-            cluster.start_soft(config, &settings.node_name, &journal, rounds.inbox());
+        if let (Source::Cluster { cluster, .. }, Some(settings)) = (&mut source, &config.cluster) {
+            let inbox = Arc::clone(rounds.inbox());
+            let settle = move |chosen, gone| {
+                inbox.send(Letter::SoftSettled { chosen, gone });
+            };
+            cluster.start_soft(config, &settings.node_name, &journal, settle);
         }
         // One thread for what blocks is there from the start.
         drop(tokio::task::spawn_blocking(|| ()).await);

@@ -2,8 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{graduated::Step, rounds::Graduated};
-
 /// A step was taken before anybody was evicted (R46).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -46,35 +44,4 @@ pub struct GraduatedPod {
     /// Its `memory.high`, set or taken away, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub high: Option<u64>,
-}
-
-impl GraduatedAction {
-    /// The record of a step that has just ended.
-    pub fn of(graduated: &Graduated) -> Self {
-        let done = &graduated.done;
-        let step = match done.step {
-            Step::Reclaim(_) => "reclaim",
-            Step::Brake => "brake",
-            Step::Release => "release",
-        };
-        let pods = done.pods.iter().map(|pod| GraduatedPod {
-            namespace: pod.namespace.clone(),
-            name: pod.name.clone(),
-            uid: pod.uid.clone(),
-            asked: pod.given.asked,
-            usage_given: pod.given.usage(),
-            working_set_given: pod.given.working_set(),
-            high: pod.high,
-        });
-        Self {
-            time: jiff::Timestamp::now().to_string(),
-            step: step.to_owned(),
-            signal: done.signal.to_string(),
-            pods: pods.collect(),
-            available_before: graduated.available_before,
-            available_after: graduated.available_after,
-            took: u64::try_from(done.took.as_nanos()).unwrap_or(u64::MAX),
-            refusal: done.refusal.clone(),
-        }
-    }
 }

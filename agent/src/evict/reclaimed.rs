@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::rounds::Reclaimed;
-
 /// The node has given back what nobody needed (R8).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -32,29 +30,4 @@ pub struct NodeReclaimed {
     pub is_enough: bool,
     /// How long it took, in nanoseconds.
     pub took: u64,
-}
-
-impl NodeReclaimed {
-    /// The record of a reclaim that has just ended.
-    pub fn of(reclaimed: &Reclaimed) -> Self {
-        let removed = &reclaimed.removed;
-        let freed = reclaimed.freed.iter();
-        Self {
-            time: jiff::Timestamp::now().to_string(),
-            what: reclaimed
-                .what
-                .iter()
-                .map(|w| w.as_str().to_owned())
-                .collect(),
-            containers: removed.containers,
-            sandboxes: removed.sandboxes,
-            images: removed.images,
-            image_bytes: removed.image_bytes,
-            refused: removed.refused,
-            is_cut_short: removed.is_cut_short,
-            freed: freed.map(|(signal, n)| (signal.to_string(), *n)).collect(),
-            is_enough: reclaimed.is_enough,
-            took: u64::try_from(reclaimed.took.as_nanos()).unwrap_or(u64::MAX),
-        }
-    }
 }

@@ -6,8 +6,8 @@ use super::{
     counted::boot_id,
     end::kill_until_empty,
     journal::{
-        Asked, Eviction, Finish, GraduatedAction, MetInForce, NodeReclaimed, PaceRecord, Record,
-        SharedJournal, StuckPod,
+        Asked, Eviction, Finish, GraduatedAction, GraduatedPod, MetInForce, NodeReclaimed,
+        PaceRecord, Record, SharedJournal, StuckPod,
     },
     oom::OomKill,
     pauses::Pauses,
@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     engine::{Comeback, Pod, Signal},
+    graduated::Step,
     pods::table::Entry,
     policy::Brakes,
     reflex::{Evicted, Finished, Report},
@@ -199,7 +200,7 @@ impl Reconciler {
 
     /// Takes note of what was reclaimed from the node.
     pub fn take_reclaimed(&self, reclaimed: &Reclaimed) {
-        let record = NodeReclaimed::of(reclaimed);
+        let record = node_reclaimed(reclaimed);
         tracing::info!(
             containers = record.containers,
             sandboxes = record.sandboxes,
@@ -215,7 +216,7 @@ impl Reconciler {
 
     /// Takes note of a step that was taken before anybody is evicted.
     pub fn take_graduated(&self, graduated: &Graduated) {
-        let record = GraduatedAction::of(graduated);
+        let record = graduated_action(graduated);
         tracing::info!(
             step = record.step,
             signal = record.signal,
@@ -353,5 +354,57 @@ fn say_finished(pod: &Pod, f: &Finish) {
         tracing::warn!(%pod, available = f.available, "the evicted pod's memory was not enough");
     } else {
         tracing::info!(%pod, available = f.available, "the threshold is available again");
+    }
+}
+
+/// The record of a reclaim that has just ended.
+fn node_reclaimed(reclaimed: &Reclaimed) -> NodeReclaimed {
+    let removed = &reclaimed.removed;
+    let freed = reclaimed.freed.iter();
+    NodeReclaimed {
+        time: jiff::Timestamp::now().to_string(),
+        what: reclaimed
+            .what
+            .iter()
+            .map(|w| w.as_str().to_owned())
+            .collect(),
+        containers: removed.containers,
+        sandboxes: removed.sandboxes,
+        images: removed.images,
+        image_bytes: removed.image_bytes,
+        refused: removed.refused,
+        is_cut_short: removed.is_cut_short,
+        freed: freed.map(|(signal, n)| (signal.to_string(), *n)).collect(),
+        is_enough: reclaimed.is_enough,
+        took: u64::try_from(reclaimed.took.as_nanos()).unwrap_or(u64::MAX),
+    }
+}
+
+/// The record of a step that has just ended.
+fn graduated_action(graduated: &Graduated) -> GraduatedAction {
+    let done = &graduated.done;
+    let step = match done.step {
+        Step::Reclaim(_) => "reclaim",
+        Step::Brake => "brake",
+        Step::Release => "release",
+    };
+    let pods = done.pods.iter().map(|pod| GraduatedPod {
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+        asked: pod.given.asked,
+        usage_given: pod.given.usage(),
+        working_set_given: pod.given.working_set(),
+        high: pod.high,
+    });
+    GraduatedAction {
+        time: jiff::Timestamp::now().to_string(),
+        step: step.to_owned(),
+        signal: done.signal.to_string(),
+        pods: pods.collect(),
+        available_before: graduated.available_before,
+        available_after: graduated.available_after,
+        took: u64::try_from(done.took.as_nanos()).unwrap_or(u64::MAX),
+        refusal: done.refusal.clone(),
     }
 }

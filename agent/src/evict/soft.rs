@@ -20,7 +20,7 @@ use crate::{
         events::{EVICTED, Events, OVERRIDDEN, Told},
     },
     config::Config,
-    engine::{Pod, settings::Mode},
+    engine::{self, Pod, Signal, settings::Mode},
 };
 
 /// What the API gives a pod that does not say how long it needs, in seconds.
@@ -39,6 +39,28 @@ pub struct SoftCandidate<'a> {
     pub message: &'a str,
     /// The same in numbers.
     pub numbers: Numbers,
+}
+
+/// A pod that may be asked to go, as the request's owner keeps it.
+#[derive(Clone, Debug)]
+pub struct SoftChoice {
+    /// The pod.
+    pub pod: Pod,
+    /// How it would go.
+    pub eviction: engine::Eviction,
+    /// What for.
+    pub numbers: Numbers,
+}
+
+/// A pod is to be asked to go.
+#[derive(Clone, Debug)]
+pub struct SoftRequest {
+    /// The signal whose soft threshold has been met for its grace period.
+    pub signal: Signal,
+    /// Pods that may be asked, in the order of eviction; the first is the engine's choice.
+    pub candidates: Vec<SoftChoice>,
+    /// The hard threshold is met as well: budgets no longer count.
+    pub hard: bool,
 }
 
 /// What came of a request.

@@ -186,5 +186,4 @@ fn lift(brake: &Brake) -> Result<(), PathError> {
 }
 
 #[cfg(test)]
-#[path = "brakes/tests.rs"]
 mod tests;

@@ -11,3 +11,6 @@ pub mod tree;
 pub mod unopened;
 
 pub use json::JsonError;
+
+#[cfg(test)]
+mod local_storage_tests;

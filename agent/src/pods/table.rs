@@ -7,7 +7,7 @@ use std::{
 };
 
 use crate::{
-    engine::{Candidate, CandidateState, Claim, Pod, settings::Mode},
+    engine::{Candidate, CandidateState, Claim, ManagedPod, Pod, settings::Mode},
     evict::kill::Killer,
     observe::{cgroup::MemoryCgroup, statistics::Statistics},
     policy::Clearance,
@@ -46,6 +46,32 @@ impl Entry {
             protected,
             clearance: Clearance::default(),
         })
+    }
+}
+
+impl ManagedPod for Entry {
+    fn pod(&self) -> &Pod {
+        &self.pod
+    }
+
+    fn clearance(&self) -> &Clearance {
+        &self.clearance
+    }
+
+    fn is_protected(&self) -> bool {
+        self.protected
+    }
+
+    fn memory_usage(&self) -> u64 {
+        self.memory.usage().unwrap_or(0)
+    }
+
+    fn is_younger_than(&self, time: u64) -> bool {
+        !self.killer.is_empty() && !self.killer.holds_older_than(time)
+    }
+
+    fn has_older_than(&self, time: u64) -> bool {
+        self.killer.holds_older_than(time)
     }
 }
 

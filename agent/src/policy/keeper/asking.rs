@@ -3,7 +3,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use http::Method;
 use tokio::sync::Semaphore;
 
 use super::{
@@ -15,10 +14,7 @@ use super::{
     answers::{GateKey, bodies, nanos},
     pod_value,
 };
-use crate::{
-    cluster::client::{Call, JSON},
-    sys::clock::now_ns,
-};
+use crate::sys::clock::now_ns;
 
 /// Questions that are out at once.
 const AT_ONCE: usize = 8;
@@ -154,12 +150,12 @@ impl Keeper {
                     next = next.min(nanos(SHORTEST_PAUSE));
                     continue;
                 }
-                let pod = value.get_or_insert_with(|| pod_value(&held.entry)).clone();
+                let pod = value.get_or_insert_with(|| pod_value(&*held.pod)).clone();
                 questions.push(Question {
                     uid: uid.clone(),
                     key: key.clone(),
                     gate: gate.clone(),
-                    namespace: held.entry.pod.namespace.clone(),
+                    namespace: held.pod.pod().namespace.clone(),
                     variables: [("pod", pod), ("answers", answers)],
                     keeps_body: applied
                         .policy
@@ -228,23 +224,11 @@ impl Keeper {
         probe: &ObjectProbe,
         question: &Question,
     ) -> Result<Answer, String> {
-        let connection = self.connection.get().ok_or("there is no cluster to ask")?;
+        let objects = self.objects.get().ok_or("there is no cluster to ask")?;
         let path = probe
             .path(&question.variables, &question.namespace)
             .map_err(|e| e.to_string())?;
-        let nothing = serde_json::Value::Null;
-        match connection
-            .call(&Call::new(Method::GET, path, JSON, &nothing))
-            .await
-        {
-            Ok(body) => Ok(Answer { status: 200, body }),
-            // An object that is not there is an answer too, and its check may say so.
-            Err(error) if error.code() == 404 => Ok(Answer {
-                status: 404,
-                body: nothing,
-            }),
-            Err(error) => Err(error.to_string()),
-        }
+        objects.get(path).await
     }
 
     fn heard(&self, question: &Question, heard: Result<(bool, Answer), String>) {
@@ -266,13 +250,13 @@ impl Keeper {
                 known.error = None;
                 known.body = question.keeps_body.then(|| facts::value(&answer.body));
                 if changed {
-                    let pod = &held.entry.pod;
+                    let pod = held.pod.pod();
                     tracing::debug!(%pod, gate = question.key.1, yes, "a gate has changed");
                 }
             }
             Err(error) => {
                 if known.error.as_ref() != Some(&error) {
-                    let pod = &held.entry.pod;
+                    let pod = held.pod.pod();
                     tracing::warn!(%pod, gate = question.key.1, error, "a gate has no answer");
                 }
                 known.error = Some(error);

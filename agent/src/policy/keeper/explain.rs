@@ -73,18 +73,18 @@ impl Keeper {
         let State { pods, .. } = &*state;
         let now = now_ns();
         let explain = |held: &super::Held| {
-            let pod = &held.entry.pod;
-            let clearance = &held.entry.clearance;
-            let may_go =
-                !held.entry.protected && self.restraint.lets_go(clearance, now, LastResort::Nobody);
+            let pod = held.pod.pod();
+            let clearance = held.pod.clearance();
+            let may_go = !held.pod.is_protected()
+                && self.restraint.lets_go(clearance, now, LastResort::Nobody);
             let permission = clearance.permission(now);
             let reason = match permission {
                 _ if may_go => None,
                 _ if clearance.is_ending() => Some(ENDING.to_owned()),
-                _ if held.entry.protected && pod.has_critical_priority() => {
+                _ if held.pod.is_protected() && pod.has_critical_priority() => {
                     Some("its priority makes it critical".to_owned())
                 }
-                _ if held.entry.protected => Some("it is a static pod".to_owned()),
+                _ if held.pod.is_protected() => Some("it is a static pod".to_owned()),
                 _ if self.restraint.is_paused() => {
                     Some("evictions are paused on this node".to_owned())
                 }

@@ -29,7 +29,7 @@ impl Keeper {
             now,
         };
         for (uid, held) in &*pods {
-            let pod = &held.entry.pod;
+            let pod = held.pod.pod();
             let mut wanted = Vec::new();
             let owner = pod.owner.as_ref().map(|o| QuotaKey::Owner(o.uid.clone()));
             for (rate, key) in [
@@ -93,10 +93,10 @@ struct Group {
 
 /// Whether a pod counts towards `minAvailable`: it runs, is ready as far as anybody tells, and was not evicted.
 fn is_available(held: &Held) -> bool {
-    let pod = &held.entry.pod;
+    let pod = held.pod.pod();
     let ready = pod
         .conditions
         .get(READY)
         .is_none_or(|status| status == "True");
-    ready && pod.phase == "Running" && !pod.is_deleting && !held.entry.clearance.is_taken()
+    ready && pod.phase == "Running" && !pod.is_deleting && !held.pod.clearance().is_taken()
 }

@@ -6,20 +6,20 @@ use std::{
     time::SystemTime,
 };
 
+use futures::future::BoxFuture;
+
 use super::{
     facts,
-    gate::Secrets,
+    gate::{self, Secrets},
     selector::Labels,
     set::{Applied, PolicySet, Ruling},
 };
 use crate::{
-    cluster::client::Connection,
     engine::{
-        Pod,
+        ManagedPod, Pod,
         clearance::{LastResort, Permission},
         restraint::{Rate, Restraint},
     },
-    pods::table::Entry,
     sys::clock::now_ns,
 };
 use answers::{Answers, Said, judge, together};
@@ -52,13 +52,19 @@ pub struct Settings {
     pub last_resort: LastResort,
 }
 
+/// Reads objects of the API server for gates.
+pub trait ObjectReader: Send + Sync {
+    /// GETs the object at this path. An object that is not there is an answer with status 404.
+    fn get(&self, path: String) -> BoxFuture<'_, Result<gate::Answer, String>>;
+}
+
 /// Keeps clearances.
 pub struct Keeper {
     settings: Settings,
     restraint: Arc<Restraint>,
     secrets: Secrets,
     state: Mutex<State>,
-    connection: std::sync::OnceLock<Arc<Connection>>,
+    objects: std::sync::OnceLock<Arc<dyn ObjectReader>>,
     changed: tokio::sync::Notify,
     replaced: tokio::sync::Notify,
 }
@@ -85,7 +91,7 @@ struct State {
 
 /// A pod that is here.
 struct Held {
-    entry: Arc<Entry>,
+    pod: Arc<dyn ManagedPod>,
     ruling: Ruling,
     answers: Answers,
     said: Said,
@@ -103,7 +109,7 @@ impl Keeper {
             restraint,
             secrets,
             state: Mutex::default(),
-            connection: std::sync::OnceLock::new(),
+            objects: std::sync::OnceLock::new(),
             changed: tokio::sync::Notify::new(),
             replaced: tokio::sync::Notify::new(),
         })
@@ -115,9 +121,9 @@ impl Keeper {
     }
 
     /// Gates may ask for objects from now on.
-    pub fn connect(&self, connection: Arc<Connection>) {
+    pub fn connect(&self, objects: Arc<dyn ObjectReader>) {
         // The first one stays: there is only one cluster.
-        let _ = self.connection.set(connection);
+        let _ = self.objects.set(objects);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -145,31 +151,31 @@ impl Keeper {
         self.replaced.notified().await;
     }
 
-    /// Takes note of who is here. Every entry is judged when this returns, so that the fast path never sees one that was
+    /// Takes note of who is here. Every pod is judged when this returns, so that the fast path never sees one that was
     /// not.
-    pub fn present(&self, entries: &[Arc<Entry>]) {
+    pub fn present<P: ManagedPod + 'static>(&self, pods: &[Arc<P>]) {
         let mut state = self.state();
         let mut before = std::mem::take(&mut state.pods);
-        for entry in entries {
-            let pod = &entry.pod;
+        for managed in pods {
+            let pod = managed.pod();
             let held = before.remove(&pod.uid);
             let answers = match held {
                 Some(held) => {
-                    if !Arc::ptr_eq(&held.entry, entry) {
-                        entry.clearance.inherit(&held.entry.clearance);
+                    if !std::ptr::addr_eq(Arc::as_ptr(&held.pod), Arc::as_ptr(managed)) {
+                        managed.clearance().inherit(held.pod.clearance());
                     }
                     held.answers
                 }
                 None => Answers::default(),
             };
-            state.recognise(entry);
+            state.recognise(&**managed);
             let ruling = state.ruling(pod);
             let free = || Said {
                 permission: Permission::Always,
                 reason: None,
             };
             let held = Held {
-                entry: Arc::clone(entry),
+                pod: Arc::clone(managed) as Arc<dyn ManagedPod>,
                 ruling,
                 answers,
                 said: free(),
@@ -197,8 +203,8 @@ impl Keeper {
             let ask = |applied| judge(applied, &value, &held.answers, now);
             held.said = together(held.ruling.rules.iter().map(ask));
             held.shadow = together(held.ruling.shadow.iter().map(ask));
-            let limits = quotas.get(&held.entry.pod.uid);
-            let clearance = &held.entry.clearance;
+            let limits = quotas.get(&held.pod.pod().uid);
+            let clearance = held.pod.clearance();
             match limits {
                 Some(Some(limits)) => {
                     clearance.set(held.said.permission, held.ruling.order(), limits)
@@ -230,18 +236,16 @@ impl Keeper {
 /// What rules see of a pod. It reads the pod's usage: only where a rule wants to know.
 fn facts(held: &Held) -> cel::Value {
     if held.ruling.needs_facts() {
-        pod_value(&held.entry)
+        pod_value(&*held.pod)
     } else {
         cel::Value::Null
     }
 }
 
-fn pod_value(entry: &Entry) -> cel::Value {
+fn pod_value(managed: &dyn ManagedPod) -> cel::Value {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = now.map_or(0, |d| i64::try_from(d.as_secs()).unwrap_or(i64::MAX));
-    // A pod that is gone uses nothing.
-    let usage = entry.memory.usage().unwrap_or(0);
-    facts::pod(&entry.pod, now, usage)
+    facts::pod(managed.pod(), now, managed.memory_usage())
 }
 
 impl State {
@@ -254,7 +258,7 @@ impl State {
     fn match_all(&mut self) {
         let mut pods = std::mem::take(&mut self.pods);
         for held in pods.values_mut() {
-            held.ruling = self.ruling(&held.entry.pod);
+            held.ruling = self.ruling(held.pod.pod());
             let asked: Vec<_> = held
                 .ruling
                 .gates()
@@ -272,7 +276,7 @@ impl State {
                 if self.told.contains_key(&pair) || self.told.len() >= MOST_TOLD {
                     continue;
                 }
-                let (pod, first, second) = (&held.entry.pod, one.name(), other.name());
+                let (pod, first, second) = (held.pod.pod(), one.name(), other.name());
                 tracing::warn!(%pod, first, second, "two rules of the same precedence contradict each other: the more sparing one decides");
                 self.told.insert(pair, (one.clone(), other.clone()));
             }

@@ -51,7 +51,7 @@ impl Keeper {
         let state = self.state();
         let none = Labels::new();
         let pods = state.pods.values().map(|held| {
-            let pod = &held.entry.pod;
+            let pod = held.pod.pod();
             let labels = state.namespaces.get(&pod.namespace).unwrap_or(&none);
             (pod, labels.clone())
         });

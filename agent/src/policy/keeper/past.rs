@@ -1,11 +1,10 @@
 //! What earlier agents have evicted: it counts for limits as if this one had never been started anew.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::collections::BTreeMap;
 
 use super::{Keeper, State, quotas::QuotaKey};
 use crate::{
-    engine::{Pod, restraint::PastEviction},
-    pods::table::Entry,
+    engine::{ManagedPod, Pod, restraint::PastEviction},
     policy::{selector::Labels, set::PolicySet},
     sys::clock::now_ns,
 };
@@ -84,8 +83,8 @@ impl Keeper {
         ending.retain(|uid, signalled| match pods.get(uid) {
             None => now.saturating_sub(*signalled) < FORGOTTEN_NS,
             Some(held) => {
-                let is_there = held.entry.killer.holds_older_than(*signalled);
-                held.entry.clearance.set_ending(is_there);
+                let is_there = held.pod.has_older_than(*signalled);
+                held.pod.clearance().set_ending(is_there);
                 is_there
             }
         });
@@ -94,23 +93,19 @@ impl Keeper {
 
 impl State {
     /// Takes over what an earlier agent has done to a pod.
-    pub(super) fn recognise(&self, entry: &Arc<Entry>) {
-        let uid = &entry.pod.uid;
-        let is_younger = |at: u64| {
-            let killer = &entry.killer;
-            !killer.is_empty() && !killer.holds_older_than(at)
-        };
+    pub(super) fn recognise(&self, managed: &dyn ManagedPod) {
+        let uid = &managed.pod().uid;
         let last = self.past.iter().rfind(|e| e.pod.uid == *uid);
         // It does not count as available, unless it runs anew.
         if let Some(last) = last.filter(|e| e.is_same_boot)
             && let Ok(at) = u64::try_from(last.at)
-            && !is_younger(at)
+            && !managed.is_younger_than(at)
         {
-            entry.clearance.take(at);
+            managed.clearance().take(at);
         }
         if let Some(signalled) = self.ending.get(uid) {
-            let is_there = entry.killer.holds_older_than(*signalled);
-            entry.clearance.set_ending(is_there);
+            let is_there = managed.has_older_than(*signalled);
+            managed.clearance().set_ending(is_there);
         }
     }
 }
