@@ -6,18 +6,5 @@
 
 pub mod check;
 pub mod cli;
-pub mod cluster;
-pub mod config;
-pub mod cri;
 pub mod daemon;
-pub mod engine;
-pub mod evict;
-pub mod graduated;
-pub mod kernel;
-pub mod observe;
-pub mod pods;
-pub mod policy;
-pub mod reflex;
-pub mod rounds;
-pub mod sys;
 pub mod telemetry;

@@ -2,8 +2,10 @@
 
 use std::{fs, path::Path};
 
+use evictd_node::{kernel::btf::VMLINUX, observe::psi::Pressure};
+use evictd_sys::rt::probe_realtime;
+
 use super::{Finding, State};
-use crate::{kernel::btf::VMLINUX, observe::psi::Pressure, sys::rt::probe_realtime};
 
 /// Capabilities that evictd makes use of: bit (`include/uapi/linux/capability.h`), name, what for, and how bad it is
 /// without.

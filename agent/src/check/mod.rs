@@ -5,12 +5,9 @@ mod signals;
 
 use std::path::Path;
 
-use serde::Serialize;
-
-use crate::{
-    config::{Config, EvictionConfig, FilesystemPaths},
-    daemon::survey::Survey,
-    engine::MemorySizing,
+use evictd_config::{Config, FilesystemPaths};
+use evictd_engine::{MemorySizing, settings::EvictionConfig};
+use evictd_node::{
     kernel::{
         object::Object,
         telemetry::Telemetry,
@@ -20,8 +17,11 @@ use crate::{
         cgroup::{MemoryCgroup, Version, memory_root},
         machine::memory_total,
     },
-    sys::clock::now_ns,
 };
+use evictd_sys::clock::now_ns;
+use serde::Serialize;
+
+use crate::daemon::survey::Survey;
 
 /// The signal without which there is nothing to do.
 const MEMORY: &str = "memory.available";

@@ -5,10 +5,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{MEMORY, Refused, SignalHook};
-use crate::{
-    config::FilesystemPaths,
-    engine::settings::MemoryHook,
+use evictd_config::FilesystemPaths;
+use evictd_engine::settings::MemoryHook;
+use evictd_node::{
     kernel::{
         cgroups::PodLife,
         inodes::InodeTripwire,
@@ -22,6 +21,8 @@ use crate::{
     },
     pods::tree::pods_root,
 };
+
+use super::{MEMORY, Refused, SignalHook};
 
 fn hook<H: fmt::Display>(signal: &'static str, choice: &Choice<H>) -> SignalHook {
     let refused = |(rung, reason): &(H, String)| Refused {

@@ -2,15 +2,14 @@
 
 use std::path::PathBuf;
 
+use evictd_config::{Config, KubeletDocument};
+
 use super::{
     CommandError, OutputFormat,
     table::{Alignment, Table},
     to_json,
 };
-use crate::{
-    check::{Check, Finding, State},
-    config::{Config, KubeletDocument},
-};
+use crate::check::{Check, Finding, State};
 
 /// What `evictd check` is told.
 #[derive(clap::Args)]

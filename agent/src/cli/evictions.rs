@@ -2,12 +2,14 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use super::{CommandError, report::bad};
-use crate::{
-    evict::journal::{self, Record, Reported},
-    sys::fs::PathError,
-    telemetry::Incident,
+use evictd_store::{
+    incident::Incident,
+    journal,
+    records::{Record, Reported},
 };
+use evictd_sys::fs::PathError;
+
+use super::{CommandError, report::bad};
 
 /// Names the newest one.
 const LATEST: &str = "latest";

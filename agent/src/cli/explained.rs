@@ -7,16 +7,14 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
+use evictd_policy::keeper::Explanation;
 use serde_json::from_value;
 
 use super::{
     CommandError,
     input::{invalid, read_json},
 };
-use crate::{
-    daemon::policies::{asked_file, status_file},
-    policy::keeper::Explanation,
-};
+use crate::daemon::policies::{asked_file, status_file};
 
 /// How long an agent may take to answer: it looks once a second.
 const ANSWER: Duration = Duration::from_secs(3);

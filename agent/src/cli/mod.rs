@@ -9,12 +9,10 @@ use std::{
 };
 
 use clap::{Parser, Subcommand, ValueEnum};
+use evictd_config::{ConfigError, KubeletDocument};
+use evictd_sys::fs::PathError;
 
-use crate::{
-    config::{ConfigError, KubeletDocument},
-    daemon::RunError,
-    sys::fs::PathError,
-};
+use crate::daemon::RunError;
 
 mod check;
 mod evictions;
@@ -86,7 +84,7 @@ enum CommandError {
     Config(#[from] ConfigError),
     /// A policy cannot be used.
     #[error(transparent)]
-    Policy(#[from] crate::policy::load::PolicyError),
+    Policy(#[from] evictd_policy::load::PolicyError),
     /// The daemon cannot start or go on.
     #[error(transparent)]
     Run(#[from] RunError),

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use evictd_config::Config;
+use evictd_policy::{contradiction, keeper::Explanation, load, render};
 use serde_json::{Value, json};
 
 use super::{
@@ -10,10 +12,6 @@ use super::{
     input::invalid,
     table::{Alignment, Table},
     to_json,
-};
-use crate::{
-    config::Config,
-    policy::{contradiction, keeper::Explanation, load, render},
 };
 
 /// What `evictd policy` is told.

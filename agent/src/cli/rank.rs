@@ -2,6 +2,11 @@
 
 use std::path::PathBuf;
 
+use evictd_config::{spec::read_pods, stats::read_summary};
+use evictd_engine::{
+    Layout, OomScale, Ranked, Ranking, Resource, Signal, Usages, oom_score_adj,
+    settings::{Mode, RankingStrategy},
+};
 use serde::Serialize;
 
 use super::{
@@ -9,13 +14,6 @@ use super::{
     input::{invalid, read_json},
     table::{Alignment, Table, amount_of},
     to_json,
-};
-use crate::{
-    engine::{
-        Layout, OomScale, Ranked, Ranking, Resource, Signal, Usages, oom_score_adj,
-        settings::{Mode, RankingStrategy},
-    },
-    pods::{spec::read_pods, stats::read_summary},
 };
 
 /// What `evictd rank` is told.
@@ -169,7 +167,7 @@ pub(super) fn explain(
 
 fn adjust(ranked: &Ranked<'_>, capacity: Option<u64>) -> Option<i32> {
     let pod = ranked.pod;
-    let depends = pod.qos == crate::engine::QosClass::Burstable && !pod.is_node_critical();
+    let depends = pod.qos == evictd_engine::QosClass::Burstable && !pod.is_node_critical();
     if depends && capacity.is_none() {
         return None;
     }

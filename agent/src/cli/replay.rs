@@ -2,6 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
+use evictd_config::stats::Summary;
+use evictd_engine::{
+    Eviction, Forecast, Manager, NodeCondition, NodeReclaim, Pod, Settings, SignalForecast,
+    Snapshot, message, pace::Decision, settings::Mode,
+};
+use evictd_store::{incident::Incident, records::PaceRecord};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -11,15 +17,6 @@ use super::{
     scenario::{self, Scenario, Step},
     table::{Alignment, Table},
     to_json,
-};
-use crate::{
-    engine::{
-        Eviction, Forecast, Manager, NodeCondition, NodeReclaim, Pod, Settings, SignalForecast,
-        Snapshot, message, pace::Decision, settings::Mode,
-    },
-    evict::journal::PaceRecord,
-    pods::stats::Summary,
-    telemetry::Incident,
 };
 
 /// What `evictd replay` is told.

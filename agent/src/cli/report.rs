@@ -4,6 +4,13 @@
 use std::{io, path::PathBuf};
 
 use clap::ValueEnum;
+use evictd_config::{Config, DEFAULT_STATE_DIR};
+use evictd_engine::{Resource, Signal};
+use evictd_store::{
+    incident::{Incident, Standing},
+    incidents::read as read_incident,
+    records::{Eviction, Finish, PaceRecord, Reported},
+};
 use serde_json::{Value, json, to_value};
 
 use super::{
@@ -12,12 +19,6 @@ use super::{
     or_installed,
     table::{Alignment, Table, amount_of, bytes},
     to_json,
-};
-use crate::{
-    config::{Config, DEFAULT_STATE_DIR},
-    engine::{Resource, Signal},
-    evict::journal::{Eviction, Finish, PaceRecord, Reported},
-    telemetry::{Incident, Standing, read_incident},
 };
 
 /// What `evictd report` is told.

@@ -5,14 +5,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use evictd_config::{Config, KubeletDocument, KubeletSource};
+use evictd_kube::configz;
 use tracing_subscriber::EnvFilter;
 
 use super::CommandError;
-use crate::{
-    cluster::configz,
-    config::{Config, KubeletDocument, KubeletSource},
-    daemon::{self, Origin, RunError},
-};
+use crate::daemon::{self, Origin, RunError};
 
 /// Variable with the log filter, in the form of `RUST_LOG`.
 const LOG_VARIABLE: &str = "EVICTD_LOG";

@@ -2,19 +2,21 @@
 
 use std::path::Path;
 
+use evictd_config::{
+    ConfigError, EvictionFields,
+    fields::Fields,
+    spec::read_pods,
+    stats::{Summary, read_summary},
+};
+use evictd_engine::{
+    Layout, Pod,
+    settings::{EvictionConfig, RankingStrategy},
+};
 use serde_json::Value;
 
 use super::{
     CommandError,
     input::{invalid, read_json},
-};
-use crate::{
-    config::{ConfigError, EvictionConfig, EvictionFields, fields::Fields},
-    engine::{Layout, Pod, settings::RankingStrategy},
-    pods::{
-        spec::read_pods,
-        stats::{Summary, read_summary},
-    },
 };
 
 /// A recorded sequence.

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use evictd_engine::{Forecast, Observation, Signal, Threshold, Trend};
 use serde::{Serialize, Serializer};
 
 use super::table::{Alignment, Table, amount_of};
-use crate::engine::{Forecast, Observation, Signal, Threshold, Trend};
 
 /// What is left of one signal, held against one threshold. Amounts are in the signal's unit.
 #[derive(Serialize)]

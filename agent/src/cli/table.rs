@@ -1,6 +1,6 @@
 //! Columns for people.
 
-use crate::engine::Resource;
+use evictd_engine::Resource;
 
 /// A table whose columns are as wide as their widest cell.
 #[derive(Debug)]

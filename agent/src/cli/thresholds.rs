@@ -2,16 +2,14 @@
 
 use std::path::PathBuf;
 
+use evictd_config::{Config, KubeletDocument};
+use evictd_engine::{Threshold, ThresholdValue};
 use serde::Serialize;
 
 use super::{
     CommandError, OutputFormat, say_stand_in,
     table::{Alignment, Table},
     to_json,
-};
-use crate::{
-    config::{Config, KubeletDocument},
-    engine::{Threshold, ThresholdValue},
 };
 
 /// What `evictd thresholds` is told.

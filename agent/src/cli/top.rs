@@ -8,6 +8,10 @@ use std::{
     time::Duration,
 };
 
+use evictd_config::Config;
+use evictd_engine::{Ranking, Resource, Signal, Threshold, Trend};
+use evictd_policy::keeper::Explanation;
+use evictd_sys::clock::now_ns;
 use serde_json::json;
 
 use super::{
@@ -20,13 +24,7 @@ use super::{
     signals::{self, SignalJson},
     to_json,
 };
-use crate::{
-    config::Config,
-    daemon::survey::{Seen, Survey},
-    engine::{Ranking, Resource, Signal, Threshold, Trend},
-    policy::keeper::Explanation,
-    sys::clock::now_ns,
-};
+use crate::daemon::survey::{Seen, Survey};
 
 /// What is older says nothing of the present rate.
 const WINDOW: Duration = Duration::from_secs(30);

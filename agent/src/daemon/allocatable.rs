@@ -2,14 +2,11 @@
 
 use std::path::PathBuf;
 
+use evictd_config::Config;
+use evictd_engine::{Signal, Threshold};
+use evictd_node::{memory_scope::Scope, observe::cgroup::MemoryCgroup, pods::tree::pods_root};
+
 use super::scope::{guarded, limits};
-use crate::{
-    config::Config,
-    engine::{Signal, Threshold},
-    observe::cgroup::MemoryCgroup,
-    pods::tree::pods_root,
-    reflex::Scope,
-};
 
 /// Looks for the pods' cgroup below the node's scope, and follows its limit: a kubelet that starts with other
 /// reservations sets another one.

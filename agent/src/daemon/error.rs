@@ -2,17 +2,16 @@
 
 use std::io;
 
-use crate::{
-    cluster::{agent::StartError, client::AccessError},
-    config::ConfigError,
-    evict::journal::JournalError,
-    kernel::ladder::Refused,
-    observe::filesystem::LayoutError,
-    policy::load::PolicyError,
-    reflex::ScopeError,
-    sys::fs::PathError,
-    telemetry::ServeError,
+use evictd_config::ConfigError;
+use evictd_kube::{agent::StartError, client::AccessError};
+use evictd_node::{
+    kernel::ladder::Refused, memory_scope::ScopeError, observe::filesystem::LayoutError,
 };
+use evictd_policy::load::PolicyError;
+use evictd_store::journal::JournalError;
+use evictd_sys::fs::PathError;
+
+use crate::telemetry::ServeError;
 
 /// Why the agent cannot start or go on. The first group is bad input.
 #[derive(Debug, thiserror::Error)]

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use super::Agent;
-use crate::{
-    engine::{PodUsage, Ranking, Resource, Signal, Usages, pace::Judged},
-    evict::journal::{Eviction, Record},
-    pods::table::Entry,
-    sys::clock::now_ns,
-    telemetry::{BEFORE_NS, Incident, Sample, Standing},
+use evictd_engine::{PodUsage, Ranking, Resource, Signal, Usages, pace::Judged, recorder::Sample};
+use evictd_node::pods::table::Entry;
+use evictd_store::{
+    incident::{BEFORE_NS, Incident, Standing},
+    records::{Eviction, Record},
 };
+use evictd_sys::clock::now_ns;
+
+use super::Agent;
 
 /// Pods that are told of, in the order of eviction.
 const PODS: usize = 16;
@@ -105,7 +106,7 @@ impl Agent {
         };
         let pods = self.entries.iter().map(|entry| &entry.pod);
         let ranked = ranking.order(pods, &usages).into_iter().take(PODS);
-        let standing = |ranked: crate::engine::Ranked<'_>| Standing {
+        let standing = |ranked: evictd_engine::Ranked<'_>| Standing {
             pod: ranked.pod.to_string(),
             usage: ranked.usage,
             request: ranked.claim.request,

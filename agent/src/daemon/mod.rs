@@ -4,8 +4,12 @@
 mod allocatable;
 mod asked;
 mod error;
+pub mod eviction_log;
 mod flight;
+pub mod message;
 mod notes;
+pub mod oom;
+pub mod pause_log;
 pub(crate) mod policies;
 mod recall;
 mod reload;
@@ -18,35 +22,34 @@ pub(crate) mod survey;
 
 use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
+use evictd_config::Config;
+use evictd_cri as cri;
+use evictd_engine::{Layout, Signal, recorder::Recorder};
+use evictd_fastpath::{Mailbox, Outbox, Reflex, Report};
+use evictd_manager::{Letter, Members, Note, Rounds, Walker};
+use evictd_node::{
+    kernel::{cgroups::PodLife, object::Object, telemetry::Telemetry},
+    pods::table::Entry,
+};
+use evictd_store::{incidents::Incidents, records::Record};
 use tokio::io::unix::AsyncFd;
 
 use crate::{
-    config::Config,
-    cri,
-    engine::{Layout, Signal},
-    evict::{
-        journal::Record,
+    daemon::{
+        eviction_log::{Reconciler, reap},
         oom::OomEvidence,
-        reconcile::{Reconciler, reap},
     },
-    graduated,
-    kernel::{
-        cgroups::PodLife,
-        object::Object,
-        telemetry::{Telemetry, kind},
-    },
-    pods::table::Entry,
-    reflex::{Mailbox, Outbox, Reflex, Report},
-    rounds::{Letter, Members, Note, Rounds, Walker},
-    telemetry::{self, Health, Incidents, Metrics, Recorder},
+    telemetry::{self, Health, Metrics},
 };
 use allocatable::Allocatable;
 use asked::{Asked, Wish};
-pub use error::RunError;
+use evictd_node::kernel::telemetry::kind;
 use policies::Policies;
-pub use reload::Origin;
 use shown::{DROPS, Dropped, Reloads};
 use source::Source;
+
+pub use error::RunError;
+pub use reload::Origin;
 
 /// How often the agent looks after itself; where no hook tells of cgroups that come and go, the pods' cgroups are
 /// compared with what is held open as often.
@@ -113,7 +116,7 @@ struct Agent {
     evidence: OomEvidence,
     policies: Policies,
     cri: Option<cri::Keeper>,
-    graduated: Arc<graduated::Worker>,
+    graduated: Arc<evictd_manager::work::Worker>,
     incidents: Incidents,
     /// What the rounds have seen lately.
     seen_by_rounds: Arc<Recorder>,

@@ -2,19 +2,18 @@
 
 use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
 
-use super::{Agent, source::Source};
-use crate::{
-    cri,
-    engine::Eviction,
-    evict::{
-        end::end_gracefully,
-        journal::{Asked, Record},
-        reconcile::{PATIENCE, reap},
-        soft::{SoftChoice, SoftRequest},
-    },
-    graduated,
-    rounds::{self, Decided, Inbox, Letter, Note, ReclaimDemand, Reclaimed, Reclaimer, SoftDemand},
+use evictd_cri as cri;
+use evictd_engine::Eviction;
+use evictd_kube::soft_eviction::{SoftChoice, SoftRequest};
+use evictd_manager as rounds;
+use evictd_manager::{
+    Decided, Inbox, Letter, Note, ReclaimDemand, Reclaimed, Reclaimer, SoftDemand,
 };
+use evictd_node::end::end_gracefully;
+use evictd_store::records::{Asked, Record};
+
+use super::{Agent, source::Source};
+use crate::daemon::eviction_log::{PATIENCE, reap};
 
 impl Agent {
     pub(super) fn take_note(&mut self, note: Note) {
@@ -64,7 +63,7 @@ impl Agent {
     }
 
     /// Does a step away from this thread; nobody waits for it but the step after it.
-    fn graduate(&self, demand: graduated::Demand) {
+    fn graduate(&self, demand: evictd_manager::work::Demand) {
         let pods = demand.pods.len();
         if demand.shadow {
             tracing::warn!(step = ?demand.step, pods, "would act before anybody is evicted");

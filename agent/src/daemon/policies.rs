@@ -6,20 +6,19 @@ use std::{
     time::SystemTime,
 };
 
-use super::RunError;
-use crate::{
-    config::Config,
-    engine::Pod,
-    pods::table::PodTable,
-    policy::{
-        Brake, Brakes, Catalogue, Keeper,
-        gate::Secrets,
-        keeper::{Explanation, Settings, Worker},
-        load,
-    },
-    sys::fs as state_file,
-    telemetry::Labelled,
+use evictd_config::Config;
+use evictd_engine::Pod;
+use evictd_node::pods::table::PodTable;
+use evictd_policy::{
+    Brake, Brakes, Catalogue, Keeper,
+    gate::Secrets,
+    keeper::{Explanation, Settings, Worker},
+    load,
 };
+use evictd_sys::fs as state_file;
+
+use super::RunError;
+use crate::telemetry::Labelled;
 
 /// File in the state directory whose presence pauses all evictions.
 const PAUSE: &str = "pause";

@@ -2,16 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{
-    engine::Earlier,
-    evict::{
-        end::end_gracefully,
-        journal::{Recalled, SharedJournal},
-        reconcile::{PATIENCE, reap},
-    },
-    pods::table::Entry,
-    policy::Keeper,
-};
+use evictd_engine::Earlier;
+use evictd_node::{end::end_gracefully, pods::table::Entry};
+use evictd_policy::Keeper;
+use evictd_store::{counted::Recalled, journal::SharedJournal};
+
+use crate::daemon::eviction_log::{PATIENCE, reap};
 
 /// Reads it from the journal. One that cannot be read is said and does not stop the agent.
 pub(super) fn recall(journal: &SharedJournal) -> Recalled {

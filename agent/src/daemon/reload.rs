@@ -7,6 +7,9 @@ use std::{
     sync::atomic::Ordering,
 };
 
+use evictd_config::{Config, ConfigError, KubeletDocument};
+use evictd_fastpath::Tuning;
+use evictd_manager::Letter;
 use serde_json::Value;
 
 use super::{
@@ -14,12 +17,7 @@ use super::{
     scope::{hard_memory_threshold, limits},
     signals,
 };
-use crate::{
-    config::{Config, ConfigError, KubeletDocument},
-    evict::words::Words,
-    reflex::Tuning,
-    rounds::Letter,
-};
+use crate::daemon::message::Words;
 
 /// Where the configuration comes from.
 #[derive(Clone, Debug)]

@@ -2,16 +2,17 @@
 
 use std::{path::Path, time::Duration};
 
-use super::RunError;
-use crate::{
-    config::{Config, Quantity},
-    engine::{Signal, Threshold, ThresholdValue},
+use evictd_config::Config;
+use evictd_engine::{Signal, Threshold, ThresholdValue, quantity::Quantity};
+use evictd_node::{
+    memory_scope::{Guard, Limits, Scope, ScopeError},
     observe::{
         cgroup::{MemoryCgroup, Version, memory_root},
         machine::{MemAvailable, memory_total},
     },
-    reflex::{Guard, Limits, Scope, ScopeError},
 };
+
+use super::RunError;
 
 /// Where cgroups are mounted.
 pub(super) const CGROUP_MOUNT: &str = "/sys/fs/cgroup";

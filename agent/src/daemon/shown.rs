@@ -8,17 +8,17 @@ use std::sync::{
 };
 
 use evictd_common::Drop;
+use evictd_config::KubeletSource;
+use evictd_cri::Counters;
+use evictd_engine::{Signal, settings::MemoryHook};
+use evictd_fastpath::{Outbox, Report};
+use evictd_manager::{Decided, Rounds};
+use evictd_store::incidents::Kept;
 
 use super::{Agent, policies::Policies, signals::Signals, source::Source};
 use crate::{
-    config::KubeletSource,
-    cri::Counters,
-    engine::{Signal, settings::MemoryHook},
-    evict::oom::OomCounters,
-    graduated,
-    reflex::{Outbox, Report},
-    rounds::{Decided, Rounds},
-    telemetry::{Hook, Kept, Labelled, Sources},
+    daemon::oom::OomCounters,
+    telemetry::{Hook, Labelled, Sources},
 };
 use names::{GRADUATED, INCIDENTS, OOM_KILLS, RECLAIMS, Shows};
 
@@ -40,7 +40,7 @@ pub(super) struct Shown<'a> {
     /// What was reclaimed from the node, where there is a runtime to ask.
     pub cri: Option<&'a Arc<Counters>>,
     /// What was done before anybody was evicted.
-    pub graduated: &'a Arc<graduated::Worker>,
+    pub graduated: &'a Arc<evictd_manager::work::Worker>,
     /// The fast path has real-time priority.
     pub realtime: bool,
     /// Records that the journal could not write.

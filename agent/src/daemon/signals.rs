@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
-use crate::{
-    config::Config,
-    daemon::RunError,
-    engine::{self, Layout, Signal, Threshold},
+use evictd_config::Config;
+use evictd_engine as engine;
+use evictd_engine::{Layout, Signal, Threshold};
+use evictd_manager::{Disk, Disks, Sensors};
+use evictd_node::{
     kernel::{
         cgroups::PodLife,
         inodes::InodeTripwire,
@@ -13,10 +14,14 @@ use crate::{
         object::Object,
         pids::PidTripwire,
     },
-    observe::{filesystem::Layout as Found, filesystem::NodeFilesystems, pids::Pids},
-    reflex::Scope,
-    rounds::{Disk, Disks, Sensors},
+    memory_scope::Scope,
+    observe::{
+        filesystem::{Layout as Found, NodeFilesystems},
+        pids::Pids,
+    },
 };
+
+use crate::daemon::RunError;
 
 /// Why a count has no hook although there might be one.
 const NOBODY_ASKS: &str = "no threshold asks for it";

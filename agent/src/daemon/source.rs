@@ -7,22 +7,27 @@ use std::{
     sync::{Arc, atomic::AtomicU64},
 };
 
-use super::{RunError, policies::Policies};
-use crate::{
-    cluster::agent::Cluster,
-    config::Config,
-    cri::KnownPods,
-    engine::settings::Mode,
-    evict::journal::{Asked, Journal, SharedJournal},
+use evictd_config::{
+    Config,
+    manifest::{self, ManifestPod},
+};
+use evictd_engine::{reclaim::KnownPods, settings::Mode};
+use evictd_kube::agent::Cluster;
+use evictd_manager::{Errand, POD_LOGS, fixed, of_kubelet_pod};
+use evictd_node::{
     observe::cgroup::{descendant_ids, descendants},
     pods::{
         joined::Joined,
-        manifest::{self, ManifestPod},
         table::{Entry, PodTable},
         unopened::Opener,
     },
-    rounds::{Errand, POD_LOGS, fixed, of_kubelet_pod},
 };
+use evictd_store::{
+    journal::{Journal, SharedJournal},
+    records::Asked,
+};
+
+use super::{RunError, policies::Policies};
 
 /// Where the pods come from.
 pub(super) enum Source {

@@ -2,6 +2,19 @@
 
 use std::{io, path::Path, sync::Arc};
 
+use evictd_config::Config;
+use evictd_cri as cri;
+use evictd_engine::settings::Mode;
+use evictd_fastpath::{Mailbox, Outbox, Reflex, Setup};
+use evictd_manager as rounds;
+use evictd_manager::{Inbox, Letter, Members, Rounds, Walker};
+use evictd_node::{
+    kernel::{object::Object, telemetry::Telemetry, tripwire},
+    memory_scope::Scope,
+    observe::cgroup::memory_root,
+};
+use evictd_store::incidents::Incidents;
+
 use super::{
     Agent, BY_REFLEX, Origin, RunError,
     allocatable::Allocatable,
@@ -13,16 +26,8 @@ use super::{
     source::{Source, source},
 };
 use crate::{
-    config::Config,
-    cri,
-    engine::settings::Mode,
-    evict::{oom::OomEvidence, reconcile::Reconciler, words::Words},
-    graduated,
-    kernel::{object::Object, telemetry::Telemetry, tripwire},
-    observe::cgroup::memory_root,
-    reflex::{Mailbox, Outbox, Reflex, Scope, Setup},
-    rounds::{self, Inbox, Letter, Members, Rounds, Walker},
-    telemetry::{self, Health, Heart, Incidents, Metrics},
+    daemon::{eviction_log::Reconciler, message::Words, oom::OomEvidence},
+    telemetry::{self, Health, Heart, Metrics},
 };
 
 impl Agent {
@@ -43,7 +48,7 @@ impl Agent {
         recall::restore(&policies.keeper, &recalled);
         policies.present(&table);
         // Whom an earlier agent has left braked is let go before anybody is judged.
-        let graduated = graduated::Worker::open(&config.state_dir);
+        let graduated = evictd_manager::work::Worker::open(&config.state_dir);
         let mut allocatable = Allocatable::new(config, &scope);
         let (pods_scope, pods_looked_at) = allocatable.first().unzip();
         let capacity = scope.capacity();

@@ -3,22 +3,20 @@
 
 use std::path::{Path, PathBuf};
 
+use evictd_config::{Config, manifest};
+use evictd_engine::{Layout, Observations, Pod, PodUsage, Usages};
+use evictd_kube::{remembered::Memory, roster::Roster};
+use evictd_manager::Sensors;
+use evictd_node::{
+    observe::{cgroup::MemoryCgroup, machine::memory_total},
+    pods::tree::{guess, pods_below},
+};
+
 use super::{
     RunError,
     allocatable::Allocatable,
     scope::{guarded, hard_memory_threshold, scope},
     signals,
-};
-use crate::{
-    cluster::{remembered::Memory, roster::Roster},
-    config::Config,
-    engine::{Layout, Observations, Pod, PodUsage, Usages},
-    observe::{cgroup::MemoryCgroup, machine::memory_total},
-    pods::{
-        manifest,
-        tree::{guess, pods_below},
-    },
-    rounds::Sensors,
 };
 
 /// Who says who runs here.

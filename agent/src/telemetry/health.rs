@@ -9,11 +9,12 @@ use std::{
     time::Duration,
 };
 
+use evictd_sys::clock::now_ns;
+
 use super::{
     http::{self, Answer, Limits},
     server::ServeError,
 };
-use crate::sys::clock::now_ns;
 
 /// Probes take no time, and the kubelet is one client.
 const LIMITS: Limits = Limits {

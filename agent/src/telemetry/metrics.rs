@@ -6,6 +6,8 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
+use evictd_engine::record::Stages;
+use evictd_fastpath::Finished;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
     metrics::{
@@ -17,7 +19,6 @@ use prometheus_client::{
 };
 
 use super::state::Sources;
-use crate::reflex::{Finished, Stages};
 
 /// Evictions whose end is waited for; the reflex has no more of them in flight.
 const WAITING: usize = 64;

@@ -5,17 +5,15 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
+use evictd_engine as engine;
+use evictd_engine::{Forecast, NodeCondition};
+use evictd_kube::client::Connection;
+use evictd_manager::Status;
+use evictd_node::kernel::budget::Drift;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric},
     metrics::{counter::ConstCounter, gauge::ConstGauge},
-};
-
-use crate::{
-    cluster::client::Connection,
-    engine::{self, Forecast, NodeCondition},
-    kernel::budget::Drift,
-    rounds::Status,
 };
 
 /// The rung that watches a signal.

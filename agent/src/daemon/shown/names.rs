@@ -3,8 +3,10 @@
 use std::sync::atomic::AtomicU64;
 
 use evictd_common::Drop;
+use evictd_cri::Counters;
+use evictd_store::incidents::Kept;
 
-use crate::{cri::Counters, evict::oom::OomCounters, graduated, telemetry::Kept};
+use crate::daemon::oom::OomCounters;
 
 /// Under which names drops are shown, what they mean, and the kernel's counter.
 pub const DROPS: [(&str, &str, Drop); 4] = [
@@ -107,7 +109,7 @@ pub const RECLAIMS: [Shows<Counters>; 9] = [
 ];
 
 /// Under which names graduated action is shown (R46).
-pub const GRADUATED: [Shows<graduated::Worker>; 6] = [
+pub const GRADUATED: [Shows<evictd_manager::work::Worker>; 6] = [
     (
         "graduated_reclaims",
         "Times that cold page cache was reclaimed under a soft threshold",

@@ -1,0 +1,58 @@
+//! What can be wrong with a configuration, in one line each.
+
+use std::{io, path::PathBuf};
+
+use serde_json::Value;
+
+/// A configuration that cannot be used. The text is one line that names the field, the value and the reason.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is neither YAML nor JSON.
+    #[error("{}: {reason}", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// What the parser said, in one line.
+        reason: String,
+    },
+    /// A field that does not exist.
+    #[error("{field}: unknown field")]
+    UnknownField {
+        /// The field's path, its parents separated by dots.
+        field: String,
+    },
+    /// A field whose value cannot be used.
+    #[error("{field}: {value}: {reason}")]
+    Field {
+        /// The field's path, its parents separated by dots.
+        field: String,
+        /// The value as JSON.
+        value: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+impl ConfigError {
+    /// A value that cannot be used; it is quoted as JSON, so that it stays on one line.
+    pub fn value(field: impl Into<String>, value: &Value, reason: impl ToString) -> Self {
+        Self::Field {
+            field: field.into(),
+            value: value.to_string(),
+            reason: reason.to_string(),
+        }
+    }
+
+    /// The same for a value that is a text.
+    pub fn text(field: impl Into<String>, value: &str, reason: impl ToString) -> Self {
+        Self::value(field, &Value::from(value), reason)
+    }
+}

@@ -1,0 +1,215 @@
+//! Takes a parsed document apart field by field, so that every error can name the field, the value and the reason,
+//! and what nobody asked for is found out.
+
+use std::{collections::BTreeMap, path::PathBuf, str::FromStr, time::Duration};
+
+use serde_json::{Map, Value};
+
+use super::ConfigError;
+
+/// The fields of one object that have not been taken yet.
+pub struct Fields {
+    /// The path of the object, empty for the document itself.
+    path: String,
+    map: Map<String, Value>,
+}
+
+impl Fields {
+    /// Opens an object; an absent or empty document is an object without fields.
+    pub fn open(path: &str, value: Value) -> Result<Self, ConfigError> {
+        match value {
+            Value::Object(map) => Ok(Self {
+                path: path.to_owned(),
+                map,
+            }),
+            Value::Null => Ok(Self {
+                path: path.to_owned(),
+                map: Map::new(),
+            }),
+            other if path.is_empty() => Err(ConfigError::value(
+                "configuration",
+                &other,
+                "must be a map of fields",
+            )),
+            other => Err(ConfigError::value(path, &other, "must be a map of fields")),
+        }
+    }
+
+    /// The full path of a field of this object.
+    pub fn path_of(&self, name: &str) -> String {
+        if self.path.is_empty() {
+            name.to_owned()
+        } else {
+            format!("{}.{name}", self.path)
+        }
+    }
+
+    /// Takes a field as it is; null counts as absent.
+    pub fn take(&mut self, name: &str) -> Option<Value> {
+        self.map.remove(name).filter(|value| !value.is_null())
+    }
+
+    /// Takes a field that is an object.
+    pub fn object(&mut self, name: &str) -> Result<Option<Self>, ConfigError> {
+        let path = self.path_of(name);
+        self.take(name)
+            .map(|value| Self::open(&path, value))
+            .transpose()
+    }
+
+    /// Takes a field that is true or false.
+    pub fn boolean(&mut self, name: &str) -> Result<Option<bool>, ConfigError> {
+        self.typed(name, "must be true or false", |value| value.as_bool())
+    }
+
+    /// Takes a field that is a whole number of 32 bits, as Kubernetes' `int32`.
+    pub fn int32(&mut self, name: &str) -> Result<Option<i32>, ConfigError> {
+        self.typed(
+            name,
+            "must be a whole number between -2147483648 and 2147483647",
+            |value| value.as_i64().and_then(|number| i32::try_from(number).ok()),
+        )
+    }
+
+    /// Takes a field that is a whole number of seconds.
+    pub fn seconds(&mut self, name: &str) -> Result<Option<Duration>, ConfigError> {
+        self.typed(
+            name,
+            "must be a whole number of seconds, not negative",
+            |value| value.as_u64().map(Duration::from_secs),
+        )
+    }
+
+    /// Takes a field that is a text.
+    pub fn text(&mut self, name: &str) -> Result<Option<String>, ConfigError> {
+        self.typed(name, "must be a string", |value| {
+            value.as_str().map(str::to_owned)
+        })
+    }
+
+    /// Takes a field that is a list of texts.
+    pub fn texts(&mut self, name: &str) -> Result<Option<Vec<String>>, ConfigError> {
+        self.typed(name, "must be a list of strings", |value| {
+            value
+                .as_array()?
+                .iter()
+                .map(|item| item.as_str().map(str::to_owned))
+                .collect()
+        })
+    }
+
+    /// Takes a field that is a text and must be there.
+    pub fn required_text(&mut self, name: &str) -> Result<String, ConfigError> {
+        let text = self.text(name)?.unwrap_or_default();
+        if text.is_empty() {
+            return Err(ConfigError::value(
+                self.path_of(name),
+                &Value::Null,
+                "is missing",
+            ));
+        }
+        Ok(text)
+    }
+
+    /// Takes a field that is a list; an absent one is empty.
+    pub fn list(&mut self, name: &str) -> Result<Vec<Value>, ConfigError> {
+        let list = self.typed(name, "must be a list", |value| value.as_array().cloned())?;
+        Ok(list.unwrap_or_default())
+    }
+
+    /// Takes a field that is a map of texts; an absent one is empty.
+    pub fn text_map(&mut self, name: &str) -> Result<BTreeMap<String, String>, ConfigError> {
+        let map = self.typed(name, "must be a map of strings", |value| {
+            let map = value.as_object()?.iter();
+            map.map(|(key, value)| Some((key.clone(), value.as_str()?.to_owned())))
+                .collect()
+        })?;
+        Ok(map.unwrap_or_default())
+    }
+
+    /// Takes a field that is a duration such as `90s`.
+    pub fn duration(&mut self, name: &str) -> Result<Option<Duration>, ConfigError> {
+        let Some(text) = self.text(name)? else {
+            return Ok(None);
+        };
+        let parsed = super::duration::parse(&text);
+        parsed
+            .map(Some)
+            .map_err(|e| ConfigError::text(self.path_of(name), &text, e))
+    }
+
+    /// Takes a field that is the path of a file and must be absolute: the daemon's working directory means nothing.
+    pub fn absolute_path(&mut self, name: &str) -> Result<Option<PathBuf>, ConfigError> {
+        let Some(text) = self.text(name)? else {
+            return Ok(None);
+        };
+        let path = PathBuf::from(&text);
+        if path.is_absolute() {
+            Ok(Some(path))
+        } else {
+            Err(ConfigError::text(
+                self.path_of(name),
+                &text,
+                "must be an absolute path",
+            ))
+        }
+    }
+
+    /// Takes a field that is a text with a grammar of its own.
+    pub fn parsed<T: FromStr>(&mut self, name: &str) -> Result<Option<T>, ConfigError>
+    where
+        T::Err: ToString,
+    {
+        let Some(text) = self.text(name)? else {
+            return Ok(None);
+        };
+        let parsed = text
+            .parse()
+            .map_err(|e: T::Err| ConfigError::text(self.path_of(name), &text, e))?;
+        Ok(Some(parsed))
+    }
+
+    /// Takes a field that is one of a few words.
+    pub fn choice<T: Copy>(
+        &mut self,
+        name: &str,
+        choices: &[(&str, T)],
+    ) -> Result<Option<T>, ConfigError> {
+        let Some(text) = self.text(name)? else {
+            return Ok(None);
+        };
+        match choices.iter().find(|(word, _)| *word == text) {
+            Some((_, choice)) => Ok(Some(*choice)),
+            None => {
+                let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+                let reason = format!("must be one of {}", words.join(", "));
+                Err(ConfigError::text(self.path_of(name), &text, reason))
+            }
+        }
+    }
+
+    /// Ends the reading: a field that is left is one that does not exist.
+    pub fn finish(self) -> Result<(), ConfigError> {
+        match self.map.keys().next() {
+            Some(name) => Err(ConfigError::UnknownField {
+                field: self.path_of(name),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn typed<T>(
+        &mut self,
+        name: &str,
+        reason: &str,
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<Option<T>, ConfigError> {
+        let Some(value) = self.take(name) else {
+            return Ok(None);
+        };
+        match read(&value) {
+            Some(typed) => Ok(Some(typed)),
+            None => Err(ConfigError::value(self.path_of(name), &value, reason)),
+        }
+    }
+}

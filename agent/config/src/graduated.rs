@@ -1,0 +1,117 @@
+//! `graduatedAction`: what is done about a soft threshold on memory before anybody is evicted (R46).
+
+use std::time::Duration;
+
+use evictd_engine::settings::{BrakeConfig, GraduatedConfig};
+use serde_json::Value;
+
+use super::{ConfigError, fields::Fields};
+
+/// How long a reclaim may take if nothing else is configured.
+const RECLAIM: Duration = Duration::from_secs(10);
+/// How long a pod may be kept from growing if nothing else is configured.
+const BRAKE: Duration = Duration::from_secs(60);
+/// How many pods may be kept from growing if nothing else is configured, and at most.
+const PODS: u64 = 2;
+const MOST_PODS: u64 = 100;
+
+pub(super) fn take(fields: &mut Fields) -> Result<GraduatedConfig, ConfigError> {
+    let Some(mut action) = fields.object("graduatedAction")? else {
+        return Ok(GraduatedConfig::default());
+    };
+    let mut taken = GraduatedConfig::default();
+    if let Some((mut reclaim, enabled)) = step(&mut action, "reclaim")? {
+        let limit = time_limit(&mut reclaim)?.unwrap_or(RECLAIM);
+        reclaim.finish()?;
+        taken.reclaim = enabled.then_some(limit);
+    }
+    if let Some((mut brake, enabled)) = step(&mut action, "brake")? {
+        let path = brake.path_of("pods");
+        let pods = brake.take("pods").unwrap_or_else(|| PODS.into());
+        let number = pods.as_u64().filter(|n| (1..=MOST_PODS).contains(n));
+        let reason = format!("must be a whole number between 1 and {MOST_PODS}");
+        let number = number.and_then(|n| usize::try_from(n).ok());
+        let pods = number.ok_or_else(|| ConfigError::value(path, &pods, reason))?;
+        let time_limit = time_limit(&mut brake)?.unwrap_or(BRAKE);
+        brake.finish()?;
+        taken.brake = enabled.then_some(BrakeConfig { pods, time_limit });
+    }
+    action.finish()?;
+    Ok(taken)
+}
+
+/// `{enabled: true, ...}`: who names a step wants it, unless it says otherwise.
+fn step(action: &mut Fields, name: &str) -> Result<Option<(Fields, bool)>, ConfigError> {
+    let Some(mut step) = action.object(name)? else {
+        return Ok(None);
+    };
+    let enabled = step.boolean("enabled")?.unwrap_or(true);
+    Ok(Some((step, enabled)))
+}
+
+fn time_limit(step: &mut Fields) -> Result<Option<Duration>, ConfigError> {
+    let limit = step.duration("timeLimit")?;
+    if limit.is_some_and(|limit| limit.is_zero()) {
+        let zero = Value::from("0s");
+        let reason = "must be longer than nothing; enabled: false leaves the step out";
+        return Err(ConfigError::value(step.path_of("timeLimit"), &zero, reason));
+    }
+    Ok(limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::Config;
+    use super::*;
+
+    fn read(action: Value) -> Result<GraduatedConfig, String> {
+        let config = Config::from_values(json!({ "graduatedAction": action }), None);
+        config.map(|c| c.graduated).map_err(|e| e.to_string())
+    }
+
+    // R46
+    #[test]
+    fn steps_that_are_named_are_taken() {
+        assert_eq!(read(Value::Null), Ok(GraduatedConfig::default()));
+        assert_eq!(
+            read(json!({"brake": {"enabled": false}})),
+            Ok(GraduatedConfig::default())
+        );
+        let all = read(json!({"reclaim": {}, "brake": {"pods": 3, "timeLimit": "90s"}})).unwrap();
+        assert_eq!(all.reclaim, Some(RECLAIM));
+        let brake = BrakeConfig {
+            pods: 3,
+            time_limit: Duration::from_secs(90),
+        };
+        assert_eq!(all.brake, Some(brake));
+        assert!(all.is_on() && !GraduatedConfig::default().is_on());
+    }
+
+    #[test]
+    fn every_mistake_names_its_field() {
+        for (action, expected) in [
+            (
+                json!({"brake": {"pods": 0}}),
+                "graduatedAction.brake.pods: 0: must be",
+            ),
+            (
+                json!({"brake": {"timeLimit": "0s"}}),
+                "graduatedAction.brake.timeLimit: \"0s\": must",
+            ),
+            (
+                json!({"reclaim": {"timeLimit": "5"}}),
+                "graduatedAction.reclaim.timeLimit: \"5\": a unit",
+            ),
+            (
+                json!({"reclaim": true}),
+                "graduatedAction.reclaim: true: must be a map",
+            ),
+            (json!({"evict": {}}), "graduatedAction.evict: unknown field"),
+        ] {
+            let error = read(action).unwrap_err();
+            assert!(error.starts_with(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! Reading the JSON that Kubernetes writes: unknown fields mean nothing, null is as good as absent, and an error
+//! says where it was.
+
+use serde::{Deserialize, Deserializer, de};
+use serde_json::Value;
+
+/// A document that does not have the form it should: one line with the path of the field and the reason.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: {reason}")]
+pub struct JsonError {
+    path: String,
+    reason: String,
+}
+
+/// Reads a value of a known form; `root` is what the document is called in errors.
+pub(super) fn read<T: de::DeserializeOwned>(root: &str, value: &Value) -> Result<T, JsonError> {
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = match error.path().to_string() {
+            path if path == "." => root.to_owned(),
+            path if path.starts_with('[') => format!("{root}{path}"),
+            path => format!("{root}.{path}"),
+        };
+        JsonError {
+            path,
+            reason: error.inner().to_string(),
+        }
+    })
+}
+
+impl JsonError {
+    /// An error about the document as a whole.
+    pub(super) fn new(path: &str, reason: &str) -> Self {
+        Self {
+            path: path.to_owned(),
+            reason: reason.to_owned(),
+        }
+    }
+}
+
+/// Takes null for the default.
+pub(super) fn null_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}

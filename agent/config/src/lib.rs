@@ -1,0 +1,287 @@
+//! The configuration file: thresholds, quantities, durations.
+//!
+//! What the kubelet has too is called as in the KubeletConfiguration; an absent field means the kubelet's default.
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use evictd_engine::{
+    ThresholdValue,
+    settings::{EvictionConfig, GraduatedConfig, MemoryHook, Mode, RankingStrategy},
+};
+use serde_json::Value;
+
+use fields::Fields;
+
+mod cluster;
+mod cri;
+pub mod duration;
+mod error;
+pub mod fields;
+mod filesystems;
+mod graduated;
+pub mod json;
+mod kubelet;
+#[cfg(test)]
+mod local_storage_tests;
+pub mod manifest;
+mod policy;
+mod source;
+pub mod spec;
+pub mod stats;
+mod thresholds;
+
+pub use cluster::{ClusterConfig, ConfigMapName};
+pub use cri::CriConfig;
+pub use error::ConfigError;
+pub use filesystems::FilesystemPaths;
+pub use kubelet::DEFAULT_PRESSURE_TRANSITION_PERIOD;
+pub use kubelet::EvictionFields;
+pub use policy::PolicyConfig;
+pub use source::{KubeletDocument, KubeletSource};
+pub use thresholds::{DEFAULT_EVICTION_HARD, Statements, ThresholdTexts};
+
+/// Where the journal lives if nothing else is configured.
+pub const DEFAULT_STATE_DIR: &str = "/var/lib/evictd";
+
+/// Everything that can be configured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// The kubelet's settings for eviction.
+    pub eviction: EvictionConfig,
+    /// `mode`: how far the engine goes beyond the kubelet.
+    pub mode: Mode,
+    /// `rankingStrategy`: in which order pods are evicted.
+    pub ranking_strategy: RankingStrategy,
+    /// `scope`: what counts as the node.
+    pub scope: Scope,
+    /// `podManifest`: a file that describes the pods, where no API server does.
+    pub pod_manifest: Option<PathBuf>,
+    /// `cluster`: the cluster that the node belongs to, if it does.
+    pub cluster: Option<ClusterConfig>,
+    /// `stateDir`: where the journal lives.
+    pub state_dir: PathBuf,
+    /// `shadow`: decide and report, kill nothing (R47).
+    pub shadow: bool,
+    /// `memoryHook`: which rung of the ladder watches memory; `auto` and none are the best that this kernel has.
+    pub memory_hook: Option<MemoryHook>,
+    /// `accountReclaimableCache`: count page cache that can be reclaimed as available (R15).
+    pub account_reclaimable_cache: bool,
+    /// `memoryGuard`: less than this of what the kernel has available counts as less than the hard threshold. For the machine
+    /// that is its MemAvailable, for a cgroup of v1 what is free and what could be freed without writing it first. Without an
+    /// amount it is 100 MiB. Off in mode `kubelet` unless asked for.
+    pub memory_guard: Reserve,
+    /// `kernelFloor`: the limit at which the kernel itself kills the first victim (R41); without an amount it is half of
+    /// the hard threshold.
+    pub kernel_floor: Reserve,
+    /// `filesystems`: where nodefs, imagefs and containerfs are.
+    pub filesystems: FilesystemPaths,
+    /// `cri`: the container runtime, which gives back what nobody needs when a disk is short (R8); none is left alone.
+    pub cri: Option<CriConfig>,
+    /// `graduatedAction`: what is done about a soft threshold on memory before anybody is evicted (R46).
+    pub graduated: GraduatedConfig,
+    /// `policies`, `evictionRates`, `lastResort` and `gateSecrets`: who may be evicted, and when.
+    pub policy: PolicyConfig,
+    /// `metricsAddress`: where metrics are served, if at all.
+    pub metrics_address: Option<SocketAddr>,
+    /// `healthAddress`: where the kubelet's probes are answered, if at all.
+    pub health_address: Option<SocketAddr>,
+}
+
+/// What counts as the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Scope {
+    /// `scope.cgroup`: the directory of the cgroup that plays the node; none is the machine itself.
+    pub cgroup: Option<PathBuf>,
+}
+
+/// A limit of `memory.available` besides the thresholds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reserve {
+    /// Its `enabled`.
+    pub enabled: bool,
+    /// Its `memory.available`; `None` leaves the amount to the agent.
+    pub memory_available: Option<ThresholdValue>,
+}
+
+impl Config {
+    /// Reads a configuration file, YAML or JSON.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read, a field that does not exist, a value that cannot be used.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        Self::load_over(path, None)
+    }
+
+    /// Reads a configuration file; the eviction fields that it lacks are taken from a KubeletConfiguration, whose
+    /// other fields mean nothing here. Without one, `cluster.kubeletConfig` may name it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Config::load`], for either file.
+    pub fn load_over(path: &Path, kubelet_config: Option<&Path>) -> Result<Self, ConfigError> {
+        let document = read_document(path)?;
+        let named = kubelet_named(&document);
+        let kubelet = kubelet_config.or(named.as_deref());
+        Self::from_values(document, kubelet.map(read_document).transpose()?)
+    }
+
+    /// The same where a KubeletConfiguration that is missing or cannot be read is no error: what was known `before` stands in
+    /// for it, or the kubelet's defaults. Answers with what was used too.
+    ///
+    /// # Errors
+    ///
+    /// As [`Config::load`], for either file, but for a KubeletConfiguration that cannot be read.
+    pub fn load_beside(
+        path: &Path,
+        kubelet_config: Option<&Path>,
+        before: &KubeletDocument,
+    ) -> Result<(Self, KubeletDocument), ConfigError> {
+        let document = read_document(path)?;
+        let named = kubelet_named(&document);
+        let kubelet = KubeletDocument::read(kubelet_config.or(named.as_deref()), before)?;
+        let config = Self::from_values(document, kubelet.document.clone())?;
+        Ok((config, kubelet))
+    }
+
+    /// Reads a configuration from parsed documents.
+    ///
+    /// # Errors
+    ///
+    /// A field that does not exist, a value that cannot be used.
+    pub fn from_values(
+        document: Value,
+        kubelet_config: Option<Value>,
+    ) -> Result<Self, ConfigError> {
+        let mut fields = Fields::open("", document)?;
+        let cluster = ClusterConfig::take(&mut fields)?;
+        let cri = CriConfig::take(&mut fields, kubelet_config.as_ref(), cluster.is_some())?;
+        let base = kubelet_config.map_or_else(|| Ok(EvictionFields::default()), kubelet_fields)?;
+        let eviction = EvictionFields::take(&mut fields)?.or(base).resolve()?;
+        let mode = fields
+            .choice(
+                "mode",
+                &[("evictd", Mode::Evictd), ("kubelet", Mode::Kubelet)],
+            )?
+            .unwrap_or_default();
+        let config = Self {
+            eviction,
+            mode,
+            ranking_strategy: fields
+                .choice("rankingStrategy", &RankingStrategy::CHOICES)?
+                .unwrap_or_default(),
+            scope: Scope::take(&mut fields)?,
+            pod_manifest: fields.absolute_path("podManifest")?,
+            cluster,
+            cri,
+            state_dir: fields
+                .absolute_path("stateDir")?
+                .unwrap_or_else(|| DEFAULT_STATE_DIR.into()),
+            shadow: fields.boolean("shadow")?.unwrap_or(false),
+            memory_hook: fields.choice("memoryHook", &MEMORY_HOOKS)?.flatten(),
+            account_reclaimable_cache: fields.boolean("accountReclaimableCache")?.unwrap_or(false),
+            memory_guard: Reserve::take(&mut fields, "memoryGuard", mode == Mode::Evictd)?,
+            kernel_floor: Reserve::take(&mut fields, "kernelFloor", true)?,
+            filesystems: FilesystemPaths::take(&mut fields)?,
+            graduated: graduated::take(&mut fields)?,
+            policy: PolicyConfig::take(&mut fields)?,
+            metrics_address: fields.parsed("metricsAddress")?,
+            health_address: fields.parsed("healthAddress")?,
+        };
+        fields.finish()?;
+        if let (Some(_), Some(manifest)) = (&config.cluster, &config.pod_manifest) {
+            return Err(ConfigError::text(
+                "podManifest",
+                &manifest.display().to_string(),
+                "cannot be used together with cluster: the API server says who runs here",
+            ));
+        }
+        Ok(config)
+    }
+}
+
+/// What `memoryHook` may say.
+const MEMORY_HOOKS: [(&str, Option<MemoryHook>); 6] = [
+    ("auto", None),
+    ("fexit", Some(MemoryHook::Fexit)),
+    ("kprobe", Some(MemoryHook::Kprobe)),
+    ("tracepoint", Some(MemoryHook::Tracepoint)),
+    ("eventfd", Some(MemoryHook::Eventfd)),
+    ("sampler", Some(MemoryHook::Sampler)),
+];
+
+impl Scope {
+    fn take(fields: &mut Fields) -> Result<Self, ConfigError> {
+        let Some(mut scope) = fields.object("scope")? else {
+            return Ok(Self::default());
+        };
+        let cgroup = scope.absolute_path("cgroup")?;
+        scope.finish()?;
+        Ok(Self { cgroup })
+    }
+}
+
+impl Reserve {
+    fn take(fields: &mut Fields, name: &'static str, enabled: bool) -> Result<Self, ConfigError> {
+        let Some(mut reserve) = fields.object(name)? else {
+            return Ok(Self {
+                enabled,
+                memory_available: None,
+            });
+        };
+        let taken = Self {
+            enabled: reserve.boolean("enabled")?.unwrap_or(true),
+            memory_available: reserve.parsed("memory.available")?,
+        };
+        reserve.finish()?;
+        Ok(taken)
+    }
+}
+
+/// The KubeletConfiguration that a configuration names.
+fn kubelet_named(document: &Value) -> Option<PathBuf> {
+    let named = document["cluster"]["kubeletConfig"].as_str();
+    named.map(PathBuf::from)
+}
+
+/// Takes the eviction fields out of a KubeletConfiguration.
+fn kubelet_fields(document: Value) -> Result<EvictionFields, ConfigError> {
+    let mut fields = Fields::open("", document)?;
+    if let Some(kind) = fields.text("kind")?
+        && kind != "KubeletConfiguration"
+    {
+        return Err(ConfigError::text(
+            "kind",
+            &kind,
+            "must be KubeletConfiguration",
+        ));
+    }
+    EvictionFields::take(&mut fields)
+}
+
+/// Reads a YAML or JSON document; an empty one is null.
+///
+/// # Errors
+/// The file cannot be read, or its syntax is wrong.
+pub fn read_document(path: &Path) -> Result<Value, ConfigError> {
+    let text = fs::read_to_string(path).map_err(|source| ConfigError::Read {
+        path: path.into(),
+        source,
+    })?;
+    serde_saphyr::from_str::<Option<Value>>(&text)
+        .map(Option::unwrap_or_default)
+        .map_err(|error| {
+            let reason = error.without_snippet().to_string();
+            ConfigError::Syntax {
+                path: path.into(),
+                reason: reason.split_whitespace().collect::<Vec<_>>().join(" "),
+            }
+        })
+}
+
+#[cfg(test)]
+mod tests;

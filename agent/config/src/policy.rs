@@ -1,0 +1,132 @@
+//! What the configuration says about policies.
+
+use std::path::PathBuf;
+
+use evictd_engine::{clearance::LastResort, restraint::Rate};
+use serde_json::Value;
+
+use super::{ConfigError, fields::Fields};
+
+/// `policies`, `evictionRates`, `lastResort`, `gateSecrets`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicyConfig {
+    /// `policies`: files with policies, and directories of such files. In a cluster they come from the API server.
+    pub files: Vec<PathBuf>,
+    /// `evictionRates.node`: at most so many evictions of this node's pods in a period.
+    pub node_rate: Option<Rate>,
+    /// `evictionRates.owner`: the same for the pods of one owner.
+    pub owner_rate: Option<Rate>,
+    /// `lastResort`: whom evictd takes when the policies spare everybody.
+    pub last_resort: LastResort,
+    /// `gateSecrets`: the directory with the tokens and certificates that gates name.
+    pub secrets: Option<PathBuf>,
+}
+
+impl PolicyConfig {
+    pub(super) fn take(fields: &mut Fields) -> Result<Self, ConfigError> {
+        let mut files = Vec::new();
+        for (i, text) in fields
+            .texts("policies")?
+            .unwrap_or_default()
+            .into_iter()
+            .enumerate()
+        {
+            let path = PathBuf::from(&text);
+            if !path.is_absolute() {
+                return Err(ConfigError::text(
+                    format!("policies[{i}]"),
+                    &text,
+                    "must be an absolute path",
+                ));
+            }
+            files.push(path);
+        }
+        let (mut node_rate, mut owner_rate) = (None, None);
+        if let Some(mut rates) = fields.object("evictionRates")? {
+            node_rate = rate(&mut rates, "node")?;
+            owner_rate = rate(&mut rates, "owner")?;
+            rates.finish()?;
+        }
+        Ok(Self {
+            files,
+            node_rate,
+            owner_rate,
+            last_resort: fields
+                .choice("lastResort", &LastResort::CHOICES)?
+                .unwrap_or_default(),
+            secrets: fields.absolute_path("gateSecrets")?,
+        })
+    }
+}
+
+/// `{evictions: 3, period: 10m}`.
+fn rate(fields: &mut Fields, name: &str) -> Result<Option<Rate>, ConfigError> {
+    let Some(mut rate) = fields.object(name)? else {
+        return Ok(None);
+    };
+    let most = evictd_engine::restraint::MOST_AT_ONCE;
+    let path = rate.path_of("evictions");
+    let evictions = rate.take("evictions").unwrap_or_default();
+    let number = evictions
+        .as_u64()
+        .filter(|n| (1..=most).contains(n))
+        .and_then(|n| u32::try_from(n).ok());
+    let reason = format!("must be a whole number between 1 and {most}");
+    let number = number.ok_or_else(|| ConfigError::value(path, &evictions, reason))?;
+    let path = rate.path_of("period");
+    let period = rate.duration("period")?;
+    let period = period.ok_or_else(|| {
+        ConfigError::value(
+            path,
+            &Value::Null,
+            "is missing: how long an eviction counts",
+        )
+    })?;
+    rate.finish()?;
+    Ok(Some(Rate {
+        evictions: number,
+        period,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::Config;
+
+    #[test]
+    fn every_mistake_names_its_field() {
+        for (config, expected) in [
+            (
+                json!({"policies": ["x.yaml"]}),
+                "policies[0]: \"x.yaml\": must be an absolute path",
+            ),
+            (
+                json!({"policies": "x"}),
+                "policies: \"x\": must be a list of strings",
+            ),
+            (
+                json!({"lastResort": "All"}),
+                "lastResort: \"All\": must be one of Nobody, Conditional, Anybody",
+            ),
+            (
+                json!({"evictionRates": {"node": {"evictions": 0}}}),
+                "evictionRates.node.evictions: 0: must be",
+            ),
+            (
+                json!({"evictionRates": {"owner": {"evictions": 1}}}),
+                "evictionRates.owner.period: null: is missing",
+            ),
+            (
+                json!({"evictionRates": {"pod": {}}}),
+                "evictionRates.pod: unknown field",
+            ),
+        ] {
+            let error = Config::from_values(config, None)
+                .expect_err(expected)
+                .to_string();
+            assert!(error.starts_with(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Values that describe one decision, for what is reported and kept of it.
+
+use crate::{NodeCondition, Signal};
+use std::collections::BTreeSet;
+
+/// Moments of one eviction, in nanoseconds of CLOCK_MONOTONIC; 0 where a rung cannot tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Stages {
+    /// The kernel saw the counter cross the limit (only rungs with a kernel program).
+    pub crossed: u64,
+    /// The reflex thread ran.
+    pub woken: u64,
+    /// The victim was chosen, on values read after `woken`.
+    pub decided: u64,
+    /// SIGKILL was sent to every process of the victim.
+    pub signalled: u64,
+}
+
+/// What is said of a signal and a pod that goes for it. Amounts are in the signal's unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    /// What is short.
+    pub signal: Signal,
+    /// What was available.
+    pub available: u64,
+    /// What should have been.
+    pub threshold: u64,
+    /// What the pod used of it.
+    pub usage: u64,
+}
+
+/// What the node should say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeState {
+    /// The conditions that hold.
+    pub conditions: BTreeSet<NodeCondition>,
+    /// Why, for people.
+    pub message: String,
+}

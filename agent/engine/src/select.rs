@@ -1,0 +1,180 @@
+//! The fast path: chooses victims among candidates that are laid out beforehand, without allocating.
+//!
+//! Reading a pod's exact working set costs a system call; an upper bound is known anyway (the last value plus what
+//! may have come since, or the cgroup's usage counter). As more usage never moves a pod back ([`Standing`]), it is
+//! enough to read exactly those pods that come first by their bounds: whoever is first by an exact value, is first.
+
+use super::{Claim, QosClass, Resource, Standing};
+use crate::settings::RankingStrategy;
+use front::{Front, Place};
+
+mod front;
+
+/// A pod that may be chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// The pod's claim on the resource that is short.
+    pub claim: Claim,
+    /// How much of it the pod uses: exactly, or at most.
+    pub usage: u64,
+    /// Whether `usage` is the exact value, read at this decision.
+    pub is_exact: bool,
+    /// Whether the pod may be chosen at all.
+    pub state: CandidateState,
+}
+
+/// Whether a candidate may be chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CandidateState {
+    /// It may.
+    #[default]
+    Eligible,
+    /// Critical pods, and those that a rule protects.
+    Protected,
+    /// It was killed already; what it used is on its way back.
+    OnItsWay,
+    /// It could not be read: its cgroup is no more.
+    Gone,
+}
+
+/// The rules of one choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rules {
+    /// The order of eviction.
+    pub strategy: RankingStrategy,
+    /// The resource that is short.
+    pub resource: Resource,
+    /// Whether system daemons use more than was reserved for them: only then does the QoS strategy touch Guaranteed
+    /// pods while others are left (R20).
+    pub system_over_reserved: bool,
+}
+
+/// How much must come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Demand {
+    /// Unknown: the first victim alone, as the kubelet does.
+    First,
+    /// This much, in the resource's unit: as many victims as it takes, in order (R43). Pods that use nothing of what
+    /// is short are passed over: their end would bring nothing.
+    Amount(u64),
+}
+
+/// What was chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// How many victims were written to the output.
+    pub count: usize,
+    /// How much they use together.
+    pub amount: u64,
+}
+
+/// Chooses victims: the first in the order of eviction, and as many as it takes to cover the demand, at most as many
+/// as `victims` has room for. Their positions are written to `victims`, and they become
+/// [`CandidateState::OnItsWay`]. Candidates that rank equal go in the order of the slice, which is therefore kept
+/// sorted by namespace, name and uid, as the full ranking sorts them.
+///
+/// `refine` reads the exact usage of the candidate at a position, or says `None` if the pod is gone.
+///
+/// Allocates nothing, takes no lock, knows no clock and does not panic.
+pub fn select(
+    candidates: &mut [Candidate],
+    rules: Rules,
+    demand: Demand,
+    mut refine: impl FnMut(usize) -> Option<u64>,
+    victims: &mut [usize],
+) -> Selection {
+    let mut selection = Selection::default();
+    let mut passed_over = PassedOver {
+        guaranteed: rules.strategy == RankingStrategy::Qos && !rules.system_over_reserved,
+        idle: matches!(demand, Demand::Amount(_)),
+    };
+    let mut front = Front::of(candidates, rules, passed_over);
+    for victim in victims {
+        let mut found = first_exact(&mut front, candidates, rules, passed_over, &mut refine);
+        if found.is_none() && selection.count == 0 && passed_over.guaranteed {
+            // Only Guaranteed pods are left (R20).
+            passed_over.guaranteed = false;
+            front = Front::of(candidates, rules, passed_over);
+            found = first_exact(&mut front, candidates, rules, passed_over, &mut refine);
+        }
+        let Some(first) = found else { break };
+        let Some(candidate) = candidates.get_mut(first) else {
+            break;
+        };
+        candidate.state = CandidateState::OnItsWay;
+        *victim = first;
+        selection.count += 1;
+        selection.amount = selection.amount.saturating_add(candidate.usage);
+        match demand {
+            Demand::Amount(amount) if selection.amount < amount => {}
+            _ => break,
+        }
+    }
+    selection
+}
+
+impl Rules {
+    fn place(self, position: usize, candidate: &Candidate) -> Place {
+        let usage = Some(candidate.usage);
+        (
+            Standing::new(self.strategy, self.resource, candidate.claim, usage),
+            position,
+        )
+    }
+}
+
+/// Who is not chosen this time, although it may be another time.
+#[derive(Clone, Copy)]
+struct PassedOver {
+    /// Guaranteed pods, and those of unknown priority, which go after them.
+    guaranteed: bool,
+    idle: bool,
+}
+
+impl PassedOver {
+    fn includes(self, candidate: &Candidate) -> bool {
+        let Claim {
+            qos,
+            priority_unknown,
+            ..
+        } = candidate.claim;
+        (self.guaranteed && (qos == QosClass::Guaranteed || priority_unknown))
+            || (self.idle && candidate.is_exact && candidate.usage == 0)
+    }
+}
+
+/// The position of the candidate that goes first, once that is certain.
+fn first_exact(
+    front: &mut Front,
+    candidates: &mut [Candidate],
+    rules: Rules,
+    passed_over: PassedOver,
+    refine: &mut impl FnMut(usize) -> Option<u64>,
+) -> Option<usize> {
+    loop {
+        let Some(first) = front.pop() else {
+            if front.is_complete() {
+                return None;
+            }
+            *front = Front::of(candidates, rules, passed_over);
+            continue;
+        };
+        let candidate = candidates.get_mut(first)?;
+        if candidate.is_exact {
+            return Some(first);
+        }
+        match refine(first) {
+            Some(usage) => {
+                candidate.usage = usage;
+                candidate.is_exact = true;
+                if !passed_over.includes(candidate) {
+                    front.put_back(rules.place(first, candidate));
+                }
+            }
+            None => candidate.state = CandidateState::Gone,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

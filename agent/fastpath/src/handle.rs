@@ -1,0 +1,148 @@
+//! Starts and ends the reflex.
+
+use std::{io, sync::Arc};
+
+use evictd_engine::{restraint::Restraint, settings::RankingStrategy};
+use evictd_node::{kernel::tripwire::Tripwire, memory_scope::Scope, pods::table::PodTable};
+use evictd_sys::rt::{become_fifo, leave_memory_limit, lock_memory, touch_stack};
+
+use super::{
+    deputy::Deputy,
+    mailbox::{Mailbox, Outbox},
+    seat::Seat,
+    watch::Watch,
+};
+
+/// What a reflex needs.
+pub struct Setup {
+    /// The node, and the pods' cgroup if that one is watched too: at least one, at most
+    /// [`MAX_SCOPES`](evictd_node::kernel::tripwire::MAX_SCOPES).
+    pub scopes: Vec<Scope>,
+    /// The rung that watches them, built for the same cgroups in the same order.
+    pub tripwire: Box<dyn Tripwire>,
+    /// The pods at the start.
+    pub table: Box<PodTable>,
+    /// Decide, report, and kill nothing (R47).
+    pub shadow: bool,
+    /// Pods that may be on their way out at once: 1 is the kubelet's way, more is R43.
+    pub victims_at_once: usize,
+    /// The order of eviction.
+    pub strategy: RankingStrategy,
+    /// What holds for all pods: limits, the pause, the last resort.
+    pub restraint: Arc<Restraint>,
+    /// Where new tables come from.
+    pub mailbox: Arc<Mailbox>,
+    /// Where reports go.
+    pub outbox: Arc<Outbox>,
+}
+
+/// A running reflex thread.
+pub struct Reflex {
+    thread: std::thread::JoinHandle<()>,
+    mailbox: Arc<Mailbox>,
+    ids: Ids,
+}
+
+/// The kernel's ids of threads.
+#[derive(Clone, Copy)]
+struct Ids {
+    reflex: i32,
+    deputy: Option<i32>,
+}
+
+impl Reflex {
+    /// Starts the thread and waits until its wires are armed.
+    ///
+    /// # Errors
+    /// The thread cannot be started, a scope cannot be read, a wire cannot be armed.
+    pub fn start(setup: Setup) -> io::Result<(Self, Refusals)> {
+        let mailbox = Arc::clone(&setup.mailbox);
+        let (started, ready) = std::sync::mpsc::sync_channel(1);
+        let thread = std::thread::Builder::new()
+            .name("reflex".into())
+            .spawn(move || {
+                let mut refusals = Refusals {
+                    // Before anybody else is started from here.
+                    limit: Scope::memory_v1(&setup.scopes)
+                        .and_then(|cgroup| leave_memory_limit(cgroup).err()),
+                    lock: lock_memory(),
+                    fifo: become_fifo(),
+                    deputy: None,
+                };
+                touch_stack::<REFLEX_STACK>();
+                let seat = match take_seat(setup) {
+                    Ok(seat) => seat,
+                    Err(error) => return drop(started.send(Err(error))),
+                };
+                let deputy = match refusals.fifo {
+                    Some(_) => Ok(None),
+                    None => Deputy::start(&seat),
+                };
+                let deputy = deputy.unwrap_or_else(|refused| {
+                    refusals.deputy = Some(refused);
+                    None
+                });
+                let ids = Ids {
+                    // SAFETY: no preconditions.
+                    reflex: unsafe { libc::gettid() },
+                    deputy: deputy.as_ref().map(Deputy::tid),
+                };
+                if started.send(Ok((refusals, ids))).is_ok() {
+                    seat.run();
+                }
+            })?;
+        let (refusals, ids) = ready
+            .recv()
+            .map_err(|_| io::Error::other("the reflex thread ended before it was ready"))??;
+        Ok((
+            Self {
+                thread,
+                mailbox,
+                ids,
+            },
+            refusals,
+        ))
+    }
+
+    /// The kernel's id of the thread, for its counters in `/proc/self/task`.
+    pub fn tid(&self) -> i32 {
+        self.ids.reflex
+    }
+
+    /// The same of the thread that decides where this one is late; `None` where nobody does: on rungs without a kernel
+    /// program, and without the rights for it.
+    pub fn deputy(&self) -> Option<i32> {
+        self.ids.deputy
+    }
+
+    /// Ends the thread.
+    pub fn stop(self) {
+        self.mailbox.stop();
+        if self.thread.join().is_err() {
+            tracing::error!("the reflex thread has panicked");
+        }
+    }
+}
+
+/// The seat, with all wires armed.
+fn take_seat(setup: Setup) -> io::Result<Arc<Seat>> {
+    let mut watch = Watch::new(setup);
+    watch.settle()?;
+    Seat::new(watch).map(Arc::new)
+}
+
+/// Stack that the reflex may use. Its deepest call holds one `memory.stat` (8 KiB); a painted stack has shown 22 KiB.
+pub(super) const REFLEX_STACK: usize = 64 << 10;
+
+/// What was refused; each is said once and changes only how fast the agent is.
+#[derive(Debug, Default)]
+pub struct Refusals {
+    /// [`become_fifo_at`]: needs CAP_SYS_NICE, and a budget where the kernel groups real-time tasks.
+    pub fifo: Option<io::Error>,
+    /// `mlockall`: needs CAP_IPC_LOCK or a large enough RLIMIT_MEMLOCK.
+    pub lock: Option<io::Error>,
+    /// [`leave_memory_limit`]: needs the hierarchy's root, mounted to be written to.
+    pub limit: Option<io::Error>,
+    /// A deputy and its wakers: perf_event_open needs CAP_PERFMON. Not tried without `fifo`.
+    pub deputy: Option<io::Error>,
+}

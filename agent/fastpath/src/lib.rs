@@ -1,0 +1,28 @@
+//! The fast loop: from a tripped wire to SIGKILL.
+//!
+//! One OS thread, not an async task, and a deputy for when it is late. Between wake-up and SIGKILL it allocates nothing, takes
+//! no lock but the one that says which of the two decides, makes no network call, opens no file, and kills on values read at
+//! that moment, never on cached ones (R40;
+//! kubernetes/kubernetes#51745 is what happens otherwise); bounds that are a fraction of a millisecond old only tell whom
+//! it need not ask. All that may take its time leaves through a bounded queue and is done by somebody else.
+
+mod approach;
+mod deputy;
+mod handle;
+mod inflight;
+mod lag;
+mod letters;
+mod mailbox;
+mod post;
+mod recent;
+mod relieve;
+mod report;
+mod seat;
+#[cfg(test)]
+mod tests;
+mod waiting;
+mod watch;
+
+pub use handle::{Reflex, Setup};
+pub use mailbox::{Mailbox, Outbox, Tuning};
+pub use report::{Evicted, Finished, Held, Report, Stuck};

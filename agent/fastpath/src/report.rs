@@ -1,0 +1,138 @@
+//! What the reflex tells: plain values, made without allocating.
+
+use std::sync::Arc;
+
+use evictd_engine::{
+    Signal,
+    pace::{Judged, Urgency},
+    record::Stages,
+    settings::MemoryHook,
+};
+use evictd_node::pods::table::Entry;
+
+/// One pod was killed, or would have been (shadow mode).
+#[derive(Clone, Debug)]
+pub struct Evicted {
+    /// The victim.
+    pub pod: Arc<Entry>,
+    /// Counts the evictions of this agent from 1; [`Finished`] refers to it.
+    pub number: u64,
+    /// Which signal was short: the node's, or that of the pods' cgroup.
+    pub signal: Signal,
+    /// When.
+    pub stages: Stages,
+    /// The rung that woke the reflex; the sampler when it looked by itself.
+    pub hook: MemoryHook,
+    /// Usage of the scope at the crossing in bytes, 0 where the rung cannot tell.
+    pub usage_at_crossing: u64,
+    /// Usage of the scope when it was decided, in bytes.
+    pub usage_at_decision: u64,
+    /// What was available when it was decided, in bytes.
+    pub available: u64,
+    /// The capacity of the scope in bytes.
+    pub capacity: u64,
+    /// The threshold in bytes: what must be available.
+    pub threshold: u64,
+    /// The victim's working set when it was decided, in bytes.
+    pub working_set: u64,
+    /// Why at that moment.
+    pub urgency: Urgency,
+    /// All that this was decided from.
+    pub judged: Judged,
+    /// The part of the working set that comes back only when the kubelet unmounts it, in bytes.
+    pub shared: u64,
+    /// Decided only, nothing was killed (R47).
+    pub shadow: bool,
+    /// Policies spared everybody; the last resort took it.
+    pub last_resort: bool,
+    /// SIGKILL was refused with this errno, 0 when it was not.
+    pub errno: i32,
+}
+
+/// What became of a victim.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    /// The victim.
+    pub pod: Arc<Entry>,
+    /// Number of its eviction.
+    pub number: u64,
+    /// No process was left at this moment (ns of CLOCK_MONOTONIC); 0 when some were left at the deadline.
+    pub exited: u64,
+    /// The scope had its threshold available again at this moment (ns of CLOCK_MONOTONIC); 0 when it had not.
+    pub freed: u64,
+    /// The largest usage of the scope that was seen since the crossing, in bytes.
+    pub peak_usage: u64,
+    /// What was available at the end, in bytes.
+    pub available: u64,
+}
+
+/// A victim gives nothing back and has processes all the same.
+#[derive(Clone, Debug)]
+pub struct Stuck {
+    /// The victim.
+    pub pod: Arc<Entry>,
+    /// Number of its eviction.
+    pub number: u64,
+    /// What it still uses, in bytes.
+    pub usage: u64,
+}
+
+/// What kept pods from being evicted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Evictions are paused.
+    pub paused: bool,
+    /// Pods that a policy spared, or a limit.
+    pub spared: usize,
+    /// All pods together use less than what is missing, so that no other one is evicted in vain.
+    pub in_vain: bool,
+}
+
+/// What leaves the reflex.
+#[derive(Clone, Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a box would allocate on the fast path"
+)]
+pub enum Report {
+    /// See [`Evicted`].
+    Evicted(Evicted),
+    /// See [`Finished`].
+    Finished(Finished),
+    /// See [`Stuck`]; once for each victim.
+    Stuck(Stuck),
+    /// A threshold was met when it came into force: at the start, or as another one than before.
+    MetInForce {
+        /// Whose threshold.
+        signal: Signal,
+        /// What is available, in bytes.
+        available: u64,
+        /// What should be, in bytes.
+        threshold: u64,
+        /// Counts these reports of this agent from 1.
+        number: u64,
+    },
+    /// The threshold is met and nobody may be evicted; said once per pressure.
+    NobodyLeft {
+        /// Whose threshold.
+        signal: Signal,
+        /// What is available, in bytes.
+        available: u64,
+        /// What should be, in bytes.
+        threshold: u64,
+        /// Why not, as far as it is not about critical pods.
+        held: Held,
+    },
+    /// The hook could not be attached when the threshold came near; the sampler goes on alone.
+    HookLost {
+        /// The errno of the attempt.
+        errno: i32,
+    },
+    /// The scope can no longer be read: its cgroup was removed. Said once until it can be read again.
+    ScopeGone {
+        /// The signal that it stands for.
+        signal: Signal,
+        /// The errno of the read.
+        errno: i32,
+    },
+}

@@ -1,0 +1,114 @@
+//! The loop on a cgroup that is made of files.
+
+use std::{fs, path::Path};
+
+use evictd_engine::settings::{MemoryHook, RankingStrategy};
+use evictd_node::{
+    kernel::tripwire,
+    memory_scope::{Limits, Scope},
+    observe::cgroup::MemoryCgroup,
+};
+
+use super::{Mailbox, Outbox, Setup, approach::Waiting, watch::Watch};
+
+const MIB: u64 = 1 << 20;
+const MS: u64 = 1_000_000;
+const THRESHOLD: u64 = 100 * MIB;
+
+/// A cgroup of 512 MiB, made of files.
+struct Cgroup<'a>(&'a Path);
+
+impl Cgroup<'_> {
+    /// So many bytes are left until the threshold is met.
+    fn is_short_of_it_by(&self, bytes: u64) {
+        let usage = 412 * MIB - bytes;
+        let write = |name: &str, text: String| fs::write(self.0.join(name), text).unwrap();
+        write("memory.current", usage.to_string());
+        write(
+            "memory.stat",
+            format!("anon {usage}\nfile 0\nkernel 0\ninactive_file 0\nactive_file 0\n"),
+        );
+    }
+
+    fn watch(&self) -> Watch {
+        fs::write(self.0.join("memory.max"), (512 * MIB).to_string()).unwrap();
+        self.is_short_of_it_by(200 * MIB);
+        let cgroup = MemoryCgroup::open(self.0).unwrap();
+        let built = tripwire::build(&[&cgroup], Err("none"), Some(MemoryHook::Sampler));
+        let limits = |_| Limits {
+            threshold: THRESHOLD,
+            resolved: THRESHOLD,
+            floor: None,
+        };
+        let mut watch = Watch::new(Setup {
+            scopes: vec![Scope::new(cgroup, limits, false).unwrap()],
+            tripwire: built.unwrap().tripwire,
+            table: Box::default(),
+            shadow: false,
+            victims_at_once: 1,
+            strategy: RankingStrategy::Kubelet,
+            restraint: std::sync::Arc::default(),
+            mailbox: Mailbox::new().unwrap(),
+            outbox: Outbox::new().unwrap(),
+        });
+        watch.settle().unwrap();
+        watch
+    }
+}
+
+/// Whoever has no wire that tells of a crossing in the same moment is awake when it comes, and sees it.
+#[test]
+fn without_a_program_a_crossing_is_waited_for_awake() {
+    let dir = tempfile::tempdir().unwrap();
+    let cgroup = Cgroup(dir.path());
+    let mut watch = cgroup.watch();
+    cgroup.is_short_of_it_by(3 * MIB / 2);
+    assert!(matches!(watch.go_round(1000 * MS), Waiting::Asleep(_)));
+    // Half of the way in a millisecond.
+    cgroup.is_short_of_it_by(3 * MIB / 4);
+    let waiting = watch.go_round(1001 * MS);
+    assert!(matches!(waiting, Waiting::Awake(_)), "{waiting:?}");
+    assert!(!watch.sees_a_crossing());
+    cgroup.is_short_of_it_by(0);
+    assert!(!watch.sees_a_crossing(), "exactly the threshold is left");
+    fs::write(
+        dir.path().join("memory.current"),
+        (412 * MIB + 4096).to_string(),
+    )
+    .unwrap();
+    assert!(watch.sees_a_crossing());
+    cgroup.is_short_of_it_by(0);
+    fs::write(dir.path().join("memory.current"), (413 * MIB).to_string()).unwrap();
+    watch.go_round(1002 * MS);
+    // It is known now, and nobody is there to go: nothing is to be looked for.
+    assert!(!watch.sees_a_crossing());
+}
+
+#[test]
+fn whoever_is_far_away_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let cgroup = Cgroup(dir.path());
+    let mut watch = cgroup.watch();
+    for ms in 0..10 {
+        cgroup.is_short_of_it_by((100 - ms) * MIB);
+        let waiting = watch.go_round((1000 + ms) * MS);
+        assert!(matches!(waiting, Waiting::Asleep(_)), "{waiting:?}");
+    }
+}
+
+/// Shortly before a threshold looks follow each other too closely to be kept all; the one that decides is.
+#[test]
+fn the_look_that_decides_is_recorded() {
+    let dir = tempfile::tempdir().unwrap();
+    let cgroup = Cgroup(dir.path());
+    let mut watch = cgroup.watch();
+    cgroup.is_short_of_it_by(MIB);
+    watch.go_round(1000 * MS);
+    fs::write(dir.path().join("memory.current"), (413 * MIB).to_string()).unwrap();
+    watch.go_round(1000 * MS + 1);
+    // The newest may be half written, and is not handed out.
+    watch.go_round(1002 * MS);
+    let seen = watch.setup.outbox.recorder().since(0);
+    let left: Vec<u64> = seen.iter().map(|sample| sample.available / MIB).collect();
+    assert_eq!(left, [101, 99]);
+}

@@ -1,0 +1,129 @@
+//! Whether the agent may do what it is for: asked once, at the start, and every missing right is named.
+
+use evictd_config::ConfigMapName;
+use http::Method;
+use serde_json::json;
+
+use super::{
+    client::{Call, Connection, JSON},
+    policies::{GROUP, PLURAL},
+};
+
+/// One right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Right {
+    /// `get`, ...
+    pub verb: &'static str,
+    /// API group, empty for the core.
+    pub group: &'static str,
+    /// In the plural.
+    pub resource: &'static str,
+    /// Empty for the resource itself.
+    pub subresource: &'static str,
+    /// What does not work without it.
+    pub purpose: &'static str,
+}
+
+const fn right(
+    verb: &'static str,
+    group: &'static str,
+    resource: &'static str,
+    subresource: &'static str,
+    purpose: &'static str,
+) -> Right {
+    Right {
+        verb,
+        group,
+        resource,
+        subresource,
+        purpose,
+    }
+}
+
+/// All rights that the agent needs everywhere; the ClusterRole in `deploy/` grants these and no others.
+pub const RIGHTS: [Right; 17] = [
+    right("list", "", "pods", "", "knowing this node's pods"),
+    right("watch", "", "pods", "", "knowing this node's pods"),
+    right(
+        "patch",
+        "",
+        "pods",
+        "status",
+        "the condition DisruptionTarget",
+    ),
+    right("delete", "", "pods", "", "ending evicted pods for good"),
+    right("create", "", "pods", "eviction", "soft evictions"),
+    right("get", "", "nodes", "", "the taint under pressure"),
+    right("list", "", "nodes", "", "a pause by annotation"),
+    right("watch", "", "nodes", "", "a pause by annotation"),
+    right("patch", "", "nodes", "", "the taint under pressure"),
+    right("patch", "", "nodes", "status", "the node's conditions"),
+    right("create", "events.k8s.io", "events", "", "Events"),
+    right("patch", "events.k8s.io", "events", "", "counting Events"),
+    right("list", "", "namespaces", "", "namespaceSelector"),
+    right("watch", "", "namespaces", "", "namespaceSelector"),
+    right("list", GROUP, PLURAL, "", "policies of the API server"),
+    right("watch", GROUP, PLURAL, "", "policies of the API server"),
+    right("patch", GROUP, PLURAL, "status", "the status of policies"),
+];
+
+/// The rights that it needs on the ConfigMap that pauses all agents, if there is one: a Role in its namespace grants
+/// these on this name alone.
+pub const PAUSE_RIGHTS: [Right; 2] = [
+    right("list", "", "configmaps", "", "a pause of all agents"),
+    right("watch", "", "configmaps", "", "a pause of all agents"),
+];
+
+/// Asks for each right and logs those that are missing; they are returned. What cannot be asked now is not missing:
+/// the requests themselves will show it.
+pub async fn check(connection: &Connection, pause: Option<&ConfigMapName>) -> Vec<Right> {
+    let mut missing = Vec::new();
+    let everywhere = RIGHTS.map(|right| (right, "", ""));
+    let there = pause
+        .map(|map| PAUSE_RIGHTS.map(|right| (right, map.namespace.as_str(), map.name.as_str())));
+    for (right, namespace, name) in everywhere.into_iter().chain(there.into_iter().flatten()) {
+        let review = json!({
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {
+                "verb": right.verb,
+                "group": right.group,
+                "resource": right.resource,
+                "subresource": right.subresource,
+                "namespace": namespace,
+                "name": name,
+            }},
+        });
+        let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+        match connection
+            .call(&Call::new(Method::POST, path, JSON, &review))
+            .await
+        {
+            Ok(answer) if answer["status"]["allowed"] == false => {
+                tracing::error!(
+                    verb = right.verb,
+                    resource = right.name(),
+                    "a right is missing: {} will not work",
+                    right.purpose
+                );
+                missing.push(right);
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(%error, "the rights cannot be checked");
+                break;
+            }
+        }
+    }
+    missing
+}
+
+impl Right {
+    /// `pods/status`.
+    pub fn name(&self) -> String {
+        match self.subresource {
+            "" => self.resource.to_owned(),
+            sub => format!("{}/{sub}", self.resource),
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! The way to the API server: one client, short requests with a deadline, and a token that is read again when the
+//! server no longer takes the old one.
+
+use std::{
+    path::PathBuf,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use evictd_policy::{gate::Answer, keeper::ObjectReader};
+use futures::future::BoxFuture;
+use http::{Method, Request};
+use kube::{
+    Client, Config,
+    client::Body,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde_json::Value;
+
+use super::counters::Counters;
+
+/// How long a request may take before it counts as lost.
+pub const DEADLINE: Duration = Duration::from_secs(10);
+/// Longer than a watch may be silent: it ends by itself after less than five minutes.
+const READ_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Why there is no way to the API server at all: bad input.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// The kubeconfig.
+    #[error("cluster.kubeconfig: {}: {reason}", path.display())]
+    Kubeconfig {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// No kubeconfig, and not inside a pod.
+    #[error("cluster.kubeconfig: is not set, and there is no service account: {0}")]
+    InCluster(String),
+    /// TLS or the token.
+    #[error("cluster: {0}")]
+    Client(String),
+}
+
+/// Why a request did not do what it should.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ApiError {
+    /// The server answered with an error.
+    #[error("{code} {reason}: {message}")]
+    Refused {
+        /// The HTTP status.
+        code: u16,
+        /// `reason` of the Status, `NotFound` for instance.
+        reason: String,
+        /// `message` of the Status.
+        message: String,
+        /// `reason` of each of its `details.causes`.
+        causes: Vec<String>,
+    },
+    /// No answer.
+    #[error("{0}")]
+    Unanswered(String),
+}
+
+impl ApiError {
+    /// The HTTP status, 0 without an answer.
+    pub fn code(&self) -> u16 {
+        match self {
+            Self::Refused { code, .. } => *code,
+            Self::Unanswered(_) => 0,
+        }
+    }
+
+    /// Whether the same request may do better later: no answer, an overloaded or failing server, an old token.
+    pub fn is_passing(&self) -> bool {
+        matches!(self.code(), 0 | 401 | 429 | 500..)
+    }
+}
+
+/// A request.
+#[derive(Clone, Debug)]
+pub struct Call<'a> {
+    /// `GET`, ...
+    pub method: Method,
+    /// With the query.
+    pub path: String,
+    /// Of the body.
+    pub content_type: &'static str,
+    /// What is sent; null is nothing.
+    pub body: &'a Value,
+    /// How long it may take.
+    pub deadline: Duration,
+}
+
+/// `application/json`.
+pub const JSON: &str = "application/json";
+/// `application/strategic-merge-patch+json`: lists with a merge key are merged.
+pub const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
+/// `application/merge-patch+json`: lists are replaced.
+pub const MERGE: &str = "application/merge-patch+json";
+
+impl<'a> Call<'a> {
+    /// A request with the usual deadline.
+    pub fn new(
+        method: Method,
+        path: impl Into<String>,
+        content_type: &'static str,
+        body: &'a Value,
+    ) -> Self {
+        Self {
+            method,
+            path: path.into(),
+            content_type,
+            body,
+            deadline: DEADLINE,
+        }
+    }
+}
+
+/// The way to the API server.
+pub struct Connection {
+    kubeconfig: Option<PathBuf>,
+    client: Mutex<Client>,
+    /// What was counted.
+    pub counters: Counters,
+}
+
+impl Connection {
+    /// Opens the way; nothing is sent yet. Without a kubeconfig the pod's service account is used.
+    ///
+    /// # Errors
+    /// A kubeconfig or service account that cannot be used. A server that does not answer is none.
+    pub async fn open(kubeconfig: Option<PathBuf>) -> Result<Self, AccessError> {
+        let client = client(kubeconfig.as_ref()).await?;
+        Ok(Self {
+            kubeconfig,
+            client: Mutex::new(client),
+            counters: Counters::default(),
+        })
+    }
+
+    /// The present client.
+    pub fn client(&self) -> Client {
+        self.locked().clone()
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Client> {
+        // Nothing can panic while it is held: it is only read and replaced.
+        self.client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads token and certificates again: the server has said 401.
+    pub async fn reload(&self) {
+        if self.counters.unauthorized.add_first() {
+            tracing::warn!("the API server does not take the token: it is read again");
+        }
+        match client(self.kubeconfig.as_ref()).await {
+            Ok(client) => *self.locked() = client,
+            Err(error) => tracing::warn!(%error, "the token cannot be read again"),
+        }
+    }
+
+    /// Sends a request and reads the answer. A 401 reads the token again and asks once more.
+    ///
+    /// # Errors
+    /// See [`ApiError`].
+    pub async fn call(&self, call: &Call<'_>) -> Result<Value, ApiError> {
+        let mut answer = self.once(call).await;
+        if matches!(&answer, Err(e) if e.code() == 401) {
+            self.reload().await;
+            answer = self.once(call).await;
+        }
+        match &answer {
+            Err(e) if e.code() == 403 && self.counters.forbidden.add_first() => {
+                tracing::error!(path = call.path, error = %e, "the API server forbids it");
+            }
+            Err(e) if e.is_passing() => self.counters.unanswered.add(),
+            _ => {}
+        }
+        answer
+    }
+
+    async fn once(&self, call: &Call<'_>) -> Result<Value, ApiError> {
+        self.counters.requests.add();
+        match tokio::time::timeout(call.deadline, exchange(self.client(), call)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(ApiError::Unanswered(format!(
+                "no answer within {:?}",
+                call.deadline
+            ))),
+        }
+    }
+}
+
+async fn exchange(client: Client, call: &Call<'_>) -> Result<Value, ApiError> {
+    let lost = |e: &dyn std::fmt::Display| ApiError::Unanswered(e.to_string());
+    let body = if call.body.is_null() {
+        Vec::new()
+    } else {
+        call.body.to_string().into_bytes()
+    };
+    let request = Request::builder()
+        .method(call.method.clone())
+        .uri(&call.path)
+        .header(http::header::CONTENT_TYPE, call.content_type)
+        .header(http::header::ACCEPT, JSON)
+        .body(Body::from(body))
+        .map_err(|e| lost(&e))?;
+    let response = client.send(request).await.map_err(|e| lost(&e))?;
+    let code = response.status();
+    let body = response.into_body().collect_bytes().await;
+    let body = body.map_err(|e| lost(&e))?;
+    let value: Value = serde_json::from_slice(&body).unwrap_or_default();
+    if code.is_success() {
+        return Ok(value);
+    }
+    let text = |field: &str| value[field].as_str().unwrap_or_default().to_owned();
+    let causes = value["details"]["causes"].as_array();
+    let causes = causes.map(Vec::as_slice).unwrap_or_default();
+    Err(ApiError::Refused {
+        code: code.as_u16(),
+        reason: text("reason"),
+        message: text("message"),
+        causes: causes
+            .iter()
+            .filter_map(|c| c["reason"].as_str().map(str::to_owned))
+            .collect(),
+    })
+}
+
+async fn client(kubeconfig: Option<&PathBuf>) -> Result<Client, AccessError> {
+    let mut config = match kubeconfig {
+        Some(path) => from_file(path).await?,
+        None => Config::incluster().map_err(|e| AccessError::InCluster(e.to_string()))?,
+    };
+    config.read_timeout = Some(READ_TIMEOUT);
+    // A 429 of the Eviction API means the next candidate, not patience: whoever asks decides what is asked again.
+    config.default_retry = false;
+    Client::try_from(config).map_err(|e| AccessError::Client(e.to_string()))
+}
+
+async fn from_file(path: &PathBuf) -> Result<Config, AccessError> {
+    let wrong = |reason: String| AccessError::Kubeconfig {
+        path: path.clone(),
+        // One line, whatever a parser says.
+        reason: reason.split_whitespace().collect::<Vec<_>>().join(" "),
+    };
+    let kubeconfig = Kubeconfig::read_from(path).map_err(|e| wrong(e.to_string()))?;
+    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .map_err(|e| wrong(e.to_string()))
+}
+
+impl ObjectReader for Connection {
+    fn get(&self, path: String) -> BoxFuture<'_, Result<Answer, String>> {
+        Box::pin(async move {
+            let nothing = Value::Null;
+            let call = Call::new(Method::GET, path, JSON, &nothing);
+            match self.call(&call).await {
+                Ok(body) => Ok(Answer { status: 200, body }),
+                // An object that is not there is an answer too, and a gate's check may say so.
+                Err(error) if error.code() == 404 => Ok(Answer {
+                    status: 404,
+                    body: Value::Null,
+                }),
+                Err(error) => Err(error.to_string()),
+            }
+        })
+    }
+}

@@ -1,0 +1,387 @@
+//! Events about evicted pods and about the node (events.k8s.io/v1).
+//!
+//! An Event's name is made of the eviction it tells of: the same one sent twice, because the agent or the answer was
+//! lost in between, is refused the second time and exists once. (`generateName` cannot do that, and one that ends in a
+//! dot is refused by a 1.36 server.) What happens to the node again and again is one Event with a count.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use evictd_engine::quantity::Quantity;
+use evictd_store::records::{Eviction, Record};
+use http::Method;
+use serde_json::{Value, json};
+
+use super::client::{ApiError, Call, Connection, JSON, MERGE};
+use crate::eviction_api::PodRef;
+
+/// `reportingController` of all Events.
+const CONTROLLER: &str = "evictd";
+/// Reason of an Event about a pod that was evicted: the kubelet's.
+pub const EVICTED: &str = "Evicted";
+/// Reason of an Event about a pod that was evicted although a PodDisruptionBudget said no.
+pub const OVERRIDDEN: &str = "EvictedDespiteBudget";
+/// Reason of an Event about a pod that would have been evicted (R47).
+const WOULD_EVICT: &str = "WouldEvict";
+/// Reason of an Event about an evicted pod whose processes do not end.
+const STUCK: &str = "EvictedPodStuck";
+/// Reason of an Event about a threshold that is met as it comes into force.
+const MET_IN_FORCE: &str = "EvictionThresholdMetInForce";
+/// Where Events about nodes live, which have no namespace.
+const NODE_NAMESPACE: &str = "default";
+/// Longest note that the API takes, in bytes.
+const NOTE_BYTES: usize = 1024;
+/// Longest name that the API takes, in bytes.
+const NAME_BYTES: usize = 253;
+/// As long as evictions follow each other closer than this, the node has one Event for all of them.
+const SERIES_GAP: Duration = Duration::from_secs(600);
+/// How often the count of such an Event is brought up to date at most.
+const SERIES_PAUSE: Duration = Duration::from_secs(30);
+
+/// Tells Events.
+#[derive(Debug)]
+pub struct Events {
+    node: String,
+    series: BTreeMap<String, Series>,
+}
+
+/// What an Event on a pod says.
+#[derive(Clone, Debug)]
+pub struct Told<'a> {
+    /// The pod.
+    pub pod: PodRef<'a>,
+    /// Identifies what has happened: the same twice is told once.
+    pub id: &'a str,
+    /// When, as RFC 3339.
+    pub time: &'a str,
+    /// `Evicted` for instance.
+    pub reason: &'static str,
+    /// Why, for people.
+    pub note: String,
+}
+
+impl<'a> From<&'a Eviction> for Told<'a> {
+    fn from(eviction: &'a Eviction) -> Self {
+        Self {
+            pod: eviction.into(),
+            id: &eviction.id,
+            time: &eviction.time,
+            reason: if eviction.shadow {
+                WOULD_EVICT
+            } else {
+                EVICTED
+            },
+            note: note(eviction),
+        }
+    }
+}
+
+/// One Event of the node that has happened several times.
+#[derive(Debug)]
+struct Series {
+    name: String,
+    count: u32,
+    sent: u32,
+    last: Instant,
+    last_sent: Instant,
+    last_time: String,
+}
+
+impl Events {
+    /// Events of this node.
+    pub fn new(node: &str) -> Self {
+        Self {
+            node: node.to_owned(),
+            series: BTreeMap::new(),
+        }
+    }
+
+    /// Tells of an eviction on the pod. Once for each eviction, however often it is called.
+    ///
+    /// # Errors
+    /// No answer, or a refusal; that it is known already is none.
+    pub async fn about_pod(
+        &self,
+        connection: &Connection,
+        told: &Told<'_>,
+    ) -> Result<(), ApiError> {
+        let pod = told.pod;
+        let event = json!({
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {
+                "name": name(pod.name, told.id),
+                "namespace": pod.namespace,
+            },
+            "eventTime": micro_time(told.time),
+            "reportingController": CONTROLLER,
+            "reportingInstance": self.node,
+            "action": "Evicting",
+            "reason": told.reason,
+            "type": if told.reason == WOULD_EVICT { "Normal" } else { "Warning" },
+            "note": cut(told.note.clone()),
+            "regarding": {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "namespace": pod.namespace,
+                "name": pod.name,
+                "uid": pod.uid,
+            },
+            "related": self.node_reference(),
+        });
+        create(connection, pod.namespace, &event).await
+    }
+
+    /// Tells of a record that is about no eviction itself: a stuck pod, or a threshold that is met as it comes into force.
+    ///
+    /// # Errors
+    /// No answer, or a refusal.
+    pub async fn about_record(
+        &self,
+        connection: &Connection,
+        record: &Record,
+    ) -> Result<(), ApiError> {
+        match record {
+            Record::Stuck(stuck) => {
+                let told = Told {
+                    pod: PodRef {
+                        namespace: &stuck.namespace,
+                        name: &stuck.name,
+                        uid: &stuck.uid,
+                    },
+                    id: &format!("{}-stuck", stuck.id),
+                    time: &stuck.time,
+                    reason: STUCK,
+                    note: format!(
+                        "The pod was evicted and its processes do not end; it still uses {}",
+                        Quantity::bytes(stuck.usage)
+                    ),
+                };
+                self.about_pod(connection, &told).await
+            }
+            Record::MetInForce(met) => {
+                let event = json!({
+                    "apiVersion": "events.k8s.io/v1",
+                    "kind": "Event",
+                    "metadata": {"name": name(&self.node, &met.id), "namespace": NODE_NAMESPACE},
+                    "eventTime": micro_time(&met.time),
+                    "reportingController": CONTROLLER,
+                    "reportingInstance": self.node,
+                    "action": "Configuring",
+                    "reason": MET_IN_FORCE,
+                    "type": "Warning",
+                    "note": cut(format!(
+                        "The threshold of {} is met as it comes into force: {} available, {} wanted. Pods go for it at the kubelet's pace.",
+                        met.signal,
+                        Quantity::bytes(met.available),
+                        Quantity::bytes(met.threshold),
+                    )),
+                    "regarding": self.node_reference(),
+                });
+                create(connection, NODE_NAMESPACE, &event).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Tells of an eviction on the node: a new Event, or one more of the last.
+    ///
+    /// # Errors
+    /// No answer, or a refusal.
+    pub async fn about_node(
+        &mut self,
+        connection: &Connection,
+        eviction: &Eviction,
+    ) -> Result<(), ApiError> {
+        let now = Instant::now();
+        if let Some(series) = self.series.get_mut(&eviction.signal)
+            && now.duration_since(series.last) < SERIES_GAP
+        {
+            series.count += 1;
+            series.last = now;
+            series.last_time = micro_time(&eviction.time);
+            return Ok(());
+        }
+        let name = name(&self.node, &eviction.id);
+        let resource = eviction.signal.split('.').next().unwrap_or_default();
+        let event = json!({
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": NODE_NAMESPACE},
+            "eventTime": micro_time(&eviction.time),
+            "reportingController": CONTROLLER,
+            "reportingInstance": self.node,
+            "action": "Reclaiming",
+            "reason": "EvictionThresholdMet",
+            "type": "Warning",
+            "note": cut(format!(
+                "Attempting to reclaim {resource}: evicted {}/{}, {} available, {} wanted",
+                eviction.namespace,
+                eviction.name,
+                Quantity::bytes(eviction.available),
+                Quantity::bytes(eviction.threshold),
+            )),
+            "regarding": self.node_reference(),
+        });
+        create(connection, NODE_NAMESPACE, &event).await?;
+        let series = Series {
+            name,
+            count: 1,
+            sent: 1,
+            last: now,
+            last_sent: now,
+            last_time: micro_time(&eviction.time),
+        };
+        self.series.insert(eviction.signal.clone(), series);
+        Ok(())
+    }
+
+    /// Brings the counts up to date that are due.
+    ///
+    /// # Errors
+    /// No answer, or a refusal.
+    pub async fn flush(&mut self, connection: &Connection) -> Result<(), ApiError> {
+        self.series
+            .retain(|_, s| s.last.elapsed() < SERIES_GAP || s.count > s.sent);
+        for series in self.series.values_mut() {
+            if series.count == series.sent || series.last_sent.elapsed() < SERIES_PAUSE {
+                continue;
+            }
+            let body = json!({
+                "series": {"count": series.count, "lastObservedTime": series.last_time},
+            });
+            let path = format!("{}/{}", collection(NODE_NAMESPACE), series.name);
+            series.last_sent = Instant::now();
+            match connection
+                .call(&Call::new(Method::PATCH, path, MERGE, &body))
+                .await
+            {
+                // Events live for an hour; one that is gone needs no count.
+                Err(e) if e.code() != 404 => return Err(e),
+                _ => series.sent = series.count,
+            }
+        }
+        Ok(())
+    }
+
+    /// When [`Events::flush`] has something to do next.
+    pub fn next_flush(&self) -> Option<Duration> {
+        let open = self.series.values().filter(|s| s.count > s.sent);
+        open.map(|s| SERIES_PAUSE.saturating_sub(s.last_sent.elapsed()))
+            .min()
+    }
+
+    /// As the kubelet names its node in Events: by name in place of the UID, which is what `kubectl describe node` looks
+    /// for.
+    fn node_reference(&self) -> Value {
+        json!({"apiVersion": "v1", "kind": "Node", "name": self.node, "uid": self.node})
+    }
+}
+
+async fn create(connection: &Connection, namespace: &str, event: &Value) -> Result<(), ApiError> {
+    let call = Call::new(Method::POST, collection(namespace), JSON, event);
+    match connection.call(&call).await {
+        // Told already, by us or by the agent before us.
+        Err(e) if e.code() == 409 => Ok(()),
+        // The namespace is gone or going, and the pod with it.
+        Err(e) if e.code() == 404 => Ok(()),
+        answer => answer.map(drop),
+    }
+}
+
+fn collection(namespace: &str) -> String {
+    format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events")
+}
+
+/// `<object>.<16 hexadecimal digits>`, as client-go names Events, with digits that the eviction determines.
+fn name(object: &str, id: &str) -> String {
+    let room = NAME_BYTES - 17;
+    let mut object: String = object.chars().take(room).collect();
+    // A label must end in a letter or digit.
+    object.truncate(object.trim_end_matches(['.', '-']).len());
+    format!("{object}.{:016x}", fnv1a(id))
+}
+
+/// FNV-1a, 64 bits: the same everywhere and for ever, which the standard library's hashes do not promise.
+fn fnv1a(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// The kubelet's words, and what it does not know.
+fn note(e: &Eviction) -> String {
+    let bytes = |n| Quantity::bytes(n).to_string();
+    let mut note = format!(
+        "{} evictd: {} {} available, threshold {}; the pod used {} and requested {}.",
+        e.message.trim_end(),
+        e.signal,
+        bytes(e.available),
+        bytes(e.threshold),
+        bytes(e.working_set),
+        bytes(e.request),
+    );
+    let stages = &e.stages;
+    if let Some(error) = &e.error {
+        note = format!("{note} SIGKILL was refused: {error}.");
+    } else if !e.shadow && stages.crossed != 0 {
+        let micros = stages.signalled.saturating_sub(stages.crossed) / 1000;
+        note = format!(
+            "{note} Killed {micros} us after the kernel saw it ({}).",
+            e.hook
+        );
+    }
+    note
+}
+
+fn cut(mut note: String) -> String {
+    let mut end = NOTE_BYTES.min(note.len());
+    while !note.is_char_boundary(end) {
+        end -= 1;
+    }
+    note.truncate(end);
+    note
+}
+
+/// `metav1.MicroTime`: exactly six digits after the second.
+fn micro_time(time: &str) -> String {
+    let time: jiff::Timestamp = time.parse().unwrap_or_else(|_| jiff::Timestamp::now());
+    format!("{time:.6}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_valid_and_determined() {
+        let a = name("web-1", "boot-1-1");
+        assert_eq!(a, name("web-1", "boot-1-1"));
+        assert_ne!(a, name("web-1", "boot-1-2"));
+        assert!(
+            a.starts_with("web-1.") && a.len() == "web-1.".len() + 16,
+            "{a}"
+        );
+        let long = name(&format!("{}.b", "a".repeat(235)), "x");
+        assert!(long.len() <= NAME_BYTES && !long.contains(".."), "{long}");
+    }
+
+    #[test]
+    fn times_have_six_digits() {
+        assert_eq!(
+            micro_time("2026-11-21T02:00:00Z"),
+            "2026-11-21T02:00:00.000000Z"
+        );
+        assert_eq!(
+            micro_time("2026-11-21T02:00:00.1234567Z"),
+            "2026-11-21T02:00:00.123456Z"
+        );
+    }
+
+    #[test]
+    fn a_note_fits() {
+        assert_eq!(cut("é".repeat(800)).len(), NOTE_BYTES);
+    }
+}

@@ -1,0 +1,153 @@
+//! What the API server is asked to do with a pod.
+
+use std::time::Duration;
+
+use evictd_store::records::Eviction;
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::client::{ApiError, Call, Connection, JSON, STRATEGIC_MERGE};
+
+/// The grace period of a pod that is dead already, in seconds. Not 0: that takes the object away before the kubelet has
+/// cleaned up, and a StatefulSet would start the next one too early.
+pub const DEAD_GRACE_SECONDS: i64 = 1;
+/// How long the condition may hold up the DELETE: the kubelet looks at its containers once a second and would start a
+/// killed one again.
+const CONDITION_DEADLINE: Duration = Duration::from_millis(300);
+
+/// A pod by name, and by UID so that a new one of the same name is never touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PodRef<'a> {
+    /// `metadata.namespace`.
+    pub namespace: &'a str,
+    /// `metadata.name`.
+    pub name: &'a str,
+    /// `metadata.uid`.
+    pub uid: &'a str,
+}
+
+impl<'a> From<&'a Eviction> for PodRef<'a> {
+    fn from(eviction: &'a Eviction) -> Self {
+        Self {
+            namespace: &eviction.namespace,
+            name: &eviction.name,
+            uid: &eviction.uid,
+        }
+    }
+}
+
+impl PodRef<'_> {
+    fn path(&self, subresource: &str) -> String {
+        let Self {
+            namespace, name, ..
+        } = self;
+        format!("/api/v1/namespaces/{namespace}/pods/{name}{subresource}")
+    }
+}
+
+/// What a DELETE or an Eviction came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// The pod is being deleted now.
+    Deleted,
+    /// It was gone.
+    Gone,
+    /// Another pod has its name: the one that was meant is gone.
+    Replaced,
+}
+
+impl Removal {
+    /// For the journal.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Deleted => "deleted",
+            Self::Gone => "gone",
+            Self::Replaced => "replaced",
+        }
+    }
+}
+
+/// Sets the condition that says who ended the pod and why, in the words of the kubelet
+/// (`eviction_manager.go`: `DisruptionTarget`, `TerminationByKubelet`), so that Jobs with a pod failure policy take it for
+/// what it is. Conditions are merged by type: nobody else's is touched. The UID is the precondition; a
+/// resourceVersion would only make the kubelet's own updates in between refuse this one. `time` is RFC 3339.
+///
+/// # Errors
+/// The pod is gone, or there was no answer in a short time: then the DELETE comes first.
+pub async fn set_disruption_target(
+    connection: &Connection,
+    pod: PodRef<'_>,
+    message: &str,
+    time: &str,
+) -> Result<(), ApiError> {
+    let body = json!({
+        "metadata": {"uid": pod.uid},
+        "status": {"conditions": [{
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "TerminationByKubelet",
+            "message": message,
+            "lastTransitionTime": seconds(time),
+        }]},
+    });
+    let mut call = Call::new(Method::PATCH, pod.path("/status"), STRATEGIC_MERGE, &body);
+    call.deadline = CONDITION_DEADLINE;
+    connection.call(&call).await.map(drop)
+}
+
+/// `metav1.Time`: whole seconds.
+fn seconds(time: &str) -> String {
+    let time: jiff::Timestamp = time.parse().unwrap_or_else(|_| jiff::Timestamp::now());
+    format!("{time:.0}")
+}
+
+/// Deletes a pod with a grace period in seconds. Asking again is harmless.
+///
+/// # Errors
+/// No answer, or a refusal other than that this pod does not exist any more.
+pub async fn delete(
+    connection: &Connection,
+    pod: PodRef<'_>,
+    grace_period_seconds: i64,
+) -> Result<Removal, ApiError> {
+    let mut body = delete_options(pod, grace_period_seconds);
+    body["apiVersion"] = "v1".into();
+    body["kind"] = "DeleteOptions".into();
+    let call = Call::new(Method::DELETE, pod.path(""), JSON, &body);
+    removal(connection.call(&call).await)
+}
+
+/// Asks for an eviction, which a PodDisruptionBudget may refuse with 429.
+///
+/// # Errors
+/// No answer, or a refusal other than that this pod does not exist any more.
+pub async fn evict(
+    connection: &Connection,
+    pod: PodRef<'_>,
+    grace_period_seconds: i64,
+) -> Result<Removal, ApiError> {
+    let body = json!({
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pod.name, "namespace": pod.namespace},
+        "deleteOptions": delete_options(pod, grace_period_seconds),
+    });
+    let call = Call::new(Method::POST, pod.path("/eviction"), JSON, &body);
+    removal(connection.call(&call).await)
+}
+
+fn delete_options(pod: PodRef<'_>, grace_period_seconds: i64) -> Value {
+    json!({
+        "gracePeriodSeconds": grace_period_seconds,
+        "preconditions": {"uid": pod.uid},
+    })
+}
+
+fn removal(answer: Result<Value, ApiError>) -> Result<Removal, ApiError> {
+    match answer {
+        Ok(_) => Ok(Removal::Deleted),
+        Err(e) if e.code() == 404 => Ok(Removal::Gone),
+        Err(e) if e.code() == 409 => Ok(Removal::Replaced),
+        Err(e) => Err(e),
+    }
+}

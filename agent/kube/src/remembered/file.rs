@@ -1,0 +1,171 @@
+//! The form of the file.
+
+use std::{collections::BTreeMap, fs, io, path::Path};
+
+use evictd_engine::Pod;
+use evictd_policy::{Brake, Labels};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Name of the file in the state directory.
+pub const FILE: &str = "cluster.jsonl";
+/// Version of its form.
+const VERSION: u32 = 1;
+/// Longest file, in bytes. Pods that do not fit are left out.
+const MOST_BYTES: usize = 4 << 20;
+/// Longest value of an annotation that is kept, in bytes: policies look at marks, not at documents.
+const LONGEST_ANNOTATION: usize = 1024;
+/// Why nothing is remembered.
+#[derive(Debug, thiserror::Error)]
+pub enum MemoryError {
+    /// The file cannot be read.
+    #[error("{FILE}: {0}")]
+    File(#[from] io::Error),
+    /// It is longer than it can have been written.
+    #[error("{FILE}: is {0} bytes long, more than {MOST_BYTES}")]
+    Length(u64),
+    /// A line of it.
+    #[error("{FILE}: line {line}: {reason}")]
+    Line {
+        /// Counted from 1.
+        line: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
+}
+
+/// One line.
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+enum Line {
+    Version(u32),
+    Paused(String),
+    Policy(Value),
+    Namespace {
+        name: String,
+        labels: Labels,
+    },
+    Pod(Box<Pod>),
+    /// The last one: so many were before it.
+    End(usize),
+}
+
+/// What is remembered.
+#[derive(Debug, Default, PartialEq)]
+pub struct Memory {
+    /// Brakes of the API server's that were pulled.
+    pub paused: Vec<Brake>,
+    /// Policies that were in force.
+    pub policies: Vec<Value>,
+    /// Labels of the pods' namespaces.
+    pub namespaces: BTreeMap<String, Labels>,
+    /// The node's pods.
+    pub pods: Vec<Pod>,
+}
+
+impl Memory {
+    /// Reads it; without a file there is nothing.
+    ///
+    /// # Errors
+    /// A file that cannot be read or was not written to its end.
+    pub fn read(state_dir: &Path) -> Result<Self, MemoryError> {
+        let path = state_dir.join(FILE);
+        let length = match fs::metadata(&path) {
+            Ok(facts) => facts.len(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) => return Err(error.into()),
+        };
+        if length > MOST_BYTES as u64 {
+            return Err(MemoryError::Length(length));
+        }
+        Self::parse(&fs::read_to_string(path)?)
+    }
+
+    fn parse(text: &str) -> Result<Self, MemoryError> {
+        let mut memory = Self::default();
+        let mut ended = false;
+        let mut count = 0;
+        for (i, text) in text.lines().enumerate() {
+            let wrong = |reason: String| MemoryError::Line {
+                line: i + 1,
+                reason,
+            };
+            let line: Line = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
+            match line {
+                Line::Version(VERSION) if i == 0 => {}
+                _ if i == 0 => return Err(wrong(format!("is not version {VERSION}"))),
+                _ if ended => return Err(wrong("comes after the end".to_owned())),
+                Line::Version(_) => return Err(wrong("is a second beginning".to_owned())),
+                Line::Paused(by) => {
+                    let brake = Brake::ALL.into_iter().find(|b| b.as_str() == by);
+                    memory.paused.extend(brake);
+                }
+                Line::Policy(policy) => memory.policies.push(policy),
+                Line::Namespace { name, labels } => {
+                    memory.namespaces.insert(name, labels);
+                }
+                Line::Pod(pod) => memory.pods.push(*pod),
+                Line::End(before) if before == i => ended = true,
+                Line::End(before) => {
+                    return Err(wrong(format!("{before} lines should be before it")));
+                }
+            }
+            count = i + 1;
+        }
+        if ended {
+            return Ok(memory);
+        }
+        Err(MemoryError::Line {
+            line: count + 1,
+            reason: "is missing: the file has no end".to_owned(),
+        })
+    }
+
+    /// As it is written, and how many pods did not fit.
+    pub(super) fn text(&self) -> Result<(String, usize), serde_json::Error> {
+        let mut text = String::new();
+        let mut lines = 0;
+        let mut left_out = 0;
+        let mut add = |line: &Line, least: usize| -> Result<bool, serde_json::Error> {
+            let line = serde_json::to_string(line)?;
+            // The end must fit too.
+            let fits = text.len() + line.len() + least < MOST_BYTES;
+            if fits {
+                text.push_str(&line);
+                text.push('\n');
+                lines += 1;
+            }
+            Ok(fits)
+        };
+        const END: usize = 64;
+        add(&Line::Version(VERSION), END)?;
+        for brake in &self.paused {
+            add(&Line::Paused(brake.as_str().to_owned()), END)?;
+        }
+        for policy in &self.policies {
+            add(&Line::Policy(policy.clone()), END)?;
+        }
+        for (name, labels) in &self.namespaces {
+            let (name, labels) = (name.clone(), labels.clone());
+            add(&Line::Namespace { name, labels }, END)?;
+        }
+        for pod in &self.pods {
+            left_out += usize::from(!add(&Line::Pod(Box::new(pod.clone())), END)?);
+        }
+        let end = serde_json::to_string(&Line::End(lines))?;
+        text.push_str(&end);
+        text.push('\n');
+        Ok((text, left_out))
+    }
+}
+
+/// A pod without the annotations that others use as a cupboard.
+pub(super) fn without_documents(pod: &Pod) -> Pod {
+    let mut pod = pod.clone();
+    pod.annotations
+        .retain(|_, value| value.len() <= LONGEST_ANNOTATION);
+    pod
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,289 @@
+//! Tells the API server of evictions: what has to go goes first, what is only to be read comes after.
+//!
+//! For each eviction in the journal that was not reported: DisruptionTarget where the kubelet sets it and it can still be
+//! set, DELETE, an Event on the pod and one on the node, and then a line in the journal that it was done. Of a static pod
+//! the Events alone tell: the API server cannot end it. Every step may be repeated without harm, so that a crash between
+//! any two of them costs nothing: the UID guards the DELETE, the Event's name the Event.
+
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
+use evictd_engine::{Cause, Pod};
+use evictd_store::{
+    journal::SharedJournal,
+    records::{Eviction, Record, Reported},
+};
+use futures::future::join_all;
+use tokio::sync::mpsc;
+
+use crate::{
+    client::{ApiError, Connection},
+    events::Events,
+    eviction_api as api,
+    eviction_api::{DEAD_GRACE_SECONDS, PodRef},
+    watch::Shared,
+};
+
+/// Evictions that may wait to be taken over by the reporter; more stay in the journal for the next start.
+pub const QUEUE: usize = 1024;
+/// Pods that are deleted at once.
+const AT_ONCE: usize = 4;
+/// Refusals that time does not mend (missing rights, invalid) before an eviction is given up.
+const ATTEMPTS: u32 = 8;
+/// First and longest pause after a request without an answer; to each some of itself is added by chance.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(15));
+
+/// One eviction on its way.
+#[derive(Debug)]
+struct Job {
+    eviction: Eviction,
+    outcome: Option<String>,
+    attempts: u32,
+}
+
+/// Outcome of the eviction of a pod that the API server cannot end: the kubelet starts it again.
+const STATIC: &str = "static";
+
+/// Tells the API server.
+pub struct Reporter {
+    connection: Arc<Connection>,
+    journal: SharedJournal,
+    pods: Arc<Shared>,
+    events: Events,
+    jobs: VecDeque<Job>,
+    backoff: ExponentialBackoff,
+}
+
+impl Reporter {
+    /// A reporter that starts with what an earlier agent has left.
+    pub fn new(
+        connection: Arc<Connection>,
+        journal: SharedJournal,
+        pods: Arc<Shared>,
+        node: &str,
+        left_over: Vec<Eviction>,
+    ) -> Self {
+        Self {
+            connection,
+            journal,
+            pods,
+            events: Events::new(node),
+            jobs: left_over.into_iter().map(Job::new).collect(),
+            backoff: pauses(),
+        }
+    }
+
+    /// Reports until the queue is closed and empty.
+    pub async fn run(mut self, mut queue: mpsc::Receiver<Eviction>) {
+        loop {
+            while let Ok(eviction) = queue.try_recv() {
+                self.jobs.push_back(Job::new(eviction));
+            }
+            if self.jobs.is_empty() {
+                let flush = self.events.next_flush();
+                tokio::select! {
+                    next = queue.recv() => match next {
+                        Some(eviction) => self.jobs.push_back(Job::new(eviction)),
+                        None => return,
+                    },
+                    () = sleep(flush), if flush.is_some() => {
+                        if let Err(error) = self.events.flush(&self.connection).await {
+                            tracing::debug!(%error, "the node's Event keeps its old count");
+                        }
+                    }
+                }
+                continue;
+            }
+            if self.step().await {
+                self.backoff = pauses();
+                continue;
+            }
+            let pause = self.backoff.next().unwrap_or(PAUSES.1);
+            let nameless = self
+                .jobs
+                .iter()
+                .any(|job| job.eviction.namespace.is_empty());
+            // A new eviction is not made to wait for old ones.
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.pods.changed_for_reports.notified(), if nameless => {}
+                next = queue.recv() => match next {
+                    Some(eviction) => self.jobs.push_front(Job::new(eviction)),
+                    // The agent ends; the journal knows what is left.
+                    None => return,
+                },
+            }
+        }
+    }
+
+    /// One step for the jobs that need it most; false when it is time for a pause.
+    async fn step(&mut self) -> bool {
+        let removed = self.remove_some().await;
+        if self.jobs.iter().any(|job| job.outcome.is_none()) && removed {
+            return true;
+        }
+        // One that cannot be deleted now does not silence what can be told of the others.
+        self.tell_one().await && removed
+    }
+
+    /// Deletes the first few that are not deleted yet; those that must be tried again go to the end of the line.
+    async fn remove_some(&mut self) -> bool {
+        let mut batch = Vec::new();
+        while batch.len() < AT_ONCE
+            && let Some(at) = self.jobs.iter().position(|job| job.outcome.is_none())
+            && let Some(mut job) = self.jobs.remove(at)
+        {
+            self.pods.with(|roster| {
+                job.find_name(|uid| roster.get(uid).cloned());
+                let is_it = |pod: &&Pod| pod.uid == job.eviction.uid;
+                if roster.pods().find(is_it).is_some_and(|p| !p.ends_by_api()) {
+                    job.outcome = Some(STATIC.to_owned());
+                }
+            });
+            batch.push(job);
+        }
+        let synced = self.pods.with(|roster| roster.is_synced());
+        let answers = batch.iter().map(async |job| match &job.outcome {
+            Some(known) => Ok(Some(known.clone())),
+            None => remove(&self.connection, &job.eviction, synced).await,
+        });
+        let answers = join_all(answers).await;
+        let mut all = true;
+        for (mut job, answer) in batch.into_iter().zip(answers) {
+            match answer {
+                Ok(outcome) => job.outcome = outcome,
+                Err(error) => job.take_refusal(&error, &self.connection),
+            }
+            all &= job.outcome.is_some();
+            self.jobs.push_back(job);
+        }
+        all
+    }
+
+    /// Tells of the first eviction that is through.
+    async fn tell_one(&mut self) -> bool {
+        let Some(at) = self.jobs.iter().position(|job| job.outcome.is_some()) else {
+            return true;
+        };
+        let Some(job) = self.jobs.get_mut(at) else {
+            return true;
+        };
+        let e = &job.eviction;
+        let told = if e.namespace.is_empty() {
+            // Nobody knows what it was called: the node's Event has to do.
+            Ok(())
+        } else {
+            self.events.about_pod(&self.connection, &e.into()).await
+        };
+        let told = match told {
+            Ok(()) if !e.shadow => self.events.about_node(&self.connection, e).await,
+            other => other,
+        };
+        if let Err(error) = told {
+            job.take_refusal(&error, &self.connection);
+            if job.attempts < ATTEMPTS {
+                return false;
+            }
+        }
+        if let Some(job) = self.jobs.remove(at) {
+            self.finish(job);
+        }
+        true
+    }
+
+    fn finish(&self, job: Job) {
+        let outcome = job.outcome.unwrap_or_default();
+        let pod = format!("{}/{}", job.eviction.namespace, job.eviction.name);
+        tracing::info!(pod, outcome, "reported");
+        let record = Record::Reported(Reported {
+            id: job.eviction.id,
+            time: jiff::Timestamp::now().to_string(),
+            outcome,
+        });
+        if let Err(error) = self.journal.lock().append(&record) {
+            tracing::error!(%error, "the journal cannot be written: the eviction will be reported again");
+        }
+        self.connection.counters.reported.add();
+    }
+}
+
+impl Job {
+    fn new(eviction: Eviction) -> Self {
+        Self {
+            // Nothing was killed, and nothing is deleted (R47).
+            outcome: eviction.shadow.then(|| "shadow".to_owned()),
+            eviction,
+            attempts: 0,
+        }
+    }
+
+    /// A pod that only its cgroup told of has no name yet.
+    fn find_name(&mut self, known: impl FnOnce(&str) -> Option<Pod>) {
+        if self.eviction.namespace.is_empty()
+            && let Some(pod) = known(&self.eviction.uid)
+        {
+            self.eviction.namespace = pod.namespace;
+            self.eviction.name = pod.name;
+            self.eviction.uid = pod.uid;
+        }
+    }
+
+    /// Takes a refusal; after one too many the eviction counts as reported.
+    fn take_refusal(&mut self, error: &ApiError, connection: &Connection) {
+        if error.is_passing() {
+            return;
+        }
+        self.attempts += 1;
+        if self.attempts < ATTEMPTS {
+            return;
+        }
+        connection.counters.report_refused.add();
+        tracing::error!(
+            pod = format!("{}/{}", self.eviction.namespace, self.eviction.name),
+            %error,
+            "the API server does not take the report"
+        );
+        self.outcome = Some(format!("refused: {error}"));
+    }
+}
+
+/// Condition and DELETE; what came of it, or `None` when the pod's name is not known yet.
+async fn remove(
+    connection: &Connection,
+    eviction: &Eviction,
+    synced: bool,
+) -> Result<Option<String>, ApiError> {
+    if eviction.namespace.is_empty() {
+        // Once the server has listed its pods and this one is not among them, it has none.
+        return Ok(synced.then(|| api::Removal::Gone.as_str().to_owned()));
+    }
+    let pod = PodRef::from(eviction);
+    // A pod above a limit of its own is no disruption: with the condition a Job would start it again and again.
+    if Cause::named(&eviction.signal).is_none_or(Cause::announces_disruption) {
+        let message = eviction.message.trim_end();
+        let set = api::set_disruption_target(connection, pod, message, &eviction.time).await;
+        if let Err(error) = set {
+            tracing::debug!(%error, "DisruptionTarget is not set");
+        }
+    }
+    let removal = api::delete(connection, pod, DEAD_GRACE_SECONDS).await?;
+    Ok(Some(removal.as_str().to_owned()))
+}
+
+fn pauses() -> ExponentialBackoff {
+    ExponentialBuilder::default()
+        .with_min_delay(PAUSES.0)
+        .with_max_delay(PAUSES.1)
+        .with_jitter()
+        .without_max_times()
+        .build()
+}
+
+async fn sleep(duration: Option<Duration>) {
+    let until = Instant::now() + duration.unwrap_or_default();
+    tokio::time::sleep_until(until.into()).await;
+}

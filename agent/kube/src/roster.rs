@@ -1,0 +1,181 @@
+//! The node's pods as the API server has told of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use evictd_engine::Pod;
+
+/// Annotation of a mirror pod with the UID that the kubelet uses for the static pod behind it.
+const CONFIG_HASH: &str = "kubernetes.io/config.hash";
+
+/// The pods by the UID that their cgroups have in their names.
+#[derive(Debug, Default)]
+pub struct Roster {
+    pods: BTreeMap<String, Pod>,
+    /// What a list has brought so far that is not at its end.
+    incoming: Option<BTreeMap<String, Pod>>,
+    synced: bool,
+    revision: u64,
+}
+
+/// What is odd about a pod, for the counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Oddities {
+    /// It has no UID: nothing can be known of it, and it was left out.
+    pub no_uid: bool,
+    /// It stands for a static pod.
+    pub mirror: bool,
+    /// It is being deleted.
+    pub terminating: bool,
+}
+
+impl Roster {
+    /// A list begins: what is known stays in force until its end.
+    pub fn begin(&mut self) {
+        self.incoming = Some(BTreeMap::new());
+    }
+
+    /// The list is at its end and replaces what was known.
+    pub fn end(&mut self) {
+        if let Some(incoming) = self.incoming.take() {
+            self.pods = incoming;
+            self.synced = true;
+            self.revision += 1;
+        }
+    }
+
+    /// A pod of a list, a new or a changed one.
+    pub fn put(&mut self, pod: Pod) -> Oddities {
+        let oddities = Oddities {
+            no_uid: pod.uid.is_empty(),
+            mirror: pod.is_mirror,
+            terminating: pod.is_deleting,
+        };
+        if !oddities.no_uid {
+            let pods = self.incoming.as_mut().unwrap_or(&mut self.pods);
+            pods.insert(key(&pod).to_owned(), pod);
+            self.revision += 1;
+        }
+        oddities
+    }
+
+    /// A pod is gone.
+    pub fn remove(&mut self, pod: &Pod) {
+        self.pods.remove(key(pod));
+        self.revision += 1;
+    }
+
+    /// What an earlier agent knew, until the first list is at its end.
+    pub fn recall(&mut self, pods: Vec<Pod>) {
+        if !self.synced {
+            let keyed = pods.into_iter().map(|pod| (key(&pod).to_owned(), pod));
+            self.pods.extend(keyed);
+        }
+    }
+
+    /// All of them.
+    pub fn pods(&self) -> impl Iterator<Item = &Pod> {
+        self.pods.values()
+    }
+
+    /// Another number after each change.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// The pod whose cgroup has this UID in its name.
+    pub fn get(&self, uid: &str) -> Option<&Pod> {
+        self.pods.get(uid)
+    }
+
+    /// Whether the API server has answered in full at least once.
+    pub fn is_synced(&self) -> bool {
+        self.synced
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.pods.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+
+    /// The UIDs that cgroups have in their names.
+    pub fn uids(&self) -> BTreeSet<&str> {
+        self.pods.keys().map(String::as_str).collect()
+    }
+}
+
+/// The kubelet names the cgroup of a static pod after the hash of its file, not after the mirror pod's UID.
+fn key(pod: &Pod) -> &str {
+    match pod.annotations.get(CONFIG_HASH) {
+        Some(hash) if pod.is_mirror => hash,
+        _ => &pod.uid,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(uid: &str) -> Pod {
+        Pod {
+            uid: uid.into(),
+            ..Pod::default()
+        }
+    }
+
+    #[test]
+    fn what_is_known_holds_until_a_new_list_is_complete() {
+        let mut roster = Roster::default();
+        assert!(!roster.is_synced());
+        roster.begin();
+        roster.put(pod("a"));
+        roster.put(pod("b"));
+        assert!(roster.is_empty(), "half a list is none");
+        roster.end();
+        assert!(roster.is_synced());
+        roster.begin();
+        roster.put(pod("b"));
+        assert!(roster.get("a").is_some());
+        roster.end();
+        assert_eq!(roster.uids(), BTreeSet::from(["b"]));
+    }
+
+    #[test]
+    fn a_static_pod_is_found_by_the_hash_of_its_file() {
+        let mut mirror = pod("of-the-mirror");
+        mirror.is_mirror = true;
+        mirror.annotations.insert(
+            CONFIG_HASH.into(),
+            "d4ae8de11a3b28dc31b9c89edbd7f90a".into(),
+        );
+        let mut roster = Roster::default();
+        assert!(roster.put(mirror.clone()).mirror);
+        assert!(roster.get("d4ae8de11a3b28dc31b9c89edbd7f90a").is_some());
+        roster.remove(&mirror);
+        assert!(roster.is_empty());
+    }
+
+    #[test]
+    fn what_an_earlier_agent_knew_holds_until_the_first_list() {
+        let mut roster = Roster::default();
+        roster.recall(vec![pod("a"), pod("b")]);
+        assert!(!roster.is_synced() && roster.get("a").is_some());
+        roster.begin();
+        roster.put(pod("b"));
+        roster.end();
+        assert_eq!(roster.uids(), BTreeSet::from(["b"]));
+        roster.recall(vec![pod("a")]);
+        assert_eq!(roster.uids(), BTreeSet::from(["b"]), "too late");
+    }
+
+    #[test]
+    fn a_pod_without_uid_is_left_out() {
+        let mut roster = Roster::default();
+        assert!(roster.put(pod("")).no_uid);
+        assert!(roster.is_empty());
+    }
+}

@@ -1,0 +1,359 @@
+//! Soft eviction: pods are asked to go, and may take their time (R5).
+//!
+//! The Eviction API honours PodDisruptionBudgets. A pod that its budget protects is passed over for the next candidate.
+//! Static pods are passed over as well: the API server cannot end them. When budgets protect everybody for longer than is configured, or the hard threshold is met, the first candidate goes
+//! nevertheless, by DELETE; the journal, an Event and a counter say so and why.
+
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use evictd_config::Config;
+use evictd_engine as engine;
+use evictd_engine::{Pod, Signal, record::Numbers, settings::Mode};
+use evictd_store::{
+    counted::Counted,
+    journal::SharedJournal,
+    records::{Asked, Record},
+};
+
+use crate::{
+    client::{ApiError, Connection},
+    events::{EVICTED, Events, OVERRIDDEN, Told},
+    eviction_api as api,
+    eviction_api::{PodRef, Removal},
+};
+
+/// What the API gives a pod that does not say how long it needs, in seconds.
+const DEFAULT_GRACE_SECONDS: i64 = 30;
+/// The shortest time that a pod is given, in seconds: with 0 the object would go before its processes.
+const SHORTEST_GRACE_SECONDS: i64 = 1;
+/// Pods that were asked already and need not be asked again; the oldest are forgotten.
+const ASKED: usize = 256;
+
+/// A pod that may be asked to go.
+#[derive(Clone, Copy, Debug)]
+pub struct SoftCandidate<'a> {
+    /// The pod.
+    pub pod: &'a Pod,
+    /// Why, in the kubelet's words.
+    pub message: &'a str,
+    /// The same in numbers.
+    pub numbers: Numbers,
+}
+
+/// A pod that may be asked to go, as the request's owner keeps it.
+#[derive(Clone, Debug)]
+pub struct SoftChoice {
+    /// The pod.
+    pub pod: Pod,
+    /// How it would go.
+    pub eviction: engine::Eviction,
+    /// What for.
+    pub numbers: Numbers,
+}
+
+/// A pod is to be asked to go.
+#[derive(Clone, Debug)]
+pub struct SoftRequest {
+    /// The signal whose soft threshold has been met for its grace period.
+    pub signal: Signal,
+    /// Pods that may be asked, in the order of eviction; the first is the engine's choice.
+    pub candidates: Vec<SoftChoice>,
+    /// The hard threshold is met as well: budgets no longer count.
+    pub hard: bool,
+}
+
+/// What came of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SoftOutcome {
+    /// The candidate at this index goes.
+    Evicted {
+        /// Position among the candidates.
+        index: usize,
+        /// What stands in the journal.
+        asked: Box<Asked>,
+    },
+    /// The candidate at this index was gone already: its memory is on its way back, nobody else needs to go for now.
+    Gone {
+        /// Position among the candidates.
+        index: usize,
+    },
+    /// Budgets protect all candidates.
+    Blocked {
+        /// For how long they have.
+        since: Duration,
+    },
+    /// Nobody could be asked: the API server does not answer, or there is no candidate.
+    Nobody,
+}
+
+/// What the engine's loop hands its candidates to when a soft threshold's grace period is over. One pod goes at a time.
+pub trait SoftPressure {
+    /// Evicts the first of the candidates, which are in the order of eviction, that may go. With `hard` the hard
+    /// threshold is met as well: budgets no longer count.
+    fn evict_soft(
+        &mut self,
+        candidates: &[SoftCandidate<'_>],
+        hard: bool,
+    ) -> impl Future<Output = SoftOutcome>;
+}
+
+/// Evicts through the API.
+pub struct SoftEvictor {
+    connection: Arc<Connection>,
+    journal: SharedJournal,
+    events: Events,
+    mode: Mode,
+    max_grace_seconds: i32,
+    override_after: Option<Duration>,
+    /// Since when budgets have protected everybody without a break.
+    blocked: Option<Instant>,
+    asked: VecDeque<String>,
+    /// Requests that are in the journal, by the pod's UID: the same pod is asked again and again while its budget
+    /// protects it.
+    noted: VecDeque<(String, String)>,
+}
+
+impl SoftEvictor {
+    /// An evictor for this node with the configured grace period and patience.
+    pub fn new(
+        connection: Arc<Connection>,
+        journal: SharedJournal,
+        node: &str,
+        config: &Config,
+    ) -> Self {
+        Self {
+            connection,
+            journal,
+            events: Events::new(node),
+            mode: config.mode,
+            max_grace_seconds: config.eviction.max_pod_grace_period_seconds,
+            override_after: config.cluster.as_ref().and_then(|c| c.soft_override_after),
+            blocked: None,
+            asked: VecDeque::new(),
+            noted: VecDeque::new(),
+        }
+    }
+
+    /// Pressure is over: budgets have been patient long enough only when it comes back and stays.
+    pub fn relieved(&mut self) {
+        self.blocked = None;
+    }
+
+    /// One pod by the Eviction API. `Ok(None)`: its budget protects it.
+    async fn ask(
+        &mut self,
+        candidate: SoftCandidate<'_>,
+    ) -> Result<Option<(Removal, Asked)>, ApiError> {
+        let mut asked = self.request(candidate);
+        match self.noted.iter().find(|(uid, _)| *uid == asked.uid) {
+            Some((_, id)) => asked.id.clone_from(id),
+            None => {
+                remember(&mut self.noted, (asked.uid.clone(), asked.id.clone()));
+                // On disk before the API server hears of it.
+                self.write_down(&Record::Asked(Box::new(asked.clone())));
+            }
+        }
+        let grace = asked.grace_period_seconds;
+        match api::evict(&self.connection, reference(candidate.pod), grace).await {
+            Ok(removal) => Ok(Some((removal, asked))),
+            Err(error) if is_budget(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// One pod against its budget.
+    async fn insist(
+        &mut self,
+        candidates: &[SoftCandidate<'_>],
+        blocked: &[usize],
+        hard: bool,
+    ) -> Option<SoftOutcome> {
+        let since = self.blocked.map_or(Duration::ZERO, |b| b.elapsed());
+        let why = if hard {
+            "the hard threshold is met".to_owned()
+        } else if self.override_after.is_some_and(|after| since >= after) {
+            format!("budgets have protected every candidate for {since:?}")
+        } else {
+            return None;
+        };
+        let index = *blocked.first()?;
+        let candidate = *candidates.get(index)?;
+        let pod = candidate.pod;
+        tracing::warn!(%pod, why, "a PodDisruptionBudget is overridden");
+        let asked = Asked {
+            override_reason: Some(why),
+            ..self.request(candidate)
+        };
+        self.write_down(&Record::Asked(Box::new(asked.clone())));
+        // What the Eviction API does by itself. Soft evictions are the kubelet's too, for pressure alone.
+        let (target, message) = (reference(pod), asked.message.trim_end());
+        let set = api::set_disruption_target(&self.connection, target, message, &asked.time).await;
+        if let Err(error) = set {
+            tracing::debug!(%pod, %error, "DisruptionTarget is not set");
+        }
+        let grace = asked.grace_period_seconds;
+        let removal = api::delete(&self.connection, reference(pod), grace).await;
+        let removal = removal
+            .inspect_err(|error| tracing::warn!(%pod, %error, "the override has failed"))
+            .ok()?;
+        self.connection.counters.soft_overrides.add();
+        Some(self.done(index, pod, removal, asked).await)
+    }
+
+    /// Remembers and tells what has happened.
+    async fn done(
+        &mut self,
+        index: usize,
+        pod: &Pod,
+        removal: Removal,
+        asked: Asked,
+    ) -> SoftOutcome {
+        self.blocked = None;
+        remember(&mut self.asked, pod.uid.clone());
+        // Here it is certain that limits count it.
+        self.write_down(&Record::Counted(Box::new(Counted::agreed(&asked))));
+        if removal != Removal::Deleted {
+            return SoftOutcome::Gone { index };
+        }
+        self.connection.counters.soft_evictions.add();
+        let mut note = asked.message.trim_end().to_owned();
+        if let Some(why) = &asked.override_reason {
+            note += &format!(" A PodDisruptionBudget was overridden: {why}.");
+        }
+        note += &format!(" It has {} s to end.", asked.grace_period_seconds);
+        let told = Told {
+            pod: reference(pod),
+            id: &format!("soft-{}", pod.uid),
+            time: &jiff::Timestamp::now().to_string(),
+            reason: match asked.override_reason {
+                Some(_) => OVERRIDDEN,
+                None => EVICTED,
+            },
+            note,
+        };
+        if let Err(error) = self.events.about_pod(&self.connection, &told).await {
+            tracing::warn!(%pod, %error, "no Event tells of the eviction");
+        }
+        let asked = Box::new(asked);
+        SoftOutcome::Evicted { index, asked }
+    }
+
+    fn request(&self, candidate: SoftCandidate<'_>) -> Asked {
+        let SoftCandidate {
+            pod,
+            message,
+            numbers,
+        } = candidate;
+        let grace = grace(pod, self.max_grace_seconds);
+        Asked {
+            may_be_refused: true,
+            ..Asked::new(pod, message, numbers, grace)
+        }
+    }
+
+    fn write_down(&self, record: &Record) {
+        if let Err(error) = self.journal.lock().append(record) {
+            tracing::error!(%error, "a soft eviction is not in the journal");
+        }
+    }
+}
+
+impl SoftPressure for SoftEvictor {
+    async fn evict_soft(&mut self, candidates: &[SoftCandidate<'_>], hard: bool) -> SoftOutcome {
+        let mut blocked = Vec::new();
+        for (index, candidate) in candidates.iter().enumerate() {
+            let pod = candidate.pod;
+            // One that only its cgroup tells of has no name to ask for; one that is on its way needs no second request.
+            let can_be_asked = !pod.namespace.is_empty() && pod.ends_by_api();
+            if !can_be_asked || pod.is_protected(self.mode) || self.asked.contains(&pod.uid) {
+                continue;
+            }
+            match self.ask(*candidate).await {
+                Ok(Some((removal, asked))) => return self.done(index, pod, removal, asked).await,
+                Ok(None) => {
+                    self.connection.counters.soft_blocked.add();
+                    tracing::info!(%pod, "a PodDisruptionBudget protects the pod: the next one is asked");
+                    blocked.push(index);
+                }
+                // A server that does not answer will not answer for the next one either.
+                Err(error) if error.code() == 0 => {
+                    tracing::warn!(%pod, %error, "nobody can be asked to go");
+                    return SoftOutcome::Nobody;
+                }
+                // This pod's own trouble, such as two budgets for one pod (500).
+                Err(error) => tracing::warn!(%pod, %error, "the pod cannot be asked to go"),
+            }
+        }
+        if blocked.is_empty() {
+            return SoftOutcome::Nobody;
+        }
+        let since = self.blocked.get_or_insert_with(Instant::now).elapsed();
+        match self.insist(candidates, &blocked, hard).await {
+            Some(outcome) => outcome,
+            None => SoftOutcome::Blocked { since },
+        }
+    }
+}
+
+fn remember<T>(pods: &mut VecDeque<T>, pod: T) {
+    if pods.len() == ASKED {
+        pods.pop_front();
+    }
+    pods.push_back(pod);
+}
+
+/// A budget says no. Any other 429 is a server that is busy.
+fn is_budget(error: &ApiError) -> bool {
+    match error {
+        ApiError::Refused { code, causes, .. } => {
+            *code == 429 && causes.iter().any(|c| c == "DisruptionBudget")
+        }
+        ApiError::Unanswered(_) => false,
+    }
+}
+
+/// The smaller of the pod's own grace period and `evictionMaxPodGracePeriod` (R5), in seconds; a negative maximum leaves
+/// it to the pod, as in the kubelet.
+fn grace(pod: &Pod, max_seconds: i32) -> i64 {
+    let own = pod
+        .termination_grace_period_seconds
+        .unwrap_or(DEFAULT_GRACE_SECONDS);
+    let max = i64::from(max_seconds);
+    let grace = if max < 0 { own } else { own.min(max) };
+    grace.max(SHORTEST_GRACE_SECONDS)
+}
+
+fn reference(pod: &Pod) -> PodRef<'_> {
+    PodRef {
+        namespace: &pod.namespace,
+        name: &pod.name,
+        uid: &pod.uid,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // R5
+    #[test]
+    fn the_smaller_grace_period_counts() {
+        let pod = |grace| Pod {
+            termination_grace_period_seconds: grace,
+            ..Pod::default()
+        };
+        for (own, max, expected) in [
+            (Some(30), 10, 10),
+            (Some(5), 10, 5),
+            (None, 100, 30),
+            (Some(60), -1, 60),
+            (Some(30), 0, 1),
+        ] {
+            assert_eq!(grace(&pod(own), max), expected, "{own:?} {max}");
+        }
+    }
+}

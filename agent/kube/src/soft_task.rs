@@ -1,0 +1,71 @@
+//! The task that asks pods to go: the rounds hand over whom, the API server says who may.
+
+use std::time::{Duration, Instant};
+
+use evictd_engine::Eviction;
+use evictd_store::records::Asked;
+use tokio::sync::mpsc;
+
+use crate::soft_eviction::{
+    SoftCandidate, SoftEvictor, SoftOutcome, SoftPressure as _, SoftRequest,
+};
+
+/// How long after nobody could go they are asked again: the kubelet's own period.
+const PAUSE: Duration = Duration::from_secs(10);
+/// Without a demand for so long pressure has been over in between.
+const RELIEVED: Duration = Duration::from_secs(60);
+
+/// Takes one request after the other. What came of it goes to `settle`, with the UID of the first candidate; which pod goes
+/// goes to `going`.
+pub async fn run(
+    mut evictor: SoftEvictor,
+    mut demands: mpsc::Receiver<SoftRequest>,
+    settle: impl Fn(String, Option<Eviction>) + Send,
+    going: mpsc::Sender<Asked>,
+) {
+    let mut last: Option<Instant> = None;
+    while let Some(demand) = demands.recv().await {
+        if last
+            .replace(Instant::now())
+            .is_some_and(|at| at.elapsed() > RELIEVED)
+        {
+            evictor.relieved();
+        }
+        let candidates: Vec<_> = demand
+            .candidates
+            .iter()
+            .map(|choice| SoftCandidate {
+                pod: &choice.pod,
+                message: &choice.eviction.message.text,
+                numbers: choice.numbers,
+            })
+            .collect();
+        let outcome = evictor.evict_soft(&candidates, demand.hard).await;
+        let gone = match outcome {
+            SoftOutcome::Evicted { index, asked } => {
+                // Nobody listens any more where the agent ends.
+                let _ = going.send(*asked).await;
+                eviction(&demand, index)
+            }
+            SoftOutcome::Gone { index } => eviction(&demand, index),
+            SoftOutcome::Blocked { since } => {
+                tracing::warn!(signal = %demand.signal, ?since, "budgets protect every candidate");
+                tokio::time::sleep(PAUSE).await;
+                None
+            }
+            SoftOutcome::Nobody => {
+                tokio::time::sleep(PAUSE).await;
+                None
+            }
+        };
+        if let Some(choice) = demand.candidates.first() {
+            let chosen = choice.eviction.uid.clone();
+            settle(chosen, gone);
+        }
+    }
+}
+
+fn eviction(demand: &SoftRequest, index: usize) -> Option<Eviction> {
+    let choice = demand.candidates.get(index)?;
+    Some(choice.eviction.clone())
+}

@@ -1,0 +1,182 @@
+//! What each pod uses, measured when it is needed.
+
+use std::{collections::HashMap, sync::Arc};
+
+use evictd_engine::{ContainerUsage, FsUsage, PodUsage, Resource, Usages, settings::Mode};
+use evictd_node::{
+    kernel::inode_shares::ShareReader,
+    observe::{cgroup::descendant_ids, pids},
+    pods::table::Entry,
+};
+
+use super::{
+    post::Members,
+    sensors::Sensors,
+    walker::{DiskUse, Walker},
+};
+
+/// The use of all pods. Disks are walked in the background; everything else is read when it is asked for.
+pub struct Measured {
+    walker: Arc<Walker>,
+    shares: Option<ShareReader>,
+    mode: Mode,
+    walked: u64,
+    disk: HashMap<String, DiskUse>,
+    usages: Usages,
+}
+
+impl Measured {
+    /// Nothing was measured yet.
+    pub fn new(walker: Arc<Walker>, shares: Option<ShareReader>, mode: Mode) -> Self {
+        Self {
+            walker,
+            shares,
+            mode,
+            walked: u64::MAX,
+            disk: HashMap::new(),
+            usages: Usages::default(),
+        }
+    }
+
+    /// The numbers as they are known.
+    pub fn usages(&self) -> &Usages {
+        &self.usages
+    }
+
+    /// Everybody has numbers from now on, if only zeros: a pod without any would be the first to go.
+    pub fn set_members(&mut self, members: &Members) {
+        self.walked = u64::MAX;
+        let known = |uid: &String| members.pods.iter().any(|pod| pod.uid == *uid);
+        self.usages.retain(|uid, _| known(uid));
+        for pod in &members.pods {
+            self.usages.entry(pod.uid.clone()).or_default();
+        }
+    }
+
+    /// Takes over what the walker has found since the last time.
+    pub fn take_walks(&mut self) {
+        let walked = self.walker.walked();
+        if std::mem::replace(&mut self.walked, walked) == walked {
+            return;
+        }
+        self.disk = self.walker.found();
+        for (uid, usage) in &mut self.usages {
+            if let Some(disk) = self.disk.get(uid) {
+                usage.containers.clone_from(&disk.usage.containers);
+                usage.volumes.clone_from(&disk.usage.volumes);
+                usage.ephemeral_storage = disk.usage.ephemeral_storage;
+            }
+        }
+    }
+
+    /// Reads now what pods use of a resource that is short.
+    pub fn measure(&mut self, resource: Resource, members: &Members, sensors: &Sensors) {
+        for entry in &members.entries {
+            let Some(usage) = self.usages.get_mut(&entry.pod.uid) else {
+                continue;
+            };
+            match resource {
+                Resource::Memory => measure_memory(entry, usage),
+                Resource::Pids => usage.processes = processes(entry, self.mode, sensors),
+                Resource::Inodes => {
+                    if let Some(shares) = &self.shares {
+                        // Of a pod that was not walked yet, what hooks have counted is all there is.
+                        let unwalked = DiskUse::default();
+                        let disk = self.disk.get(&entry.pod.uid).unwrap_or(&unwalked);
+                        usage.containers.clone_from(&disk.usage.containers);
+                        usage.volumes.clone_from(&disk.usage.volumes);
+                        add_inodes(entry, usage, disk, shares, sensors);
+                    }
+                }
+                // The walker is all there is: no hook tells of bytes.
+                Resource::EphemeralStorage => {}
+            }
+        }
+    }
+}
+
+fn measure_memory(entry: &Entry, usage: &mut PodUsage) {
+    usage.memory_working_set = entry.memory.read().map(|r| r.working_set()).ok();
+    // Only the pod as a whole is measured: a pod of one container speaks of that container.
+    if let [only] = &entry.pod.containers[..] {
+        let at = usage.containers.iter().position(|c| c.name == only.name);
+        let at = at.unwrap_or_else(|| {
+            usage.containers.push(ContainerUsage {
+                name: only.name.clone(),
+                ..ContainerUsage::default()
+            });
+            usage.containers.len() - 1
+        });
+        usage.containers[at].memory_working_set = usage.memory_working_set;
+    }
+}
+
+/// The kubelet counts processes, and a bomb of threads is one process to it; the `evictd` mode counts what is short.
+fn processes(entry: &Entry, mode: Mode, sensors: &Sensors) -> Option<u64> {
+    let path = entry.memory.path();
+    let found = pids::of_pod(path).ok()?;
+    if mode == Mode::Kubelet {
+        return Some(found.processes);
+    }
+    let started = || {
+        let pids = sensors.pids.as_ref()?;
+        let ids = descendant_ids(path);
+        let net = ids
+            .iter()
+            .filter_map(|id| pids.share(*id))
+            .map(|s| s.made - s.gone);
+        u64::try_from(net.sum::<i64>()).ok()
+    };
+    let tasks = found.tasks.or_else(started).unwrap_or(0);
+    Some(found.processes.max(tasks))
+}
+
+/// Adds what hooks have counted since the walk. Which of its directories a pod made them in is not known: on the node's
+/// filesystem they count as logs, on another as writable layers, which is where each layout looks for them.
+fn add_inodes(
+    entry: &Entry,
+    usage: &mut PodUsage,
+    disk: &DiskUse,
+    shares: &ShareReader,
+    sensors: &Sensors,
+) {
+    let Some(disks) = &sensors.disks else {
+        return;
+    };
+    let ids = descendant_ids(entry.memory.path());
+    let [nodefs, imagefs, containerfs] = disks.names.map(|d| d.filesystem);
+    let mut seen = Vec::new();
+    for index in [nodefs, imagefs, containerfs] {
+        if seen.contains(&index) {
+            continue;
+        }
+        seen.push(index);
+        let since = disk.since(index, shares.net(&ids, index));
+        let parts = usage.containers.iter_mut();
+        let slots: Vec<&mut FsUsage> = if index == nodefs {
+            let logs = parts.map(|c| &mut c.logs);
+            logs.chain(usage.volumes.iter_mut().map(|v| &mut v.fs))
+                .collect()
+        } else {
+            parts.map(|c| &mut c.rootfs).collect()
+        };
+        let largest = slots.into_iter().max_by_key(|fs| fs.inodes.unwrap_or(0));
+        match largest {
+            Some(fs) => fs.inodes = Some(fs.inodes.unwrap_or(0).saturating_add_signed(since)),
+            None => {
+                let inodes = Some(u64::try_from(since).unwrap_or(0));
+                let counted = FsUsage {
+                    bytes: None,
+                    inodes,
+                };
+                let mut container = ContainerUsage::default();
+                if index == nodefs {
+                    container.logs = counted;
+                } else {
+                    container.rootfs = counted;
+                }
+                usage.containers.push(container);
+            }
+        }
+    }
+}

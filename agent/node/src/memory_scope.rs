@@ -1,0 +1,371 @@
+//! The cgroup that counts as the node, or the pods' cgroup below it, and what must stay available in it.
+
+mod guard;
+
+use std::{io, os::unix::ffi::OsStrExt as _, path::Path};
+
+use evictd_engine::{Signal, growth::Room, pace::Shortage, usage::MemoryReading};
+use evictd_sys::fs::PathError;
+
+use crate::{
+    observe::{
+        cgroup::{MemoryCgroup, Version},
+        swap::SwapRoom,
+    },
+    pods::table::Entry,
+};
+use guard::Left;
+
+pub use guard::Guard;
+
+/// The kernel needs so much less memory to keep track of page cache than the page cache is: a buffer head for each page.
+const KERNEL_OF_CACHE: u64 = 32;
+/// How fast page cache is taken to be written and memory to be swapped out, in bytes per second: a slow disk.
+const WRITES_PER_SECOND: u64 = 32 << 20;
+
+/// Amounts of the scope's signal, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Less than this available is the hard threshold.
+    pub threshold: u64,
+    /// Once met, it stays met until this much is available (R11); at least `threshold`.
+    pub resolved: u64,
+    /// Less than this available, and the kernel itself kills (R41).
+    pub floor: Option<u64>,
+}
+
+impl Limits {
+    /// Whether all of them can be kept with this capacity, in bytes.
+    ///
+    /// # Errors
+    /// An amount that is not below the capacity.
+    pub fn check(&self, capacity: u64) -> Result<(), ScopeError> {
+        let checks = [
+            ("evictionHard[memory.available]", Some(self.threshold)),
+            (
+                "evictionMinimumReclaim[memory.available]",
+                Some(self.resolved),
+            ),
+            ("kernelFloor[memory.available]", self.floor),
+        ];
+        for (field, value) in checks {
+            if let Some(value) = value.filter(|v| *v >= capacity) {
+                return Err(ScopeError::AboveCapacity {
+                    field,
+                    value,
+                    capacity,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A scope with its capacity.
+#[derive(Debug)]
+pub struct Scope {
+    cgroup: MemoryCgroup,
+    signal: Signal,
+    capacity: u64,
+    limits: Limits,
+    /// The machine's usage is not what the root's page counter counts.
+    is_machine: bool,
+    /// R15: page cache on the active list counts as available too.
+    reclaimable_cache: bool,
+    guard: Option<Guard>,
+    /// Where it may be swapped out to.
+    swap: Option<SwapRoom>,
+}
+
+/// A threshold that can never be kept.
+#[derive(Debug, thiserror::Error)]
+pub enum ScopeError {
+    /// A file of the cgroup.
+    #[error("scope.cgroup: {0}")]
+    Cgroup(#[from] PathError),
+    /// The cgroup has no limit, so that nothing can run short in it.
+    #[error("scope.cgroup: {path}: has no memory limit, so that its capacity is not known")]
+    NoLimit {
+        /// The directory.
+        path: String,
+    },
+    /// More is to be kept available than there is.
+    #[error("{field}: {value}: is not below the capacity of {capacity} bytes")]
+    AboveCapacity {
+        /// The configuration's field.
+        field: &'static str,
+        /// The amount, in bytes.
+        value: u64,
+        /// The capacity, in bytes.
+        capacity: u64,
+    },
+}
+
+impl Scope {
+    /// Takes a cgroup with a memory limit, which is its capacity. `limits` turns that into amounts.
+    ///
+    /// # Errors
+    /// No limit, or an amount that is not below the capacity.
+    pub fn new(
+        cgroup: MemoryCgroup,
+        limits: impl FnOnce(u64) -> Limits,
+        reclaimable_cache: bool,
+    ) -> Result<Self, ScopeError> {
+        let capacity = capacity(&cgroup)?;
+        let signal = Signal::MemoryAvailable;
+        Self::with_capacity(cgroup, signal, capacity, limits, reclaimable_cache)
+    }
+
+    /// Takes the cgroup of all pods below the node's scope. Its memory limit is the capacity of
+    /// `allocatableMemory.available` (the kubelet's `addAllocatableThresholds` and its summary of the container `pods`).
+    ///
+    /// # Errors
+    /// As [`Scope::new`].
+    pub fn of_pods(
+        cgroup: MemoryCgroup,
+        limits: impl FnOnce(u64) -> Limits,
+        reclaimable_cache: bool,
+    ) -> Result<Self, ScopeError> {
+        let capacity = capacity(&cgroup)?;
+        let signal = Signal::AllocatableMemoryAvailable;
+        Self::with_capacity(cgroup, signal, capacity, limits, reclaimable_cache)
+    }
+
+    /// Takes the machine: the root of the memory hierarchy, with a capacity in bytes.
+    ///
+    /// # Errors
+    /// An amount that is not below the capacity.
+    pub fn machine(
+        root: MemoryCgroup,
+        capacity: u64,
+        limits: impl FnOnce(u64) -> Limits,
+        reclaimable_cache: bool,
+    ) -> Result<Self, ScopeError> {
+        let signal = Signal::MemoryAvailable;
+        let mut scope = Self::with_capacity(root, signal, capacity, limits, reclaimable_cache)?;
+        scope.is_machine = true;
+        Ok(scope)
+    }
+
+    fn with_capacity(
+        cgroup: MemoryCgroup,
+        signal: Signal,
+        capacity: u64,
+        limits: impl FnOnce(u64) -> Limits,
+        reclaimable_cache: bool,
+    ) -> Result<Self, ScopeError> {
+        let limits = limits(capacity);
+        limits.check(capacity)?;
+        Ok(Self {
+            swap: SwapRoom::open(&cgroup),
+            cgroup: cgroup.with_kernel_counter(),
+            signal,
+            capacity,
+            limits,
+            is_machine: false,
+            reclaimable_cache,
+            guard: None,
+        })
+    }
+
+    /// From now on less than the guard's amount of what it knows is less than the hard threshold too, whatever the kubelet's
+    /// count says (docs/differences.md): the OOM killer goes by what the kernel has.
+    #[must_use]
+    pub fn guarded(mut self, guard: Guard) -> Self {
+        self.guard = Some(guard);
+        self
+    }
+
+    /// Whether it is the machine, whose root's page counter has to be compared with the usage before a wire can be set on it:
+    /// it counts the charges of all cgroups, kernel memory too, while the usage is what the kubelet takes for it.
+    pub fn is_machine(&self) -> bool {
+        self.is_machine
+    }
+
+    /// The signal that it stands for.
+    pub fn signal(&self) -> Signal {
+        self.signal
+    }
+
+    /// Whether a pod's memory is counted here. All pods are the node's.
+    pub fn holds(&self, pod: &Entry) -> bool {
+        if self.signal == Signal::MemoryAvailable {
+            return true;
+        }
+        // As bytes: this is asked for every pod on the fast path.
+        fn bytes(cgroup: &MemoryCgroup) -> &[u8] {
+            cgroup.path().as_os_str().as_bytes()
+        }
+        let rest = bytes(&pod.memory).strip_prefix(bytes(&self.cgroup));
+        rest.is_some_and(|rest| rest.first() == Some(&b'/'))
+    }
+
+    /// The cgroup.
+    pub fn cgroup(&self) -> &MemoryCgroup {
+        &self.cgroup
+    }
+
+    /// A directory of cgroup v1's memory hierarchy, where one of these is in it.
+    pub fn memory_v1(scopes: &[Self]) -> Option<&Path> {
+        let mut cgroups = scopes.iter().map(Self::cgroup);
+        let v1 = cgroups.find(|cgroup| cgroup.version() == Version::V1);
+        v1.map(MemoryCgroup::path)
+    }
+
+    /// Its capacity in bytes.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// The amounts.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Other amounts from now on, which [`Limits::check`] has found to be possible.
+    pub fn set_limits(&mut self, limits: Limits) {
+        self.limits = limits;
+    }
+
+    /// Reads it now. Does not allocate.
+    ///
+    /// # Errors
+    /// ENODEV when the cgroup was removed.
+    pub fn look(&self) -> io::Result<Look> {
+        let reading = self.cgroup.read()?;
+        let discounted = self.discounted(&reading);
+        let counted = self
+            .capacity
+            .saturating_sub(reading.usage.saturating_sub(discounted));
+        let free = self.capacity.saturating_sub(reading.usage);
+        let guard = self.guard.as_ref();
+        let written = discounted.saturating_sub(reading.unwritten);
+        let word = guard.and_then(|guard| guard.left(free, written));
+        let left = word.map(|word| word.on_the_scale_of(self.limits.threshold));
+        let available = left.map_or(counted, |left| left.min(counted));
+        let lacking = counted - available;
+        // The wires follow: what the machine lacks besides is as if it were in use; what a cgroup has to write before it can
+        // give it back is as if it did not count as available. That cannot be more than does.
+        let (used, withheld) = if self.is_machine {
+            (lacking, 0)
+        } else {
+            (0, lacking)
+        };
+        let cache = reading.reclaimable();
+        // On v1 kernel memory is not told apart; the part that keeps track of page cache goes with it.
+        let of_cache = reading.kernel.min(cache / KERNEL_OF_CACHE);
+        let reclaimable = match self.is_machine {
+            // A root's usage is made of anonymous memory and page cache.
+            true => cache.saturating_sub(reading.slab_reclaimable),
+            false => cache.saturating_add(of_cache),
+        };
+        Ok(Look {
+            usage: reading.usage.saturating_add(used),
+            discounted: discounted.saturating_sub(withheld),
+            available,
+            unlisted: reading.unlisted,
+            kernel: reading.kernel - of_cache,
+            reclaimable,
+            shortage: self.shortage(&reading, reclaimable, counted, word),
+        })
+    }
+
+    /// What is short, as the pace of evictions is decided by it.
+    fn shortage(
+        &self,
+        reading: &MemoryReading,
+        reclaimable: u64,
+        counted: u64,
+        word: Option<Left>,
+    ) -> Shortage {
+        let Limits {
+            threshold,
+            resolved,
+            ..
+        } = self.limits;
+        let swap = self.swap.as_ref().map_or(0, SwapRoom::bytes);
+        // The kernel's own word on the machine is the better one.
+        let machine = word.filter(|_| self.is_machine).map(|word| word.bytes);
+        let used = match machine {
+            Some(left) => self.capacity.saturating_sub(left),
+            None => reading.usage.saturating_sub(reclaimable),
+        };
+        let left = self.capacity.saturating_sub(used);
+        // Nobody makes a group's writers wait on v1.
+        let unwritten = match word {
+            Some(_) if !self.is_machine => reading.unwritten.min(reclaimable).min(left),
+            _ => 0,
+        };
+        let on_scale = machine.and(word).map(|w| w.on_the_scale_of(threshold));
+        Shortage {
+            available: on_scale.map_or(counted, |left| left.min(counted)),
+            threshold,
+            resolved,
+            used,
+            room: Room {
+                at_once: left - unwritten,
+                slowly: unwritten.saturating_add(swap.min(used)),
+                per_second: WRITES_PER_SECOND,
+            },
+            guard: word.map_or(0, |word| word.amount.min(threshold)),
+        }
+    }
+
+    /// What counts as available although it is charged.
+    fn discounted(&self, reading: &MemoryReading) -> u64 {
+        let active = if self.reclaimable_cache {
+            reading.active_file
+        } else {
+            0
+        };
+        reading.inactive_file.saturating_add(active)
+    }
+
+    /// The usage at which `amount` is no longer available, as the kubelet's notifier computes it
+    /// (`threshold_notifier_linux.go`): capacity - amount + inactive_file. The comparison is "less than", so the wire
+    /// is one byte further.
+    pub fn usage_limit(&self, amount: u64, discounted: u64) -> u64 {
+        self.capacity
+            .saturating_sub(amount)
+            .saturating_add(discounted)
+            .saturating_add(1)
+    }
+}
+
+fn capacity(cgroup: &MemoryCgroup) -> Result<u64, ScopeError> {
+    cgroup.limit()?.ok_or_else(|| ScopeError::NoLimit {
+        path: cgroup.path().display().to_string(),
+    })
+}
+
+/// The scope at one moment, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Look {
+    /// All that is charged, and what the guard adds.
+    pub usage: u64,
+    /// The part of it that counts as available.
+    pub discounted: u64,
+    /// capacity - usage + discounted.
+    pub available: u64,
+    /// What is charged and is in no line of `memory.stat` ([`MemoryReading::unlisted`]).
+    pub unlisted: u64,
+    /// Kernel memory, where it has a counter of its own ([`MemoryReading::kernel`]), without what is counted as reclaimable.
+    pub kernel: u64,
+    /// What the kernel could take back ([`MemoryReading::reclaimable`]).
+    pub reclaimable: u64,
+    /// What is short of it.
+    pub shortage: Shortage,
+}
+
+impl Look {
+    /// So much of what is charged turned out to be reclaimable too, in bytes.
+    pub fn has_reclaimable(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.shortage.used);
+        self.reclaimable += bytes;
+        self.shortage.used -= bytes;
+        self.shortage.room.at_once += bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,65 @@
+//! When processes were started.
+
+use std::fs;
+
+/// Fields of `/proc/PID/stat` between the command's closing parenthesis and `starttime`.
+const BEFORE_START: usize = 19;
+
+/// When a process was started, in nanoseconds of CLOCK_MONOTONIC, rounded down to the kernel's tick (10 ms); below zero
+/// where the machine slept meanwhile. `None` for a process that is gone or not to be seen.
+pub fn started(pid: i32) -> Option<i64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let boottime = clock(libc::CLOCK_BOOTTIME);
+    let slept = boottime.saturating_sub(clock(libc::CLOCK_MONOTONIC));
+    Some(start_of(&stat, ticks_per_second())?.saturating_sub(slept))
+}
+
+/// `starttime` out of a `stat`, in nanoseconds of CLOCK_BOOTTIME.
+fn start_of(stat: &str, ticks_per_second: i64) -> Option<i64> {
+    // A command may have spaces and parentheses in its name.
+    let (_, rest) = stat.rsplit_once(')')?;
+    let ticks: i64 = rest.split_whitespace().nth(BEFORE_START)?.parse().ok()?;
+    Some(ticks.saturating_mul(1_000_000_000 / ticks_per_second))
+}
+
+fn ticks_per_second() -> i64 {
+    // SAFETY: no preconditions.
+    unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1)
+}
+
+fn clock(id: libc::clockid_t) -> i64 {
+    let mut t = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes into a local; these clocks always exist.
+    unsafe { libc::clock_gettime(id, &raw mut t) };
+    t.tv_sec
+        .saturating_mul(1_000_000_000)
+        .saturating_add(t.tv_nsec)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evictd_sys::clock::now_ns;
+
+    #[test]
+    fn a_start_is_found_behind_any_name() {
+        let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 1 2 3";
+        assert_eq!(start_of(stat, 100), Some(47_110_000_000));
+        assert_eq!(start_of("7 (a) S 1", 100), None);
+    }
+
+    #[test]
+    fn this_process_was_started_before_now() {
+        let pid = i32::try_from(std::process::id()).unwrap();
+        let start = started(pid).unwrap();
+        let now = i64::try_from(now_ns()).unwrap();
+        assert!(
+            start < now && now - start < 86_400_000_000_000,
+            "{start} {now}"
+        );
+        assert_eq!(started(i32::MAX), None);
+    }
+}

@@ -1,0 +1,217 @@
+//! The pods as the reflex sees them: numbers and open files. Built off the fast path, handed over whole.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use evictd_engine::{
+    Candidate, CandidateState, Claim, ManagedPod, Pod, clearance::Clearance, settings::Mode,
+};
+use evictd_sys::fs::PathError;
+
+use crate::{
+    kill::Killer,
+    observe::{cgroup::MemoryCgroup, statistics::Statistics},
+};
+
+/// One pod with everything open that a decision and a kill need.
+#[derive(Debug)]
+pub struct Entry {
+    /// What the engine knows of it.
+    pub pod: Pod,
+    /// Its memory.
+    pub memory: MemoryCgroup,
+    /// The same of its containers and of itself, to be added up.
+    statistics: Statistics,
+    /// Its end.
+    pub killer: Killer,
+    /// Whether nobody may evict it (R12).
+    pub protected: bool,
+    /// What the policies say: it changes in place.
+    pub clearance: Clearance,
+}
+
+impl Entry {
+    /// Opens the files of the pod's cgroup; the mode says whom nobody may evict.
+    ///
+    /// # Errors
+    /// The cgroup is not there.
+    pub fn open(pod: Pod, cgroup: &Path, mode: Mode) -> Result<Self, PathError> {
+        let protected = pod.is_protected(mode);
+        Ok(Self {
+            pod,
+            memory: MemoryCgroup::open(cgroup)?,
+            statistics: Statistics::of_tree(cgroup),
+            killer: Killer::open(cgroup)?,
+            protected,
+            clearance: Clearance::default(),
+        })
+    }
+}
+
+impl ManagedPod for Entry {
+    fn pod(&self) -> &Pod {
+        &self.pod
+    }
+
+    fn clearance(&self) -> &Clearance {
+        &self.clearance
+    }
+
+    fn is_protected(&self) -> bool {
+        self.protected
+    }
+
+    fn memory_usage(&self) -> u64 {
+        self.memory.usage().unwrap_or(0)
+    }
+
+    fn is_younger_than(&self, time: u64) -> bool {
+        !self.killer.is_empty() && !self.killer.holds_older_than(time)
+    }
+
+    fn has_older_than(&self, time: u64) -> bool {
+        self.killer.holds_older_than(time)
+    }
+}
+
+/// All pods, with the room that ranking them takes.
+#[derive(Debug, Default)]
+pub struct PodTable {
+    /// The pods, sorted by namespace, name and UID: the order among equals.
+    pub entries: Vec<Arc<Entry>>,
+    /// One per entry; the reflex writes here and never grows it.
+    pub candidates: Vec<Candidate>,
+    /// What each used when its statistics were added up last, in bytes.
+    seen: Vec<u64>,
+    /// Of the cgroups that the pods lie in: their classes, and the cgroup of all pods.
+    above: Statistics,
+}
+
+/// So many pods at once have their statistics added up: whoever made them lag is the one that has grown most.
+const MOST_GROWN: usize = 4;
+
+impl PodTable {
+    /// A table of these pods.
+    pub fn new(mut entries: Vec<Arc<Entry>>) -> Self {
+        let key = |e: &Entry| {
+            (
+                e.pod.namespace.clone(),
+                e.pod.name.clone(),
+                e.pod.uid.clone(),
+            )
+        };
+        entries.sort_by_cached_key(|e| key(e));
+        let candidates = entries.iter().map(|e| candidate(e)).collect();
+        let seen = vec![0; entries.len()];
+        let above = Statistics::of(&above(&entries));
+        Self {
+            entries,
+            candidates,
+            seen,
+            above,
+        }
+    }
+
+    /// Makes the kernel add up the statistics of those pods that have grown most since that was done for them, and of the
+    /// cgroups above. Does not allocate.
+    pub fn add_up(&mut self) {
+        let mut most = [(0, usize::MAX); MOST_GROWN];
+        for (place, (entry, seen)) in self.entries.iter().zip(&mut self.seen).enumerate() {
+            let usage = entry.memory.usage().unwrap_or(0);
+            // Who has given something back grows from there.
+            *seen = usage.min(*seen);
+            let grown = usage - *seen;
+            // The least of them is the first.
+            if grown > most[0].0 {
+                most[0] = (grown, place);
+                most.sort_unstable();
+            }
+        }
+        for (grown, place) in most {
+            if let (Some(entry), Some(seen)) = (self.entries.get(place), self.seen.get_mut(place)) {
+                entry.statistics.add_up();
+                *seen += grown;
+            }
+        }
+        self.above.add_up();
+    }
+}
+
+/// The directories one and two levels above the pods, the deepest first.
+fn above(entries: &[Arc<Entry>]) -> Vec<PathBuf> {
+    let two = |entry: &Arc<Entry>| {
+        let above = entry.memory.path().ancestors().skip(1).take(2);
+        above.map(Path::to_owned).collect::<Vec<_>>()
+    };
+    let dirs: BTreeSet<PathBuf> = entries.iter().flat_map(two).collect();
+    // Whoever lies below another one sorts after it.
+    dirs.into_iter().rev().collect()
+}
+
+fn candidate(entry: &Entry) -> Candidate {
+    let Pod {
+        priority,
+        priority_unknown,
+        qos,
+        memory_request,
+        ..
+    } = entry.pod;
+    Candidate {
+        claim: Claim {
+            priority,
+            priority_unknown,
+            qos,
+            request: memory_request,
+            order: entry.clearance.order(),
+        },
+        usage: 0,
+        is_exact: false,
+        state: CandidateState::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// Whoever has grown most comes first, and whoever has shrunk meanwhile is not forgotten.
+    #[test]
+    fn those_that_have_grown_are_added_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |pod: usize| dir.path().join(pod.to_string());
+        let uses = |pod: usize, usage: u64| {
+            fs::write(path(pod).join("memory.usage_in_bytes"), usage.to_string()).unwrap();
+        };
+        for pod in 0..6 {
+            fs::create_dir(path(pod)).unwrap();
+            uses(pod, 100);
+            for file in ["memory.stat", "cgroup.procs"] {
+                fs::write(path(pod).join(file), "").unwrap();
+            }
+        }
+        let named = |pod: usize| Pod {
+            name: pod.to_string(),
+            ..Pod::default()
+        };
+        let open = |pod| Arc::new(Entry::open(named(pod), &path(pod), Mode::Evictd).unwrap());
+        let mut table = PodTable::new((0..6).map(open).collect());
+        uses(5, 900);
+        uses(1, 500);
+        uses(2, 400);
+        uses(3, 300);
+        table.add_up();
+        assert_eq!(table.seen, [0, 500, 400, 300, 0, 900]);
+        table.add_up();
+        assert_eq!(table.seen, [100, 500, 400, 300, 100, 900]);
+        uses(5, 50);
+        table.add_up();
+        uses(5, 60);
+        table.add_up();
+        assert_eq!(table.seen[5], 60);
+    }
+}

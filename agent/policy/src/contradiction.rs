@@ -1,0 +1,260 @@
+//! Policies that say different things about the same pods.
+//!
+//! Whether two *can* do so follows from what they say: every agent finds the same, because nothing but the policies is
+//! looked at. Most pairs of policies can, since a pod may have any labels together. Whether they *do* takes a pod, and
+//! each agent sees its own. A status tells of a contradiction that somebody has seen, for as long as there can be one.
+
+use super::{
+    model::{Evict, EvictionPolicy, Rule},
+    selector::Selector,
+};
+
+/// Steps of the search, all policies together: a few hundred of the usual kind need fewer.
+const STEPS: u32 = 50_000;
+/// Steps for one pair of rules.
+const STEPS_OF_A_PAIR: u32 = 200;
+
+/// Rules of two policies of the same precedence that hold for the same pods and say different things.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Contradiction<'a> {
+    /// One policy.
+    pub one: &'a EvictionPolicy,
+    /// Position of its rule.
+    pub rule: usize,
+    /// The other policy.
+    pub other: &'a EvictionPolicy,
+    /// Position of that one's rule.
+    pub other_rule: usize,
+}
+
+/// Every pair of policies that can contradict each other, with the first rules that do; each pair once. Policies in shadow
+/// mode decide nothing and contradict nobody.
+pub fn among<'a>(policies: impl IntoIterator<Item = &'a EvictionPolicy>) -> Vec<Contradiction<'a>> {
+    let mut policies: Vec<_> = policies.into_iter().filter(|p| !p.shadow).collect();
+    policies.sort_by(|a, b| (a.precedence, &a.name).cmp(&(b.precedence, &b.name)));
+    let (mut found, mut steps) = (Vec::new(), STEPS);
+    for (at, one) in policies.iter().enumerate() {
+        let equals = policies[at + 1..].iter();
+        for other in equals.take_while(|p| p.precedence == one.precedence) {
+            if let Some((rule, other_rule)) = between(one, other, &mut steps) {
+                found.push(Contradiction {
+                    one,
+                    rule,
+                    other,
+                    other_rule,
+                });
+            }
+        }
+    }
+    if steps == 0 {
+        tracing::warn!("there are too many rules to find all contradictions between policies");
+    }
+    found
+}
+
+impl Contradiction<'_> {
+    /// The same seen from the other side.
+    pub fn turned(&self) -> Self {
+        Self {
+            one: self.other,
+            rule: self.other_rule,
+            other: self.one,
+            other_rule: self.rule,
+        }
+    }
+
+    /// In words for whoever looks at the first policy: the place, the other policy and its place, and who decides.
+    pub fn words(&self) -> String {
+        let place = |policy: &EvictionPolicy, at: usize| {
+            let rule = &policy.rules[at];
+            format!("spec.rules[{at}] ({}) says {}", rule.name, saying(rule))
+        };
+        format!(
+            "{}, {} in {}, about pods that both select, with the same precedence {}: the more sparing one decides",
+            place(self.one, self.rule),
+            named(&self.other.name, self.other.generation),
+            place(self.other, self.other_rule),
+            self.one.precedence,
+        )
+    }
+}
+
+/// How [`Contradiction::words`] name the other policy, with its version where it has one.
+pub fn named(name: &str, generation: Option<i64>) -> String {
+    match generation {
+        Some(generation) => format!("policy {name} (generation {generation})"),
+        None => format!("policy {name}"),
+    }
+}
+
+/// The first rules of both that hold for the same pods and say different things.
+fn between(a: &EvictionPolicy, b: &EvictionPolicy, steps: &mut u32) -> Option<(usize, usize)> {
+    let overlap = |one: &Selector, other: &Selector| one.joined(other).selects_beyond(&[], &mut 0);
+    if !overlap(&a.namespaces, &b.namespaces) || !overlap(&a.pods, &b.pods) {
+        return None;
+    }
+    let both = a.pods.joined(&b.pods);
+    for (i, mine) in a.rules.iter().enumerate() {
+        for (j, theirs) in b.rules.iter().enumerate() {
+            if !mine.contradicts(theirs) {
+                continue;
+            }
+            // The first rule that matches decides, in each of them.
+            let earlier: Vec<_> = a.rules[..i].iter().chain(&b.rules[..j]).collect();
+            let earlier: Vec<_> = earlier.into_iter().map(|r| &r.pods).collect();
+            let joined = both.joined(&mine.pods).joined(&theirs.pods);
+            let given = STEPS_OF_A_PAIR.min(*steps);
+            let mut left = given;
+            let is_left = joined.selects_beyond(&earlier, &mut left);
+            *steps = steps.saturating_sub((given - left).max(1));
+            // Without an end to the search nothing is claimed.
+            if is_left && left > 0 {
+                return Some((i, j));
+            }
+            if *steps == 0 {
+                return None;
+            }
+        }
+    }
+    None
+}
+
+fn saying(rule: &Rule) -> String {
+    let word = rule.evict.word();
+    match (&rule.evict, rule.order) {
+        (Evict::Never, 0) => word.to_owned(),
+        (_, order) => format!("{word} with order {order}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn policy(name: &str, spec: Value) -> EvictionPolicy {
+        let document = json!({
+            "apiVersion": crate::API_VERSION,
+            "kind": crate::KIND,
+            "metadata": {"name": name},
+            "spec": spec,
+        });
+        EvictionPolicy::read(document).expect("a policy")
+    }
+
+    fn found(policies: &[EvictionPolicy]) -> Vec<String> {
+        let found = among(policies);
+        found.iter().map(Contradiction::words).collect()
+    }
+
+    fn app(app: &str) -> Value {
+        json!({"matchLabels": {"app": app}})
+    }
+
+    #[test]
+    fn the_place_and_the_other_policy_are_named() {
+        let db = policy(
+            "db",
+            json!({"selector": app("db"), "rules": [
+                {"name": "leader", "selector": {"matchLabels": {"role": "leader"}}, "evict": "Always", "order": 5},
+                {"name": "rest", "evict": "Never"},
+            ]}),
+        );
+        let all = policy(
+            "all",
+            json!({"rules": [{"name": "r", "evict": "Always", "order": 5}]}),
+        );
+        let told = found(&[db.clone(), all.clone()]);
+        let text = "spec.rules[0] (r) says Always with order 5, policy db in spec.rules[1] (rest) says Never, \
+                    about pods that both select, with the same precedence 0: the more sparing one decides";
+        assert_eq!(told, [text]);
+        let both = [all, db];
+        assert_eq!(found(&both), told, "whatever the order in which they come");
+        let turned = among(&both)[0].turned();
+        assert!(
+            turned
+                .words()
+                .starts_with("spec.rules[1] (rest) says Never, policy all in ")
+        );
+    }
+
+    #[test]
+    fn no_contradiction_where_no_pod_can_be_in_both() {
+        let never = json!([{"name": "r", "evict": "Never"}]);
+        let always = json!([{"name": "r", "evict": "Always"}]);
+        let base = policy("base", json!({"selector": app("db"), "rules": never}));
+        let namespace = |name: &str| json!({"matchLabels": {"kubernetes.io/metadata.name": name}});
+        for (what, other) in [
+            (
+                "other pods",
+                json!({"selector": app("web"), "rules": always}),
+            ),
+            (
+                "another precedence",
+                json!({"selector": app("db"), "precedence": 1, "rules": always}),
+            ),
+            (
+                "shadow mode",
+                json!({"selector": app("db"), "shadow": true, "rules": always}),
+            ),
+            (
+                "the same words",
+                json!({"selector": app("db"), "rules": never}),
+            ),
+            (
+                "an earlier rule takes them all",
+                json!({"rules": [
+                    {"name": "with", "selector": {"matchExpressions": [{"key": "app", "operator": "In", "values": ["db", "x"]}]}, "evict": "Never"},
+                    {"name": "without", "evict": "Always"},
+                ]}),
+            ),
+            (
+                "two earlier rules take them all together",
+                json!({"rules": [
+                    {"name": "with", "selector": {"matchLabels": {"app": "db", "role": "x"}}, "evict": "Never"},
+                    {"name": "other", "selector": {"matchExpressions": [{"key": "role", "operator": "NotIn", "values": ["x"]}]}, "evict": "Never"},
+                    {"name": "rest", "evict": "Always"},
+                ]}),
+            ),
+        ] {
+            let other = policy("other", other);
+            assert_eq!(found(&[base.clone(), other]), [""; 0], "{what}");
+        }
+        let here = policy(
+            "here",
+            json!({"namespaceSelector": namespace("a"), "rules": never}),
+        );
+        let there = policy(
+            "there",
+            json!({"namespaceSelector": namespace("b"), "rules": always}),
+        );
+        assert_eq!(found(&[here.clone(), there]), [""; 0]);
+        let here_too = policy(
+            "too",
+            json!({"namespaceSelector": namespace("a"), "rules": always}),
+        );
+        assert_eq!(found(&[here, here_too]).len(), 1);
+    }
+
+    #[test]
+    fn the_search_has_an_end() {
+        // Rules of which each is known to be free only after all the others.
+        let spec = |evict: &str| {
+            let rules = (0..64).map(|i| {
+                let label = format!("l{i}");
+                json!({"name": format!("r{i}"), "selector": {"matchLabels": {label: "x"}}, "evict": evict})
+            });
+            json!({"rules": rules.collect::<Vec<_>>()})
+        };
+        let policies: Vec<_> = (0..200)
+            .map(|i| {
+                policy(
+                    &i.to_string(),
+                    spec(if i % 2 == 0 { "Never" } else { "Always" }),
+                )
+            })
+            .collect();
+        assert!(found(&policies).len() > 1000);
+    }
+}

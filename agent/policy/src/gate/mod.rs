@@ -1,0 +1,186 @@
+//! Gates: questions about the world outside, asked in the background, whose last answer is all that the fast path
+//! ever sees.
+
+use std::time::Duration;
+
+use evictd_config::{ConfigError, fields::Fields};
+use serde_json::Value;
+
+use super::{
+    expression::{Expression, Name},
+    facts::POD,
+};
+
+pub use http::{Answer, HttpProbe, ProbeError, Scheme, Secrets, Trust};
+pub use object::ObjectProbe;
+
+mod http;
+mod object;
+
+/// Asked this often by default.
+const DEFAULT_INTERVAL: Duration = Duration::from_secs(10);
+/// Never asked more often than this.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
+/// An answer takes no longer by default.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Nor may a policy let it.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Answers count for no longer than this, whatever a policy says.
+const LONGEST_AGE: Duration = Duration::from_secs(3600);
+
+/// One question, asked anew for each pod whose rule needs it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gate {
+    /// `name`; rules know the answer as `gates.<name>`.
+    pub name: String,
+    /// `interval`: how often it is asked.
+    pub interval: Duration,
+    /// `maxAge`: how long an answer counts; three intervals by default.
+    pub max_age: Duration,
+    /// `timeout`: how long an answer may take, all in all.
+    pub timeout: Duration,
+    /// `onUnknown`: what it means to have no answer, or none that still counts.
+    pub on_unknown: OnUnknown,
+    /// Whom it asks.
+    pub probe: Probe,
+    /// `check`: what makes the answer a yes; none is any 2xx.
+    pub check: Option<Expression>,
+}
+
+/// What no answer means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnUnknown {
+    /// The pod is spared.
+    #[default]
+    Deny,
+    /// The pod may go if any answer would let it go.
+    Allow,
+}
+
+/// Whom a gate asks.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Probe {
+    /// An HTTP server: the pod's own, or another one.
+    Http(Box<HttpProbe>),
+    /// An object in the cluster.
+    Object(Box<ObjectProbe>),
+}
+
+impl Gate {
+    /// Reads a gate; it may use the answers of the gates before it.
+    pub(super) fn read(mut fields: Fields, before: &[Self]) -> Result<Self, ConfigError> {
+        let name = fields.required_text("name")?;
+        let mut letters = name.chars();
+        let good = letters.next().is_some_and(|c| c.is_ascii_alphabetic())
+            && letters.all(|c| c.is_ascii_alphanumeric() || c == '_');
+        if !good {
+            let reason = "must be a letter followed by letters, digits and _: expressions call it gates.NAME";
+            return Err(ConfigError::text(fields.path_of("name"), &name, reason));
+        }
+        let interval = within(&mut fields, "interval", SHORTEST_INTERVAL..=LONGEST_AGE)?;
+        let interval = interval.unwrap_or(DEFAULT_INTERVAL);
+        let max_age = within(&mut fields, "maxAge", interval..=LONGEST_AGE)?;
+        let timeout = within(
+            &mut fields,
+            "timeout",
+            Duration::from_millis(1)..=LONGEST_TIMEOUT,
+        )?;
+        let answers: Vec<&str> = before.iter().map(|g| g.name.as_str()).collect();
+        let asking = [
+            POD,
+            Name {
+                variable: "answers",
+                fields: Some(&answers),
+            },
+        ];
+        let checking = [
+            asking[0],
+            asking[1],
+            Name {
+                variable: "answer",
+                fields: None,
+            },
+            Name {
+                variable: "status",
+                fields: None,
+            },
+        ];
+        let (path, checked) = (fields.path_of("http"), fields.path_of("check"));
+        let probe = match (fields.object("http")?, fields.object("object")?) {
+            (Some(http), None) => Probe::Http(Box::new(HttpProbe::read(http, &asking)?)),
+            (None, Some(object)) => Probe::Object(Box::new(ObjectProbe::read(object, &asking)?)),
+            _ => {
+                return Err(ConfigError::value(
+                    path,
+                    &Value::Null,
+                    "a gate asks either http or object",
+                ));
+            }
+        };
+        let gate = Self {
+            name,
+            interval,
+            max_age: max_age.unwrap_or((interval * 3).min(LONGEST_AGE)),
+            timeout: timeout.unwrap_or(DEFAULT_TIMEOUT),
+            on_unknown: fields
+                .choice(
+                    "onUnknown",
+                    &[("deny", OnUnknown::Deny), ("allow", OnUnknown::Allow)],
+                )?
+                .unwrap_or_default(),
+            probe,
+            check: expression(&mut fields, "check", &checking)?,
+        };
+        fields.finish()?;
+        if let Some(check) = &gate.check
+            && check.is_true(&[]) == Ok(false)
+        {
+            let reason = "can never be true, whatever is answered";
+            return Err(ConfigError::text(checked, check.text(), reason));
+        }
+        Ok(gate)
+    }
+
+    /// The gates whose answers this one needs.
+    pub fn needs(&self) -> Vec<&str> {
+        let expressions = match &self.probe {
+            Probe::Http(http) => vec![http.host.as_ref()],
+            Probe::Object(object) => vec![Some(&object.name), object.namespace.as_ref()],
+        };
+        let all = expressions.into_iter().chain([self.check.as_ref()]);
+        all.flatten().flat_map(|e| e.selected("answers")).collect()
+    }
+}
+
+fn within(
+    fields: &mut Fields,
+    name: &str,
+    range: std::ops::RangeInclusive<Duration>,
+) -> Result<Option<Duration>, ConfigError> {
+    let Some(duration) = fields.duration(name)? else {
+        return Ok(None);
+    };
+    if range.contains(&duration) {
+        return Ok(Some(duration));
+    }
+    let reason = format!("must lie between {:?} and {:?}", range.start(), range.end());
+    Err(ConfigError::text(
+        fields.path_of(name),
+        &format!("{duration:?}"),
+        reason,
+    ))
+}
+
+fn expression(
+    fields: &mut Fields,
+    name: &str,
+    names: &[Name<'_>],
+) -> Result<Option<Expression>, ConfigError> {
+    let Some(text) = fields.text(name)? else {
+        return Ok(None);
+    };
+    let parsed = Expression::parse(&text, names);
+    parsed
+        .map(Some)
+        .map_err(|e| ConfigError::text(fields.path_of(name), &text, e))
+}

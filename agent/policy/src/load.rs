@@ -1,0 +1,134 @@
+//! Policies in files.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use evictd_config::ConfigError;
+use serde_json::Value;
+
+use super::model::EvictionPolicy;
+
+/// Longest file that is read, in bytes.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// A mistake with the file that it is in.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyError {
+    /// The file.
+    #[error("{}: {reason}", path.display())]
+    File {
+        /// Which one.
+        path: PathBuf,
+        /// Why it cannot be used.
+        reason: String,
+    },
+    /// A document in it.
+    #[error("{}: {name}: {source}", path.display())]
+    Policy {
+        /// The file.
+        path: PathBuf,
+        /// The policy's name, or which document it is.
+        name: String,
+        /// The field and the reason.
+        source: ConfigError,
+    },
+}
+
+/// Reads all policies of these files; of a directory its `*.yaml`, `*.yml` and `*.json`.
+///
+/// # Errors
+/// The first mistake.
+pub fn load(paths: &[PathBuf]) -> Result<Vec<EvictionPolicy>, PolicyError> {
+    let mut policies: Vec<EvictionPolicy> = Vec::new();
+    for path in files(paths)? {
+        for policy in read(&path)? {
+            if policies.iter().any(|p| p.name == policy.name) {
+                let reason = format!("policy {} is in another document already", policy.name);
+                return Err(PolicyError::File { path, reason });
+            }
+            policies.push(policy);
+        }
+    }
+    Ok(policies)
+}
+
+/// Which files there are, with what tells that one has changed.
+pub fn fingerprint(paths: &[PathBuf]) -> Vec<(PathBuf, u64, Option<std::time::SystemTime>)> {
+    let facts = |path: PathBuf| {
+        let facts = fs::metadata(&path).ok();
+        let (length, changed) = facts.map_or((0, None), |f| (f.len(), f.modified().ok()));
+        (path, length, changed)
+    };
+    files(paths)
+        .unwrap_or_default()
+        .into_iter()
+        .map(facts)
+        .collect()
+}
+
+fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, PolicyError> {
+    let mut files = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            files.push(path.clone());
+            continue;
+        }
+        let failed = |e: std::io::Error| PolicyError::File {
+            path: path.clone(),
+            reason: e.to_string(),
+        };
+        let mut inside = Vec::new();
+        for entry in fs::read_dir(path).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if path
+                .extension()
+                .is_some_and(|e| e == "yaml" || e == "yml" || e == "json")
+            {
+                inside.push(path);
+            }
+        }
+        inside.sort();
+        files.extend(inside);
+    }
+    Ok(files)
+}
+
+/// Reads the policies of one file: one document each.
+///
+/// # Errors
+/// The first mistake.
+pub fn read(path: &Path) -> Result<Vec<EvictionPolicy>, PolicyError> {
+    let wrong = |reason: String| PolicyError::File {
+        path: path.into(),
+        reason,
+    };
+    let length = fs::metadata(path).map_err(|e| wrong(e.to_string()))?.len();
+    if length > MAX_BYTES {
+        return Err(wrong(format!(
+            "is {length} bytes long, more than {MAX_BYTES}"
+        )));
+    }
+    let text = fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
+    let documents = serde_saphyr::from_multiple::<Value>(&text).map_err(|e| {
+        let reason = e.without_snippet().to_string();
+        wrong(reason.split_whitespace().collect::<Vec<_>>().join(" "))
+    })?;
+    let documents = documents.into_iter().filter(|d| !d.is_null()).enumerate();
+    let mut policies = Vec::new();
+    for (i, document) in documents {
+        let name = document["metadata"]["name"].as_str();
+        let name = name.map_or_else(|| format!("document {}", i + 1), str::to_owned);
+        let policy = EvictionPolicy::read(document).map_err(|source| PolicyError::Policy {
+            path: path.into(),
+            name,
+            source,
+        })?;
+        policies.push(policy);
+    }
+    if policies.is_empty() {
+        return Err(wrong("holds no policy".to_owned()));
+    }
+    Ok(policies)
+}

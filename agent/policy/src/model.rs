@@ -1,0 +1,226 @@
+//! An `EvictionPolicy` as it is written: read field by field, so that every mistake has a place.
+
+use evictd_config::{ConfigError, fields::Fields};
+use evictd_engine::Pod;
+use serde_json::Value;
+
+use super::{
+    gate::Gate,
+    selector::{Labels, Selector},
+};
+
+mod rule;
+
+pub use rule::{Evict, Limit, NoExecute, Rule, Wait};
+
+/// `apiVersion` of a policy.
+pub const API_VERSION: &str = "evictd.io/v1alpha1";
+/// `kind` of a policy.
+pub const KIND: &str = "EvictionPolicy";
+
+/// Rules of one policy.
+const MAX_RULES: usize = 64;
+/// Gates of one policy.
+const MAX_GATES: usize = 8;
+/// Steps of the search for pods that a rule is left with by those before it.
+const STEPS: u32 = 1000;
+/// What an operator knows about workloads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EvictionPolicy {
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.generation`, where the API server keeps it.
+    pub generation: Option<i64>,
+    /// `spec.precedence`: among policies that match a pod the highest decides.
+    pub precedence: i32,
+    /// `spec.shadow`: it is evaluated and reported, and changes nothing (R47).
+    pub shadow: bool,
+    /// `spec.namespaceSelector`: over the labels of the pod's namespace.
+    pub namespaces: Selector,
+    /// `spec.selector`: over the pod's labels.
+    pub pods: Selector,
+    /// `spec.gates`: questions that rules ask.
+    pub gates: Vec<Gate>,
+    /// `spec.rules`: the first one that matches a pod decides.
+    pub rules: Vec<Rule>,
+}
+
+impl EvictionPolicy {
+    /// Reads a policy as the API server or a file has it.
+    ///
+    /// # Errors
+    /// The first mistake, with its field.
+    pub fn read(document: Value) -> Result<Self, ConfigError> {
+        let mut fields = Fields::open("", document)?;
+        for (field, expected) in [("apiVersion", API_VERSION), ("kind", KIND)] {
+            let found = fields.required_text(field)?;
+            if found != expected {
+                return Err(ConfigError::text(
+                    field,
+                    &found,
+                    format!("must be {expected}"),
+                ));
+            }
+        }
+        let missing = |field: &str| ConfigError::value(field, &Value::Null, "is missing");
+        let mut metadata = fields
+            .object("metadata")?
+            .ok_or_else(|| missing("metadata"))?;
+        let name = metadata.required_text("name")?;
+        let generation = metadata.take("generation").and_then(|g| g.as_i64());
+        // The API server's own.
+        fields.take("status");
+        let mut spec = fields.object("spec")?.ok_or_else(|| missing("spec"))?;
+        fields.finish()?;
+        let gates = gates(&mut spec)?;
+        let policy = Self {
+            name,
+            generation,
+            precedence: spec.int32("precedence")?.unwrap_or(0),
+            shadow: spec.boolean("shadow")?.unwrap_or(false),
+            namespaces: Selector::take(&mut spec, "namespaceSelector")?,
+            pods: Selector::take(&mut spec, "selector")?,
+            rules: rules(&mut spec, &gates)?,
+            gates,
+        };
+        spec.finish()?;
+        policy.check_use_of_gates()?;
+        for i in 0..policy.rules.len() {
+            policy.check_use_of_rule(i)?;
+        }
+        Ok(policy)
+    }
+
+    /// A rule for pods that the policy itself does not select, or that the rules before it take, would never apply.
+    fn check_use_of_rule(&self, at: usize) -> Result<(), ConfigError> {
+        let (before, rule) = (&self.rules[..at], &self.rules[at]);
+        let path = format!("spec.rules[{at}].selector");
+        let selected = self.pods.and(&rule.pods, &path)?;
+        let beyond = |others: &[&Selector]| selected.selects_beyond(others, &mut { STEPS });
+        let earlier: Vec<&Selector> = before.iter().map(|r| &r.pods).collect();
+        if beyond(&earlier) {
+            return Ok(());
+        }
+        let takes_all = before.iter().find(|r| !beyond(&[&r.pods]));
+        let who = takes_all.map_or_else(
+            || "the rules before it take all its pods".to_owned(),
+            |r| format!("rule {} takes all its pods before", r.name),
+        );
+        Err(ConfigError::text(
+            path,
+            &rule.name,
+            format!("can never apply: {who}"),
+        ))
+    }
+
+    /// The position of the rule that holds for a pod in a namespace with these labels, its name among them.
+    pub fn rule_of(&self, pod: &Pod, namespace: &Labels) -> Option<usize> {
+        if !self.namespaces.matches(namespace) || !self.pods.matches(&pod.labels) {
+            return None;
+        }
+        let mut rules = self.rules.iter();
+        rules.position(|rule| rule.pods.matches(&pod.labels))
+    }
+
+    /// The gates that a rule asks, with those whose answers they need.
+    pub fn gates_of(&self, rule: &Rule) -> Vec<&Gate> {
+        let Evict::When(when) = &rule.evict else {
+            return Vec::new();
+        };
+        let mut wanted: Vec<&str> = when.selected("gates");
+        // A gate needs answers of earlier ones only.
+        for gate in self.gates.iter().rev() {
+            if wanted.contains(&gate.name.as_str()) {
+                wanted.extend(gate.needs());
+            }
+        }
+        let asked = |gate: &&Gate| wanted.contains(&gate.name.as_str());
+        self.gates.iter().filter(asked).collect()
+    }
+
+    /// A gate that nobody asks would be probed for nothing, or is a rule's slip of the pen.
+    fn check_use_of_gates(&self) -> Result<(), ConfigError> {
+        let asked: Vec<&str> = (self.rules.iter())
+            .flat_map(|rule| self.gates_of(rule))
+            .map(|gate| gate.name.as_str())
+            .collect();
+        let unused = self
+            .gates
+            .iter()
+            .position(|g| !asked.contains(&g.name.as_str()));
+        match unused {
+            Some(i) => Err(ConfigError::text(
+                format!("spec.gates[{i}].name"),
+                &self.gates[i].name,
+                "is asked by no rule",
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+fn gates(spec: &mut Fields) -> Result<Vec<Gate>, ConfigError> {
+    let items = bounded(spec, "gates", MAX_GATES)?;
+    let mut gates: Vec<Gate> = Vec::new();
+    for (path, item) in items {
+        let gate = Gate::read(Fields::open(&path, item)?, &gates)?;
+        if gates.iter().any(|g| g.name == gate.name) {
+            return Err(ConfigError::text(
+                format!("{path}.name"),
+                &gate.name,
+                "is the name of another gate already",
+            ));
+        }
+        gates.push(gate);
+    }
+    Ok(gates)
+}
+
+fn rules(spec: &mut Fields, gates: &[Gate]) -> Result<Vec<Rule>, ConfigError> {
+    let path = spec.path_of("rules");
+    let items = bounded(spec, "rules", MAX_RULES)?;
+    if items.is_empty() {
+        return Err(ConfigError::value(
+            path,
+            &Value::Null,
+            "must have at least one rule",
+        ));
+    }
+    let mut rules: Vec<Rule> = Vec::new();
+    for (path, item) in items {
+        let rule = rule::read(Fields::open(&path, item)?, gates)?;
+        if rules.iter().any(|r| r.name == rule.name) {
+            return Err(ConfigError::text(
+                format!("{path}.name"),
+                &rule.name,
+                "is the name of another rule already",
+            ));
+        }
+        rules.push(rule);
+    }
+    Ok(rules)
+}
+
+/// The items of a list with their paths.
+fn bounded(
+    fields: &mut Fields,
+    name: &str,
+    most: usize,
+) -> Result<Vec<(String, Value)>, ConfigError> {
+    let path = fields.path_of(name);
+    let items = fields.list(name)?;
+    if items.len() > most {
+        return Err(ConfigError::value(
+            path,
+            &items.len().into(),
+            format!("must not have more than {most} items"),
+        ));
+    }
+    let items = items.into_iter().enumerate();
+    Ok(items
+        .map(|(i, item)| (format!("{path}[{i}]"), item))
+        .collect())
+}
+
+#[cfg(test)]
+mod tests;

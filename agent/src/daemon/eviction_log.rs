@@ -1,0 +1,405 @@
+//! What follows a kill and may take its time: the journal, the log, and seeing to it that nobody survived.
+
+use std::time::Duration;
+
+use evictd_engine::{Comeback, Pod, Signal, steps::Step};
+use evictd_fastpath::{Evicted, Finished, Report};
+use evictd_manager::{Decided, Graduated, Reclaimed};
+use evictd_node::{end::kill_until_empty, pods::table::Entry};
+use evictd_policy::Brakes;
+use evictd_store::{
+    counted::boot_id,
+    graduated::{GraduatedAction, GraduatedPod},
+    journal::SharedJournal,
+    oom_kill::OomKill,
+    reclaimed::NodeReclaimed,
+    records::{Asked, Eviction, Finish, MetInForce, PaceRecord, Record, StuckPod, requested},
+};
+
+use crate::daemon::{message::Words, pause_log::Pauses};
+
+/// How long a killed pod's processes may take to go before they are reported; some wait for a disk.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Turns reports of the reflex into records.
+pub struct Reconciler {
+    journal: SharedJournal,
+    run: String,
+    words: Words,
+    pauses: Pauses,
+}
+
+impl Reconciler {
+    /// Writes to this journal, in these words.
+    pub fn new(journal: SharedJournal, words: Words) -> Self {
+        // Without procfs the start time alone tells two runs apart.
+        let run = format!("{}-{}", boot_id(), evictd_sys::clock::now_ns());
+        let pauses = Pauses::of_journal(journal.lock().dir()).unwrap_or_else(|error| {
+            tracing::warn!(%error, "whether evictions were paused before cannot be read");
+            Pauses::default()
+        });
+        Self {
+            journal,
+            run,
+            words,
+            pauses,
+        }
+    }
+
+    /// Takes note of who has paused evictions since this was asked last.
+    pub fn take_pauses(&mut self, brakes: &Brakes) {
+        for pause in self.pauses.news(brakes) {
+            self.write_down(&Record::Paused(pause));
+        }
+    }
+
+    /// Other words from now on.
+    pub fn set_words(&mut self, words: Words) {
+        self.words = words;
+    }
+
+    /// Takes one report. A journal that cannot be written is said and does not stop the agent: killing in time
+    /// matters more than telling of it. Answers with what stands in it, of which others may now hear.
+    pub fn take(&mut self, report: &Report) -> Option<Record> {
+        let record = match report {
+            Report::Evicted(evicted) => {
+                let record = self.eviction(evicted);
+                say_evicted(&record);
+                Record::Evicted(Box::new(record))
+            }
+            Report::Finished(finished) => {
+                let record = self.finish(finished);
+                say_finished(&finished.pod.pod, &record);
+                Record::Finished(record)
+            }
+            Report::Stuck(stuck) => {
+                let pod = &stuck.pod.pod;
+                tracing::error!(
+                    %pod,
+                    usage = stuck.usage,
+                    "the evicted pod is stuck: its processes do not end; another pod goes in its place where one must"
+                );
+                Record::Stuck(StuckPod {
+                    id: self.id(stuck.number),
+                    time: jiff::Timestamp::now().to_string(),
+                    namespace: pod.namespace.clone(),
+                    name: pod.name.clone(),
+                    uid: pod.uid.clone(),
+                    usage: stuck.usage,
+                })
+            }
+            Report::MetInForce {
+                signal,
+                available,
+                threshold,
+                number,
+            } => {
+                tracing::warn!(
+                    %signal,
+                    available,
+                    threshold,
+                    "the threshold is met as it comes into force: pods go for it at the kubelet's pace, unless memory is about to be exhausted"
+                );
+                Record::MetInForce(MetInForce {
+                    id: format!("{}-met-{number}", self.run),
+                    time: jiff::Timestamp::now().to_string(),
+                    signal: signal.to_string(),
+                    available: *available,
+                    threshold: *threshold,
+                })
+            }
+            Report::NobodyLeft {
+                signal,
+                available,
+                threshold,
+                held,
+            } => {
+                tracing::error!(
+                    %signal,
+                    available,
+                    threshold,
+                    paused = held.paused,
+                    spared = held.spared,
+                    in_vain = held.in_vain,
+                    "the threshold is met and no pod may be evicted"
+                );
+                return None;
+            }
+            Report::HookLost { errno } => {
+                let error = std::io::Error::from_raw_os_error(*errno);
+                tracing::error!(%error, "the hook could not be attached; the sampler goes on alone");
+                return None;
+            }
+            Report::ScopeGone { signal, errno } => {
+                let error = std::io::Error::from_raw_os_error(*errno);
+                tracing::error!(%signal, %error, "the scope's memory cannot be read");
+                return None;
+            }
+        };
+        self.write_down(&record);
+        Some(record)
+    }
+
+    /// Takes an eviction of the rounds, like one of the reflex.
+    pub fn take_decided(&mut self, decided: &Decided) -> Eviction {
+        let pod = &decided.pod.pod;
+        let resource = decided.signal.parse().map(Signal::resource);
+        // Nobody requests what is limited by an emptyDir's size.
+        let request = resource.map_or(0, |resource| requested(pod, resource));
+        let record = Eviction {
+            id: format!("{}-rounds-{}", self.run, decided.number),
+            time: jiff::Timestamp::now().to_string(),
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+            phase: (!decided.shadow).then(|| "Failed".to_owned()),
+            reason: "Evicted".to_owned(),
+            message: decided.eviction.message.text.clone(),
+            signal: decided.signal.clone(),
+            shadow: decided.shadow,
+            hook: decided.hook.clone(),
+            stages: decided.stages,
+            available: decided.available,
+            threshold: decided.threshold,
+            usage_at_crossing: 0,
+            usage_at_decision: 0,
+            working_set: decided.usage,
+            request,
+            error: refusal(decided.errno),
+            pace: None,
+            workload: Some(pod.into()),
+        };
+        say_evicted(&record);
+        self.write_down(&Record::evicted(record.clone()));
+        record
+    }
+
+    /// Takes note of a pod that is asked to go where no API server asks, or would be. Answers with what stands in the
+    /// journal.
+    pub fn take_asked(&mut self, asked: Asked) -> Record {
+        let asks = if asked.shadow {
+            "would be asked to go"
+        } else {
+            "asked to go"
+        };
+        tracing::warn!(
+            pod = format!("{}/{}", asked.namespace, asked.name),
+            grace_period_seconds = asked.grace_period_seconds,
+            "{asks}: {}",
+            asked.message.trim_end()
+        );
+        let record = Record::Asked(Box::new(asked));
+        self.write_down(&record);
+        record
+    }
+
+    /// Takes note of what was reclaimed from the node.
+    pub fn take_reclaimed(&self, reclaimed: &Reclaimed) {
+        let record = node_reclaimed(reclaimed);
+        tracing::info!(
+            containers = record.containers,
+            sandboxes = record.sandboxes,
+            images = record.images,
+            image_bytes = record.image_bytes,
+            freed = ?record.freed,
+            is_enough = record.is_enough,
+            took = ?reclaimed.took,
+            "reclaimed from the node"
+        );
+        self.write_down(&Record::Reclaimed(record));
+    }
+
+    /// Takes note of a step that was taken before anybody is evicted.
+    pub fn take_graduated(&self, graduated: &Graduated) {
+        let record = graduated_action(graduated);
+        tracing::info!(
+            step = record.step,
+            signal = record.signal,
+            pods = record.pods.len(),
+            usage_given = record.pods.iter().map(|pod| pod.usage_given).sum::<u64>(),
+            working_set_given = record
+                .pods
+                .iter()
+                .map(|pod| pod.working_set_given)
+                .sum::<u64>(),
+            available_before = record.available_before,
+            available_after = record.available_after,
+            "a step before the eviction"
+        );
+        self.write_down(&Record::Graduated(record));
+    }
+
+    /// Takes note of a pod that has come back: the next agent goes on counting.
+    pub fn take_comeback(&self, comeback: &Comeback) {
+        self.write_down(&Record::Comeback(comeback.into()));
+    }
+
+    /// Takes note of what the OOM killer has done.
+    pub fn take_oom_kill(&mut self, kill: OomKill) {
+        self.write_down(&Record::OomKill(Box::new(kill)));
+    }
+
+    fn write_down(&self, record: &Record) {
+        if let Err(error) = self.journal.lock().append(record) {
+            tracing::error!(%error, ?record, "a record is not in the journal");
+        }
+    }
+
+    fn eviction(&self, e: &Evicted) -> Eviction {
+        let pod = &e.pod.pod;
+        Eviction {
+            id: self.id(e.number),
+            time: jiff::Timestamp::now().to_string(),
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+            phase: (!e.shadow).then(|| "Failed".to_owned()),
+            reason: "Evicted".to_owned(),
+            message: self.words.of(e),
+            signal: e.signal.to_string(),
+            shadow: e.shadow,
+            hook: e.hook.to_string(),
+            stages: e.stages,
+            available: e.available,
+            threshold: e.threshold,
+            usage_at_crossing: e.usage_at_crossing,
+            usage_at_decision: e.usage_at_decision,
+            working_set: e.working_set,
+            request: pod.memory_request,
+            error: refusal(e.errno),
+            pace: Some(PaceRecord {
+                expected: e.working_set,
+                shared: e.shared,
+                ..PaceRecord::new(
+                    e.urgency,
+                    e.judged.seen.room.at_once,
+                    e.judged.pending.amount,
+                )
+            }),
+            workload: Some(pod.into()),
+        }
+    }
+
+    fn finish(&self, f: &Finished) -> Finish {
+        Finish {
+            id: self.id(f.number),
+            exited: f.exited,
+            freed: f.freed,
+            peak_usage: f.peak_usage,
+            available: f.available,
+        }
+    }
+
+    fn id(&self, number: u64) -> String {
+        format!("{}-{number}", self.run)
+    }
+}
+
+/// Why the kernel refused a signal, if it did.
+fn refusal(errno: i32) -> Option<String> {
+    (errno != 0).then(|| std::io::Error::from_raw_os_error(errno).to_string())
+}
+
+/// Sees to it that a victim is dead: what was signalled through files that were open may have had children in groups
+/// that were not there yet. Blocks for as long as that takes.
+pub fn reap(victim: &Entry) {
+    if let Err(error) = kill_until_empty(victim.killer.path(), PATIENCE) {
+        tracing::error!(pod = %victim.pod, %error, "an evicted pod is not dead");
+    }
+}
+
+fn say_evicted(e: &Eviction) {
+    let micros = |to: u64, from: u64| {
+        if from == 0 {
+            0
+        } else {
+            to.saturating_sub(from) / 1000
+        }
+    };
+    tracing::warn!(
+        pod = format!("{}/{}", e.namespace, e.name),
+        shadow = e.shadow,
+        hook = e.hook,
+        wake_us = micros(e.stages.woken, e.stages.crossed),
+        decide_us = micros(e.stages.decided, e.stages.woken),
+        signal_us = micros(e.stages.signalled, e.stages.decided),
+        urgent = e.pace.as_ref().map(|pace| pace.urgent),
+        exhausted_in_ms = e
+            .pace
+            .as_ref()
+            .filter(|pace| pace.urgent)
+            .map(|pace| pace.exhausted_in / 1_000_000),
+        room = e.pace.as_ref().map(|pace| pace.room),
+        pending = e.pace.as_ref().map(|pace| pace.pending),
+        error = e.error,
+        "{}{}",
+        if e.shadow {
+            "would evict: "
+        } else {
+            "evicted: "
+        },
+        e.message.trim_end(),
+    );
+}
+
+fn say_finished(pod: &Pod, f: &Finish) {
+    if f.exited == 0 {
+        tracing::error!(%pod, "the evicted pod has processes left");
+    } else if f.freed == 0 {
+        tracing::warn!(%pod, available = f.available, "the evicted pod's memory was not enough");
+    } else {
+        tracing::info!(%pod, available = f.available, "the threshold is available again");
+    }
+}
+
+/// The record of a reclaim that has just ended.
+fn node_reclaimed(reclaimed: &Reclaimed) -> NodeReclaimed {
+    let removed = &reclaimed.removed;
+    let freed = reclaimed.freed.iter();
+    NodeReclaimed {
+        time: jiff::Timestamp::now().to_string(),
+        what: reclaimed
+            .what
+            .iter()
+            .map(|w| w.as_str().to_owned())
+            .collect(),
+        containers: removed.containers,
+        sandboxes: removed.sandboxes,
+        images: removed.images,
+        image_bytes: removed.image_bytes,
+        refused: removed.refused,
+        is_cut_short: removed.is_cut_short,
+        freed: freed.map(|(signal, n)| (signal.to_string(), *n)).collect(),
+        is_enough: reclaimed.is_enough,
+        took: u64::try_from(reclaimed.took.as_nanos()).unwrap_or(u64::MAX),
+    }
+}
+
+/// The record of a step that has just ended.
+fn graduated_action(graduated: &Graduated) -> GraduatedAction {
+    let done = &graduated.done;
+    let step = match done.step {
+        Step::Reclaim(_) => "reclaim",
+        Step::Brake => "brake",
+        Step::Release => "release",
+    };
+    let pods = done.pods.iter().map(|pod| GraduatedPod {
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+        asked: pod.given.asked,
+        usage_given: pod.given.usage(),
+        working_set_given: pod.given.working_set(),
+        high: pod.high,
+    });
+    GraduatedAction {
+        time: jiff::Timestamp::now().to_string(),
+        step: step.to_owned(),
+        signal: done.signal.to_string(),
+        pods: pods.collect(),
+        available_before: graduated.available_before,
+        available_after: graduated.available_after,
+        took: u64::try_from(done.took.as_nanos()).unwrap_or(u64::MAX),
+        refusal: done.refusal.clone(),
+    }
+}

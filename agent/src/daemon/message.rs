@@ -1,0 +1,46 @@
+//! Why a pod was killed, in the kubelet's words, from what the reflex saw.
+
+use evictd_engine::{ContainerUsage, Observation, Observations, PodUsage, Threshold, message};
+use evictd_fastpath::Evicted;
+
+/// What the words need beside the report.
+#[derive(Clone, Debug)]
+pub struct Words {
+    /// The thresholds as they were configured: a percentage is spoken of as the quantity that it stands for.
+    pub thresholds: Vec<Threshold>,
+}
+
+impl Words {
+    /// The kubelet's `evictionMessage` for this victim. Where only the pod as a whole was measured, a pod of one
+    /// container speaks of that container.
+    pub fn of(&self, evicted: &Evicted) -> String {
+        let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+        let mut observations = Observations::default();
+        let seen = Observation {
+            available: signed(evicted.available),
+            capacity: signed(evicted.capacity),
+            time: None,
+        };
+        observations.set(evicted.signal, seen);
+        let pod = &evicted.pod.pod;
+        let containers = match &pod.containers[..] {
+            [only] => vec![ContainerUsage {
+                name: only.name.clone(),
+                memory_working_set: Some(evicted.working_set),
+                ..ContainerUsage::default()
+            }],
+            _ => Vec::new(),
+        };
+        let usage = PodUsage {
+            memory_working_set: Some(evicted.working_set),
+            containers,
+            ..PodUsage::default()
+        };
+        // The reflex watches only what has a threshold.
+        let hard = |t: &&Threshold| t.signal == evicted.signal && t.is_hard();
+        let Some(threshold) = self.thresholds.iter().find(hard) else {
+            return String::new();
+        };
+        message::resource_is_short(threshold, pod, Some(&usage), &observations).text
+    }
+}

@@ -1,0 +1,297 @@
+//! The OOM killer's deeds, told with their cause: whose memory it was, whose limit, and what evictd had done before.
+
+use std::{
+    collections::VecDeque,
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use evictd_fastpath::Report;
+use evictd_node::{
+    kernel::{telemetry, tripwire::page_size},
+    pods::{names, table::Entry},
+};
+use evictd_store::oom_kill::{AtLimit, Before, OomCause, OomKill, PodName, say};
+use evictd_sys::clock::now_ns;
+
+use evictd_node::kernel::telemetry::{Level, UNKNOWN, UNLIMITED};
+
+/// Evictions that are remembered, and pods that are gone.
+const REMEMBERED: usize = 64;
+/// An eviction that ended longer before a kill has nothing to do with it, in nanoseconds.
+const RECENT_NS: u64 = 5_000_000_000;
+/// A cgroup whose usage is this close to its limit when somebody in it is killed was at its limit, in pages: a charge
+/// is tried in batches of at most so many.
+const BATCH_PAGES: u64 = 64;
+
+/// Kills since the start of the agent, for whoever shows them.
+#[derive(Debug, Default)]
+pub struct OomCounters {
+    /// The OOM killer was first (R48).
+    pub first: AtomicU64,
+    /// It came although an eviction was under way or had just ended.
+    pub after_eviction: AtomicU64,
+    /// Pods at limits of their own (R45).
+    pub pod_limit: AtomicU64,
+    /// Everything else: other cgroups at their limits.
+    pub other_limit: AtomicU64,
+}
+
+/// One eviction that is remembered.
+#[derive(Debug)]
+struct Remembered {
+    number: u64,
+    pod: PodName,
+    signalled: u64,
+    /// 0 while it is on its way.
+    ended: u64,
+    shadow: bool,
+}
+
+/// Puts the kills into words.
+#[derive(Debug)]
+pub struct OomEvidence {
+    /// Root of the hierarchy, and its id.
+    root: (PathBuf, u64),
+    /// Ids of the cgroups that are watched, the node's first.
+    scopes: Vec<u64>,
+    /// Cgroup ids of the pods that are here.
+    pods: Vec<(u64, PodName)>,
+    /// Of those that were here before, oldest first: their kills may be read after they are gone.
+    gone: VecDeque<(u64, PodName)>,
+    evictions: VecDeque<Remembered>,
+    counters: Arc<OomCounters>,
+}
+
+impl OomEvidence {
+    /// Below this root of the memory hierarchy, with the ids of the cgroups that are watched, the node's first.
+    pub fn new(root: &Path, scopes: Vec<u64>) -> Self {
+        let id = fs::metadata(root).map_or(0, |m| m.ino());
+        Self {
+            root: (root.to_owned(), id),
+            scopes,
+            pods: Vec::new(),
+            gone: VecDeque::new(),
+            evictions: VecDeque::new(),
+            counters: Arc::default(),
+        }
+    }
+
+    /// What is counted.
+    pub fn counters(&self) -> Arc<OomCounters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// The pods' cgroup is watched too, or is another one now.
+    pub fn set_pods_scope(&mut self, id: u64) {
+        self.scopes.truncate(1);
+        self.scopes.push(id);
+    }
+
+    /// Takes note of who runs here from now on.
+    pub fn know(&mut self, entries: &[Arc<Entry>]) {
+        let now = entries.iter().map(|e| (e.memory.id(), name_of(e)));
+        let before = std::mem::replace(&mut self.pods, now.collect());
+        let gone = before
+            .into_iter()
+            .filter(|(id, _)| !self.pods.iter().any(|(other, _)| other == id));
+        self.gone.extend(gone);
+        let too_many = self.gone.len().saturating_sub(REMEMBERED);
+        drop(self.gone.drain(..too_many));
+    }
+
+    /// Takes note of what the reflex has done.
+    pub fn note(&mut self, report: &Report) {
+        match report {
+            Report::Evicted(evicted) => {
+                if self.evictions.len() == REMEMBERED {
+                    self.evictions.pop_front();
+                }
+                self.evictions.push_back(Remembered {
+                    number: evicted.number,
+                    pod: name_of(&evicted.pod),
+                    signalled: evicted.stages.signalled,
+                    ended: 0,
+                    shadow: evicted.shadow,
+                });
+            }
+            Report::Finished(finished) => {
+                let mut evictions = self.evictions.iter_mut();
+                if let Some(eviction) = evictions.find(|e| e.number == finished.number) {
+                    let seen = finished.exited.max(finished.freed);
+                    eviction.ended = if seen == 0 { now_ns() } else { seen };
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Judges one kill, counts it, and says it in the log; `None` when the victim is none of the node's.
+    pub fn take(&mut self, kill: &telemetry::OomKill) -> Option<OomKill> {
+        let node = self.scopes.first()?;
+        levels(kill).iter().find(|l| l.id == *node)?;
+        let told = self.judge(kill);
+        let counter = match told.cause {
+            OomCause::PodLimit => &self.counters.pod_limit,
+            OomCause::OtherLimit => &self.counters.other_limit,
+            _ if told.was_first => &self.counters.first,
+            _ => &self.counters.after_eviction,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        say(&told);
+        Some(told)
+    }
+
+    fn judge(&self, kill: &telemetry::OomKill) -> OomKill {
+        let levels = levels(kill);
+        let page = page_size();
+        let (cgroup, _) = self.path(levels.iter().map(|l| l.id));
+        let known = levels.iter().position(|l| self.pod(l.id).is_some());
+        let named = names::parse(&cgroup);
+        let pod = known
+            .and_then(|at| self.pod(levels[at].id).cloned())
+            .or_else(|| {
+                named.as_ref().map(|path| PodName {
+                    uid: path.uid.clone(),
+                    ..PodName::default()
+                })
+            });
+        let limit = at_limit(kill, levels);
+        let is_own = |at: usize| match known {
+            Some(pod) => at <= pod,
+            // The path of a cgroup that is there still says whether it is a pod's or a container's.
+            None => {
+                let (path, is_whole) = self.path(levels[at..].iter().map(|l| l.id));
+                is_whole && names::parse(&path).is_some()
+            }
+        };
+        let cause = match limit {
+            None => OomCause::Machine,
+            Some(at) if self.scopes.contains(&levels[at].id) => OomCause::Scope,
+            Some(at) if is_own(at) => OomCause::PodLimit,
+            Some(_) => OomCause::OtherLimit,
+        };
+        let before = self.before(kill.time_ns);
+        let is_short = matches!(cause, OomCause::Machine | OomCause::Scope);
+        let scope = self.scopes.first();
+        let scope = levels.iter().find(|l| Some(&l.id) == scope);
+        OomKill {
+            time: wall_clock(kill.time_ns),
+            at: kill.time_ns,
+            pid: kill.pid,
+            comm: text(&kill.comm),
+            cgroup: shown(&cgroup),
+            pod,
+            oom_score_adj: kill.oom_score_adj,
+            rss: (kill.rss != UNKNOWN).then(|| kill.rss.saturating_mul(page)),
+            cause,
+            at_limit: limit.map(|at| {
+                let (path, _) = self.path(levels[at..].iter().map(|l| l.id));
+                AtLimit {
+                    cgroup: shown(&path),
+                    usage: levels[at].usage.saturating_mul(page),
+                    limit: levels[at].max.saturating_mul(page),
+                }
+            }),
+            scope_usage: scope.map(|l| l.usage.saturating_mul(page)),
+            was_first: is_short && !before.iter().any(|b| !b.shadow),
+            before,
+        }
+    }
+
+    fn pod(&self, id: u64) -> Option<&PodName> {
+        let mut all = self.pods.iter().chain(&self.gone);
+        all.find(|(known, _)| *known == id).map(|(_, name)| name)
+    }
+
+    /// Evictions that were under way at that moment or had ended shortly before, oldest first.
+    fn before(&self, at: u64) -> Vec<Before> {
+        let recent = |e: &&Remembered| {
+            e.signalled <= at && (e.ended == 0 || at.saturating_sub(e.ended) < RECENT_NS)
+        };
+        let before = |e: &Remembered| Before {
+            pod: e.pod.clone(),
+            nanos_before: at - e.signalled,
+            in_flight: !e.shadow && (e.ended == 0 || e.ended > at),
+            shadow: e.shadow,
+        };
+        let evictions = self.evictions.iter().filter(recent);
+        // Shadow mode sees no end.
+        let evictions = evictions.filter(|e| !e.shadow || at - e.signalled < RECENT_NS);
+        evictions.map(before).collect()
+    }
+
+    /// The path of the cgroup with the first of these ids, whose ancestors have the others, below the root; and whether
+    /// all of it is there still.
+    fn path(&self, ids: impl DoubleEndedIterator<Item = u64>) -> (PathBuf, bool) {
+        let (root, root_id) = &self.root;
+        let mut at = root.clone();
+        for id in ids.rev().skip_while(|id| id != root_id).skip(1) {
+            let Some(next) = child(&at, id) else {
+                return (self.below_root(&at), false);
+            };
+            at = next;
+        }
+        (self.below_root(&at), true)
+    }
+
+    fn below_root(&self, path: &Path) -> PathBuf {
+        Path::new("/").join(path.strip_prefix(&self.root.0).unwrap_or(path))
+    }
+}
+
+/// The levels that are there, from the victim's cgroup to the root.
+fn levels(kill: &telemetry::OomKill) -> &[Level] {
+    let count = kill.levels.iter().take_while(|l| l.id != 0).count();
+    &kill.levels[..count]
+}
+
+/// Which of the levels was at its limit: as `oom_kill_process` was told, or else the lowest one that is full.
+fn at_limit(kill: &telemetry::OomKill, levels: &[Level]) -> Option<usize> {
+    match kill.limit_id {
+        0 => None,
+        UNKNOWN => levels
+            .iter()
+            .position(|l| l.max < UNLIMITED && l.usage + BATCH_PAGES >= l.max),
+        id => levels.iter().position(|l| l.id == id),
+    }
+}
+
+fn child(dir: &Path, id: u64) -> Option<PathBuf> {
+    let entries = fs::read_dir(dir).ok()?;
+    let mut entries = entries.flatten();
+    let found = entries.find(|e| e.metadata().is_ok_and(|m| m.is_dir() && m.ino() == id))?;
+    Some(found.path())
+}
+
+fn name_of(entry: &Entry) -> PodName {
+    PodName {
+        namespace: entry.pod.namespace.clone(),
+        name: entry.pod.name.clone(),
+        uid: entry.pod.uid.clone(),
+    }
+}
+
+fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+fn text(comm: &[u8]) -> String {
+    let end = comm.iter().position(|b| *b == 0).unwrap_or(comm.len());
+    String::from_utf8_lossy(&comm[..end]).into_owned()
+}
+
+/// The wall clock's time of a moment of CLOCK_MONOTONIC.
+fn wall_clock(at: u64) -> String {
+    let ago = std::time::Duration::from_nanos(now_ns().saturating_sub(at));
+    let now = jiff::Timestamp::now();
+    now.checked_sub(ago).unwrap_or(now).to_string()
+}
+
+#[cfg(test)]
+mod tests;

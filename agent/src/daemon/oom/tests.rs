@@ -1,0 +1,121 @@
+use super::*;
+use evictd_node::kernel::telemetry::LEVELS;
+
+const PAGE: u64 = 4096;
+
+/// A tree of directories, which is all that paths ask for; the levels from the deepest to the root.
+fn tree(root: &Path, path: &str, full: Option<&str>) -> [Level; LEVELS] {
+    let deepest = root.join(path);
+    fs::create_dir_all(&deepest).unwrap();
+    let mut levels = [Level::default(); LEVELS];
+    let dirs = deepest.ancestors().take_while(|d| d.starts_with(root));
+    for (level, dir) in levels.iter_mut().zip(dirs) {
+        let is_full = full.is_some_and(|full| dir == root.join(full));
+        *level = Level {
+            id: fs::metadata(dir).unwrap().ino(),
+            usage: 990,
+            max: if is_full { 1000 } else { UNLIMITED },
+        };
+    }
+    levels
+}
+
+fn kill(levels: [Level; LEVELS], limit_id: u64) -> telemetry::OomKill {
+    telemetry::OomKill {
+        time_ns: now_ns(),
+        limit_id,
+        rss: 100,
+        levels,
+        comm: *b"hog\0\0\0\0\0\0\0\0\0\0\0\0\0",
+        pid: 7,
+        oom_score_adj: 1000,
+    }
+}
+
+const POD: &str = "kubepods/besteffort/pod00000000-0000-4000-8000-000000000001";
+
+fn id(root: &Path, path: &str) -> u64 {
+    fs::metadata(root.join(path)).unwrap().ino()
+}
+
+// R45
+#[test]
+fn the_cause_is_the_cgroup_that_was_full() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    let container = format!("{POD}/c1");
+    for (full, expected) in [
+        (None, OomCause::Machine),
+        (Some(container.as_str()), OomCause::PodLimit),
+        (Some(POD), OomCause::PodLimit),
+        (Some("kubepods/besteffort"), OomCause::OtherLimit),
+        (Some("kubepods"), OomCause::Scope),
+    ] {
+        let levels = tree(root, &container, full);
+        let scopes = vec![id(root, ""), id(root, "kubepods")];
+        let told = full.map_or(0, |full| id(root, full));
+        let mut evidence = OomEvidence::new(root, scopes);
+        // Whether the kernel said whose limit it was, or it is read off the levels.
+        for limit_id in [told, UNKNOWN] {
+            let told = evidence.take(&kill(levels, limit_id)).unwrap();
+            assert_eq!(told.cause, expected, "{full:?}");
+            assert_eq!(told.cgroup, format!("/{container}"));
+            assert_eq!(
+                told.pod.unwrap().uid,
+                "00000000-0000-4000-8000-000000000001"
+            );
+            let limit = told.at_limit.map(|l| (l.cgroup, l.usage, l.limit));
+            let full = full.map(|full| (format!("/{full}"), 990 * PAGE, 1000 * PAGE));
+            assert_eq!(limit, full);
+            assert_eq!(told.rss, Some(100 * PAGE));
+            assert_eq!((told.comm.as_str(), told.pid), ("hog", 7));
+            assert_eq!(told.scope_usage, Some(990 * PAGE));
+        }
+    }
+}
+
+// R48
+#[test]
+fn it_is_counted_who_was_first() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    let levels = tree(root, POD, None);
+    let mut evidence = OomEvidence::new(root, vec![id(root, "")]);
+    assert!(evidence.take(&kill(levels, 0)).unwrap().was_first);
+    let remembered = |ended: u64, shadow: bool| Remembered {
+        number: 1,
+        pod: PodName::default(),
+        signalled: now_ns() - 10_000_000,
+        ended,
+        shadow,
+    };
+    // Decided and not done: the OOM killer was first all the same.
+    evidence.evictions.push_back(remembered(0, true));
+    let told = evidence.take(&kill(levels, 0)).unwrap();
+    assert!(told.was_first && told.before.len() == 1 && !told.before[0].in_flight);
+    evidence.evictions.push_back(remembered(0, false));
+    let told = evidence.take(&kill(levels, 0)).unwrap();
+    assert!(!told.was_first && told.before[1].in_flight);
+    evidence.evictions.clear();
+    evidence
+        .evictions
+        .push_back(remembered(now_ns() - 2 * RECENT_NS, false));
+    assert!(evidence.take(&kill(levels, 0)).unwrap().was_first);
+    let counters = evidence.counters();
+    let [first, after] = [&counters.first, &counters.after_eviction];
+    assert_eq!(first.load(Ordering::Relaxed), 3);
+    assert_eq!(after.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn victims_of_others_are_left_out_and_paths_end_where_the_tree_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path();
+    let levels = tree(root, &format!("{POD}/c1"), None);
+    assert_eq!(OomEvidence::new(root, vec![1]).take(&kill(levels, 0)), None);
+    fs::remove_dir(root.join(POD).join("c1")).unwrap();
+    let mut evidence = OomEvidence::new(root, vec![id(root, "")]);
+    let told = evidence.take(&kill(levels, 0)).unwrap();
+    assert_eq!(told.cgroup, format!("/{POD}"));
+    assert!(told.pod.is_some());
+}

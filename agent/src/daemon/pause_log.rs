@@ -1,0 +1,149 @@
+//! What the journal keeps of pauses: who may have stopped evictions, and when, is asked afterwards.
+
+use std::{collections::BTreeMap, path::Path};
+
+use evictd_policy::{Brake, BrakeChange, Brakes};
+use evictd_store::{
+    journal,
+    records::{Pause, Record},
+};
+use evictd_sys::fs::PathError;
+
+/// Turns changes into records, each once: a pause that an earlier agent has written down is no news.
+#[derive(Debug, Default)]
+pub(super) struct Pauses {
+    /// The last word in the journal, by whose it is.
+    written: BTreeMap<String, bool>,
+    is_started: bool,
+}
+
+impl Pauses {
+    /// Goes on where the journal of this directory ends.
+    ///
+    /// # Errors
+    /// A file that is there cannot be read.
+    pub fn of_journal(dir: &Path) -> Result<Self, PathError> {
+        // Of eight megabytes of records these are few: the others need not be read.
+        let (records, _) =
+            journal::read_where(dir, |line| line.starts_with(br#"{"event":"paused""#))?;
+        let words = records.into_iter().filter_map(|record| match record {
+            Record::Paused(pause) => Some((pause.by, pause.paused)),
+            _ => None,
+        });
+        Ok(Self {
+            written: words.collect(),
+            is_started: false,
+        })
+    }
+
+    /// What is to be written down now.
+    pub fn news(&mut self, brakes: &Brakes) -> Vec<Pause> {
+        let (mut changes, untold) = brakes.changes();
+        if !std::mem::replace(&mut self.is_started, true) {
+            // What was lifted while no agent ran is no change to this one.
+            changes.extend(Brake::ALL.map(|brake| BrakeChange::now(brake, brakes)));
+        }
+        let mut news = Vec::new();
+        for change in changes {
+            let by = change.brake.as_str().to_owned();
+            if self
+                .written
+                .insert(by.clone(), change.paused)
+                .unwrap_or(false)
+                == change.paused
+            {
+                continue;
+            }
+            news.push(Pause {
+                time: change.time.to_string(),
+                by,
+                paused: change.paused,
+                evictions_paused: change.evictions_paused,
+                untold: 0,
+            });
+        }
+        if let Some(first) = news.first_mut() {
+            first.untold = untold;
+        }
+        news
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use evictd_store::journal::Journal;
+
+    fn brakes() -> Brakes {
+        Brakes::new(Arc::default())
+    }
+
+    fn told(
+        pauses: &mut Pauses,
+        brakes: &Brakes,
+        journal: &mut Journal,
+    ) -> Vec<(String, bool, bool)> {
+        let news = pauses.news(brakes);
+        for pause in &news {
+            journal
+                .append(&Record::Paused(pause.clone()))
+                .expect("a journal");
+        }
+        let words = news.into_iter();
+        words
+            .map(|p| (p.by, p.paused, p.evictions_paused))
+            .collect()
+    }
+
+    #[test]
+    fn every_change_is_told_once_over_restarts() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut journal = Journal::open(dir.path()).expect("a journal");
+        let open = || Pauses::of_journal(dir.path()).expect("a journal");
+        let word = |by: &str, paused, all| (by.to_owned(), paused, all);
+        let (mut pauses, first) = (open(), brakes());
+        assert_eq!(told(&mut pauses, &first, &mut journal), []);
+        first.set(Brake::Node, true);
+        first.set(Brake::File, true);
+        first.set(Brake::File, false);
+        assert_eq!(
+            told(&mut pauses, &first, &mut journal),
+            [
+                word("node", true, true),
+                word("file", true, true),
+                word("file", false, true)
+            ]
+        );
+        assert_eq!(told(&mut pauses, &first, &mut journal), []);
+        // The next agent finds the same pause: no news.
+        let (mut pauses, second) = (open(), brakes());
+        second.set(Brake::Node, true);
+        assert_eq!(told(&mut pauses, &second, &mut journal), []);
+        // The one after it does not: it was lifted while nobody looked.
+        let (mut pauses, third) = (open(), brakes());
+        assert_eq!(
+            told(&mut pauses, &third, &mut journal),
+            [word("node", false, false)]
+        );
+        assert_eq!(told(&mut open(), &brakes(), &mut journal), []);
+    }
+
+    #[test]
+    fn whoever_cannot_decide_does_not_fill_the_journal() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut pauses = Pauses::of_journal(dir.path()).expect("no journal is none");
+        let brakes = brakes();
+        for i in 0..1001 {
+            brakes.set(Brake::ConfigMap, i % 2 == 0);
+        }
+        let news = pauses.news(&brakes);
+        assert!(news.len() <= 16, "{}", news.len());
+        assert_eq!(news[0].untold + 16, 1001);
+        assert!(
+            news.last().is_some_and(|p| p.paused),
+            "the last word is told"
+        );
+    }
+}

@@ -1,0 +1,153 @@
+//! An eviction that never was, and what is made of it.
+
+use evictd_engine::record::Stages;
+
+use super::*;
+
+/// A hog at full speed, evicted a tenth of a millisecond after the crossing.
+pub fn incident(id: &str) -> Incident {
+    let eviction = Eviction {
+        id: id.to_owned(),
+        time: "2026-11-22T12:00:00Z".to_owned(),
+        namespace: "default".to_owned(),
+        name: "hog".to_owned(),
+        uid: "u".to_owned(),
+        phase: None,
+        reason: "Evicted".to_owned(),
+        message: "The node was low on resource: memory.".to_owned(),
+        signal: "memory.available".to_owned(),
+        shadow: false,
+        hook: "tracepoint".to_owned(),
+        stages: Stages {
+            crossed: 1_000_000_000,
+            woken: 1_000_040_000,
+            decided: 1_000_080_000,
+            signalled: 1_000_100_000,
+        },
+        available: 99 << 20,
+        threshold: 100 << 20,
+        usage_at_crossing: 412 << 20,
+        usage_at_decision: 413 << 20,
+        working_set: 300 << 20,
+        request: 0,
+        error: None,
+        pace: None,
+        workload: None,
+    };
+    let sample = |ms: u64| (ms * 1_000_000, (1100 - ms) << 20);
+    Incident {
+        version: VERSION,
+        eviction,
+        asked: None,
+        judged: None,
+        finish: Some(Finish {
+            id: id.to_owned(),
+            exited: 1_010_000_000,
+            freed: 1_030_000_000,
+            peak_usage: 413 << 20,
+            available: 400 << 20,
+        }),
+        samples: [(
+            "memory.available".to_owned(),
+            (900..1020).map(sample).collect(),
+        )]
+        .into(),
+        pods: vec![Standing {
+            pod: "default/hog".to_owned(),
+            usage: Some(300 << 20),
+            request: 0,
+            priority: 0,
+            qos_class: "BestEffort".to_owned(),
+            evicted: true,
+        }],
+    }
+}
+
+// R49
+#[test]
+fn a_picture_shows_the_way_to_it() {
+    let incident = incident("a");
+    let picture = incident.picture().unwrap();
+    for word in [
+        "<polyline",
+        "threshold",
+        "SIGKILL 0.10",
+        "available again 30.00",
+        "hog*",
+    ] {
+        assert!(picture.contains(word), "{word}: {picture}");
+    }
+    let text = serde_json::to_string(&incident).unwrap();
+    assert_eq!(serde_json::from_str::<Incident>(&text).unwrap(), incident);
+}
+
+// R5, R49
+#[test]
+fn who_was_asked_has_time_and_is_seen_to_go() {
+    let eviction = incident("a").eviction;
+    let asked = Asked {
+        id: "soft-1".to_owned(),
+        time: eviction.time,
+        decided: 10_000_000_000,
+        namespace: eviction.namespace,
+        name: eviction.name,
+        uid: eviction.uid,
+        message: eviction.message,
+        signal: eviction.signal,
+        available: 150 << 20,
+        threshold: 200 << 20,
+        working_set: 300 << 20,
+        request: 0,
+        shadow: false,
+        grace_period_seconds: 30,
+        override_reason: None,
+        boot: String::new(),
+        may_be_refused: false,
+        workload: None,
+    };
+    let mut incident = Incident::of_asked(asked.clone());
+    assert_eq!(incident.grace(), Some(Duration::from_secs(30)));
+    let seen = |seconds: u64, mib: u64| Sample {
+        time: seconds * 1_000_000_000,
+        signal: Signal::MemoryAvailable,
+        available: mib << 20,
+    };
+    let before = [seen(8, 210), seen(9, 150)];
+    incident.see(&before);
+    // What is there already is not taken again.
+    incident.see(&[before[1], seen(11, 140), seen(12, 201), seen(13, 400)]);
+    incident.settle();
+    let finish = incident.finish.as_ref().unwrap();
+    assert_eq!(
+        (finish.exited, finish.freed, finish.available),
+        (0, 12_000_000_000, 400 << 20)
+    );
+    let told: Vec<_> = incident.moments().iter().map(|(name, _)| *name).collect();
+    assert_eq!(told, ["asked to go", "available again"]);
+    assert_eq!(incident.samples["memory.available"].len(), 5);
+    assert!(incident.picture().unwrap().contains("asked to go 0.00"));
+    let shadow = Asked {
+        shadow: true,
+        ..asked
+    };
+    // Nobody will go.
+    let mut incident = Incident::of_asked(shadow);
+    incident.settle();
+    assert_eq!((incident.grace(), &incident.finish), (None, &None));
+}
+
+#[test]
+fn ticks_are_round() {
+    let of = |from, to| ticks(from, to).collect::<Vec<_>>();
+    assert_eq!(of(-249.0, 100.0), [-200.0, -100.0, 0.0, 100.0]);
+    assert_eq!(of(0.0, 236.0), [0.0, 50.0, 100.0, 150.0, 200.0]);
+}
+
+#[test]
+fn what_was_not_recorded_is_not_drawn() {
+    let mut incident = incident("a");
+    incident.samples.clear();
+    assert_eq!(incident.picture(), None);
+    incident.eviction.stages.crossed = 0;
+    assert_eq!(incident.start(), 1_000_040_000);
+}

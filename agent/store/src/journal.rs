@@ -1,0 +1,528 @@
+//! The journal: every eviction is on disk before anybody else hears of it, and survives the agent.
+//!
+//! One JSON object a line in `journal.jsonl`. When that file is full it becomes `journal.1.jsonl`, in place of the
+//! one before: the journal takes twice [`FILE_BYTES`]. Where no new file can be made the full one goes on, up to twice its size.
+//!
+//! Whatever call fails: what was acknowledged stays readable, a line that was cut is never continued by the next one, and the
+//! next record finds the journal as if nothing had happened, as soon as the disk takes it.
+
+mod disk;
+#[cfg(test)]
+mod faults;
+
+use std::{
+    collections::{HashSet, VecDeque},
+    fs::{self, File},
+    io::{self, BufRead as _},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use evictd_sys::fs::PathError;
+
+use super::{counted::Counts, unreported::Unreported};
+
+pub use super::{
+    counted::{
+        Clocks, Counted, EarlierAsked, EarlierVictim, Recalled, Returned, TimeBound, Workload,
+    },
+    graduated::{GraduatedAction, GraduatedPod},
+    reclaimed::NodeReclaimed,
+    records::{Asked, Eviction, Finish, MetInForce, PaceRecord, Record, Reported, StuckPod},
+};
+pub use crate::records::Pause;
+pub use disk::{Disk, System};
+
+/// Size at which a file is full, in bytes.
+pub const FILE_BYTES: u64 = 4 << 20;
+/// Of a file, this part at most is what was carried over because it counts.
+const CARRIED: u64 = 4;
+/// This part of a file is carried over with one call; each call waits for the disk.
+const AT_ONCE: u64 = 64;
+const CURRENT: &str = "journal.jsonl";
+const PREVIOUS: &str = "journal.1.jsonl";
+
+/// An open journal. Dropping it closes the files and gives up the lock.
+#[derive(Debug)]
+pub struct Journal<D: Disk = System> {
+    disk: D,
+    dir: PathBuf,
+    /// Where records go; `None` until a file could be made.
+    file: Option<D::File>,
+    /// Its name is `CURRENT`; otherwise it is full, is called `PREVIOUS` already, and the new one could not be made yet.
+    is_current: bool,
+    /// What of the file is acknowledged, in bytes.
+    bytes: u64,
+    /// Behind that there may be part of a record that was not written.
+    is_torn: bool,
+    /// The names of the files are not on disk yet.
+    names_pending: bool,
+    /// What the API server has not heard of, and what counts, that is not in this file yet, by id.
+    to_carry: VecDeque<String>,
+    /// Size at which a file is full, in bytes.
+    limit: u64,
+    /// What the API server has not heard of yet, where there is one.
+    unreported: Option<Unreported>,
+    /// Records that could not be written.
+    lost: Arc<AtomicU64>,
+    /// What limits and comebacks count, once it was asked for.
+    counts: Option<Counts>,
+    // Held for as long as the journal is open: a second agent must not write here.
+    _lock: File,
+}
+
+/// A journal that several tasks write to.
+#[derive(Clone, Debug)]
+pub struct SharedJournal(Arc<Mutex<Journal>>);
+
+impl SharedJournal {
+    /// Shares a journal.
+    pub fn new(journal: Journal) -> Self {
+        Self(Arc::new(Mutex::new(journal)))
+    }
+
+    /// Has the journal alone for a while.
+    pub fn lock(&self) -> MutexGuard<'_, Journal> {
+        // A panic in between leaves at worst half a line, which every reader passes over.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Why a journal cannot be opened or written.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// A file or the directory.
+    #[error("stateDir: {0}")]
+    Path(#[from] PathError),
+    /// Another agent has it.
+    #[error("stateDir: {}: another evictd runs on it", .0.display())]
+    InUse(PathBuf),
+}
+
+impl Journal {
+    /// Opens the journal of a directory, which is made when it is not there. On a disk without room for a new file it starts
+    /// without one, and makes it when it can.
+    ///
+    /// # Errors
+    /// The directory cannot be written, or another agent holds it.
+    pub fn open(dir: &Path) -> Result<Self, JournalError> {
+        Self::open_on(System, dir, FILE_BYTES)
+    }
+}
+
+impl<D: Disk> Journal<D> {
+    fn open_on(disk: D, dir: &Path, limit: u64) -> Result<Self, JournalError> {
+        fs::create_dir_all(dir).map_err(PathError::at(dir))?;
+        let lock_path = dir.join("lock");
+        let lock = File::create(&lock_path).map_err(PathError::at(&lock_path))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => return Err(JournalError::InUse(dir.to_owned())),
+            Err(fs::TryLockError::Error(e)) => return Err(PathError::at(&lock_path)(e).into()),
+        }
+        let mut journal = Self {
+            disk,
+            dir: dir.to_owned(),
+            file: None,
+            is_current: false,
+            bytes: 0,
+            is_torn: false,
+            names_pending: true,
+            to_carry: VecDeque::new(),
+            limit,
+            unreported: None,
+            lost: Arc::default(),
+            counts: None,
+            _lock: lock,
+        };
+        match journal.open_current() {
+            Ok(()) => {}
+            Err(error) if has_no_room(&error.source) => {
+                tracing::error!(%error, "the journal has no file yet");
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(journal)
+    }
+
+    /// Writes a record and waits until it is on disk.
+    ///
+    /// # Errors
+    /// The disk is full or broken; nothing of the record counts then. It is counted as lost.
+    pub fn append(&mut self, record: &Record) -> Result<(), JournalError> {
+        let written = self.try_append(record);
+        if written.is_err() {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+        }
+        written
+    }
+
+    fn try_append(&mut self, record: &Record) -> Result<(), JournalError> {
+        let line = self.line(record)?;
+        let length = line.len() as u64;
+        if self.file.is_none() || self.bytes + length > self.limit {
+            let rotated = self.rotate();
+            if self.file.is_none() || self.bytes + length > 2 * self.limit {
+                rotated?;
+            }
+        } else if !self.to_carry.is_empty() {
+            // The next rotation insists on it.
+            let _ = self.carry_over();
+        }
+        self.write(&line)?;
+        if let Some(unreported) = &mut self.unreported {
+            unreported.note(record);
+        }
+        if let Some(counts) = &mut self.counts {
+            counts.note(record);
+        }
+        Ok(())
+    }
+
+    /// What limits and comebacks have counted before, as the files have it. From now on that is carried over whenever a
+    /// file is full.
+    ///
+    /// # Errors
+    /// A file that is there cannot be read.
+    pub fn recall(&mut self) -> Result<Recalled, JournalError> {
+        let mut counts = Counts::default();
+        for record in read_where(&self.dir, Counts::wants)?.0 {
+            counts.note(&record);
+        }
+        let clocks = Clocks::now();
+        let recalled = counts.recall(&clocks);
+        self.counts = Some(counts);
+        self.to_carry = self.not_in_this_file();
+        // Before anything new, for the order tells; the next rotation insists on it.
+        let _ = self.carry_over();
+        if recalled.is_bound_needed {
+            // Or it would count as just now at each start.
+            let time = clocks.wall.to_string();
+            if let Err(error) = self.append(&Record::TimeBound(TimeBound { time })) {
+                tracing::warn!(%error, "that the clock was set back is not in the journal");
+            }
+        }
+        Ok(recalled)
+    }
+
+    /// From now on keeps in mind what the API server has not heard of, starting with what the files hold, and carries
+    /// it over whenever a file is full. Oldest first.
+    ///
+    /// # Errors
+    /// A file that is there cannot be read.
+    pub fn follow(&mut self) -> Result<Vec<Eviction>, JournalError> {
+        let mut unreported = Unreported::default();
+        for record in read(&self.dir)?.0 {
+            unreported.note(&record);
+        }
+        let waiting = unreported.waiting().cloned().collect();
+        self.unreported = Some(unreported);
+        self.to_carry = self.not_in_this_file();
+        Ok(waiting)
+    }
+
+    /// Where its files are.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Evictions that were forgotten because too many waited.
+    pub fn forgotten(&self) -> u64 {
+        self.unreported.as_ref().map_or(0, Unreported::forgotten)
+    }
+
+    /// Counts the records that could not be written.
+    pub fn lost(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.lost)
+    }
+
+    fn line(&self, record: &Record) -> Result<Vec<u8>, JournalError> {
+        let mut line = serde_json::to_vec(record).map_err(|e| self.error(e.into()))?;
+        line.push(b'\n');
+        Ok(line)
+    }
+
+    /// Writes a line behind what is acknowledged; it is acknowledged when it, and the file's name, are on disk.
+    fn write(&mut self, line: &[u8]) -> Result<(), JournalError> {
+        self.mend()?;
+        let Some(file) = &mut self.file else {
+            return Err(self.error(io::ErrorKind::NotFound.into()));
+        };
+        // Until all of it is on disk, what is there is no record.
+        self.is_torn = true;
+        let written = write_all(&self.disk, file, line).and_then(|()| self.disk.sync(file));
+        written.map_err(|e| self.error(e))?;
+        self.is_torn = false;
+        self.bytes += line.len() as u64;
+        Ok(())
+    }
+
+    /// Puts right what an earlier failure has left: part of a line, names that are not on disk.
+    fn mend(&mut self) -> Result<(), JournalError> {
+        if let (true, Some(file)) = (self.is_torn, &mut self.file) {
+            if self.disk.cut(file, self.bytes).is_err() {
+                // At least the next record does not become its tail.
+                let ended = write_all(&self.disk, file, b"\n");
+                let length = ended.and_then(|()| self.disk.length(file));
+                self.bytes = length.map_err(|e| self.error(e))?;
+            }
+            self.is_torn = false;
+        }
+        if self.names_pending {
+            let synced = self.disk.sync_names(&self.dir);
+            synced.map_err(PathError::at(&self.dir))?;
+            self.names_pending = false;
+        }
+        Ok(())
+    }
+
+    /// A new file in place of one that is full. After an error the full one goes on, whatever it is called by now: it never takes
+    /// the place of the one before a second time.
+    fn rotate(&mut self) -> Result<(), JournalError> {
+        self.carry_over()?;
+        if self.is_current {
+            let [from, to] = [CURRENT, PREVIOUS].map(|name| self.dir.join(name));
+            self.disk.rename(&from, &to).map_err(|e| self.error(e))?;
+            self.is_current = false;
+            self.names_pending = true;
+        }
+        self.open_current()?;
+        self.to_carry = self.kept();
+        self.carry_over()
+    }
+
+    /// What a new file begins with, by id: what the API server has not heard of, and what counts, in the order of the journal.
+    fn kept(&self) -> VecDeque<String> {
+        let counting = self.counts.as_ref();
+        let counting = counting.map_or_else(Vec::new, |counts| counts.newest(self.limit / CARRIED));
+        let counts: HashSet<&String> = counting.iter().collect();
+        let waiting = self.unreported.iter().flat_map(Unreported::waiting);
+        let ids = waiting.map(|eviction| &eviction.id);
+        let only_waiting: Vec<String> = ids.filter(|id| !counts.contains(id)).cloned().collect();
+        only_waiting.into_iter().chain(counting).collect()
+    }
+
+    /// Repeats in this file what the API server has not heard of and what counts: the file before will go. A record that is there
+    /// twice counts once.
+    fn carry_over(&mut self) -> Result<(), JournalError> {
+        while !self.to_carry.is_empty() {
+            let (mut lines, mut ids) = (Vec::new(), 0);
+            for id in &self.to_carry {
+                if let Some(record) = self.kept_record(id) {
+                    lines.extend(self.line(&record)?);
+                }
+                ids += 1;
+                if lines.len() as u64 >= self.limit / AT_ONCE {
+                    break;
+                }
+            }
+            if !lines.is_empty() {
+                self.write(&lines)?;
+            }
+            self.to_carry.drain(..ids);
+        }
+        Ok(())
+    }
+
+    /// What is kept of this id. An eviction may have been reported meanwhile; then it only counts.
+    fn kept_record(&self, id: &str) -> Option<Record> {
+        let mut waiting = self.unreported.iter().flat_map(Unreported::waiting);
+        match waiting.find(|eviction| eviction.id == id) {
+            Some(eviction) => Some(Record::evicted(eviction.clone())),
+            None => self.counts.as_ref()?.get(id).cloned(),
+        }
+    }
+
+    fn open_current(&mut self) -> Result<(), PathError> {
+        let path = self.dir.join(CURRENT);
+        let (file, length) = self.disk.open(&path).map_err(PathError::at(&path))?;
+        // A crash may have left half a line; the next record must not become its tail.
+        let whole = match length {
+            0 => 0,
+            _ => whole_lines(&path).map_err(PathError::at(&path))?,
+        };
+        self.file = Some(file);
+        self.bytes = whole;
+        self.is_current = true;
+        self.is_torn = whole < length;
+        // The name must be on disk too, or a power failure takes the file with it.
+        self.names_pending = true;
+        Ok(())
+    }
+
+    /// What is kept and was not carried over by an earlier agent, which may have ended in the middle of that.
+    fn not_in_this_file(&self) -> VecDeque<String> {
+        let here = read_file(&self.dir.join(CURRENT), &|_| true);
+        let here = here.map(|(records, _)| records).unwrap_or_default();
+        let (mut evicted, mut counts) = (HashSet::new(), Counts::default());
+        for record in &here {
+            if let Record::Evicted(eviction) = record {
+                evicted.insert(&eviction.id);
+            }
+            counts.note(record);
+        }
+        let waiting = self.unreported.iter().flat_map(Unreported::waiting);
+        let waiting: HashSet<&String> = waiting.map(|eviction| &eviction.id).collect();
+        let is_missing = |id: &String| match waiting.contains(id) {
+            true => !evicted.contains(id),
+            false => counts.get(id).is_none(),
+        };
+        self.kept().into_iter().filter(is_missing).collect()
+    }
+
+    fn error(&self, source: io::Error) -> JournalError {
+        let name = if self.is_current { CURRENT } else { PREVIOUS };
+        PathError::at(&self.dir.join(name))(source).into()
+    }
+}
+
+fn write_all<D: Disk>(disk: &D, file: &mut D::File, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match disk.write(file, bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => bytes = bytes.get(n..).unwrap_or_default(),
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+/// How long a file is up to the end of its last whole line, in bytes.
+fn whole_lines(path: &Path) -> io::Result<u64> {
+    let text = fs::read(path)?;
+    let whole = text
+        .iter()
+        .rposition(|b| *b == b'\n')
+        .map_or(0, |at| at + 1);
+    Ok(whole as u64)
+}
+
+/// Whether it may be otherwise later, without a change of the configuration.
+fn has_no_room(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(
+        error.kind(),
+        QuotaExceeded | ReadOnlyFilesystem | StorageFull
+    )
+}
+
+/// Reads all records of a directory, oldest first. Lines that a crash has cut are left out and counted.
+///
+/// # Errors
+/// A file that is there cannot be read.
+pub fn read(dir: &Path) -> Result<(Vec<Record>, usize), PathError> {
+    read_where(dir, |_| true)
+}
+
+/// The same of the lines that are wanted; the others are passed over unread.
+///
+/// # Errors
+/// A file that is there cannot be read.
+pub fn read_where(
+    dir: &Path,
+    wanted: impl Fn(&[u8]) -> bool,
+) -> Result<(Vec<Record>, usize), PathError> {
+    let (mut records, mut damaged) = (Vec::new(), 0);
+    for name in [PREVIOUS, CURRENT] {
+        let read = read_file(&dir.join(name), &wanted)?;
+        records.extend(read.0);
+        damaged += read.1;
+    }
+    Ok((records, damaged))
+}
+
+/// The same of one file, which need not be there.
+fn read_file(
+    path: &Path,
+    wanted: &impl Fn(&[u8]) -> bool,
+) -> Result<(Vec<Record>, usize), PathError> {
+    let (mut records, mut damaged) = (Vec::new(), 0);
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok((records, damaged)),
+        Err(e) => return Err(PathError::at(path)(e)),
+    };
+    for line in io::BufReader::new(file).split(b'\n') {
+        let line = line.map_err(PathError::at(path))?;
+        if !wanted(&line) {
+            continue;
+        }
+        match serde_json::from_slice(&line) {
+            Ok(record) => records.push(record),
+            Err(_) if line.is_empty() => {}
+            Err(_) => damaged += 1,
+        }
+    }
+    Ok((records, damaged))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn finish(id: &str) -> Record {
+        Record::Finished(Finish {
+            id: id.to_owned(),
+            exited: 1,
+            freed: 2,
+            peak_usage: 3,
+            available: 4,
+        })
+    }
+
+    // R42
+    #[test]
+    fn records_survive_and_half_a_line_does_no_harm() {
+        let dir = tempfile::tempdir().unwrap();
+        Journal::open(dir.path())
+            .unwrap()
+            .append(&finish("a"))
+            .unwrap();
+        let path = dir.path().join(CURRENT);
+        let whole = fs::read(&path).unwrap();
+        let torn: Vec<u8> = whole
+            .iter()
+            .chain(&whole[..whole.len() / 2])
+            .copied()
+            .collect();
+        fs::write(&path, torn).unwrap();
+        Journal::open(dir.path())
+            .unwrap()
+            .append(&finish("b"))
+            .unwrap();
+        assert_eq!(
+            read(dir.path()).unwrap(),
+            (vec![finish("a"), finish("b")], 0)
+        );
+    }
+
+    #[test]
+    fn the_journal_does_not_grow_without_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(dir.path()).unwrap();
+        let long = finish(&"x".repeat(1 << 20));
+        for _ in 0..12 {
+            journal.append(&long).unwrap();
+        }
+        let total: u64 = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|e| e.unwrap().metadata().unwrap().len())
+            .sum();
+        assert!(total <= 2 * FILE_BYTES, "{total}");
+        assert!(read(dir.path()).unwrap().0.len() >= 3);
+    }
+
+    #[test]
+    fn the_second_agent_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Journal::open(dir.path()).unwrap();
+        let refusal = Journal::open(dir.path()).unwrap_err().to_string();
+        assert!(refusal.ends_with("another evictd runs on it"), "{refusal}");
+        drop(first);
+        Journal::open(dir.path()).unwrap();
+    }
+}

@@ -1,0 +1,329 @@
+//! Every call to the system fails, once and from then on, with all that may be left behind.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use evictd_engine::record::Stages;
+
+use super::*;
+
+/// A file of it holds some ten evictions with their reports.
+const LIMIT: u64 = 6000;
+const RECORDS: usize = 50;
+/// Of so many evictions one waits to be reported.
+const ONE_WAITS: usize = 20;
+/// Of so many evictions one counts for limits.
+const ONE_COUNTS: usize = 10;
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// This call.
+    Once(u64),
+    /// This call and all after it.
+    From(u64),
+    /// The call that makes a file, from this call on: no inode is left.
+    NoInodes(u64),
+    /// Names do not reach the disk, from this call on.
+    NoNames(u64),
+}
+
+/// A disk that counts calls and has some of them fail. A write that fails has written half of its bytes.
+#[derive(Clone, Debug)]
+struct Faulty(Arc<FaultyState>);
+
+#[derive(Debug)]
+struct FaultyState {
+    calls: AtomicU64,
+    fault: Mutex<Option<Fault>>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Call {
+    Open,
+    Names,
+    Other,
+}
+
+impl Faulty {
+    fn new(fault: Option<Fault>) -> Self {
+        Self(Arc::new(FaultyState {
+            calls: AtomicU64::new(0),
+            fault: Mutex::new(fault),
+        }))
+    }
+
+    fn heal(&self) {
+        *self.0.fault.lock().unwrap() = None;
+    }
+
+    fn calls(&self) -> u64 {
+        self.0.calls.load(Ordering::Relaxed)
+    }
+
+    fn call(&self, call: Call) -> io::Result<()> {
+        let n = self.0.calls.fetch_add(1, Ordering::Relaxed);
+        let fails = match *self.0.fault.lock().unwrap() {
+            None => false,
+            Some(Fault::Once(at)) => n == at,
+            Some(Fault::From(at)) => n >= at,
+            Some(Fault::NoInodes(at)) => n >= at && call == Call::Open,
+            Some(Fault::NoNames(at)) => n >= at && call == Call::Names,
+        };
+        match fails {
+            true => Err(io::Error::from_raw_os_error(libc::ENOSPC)),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Disk for Faulty {
+    type File = File;
+
+    fn open(&self, path: &Path) -> io::Result<(File, u64)> {
+        self.call(Call::Open)?;
+        System.open(path)
+    }
+
+    fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<usize> {
+        if let Err(error) = self.call(Call::Other) {
+            System.write(file, &bytes[..bytes.len() / 2])?;
+            return Err(error);
+        }
+        // The system may take less than all.
+        System.write(file, &bytes[..bytes.len().div_ceil(2)])
+    }
+
+    // The machine does not crash here: nothing has to be on disk.
+    fn sync(&self, _: &File) -> io::Result<()> {
+        self.call(Call::Other)
+    }
+
+    fn cut(&self, file: &File, bytes: u64) -> io::Result<()> {
+        self.call(Call::Other)?;
+        System.cut(file, bytes)
+    }
+
+    fn length(&self, file: &File) -> io::Result<u64> {
+        self.call(Call::Other)?;
+        System.length(file)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.call(Call::Other)?;
+        System.rename(from, to)
+    }
+
+    fn sync_names(&self, _: &Path) -> io::Result<()> {
+        self.call(Call::Names)
+    }
+}
+
+fn eviction(id: usize) -> Record {
+    Record::evicted(Eviction {
+        id: id.to_string(),
+        // Earlier than now, or the journal would write down that the clock was set back.
+        time: "2020-11-21T02:00:00Z".into(),
+        namespace: "default".into(),
+        name: "web".into(),
+        uid: "u".into(),
+        phase: None,
+        reason: "Evicted".into(),
+        message: "low on memory".into(),
+        signal: "memory.available".into(),
+        shadow: !id.is_multiple_of(ONE_COUNTS),
+        hook: "sampler".into(),
+        stages: Stages::default(),
+        available: 0,
+        threshold: 0,
+        usage_at_crossing: 0,
+        usage_at_decision: 0,
+        working_set: 0,
+        request: 0,
+        error: None,
+        pace: None,
+        workload: None,
+    })
+}
+
+fn reported(id: usize) -> Record {
+    Record::Reported(Reported {
+        id: id.to_string(),
+        time: String::new(),
+        outcome: "deleted".into(),
+    })
+}
+
+/// Writes what a node writes; what was acknowledged, in order. `heal_after` records the fault is gone.
+fn write(
+    journal: &mut Journal<Faulty>,
+    disk: &Faulty,
+    heal_after: Option<usize>,
+) -> Vec<(Record, bool)> {
+    let mut told = Vec::new();
+    for id in 0..RECORDS {
+        if heal_after == Some(id) {
+            disk.heal();
+        }
+        let mut append = |record: Record| {
+            let ok = journal.append(&record).is_ok();
+            told.push((record, ok));
+            ok
+        };
+        // What is not in the journal is told to no one, and so is never reported.
+        if append(eviction(id)) && !id.is_multiple_of(ONE_WAITS) {
+            append(reported(id));
+        }
+    }
+    told
+}
+
+/// What must be readable: the acknowledged records that fit into one file, all evictions that wait, and all that count.
+fn check(dir: &Path, told: &[(Record, bool)], what: &str) {
+    let (read, _) = read(dir).unwrap_or_else(|e| panic!("{what}: {e}"));
+    // A record that was glued to another one's half would be none of these.
+    for record in &read {
+        let is = |told: &Record| match (told, record) {
+            (Record::Evicted(e), Record::Counted(c)) => Counted::from(e.as_ref()) == **c,
+            _ => told == record,
+        };
+        assert!(told.iter().any(|(r, _)| is(r)), "{what}: {record:?}");
+    }
+    let acknowledged: Vec<_> = told.iter().filter(|(_, ok)| *ok).map(|(r, _)| r).collect();
+    let mut bytes = 0;
+    for record in acknowledged.iter().rev() {
+        bytes += serde_json::to_vec(record).unwrap().len() as u64 + 1;
+        // The rest of a file may be what was carried over.
+        if bytes > LIMIT / 3 {
+            break;
+        }
+        assert!(read.contains(record), "{what}: lost {record:?}");
+    }
+    let ids = |records: &mut dyn Iterator<Item = &Record>| {
+        let mut unreported = Unreported::default();
+        records.for_each(|record| unreported.note(record));
+        let ids = unreported.waiting().map(|e| e.id.clone());
+        ids.collect::<BTreeSet<_>>()
+    };
+    let counting = |records: &mut dyn Iterator<Item = &Record>| {
+        let mut counts = Counts::default();
+        records.for_each(|record| counts.note(record));
+        counts.newest(u64::MAX)
+    };
+    let found = counting(&mut read.iter());
+    for id in counting(&mut acknowledged.iter().copied()) {
+        assert!(found.contains(&id), "{what}: {id} no longer counts");
+    }
+    let waiting = ids(&mut acknowledged.into_iter());
+    let found = ids(&mut read.iter());
+    let refused = |id: &String| told.iter().any(|(r, ok)| !ok && is_about(r, id));
+    for id in &waiting {
+        // Its report may have reached the file although that was not acknowledged.
+        assert!(
+            found.contains(id) || refused(id),
+            "{what}: {id} is forgotten"
+        );
+    }
+    // What was refused may be there all the same, for it may have reached the file.
+    for id in found.difference(&waiting) {
+        assert!(refused(id), "{what}: {id} would be told twice");
+    }
+}
+
+fn is_about(record: &Record, id: &str) -> bool {
+    match record {
+        Record::Evicted(eviction) => eviction.id == id,
+        Record::Reported(reported) => reported.id == id,
+        _ => false,
+    }
+}
+
+/// How many calls a run without faults makes.
+fn calls() -> u64 {
+    let (dir, disk) = (tempfile::tempdir().unwrap(), Faulty::new(None));
+    let mut journal = Journal::open_on(disk.clone(), dir.path(), LIMIT).unwrap();
+    journal.follow().unwrap();
+    journal.recall().unwrap();
+    let told = write(&mut journal, &disk, None);
+    assert!(told.iter().all(|(_, ok)| *ok));
+    assert!(dir.path().join(PREVIOUS).exists(), "it has rotated");
+    check(dir.path(), &told, "without faults");
+    disk.calls()
+}
+
+/// A run with a fault; then a crash, and an agent that starts with what is there.
+fn run(fault: Fault, heal_after: Option<usize>) {
+    let what = format!("{fault:?}, gone before record {heal_after:?}");
+    let (dir, disk) = (tempfile::tempdir().unwrap(), Faulty::new(Some(fault)));
+    // The first calls are those of the start, which has a test of its own.
+    let Ok(mut journal) = Journal::open_on(disk.clone(), dir.path(), LIMIT) else {
+        return;
+    };
+    journal.follow().unwrap();
+    journal.recall().unwrap();
+    let mut told = write(&mut journal, &disk, heal_after);
+    let refused = told.iter().filter(|(_, ok)| !ok).count() as u64;
+    assert_eq!(journal.lost().load(Ordering::Relaxed), refused, "{what}");
+    if let Some(healed) = heal_after {
+        let first = |(r, _): &&(Record, bool)| is_about(r, &healed.to_string());
+        let at = told.iter().position(|t| first(&t)).unwrap();
+        assert!(told[at..].iter().all(|(_, ok)| *ok), "{what}: {told:?}");
+    }
+    check(dir.path(), &told, &what);
+
+    drop(journal);
+    let mut journal = Journal::open_on(Faulty::new(None), dir.path(), LIMIT).unwrap();
+    journal.follow().unwrap();
+    journal.recall().unwrap();
+    for id in RECORDS..RECORDS + 20 {
+        for record in [eviction(id), reported(id)] {
+            journal.append(&record).unwrap();
+            told.push((record, true));
+        }
+    }
+    check(dir.path(), &told, &format!("{what}, after a crash"));
+    let files = [CURRENT, PREVIOUS].map(|name| dir.path().join(name));
+    let bytes = files.map(|file| fs::metadata(file).map_or(0, |m| m.len()));
+    assert!(bytes.iter().all(|b| *b <= 2 * LIMIT), "{what}: {bytes:?}");
+}
+
+// R42
+#[test]
+fn whatever_call_fails_what_was_acknowledged_is_kept() {
+    for call in 0..calls() {
+        for fault in [Fault::Once(call), Fault::From(call)] {
+            run(fault, None);
+        }
+        run(Fault::From(call), Some(30));
+    }
+}
+
+// R42
+#[test]
+fn without_inodes_the_full_file_goes_on() {
+    // What matters is which of the few calls that make a file is the first to fail.
+    for call in (1..calls()).step_by(10) {
+        for heal_after in [None, Some(25), Some(40)] {
+            run(Fault::NoInodes(call), heal_after);
+            run(Fault::NoNames(call), heal_after);
+        }
+    }
+}
+
+#[test]
+fn a_start_without_room_makes_its_file_later() {
+    let (dir, disk) = (
+        tempfile::tempdir().unwrap(),
+        Faulty::new(Some(Fault::NoInodes(0))),
+    );
+    let mut journal = Journal::open_on(disk.clone(), dir.path(), LIMIT).unwrap();
+    journal.follow().unwrap();
+    journal.append(&eviction(1)).unwrap_err();
+    assert_eq!(journal.lost().load(Ordering::Relaxed), 1);
+    disk.heal();
+    journal.append(&eviction(2)).unwrap();
+    assert_eq!(read(dir.path()).unwrap(), (vec![eviction(2)], 0));
+}

@@ -1,0 +1,133 @@
+//! One kill of the OOM killer, as it is told.
+
+use serde::{Deserialize, Serialize};
+
+/// Why the OOM killer came (R45).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum OomCause {
+    /// The machine was short of memory.
+    Machine,
+    /// A cgroup that evictd watches was at its limit: the one that plays the node, or that of all pods.
+    Scope,
+    /// The pod was at a limit of its own, or one of its containers was: the node had memory left.
+    PodLimit,
+    /// Another cgroup was at its limit.
+    OtherLimit,
+}
+
+impl OomCause {
+    /// The word that the journal uses.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Machine => "machine",
+            Self::Scope => "scope",
+            Self::PodLimit => "podLimit",
+            Self::OtherLimit => "otherLimit",
+        }
+    }
+}
+
+/// Who a pod is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodName {
+    /// Its namespace, empty where only its cgroup tells of it.
+    pub namespace: String,
+    /// Its name, empty as well.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+/// The cgroup that was at its limit.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AtLimit {
+    /// Its path below the root of the hierarchy; its id where it is gone already.
+    pub cgroup: String,
+    /// Its usage at that moment, in bytes.
+    pub usage: u64,
+    /// Its limit, in bytes.
+    pub limit: u64,
+}
+
+/// What evictd had done before.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Before {
+    /// Whom it had chosen.
+    pub pod: PodName,
+    /// How long before the kill, in nanoseconds.
+    pub nanos_before: u64,
+    /// It was still on its way out.
+    pub in_flight: bool,
+    /// It was only decided (R47).
+    pub shadow: bool,
+}
+
+/// One kill of the OOM killer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OomKill {
+    /// When, as RFC 3339.
+    pub time: String,
+    /// When, in nanoseconds of CLOCK_MONOTONIC.
+    pub at: u64,
+    /// The victim's process id.
+    pub pid: u32,
+    /// Its name.
+    pub comm: String,
+    /// Its cgroup, below the root of the hierarchy; as much of it as was still there.
+    pub cgroup: String,
+    /// Its pod, if it was in one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodName>,
+    /// Its `oom_score_adj` (R13).
+    pub oom_score_adj: i32,
+    /// Its resident memory in bytes, where it could be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rss: Option<u64>,
+    /// Why.
+    pub cause: OomCause,
+    /// Whose limit it was, unless the machine was short.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at_limit: Option<AtLimit>,
+    /// Usage of the scope at that moment in bytes, if the victim was in it: what its page counter read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scope_usage: Option<u64>,
+    /// Evictions that were under way, or had just ended.
+    pub before: Vec<Before>,
+    /// The node was short, and evictd had not acted: the OOM killer was first (R48).
+    pub was_first: bool,
+}
+
+/// Says it in the log.
+pub fn say(kill: &OomKill) {
+    let pod = kill.pod.as_ref().map(|p| match p.name.as_str() {
+        "" => p.uid.clone(),
+        name => format!("{}/{name}", p.namespace),
+    });
+    let evicted: Vec<_> = kill.before.iter().map(|b| b.pod.name.as_str()).collect();
+    let limit = kill.at_limit.as_ref();
+    tracing::warn!(
+        pid = kill.pid,
+        comm = kill.comm,
+        pod,
+        cgroup = kill.cgroup,
+        cause = kill.cause.as_str(),
+        at_limit = limit.map(|l| l.cgroup.as_str()),
+        limit = limit.map(|l| l.limit),
+        rss = kill.rss,
+        oom_score_adj = kill.oom_score_adj,
+        scope_usage = kill.scope_usage,
+        evicted_before = evicted.join(","),
+        "{}",
+        match kill.cause {
+            OomCause::PodLimit => "the OOM killer: a pod is at a limit of its own",
+            OomCause::OtherLimit => "the OOM killer: a cgroup is at its limit",
+            _ if kill.was_first => "the OOM killer was first",
+            _ => "the OOM killer came although a pod is being evicted",
+        }
+    );
+}

@@ -1,0 +1,103 @@
+//! What makes a thread fast when everything else is slow: real-time priority, locked and touched memory.
+
+use std::{fs, io, path::Path};
+
+use super::rt_group::{self, CpuGroup};
+
+/// Above every thread of normal priority, below the kernel's own watchdogs and migration threads (99).
+pub const REFLEX_PRIORITY: i32 = 50;
+/// The rounds: above every thread of normal priority, below the reflex.
+pub const ROUNDS_PRIORITY: i32 = 1;
+
+/// Locks what the process has and what it will touch; pages that are never touched stay unallocated
+/// (`MCL_ONFAULT`), or a thread's unused stack would count as the agent's memory.
+pub fn lock_memory() -> Option<io::Error> {
+    const FLAGS: i32 = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
+    // SAFETY: plain flags; nothing is freed or moved.
+    (unsafe { libc::mlockall(FLAGS) } != 0).then(io::Error::last_os_error)
+}
+
+/// Has what the kernel allocates for the calling thread, and for those that it starts, counted at the root of a hierarchy of
+/// cgroup v1, which has no limit; `cgroup` is any directory of that hierarchy. The process's own pages count where they did.
+///
+/// To read afresh who is in a pod takes a page here (see [`evictd_node::kill`]), and whoever has no page left in his cgroup
+/// waits for one, or is killed for it. On v2 the threads of a process cannot be told apart, and nothing is to be taken.
+///
+/// # Errors
+/// No root above this directory, or it may not be written to.
+pub fn leave_memory_limit(cgroup: &Path) -> io::Result<()> {
+    // Only a root has one (cgroup_base_files of `kernel/cgroup/cgroup-v1.c`).
+    let is_root = |dir: &&Path| dir.join("release_agent").exists();
+    let root = cgroup.ancestors().find(is_root);
+    let tasks = root.ok_or(io::ErrorKind::NotFound)?.join("tasks");
+    // 0 is the thread that writes.
+    fs::write(tasks, "0")
+}
+
+/// Gives the calling thread the reflex's SCHED_FIFO.
+pub fn become_fifo() -> Option<io::Error> {
+    become_fifo_at(REFLEX_PRIORITY)
+}
+
+/// Gives the calling thread SCHED_FIFO with a priority from 1 to 99. Where its cgroup of v1's cpu hierarchy has no budget for
+/// real-time tasks, the thread leaves it for the root, which has one. The error names the true reason.
+pub fn become_fifo_at(priority: i32) -> Option<io::Error> {
+    let refused = set_fifo(priority)?;
+    if refused.raw_os_error() != Some(libc::EPERM) {
+        return Some(refused);
+    }
+    if rt_group::may_be_nice() == Some(false) {
+        return Some(io::Error::other(format!(
+            "{refused}: CAP_SYS_NICE is missing"
+        )));
+    }
+    let Some(group) = CpuGroup::without_budget() else {
+        return Some(refused);
+    };
+    if let Err(left) = group.leave() {
+        return Some(group.explain(&refused, &left));
+    }
+    set_fifo(priority).inspect(|_| group.come_back())
+}
+
+fn set_fifo(priority: i32) -> Option<io::Error> {
+    let parameters = libc::sched_param {
+        sched_priority: priority,
+    };
+    // SCHED_RESET_ON_FORK: what this thread might start is not a real-time program.
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: 0 is the calling thread; the struct outlives the call.
+    (unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) } != 0)
+        .then(io::Error::last_os_error)
+}
+
+/// Whether SCHED_FIFO would be granted, tried on a thread of its own; `Some` is the refusal.
+pub fn probe_realtime() -> Option<io::Error> {
+    match std::thread::spawn(become_fifo).join() {
+        Ok(refusal) => refusal,
+        Err(_) => Some(io::Error::other("the probing thread has panicked")),
+    }
+}
+
+/// Touches the stack that will be used, so that no page fault happens later.
+#[inline(never)]
+pub fn touch_stack<const BYTES: usize>() {
+    let mut stack = [0_u8; BYTES];
+    for page in stack.chunks_mut(4096) {
+        // Volatile, or the compiler would see that nobody reads it.
+        // SAFETY: a reference into a live local.
+        unsafe { std::ptr::write_volatile(&raw mut page[0], 1) };
+    }
+}
+
+/// Touches so much of the calling thread's heap, and gives it back to its allocator, which keeps it: what the thread needs
+/// at once when there is pressure is there.
+#[inline(never)]
+pub fn touch_heap<const BYTES: usize>() {
+    let mut heap = vec![0_u8; BYTES];
+    for page in heap.chunks_mut(4096) {
+        // As above.
+        // SAFETY: a reference into a live vector.
+        unsafe { std::ptr::write_volatile(&raw mut page[0], 1) };
+    }
+}
