@@ -6,5 +6,9 @@
 
 pub mod check;
 pub mod cli;
+mod compat;
 pub mod daemon;
 pub mod telemetry;
+
+#[doc(hidden)]
+pub use compat::*;

@@ -211,13 +211,8 @@ fn what_the_runtime_refuses_is_counted_and_the_rest_goes_on() {
         (removed.containers, removed.refused, removed.images),
         (0, 2, 1)
     );
-    assert!(matches!(
-        removed.refusal,
-        Some(CriError::Refused {
-            call: "RemoveImage",
-            ..
-        })
-    ));
+    let refusal = removed.refusal.expect("a refusal");
+    assert!(refusal.contains("RemoveImage"), "{refusal}");
     assert_eq!(calls[2..], ["RemoveImage i-spare", "RemoveImage i-unused"]);
 }
 

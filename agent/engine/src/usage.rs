@@ -62,7 +62,7 @@ pub struct MemoryReading {
     pub shmem: u64,
     /// Slab that the kernel can reclaim: dentries and inodes. 0 on v1, which has no line for it.
     pub slab_reclaimable: u64,
-    /// Kernel memory on v1, where its counter is read ([`MemoryCgroup::with_kernel_counter`]); 0 elsewhere.
+    /// Kernel memory on v1, where its counter is read (`MemoryCgroup::with_kernel_counter`); 0 elsewhere.
     pub kernel: u64,
     /// What is charged and is in no line of `memory.stat`: kernel memory where it has no line (v1), what CPUs have charged in
     /// advance, and what the statistics are behind the counter (docs/architecture.md). 0 for a root, whose usage is made of

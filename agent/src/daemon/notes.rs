@@ -19,7 +19,7 @@ impl Agent {
     pub(super) fn take_note(&mut self, note: Note) {
         match note {
             Note::Evicted(decided) => self.take_decided(&decided),
-            Note::Soft(demand) => self.take_demand(demand),
+            Note::Soft(demand) => self.take_demand(*demand),
             Note::Node(state) => {
                 tracing::info!(conditions = ?state.conditions, why = state.message, "the node's conditions");
                 if let Source::Cluster { cluster, .. } = &mut self.source {
@@ -104,13 +104,13 @@ impl Agent {
         self.note_incident(&Record::evicted(record), None);
     }
 
-    fn take_demand(&mut self, demand: Box<SoftDemand>) {
+    fn take_demand(&mut self, demand: SoftDemand) {
         let Some(choice) = demand.candidates.first() else {
             return;
         };
         let chosen = choice.eviction.uid.clone();
         if let (Source::Cluster { cluster, .. }, false) = (&self.source, demand.shadow) {
-            if !cluster.ask(soft_request(*demand)) {
+            if !cluster.ask(soft_request(demand)) {
                 self.tell_rounds(Letter::SoftSettled { chosen, gone: None });
             }
             return;
