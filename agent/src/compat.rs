@@ -10,38 +10,38 @@ pub mod cluster {
     }
     pub mod brake {
         pub use evictd_config::ConfigMapName;
-        pub use evictd_kube::brake::of_config_map;
-        pub use evictd_kube::brake::of_node;
+        pub use evictd_kube::pause::of_config_map;
+        pub use evictd_kube::pause::of_node;
     }
     pub mod client {
         pub use evictd_kube::client::Connection;
     }
     pub mod namespaces {
-        pub use evictd_kube::namespaces::run;
+        pub use evictd_kube::watch::namespaces::run;
     }
     pub mod node {
-        pub use evictd_kube::node::LeftOver;
-        pub use evictd_kube::node::NodeWriter;
-        pub use evictd_kube::node::Wanted;
+        pub use evictd_kube::node_status::LeftOver;
+        pub use evictd_kube::node_status::NodeWriter;
+        pub use evictd_kube::node_status::Wanted;
     }
     pub mod policies {
-        pub use evictd_kube::policies::run;
+        pub use evictd_kube::watch::policies::run;
     }
     pub mod status {
-        pub use evictd_kube::status::SPREAD;
-        pub use evictd_kube::status::StatusWriter;
+        pub use evictd_kube::policy_status::SPREAD;
+        pub use evictd_kube::policy_status::StatusWriter;
     }
     pub mod watch {
-        pub use evictd_kube::watch::Shared;
-        pub use evictd_kube::watch::run;
+        pub use evictd_kube::watch::pods::Shared;
+        pub use evictd_kube::watch::pods::run;
     }
 }
 pub mod config {
     pub use evictd_config::Config;
     pub use evictd_config::CriConfig;
     pub use evictd_config::ThresholdTexts;
-    pub use evictd_engine::quantity::Format;
-    pub use evictd_engine::quantity::Quantity;
+    pub use evictd_engine::model::quantity::Format;
+    pub use evictd_engine::model::quantity::Quantity;
     pub use evictd_engine::settings::EvictionConfig;
     pub use evictd_engine::settings::Mode;
     pub use evictd_engine::settings::RankingStrategy;
@@ -74,35 +74,103 @@ pub mod cri {
         pub use evictd_cri::messages::StatusResponse;
     }
 }
-pub use evictd_engine as engine;
+pub mod engine {
+    pub use evictd_engine::Candidate;
+    pub use evictd_engine::CandidateState;
+    pub use evictd_engine::Cause;
+    pub use evictd_engine::Claim;
+    pub use evictd_engine::Comeback;
+    pub use evictd_engine::ContainerUsage;
+    pub use evictd_engine::Demand;
+    pub use evictd_engine::Earlier;
+    pub use evictd_engine::EarlierComeback;
+    pub use evictd_engine::EarlierEviction;
+    pub use evictd_engine::EarlierVictim;
+    pub use evictd_engine::EmptyDir;
+    pub use evictd_engine::Eviction;
+    pub use evictd_engine::FsUsage;
+    pub use evictd_engine::Layout;
+    pub use evictd_engine::Manager;
+    pub use evictd_engine::MemorySizing;
+    pub use evictd_engine::NodeCondition;
+    pub use evictd_engine::NodeReclaim;
+    pub use evictd_engine::Observation;
+    pub use evictd_engine::Observations;
+    pub use evictd_engine::Owner;
+    pub use evictd_engine::Pod;
+    pub use evictd_engine::PodUsage;
+    pub use evictd_engine::QosClass;
+    pub use evictd_engine::Ranking;
+    pub use evictd_engine::Resource;
+    pub use evictd_engine::Round;
+    pub use evictd_engine::Rules;
+    pub use evictd_engine::Settings;
+    pub use evictd_engine::Signal;
+    pub use evictd_engine::Snapshot;
+    pub use evictd_engine::Threshold;
+    pub use evictd_engine::ThresholdValue;
+    pub use evictd_engine::Usages;
+    pub use evictd_engine::Volume;
+    pub use evictd_engine::VolumeUsage;
+    pub mod growth {
+        pub use evictd_engine::growth::Room;
+    }
+    pub mod pace {
+        pub use evictd_engine::pace::Decision;
+        pub use evictd_engine::pace::Judged;
+        pub use evictd_engine::pace::MONITORING_INTERVAL_NS;
+        pub use evictd_engine::pace::Pace;
+        pub use evictd_engine::pace::Pending;
+        pub use evictd_engine::pace::Shortage;
+        pub use evictd_engine::pace::Urgency;
+    }
+    pub use evictd_engine::select;
+    pub mod terminating {
+        pub use evictd_engine::terminating::Fate;
+        pub use evictd_engine::terminating::Remains;
+        pub use evictd_engine::terminating::Terminating;
+    }
+}
 pub mod evict {
     pub mod end {
-        pub use evictd_node::end::end_gracefully;
-        pub use evictd_node::end::kill_until_empty;
+        pub use evictd_node::cgroup::end::end_gracefully;
+        pub use evictd_node::cgroup::end::kill_until_empty;
     }
     pub mod journal {
         pub use evictd_engine::record::Numbers;
-        pub use evictd_store::graduated::GraduatedAction;
         pub use evictd_store::journal::Journal;
         pub use evictd_store::journal::SharedJournal;
         pub use evictd_store::journal::read;
-        pub use evictd_store::reclaimed::NodeReclaimed;
-        pub use evictd_store::records::Asked;
-        pub use evictd_store::records::Eviction;
-        pub use evictd_store::records::Finish;
-        pub use evictd_store::records::Record;
-        pub use evictd_store::records::Reported;
+        pub use evictd_store::past::Counted;
+        pub use evictd_store::past::Returned;
+        pub use evictd_store::past::TimeBound;
+        pub use evictd_store::past::Workload;
+        pub use evictd_store::record::Asked;
+        pub use evictd_store::record::Eviction;
+        pub use evictd_store::record::Finish;
+        pub use evictd_store::record::MetInForce;
+        pub use evictd_store::record::PaceRecord;
+        pub use evictd_store::record::Pause;
+        pub use evictd_store::record::Record;
+        pub use evictd_store::record::Reported;
+        pub use evictd_store::record::StuckPod;
+        pub use evictd_store::record::mitigation::GraduatedAction;
+        pub use evictd_store::record::mitigation::GraduatedPod;
+        pub use evictd_store::record::node_reclaim::NodeReclaimed;
     }
     pub mod kill {
-        pub use evictd_node::kill::Killer;
+        pub use evictd_node::cgroup::kill::Killer;
     }
     pub mod members {
-        pub use evictd_node::members::Round;
-        pub use evictd_node::members::signal_members;
+        pub use evictd_node::cgroup::members::Round;
+        pub use evictd_node::cgroup::members::signal_members;
     }
     pub mod oom {
-        pub use evictd_store::oom_kill::OomCause;
-        pub use evictd_store::oom_kill::OomKill;
+        pub use evictd_store::record::oom_kill::AtLimit;
+        pub use evictd_store::record::oom_kill::Before;
+        pub use evictd_store::record::oom_kill::OomCause;
+        pub use evictd_store::record::oom_kill::OomKill;
+        pub use evictd_store::record::oom_kill::PodName;
     }
     pub mod soft {
         pub use evictd_kube::soft_eviction::SoftCandidate;
@@ -112,32 +180,101 @@ pub mod evict {
     }
 }
 pub mod graduated {
-    pub use evictd_node::reclaim::Refusal;
-    pub use evictd_node::throttle::Brakes;
+    pub use evictd_node::cgroup::reclaim::Refusal;
+    pub use evictd_node::cgroup::throttle::Brake;
+    pub use evictd_node::cgroup::throttle::Brakes;
     pub mod files {
-        pub use evictd_node::reclaim::can_brake;
-        pub use evictd_node::reclaim::can_reclaim;
-        pub use evictd_node::reclaim::reclaim;
+        pub use evictd_node::cgroup::reclaim::can_brake;
+        pub use evictd_node::cgroup::reclaim::can_reclaim;
+        pub use evictd_node::cgroup::reclaim::reclaim;
     }
 }
 pub mod kernel {
-    pub use evictd_node::kernel::*;
+    pub mod btf {
+        pub use evictd_node::bpf::btf::Btf;
+    }
+    pub mod budget {
+        pub use evictd_node::trigger::counter::Crossing;
+        pub use evictd_node::trigger::counter::Wire;
+    }
+    pub mod cgroups {
+        pub use evictd_node::trigger::cgroups::Change;
+        pub use evictd_node::trigger::cgroups::Happened;
+        pub use evictd_node::trigger::cgroups::PodLife;
+    }
+    pub mod inodes {
+        pub use evictd_node::trigger::inodes::InodeTripwire;
+    }
     pub mod ladder {
         pub use evictd_engine::settings::MemoryHook;
-        pub use evictd_node::kernel::ladder::*;
+        pub use evictd_node::trigger::hook::CountHook;
+        pub use evictd_node::trigger::hook::Refused;
+    }
+    pub mod object {
+        pub use evictd_node::bpf::object::Object;
+        pub use evictd_node::bpf::object::ObjectError;
+    }
+    pub mod pids {
+        pub use evictd_node::trigger::pids::PidTripwire;
     }
     pub mod poll {
         pub use evictd_sys::poll::poll;
     }
+    pub mod telemetry {
+        pub use evictd_node::trigger::oom::OomKill;
+        pub use evictd_node::trigger::oom::Telemetry;
+        pub use evictd_node::trigger::oom::UNKNOWN;
+    }
+    pub mod tripwire {
+        pub use evictd_node::trigger::memory::ANY_SLOT;
+        pub use evictd_node::trigger::memory::Act;
+        pub use evictd_node::trigger::memory::Direction;
+        pub use evictd_node::trigger::memory::Trip;
+        pub use evictd_node::trigger::memory::Tripwire;
+        pub use evictd_node::trigger::memory::Wire;
+        pub use evictd_node::trigger::memory::build;
+        pub use evictd_node::trigger::memory::page_size;
+        pub use evictd_node::trigger::memory::slot;
+        pub use evictd_node::trigger::memory::slot_of;
+    }
 }
-pub use evictd_node::observe;
+pub mod observe {
+    pub mod cgroup {
+        pub use evictd_node::cgroup::memory::MemoryCgroup;
+        pub use evictd_node::cgroup::memory::Version;
+        pub use evictd_node::cgroup::memory::descendants;
+        pub use evictd_node::cgroup::memory::memory_root;
+    }
+    pub mod deadline {
+        pub use evictd_node::sampling::Nearness;
+        pub use evictd_node::sampling::next_look;
+    }
+    pub mod filesystem {
+        pub use evictd_node::fs::statfs::Filesystem;
+    }
+    pub mod machine {
+        pub use evictd_node::proc::machine::MemAvailable;
+        pub use evictd_node::proc::machine::memory_total;
+        pub use evictd_node::proc::machine::oom_kills;
+    }
+    pub mod mounts {
+        pub use evictd_node::fs::mounts::superblock_of;
+    }
+    pub mod pids {
+        pub use evictd_node::proc::pids::Pids;
+        pub use evictd_node::proc::pids::of_pod;
+    }
+    pub mod psi {
+        pub use evictd_node::proc::psi::Pressure;
+    }
+}
 pub mod pods {
     pub mod manifest {
-        pub use evictd_config::manifest::load;
+        pub use evictd_config::pod_manifest::load;
     }
     pub mod names {
-        pub use evictd_node::pods::names::Driver;
-        pub use evictd_node::pods::names::parse;
+        pub use evictd_node::pods::cgroup_name::Driver;
+        pub use evictd_node::pods::cgroup_name::parse;
     }
     pub mod table {
         pub use evictd_node::pods::table::Entry;
@@ -145,9 +282,9 @@ pub mod pods {
     }
 }
 pub mod policy {
-    pub use evictd_engine::clearance::LastResort;
-    pub use evictd_engine::clearance::Permission;
-    pub use evictd_engine::restraint::Restraint;
+    pub use evictd_engine::limiter::Restraint;
+    pub use evictd_engine::permit::LastResort;
+    pub use evictd_engine::permit::Permission;
     pub use evictd_policy::API_VERSION;
     pub use evictd_policy::Brake;
     pub use evictd_policy::Brakes;
@@ -163,18 +300,21 @@ pub mod policy {
         pub use evictd_policy::gate::Secrets;
     }
     pub mod keeper {
-        pub use evictd_engine::restraint::PastEviction;
-        pub use evictd_engine::restraint::Rate;
-        pub use evictd_policy::keeper::Explanation;
-        pub use evictd_policy::keeper::Settings;
-        pub use evictd_policy::keeper::Worker;
+        pub use evictd_engine::limiter::PastEviction;
+        pub use evictd_engine::limiter::Rate;
+        pub use evictd_policy::evaluator::Explanation;
+        pub use evictd_policy::evaluator::GateView;
+        pub use evictd_policy::evaluator::RuleView;
+        pub use evictd_policy::evaluator::Settings;
+        pub use evictd_policy::evaluator::Worker;
     }
     pub mod load {
-        pub use evictd_policy::load::load;
-        pub use evictd_policy::load::read;
+        pub use evictd_policy::file::load;
+        pub use evictd_policy::file::read;
     }
 }
 pub mod reflex {
+    pub use evictd_engine::record::Stages;
     pub use evictd_fastpath::Evicted;
     pub use evictd_fastpath::Finished;
     pub use evictd_fastpath::Mailbox;

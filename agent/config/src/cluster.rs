@@ -2,7 +2,8 @@
 
 use std::{env, fmt, path::PathBuf, time::Duration};
 
-use super::{ConfigError, fields::Fields};
+use super::ConfigError;
+use crate::decode::Fields;
 
 /// Variable with the node's name, as a DaemonSet sets it from `spec.nodeName`.
 const NODE_NAME: &str = "NODE_NAME";

@@ -4,7 +4,8 @@ use std::{path::PathBuf, time::Duration};
 
 use serde_json::Value;
 
-use super::{ConfigError, duration, fields::Fields};
+use super::{ConfigError, duration};
+use crate::decode::Fields;
 
 /// Where the runtime listens if nothing else is configured: the kubelet's default for `containerRuntimeEndpoint`.
 const SOCKET: &str = "/run/containerd/containerd.sock";

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{ConfigError, fields::Fields};
+use super::ConfigError;
+use crate::decode::Fields;
 
 /// The kubelet's root directory if nothing else is configured (`--root-dir`).
 pub const KUBELET: &str = "/var/lib/kubelet";

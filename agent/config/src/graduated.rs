@@ -5,7 +5,8 @@ use std::time::Duration;
 use evictd_engine::settings::{BrakeConfig, GraduatedConfig};
 use serde_json::Value;
 
-use super::{ConfigError, fields::Fields};
+use super::ConfigError;
+use crate::decode::Fields;
 
 /// How long a reclaim may take if nothing else is configured.
 const RECLAIM: Duration = Duration::from_secs(10);

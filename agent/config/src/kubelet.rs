@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use evictd_engine::{quantity::Quantity, settings::EvictionConfig};
+use evictd_engine::{model::quantity::Quantity, settings::EvictionConfig};
 use serde_json::Value;
 
 use super::{
     ConfigError, duration,
-    fields::Fields,
     thresholds::{DEFAULT_EVICTION_HARD, ENFORCE_PODS, Statements, ThresholdTexts},
 };
+use crate::decode::Fields;
 
 /// How long a node condition stays after the last sign of pressure, if nothing is configured (R7).
 pub const DEFAULT_PRESSURE_TRANSITION_PERIOD: Duration = Duration::from_secs(300);

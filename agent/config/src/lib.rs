@@ -14,24 +14,20 @@ use evictd_engine::{
 };
 use serde_json::Value;
 
-use fields::Fields;
+use crate::decode::Fields;
 
 mod cluster;
 mod cri;
+pub mod decode;
 pub mod duration;
 mod error;
-pub mod fields;
 mod filesystems;
 mod graduated;
-pub mod json;
+pub mod kube;
 mod kubelet;
-#[cfg(test)]
-mod local_storage_tests;
-pub mod manifest;
+pub mod pod_manifest;
 mod policy;
 mod source;
-pub mod spec;
-pub mod stats;
 mod thresholds;
 
 pub use cluster::{ClusterConfig, ConfigMapName};

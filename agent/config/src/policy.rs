@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use evictd_engine::{clearance::LastResort, restraint::Rate};
+use evictd_engine::{limiter::Rate, permit::LastResort};
 use serde_json::Value;
 
-use super::{ConfigError, fields::Fields};
+use super::ConfigError;
+use crate::decode::Fields;
 
 /// `policies`, `evictionRates`, `lastResort`, `gateSecrets`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,7 +65,7 @@ fn rate(fields: &mut Fields, name: &str) -> Result<Option<Rate>, ConfigError> {
     let Some(mut rate) = fields.object(name)? else {
         return Ok(None);
     };
-    let most = evictd_engine::restraint::MOST_AT_ONCE;
+    let most = evictd_engine::limiter::MOST_AT_ONCE;
     let path = rate.path_of("evictions");
     let evictions = rate.take("evictions").unwrap_or_default();
     let number = evictions

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use evictd_engine::{
     Signal, Threshold, ThresholdValue,
-    threshold::{parse_threshold_value, parse_value},
+    model::threshold::{parse_threshold_value, parse_value},
 };
 
 use super::{ConfigError, duration};

@@ -8,7 +8,7 @@ use evictd_engine::{
     Candidate, CandidateState, Claim, Demand, Layout, Manager, Observation, Observations, Pod,
     PodUsage, QosClass, Ranking, Resource, Rules, Settings, Signal, Snapshot, Threshold,
     ThresholdValue, Usages,
-    quantity::Quantity,
+    model::quantity::Quantity,
     select,
     settings::{EvictionConfig, Mode, RankingStrategy},
 };

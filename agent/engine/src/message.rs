@@ -1,7 +1,7 @@
 //! What is said about an eviction, word for word as the kubelet says it.
 
 use super::{Observations, Pod, PodUsage, Resource, Threshold};
-use crate::quantity::Quantity;
+use crate::model::quantity::Quantity;
 
 /// `status.reason` of an evicted pod, and the reason of the event.
 pub const REASON: &str = "Evicted";

@@ -5,10 +5,10 @@
 //! enough to read exactly those pods that come first by their bounds: whoever is first by an exact value, is first.
 
 use super::{Claim, QosClass, Resource, Standing};
-use crate::settings::RankingStrategy;
-use front::{Front, Place};
-
-mod front;
+use crate::{
+    select::top::{Front, Place},
+    settings::RankingStrategy,
+};
 
 /// A pod that may be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,3 +178,4 @@ fn first_exact(
 
 #[cfg(test)]
 mod tests;
+mod top;

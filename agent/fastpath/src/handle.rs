@@ -2,21 +2,16 @@
 
 use std::{io, sync::Arc};
 
-use evictd_engine::{restraint::Restraint, settings::RankingStrategy};
-use evictd_node::{kernel::tripwire::Tripwire, memory_scope::Scope, pods::table::PodTable};
+use evictd_engine::{limiter::Restraint, settings::RankingStrategy};
+use evictd_node::{memory_scope::Scope, pods::table::PodTable, trigger::memory::Tripwire};
 use evictd_sys::rt::{become_fifo, leave_memory_limit, lock_memory, touch_stack};
 
-use super::{
-    deputy::Deputy,
-    mailbox::{Mailbox, Outbox},
-    seat::Seat,
-    watch::Watch,
-};
+use crate::{Mailbox, Outbox, monitor::Watch, shared_monitor::Seat, standby::Deputy};
 
 /// What a reflex needs.
 pub struct Setup {
     /// The node, and the pods' cgroup if that one is watched too: at least one, at most
-    /// [`MAX_SCOPES`](evictd_node::kernel::tripwire::MAX_SCOPES).
+    /// [`MAX_SCOPES`](evictd_node::trigger::memory::MAX_SCOPES).
     pub scopes: Vec<Scope>,
     /// The rung that watches them, built for the same cgroups in the same order.
     pub tripwire: Box<dyn Tripwire>,

@@ -6,23 +6,23 @@
 //! kubernetes/kubernetes#51745 is what happens otherwise); bounds that are a fraction of a millisecond old only tell whom
 //! it need not ask. All that may take its time leaves through a bounded queue and is done by somebody else.
 
-mod approach;
-mod deputy;
+mod control;
+mod event;
+mod evict;
 mod handle;
-mod inflight;
-mod lag;
-mod letters;
-mod mailbox;
-mod post;
-mod recent;
-mod relieve;
-mod report;
-mod seat;
+mod in_flight;
+mod monitor;
+mod schedule;
+mod scope;
+mod shared_monitor;
+mod spin;
+mod standby;
+mod stat_lag;
 #[cfg(test)]
 mod tests;
-mod waiting;
-mod watch;
+mod updates;
+mod usage_cache;
 
+pub use control::{Mailbox, Outbox, Tuning};
+pub use event::{Evicted, Finished, Held, Report, Stuck};
 pub use handle::{Reflex, Setup};
-pub use mailbox::{Mailbox, Outbox, Tuning};
-pub use report::{Evicted, Finished, Held, Report, Stuck};

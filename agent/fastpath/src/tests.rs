@@ -4,12 +4,13 @@ use std::{fs, path::Path};
 
 use evictd_engine::settings::{MemoryHook, RankingStrategy};
 use evictd_node::{
-    kernel::tripwire,
+    cgroup::memory::MemoryCgroup,
     memory_scope::{Limits, Scope},
-    observe::cgroup::MemoryCgroup,
+    trigger::memory as tripwire,
 };
 
-use super::{Mailbox, Outbox, Setup, approach::Waiting, watch::Watch};
+use super::{Mailbox, Outbox, Setup};
+use crate::{monitor::Watch, spin::Waiting};
 
 const MIB: u64 = 1 << 20;
 const MS: u64 = 1_000_000;

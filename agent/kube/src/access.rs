@@ -4,10 +4,8 @@ use evictd_config::ConfigMapName;
 use http::Method;
 use serde_json::json;
 
-use super::{
-    client::{Call, Connection, JSON},
-    policies::{GROUP, PLURAL},
-};
+use super::client::{Call, Connection, JSON};
+use crate::watch::policies::{GROUP, PLURAL};
 
 /// One right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

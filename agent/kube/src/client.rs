@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use evictd_policy::{gate::Answer, keeper::ObjectReader};
+use evictd_policy::{evaluator::ObjectReader, gate::Answer};
 use futures::future::BoxFuture;
 use http::{Method, Request};
 use kube::{

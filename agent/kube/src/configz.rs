@@ -6,10 +6,8 @@ use evictd_config::Config;
 use http::Method;
 use serde_json::Value;
 
-use super::{
-    agent::StartError,
-    client::{Call, Connection, JSON},
-};
+use super::client::{Call, Connection, JSON};
+use crate::session::StartError;
 
 /// The KubeletConfiguration of this node; `None` where nobody wants it, where a file has told already (`told`), or where nobody
 /// answers: then evictd's own file and the kubelet's defaults hold, and that is said.

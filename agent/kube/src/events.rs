@@ -9,8 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_engine::quantity::Quantity;
-use evictd_store::records::{Eviction, Record};
+use evictd_engine::model::quantity::Quantity;
+use evictd_store::record::{Eviction, Record};
 use http::Method;
 use serde_json::{Value, json};
 

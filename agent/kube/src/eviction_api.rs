@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evictd_store::records::Eviction;
+use evictd_store::record::Eviction;
 use http::Method;
 use serde_json::{Value, json};
 

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use evictd_config::ClusterConfig;
-use evictd_policy::{Brakes, Catalogue, Keeper, keeper::ObjectReader};
+use evictd_policy::{Brakes, Catalogue, Keeper, evaluator::ObjectReader};
 use tokio::{sync::watch as channel, task::JoinHandle};
 
-use super::{
-    brake,
-    client::Connection,
-    namespaces, policies,
-    status::{SPREAD, StatusWriter},
+use super::client::Connection;
+use crate::{
+    pause as brake,
+    policy_status::{SPREAD, StatusWriter},
+    watch::{namespaces, policies},
 };
 
 /// All of them, until it is dropped.

@@ -4,22 +4,19 @@
 //! server answers or not; this module gives it the pods beforehand and does the telling afterwards.
 
 pub mod access;
-pub mod agent;
-pub mod brake;
+pub mod cache;
 pub mod client;
 pub mod configz;
 pub mod counters;
 pub mod events;
 pub mod eviction_api;
-pub mod follow;
 pub mod followers;
-pub mod namespaces;
-pub mod node;
-pub mod policies;
-pub mod remembered;
+pub mod node_status;
+pub mod pause;
+pub mod pod_store;
+pub mod policy_status;
 pub mod reporter;
-pub mod roster;
+pub mod session;
 pub mod soft_eviction;
 pub mod soft_task;
-pub mod status;
 pub mod watch;

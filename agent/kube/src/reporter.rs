@@ -15,7 +15,7 @@ use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use evictd_engine::{Cause, Pod};
 use evictd_store::{
     journal::SharedJournal,
-    records::{Eviction, Record, Reported},
+    record::{Eviction, Record, Reported},
 };
 use futures::future::join_all;
 use tokio::sync::mpsc;
@@ -25,7 +25,7 @@ use crate::{
     events::Events,
     eviction_api as api,
     eviction_api::{DEAD_GRACE_SECONDS, PodRef},
-    watch::Shared,
+    watch::pods::Shared,
 };
 
 /// Evictions that may wait to be taken over by the reporter; more stay in the journal for the next start.

@@ -14,9 +14,9 @@ use evictd_config::Config;
 use evictd_engine as engine;
 use evictd_engine::{Pod, Signal, record::Numbers, settings::Mode};
 use evictd_store::{
-    counted::Counted,
     journal::SharedJournal,
-    records::{Asked, Record},
+    past::Counted,
+    record::{Asked, Record},
 };
 
 use crate::{

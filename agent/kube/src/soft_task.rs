@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use evictd_engine::Eviction;
-use evictd_store::records::Asked;
+use evictd_store::record::Asked;
 use tokio::sync::mpsc;
 
 use crate::soft_eviction::{

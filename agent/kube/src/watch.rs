@@ -1,192 +1,168 @@
-//! One watch, limited to this node, from the API server's cache.
-//!
-//! The list names `resourceVersion=0`, which the server answers from memory without asking etcd; changes then come
-//! through one watch with bookmarks, so that it can go on where it stopped. A list that is older than what is known
-//! already does no harm: it is joined with cgroups that exist, by UID.
+//! A watch that goes on for ever, whatever the server does: pauses that grow and are never the same on two nodes, a token
+//! that is read again, a list that is asked for again.
 
-use std::{
-    borrow::Cow,
-    sync::{Arc, Mutex, PoisonError},
-};
+pub mod namespaces;
+pub mod pods;
+pub mod policies;
+use std::{pin::Pin, time::Duration};
 
-use evictd_config::{json::JsonError, spec};
-use evictd_engine::Pod;
-use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use backon::{BackoffBuilder as _, ExponentialBuilder};
+use futures::{Stream, StreamExt as _};
 use kube::{
-    Api, Client, Resource,
-    runtime::watcher::{self, Event, watcher},
-};
-use serde::{Deserialize, Deserializer};
-use serde_json::Value;
-use tokio::sync::Notify;
-
-use super::{
-    client::Connection,
-    follow::{Events, Listener, Trouble, follow, from_cache},
-    roster::Roster,
+    Client,
+    runtime::{
+        utils::Backoff as _,
+        watcher::{self, DefaultBackoff, Event},
+    },
 };
 
-/// The roster, and the bell that rings when it has changed.
-#[derive(Debug, Default)]
-pub struct Shared {
-    roster: Mutex<Roster>,
-    /// Rings when the roster has changed.
-    pub changed: Notify,
-    /// The same for the reporter, which waits for the names of pods that only their cgroup told of.
-    pub changed_for_reports: Notify,
+use super::client::Connection;
+
+/// A list that does not come in this time is asked for again.
+const LIST_DEADLINE: Duration = Duration::from_secs(30);
+/// First and longest pause after a refusal that only an operator can change; by chance up to twice as much.
+const RARELY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(600));
+
+/// What a watch brings.
+pub type Events<K> = Pin<Box<dyn Stream<Item = Result<Event<K>, watcher::Error>> + Send>>;
+
+/// Why a watch does not bring anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// 403: the agent has no right to it.
+    Forbidden,
+    /// 404: the server has no such resource.
+    Absent,
+    /// Anything that passes.
+    Passing,
 }
 
-impl Shared {
-    /// Looks at the roster or changes it.
-    pub fn with<T>(&self, f: impl FnOnce(&mut Roster) -> T) -> T {
-        // A panic while it was held has ended the agent already.
-        f(&mut self.roster.lock().unwrap_or_else(PoisonError::into_inner))
-    }
+/// Who listens to a watch.
+pub trait Listener {
+    /// What is watched.
+    type Object;
+
+    /// Whether 403 and 404 are asked again rarely: nothing is lost that cannot wait for an operator.
+    const PATIENT: bool;
+
+    /// Opens the watch anew.
+    fn open(&self, client: Client) -> Events<Self::Object>;
+
+    /// Takes what the server tells.
+    fn take(&mut self, event: Event<Self::Object>);
+
+    /// The watch has stopped. Called once for each kind of trouble until it works again.
+    fn stopped(&mut self, trouble: Trouble, error: &watcher::Error);
+
+    /// The same trouble as before.
+    fn still(&mut self, _trouble: Trouble) {}
+
+    /// It works again.
+    fn goes_on(&mut self);
 }
 
-/// A pod as it comes: what the engine needs of it, or why that cannot be read.
-#[derive(Clone, Debug)]
-pub struct WatchedPod {
-    metadata: ObjectMeta,
-    pod: Result<Pod, JsonError>,
-    is_over: bool,
+/// The configuration of a list from the API server's cache and a watch with bookmarks; `fields` is the selector.
+pub fn from_cache(fields: Option<&str>) -> watcher::Config {
+    let mut config = watcher::Config::default().any_semantic();
+    config.field_selector = fields.map(str::to_owned);
+    // With a limit kube leaves out resourceVersion=0, and the list would go through to etcd.
+    config.page_size = None;
+    config
 }
 
-impl<'de> Deserialize<'de> for WatchedPod {
-    /// Never fails on a pod: one that cannot be read must not hide the others.
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = Value::deserialize(deserializer)?;
-        let text = |field: &str| value["metadata"][field].as_str().map(str::to_owned);
-        Ok(Self {
-            metadata: ObjectMeta {
-                name: text("name"),
-                namespace: text("namespace"),
-                resource_version: text("resourceVersion"),
-                ..ObjectMeta::default()
-            },
-            is_over: matches!(
-                value["status"]["phase"].as_str(),
-                Some("Succeeded" | "Failed")
-            ),
-            pod: spec::read_pod("pod", &value),
-        })
-    }
-}
-
-/// As [`v1::Pod`].
-impl Resource for WatchedPod {
-    type DynamicType = ();
-    type Scope = <v1::Pod as Resource>::Scope;
-
-    fn kind(dt: &()) -> Cow<'_, str> {
-        v1::Pod::kind(dt)
-    }
-    fn group(dt: &()) -> Cow<'_, str> {
-        v1::Pod::group(dt)
-    }
-    fn version(dt: &()) -> Cow<'_, str> {
-        v1::Pod::version(dt)
-    }
-    fn plural(dt: &()) -> Cow<'_, str> {
-        v1::Pod::plural(dt)
-    }
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
-
-/// Keeps the roster up to date for ever; see [`follow`].
-pub async fn run(connection: Arc<Connection>, node: String, shared: Arc<Shared>) {
-    let listener = Pods {
-        connection: Arc::clone(&connection),
-        node,
-        shared,
+/// Keeps a listener up to date for ever. Errors are told once until it works again, counted, and followed by a pause.
+pub async fn follow<L: Listener>(connection: &Connection, mut listener: L) {
+    let rarely = || {
+        ExponentialBuilder::default()
+            .with_min_delay(RARELY.0)
+            .with_max_delay(RARELY.1)
+            .with_jitter()
+            .without_max_times()
+            .build()
     };
-    follow(&connection, listener).await;
-}
-
-struct Pods {
-    connection: Arc<Connection>,
-    node: String,
-    shared: Arc<Shared>,
-}
-
-impl Listener for Pods {
-    type Object = WatchedPod;
-
-    /// Without its pods the agent is blind.
-    const PATIENT: bool = false;
-
-    fn open(&self, client: Client) -> Events<WatchedPod> {
-        let fields = format!("spec.nodeName={}", self.node);
-        Box::pin(watcher(Api::all(client), from_cache(Some(&fields))))
-    }
-
-    fn take(&mut self, event: Event<WatchedPod>) {
-        if matches!(event, Event::Init) {
-            self.connection.counters.lists.add();
-        }
-        take(&self.connection, &self.shared, event);
-    }
-
-    fn stopped(&mut self, _: Trouble, error: &watcher::Error) {
-        tracing::warn!(%error, "the watch of this node's pods has stopped: the cgroups tell who runs here");
-    }
-
-    fn goes_on(&mut self) {
-        tracing::info!("the watch works again");
-    }
-}
-
-fn take(connection: &Connection, shared: &Shared, event: Event<WatchedPod>) {
-    match event {
-        Event::Init => shared.with(Roster::begin),
-        Event::InitDone => shared.with(Roster::end),
-        Event::InitApply(pod) => return put(connection, shared, pod),
-        Event::Apply(pod) => put(connection, shared, pod),
-        Event::Delete(pod) => {
-            if let Ok(pod) = pod.pod {
-                shared.with(|roster| roster.remove(&pod));
+    let (mut backoff, mut patience) = (DefaultBackoff::default(), rarely());
+    let mut ill = None;
+    loop {
+        let mut events = listener.open(connection.client());
+        let mut listed = false;
+        loop {
+            let next = if listed {
+                events.next().await
+            } else {
+                // A server that takes the connection and says nothing would be waited for without end.
+                match tokio::time::timeout(LIST_DEADLINE, events.next()).await {
+                    Ok(next) => next,
+                    Err(_) => {
+                        connection.counters.watch_errors.add();
+                        break;
+                    }
+                }
+            };
+            match next {
+                Some(Ok(event)) => {
+                    if matches!(event, Event::Init) {
+                        listed = false;
+                    } else if matches!(event, Event::InitDone) {
+                        listed = true;
+                    }
+                    if !matches!(event, Event::Init) && ill.take().is_some() {
+                        listener.goes_on();
+                        backoff.reset();
+                        patience = rarely();
+                    }
+                    listener.take(event);
+                }
+                Some(Err(error)) => {
+                    let trouble = match code(&error) {
+                        403 => Trouble::Forbidden,
+                        404 => Trouble::Absent,
+                        _ => Trouble::Passing,
+                    };
+                    // What is not installed is not broken.
+                    if !(L::PATIENT && trouble == Trouble::Absent) {
+                        connection.counters.watch_errors.add();
+                    }
+                    if ill.replace(trouble) == Some(trouble) {
+                        listener.still(trouble);
+                    } else {
+                        listener.stopped(trouble, &error);
+                    }
+                    let again = needs_new_start(&error);
+                    if code(&error) == 401 {
+                        connection.reload().await;
+                    }
+                    let pause = if L::PATIENT && trouble != Trouble::Passing {
+                        patience.next()
+                    } else {
+                        backoff.next()
+                    };
+                    // Neither ever ends; the default stands in for the type's sake.
+                    tokio::time::sleep(pause.unwrap_or(LIST_DEADLINE)).await;
+                    if again {
+                        break;
+                    }
+                }
+                None => break,
             }
         }
     }
-    shared.changed.notify_one();
-    // Rings only for who waits at this moment: the reporter does not need to know what has changed while it worked.
-    shared.changed_for_reports.notify_waiters();
 }
 
-fn put(connection: &Connection, shared: &Shared, watched: WatchedPod) {
-    let counters = &connection.counters;
-    let name = || watched.metadata.name.clone().unwrap_or_default();
-    match watched.pod {
-        Err(ref error) => {
-            if counters.pods_unreadable.add_first() {
-                tracing::warn!(pod = name(), %error, "a pod cannot be read and is left out");
-            }
-        }
-        // Its containers have ended: there is nothing left to evict.
-        Ok(pod) if watched.is_over => shared.with(|roster| roster.remove(&pod)),
-        Ok(pod) => {
-            let full_name = pod.to_string();
-            let oddities = shared.with(|roster| roster.put(pod));
-            if oddities.no_uid && counters.pods_without_uid.add_first() {
-                tracing::warn!(pod = full_name, "a pod without UID is left out");
-            }
-            if oddities.mirror && counters.mirror_pods.add_first() {
-                tracing::info!(
-                    pod = full_name,
-                    "static pods are here; they are not evicted"
-                );
-            }
-            if oddities.terminating && counters.terminating_pods.add_first() {
-                tracing::info!(
-                    pod = full_name,
-                    "pods that are being deleted already are candidates as long as they hold memory"
-                );
-            }
-        }
+/// A new token needs a new client. A 410 instead of a watch would be asked for again for ever (inside the stream the
+/// watcher lists anew by itself), and so would a watch of what is no longer there.
+fn needs_new_start(error: &watcher::Error) -> bool {
+    code(error) == 401
+        || (matches!(error, watcher::Error::WatchStartFailed(_))
+            && matches!(code(error), 404 | 410))
+}
+
+fn code(error: &watcher::Error) -> u16 {
+    use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
+    match error {
+        InitialListFailed(kube::Error::Api(status))
+        | WatchStartFailed(kube::Error::Api(status))
+        | WatchFailed(kube::Error::Api(status)) => status.code,
+        WatchError(status) => status.code,
+        _ => 0,
     }
 }

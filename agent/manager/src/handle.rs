@@ -9,20 +9,14 @@ use std::{
 
 use evictd_engine as engine;
 use evictd_engine::{
-    NodeCondition, Observations, Signal, SignalForecast, Threshold, recorder::Recorder,
-    restraint::Restraint, settings::GraduatedConfig,
+    NodeCondition, Observations, Signal, SignalForecast, Threshold, history::Recorder,
+    limiter::Restraint, settings::GraduatedConfig,
 };
-use evictd_node::kernel::budget::Drift;
+use evictd_node::trigger::counter::Drift;
 use evictd_sys::rt::{ROUNDS_PRIORITY, become_fifo_at, leave_memory_limit, touch_heap};
 use tokio::sync::mpsc;
 
-use super::{
-    post::{Inbox, Members, Note},
-    reclaim::Reclaiming,
-    sensors::Sensors,
-    thread::Loop,
-    walker::Walker,
-};
+use crate::{Inbox, Members, Note, Reclaiming, Sensors, Walker, manager_loop::Loop};
 
 /// Notes that may wait for the daemon; it empties them at once, and this thread waits when it does not.
 const NOTES: usize = 64;

@@ -6,26 +6,25 @@
 //! reached, looks at everything, asks the engine's [`evictd_engine::Manager`], and kills or asks. It may allocate, and it
 //! does what takes time; what waits for a network is done elsewhere.
 
-mod demands;
-mod graduate;
+mod disk_scan;
+mod execute;
 mod handle;
-mod places;
-mod post;
-mod reclaim;
-mod sensors;
-mod tell;
-mod thread;
+mod manager_loop;
+mod message;
+pub mod mitigation;
+mod node_reclaim;
+mod note_kills;
+mod pod_dirs;
+mod sources;
 mod usage;
-mod walker;
-pub mod work;
 
-pub use graduate::Graduated;
+pub use disk_scan::{Errand, Finder, Walker, fixed};
 pub use handle::{Rounds, Setup, Status};
-pub use places::{POD_LOGS, Places, of_kubelet_pod};
-pub use post::{
+pub use message::{
     Decided, Inbox, Letter, Members, Note, ReclaimDemand, Reclaimed, Reclaimer, SoftChoice,
     SoftDemand,
 };
-pub use reclaim::Reclaiming;
-pub use sensors::{Disk, Disks, Sensors};
-pub use walker::{Errand, Finder, Walker, fixed};
+pub use mitigation::Graduated;
+pub use node_reclaim::Reclaiming;
+pub use pod_dirs::{POD_LOGS, Places, of_kubelet_pod};
+pub use sources::{Disk, Disks, Sensors};

@@ -4,16 +4,10 @@ use std::{collections::HashMap, sync::Arc};
 
 use evictd_engine::{ContainerUsage, FsUsage, PodUsage, Resource, Usages, settings::Mode};
 use evictd_node::{
-    kernel::inode_shares::ShareReader,
-    observe::{cgroup::descendant_ids, pids},
-    pods::table::Entry,
+    cgroup::memory::descendant_ids, pods::table::Entry, proc::pids, trigger::inodes::ShareReader,
 };
 
-use super::{
-    post::Members,
-    sensors::Sensors,
-    walker::{DiskUse, Walker},
-};
+use crate::{Members, Sensors, Walker, disk_scan::DiskUse};
 
 /// The use of all pods. Disks are walked in the background; everything else is read when it is asked for.
 pub struct Measured {

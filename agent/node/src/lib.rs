@@ -1,13 +1,11 @@
 //! Everything that touches eBPF, cgroupfs, procfs, statfs and signals.
 
-pub mod end;
-pub mod group;
-pub mod kernel;
-pub mod kill;
-pub mod members;
+pub mod bpf;
+pub mod cgroup;
+pub mod fs;
+pub mod kernfile;
 pub mod memory_scope;
-pub mod observe;
-pub mod pidfd;
 pub mod pods;
-pub mod reclaim;
-pub mod throttle;
+pub mod proc;
+pub mod sampling;
+pub mod trigger;

@@ -4,15 +4,13 @@ mod guard;
 
 use std::{io, os::unix::ffi::OsStrExt as _, path::Path};
 
-use evictd_engine::{Signal, growth::Room, pace::Shortage, usage::MemoryReading};
+use evictd_engine::{Signal, growth::Room, model::usage::MemoryReading, pace::Shortage};
 use evictd_sys::fs::PathError;
 
 use crate::{
-    observe::{
-        cgroup::{MemoryCgroup, Version},
-        swap::SwapRoom,
-    },
+    cgroup::memory::{MemoryCgroup, Version},
     pods::table::Entry,
+    proc::swap::SwapRoom,
 };
 use guard::Left;
 

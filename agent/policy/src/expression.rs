@@ -11,12 +11,16 @@ use std::sync::{
 
 use cel::{Context, Env, ExecutionError, Value, common::ast::IdedExpr, parser::PrattParser};
 
-use super::walk::children;
+use crate::expression::{
+    cost::{TURN, count_turns},
+    visit::children,
+};
 use names::{check, selected};
-use turns::{TURN, count_turns};
 
+mod cost;
 mod names;
-mod turns;
+pub mod variables;
+mod visit;
 
 /// Longest expression, in bytes.
 const MAX_BYTES: usize = 4096;

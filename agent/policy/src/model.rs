@@ -1,6 +1,6 @@
 //! An `EvictionPolicy` as it is written: read field by field, so that every mistake has a place.
 
-use evictd_config::{ConfigError, fields::Fields};
+use evictd_config::{ConfigError, decode::Fields};
 use evictd_engine::Pod;
 use serde_json::Value;
 

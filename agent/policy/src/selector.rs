@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use evictd_config::{ConfigError, fields::Fields};
+use evictd_config::{ConfigError, decode::Fields};
 use serde_json::{Value, json};
 
 /// Labels by name.

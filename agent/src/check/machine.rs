@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use evictd_node::{kernel::btf::VMLINUX, observe::psi::Pressure};
+use evictd_node::{bpf::btf::VMLINUX, proc::psi::Pressure};
 use evictd_sys::rt::probe_realtime;
 
 use super::{Finding, State};

@@ -8,20 +8,15 @@ use std::path::Path;
 use evictd_config::{Config, FilesystemPaths};
 use evictd_engine::{MemorySizing, settings::EvictionConfig};
 use evictd_node::{
-    kernel::{
-        object::Object,
-        telemetry::Telemetry,
-        tripwire::{self, Built},
-    },
-    observe::{
-        cgroup::{MemoryCgroup, Version, memory_root},
-        machine::memory_total,
-    },
+    bpf::object::Object,
+    cgroup::memory::{MemoryCgroup, Version, memory_root},
+    proc::machine::memory_total,
+    trigger::{memory as tripwire, memory::Built, oom::Telemetry},
 };
 use evictd_sys::clock::now_ns;
 use serde::Serialize;
 
-use crate::daemon::survey::Survey;
+use crate::daemon::node_view::Survey;
 
 /// The signal without which there is nothing to do.
 const MEMORY: &str = "memory.available";

@@ -8,18 +8,16 @@ use std::{
 use evictd_config::FilesystemPaths;
 use evictd_engine::settings::MemoryHook;
 use evictd_node::{
-    kernel::{
+    bpf::object::Object,
+    cgroup::memory::{MemoryCgroup, Version},
+    pods::discovery::pods_root,
+    proc::pids::Pids,
+    trigger::{
         cgroups::PodLife,
+        hook::{Choice, CountHook},
         inodes::InodeTripwire,
-        ladder::{Choice, CountHook},
-        object::Object,
         pids::PidTripwire,
     },
-    observe::{
-        cgroup::{MemoryCgroup, Version},
-        pids::Pids,
-    },
-    pods::tree::pods_root,
 };
 
 use super::{MEMORY, Refused, SignalHook};

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path};
 use evictd_store::{
     incident::Incident,
     journal,
-    records::{Record, Reported},
+    record::{Record, Reported},
 };
 use evictd_sys::fs::PathError;
 

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use evictd_policy::keeper::Explanation;
+use evictd_policy::evaluator::Explanation;
 use serde_json::from_value;
 
 use super::{

@@ -84,7 +84,7 @@ enum CommandError {
     Config(#[from] ConfigError),
     /// A policy cannot be used.
     #[error(transparent)]
-    Policy(#[from] evictd_policy::load::PolicyError),
+    Policy(#[from] evictd_policy::file::PolicyError),
     /// The daemon cannot start or go on.
     #[error(transparent)]
     Run(#[from] RunError),

@@ -3,7 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use evictd_config::Config;
-use evictd_policy::{contradiction, keeper::Explanation, load, render};
+use evictd_policy::{
+    conflict as contradiction, evaluator::Explanation, file as load, tolerations as render,
+};
 use serde_json::{Value, json};
 
 use super::{

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use evictd_config::{spec::read_pods, stats::read_summary};
+use evictd_config::kube::{pod::read_pods, summary::read_summary};
 use evictd_engine::{
     Layout, OomScale, Ranked, Ranking, Resource, Signal, Usages, oom_score_adj,
     settings::{Mode, RankingStrategy},

@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use evictd_config::stats::Summary;
+use evictd_config::kube::summary::Summary;
 use evictd_engine::{
     Eviction, Forecast, Manager, NodeCondition, NodeReclaim, Pod, Settings, SignalForecast,
     Snapshot, message, pace::Decision, settings::Mode,
 };
-use evictd_store::{incident::Incident, records::PaceRecord};
+use evictd_store::{incident::Incident, record::PaceRecord};
 use serde::Serialize;
 use serde_json::Value;
 

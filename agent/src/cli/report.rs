@@ -7,9 +7,8 @@ use clap::ValueEnum;
 use evictd_config::{Config, DEFAULT_STATE_DIR};
 use evictd_engine::{Resource, Signal};
 use evictd_store::{
-    incident::{Incident, Standing},
-    incidents::read as read_incident,
-    records::{Eviction, Finish, PaceRecord, Reported},
+    incident::{Incident, Standing, files::read as read_incident},
+    record::{Eviction, Finish, PaceRecord, Reported},
 };
 use serde_json::{Value, json, to_value};
 

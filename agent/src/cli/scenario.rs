@@ -4,9 +4,11 @@ use std::path::Path;
 
 use evictd_config::{
     ConfigError, EvictionFields,
-    fields::Fields,
-    spec::read_pods,
-    stats::{Summary, read_summary},
+    decode::Fields,
+    kube::{
+        pod::read_pods,
+        summary::{Summary, read_summary},
+    },
 };
 use evictd_engine::{
     Layout, Pod,

@@ -10,7 +10,7 @@ use std::{
 
 use evictd_config::Config;
 use evictd_engine::{Ranking, Resource, Signal, Threshold, Trend};
-use evictd_policy::keeper::Explanation;
+use evictd_policy::evaluator::Explanation;
 use evictd_sys::clock::now_ns;
 use serde_json::json;
 
@@ -24,7 +24,7 @@ use super::{
     signals::{self, SignalJson},
     to_json,
 };
-use crate::daemon::survey::{Seen, Survey};
+use crate::daemon::node_view::{Seen, Survey};
 
 /// What is older says nothing of the present rate.
 const WINDOW: Duration = Duration::from_secs(30);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use evictd_config::Config;
 use evictd_engine::{Signal, Threshold};
-use evictd_node::{memory_scope::Scope, observe::cgroup::MemoryCgroup, pods::tree::pods_root};
+use evictd_node::{cgroup::memory::MemoryCgroup, memory_scope::Scope, pods::discovery::pods_root};
 
 use super::scope::{guarded, limits};
 

@@ -3,11 +3,9 @@
 use std::io;
 
 use evictd_config::ConfigError;
-use evictd_kube::{agent::StartError, client::AccessError};
-use evictd_node::{
-    kernel::ladder::Refused, memory_scope::ScopeError, observe::filesystem::LayoutError,
-};
-use evictd_policy::load::PolicyError;
+use evictd_kube::{client::AccessError, session::StartError};
+use evictd_node::{fs::statfs::LayoutError, memory_scope::ScopeError, trigger::hook::Refused};
+use evictd_policy::file::PolicyError;
 use evictd_store::journal::JournalError;
 use evictd_sys::fs::PathError;
 

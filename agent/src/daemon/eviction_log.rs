@@ -2,18 +2,21 @@
 
 use std::time::Duration;
 
-use evictd_engine::{Comeback, Pod, Signal, steps::Step};
+use evictd_engine::{Comeback, Pod, Signal, mitigation::Step};
 use evictd_fastpath::{Evicted, Finished, Report};
 use evictd_manager::{Decided, Graduated, Reclaimed};
-use evictd_node::{end::kill_until_empty, pods::table::Entry};
+use evictd_node::{cgroup::end::kill_until_empty, pods::table::Entry};
 use evictd_policy::Brakes;
 use evictd_store::{
-    counted::boot_id,
-    graduated::{GraduatedAction, GraduatedPod},
     journal::SharedJournal,
-    oom_kill::OomKill,
-    reclaimed::NodeReclaimed,
-    records::{Asked, Eviction, Finish, MetInForce, PaceRecord, Record, StuckPod, requested},
+    past::boot_id,
+    record::{
+        Asked, Eviction, Finish, MetInForce, PaceRecord, Record, StuckPod,
+        mitigation::{GraduatedAction, GraduatedPod},
+        node_reclaim::NodeReclaimed,
+        oom_kill::OomKill,
+        requested,
+    },
 };
 
 use crate::daemon::{message::Words, pause_log::Pauses};

@@ -2,51 +2,52 @@
 //! the kernel. With a cluster the API server describes the pods, and hears what became of them.
 
 mod allocatable;
-mod asked;
 mod error;
 pub mod eviction_log;
-mod flight;
+mod incidents;
+mod manager_events;
 pub mod message;
-mod notes;
+mod metrics;
+pub mod node_view;
 pub mod oom;
+mod os_signals;
 pub mod pause_log;
+mod pod_source;
 pub(crate) mod policies;
 mod recall;
 mod reload;
 mod scope;
-mod shown;
-mod signals;
-mod source;
+mod sources;
 mod start;
-pub(crate) mod survey;
 
 use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use evictd_config::Config;
 use evictd_cri as cri;
-use evictd_engine::{Layout, Signal, recorder::Recorder};
+use evictd_engine::{Layout, Signal, history::Recorder};
 use evictd_fastpath::{Mailbox, Outbox, Reflex, Report};
 use evictd_manager::{Letter, Members, Note, Rounds, Walker};
 use evictd_node::{
-    kernel::{cgroups::PodLife, object::Object, telemetry::Telemetry},
+    bpf::object::Object,
     pods::table::Entry,
+    trigger::oom::kind,
+    trigger::{cgroups::PodLife, oom::Telemetry},
 };
-use evictd_store::{incidents::Incidents, records::Record};
+use evictd_store::{incident::files::Incidents, record::Record};
 use tokio::io::unix::AsyncFd;
 
 use crate::{
     daemon::{
         eviction_log::{Reconciler, reap},
+        metrics::{Dropped, Reloads, names::DROPS},
         oom::OomEvidence,
+        os_signals::{Asked, Wish},
+        pod_source::Source,
     },
     telemetry::{self, Health, Metrics},
 };
 use allocatable::Allocatable;
-use asked::{Asked, Wish};
-use evictd_node::kernel::telemetry::kind;
 use policies::Policies;
-use shown::{DROPS, Dropped, Reloads};
-use source::Source;
 
 pub use error::RunError;
 pub use reload::Origin;
@@ -116,7 +117,7 @@ struct Agent {
     evidence: OomEvidence,
     policies: Policies,
     cri: Option<cri::Keeper>,
-    graduated: Arc<evictd_manager::work::Worker>,
+    graduated: Arc<evictd_manager::mitigation::worker::Worker>,
     incidents: Incidents,
     /// What the rounds have seen lately.
     seen_by_rounds: Arc<Recorder>,

@@ -13,13 +13,12 @@ use std::{
 
 use evictd_fastpath::Report;
 use evictd_node::{
-    kernel::{telemetry, tripwire::page_size},
-    pods::{names, table::Entry},
+    pods::{cgroup_name as names, table::Entry},
+    trigger::oom::{Level, UNKNOWN, UNLIMITED},
+    trigger::{memory::page_size, oom as telemetry},
 };
-use evictd_store::oom_kill::{AtLimit, Before, OomCause, OomKill, PodName, say};
+use evictd_store::record::oom_kill::{AtLimit, Before, OomCause, OomKill, PodName, say};
 use evictd_sys::clock::now_ns;
-
-use evictd_node::kernel::telemetry::{Level, UNKNOWN, UNLIMITED};
 
 /// Evictions that are remembered, and pods that are gone.
 const REMEMBERED: usize = 64;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::Path};
 use evictd_policy::{Brake, BrakeChange, Brakes};
 use evictd_store::{
     journal,
-    records::{Pause, Record},
+    record::{Pause, Record},
 };
 use evictd_sys::fs::PathError;
 

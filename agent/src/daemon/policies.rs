@@ -11,9 +11,9 @@ use evictd_engine::Pod;
 use evictd_node::pods::table::PodTable;
 use evictd_policy::{
     Brake, Brakes, Catalogue, Keeper,
+    evaluator::{Explanation, Settings, Worker},
+    file as load,
     gate::Secrets,
-    keeper::{Explanation, Settings, Worker},
-    load,
 };
 use evictd_sys::fs as state_file;
 

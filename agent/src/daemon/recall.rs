@@ -3,9 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use evictd_engine::Earlier;
-use evictd_node::{end::end_gracefully, pods::table::Entry};
+use evictd_node::{cgroup::end::end_gracefully, pods::table::Entry};
 use evictd_policy::Keeper;
-use evictd_store::{counted::Recalled, journal::SharedJournal};
+use evictd_store::{journal::SharedJournal, past::Recalled};
 
 use crate::daemon::eviction_log::{PATIENCE, reap};
 

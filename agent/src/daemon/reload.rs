@@ -15,9 +15,8 @@ use serde_json::Value;
 use super::{
     Agent, BY_REFLEX, RunError,
     scope::{hard_memory_threshold, limits},
-    signals,
 };
-use crate::daemon::message::Words;
+use crate::daemon::{message::Words, sources as signals};
 
 /// Where the configuration comes from.
 #[derive(Clone, Debug)]

@@ -3,13 +3,11 @@
 use std::{path::Path, time::Duration};
 
 use evictd_config::Config;
-use evictd_engine::{Signal, Threshold, ThresholdValue, quantity::Quantity};
+use evictd_engine::{Signal, Threshold, ThresholdValue, model::quantity::Quantity};
 use evictd_node::{
+    cgroup::memory::{MemoryCgroup, Version, memory_root},
     memory_scope::{Guard, Limits, Scope, ScopeError},
-    observe::{
-        cgroup::{MemoryCgroup, Version, memory_root},
-        machine::{MemAvailable, memory_total},
-    },
+    proc::machine::{MemAvailable, memory_total},
 };
 
 use super::RunError;

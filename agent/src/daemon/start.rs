@@ -9,11 +9,12 @@ use evictd_fastpath::{Mailbox, Outbox, Reflex, Setup};
 use evictd_manager as rounds;
 use evictd_manager::{Inbox, Letter, Members, Rounds, Walker};
 use evictd_node::{
-    kernel::{object::Object, telemetry::Telemetry, tripwire},
+    bpf::object::Object,
+    cgroup::memory::memory_root,
     memory_scope::Scope,
-    observe::cgroup::memory_root,
+    trigger::{memory as tripwire, oom::Telemetry},
 };
-use evictd_store::incidents::Incidents;
+use evictd_store::incident::files::Incidents;
 
 use super::{
     Agent, BY_REFLEX, Origin, RunError,
@@ -21,12 +22,17 @@ use super::{
     policies::Policies,
     recall,
     scope::{self, guarded, hard_memory_threshold, scope},
-    shown::{self, Dropped, Reloads},
-    signals,
-    source::{Source, source},
 };
 use crate::{
-    daemon::{eviction_log::Reconciler, message::Words, oom::OomEvidence},
+    daemon::{
+        eviction_log::Reconciler,
+        message::Words,
+        metrics as shown,
+        metrics::{Dropped, Reloads},
+        oom::OomEvidence,
+        pod_source::{Source, source},
+        sources as signals,
+    },
     telemetry::{self, Health, Heart, Metrics},
 };
 
@@ -48,7 +54,7 @@ impl Agent {
         recall::restore(&policies.keeper, &recalled);
         policies.present(&table);
         // Whom an earlier agent has left braked is let go before anybody is judged.
-        let graduated = evictd_manager::work::Worker::open(&config.state_dir);
+        let graduated = evictd_manager::mitigation::worker::Worker::open(&config.state_dir);
         let mut allocatable = Allocatable::new(config, &scope);
         let (pods_scope, pods_looked_at) = allocatable.first().unzip();
         let capacity = scope.capacity();

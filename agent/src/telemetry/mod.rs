@@ -10,10 +10,16 @@ pub use health::{CONTROL_LOOP_LIMIT, FAST_PATH_LIMIT, Health, Heart, serve as se
 
 pub use metrics::Metrics;
 
-#[doc(hidden)]
-pub use evictd_store::{
-    incidents::read as read_incident,
-    picture::{Axes, Picture},
-};
 pub use server::{ServeError, serve};
 pub use state::{Hook, Labelled, Sources};
+
+#[doc(hidden)]
+pub use evictd_engine::history::Sample;
+#[doc(hidden)]
+pub use evictd_store::{
+    incident::{
+        Incident, Standing,
+        files::{Incidents, read as read_incident},
+    },
+    svg::{Axes, Picture},
+};

@@ -9,7 +9,7 @@ use evictd_engine as engine;
 use evictd_engine::{Forecast, NodeCondition};
 use evictd_kube::client::Connection;
 use evictd_manager::Status;
-use evictd_node::kernel::budget::Drift;
+use evictd_node::trigger::counter::Drift;
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric},

@@ -2,11 +2,13 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use evictd_engine::{Resource, Signal, pace::Judged, recorder::Sample};
+use evictd_engine::{Resource, Signal, history::Sample, pace::Judged};
 use serde::{Deserialize, Serialize};
 
-use super::picture::{Axes, Picture};
-use crate::records::{Asked, Eviction, Finish};
+use crate::{
+    record::{Asked, Eviction, Finish},
+    svg::{Axes, Picture},
+};
 
 /// Version of the form.
 const VERSION: u32 = 1;
@@ -213,5 +215,6 @@ fn ticks(from: f64, to: f64) -> impl Iterator<Item = f64> {
     (first..=last).map(move |n| n as f64 * step)
 }
 
+pub mod files;
 #[cfg(test)]
 pub mod tests;

@@ -23,17 +23,17 @@ use std::{
 
 use evictd_sys::fs::PathError;
 
-use super::{counted::Counts, unreported::Unreported};
+use crate::{backlog::Unreported, past::Counts};
 
-pub use super::{
-    counted::{
-        Clocks, Counted, EarlierAsked, EarlierVictim, Recalled, Returned, TimeBound, Workload,
+pub use crate::record::Pause;
+pub use crate::{
+    past::{Clocks, Counted, EarlierAsked, EarlierVictim, Recalled, Returned, TimeBound, Workload},
+    record::{
+        Asked, Eviction, Finish, MetInForce, PaceRecord, Record, Reported, StuckPod,
+        mitigation::{GraduatedAction, GraduatedPod},
+        node_reclaim::NodeReclaimed,
     },
-    graduated::{GraduatedAction, GraduatedPod},
-    reclaimed::NodeReclaimed,
-    records::{Asked, Eviction, Finish, MetInForce, PaceRecord, Record, Reported, StuckPod},
 };
-pub use crate::records::Pause;
 pub use disk::{Disk, System};
 
 /// Size at which a file is full, in bytes.

@@ -1,12 +1,8 @@
 //! What is on disk: the journal, incident files, and their schemas.
 
-pub mod counted;
-pub mod graduated;
+pub mod backlog;
 pub mod incident;
-pub mod incidents;
 pub mod journal;
-pub mod oom_kill;
-pub mod picture;
-pub mod reclaimed;
-pub mod records;
-pub mod unreported;
+pub mod past;
+pub mod record;
+pub mod svg;

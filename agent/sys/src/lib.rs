@@ -5,5 +5,4 @@ pub mod eventfd;
 pub mod fs;
 pub mod poll;
 pub mod rt;
-pub mod rt_group;
 pub mod swap_slot;

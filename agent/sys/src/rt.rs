@@ -1,8 +1,9 @@
 //! What makes a thread fast when everything else is slow: real-time priority, locked and touched memory.
 
+pub mod cpu_group;
 use std::{fs, io, path::Path};
 
-use super::rt_group::{self, CpuGroup};
+use crate::rt::cpu_group::CpuGroup;
 
 /// Above every thread of normal priority, below the kernel's own watchdogs and migration threads (99).
 pub const REFLEX_PRIORITY: i32 = 50;
@@ -46,7 +47,7 @@ pub fn become_fifo_at(priority: i32) -> Option<io::Error> {
     if refused.raw_os_error() != Some(libc::EPERM) {
         return Some(refused);
     }
-    if rt_group::may_be_nice() == Some(false) {
+    if cpu_group::may_be_nice() == Some(false) {
         return Some(io::Error::other(format!(
             "{refused}: CAP_SYS_NICE is missing"
         )));

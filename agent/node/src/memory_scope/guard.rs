@@ -1,6 +1,6 @@
 //! Another word on what is left of a scope's memory, beside the kubelet's.
 
-use crate::observe::machine::MemAvailable;
+use crate::proc::machine::MemAvailable;
 
 /// A reserve by another count than the kubelet's: the last bytes before the OOM killer.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 use std::{fs, path::Path};
 
 use super::*;
-use crate::observe::machine::MemAvailable;
+use crate::proc::machine::MemAvailable;
 
 const MIB: u64 = 1 << 20;
 

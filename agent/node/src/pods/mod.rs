@@ -1,7 +1,7 @@
 //! Who runs here: cgroups by their names, a manifest file, and the table that the reflex reads.
 
-pub mod joined;
-pub mod names;
+pub mod builder;
+pub mod cgroup_name;
+pub mod discovery;
+pub mod opener;
 pub mod table;
-pub mod tree;
-pub mod unopened;

@@ -7,14 +7,11 @@ use std::{
 };
 
 use evictd_engine::{
-    Candidate, CandidateState, Claim, ManagedPod, Pod, clearance::Clearance, settings::Mode,
+    Candidate, CandidateState, Claim, ManagedPod, Pod, permit::Clearance, settings::Mode,
 };
 use evictd_sys::fs::PathError;
 
-use crate::{
-    kill::Killer,
-    observe::{cgroup::MemoryCgroup, statistics::Statistics},
-};
+use crate::cgroup::{kill::Killer, memory::MemoryCgroup, stat_flush::Statistics};
 
 /// One pod with everything open that a decision and a kill need.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 use cel::common::ast::{Expr, IdedExpr, LiteralValue, operators};
 
 use super::{ExpressionError, Name};
-use crate::walk::children;
+use crate::expression::visit::children;
 
 /// Functions that expressions may call: CEL's standard library without time zones and regular expressions, whose cost
 /// nobody bounds.

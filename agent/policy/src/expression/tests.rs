@@ -12,7 +12,7 @@ const NAMES: [Name<'static>; 2] = [
 ];
 
 fn value(json: serde_json::Value) -> Value {
-    crate::facts::value(&json)
+    variables::value(&json)
 }
 
 fn run(text: &str, pod: serde_json::Value) -> Result<bool, String> {

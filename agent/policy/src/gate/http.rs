@@ -1,6 +1,6 @@
 //! Asks an HTTP server, within limits: time, size, redirects, and where it may be sent.
 
-use evictd_config::{ConfigError, fields::Fields};
+use evictd_config::{ConfigError, decode::Fields};
 use http::{Request, StatusCode, Uri, header, uri::Authority};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::{body::Bytes, client::conn::http1};

@@ -3,13 +3,11 @@
 
 use std::time::Duration;
 
-use evictd_config::{ConfigError, fields::Fields};
+use evictd_config::{ConfigError, decode::Fields};
 use serde_json::Value;
 
-use super::{
-    expression::{Expression, Name},
-    facts::POD,
-};
+use super::expression::{Expression, Name};
+use crate::expression::variables::POD;
 
 pub use http::{Answer, HttpProbe, ProbeError, Scheme, Secrets, Trust};
 pub use object::ObjectProbe;

@@ -1,6 +1,6 @@
 //! Asks the API server for an object.
 
-use evictd_config::{ConfigError, fields::Fields};
+use evictd_config::{ConfigError, decode::Fields};
 
 use super::{
     super::expression::{EvaluationError, Expression, Name},
@@ -106,7 +106,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::facts::{POD, pod};
+    use crate::expression::variables::{POD, pod};
 
     #[test]
     fn the_path_is_the_objects_and_nothing_else() {

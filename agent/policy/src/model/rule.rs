@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-use evictd_config::{ConfigError, fields::Fields};
-use evictd_engine::{Pod, restraint::MOST_AT_ONCE};
+use evictd_config::{ConfigError, decode::Fields};
+use evictd_engine::{Pod, limiter::MOST_AT_ONCE};
 use serde_json::Value;
 
 use super::bounded;
 use crate::{
     Selector,
-    expression::{Expression, Name},
-    facts::{self, POD},
+    expression::{Expression, Name, variables as facts, variables::POD},
     gate::Gate,
 };
 

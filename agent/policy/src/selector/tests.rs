@@ -65,7 +65,8 @@ fn labels_are_selected_as_the_api_does() {
         }];
         let cel = crate::expression::Expression::parse(&selected.to_cel("l"), &names)
             .expect("an expression");
-        let value = crate::facts::value(&serde_json::to_value(&given).expect("labels"));
+        let value =
+            crate::expression::variables::value(&serde_json::to_value(&given).expect("labels"));
         assert_eq!(cel.is_true(&[("l", value)]), Ok(expected), "{}", cel.text());
         let again = json!({"matchExpressions": selected.to_json()});
         assert_eq!(read(again).expect("a selector"), selected);

@@ -1,5 +1,6 @@
+use evictd_node::trigger::oom::LEVELS;
+
 use super::*;
-use evictd_node::kernel::telemetry::LEVELS;
 
 const PAGE: u64 = 4096;
 

@@ -3,7 +3,7 @@
 
 use std::{fs, path::PathBuf, sync::Arc};
 
-use evictd_config::{ConfigError, fields::Fields};
+use evictd_config::{ConfigError, decode::Fields};
 use rustls::{
     ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},

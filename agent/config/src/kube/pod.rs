@@ -1,0 +1,193 @@
+//! From a `v1.Pod` to what the engine needs of it. What a pod requests is computed as the kubelet 1.36 does.
+
+use evictd_engine::{
+    ComputeResources, Container, ContainerKind, EmptyDir, Owner, Pod, QosClass, Volume,
+};
+use serde_json::Value;
+
+use crate::kube::decode::{JsonError, read};
+use form::{ContainerJson, OwnerReference, PodJson, Spec, Status, VolumeJson};
+
+mod form;
+mod resources;
+
+/// Says where the kubelet got the pod from: everything but `api` makes it a static one.
+const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
+/// Marks the pod that shows a static pod to the API server.
+const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
+
+const MEMORY: &str = "memory";
+const CPU: &str = "cpu";
+const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
+
+/// Reads a v1.PodList, or an array of pods.
+///
+/// # Errors
+///
+/// A document of another form, a field of a wrong type, a quantity that is none.
+pub fn read_pods(document: &Value) -> Result<Vec<Pod>, JsonError> {
+    match document {
+        Value::Array(items) => read_items("pods", items),
+        Value::Object(list) => match list.get("items") {
+            Some(Value::Array(items)) => read_items("items", items),
+            Some(Value::Null) => Ok(Vec::new()),
+            _ => Err(JsonError::new("items", "must be a list of pods")),
+        },
+        _ => Err(JsonError::new(
+            "pods",
+            "must be a PodList or a list of pods",
+        )),
+    }
+}
+
+fn read_items(root: &str, items: &[Value]) -> Result<Vec<Pod>, JsonError> {
+    items
+        .iter()
+        .enumerate()
+        .map(|(i, item)| read_pod(&format!("{root}[{i}]"), item))
+        .collect()
+}
+
+/// Reads one v1.Pod; `root` is what it is called in errors.
+///
+/// # Errors
+///
+/// A field of a wrong type, a quantity that is none.
+pub fn read_pod(root: &str, pod: &Value) -> Result<Pod, JsonError> {
+    read::<PodJson>(root, pod).map(Pod::from)
+}
+impl From<PodJson> for Pod {
+    fn from(json: PodJson) -> Self {
+        let PodJson {
+            metadata,
+            spec,
+            status,
+        } = json;
+        let qos = qos_class(&spec, &status);
+        let annotation = |name: &str| metadata.annotations.get(name);
+        let is_static = annotation(CONFIG_SOURCE).is_some_and(|source| source != "api");
+        let is_mirror = annotation(CONFIG_MIRROR).is_some();
+        let owner = metadata
+            .owner_references
+            .into_iter()
+            .find(|owner| owner.controller == Some(true));
+        let pod_level = spec
+            .resources
+            .as_ref()
+            .filter(|resources| resources.are_set_for_pod());
+        Self {
+            uid: metadata.uid,
+            namespace: metadata.namespace,
+            name: metadata.name,
+            owner: owner.map(
+                |OwnerReference {
+                     kind, name, uid, ..
+                 }| Owner { kind, name, uid },
+            ),
+            created: metadata.creation_timestamp.as_deref().and_then(seconds),
+            phase: status.phase,
+            conditions: status
+                .conditions
+                .into_iter()
+                .map(|condition| (condition.kind, condition.status))
+                .collect(),
+            ip: status.pod_ip,
+            priority: spec.priority.unwrap_or(0),
+            priority_unknown: false,
+            qos,
+            memory_request: spec.request(MEMORY).floor(),
+            memory_limit: spec.memory_limit(),
+            storage_request: spec.request(EPHEMERAL_STORAGE).floor(),
+            storage_limit: spec.limit(EPHEMERAL_STORAGE),
+            pod_level_memory_request: pod_level
+                .and_then(|resources| resources.requests.get(MEMORY).cloned()),
+            volumes: spec.volumes.iter().map(Volume::from).collect(),
+            is_static,
+            is_mirror,
+            termination_grace_period_seconds: spec.termination_grace_period_seconds,
+            is_deleting: metadata.deletion_timestamp.is_some(),
+            containers: containers(spec.containers, spec.init_containers),
+            labels: metadata.labels,
+            annotations: metadata.annotations,
+            order: 0,
+            is_spared: false,
+        }
+    }
+}
+
+/// A timestamp of the API in seconds since 1970; one that cannot be read is not known.
+fn seconds(timestamp: &str) -> Option<i64> {
+    let timestamp: jiff::Timestamp = timestamp.parse().ok()?;
+    Some(timestamp.as_second())
+}
+
+fn containers(regular: Vec<ContainerJson>, init: Vec<ContainerJson>) -> Vec<Container> {
+    let container = |kind| {
+        move |mut container: ContainerJson| Container {
+            name: container.name,
+            kind,
+            memory_request: container
+                .resources
+                .requests
+                .remove(MEMORY)
+                .unwrap_or_default(),
+            storage_request: container
+                .resources
+                .requests
+                .remove(EPHEMERAL_STORAGE)
+                .unwrap_or_default(),
+            storage_limit: container.resources.limits.remove(EPHEMERAL_STORAGE),
+        }
+    };
+    let regular = regular.into_iter().map(container(ContainerKind::Regular));
+    regular
+        .chain(init.into_iter().map(container(ContainerKind::Init)))
+        .collect()
+}
+
+/// The class in the status, else what the specification makes of it (`GetPodQOS`).
+fn qos_class(spec: &Spec, status: &Status) -> QosClass {
+    let known = [
+        QosClass::BestEffort,
+        QosClass::Burstable,
+        QosClass::Guaranteed,
+    ];
+    if let Some(class) = known
+        .into_iter()
+        .find(|class| class.as_str() == status.qos_class)
+    {
+        return class;
+    }
+    let resources: Vec<ComputeResources> = match &spec.resources {
+        Some(resources) => vec![resources.compute()],
+        None => spec
+            .containers
+            .iter()
+            .chain(&spec.init_containers)
+            .map(|c| c.resources.compute())
+            .collect(),
+    };
+    QosClass::of(&resources)
+}
+/// hostPath counts as local, and so do emptyDirs on disk, configMaps and git repositories (`localVolumeNames`).
+impl From<&VolumeJson> for Volume {
+    fn from(volume: &VolumeJson) -> Self {
+        let on_disk = volume
+            .empty_dir
+            .as_ref()
+            .is_some_and(|dir| dir.medium.is_empty());
+        Self {
+            name: volume.name.clone(),
+            is_local: volume.host_path.is_some()
+                || volume.git_repo.is_some()
+                || volume.config_map.is_some()
+                || on_disk,
+            empty_dir: volume.empty_dir.as_ref().map(|dir| EmptyDir {
+                size_limit: dir.size_limit.clone(),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

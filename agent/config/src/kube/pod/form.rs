@@ -1,0 +1,128 @@
+//! The parts of a `v1.Pod` that are read.
+
+use std::collections::BTreeMap;
+
+use evictd_engine::model::quantity::Quantity;
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::kube::decode::null_default;
+
+pub(super) type ResourceList = BTreeMap<String, Quantity>;
+
+#[derive(Deserialize)]
+pub(super) struct PodJson {
+    #[serde(default, deserialize_with = "null_default")]
+    pub(super) metadata: Metadata,
+    #[serde(default, deserialize_with = "null_default")]
+    pub(super) spec: Spec,
+    #[serde(default, deserialize_with = "null_default")]
+    pub(super) status: Status,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Metadata {
+    #[serde(deserialize_with = "null_default")]
+    pub(super) uid: String,
+    #[serde(deserialize_with = "null_default")]
+    pub(super) namespace: String,
+    #[serde(deserialize_with = "null_default")]
+    pub(super) name: String,
+    #[serde(deserialize_with = "null_default")]
+    pub(super) labels: BTreeMap<String, String>,
+    #[serde(deserialize_with = "null_default")]
+    pub(super) annotations: BTreeMap<String, String>,
+    #[serde(deserialize_with = "null_default")]
+    pub(super) owner_references: Vec<OwnerReference>,
+    pub(super) creation_timestamp: Option<String>,
+    pub(super) deletion_timestamp: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct OwnerReference {
+    #[serde(deserialize_with = "null_default")]
+    pub(super) kind: String,
+    #[serde(deserialize_with = "null_default")]
+    pub(super) name: String,
+    #[serde(deserialize_with = "null_default")]
+    pub(super) uid: String,
+    pub(super) controller: Option<bool>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Spec {
+    pub(super) priority: Option<i32>,
+    pub(super) termination_grace_period_seconds: Option<i64>,
+    #[serde(deserialize_with = "null_default")]
+    pub(super) containers: Vec<ContainerJson>,
+    #[serde(deserialize_with = "null_default")]
+    pub(super) init_containers: Vec<ContainerJson>,
+    #[serde(deserialize_with = "null_default")]
+    pub(super) volumes: Vec<VolumeJson>,
+    pub(super) resources: Option<Requirements>,
+    #[serde(deserialize_with = "null_default")]
+    pub(super) overhead: ResourceList,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Status {
+    #[serde(deserialize_with = "null_default")]
+    pub(super) qos_class: String,
+    #[serde(deserialize_with = "null_default")]
+    pub(super) phase: String,
+    #[serde(rename = "podIP", deserialize_with = "null_default")]
+    pub(super) pod_ip: String,
+    #[serde(deserialize_with = "null_default")]
+    pub(super) conditions: Vec<ConditionJson>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct ConditionJson {
+    #[serde(rename = "type", deserialize_with = "null_default")]
+    pub(super) kind: String,
+    #[serde(deserialize_with = "null_default")]
+    pub(super) status: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct ContainerJson {
+    #[serde(deserialize_with = "null_default")]
+    pub(super) name: String,
+    #[serde(deserialize_with = "null_default")]
+    pub(super) resources: Requirements,
+    pub(super) restart_policy: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Requirements {
+    #[serde(deserialize_with = "null_default")]
+    pub(super) requests: ResourceList,
+    #[serde(deserialize_with = "null_default")]
+    pub(super) limits: ResourceList,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct VolumeJson {
+    #[serde(deserialize_with = "null_default")]
+    pub(super) name: String,
+    pub(super) host_path: Option<Value>,
+    pub(super) git_repo: Option<Value>,
+    pub(super) config_map: Option<Value>,
+    pub(super) empty_dir: Option<EmptyDirJson>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct EmptyDirJson {
+    #[serde(deserialize_with = "null_default")]
+    pub(super) medium: String,
+    pub(super) size_limit: Option<Quantity>,
+}

@@ -1,0 +1,278 @@
+//! The manifest file: who runs here, where no API server tells. YAML or JSON:
+//!
+//! ```yaml
+//! pods:
+//! - namespace: shop          # default: default
+//!   name: cache
+//!   uid: 6f1c...             # default: namespace/name
+//!   qosClass: Burstable      # default: what the memory request and limit make of it
+//!   priority: 100            # default: 0
+//!   static: false            # spared in `mode: kubelet`, judged by its priority otherwise (R12)
+//!   labels: {app: cache}     # what policies match and ask for; so are the five below
+//!   annotations: {}
+//!   owner: {kind: StatefulSet, name: cache, uid: 3f...}   # uid: kind/namespace/name by default
+//!   phase: Running
+//!   conditions: {Ready: "True"}
+//!   ip: 10.0.0.7             # where its gates are asked
+//!   requests: {memory: 64Mi}
+//!   limits: {memory: 128Mi}
+//!   cgroup: burstable/cache  # below the scope, or absolute
+//!   emptyDirs:               # what is in them goes with the pod, as in the kubelet
+//!   - {name: scratch, path: /srv/cache/scratch, sizeLimit: 1Gi}
+//! ```
+
+use std::path::{Path, PathBuf};
+
+use evictd_engine::{
+    Container, ContainerKind, EmptyDir, Owner, Pod, QosClass, Volume, model::quantity::Quantity,
+};
+use serde_json::Value;
+
+use crate::{ConfigError, decode::Fields, read_document};
+
+/// A pod and its cgroup directory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ManifestPod {
+    /// What the engine knows of it.
+    pub pod: Pod,
+    /// Its cgroup directory, absolute.
+    pub cgroup: PathBuf,
+    /// Its emptyDirs: the volume's name and the directory.
+    pub empty_dirs: Vec<NamedDirectory>,
+}
+
+/// A volume's name and its directory.
+pub type NamedDirectory = (String, PathBuf);
+
+/// Reads a manifest; relative cgroups lie below `scope`.
+///
+/// # Errors
+/// A file that cannot be read, an unknown field, a value that cannot be used, two pods of the same UID or cgroup: the
+/// error names the field and the reason.
+pub fn load(path: &Path, scope: &Path) -> Result<Vec<ManifestPod>, ConfigError> {
+    parse(read_document(path)?, scope)
+}
+
+fn parse(document: Value, scope: &Path) -> Result<Vec<ManifestPod>, ConfigError> {
+    let mut fields = Fields::open("", document)?;
+    let items = match fields.take("pods") {
+        Some(Value::Array(items)) => items,
+        Some(other) => return Err(ConfigError::value("pods", &other, "must be a list of pods")),
+        None => return Err(ConfigError::value("pods", &Value::Null, "is missing")),
+    };
+    fields.finish()?;
+    let mut pods: Vec<ManifestPod> = Vec::with_capacity(items.len());
+    for (i, item) in items.into_iter().enumerate() {
+        let path = format!("pods[{i}]");
+        let pod = pod(Fields::open(&path, item)?, scope)?;
+        if let Some(twin) = pods.iter().find(|p| p.pod.uid == pod.pod.uid) {
+            let reason = format!("is the uid of {} already", twin.pod);
+            return Err(ConfigError::text(
+                format!("{path}.uid"),
+                &pod.pod.uid,
+                reason,
+            ));
+        }
+        if let Some(twin) = pods.iter().find(|p| p.cgroup == pod.cgroup) {
+            let reason = format!("is the cgroup of {} already", twin.pod);
+            let cgroup = pod.cgroup.display().to_string();
+            return Err(ConfigError::text(format!("{path}.cgroup"), &cgroup, reason));
+        }
+        pods.push(pod);
+    }
+    Ok(pods)
+}
+
+fn pod(mut fields: Fields, scope: &Path) -> Result<ManifestPod, ConfigError> {
+    const CLASSES: [(&str, QosClass); 3] = [
+        ("BestEffort", QosClass::BestEffort),
+        ("Burstable", QosClass::Burstable),
+        ("Guaranteed", QosClass::Guaranteed),
+    ];
+    let namespace = fields
+        .text("namespace")?
+        .unwrap_or_else(|| "default".to_owned());
+    let name = fields.required_text("name")?;
+    let cgroup = scope.join(fields.required_text("cgroup")?);
+    let request = memory(&mut fields, "requests")?;
+    let limit = memory(&mut fields, "limits")?;
+    // A limit without a request is the request too, as in the API.
+    let request = request.or(limit);
+    let made = match (request, limit) {
+        (None, None) => QosClass::BestEffort,
+        (request, limit) if request == limit => QosClass::Guaranteed,
+        _ => QosClass::Burstable,
+    };
+    // The manifest knows of no containers; the kubelet's words speak of them.
+    let container = Container {
+        name: name.clone(),
+        kind: ContainerKind::Regular,
+        memory_request: Quantity::bytes(request.unwrap_or(0)),
+        storage_request: Quantity::default(),
+        storage_limit: None,
+    };
+    let (volumes, empty_dirs) = empty_dirs(&mut fields)?;
+    let pod = Pod {
+        containers: vec![container],
+        volumes,
+        uid: fields
+            .text("uid")?
+            .unwrap_or_else(|| format!("{namespace}/{name}")),
+        priority: fields.int32("priority")?.unwrap_or(0),
+        qos: fields.choice("qosClass", &CLASSES)?.unwrap_or(made),
+        is_static: fields.boolean("static")?.unwrap_or(false),
+        memory_request: request.unwrap_or(0),
+        memory_limit: limit,
+        labels: fields.text_map("labels")?,
+        annotations: fields.text_map("annotations")?,
+        phase: fields
+            .text("phase")?
+            .unwrap_or_else(|| "Running".to_owned()),
+        conditions: fields.text_map("conditions")?,
+        ip: fields.text("ip")?.unwrap_or_default(),
+        owner: owner(&mut fields, &namespace)?,
+        namespace,
+        name,
+        ..Pod::default()
+    };
+    fields.finish()?;
+    Ok(ManifestPod {
+        pod,
+        cgroup,
+        empty_dirs,
+    })
+}
+
+/// Local directories, as the engine knows them and where they are.
+fn empty_dirs(fields: &mut Fields) -> Result<(Vec<Volume>, Vec<NamedDirectory>), ConfigError> {
+    let path = fields.path_of("emptyDirs");
+    let items = match fields.take("emptyDirs") {
+        None => return Ok((Vec::new(), Vec::new())),
+        Some(Value::Array(items)) => items,
+        Some(other) => return Err(ConfigError::value(path, &other, "must be a list")),
+    };
+    let (mut volumes, mut places) = (Vec::new(), Vec::new());
+    for (i, item) in items.into_iter().enumerate() {
+        let mut item = Fields::open(&format!("{path}[{i}]"), item)?;
+        let name = item.required_text("name")?;
+        let directory = item
+            .absolute_path("path")?
+            .ok_or_else(|| ConfigError::value(item.path_of("path"), &Value::Null, "is missing"))?;
+        let size_limit = item.parsed("sizeLimit")?;
+        item.finish()?;
+        volumes.push(Volume {
+            name: name.clone(),
+            is_local: true,
+            empty_dir: Some(EmptyDir { size_limit }),
+        });
+        places.push((name, directory));
+    }
+    Ok((volumes, places))
+}
+
+fn owner(fields: &mut Fields, namespace: &str) -> Result<Option<Owner>, ConfigError> {
+    let Some(mut owner) = fields.object("owner")? else {
+        return Ok(None);
+    };
+    let (kind, name) = (owner.required_text("kind")?, owner.required_text("name")?);
+    let uid = owner.text("uid")?;
+    owner.finish()?;
+    let uid = uid.unwrap_or_else(|| format!("{kind}/{namespace}/{name}"));
+    Ok(Some(Owner { kind, name, uid }))
+}
+
+/// `requests.memory` or `limits.memory`, in bytes.
+fn memory(fields: &mut Fields, name: &str) -> Result<Option<u64>, ConfigError> {
+    let Some(mut resources) = fields.object(name)? else {
+        return Ok(None);
+    };
+    let path = resources.path_of("memory");
+    let quantity: Option<Quantity> = resources.parsed("memory")?;
+    resources.finish()?;
+    match quantity {
+        Some(q) if q.sign() < 0 => Err(ConfigError::text(
+            path,
+            &q.to_string(),
+            "must not be negative",
+        )),
+        other => Ok(other.map(|q| q.floor())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn parse_pods(pods: Value) -> Result<Vec<ManifestPod>, String> {
+        parse(json!({ "pods": pods }), Path::new("/scope")).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn defaults_are_the_apis() {
+        let pods = parse_pods(json!([
+            {"name": "a", "cgroup": "besteffort/a"},
+            {"name": "b", "namespace": "n", "cgroup": "/elsewhere/b", "limits": {"memory": "1Gi"}},
+            {"name": "c", "cgroup": "c", "requests": {"memory": "1.5Mi"}, "priority": -5, "static": true},
+        ]))
+        .unwrap();
+        let [a, b, c] = &pods[..] else {
+            panic!("{pods:?}")
+        };
+        assert_eq!(
+            (a.pod.uid.as_str(), a.pod.qos),
+            ("default/a", QosClass::BestEffort)
+        );
+        assert_eq!(a.cgroup, Path::new("/scope/besteffort/a"));
+        assert_eq!(
+            (b.pod.qos, b.pod.memory_request),
+            (QosClass::Guaranteed, 1 << 30)
+        );
+        assert_eq!(b.cgroup, Path::new("/elsewhere/b"));
+        assert_eq!(
+            (c.pod.qos, c.pod.memory_request, c.pod.priority),
+            (QosClass::Burstable, 3 << 19, -5)
+        );
+        assert!(c.pod.is_critical());
+    }
+
+    #[test]
+    fn every_mistake_names_its_field() {
+        for (pods, expected) in [
+            (json!({}), "pods: {}: must be a list of pods"),
+            (json!([{"cgroup": "a"}]), "pods[0].name: null: is missing"),
+            (json!([{"name": "a"}]), "pods[0].cgroup: null: is missing"),
+            (
+                json!([{"name": "a", "cgroup": "a", "color": 1}]),
+                "pods[0].color: unknown field",
+            ),
+            (
+                json!([{"name": "a", "cgroup": "a", "qosClass": "Gold"}]),
+                "pods[0].qosClass: \"Gold\": must be one of BestEffort, Burstable, Guaranteed",
+            ),
+            (
+                json!([{"name": "a", "cgroup": "a", "requests": {"memory": "-1"}}]),
+                "pods[0].requests.memory: \"-1\": must not be negative",
+            ),
+            (
+                json!([{"name": "a", "cgroup": "a", "emptyDirs": [{"name": "s"}]}]),
+                "pods[0].emptyDirs[0].path: null: is missing",
+            ),
+            (
+                json!([{"name": "a", "cgroup": "a", "emptyDirs": [{"name": "s", "path": "x"}]}]),
+                "pods[0].emptyDirs[0].path: \"x\": must be an absolute path",
+            ),
+            (
+                json!([{"name": "a", "cgroup": "a"}, {"name": "a", "cgroup": "b"}]),
+                "pods[1].uid: \"default/a\": is the uid of default/a already",
+            ),
+            (
+                json!([{"name": "a", "cgroup": "a"}, {"name": "b", "cgroup": "a"}]),
+                "pods[1].cgroup: \"/scope/a\": is the cgroup of default/a already",
+            ),
+        ] {
+            assert_eq!(parse_pods(pods.clone()).unwrap_err(), expected, "{pods}");
+        }
+    }
+}

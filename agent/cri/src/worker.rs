@@ -1,0 +1,174 @@
+//! The task that talks to the runtime: one reclaim at a time, and a look at the images from time to time.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use evictd_config::CriConfig;
+use evictd_engine::{
+    NodeReclaim,
+    reclaim::{KnownPods, Removed},
+};
+use tokio::{sync::mpsc, task::JoinHandle};
+
+use super::client::CriError;
+use crate::Reclaimer;
+
+/// How often images are looked at: the kubelet's `ImageGCPeriod`.
+const LOOK: Duration = Duration::from_secs(300);
+
+/// What is to be reclaimed.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// In this order: what a disk that is short is helped by.
+    pub what: Vec<NodeReclaim>,
+    /// Who runs here.
+    pub known: KnownPods,
+}
+
+/// What was done so far; all of it only grows.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Reclaims that were begun.
+    pub reclaims: AtomicU64,
+    /// Times that the runtime did not answer, or not as one.
+    pub unavailable: AtomicU64,
+    /// Containers removed.
+    pub containers: AtomicU64,
+    /// Sandboxes removed.
+    pub sandboxes: AtomicU64,
+    /// Images removed.
+    pub images: AtomicU64,
+    /// Their size in bytes.
+    pub image_bytes: AtomicU64,
+    /// What the runtime refused to remove.
+    pub refused: AtomicU64,
+    /// Reclaims that have run out of time.
+    pub cut_short: AtomicU64,
+    /// Reclaims after which no pod had to go.
+    pub enough: AtomicU64,
+}
+
+/// The running task, seen from outside.
+pub struct Keeper {
+    requests: mpsc::Sender<Request>,
+    counters: Arc<Counters>,
+    task: JoinHandle<()>,
+}
+
+impl Keeper {
+    /// Starts the task; it calls `settled` at the end of each reclaim: what was removed, or `None` when there is no
+    /// runtime to ask.
+    pub fn start(
+        config: CriConfig,
+        settled: impl Fn(Option<Removed>) + Send + Sync + 'static,
+    ) -> Self {
+        // The rounds ask for the next one only when this one is over.
+        let (requests, mut queue) = mpsc::channel::<Request>(1);
+        let counters = Arc::new(Counters::default());
+        let mut work = Work {
+            socket: config.socket.display().to_string(),
+            reclaimer: Reclaimer::new(config),
+            counters: Arc::clone(&counters),
+            is_away: false,
+        };
+        let task = tokio::spawn(async move {
+            let mut looks = tokio::time::interval(LOOK);
+            looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            loop {
+                tokio::select! {
+                    biased;
+                    request = queue.recv() => match request {
+                        Some(request) => settled(work.reclaim(&request).await),
+                        None => return,
+                    },
+                    _ = looks.tick() => work.look().await,
+                }
+            }
+        });
+        Self {
+            requests,
+            counters,
+            task,
+        }
+    }
+
+    /// Asks for a reclaim; false when one is under way.
+    pub fn ask(&self, request: Request) -> bool {
+        self.requests.try_send(request).is_ok()
+    }
+
+    /// Takes note of whether a reclaim has brought what was needed.
+    pub fn note(&self, is_enough: bool) {
+        add(&self.counters.enough, is_enough.into());
+    }
+
+    /// What was done.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+struct Work {
+    socket: String,
+    reclaimer: Reclaimer,
+    counters: Arc<Counters>,
+    /// The runtime did not answer the last time; said once.
+    is_away: bool,
+}
+
+impl Work {
+    async fn look(&mut self) {
+        let looked = self.reclaimer.look().await;
+        self.note(looked.as_ref().err());
+    }
+
+    async fn reclaim(&mut self, request: &Request) -> Option<Removed> {
+        add(&self.counters.reclaims, 1);
+        let (error, removed) = match self.reclaimer.reclaim(&request.what, &request.known).await {
+            Ok(removed) => (None, removed),
+            Err((error, removed)) => (Some(error), removed),
+        };
+        self.note(error.as_ref());
+        let counters = &self.counters;
+        add(&counters.containers, removed.containers);
+        add(&counters.sandboxes, removed.sandboxes);
+        add(&counters.images, removed.images);
+        add(&counters.image_bytes, removed.image_bytes);
+        add(&counters.refused, removed.refused);
+        add(&counters.cut_short, removed.is_cut_short.into());
+        if let Some(refusal) = &removed.refusal {
+            let refused = removed.refused;
+            tracing::warn!(%refusal, refused, "the runtime does not remove everything");
+        }
+        let any = removed.containers + removed.sandboxes + removed.images > 0;
+        (error.is_none() || any).then_some(removed)
+    }
+
+    fn note(&mut self, error: Option<&CriError>) {
+        if let Some(error) = error {
+            add(&self.counters.unavailable, 1);
+            if !self.is_away {
+                let socket = &self.socket;
+                tracing::warn!(%error, socket, "no container runtime: evictd reclaims nothing from the node");
+            }
+        } else if self.is_away {
+            tracing::info!(socket = self.socket, "the container runtime answers again");
+        }
+        self.is_away = error.is_some();
+    }
+}
+
+fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}

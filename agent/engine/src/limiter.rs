@@ -1,0 +1,306 @@
+//! What holds for all pods of a node: a pause, the last resort, and limits on evictions. Read on the fast path: no lock, no
+//! allocation.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering},
+    time::Duration,
+};
+
+use crate::{
+    Pod,
+    permit::{Clearance, LastResort, Permission, QUOTAS_OF_A_POD},
+};
+
+/// Limits that one node can have at a time.
+pub const QUOTAS: usize = 256;
+/// Evictions that a quota remembers.
+const SLOTS: usize = MOST_AT_ONCE as usize;
+/// So many evictions nobody sees.
+const NO_CEILING: u32 = u32::MAX;
+/// No eviction was charged.
+const NEVER: i64 = i64::MIN;
+/// The limits of a pod that are rates, the node's and its owner's, come first; they hold for the last resort too.
+const RATES: usize = 2;
+
+/// A limit on evictions: so many in a period, and so many pods that must stay.
+#[derive(Debug)]
+struct Quota {
+    /// Zero is no limit.
+    most: AtomicU32,
+    period: AtomicU64,
+    /// Evictions ever, and how many there may ever be, by the last count of who must stay.
+    total: AtomicU32,
+    ceiling: AtomicU32,
+    /// When evictions were charged, in nanoseconds of CLOCK_MONOTONIC; below zero those before this boot.
+    charged: [AtomicI64; SLOTS],
+}
+
+impl Default for Quota {
+    fn default() -> Self {
+        Self {
+            most: AtomicU32::new(0),
+            period: AtomicU64::new(0),
+            total: AtomicU32::new(0),
+            ceiling: AtomicU32::new(NO_CEILING),
+            charged: [const { AtomicI64::new(NEVER) }; SLOTS],
+        }
+    }
+}
+
+impl Quota {
+    fn set(&self, most: Option<u32>, period: u64, ceiling: Option<u32>) {
+        self.period.store(period, Ordering::Relaxed);
+        self.most
+            .store(most.unwrap_or(0).min(SLOTS as u32), Ordering::Relaxed);
+        self.ceiling
+            .store(ceiling.unwrap_or(NO_CEILING), Ordering::Relaxed);
+    }
+
+    /// Evictions that still count.
+    fn counted(&self, now: u64) -> u32 {
+        let period = self.period.load(Ordering::Relaxed);
+        let now = signed(now);
+        // One that is later than now was charged just now.
+        let age = |at: i64| u64::try_from(now.saturating_sub(at)).unwrap_or(0);
+        let counts = |at: i64| at != NEVER && age(at) < period;
+        let charged = self.charged.iter().map(|c| c.load(Ordering::Relaxed));
+        charged.filter(|at| counts(*at)).count() as u32
+    }
+
+    fn has_room(&self, now: u64) -> bool {
+        let most = self.most.load(Ordering::Relaxed);
+        (most == 0 || self.counted(now) < most)
+            && self.total.load(Ordering::Relaxed) < self.ceiling.load(Ordering::Relaxed)
+    }
+
+    fn charge(&self, at: i64) {
+        let oldest = self
+            .charged
+            .iter()
+            .min_by_key(|c| c.load(Ordering::Relaxed));
+        if let Some(slot) = oldest {
+            slot.store(at.max(NEVER + 1), Ordering::Relaxed);
+        }
+        // After `taken`: whoever counts who is left reads this number first, and then errs towards sparing.
+        self.total.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// What holds for all pods of the node. One thread charges; the policy side sets.
+#[derive(Debug)]
+pub struct Restraint {
+    paused: AtomicBool,
+    last_resort: AtomicU8,
+    /// The first one is nobody's; positions are given out by the policy side.
+    quotas: Box<[Quota]>,
+}
+
+impl Default for Restraint {
+    /// No limits, no pause.
+    fn default() -> Self {
+        Self {
+            paused: AtomicBool::new(false),
+            last_resort: AtomicU8::new(LastResort::Nobody as u8),
+            quotas: (0..QUOTAS).map(|_| Quota::default()).collect(),
+        }
+    }
+}
+
+impl Restraint {
+    /// Stops all evictions, or lets them go on.
+    pub fn pause(&self, paused: bool) {
+        self.paused.store(paused, Ordering::Relaxed);
+    }
+
+    /// Whether all evictions are stopped.
+    pub fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::Relaxed)
+    }
+
+    /// Says whom the last resort may take.
+    pub fn set_last_resort(&self, resort: LastResort) {
+        self.last_resort.store(resort as u8, Ordering::Relaxed);
+    }
+
+    /// Whom the last resort may take.
+    pub fn last_resort(&self) -> LastResort {
+        match self.last_resort.load(Ordering::Relaxed) {
+            0 => LastResort::Nobody,
+            1 => LastResort::Conditional,
+            _ => LastResort::Anybody,
+        }
+    }
+
+    /// Sets a limit: at most so many evictions in a period of nanoseconds, and never more than `ceiling` in total. What
+    /// was charged stays charged.
+    pub fn set_quota(&self, at: u16, most: Option<u32>, period: u64, ceiling: Option<u32>) {
+        if let Some(quota) = self.quotas.get(usize::from(at)) {
+            quota.set(most, period, ceiling);
+        }
+    }
+
+    /// Evictions that a limit was ever charged with: read before counting who is left.
+    pub fn charged_in_total(&self, at: u16) -> u32 {
+        let quota = self.quotas.get(usize::from(at));
+        quota.map_or(0, |q| q.total.load(Ordering::Acquire))
+    }
+
+    /// Forgets a limit, so that its place can be another one's.
+    pub fn clear_quota(&self, at: u16) {
+        if let Some(quota) = self.quotas.get(usize::from(at)) {
+            quota.set(None, 0, None);
+            quota.total.store(0, Ordering::Relaxed);
+            quota
+                .charged
+                .iter()
+                .for_each(|c| c.store(NEVER, Ordering::Relaxed));
+        }
+    }
+
+    /// Whether a pod may go now: it is not on its way already, and every limit that it is under has room. `resort` is whom the last resort takes:
+    /// [`LastResort::Nobody`] for an ordinary look. Allocates nothing, takes no lock.
+    pub fn lets_go(&self, clearance: &Clearance, now: u64, resort: LastResort) -> bool {
+        if self.is_paused() || clearance.is_ending() {
+            return false;
+        }
+        match clearance.permission(now) {
+            Permission::Always | Permission::Until(_) => {}
+            Permission::NotNow if resort >= LastResort::Conditional => {}
+            Permission::Never if resort >= LastResort::Anybody => {}
+            Permission::NotNow | Permission::Never => return false,
+        }
+        let limits = if resort >= LastResort::Conditional {
+            RATES
+        } else {
+            QUOTAS_OF_A_POD
+        };
+        self.has_room_in(clearance, now, limits)
+    }
+
+    /// Whether the kernel may kill a pod by itself at the floor, where nobody can look whether a permission still
+    /// counts: only one that may go for good.
+    pub fn lets_the_kernel(&self, clearance: &Clearance, now: u64) -> bool {
+        clearance.permission(now) == Permission::Always
+            && self.lets_go(clearance, now, LastResort::Nobody)
+    }
+
+    /// Whether all limits of a pod have room.
+    pub fn has_room(&self, clearance: &Clearance, now: u64) -> bool {
+        self.has_room_in(clearance, now, QUOTAS_OF_A_POD)
+    }
+
+    fn has_room_in(&self, clearance: &Clearance, now: u64, limits: usize) -> bool {
+        let mut quotas = clearance.quotas(limits).filter_map(|q| self.quotas.get(q));
+        quotas.all(|q| q.has_room(now))
+    }
+
+    /// Charges all limits of a pod that is about to be evicted.
+    pub fn charge(&self, clearance: &Clearance, now: u64) {
+        clearance.take(now);
+        let quotas = clearance.quotas(QUOTAS_OF_A_POD);
+        quotas
+            .filter_map(|q| self.quotas.get(q))
+            .for_each(|q| q.charge(signed(now)));
+    }
+
+    /// Charges a limit for an eviction of an earlier agent, in nanoseconds of CLOCK_MONOTONIC, below zero before this
+    /// boot; the oldest first.
+    pub fn charge_past(&self, quota: u16, at: i64) {
+        if let Some(quota) = self.quotas.get(usize::from(quota)) {
+            quota.charge(at);
+        }
+    }
+}
+
+fn signed(now: u64) -> i64 {
+    i64::try_from(now).unwrap_or(i64::MAX)
+}
+
+/// At most so many evictions in a period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// So many.
+    pub evictions: u32,
+    /// Within so long.
+    pub period: Duration,
+}
+
+/// Evictions that one limit may allow at once: as many as are remembered without allocating.
+pub const MOST_AT_ONCE: u64 = 16;
+
+/// An eviction of an earlier agent.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PastEviction {
+    /// When, in nanoseconds of this boot's CLOCK_MONOTONIC; below zero if it was before that.
+    pub at: i64,
+    /// Whether it was in this boot.
+    pub is_same_boot: bool,
+    /// The pod: UID, namespace, name, owner and labels are known.
+    pub pod: Pod,
+    /// Owner and labels are not known after all: it counts for every owner and every group of its namespace.
+    pub is_workload_known: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_permission_ends_by_itself() {
+        let (restraint, pod) = (Restraint::default(), Clearance::default());
+        let lets_go = |now| restraint.lets_go(&pod, now, LastResort::Nobody);
+        assert!(lets_go(u64::MAX - 1) && restraint.lets_the_kernel(&pod, 5));
+        pod.set(Permission::Until(100), -7, &[]);
+        assert!(lets_go(99) && !lets_go(100));
+        assert!(
+            !restraint.lets_the_kernel(&pod, 99),
+            "R41: the kernel reads no clock"
+        );
+        assert_eq!(pod.order(), -7);
+        pod.set(Permission::NotNow, 0, &[]);
+        assert!(!lets_go(0));
+        assert!(restraint.lets_go(&pod, 0, LastResort::Conditional));
+        pod.set(Permission::Never, 0, &[]);
+        assert!(!restraint.lets_go(&pod, 0, LastResort::Conditional));
+        assert!(restraint.lets_go(&pod, 0, LastResort::Anybody));
+        restraint.pause(true);
+        assert!(
+            !restraint.lets_go(&pod, 0, LastResort::Anybody),
+            "a pause is a pause"
+        );
+    }
+
+    #[test]
+    fn limits_count_within_their_period() {
+        let restraint = Restraint::default();
+        let pods: Vec<Clearance> = (0..4).map(|_| Clearance::default()).collect();
+        pods.iter()
+            .for_each(|p| p.set(Permission::Always, 0, &[3, 9]));
+        restraint.set_quota(3, Some(2), 100, None);
+        restraint.set_quota(9, None, 0, Some(3));
+        for now in [10, 20] {
+            assert!(restraint.lets_go(&pods[0], now, LastResort::Nobody));
+            restraint.charge(&pods[0], now);
+        }
+        assert!(
+            !restraint.lets_go(&pods[1], 30, LastResort::Nobody),
+            "two are gone"
+        );
+        assert!(
+            restraint.lets_go(&pods[1], 110, LastResort::Nobody),
+            "one of them no longer counts"
+        );
+        restraint.charge(&pods[1], 110);
+        assert!(
+            !restraint.lets_go(&pods[2], 1000, LastResort::Nobody),
+            "three have left, and none is to spare"
+        );
+        assert_eq!(restraint.charged_in_total(9), 3);
+        restraint.set_quota(9, None, 0, Some(4));
+        assert!(restraint.lets_go(&pods[2], 1000, LastResort::Nobody));
+        assert!(pods[0].is_taken() && !pods[3].is_taken());
+        restraint.clear_quota(3);
+        restraint.clear_quota(9);
+        assert!(restraint.lets_go(&pods[3], 0, LastResort::Nobody));
+    }
+}

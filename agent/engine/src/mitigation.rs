@@ -1,0 +1,275 @@
+//! Which step comes next, and how much of it. No I/O, no clock.
+
+use std::time::Duration;
+
+use crate::{model::usage::MemoryReading, settings::GraduatedConfig};
+
+/// Reclaims do not follow each other faster than this: what has just been reclaimed is read again from disk.
+const REST: Duration = Duration::from_secs(60);
+/// Less cold page cache than this is not worth a system call that takes locks of the pod's, in bytes.
+const WORTHWHILE: u64 = 1 << 20;
+
+/// What is missing for a soft threshold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shortage {
+    /// Until the threshold and its minimum reclaim are available again, in bytes.
+    pub deficit: u64,
+    /// Less than the threshold is available: this is where a shortage begins. It ends when the deficit is gone.
+    pub is_met: bool,
+}
+
+/// Something to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Reclaim page cache that nobody has used lately, so many bytes of what counts as used.
+    Reclaim(u64),
+    /// Keep the first candidates from growing.
+    Brake,
+    /// Let everybody grow again.
+    Release,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    /// Nothing is short.
+    Rest,
+    /// A reclaim is under way.
+    Reclaiming,
+    /// It is over.
+    Reclaimed,
+    /// Somebody is kept from growing, since then.
+    Braking(u64),
+    /// Nothing is left to do but to wait for the end of the grace period.
+    Spent,
+}
+
+/// Where the steps stand.
+#[derive(Clone, Copy, Debug)]
+pub struct Steps {
+    config: GraduatedConfig,
+    at: At,
+    reclaimed: Option<u64>,
+}
+
+impl Steps {
+    /// At rest.
+    pub fn new(config: GraduatedConfig) -> Self {
+        Self {
+            config,
+            at: At::Rest,
+            reclaimed: None,
+        }
+    }
+
+    /// Other settings from now on; a brake that is no longer wanted is released by the next [`Self::next`].
+    pub fn reconfigure(&mut self, config: GraduatedConfig) {
+        self.config = config;
+    }
+
+    /// The settings in force.
+    pub fn config(&self) -> GraduatedConfig {
+        self.config
+    }
+
+    /// Takes a look at what is missing; `now` is nanoseconds of any one clock.
+    pub fn next(&mut self, now: u64, short: Option<Shortage>) -> Option<Step> {
+        let Some(short) = short.filter(|short| short.deficit > 0) else {
+            return match self.at {
+                // Its end comes by itself.
+                At::Reclaiming => None,
+                At::Braking(_) => {
+                    self.at = At::Rest;
+                    Some(Step::Release)
+                }
+                At::Rest | At::Reclaimed | At::Spent => {
+                    self.at = At::Rest;
+                    None
+                }
+            };
+        };
+        let passed =
+            |since: u64, time: Duration| u128::from(now.saturating_sub(since)) >= time.as_nanos();
+        match self.at {
+            At::Rest if !short.is_met => None,
+            At::Rest => {
+                let rested = self.reclaimed.is_none_or(|at| passed(at, REST));
+                if self.config.reclaim.is_some() && rested {
+                    self.at = At::Reclaiming;
+                    self.reclaimed = Some(now);
+                    return Some(Step::Reclaim(short.deficit));
+                }
+                self.brake(now)
+            }
+            At::Reclaimed => self.brake(now),
+            At::Braking(since) => {
+                let limit = self.config.brake.map(|brake| brake.time_limit);
+                limit.is_none_or(|limit| passed(since, limit)).then(|| {
+                    self.at = At::Spent;
+                    Step::Release
+                })
+            }
+            At::Reclaiming | At::Spent => None,
+        }
+    }
+
+    fn brake(&mut self, now: u64) -> Option<Step> {
+        let wanted = self.config.brake.is_some();
+        self.at = if wanted { At::Braking(now) } else { At::Spent };
+        wanted.then_some(Step::Brake)
+    }
+
+    /// A reclaim is over, however it went.
+    pub fn reclaimed(&mut self) {
+        if self.at == At::Reclaiming {
+            self.at = At::Reclaimed;
+        }
+    }
+}
+
+/// What is to be reclaimed of one cgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Portion {
+    /// Position among those that were given.
+    pub pod: usize,
+    /// How much to ask of the kernel, in bytes.
+    pub bytes: u64,
+}
+
+/// Whom to take how much from: those with the most cold page cache (`inactive_file`) first, until what counts as used
+/// has been asked for in the amount of the deficit.
+///
+/// Cold page cache counts as available already (R2), so that it alone brings the signal nothing: the kernel ages the
+/// active list into the inactive one as that gets shorter, and that is what brings something. So a pod is asked for its
+/// cold page cache and as much of its active one as is missing.
+pub fn portions(pods: &[MemoryReading], deficit: u64) -> Vec<Portion> {
+    let mut order: Vec<(usize, &MemoryReading)> = pods
+        .iter()
+        .enumerate()
+        .filter(|(_, pod)| pod.inactive_file >= WORTHWHILE)
+        .collect();
+    order.sort_by_key(|(at, pod)| (std::cmp::Reverse(pod.inactive_file), *at));
+    let mut missing = deficit;
+    let mut portions = Vec::new();
+    for (pod, reading) in order {
+        if missing == 0 {
+            break;
+        }
+        let active = reading.active_file.min(missing);
+        missing -= active;
+        portions.push(Portion {
+            pod,
+            bytes: reading.inactive_file.saturating_add(active),
+        });
+    }
+    portions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::BrakeConfig;
+
+    const SECOND: u64 = 1_000_000_000;
+    const MIB: u64 = 1 << 20;
+
+    fn config(reclaim: bool, brake: bool) -> GraduatedConfig {
+        GraduatedConfig {
+            reclaim: reclaim.then_some(Duration::from_secs(5)),
+            brake: brake.then_some(BrakeConfig {
+                pods: 2,
+                time_limit: Duration::from_secs(30),
+            }),
+        }
+    }
+
+    const SHORT: Option<Shortage> = Some(Shortage {
+        deficit: 7,
+        is_met: true,
+    });
+    const NEARLY: Option<Shortage> = Some(Shortage {
+        deficit: 3,
+        is_met: false,
+    });
+
+    // R46
+    #[test]
+    fn one_step_after_the_other_and_then_nothing_but_the_eviction() {
+        let mut steps = Steps::new(config(true, true));
+        assert_eq!(steps.next(0, None), None);
+        // Above the threshold nothing begins, minimum reclaim or not.
+        assert_eq!(steps.next(0, NEARLY), None);
+        assert_eq!(steps.next(SECOND, SHORT), Some(Step::Reclaim(7)));
+        assert_eq!(steps.next(2 * SECOND, SHORT), None);
+        steps.reclaimed();
+        assert_eq!(steps.next(3 * SECOND, SHORT), Some(Step::Brake));
+        assert_eq!(steps.next(32 * SECOND, NEARLY), None);
+        assert_eq!(steps.next(33 * SECOND, SHORT), Some(Step::Release));
+        assert_eq!(steps.next(90 * SECOND, SHORT), None);
+        // Over, and short again.
+        assert_eq!(steps.next(91 * SECOND, None), None);
+        assert_eq!(steps.next(92 * SECOND, SHORT), Some(Step::Reclaim(7)));
+    }
+
+    // R46
+    #[test]
+    fn the_brake_is_released_when_the_pressure_is_over() {
+        let mut steps = Steps::new(config(false, true));
+        assert_eq!(steps.next(0, SHORT), Some(Step::Brake));
+        assert_eq!(steps.next(1, NEARLY), None);
+        assert_eq!(steps.next(2, None), Some(Step::Release));
+        assert_eq!(steps.next(3, None), None);
+        assert_eq!(steps.next(4, SHORT), Some(Step::Brake));
+        steps.reconfigure(config(false, false));
+        assert_eq!(steps.next(5, SHORT), Some(Step::Release));
+    }
+
+    // R46
+    #[test]
+    fn each_step_may_be_left_out() {
+        assert_eq!(Steps::new(config(false, false)).next(0, SHORT), None);
+        let mut only_reclaim = Steps::new(config(true, false));
+        assert_eq!(only_reclaim.next(0, SHORT), Some(Step::Reclaim(7)));
+        only_reclaim.reclaimed();
+        assert_eq!(only_reclaim.next(1, SHORT), None);
+        // Short again at once: what was read again since is not thrown out again.
+        assert_eq!(only_reclaim.next(2, None), None);
+        assert_eq!(only_reclaim.next(3, SHORT), None);
+        assert_eq!(only_reclaim.next(4, None), None);
+        assert_eq!(
+            only_reclaim.next(60 * SECOND, SHORT),
+            Some(Step::Reclaim(7))
+        );
+    }
+
+    #[test]
+    fn a_reclaim_that_outlasts_the_pressure_is_followed_by_nothing() {
+        let mut steps = Steps::new(config(true, true));
+        assert_eq!(steps.next(0, SHORT), Some(Step::Reclaim(7)));
+        assert_eq!(steps.next(1, None), None);
+        steps.reclaimed();
+        assert_eq!(steps.next(2, None), None);
+        assert_eq!(steps.next(3, SHORT), Some(Step::Brake));
+    }
+
+    // R46
+    #[test]
+    fn the_coldest_give_first_and_no_more_than_is_missing() {
+        let pod = |inactive: u64, active: u64| MemoryReading {
+            usage: 900 * MIB,
+            inactive_file: inactive * MIB,
+            active_file: active * MIB,
+            ..MemoryReading::default()
+        };
+        let pods = [pod(10, 40), pod(0, 500), pod(90, 20), pod(30, 100)];
+        let asked = |deficit: u64| {
+            let portions = portions(&pods, deficit * MIB);
+            let shown = portions.iter().map(|p| (p.pod, p.bytes / MIB));
+            shown.collect::<Vec<_>>()
+        };
+        assert_eq!(asked(0), []);
+        assert_eq!(asked(15), [(2, 105)]);
+        assert_eq!(asked(50), [(2, 110), (3, 60)]);
+        // All there is; whoever has nothing cold uses what it has.
+        assert_eq!(asked(900), [(2, 110), (3, 130), (0, 50)]);
+    }
+}

@@ -1,0 +1,19 @@
+//! A pod of this node as policies see it.
+
+use crate::{Pod, permit::Clearance};
+
+/// A pod that may be evicted, with what is read of it when it is asked.
+pub trait ManagedPod: Send + Sync {
+    /// What is known of it.
+    fn pod(&self) -> &Pod;
+    /// Where policies leave what they decide.
+    fn clearance(&self) -> &Clearance;
+    /// Whether it is never evicted, whatever policies say.
+    fn is_protected(&self) -> bool;
+    /// What it uses now, in bytes; 0 where that cannot be read.
+    fn memory_usage(&self) -> u64;
+    /// Whether it has processes, and all of them were started after this time, in nanoseconds of CLOCK_MONOTONIC.
+    fn is_younger_than(&self, time: u64) -> bool;
+    /// Whether it has a process that was started before this time, in nanoseconds of CLOCK_MONOTONIC.
+    fn has_older_than(&self, time: u64) -> bool;
+}

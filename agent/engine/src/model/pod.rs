@@ -1,0 +1,180 @@
+//! What the engine knows of a pod: plain numbers, computed once from its specification.
+
+use std::{collections::BTreeMap, fmt};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{QosClass, model::quantity::Quantity, settings::Mode};
+
+/// From this priority on a pod is critical (`scheduling.SystemCriticalPriority`): `system-cluster-critical` has
+/// exactly this one, `system-node-critical` 1000 more.
+pub const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
+
+/// The priority of the class `system-node-critical`, the highest there is.
+pub const SYSTEM_NODE_CRITICAL_PRIORITY: i32 = SYSTEM_CRITICAL_PRIORITY + 1000;
+
+/// A pod as the engine sees it.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Pod {
+    /// `metadata.uid`; usage is found by it.
+    pub uid: String,
+    /// `metadata.namespace`.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.labels`.
+    pub labels: BTreeMap<String, String>,
+    /// `metadata.annotations`.
+    pub annotations: BTreeMap<String, String>,
+    /// The controller that owns the pod.
+    pub owner: Option<Owner>,
+    /// `metadata.creationTimestamp`, in seconds since 1970.
+    pub created: Option<i64>,
+    /// `status.phase`; empty if nobody tells.
+    pub phase: String,
+    /// `status.conditions`: the status of each by its type.
+    pub conditions: BTreeMap<String, String>,
+    /// `status.podIP`; empty as long as it has none.
+    pub ip: String,
+    /// `spec.priority`; zero if it has none.
+    pub priority: i32,
+    /// Whether the priority is not known yet: only a cgroup tells of the pod, which therefore goes after all others.
+    pub priority_unknown: bool,
+    /// The QoS class.
+    pub qos: QosClass,
+    /// The memory request of the whole pod with its overhead, in bytes, fractions cut.
+    pub memory_request: u64,
+    /// The memory limit of the whole pod with its overhead, in bytes; `None` if a container has none.
+    pub memory_limit: Option<u64>,
+    /// The ephemeral-storage request of the whole pod with its overhead, in bytes, fractions cut.
+    pub storage_request: u64,
+    /// The ephemeral-storage limit of the whole pod: the sum over the containers that have one.
+    pub storage_limit: Option<Quantity>,
+    /// `spec.resources.requests.memory`, if resources are set for the pod as a whole.
+    pub pod_level_memory_request: Option<Quantity>,
+    /// The containers, then the init containers.
+    pub containers: Vec<Container>,
+    /// The volumes that lie on the node's disk.
+    pub volumes: Vec<Volume>,
+    /// Whether a file on the node defines the pod.
+    pub is_static: bool,
+    /// Whether the pod only shows a static pod to the API server.
+    pub is_mirror: bool,
+    /// `spec.terminationGracePeriodSeconds`.
+    pub termination_grace_period_seconds: Option<i64>,
+    /// Whether the pod is already being deleted.
+    pub is_deleting: bool,
+    /// What the policies say about the order at this moment (`policy`); zero where nobody says anything.
+    #[serde(skip)]
+    pub order: i16,
+    /// Whether the policies spare the pod at this moment.
+    #[serde(skip)]
+    pub is_spared: bool,
+}
+
+/// The controller that owns a pod and replaces it.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Owner {
+    /// Its kind, such as `DaemonSet`.
+    pub kind: String,
+    /// Its name, in the pod's namespace.
+    pub name: String,
+    /// Its UID.
+    pub uid: String,
+}
+
+/// A container of a pod.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Container {
+    /// Its name within the pod.
+    pub name: String,
+    /// Which list of the pod it stands in.
+    pub kind: ContainerKind,
+    /// Its memory request; zero if it has none.
+    pub memory_request: Quantity,
+    /// Its ephemeral-storage request; zero if it has none.
+    pub storage_request: Quantity,
+    /// Its ephemeral-storage limit, if it has one.
+    pub storage_limit: Option<Quantity>,
+}
+
+impl Container {
+    /// Whether it stands in `spec.initContainers`.
+    pub fn is_init(&self) -> bool {
+        self.kind == ContainerKind::Init
+    }
+}
+
+/// Which list of the pod a container stands in.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub enum ContainerKind {
+    /// `spec.containers`.
+    Regular,
+    /// `spec.initContainers`, restartable ones included.
+    Init,
+}
+
+/// A volume of a pod.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Volume {
+    /// Its name within the pod.
+    pub name: String,
+    /// Whether what is in it counts as the pod's use of the local disk (`localVolumeNames`).
+    pub is_local: bool,
+    /// Set for an emptyDir.
+    pub empty_dir: Option<EmptyDir>,
+}
+
+/// An emptyDir volume.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct EmptyDir {
+    /// `sizeLimit`.
+    pub size_limit: Option<Quantity>,
+}
+
+impl Pod {
+    /// Whether the kubelet refuses to evict the pod, whatever the pressure: static and mirror pods, and pods of
+    /// critical priority (`kubelet/types.IsCriticalPod`, R12).
+    pub fn is_critical(&self) -> bool {
+        self.is_static || self.is_mirror || self.has_critical_priority()
+    }
+
+    /// Whether a mode of the engine refuses to evict the pod, for whatever reason (R12): the `evictd` mode judges static pods
+    /// by their priority, as the documentation says; the kubelet never evicts any. As long as a static pod's priority is not
+    /// known it stays: control planes run as such.
+    pub fn is_protected(&self, mode: Mode) -> bool {
+        match mode {
+            Mode::Kubelet => self.is_critical(),
+            Mode::Evictd => {
+                self.has_critical_priority() || (self.is_static && self.priority_unknown)
+            }
+        }
+    }
+
+    /// Whether the API server can end the pod. Of a static pod it has the mirror alone: when that is deleted the kubelet
+    /// makes another one, and the static pod goes on.
+    pub fn ends_by_api(&self) -> bool {
+        !(self.is_static || self.is_mirror)
+    }
+
+    /// Whether the priority alone makes the pod critical (R12).
+    pub fn has_critical_priority(&self) -> bool {
+        self.priority >= SYSTEM_CRITICAL_PRIORITY
+    }
+
+    /// Whether the node cannot do without the pod: the OOM killer spares it like a Guaranteed one (R13).
+    pub fn is_node_critical(&self) -> bool {
+        self.priority >= SYSTEM_NODE_CRITICAL_PRIORITY
+    }
+}
+
+/// `namespace/name`.
+impl fmt::Display for Pod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}

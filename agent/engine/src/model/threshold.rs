@@ -1,0 +1,158 @@
+//! When a signal is too low: thresholds, hard and soft.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use crate::{Observation, Signal, model::quantity::Quantity};
+
+/// A value to compare a signal with: an amount, or a share of the resource's capacity.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ThresholdValue {
+    /// Bytes, inodes or process ids.
+    Quantity(Quantity),
+    /// A share between 0.0 and 1.0, single precision as in the kubelet: 10 % of 100 GiB is then 160 bytes more than
+    /// one tenth, and messages show it.
+    Percentage(f32),
+}
+
+/// A limit below which a signal calls for action.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Threshold {
+    /// What is compared.
+    pub signal: Signal,
+    /// What it is compared with: the threshold is met while less than this is available.
+    pub value: ThresholdValue,
+    /// How long it must be met before pods are evicted; zero makes the threshold a hard one.
+    pub grace_period: Duration,
+    /// Once met, the threshold stays met until this much more than `value` is available (R11).
+    pub min_reclaim: Option<ThresholdValue>,
+}
+
+impl ThresholdValue {
+    /// The amount that the value stands for, given the capacity of the resource.
+    ///
+    /// A percentage is multiplied in double precision and cut to a whole number, as in the kubelet's
+    /// `GetThresholdQuantity`, and is printed with binary suffixes even where inodes are meant.
+    pub fn quantity(&self, capacity: i64) -> Quantity {
+        match self {
+            Self::Quantity(quantity) => quantity.clone(),
+            Self::Percentage(share) => Quantity::bytes(share_of(capacity, *share)),
+        }
+    }
+
+    /// The same amount as a whole number, rounded up, never negative; allocates nothing.
+    pub fn amount(&self, capacity: i64) -> u64 {
+        match self {
+            Self::Quantity(quantity) => u64::try_from(quantity.value()).unwrap_or(0),
+            Self::Percentage(share) => share_of(capacity, *share),
+        }
+    }
+}
+
+fn share_of(capacity: i64, share: f32) -> u64 {
+    // `as` cuts at both ends of the range and maps NaN to zero.
+    (capacity as f64 * f64::from(share)) as u64
+}
+
+impl Threshold {
+    /// Whether pods are evicted as soon as the threshold is met.
+    pub fn is_hard(&self) -> bool {
+        self.grace_period.is_zero()
+    }
+
+    /// The amount that must be available for the threshold not to be met, in the signal's unit.
+    pub fn amount(&self, capacity: i64) -> u64 {
+        self.value.amount(capacity)
+    }
+
+    /// The amount that must be available for a threshold that was met to be met no longer (R11).
+    pub fn resolved_amount(&self, capacity: i64) -> u64 {
+        let reclaim = self
+            .min_reclaim
+            .as_ref()
+            .map_or(0, |value| value.amount(capacity));
+        self.amount(capacity).saturating_add(reclaim)
+    }
+
+    /// How much must come back until the threshold and its minimum reclaim are satisfied, in the signal's unit.
+    pub fn deficit(&self, seen: Observation) -> u64 {
+        let missing = i128::from(self.resolved_amount(seen.capacity)) - i128::from(seen.available);
+        u64::try_from(missing.max(0)).unwrap_or(u64::MAX)
+    }
+}
+
+impl fmt::Display for ThresholdValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Quantity(quantity) => f.pad(&quantity.to_string()),
+            Self::Percentage(share) => {
+                // Four digits are more than anybody writes and less than single precision blurs.
+                let percent = format!("{:.4}", f64::from(*share) * 100.0);
+                f.pad(&format!(
+                    "{}%",
+                    percent.trim_end_matches('0').trim_end_matches('.')
+                ))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Threshold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}<{}", self.signal, self.value)?;
+        if !self.is_hard() {
+            write!(f, " for {:?}", self.grace_period)?;
+        }
+        match &self.min_reclaim {
+            Some(reclaim) => write!(f, ", reclaims {reclaim} more"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Reads the value of a threshold; `0%` and `100%`, in exactly these spellings, switch the threshold off.
+///
+/// # Errors
+/// The reason why the kubelet would refuse it.
+pub fn parse_threshold_value(text: &str) -> Result<Option<ThresholdValue>, String> {
+    if matches!(text, "0%" | "100%") {
+        return Ok(None);
+    }
+    let value = parse_value(text)?;
+    match &value {
+        ThresholdValue::Percentage(share) if *share < 0.0 => Err("must not be below 0%".to_owned()),
+        ThresholdValue::Percentage(share) if *share > 1.0 => {
+            Err("must not be above 100%".to_owned())
+        }
+        ThresholdValue::Quantity(quantity) if quantity.sign() <= 0 => {
+            Err("must be positive".to_owned())
+        }
+        _ => Ok(Some(value)),
+    }
+}
+
+/// Reads a quantity or a percentage; what range it may have depends on where it stands.
+///
+/// # Errors
+/// The reason why it is neither.
+pub fn parse_value(text: &str) -> Result<ThresholdValue, String> {
+    if !text.ends_with('%') {
+        return Quantity::from_str(text)
+            .map(ThresholdValue::Quantity)
+            .map_err(|e| e.to_string());
+    }
+    // The kubelet takes off all percent signs, then reads a single-precision number. It would also take NaN and
+    // infinity, which compare with nothing; those are refused here.
+    match text.trim_end_matches('%').parse::<f32>() {
+        Ok(percent) if percent.is_finite() => Ok(ThresholdValue::Percentage(percent / 100.0)),
+        _ => Err("is not a percentage".to_owned()),
+    }
+}
+
+/// A threshold's value outside the kubelet's maps, with the same rules; one that is switched off is an error here.
+impl FromStr for ThresholdValue {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        parse_threshold_value(text)?.ok_or_else(|| "must be above 0% and below 100%".to_owned())
+    }
+}

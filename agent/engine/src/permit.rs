@@ -1,0 +1,150 @@
+//! What the fast path reads: numbers that the policy side has left in a pod's entry. No lock, no allocation, no clock
+//! of its own.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
+
+/// Limits that one pod may be under: the node's, its owner's, and two of its rule.
+pub const QUOTAS_OF_A_POD: usize = 4;
+/// Never counts as past.
+const UNBOUNDED: u64 = u64::MAX;
+/// Whether and in what order one pod may go. It changes in place; who reads it never waits.
+#[derive(Debug)]
+pub struct Clearance {
+    /// It may go until then, in nanoseconds of CLOCK_MONOTONIC.
+    until: AtomicU64,
+    never: AtomicBool,
+    order: AtomicI32,
+    /// Positions of the [`crate::limiter::Restraint`]'s quotas, 16 bits each; zero is none.
+    quotas: AtomicU64,
+    /// When a limit was charged for it; zero as long as none was.
+    taken: AtomicU64,
+    /// An earlier agent has killed it, and something is left of it.
+    ending: AtomicBool,
+}
+
+impl Default for Clearance {
+    /// Nobody has a rule for it.
+    fn default() -> Self {
+        Self {
+            until: AtomicU64::new(UNBOUNDED),
+            never: AtomicBool::new(false),
+            order: AtomicI32::new(0),
+            quotas: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+            ending: AtomicBool::new(false),
+        }
+    }
+}
+
+/// For how long a pod may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Permission {
+    /// For good: nothing about it can change but the policies.
+    Always,
+    /// Until this moment (nanoseconds of CLOCK_MONOTONIC), unless it is renewed before.
+    Until(u64),
+    /// Not now.
+    NotNow,
+    /// Not for pressure.
+    Never,
+}
+
+/// Whom the last resort may take when the policies spare everybody.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum LastResort {
+    /// Nobody: the kernel's OOM killer decides.
+    #[default]
+    Nobody = 0,
+    /// Pods that a condition, a gate or a limit spares.
+    Conditional = 1,
+    /// Those of `evict: Never` too.
+    Anybody = 2,
+}
+
+impl LastResort {
+    /// Whom it takes when those of this step are not enough.
+    pub fn next(self) -> Self {
+        match self {
+            Self::Nobody => Self::Conditional,
+            Self::Conditional | Self::Anybody => Self::Anybody,
+        }
+    }
+
+    /// The words of the configuration.
+    pub const CHOICES: [(&'static str, Self); 3] = [
+        ("Nobody", Self::Nobody),
+        ("Conditional", Self::Conditional),
+        ("Anybody", Self::Anybody),
+    ];
+}
+
+impl Clearance {
+    /// Sets what the policies say; the order first, so that nobody goes under an old one.
+    pub fn set(&self, permission: Permission, order: i16, quotas: &[u16]) {
+        self.order.store(order.into(), Ordering::Relaxed);
+        let mut packed = 0;
+        for (at, quota) in quotas.iter().take(QUOTAS_OF_A_POD).enumerate() {
+            packed |= u64::from(*quota) << (16 * at);
+        }
+        self.quotas.store(packed, Ordering::Relaxed);
+        self.never
+            .store(permission == Permission::Never, Ordering::Relaxed);
+        let until = match permission {
+            Permission::Always => UNBOUNDED,
+            Permission::Until(until) => until.min(UNBOUNDED - 1),
+            Permission::NotNow | Permission::Never => 0,
+        };
+        self.until.store(until, Ordering::Release);
+    }
+
+    /// Takes over that a limit was charged for the same pod before its entry was made anew.
+    pub fn inherit(&self, before: &Self) {
+        self.taken
+            .store(before.taken.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// The pod's order number: the lower one goes first where the strategy allows.
+    pub fn order(&self) -> i16 {
+        // Only ever set from one.
+        self.order.load(Ordering::Relaxed) as i16
+    }
+
+    /// Whether it was evicted under a limit: it no longer counts as available.
+    pub fn is_taken(&self) -> bool {
+        self.taken.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether an earlier agent has killed it and something is left of it: nobody evicts it a second time.
+    pub fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
+    }
+
+    /// Says whether something is left of a pod that an earlier agent has killed.
+    pub fn set_ending(&self, ending: bool) {
+        self.ending.store(ending, Ordering::Relaxed);
+    }
+
+    /// Takes note that a limit is charged for it.
+    pub fn take(&self, now: u64) {
+        self.taken.store(now.max(1), Ordering::Relaxed);
+    }
+
+    /// What was set last, as it is at this moment.
+    pub fn permission(&self, now: u64) -> Permission {
+        match self.until.load(Ordering::Acquire) {
+            UNBOUNDED => Permission::Always,
+            until if now < until => Permission::Until(until),
+            _ if self.never.load(Ordering::Relaxed) => Permission::Never,
+            _ => Permission::NotNow,
+        }
+    }
+
+    /// The first so many limits that it is under.
+    pub fn quotas(&self, count: usize) -> impl Iterator<Item = usize> {
+        let packed = self.quotas.load(Ordering::Relaxed);
+        (0..count)
+            .map(move |at| (packed >> (16 * at)) as usize & 0xffff)
+            .filter(|quota| *quota != 0)
+    }
+}

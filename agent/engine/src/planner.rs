@@ -1,0 +1,417 @@
+//! The eviction manager: from observations and pods to evictions, round by round. It asks for node-level reclaim and
+//! for evictions; somebody else does them.
+
+pub mod feedback;
+pub mod local_storage;
+pub mod pending;
+pub mod plan;
+pub mod pressure;
+pub mod recreation;
+use std::time::Duration;
+
+use super::{
+    Candidate, CandidateState, Cause, Comeback, Demand, Earlier, Eviction,
+    IMMEDIATE_GRACE_PERIOD_SECONDS, LocalStorageExcess, Message, NodeReclaim, Observation,
+    Observations, Pod, Pressure, Ranked, Ranking, Round, Rules, Settings, Signal, SignalForecast,
+    Snapshot, Threshold, Trend,
+    growth::Room,
+    local_storage_excess, message,
+    pace::{Decision, Pace, Shortage},
+    select,
+};
+use crate::{
+    planner::{pending::Victims, recreation::Comebacks},
+    settings::Mode,
+};
+
+/// How far back a forecast looks.
+const FORECAST_WINDOW: Duration = Duration::from_secs(60);
+
+/// Decides round by round.
+#[derive(Clone, Debug)]
+pub struct Manager {
+    settings: Settings,
+    pressure: Pressure,
+    victims: Victims,
+    comebacks: Comebacks,
+    trends: [Trend; Signal::ALL.len()],
+    /// When pods may go for each signal, in the `evictd` mode.
+    paces: [Pace; Signal::ALL.len()],
+    soft_is_held: bool,
+}
+
+impl Manager {
+    /// A manager that has seen nothing yet.
+    pub fn new(settings: Settings) -> Self {
+        let thresholds = settings.layout.apply(&settings.eviction.thresholds);
+        let pressure = Pressure::new(thresholds, settings.eviction.pressure_transition_period);
+        let trends = [Trend::new(FORECAST_WINDOW); Signal::ALL.len()];
+        Self {
+            settings,
+            pressure,
+            victims: Victims::default(),
+            comebacks: Comebacks::default(),
+            trends,
+            paces: [Pace::default(); Signal::ALL.len()],
+            soft_is_held: false,
+        }
+    }
+
+    /// Takes a look at the node. If the round asks for node-level reclaim, do that, look again, and ask
+    /// [`Manager::after_reclaim`] for the evictions that are still needed.
+    ///
+    /// `now` is nanoseconds of any one clock; only differences count.
+    pub fn step(&mut self, now: i64, node: Snapshot<'_>) -> Round {
+        self.victims.forget_the_dead(now, node);
+        self.watch_growth(now, node.observations);
+        let mut due = self.pressure.update(now, node.observations);
+        due.retain(|threshold| self.acts_on(threshold));
+        let mut round = Round {
+            conditions: self.pressure.conditions(now),
+            comebacks: self.comebacks(now, node),
+            forecasts: self.forecasts(now, node),
+            evictions: self.local_storage_evictions(now, node),
+            ..Round::default()
+        };
+        round.conditions.extend(self.comebacks.held());
+        round.conditions.sort_unstable();
+        round.conditions.dedup();
+        match self.settings.mode {
+            // Whoever exceeds its own limits goes first, and the kubelet waits for what that brings.
+            Mode::Kubelet if !round.evictions.is_empty() => {}
+            Mode::Kubelet => {
+                let first = due.get(..1).unwrap_or_default();
+                round.node_reclaim = self.node_reclaim(first);
+                if round.node_reclaim.is_empty() {
+                    round.evictions = self.evictions(now, node, first);
+                } else {
+                    round.pending = first.to_vec();
+                }
+            }
+            // What no reclaim can help does not wait for one.
+            Mode::Evictd => {
+                let reclaims =
+                    |t: &Threshold| !self.settings.layout.node_reclaim(t.signal).is_empty();
+                let (pending, urgent): (Vec<_>, Vec<_>) = due.into_iter().partition(reclaims);
+                round.node_reclaim = self.node_reclaim(&pending);
+                round.pending = pending;
+                round.evictions.extend(self.evictions(now, node, &urgent));
+            }
+        }
+        round
+    }
+
+    /// Says which pods must go after the node-level reclaim that a round asked for. `before` is the snapshot of that
+    /// round, `after` one from after the reclaim.
+    ///
+    /// The kubelet lets everybody live if every threshold is satisfied then, its minimum reclaim included; if not, it
+    /// decides by what it saw *before*. The `evictd` mode looks at the thresholds that asked for the reclaim, and
+    /// decides by what is the case now.
+    pub fn after_reclaim(
+        &mut self,
+        now: i64,
+        round: &Round,
+        before: Snapshot<'_>,
+        after: Snapshot<'_>,
+    ) -> Vec<Eviction> {
+        let unresolved: Vec<Threshold> = self
+            .pressure
+            .unresolved(after.observations)
+            .cloned()
+            .collect();
+        match self.settings.mode {
+            Mode::Kubelet if unresolved.is_empty() => Vec::new(),
+            Mode::Kubelet => self.evictions(now, before, &round.pending),
+            Mode::Evictd => {
+                let due = round
+                    .pending
+                    .iter()
+                    .filter(|threshold| unresolved.contains(threshold));
+                let due: Vec<Threshold> = due.cloned().collect();
+                self.evictions(now, after, &due)
+            }
+        }
+    }
+
+    /// Whether a threshold that is due leads to evictions here.
+    fn acts_on(&self, threshold: &Threshold) -> bool {
+        match threshold.is_hard() {
+            true => !self.settings.acted_on_elsewhere.contains(&threshold.signal),
+            false => !self.soft_is_held,
+        }
+    }
+
+    /// What to reclaim from the node for these thresholds.
+    fn node_reclaim(&self, due: &[Threshold]) -> Vec<NodeReclaim> {
+        let reclaims = due
+            .iter()
+            .flat_map(|threshold| self.settings.layout.node_reclaim(threshold.signal));
+        let mut reclaims: Vec<NodeReclaim> = reclaims.copied().collect();
+        reclaims.sort_unstable();
+        reclaims.dedup();
+        reclaims
+    }
+
+    fn local_storage_evictions(&mut self, now: i64, node: Snapshot<'_>) -> Vec<Eviction> {
+        let candidates = node
+            .pods
+            .iter()
+            .filter(|pod| self.state_of(pod) == CandidateState::Eligible);
+        let evictions = candidates.filter_map(|pod| {
+            let usage = node.usages.get(&pod.uid)?;
+            let LocalStorageExcess { limit, message } =
+                local_storage_excess(pod, usage, self.settings.layout)?;
+            Some(eviction(
+                pod,
+                IMMEDIATE_GRACE_PERIOD_SECONDS,
+                message,
+                Cause::LocalStorage(limit),
+                false,
+            ))
+        });
+        let evictions: Vec<Eviction> = evictions.collect();
+        self.victims
+            .remember(now, node, self.settings.layout, &evictions);
+        evictions
+    }
+
+    /// Chooses victims for the thresholds that call for action: one pod as the kubelet does, or as many as the pace of each
+    /// signal says.
+    fn evictions(&mut self, now: i64, node: Snapshot<'_>, due: &[Threshold]) -> Vec<Eviction> {
+        let mut evictions = Vec::new();
+        for threshold in due {
+            let chosen = match self.settings.mode {
+                Mode::Kubelet => self.choose(node, threshold, Demand::First),
+                Mode::Evictd => self.choose_in_time(now, node, threshold),
+            };
+            if let Some(first) = chosen.first() {
+                let condition = threshold.signal.node_condition();
+                self.comebacks.remember(now, node, &chosen, condition);
+                self.victims
+                    .remember(now, node, self.settings.layout, &chosen);
+                self.note_eviction(now, first.cause);
+            }
+            evictions.extend(chosen);
+        }
+        evictions
+    }
+
+    /// The victims of one threshold that may go now: urgency decides ([`super::pace`]).
+    fn choose_in_time(
+        &mut self,
+        now: i64,
+        node: Snapshot<'_>,
+        threshold: &Threshold,
+    ) -> Vec<Eviction> {
+        let signal = threshold.signal;
+        let (Some(seen), Some(pace)) = (
+            node.observations.get(signal),
+            self.paces.get(signal as usize).copied(),
+        ) else {
+            return Vec::new();
+        };
+        let pending = self
+            .victims
+            .pending(now, node, self.settings.layout, signal);
+        let shortage = shortage(threshold, seen);
+        let decision = match threshold.is_hard() {
+            true => pace.decide(nanos(now), &shortage, pending),
+            false => pace.decide_paced(nanos(now), &shortage, pending),
+        };
+        let Decision::Evict { urgency, amount } = decision else {
+            return Vec::new();
+        };
+        let attainable = self.attainable(node, signal);
+        if !pace.is_worth_it(&shortage, urgency, attainable, pending) {
+            return Vec::new();
+        }
+        // What no pod has cannot be had at once: one goes, and the node is looked at again.
+        let wanted = amount.filter(|amount| *amount <= attainable).unwrap_or(1);
+        self.choose(node, threshold, Demand::Amount(wanted))
+    }
+
+    /// What all pods that may go use together of what a signal watches, in its unit.
+    fn attainable(&self, node: Snapshot<'_>, signal: Signal) -> u64 {
+        let usage = |pod: &Pod| {
+            let usage = node.usages.get(&pod.uid)?;
+            Some(self.settings.layout.usage(signal, pod, usage))
+        };
+        let may_go = |pod: &&Pod| self.state_of(pod) == CandidateState::Eligible;
+        let usages = node.pods.iter().filter(may_go).filter_map(usage);
+        usages.fold(0, u64::saturating_add)
+    }
+
+    /// Takes in what is in use of each signal, whether or not its threshold is met.
+    fn watch_growth(&mut self, now: i64, observations: &Observations) {
+        if self.settings.mode == Mode::Kubelet {
+            return;
+        }
+        for (signal, pace) in Signal::ALL.into_iter().zip(&mut self.paces) {
+            let Some(seen) = observations.get(signal) else {
+                continue;
+            };
+            // The threshold that is met first.
+            let thresholds = self.pressure.thresholds().filter(|t| t.signal == signal);
+            let highest = thresholds.max_by_key(|t| t.amount(seen.capacity));
+            if let Some(threshold) = highest {
+                pace.observe(nanos(now), &shortage(threshold, seen));
+            }
+        }
+    }
+
+    /// A pod goes: what it gives back, every signal of the same resource gets.
+    fn note_eviction(&mut self, now: i64, cause: Cause) {
+        let Cause::Pressure(signal) = cause else {
+            return;
+        };
+        for (other, pace) in Signal::ALL.into_iter().zip(&mut self.paces) {
+            if other.resource() == signal.resource() {
+                pace.evicted(nanos(now));
+            }
+        }
+    }
+
+    /// Chooses victims for one threshold. The order is that of the ranking, the choice that of the fast path.
+    fn choose(&self, node: Snapshot<'_>, threshold: &Threshold, demand: Demand) -> Vec<Eviction> {
+        let signal = threshold.signal;
+        let ranked = self.ranked(node, signal);
+        let evict = |ranked: &Ranked<'_>| self.eviction_of(node, threshold, ranked.pod);
+        // Pods without numbers come first, which a candidate cannot say: the kubelet's choice is made here.
+        if demand == Demand::First {
+            let first = ranked
+                .iter()
+                .find(|ranked| self.state_of(ranked.pod) == CandidateState::Eligible);
+            return first.map(evict).into_iter().collect();
+        }
+        let candidate = |ranked: &Ranked<'_>| Candidate {
+            claim: ranked.claim,
+            usage: ranked.usage.unwrap_or(0),
+            is_exact: true,
+            state: self.state_of(ranked.pod),
+        };
+        let mut candidates: Vec<Candidate> = ranked.iter().map(candidate).collect();
+        let mut victims = vec![0; candidates.len()];
+        let system_over_reserved = node.observations.system_over_reserved();
+        let rules = Rules {
+            strategy: self.settings.strategy,
+            resource: signal.resource(),
+            system_over_reserved,
+        };
+        let selection = select(&mut candidates, rules, demand, |_| None, &mut victims);
+        let chosen = victims
+            .iter()
+            .take(selection.count)
+            .filter_map(|position| ranked.get(*position));
+        chosen.map(evict).collect()
+    }
+
+    /// All pods in the order of eviction for a signal.
+    fn ranked<'a>(&self, node: Snapshot<'a>, signal: Signal) -> Vec<Ranked<'a>> {
+        let Settings {
+            strategy, layout, ..
+        } = self.settings;
+        let ranking = Ranking {
+            strategy,
+            signal,
+            layout,
+        };
+        ranking.order(node.pods, node.usages)
+    }
+
+    fn eviction_of(&self, node: Snapshot<'_>, threshold: &Threshold, pod: &Pod) -> Eviction {
+        let usage = node.usages.get(&pod.uid);
+        eviction(
+            pod,
+            self.grace_period(threshold, pod),
+            message::resource_is_short(threshold, pod, usage, node.observations),
+            Cause::Pressure(threshold.signal),
+            !threshold.is_hard(),
+        )
+    }
+
+    /// How long a victim has to end: no time under a hard threshold, else its own grace period or the longest that is
+    /// allowed (R5).
+    fn grace_period(&self, threshold: &Threshold, pod: &Pod) -> i64 {
+        let longest = i64::from(self.settings.eviction.max_pod_grace_period_seconds);
+        match pod.termination_grace_period_seconds {
+            _ if threshold.is_hard() => IMMEDIATE_GRACE_PERIOD_SECONDS,
+            Some(own) => own.min(longest),
+            None => longest,
+        }
+    }
+
+    /// Whether a pod may be evicted (R12). The kubelet would evict one that is still there a second time.
+    fn state_of(&self, pod: &Pod) -> CandidateState {
+        match self.settings.mode {
+            mode if pod.is_protected(mode) || pod.is_spared => CandidateState::Protected,
+            Mode::Evictd if self.victims.contains(pod) => CandidateState::OnItsWay,
+            _ => CandidateState::Eligible,
+        }
+    }
+
+    /// Who has come back; the kubelet does not ask.
+    fn comebacks(&mut self, now: i64, node: Snapshot<'_>) -> Vec<Comeback> {
+        match self.settings.mode {
+            Mode::Kubelet => Vec::new(),
+            Mode::Evictd => self.comebacks.detect(now, node),
+        }
+    }
+
+    /// Where the signals that have thresholds are heading (R44).
+    fn forecasts(&mut self, now: i64, node: Snapshot<'_>) -> Vec<SignalForecast> {
+        let mut forecasts = Vec::new();
+        for (signal, trend) in Signal::ALL.into_iter().zip(&mut self.trends) {
+            let Some(seen) = node.observations.get(signal) else {
+                continue;
+            };
+            trend.observe(now, seen.available);
+            if let Some(threshold) = self.pressure.highest(signal, seen.capacity) {
+                forecasts.push(SignalForecast {
+                    signal,
+                    forecast: trend.forecast(threshold),
+                });
+            }
+        }
+        forecasts
+    }
+}
+
+/// What is short of a signal. Nothing of it can be given back without an eviction or a reclaim that is asked for.
+fn shortage(threshold: &Threshold, seen: Observation) -> Shortage {
+    let unsigned = |amount: i64| u64::try_from(amount).unwrap_or(0);
+    let available = unsigned(seen.available);
+    Shortage {
+        available,
+        threshold: threshold.amount(seen.capacity),
+        resolved: threshold.resolved_amount(seen.capacity),
+        used: unsigned(seen.capacity.saturating_sub(seen.available)),
+        room: Room {
+            at_once: available,
+            ..Room::default()
+        },
+        guard: 0,
+    }
+}
+
+/// A time as the pace takes it. The first second of a recorded sequence is as good as any other.
+fn nanos(now: i64) -> u64 {
+    u64::try_from(now).unwrap_or(0)
+}
+
+fn eviction(
+    pod: &Pod,
+    grace_period_seconds: i64,
+    message: Message,
+    cause: Cause,
+    is_soft: bool,
+) -> Eviction {
+    Eviction {
+        uid: pod.uid.clone(),
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        grace_period_seconds,
+        message,
+        cause,
+        is_soft,
+    }
+}

@@ -1,0 +1,83 @@
+//! Limits on local storage that a pod sets for itself: whoever exceeds them goes, pressure or not.
+
+use crate::{Layout, Message, Pod, PodUsage, message, model::quantity::Quantity};
+
+/// The limits' names, as the kubelet's metrics call them: the size of an emptyDir, the sum of a pod's containers, one container.
+pub(super) const LIMITS: [&str; 3] = [
+    "emptydirfs.limit",
+    "ephemeralpodfs.limit",
+    "ephemeralcontainerfs.limit",
+];
+
+/// What a pod exceeded, and what is said about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LocalStorageExcess {
+    /// The limit's name, as the kubelet's metrics call it.
+    pub limit: &'static str,
+    /// What is said about it.
+    pub message: Message,
+}
+
+/// The first limit on local storage that a pod exceeds (`localStorageEviction`): the size of an emptyDir, then the
+/// sum of its containers' limits, then the limit of a container.
+pub fn local_storage_excess(
+    pod: &Pod,
+    usage: &PodUsage,
+    layout: Layout,
+) -> Option<LocalStorageExcess> {
+    let [of_empty_dir, of_pod, of_container] = LIMITS;
+    let excess = |limit, message| LocalStorageExcess { limit, message };
+    empty_dir(pod, usage)
+        .map(|message| excess(of_empty_dir, message))
+        .or_else(|| whole_pod(pod, usage).map(|message| excess(of_pod, message)))
+        .or_else(|| container(pod, usage, layout).map(|message| excess(of_container, message)))
+}
+
+fn empty_dir(pod: &Pod, usage: &PodUsage) -> Option<Message> {
+    pod.volumes.iter().find_map(|volume| {
+        let limit = volume
+            .empty_dir
+            .as_ref()?
+            .size_limit
+            .as_ref()
+            .filter(|limit| limit.sign() > 0)?;
+        let used = usage
+            .volumes
+            .iter()
+            .rfind(|used| used.name == volume.name)?
+            .fs
+            .bytes?;
+        (Quantity::bytes(used) > *limit).then(|| message::empty_dir_is_over(&volume.name, limit))
+    })
+}
+
+fn whole_pod(pod: &Pod, usage: &PodUsage) -> Option<Message> {
+    let limit = pod.storage_limit.as_ref()?;
+    let used = Quantity::bytes(usage.ephemeral_storage.unwrap_or(0));
+    (used > *limit).then(|| message::pod_storage_is_over(limit))
+}
+
+fn container(pod: &Pod, usage: &PodUsage, layout: Layout) -> Option<Message> {
+    usage.containers.iter().find_map(|measured| {
+        let container = pod
+            .containers
+            .iter()
+            .rfind(|container| container.name == measured.name)?;
+        let limit = container
+            .storage_limit
+            .as_ref()
+            .filter(|limit| !container.is_init() && !limit.is_zero())?;
+        let layer = if layout.dedicated_image_fs {
+            None
+        } else {
+            measured.rootfs.bytes
+        };
+        let used = measured
+            .logs
+            .bytes
+            .unwrap_or(0)
+            .saturating_add(layer.unwrap_or(0));
+        (Quantity::bytes(used) > *limit)
+            .then(|| message::container_storage_is_over(&container.name, limit))
+    })
+}

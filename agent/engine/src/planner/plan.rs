@@ -1,0 +1,174 @@
+//! What goes into a round of decisions, and what comes out of it.
+
+use super::local_storage::LIMITS;
+use crate::{
+    Comeback, Forecast, Layout, Message, NodeCondition, NodeReclaim, Observations, Pod, Signal,
+    Threshold, Usages,
+    settings::{EvictionConfig, Mode, RankingStrategy},
+};
+
+/// The termination grace period of an eviction that cannot wait, in seconds (the kubelet's
+/// `immediateEvictionGracePeriodSeconds`).
+pub const IMMEDIATE_GRACE_PERIOD_SECONDS: i64 = 1;
+
+/// What the manager is told about its node.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Thresholds and periods.
+    pub eviction: EvictionConfig,
+    /// How the disks are laid out.
+    pub layout: Layout,
+    /// The order of eviction.
+    pub strategy: RankingStrategy,
+    /// How far to go beyond the kubelet.
+    pub mode: Mode,
+    /// Signals whose hard thresholds somebody faster acts on: here they count for conditions and forecasts alone.
+    pub acted_on_elsewhere: Vec<Signal>,
+}
+
+/// The node at one instant.
+#[derive(Clone, Copy, Debug)]
+pub struct Snapshot<'a> {
+    /// What it has left of everything.
+    pub observations: &'a Observations,
+    /// The pods that run, each with its containers.
+    pub pods: &'a [Pod],
+    /// What they use.
+    pub usages: &'a Usages,
+}
+
+/// What a round came to.
+#[derive(Clone, Debug, Default)]
+pub struct Round {
+    /// The node conditions that hold (R6).
+    pub conditions: Vec<NodeCondition>,
+    /// The pods that came back after an eviction (R17, R29).
+    pub comebacks: Vec<Comeback>,
+    /// Where the signals that have thresholds are heading (R44).
+    pub forecasts: Vec<SignalForecast>,
+    /// What to reclaim from the node before [`crate::Manager::after_reclaim`] says which pods must go (R8).
+    pub node_reclaim: Vec<NodeReclaim>,
+    /// The pods to evict.
+    pub evictions: Vec<Eviction>,
+    /// The thresholds that call for action and wait for the reclaim.
+    pub(super) pending: Vec<Threshold>,
+}
+
+/// Where a signal is heading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SignalForecast {
+    /// The signal.
+    pub signal: Signal,
+    /// Time until its highest threshold is met, and until nothing is left.
+    pub forecast: Forecast,
+}
+
+/// A pod to evict.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Eviction {
+    /// The pod's UID.
+    pub uid: String,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub name: String,
+    /// How long it has to end, in seconds.
+    pub grace_period_seconds: i64,
+    /// What is said about it.
+    pub message: Message,
+    /// Why.
+    pub cause: Cause,
+    /// A soft threshold asks for it: the pod may be asked, and budgets count (R5).
+    pub is_soft: bool,
+}
+
+/// Why a pod is evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// A signal is below its threshold.
+    Pressure(Signal),
+    /// The pod exceeded a limit of its own on local storage, which has this name.
+    LocalStorage(&'static str),
+}
+
+impl Cause {
+    /// The cause that a record names; `None` for a name that is neither a signal's nor a limit's.
+    pub fn named(name: &str) -> Option<Self> {
+        let limit = LIMITS.into_iter().find(|limit| *limit == name);
+        let signal = || name.parse().ok().map(Self::Pressure);
+        limit.map(Self::LocalStorage).or_else(signal)
+    }
+
+    /// Whether the pod is told beforehand by a DisruptionTarget condition: the kubelet does so under pressure only
+    /// (R18).
+    pub fn announces_disruption(self) -> bool {
+        matches!(self, Self::Pressure(_))
+    }
+}
+
+/// What an earlier manager has done, for one that goes on where it ended. Moments are nanoseconds of the clock that
+/// [`crate::Manager::step`] is given; below zero are those before it began.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Earlier {
+    /// Pods that may be on their way still.
+    pub victims: Vec<EarlierVictim>,
+    /// Evictions for a signal, the oldest first.
+    pub evictions: Vec<EarlierEviction>,
+    /// Comebacks, the oldest first.
+    pub comebacks: Vec<EarlierComeback>,
+}
+
+/// A pod that was evicted and may be there still.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EarlierVictim {
+    /// The pod's UID.
+    pub uid: String,
+    /// When its time was over.
+    pub at: i64,
+}
+
+/// An eviction of a pod with an owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EarlierEviction {
+    /// When.
+    pub at: i64,
+    /// The same in seconds since 1970.
+    pub since: i64,
+    /// The pod's UID.
+    pub uid: String,
+    /// The UID of its owner.
+    pub owner_uid: String,
+    /// The condition under which it was evicted.
+    pub condition: NodeCondition,
+}
+
+/// A pod that came back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EarlierComeback {
+    /// When.
+    pub at: i64,
+    /// What was found then.
+    pub comeback: Comeback,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // R18
+    #[test]
+    fn a_record_tells_whether_the_disruption_was_announced() {
+        for (name, announces) in [
+            ("memory.available", true),
+            ("nodefs.inodesFree", true),
+            ("pid.available", true),
+            ("emptydirfs.limit", false),
+            ("ephemeralpodfs.limit", false),
+            ("ephemeralcontainerfs.limit", false),
+        ] {
+            let cause = Cause::named(name).expect("a known name");
+            assert_eq!(cause.announces_disruption(), announces, "{name}");
+        }
+        assert_eq!(Cause::named("of.tomorrow"), None);
+    }
+}

@@ -1,0 +1,172 @@
+//! Which thresholds are met, since when, and what the node says about it: the part of the kubelet's `synchronize` that
+//! remembers.
+
+use std::time::Duration;
+
+use crate::{NodeCondition, Observations, Signal, Threshold, model::quantity::Quantity};
+
+/// The state of all thresholds. Time is nanoseconds of any one clock, and only differences count.
+#[derive(Clone, Debug)]
+pub struct Pressure {
+    thresholds: Vec<Tracked>,
+    /// How long a condition stays after the last sign of pressure (R7).
+    transition_period: Duration,
+    /// When each condition was last seen to be true.
+    seen: [Option<i64>; CONDITIONS.len()],
+    /// What was observed the last time.
+    last: Observations,
+}
+
+/// A threshold with its history.
+#[derive(Clone, Debug)]
+struct Tracked {
+    threshold: Threshold,
+    /// Since when it has been met without a break.
+    since: Option<i64>,
+    /// Whether its grace period was over the last time, so that now its minimum reclaim counts (R11).
+    was_due: bool,
+}
+
+/// The conditions, in the order in which they are reported.
+const CONDITIONS: [NodeCondition; 3] = [
+    NodeCondition::DiskPressure,
+    NodeCondition::MemoryPressure,
+    NodeCondition::PidPressure,
+];
+
+impl Pressure {
+    /// No threshold has been met yet.
+    pub fn new(thresholds: Vec<Threshold>, transition_period: Duration) -> Self {
+        let track = |threshold| Tracked {
+            threshold,
+            since: None,
+            was_due: false,
+        };
+        Self {
+            thresholds: thresholds.into_iter().map(track).collect(),
+            transition_period,
+            seen: [None; CONDITIONS.len()],
+            last: Observations::default(),
+        }
+    }
+
+    /// Other thresholds from now on. Those that were there before keep their history.
+    pub fn set_thresholds(&mut self, thresholds: Vec<Threshold>, transition_period: Duration) {
+        let before = std::mem::take(&mut self.thresholds);
+        let track = |threshold| {
+            let known = before.iter().find(|tracked| tracked.threshold == threshold);
+            known.cloned().unwrap_or(Tracked {
+                threshold,
+                since: None,
+                was_due: false,
+            })
+        };
+        self.thresholds = thresholds.into_iter().map(track).collect();
+        self.transition_period = transition_period;
+    }
+
+    /// Takes in new observations and returns the thresholds that call for action, the most important first: met for
+    /// as long as their grace period, and by a measurement that is newer than the last one.
+    ///
+    /// The kubelet puts memory first and leaves the rest to the order of a Go map. Here hard thresholds come before
+    /// soft ones, and then they go by name.
+    pub fn update(&mut self, now: i64, observations: &Observations) -> Vec<Threshold> {
+        let mut due: Vec<Threshold> = Vec::new();
+        for tracked in &mut self.thresholds {
+            let is_met = is_met(&tracked.threshold, observations, false)
+                || (tracked.was_due && is_met(&tracked.threshold, observations, true));
+            tracked.since = is_met.then(|| tracked.since.unwrap_or(now));
+            let condition = tracked.threshold.signal.node_condition();
+            if is_met && let Some(slot) = self.seen.get_mut(condition as usize) {
+                *slot = Some(now);
+            }
+            tracked.was_due = tracked
+                .since
+                .is_some_and(|since| has_passed(tracked.threshold.grace_period, since, now));
+            if tracked.was_due && is_news(tracked.threshold.signal, observations, &self.last) {
+                due.push(tracked.threshold.clone());
+            }
+        }
+        self.last = *observations;
+        due.sort_by_key(importance);
+        due
+    }
+
+    /// The conditions that hold: seen within the transition period (R6, R7).
+    pub fn conditions(&self, now: i64) -> Vec<NodeCondition> {
+        let holds = |condition: &NodeCondition| {
+            let seen = self.seen.get(*condition as usize).copied().flatten();
+            seen.is_some_and(|seen| !has_passed(self.transition_period, seen, now))
+        };
+        CONDITIONS.into_iter().filter(holds).collect()
+    }
+
+    /// The soft threshold of a signal.
+    pub(super) fn soft(&self, signal: Signal) -> Option<&Threshold> {
+        let mut thresholds = self.thresholds.iter().map(|tracked| &tracked.threshold);
+        thresholds.find(|t| t.signal == signal && !t.is_hard())
+    }
+
+    /// All thresholds.
+    pub fn thresholds(&self) -> impl Iterator<Item = &Threshold> {
+        self.thresholds.iter().map(|tracked| &tracked.threshold)
+    }
+
+    /// The highest threshold of a signal, in its unit; `None` if it has none.
+    pub fn highest(&self, signal: Signal, capacity: i64) -> Option<u64> {
+        let own = self
+            .thresholds
+            .iter()
+            .map(|tracked| &tracked.threshold)
+            .filter(|t| t.signal == signal);
+        own.map(|threshold| threshold.amount(capacity)).max()
+    }
+
+    /// The thresholds that are met when their minimum reclaim counts too, whatever their history.
+    pub fn unresolved(&self, observations: &Observations) -> impl Iterator<Item = &Threshold> {
+        let thresholds = self.thresholds.iter().map(|tracked| &tracked.threshold);
+        thresholds.filter(|threshold| is_met(threshold, observations, true))
+    }
+}
+
+/// Memory first, the node's own before that of its pods; containerfs last, whose thresholds are copies of others'; hard
+/// before soft; then by name.
+fn importance(threshold: &Threshold) -> (u8, bool, Signal) {
+    let class = match threshold.signal {
+        Signal::MemoryAvailable => 0,
+        Signal::AllocatableMemoryAvailable => 1,
+        Signal::ContainerFsAvailable | Signal::ContainerFsInodesFree => 3,
+        _ => 2,
+    };
+    (class, !threshold.is_hard(), threshold.signal)
+}
+
+/// Whether less than the threshold is available, or than the threshold with its minimum reclaim. What nobody observed
+/// is not met.
+fn is_met(threshold: &Threshold, observations: &Observations, with_reclaim: bool) -> bool {
+    let Some(seen) = observations.get(threshold.signal) else {
+        return false;
+    };
+    let mut quantity = threshold.value.quantity(seen.capacity);
+    if let Some(reclaim) = threshold.min_reclaim.as_ref().filter(|_| with_reclaim) {
+        quantity.add(&reclaim.quantity(seen.capacity));
+    }
+    quantity > Quantity::from_units(seen.available, crate::model::quantity::Format::BinarySi)
+}
+
+/// Whether a period has passed since an instant. A clock that goes back or stands still lets nothing pass, except for
+/// a period of zero.
+pub(super) fn has_passed(period: Duration, since: i64, now: i64) -> bool {
+    i128::from(now) - i128::from(since) >= i128::try_from(period.as_nanos()).unwrap_or(i128::MAX)
+}
+
+/// Whether a signal was measured after the last time; without a time it always counts as if.
+fn is_news(signal: Signal, observations: &Observations, last: &Observations) -> bool {
+    let Some(seen) = observations.get(signal) else {
+        return false;
+    };
+    match (seen.time, last.get(signal).and_then(|last| last.time)) {
+        (Some(time), Some(last)) => time > last,
+        _ => true,
+    }
+}

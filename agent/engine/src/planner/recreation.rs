@@ -1,0 +1,206 @@
+//! Pods that come back to the node they were just evicted from: a DaemonSet's at once (R17), others by affinity or
+//! because nothing else is free (R29). Each comeback keeps the door shut for longer.
+
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
+
+use super::pressure::has_passed;
+use crate::{EarlierComeback, EarlierEviction, Eviction, NodeCondition, Pod, Snapshot};
+
+/// How long after an eviction a pod of the same owner counts as coming back.
+const WINDOW: Duration = Duration::from_secs(600);
+/// How long the condition is held at the first comeback; it doubles with each further one.
+const FIRST_HOLD: Duration = Duration::from_secs(60);
+/// The longest that a condition is held.
+const LONGEST_HOLD: Duration = Duration::from_secs(3600);
+
+/// A pod that came back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Comeback {
+    /// The new pod's UID.
+    pub uid: String,
+    /// The UID of the owner that put it here again.
+    pub owner_uid: String,
+    /// The condition under which the last one was evicted.
+    pub condition: NodeCondition,
+    /// How often pods of this owner have come back in a row.
+    pub count: u32,
+    /// How long the condition is held from now on, so that its taint keeps further ones away.
+    pub hold: Duration,
+}
+
+/// Who was evicted from here, and who is here.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Comebacks {
+    /// By the UID of the owner.
+    evicted: HashMap<String, Evicted>,
+    /// When each pod was seen last, by its UID: one that nobody could look at for a round has not come back.
+    seen: HashMap<String, i64>,
+    /// Until when conditions are held.
+    held: HashMap<NodeCondition, i64>,
+    /// Until the first look after [`Comebacks::restore`].
+    earlier: Option<Earlier>,
+}
+
+/// What tells a pod that has come back while no agent ran from one that was here before.
+#[derive(Clone, Debug, Default)]
+struct Earlier {
+    /// When a pod of each owner was evicted last, by the UID of the owner, in seconds since 1970.
+    since: HashMap<String, i64>,
+    /// UIDs of pods that were evicted, or whose comeback was counted.
+    known: HashSet<String>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Evicted {
+    last: i64,
+    condition: NodeCondition,
+    comebacks: u32,
+}
+
+impl Comebacks {
+    /// Takes over what an earlier manager has seen, each the oldest first.
+    pub(super) fn restore(
+        &mut self,
+        now: i64,
+        evictions: &[EarlierEviction],
+        comebacks: &[EarlierComeback],
+    ) {
+        let mut earlier = Earlier::default();
+        let mut evictions = evictions.iter().peekable();
+        let mut comebacks = comebacks.iter().peekable();
+        loop {
+            let is_eviction = match (evictions.peek(), comebacks.peek()) {
+                (Some(eviction), Some(comeback)) => eviction.at <= comeback.at,
+                (eviction, _) => eviction.is_some(),
+            };
+            let (at, owner, condition, count) = if is_eviction {
+                let Some(e) = evictions.next() else { break };
+                earlier.known.insert(e.uid.clone());
+                earlier.since.insert(e.owner_uid.clone(), e.since);
+                (e.at, &e.owner_uid, e.condition, None)
+            } else {
+                let Some(c) = comebacks.next() else { break };
+                earlier.known.insert(c.comeback.uid.clone());
+                self.hold(c.at, &c.comeback);
+                let Comeback {
+                    owner_uid,
+                    condition,
+                    count,
+                    ..
+                } = &c.comeback;
+                (c.at, owner_uid, *condition, Some(*count))
+            };
+            let at = at.min(now);
+            let last = self.evicted.get(owner);
+            let last = last.filter(|last| !has_passed(WINDOW, last.last, at));
+            let evicted = Evicted {
+                last: at,
+                condition,
+                comebacks: count.unwrap_or(last.map_or(0, |last| last.comebacks)),
+            };
+            self.evicted.insert(owner.clone(), evicted);
+        }
+        self.earlier = Some(earlier);
+    }
+
+    fn hold(&mut self, now: i64, comeback: &Comeback) {
+        let hold = i64::try_from(comeback.hold.min(LONGEST_HOLD).as_nanos()).unwrap_or(i64::MAX);
+        let until = now.saturating_add(hold);
+        let held = self.held.entry(comeback.condition).or_insert(until);
+        *held = until.max(*held);
+    }
+
+    /// Takes note of evictions.
+    pub(super) fn remember(
+        &mut self,
+        now: i64,
+        node: Snapshot<'_>,
+        evictions: &[Eviction],
+        condition: NodeCondition,
+    ) {
+        for eviction in evictions {
+            if let Some(pod) = node.pods.iter().find(|pod| pod.uid == eviction.uid) {
+                self.remember_pod(now, pod, condition);
+            }
+        }
+    }
+
+    /// Takes note of one evicted pod.
+    pub(super) fn remember_pod(&mut self, now: i64, pod: &Pod, condition: NodeCondition) {
+        let Some(owner) = &pod.owner else {
+            return;
+        };
+        let evicted = self.evicted.entry(owner.uid.clone());
+        let evicted = evicted.or_insert(Evicted {
+            last: now,
+            condition,
+            comebacks: 0,
+        });
+        (evicted.last, evicted.condition) = (now, condition);
+    }
+
+    /// Finds the pods that have come back since the last time, and holds conditions because of them.
+    pub(super) fn detect(&mut self, now: i64, node: Snapshot<'_>) -> Vec<Comeback> {
+        self.evicted
+            .retain(|_, evicted| !has_passed(WINDOW, evicted.last, now));
+        if let Some(earlier) = self.earlier.take() {
+            let was_here = node.pods.iter().filter(|pod| !earlier.is_new(pod));
+            self.seen.extend(was_here.map(|pod| (pod.uid.clone(), now)));
+        }
+        let arrived = node
+            .pods
+            .iter()
+            .filter(|pod| !self.seen.contains_key(&pod.uid));
+        let found: Vec<Comeback> = arrived
+            .filter_map(|pod| comeback(&mut self.evicted, now, pod))
+            .collect();
+        for comeback in &found {
+            self.hold(now, comeback);
+        }
+        self.held.retain(|_, until| now < *until);
+        for pod in node.pods {
+            match self.seen.get_mut(&pod.uid) {
+                Some(seen) => *seen = now,
+                None => {
+                    self.seen.insert(pod.uid.clone(), now);
+                }
+            }
+        }
+        self.seen.retain(|_, seen| !has_passed(WINDOW, *seen, now));
+        found
+    }
+
+    /// The conditions that are held.
+    pub(super) fn held(&self) -> impl Iterator<Item = NodeCondition> {
+        self.held.keys().copied()
+    }
+}
+
+impl Earlier {
+    /// Whether a pod that is here at the first look has come since the last eviction of its owner, and was not counted.
+    fn is_new(&self, pod: &Pod) -> bool {
+        let since = pod.owner.as_ref().and_then(|o| self.since.get(&o.uid));
+        let both = pod.created.zip(since);
+        both.is_some_and(|(created, since)| created >= *since) && !self.known.contains(&pod.uid)
+    }
+}
+
+fn comeback(evicted: &mut HashMap<String, Evicted>, now: i64, pod: &Pod) -> Option<Comeback> {
+    let owner = pod.owner.as_ref()?;
+    let entry = evicted.get_mut(&owner.uid)?;
+    entry.comebacks = entry.comebacks.saturating_add(1);
+    entry.last = now;
+    let hold = FIRST_HOLD
+        .saturating_mul(1 << (entry.comebacks - 1).min(16))
+        .min(LONGEST_HOLD);
+    Some(Comeback {
+        uid: pod.uid.clone(),
+        owner_uid: owner.uid.clone(),
+        condition: entry.condition,
+        count: entry.comebacks,
+        hold,
+    })
+}

@@ -1,0 +1,175 @@
+//! Which of two pods goes first: the one comparison that the full ranking and the fast path share, so that they
+//! cannot disagree.
+
+use std::cmp::Reverse;
+
+use crate::{QosClass, Resource, settings::RankingStrategy};
+
+/// What a pod may claim when a resource runs short.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Claim {
+    /// The pod's priority.
+    pub priority: i32,
+    /// Whether that is not known: the pod goes after every pod whose priority is.
+    pub priority_unknown: bool,
+    /// The pod's QoS class.
+    pub qos: QosClass,
+    /// What the pod requested, in bytes: memory for memory, ephemeral storage for everything on disk (for inodes,
+    /// which nobody can request, too: see [`Standing::new`]), zero for process ids.
+    pub request: u64,
+    /// What a policy says about the order: the lower number goes first among pods that the strategy's first criterion
+    /// holds equal.
+    pub order: i16,
+}
+
+/// Where a pod stands in the order of eviction: the least goes first.
+///
+/// More usage never moves a pod back. The fast path rests on that: whoever is first by upper bounds of usage, and is
+/// so by an exact value, is first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Standing {
+    is_unknown: bool,
+    group: u8,
+    /// The two criteria between the group and the amount, the stronger one first.
+    between: [i32; 2],
+    excess: Reverse<i64>,
+    /// What decides last.
+    tie: i16,
+}
+
+impl Standing {
+    /// Some standing, where one must stand.
+    pub(crate) const ANY: Self = Self {
+        is_unknown: false,
+        group: 0,
+        between: [0; 2],
+        excess: Reverse(0),
+        tie: 0,
+    };
+
+    /// Where a pod with this claim stands when it uses this much of the resource. A pod without any numbers
+    /// (`usage` is `None`) goes before those that have some, as in the kubelet.
+    ///
+    /// Before everything else counts whether the priority is known, in every strategy: a pod that may be critical does not go
+    /// for one that is known not to be.
+    ///
+    /// - `kubelet` (R9, R10): above request first, then the lower priority, then usage minus request. Process ids go
+    ///   by priority, then number. For inodes the kubelet takes everybody who has any as above request, and then
+    ///   subtracts the request for *bytes* of ephemeral storage (`helpers.go`, `disk`); so does this.
+    /// - `qos` (R20, R21): BestEffort, Burstable, Guaranteed; inside a class for memory those above request by usage
+    ///   minus request, then the others by usage; for everything else by usage.
+    /// - `usage` (R25): by usage alone.
+    ///
+    /// The order of a policy ([`Claim::order`]) counts right after a strategy's first criterion: after whether the pod
+    /// is above its request (`kubelet`), after the priority for process ids, after the class and whether the pod is
+    /// above its request (`qos`), and only between equals where usage is all there is (`usage`).
+    pub fn new(
+        strategy: RankingStrategy,
+        resource: Resource,
+        claim: Claim,
+        usage: Option<u64>,
+    ) -> Self {
+        // Amounts beyond 2^63 are all the same, as in the kubelet, whose numbers are int64; neither can be negative, so
+        // that their difference fits.
+        let signed = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
+        let used = signed(usage.unwrap_or(0));
+        let request = signed(claim.request);
+        let exceeds = match resource {
+            Resource::Memory | Resource::EphemeralStorage => used > request,
+            Resource::Inodes => used > 0,
+            Resource::Pids => false,
+        };
+        let order = i32::from(claim.order);
+        let (group, between, excess) = match (strategy, resource) {
+            (RankingStrategy::Kubelet, Resource::Pids) => (0, [claim.priority, order], used),
+            (RankingStrategy::Kubelet, _) => {
+                let group = match (usage, exceeds) {
+                    (None, _) => 0,
+                    (Some(_), true) => 1,
+                    (Some(_), false) => 2,
+                };
+                (group, [order, claim.priority], used - request)
+            }
+            (RankingStrategy::Qos, Resource::Memory) => {
+                let class = claim.qos as u8 * 2;
+                if exceeds {
+                    (class, [order, 0], used - request)
+                } else {
+                    (class + 1, [order, 0], used)
+                }
+            }
+            (RankingStrategy::Qos, _) => (claim.qos as u8 * 2, [order, 0], used),
+            (RankingStrategy::Usage, _) => (0, [0; 2], used),
+        };
+        let (group, excess) = match usage {
+            Some(_) => (group, excess),
+            // In a QoS class the missing come first too, whether or not they may be above their request.
+            None if strategy == RankingStrategy::Qos => (claim.qos as u8 * 2, i64::MAX),
+            None => (group, i64::MAX),
+        };
+        Self {
+            is_unknown: claim.priority_unknown,
+            group,
+            between,
+            excess: Reverse(excess),
+            tie: claim.order,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const STRATEGIES: [RankingStrategy; 3] = [
+        RankingStrategy::Kubelet,
+        RankingStrategy::Qos,
+        RankingStrategy::Usage,
+    ];
+    const RESOURCES: [Resource; 4] = [
+        Resource::Memory,
+        Resource::EphemeralStorage,
+        Resource::Inodes,
+        Resource::Pids,
+    ];
+
+    proptest! {
+        #[test]
+        fn more_usage_never_moves_a_pod_back(
+            strategy in prop::sample::select(&STRATEGIES),
+            resource in prop::sample::select(&RESOURCES),
+            qos in prop::sample::select(&[QosClass::BestEffort, QosClass::Burstable, QosClass::Guaranteed]),
+            priority in any::<i32>(),
+            request in any::<u64>(),
+            order in any::<i16>(),
+            priority_unknown in any::<bool>(),
+            mut usages in any::<[u64; 2]>(),
+        ) {
+            usages.sort_unstable();
+            let claim = Claim { priority, priority_unknown, qos, request, order };
+            let less = Standing::new(strategy, resource, claim, Some(usages[0]));
+            let more = Standing::new(strategy, resource, claim, Some(usages[1]));
+            prop_assert!(more <= less);
+            prop_assert!(Standing::new(strategy, resource, claim, None) <= more);
+        }
+
+        #[test]
+        fn who_is_not_known_goes_last(
+            strategy in prop::sample::select(&STRATEGIES),
+            resource in prop::sample::select(&RESOURCES),
+            priorities in any::<[i32; 2]>(),
+            requests in any::<[u64; 2]>(),
+            usages in any::<[Option<u64>; 2]>(),
+        ) {
+            let [known, unknown] = [false, true].map(|priority_unknown| {
+                let at = usize::from(priority_unknown);
+                let (priority, request) = (priorities[at], requests[at]);
+                let claim = Claim { priority, priority_unknown, request, ..Claim::default() };
+                Standing::new(strategy, resource, claim, usages[at])
+            });
+            prop_assert!(known < unknown);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! The two ways across the border of the reflex thread. Neither end waits for the other, neither grows.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use crossbeam_queue::ArrayQueue;
+use evictd_engine::{history::Recorder, settings::RankingStrategy};
+use evictd_node::{
+    memory_scope::{Limits, Scope},
+    pods::table::PodTable,
+};
+use evictd_sys::{eventfd::Bell, swap_slot::Handover};
+
+use crate::Report;
+
+/// Reports that may wait for a slow reader: more than all victims at once make, each of a KiB.
+const REPORTS: usize = 256;
+
+/// To the reflex: a new table of pods, another cgroup of all pods, or the wish to stop.
+#[derive(Debug)]
+pub struct Mailbox {
+    bell: Bell,
+    table: Handover<PodTable>,
+    scope: Handover<Scope>,
+    tuning: Handover<Tuning>,
+    stop: AtomicBool,
+}
+
+/// What may change while the reflex runs: plain values.
+#[derive(Clone, Copy, Debug)]
+pub struct Tuning {
+    /// The amounts of the node's memory.
+    pub limits: Limits,
+    /// See [`super::Setup::shadow`].
+    pub shadow: bool,
+    /// See [`super::Setup::strategy`].
+    pub strategy: RankingStrategy,
+}
+
+impl Mailbox {
+    /// An empty mailbox.
+    pub fn new() -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            bell: Bell::new()?,
+            table: Handover::default(),
+            scope: Handover::default(),
+            tuning: Handover::default(),
+            stop: AtomicBool::new(false),
+        }))
+    }
+
+    /// Hands over a new table; one that was not taken yet is replaced. Frees the tables that the reflex has put aside.
+    pub fn send(&self, table: Box<PodTable>) {
+        self.table.hand_over(table);
+        self.bell.ring();
+    }
+
+    /// Hands over the pods' cgroup: it has come, or is another one or of another size now.
+    pub fn send_pods(&self, scope: Box<Scope>) {
+        self.scope.hand_over(scope);
+        self.bell.ring();
+    }
+
+    /// Hands over other settings; what was not taken yet is replaced.
+    pub fn send_tuning(&self, tuning: Tuning) {
+        self.tuning.hand_over(Box::new(tuning));
+        self.bell.ring();
+    }
+
+    pub(super) fn take_tuning(&self) -> Option<Tuning> {
+        let boxed = self.tuning.take()?;
+        let tuning = *boxed;
+        self.tuning.give_back(boxed);
+        Some(tuning)
+    }
+
+    /// What was handed over and not taken yet.
+    pub(super) fn take_scope(&self) -> Option<Box<Scope>> {
+        self.scope.take()
+    }
+
+    /// Leaves a scope to be freed by the sender.
+    pub(super) fn put_aside(&self, scope: Box<Scope>) {
+        self.scope.give_back(scope);
+    }
+
+    /// Asks the reflex to end.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+
+    /// Has the reflex go round once more.
+    pub(super) fn wake(&self) {
+        self.bell.ring();
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.bell.fd()
+    }
+
+    pub(super) fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// The newest table, if there is one. What was in use before is left to be freed by the sender.
+    pub(super) fn exchange(&self, current: &mut Box<PodTable>) -> bool {
+        self.bell.silence();
+        let Some(new) = self.table.take() else {
+            return false;
+        };
+        self.table.give_back(std::mem::replace(current, new));
+        true
+    }
+}
+
+/// From the reflex: reports for whoever has time.
+#[derive(Debug)]
+pub struct Outbox {
+    bell: Bell,
+    reports: ArrayQueue<Report>,
+    dropped: AtomicU64,
+    deputised: AtomicU64,
+    turned: AtomicU64,
+    recorder: Recorder,
+}
+
+impl Outbox {
+    /// An empty outbox.
+    pub fn new() -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            bell: Bell::new()?,
+            reports: ArrayQueue::new(REPORTS),
+            dropped: AtomicU64::new(0),
+            deputised: AtomicU64::new(0),
+            turned: AtomicU64::new(0),
+            recorder: Recorder::default(),
+        }))
+    }
+
+    pub(super) fn send(&self, report: Report) {
+        if self.reports.push(report).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+        self.bell.ring();
+    }
+
+    /// The oldest report.
+    pub fn next(&self) -> Option<Report> {
+        self.bell.silence();
+        self.reports.pop()
+    }
+
+    /// What the reflex has seen lately; whoever decides writes to it.
+    pub fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    pub(super) fn note_deputy(&self) {
+        self.deputised.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Crossings that were decided in place of the reflex since the start.
+    pub fn deputised(&self) -> u64 {
+        self.deputised.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_turn(&self, now: u64) {
+        self.turned.store(now, Ordering::Relaxed);
+    }
+
+    /// When the loop last turned, in nanoseconds of CLOCK_MONOTONIC; 0: never.
+    pub fn last_turn(&self) -> u64 {
+        self.turned.load(Ordering::Relaxed)
+    }
+
+    /// Reports that did not fit since the start.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+impl AsFd for Outbox {
+    /// Becomes readable when there is a report.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.fd()
+    }
+}
+
+impl AsRawFd for Outbox {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.bell.fd().as_raw_fd()
+    }
+}

@@ -1,0 +1,362 @@
+//! Relieves pressure: who goes, and the signal.
+
+use std::sync::Arc;
+
+use evictd_engine::{
+    CandidateState, Demand, Observation, Observations, Resource, Rules,
+    pace::{Decision, Judged, Urgency},
+    permit::LastResort,
+    record::Stages,
+    select,
+    settings::MemoryHook,
+    terminating::Terminating,
+};
+use evictd_node::pods::table::{Entry, PodTable};
+use evictd_sys::clock::now_ns;
+
+use crate::{
+    Evicted, Held, Report,
+    in_flight::{MAX_IN_FLIGHT, Victim},
+    monitor::Watch,
+    scope::{Cause, Post},
+    usage_cache::ask,
+};
+
+impl Watch {
+    /// Asks the pace whether a pod may go for a scope, and kills as many as it says; whether nothing is to be done before the
+    /// next look.
+    pub(super) fn relieve(&mut self, index: usize, now: u64) -> bool {
+        let Some(post) = self.posts.get_mut(index) else {
+            return true;
+        };
+        let (pending, shadow) = self.in_flight.pending(&post.scope, now);
+        let seen = post.shortage(shadow);
+        post.pace.observe(now, &seen);
+        let Decision::Evict { urgency, amount } = post.pace.decide(now, &seen, pending) else {
+            return self.in_flight.dying() == 0;
+        };
+        let judged = Judged {
+            now,
+            pace: post.pace,
+            seen,
+            pending,
+        };
+        let at_once = self.setup.victims_at_once.min(MAX_IN_FLIGHT);
+        let mut room = at_once
+            .saturating_sub(self.in_flight.dying())
+            .min(self.in_flight.room());
+        if room == 0 {
+            return self.in_flight.dying() == 0;
+        }
+        let rules = self.rules();
+        let mut resort = LastResort::Nobody;
+        self.load_candidates(resort);
+        let attainable = self.leave_out_strangers(index);
+        let Some(post) = self.posts.get(index) else {
+            return true;
+        };
+        if !post.pace.is_worth_it(&seen, urgency, attainable, pending) {
+            self.say_nobody_left(index, true);
+            return self.in_flight.dying() == 0;
+        }
+        // What no pod has cannot be had at once: one goes, and the scope is looked at again.
+        let mut wanted = amount.filter(|amount| *amount <= attainable).unwrap_or(1);
+        let mut victims = [0; MAX_IN_FLIGHT];
+        while wanted > 0 && room > 0 {
+            let PodTable {
+                entries,
+                candidates,
+                ..
+            } = &mut *self.setup.table;
+            let exact = |i: usize| entries.get(i)?.memory.read().map(|r| r.working_set()).ok();
+            let demand = Demand::Amount(wanted);
+            let chosen = select(candidates, rules, demand, exact, &mut victims[..room]);
+            if chosen.count == 0 {
+                let last = self.setup.restraint.last_resort();
+                if resort < last && self.in_flight.dying() == 0 && self.spared() > 0 {
+                    // No other pod can give anything: those that the configuration names for that case, one step at a time.
+                    resort = resort.next();
+                    self.load_candidates(resort);
+                    self.leave_out_strangers(index);
+                    continue;
+                }
+                self.say_nobody_left(index, false);
+                break;
+            }
+            for &victim in &victims[..chosen.count] {
+                let why = Why {
+                    urgency,
+                    judged,
+                    resort,
+                };
+                // A pod that died by itself in between gives nothing; the next turn of the loop asks again.
+                if let Some(working_set) = self.kill(index, victim, why) {
+                    wanted = wanted.saturating_sub(working_set.max(1));
+                    room -= 1;
+                }
+            }
+        }
+        self.in_flight.dying() == 0
+    }
+
+    /// Which of the candidates, as they are loaded, comes first.
+    pub(super) fn first_in_order(&mut self) -> Option<usize> {
+        let rules = self.rules();
+        let PodTable {
+            entries,
+            candidates,
+            ..
+        } = &mut *self.setup.table;
+        let exact = |i: usize| entries.get(i)?.memory.read().map(|r| r.working_set()).ok();
+        let mut first = [0];
+        let chosen = select(candidates, rules, Demand::First, exact, &mut first);
+        (chosen.count > 0).then_some(first[0])
+    }
+
+    /// A pod whose memory a scope does not count cannot help it. Answers with what the others use at most together, in bytes.
+    fn leave_out_strangers(&mut self, index: usize) -> u64 {
+        let mut attainable = 0_u64;
+        let Some(post) = self.posts.get(index) else {
+            return attainable;
+        };
+        let PodTable {
+            entries,
+            candidates,
+            ..
+        } = &mut *self.setup.table;
+        for (entry, candidate) in entries.iter().zip(candidates) {
+            if !post.scope.holds(entry) {
+                candidate.state = CandidateState::Gone;
+            } else if candidate.state == CandidateState::Eligible {
+                attainable = attainable.saturating_add(candidate.usage);
+            }
+        }
+        attainable
+    }
+
+    /// Upper bounds for everybody: one number each, which is read now unless it was a moment ago. Only those that come first
+    /// are read in full.
+    pub(super) fn load_candidates(&mut self, resort: LastResort) {
+        let now = now_ns();
+        let recent = self.recent.take(now, self.growth);
+        let restraint = &self.setup.restraint;
+        let PodTable {
+            entries,
+            candidates,
+            ..
+        } = &mut *self.setup.table;
+        for (entry, candidate) in entries.iter().zip(candidates.iter_mut()) {
+            candidate.is_exact = false;
+            candidate.claim.order = entry.clearance.order();
+            candidate.state =
+                if entry.protected || !restraint.lets_go(&entry.clearance, now, resort) {
+                    CandidateState::Protected
+                } else if self.in_flight.contains(entry) {
+                    CandidateState::OnItsWay
+                } else if let Some(more) = recent {
+                    candidate.usage = candidate.usage.saturating_add(more);
+                    // Eligible, or gone.
+                    candidate.state
+                } else {
+                    ask(entry, candidate)
+                };
+        }
+    }
+
+    /// Signals one pod, and answers with its working set in bytes; `None` when that gives nothing: it was empty already, or the
+    /// kernel refuses.
+    fn kill(&mut self, index: usize, victim: usize, why: Why) -> Option<u64> {
+        let entry = Arc::clone(self.setup.table.entries.get(victim)?);
+        let post = self.posts.get(index)?;
+        let working_set = self.setup.table.candidates.get(victim)?.usage;
+        let decided = now_ns();
+        let shadow = self.setup.shadow;
+        let restraint = &self.setup.restraint;
+        // Several are chosen at once: the one before may have used up what this one's limits had left.
+        if !restraint.lets_go(&entry.clearance, decided, why.resort) {
+            return None;
+        }
+        let mut errno = 0;
+        if !shadow {
+            match entry.killer.kill() {
+                Ok(round) if round.empty => return None,
+                Ok(_) => restraint.charge(&entry.clearance, decided),
+                Err(e) => errno = e.raw_os_error().unwrap_or(libc::EIO),
+            }
+        }
+        let signalled = now_ns();
+        // What a victim shares outlives its processes; it is read when the signal is on its way.
+        let shared = entry.memory.read().map_or(0, |reading| reading.shmem);
+        self.evictions += 1;
+        let Cause {
+            crossed,
+            woken,
+            usage,
+            hook,
+        } = post.cause;
+        // What was refused gives nothing; its pod is left alone, and the next one goes.
+        let expected = if errno == 0 { working_set } else { 0 };
+        self.in_flight.push(Victim::new(
+            Arc::clone(&entry),
+            (self.evictions, index, shadow),
+            Terminating::new(signalled, expected, shared),
+            post.look.usage,
+        ));
+        self.setup.outbox.send(Report::Evicted(Evicted {
+            number: self.evictions,
+            signal: post.scope.signal(),
+            stages: Stages {
+                crossed,
+                woken,
+                decided,
+                signalled,
+            },
+            hook: hook.unwrap_or(MemoryHook::Sampler),
+            usage_at_crossing: usage,
+            usage_at_decision: post.look.usage,
+            available: post.look.available,
+            capacity: post.scope.capacity(),
+            threshold: post.scope.limits().threshold,
+            working_set,
+            urgency: why.urgency,
+            judged: why.judged,
+            shared: shared.min(working_set),
+            shadow,
+            last_resort: why.resort != LastResort::Nobody,
+            errno,
+            pod: Arc::clone(&entry),
+        }));
+        // It gives to every scope that counts it.
+        for post in self.posts.iter_mut().filter(|p| p.scope.holds(&entry)) {
+            post.pace.evicted(signalled);
+        }
+        (errno == 0).then_some(working_set)
+    }
+
+    fn say_nobody_left(&mut self, index: usize, in_vain: bool) {
+        let held = Held {
+            paused: self.setup.restraint.is_paused(),
+            spared: self.spared(),
+            in_vain,
+        };
+        let Some(post) = self.posts.get_mut(index) else {
+            return;
+        };
+        if !post.nobody_left && self.in_flight.dying() == 0 {
+            post.nobody_left = true;
+            self.setup.outbox.send(Report::NobodyLeft {
+                signal: post.scope.signal(),
+                available: post.look.available,
+                threshold: post.scope.limits().threshold,
+                held,
+            });
+        }
+    }
+
+    /// Pods that would have been candidates but for policies and limits.
+    fn spared(&self) -> usize {
+        let (now, restraint) = (now_ns(), &self.setup.restraint);
+        let spared = |entry: &&Arc<Entry>| {
+            !entry.protected && !restraint.lets_go(&entry.clearance, now, LastResort::Nobody)
+        };
+        self.setup.table.entries.iter().filter(spared).count()
+    }
+
+    /// Takes back whom the kernel may kill when policies have changed meanwhile; true when somebody else is wanted.
+    pub(super) fn recall_first_victims(&mut self) -> bool {
+        let mut any = false;
+        let (now, restraint) = (now_ns(), &self.setup.restraint);
+        let entries = &self.setup.table.entries;
+        for (index, post) in self.posts.iter_mut().enumerate() {
+            let entry = post
+                .first_victim
+                .and_then(|id| entries.iter().find(|e| e.memory.id() == id));
+            let is_recalled = entry.is_some_and(|e| !restraint.lets_the_kernel(&e.clearance, now));
+            if is_recalled && self.setup.tripwire.set_first_victim(index, None).is_ok() {
+                post.first_victim = None;
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// The kernel reads no clock: whoever may go only for a while is none of its victims.
+    fn leave_out_who_may_go_for_now(&mut self) {
+        let (now, restraint) = (now_ns(), &self.setup.restraint);
+        let PodTable {
+            entries,
+            candidates,
+            ..
+        } = &mut *self.setup.table;
+        for (entry, candidate) in entries.iter().zip(candidates) {
+            if !restraint.lets_the_kernel(&entry.clearance, now) {
+                candidate.state = CandidateState::Protected;
+            }
+        }
+    }
+
+    /// Tells the kernel who goes first, for the case that this thread cannot run when the floor is reached (R41).
+    pub(super) fn name_first_victims(&mut self) {
+        let has_floor = |post: &Post| post.scope.limits().floor.is_some();
+        if self.setup.shadow
+            || !self.posts.iter().any(has_floor)
+            || !self.setup.tripwire.has_program()
+        {
+            return;
+        }
+        self.load_candidates(LastResort::Nobody);
+        self.leave_out_who_may_go_for_now();
+        // The node comes first and leaves nobody out.
+        for index in 0..self.posts.len() {
+            self.leave_out_strangers(index);
+            let first = self.first_in_order();
+            let PodTable {
+                entries,
+                candidates,
+                ..
+            } = &mut *self.setup.table;
+            // It is named, not chosen: the next scope may name it too.
+            if let Some(named) = first.and_then(|i| candidates.get_mut(i)) {
+                named.state = CandidateState::Eligible;
+            }
+            let victim = first.and_then(|i| Some(entries.get(i)?.memory.id()));
+            if let Some(post) = self.posts.get_mut(index)
+                && victim != post.first_victim
+                && self.setup.tripwire.set_first_victim(index, victim).is_ok()
+            {
+                post.first_victim = victim;
+            }
+        }
+    }
+
+    fn rules(&self) -> Rules {
+        Rules {
+            strategy: self.setup.strategy,
+            resource: Resource::Memory,
+            system_over_reserved: self.system_over_reserved(),
+        }
+    }
+
+    /// Whether the node's own daemons use more than was kept back for them; without the pods' cgroup that is not known.
+    fn system_over_reserved(&self) -> bool {
+        let mut observations = Observations::default();
+        for post in self.posts.iter().filter(|post| !post.gone) {
+            let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+            let seen = Observation {
+                available: signed(post.look.shortage.available),
+                capacity: signed(post.scope.capacity()),
+                time: None,
+            };
+            observations.set(post.scope.signal(), seen);
+        }
+        observations.system_over_reserved()
+    }
+}
+
+/// Why a pod goes, as far as its report tells.
+#[derive(Clone, Copy)]
+struct Why {
+    urgency: Urgency,
+    judged: Judged,
+    resort: LastResort,
+}

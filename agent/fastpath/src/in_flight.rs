@@ -1,0 +1,196 @@
+//! Victims on their way out: what they still hold counts as pending, so that no other pod dies for it.
+
+use std::sync::Arc;
+
+use evictd_engine::{
+    pace::Pending,
+    terminating::{Fate, Remains, Terminating},
+};
+use evictd_node::{
+    memory_scope::{Look, Scope},
+    pods::table::Entry,
+};
+
+use crate::{Finished, Stuck};
+
+/// Victims that may be on their way at once; more deaths at a time than this wait for the next look.
+pub const MAX_IN_FLIGHT: usize = 64;
+/// What a victim has brought is told at the latest so long after its SIGKILL.
+const TELL_NS: u64 = 2_000_000_000;
+/// A stuck victim is killed again so often: the signal is pending already, and a process may join its cgroup.
+const STUCK_KILL_NS: u64 = 1_000_000_000;
+
+/// One victim between SIGKILL and the return of its memory.
+#[derive(Debug)]
+pub struct Victim {
+    pub pod: Arc<Entry>,
+    pub number: u64,
+    /// Index of the scope that it was chosen for.
+    pub scope: usize,
+    /// Chosen only: what it uses counts as pending for as long as the pressure lasts.
+    pub shadow: bool,
+    pub terminating: Terminating,
+    pub peak_usage: u64,
+    /// What became of it was told.
+    told: bool,
+    killed: u64,
+}
+
+impl Victim {
+    /// A pod that was signalled, or would have been. The kernel may have refused: then nothing is `expected` of it.
+    pub fn new(
+        pod: Arc<Entry>,
+        (number, scope, shadow): (u64, usize, bool),
+        terminating: Terminating,
+        peak_usage: u64,
+    ) -> Self {
+        Self {
+            pod,
+            number,
+            scope,
+            shadow,
+            killed: terminating.signalled(),
+            terminating,
+            peak_usage,
+            told: false,
+        }
+    }
+
+    /// Takes a look at it and signals it again if it has processes.
+    fn observe(&mut self, now: u64) -> Fate {
+        let populated = !self.pod.killer.is_empty();
+        let usage = self.pod.memory.usage().ok();
+        let fate = self.terminating.observe(now, Remains { populated, usage });
+        let interval = match fate {
+            // Those that run now have done nothing.
+            Fate::Restarted => return fate,
+            _ if self.terminating.is_stuck() => STUCK_KILL_NS,
+            _ => 0,
+        };
+        if populated && now.saturating_sub(self.killed) >= interval {
+            self.killed = now;
+            // A fork that was under way when its parent was signalled; refusals were reported already.
+            let _ = self.pod.killer.kill();
+        }
+        fate
+    }
+}
+
+/// What was found about victims at one look.
+pub enum Told {
+    Finished(Finished),
+    Stuck(Stuck),
+}
+
+/// The victims, in a place that never grows.
+#[derive(Debug, Default)]
+pub struct InFlight {
+    victims: Vec<Victim>,
+}
+
+impl InFlight {
+    pub fn new() -> Self {
+        Self {
+            victims: Vec::with_capacity(MAX_IN_FLIGHT),
+        }
+    }
+
+    /// How many have processes that are ending.
+    pub fn dying(&self) -> usize {
+        let is_dying = |v: &&Victim| {
+            !v.shadow && v.terminating.exited().is_none() && !v.terminating.is_stuck()
+        };
+        self.victims.iter().filter(is_dying).count()
+    }
+
+    /// How many more victims there is room for.
+    pub fn room(&self) -> usize {
+        MAX_IN_FLIGHT.saturating_sub(self.victims.len())
+    }
+
+    /// Takes a victim; the caller has asked for room.
+    pub fn push(&mut self, victim: Victim) {
+        if self.room() > 0 {
+            self.victims.push(victim);
+        }
+    }
+
+    pub fn contains(&self, entry: &Entry) -> bool {
+        self.victims
+            .iter()
+            .any(|v| v.pod.memory.id() == entry.memory.id())
+    }
+
+    /// What the victims which `scope` counts still hold and are expected to give back; and what those hold that shadow mode
+    /// has only chosen, in bytes. Does not allocate.
+    pub fn pending(&self, scope: &Scope, now: u64) -> (Pending, u64) {
+        let (mut pending, mut shadow) = (Pending::default(), 0_u64);
+        for victim in self.victims.iter().filter(|v| scope.holds(&v.pod)) {
+            let usage = victim.pod.memory.usage().ok();
+            if victim.shadow {
+                shadow = shadow.saturating_add(usage.unwrap_or(0));
+                pending.add(usage.unwrap_or(0), now);
+            } else {
+                victim.terminating.add_to(&mut pending, now, usage);
+            }
+        }
+        (pending, shadow)
+    }
+
+    /// The pressure is over: a pod that shadow mode has chosen is a pod like any other again.
+    pub fn forget_shadows(&mut self) {
+        self.victims.retain(|v| !v.shadow);
+    }
+
+    /// Looks after every victim: tells once what became of it, or that it is stuck, and forgets it when nothing more is
+    /// expected of it. A victim with processes stays, so that it is not evicted again.
+    ///
+    /// `at` answers with the last look at a scope, and its threshold in bytes.
+    pub fn step(
+        &mut self,
+        now: u64,
+        at: impl Fn(usize) -> (Look, u64),
+        mut tell: impl FnMut(Told),
+    ) {
+        let mut next = 0;
+        while let Some(victim) = self.victims.get_mut(next) {
+            if victim.shadow {
+                next += 1;
+                continue;
+            }
+            let (look, threshold) = at(victim.scope);
+            victim.peak_usage = victim.peak_usage.max(look.usage);
+            let fate = victim.observe(now);
+            if fate == Fate::BecameStuck {
+                tell(Told::Stuck(Stuck {
+                    pod: Arc::clone(&victim.pod),
+                    number: victim.number,
+                    usage: victim.pod.memory.usage().unwrap_or(0),
+                }));
+            }
+            let exited = victim.terminating.exited();
+            let is_enough = exited.is_some() && look.available >= threshold;
+            let is_late = fate == Fate::Restarted
+                || (now.saturating_sub(victim.terminating.signalled()) > TELL_NS
+                    && fate != Fate::Dying);
+            if !victim.told && (is_enough || is_late) {
+                victim.told = true;
+                tell(Told::Finished(Finished {
+                    pod: Arc::clone(&victim.pod),
+                    number: victim.number,
+                    exited: exited.unwrap_or(0),
+                    freed: if is_enough { now } else { 0 },
+                    peak_usage: victim.peak_usage,
+                    available: look.available,
+                }));
+            }
+            let usage = victim.pod.memory.usage().ok();
+            let is_over = fate == Fate::Restarted || victim.terminating.is_over(now, usage);
+            if victim.told && is_over {
+                self.victims.swap_remove(next);
+            } else {
+                next += 1;
+            }
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The wires of a scope: where they lie, and when they are set anew.
+
+use std::io;
+
+use evictd_node::{
+    trigger::memory::{Act, Direction, Tripwire, Wire, page_size, slot_of},
+    trigger::memory::{SLOTS_PER_SCOPE, slot},
+};
+
+use super::{News, Post};
+
+/// The wire is set anew when the ground has moved by this much; less than one batch of every CPU makes no difference.
+const REARM_BYTES: u64 = 256 << 10;
+
+/// What a CPU charges in advance (`MEMCG_CHARGE_BATCH` pages): the counter moves by so much at once. The floor's wire lies
+/// ahead by that, so that the step that reaches it ends at the floor and not behind it.
+const BATCH_BYTES: u64 = 256 << 10;
+
+impl Post {
+    /// Arms every slot for the first time.
+    pub(crate) fn settle(&mut self, tripwire: &mut dyn Tripwire, floor: bool) -> io::Result<()> {
+        self.look = self.scope.look()?;
+        for slot in 0..SLOTS_PER_SCOPE {
+            self.set(tripwire, slot, Wire::NEVER)?;
+        }
+        self.arm(tripwire, floor)
+    }
+
+    /// The threshold is not met: the wires follow the ground.
+    pub(crate) fn keep(
+        &mut self,
+        tripwire: &mut dyn Tripwire,
+        news: &News,
+        was_pressed: bool,
+        floor: bool,
+    ) -> io::Result<()> {
+        self.nobody_left = false;
+        self.idle = false;
+        if self.recovery_limit.take().is_some() {
+            self.set(tripwire, slot::RECOVERY, Wire::NEVER)?;
+        }
+        if self.is_calibrated(tripwire) {
+            self.calibrate(tripwire, news.counter, floor)
+        } else if was_pressed
+            || news.trip.is_some()
+            || self.ground_has_moved(tripwire)
+            || self.has_left_the_stretch(tripwire)
+        {
+            self.arm(tripwire, floor)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The floor's wire follows what the kernel could take back: the kernel kills past it only where memory is short, not where
+    /// page cache is in the way of the kubelet's formula. It does so while the threshold is met too.
+    pub(crate) fn follow_floor(
+        &mut self,
+        tripwire: &mut dyn Tripwire,
+        floor: bool,
+    ) -> io::Result<()> {
+        let Some(offset) = self.offset_on(tripwire) else {
+            return Ok(());
+        };
+        let limits = self.scope.limits();
+        let limit = limits.floor.filter(|_| floor).map_or(u64::MAX, |floor| {
+            let ahead = floor.saturating_add(BATCH_BYTES).min(limits.threshold);
+            let discounted = self.look.discounted.max(self.look.reclaimable);
+            self.scope
+                .usage_limit(ahead.max(floor), discounted)
+                .saturating_add_signed(offset)
+        });
+        if self.floor_limit != 0 && limit.abs_diff(self.floor_limit) < REARM_BYTES {
+            return Ok(());
+        }
+        self.floor_limit = limit;
+        let wire = match limit {
+            u64::MAX => Wire::NEVER,
+            limit => Wire {
+                limit,
+                direction: Direction::Rising,
+                act: Act::Kill,
+            },
+        };
+        self.set(tripwire, slot::FLOOR, wire)
+    }
+
+    /// Nothing is left to do: the wire of the way back is armed where it is.
+    pub(crate) fn await_recovery(&mut self, tripwire: &mut dyn Tripwire) -> io::Result<()> {
+        let Some(offset) = self.offset_on(tripwire) else {
+            return Ok(());
+        };
+        let limit = self
+            .limit(self.scope.limits().resolved, offset)
+            .saturating_sub(1);
+        let stays = |armed: u64| armed.abs_diff(limit) < REARM_BYTES;
+        if self.recovery_limit.is_some_and(stays) {
+            return Ok(());
+        }
+        self.recovery_limit = Some(limit);
+        let wire = Wire {
+            limit,
+            direction: Direction::Falling,
+            act: Act::Wake,
+        };
+        self.set(tripwire, slot::RECOVERY, wire)
+    }
+
+    /// Whether its threshold is met and nothing has been done about it yet, as far as the counter tells: a short look at what
+    /// may have moved since the last one.
+    pub(crate) fn is_crossed(&self) -> bool {
+        let threshold = self.scope.limits().threshold;
+        if self.pressed || self.gone {
+            false
+        } else if self.scope.is_machine() {
+            let look = self.scope.look();
+            look.is_ok_and(|look| look.available < threshold)
+        } else {
+            let usage = self.scope.cgroup().usage();
+            usage.is_ok_and(|usage| usage >= self.limit(threshold, 0))
+        }
+    }
+
+    /// Whether a crossing trips a wire, once the hook is attached.
+    pub(crate) fn is_armed(&self, tripwire: &dyn Tripwire) -> bool {
+        self.offset_on(tripwire).is_some()
+    }
+
+    fn set(&self, tripwire: &mut dyn Tripwire, slot: u32, wire: Wire) -> io::Result<()> {
+        tripwire.arm(slot_of(self.index, slot), wire)
+    }
+
+    /// Whether the counter and the usage are different things here.
+    fn is_calibrated(&self, tripwire: &dyn Tripwire) -> bool {
+        self.scope.is_machine() && tripwire.has_program()
+    }
+
+    fn offset_on(&self, tripwire: &dyn Tripwire) -> Option<i64> {
+        match self.offset {
+            None if self.is_calibrated(tripwire) => None,
+            known => Some(known.unwrap_or(0)),
+        }
+    }
+
+    /// The counter and the usage differ by what only one of them counts, and that changes: each look asks the kernel
+    /// for the counter, by a wire that the next charge trips, and the answer sets the wires anew.
+    fn calibrate(
+        &mut self,
+        tripwire: &mut dyn Tripwire,
+        counter: Option<u64>,
+        floor: bool,
+    ) -> io::Result<()> {
+        let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+        match counter {
+            Some(counter) => {
+                self.offset = Some(signed(counter) - signed(self.look.usage));
+                self.arm(tripwire, floor)
+            }
+            None => {
+                let at_the_next_charge = Wire {
+                    limit: 0,
+                    ..Wire::NEVER
+                };
+                self.set(tripwire, slot::CALIBRATION, at_the_next_charge)
+            }
+        }
+    }
+
+    fn limit(&self, amount: u64, offset: i64) -> u64 {
+        self.scope
+            .usage_limit(amount, self.look.discounted)
+            .saturating_add_signed(offset)
+    }
+
+    /// By enough to set the wires anew: by a page close to the threshold, where 256 KiB too far are as much too late.
+    fn ground_has_moved(&self, tripwire: &dyn Tripwire) -> bool {
+        let limit = self.limit(self.scope.limits().threshold, 0);
+        let enough = match tripwire.has_program() && self.distance() <= self.stretch {
+            true => page_size(),
+            false => REARM_BYTES,
+        };
+        limit.abs_diff(self.armed_limit) >= enough
+    }
+
+    /// By so much that its wire does not trip at once again.
+    fn has_left_the_stretch(&self, tripwire: &dyn Tripwire) -> bool {
+        tripwire.has_program() && !self.approach_armed && self.distance() > self.stretch * 3 / 2
+    }
+
+    fn arm(&mut self, tripwire: &mut dyn Tripwire, floor: bool) -> io::Result<()> {
+        let Some(offset) = self.offset_on(tripwire) else {
+            return self.calibrate(tripwire, None, floor);
+        };
+        let limits = self.scope.limits();
+        let wire = |amount: u64, act: Act| Wire {
+            limit: self.limit(amount, offset),
+            direction: Direction::Rising,
+            act,
+        };
+        let hard = wire(limits.threshold, Act::Alarm);
+        let approach = wire(limits.threshold.saturating_add(self.stretch), Act::Wake);
+        self.armed_limit = hard.limit;
+        self.set(tripwire, slot::HARD, hard)?;
+        self.floor_limit = 0;
+        self.follow_floor(tripwire, floor)?;
+        // Where a wire costs more than a store, none is set anew at the worst moment.
+        self.approach_armed = tripwire.has_program() && self.distance() > self.stretch;
+        let approach = if self.approach_armed {
+            approach
+        } else {
+            Wire::NEVER
+        };
+        self.set(tripwire, slot::APPROACH, approach)
+    }
+}

@@ -1,0 +1,114 @@
+//! Whether a look adds up: the counter is exact at every moment, the statistics beside it may lag.
+//!
+//! What is charged and is in no line of `memory.stat` changes slowly: it is kernel memory. What is missing there all at once
+//! is page cache or anonymous memory that the kernel has not added up, because it did not know that there is something to add
+//! up, or because somebody else is in the middle of it (docs/architecture.md). Page cache that is missing there looks like a
+//! working set, and a pod would die for it. A root's usage is made of the same statistics, and nothing tells there.
+
+use std::{io, mem, time::Duration};
+
+use evictd_node::{memory_scope::Look, trigger::memory::page_size};
+
+/// What lasts longer is no lag. A pod that takes kernel memory at 1 GB/s takes 5 MiB meanwhile, and the floor still holds.
+const PATIENCE_NS: u64 = 5_000_000;
+/// Between two looks: who was preempted by this thread in the middle of adding up can go on meanwhile, and who allocates on
+/// this CPU too.
+const PAUSE: Duration = Duration::from_micros(100);
+/// What may be new in no line since the last look, in bytes: kernel memory, and huge pages that are charged before they are
+/// filled and counted.
+const NEW_BYTES: u64 = 8 << 20;
+/// What each CPU may keep to itself (`MEMCG_CHARGE_BATCH` pages each): charges in advance, changes that it has not announced,
+/// and its part of those that are announced and not worth adding up yet.
+const PAGES_OF_A_CPU: u64 = 3 * 64;
+
+/// What is known of one scope's unlisted memory.
+#[derive(Debug)]
+pub(super) struct Lag {
+    /// In bytes: the least that was seen since more of it turned out to be no lag.
+    usual: Option<u64>,
+    /// What was charged, in bytes, when the kernel was first told to add up what is missing now, and when that was (nanoseconds of
+    /// CLOCK_MONOTONIC).
+    told: Option<(u64, u64)>,
+    /// More than usual by so much, in bytes, may be anything.
+    slack: u64,
+    /// What is unlisted is free of kernel memory: all of it is behind, however long.
+    exact: bool,
+    /// What was charged, in bytes, when the whole time was waited in vain: nothing is charged there that would make the kernel
+    /// add up.
+    given_up: Option<u64>,
+}
+
+impl Lag {
+    /// For a machine with so many CPUs. `exact`: kernel memory has a counter of its own and is no part of what is unlisted.
+    pub fn new(cpus: u64, exact: bool) -> Self {
+        Self {
+            usual: None,
+            told: None,
+            slack: NEW_BYTES + cpus * PAGES_OF_A_CPU * page_size(),
+            exact,
+            given_up: None,
+        }
+    }
+
+    /// The scope is another one.
+    pub fn forget(&mut self) {
+        (self.usual, self.told, self.given_up) = (None, None, None);
+    }
+
+    /// A look that adds up, or one that has been given the time to, and the bytes that are missing in its statistics all the same. `is_short` tells of a look, and of the bytes that may be
+    /// missing in it, that the threshold is met even with these: nobody waits for them then. `add_up` makes the kernel do that,
+    /// `after` waits and tells the time.
+    pub fn look(
+        &mut self,
+        read: impl Fn() -> io::Result<Look>,
+        is_short: impl Fn(&Look, u64) -> bool,
+        mut add_up: impl FnMut(),
+        after: impl Fn(Duration) -> u64,
+    ) -> io::Result<(Look, u64)> {
+        let start = after(Duration::ZERO);
+        let mut now = start;
+        // At once, the first time: most lags are gone then.
+        let mut pause = Duration::ZERO;
+        loop {
+            let look = read()?;
+            let missing = self.missing(&look, now);
+            let is_behind = missing > self.slack && !is_short(&look, missing);
+            let stands = |charged: u64| look.usage.abs_diff(charged) < self.slack;
+            let is_over = now.saturating_sub(start) >= PATIENCE_NS;
+            let waits = is_behind && !is_over && !self.given_up.is_some_and(stands);
+            if !is_behind {
+                self.given_up = None;
+            } else if is_over {
+                self.given_up = Some(look.usage);
+            }
+            // In good time where that is possible: then nobody has to wait for it at the crossing.
+            if waits || (missing > self.slack / 4 && !is_short(&look, 0)) {
+                add_up();
+                self.told.get_or_insert((look.usage, now));
+            }
+            if !waits {
+                return Ok((look, if is_behind { missing } else { 0 }));
+            }
+            now = after(mem::replace(&mut pause, PAUSE));
+        }
+    }
+
+    /// The bytes by which more is unlisted than usual.
+    fn missing(&mut self, look: &Look, now: u64) -> u64 {
+        let usual = self.usual.get_or_insert(look.unlisted);
+        if let Some((charged, since)) = self.told {
+            // What was missing then, and still is.
+            let missing = (charged + look.unlisted).saturating_sub(look.usage);
+            if missing <= *usual + self.slack / 4 {
+                self.told = None;
+            } else if now.saturating_sub(since) >= PATIENCE_NS && !self.exact {
+                (*usual, self.told) = (missing, None);
+            }
+        }
+        *usual = look.unlisted.min(*usual);
+        look.unlisted - *usual
+    }
+}
+
+#[cfg(test)]
+mod tests;

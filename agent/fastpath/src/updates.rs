@@ -1,0 +1,79 @@
+//! What the mailbox brings: other pods, other settings, another cgroup of all pods.
+
+use evictd_engine::pace::Pace;
+
+use crate::{monitor::Watch, scope::Post};
+
+impl Watch {
+    /// Takes what is there.
+    pub(super) fn take_letters(&mut self) {
+        if self.setup.mailbox.exchange(&mut self.setup.table) {
+            self.named = 0;
+            self.recent.forget();
+        }
+        self.take_scope();
+        self.take_tuning();
+    }
+
+    fn take_tuning(&mut self) {
+        let Some(tuning) = self.setup.mailbox.take_tuning() else {
+            return;
+        };
+        if std::mem::replace(&mut self.setup.shadow, tuning.shadow) != tuning.shadow {
+            // What shadow mode has chosen did not die.
+            self.posts
+                .iter_mut()
+                .for_each(|post| post.pace = Pace::default());
+        }
+        self.named = 0;
+        // Whoever was only spoken of is a pod like any other from now on.
+        self.in_flight.forget_shadows();
+        self.setup.strategy = tuning.strategy;
+        let floor = self.floor_is_armed();
+        for index in 0..self.posts.len() {
+            let Some(post) = self.posts.get_mut(index) else {
+                return;
+            };
+            let is_new = index == 0 && post.scope.limits() != tuning.limits;
+            if is_new {
+                post.scope.set_limits(tuning.limits);
+                post.pace.reset();
+            }
+            if let Err(e) = post.settle(&mut *self.setup.tripwire, floor) {
+                self.say_gone(index, &e);
+            } else if is_new {
+                self.say_met_in_force(index);
+            }
+        }
+    }
+
+    /// The pods' cgroup has come later, or is another one now.
+    fn take_scope(&mut self) {
+        let Some(mut scope) = self.setup.mailbox.take_scope() else {
+            return;
+        };
+        self.named = 0;
+        let index = 1;
+        let floor = self.floor_is_armed();
+        let tripwire = &mut *self.setup.tripwire;
+        let watched = tripwire.watch(index, scope.cgroup());
+        match self.posts.get_mut(index) {
+            Some(post) => {
+                post.replace(&mut scope);
+                self.setup.mailbox.put_aside(scope);
+            }
+            // This frees the box: once, and at a quiet time.
+            None => self
+                .posts
+                .push(Post::new(*scope, index, self.growth, self.cpus)),
+        }
+        let settled = watched.and_then(|()| match self.posts.get_mut(index) {
+            Some(post) => post.settle(tripwire, floor),
+            None => Ok(()),
+        });
+        match settled {
+            Ok(()) => self.say_met_in_force(index),
+            Err(e) => self.say_gone(index, &e),
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! What the pods used a moment ago: while the loop waits awake it asks one pod after another, so that a decision has to
+//! ask only those that come first.
+//!
+//! Usage that was read a little earlier, plus what the fastest growth of the machine may have added since, is an upper
+//! bound, and that is all that the choice needs of those that it passes over ([`evictd_engine::select`]).
+
+use evictd_engine::{Candidate, CandidateState, permit::LastResort};
+use evictd_node::pods::table::{Entry, PodTable};
+
+use crate::monitor::Watch;
+
+/// Older than this nothing is recent: a bound that has grown further would have almost everybody asked again.
+const RECENT_NS: u64 = 2_000_000;
+/// What a page counter may jump ahead by at once: a huge page, or what a CPU charges in advance.
+const JUMP: u64 = 2 << 20;
+
+/// How old the candidates' usages are.
+#[derive(Debug, Default)]
+pub(super) struct Recent {
+    /// Every pod was asked after this, in nanoseconds of CLOCK_MONOTONIC.
+    since: Option<u64>,
+    /// When the round that is going on began.
+    round: Option<u64>,
+    /// Who is asked next.
+    next: usize,
+}
+
+impl Recent {
+    /// Nothing is known from here on.
+    pub fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The place in a table of `count` pods that is to be asked now.
+    fn step(&mut self, now: u64, count: usize) -> usize {
+        if self.next >= count {
+            (self.since, self.next) = (self.round, 0);
+        }
+        if self.next == 0 {
+            self.round = Some(now);
+        }
+        self.next += 1;
+        self.next - 1
+    }
+
+    /// What each pod may use more than it did when it was asked, in bytes; `growth` is the machine's fastest, in bytes per
+    /// second. The answer is good for one decision: it leaves other things in the candidates.
+    pub fn take(&mut self, now: u64, growth: u64) -> Option<u64> {
+        let since = std::mem::take(self).since?;
+        let elapsed = now.saturating_sub(since);
+        let grown = (growth / 1_000_000).saturating_mul(elapsed) / 1000;
+        (elapsed <= RECENT_NS).then_some(grown + JUMP)
+    }
+}
+
+/// Reads an upper bound of what a pod uses: one number. Whether it may be chosen as far as that goes.
+pub(super) fn ask(entry: &Entry, candidate: &mut Candidate) -> CandidateState {
+    match entry.memory.usage() {
+        Ok(usage) => {
+            candidate.usage = usage;
+            CandidateState::Eligible
+        }
+        Err(_) => CandidateState::Gone,
+    }
+}
+
+impl Watch {
+    /// Goes through a decision that nothing follows: the real one, a moment later, finds all it needs in the caches, and
+    /// statistics that add up.
+    pub(super) fn rehearse(&mut self) {
+        self.setup.table.add_up();
+        self.load_candidates(LastResort::Nobody);
+        self.first_in_order();
+    }
+
+    /// Asks one pod. Whoever decides next has not to ask again.
+    pub(super) fn ask_the_next(&mut self, now: u64) {
+        let PodTable {
+            entries,
+            candidates,
+            ..
+        } = &mut *self.setup.table;
+        if entries.is_empty() {
+            return;
+        }
+        let place = self.recent.step(now, entries.len());
+        if let (Some(entry), Some(candidate)) = (entries.get(place), candidates.get_mut(place)) {
+            candidate.state = ask(entry, candidate);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GROWTH: u64 = 8 << 30;
+    const US: u64 = 1000;
+
+    #[test]
+    fn only_a_whole_round_is_an_answer() {
+        let mut recent = Recent::default();
+        assert_eq!(recent.take(0, GROWTH), None);
+        for place in 0..3 {
+            assert_eq!(recent.step(100 + place as u64, 3), place);
+        }
+        // All were asked, but that is noticed at the next step only.
+        assert_eq!(recent.step(110, 3), 0);
+        let more = recent.take(100 + 10 * US, GROWTH);
+        assert_eq!(more, Some(GROWTH / 1_000_000 * 10 + JUMP));
+        assert_eq!(recent.take(100 + 10 * US, GROWTH), None, "once");
+    }
+
+    #[test]
+    fn the_bound_is_as_old_as_the_oldest_answer() {
+        let mut recent = Recent::default();
+        for step in 0..8 {
+            recent.step(step * 10 * US, 3);
+        }
+        // The third round goes on; the second one began at 30 us.
+        let more = recent.take(100 * US, GROWTH);
+        assert_eq!(more, Some(GROWTH / 1_000_000 * 70 + JUMP));
+    }
+
+    #[test]
+    fn what_is_old_is_not_recent() {
+        let mut recent = Recent::default();
+        for step in 0..4 {
+            recent.step(step, 2);
+        }
+        assert_eq!(recent.take(RECENT_NS + 1, GROWTH), None);
+    }
+}

@@ -1,0 +1,116 @@
+use evictd_config::kube::pod::read_pod;
+use serde_json::json;
+
+use super::*;
+
+fn pod() -> Pod {
+    let pod = json!({
+        "metadata": {
+            "name": "db", "namespace": "shop", "uid": "u1",
+            "labels": {"app": "db"},
+            "annotations": {"a": "b"},
+            "creationTimestamp": "2026-11-21T02:51:55Z",
+            "ownerReferences": [{"kind": "StatefulSet", "name": "db", "uid": "o1", "controller": true}],
+        },
+        "spec": {
+            "priority": 7,
+            "terminationGracePeriodSeconds": 3,
+            "containers": [{"name": "c", "resources": {
+                "requests": {"memory": "100Mi", "ephemeral-storage": "1.5G"},
+                "limits": {"memory": "200Mi", "ephemeral-storage": "2G"},
+            }}],
+            "initContainers": [{"name": "i"}],
+            "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "10Mi"}}],
+        },
+        "status": {
+            "phase": "Running", "podIP": "10.0.0.7", "qosClass": "Burstable",
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    });
+    read_pod("pod", &pod).expect("a pod")
+}
+
+fn memory() -> Memory {
+    Memory {
+        paused: vec![Brake::Node],
+        policies: vec![json!({"metadata": {"name": "p"}})],
+        namespaces: BTreeMap::from([(
+            "shop".into(),
+            Labels::from([("tier".into(), "gold".into())]),
+        )]),
+        pods: vec![pod()],
+    }
+}
+
+#[test]
+fn what_was_written_is_remembered_to_the_letter() {
+    let (text, left_out) = memory().text().expect("a text");
+    assert_eq!(left_out, 0);
+    assert_eq!(Memory::parse(&text).expect("it can be read"), memory());
+    let dir = tempfile::tempdir().expect("a directory");
+    assert_eq!(
+        Memory::read(dir.path()).expect("no file"),
+        Memory::default()
+    );
+    fs::write(dir.path().join(FILE), text).expect("it is written");
+    assert_eq!(Memory::read(dir.path()).expect("it can be read"), memory());
+}
+
+#[test]
+fn half_a_file_is_none() {
+    let (text, _) = memory().text().expect("a text");
+    let lines: Vec<&str> = text.lines().collect();
+    for end in 0..lines.len() {
+        let half = lines[..end].join("\n");
+        Memory::parse(&half).expect_err("it has no end");
+    }
+    for (text, expected) in [
+        (text.replace("\"uid\":\"u1\"", "\"uid\":1"), "line 5: "),
+        (
+            text.replace("{\"version\":1}", "{\"version\":9}"),
+            "line 1: is not version 1",
+        ),
+        (
+            text.replace("{\"end\":5}", "{\"end\":6}"),
+            "line 6: 6 lines should be before it",
+        ),
+        (
+            format!("{text}{{\"end\":6}}\n"),
+            "line 7: comes after the end",
+        ),
+        ("\u{0}".to_owned(), "line 1: "),
+    ] {
+        let error = Memory::parse(&text).expect_err(expected).to_string();
+        assert!(
+            error.contains(expected),
+            "{error} should contain {expected}"
+        );
+    }
+}
+
+#[test]
+fn there_is_an_end_to_what_is_remembered() {
+    let fat = |i: usize| Pod {
+        uid: format!("u{i}"),
+        labels: BTreeMap::from([("l".into(), "x".repeat(64 << 10))]),
+        ..pod()
+    };
+    let many = Memory {
+        pods: (0..100).map(fat).collect(),
+        ..memory()
+    };
+    let (text, left_out) = many.text().expect("a text");
+    assert!(left_out > 0 && text.len() <= MOST_BYTES);
+    let kept = Memory::parse(&text).expect("it can be read");
+    assert_eq!(kept.pods.len() + left_out, 100);
+    assert_eq!(kept.policies, many.policies);
+}
+
+#[test]
+fn documents_in_annotations_are_left_out() {
+    let mut pod = pod();
+    let document = "x".repeat(LONGEST_ANNOTATION + 1);
+    pod.annotations.insert("document".into(), document);
+    let kept = without_documents(&pod);
+    assert_eq!(kept.annotations.keys().collect::<Vec<_>>(), ["a"]);
+}

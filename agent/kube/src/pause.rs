@@ -1,0 +1,142 @@
+//! Brakes that the API server tells of: an annotation of the own Node, and a ConfigMap for all agents.
+//!
+//! Each is a watch of one object by its name. While a watch is broken the last known word holds: a node that was told to
+//! stop does not go on because the API server is away, and one that was not told does not stop.
+
+use std::sync::Arc;
+
+use evictd_config::ConfigMapName;
+use evictd_policy::{Brake, Brakes, PAUSED};
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use kube::{
+    Api, Client,
+    core::PartialObjectMeta,
+    runtime::watcher::{self, Event, watcher},
+};
+use tokio::sync::watch as channel;
+
+use super::client::Connection;
+use crate::watch::{Events, Listener, Trouble, follow, from_cache};
+
+/// Name of the entry of the ConfigMap.
+const ENTRY: &str = "paused";
+
+/// Obeys the annotation of a Node for ever. `settled` becomes true when the server has answered.
+pub async fn of_node(
+    connection: Arc<Connection>,
+    node: String,
+    brakes: Arc<Brakes>,
+    settled: channel::Sender<bool>,
+) {
+    let open = Box::new(move |client| -> Events<_> {
+        let fields = format!("metadata.name={node}");
+        // Of a Node the metadata is the smallest part.
+        let api = Api::<PartialObjectMeta<Node>>::all(client);
+        Box::pin(watcher(api, from_cache(Some(&fields))))
+    });
+    let word = |node: &PartialObjectMeta<Node>| {
+        let annotations = node.metadata.annotations.as_ref();
+        annotations.and_then(|a| a.get(PAUSED)).cloned()
+    };
+    let obedient = Obedient::new(Brake::Node, brakes, settled, open, word);
+    follow(&connection, obedient).await;
+}
+
+/// The same with a ConfigMap.
+pub async fn of_config_map(
+    connection: Arc<Connection>,
+    map: ConfigMapName,
+    brakes: Arc<Brakes>,
+    settled: channel::Sender<bool>,
+) {
+    let open = Box::new(move |client| -> Events<_> {
+        let fields = format!("metadata.name={}", map.name);
+        let api = Api::<ConfigMap>::namespaced(client, &map.namespace);
+        Box::pin(watcher(api, from_cache(Some(&fields))))
+    });
+    let word = |map: &ConfigMap| map.data.as_ref().and_then(|d| d.get(ENTRY)).cloned();
+    let obedient = Obedient::new(Brake::ConfigMap, brakes, settled, open, word);
+    follow(&connection, obedient).await;
+}
+
+struct Obedient<K> {
+    brake: Brake,
+    brakes: Arc<Brakes>,
+    settled: channel::Sender<bool>,
+    open: Box<dyn Fn(Client) -> Events<K> + Send>,
+    word: fn(&K) -> Option<String>,
+    /// What a list has brought that is not at its end.
+    incoming: Option<String>,
+}
+
+impl<K> Obedient<K> {
+    fn new(
+        brake: Brake,
+        brakes: Arc<Brakes>,
+        settled: channel::Sender<bool>,
+        open: Box<dyn Fn(Client) -> Events<K> + Send>,
+        word: fn(&K) -> Option<String>,
+    ) -> Self {
+        Self {
+            brake,
+            brakes,
+            settled,
+            open,
+            word,
+            incoming: None,
+        }
+    }
+
+    fn hear(&self, word: Option<&str>) {
+        let paused = match word {
+            Some("true") => true,
+            None | Some("false") => false,
+            Some(other) => {
+                let brake = self.brake.as_str();
+                tracing::warn!(
+                    brake,
+                    value = other,
+                    "is neither true nor false: nothing is paused by it"
+                );
+                false
+            }
+        };
+        self.brakes.set(self.brake, paused);
+    }
+}
+
+impl<K> Listener for Obedient<K> {
+    type Object = K;
+
+    const PATIENT: bool = true;
+
+    fn open(&self, client: Client) -> Events<K> {
+        (self.open)(client)
+    }
+
+    fn take(&mut self, event: Event<K>) {
+        match event {
+            Event::Init => self.incoming = None,
+            Event::InitApply(object) => self.incoming = (self.word)(&object),
+            Event::InitDone => {
+                let word = self.incoming.take();
+                self.hear(word.as_deref());
+                self.settled.send_replace(true);
+            }
+            Event::Apply(object) => self.hear((self.word)(&object).as_deref()),
+            Event::Delete(_) => self.hear(None),
+        }
+    }
+
+    fn stopped(&mut self, trouble: Trouble, error: &watcher::Error) {
+        if trouble != Trouble::Passing {
+            self.settled.send_replace(true);
+        }
+        let brake = self.brake.as_str();
+        tracing::warn!(brake, %error, "a pause from there cannot be seen now: the last known word holds");
+    }
+
+    fn goes_on(&mut self) {
+        tracing::info!(brake = self.brake.as_str(), "the watch works again");
+    }
+}

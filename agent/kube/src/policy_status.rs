@@ -1,0 +1,215 @@
+//! The status of policies: whether each can be used, with the place of the error; what it says otherwise than others; and
+//! whether anybody has seen a pod that it selects.
+//!
+//! Every agent comes to the same verdict, and one of them has to write it. Each waits for a random time; whoever is first
+//! writes, the others see it in their watch and have nothing left to write. Who comes too late nevertheless meets the
+//! resourceVersion that the first one has changed (409), and looks again. An agent writes each of its opinions once: two
+//! versions of evictd with different opinions do not write against each other. What agents see differently, since each has
+//! other pods, goes one way only: from nobody has seen any to somebody has.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use evictd_policy::Verdict;
+use http::Method;
+use serde_json::{Value, json};
+use tokio::{sync::Notify, time::Instant};
+
+use super::client::{ApiError, Call, Connection, MERGE};
+use crate::watch::policies::{GROUP, PLURAL, VERSION};
+
+mod conditions;
+
+pub use conditions::{ACCEPTED, CONTRADICTS, SELECTS_PODS};
+
+/// Within this time some agent writes; the more agents there are the sooner the first one does.
+pub const SPREAD: Duration = Duration::from_secs(10);
+/// Attempts that fail in a passing way before the next version of the policy is waited for.
+const ATTEMPTS: u32 = 8;
+
+/// Writes statuses.
+pub struct StatusWriter {
+    connection: Arc<Connection>,
+    spread: Duration,
+    state: Mutex<State>,
+    bell: Notify,
+}
+
+/// All by the policy's name.
+#[derive(Default)]
+struct State {
+    pending: BTreeMap<String, Pending>,
+    /// Objects as they were when they were looked at last.
+    seen: BTreeMap<String, Seen>,
+    /// What this agent thinks, and whether it has written that.
+    opinions: BTreeMap<String, (Verdict, bool)>,
+}
+
+/// What counts of one version of an object.
+#[derive(Clone, Debug, PartialEq)]
+struct Seen {
+    /// Its resourceVersion.
+    version: Value,
+    conditions: Vec<Value>,
+}
+
+#[derive(Clone, Debug)]
+struct Pending {
+    due: Instant,
+    attempts: u32,
+    verdict: Verdict,
+}
+
+impl StatusWriter {
+    /// Nothing is to be written yet; each write comes at a random time within `spread`.
+    pub fn new(connection: Arc<Connection>, spread: Duration) -> Self {
+        Self {
+            connection,
+            spread,
+            state: Mutex::default(),
+            bell: Notify::new(),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // What a panic has left is still the last that was known.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of an object's newest version.
+    pub fn see(&self, document: &Value) {
+        let name = document["metadata"]["name"].as_str().unwrap_or_default();
+        let conditions = document["status"]["conditions"].as_array();
+        let seen = Seen {
+            version: document["metadata"]["resourceVersion"].clone(),
+            conditions: conditions.cloned().unwrap_or_default(),
+        };
+        self.state().seen.insert(name.to_owned(), seen);
+    }
+
+    /// Looks whether the statuses of objects that were seen say what is thought of them; what does not will be written.
+    pub fn consider(&self, verdicts: &[Verdict]) {
+        let mut state = self.state();
+        for verdict in verdicts {
+            let due = self.some_time(1);
+            state.consider(verdict, due);
+        }
+        drop(state);
+        self.bell.notify_one();
+    }
+
+    /// Forgets all policies but these.
+    pub fn retain(&self, keep: impl Fn(&str) -> bool) {
+        let mut state = self.state();
+        state.pending.retain(|name, _| keep(name));
+        state.seen.retain(|name, _| keep(name));
+        state.opinions.retain(|name, _| keep(name));
+    }
+
+    fn some_time(&self, spreads: u32) -> Instant {
+        Instant::now() + self.spread.mul_f64(fastrand::f64()) * spreads
+    }
+
+    /// Writes what is to be written, for ever.
+    pub async fn run(&self) {
+        loop {
+            let due = self.state().pending.values().map(|p| p.due).min();
+            let wait = async {
+                match due {
+                    Some(due) => tokio::time::sleep_until(due).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = wait => {}
+                () = self.bell.notified() => continue,
+            }
+            if let Some((pending, seen)) = self.take_due() {
+                self.write(pending, seen).await;
+            }
+        }
+    }
+
+    fn take_due(&self) -> Option<(Pending, Seen)> {
+        let mut state = self.state();
+        let first = state.pending.iter().min_by_key(|(_, p)| p.due)?;
+        let name = (first.1.due <= Instant::now()).then(|| first.0.clone())?;
+        let pending = state.pending.remove(&name)?;
+        Some((pending, state.seen.get(&name)?.clone()))
+    }
+
+    async fn write(&self, mut pending: Pending, seen: Seen) {
+        let verdict = pending.verdict.clone();
+        let name = &verdict.name;
+        let body = json!({
+            // Another object of the same name, or one that was changed meanwhile, refuses it.
+            "metadata": {"uid": verdict.uid, "resourceVersion": seen.version},
+            "status": {"conditions": conditions::merged(&seen.conditions, &verdict)},
+        });
+        let path = format!("/apis/{GROUP}/{VERSION}/{PLURAL}/{name}/status");
+        let call = Call::new(Method::PATCH, path, MERGE, &body);
+        match self.connection.call(&call).await {
+            Ok(_) => {
+                self.connection.counters.policy_statuses.add();
+                let mut state = self.state();
+                if let Some((opinion, written)) = state.opinions.get_mut(name) {
+                    *written |= *opinion == verdict;
+                }
+            }
+            Err(error) if is_worth_another_look(&error) && pending.attempts < ATTEMPTS => {
+                pending.attempts += 1;
+                pending.due = self.some_time(pending.attempts);
+                tracing::debug!(policy = name, %error, "its status is looked at again");
+                let mut state = self.state();
+                // What has come meanwhile was looked at already.
+                if state.seen.get(name) == Some(&seen) {
+                    state.pending.entry(name.clone()).or_insert(pending);
+                }
+            }
+            Err(error) => {
+                tracing::warn!(policy = name, %error, "the status of a policy cannot be written");
+            }
+        }
+    }
+}
+
+impl State {
+    fn consider(&mut self, verdict: &Verdict, due: Instant) {
+        let name = &verdict.name;
+        let Some(seen) = self.seen.get(name) else {
+            return;
+        };
+        let is_new = |(opinion, _): &(Verdict, bool)| opinion != verdict;
+        if self.opinions.get(name).is_none_or(is_new) {
+            self.opinions.insert(name.clone(), (verdict.clone(), false));
+        }
+        let is_about_this = conditions::is_about(&seen.conditions, verdict);
+        if let Some((_, written)) = self.opinions.get_mut(name) {
+            // A status that was lost may be written again.
+            *written &= is_about_this;
+        }
+        let is_written = self.opinions.get(name).is_some_and(|(_, written)| *written);
+        if is_written || conditions::say(&seen.conditions, verdict) {
+            self.pending.remove(name);
+            return;
+        }
+        let fresh = || Pending {
+            due,
+            attempts: 0,
+            verdict: verdict.clone(),
+        };
+        let pending = self.pending.entry(name.clone()).or_insert_with(fresh);
+        // When somebody else has changed something else, the turn does not change.
+        if pending.verdict != *verdict {
+            *pending = fresh();
+        }
+    }
+}
+
+/// Somebody was faster, or the server did not answer.
+fn is_worth_another_look(error: &ApiError) -> bool {
+    error.code() == 409 || error.is_passing()
+}

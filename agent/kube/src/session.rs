@@ -1,0 +1,355 @@
+//! The agent's side of the cluster: the pods it works with, and what it tells.
+
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use evictd_config::{ClusterConfig, Config};
+use evictd_engine as engine;
+use evictd_engine::{reclaim::KnownPods, record::NodeState};
+use evictd_policy::{Brakes, Catalogue};
+use evictd_store::{
+    journal::{JournalError, SharedJournal},
+    record::{Asked, Eviction, Record},
+};
+use evictd_sys::clock::WallClock;
+use tokio::{
+    sync::{mpsc, oneshot, watch as channel},
+    task::JoinHandle,
+};
+
+use super::{
+    access,
+    client::{AccessError, Connection},
+    events::Events,
+    followers::Followers,
+};
+use crate::{
+    cache::Keeping,
+    node_status::{LeftOver, NodeWriter, Wanted},
+    reporter::{QUEUE, Reporter},
+    soft_eviction::{SoftEvictor, SoftRequest},
+    soft_task as soft,
+    watch::{pods as watch, pods::Shared},
+};
+
+/// How long the start waits for the API server's list; without it the cgroups tell who runs here.
+const FIRST_LIST: Duration = Duration::from_secs(2);
+/// What an earlier agent has left stays at least for so long: by then this one has looked at every signal.
+const FIRST_WORD: Duration = Duration::from_secs(2);
+/// Pods that go and that nobody has heard of yet.
+const GOING: usize = 8;
+/// How often an Event is tried that is not about an eviction, and the pause after the first try.
+const EVENT_ATTEMPTS: u32 = 6;
+const EVENT_PAUSE: Duration = Duration::from_secs(1);
+/// How long the end waits until the node is clean and the last evictions are told.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// Why the cluster cannot be followed.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The way to the API server.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// What an earlier agent has left cannot be read.
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    /// The system refuses a thread or a descriptor.
+    #[error(transparent)]
+    System(#[from] std::io::Error),
+}
+
+/// The cluster, as the agent sees it.
+pub struct Cluster {
+    connection: Arc<Connection>,
+    /// The name of the node.
+    node: String,
+    pods: Arc<Shared>,
+    evictions: mpsc::Sender<Eviction>,
+    wanted: channel::Sender<Wanted>,
+    soft: Option<mpsc::Sender<SoftRequest>>,
+    /// Who was asked to go and will.
+    going: Option<mpsc::Receiver<Asked>>,
+    clock: WallClock,
+    begin: Option<oneshot::Sender<()>>,
+    followers: Followers,
+    keeping: Arc<Keeping>,
+    tasks: Tasks,
+}
+
+struct Tasks {
+    watch: JoinHandle<()>,
+    check: JoinHandle<()>,
+    keeping: JoinHandle<()>,
+    reporter: JoinHandle<()>,
+    node: JoinHandle<()>,
+    soft: Option<JoinHandle<()>>,
+}
+
+impl Cluster {
+    /// Opens the way to the API server and takes over what an earlier agent has left; the first list of pods is there, or
+    /// late.
+    ///
+    /// # Errors
+    /// A kubeconfig that cannot be used, a journal that cannot be read. A server that does not answer is no error.
+    pub async fn start(
+        config: &Config,
+        cluster: &ClusterConfig,
+        journal: &SharedJournal,
+        catalogue: &Arc<Catalogue>,
+        brakes: &Arc<Brakes>,
+    ) -> Result<Self, StartError> {
+        let node = &cluster.node_name;
+        let connection = Connection::open(cluster.kubeconfig.clone()).await;
+        let connection = Arc::new(connection.map_err(|e: AccessError| e)?);
+        let pods = Arc::new(Shared::default());
+        let keeping = Arc::new(Keeping::new(
+            &config.state_dir,
+            Arc::clone(&connection),
+            Arc::clone(&pods),
+            Arc::clone(catalogue),
+            Arc::clone(brakes),
+            cluster.pause_config_map.is_some(),
+        ));
+        keeping.recall();
+        let followers = Followers::start(&connection, cluster, catalogue, brakes);
+        let watching = watch::run(Arc::clone(&connection), node.clone(), Arc::clone(&pods));
+        let left_over = journal.lock().follow()?;
+        if !left_over.is_empty() {
+            tracing::info!(
+                evictions = left_over.len(),
+                "an earlier agent has left evictions to report"
+            );
+        }
+        let reporter = Reporter::new(
+            Arc::clone(&connection),
+            journal.clone(),
+            Arc::clone(&pods),
+            node,
+            left_over,
+        );
+        let (evictions, queue) = mpsc::channel(QUEUE);
+        let (wanted, wishes) = channel::channel(Wanted::default());
+        let writer = NodeWriter::new(Arc::clone(&connection), node, cluster.taint);
+        let transition = config.eviction.pressure_transition_period;
+        let (begin, begun) = oneshot::channel();
+        let checked = Arc::clone(&connection);
+        let pause = cluster.pause_config_map.clone();
+        let tasks = Tasks {
+            watch: tokio::spawn(watching),
+            check: tokio::spawn(async move {
+                access::check(&checked, pause.as_ref()).await;
+            }),
+            keeping: {
+                let keeping = Arc::clone(&keeping);
+                tokio::spawn(async move { keeping.run().await })
+            },
+            reporter: tokio::spawn(reporter.run(queue)),
+            node: tokio::spawn(keep_node(writer, wishes, begun, transition.max(FIRST_WORD))),
+            soft: None,
+        };
+        let mut started = Self {
+            node: node.clone(),
+            connection,
+            pods,
+            evictions,
+            wanted,
+            soft: None,
+            going: None,
+            clock: WallClock::new(Instant::now(), SystemTime::now()),
+            begin: Some(begin),
+            followers,
+            keeping,
+            tasks,
+        };
+        started.wait_for_list().await;
+        Ok(started)
+    }
+
+    async fn wait_for_list(&mut self) {
+        let pods = &self.pods;
+        let listed = async {
+            while !pods.with(|roster| roster.is_synced()) {
+                pods.changed.notified().await;
+            }
+        };
+        let listed = futures::future::join(listed, self.followers.settled());
+        if tokio::time::timeout(FIRST_LIST, listed).await.is_err() {
+            tracing::warn!("the API server has not answered yet: the cgroups tell who runs here");
+        }
+    }
+
+    /// Ends when the API server has told something new.
+    pub async fn changed(&self) {
+        self.pods.changed.notified().await;
+    }
+
+    /// The pod of a UID, as far as the API server has told.
+    pub fn pod(&self, uid: &str) -> Option<engine::Pod> {
+        self.pods.with(|roster| roster.get(uid).cloned())
+    }
+
+    /// So many pods are known by their cgroups alone: said once, unless the API server has listed its pods.
+    pub fn note_unknown(&self, pods: usize) {
+        if pods == 0 || self.pods.with(|r| r.is_synced()) {
+            return;
+        }
+        if self.connection.counters.pods_from_cgroups.add_first() {
+            tracing::warn!(
+                pods,
+                "pods are known by their cgroups alone: they go after all others"
+            );
+        }
+    }
+
+    /// Takes an eviction that is in the journal. It never waits: what does not fit stays there for the next start.
+    pub fn evicted(&mut self, eviction: Eviction) {
+        if self.evictions.try_send(eviction).is_err() {
+            self.connection.counters.report_dropped.add();
+            tracing::error!(
+                "too many evictions wait to be reported: this one waits for the next start"
+            );
+        }
+    }
+
+    /// Tells of a stuck pod, or of a threshold that is met as it comes into force, by an Event: tried a few times, for the
+    /// journal has it.
+    pub fn tell(&self, record: Record) {
+        let (connection, node) = (Arc::clone(&self.connection), self.node.clone());
+        tokio::spawn(async move {
+            let events = Events::new(&node);
+            for attempt in 0..EVENT_ATTEMPTS {
+                match events.about_record(&connection, &record).await {
+                    Ok(()) => return,
+                    Err(error) => tracing::debug!(%error, "an Event could not be sent"),
+                }
+                tokio::time::sleep(EVENT_PAUSE * 2_u32.pow(attempt)).await;
+            }
+        });
+    }
+
+    /// What the node should say from now on.
+    pub fn node_state(&self, state: NodeState) {
+        self.wanted.send_if_modified(|wanted| {
+            let changed = wanted.conditions != state.conditions;
+            if changed {
+                wanted.message = state.message;
+                wanted.conditions = state.conditions;
+            }
+            changed
+        });
+    }
+
+    /// Starts asking pods to go when soft thresholds want it; what comes of it is given to `settle`, with the UID of the first candidate. The loop looks at every
+    /// signal from now on: the time of what an earlier agent has left begins.
+    pub fn start_soft(
+        &mut self,
+        config: &Config,
+        node: &str,
+        journal: &SharedJournal,
+        settle: impl Fn(String, Option<engine::Eviction>) + Send + 'static,
+    ) {
+        if let Some(begin) = self.begin.take() {
+            // Nobody listens where the node's task has ended.
+            let _ = begin.send(());
+        }
+        let connection = Arc::clone(&self.connection);
+        let evictor = SoftEvictor::new(connection, journal.clone(), node, config);
+        // One is under way, and the rounds ask for no other until it is settled.
+        let (demands, queue) = mpsc::channel(1);
+        self.soft = Some(demands);
+        // Looked at every second; whoever fills it sooner waits.
+        let (going, asked) = mpsc::channel(GOING);
+        self.going = Some(asked);
+        let task = soft::run(evictor, queue, settle, going);
+        self.tasks.soft = Some(tokio::spawn(task));
+    }
+
+    /// Takes a demand; false when it cannot be taken.
+    pub fn ask(&self, demand: SoftRequest) -> bool {
+        let soft = self.soft.as_ref();
+        soft.is_some_and(|demands| demands.try_send(demand).is_ok())
+    }
+
+    /// A pod that goes because it was asked to, each once.
+    pub fn going(&mut self) -> Option<Asked> {
+        self.going.as_mut()?.try_recv().ok()
+    }
+
+    /// Says once that the wall clock was set.
+    pub fn watch_clock(&mut self) {
+        let Some(off) = self.clock.jump(Instant::now(), SystemTime::now()) else {
+            return;
+        };
+        if self.connection.counters.clock_jumps.add_first() {
+            tracing::warn!(
+                ?off,
+                "the wall clock was set: times before and after do not compare"
+            );
+        }
+    }
+
+    /// Pods that the API server has on this node and that are not over; `None` before its first list is complete.
+    pub fn known_pods(&self) -> KnownPods {
+        self.pods.with(|roster| {
+            let uids = || roster.uids().into_iter().map(str::to_owned).collect();
+            roster.is_synced().then(uids)
+        })
+    }
+
+    /// What was counted.
+    pub fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    /// Tells what is left to tell, takes conditions and taint away, and ends; all within a few seconds.
+    pub async fn stop(self) {
+        drop(self.followers);
+        self.tasks.watch.abort();
+        self.tasks.check.abort();
+        self.tasks.keeping.abort();
+        self.keeping.keep().await;
+        if let Some(soft) = self.tasks.soft {
+            soft.abort();
+        }
+        // Without a sender both tasks come to their end by themselves.
+        drop((self.evictions, self.wanted));
+        let both = futures::future::join(self.tasks.reporter, self.tasks.node);
+        if tokio::time::timeout(LAST_WORDS, both).await.is_err() {
+            tracing::warn!("the API server has not heard everything: the next agent goes on");
+        }
+    }
+}
+
+/// Finds what an earlier agent has left, to stay for so long once this one looks for itself, and keeps the node as it is
+/// wanted.
+async fn keep_node(
+    writer: NodeWriter,
+    wanted: channel::Receiver<Wanted>,
+    begun: oneshot::Receiver<()>,
+    stay: Duration,
+) {
+    let mut pause = Duration::from_millis(500);
+    let conditions = loop {
+        match writer.left_over().await {
+            Ok(left) => break left,
+            Err(error) if error.is_passing() && wanted.has_changed().is_ok() => {
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_secs(30));
+            }
+            Err(_) => break BTreeSet::new(),
+        }
+    };
+    if !conditions.is_empty() {
+        tracing::info!(
+            ?conditions,
+            "an earlier agent has left conditions on the node"
+        );
+        // Loading programs may take as long as the period. An end before that is an end too.
+        let _ = begun.await;
+    }
+    let until = tokio::time::Instant::now() + stay;
+    writer.run(LeftOver { conditions, until }, wanted).await;
+}

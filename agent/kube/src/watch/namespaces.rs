@@ -1,0 +1,143 @@
+//! Labels of namespaces, for the policies that ask for them: watched only while there is one, of their metadata only, and
+//! of that only the labels that are asked for.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use evictd_policy::{Keeper, Labels};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{
+    Api, Client,
+    core::PartialObjectMeta,
+    runtime::watcher::{self, Event, watcher},
+};
+use tokio::sync::watch as channel;
+
+use crate::{
+    client::Connection,
+    watch::{Events, Listener, Trouble, follow, from_cache},
+};
+
+/// The labels that are known of every namespace, or that cannot be.
+pub type Settled = Option<BTreeSet<String>>;
+
+/// Keeps the labels up to date for ever, and says in `settled` which they are.
+pub async fn run(
+    connection: Arc<Connection>,
+    keeper: Arc<Keeper>,
+    settled: channel::Sender<Settled>,
+) {
+    let mut keys = keeper.namespace_keys();
+    loop {
+        let changed = async {
+            loop {
+                keeper.replaced().await;
+                let now = keeper.namespace_keys();
+                if now != keys {
+                    break now;
+                }
+            }
+        };
+        let watched = async {
+            if keys.is_empty() {
+                settled.send_replace(Some(BTreeSet::new()));
+                std::future::pending::<()>().await;
+            }
+            let listener = Namespaces {
+                keeper: Arc::clone(&keeper),
+                settled: settled.clone(),
+                keys: keys.clone(),
+                known: keeper.namespaces(),
+                incoming: None,
+            };
+            follow(&connection, listener).await;
+        };
+        keys = tokio::select! {
+            keys = changed => keys,
+            // Never ends.
+            () = watched => return,
+        };
+        tracing::info!(
+            ?keys,
+            "policies ask for other labels of namespaces than before"
+        );
+    }
+}
+
+struct Namespaces {
+    keeper: Arc<Keeper>,
+    settled: channel::Sender<Settled>,
+    keys: BTreeSet<String>,
+    known: BTreeMap<String, Labels>,
+    /// What a list has brought so far that is not at its end.
+    incoming: Option<BTreeMap<String, Labels>>,
+}
+
+impl Namespaces {
+    fn settle(&self) {
+        self.settled.send_replace(Some(self.keys.clone()));
+    }
+
+    fn labels(&self, namespace: PartialObjectMeta<Namespace>) -> Option<(String, Labels)> {
+        let mut labels = namespace.metadata.labels.unwrap_or_default();
+        labels.retain(|key, _| self.keys.contains(key));
+        Some((namespace.metadata.name?, labels))
+    }
+}
+
+impl Listener for Namespaces {
+    type Object = PartialObjectMeta<Namespace>;
+
+    const PATIENT: bool = true;
+
+    fn open(&self, client: Client) -> Events<Self::Object> {
+        Box::pin(watcher(Api::all(client), from_cache(None)))
+    }
+
+    fn take(&mut self, event: Event<Self::Object>) {
+        match event {
+            Event::Init => {
+                self.incoming = Some(BTreeMap::new());
+                return;
+            }
+            Event::InitApply(namespace) => {
+                let labels = self.labels(namespace);
+                if let Some(incoming) = &mut self.incoming {
+                    incoming.extend(labels);
+                }
+                return;
+            }
+            Event::InitDone => {
+                if let Some(incoming) = self.incoming.take() {
+                    self.known = incoming;
+                }
+                self.keeper.set_namespaces(self.known.clone());
+                self.settle();
+                return;
+            }
+            Event::Apply(namespace) => {
+                let labels = self.labels(namespace);
+                self.known.extend(labels);
+            }
+            Event::Delete(namespace) => {
+                if let Some(name) = namespace.metadata.name {
+                    self.known.remove(&name);
+                }
+            }
+        }
+        self.keeper.set_namespaces(self.known.clone());
+    }
+
+    fn stopped(&mut self, trouble: Trouble, error: &watcher::Error) {
+        tracing::warn!(%error, "labels of namespaces cannot be seen now: those known hold");
+        if trouble != Trouble::Passing {
+            self.settle();
+        }
+    }
+
+    fn goes_on(&mut self) {
+        tracing::info!("the watch of namespaces works again");
+    }
+}

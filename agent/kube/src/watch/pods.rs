@@ -1,0 +1,192 @@
+//! One watch, limited to this node, from the API server's cache.
+//!
+//! The list names `resourceVersion=0`, which the server answers from memory without asking etcd; changes then come
+//! through one watch with bookmarks, so that it can go on where it stopped. A list that is older than what is known
+//! already does no harm: it is joined with cgroups that exist, by UID.
+
+use std::{
+    borrow::Cow,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use evictd_config::kube::{decode::JsonError, pod as spec};
+use evictd_engine::Pod;
+use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use kube::{
+    Api, Client, Resource,
+    runtime::watcher::{self, Event, watcher},
+};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+use tokio::sync::Notify;
+
+use crate::{
+    client::Connection,
+    pod_store::Roster,
+    watch::{Events, Listener, Trouble, follow, from_cache},
+};
+
+/// The roster, and the bell that rings when it has changed.
+#[derive(Debug, Default)]
+pub struct Shared {
+    roster: Mutex<Roster>,
+    /// Rings when the roster has changed.
+    pub changed: Notify,
+    /// The same for the reporter, which waits for the names of pods that only their cgroup told of.
+    pub changed_for_reports: Notify,
+}
+
+impl Shared {
+    /// Looks at the roster or changes it.
+    pub fn with<T>(&self, f: impl FnOnce(&mut Roster) -> T) -> T {
+        // A panic while it was held has ended the agent already.
+        f(&mut self.roster.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A pod as it comes: what the engine needs of it, or why that cannot be read.
+#[derive(Clone, Debug)]
+pub struct WatchedPod {
+    metadata: ObjectMeta,
+    pod: Result<Pod, JsonError>,
+    is_over: bool,
+}
+
+impl<'de> Deserialize<'de> for WatchedPod {
+    /// Never fails on a pod: one that cannot be read must not hide the others.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        let text = |field: &str| value["metadata"][field].as_str().map(str::to_owned);
+        Ok(Self {
+            metadata: ObjectMeta {
+                name: text("name"),
+                namespace: text("namespace"),
+                resource_version: text("resourceVersion"),
+                ..ObjectMeta::default()
+            },
+            is_over: matches!(
+                value["status"]["phase"].as_str(),
+                Some("Succeeded" | "Failed")
+            ),
+            pod: spec::read_pod("pod", &value),
+        })
+    }
+}
+
+/// As [`v1::Pod`].
+impl Resource for WatchedPod {
+    type DynamicType = ();
+    type Scope = <v1::Pod as Resource>::Scope;
+
+    fn kind(dt: &()) -> Cow<'_, str> {
+        v1::Pod::kind(dt)
+    }
+    fn group(dt: &()) -> Cow<'_, str> {
+        v1::Pod::group(dt)
+    }
+    fn version(dt: &()) -> Cow<'_, str> {
+        v1::Pod::version(dt)
+    }
+    fn plural(dt: &()) -> Cow<'_, str> {
+        v1::Pod::plural(dt)
+    }
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// Keeps the roster up to date for ever; see [`follow`].
+pub async fn run(connection: Arc<Connection>, node: String, shared: Arc<Shared>) {
+    let listener = Pods {
+        connection: Arc::clone(&connection),
+        node,
+        shared,
+    };
+    follow(&connection, listener).await;
+}
+
+struct Pods {
+    connection: Arc<Connection>,
+    node: String,
+    shared: Arc<Shared>,
+}
+
+impl Listener for Pods {
+    type Object = WatchedPod;
+
+    /// Without its pods the agent is blind.
+    const PATIENT: bool = false;
+
+    fn open(&self, client: Client) -> Events<WatchedPod> {
+        let fields = format!("spec.nodeName={}", self.node);
+        Box::pin(watcher(Api::all(client), from_cache(Some(&fields))))
+    }
+
+    fn take(&mut self, event: Event<WatchedPod>) {
+        if matches!(event, Event::Init) {
+            self.connection.counters.lists.add();
+        }
+        take(&self.connection, &self.shared, event);
+    }
+
+    fn stopped(&mut self, _: Trouble, error: &watcher::Error) {
+        tracing::warn!(%error, "the watch of this node's pods has stopped: the cgroups tell who runs here");
+    }
+
+    fn goes_on(&mut self) {
+        tracing::info!("the watch works again");
+    }
+}
+
+fn take(connection: &Connection, shared: &Shared, event: Event<WatchedPod>) {
+    match event {
+        Event::Init => shared.with(Roster::begin),
+        Event::InitDone => shared.with(Roster::end),
+        Event::InitApply(pod) => return put(connection, shared, pod),
+        Event::Apply(pod) => put(connection, shared, pod),
+        Event::Delete(pod) => {
+            if let Ok(pod) = pod.pod {
+                shared.with(|roster| roster.remove(&pod));
+            }
+        }
+    }
+    shared.changed.notify_one();
+    // Rings only for who waits at this moment: the reporter does not need to know what has changed while it worked.
+    shared.changed_for_reports.notify_waiters();
+}
+
+fn put(connection: &Connection, shared: &Shared, watched: WatchedPod) {
+    let counters = &connection.counters;
+    let name = || watched.metadata.name.clone().unwrap_or_default();
+    match watched.pod {
+        Err(ref error) => {
+            if counters.pods_unreadable.add_first() {
+                tracing::warn!(pod = name(), %error, "a pod cannot be read and is left out");
+            }
+        }
+        // Its containers have ended: there is nothing left to evict.
+        Ok(pod) if watched.is_over => shared.with(|roster| roster.remove(&pod)),
+        Ok(pod) => {
+            let full_name = pod.to_string();
+            let oddities = shared.with(|roster| roster.put(pod));
+            if oddities.no_uid && counters.pods_without_uid.add_first() {
+                tracing::warn!(pod = full_name, "a pod without UID is left out");
+            }
+            if oddities.mirror && counters.mirror_pods.add_first() {
+                tracing::info!(
+                    pod = full_name,
+                    "static pods are here; they are not evicted"
+                );
+            }
+            if oddities.terminating && counters.terminating_pods.add_first() {
+                tracing::info!(
+                    pod = full_name,
+                    "pods that are being deleted already are candidates as long as they hold memory"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The policies of the API server: one watch of all of them, since there are few and they hold for every node.
+
+use std::{borrow::Cow, sync::Arc, time::Duration};
+
+use evictd_policy::{API_VERSION, Catalogue, KIND};
+use k8s_openapi::{ClusterResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use kube::{
+    Api, Client, Resource,
+    runtime::watcher::{self, Event, watcher},
+};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+use tokio::sync::watch as channel;
+
+use crate::{
+    client::Connection,
+    policy_status::StatusWriter,
+    watch::{Events, Listener, Trouble, follow, from_cache},
+};
+
+/// API group of policies.
+pub const GROUP: &str = "evictd.io";
+/// Version of the group.
+pub const VERSION: &str = "v1alpha1";
+/// Name of the resource.
+pub const PLURAL: &str = "evictionpolicies";
+
+/// How often in a row the server must say that it knows no policies before none is in force: one that is starting may
+/// say so by mistake.
+const ABSENCES: u32 = 2;
+
+/// How often it is looked whether a policy has got its first pod here. Nothing is done while nothing has changed.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// A policy as it comes, good or not.
+#[derive(Clone, Debug)]
+pub struct WatchedPolicy {
+    metadata: ObjectMeta,
+    document: Value,
+}
+
+impl<'de> Deserialize<'de> for WatchedPolicy {
+    /// Never fails on an object: one that cannot be read must not hide the others.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut document = Value::deserialize(deserializer)?;
+        let text = |field: &str| document["metadata"][field].as_str().map(str::to_owned);
+        let metadata = ObjectMeta {
+            name: text("name"),
+            resource_version: text("resourceVersion"),
+            ..ObjectMeta::default()
+        };
+        // The items of a list have neither.
+        if let Some(fields) = document.as_object_mut() {
+            let mut default = |field: &str, value: String| {
+                fields
+                    .entry(field)
+                    .or_insert_with(|| Value::String(value.clone()));
+            };
+            default("apiVersion", API_VERSION.to_owned());
+            default("kind", KIND.to_owned());
+        }
+        Ok(Self { metadata, document })
+    }
+}
+
+impl Resource for WatchedPolicy {
+    type DynamicType = ();
+    type Scope = ClusterResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        KIND.into()
+    }
+    fn group((): &()) -> Cow<'_, str> {
+        GROUP.into()
+    }
+    fn version((): &()) -> Cow<'_, str> {
+        VERSION.into()
+    }
+    fn plural((): &()) -> Cow<'_, str> {
+        PLURAL.into()
+    }
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// Keeps the catalogue up to date for ever, and has the status of each policy written. `settled` becomes true when the
+/// server has answered.
+pub async fn run(
+    connection: Arc<Connection>,
+    catalogue: Arc<Catalogue>,
+    writer: Arc<StatusWriter>,
+    settled: channel::Sender<bool>,
+) {
+    let listener = Policies {
+        catalogue: Arc::clone(&catalogue),
+        writer: Arc::clone(&writer),
+        settled,
+        incoming: Vec::new(),
+        absences: 0,
+    };
+    let looking = async {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            if catalogue.look_for_pods() {
+                writer.consider(&catalogue.verdicts());
+            }
+        }
+    };
+    tokio::select! {
+        () = follow(&connection, listener) => {}
+        () = looking => {}
+    }
+}
+
+struct Policies {
+    catalogue: Arc<Catalogue>,
+    writer: Arc<StatusWriter>,
+    settled: channel::Sender<bool>,
+    /// What a list has brought so far that is not at its end.
+    incoming: Vec<Value>,
+    absences: u32,
+}
+
+impl Policies {
+    fn absent(&mut self) {
+        self.absences += 1;
+        if self.absences == ABSENCES {
+            self.catalogue.replace(&[]);
+        }
+    }
+}
+
+impl Listener for Policies {
+    type Object = WatchedPolicy;
+
+    const PATIENT: bool = true;
+
+    fn open(&self, client: Client) -> Events<WatchedPolicy> {
+        Box::pin(watcher(Api::all(client), from_cache(None)))
+    }
+
+    fn take(&mut self, event: Event<WatchedPolicy>) {
+        match event {
+            Event::Init => self.incoming.clear(),
+            Event::InitApply(policy) => self.incoming.push(policy.document),
+            Event::InitDone => {
+                let mut documents = std::mem::take(&mut self.incoming);
+                // The same are left out by everybody if there are too many.
+                documents.sort_by(|a, b| name(a).cmp(name(b)));
+                let verdicts = self.catalogue.replace(&documents);
+                self.writer.retain(|known| {
+                    documents
+                        .binary_search_by(|document| name(document).cmp(known))
+                        .is_ok()
+                });
+                let kept = |document: &&Value| {
+                    let name = name(document);
+                    verdicts
+                        .binary_search_by(|v| v.name.as_str().cmp(name))
+                        .is_ok()
+                };
+                let kept = documents.iter().filter(kept);
+                kept.for_each(|document| self.writer.see(document));
+                self.writer.consider(&verdicts);
+                self.settled.send_replace(true);
+            }
+            Event::Apply(policy) => {
+                if self.catalogue.put(&policy.document).is_some() {
+                    self.writer.see(&policy.document);
+                }
+                // One that comes may contradict others that were there.
+                self.writer.consider(&self.catalogue.verdicts());
+            }
+            Event::Delete(policy) => {
+                let gone = name(&policy.document);
+                tracing::info!(policy = gone, "a policy is gone");
+                self.catalogue.remove(gone);
+                self.writer.retain(|known| known != gone);
+                self.writer.consider(&self.catalogue.verdicts());
+            }
+        }
+    }
+
+    fn stopped(&mut self, trouble: Trouble, error: &watcher::Error) {
+        match trouble {
+            Trouble::Absent => {
+                tracing::info!(
+                    "the API server has no evictionpolicies.{GROUP} (deploy/crds): policies come from files alone"
+                );
+                self.absences = 0;
+                self.absent();
+            }
+            Trouble::Forbidden => tracing::error!(
+                %error,
+                "a right is missing: list and watch evictionpolicies.{GROUP}; the policies known stay in force"
+            ),
+            Trouble::Passing => {
+                tracing::warn!(%error, "the watch of policies has stopped: those known stay in force");
+                return;
+            }
+        }
+        self.settled.send_replace(true);
+    }
+
+    fn still(&mut self, trouble: Trouble) {
+        if trouble == Trouble::Absent {
+            self.absent();
+        }
+    }
+
+    fn goes_on(&mut self) {
+        tracing::info!("the watch of policies works again");
+    }
+}
+
+fn name(document: &Value) -> &str {
+    document["metadata"]["name"].as_str().unwrap_or_default()
+}

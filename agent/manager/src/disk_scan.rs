@@ -1,0 +1,305 @@
+//! How much disk each pod uses: a thread that walks all pods' directories, over and over, slowly.
+//!
+//! The kubelet walks once a minute. A walk at the moment of pressure would be too late, and a fast one would take the
+//! disk from those who need it: this thread has the lowest priority and sleeps most of the time, except while a disk is
+//! short. What hooks count since a walk is added by [`DiskUse::since`].
+
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Condvar, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use evictd_engine::{ContainerUsage, FsUsage, PodUsage, VolumeUsage};
+use evictd_node::{
+    fs::du::{Usage, Walk, lower_priority},
+    trigger::inodes::ShareReader,
+};
+
+use crate::{Places, pod_dirs::Named};
+
+/// A walk over all pods begins this long after the last one did, at the soonest (the kubelet's
+/// `volumeStatsAggPeriod`).
+const PERIOD: Duration = Duration::from_secs(60);
+/// The same while a disk is short.
+const PRESSED_PERIOD: Duration = Duration::from_secs(2);
+/// Entries that are looked at in one go.
+const STEP: usize = 128;
+/// It sleeps so many times as long as it has worked: 5 % of a CPU at most.
+const REST: u32 = 19;
+
+/// Finds a pod's directories when its turn has come.
+pub type Finder = Arc<dyn Fn() -> Places + Send + Sync>;
+
+/// A pod to be walked.
+#[derive(Clone)]
+pub struct Errand {
+    /// The pod's UID.
+    pub uid: String,
+    /// Ids of the pod's cgroup and of those below.
+    pub cgroups: Vec<u64>,
+    /// Its directories.
+    pub places: Finder,
+}
+
+/// What a walk has found for one pod.
+#[derive(Clone, Debug, Default)]
+pub struct DiskUse {
+    /// In the form of the kubelet's summary.
+    pub usage: PodUsage,
+    /// Inodes made less those removed when the walk was half way through, by filesystem.
+    pub counted: [i64; FILESYSTEMS],
+}
+
+/// Filesystems that can have counts.
+pub const FILESYSTEMS: usize = evictd_node::trigger::inodes::MAX_FILESYSTEMS as usize;
+
+impl DiskUse {
+    /// Inodes that the pod has made since the walk on a filesystem, less those removed.
+    pub fn since(&self, filesystem: usize, counted_now: i64) -> i64 {
+        let then = self.counted.get(filesystem).copied().unwrap_or(0);
+        counted_now.saturating_sub(then)
+    }
+}
+
+#[derive(Default)]
+struct State {
+    errands: Vec<Errand>,
+    found: HashMap<String, DiskUse>,
+    stop: bool,
+}
+
+/// The walker, seen from outside.
+#[derive(Default)]
+pub struct Walker {
+    state: Mutex<State>,
+    changed: Condvar,
+    pressed: AtomicBool,
+    rounds: AtomicU64,
+}
+
+impl Walker {
+    /// Starts the thread; it ends when [`Self::stop`] is called.
+    ///
+    /// # Errors
+    /// The system has no thread to give.
+    pub fn start(shares: Option<ShareReader>) -> std::io::Result<Arc<Self>> {
+        let walker = Arc::new(Self::default());
+        let own = Arc::clone(&walker);
+        std::thread::Builder::new()
+            .name("walker".into())
+            .spawn(move || {
+                lower_priority();
+                own.run(shares.as_ref());
+            })?;
+        Ok(walker)
+    }
+
+    /// Whom to walk from now on. What is known of others is forgotten.
+    pub fn set_errands(&self, errands: Vec<Errand>) {
+        let mut state = self.lock();
+        state
+            .found
+            .retain(|uid, _| errands.iter().any(|e| e.uid == *uid));
+        state.errands = errands;
+        self.changed.notify_all();
+    }
+
+    /// While a disk is short walks follow one another without rest.
+    pub fn set_pressed(&self, pressed: bool) {
+        if self.pressed.swap(pressed, Ordering::Relaxed) != pressed {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Counts the pods that were walked; when it changes there is something new in [`Self::found`].
+    pub fn walked(&self) -> u64 {
+        self.rounds.load(Ordering::Acquire)
+    }
+
+    /// The last walk of every pod that was walked.
+    pub fn found(&self) -> HashMap<String, DiskUse> {
+        self.lock().found.clone()
+    }
+
+    /// Ends the thread.
+    pub fn stop(&self) {
+        self.lock().stop = true;
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        // Nobody leaves it half written.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, shares: Option<&ShareReader>) {
+        loop {
+            let began = Instant::now();
+            let errands = self.lock().errands.clone();
+            for errand in &errands {
+                let Some(found) = self.walk(errand, shares) else {
+                    return;
+                };
+                let mut state = self.lock();
+                if state.errands.iter().any(|e| e.uid == errand.uid) {
+                    state.found.insert(errand.uid.clone(), found);
+                    self.rounds.fetch_add(1, Ordering::Release);
+                }
+            }
+            if !self.rest(began, &errands) {
+                return;
+            }
+        }
+    }
+
+    /// Waits until the next round is due, or somebody new is there; false when it is over.
+    fn rest(&self, began: Instant, known: &[Errand]) -> bool {
+        let mut state = self.lock();
+        loop {
+            let news = state
+                .errands
+                .iter()
+                .any(|e| !known.iter().any(|k| k.uid == e.uid));
+            let period = if self.pressed.load(Ordering::Relaxed) {
+                PRESSED_PERIOD
+            } else {
+                PERIOD
+            };
+            let left = period.saturating_sub(began.elapsed());
+            if state.stop || news || left.is_zero() {
+                return !state.stop;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// One pod; `None` when it is over.
+    fn walk(&self, errand: &Errand, shares: Option<&ShareReader>) -> Option<DiskUse> {
+        let places = (errand.places)();
+        let mut found = DiskUse::default();
+        // One reading before and one after stand for the middle of the walk.
+        let counted = |index| shares.map_or(0, |s| s.net(&errand.cgroups, index));
+        let before: [i64; FILESYSTEMS] = std::array::from_fn(counted);
+        let usage = &mut found.usage;
+        for (name, fs) in self.each(&places.volumes)? {
+            usage.volumes.push(VolumeUsage { name, fs });
+        }
+        for (name, fs) in self.each(&places.layers)? {
+            container(usage, name).rootfs = fs;
+        }
+        for (name, fs) in self.each(&places.logs)? {
+            container(usage, name).logs = fs;
+        }
+        usage.ephemeral_storage = Some(bytes(usage));
+        found.counted = std::array::from_fn(|i| i64::midpoint(before[i], counted(i)));
+        Some(found)
+    }
+
+    /// Walks some directories one by one.
+    fn each(&self, named: &Named) -> Option<Vec<(String, FsUsage)>> {
+        let mut found = Vec::new();
+        for (name, path) in named {
+            if let Some(usage) = self.one(path)? {
+                let usage = FsUsage {
+                    bytes: Some(usage.bytes),
+                    inodes: Some(usage.inodes),
+                };
+                found.push((name.clone(), usage));
+            }
+        }
+        Some(found)
+    }
+
+    /// One directory; the inner `None` is one that cannot be looked at.
+    fn one(&self, path: &Path) -> Option<Option<Usage>> {
+        let Ok(mut walk) = Walk::new(&[path]) else {
+            return Some(None);
+        };
+        loop {
+            let began = Instant::now();
+            let done = walk.step(STEP);
+            if done {
+                return Some(Some(walk.found().0));
+            }
+            let rest = if self.pressed.load(Ordering::Relaxed) {
+                Duration::ZERO
+            } else {
+                began.elapsed() * REST
+            };
+            let state = self.lock();
+            if state.stop {
+                return None;
+            }
+            if !rest.is_zero() {
+                drop(self.changed.wait_timeout_while(state, rest, |s| !s.stop));
+            }
+        }
+    }
+}
+
+fn container(usage: &mut PodUsage, name: String) -> &mut ContainerUsage {
+    let at = usage.containers.iter().position(|c| c.name == name);
+    let at = at.unwrap_or_else(|| {
+        usage.containers.push(ContainerUsage {
+            name,
+            ..ContainerUsage::default()
+        });
+        usage.containers.len() - 1
+    });
+    &mut usage.containers[at]
+}
+
+fn bytes(usage: &PodUsage) -> u64 {
+    let containers = usage.containers.iter().flat_map(|c| [c.rootfs, c.logs]);
+    let volumes = usage.volumes.iter().map(|v| v.fs);
+    let each = containers.chain(volumes).map(|fs| fs.bytes.unwrap_or(0));
+    each.fold(0, u64::saturating_add)
+}
+
+/// Directories that are given beforehand.
+pub fn fixed(volumes: Vec<(String, PathBuf)>) -> Finder {
+    Arc::new(move || Places {
+        volumes: volumes.clone(),
+        ..Places::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_are_walked_and_the_dead_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        for n in 0..300 {
+            std::fs::write(dir.path().join(format!("f{n}")), "x").unwrap();
+        }
+        let walker = Walker::start(None).unwrap();
+        walker.set_pressed(true);
+        let errand = Errand {
+            uid: "u".into(),
+            cgroups: Vec::new(),
+            places: fixed(vec![("scratch".into(), dir.path().to_owned())]),
+        };
+        walker.set_errands(vec![errand]);
+        while walker.walked() == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let found = walker.found();
+        let volume = &found["u"].usage.volumes[0];
+        assert_eq!(
+            (volume.name.as_str(), volume.fs.inodes),
+            ("scratch", Some(301))
+        );
+        assert_eq!(found["u"].usage.ephemeral_storage, volume.fs.bytes);
+        walker.set_errands(Vec::new());
+        assert!(walker.found().is_empty());
+        walker.stop();
+    }
+}

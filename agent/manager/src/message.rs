@@ -1,0 +1,266 @@
+//! What goes to the rounds, and what comes from them.
+
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::BorrowedFd,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use evictd_engine as engine;
+use evictd_engine::{
+    Comeback, Eviction, NodeReclaim, Pod, Signal,
+    reclaim::Removed,
+    record::{NodeState, Numbers, Stages},
+    settings::GraduatedConfig,
+};
+use evictd_node::{memory_scope::Scope, pods::table::Entry};
+use evictd_sys::eventfd::Bell;
+
+use crate::{
+    Graduated,
+    mitigation::worker::{Demand, Done},
+};
+
+/// Letters that may wait; of tables only the newest does.
+const LETTERS: usize = 256;
+
+/// Everybody who runs here.
+#[derive(Clone, Debug, Default)]
+pub struct Members {
+    /// With files held open.
+    pub entries: Vec<Arc<Entry>>,
+    /// The same pods, in the same order, as the engine wants them; without those that nobody may evict.
+    pub pods: Vec<Pod>,
+}
+
+impl Members {
+    /// From a table's entries.
+    pub fn new(entries: &[Arc<Entry>]) -> Self {
+        let entries: Vec<_> = entries.iter().filter(|e| !e.protected).cloned().collect();
+        Self {
+            pods: entries.iter().map(|e| e.pod.clone()).collect(),
+            entries,
+        }
+    }
+
+    /// The entry of a UID.
+    pub fn entry(&self, uid: &str) -> Option<&Arc<Entry>> {
+        self.entries.iter().find(|e| e.pod.uid == uid)
+    }
+}
+
+/// To the rounds.
+#[derive(Debug)]
+pub enum Letter {
+    /// Who runs here from now on.
+    Members(Members),
+    /// The cgroup of all pods has come, or is another one or of another size now.
+    PodsMemory(Box<Scope>),
+    /// The reflex has evicted a pod.
+    EvictedElsewhere {
+        /// The pod's UID.
+        uid: String,
+        /// Which signal was short.
+        signal: Signal,
+        /// What was available then, in the signal's unit.
+        available: u64,
+    },
+    /// What came of a [`SoftDemand`].
+    SoftSettled {
+        /// The UID of the pod that was chosen first.
+        chosen: String,
+        /// Who goes, if anybody does.
+        gone: Option<Eviction>,
+    },
+    /// A reclaim by [`Note::Reclaim`] is over: what was removed, or `None` when there is nobody to ask.
+    Reclaimed(Option<Removed>),
+    /// A step by [`Note::Graduate`] is over.
+    Graduated(Box<Done>),
+    /// Other settings.
+    Settings {
+        /// Thresholds and all that the engine is told.
+        settings: Box<engine::Settings>,
+        /// Decide, tell, and do nothing.
+        shadow: bool,
+        /// What is done before anybody is evicted.
+        graduated: GraduatedConfig,
+    },
+}
+
+/// Where letters wait. Never full of what matters: a table replaces the one before.
+#[derive(Debug)]
+pub struct Inbox {
+    bell: Bell,
+    letters: Mutex<VecDeque<Letter>>,
+    stop: AtomicBool,
+    turned: AtomicU64,
+}
+
+impl Inbox {
+    /// An empty one.
+    ///
+    /// # Errors
+    /// The system has no descriptor to give.
+    pub fn new() -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            bell: Bell::new()?,
+            letters: Mutex::default(),
+            stop: AtomicBool::new(false),
+            turned: AtomicU64::new(0),
+        }))
+    }
+
+    /// Sends a letter; false when too many wait already.
+    pub fn send(&self, letter: Letter) -> bool {
+        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(letter, Letter::Members(_)) {
+            letters.retain(|other| !matches!(other, Letter::Members(_)));
+        } else if letters.len() >= LETTERS {
+            return false;
+        }
+        letters.push_back(letter);
+        drop(letters);
+        self.bell.ring();
+        true
+    }
+
+    /// Asks the thread to end.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+
+    pub(super) fn stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    pub(super) fn note_turn(&self, now: u64) {
+        self.turned.store(now, Ordering::Relaxed);
+    }
+
+    /// When the thread last turned, in nanoseconds of CLOCK_MONOTONIC; 0: never.
+    pub fn last_turn(&self) -> u64 {
+        self.turned.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.bell.fd()
+    }
+
+    pub(super) fn take(&self) -> VecDeque<Letter> {
+        self.bell.silence();
+        std::mem::take(&mut *self.letters.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// From the rounds.
+#[derive(Debug)]
+pub enum Note {
+    /// A pod was killed, or would have been.
+    Evicted(Box<Decided>),
+    /// A pod is to be asked to go; answered by [`Letter::SoftSettled`].
+    Soft(Box<SoftDemand>),
+    /// What the node should say has changed.
+    Node(NodeState),
+    /// The node is to give back what it can; pods wait for that, and a look at the signals says whether it has come.
+    Reclaim(ReclaimDemand),
+    /// What a reclaim has brought.
+    Reclaimed(Box<Reclaimed>),
+    /// A step before an eviction is to be taken (R46); answered by [`Letter::Graduated`] unless it is shadow mode's.
+    Graduate(Box<Demand>),
+    /// What such a step has brought.
+    Graduated(Box<Graduated>),
+    /// An evicted pod's owner has put another one here (R17, R29).
+    Comeback(Comeback),
+}
+
+/// The node is to give back what it can.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReclaimDemand {
+    /// What the disk that is short is helped by, in this order.
+    pub what: Vec<NodeReclaim>,
+    /// Who is asked.
+    pub of: Reclaimer,
+}
+
+/// Who may give back what nobody needs on a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reclaimer {
+    /// The container runtime; answered by [`Letter::Reclaimed`].
+    Runtime,
+    /// The kubelet beside this agent, which has the same thresholds.
+    Kubelet,
+    /// Nobody: shadow mode only speaks of it (R47).
+    Nobody,
+}
+
+/// What a reclaim by the container runtime has brought.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reclaimed {
+    /// What the disk was to be helped by.
+    pub what: Vec<NodeReclaim>,
+    /// What was removed.
+    pub removed: Removed,
+    /// How much more of each signal that was short is available now, in its unit; less where others have used more
+    /// meanwhile.
+    pub freed: Vec<(Signal, i64)>,
+    /// No threshold that asked for it is met any more, minimum reclaim included: no pod has to go.
+    pub is_enough: bool,
+    /// How long it took.
+    pub took: std::time::Duration,
+}
+
+/// A pod that the rounds have killed.
+#[derive(Clone, Debug)]
+pub struct Decided {
+    /// The victim.
+    pub pod: Arc<Entry>,
+    /// Counts this agent's rounds' evictions from 1.
+    pub number: u64,
+    /// The engine's decision.
+    pub eviction: Eviction,
+    /// What asked for it: a signal, or the name of the pod's own limit.
+    pub signal: String,
+    /// What woke the thread.
+    pub hook: String,
+    /// When.
+    pub stages: Stages,
+    /// What was available, in the signal's unit.
+    pub available: u64,
+    /// What should have been.
+    pub threshold: u64,
+    /// What the pod used of it.
+    pub usage: u64,
+    /// Nothing was killed (R47).
+    pub shadow: bool,
+    /// SIGKILL was refused with this errno, 0 when it was not.
+    pub errno: i32,
+}
+
+/// A pod that may be asked to go.
+#[derive(Clone, Debug)]
+pub struct SoftChoice {
+    /// The pod.
+    pub pod: Arc<Entry>,
+    /// How it would go.
+    pub eviction: Eviction,
+    /// What for.
+    pub numbers: Numbers,
+}
+
+/// A pod is to be asked to go.
+#[derive(Clone, Debug)]
+pub struct SoftDemand {
+    /// The signal whose soft threshold has been met for its grace period.
+    pub signal: Signal,
+    /// Who may be asked, in the order of eviction; the first is the engine's choice.
+    pub candidates: Vec<SoftChoice>,
+    /// The hard threshold is met as well: budgets no longer count.
+    pub hard: bool,
+    /// Nobody is asked (R47).
+    pub shadow: bool,
+}

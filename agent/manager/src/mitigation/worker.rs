@@ -1,0 +1,253 @@
+//! The blocking side: does one step and says what came of it.
+
+use std::{
+    cmp::Reverse,
+    path::Path,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use evictd_engine::{Signal, mitigation as steps, mitigation::Step};
+use evictd_node::{
+    cgroup::{
+        reclaim as files,
+        reclaim::{Given, Refusal},
+        throttle::Brakes,
+    },
+    pods::table::Entry,
+};
+
+/// A step to take.
+#[derive(Clone, Debug)]
+pub struct Demand {
+    /// Which one.
+    pub step: Step,
+    /// Which signal is short.
+    pub signal: Signal,
+    /// Who may be touched: for a reclaim everybody, for the brake the first candidates in their order; for a release those
+    /// who are let go, all of them if none is named.
+    pub pods: Vec<Arc<Entry>>,
+    /// How long a reclaim may take.
+    pub within: Duration,
+    /// Only speak of it (R47).
+    pub shadow: bool,
+}
+
+/// What came of one pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub name: String,
+    /// The pod's UID.
+    pub uid: String,
+    /// What it has given back.
+    pub given: Given,
+    /// The limit that it was given or that was taken away, in bytes.
+    pub high: Option<u64>,
+}
+
+/// What came of a step.
+#[derive(Clone, Debug)]
+pub struct Done {
+    /// The step.
+    pub step: Step,
+    /// Which signal was short.
+    pub signal: Signal,
+    /// Pod by pod.
+    pub pods: Vec<Pod>,
+    /// Why nothing was done, or not everything.
+    pub refusal: Option<String>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// What was done so far; all of it only grows.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Reclaims that were begun.
+    pub reclaims: AtomicU64,
+    /// What they have given back, in bytes of usage.
+    pub reclaimed: AtomicU64,
+    /// What of that counted as used, in bytes.
+    pub reclaimed_working_set: AtomicU64,
+    /// Pods that were kept from growing.
+    pub brakes: AtomicU64,
+    /// Pods that were let go again, those of an earlier agent included.
+    pub released: AtomicU64,
+    /// Steps or pods that were refused.
+    pub refused: AtomicU64,
+}
+
+/// Does what is demanded.
+#[derive(Debug)]
+pub struct Worker {
+    brakes: Mutex<Brakes>,
+    counters: Counters,
+    /// What was refused the last time: said once.
+    told: Mutex<Option<String>>,
+}
+
+impl Worker {
+    /// Lets go whom an earlier agent has left braked.
+    pub fn open(state_dir: &Path) -> Arc<Self> {
+        let (brakes, left) = Brakes::open(state_dir).unwrap_or_else(|error| {
+            tracing::error!(%error, "whom an earlier agent has left braked is not known");
+            (Brakes::empty(state_dir), 0)
+        });
+        if left > 0 {
+            tracing::warn!(
+                pods = left,
+                "an earlier agent has left pods braked: they were let go"
+            );
+        }
+        let counters = Counters::default();
+        add(&counters.released, left as u64);
+        Arc::new(Self {
+            brakes: Mutex::new(brakes),
+            counters,
+            told: Mutex::default(),
+        })
+    }
+
+    /// What was done.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Takes a step; blocks for as long as it takes.
+    pub fn work(&self, demand: &Demand) -> Done {
+        let begun = Instant::now();
+        let (pods, refusal) = match demand.step {
+            Step::Reclaim(deficit) => self.reclaim(demand, deficit, begun),
+            Step::Brake => self.brake(demand),
+            Step::Release => self.release(demand),
+        };
+        if let Some(refusal) = &refusal {
+            add(&self.counters.refused, 1);
+            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+            if told.as_ref() != Some(refusal) {
+                tracing::warn!(step = ?demand.step, refusal, "a step before the eviction is refused");
+                *told = Some(refusal.clone());
+            }
+        }
+        Done {
+            step: demand.step,
+            signal: demand.signal,
+            pods,
+            refusal,
+            took: begun.elapsed(),
+        }
+    }
+
+    /// Lets everybody go, for good.
+    pub fn close(&self) {
+        match self.brakes().close() {
+            Ok(released) => add(&self.counters.released, released.len() as u64),
+            Err(error) => tracing::error!(%error, "the next agent lets braked pods go"),
+        }
+    }
+
+    fn brakes(&self) -> MutexGuard<'_, Brakes> {
+        self.brakes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reclaim(&self, demand: &Demand, deficit: u64, begun: Instant) -> Outcome {
+        add(&self.counters.reclaims, 1);
+        if let Some(refusal) = first_refusal(&demand.pods, files::can_reclaim) {
+            return (Vec::new(), Some(refusal));
+        }
+        // Whose numbers cannot be read is on its way out.
+        let readable = demand
+            .pods
+            .iter()
+            .filter_map(|pod| Some((pod, pod.memory.read().ok()?)));
+        let (pods, readings): (Vec<_>, Vec<_>) = readable.unzip();
+        let (mut done, mut refusal) = (Vec::new(), None);
+        for portion in steps::portions(&readings, deficit) {
+            let Some(entry) = pods.get(portion.pod) else {
+                continue;
+            };
+            match files::reclaim(&entry.memory, portion.bytes, begun + demand.within) {
+                Ok(given) => {
+                    add(&self.counters.reclaimed, given.usage());
+                    add(&self.counters.reclaimed_working_set, given.working_set());
+                    done.push(pod(entry, given, None));
+                }
+                Err(error) => refusal = Some(format!("memory.reclaim of {}: {error}", entry.pod)),
+            }
+        }
+        (done, refusal)
+    }
+
+    fn brake(&self, demand: &Demand) -> Outcome {
+        if let Some(refusal) = first_refusal(&demand.pods, files::can_brake) {
+            return (Vec::new(), Some(refusal));
+        }
+        let mut brakes = self.brakes();
+        let (mut done, mut refusal) = (Vec::new(), None);
+        for entry in &demand.pods {
+            match brakes.set(&entry.pod.uid, &entry.memory) {
+                Ok(Some(brake)) => {
+                    add(&self.counters.brakes, 1);
+                    done.push(pod(entry, Given::default(), Some(brake.high)));
+                }
+                Ok(None) => {}
+                Err(error) => refusal = Some(error.to_string()),
+            }
+        }
+        (done, refusal)
+    }
+
+    fn release(&self, demand: &Demand) -> Outcome {
+        let named = |uid: &str| demand.pods.iter().any(|entry| entry.pod.uid == uid);
+        let released = self
+            .brakes()
+            .release(|brake| demand.pods.is_empty() || named(&brake.uid));
+        match released {
+            Ok(released) => {
+                add(&self.counters.released, released.len() as u64);
+                let told = released.into_iter().map(|brake| Pod {
+                    namespace: String::new(),
+                    name: String::new(),
+                    uid: brake.uid,
+                    given: Given::default(),
+                    high: Some(brake.high),
+                });
+                let mut told: Vec<_> = told.collect();
+                told.sort_by_key(|pod| Reverse(pod.high));
+                (told, None)
+            }
+            Err(error) => (Vec::new(), Some(error.to_string())),
+        }
+    }
+}
+
+type Outcome = (Vec<Pod>, Option<String>);
+
+/// A machine refuses for all of its pods, so that the first one tells.
+fn first_refusal(
+    pods: &[Arc<Entry>],
+    ask: impl Fn(&evictd_node::cgroup::memory::MemoryCgroup) -> Result<(), Refusal>,
+) -> Option<String> {
+    let refusal = ask(&pods.first()?.memory).err()?;
+    Some(refusal.to_string())
+}
+
+fn pod(entry: &Entry, given: Given, high: Option<u64>) -> Pod {
+    Pod {
+        namespace: entry.pod.namespace.clone(),
+        name: entry.pod.name.clone(),
+        uid: entry.pod.uid.clone(),
+        given,
+        high,
+    }
+}
+
+fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}

@@ -1,0 +1,227 @@
+//! Pods wait while the node gives back what nobody needs (R8), but not for ever.
+
+use std::time::Duration;
+
+use evictd_engine::{NodeReclaim, Observations, Round, Signal, Snapshot, reclaim::Removed};
+use evictd_sys::clock::now_ns;
+
+use crate::{
+    Note, ReclaimDemand, Reclaimed, Reclaimer,
+    execute::is_short,
+    manager_loop::{Loop, Wake, nanos, signed},
+};
+
+/// How long the kubelet may take until pods are evicted in its stead: it looks every 10 s, and needs some time for its
+/// images.
+const KUBELET: Duration = Duration::from_secs(15);
+/// How long one that was in vain keeps the next one from being tried: the kubelet's monitoring interval.
+const REST: Duration = Duration::from_secs(10);
+/// The runtime's side keeps to its time by itself; its letter needs a moment.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// Who may give back what nobody needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reclaiming {
+    /// The container runtime, within this time.
+    pub runtime: Option<Duration>,
+    /// A kubelet beside this agent, where there is no runtime to ask.
+    pub kubelet: bool,
+}
+
+/// What is waited for.
+#[derive(Debug)]
+struct Waiting {
+    round: Round,
+    before: Observations,
+    since: u64,
+    of: Reclaimer,
+    patience: Duration,
+}
+
+/// Reclaims so far.
+#[derive(Debug)]
+pub(super) struct Reclaims {
+    may: Reclaiming,
+    waiting: Option<Waiting>,
+    /// The runtime has not answered the last demand yet, whether somebody waits for it or not.
+    is_asked: bool,
+    /// When the last answer came.
+    answered: Option<u64>,
+    /// It was that there is no runtime to ask.
+    is_away: bool,
+    /// Shadow mode has spoken of this pressure.
+    shadow_told: bool,
+}
+
+impl Reclaims {
+    pub fn new(may: Reclaiming) -> Self {
+        Self {
+            may,
+            waiting: None,
+            is_asked: false,
+            answered: None,
+            is_away: false,
+            shadow_told: false,
+        }
+    }
+
+    /// Who is to be asked now, and how long that may take.
+    fn next(&self, now: u64) -> (Reclaimer, Duration) {
+        let rests = self
+            .answered
+            .is_some_and(|at| now.saturating_sub(at) < nanos(REST));
+        match self.may.runtime {
+            Some(within) if !self.is_asked && !rests => (Reclaimer::Runtime, within + GRACE),
+            None if self.may.kubelet => (Reclaimer::Kubelet, KUBELET),
+            Some(_) if self.may.kubelet && self.is_away => (Reclaimer::Kubelet, KUBELET),
+            _ => (Reclaimer::Nobody, Duration::ZERO),
+        }
+    }
+}
+
+impl Loop {
+    /// Asks for what a round wants reclaimed, and sees to it that nobody waits for too long.
+    pub(super) fn reclaim(&mut self, round: &Round, seen: &Observations) {
+        if round.node_reclaim.is_empty() {
+            self.reclaims.shadow_told = false;
+        } else if self.reclaims.waiting.is_none() {
+            self.begin_reclaim(round, seen);
+        }
+        let Some(waiting) = &self.reclaims.waiting else {
+            return;
+        };
+        let waited = now_ns().saturating_sub(waiting.since);
+        if waited > nanos(waiting.patience) || self.cannot_wait(waiting.of, seen) {
+            self.after_reclaim();
+        }
+    }
+
+    fn begin_reclaim(&mut self, round: &Round, seen: &Observations) {
+        let now = now_ns();
+        let (of, patience) = match self.shadow || self.restraint.is_paused() {
+            true => (Reclaimer::Nobody, Duration::ZERO),
+            false => self.reclaims.next(now),
+        };
+        self.reclaims.waiting = Some(Waiting {
+            round: round.clone(),
+            before: *seen,
+            since: now,
+            of,
+            patience,
+        });
+        let speaks = match of {
+            Reclaimer::Nobody => self.shadow && !self.reclaims.shadow_told,
+            Reclaimer::Runtime | Reclaimer::Kubelet => true,
+        };
+        let what = round.node_reclaim.clone();
+        if speaks {
+            self.reclaims.shadow_told = self.shadow;
+            self.reclaims.is_asked |= of == Reclaimer::Runtime;
+            self.note(Note::Reclaim(ReclaimDemand { what, of }));
+        }
+        if of == Reclaimer::Nobody {
+            self.after_reclaim();
+        }
+    }
+
+    /// What a reclaim would bring may come too late: less than half of a hard threshold is left while nobody knows when
+    /// the kubelet looks, or nothing at all while the runtime is at work.
+    fn cannot_wait(&self, of: Reclaimer, seen: &Observations) -> bool {
+        self.thresholds.iter().filter(|t| t.is_hard()).any(|t| {
+            seen.get(t.signal).is_some_and(|now| {
+                let left = u64::try_from(now.available).unwrap_or(0);
+                let amount = t.amount(now.capacity);
+                match of {
+                    Reclaimer::Runtime => left == 0 && amount > 0,
+                    Reclaimer::Kubelet | Reclaimer::Nobody => left < amount / 2,
+                }
+            })
+        })
+    }
+
+    /// The runtime has answered.
+    pub(super) fn reclaimed(&mut self, removed: Option<Removed>) {
+        self.reclaims.is_asked = false;
+        let now = now_ns();
+        self.reclaims.answered = Some(now);
+        self.reclaims.is_away = removed.is_none();
+        let kubelet = self.reclaims.may.kubelet;
+        let waiting = self.reclaims.waiting.as_mut();
+        let Some(waiting) = waiting.filter(|w| w.of == Reclaimer::Runtime) else {
+            return;
+        };
+        match removed {
+            Some(removed) => {
+                let (what, before) = (waiting.round.node_reclaim.clone(), waiting.before);
+                let took = Duration::from_nanos(now.saturating_sub(waiting.since));
+                let seen = self.after_reclaim().unwrap_or(before);
+                self.tell_reclaimed(what, removed, &before, &seen, took);
+            }
+            // There may be a kubelet that does it.
+            None if kubelet => {
+                waiting.of = Reclaimer::Kubelet;
+                waiting.patience = KUBELET;
+            }
+            None => {
+                self.after_reclaim();
+            }
+        }
+    }
+
+    fn tell_reclaimed(
+        &mut self,
+        what: Vec<NodeReclaim>,
+        removed: Removed,
+        before: &Observations,
+        seen: &Observations,
+        took: Duration,
+    ) {
+        let layout = self.sensors.layout();
+        let helped: Vec<_> = self
+            .thresholds
+            .iter()
+            .filter(|t| !layout.node_reclaim(t.signal).is_empty() && is_short(t, before))
+            .collect();
+        let is_enough = !helped.iter().any(|t| is_short(t, seen));
+        let mut freed: Vec<(Signal, i64)> = helped
+            .iter()
+            .filter_map(|t| {
+                let (then, now) = (before.get(t.signal)?, seen.get(t.signal)?);
+                Some((t.signal, now.available.saturating_sub(then.available)))
+            })
+            .collect();
+        freed.dedup();
+        let reclaimed = Reclaimed {
+            what,
+            removed,
+            freed,
+            is_enough,
+            took,
+        };
+        self.note(Note::Reclaimed(Box::new(reclaimed)));
+    }
+
+    /// The waiting is over: what is the case now says who must go. Answers with that.
+    fn after_reclaim(&mut self) -> Option<Observations> {
+        let waiting = self.reclaims.waiting.take()?;
+        let seen = self.look();
+        let usages = self.measured.usages();
+        let snapshot = |observations| Snapshot {
+            observations,
+            pods: &self.running,
+            usages,
+        };
+        let evictions = self.manager.after_reclaim(
+            signed(now_ns()),
+            &waiting.round,
+            snapshot(&waiting.before),
+            snapshot(&seen),
+        );
+        let wake = Wake {
+            woken: now_ns(),
+            crossed: None,
+        };
+        self.act(evictions, &seen, wake);
+        Some(seen)
+    }
+}

@@ -1,0 +1,147 @@
+//! Where a pod's files lie on the node.
+//!
+//! The kubelet asks the container runtime; here the kernel tells. Each container mounts its termination log from
+//! `<kubelet>/pods/<uid>/containers/<name>/<id>` (`dockershim`'s heritage, kept by every kubelet since), so that the mounts of
+//! one of its processes have its name, and the overlay that is its root has its writable layer.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use evictd_engine::Pod;
+use evictd_node::{cgroup::memory::descendants, fs::mounts};
+
+/// Where the container runtime's logs of all pods lie (the kubelet's `podLogsDirectory`).
+pub const POD_LOGS: &str = "/var/log/pods";
+/// Plugins whose volumes count as local (`localVolumeNames`), as directories below a pod's `volumes`.
+const LOCAL_PLUGINS: [&str; 3] = [
+    "kubernetes.io~empty-dir",
+    "kubernetes.io~configmap",
+    "kubernetes.io~git-repo",
+];
+
+/// Directories of one kind, with the name of the container or volume that they belong to.
+pub type Named = Vec<(String, PathBuf)>;
+
+/// The directories of one pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Places {
+    /// Writable layers, by container.
+    pub layers: Named,
+    /// Logs, by container.
+    pub logs: Named,
+    /// Local volumes.
+    pub volumes: Named,
+}
+
+/// The directories of a pod of the kubelet's, as far as they can be found.
+pub fn of_kubelet_pod(kubelet: &Path, logs: &Path, pod: &Pod, cgroup: &Path) -> Places {
+    let own = kubelet.join("pods").join(&pod.uid).join("volumes");
+    let volumes = pod.volumes.iter().filter(|volume| volume.is_local);
+    let volumes = volumes.filter_map(|volume| {
+        let mut candidates = LOCAL_PLUGINS.map(|plugin| own.join(plugin).join(&volume.name));
+        let found = candidates.iter_mut().find(|path| path.is_dir())?;
+        Some((volume.name.clone(), std::mem::take(found)))
+    });
+    let logs = logs.join(format!("{}_{}_{}", pod.namespace, pod.name, pod.uid));
+    let logs = pod
+        .containers
+        .iter()
+        .map(|c| (c.name.clone(), logs.join(&c.name)));
+    Places {
+        volumes: volumes.collect(),
+        logs: logs.filter(|(_, path)| path.is_dir()).collect(),
+        layers: layers(cgroup),
+    }
+}
+
+/// The writable layers of the containers that run in a pod's cgroup.
+fn layers(cgroup: &Path) -> Named {
+    let groups = descendants(cgroup).unwrap_or_default();
+    let layer = |group: &PathBuf| {
+        let procs = fs::read_to_string(group.join("cgroup.procs")).ok()?;
+        let pid: u32 = procs.lines().next()?.parse().ok()?;
+        let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).ok()?;
+        Some((container_name(&mounts)?, mounts::upper_of_root(&mounts)?))
+    };
+    let mut found: Named = groups.iter().filter_map(layer).collect();
+    // A container may have groups below its own.
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// The container's name, from where its termination log is mounted from.
+fn container_name(mountinfo: &str) -> Option<String> {
+    mountinfo.lines().find_map(|line| {
+        let root = line.split(' ').nth(3)?;
+        let (pod, rest) = root.rsplit_once("/containers/")?;
+        let (name, id) = rest.split_once('/')?;
+        let is_pods = pod
+            .rsplit_once("/pods/")
+            .is_some_and(|(_, uid)| !uid.contains('/'));
+        (is_pods && !id.contains('/')).then(|| name.to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evictd_engine::{Container, ContainerKind, Volume};
+
+    const MOUNTINFO: &str = "\
+4711 4000 0:120 / / rw,relatime - overlay overlay rw,lowerdir=/l/1/fs:/l/2/fs,upperdir=/var/lib/containerd/s/9/fs,workdir=/w
+4712 4711 0:123 / /proc rw,nosuid - proc proc rw
+4713 4711 254:1 /var/lib/kubelet/pods/027b1a11/etc-hosts /etc/hosts rw - ext4 /dev/vda1 rw
+4714 4711 254:1 /var/lib/kubelet/pods/027b1a11/containers/web/5a3f /dev/termination-log rw - ext4 /dev/vda1 rw
+";
+
+    #[test]
+    fn a_container_is_known_by_its_termination_log() {
+        assert_eq!(container_name(MOUNTINFO).as_deref(), Some("web"));
+        assert_eq!(
+            mounts::upper_of_root(MOUNTINFO),
+            Some("/var/lib/containerd/s/9/fs".into())
+        );
+        let stranger = "1 0 8:1 /srv/containers/web/x/y / rw - ext4 /dev/sda1 rw\n";
+        assert_eq!(container_name(stranger), None);
+        assert_eq!(mounts::upper_of_root(stranger), None);
+    }
+
+    // R10
+    #[test]
+    fn volumes_and_logs_are_where_the_kubelet_puts_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let (kubelet, logs) = (dir.path().join("kubelet"), dir.path().join("logs"));
+        let scratch = kubelet.join("pods/u1/volumes/kubernetes.io~empty-dir/scratch");
+        let web = logs.join("shop_web-0_u1/web");
+        for path in [&scratch, &web] {
+            fs::create_dir_all(path).unwrap();
+        }
+        let volume = |name: &str, is_local| Volume {
+            name: name.into(),
+            is_local,
+            empty_dir: None,
+        };
+        let container = |name: &str| Container {
+            name: name.into(),
+            kind: ContainerKind::Regular,
+            memory_request: Default::default(),
+            storage_request: Default::default(),
+            storage_limit: None,
+        };
+        let pod = Pod {
+            uid: "u1".into(),
+            namespace: "shop".into(),
+            name: "web-0".into(),
+            volumes: vec![volume("scratch", true), volume("claim", false)],
+            containers: vec![container("web"), container("not-started")],
+            ..Pod::default()
+        };
+        let places = of_kubelet_pod(&kubelet, &logs, &pod, Path::new("/nowhere"));
+        assert_eq!(places.volumes, [("scratch".to_owned(), scratch)]);
+        assert_eq!(places.logs, [("web".to_owned(), web)]);
+        assert!(places.layers.is_empty());
+    }
+}

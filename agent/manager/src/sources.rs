@@ -1,0 +1,312 @@
+//! What the node has left of everything, and the wires that say when to look.
+
+use std::{
+    io,
+    os::fd::{AsRawFd as _, RawFd},
+    time::Duration,
+};
+
+use evictd_engine::{Layout, Observation, Observations, Signal, Threshold};
+use evictd_node::{
+    fs::statfs as filesystem,
+    memory_scope::Scope,
+    sampling as deadline,
+    trigger::{
+        counter::{Crossed, Crossing, Drift, Wire},
+        hook::CountHook,
+        inodes::{self, InodeTripwire},
+        pids::{self, PidTripwire},
+    },
+};
+
+/// Slots of a count's wires.
+const HARD: usize = 0;
+const SOFT: usize = 1;
+/// While a threshold is met: what was done about it shows after a while only, and PIDs come back faster than files.
+const PRESSED_PIDS: Duration = Duration::from_millis(20);
+const PRESSED: Duration = Duration::from_millis(250);
+
+/// A filesystem under the names that the kubelet gives it.
+#[derive(Clone, Copy, Debug)]
+pub struct Disk {
+    /// Index in the tripwire.
+    pub filesystem: usize,
+    /// Its bytes.
+    pub available: Signal,
+    /// Its inodes.
+    pub inodes_free: Signal,
+}
+
+/// The filesystems of the node.
+pub struct Disks {
+    /// Wires on their inodes, and statfs.
+    pub tripwire: InodeTripwire,
+    /// nodefs, imagefs and containerfs; several may be one filesystem.
+    pub names: [Disk; 3],
+    /// How they lie (R3).
+    pub layout: Layout,
+}
+
+/// A wire that is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Armed {
+    count: Count,
+    slot: usize,
+    wire: Wire,
+}
+
+/// Something that is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Count {
+    Pids,
+    Inodes(usize),
+}
+
+/// Everything that is looked at besides the memory that the reflex watches.
+pub struct Sensors {
+    /// The node's memory.
+    pub memory: Scope,
+    /// The memory of the pods' cgroup, where there is one.
+    pub pods_memory: Option<Scope>,
+    /// The node's tasks; `None` where procfs does not say.
+    pub pids: Option<PidTripwire>,
+    /// The node's filesystems; `None` where none are known.
+    pub disks: Option<Disks>,
+    armed: Vec<Armed>,
+}
+
+impl Sensors {
+    /// Nothing is armed before the first [`Self::arm`].
+    pub fn new(
+        memory: Scope,
+        pods_memory: Option<Scope>,
+        pids: Option<PidTripwire>,
+        disks: Option<Disks>,
+    ) -> Self {
+        Self {
+            memory,
+            pods_memory,
+            pids,
+            disks,
+            armed: Vec::new(),
+        }
+    }
+
+    /// How the disks lie.
+    pub fn layout(&self) -> Layout {
+        self.disks.as_ref().map(|d| d.layout).unwrap_or_default()
+    }
+
+    /// Looks at everything. A signal that cannot be read at present has no observation, and a threshold that nobody
+    /// observes is not met.
+    pub fn look(&mut self, now: i64) -> Observations {
+        let mut seen = Observations::default();
+        let mut set = |signal, available: i64, capacity: u64| {
+            let observation = Observation {
+                available,
+                capacity: signed(capacity),
+                time: Some(now),
+            };
+            seen.set(signal, observation);
+        };
+        if let Ok(look) = self.memory.look() {
+            let signal = Signal::MemoryAvailable;
+            set(signal, signed(look.available), self.memory.capacity());
+        }
+        if let Some(scope) = &self.pods_memory
+            && let Ok(look) = scope.look()
+        {
+            let signal = Signal::AllocatableMemoryAvailable;
+            set(signal, signed(look.available), scope.capacity());
+        }
+        if let Some(pids) = &mut self.pids
+            // The sample moves the wires to where the files put them; the reading has the capacity.
+            && let (Ok(sample), Ok(read)) = (pids.sample(), pids.read())
+        {
+            set(Signal::PidAvailable, sample.available, read.capacity);
+        }
+        if let Some(disks) = &mut self.disks {
+            for filesystem in 0..disks.tripwire.filesystems() {
+                let Ok(read) = disks.tripwire.read(filesystem) else {
+                    continue;
+                };
+                let sample = disks.tripwire.sample(filesystem).ok().flatten();
+                // Several names of one filesystem have one reading: what is known of one holds for all.
+                for disk in disks.names.iter().filter(|d| d.filesystem == filesystem) {
+                    set(disk.available, signed(read.available), read.capacity);
+                    if let Some(sample) = sample {
+                        set(disk.inodes_free, sample.available, read.inodes);
+                    }
+                }
+            }
+        }
+        seen
+    }
+
+    /// Sets the wires to where the thresholds are: on the way down while a threshold is not met, on the way up while
+    /// it is, so that recovery is seen at once as well. True when a wire has moved: what crossed it in the meantime is
+    /// seen by another look only.
+    pub fn arm(&mut self, thresholds: &[Threshold], seen: &Observations) -> bool {
+        let mut wanted: Vec<Armed> = Vec::new();
+        for threshold in thresholds {
+            let (Some(count), Some(now)) =
+                (self.count_of(threshold.signal), seen.get(threshold.signal))
+            else {
+                continue;
+            };
+            let slot = if threshold.is_hard() { HARD } else { SOFT };
+            let wire = wire(threshold, now);
+            // Several names of one filesystem share its wires: the one that comes first counts.
+            match wanted
+                .iter_mut()
+                .find(|a| (a.count, a.slot) == (count, slot))
+            {
+                Some(other) if comes_first(wire, other.wire) => other.wire = wire,
+                Some(_) => {}
+                None => wanted.push(Armed { count, slot, wire }),
+            }
+        }
+        if wanted == self.armed {
+            return false;
+        }
+        for armed in &wanted {
+            if !self.armed.contains(armed)
+                && let Err(error) = self.set(armed)
+            {
+                tracing::warn!(%error, ?armed, "a wire cannot be set: the sampler goes on alone");
+            }
+        }
+        self.armed = wanted;
+        true
+    }
+
+    fn set(&mut self, armed: &Armed) -> io::Result<()> {
+        let wire = Some(armed.wire);
+        match (armed.count, &mut self.pids, &mut self.disks) {
+            (Count::Pids, Some(pids), _) => pids.arm(armed.slot, wire),
+            (Count::Inodes(index), _, Some(disks)) => disks.tripwire.arm(index, armed.slot, wire),
+            _ => Ok(()),
+        }
+    }
+
+    /// The first crossing since this was last asked, and the signal that it was of. All that have tripped are set anew
+    /// by the next [`Self::arm`].
+    pub fn crossed(&mut self) -> Option<(Signal, Crossed)> {
+        let mut first = None;
+        if let Some(pids) = &mut self.pids {
+            while let Some(crossed) = pids.crossed() {
+                self.armed
+                    .retain(|a| (a.count, a.slot) != (Count::Pids, crossed.slot));
+                first = first.or(Some((Signal::PidAvailable, crossed)));
+            }
+        }
+        if let Some(disks) = &mut self.disks {
+            while let Some(crossed) = disks.tripwire.crossed() {
+                let count = Count::Inodes(crossed.counter);
+                self.armed
+                    .retain(|a| (a.count, a.slot) != (count, crossed.slot));
+                let name = disks.names.iter().find(|d| d.filesystem == crossed.counter);
+                first = first.or(name.map(|d| (d.inodes_free, crossed)));
+            }
+        }
+        first
+    }
+
+    /// What becomes readable at a crossing: descriptors that stay open as long as this lives, -1 where there is none.
+    pub fn fds(&self) -> [RawFd; 2] {
+        let pids = self.pids.as_ref().and_then(|p| p.fd());
+        let inodes = self.disks.as_ref().and_then(|d| d.tripwire.fd());
+        [pids, inodes].map(|fd| fd.map_or(-1, |fd| fd.as_raw_fd()))
+    }
+
+    /// The rung that watches a signal: a hook, or the sampler.
+    pub fn hook(&self, signal: Signal) -> CountHook {
+        match self.count_of(signal) {
+            Some(Count::Pids) => self.pids.as_ref().map(|p| p.choice().hook),
+            Some(Count::Inodes(index)) => {
+                let disks = self.disks.as_ref();
+                disks.and_then(|d| Some(d.tripwire.choice(index)?.1.hook))
+            }
+            None => None,
+        }
+        .unwrap_or(CountHook::Sampler)
+    }
+
+    /// How far the counts were off, by signal.
+    pub fn drift(&self) -> Vec<(Signal, Drift)> {
+        let pids = self.pids.iter().map(|p| (Signal::PidAvailable, p.drift()));
+        let disks = self.disks.iter().flat_map(|disks| {
+            let of = |d: &Disk| (d.inodes_free, disks.tripwire.drift(d.filesystem));
+            disks.names.iter().map(of)
+        });
+        pids.chain(disks).collect()
+    }
+
+    fn count_of(&self, signal: Signal) -> Option<Count> {
+        if signal == Signal::PidAvailable {
+            return Some(Count::Pids);
+        }
+        let disks = self.disks.as_ref()?;
+        let disk = disks.names.iter().find(|d| d.inodes_free == signal)?;
+        Some(Count::Inodes(disk.filesystem))
+    }
+
+    /// When to look again: before the fastest use this machine can make has reached the nearest threshold. What a hook
+    /// watches, and what has a grace period, needs no more than the ceiling.
+    pub fn next_look(&self, thresholds: &[Threshold], seen: &Observations) -> Duration {
+        let due = |threshold: &Threshold| {
+            let signal = threshold.signal;
+            let Some(now) = seen.get(signal) else {
+                return deadline::CEILING;
+            };
+            let above = i128::from(now.available) - i128::from(threshold.amount(now.capacity));
+            let is_memory = matches!(
+                signal,
+                Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable
+            );
+            if is_memory || !threshold.is_hard() {
+                return deadline::CEILING;
+            }
+            let distance = u64::try_from(above).unwrap_or(0);
+            match self.count_of(signal) {
+                Some(Count::Pids) if above < 0 => PRESSED_PIDS,
+                _ if above < 0 => PRESSED,
+                Some(_) if self.hook(signal) != CountHook::Sampler => deadline::CEILING,
+                Some(Count::Pids) => pids::next_look(distance),
+                Some(Count::Inodes(_)) => inodes::next_look(distance),
+                None => filesystem::next_look(distance),
+            }
+        };
+        let soonest = thresholds.iter().map(due).min();
+        soonest.unwrap_or(deadline::CEILING)
+    }
+}
+
+/// The wire of a threshold: where it is met, or where it is resolved.
+fn wire(threshold: &Threshold, seen: Observation) -> Wire {
+    let amount = threshold.amount(seen.capacity);
+    if u64::try_from(seen.available).unwrap_or(0) < amount {
+        return Wire {
+            available: signed(threshold.resolved_amount(seen.capacity)),
+            crossing: Crossing::Recovered,
+        };
+    }
+    Wire {
+        available: signed(amount),
+        crossing: Crossing::Below,
+    }
+}
+
+/// Whether the first of two wires is reached before the second. Recovery of one is news while another is still met.
+fn comes_first(a: Wire, b: Wire) -> bool {
+    match (a.crossing, b.crossing) {
+        (Crossing::Below, Crossing::Below) => a.available > b.available,
+        (Crossing::Recovered, Crossing::Recovered) => a.available < b.available,
+        (Crossing::Below, Crossing::Recovered) => true,
+        (Crossing::Recovered, Crossing::Below) => false,
+    }
+}
+
+fn signed(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}

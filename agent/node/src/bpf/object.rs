@@ -1,0 +1,332 @@
+//! The embedded eBPF object: loaded once, its programs tried one by one.
+
+use std::{
+    os::fd::{AsFd as _, OwnedFd},
+    path::Path,
+};
+
+use aya::{
+    Ebpf, EbpfLoader,
+    maps::{Array, HashMap, MapData, MapError, PerCpuArray, PerfEventArray, RingBuf},
+    programs::{Program, ProgramError},
+};
+use evictd_common::Drop as DropCounter;
+
+use super::{btf, offsets};
+
+/// The object files that `build.rs` made from `ebpf/`.
+static COUNTS: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/evictd-ebpf-counts"));
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/evictd-ebpf"));
+
+/// Why the object or one of its parts cannot be used; the kernel's own words are kept.
+#[derive(Debug, thiserror::Error)]
+pub enum ObjectError {
+    /// Offsets cannot be resolved.
+    #[error(transparent)]
+    Btf(#[from] btf::BtfError),
+    /// A map was refused or the object cannot be relocated.
+    #[error("loading the eBPF object: {}", chain(.0))]
+    Load(#[from] aya::EbpfError),
+    /// A map has another type than the agent thinks.
+    #[error("map {0}: {reason}", reason = chain(.1))]
+    Map(&'static str, MapError),
+    /// The object lacks something the agent wants: agent and object are of different builds.
+    #[error("the eBPF object has no {0}")]
+    Missing(&'static str),
+}
+
+/// An error with all its causes on one line: aya keeps the verifier's reason in the source chain.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    // What aya adds when the verifier has said nothing.
+    text.trim_end_matches(". Verifier output:").to_owned()
+}
+
+/// The errno behind aya's error: made without allocating, because the reflex may meet it.
+pub(crate) fn os_error(error: MapError) -> std::io::Error {
+    match error {
+        MapError::SyscallError(e) => e.io_error,
+        other => {
+            tracing::debug!(error = %chain(&other), "map");
+            std::io::ErrorKind::InvalidInput.into()
+        }
+    }
+}
+
+/// The number by which `perf_event_open` knows kprobes, where the kernel has them (4.17 and later).
+const KPROBES: &str = "/sys/bus/event_source/devices/kprobe/type";
+
+/// A place in the kernel where a program can sit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// `tp_btf`: a tracepoint with typed arguments.
+    BtfTracepoint(&'static str),
+    /// `fexit` of a kernel function.
+    FunctionExit(&'static str),
+    /// `fentry` of a kernel function.
+    FunctionStart(&'static str),
+    /// A kprobe at the entry of a kernel function.
+    FunctionEntry(&'static str),
+    /// A tracepoint of tracefs: category and name.
+    Tracepoint(&'static str, &'static str),
+}
+
+/// A program of the object and where it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProgramAt {
+    /// Its name in the object.
+    pub name: &'static str,
+    /// Its place.
+    pub place: Place,
+}
+
+/// The loaded object. Programs stay attached for as long as it lives.
+pub struct Object {
+    ebpf: Ebpf,
+    btf: Option<aya::Btf>,
+    /// How this kernel names the victims of the OOM killer; or why it cannot be read.
+    pub(crate) victims: Result<Victims, String>,
+}
+
+/// Binary logarithm of twice the number of CPUs, rounded up: by so much the distance to a limit is divided among them.
+fn slack_shift() -> u32 {
+    // Where the list cannot be read, as for more CPUs than there are: that only costs looks.
+    let cpus = aya::util::online_cpus().map_or(1 << 13, |cpus| cpus.len());
+    (2 * cpus).next_power_of_two().ilog2()
+}
+
+/// What `tp_btf/mark_victim` passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Victims {
+    /// The task; since about 6.8, and wherever that was carried back.
+    Tasks,
+    /// Its process id, which leads a program nowhere.
+    Numbers,
+}
+
+impl Object {
+    /// Resolves offsets from the running kernel's BTF and creates the maps.
+    ///
+    /// # Errors
+    /// No BTF, no `bpf(2)`, not allowed to: the reason says which.
+    pub fn load() -> Result<Self, ObjectError> {
+        let kernel = btf::Btf::of_kernel()?;
+        let mut globals = offsets::resolve(&kernel)?;
+        let victims = offsets::resolve_victims(&kernel).map_err(|e| e.to_string());
+        let victims = victims.map(|offsets| {
+            globals.extend(offsets);
+            match kernel.tracepoint_argument_is_pointer("mark_victim", 0) {
+                Some(true) => Victims::Tasks,
+                _ => Victims::Numbers,
+            }
+        });
+        globals.push(("SLACK_SHIFT", slack_shift()));
+        let btf = aya::Btf::from_sys_fs().map_err(aya::EbpfError::BtfError)?;
+        let mut object = Self::create(OBJECT, Some(btf), &globals)?;
+        object.victims = victims;
+        Ok(object)
+    }
+
+    /// The object that counts tasks, inodes and cgroups. It does without BTF: then nothing is typed, and cgroups are
+    /// told apart on v2 only.
+    ///
+    /// # Errors
+    /// No `bpf(2)`, not allowed to: the reason says which.
+    pub fn load_counts() -> Result<Self, ObjectError> {
+        let mut globals = vec![("MEMORY_HIERARCHY", memory_hierarchy())];
+        let resolved = btf::Btf::of_kernel().and_then(|btf| offsets::resolve_counts(&btf));
+        let btf = match resolved {
+            Ok(offsets) => {
+                globals.extend(offsets);
+                globals.push(("OFFSETS_KNOWN", 1));
+                aya::Btf::from_sys_fs().ok()
+            }
+            Err(error) => {
+                tracing::info!(%error, "counting without types");
+                None
+            }
+        };
+        Self::create(COUNTS, btf, &globals)
+    }
+
+    /// Drops the kernel's type table: only loading a program needs it, and it is the largest thing that an agent holds
+    /// (some 20 MiB). Typed programs that are not loaded by now cannot be loaded any more.
+    pub fn forget_types(&mut self) {
+        self.btf = None;
+    }
+
+    fn create(
+        object: &[u8],
+        btf: Option<aya::Btf>,
+        globals: &[(&'static str, u32)],
+    ) -> Result<Self, ObjectError> {
+        let mut loader = EbpfLoader::new();
+        loader.btf(btf.as_ref());
+        for (name, value) in globals {
+            loader.override_global(name, value, true);
+        }
+        let ebpf = loader.load(object)?;
+        Ok(Self {
+            ebpf,
+            btf,
+            victims: Err("this object knows no victims".to_owned()),
+        })
+    }
+
+    /// Loads and attaches one program.
+    ///
+    /// # Errors
+    /// The kernel's reason, with the verifier's last words where it gave any.
+    pub fn attach(&mut self, program: &ProgramAt) -> Result<(), String> {
+        // To be told so after half a second of the verifier's work would only make the start longer.
+        if matches!(program.place, Place::FunctionEntry(_)) && !Path::new(KPROBES).exists() {
+            return Err(format!("this kernel has no kprobes: no {KPROBES}"));
+        }
+        let missing = || {
+            format!(
+                "no BTF, or the object has no program {} of this type",
+                program.name
+            )
+        };
+        let loaded = self.ebpf.program_mut(program.name).ok_or_else(missing)?;
+        attach(loaded, program.place, self.btf.as_ref())
+            .ok_or_else(missing)?
+            .map_err(|e| chain(&e))
+    }
+
+    /// Loads and attaches programs that need each other: all of them or none.
+    ///
+    /// # Errors
+    /// The name of the one that was refused, and the kernel's reason.
+    pub fn attach_all(&mut self, programs: &[ProgramAt]) -> Result<(), String> {
+        for (done, program) in programs.iter().enumerate() {
+            if let Err(reason) = self.attach(program) {
+                for attached in &programs[..=done] {
+                    self.detach(attached.name);
+                }
+                return Err(format!("{}: {reason}", program.name));
+            }
+        }
+        Ok(())
+    }
+
+    /// Detaches and unloads a program; nothing happens when it is not loaded.
+    pub fn detach(&mut self, program: &str) {
+        let unloaded = match self.ebpf.program_mut(program) {
+            Some(Program::BtfTracePoint(p)) => p.unload(),
+            Some(Program::FExit(p)) => p.unload(),
+            Some(Program::FEntry(p)) => p.unload(),
+            Some(Program::KProbe(p)) => p.unload(),
+            Some(Program::TracePoint(p)) => p.unload(),
+            _ => Ok(()),
+        };
+        if let Err(error) = unloaded {
+            tracing::debug!(program, error = %chain(&error), "was not loaded");
+        }
+    }
+
+    /// Loads a program that is attached by somebody else, as often as that one likes: the descriptor is all it takes.
+    ///
+    /// # Errors
+    /// The kernel's reason, with the verifier's last words where it gave any.
+    pub fn load_program(&mut self, program: &ProgramAt) -> Result<OwnedFd, String> {
+        let missing = || format!("the object has no program {} of this type", program.name);
+        let btf = self.btf.as_ref().ok_or("no BTF")?;
+        let loaded = self.ebpf.program_mut(program.name).ok_or_else(missing)?;
+        let fd = match (loaded, program.place) {
+            (Program::BtfTracePoint(p), Place::BtfTracepoint(name)) => {
+                p.load(name, btf).and_then(|()| p.fd())
+            }
+            (Program::FExit(p), Place::FunctionExit(name)) => {
+                p.load(name, btf).and_then(|()| p.fd())
+            }
+            _ => return Err(missing()),
+        };
+        let fd = fd.map_err(|e| chain(&e))?;
+        fd.as_fd().try_clone_to_owned().map_err(|e| e.to_string())
+    }
+
+    /// Takes an array map out of the object.
+    pub fn array<T: aya::Pod>(
+        &mut self,
+        name: &'static str,
+    ) -> Result<Array<MapData, T>, ObjectError> {
+        let map = self.ebpf.take_map(name).ok_or(ObjectError::Missing(name))?;
+        Array::try_from(map).map_err(|e| ObjectError::Map(name, e))
+    }
+
+    /// Takes a hash map out of the object.
+    pub fn hash<K: aya::Pod, V: aya::Pod>(
+        &mut self,
+        name: &'static str,
+    ) -> Result<HashMap<MapData, K, V>, ObjectError> {
+        let map = self.ebpf.take_map(name).ok_or(ObjectError::Missing(name))?;
+        HashMap::try_from(map).map_err(|e| ObjectError::Map(name, e))
+    }
+
+    /// Takes a ring buffer out of the object.
+    pub fn ring(&mut self, name: &'static str) -> Result<RingBuf<MapData>, ObjectError> {
+        let map = self.ebpf.take_map(name).ok_or(ObjectError::Missing(name))?;
+        RingBuf::try_from(map).map_err(|e| ObjectError::Map(name, e))
+    }
+
+    /// Takes an array of events, one per CPU, out of the object.
+    pub fn events(&mut self, name: &'static str) -> Result<PerfEventArray<MapData>, ObjectError> {
+        let map = self.ebpf.take_map(name).ok_or(ObjectError::Missing(name))?;
+        PerfEventArray::try_from(map).map_err(|e| ObjectError::Map(name, e))
+    }
+
+    /// Records that the programs could not deliver, summed over the CPUs.
+    pub fn drops(&self, counter: DropCounter) -> Result<u64, ObjectError> {
+        const NAME: &str = "DROPS";
+        let map = self.ebpf.map(NAME).ok_or(ObjectError::Missing(NAME))?;
+        let drops = PerCpuArray::<_, u64>::try_from(map).map_err(|e| ObjectError::Map(NAME, e))?;
+        let per_cpu = drops
+            .get(&(counter as u32), 0)
+            .map_err(|e| ObjectError::Map(NAME, e))?;
+        Ok(per_cpu.iter().sum())
+    }
+}
+
+/// The hierarchy that has the memory controller (cgroups(7), `/proc/cgroups`): 0 is v2.
+fn memory_hierarchy() -> u32 {
+    let table = std::fs::read_to_string("/proc/cgroups").unwrap_or_default();
+    let line = table.lines().find_map(|l| l.strip_prefix("memory\t"));
+    let hierarchy = line.and_then(|l| l.split_whitespace().next());
+    hierarchy.and_then(|h| h.parse().ok()).unwrap_or(0)
+}
+
+/// `None`: the program is of another type than the place asks for, or that place needs BTF.
+fn attach(
+    program: &mut Program,
+    place: Place,
+    btf: Option<&aya::Btf>,
+) -> Option<Result<(), ProgramError>> {
+    Some(match (program, place) {
+        (Program::BtfTracePoint(p), Place::BtfTracepoint(name)) => {
+            p.load(name, btf?).and_then(|()| p.attach().map(drop))
+        }
+        (Program::FExit(p), Place::FunctionExit(name)) => {
+            p.load(name, btf?).and_then(|()| p.attach().map(drop))
+        }
+        (Program::FEntry(p), Place::FunctionStart(name)) => {
+            p.load(name, btf?).and_then(|()| p.attach().map(drop))
+        }
+        (Program::KProbe(p), Place::FunctionEntry(name)) => {
+            p.load().and_then(|()| p.attach(name, 0).map(drop))
+        }
+        (Program::TracePoint(p), Place::Tracepoint(category, name)) => {
+            p.load().and_then(|()| p.attach(category, name).map(drop))
+        }
+        _ => return None,
+    })
+}

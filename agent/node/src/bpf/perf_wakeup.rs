@@ -1,0 +1,51 @@
+//! Wake-ups on the CPU that charges.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd as _, BorrowedFd},
+    time::Duration,
+};
+
+use aya::maps::{
+    MapData, PerfEventArray,
+    perf::{PerfBufferError, PerfEventArrayBuffer},
+};
+use evictd_sys::poll::poll;
+
+/// One CPU's event: becomes readable when that CPU charges and nobody has heard of an
+/// [`Act::Alarm`](crate::trigger::memory::Act::Alarm) in time. Its reader is woken from there, and without another CPU's help if it
+/// is tied to that one.
+pub struct LocalWakeup {
+    event: PerfEventArrayBuffer<MapData>,
+}
+
+impl LocalWakeup {
+    /// The event of a CPU.
+    ///
+    /// # Errors
+    /// The CPU is offline, `perf_event_open` or its memory is refused.
+    pub(crate) fn open(events: &mut PerfEventArray<MapData>, cpu: u32) -> io::Result<Self> {
+        // One page: each wake-up takes some thirty bytes of it until it is heard.
+        let event = events.open(cpu, Some(1)).map_err(|error| match error {
+            PerfBufferError::OpenError { io_error }
+            | PerfBufferError::MMapError { io_error }
+            | PerfBufferError::PerfEventEnableError { io_error }
+            | PerfBufferError::IOError(io_error) => io_error,
+            other => io::Error::other(other),
+        })?;
+        Ok(Self { event })
+    }
+
+    /// Forgets what has been heard, and makes room for what comes.
+    pub fn silence(&mut self) {
+        // It is readable as long as nobody has asked since the last wake-up, whatever was read meanwhile (`perf_poll`).
+        poll([self.event.as_fd().as_raw_fd()], Some(Duration::ZERO));
+        self.event.for_each(|_| {});
+    }
+}
+
+impl AsFd for LocalWakeup {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}

@@ -1,0 +1,103 @@
+//! Ends pods in threads that may take their time, until nothing is left of them.
+
+use std::{
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use evictd_sys::fs::PathError;
+
+use super::kill::Killer;
+use crate::{cgroup::memory::is_gone, proc::pidfd::Pidfd};
+
+/// Why a pod is not dead.
+#[derive(Debug, thiserror::Error)]
+pub enum KillError {
+    /// A file or process refused.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// Processes are left after the time was over: in uninterruptible sleep, or in a frozen v1 group.
+    #[error("{path}: processes are still there after {after:?}", path = .path.display())]
+    Survivors {
+        /// The pod's cgroup.
+        path: PathBuf,
+        /// How long was waited.
+        after: Duration,
+    },
+}
+
+/// Kills until nothing is left in the cgroup and below, groups that appear meanwhile included; helps the kernel to
+/// free the memory (`process_mrelease`, 5.15+). For threads that may take their time.
+pub fn kill_until_empty(path: &Path, patience: Duration) -> Result<(), KillError> {
+    let start = Instant::now();
+    loop {
+        let killer = match Killer::open(path) {
+            Ok(killer) => killer,
+            Err(e) if is_gone(&e.source) => return Ok(()),
+            // No descriptor is left: others close theirs in time.
+            Err(e) if is_lacking(&e.source) && start.elapsed() < patience => {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
+            Err(e) => return Err(e.into()),
+        };
+        killer.kill().map_err(PathError::at(path))?;
+        for group in &killer.groups {
+            // A group that vanishes here is empty, which the next round sees.
+            let _ = group.for_each(&mut release_memory);
+        }
+        if killer.is_empty() {
+            return Ok(());
+        }
+        if start.elapsed() > patience {
+            return Err(KillError::Survivors {
+                path: path.to_owned(),
+                after: patience,
+            });
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Asks every process of a pod to end (SIGTERM), waits until they have or the time is over, and then kills what is left:
+/// what a container runtime does at `StopContainer`. Blocks for as long as that takes.
+///
+/// # Errors
+/// See [`kill_until_empty`].
+pub fn end_gracefully(path: &Path, grace: Duration, patience: Duration) -> Result<(), KillError> {
+    let end = Instant::now() + grace;
+    let mut asked = false;
+    loop {
+        let pod = match Killer::open(path) {
+            Ok(pod) => pod,
+            Err(e) if is_gone(&e.source) => return Ok(()),
+            Err(e) => return Err(e.into()),
+        };
+        if !std::mem::replace(&mut asked, true) {
+            // Those that refuse are killed when their time is over, and the refusal is told then.
+            let _ = pod.signal(libc::SIGTERM);
+        }
+        if pod.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= end {
+            return kill_until_empty(path, patience);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn is_lacking(error: &std::io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)
+    )
+}
+
+/// Frees a dying process's memory in this thread. The kernel refuses that for every process that is not dying, so that a PID
+/// that was given to another process does no harm; any refusal changes nothing, the process frees its memory itself.
+fn release_memory(pid: i32) {
+    if let Ok(Some(process)) = Pidfd::open(pid) {
+        let _ = process.release_memory();
+    }
+}

@@ -1,0 +1,189 @@
+//! One cgroup and the processes in it.
+//!
+//! v1 hands the same list of processes to every read of an open `cgroup.procs` for up to a second
+//! (`cgroup_pidlist_start`): only the first read after an open is fresh. v2 makes the list for every read.
+
+use std::{
+    fs::File,
+    io,
+    os::{
+        fd::{AsRawFd as _, FromRawFd as _, IntoRawFd as _, RawFd},
+        unix::fs::{FileExt as _, OpenOptionsExt as _},
+    },
+    path::Path,
+    sync::atomic::{AtomicBool, AtomicI32, Ordering},
+};
+
+use evictd_sys::fs::PathError;
+
+use super::members::{Round, signal_members};
+use crate::cgroup::memory::{Version, is_gone};
+
+/// One cgroup of a pod.
+#[derive(Debug)]
+pub(super) struct Group {
+    dir: File,
+    procs: Procs,
+}
+
+/// An open `cgroup.procs`.
+#[derive(Debug)]
+enum Procs {
+    /// v2: fresh whenever it is read from its start.
+    Again(File),
+    /// v1: fresh for the first reader. Later it is a descriptor in reserve: closed when there is no other one to open the
+    /// file anew with.
+    Once { held: Slot, is_read: AtomicBool },
+}
+
+impl Group {
+    pub(super) fn open(dir: &Path, version: Version) -> Result<Self, PathError> {
+        let procs = dir.join("cgroup.procs");
+        let file = File::open(&procs).map_err(PathError::at(&procs))?;
+        Ok(Self {
+            dir: File::options()
+                .read(true)
+                .custom_flags(libc::O_PATH | libc::O_DIRECTORY)
+                .open(dir)
+                .map_err(PathError::at(dir))?,
+            procs: match version {
+                Version::V1 => Procs::Once {
+                    held: Slot::new(file),
+                    is_read: AtomicBool::new(false),
+                },
+                Version::V2 => Procs::Again(file),
+            },
+        })
+    }
+
+    /// Calls `each` for every process that is in the group now. Does not allocate.
+    pub(super) fn for_each(&self, each: &mut dyn FnMut(i32)) -> io::Result<()> {
+        match &self.procs {
+            Procs::Again(file) => for_each_pid(file, each),
+            Procs::Once { held, is_read } => {
+                let first = !is_read.swap(true, Ordering::Relaxed);
+                // Taken out for as long as it is read: no other thread may close it.
+                let file = match held.take() {
+                    Some(file) if first => file,
+                    reserve => self.open_anew(reserve, held)?,
+                };
+                let read = for_each_pid(&file, each);
+                held.put(file);
+                read
+            }
+        }
+    }
+
+    /// Opens the file once more, with the descriptor in reserve if there is no other one.
+    fn open_anew(&self, reserve: Option<File>, held: &Slot) -> io::Result<File> {
+        let opened = self.open_procs();
+        let is_lacking = |e: &io::Error| {
+            let errno = e.raw_os_error();
+            reserve.is_some() && matches!(errno, Some(libc::EMFILE | libc::ENFILE))
+        };
+        match opened {
+            Err(e) if is_lacking(&e) => {
+                drop(reserve);
+                self.open_procs()
+            }
+            opened => {
+                if let Some(file) = reserve {
+                    held.put(file);
+                }
+                opened
+            }
+        }
+    }
+
+    fn open_procs(&self) -> io::Result<File> {
+        // SAFETY: a held directory and a C string.
+        let fd = unsafe {
+            libc::openat(
+                self.dir.as_raw_fd(),
+                c"cgroup.procs".as_ptr(),
+                libc::O_RDONLY | libc::O_CLOEXEC,
+            )
+        };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and has no other owner.
+        Ok(unsafe { File::from_raw_fd(fd) })
+    }
+
+    /// Sends a signal once to every process in the group. Does not allocate.
+    ///
+    /// # Errors
+    /// See [`signal_members`].
+    pub(super) fn signal(&self, signal: i32) -> io::Result<Round> {
+        signal_members(signal, &|each| self.for_each(each))
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        let mut empty = true;
+        match self.for_each(&mut |_| empty = false) {
+            Ok(()) => empty,
+            Err(e) => is_gone(&e),
+        }
+    }
+}
+
+/// Room for an open file that one thread at a time may take out.
+#[derive(Debug)]
+struct Slot(AtomicI32);
+
+/// No descriptor has this number.
+const EMPTY: RawFd = -1;
+
+impl Slot {
+    fn new(file: File) -> Self {
+        Self(AtomicI32::new(file.into_raw_fd()))
+    }
+
+    fn take(&self) -> Option<File> {
+        Self::owned(self.0.swap(EMPTY, Ordering::AcqRel))
+    }
+
+    /// Puts a file in; the one that was there is closed.
+    fn put(&self, file: File) {
+        drop(Self::owned(
+            self.0.swap(file.into_raw_fd(), Ordering::AcqRel),
+        ));
+    }
+
+    fn owned(fd: RawFd) -> Option<File> {
+        // SAFETY: the slot has owned it, and the exchange has handed it to this caller alone.
+        (fd != EMPTY).then(|| unsafe { File::from_raw_fd(fd) })
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        drop(self.take());
+    }
+}
+
+/// Calls `each` for every process id in a `cgroup.procs`, whatever its length, without allocating.
+fn for_each_pid(procs: &File, each: &mut dyn FnMut(i32)) -> io::Result<()> {
+    let mut buffer = [0; 4096];
+    let (mut offset, mut pid) = (0, 0_i32);
+    loop {
+        let got = procs.read_at(&mut buffer, offset)?;
+        if got == 0 {
+            return Ok(());
+        }
+        offset += got as u64;
+        // A number may be cut by the end of the buffer: what is read of it is kept for the next round.
+        for byte in &buffer[..got] {
+            if byte.is_ascii_digit() {
+                pid = pid.wrapping_mul(10).wrapping_add(i32::from(byte - b'0'));
+            } else {
+                // 0 is a process of another PID namespace, which cannot be signalled from here.
+                if pid > 0 {
+                    each(pid);
+                }
+                pid = 0;
+            }
+        }
+    }
+}

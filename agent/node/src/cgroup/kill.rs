@@ -1,0 +1,181 @@
+//! Kills whole pods: every process of a cgroup and of all below it.
+//!
+//! v2 with `cgroup.kill` (5.14+) does that in one write, forks included. Elsewhere every process gets SIGKILL by a pidfd
+//! ([`super::members`]), again and again until the groups are empty: a fork that was under way when its parent was
+//! signalled shows up in the next round, and a task with a fatal signal pending cannot fork (`copy_process` in the kernel).
+//!
+//! v1's list of a group is fresh only when the file was just opened (`group.rs`): a held file serves for the first
+//! list, every later one opens the file anew, relative to a held directory.
+//!
+//! v2's `cgroup.procs` leaves out a process that has begun to exit, and on recent kernels (seen on 7.2) such a process
+//! still holds all its memory. Whether a pod is gone is therefore asked of `populated` in `cgroup.events`.
+
+use std::{
+    fs::File,
+    io::{self, Write as _},
+    os::unix::fs::FileExt as _,
+    path::{Path, PathBuf},
+};
+
+use evictd_sys::fs::PathError;
+
+use super::group::Group;
+use crate::{
+    cgroup::memory::{Version, descendants, is_gone},
+    kernfile::hold,
+    proc::process,
+};
+
+pub use super::members::Round;
+
+/// A pod's processes, ready to be killed through files that are open already.
+#[derive(Debug)]
+pub struct Killer {
+    path: PathBuf,
+    kill: Option<File>,
+    /// v2's `cgroup.events` of the topmost group, which speaks for those below as well.
+    events: Option<File>,
+    pub(super) groups: Vec<Group>,
+}
+
+impl Killer {
+    /// Opens `cgroup.kill` or the `cgroup.procs` of the pod's cgroup and of all below.
+    ///
+    /// # Errors
+    /// The cgroup is not there, or may not be written to.
+    pub fn open(path: &Path) -> Result<Self, PathError> {
+        let kill = path.join("cgroup.kill");
+        let kill = match File::options().write(true).open(&kill) {
+            Ok(file) => Some(file),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
+            Err(e) => return Err(PathError::at(&kill)(e)),
+        };
+        let events = match hold(&path.join("cgroup.events")) {
+            Ok(file) => Some(file),
+            // v1, or the root of v2.
+            Err(e) if e.source.kind() == io::ErrorKind::NotFound => None,
+            Err(e) => return Err(e),
+        };
+        let version = match events {
+            Some(_) => Version::V2,
+            None => Version::V1,
+        };
+        let mut groups = Vec::new();
+        for dir in descendants(path)? {
+            match Group::open(&dir, version) {
+                Ok(group) => {
+                    if kill.is_none() && version == Version::V2 {
+                        // Takes the buffer for the text, as `hold` does; to the end, where the kernel lets go of the tasks. A
+                        // threaded group refuses to be read: its processes are its domain's.
+                        let _ = group.for_each(&mut |_| ());
+                    }
+                    groups.push(group);
+                }
+                Err(e) if is_gone(&e.source) && dir != path => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            kill,
+            events,
+            groups,
+        })
+    }
+
+    /// The pod's cgroup directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Sends SIGKILL once to all that is there. Does not allocate.
+    ///
+    /// # Errors
+    /// The first refusal, after everybody else was signalled. A group that is gone is an empty one.
+    pub fn kill(&self) -> io::Result<Round> {
+        if let Some(mut kill) = self.kill.as_ref() {
+            // The write would succeed for nobody as well, and an empty group must not pass for a kill.
+            if self.events.as_ref().is_some_and(is_unpopulated) {
+                return Ok(Round {
+                    processes: 0,
+                    empty: true,
+                });
+            }
+            return match kill.write_all(b"1") {
+                Ok(()) => Ok(Round {
+                    processes: 0,
+                    empty: false,
+                }),
+                Err(e) if is_gone(&e) => Ok(Round {
+                    processes: 0,
+                    empty: true,
+                }),
+                Err(e) => Err(e),
+            };
+        }
+        self.signal(libc::SIGKILL)
+    }
+
+    /// Sends a signal once to every process that is there, one by one. Does not allocate.
+    ///
+    /// # Errors
+    /// The first refusal, after all others were signalled. A group that is gone is an empty one.
+    pub(super) fn signal(&self, signal: i32) -> io::Result<Round> {
+        let mut round = Round {
+            processes: 0,
+            empty: true,
+        };
+        let mut refused = None;
+        for group in &self.groups {
+            match group.signal(signal) {
+                Ok(sent) => {
+                    round.processes += sent.processes;
+                    round.empty &= sent.empty;
+                }
+                Err(e) => {
+                    refused.get_or_insert(e);
+                }
+            }
+        }
+        refused.map_or(Ok(round), Err)
+    }
+
+    /// Whether no process is left, and all memory that went with processes is back. Does not allocate.
+    pub fn is_empty(&self) -> bool {
+        match &self.events {
+            Some(events) => is_unpopulated(events),
+            None => self.groups.iter().all(Group::is_empty),
+        }
+    }
+
+    /// Whether something is left of what ran at a moment, in nanoseconds of CLOCK_MONOTONIC: a process that was started
+    /// before, or one of which that cannot be told. For threads that may take their time.
+    pub fn holds_older_than(&self, moment: u64) -> bool {
+        if self.is_empty() {
+            return false;
+        }
+        let moment = i64::try_from(moment).unwrap_or(i64::MAX);
+        let (mut found, mut older) = (false, false);
+        for group in &self.groups {
+            // A group that vanishes here is empty.
+            let _ = group.for_each(&mut |pid| {
+                found = true;
+                older |= process::started(pid).is_none_or(|start| start <= moment);
+            });
+        }
+        // One that has begun to exit is in no list.
+        older || !found
+    }
+}
+
+/// Reads `populated` out of a `cgroup.events`.
+fn is_unpopulated(events: &File) -> bool {
+    // Two short lines: `populated 1` and `frozen 0`.
+    let mut buffer = [0; 128];
+    match events.read_at(&mut buffer, 0) {
+        Ok(got) => buffer[..got]
+            .split(|byte| *byte == b'\n')
+            .any(|line| line == b"populated 0"),
+        Err(e) => is_gone(&e),
+    }
+}

@@ -1,0 +1,190 @@
+//! Signals the processes of a cgroup and no other process.
+//!
+//! A list of PIDs is old when it is read: a process may have left the group since, or have ended, and its PID may be another
+//! process's. So each listed process is opened by a pidfd, the list is made anew, and what it still names is signalled by
+//! its pidfd. A PID that was given away before the pidfd was opened is that of a process outside, which the new list does
+//! not name. With one that was given away afterwards the pidfd still means the process that has ended.
+//!
+//! Deciding threads run this: it takes no heap, no lock, and a stack of a fixed size.
+
+use std::io;
+
+use crate::{cgroup::memory::is_gone, proc::pidfd::Pidfd};
+
+/// Makes a list of the processes of a cgroup, as they are at the moment of the call, and calls back for each.
+pub type List<'a> = dyn Fn(&mut dyn FnMut(i32)) -> io::Result<()> + 'a;
+
+/// Pidfds that are held at once: each batch costs one more list, and its descriptors.
+const BATCH: usize = 128;
+/// The first batch is smaller, so that the first signals do not wait for many descriptors; each is twice the one before.
+const FIRST_BATCH: usize = 8;
+
+/// What one round of signals did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Round {
+    /// Processes that were signalled; with `cgroup.kill` the kernel does not say how many.
+    pub processes: u32,
+    /// Whether no process was there.
+    pub empty: bool,
+}
+
+/// Sends a signal once to every process that a list names. Those that begin while this runs may be missed.
+///
+/// # Errors
+/// The first refusal, after all others were signalled; or the list cannot be made. A group that is gone is an empty one.
+pub fn signal_members(signal: i32, list: &List<'_>) -> io::Result<Round> {
+    let mut sent = Sent::new(signal);
+    let mut batch = Batch::new();
+    let (mut is_lacking, mut any) = (false, false);
+    let listed = list(&mut |pid| {
+        any = true;
+        if !is_lacking {
+            is_lacking = batch.add(pid, list, &mut sent).is_err();
+        }
+    });
+    match listed {
+        Err(e) if !is_gone(&e) => return Err(e),
+        _ => {}
+    }
+    // Even if all that were listed have ended: they may have forked before.
+    if !is_lacking && any && (batch.count > 0 || sent.round.empty) {
+        is_lacking = batch.signal(list, &mut sent).is_err();
+    }
+    // Gives its descriptors back.
+    batch.clear();
+    if is_lacking {
+        sent.by_number(list)?;
+    }
+    sent.outcome()
+}
+
+/// What was sent so far.
+struct Sent {
+    signal: i32,
+    round: Round,
+    refused: Option<io::Error>,
+}
+
+impl Sent {
+    fn new(signal: i32) -> Self {
+        Self {
+            signal,
+            round: Round {
+                processes: 0,
+                empty: true,
+            },
+            refused: None,
+        }
+    }
+
+    fn note(&mut self, outcome: io::Result<()>) {
+        match outcome {
+            Ok(()) => self.round.processes += 1,
+            Err(e) if is_gone(&e) => {}
+            Err(e) => {
+                self.refused.get_or_insert(e);
+            }
+        }
+    }
+
+    /// Without pidfds: for a caller that has no descriptor or memory left (EMFILE, ENFILE, ENOMEM), or whose container
+    /// forbids them (ENOSYS, EPERM). The new list is the check, and each process is signalled as soon as the list names it.
+    /// What is left is the chance that a process ends, is reaped, and its PID is given away within these microseconds; to
+    /// let the whole pod live would be sure harm.
+    fn by_number(&mut self, list: &List<'_>) -> io::Result<()> {
+        let listed = list(&mut |pid| {
+            self.round.empty = false;
+            self.note(signal_by_number(pid, self.signal));
+        });
+        match listed {
+            Err(e) if !is_gone(&e) => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    fn outcome(self) -> io::Result<Round> {
+        self.refused.map_or(Ok(self.round), Err)
+    }
+}
+
+/// Processes that were listed and are held by pidfds.
+struct Batch {
+    members: [(i32, Option<Pidfd>); BATCH],
+    count: usize,
+    room: usize,
+}
+
+impl Batch {
+    fn new() -> Self {
+        Self {
+            members: [const { (0, None) }; BATCH],
+            count: 0,
+            room: FIRST_BATCH,
+        }
+    }
+
+    /// Takes in a listed process; signals the batch when it is full.
+    ///
+    /// # Errors
+    /// It cannot be opened, or the list cannot be made.
+    fn add(&mut self, pid: i32, list: &List<'_>, sent: &mut Sent) -> io::Result<()> {
+        let opened = match Pidfd::open(pid) {
+            // The batch itself may hold the last descriptors.
+            Err(_) if self.count > 0 => {
+                self.signal(list, sent)?;
+                Pidfd::open(pid)
+            }
+            opened => opened,
+        };
+        let (Some(pidfd), Some(slot)) = (opened?, self.members.get_mut(self.count)) else {
+            return Ok(());
+        };
+        *slot = (pid, Some(pidfd));
+        self.count += 1;
+        if self.count < self.room {
+            return Ok(());
+        }
+        self.room = BATCH.min(self.room * 2);
+        self.signal(list, sent)
+    }
+
+    /// Signals those of the batch that a new list names, and lets go of all.
+    ///
+    /// # Errors
+    /// The list cannot be made.
+    fn signal(&mut self, list: &List<'_>, sent: &mut Sent) -> io::Result<()> {
+        let members = self.members.get_mut(..self.count).unwrap_or_default();
+        // v1's list is sorted, v2's is not.
+        members.sort_unstable_by_key(|(pid, _)| *pid);
+        let listed = list(&mut |pid| {
+            sent.round.empty = false;
+            if let Ok(at) = members.binary_search_by_key(&pid, |(pid, _)| *pid)
+                && let Some((_, pidfd)) = members.get_mut(at)
+                && let Some(pidfd) = pidfd.take()
+            {
+                sent.note(pidfd.signal(sent.signal));
+            }
+        });
+        self.clear();
+        match listed {
+            Err(e) if !is_gone(&e) => Err(e),
+            _ => Ok(()),
+        }
+    }
+
+    fn clear(&mut self) {
+        for (_, pidfd) in self.members.iter_mut().take(self.count) {
+            *pidfd = None;
+        }
+        self.count = 0;
+    }
+}
+
+fn signal_by_number(pid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: plain integers; the PID is positive, so that no process group is meant.
+    if unsafe { libc::kill(pid, signal) } == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}

@@ -1,0 +1,281 @@
+//! Memory of one cgroup, version 1 or 2.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+use evictd_engine::model::usage::MemoryReading;
+use evictd_sys::fs::PathError;
+
+use crate::kernfile::{hold, malformed, number, pread, value_of, values_of};
+
+/// Longest `memory.stat` that is read: v2 has about 60 lines, v1 with two NUMA nodes less.
+const STAT_BYTES: usize = 8192;
+/// v1 writes the largest multiple of a page below 2^63 for "no limit".
+const V1_UNLIMITED: u64 = i64::MAX as u64 / 4096 * 4096;
+
+/// Page cache on the lists, page cache to be written, shared memory, slab that can be reclaimed, and the lines that everything
+/// is in. Without `total_` v1 speaks of
+/// this cgroup alone, without its children.
+const V1_KEYS: [&str; 10] = [
+    "total_inactive_file",
+    "total_active_file",
+    "total_dirty",
+    "total_writeback",
+    "total_shmem",
+    // No line has no name: slab is in none.
+    "",
+    "total_cache",
+    "total_rss",
+    "",
+    "",
+];
+/// The same for v2; `kernel` since 5.18.
+const V2_KEYS: [&str; 10] = [
+    "inactive_file",
+    "active_file",
+    "file_dirty",
+    "file_writeback",
+    "shmem",
+    "slab_reclaimable",
+    "anon",
+    "file",
+    "kernel",
+    "sock",
+];
+
+/// Which cgroup interface a directory speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// `memory.usage_in_bytes` and friends.
+    V1,
+    /// `memory.current` and friends.
+    V2,
+}
+
+/// A memory cgroup with its files held open.
+#[derive(Debug)]
+pub struct MemoryCgroup {
+    path: PathBuf,
+    version: Version,
+    id: u64,
+    /// v2's root has none.
+    usage: Option<File>,
+    stat: File,
+    /// v1's counter of kernel memory, where it is asked for.
+    kernel: Option<File>,
+}
+
+/// The root of the memory hierarchy below a cgroup mount, and its interface: v1's `memory`, or v2 with the memory
+/// controller. `None`: no memory cgroups.
+pub fn memory_root(mount: &Path) -> Option<(PathBuf, Version)> {
+    let v1 = mount.join("memory");
+    if v1.join("memory.usage_in_bytes").exists() {
+        return Some((v1, Version::V1));
+    }
+    let controllers = fs::read_to_string(mount.join("cgroup.controllers")).ok()?;
+    let has_memory = controllers.split_whitespace().any(|c| c == "memory");
+    has_memory.then(|| (mount.to_owned(), Version::V2))
+}
+
+impl MemoryCgroup {
+    /// Opens the memory files of a cgroup directory.
+    ///
+    /// # Errors
+    /// The directory is not there, or is no memory cgroup: the error names the file that is missing.
+    pub fn open(path: &Path) -> Result<Self, PathError> {
+        let meta = fs::metadata(path).map_err(PathError::at(path))?;
+        let open = |name: &str| hold(&path.join(name));
+        let (version, usage) = match open("memory.current") {
+            Ok(file) => (Version::V2, Some(file)),
+            Err(_) if is_v2_root(path) => (Version::V2, None),
+            Err(_) => (Version::V1, Some(open("memory.usage_in_bytes")?)),
+        };
+        let stat = open("memory.stat")?;
+        Ok(Self {
+            path: path.to_owned(),
+            version,
+            id: meta.ino(),
+            usage,
+            stat,
+            kernel: None,
+        })
+    }
+
+    /// On v1, has kernel memory read from its own counter, which is exact at every moment: what is in no line of `memory.stat`
+    /// then is what the statistics are behind. One read more for each reading.
+    #[must_use]
+    pub fn with_kernel_counter(mut self) -> Self {
+        if self.version == Version::V1 {
+            self.kernel = hold(&self.path.join("memory.kmem.usage_in_bytes")).ok();
+        }
+        self
+    }
+
+    /// Whether [`MemoryReading::unlisted`] is free of kernel memory.
+    pub fn counts_kernel_memory(&self) -> bool {
+        self.kernel.is_some()
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Which interface it speaks.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// The kernel's id of the cgroup (`kernfs_node.id`): the inode number of its directory.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Everything charged here and below, in bytes: one read of one number. Does not allocate.
+    ///
+    /// v2's root has no such file; there it is anon + file of `memory.stat`, as for the kubelet (opencontainers/cgroups
+    /// `rootStatsFromMeminfo`).
+    ///
+    /// # Errors
+    /// ENODEV when the cgroup was removed.
+    pub fn usage(&self) -> io::Result<u64> {
+        let Some(usage) = &self.usage else {
+            return root_usage(pread(&self.stat, &mut [0; STAT_BYTES])?);
+        };
+        let mut buffer = [0; 32];
+        number(pread(usage, &mut buffer)?).ok_or_else(|| malformed("not a number of bytes"))
+    }
+
+    /// Usage and page cache, in bytes. Does not allocate.
+    ///
+    /// # Errors
+    /// ENODEV when the cgroup was removed.
+    pub fn read(&self) -> io::Result<MemoryReading> {
+        self.reading(pread(&self.stat, &mut [0; STAT_BYTES])?)
+    }
+
+    fn reading(&self, stat: &[u8]) -> io::Result<MemoryReading> {
+        let keys = match self.version {
+            Version::V1 => V1_KEYS,
+            Version::V2 => V2_KEYS,
+        };
+        let [inactive, active, dirty, writeback, shmem, slab, listed @ ..] = values_of(stat, keys);
+        let sum = |values: &[Option<u64>]| {
+            values
+                .iter()
+                .flatten()
+                .fold(0_u64, |sum, value| sum.saturating_add(*value))
+        };
+        let usage = match self.usage {
+            Some(_) => self.usage()?,
+            None => root_usage(stat)?,
+        };
+        let kernel = match &self.kernel {
+            Some(file) => number(pread(file, &mut [0; 32])?).unwrap_or(0),
+            None => 0,
+        };
+        Ok(MemoryReading {
+            usage,
+            kernel,
+            inactive_file: inactive.ok_or_else(|| malformed("no inactive_file"))?,
+            active_file: active.ok_or_else(|| malformed("no active_file"))?,
+            // Not there on a kernel that is built without writeback of cgroups.
+            unwritten: sum(&[dirty, writeback]),
+            shmem: shmem.unwrap_or(0),
+            slab_reclaimable: slab.unwrap_or(0),
+            unlisted: match self.usage {
+                Some(_) => usage.saturating_sub(sum(&listed)).saturating_sub(kernel),
+                None => 0,
+            },
+        })
+    }
+
+    /// The cgroup's own limit in bytes, `None` where it has none.
+    pub fn limit(&self) -> Result<Option<u64>, PathError> {
+        let file = self.path.join(match self.version {
+            Version::V1 => "memory.limit_in_bytes",
+            Version::V2 => "memory.max",
+        });
+        if self.usage.is_none() {
+            return Ok(None);
+        }
+        let text = fs::read_to_string(&file).map_err(PathError::at(&file))?;
+        Ok(number(text.as_bytes()).filter(|limit| *limit < V1_UNLIMITED))
+    }
+
+    /// Tasks of this cgroup and of those below that the OOM killer has killed so far (`memory.events` of v2,
+    /// `memory.oom_control` of v1, which does not count its children: they are added here).
+    pub fn oom_kills(&self) -> Result<u64, PathError> {
+        match self.version {
+            Version::V2 => oom_kill_in(&self.path.join("memory.events")),
+            Version::V1 => descendants(&self.path)?
+                .iter()
+                .map(|dir| oom_kill_in(&dir.join("memory.oom_control")))
+                .sum(),
+        }
+    }
+}
+
+fn is_v2_root(path: &Path) -> bool {
+    // Every other v2 group has a type.
+    path.join("cgroup.controllers").exists() && !path.join("cgroup.type").exists()
+}
+
+fn root_usage(stat: &[u8]) -> io::Result<u64> {
+    let anon = value_of(stat, "anon").ok_or_else(|| malformed("no anon"))?;
+    let file = value_of(stat, "file").ok_or_else(|| malformed("no file"))?;
+    Ok(anon.saturating_add(file))
+}
+
+fn oom_kill_in(file: &Path) -> Result<u64, PathError> {
+    match fs::read(file) {
+        Ok(bytes) => Ok(value_of(&bytes, "oom_kill").unwrap_or(0)),
+        // Removed between listing and reading: its kills went with it.
+        Err(e) if is_gone(&e) => Ok(0),
+        Err(e) => Err(PathError::at(file)(e)),
+    }
+}
+
+/// Whether an error means that a cgroup or a process is no longer there.
+pub fn is_gone(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENODEV | libc::ENOENT | libc::ESRCH)
+    )
+}
+
+/// The ids of a cgroup and of all below it; of those that vanish meanwhile there is none.
+pub fn descendant_ids(root: &Path) -> Vec<u64> {
+    let dirs = descendants(root).unwrap_or_default();
+    dirs.iter()
+        .filter_map(|dir| fs::metadata(dir).map(|m| m.ino()).ok())
+        .collect()
+}
+
+/// A cgroup directory and all below it, parents before children. What vanishes meanwhile is left out.
+///
+/// # Errors
+/// The cgroup is not there, or one below it cannot be listed.
+pub fn descendants(root: &Path) -> Result<Vec<PathBuf>, PathError> {
+    fs::metadata(root).map_err(PathError::at(root))?;
+    let mut found = vec![root.to_owned()];
+    let mut next = 0;
+    while let Some(dir) = found.get(next).cloned() {
+        next += 1;
+        let entries = match fs::read_dir(&dir) {
+            Ok(entries) => entries,
+            Err(e) if is_gone(&e) => continue,
+            Err(e) => return Err(PathError::at(&dir)(e)),
+        };
+        for entry in entries.flatten() {
+            if entry.file_type().is_ok_and(|t| t.is_dir()) {
+                found.push(entry.path());
+            }
+        }
+    }
+    Ok(found)
+}

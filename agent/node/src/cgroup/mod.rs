@@ -1,0 +1,10 @@
+//! cgroupfs: what a cgroup uses, which processes are in it, and their end.
+
+pub mod end;
+pub mod group;
+pub mod kill;
+pub mod members;
+pub mod memory;
+pub mod reclaim;
+pub mod stat_flush;
+pub mod throttle;

@@ -1,0 +1,167 @@
+//! The files of a cgroup that a step writes to: `memory.reclaim` and `memory.high` of version 2.
+
+use std::{fs, io, path::Path, time::Instant};
+
+use evictd_engine::model::usage::MemoryReading;
+
+use crate::cgroup::memory::{MemoryCgroup, Version};
+
+/// What is asked for at once: between two the time and the need are looked at, in bytes.
+const CHUNK: u64 = 16 << 20;
+
+/// Why a step cannot be taken on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The only thing that v1 has empties a cgroup of everything that can be emptied, swap included.
+    #[error(
+        "cgroup v1 has only memory.force_empty, which is too blunt: needs cgroup v2 and kernel 5.19"
+    )]
+    ReclaimOnV1,
+    /// v1's soft limit is not one that keeps anybody from growing.
+    #[error("cgroup v1 has no memory.high: needs cgroup v2")]
+    BrakeOnV1,
+    /// Younger kernels have the file.
+    #[error("this kernel has no memory.reclaim: needs 5.19")]
+    NoReclaim,
+    /// The memory controller is not handed down.
+    #[error("the cgroup has no memory.high")]
+    NoHigh,
+}
+
+/// Whether there is a way to reclaim from a pod's cgroup.
+///
+/// # Errors
+/// There is none, and why.
+pub fn can_reclaim(cgroup: &MemoryCgroup) -> Result<(), Refusal> {
+    match cgroup.version() {
+        Version::V1 => Err(Refusal::ReclaimOnV1),
+        Version::V2 if cgroup.path().join("memory.reclaim").exists() => Ok(()),
+        Version::V2 => Err(Refusal::NoReclaim),
+    }
+}
+
+/// Whether there is a way to keep a pod's cgroup from growing.
+///
+/// # Errors
+/// There is none, and why.
+pub fn can_brake(cgroup: &MemoryCgroup) -> Result<(), Refusal> {
+    match cgroup.version() {
+        Version::V1 => Err(Refusal::BrakeOnV1),
+        Version::V2 if cgroup.path().join("memory.high").exists() => Ok(()),
+        Version::V2 => Err(Refusal::NoHigh),
+    }
+}
+
+/// What a cgroup has given back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Given {
+    /// What was asked for, in bytes.
+    pub asked: u64,
+    /// Its memory before.
+    pub before: MemoryReading,
+    /// And after.
+    pub after: MemoryReading,
+}
+
+impl Given {
+    /// By how much less is charged to it, in bytes.
+    pub fn usage(&self) -> u64 {
+        self.before.usage.saturating_sub(self.after.usage)
+    }
+
+    /// By how much less of that counts as used (R2): what the signals see of it, in bytes.
+    pub fn working_set(&self) -> u64 {
+        self.before
+            .working_set()
+            .saturating_sub(self.after.working_set())
+    }
+}
+
+/// Reclaims so many bytes of a cgroup, in pieces, until `until`. That less was to be had than was asked for is no error.
+///
+/// # Errors
+/// The cgroup is gone, the kernel refuses.
+pub fn reclaim(cgroup: &MemoryCgroup, bytes: u64, until: Instant) -> io::Result<Given> {
+    let file = cgroup.path().join("memory.reclaim");
+    let before = cgroup.read()?;
+    let mut given = Given {
+        asked: 0,
+        before,
+        after: before,
+    };
+    while given.asked < bytes && Instant::now() < until {
+        let piece = CHUNK.min(bytes - given.asked);
+        let had = given.after.usage;
+        let outcome = ask(&file, piece);
+        given.asked += piece;
+        given.after = cgroup.read()?;
+        match outcome {
+            Ok(()) => {}
+            // Less than that could be reclaimed; the next piece may still find some, if this one has.
+            Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => {
+                if given.after.usage >= had {
+                    break;
+                }
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(given)
+}
+
+/// Page cache only, where the kernel can be told so (6.8 and later); nobody's memory is to be swapped out.
+fn ask(file: &Path, bytes: u64) -> io::Result<()> {
+    match fs::write(file, format!("{bytes} swappiness=0")) {
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => fs::write(file, bytes.to_string()),
+        outcome => outcome,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn cgroup(dir: &Path, usage: &str) -> MemoryCgroup {
+        fs::write(dir.join(usage), "104857600\n").unwrap();
+        let stat = "inactive_file 0\nactive_file 0\ntotal_inactive_file 0\ntotal_active_file 0\n";
+        fs::write(dir.join("memory.stat"), stat).unwrap();
+        MemoryCgroup::open(dir).unwrap()
+    }
+
+    // R46
+    #[test]
+    fn what_a_machine_cannot_do_is_said_in_clear_words() {
+        let dir = tempfile::tempdir().unwrap();
+        let v1 = cgroup(dir.path(), "memory.usage_in_bytes");
+        let refusal = can_reclaim(&v1).unwrap_err().to_string();
+        assert!(
+            refusal.contains("memory.force_empty, which is too blunt"),
+            "{refusal}"
+        );
+        assert_eq!(can_brake(&v1), Err(Refusal::BrakeOnV1));
+        let v2 = cgroup(dir.path(), "memory.current");
+        assert_eq!(can_reclaim(&v2), Err(Refusal::NoReclaim));
+        assert_eq!(can_brake(&v2), Err(Refusal::NoHigh));
+        for file in ["memory.reclaim", "memory.high"] {
+            fs::write(dir.path().join(file), "").unwrap();
+        }
+        assert_eq!((can_reclaim(&v2), can_brake(&v2)), (Ok(()), Ok(())));
+    }
+
+    #[test]
+    fn a_reclaim_asks_in_pieces_and_keeps_to_its_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let v2 = cgroup(dir.path(), "memory.current");
+        let file = dir.path().join("memory.reclaim");
+        fs::write(&file, "").unwrap();
+        let far = Instant::now() + Duration::from_secs(600);
+        let given = reclaim(&v2, 2 * CHUNK + 5, far).unwrap();
+        assert_eq!((given.asked, given.usage()), (2 * CHUNK + 5, 0));
+        // The last piece; page cache alone.
+        assert_eq!(fs::read_to_string(&file).unwrap(), "5 swappiness=0");
+        let given = reclaim(&v2, CHUNK, Instant::now()).unwrap();
+        assert_eq!(given.asked, 0);
+    }
+}

@@ -1,0 +1,39 @@
+//! Statistics of cgroups that lie below each other, made to add up.
+
+use std::{
+    fs::File,
+    os::unix::fs::FileExt as _,
+    path::{Path, PathBuf},
+};
+
+use crate::{cgroup::memory::descendants, kernfile::hold};
+
+/// `memory.stat` of some cgroups, held open; those that lie below come before those above.
+///
+/// A cgroup with many changes that nobody has asked for hands none of them up (`memcg_rstat_updated`), and the one above does not
+/// know that it has something to add up. To read the statistics from below to above makes it know.
+#[derive(Debug, Default)]
+pub struct Statistics(Vec<File>);
+
+impl Statistics {
+    /// Of a cgroup and all below it. What vanishes meanwhile is left out.
+    pub fn of_tree(root: &Path) -> Self {
+        let mut dirs = descendants(root).unwrap_or_default();
+        dirs.reverse();
+        Self::of(&dirs)
+    }
+
+    /// Of these directories, in this order.
+    pub fn of(dirs: &[PathBuf]) -> Self {
+        let open = |dir: &PathBuf| hold(&dir.join("memory.stat")).ok();
+        Self(dirs.iter().filter_map(open).collect())
+    }
+
+    /// Makes the kernel add them up. Does not allocate.
+    pub fn add_up(&self) {
+        for file in &self.0 {
+            // Whatever is asked for, the kernel makes the whole text; a group that is gone has nothing to add.
+            let _ = file.read_at(&mut [0], 0);
+        }
+    }
+}

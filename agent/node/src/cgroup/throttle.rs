@@ -1,0 +1,187 @@
+//! Pods that are kept from growing by `memory.high`. Whoever is braked is in the state directory before it is done, so
+//! that an agent that is killed leaves nobody braked for longer than until the next start.
+
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+use evictd_sys::{fs as state_file, fs::PathError};
+use serde::{Deserialize, Serialize};
+
+use crate::cgroup::memory::{MemoryCgroup, is_gone};
+
+/// In the state directory.
+const FILE: &str = "brakes.json";
+const HIGH: &str = "memory.high";
+/// Limits are rounded up to this, in bytes: a multiple of any page, so that the kernel shows what was written.
+const ROUND: u64 = 64 << 10;
+
+/// One pod that is kept from growing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Brake {
+    /// The pod's UID.
+    pub uid: String,
+    /// The pod's cgroup.
+    pub cgroup: PathBuf,
+    /// Its id: another cgroup may have the name later.
+    pub id: u64,
+    /// What `memory.high` was before, as the kernel shows it: `max`, or bytes.
+    pub before: String,
+    /// What it is now, in bytes.
+    pub high: u64,
+}
+
+/// All that are kept from growing.
+#[derive(Debug)]
+pub struct Brakes {
+    dir: PathBuf,
+    held: Vec<Brake>,
+    is_closed: bool,
+}
+
+impl Brakes {
+    /// Lets go whom an earlier agent has left braked, and says how many those were. A file that cannot be read is said
+    /// in the error; then nobody is known to be braked.
+    ///
+    /// # Errors
+    /// The file cannot be read or written.
+    pub fn open(state_dir: &Path) -> Result<(Self, usize), PathError> {
+        let path = state_dir.join(FILE);
+        let held = match fs::read(&path) {
+            Ok(text) => {
+                serde_json::from_slice(&text).map_err(|e| PathError::at(&path)(e.into()))?
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(e) => return Err(PathError::at(&path)(e)),
+        };
+        let mut brakes = Self {
+            dir: state_dir.to_owned(),
+            held,
+            is_closed: false,
+        };
+        let left = brakes.release(|_| true)?.len();
+        Ok((brakes, left))
+    }
+
+    /// Nobody is known to be braked.
+    pub fn empty(state_dir: &Path) -> Self {
+        Self {
+            dir: state_dir.to_owned(),
+            held: Vec::new(),
+            is_closed: false,
+        }
+    }
+
+    /// Who is kept from growing.
+    pub fn held(&self) -> &[Brake] {
+        &self.held
+    }
+
+    /// Keeps a pod from growing beyond what it uses now; `None` when a limit of its own does that already, or when it is
+    /// braked.
+    ///
+    /// # Errors
+    /// The file cannot be written, the kernel refuses: then nothing has changed.
+    pub fn set(&mut self, uid: &str, cgroup: &MemoryCgroup) -> Result<Option<Brake>, PathError> {
+        if self.is_closed || self.held.iter().any(|brake| brake.uid == uid) {
+            return Ok(None);
+        }
+        let file = cgroup.path().join(HIGH);
+        let before = fs::read_to_string(&file).map_err(PathError::at(&file))?;
+        let before = before.trim().to_owned();
+        let usage = cgroup.usage().map_err(PathError::at(cgroup.path()))?;
+        let high = usage.next_multiple_of(ROUND);
+        if before.parse::<u64>().is_ok_and(|own| own <= high) {
+            return Ok(None);
+        }
+        let brake = Brake {
+            uid: uid.to_owned(),
+            cgroup: cgroup.path().to_owned(),
+            id: cgroup.id(),
+            before,
+            high,
+        };
+        self.held.push(brake.clone());
+        let set = self
+            .save()
+            .and_then(|()| fs::write(&file, high.to_string()).map_err(PathError::at(&file)));
+        if let Err(error) = set {
+            self.held.pop();
+            // What is written about somebody who is not braked does no harm.
+            let _ = self.save();
+            return Err(error);
+        }
+        Ok(Some(brake))
+    }
+
+    /// Lets these grow again, and answers with them. Whose limit somebody else has changed meanwhile keeps that one; whose
+    /// cgroup is gone needs nothing.
+    ///
+    /// # Errors
+    /// The file cannot be written; everybody was let go nevertheless.
+    pub fn release(&mut self, which: impl Fn(&Brake) -> bool) -> Result<Vec<Brake>, PathError> {
+        let held = std::mem::take(&mut self.held);
+        let (mut released, mut kept) = (Vec::new(), Vec::new());
+        for brake in held {
+            if !which(&brake) {
+                kept.push(brake);
+                continue;
+            }
+            if let Err(error) = lift(&brake) {
+                tracing::warn!(%error, uid = brake.uid, "a pod stays braked: it is tried again");
+                kept.push(brake);
+                continue;
+            }
+            released.push(brake);
+        }
+        self.held = kept;
+        if !released.is_empty() {
+            self.save()?;
+        }
+        Ok(released)
+    }
+
+    /// Lets everybody go and brakes nobody any more.
+    ///
+    /// # Errors
+    /// As [`Self::release`].
+    pub fn close(&mut self) -> Result<Vec<Brake>, PathError> {
+        self.is_closed = true;
+        self.release(|_| true)
+    }
+
+    fn save(&self) -> Result<(), PathError> {
+        let path = self.dir.join(FILE);
+        let written = serde_json::to_vec(&self.held)
+            .map_err(io::Error::from)
+            .and_then(|text| state_file::replace(&path, &text, true));
+        written.map_err(PathError::at(&path))
+    }
+}
+
+fn lift(brake: &Brake) -> Result<(), PathError> {
+    let file = brake.cgroup.join(HIGH);
+    let is_same = fs::metadata(&brake.cgroup).is_ok_and(|meta| meta.ino() == brake.id);
+    if !is_same {
+        return Ok(());
+    }
+    let now = match fs::read_to_string(&file) {
+        Ok(now) => now,
+        // It has gone in between.
+        Err(e) if is_gone(&e) => return Ok(()),
+        Err(e) => return Err(PathError::at(&file)(e)),
+    };
+    if now.trim() != brake.high.to_string() {
+        return Ok(());
+    }
+    match fs::write(&file, &brake.before) {
+        Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => Ok(()),
+        written => written.map_err(PathError::at(&file)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

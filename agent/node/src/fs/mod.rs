@@ -1,0 +1,5 @@
+//! Filesystems: what is free, what is mounted, what a directory uses.
+
+pub mod du;
+pub mod mounts;
+pub mod statfs;

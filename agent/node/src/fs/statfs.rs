@@ -1,0 +1,236 @@
+//! Bytes and inodes of the filesystems that the kubelet knows as nodefs, imagefs and containerfs.
+
+use std::{
+    ffi::CString,
+    fs, io,
+    mem::MaybeUninit,
+    os::unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use evictd_sys::fs::PathError;
+
+use crate::{kernfile::malformed, sampling as deadline};
+
+/// One reading of a filesystem (statfs(2), as cadvisor's `getVfsStats` reads it).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FilesystemReading {
+    /// Bytes in all.
+    pub capacity: u64,
+    /// Bytes that an unprivileged user may still write (`f_bavail`): root's reserve counts as used.
+    pub available: u64,
+    /// Inodes in all; 0 where the filesystem makes them as it goes and has no limit (btrfs).
+    pub inodes: u64,
+    /// Inodes that are free.
+    pub inodes_free: u64,
+}
+
+impl FilesystemReading {
+    /// Whether the filesystem limits inodes at all: without a limit there is no `inodesFree` to run out of.
+    pub fn limits_inodes(&self) -> bool {
+        self.inodes != 0
+    }
+}
+
+/// A mounted filesystem, known by one directory in it. Nothing is held open: an open directory would keep the
+/// administrator from unmounting it.
+#[derive(Debug)]
+pub struct Filesystem {
+    path: PathBuf,
+    /// `path` as the system calls want it, so that reading allocates nothing.
+    name: CString,
+    device: u64,
+}
+
+impl Filesystem {
+    /// Looks at a directory of the filesystem.
+    ///
+    /// # Errors
+    /// The directory is not there.
+    pub fn open(path: &Path) -> Result<Self, PathError> {
+        let meta = fs::metadata(path).map_err(PathError::at(path))?;
+        let name =
+            CString::new(path.as_os_str().as_bytes()).map_err(|e| PathError::at(path)(e.into()))?;
+        Ok(Self {
+            path: path.to_owned(),
+            name,
+            device: meta.dev(),
+        })
+    }
+
+    /// The directory by which it is known.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Device id as stat(2) gives it (`st_dev`). On btrfs each subvolume has its own, see [`super::mounts`].
+    pub fn device(&self) -> u64 {
+        self.device
+    }
+
+    /// Bytes and inodes. Does not allocate.
+    ///
+    /// # Errors
+    /// ENODEV when the filesystem was unmounted: the path then leads to what lies below the mount point.
+    pub fn read(&self) -> io::Result<FilesystemReading> {
+        let mut buffer = MaybeUninit::<libc::statfs64>::uninit();
+        // SAFETY: a C string and room for the answer.
+        if unsafe { libc::statfs64(self.name.as_ptr(), buffer.as_mut_ptr()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the call succeeded and has filled it.
+        let s = unsafe { buffer.assume_init() };
+        // Looked at afterwards: a filesystem that went away before or meanwhile is noticed either way.
+        if self.present_device()? != self.device {
+            return Err(io::Error::from_raw_os_error(libc::ENODEV));
+        }
+        // f_frsize is the unit of the block counts; very old filesystems leave it at 0.
+        let unit = u64::try_from(if s.f_frsize > 0 {
+            s.f_frsize
+        } else {
+            s.f_bsize
+        });
+        let unit = unit.map_err(|_| malformed("statfs: negative block size"))?;
+        Ok(FilesystemReading {
+            capacity: s.f_blocks.saturating_mul(unit),
+            available: s.f_bavail.saturating_mul(unit),
+            inodes: s.f_files,
+            inodes_free: s.f_ffree,
+        })
+    }
+
+    fn present_device(&self) -> io::Result<u64> {
+        let mut buffer = MaybeUninit::<libc::stat64>::uninit();
+        // SAFETY: a C string and room for the answer.
+        if unsafe { libc::stat64(self.name.as_ptr(), buffer.as_mut_ptr()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the call succeeded and has filled it.
+        Ok(unsafe { buffer.assume_init() }.st_dev)
+    }
+}
+
+/// How the node's storage is laid out (R3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// Everything on one filesystem.
+    One,
+    /// Images and writable layers on a filesystem of their own.
+    SeparateImages,
+    /// Images on a filesystem of their own, writable layers with the kubelet.
+    Split,
+}
+
+/// The filesystems of a node. Signals of equal filesystems read the same one.
+#[derive(Debug)]
+pub struct NodeFilesystems {
+    /// Which of the documented layouts this is.
+    pub layout: Layout,
+    /// The kubelet's root directory: volumes and logs.
+    pub nodefs: Filesystem,
+    /// The images.
+    pub imagefs: Filesystem,
+    /// The writable layers: on nodefs or on imagefs.
+    pub containerfs: Filesystem,
+}
+
+/// Why the filesystems of a node cannot be told.
+#[derive(Debug, thiserror::Error)]
+pub enum LayoutError {
+    /// A directory is not there.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// The writable layers lie on a third filesystem: no documented layout (R3).
+    #[error(
+        "containerfs: {containers} is neither on the filesystem of {kubelet} nor on that of {images}; \
+         writable layers must share one with the kubelet or with the images"
+    )]
+    ThirdFilesystem {
+        /// The kubelet's root directory.
+        kubelet: PathBuf,
+        /// The images' directory.
+        images: PathBuf,
+        /// The writable layers' directory.
+        containers: PathBuf,
+    },
+}
+
+impl NodeFilesystems {
+    /// Finds the layout by device id, from the kubelet's root directory, the directory of the images and that of the
+    /// writable layers (equal to the images' where the runtime does not split them).
+    ///
+    /// # Errors
+    /// See [`LayoutError`].
+    pub fn find(kubelet: &Path, images: &Path, containers: &Path) -> Result<Self, LayoutError> {
+        let nodefs = Filesystem::open(kubelet)?;
+        let imagefs = Filesystem::open(images)?;
+        let containerfs = Filesystem::open(containers)?;
+        let layout = layout(nodefs.device, imagefs.device, containerfs.device);
+        let layout = layout.ok_or_else(|| LayoutError::ThirdFilesystem {
+            kubelet: kubelet.to_owned(),
+            images: images.to_owned(),
+            containers: containers.to_owned(),
+        })?;
+        Ok(Self {
+            layout,
+            nodefs,
+            imagefs,
+            containerfs,
+        })
+    }
+}
+
+fn layout(nodefs: u64, imagefs: u64, containerfs: u64) -> Option<Layout> {
+    match (nodefs == imagefs, containerfs) {
+        (true, c) if c == nodefs => Some(Layout::One),
+        (false, c) if c == imagefs => Some(Layout::SeparateImages),
+        (false, c) if c == nodefs => Some(Layout::Split),
+        _ => None,
+    }
+}
+
+/// Bytes that one filesystem can take in a second at most, for the deadline sampler: buffered writes go into the
+/// page cache first, but space is reserved at once (delayed allocation), at memory speed. fallocate(2) reserves
+/// without writing and is faster than any sampler; the sampler's floor bounds what it can take unseen.
+pub fn fastest_fill() -> u64 {
+    deadline::fastest_growth()
+}
+
+/// When statfs is due again, for `distance` bytes until the nearest threshold.
+pub fn next_look(distance: u64) -> Duration {
+    deadline::next_look(distance, fastest_fill())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // R3
+    #[test]
+    fn the_three_layouts_and_the_one_that_is_none() {
+        assert_eq!(layout(1, 1, 1), Some(Layout::One));
+        assert_eq!(layout(1, 2, 2), Some(Layout::SeparateImages));
+        assert_eq!(layout(1, 2, 1), Some(Layout::Split));
+        assert_eq!(layout(1, 2, 3), None);
+        assert_eq!(layout(1, 1, 3), None);
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let gone = dir.path().join("images");
+        let error = NodeFilesystems::find(dir.path(), &gone, dir.path()).unwrap_err();
+        assert!(error.to_string().contains("images"), "{error}");
+    }
+
+    #[test]
+    fn one_directory_three_times_is_one_filesystem() {
+        let dir = tempfile::tempdir().unwrap();
+        let found = NodeFilesystems::find(dir.path(), dir.path(), dir.path()).unwrap();
+        assert_eq!(found.layout, Layout::One);
+        let reading = found.nodefs.read().unwrap();
+        assert!(reading.available <= reading.capacity && reading.capacity > 0);
+        assert!(reading.inodes_free <= reading.inodes);
+    }
+}

@@ -1,0 +1,260 @@
+//! Pods as the cgroup tree shows them: which there are, where, and what can be told of one that nobody else tells of.
+//!
+//! The kubelet writes much of a pod's specification into its cgroups and processes: UID and QoS class into the name, the
+//! memory limit into the group, and a number made of the memory request into `oom_score_adj` of every process
+//! (`GetContainerOOMScoreAdjust`). That is enough to go on with when the API server does not answer.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use evictd_engine::{Pod, QosClass, SYSTEM_NODE_CRITICAL_PRIORITY};
+use evictd_sys::fs::PathError;
+
+use crate::{
+    cgroup::memory::{MemoryCgroup, descendants, is_gone},
+    pods::{cgroup_name as names, cgroup_name::PodPath},
+};
+
+/// `oom_score_adj` of the containers of Guaranteed and node-critical pods (R13; -998 in old kubelets, R22). The pause
+/// container of every pod has -998.
+const GUARANTEED_SCORE: i64 = -997;
+const PAUSE_SCORE: i64 = -998;
+/// `kubepods`, a class, a pod: how deep pods lie at most below the directory that holds `kubepods`, with some levels
+/// to spare for `--cgroup-root`.
+const DEPTH: usize = 6;
+
+/// How deep `kubepods` itself lies at most: `--cgroup-root` is one level, or two.
+const ROOT_DEPTH: usize = 3;
+
+/// A pod's cgroup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodGroup {
+    /// What its name says.
+    pub name: PodPath,
+    /// Its directory.
+    pub path: PathBuf,
+}
+
+/// The pods' cgroups below a directory.
+#[derive(Debug, Default)]
+pub struct Groups {
+    /// Those that were found.
+    pub found: Vec<PodGroup>,
+    /// A directory that is there and could not be listed: there may be more.
+    pub unlisted: Option<PathError>,
+}
+
+/// All pods' cgroups below a directory, whichever driver made them. What vanishes meanwhile is left out.
+pub fn pods_below(root: &Path) -> Groups {
+    let mut groups = Groups::default();
+    collect(root, DEPTH, &mut groups);
+    groups
+}
+
+/// The cgroup of all pods below a directory, whichever driver made it; the one that lies highest.
+pub fn pods_root(root: &Path) -> Option<PathBuf> {
+    let mut level = vec![root.to_owned()];
+    for _ in 0..ROOT_DEPTH {
+        let mut next = Vec::new();
+        for entry in level.iter().filter_map(|dir| fs::read_dir(dir).ok()) {
+            for entry in entry.flatten() {
+                let path = entry.path();
+                if !entry.file_type().is_ok_and(|t| t.is_dir()) || !may_hold_pods(&path) {
+                    continue;
+                }
+                if entry.file_name().to_str().is_some_and(names::is_root) {
+                    return Some(path);
+                }
+                next.push(path);
+            }
+        }
+        level = next;
+    }
+    None
+}
+
+fn collect(dir: &Path, depth: usize, groups: &mut Groups) {
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) => {
+            if !is_gone(&error) {
+                groups.unlisted = Some(PathError::at(dir)(error));
+            }
+            return;
+        }
+    };
+    for entry in entries.flatten() {
+        if !entry.file_type().is_ok_and(|t| t.is_dir()) {
+            continue;
+        }
+        let path = entry.path();
+        match names::parse(&path) {
+            Some(name) if name.container.is_none() => {
+                groups.found.push(PodGroup { name, path });
+            }
+            _ if depth > 0 && may_hold_pods(&path) => collect(&path, depth - 1, groups),
+            _ => {}
+        }
+    }
+}
+
+/// Containers have no pods in them, and neither have the services of systemd.
+fn may_hold_pods(dir: &Path) -> bool {
+    let name = dir.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+    !(name.ends_with(".service") || name.ends_with(".scope") || name.ends_with(".mount"))
+}
+
+/// What a pod is, as far as its cgroup and its processes tell. Unknown remain its name, its labels and its priority:
+///
+/// - node-critical pods (their processes have the score of a Guaranteed pod without being one) are known as such and
+///   protected (R12);
+/// - the priority of all others is not known: they go after every pod whose priority is, and usage above the request decides
+///   among them. Static pods (their UID is a hash without dashes) are not evicted at all ([`Pod::is_protected`]).
+///
+/// Among pods of which none is known one of a high priority may thus go too early: better than to let the OOM killer
+/// choose, which knows even less.
+pub fn guess(group: &PodGroup, memory_total: u64) -> Pod {
+    let scores = scores(&group.path);
+    let limit = MemoryCgroup::open(&group.path).and_then(|c| c.limit());
+    let limit = limit.ok().flatten();
+    let is_guaranteed = group.name.qos == QosClass::Guaranteed;
+    let is_node_critical = !is_guaranteed && scores.contains(&GUARANTEED_SCORE);
+    let memory_request = match group.name.qos {
+        // Its request is its limit.
+        QosClass::Guaranteed => limit.unwrap_or(0),
+        QosClass::BestEffort => 0,
+        QosClass::Burstable => scores.iter().map(|s| request_of(*s, memory_total)).sum(),
+    };
+    Pod {
+        uid: group.name.uid.clone(),
+        // No namespace: the API server will tell when it is back.
+        name: format!("pod{}", group.name.uid),
+        qos: group.name.qos,
+        priority: if is_node_critical {
+            SYSTEM_NODE_CRITICAL_PRIORITY
+        } else {
+            0
+        },
+        priority_unknown: !is_node_critical,
+        memory_request,
+        memory_limit: limit,
+        is_static: is_static(&group.name.uid),
+        ..Pod::default()
+    }
+}
+
+/// A static pod's UID is the MD5 of its file (`generatePodName`, `applyDefaults` of the kubelet's file source).
+fn is_static(uid: &str) -> bool {
+    uid.len() == 32 && uid.bytes().all(|b| b.is_ascii_hexdigit())
+}
+
+/// The request behind a Burstable container's score: score = 1000 - 1000 * request / capacity, between 3 and 999.
+fn request_of(score: i64, memory_total: u64) -> u64 {
+    let share = u64::try_from(1000 - score.clamp(0, 1000)).unwrap_or(0);
+    memory_total / 1000 * share
+}
+
+/// One score per container: that of its first process.
+fn scores(pod: &Path) -> Vec<i64> {
+    let groups = descendants(pod).unwrap_or_default();
+    let first_process = |dir: &PathBuf| {
+        let procs = fs::read_to_string(dir.join("cgroup.procs")).ok()?;
+        let pid: u32 = procs.lines().next()?.parse().ok()?;
+        let score = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).ok()?;
+        score.trim().parse().ok()
+    };
+    let scores = groups.iter().filter_map(first_process);
+    scores.filter(|score| *score != PAUSE_SCORE).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use evictd_engine::settings::Mode;
+
+    const UID: &str = "027b1a11-f972-4ec6-943f-db9a81fa1086";
+
+    #[test]
+    fn both_drivers_trees_are_found_without_their_containers() {
+        let dir = tempfile::tempdir().unwrap();
+        let systemd = UID.replace('-', "_");
+        for path in [
+            format!("kubepods/burstable/pod{UID}/c1"),
+            "kubepods/podd4ae8de11a3b28dc31b9c89edbd7f90a/c2".to_owned(),
+            format!(
+                "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{systemd}.slice/x.scope"
+            ),
+            "system.slice/kubelet.service".to_owned(),
+        ] {
+            fs::create_dir_all(dir.path().join(path)).unwrap();
+        }
+        let groups = pods_below(dir.path());
+        assert!(groups.unlisted.is_none());
+        let mut found: Vec<_> = (groups.found)
+            .into_iter()
+            .map(|g| (g.name.uid, g.name.qos))
+            .collect();
+        found.sort_by_key(|(uid, qos)| (uid.clone(), qos.as_str()));
+        assert_eq!(
+            found,
+            [
+                (UID.to_owned(), QosClass::BestEffort),
+                (UID.to_owned(), QosClass::Burstable),
+                (
+                    "d4ae8de11a3b28dc31b9c89edbd7f90a".to_owned(),
+                    QosClass::Guaranteed
+                ),
+            ]
+        );
+    }
+
+    // R1
+    #[test]
+    fn the_cgroup_of_all_pods_is_found() {
+        for (path, found) in [
+            ("kubepods/burstable", Some("kubepods")),
+            ("kubepods.slice", Some("kubepods.slice")),
+            (
+                "kubelet.slice/kubelet-kubepods.slice",
+                Some("kubelet.slice/kubelet-kubepods.slice"),
+            ),
+            ("system.slice/kubepods.service", None),
+            ("a/b/c/kubepods", None),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            fs::create_dir_all(dir.path().join(path)).unwrap();
+            assert_eq!(pods_root(dir.path()), found.map(|f| dir.path().join(f)));
+        }
+    }
+
+    // R12, R42
+    #[test]
+    fn a_static_pod_is_known_by_its_uid_and_protected() {
+        let group = |uid: &str| PodGroup {
+            name: PodPath {
+                uid: uid.into(),
+                qos: QosClass::BestEffort,
+                driver: names::Driver::Cgroupfs,
+                container: None,
+            },
+            path: "/nowhere".into(),
+        };
+        let of_a_static_pod = guess(&group("d4ae8de11a3b28dc31b9c89edbd7f90a"), 1 << 30);
+        assert!(of_a_static_pod.is_protected(Mode::Evictd));
+        let pod = guess(&group(UID), 1 << 30);
+        assert!(!pod.is_critical());
+        assert!(pod.priority_unknown && !pod.is_protected(Mode::Evictd));
+        assert_eq!((pod.priority, pod.memory_request), (0, 0));
+    }
+
+    // R13, R27: 30Gi, request 4Gi -> 867.
+    #[test]
+    fn the_request_can_be_read_off_the_score() {
+        let request = request_of(867, 30 << 30);
+        assert!(request.abs_diff(4 << 30) < (30 << 30) / 1000, "{request}");
+        assert_eq!(request_of(1000, 30 << 30), 0);
+        assert_eq!(request_of(-997, 1000), 1000);
+    }
+}

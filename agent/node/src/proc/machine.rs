@@ -1,0 +1,171 @@
+//! The machine as a whole.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::Path,
+};
+
+use evictd_sys::fs::PathError;
+
+use crate::kernfile::{malformed, number, pread, value_of};
+
+/// More than the first lines of meminfo: MemTotal, MemFree, MemAvailable.
+const MEMINFO_HEAD: usize = 256;
+
+/// The kernel's own estimate of what can still be allocated without swapping, held open: `MemAvailable` of meminfo
+/// (`si_mem_available`). Slab, page tables, huge pages and the watermarks' reserves are not in it, all of which the
+/// kubelet's count of a v2 node takes for available.
+#[derive(Debug)]
+pub struct MemAvailable(File);
+
+impl MemAvailable {
+    /// Opens `meminfo` below a procfs mount.
+    ///
+    /// # Errors
+    /// Not there, or without the line (kernels before 3.14).
+    pub fn open(proc: &Path) -> Result<Self, PathError> {
+        open_meminfo(proc, Self, |opened| opened.read().map(drop))
+    }
+
+    /// Bytes at this moment. Does not allocate.
+    ///
+    /// # Errors
+    /// Not in the kernel's form.
+    pub fn read(&self) -> io::Result<u64> {
+        let mut buffer = [0; MEMINFO_HEAD];
+        meminfo(pread(&self.0, &mut buffer)?, "MemAvailable:")
+            .ok_or_else(|| malformed("no MemAvailable"))
+    }
+}
+
+/// What the machine's memory is used for, held open: its counters are exact to a few pages of each CPU, where those of cgroups
+/// may be seconds behind.
+#[derive(Debug)]
+pub struct MemoryUse(File);
+
+/// One reading, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryUses {
+    /// `AnonPages` and `Shmem`: what page cache is not.
+    pub anonymous: u64,
+    /// `SReclaimable`: slab that the kernel can reclaim.
+    pub reclaimable_slab: u64,
+}
+
+/// All lines of meminfo.
+const MEMINFO: usize = 4096;
+
+impl MemoryUse {
+    /// Opens `meminfo` below a procfs mount.
+    ///
+    /// # Errors
+    /// Not there, or without the lines.
+    pub fn open(proc: &Path) -> Result<Self, PathError> {
+        open_meminfo(proc, Self, |opened| opened.read().map(drop))
+    }
+
+    /// Bytes at this moment. Does not allocate.
+    ///
+    /// # Errors
+    /// Not in the kernel's form.
+    pub fn read(&self) -> io::Result<MemoryUses> {
+        let mut buffer = [0; MEMINFO];
+        let text = pread(&self.0, &mut buffer)?;
+        let line = |name| meminfo(text, name).ok_or_else(|| malformed("a line is missing"));
+        Ok(MemoryUses {
+            anonymous: line("AnonPages:")?.saturating_add(line("Shmem:")?),
+            reclaimable_slab: line("SReclaimable:")?,
+        })
+    }
+}
+
+/// Free swap of the machine, held open: `SwapFree` of meminfo.
+#[derive(Debug)]
+pub struct SwapFree(File);
+
+impl SwapFree {
+    /// Opens `meminfo` below a procfs mount.
+    ///
+    /// # Errors
+    /// Not there, or the machine has no swap.
+    pub fn open(proc: &Path) -> Result<Self, PathError> {
+        let path = proc.join("meminfo");
+        let text = fs::read(&path).map_err(PathError::at(&path))?;
+        if meminfo(&text, "SwapTotal:").unwrap_or(0) == 0 {
+            return Err(PathError::at(&path)(malformed("no swap")));
+        }
+        File::open(&path).map(Self).map_err(PathError::at(&path))
+    }
+
+    /// Bytes at this moment. Does not allocate.
+    ///
+    /// # Errors
+    /// Not in the kernel's form.
+    pub fn read(&self) -> io::Result<u64> {
+        meminfo(pread(&self.0, &mut [0; MEMINFO])?, "SwapFree:")
+            .ok_or_else(|| malformed("no SwapFree"))
+    }
+}
+
+/// Memory of the machine in bytes: `MemTotal` of meminfo, which is the kubelet's capacity of `memory.available`.
+///
+/// # Errors
+/// Not there, or not in the kernel's form.
+pub fn memory_total(proc: &Path) -> Result<u64, PathError> {
+    let path = proc.join("meminfo");
+    let text = fs::read(&path).map_err(PathError::at(&path))?;
+    meminfo(&text, "MemTotal:").ok_or_else(|| PathError::at(&path)(malformed("no MemTotal")))
+}
+
+/// Opens `meminfo` below a procfs mount for a reader of it, which has to find its lines there.
+fn open_meminfo<T>(
+    proc: &Path,
+    reader: impl FnOnce(File) -> T,
+    read: impl FnOnce(&T) -> io::Result<()>,
+) -> Result<T, PathError> {
+    let path = proc.join("meminfo");
+    let opened = File::open(&path)
+        .map(reader)
+        .map_err(PathError::at(&path))?;
+    read(&opened).map_err(PathError::at(&path))?;
+    Ok(opened)
+}
+
+/// The bytes that a line of meminfo tells in kB. Does not allocate.
+fn meminfo(text: &[u8], name: &str) -> Option<u64> {
+    let line = |line: &[u8]| {
+        let rest = line.strip_prefix(name.as_bytes())?.trim_ascii();
+        number(rest.strip_suffix(b" kB")?)?.checked_mul(1024)
+    };
+    text.split(|b| *b == b'\n').find_map(line)
+}
+
+/// Tasks that the OOM killer has killed since the boot, for whatever reason (`oom_kill` of vmstat, 4.13+).
+///
+/// # Errors
+/// Not there, or not in the kernel's form.
+pub fn oom_kills(proc: &Path) -> Result<u64, PathError> {
+    let path = proc.join("vmstat");
+    let bytes = fs::read(&path).map_err(PathError::at(&path))?;
+    value_of(&bytes, "oom_kill").ok_or_else(|| PathError::at(&path)(malformed("no oom_kill")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_holds_available_is_read_in_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |text: &str| fs::write(dir.path().join("meminfo"), text).unwrap();
+        write(
+            "MemTotal:        2014688 kB\nMemFree:          131612 kB\nMemAvailable:     102400 kB\nBuffers: 7 kB\n",
+        );
+        let available = MemAvailable::open(dir.path()).unwrap();
+        assert_eq!(available.read().unwrap(), 100 << 20);
+        write("MemTotal:        2014688 kB\nMemFree:          131612 kB\n");
+        let error = MemAvailable::open(dir.path()).unwrap_err().to_string();
+        assert!(error.ends_with("meminfo: no MemAvailable"), "{error}");
+    }
+}

@@ -1,0 +1,8 @@
+//! procfs.
+
+pub mod machine;
+pub mod pidfd;
+pub mod pids;
+pub mod process;
+pub mod psi;
+pub mod swap;

@@ -1,0 +1,94 @@
+//! Pressure stall information (`Documentation/accounting/psi.rst`): the share of time in which tasks waited.
+
+use std::{fs, path::Path};
+
+use evictd_sys::fs::PathError;
+
+/// One line of a pressure file.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Stall {
+    /// Share of the last 10 seconds, in percent.
+    pub avg10: f64,
+    /// Share of the last 60 seconds, in percent.
+    pub avg60: f64,
+    /// Share of the last 300 seconds, in percent.
+    pub avg300: f64,
+    /// Stalled time since the group exists, in microseconds.
+    pub total_us: u64,
+}
+
+/// A pressure file: `/proc/pressure/memory` or a v2 cgroup's `memory.pressure`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Pressure {
+    /// At least one task waited.
+    pub some: Stall,
+    /// All tasks waited; the CPU file of kernels before 5.13 has no such line.
+    pub full: Option<Stall>,
+}
+
+impl Pressure {
+    /// Reads and parses a pressure file.
+    ///
+    /// # Errors
+    /// Not there (no `CONFIG_PSI`, or `psi=0`), or not in the kernel's form.
+    pub fn read(path: &Path) -> Result<Self, PathError> {
+        let text = fs::read_to_string(path).map_err(PathError::at(path))?;
+        let malformed =
+            || PathError::at(path)(crate::kernfile::malformed("not pressure stall information"));
+        Self::parse(&text).ok_or_else(malformed)
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let line = |kind: &str| text.lines().find_map(|l| l.strip_prefix(kind));
+        let full = match line("full ") {
+            Some(rest) => Some(Stall::parse(rest)?),
+            None => None,
+        };
+        Some(Self {
+            some: Stall::parse(line("some ")?)?,
+            full,
+        })
+    }
+}
+
+impl Stall {
+    fn parse(fields: &str) -> Option<Self> {
+        let value = |key: &str| {
+            fields
+                .split_whitespace()
+                .find_map(|f| f.strip_prefix(key)?.strip_prefix('='))
+        };
+        Some(Self {
+            avg10: value("avg10")?.parse().ok()?,
+            avg60: value("avg60")?.parse().ok()?,
+            avg300: value("avg300")?.parse().ok()?,
+            total_us: value("total")?.parse().ok()?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_lines_are_read() {
+        let text = "some avg10=1.50 avg60=0.25 avg300=0.00 total=1234\n\
+                    full avg10=0.50 avg60=0.00 avg300=0.00 total=99\n";
+        let pressure = Pressure::parse(text).unwrap();
+        assert_eq!(pressure.some.avg10, 1.5);
+        assert_eq!(pressure.full.unwrap().total_us, 99);
+    }
+
+    #[test]
+    fn a_missing_full_line_is_no_error_but_a_damaged_one_is() {
+        assert!(
+            Pressure::parse("some avg10=0 avg60=0 avg300=0 total=0\n")
+                .unwrap()
+                .full
+                .is_none()
+        );
+        assert!(Pressure::parse("some avg10=0 avg60=0 avg300=0 total=0\nfull avg10=x\n").is_none());
+        assert!(Pressure::parse("").is_none());
+    }
+}

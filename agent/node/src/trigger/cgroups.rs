@@ -1,0 +1,232 @@
+//! Pod life: cgroups that come and go, so that the pod table follows the kernel instead of scanning directories.
+
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    path::PathBuf,
+};
+
+use aya::maps::{MapData, RingBuf};
+use evictd_common::{
+    Drop as DropCounter,
+    cgroups::{Event, PATH_BYTES, kind},
+};
+
+use crate::{
+    bpf::{
+        object::{Object, ObjectError, Place, ProgramAt},
+        tracefs,
+    },
+    trigger::hook::{Choice, CountHook, Facts, Hook as _, Refused, choose},
+};
+
+/// The programs of a rung: all of them or none.
+fn programs(hook: CountHook) -> &'static [ProgramAt] {
+    const TYPED: &[ProgramAt] = &[
+        ProgramAt {
+            name: "cgroups_made",
+            place: Place::BtfTracepoint("cgroup_mkdir"),
+        },
+        ProgramAt {
+            name: "cgroups_removed",
+            place: Place::BtfTracepoint("cgroup_rmdir"),
+        },
+        ProgramAt {
+            name: "cgroups_attached",
+            place: Place::BtfTracepoint("cgroup_attach_task"),
+        },
+    ];
+    const UNTYPED: &[ProgramAt] = &[
+        ProgramAt {
+            name: "cgroups_made_untyped",
+            place: Place::Tracepoint("cgroup", "cgroup_mkdir"),
+        },
+        ProgramAt {
+            name: "cgroups_removed_untyped",
+            place: Place::Tracepoint("cgroup", "cgroup_rmdir"),
+        },
+        ProgramAt {
+            name: "cgroups_attached_untyped",
+            place: Place::Tracepoint("cgroup", "cgroup_attach_task"),
+        },
+    ];
+    match hook {
+        CountHook::Typed => TYPED,
+        CountHook::Tracepoint => UNTYPED,
+        CountHook::Sampler => &[],
+    }
+}
+
+/// The offsets that the untyped programs read at.
+fn expect_fields() -> Result<(), String> {
+    for name in ["cgroup_mkdir", "cgroup_rmdir"] {
+        tracefs::expect("cgroup", name, &[("root", 8), ("id", 16), ("path", 24)])?;
+    }
+    let attach = [("dst_root", 8), ("dst_id", 16), ("dst_path", 28)];
+    tracefs::expect("cgroup", "cgroup_attach_task", &attach)
+}
+
+/// What happened to a cgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Happened {
+    /// It was made.
+    Made,
+    /// It was removed.
+    Removed,
+    /// A task was moved into it.
+    Attached,
+}
+
+/// One step in the life of a cgroup of the memory hierarchy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// When, in nanoseconds of CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// Its id.
+    pub cgroup_id: u64,
+    /// Its path below the hierarchy's root; without the leading slash, so that it can be joined to the mount point.
+    pub path: PathBuf,
+    /// What happened.
+    pub happened: Happened,
+}
+
+/// Reader of the cgroups' life. On the rung without a hook there is nothing to read, and a rescan is always due.
+pub struct PodLife {
+    choice: Choice<CountHook>,
+    ring: Option<RingBuf<MapData>>,
+    dropped: u64,
+    cut: bool,
+}
+
+impl PodLife {
+    /// Takes the best rung that works (only `forced`, when given) of `object` (see [`Object::load_counts`]), or of the
+    /// reason why there is none. What exists already is not told: scan once after this.
+    ///
+    /// # Errors
+    /// The forced rung is refused.
+    pub fn build(
+        object: Result<&mut Object, &str>,
+        forced: Option<CountHook>,
+    ) -> Result<Self, Refused<CountHook>> {
+        let mut facts = Facts::default();
+        let (mut object, mut ring) = (object, None);
+        for &hook in CountHook::RUNGS {
+            if ring.is_some() || forced.is_some_and(|f| f != hook) {
+                continue;
+            }
+            let tried = match (hook, &mut object) {
+                (CountHook::Sampler, _) => Ok(()),
+                (_, Err(reason)) => Err((*reason).to_owned()),
+                (_, Ok(object)) => {
+                    let known = match hook {
+                        CountHook::Tracepoint => expect_fields(),
+                        _ => Ok(()),
+                    };
+                    known
+                        .and_then(|()| object.attach_all(programs(hook)))
+                        .and_then(|()| {
+                            ring = Some(object.ring("POD_LIFE").map_err(|e| e.to_string())?);
+                            Ok(())
+                        })
+                }
+            };
+            facts.note(hook, tried);
+        }
+        Ok(Self {
+            choice: choose(&facts, forced)?,
+            ring,
+            dropped: 0,
+            cut: false,
+        })
+    }
+
+    /// Which rung it is and why the better ones are not.
+    pub fn choice(&self) -> &Choice<CountHook> {
+        &self.choice
+    }
+
+    /// Becomes readable when there is something to read; `None` on the rung without a hook.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.ring.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The oldest change not read yet.
+    pub fn change(&mut self) -> Option<Change> {
+        loop {
+            let item = self.ring.as_mut()?.next()?;
+            let Ok(bytes) = <&[u8; size_of::<Event>()]>::try_from(&*item) else {
+                continue;
+            };
+            // SAFETY: Event is made of integers, so that every pattern of its bytes is one.
+            let event: Event = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
+            // One byte of a full path went to the end mark.
+            self.cut |= event.length as usize >= PATH_BYTES - 1;
+            if let Some(change) = change(&event) {
+                return Some(change);
+            }
+        }
+    }
+
+    /// Whether something was lost since this was last asked: a full ring buffer or a path that was cut. One scan of
+    /// the directories makes up for all of it.
+    ///
+    /// # Errors
+    /// The drop counter cannot be read.
+    pub fn rescan_due(&mut self, object: &Object) -> Result<bool, ObjectError> {
+        if self.ring.is_none() {
+            return Ok(true);
+        }
+        let dropped = object.drops(DropCounter::PodLife)?;
+        let lost = dropped != std::mem::replace(&mut self.dropped, dropped);
+        Ok(lost | std::mem::take(&mut self.cut))
+    }
+}
+
+fn change(event: &Event) -> Option<Change> {
+    use std::os::unix::ffi::OsStrExt as _;
+    let happened = match event.kind {
+        kind::MADE => Happened::Made,
+        kind::REMOVED => Happened::Removed,
+        kind::ATTACHED => Happened::Attached,
+        _ => return None,
+    };
+    let path = event.path.get(..event.length as usize)?;
+    let path = path.strip_prefix(b"/").unwrap_or(path);
+    Some(Change {
+        time_ns: event.time_ns,
+        cgroup_id: event.cgroup_id,
+        path: std::ffi::OsStr::from_bytes(path).into(),
+        happened,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event(kind: u32, text: &[u8]) -> Event {
+        let mut path = [0; PATH_BYTES];
+        path[..text.len()].copy_from_slice(text);
+        Event {
+            time_ns: 1,
+            cgroup_id: 2,
+            kind,
+            length: text.len() as u32,
+            path,
+        }
+    }
+
+    #[test]
+    fn paths_can_be_joined_to_a_mount_point() {
+        let made = change(&event(kind::MADE, b"/kubepods/pod1")).unwrap();
+        assert_eq!(made.path, PathBuf::from("kubepods/pod1"));
+        assert_eq!(made.happened, Happened::Made);
+    }
+
+    #[test]
+    fn what_is_unknown_or_damaged_is_left_out() {
+        assert_eq!(change(&event(99, b"/a")), None);
+        let mut long = event(kind::REMOVED, b"/a");
+        long.length = u32::MAX;
+        assert_eq!(change(&long), None);
+    }
+}

@@ -1,0 +1,310 @@
+//! Counts with wires, seen from the agent: it speaks of what is available, the kernel's programs of what they counted.
+//!
+//! `available = base - count`, where the base comes from a file (loadavg, statfs) read while the count stood still.
+//! Whatever the hooks miss makes the base move: that is the drift, corrected and counted at every sample.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+};
+
+use aya::maps::{Array, MapData, RingBuf};
+use evictd_common::budget::{Wire as Record, direction};
+
+use crate::bpf::object::{Object, ObjectError, os_error};
+
+pub use evictd_common::budget::{Share, Trip, WIRES};
+
+/// Reads between which the count must not move; with more events than that the last reading is taken as it is.
+const QUIET_READS: usize = 4;
+
+/// Which way a wire is crossed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Crossing {
+    /// Less than the limit is available: a threshold is met.
+    Below,
+    /// The limit or more is available again.
+    Recovered,
+}
+
+/// A limit of what is available.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wire {
+    /// Tasks or inodes.
+    pub available: i64,
+    /// Which way.
+    pub crossing: Crossing,
+}
+
+/// A wire that was crossed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Crossed {
+    /// Index of the count: 0 for tasks, the filesystem's index for inodes.
+    pub counter: usize,
+    /// Slot of the wire, below [`WIRES`].
+    pub slot: usize,
+    /// What was available then, by the count.
+    pub available: i64,
+    /// The kernel's record.
+    pub trip: Trip,
+}
+
+/// How far counts were off, since they are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drift {
+    /// Samples that found the count off.
+    pub corrections: u64,
+    /// By how much, added up without sign.
+    pub total: u64,
+}
+
+/// What a sample found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sample {
+    /// Available now, by the file.
+    pub available: i64,
+    /// Available by the count until now, `None` at the first sample.
+    pub counted: Option<i64>,
+}
+
+/// Names of the maps of one topic.
+pub(super) struct Names {
+    pub counts: &'static str,
+    pub wires: &'static str,
+    pub wakeups: &'static str,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Slot {
+    wire: Option<Wire>,
+    generation: u64,
+}
+
+#[derive(Default)]
+struct Counter {
+    base: Option<i64>,
+    slots: [Slot; WIRES as usize],
+    drift: Drift,
+}
+
+/// Where a limit of what is available lies on the count's scale.
+fn record(base: i64, slot: Slot) -> Record {
+    let (limit, direction) = match slot.wire {
+        Some(wire) => {
+            let at = base.saturating_sub(wire.available);
+            match wire.crossing {
+                Crossing::Below => (at.saturating_add(1), direction::RISING),
+                Crossing::Recovered => (at, direction::FALLING),
+            }
+        }
+        None => (i64::MAX, direction::RISING),
+    };
+    Record {
+        limit,
+        generation: slot.generation.max(1),
+        direction,
+        padding: 0,
+    }
+}
+
+/// The counts of one topic. Nothing here allocates after it was built.
+pub(super) struct Budget {
+    counts: Array<MapData, i64>,
+    wires: Array<MapData, Record>,
+    trips: RingBuf<MapData>,
+    counters: Vec<Counter>,
+}
+
+impl Budget {
+    pub fn new(object: &mut Object, names: &Names, counters: usize) -> Result<Self, ObjectError> {
+        Ok(Self {
+            counts: object.array(names.counts)?,
+            wires: object.array(names.wires)?,
+            trips: object.ring(names.wakeups)?,
+            counters: (0..counters).map(|_| Counter::default()).collect(),
+        })
+    }
+
+    /// What is available by the count, `None` before the first sample.
+    pub fn counted(&self, counter: usize) -> io::Result<Option<i64>> {
+        let count = self.count(counter)?;
+        let base = self.counters.get(counter).and_then(|c| c.base);
+        Ok(base.map(|base| base - count))
+    }
+
+    /// Reads the truth and moves the wires to where it puts them. A wire that has tripped stays tripped.
+    pub fn sample(
+        &mut self,
+        counter: usize,
+        mut available: impl FnMut() -> io::Result<i64>,
+    ) -> io::Result<Sample> {
+        let mut before = self.count(counter)?;
+        let (mut count, mut truth) = (before, available()?);
+        for _ in 1..QUIET_READS {
+            count = self.count(counter)?;
+            if count == before {
+                break;
+            }
+            (before, truth) = (count, available()?);
+        }
+        let Some(state) = self.counters.get_mut(counter) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let base = truth.saturating_add(count);
+        let old = state.base.replace(base);
+        if let Some(moved) = old.map(|old| old.abs_diff(base)).filter(|by| *by != 0) {
+            state.drift.corrections += 1;
+            state.drift.total += moved;
+        }
+        if old != Some(base) {
+            for slot in 0..WIRES as usize {
+                self.write(counter, slot)?;
+            }
+        }
+        Ok(Sample {
+            available: truth,
+            counted: old.map(|old| old - count),
+        })
+    }
+
+    /// Sets a wire, which trips once until it is set again; one that is crossed already trips at the next event.
+    pub fn arm(&mut self, counter: usize, slot: usize, wire: Option<Wire>) -> io::Result<()> {
+        let state = self.counters.get_mut(counter);
+        let Some(slots) = state.map(|c| &mut c.slots).filter(|s| slot < s.len()) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        slots[slot].wire = wire;
+        slots[slot].generation += 1;
+        // The programs stop at the first slot that was never used.
+        for below in 0..slot {
+            let Some(counter_state) = self.counters.get_mut(counter) else {
+                break;
+            };
+            if counter_state.slots[below].generation == 0 {
+                counter_state.slots[below].generation = 1;
+                self.write(counter, below)?;
+            }
+        }
+        self.write(counter, slot)
+    }
+
+    /// Forgets what a count means: its wires stay, and count again after the next sample.
+    pub fn suspend(&mut self, counter: usize) -> io::Result<()> {
+        if let Some(state) = self.counters.get_mut(counter) {
+            state.base = None;
+        }
+        for slot in 0..WIRES as usize {
+            self.write(counter, slot)?;
+        }
+        Ok(())
+    }
+
+    pub fn drift(&self, counter: usize) -> Drift {
+        self.counters
+            .get(counter)
+            .map(|c| c.drift)
+            .unwrap_or_default()
+    }
+
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.trips.as_fd()
+    }
+
+    /// The oldest crossing not read yet. Those of wires that were set anew in the meantime are left out.
+    pub fn next(&mut self) -> Option<Crossed> {
+        loop {
+            let item = self.trips.next()?;
+            let Ok(bytes) = <&[u8; size_of::<Trip>()]>::try_from(&*item) else {
+                continue;
+            };
+            // SAFETY: Trip is made of integers, so that every pattern of its bytes is one.
+            let trip: Trip = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
+            let (counter, slot) = ((trip.slot / WIRES) as usize, (trip.slot % WIRES) as usize);
+            let Some(state) = self.counters.get(counter) else {
+                continue;
+            };
+            if let Some(base) = state.base
+                && state.slots[slot].generation == trip.generation
+            {
+                return Some(Crossed {
+                    counter,
+                    slot,
+                    available: base - trip.count,
+                    trip,
+                });
+            }
+        }
+    }
+
+    fn count(&self, counter: usize) -> io::Result<i64> {
+        let index = u32::try_from(counter).map_err(|_| io::ErrorKind::InvalidInput)?;
+        self.counts.get(&index, 0).map_err(os_error)
+    }
+
+    fn write(&mut self, counter: usize, slot: usize) -> io::Result<()> {
+        let Some(state) = self.counters.get(counter) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let mut wanted = state.slots[slot];
+        if wanted.generation == 0 {
+            return Ok(());
+        }
+        if state.base.is_none() {
+            wanted.wire = None;
+        }
+        let index = counter as u32 * WIRES + slot as u32;
+        self.wires
+            .set(index, record(state.base.unwrap_or(0), wanted), 0)
+            .map_err(os_error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(available: i64, crossing: Crossing) -> Record {
+        let wire = Some(Wire {
+            available,
+            crossing,
+        });
+        record(
+            1000,
+            Slot {
+                wire,
+                generation: 1,
+            },
+        )
+    }
+
+    #[test]
+    fn less_than_the_limit_is_one_more_counted_than_the_difference() {
+        let below = at(100, Crossing::Below);
+        assert_eq!((below.limit, below.direction), (901, direction::RISING));
+        let recovered = at(100, Crossing::Recovered);
+        assert_eq!(
+            (recovered.limit, recovered.direction),
+            (900, direction::FALLING)
+        );
+    }
+
+    #[test]
+    fn an_empty_slot_is_never_crossed() {
+        let never = record(0, Slot::default());
+        assert_eq!((never.limit, never.generation), (i64::MAX, 1));
+    }
+
+    proptest::proptest! {
+        /// The two wires of one limit never both hold, and one of them always does.
+        #[test]
+        fn below_or_recovered(base in -1_000_000_i64..1_000_000, limit in 0_i64..1_000_000, count in -1_000_000_i64..1_000_000) {
+            let holds = |crossing| {
+                let wire = Some(Wire { available: limit, crossing });
+                let r = record(base, Slot { wire, generation: 1 });
+                if r.direction == direction::FALLING { count <= r.limit } else { count >= r.limit }
+            };
+            proptest::prop_assert_eq!(holds(Crossing::Below), base - count < limit);
+            proptest::prop_assert_eq!(holds(Crossing::Recovered), base - count >= limit);
+        }
+    }
+}

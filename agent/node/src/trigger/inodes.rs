@@ -1,0 +1,312 @@
+//! The inode tripwire: `*.inodesFree` crossing a limit, seen at the file that makes it cross.
+//!
+//! Each filesystem has the rung that its type gives it: hooks on the VFS would serve all types, but open(2) with
+//! O_CREAT calls the filesystem directly and passes `vfs_create` by.
+
+mod hooks;
+pub mod shares;
+use std::{
+    io,
+    os::fd::BorrowedFd,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use aya::maps::{Array, MapData};
+use evictd_sys::fs::PathError;
+
+use super::counter::Share;
+use crate::{
+    bpf::object::{Object, ObjectError, os_error},
+    fs::{
+        mounts::{Superblock, mount_of, superblock_of},
+        statfs::{Filesystem, FilesystemReading},
+    },
+    sampling as deadline,
+    trigger::{
+        counter::{Budget, Crossed, Drift, Names, Sample, Wire},
+        hook::{Choice, CountHook, Refused, choose},
+        inodes::hooks::probe,
+    },
+};
+
+pub use evictd_common::inodes::{MAX_FILESYSTEMS, ShareKey};
+
+pub use shares::ShareReader;
+
+const MAPS: Names = Names {
+    counts: "INODE_COUNTS",
+    wires: "INODE_WIRES",
+    wakeups: "INODE_WAKEUPS",
+};
+
+/// Why inodes cannot be watched.
+#[derive(Debug, thiserror::Error)]
+pub enum InodeError {
+    /// A directory is not there, or not on a filesystem that can be told.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// The forced rung cannot be had.
+    #[error(transparent)]
+    Refused(#[from] Refused<CountHook>),
+    /// More filesystems than there are counts.
+    #[error("{0}: more than {MAX_FILESYSTEMS} filesystems")]
+    TooMany(PathBuf),
+    /// A map is missing, or of another type.
+    #[error(transparent)]
+    Object(#[from] ObjectError),
+    /// A map cannot be written.
+    #[error("inode counts: {0}")]
+    Map(io::Error),
+}
+
+/// A filesystem that is watched.
+struct Watched {
+    filesystem: Filesystem,
+    superblock: Superblock,
+    mount_point: PathBuf,
+    choice: Choice<CountHook>,
+    /// Whether the kernel counts it at present: not while it is unmounted.
+    counted: bool,
+}
+
+impl Watched {
+    /// statfs. A disk that was mounted again at the same place is followed, whichever device number it has now.
+    fn read(&mut self) -> io::Result<FilesystemReading> {
+        let gone = match self.filesystem.read() {
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => error,
+            read => return read,
+        };
+        let path = self.filesystem.path();
+        let Ok((superblock, mount_point)) = mount_of(path) else {
+            return Err(gone);
+        };
+        if mount_point != self.mount_point || superblock.kind != self.superblock.kind {
+            return Err(gone);
+        }
+        self.filesystem = Filesystem::open(path).map_err(|_| gone)?;
+        self.superblock = superblock;
+        self.counted = false;
+        self.filesystem.read()
+    }
+}
+
+struct Counting {
+    budget: Budget,
+    devices: Array<MapData, u32>,
+    shares: ShareReader,
+}
+
+impl Counting {
+    fn new(object: &mut Object) -> Result<Self, ObjectError> {
+        Ok(Self {
+            budget: Budget::new(object, &MAPS, MAX_FILESYSTEMS as usize)?,
+            devices: object.array("INODE_DEVICES")?,
+            shares: ShareReader(Arc::new(object.hash("INODE_SHARES")?)),
+        })
+    }
+
+    fn set_device(&mut self, index: usize, device: u32) -> io::Result<()> {
+        let index = u32::try_from(index).map_err(|_| io::ErrorKind::InvalidInput)?;
+        self.devices.set(index, device, 0).map_err(os_error)
+    }
+}
+
+/// Wires on the free inodes of up to [`MAX_FILESYSTEMS`] filesystems. On a rung without a hook whoever holds it has to
+/// look, see [`next_look`].
+pub struct InodeTripwire {
+    watched: Vec<Watched>,
+    counting: Option<Counting>,
+}
+
+impl InodeTripwire {
+    /// Watches the filesystems of the given directories; those on one filesystem share its index, see
+    /// [`Self::index_of`]. `object` is what [`Object::load_counts`] gave, or the reason why there is none.
+    ///
+    /// # Errors
+    /// See [`InodeError`].
+    pub fn build(
+        directories: &[&Path],
+        object: Result<&mut Object, &str>,
+        forced: Option<CountHook>,
+    ) -> Result<Self, InodeError> {
+        let mut object = object;
+        let mut attached = Vec::new();
+        let mut watched: Vec<Watched> = Vec::new();
+        for &directory in directories {
+            let filesystem = Filesystem::open(directory)?;
+            let (superblock, mount_point) = mount_of(directory)?;
+            if watched.iter().any(|w| w.superblock == superblock) {
+                continue;
+            }
+            if watched.len() == MAX_FILESYSTEMS as usize {
+                return Err(InodeError::TooMany(directory.to_owned()));
+            }
+            let facts = probe(&superblock.kind, &mut object, &mut attached, forced);
+            let choice = choose(&facts, forced)?;
+            watched.push(Watched {
+                filesystem,
+                superblock,
+                mount_point,
+                counted: choice.hook != CountHook::Sampler,
+                choice,
+            });
+        }
+        let mut counting = match object {
+            Ok(object) if watched.iter().any(|w| w.counted) => Some(Counting::new(object)?),
+            _ => None,
+        };
+        for (index, w) in watched.iter().enumerate().filter(|(_, w)| w.counted) {
+            if let Some(counting) = &mut counting {
+                let set = counting.set_device(index, w.superblock.device);
+                set.map_err(InodeError::Map)?;
+            }
+        }
+        Ok(Self { watched, counting })
+    }
+
+    /// The index of the filesystem that a directory is on; `None` when it is not watched.
+    pub fn index_of(&self, directory: &Path) -> Option<usize> {
+        let superblock = superblock_of(directory).ok()?;
+        self.watched.iter().position(|w| w.superblock == superblock)
+    }
+
+    /// How many filesystems are watched.
+    pub fn filesystems(&self) -> usize {
+        self.watched.len()
+    }
+
+    /// Type of a filesystem, which rung it has, and why not a better one.
+    pub fn choice(&self, filesystem: usize) -> Option<(&str, &Choice<CountHook>)> {
+        let watched = self.watched.get(filesystem)?;
+        Some((&watched.superblock.kind, &watched.choice))
+    }
+
+    /// Reads statfs and corrects the count by it; `None` where the filesystem limits no inodes (btrfs). Wires mean
+    /// nothing before the first sample.
+    ///
+    /// # Errors
+    /// ENODEV while the filesystem is unmounted: its wires sleep and wake with the first sample after it is back.
+    pub fn sample(&mut self, filesystem: usize) -> io::Result<Option<Sample>> {
+        let Some(watched) = self.watched.get_mut(filesystem) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let hooked = self
+            .counting
+            .as_mut()
+            .filter(|_| watched.choice.hook != CountHook::Sampler);
+        let first = match (watched.read(), hooked) {
+            (Err(error), Some(counting)) => {
+                if std::mem::take(&mut watched.counted) {
+                    counting.set_device(filesystem, 0)?;
+                    counting.budget.suspend(filesystem)?;
+                }
+                return Err(error);
+            }
+            (read, None) => {
+                let read = read?;
+                return Ok(read.limits_inodes().then(|| Sample {
+                    available: free(read.inodes_free),
+                    counted: None,
+                }));
+            }
+            (Ok(read), Some(counting)) => {
+                if !std::mem::replace(&mut watched.counted, true) {
+                    // Another filesystem may be there now, without a look at the time between.
+                    counting.budget.suspend(filesystem)?;
+                    counting.set_device(filesystem, watched.superblock.device)?;
+                }
+                read
+            }
+        };
+        let (Some(counting), true) = (&mut self.counting, first.limits_inodes()) else {
+            return Ok(None);
+        };
+        let disk = &watched.filesystem;
+        let available = || disk.read().map(|r| free(r.inodes_free));
+        counting.budget.sample(filesystem, available).map(Some)
+    }
+
+    /// Sets or clears a wire, as [`super::pids::PidTripwire::arm`] does.
+    ///
+    /// # Errors
+    /// No such filesystem or slot, or the map cannot be written.
+    pub fn arm(&mut self, filesystem: usize, slot: usize, wire: Option<Wire>) -> io::Result<()> {
+        match &mut self.counting {
+            Some(counting) => counting.budget.arm(filesystem, slot, wire),
+            None => Ok(()),
+        }
+    }
+
+    /// Becomes readable at a crossing; `None` when no filesystem has a hook.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.counting.as_ref().map(|c| c.budget.fd())
+    }
+
+    /// The next crossing, oldest first; its `counter` is the filesystem's index.
+    pub fn crossed(&mut self) -> Option<Crossed> {
+        self.counting.as_mut()?.budget.next()
+    }
+
+    /// Free inodes by the count alone; `None` without hook or before the first sample.
+    ///
+    /// # Errors
+    /// The map cannot be read.
+    pub fn counted(&self, filesystem: usize) -> io::Result<Option<i64>> {
+        match &self.counting {
+            Some(counting) => counting.budget.counted(filesystem),
+            None => Ok(None),
+        }
+    }
+
+    /// How far a count was off so far.
+    pub fn drift(&self, filesystem: usize) -> Drift {
+        self.counting
+            .as_ref()
+            .map(|c| c.budget.drift(filesystem))
+            .unwrap_or_default()
+    }
+
+    /// Inodes made and removed on a filesystem by a memory cgroup since the programs run. `None`: none seen.
+    pub fn share(&self, cgroup_id: u64, filesystem: usize) -> Option<Share> {
+        self.counting.as_ref()?.shares.share(cgroup_id, filesystem)
+    }
+
+    /// For whoever looks at shares from another thread; `None` when no filesystem has a hook.
+    pub fn share_reader(&self) -> Option<ShareReader> {
+        Some(self.counting.as_ref()?.shares.clone())
+    }
+
+    /// Bytes and inodes as statfs gives them, without a look at the counts.
+    ///
+    /// # Errors
+    /// ENODEV while the filesystem is unmounted.
+    pub fn read(&mut self, filesystem: usize) -> io::Result<FilesystemReading> {
+        let watched = self.watched.get_mut(filesystem);
+        watched.ok_or(io::ErrorKind::InvalidInput)?.read()
+    }
+
+    /// All shares.
+    pub fn shares(&self) -> Vec<(ShareKey, Share)> {
+        match &self.counting {
+            Some(counting) => counting.shares.0.iter().flatten().collect(),
+            None => Vec::new(),
+        }
+    }
+}
+
+fn free(inodes: u64) -> i64 {
+    i64::try_from(inodes).unwrap_or(i64::MAX)
+}
+
+/// Inodes that the machine can make in a second at most: an empty file takes some 5 us of a CPU.
+pub fn fastest_growth() -> u64 {
+    const PER_CPU: u64 = 400_000;
+    std::thread::available_parallelism().map_or(1, |n| n.get() as u64) * PER_CPU
+}
+
+/// When to look again without a hook, `distance` inodes above the nearest limit.
+pub fn next_look(distance: u64) -> Duration {
+    deadline::next_look(distance, fastest_growth())
+}

@@ -1,0 +1,29 @@
+//! Who made and removed inodes: the counts per cgroup.
+
+use std::sync::Arc;
+
+use aya::maps::{HashMap, MapData};
+use evictd_common::inodes::ShareKey;
+
+use crate::trigger::counter::Share;
+
+/// Who made and removed inodes, for readers on other threads.
+#[derive(Clone)]
+pub struct ShareReader(pub(super) Arc<HashMap<MapData, ShareKey, Share>>);
+
+impl ShareReader {
+    /// Inodes made less inodes removed by a memory cgroup on a filesystem since the programs run; `None`: none seen.
+    pub fn share(&self, cgroup_id: u64, filesystem: usize) -> Option<Share> {
+        let key = ShareKey {
+            cgroup_id,
+            filesystem: filesystem as u64,
+        };
+        self.0.get(&key, 0).ok()
+    }
+
+    /// The same for several cgroups together, such as a pod's containers.
+    pub fn net(&self, cgroups: &[u64], filesystem: usize) -> i64 {
+        let of = |id: &u64| self.share(*id, filesystem).map_or(0, |s| s.made - s.gone);
+        cgroups.iter().map(of).sum()
+    }
+}

@@ -1,0 +1,228 @@
+//! The one interface behind which every rung of the memory ladder sits.
+
+mod bpf;
+mod cgroup_v1;
+mod notifier;
+use std::{io, os::fd::BorrowedFd};
+
+use evictd_common::memory::{NEVER, Tripwire as Record, action, direction};
+use evictd_engine::settings::MemoryHook;
+
+use crate::{
+    bpf::{object::Object, perf_wakeup::LocalWakeup},
+    cgroup::memory::MemoryCgroup,
+    trigger::{
+        hook::{Choice, Facts, Refused, choose},
+        memory::{bpf::Charge, cgroup_v1::Eventfd},
+    },
+};
+
+pub use evictd_common::memory::{MAX_SCOPES, MAX_TRIPWIRES, SLOTS_PER_SCOPE, Trip, slot};
+
+/// Bytes in a page: page counters count pages, everything else in the agent counts bytes.
+pub fn page_size() -> u64 {
+    // SAFETY: sysconf has no preconditions.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
+/// Which way a wire is crossed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// At the limit or above.
+    Rising,
+    /// At the limit or below.
+    Falling,
+}
+
+/// What a crossing does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Wakes the agent, once per arming.
+    Wake,
+    /// The same; and where nobody has asked for the crossing by [`Tripwire::next`] 60 us later, whoever charges wakes the one
+    /// who has a [`LocalWakeup`] on that CPU. A rung that cannot tell where that is only wakes the agent.
+    Alarm,
+    /// The kernel kills the first victim's allocating task by itself (R41).
+    Kill,
+    /// Is told by [`Tripwire::next`], once per arming, and wakes nobody: for whoever only measures.
+    Note,
+}
+
+/// What a wire watches, and for what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wire {
+    /// Usage of the scope's memory counter, in bytes.
+    pub limit: u64,
+    /// Which way.
+    pub direction: Direction,
+    /// What it does.
+    pub act: Act,
+}
+
+impl Wire {
+    /// A wire that nothing crosses.
+    pub const NEVER: Self = Self {
+        limit: u64::MAX,
+        direction: Direction::Rising,
+        act: Act::Wake,
+    };
+
+    /// Whether it is one that nothing crosses.
+    pub fn is_never(&self) -> bool {
+        self.limit == u64::MAX
+    }
+
+    /// Pages are rounded so that the wire is never crossed before its limit in bytes is.
+    pub(super) fn record(&self, cgroup_id: u64, generation: u64) -> Record {
+        let page = page_size();
+        Record {
+            cgroup_id,
+            address: 0,
+            limit: match self.direction {
+                _ if self.is_never() => NEVER,
+                Direction::Rising => self.limit.div_ceil(page),
+                Direction::Falling => self.limit / page,
+            },
+            generation,
+            direction: match self.direction {
+                Direction::Rising => direction::RISING,
+                Direction::Falling => direction::FALLING,
+            },
+            action: match self.act {
+                Act::Wake => action::WAKE,
+                Act::Alarm => action::ALARM,
+                Act::Kill => action::KILL,
+                Act::Note => action::NOTE,
+            },
+        }
+    }
+}
+
+/// Slot number in a [`Trip`] of a rung that cannot tell which of its wires was crossed.
+pub const ANY_SLOT: u32 = u32::MAX;
+
+/// The number of a scope's slot ([`slot`]) among all of them.
+pub fn slot_of(scope: usize, slot: u32) -> usize {
+    scope * SLOTS_PER_SCOPE as usize + slot as usize
+}
+
+/// One rung of the memory ladder, armed on some scopes. Nothing here allocates after it was built, but for
+/// [`Tripwire::watch`]: the reflex calls it between wake-up and SIGKILL.
+pub trait Tripwire: Send {
+    /// Which rung this is.
+    fn hook(&self) -> MemoryHook;
+
+    /// From now on the slots of this scope (below [`MAX_SCOPES`]) are about another cgroup; they are to be armed anew.
+    fn watch(&mut self, scope: usize, cgroup: &MemoryCgroup) -> io::Result<()>;
+
+    /// Sets the wire of a slot below [`MAX_TRIPWIRES`], see [`slot_of`]; it trips once, until it is armed again. A
+    /// usage that has crossed the limit already may or may not trip it: read the usage after arming. Slots behind one
+    /// that was never armed are not looked at.
+    fn arm(&mut self, slot: usize, wire: Wire) -> io::Result<()>;
+
+    /// Becomes readable at a crossing; `None` for the sampler.
+    fn fd(&self) -> Option<BorrowedFd<'_>>;
+
+    /// The next crossing that was reported, oldest first; `None` when there is no more. Crossings of wires that
+    /// have been armed anew in the meantime are left out.
+    fn next(&mut self) -> Option<Trip>;
+
+    /// From now on an [`Act::Alarm`] that nobody has heard wakes the reader of what is returned, when this CPU charges; `None`
+    /// for rungs that cannot tell where that is. It allocates.
+    fn local_wakeup(&mut self, _cpu: u32) -> io::Result<Option<LocalWakeup>> {
+        Ok(None)
+    }
+
+    /// Names the cgroup whose tasks the kernel may kill past the floor of a scope; `None` for nobody. Rungs without
+    /// a kernel program have no floor and ignore it.
+    fn set_first_victim(&mut self, scope: usize, cgroup_id: Option<u64>) -> io::Result<()>;
+
+    /// Tells how close the usage is. The per-page rung is attached only while it is near; `Ok(true)` when that
+    /// attached or detached something just now.
+    fn set_near(&mut self, near: bool) -> io::Result<bool>;
+
+    /// Whether a crossing would be seen now; while not, whoever holds it has to look as often as a sampler.
+    fn is_attached(&self) -> bool;
+
+    /// Whether a kernel program compares: only that can act by itself past a floor (R41), and knows the counter.
+    fn has_program(&self) -> bool {
+        self.hook().has_program()
+    }
+}
+
+/// The rung without a hook: whoever holds it has to look.
+struct Sampler;
+
+impl Tripwire for Sampler {
+    fn hook(&self) -> MemoryHook {
+        MemoryHook::Sampler
+    }
+    fn watch(&mut self, _: usize, _: &MemoryCgroup) -> io::Result<()> {
+        Ok(())
+    }
+    fn arm(&mut self, _: usize, _: Wire) -> io::Result<()> {
+        Ok(())
+    }
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    fn next(&mut self) -> Option<Trip> {
+        None
+    }
+    fn set_first_victim(&mut self, _: usize, _: Option<u64>) -> io::Result<()> {
+        Ok(())
+    }
+    fn set_near(&mut self, _: bool) -> io::Result<bool> {
+        Ok(false)
+    }
+    fn is_attached(&self) -> bool {
+        false
+    }
+}
+
+/// What [`build`] gives.
+pub struct Built {
+    /// The armed interface, for the reflex thread.
+    pub tripwire: Box<dyn Tripwire>,
+    /// Which rung it is and why the better ones are not.
+    pub choice: Choice,
+}
+
+/// Probes the rungs from the best down (only `forced`, when given), decides, and builds the tripwire of up to
+/// [`MAX_SCOPES`] scopes. `object` is the loaded eBPF object, or the reason why there is none.
+///
+/// # Errors
+/// The forced rung is refused.
+pub fn build(
+    scopes: &[&MemoryCgroup],
+    object: Result<&mut Object, &str>,
+    forced: Option<MemoryHook>,
+) -> Result<Built, Refused> {
+    let mut facts = Facts::default();
+    let mut found: Option<Box<dyn Tripwire>> = None;
+    let mut object = object;
+    for hook in MemoryHook::LADDER {
+        if found.is_some() || forced.is_some_and(|f| f != hook) {
+            continue;
+        }
+        let tried = match (hook, &mut object) {
+            (MemoryHook::Sampler, _) => Ok(Box::new(Sampler) as Box<dyn Tripwire>),
+            (MemoryHook::Eventfd, _) => Eventfd::new(scopes).map(|e| Box::new(e) as _),
+            (_, Ok(object)) => Charge::new(hook, scopes, object).map(|c| Box::new(c) as _),
+            (_, Err(reason)) => Err((*reason).to_owned()),
+        };
+        facts.note(
+            hook,
+            match tried {
+                Ok(tripwire) => {
+                    found = Some(tripwire);
+                    Ok(())
+                }
+                Err(reason) => Err(reason),
+            },
+        );
+    }
+    let choice = choose(&facts, forced)?;
+    let tripwire = found.unwrap_or_else(|| Box::new(Sampler));
+    Ok(Built { tripwire, choice })
+}

@@ -1,0 +1,224 @@
+//! The rungs with a kernel program: fexit, kprobe and tracepoint share maps and differ in where they sit.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use aya::{
+    maps::{Array, MapData, PerfEventArray, RingBuf},
+    util::KernelVersion,
+};
+use evictd_common::memory::Tripwire as Record;
+use evictd_engine::settings::MemoryHook;
+
+use super::{MAX_SCOPES, MAX_TRIPWIRES, SLOTS_PER_SCOPE, Trip};
+use crate::{
+    bpf::{
+        link::TracingLink,
+        object::{Object, Place, ProgramAt, os_error},
+        perf_wakeup::LocalWakeup,
+    },
+    cgroup::memory::MemoryCgroup,
+    trigger::{
+        hook as ladder,
+        hook::Cost,
+        memory::{Direction, Tripwire, Wire},
+    },
+};
+
+/// What is given back, beside [`MemoryHook::Fexit`].
+const UNCHARGE: ProgramAt = ProgramAt {
+    name: "memory_uncharge_exit",
+    place: Place::FunctionExit("page_counter_uncharge"),
+};
+
+/// Wires in the kernel's map, crossings from its ring buffer.
+pub struct Charge {
+    hook: MemoryHook,
+    cgroup_ids: [u64; MAX_SCOPES as usize],
+    wires: Array<MapData, Record>,
+    /// How often a wire was set: what a program remembers of the distance does not outlive that.
+    armings: Array<MapData, u64>,
+    first_victim: Array<MapData, u64>,
+    trips: RingBuf<MapData>,
+    wakers: PerfEventArray<MapData>,
+    /// Set for the rung that is attached only while the usage is near.
+    switch: Option<Switch>,
+    /// Sees what is given back, for falling wires; the per-page rung sees that by itself.
+    uncharge: Option<Switch>,
+    /// Slots with a falling wire, a bit each.
+    falling: u32,
+    generations: [u64; MAX_TRIPWIRES as usize],
+    /// The generation of each slot whose crossing was handed on.
+    told: [u64; MAX_TRIPWIRES as usize],
+}
+
+/// Whether a fexit program can be attached once more: before 5.13 its trampoline goes with its first link, and
+/// `bpf_tracing_prog_attach` answers ENOENT.
+fn can_attach_again() -> bool {
+    KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(5, 13, 0))
+}
+
+/// A program that is attached and detached.
+struct Switch {
+    program: OwnedFd,
+    link: Option<TracingLink>,
+    /// The kernel attaches it only once: it stays where it is.
+    stays: bool,
+}
+
+impl Switch {
+    /// Attaches or detaches; whether that changed anything.
+    fn set(&mut self, on: bool) -> io::Result<bool> {
+        if on == self.link.is_some() || (self.stays && !on) {
+            return Ok(false);
+        }
+        self.link = match on {
+            true => Some(TracingLink::attach(&self.program)?),
+            false => None,
+        };
+        Ok(true)
+    }
+}
+
+impl Charge {
+    /// Attaches the program of this rung; the reason is the kernel's.
+    pub fn new(
+        hook: MemoryHook,
+        scopes: &[&MemoryCgroup],
+        object: &mut Object,
+    ) -> Result<Self, String> {
+        let program =
+            ladder::program(hook).ok_or_else(|| format!("{hook} has no kernel program"))?;
+        let switch = match ladder::cost(hook) {
+            Cost::PerPage => {
+                let program = object.load_program(&program)?;
+                // Tried now, so that a kernel that refuses does so while there is another rung to take.
+                let link = Some(TracingLink::attach(&program).map_err(|e| e.to_string())?);
+                Some(Switch {
+                    program,
+                    link,
+                    stays: false,
+                })
+            }
+            Cost::PerBatch | Cost::None => {
+                object.attach(&program)?;
+                None
+            }
+        };
+        // Refused, recovery is seen one charge or one look later.
+        let uncharge = (hook == MemoryHook::Fexit)
+            .then(|| object.load_program(&UNCHARGE).ok())
+            .flatten()
+            .map(|program| Switch {
+                program,
+                link: None,
+                stays: !can_attach_again(),
+            });
+        let mut cgroup_ids = [0; MAX_SCOPES as usize];
+        for (id, scope) in cgroup_ids.iter_mut().zip(scopes) {
+            *id = scope.id();
+        }
+        let maps = || -> Result<Self, crate::bpf::object::ObjectError> {
+            Ok(Self {
+                hook,
+                cgroup_ids,
+                wires: object.array("TRIPWIRES")?,
+                armings: object.array("ARMINGS")?,
+                first_victim: object.array("FIRST_VICTIM")?,
+                trips: object.ring("WAKEUPS")?,
+                wakers: object.events("WAKERS")?,
+                switch,
+                uncharge,
+                falling: 0,
+                generations: [0; MAX_TRIPWIRES as usize],
+                told: [0; MAX_TRIPWIRES as usize],
+            })
+        };
+        maps().map_err(|e| e.to_string())
+    }
+}
+
+impl Tripwire for Charge {
+    fn hook(&self) -> MemoryHook {
+        self.hook
+    }
+
+    fn watch(&mut self, scope: usize, cgroup: &MemoryCgroup) -> io::Result<()> {
+        let id = self.cgroup_ids.get_mut(scope);
+        *id.ok_or(io::ErrorKind::InvalidInput)? = cgroup.id();
+        Ok(())
+    }
+
+    fn arm(&mut self, slot: usize, wire: Wire) -> io::Result<()> {
+        let id = self.cgroup_ids.get(slot / SLOTS_PER_SCOPE as usize);
+        let (Some(id), Some(generation)) = (id, self.generations.get_mut(slot)) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        *generation += 1;
+        let record = wire.record(*id, *generation);
+        self.falling &= !(1 << slot);
+        if wire.direction == Direction::Falling && !wire.is_never() {
+            self.falling |= 1 << slot;
+        }
+        if let Some(uncharge) = &mut self.uncharge
+            && uncharge.set(self.falling != 0).is_err()
+        {
+            self.uncharge = None;
+        }
+        // Below MAX_TRIPWIRES, so it fits.
+        let index = u32::try_from(slot).unwrap_or(u32::MAX);
+        self.wires.set(index, record, 0).map_err(os_error)?;
+        let armings: u64 = self.generations.iter().sum();
+        self.armings.set(0, armings, 0).map_err(os_error)
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.trips.as_fd())
+    }
+
+    fn next(&mut self) -> Option<Trip> {
+        loop {
+            let item = self.trips.next()?;
+            let Ok(bytes) = <&[u8; size_of::<Trip>()]>::try_from(&*item) else {
+                continue;
+            };
+            // SAFETY: Trip is made of integers, so that every pattern of its bytes is one.
+            let trip: Trip = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
+            let slot = trip.slot as usize;
+            let told = self.told.get_mut(slot);
+            if self.generations.get(slot) != Some(&trip.generation) {
+                continue;
+            }
+            // Two CPUs that crossed at once have written two.
+            if let Some(told) = told.filter(|told| **told != trip.generation) {
+                *told = trip.generation;
+                return Some(trip);
+            }
+        }
+    }
+
+    fn local_wakeup(&mut self, cpu: u32) -> io::Result<Option<LocalWakeup>> {
+        LocalWakeup::open(&mut self.wakers, cpu).map(Some)
+    }
+
+    fn set_first_victim(&mut self, scope: usize, cgroup_id: Option<u64>) -> io::Result<()> {
+        // A number below MAX_SCOPES; the map refuses any other.
+        let index = u32::try_from(scope).unwrap_or(u32::MAX);
+        self.first_victim
+            .set(index, cgroup_id.unwrap_or(0), 0)
+            .map_err(os_error)
+    }
+
+    fn set_near(&mut self, near: bool) -> io::Result<bool> {
+        match &mut self.switch {
+            Some(switch) => switch.set(near),
+            None => Ok(false),
+        }
+    }
+
+    fn is_attached(&self) -> bool {
+        self.switch.as_ref().is_none_or(|s| s.link.is_some())
+    }
+}

@@ -1,0 +1,225 @@
+//! Registers cgroup v1's usage thresholds, on a thread of its own: the kernel waits for an RCU grace period in each
+//! registration (`__mem_cgroup_usage_register_event`), tens of milliseconds on busy CPUs, which the reflex cannot spare.
+
+use std::{
+    fs::File,
+    io::{self, Write as _},
+    os::fd::{AsRawFd as _, OwnedFd, RawFd},
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI32, Ordering},
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread,
+};
+
+use evictd_sys::{
+    eventfd::Bell,
+    poll::poll,
+    rt::{become_fifo_at, leave_memory_limit},
+};
+use triple_buffer::{Input, Output, triple_buffer};
+
+use super::{MAX_SCOPES, MAX_TRIPWIRES, SLOTS_PER_SCOPE};
+use crate::{
+    cgroup::memory::is_gone,
+    kernfile::{number, pread},
+    trigger::memory::{Direction, Wire, page_size},
+};
+
+/// All wires.
+pub type Wires = [Wire; MAX_TRIPWIRES as usize];
+
+/// Below every thread that evicts, above what saturates the CPUs.
+const PRIORITY: i32 = 1;
+/// It needs little, and what is locked is the agent's memory.
+const STACK_BYTES: usize = 64 << 10;
+
+/// What a threshold is registered with.
+pub struct Files {
+    pub usage: File,
+    pub control: File,
+}
+
+/// The reflex's end. To order takes no lock and no memory: where the agent's cgroup is at its limit, a page for what is
+/// written to a pipe has to be reclaimed first, by whoever writes.
+pub struct Registrar {
+    orders: Input<Wires>,
+    scopes: Sender<(usize, Files)>,
+    shared: Arc<Shared>,
+}
+
+/// What both ends have.
+struct Shared {
+    /// Rings at an order, and at the end.
+    bell: Bell,
+    is_over: AtomicBool,
+    /// What went wrong last, until it is told; 0 for nothing.
+    errno: AtomicI32,
+}
+
+impl Registrar {
+    /// Starts the thread. `epoll` becomes readable at a crossing, and stays the same; `cgroup` is one of the scopes.
+    pub fn start(epoll: OwnedFd, cgroup: &Path) -> io::Result<Self> {
+        let (orders, wires) = triple_buffer(&[Wire::NEVER; MAX_TRIPWIRES as usize]);
+        let (scopes, new_scopes) = channel();
+        let shared = Arc::new(Shared {
+            bell: Bell::new()?,
+            is_over: AtomicBool::new(false),
+            errno: AtomicI32::new(0),
+        });
+        let mut worker = Worker {
+            epoll,
+            event: None,
+            files: Default::default(),
+            wires,
+            new_scopes,
+            shared: Arc::clone(&shared),
+        };
+        let cgroup = cgroup.to_owned();
+        thread::Builder::new()
+            .name("registrar".into())
+            .stack_size(STACK_BYTES)
+            .spawn(move || {
+                // An eventfd and a place in an epoll are charged. Refused, it works at the agent's limit and at normal
+                // priority: later, but as well.
+                let _ = leave_memory_limit(&cgroup);
+                let _ = become_fifo_at(PRIORITY);
+                worker.work();
+            })?;
+        Ok(Self {
+            orders,
+            scopes,
+            shared,
+        })
+    }
+
+    /// From the next order on this scope's wires are registered with these files. Allocates.
+    pub fn set_files(&self, scope: usize, files: Files) -> io::Result<()> {
+        let sent = self.scopes.send((scope, files));
+        sent.map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+
+    /// Has all wires registered anew; until they are, the last ones serve. Of orders that wait, only the last one counts.
+    ///
+    /// # Errors
+    /// What went wrong with an earlier order.
+    pub fn order(&mut self, wires: &Wires) -> io::Result<()> {
+        self.orders.write(*wires);
+        self.shared.bell.ring();
+        match self.shared.errno.swap(0, Ordering::Relaxed) {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+}
+
+impl Drop for Registrar {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::Release);
+        self.shared.bell.ring();
+    }
+}
+
+/// The thread's end.
+struct Worker {
+    epoll: OwnedFd,
+    /// The eventfd of the wires that are in force.
+    event: Option<Bell>,
+    files: [Option<Files>; MAX_SCOPES as usize],
+    wires: Output<Wires>,
+    new_scopes: Receiver<(usize, Files)>,
+    shared: Arc<Shared>,
+}
+
+impl Worker {
+    fn work(&mut self) {
+        loop {
+            poll([self.shared.bell.fd().as_raw_fd()], None);
+            // Before anything is looked at: what comes later rings again.
+            self.shared.bell.silence();
+            if self.shared.is_over.load(Ordering::Acquire) {
+                return;
+            }
+            if !self.wires.update() {
+                continue;
+            }
+            // A scope's files were sent before its first order.
+            while let Ok((scope, files)) = self.new_scopes.try_recv() {
+                if let Some(place) = self.files.get_mut(scope) {
+                    *place = Some(files);
+                }
+            }
+            let wires = *self.wires.output_buffer();
+            if let Err(error) = self.register(&wires) {
+                let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                self.shared.errno.store(errno, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Registers all wires with a new eventfd: a threshold cannot be taken back singly, and closing the old one takes
+    /// back all of them, in a worker of the kernel's own. There is no moment without wires.
+    fn register(&mut self, wires: &Wires) -> io::Result<()> {
+        let event = Bell::new()?;
+        let scopes = wires.chunks(SLOTS_PER_SCOPE as usize);
+        let mut crossed = false;
+        for (files, wires) in self.files.iter().zip(scopes) {
+            for wire in wires.iter().filter(|w| !w.is_never()) {
+                let files = files.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
+                match files.register(&event, wire) {
+                    // A scope that was removed must not take the other one's wires with it.
+                    Err(e) if is_gone(&e) => {}
+                    other => {
+                        other?;
+                        // Crossed while it was registered: nobody else would tell.
+                        crossed |= files.has_crossed(wire)?;
+                    }
+                }
+            }
+        }
+        if crossed {
+            event.ring();
+        }
+        let mut interest = libc::epoll_event {
+            // By its edge: the reader has nothing to read, and needs no descriptor but the epoll's.
+            events: (libc::EPOLLIN | libc::EPOLLET).cast_unsigned(),
+            u64: 0,
+        };
+        let (epoll, fd) = (self.epoll.as_raw_fd(), event.fd().as_raw_fd());
+        // SAFETY: descriptors of ours, and a local that outlives the call.
+        if unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, fd, &raw mut interest) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        self.event = Some(event);
+        Ok(())
+    }
+}
+
+impl Files {
+    /// Registers one wire.
+    pub fn register(&self, event: &Bell, wire: &Wire) -> io::Result<()> {
+        // The kernel compares with >; one page less makes it "at the limit".
+        let limit = match wire.direction {
+            Direction::Rising => wire.limit.saturating_sub(page_size()),
+            Direction::Falling => wire.limit,
+        };
+        // "<event fd> <fd of memory.usage_in_bytes> <threshold in bytes>", written at once and without allocating.
+        let mut line = [0_u8; 64];
+        let mut cursor = io::Cursor::new(&mut line[..]);
+        let (event, usage): (RawFd, RawFd) = (event.fd().as_raw_fd(), self.usage.as_raw_fd());
+        write!(cursor, "{event} {usage} {limit}")?;
+        let length = usize::try_from(cursor.position()).unwrap_or(0);
+        (&self.control).write_all(&line[..length])
+    }
+
+    fn has_crossed(&self, wire: &Wire) -> io::Result<bool> {
+        let mut buffer = [0; 32];
+        let usage = number(pread(&self.usage, &mut buffer)?).unwrap_or(0);
+        Ok(match wire.direction {
+            Direction::Rising => usage >= wire.limit,
+            Direction::Falling => usage <= wire.limit,
+        })
+    }
+}

@@ -1,0 +1,223 @@
+//! The PID tripwire: `pid.available` crossing a limit, seen at the fork that makes it cross.
+
+use std::{io, os::fd::BorrowedFd, time::Duration};
+
+use aya::maps::{HashMap, MapData};
+
+use super::counter::Share;
+use crate::{
+    bpf::object::{Object, ObjectError, Place, ProgramAt, os_error},
+    proc::pids::{PidReading, Pids},
+    sampling as deadline,
+    trigger::{
+        counter::{Budget, Crossed, Drift, Names, Sample, Wire},
+        hook::{Choice, CountHook, Facts, Hook as _, Refused, choose},
+    },
+};
+
+/// The programs of a rung: all of them or none.
+fn programs(hook: CountHook) -> &'static [ProgramAt] {
+    const TYPED: &[ProgramAt] = &[
+        ProgramAt {
+            name: "pids_new",
+            place: Place::BtfTracepoint("task_newtask"),
+        },
+        ProgramAt {
+            name: "pids_free",
+            place: Place::BtfTracepoint("sched_process_free"),
+        },
+    ];
+    const UNTYPED: &[ProgramAt] = &[
+        ProgramAt {
+            name: "pids_new_untyped",
+            place: Place::Tracepoint("task", "task_newtask"),
+        },
+        ProgramAt {
+            name: "pids_free_untyped",
+            place: Place::Tracepoint("sched", "sched_process_free"),
+        },
+        ProgramAt {
+            name: "pids_exit_untyped",
+            place: Place::Tracepoint("sched", "sched_process_exit"),
+        },
+    ];
+    match hook {
+        CountHook::Typed => TYPED,
+        CountHook::Tracepoint => UNTYPED,
+        CountHook::Sampler => &[],
+    }
+}
+
+const MAPS: Names = Names {
+    counts: "PID_COUNT",
+    wires: "PID_WIRES",
+    wakeups: "PID_WAKEUPS",
+};
+
+struct Counting {
+    budget: Budget,
+    shares: HashMap<MapData, u64, Share>,
+}
+
+impl Counting {
+    fn new(object: &mut Object) -> Result<Self, ObjectError> {
+        Ok(Self {
+            budget: Budget::new(object, &MAPS, 1)?,
+            shares: object.hash("PID_SHARES")?,
+        })
+    }
+}
+
+/// Wires on the node's tasks. On the rung without a hook whoever holds it has to look, see [`next_look`].
+pub struct PidTripwire {
+    pids: Pids,
+    choice: Choice<CountHook>,
+    counting: Option<Counting>,
+}
+
+impl PidTripwire {
+    /// Takes the best rung that works (only `forced`, when given) of `object` (see [`Object::load_counts`]), or of the
+    /// reason why there is none.
+    ///
+    /// # Errors
+    /// The forced rung is refused.
+    pub fn build(
+        pids: Pids,
+        object: Result<&mut Object, &str>,
+        forced: Option<CountHook>,
+    ) -> Result<Self, Refused<CountHook>> {
+        let mut facts = Facts::default();
+        let mut counting = None;
+        let mut object = object;
+        for &hook in CountHook::RUNGS {
+            if counting.is_some() || forced.is_some_and(|f| f != hook) {
+                continue;
+            }
+            let tried = match (hook, &mut object) {
+                (CountHook::Sampler, _) => Ok(()),
+                (_, Err(reason)) => Err((*reason).to_owned()),
+                (_, Ok(object)) => object.attach_all(programs(hook)).and_then(|()| {
+                    counting = Some(Counting::new(object).map_err(|e| e.to_string())?);
+                    Ok(())
+                }),
+            };
+            facts.note(hook, tried);
+        }
+        Ok(Self {
+            pids,
+            choice: choose(&facts, forced)?,
+            counting,
+        })
+    }
+
+    /// Which rung it is and why the better ones are not.
+    pub fn choice(&self) -> &Choice<CountHook> {
+        &self.choice
+    }
+
+    /// Capacity and use as the kubelet reads them, now.
+    ///
+    /// # Errors
+    /// See [`Pids::read`].
+    pub fn read(&self) -> io::Result<PidReading> {
+        self.pids.read()
+    }
+
+    /// Reads the files and corrects the count by them. Wires mean nothing before the first sample. Tasks that
+    /// were reaped within the last RCU grace period are counted still: the base is too high by that many until the
+    /// next sample, which on a busy machine finds a drift every time.
+    ///
+    /// # Errors
+    /// A file or a map cannot be read.
+    pub fn sample(&mut self) -> io::Result<Sample> {
+        let pids = &self.pids;
+        let available = || pids.read().map(|r| r.available());
+        match &mut self.counting {
+            Some(counting) => counting.budget.sample(0, available),
+            None => Ok(Sample {
+                available: available()?,
+                counted: None,
+            }),
+        }
+    }
+
+    /// Sets or clears the wire of a slot below [`crate::trigger::counter::WIRES`]. It trips once, until it is set again; one
+    /// that is crossed already may trip only at the next fork or exit: sample after arming.
+    ///
+    /// # Errors
+    /// No such slot, or the map cannot be written.
+    pub fn arm(&mut self, slot: usize, wire: Option<Wire>) -> io::Result<()> {
+        match &mut self.counting {
+            Some(counting) => counting.budget.arm(0, slot, wire),
+            None => Ok(()),
+        }
+    }
+
+    /// Becomes readable at a crossing; `None` on the rung without a hook.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.counting.as_ref().map(|c| c.budget.fd())
+    }
+
+    /// The next crossing, oldest first.
+    pub fn crossed(&mut self) -> Option<Crossed> {
+        self.counting.as_mut()?.budget.next()
+    }
+
+    /// What is available by the count alone, without reading a file; `None` without hook or before the first sample.
+    ///
+    /// # Errors
+    /// The map cannot be read.
+    pub fn counted(&self) -> io::Result<Option<i64>> {
+        match &self.counting {
+            Some(counting) => counting.budget.counted(0),
+            None => Ok(None),
+        }
+    }
+
+    /// How far the count was off so far.
+    pub fn drift(&self) -> Drift {
+        self.counting
+            .as_ref()
+            .map(|c| c.budget.drift(0))
+            .unwrap_or_default()
+    }
+
+    /// Tasks started and ended by a memory cgroup since the programs run; what removed cgroups below it did is
+    /// included where [`super::cgroups::PodLife`] has the typed rung. `None`: none seen.
+    pub fn share(&self, cgroup_id: u64) -> Option<Share> {
+        self.counting.as_ref()?.shares.get(&cgroup_id, 0).ok()
+    }
+
+    /// All shares, by the id of the memory cgroup.
+    pub fn shares(&self) -> Vec<(u64, Share)> {
+        match &self.counting {
+            Some(counting) => counting.shares.iter().flatten().collect(),
+            None => Vec::new(),
+        }
+    }
+
+    /// Drops the share of a cgroup that is gone, for when no hook saw its removal.
+    ///
+    /// # Errors
+    /// The map cannot be written.
+    pub fn forget(&mut self, cgroup_id: u64) -> io::Result<()> {
+        let Some(counting) = &mut self.counting else {
+            return Ok(());
+        };
+        match counting.shares.remove(&cgroup_id).map_err(os_error) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Tasks that the machine can start in a second at most: a thread takes some 10 us of a CPU, a process more.
+pub fn fastest_growth() -> u64 {
+    const PER_CPU: u64 = 200_000;
+    std::thread::available_parallelism().map_or(1, |n| n.get() as u64) * PER_CPU
+}
+
+/// When to look again without a hook, `distance` tasks above the nearest limit.
+pub fn next_look(distance: u64) -> Duration {
+    deadline::next_look(distance, fastest_growth())
+}

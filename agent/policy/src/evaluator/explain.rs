@@ -1,0 +1,142 @@
+//! Says why a pod may go or not: for people, and for `evictd policy explain`.
+
+use evictd_engine::permit::{LastResort, Permission};
+use evictd_sys::clock::now_ns;
+use serde::{Deserialize, Serialize};
+
+use super::{Keeper, State, facts, past::ENDING};
+use crate::{Evict, evaluator::gate_state::judge, gate::OnUnknown};
+
+/// One pod under the policies.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Explanation {
+    /// `namespace/name`.
+    pub pod: String,
+    /// Its UID.
+    pub uid: String,
+    /// Whether it could be evicted now.
+    pub may_go: bool,
+    /// For how many seconds that holds unless it is renewed; absent if nothing but a policy can change it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub for_seconds: Option<u64>,
+    /// Why it could not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// Its order number.
+    pub order: i16,
+    /// The rules that hold for it.
+    pub rules: Vec<RuleView>,
+}
+
+/// A rule that holds for a pod.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RuleView {
+    /// `policy/rule`.
+    pub rule: String,
+    /// `Always`, `Never`, or the expression.
+    pub evict: String,
+    /// It changes nothing.
+    pub shadow: bool,
+    /// What it says at this moment.
+    pub says_yes: bool,
+    /// The gates that it asks.
+    pub gates: Vec<GateView>,
+}
+
+/// A gate for one pod.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GateView {
+    /// Its name.
+    pub gate: String,
+    /// The answer as long as it counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answer: Option<bool>,
+    /// How old the last answer is, whether or not it still counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub age_seconds: Option<f64>,
+    /// Why the last attempt gave no answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// What no answer means.
+    pub on_unknown: String,
+}
+
+impl Keeper {
+    /// Explains every pod.
+    pub fn explain(&self) -> Vec<Explanation> {
+        let state = self.state();
+        let State { pods, .. } = &*state;
+        let now = now_ns();
+        let explain = |held: &super::Held| {
+            let pod = held.pod.pod();
+            let clearance = held.pod.clearance();
+            let may_go = !held.pod.is_protected()
+                && self.restraint.lets_go(clearance, now, LastResort::Nobody);
+            let permission = clearance.permission(now);
+            let reason = match permission {
+                _ if may_go => None,
+                _ if clearance.is_ending() => Some(ENDING.to_owned()),
+                _ if held.pod.is_protected() && pod.has_critical_priority() => {
+                    Some("its priority makes it critical".to_owned())
+                }
+                _ if held.pod.is_protected() => Some("it is a static pod".to_owned()),
+                _ if self.restraint.is_paused() => {
+                    Some("evictions are paused on this node".to_owned())
+                }
+                Permission::Always | Permission::Until(_) => Some("a limit has no room".to_owned()),
+                _ => held.said.reason.clone(),
+            };
+            let value = facts(held);
+            let rules = held.ruling.rules.iter().chain(&held.ruling.shadow);
+            let rules = rules.map(|applied| RuleView {
+                rule: applied.name(),
+                evict: match &applied.rule().evict {
+                    Evict::Always => "Always".to_owned(),
+                    Evict::Never => "Never".to_owned(),
+                    Evict::When(when) => format!("When {}", when.text().trim()),
+                },
+                shadow: applied.policy.shadow,
+                says_yes: judge(applied, &value, &held.answers, now).reason.is_none(),
+                gates: (applied.policy.gates_of(applied.rule()).into_iter())
+                    .map(|gate| {
+                        let known = held
+                            .answers
+                            .get(&(applied.policy.name.clone(), gate.name.clone()));
+                        let answer = known.and_then(|k| k.fresh(gate, now));
+                        let age = known
+                            .and_then(|k| k.answer)
+                            .map(|(at, _)| now.saturating_sub(at));
+                        GateView {
+                            gate: gate.name.clone(),
+                            answer: answer.map(|(_, yes)| yes),
+                            age_seconds: age.map(|ns| (ns / 1_000_000) as f64 / 1000.0),
+                            error: known.and_then(|k| k.error.clone()),
+                            on_unknown: match gate.on_unknown {
+                                OnUnknown::Deny => "deny".to_owned(),
+                                OnUnknown::Allow => "allow".to_owned(),
+                            },
+                        }
+                    })
+                    .collect(),
+            });
+            Explanation {
+                pod: pod.to_string(),
+                uid: pod.uid.clone(),
+                may_go,
+                for_seconds: match permission {
+                    Permission::Until(until) if may_go => {
+                        Some(until.saturating_sub(now) / 1_000_000_000)
+                    }
+                    _ => None,
+                },
+                reason,
+                order: clearance.order(),
+                rules: rules.collect(),
+            }
+        };
+        pods.values().map(explain).collect()
+    }
+}

@@ -1,0 +1,148 @@
+//! What gates have answered for one pod, and what that makes of a rule.
+
+use std::collections::BTreeMap;
+
+use cel::Value;
+use evictd_engine::permit::Permission;
+
+use super::super::{
+    gate::{Gate, OnUnknown},
+    model::Evict,
+    set::Applied,
+};
+use crate::expression::variables as facts;
+
+/// A permission that depends on anything counts for no longer than this without being renewed: as long as it takes to
+/// be sure that whoever renews it is dead. In nanoseconds.
+const RENEWED_WITHIN: u64 = 30_000_000_000;
+
+/// A gate of a policy.
+pub type GateKey = (String, String);
+
+/// The last that was heard of a gate for one pod. Times are nanoseconds of CLOCK_MONOTONIC.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// It was asked last.
+    pub asked: u64,
+    /// Nobody has answered yet.
+    pub pending: bool,
+    /// When the last usable answer was asked for, and what it was.
+    pub answer: Option<(u64, bool)>,
+    /// The body of that answer, where another gate needs it.
+    pub body: Option<Value>,
+    /// Why the last attempt gave none.
+    pub error: Option<String>,
+}
+
+impl Known {
+    /// The answer if it still counts.
+    pub fn fresh(&self, gate: &Gate, now: u64) -> Option<(u64, bool)> {
+        let (at, answer) = self.answer?;
+        let end = at.saturating_add(nanos(gate.max_age));
+        (now < end).then_some((end, answer))
+    }
+}
+
+/// Answers by gate.
+pub type Answers = BTreeMap<GateKey, Known>;
+
+/// What a rule says at this moment, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// What it says.
+    pub permission: Permission,
+    /// Why it does not say yes.
+    pub reason: Option<String>,
+}
+
+pub(super) fn nanos(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The variable `answers`: what earlier gates were told, as far as it still counts.
+pub(super) fn bodies(applied: &Applied, answers: &Answers, now: u64) -> Value {
+    let body = |gate: &'_ Gate| {
+        let known = answers.get(&(applied.policy.name.clone(), gate.name.clone()))?;
+        known.fresh(gate, now)?;
+        known.body.clone()
+    };
+    let gates = applied.policy.gates.iter();
+    facts::map(gates.filter_map(|gate| Some((gate.name.as_str(), body(gate)?))))
+}
+
+/// What a rule says about a pod.
+pub fn judge(applied: &Applied, pod: &Value, answers: &Answers, now: u64) -> Said {
+    let no = |permission, reason| Said {
+        permission,
+        reason: Some(reason),
+    };
+    let when = match &applied.rule().evict {
+        Evict::Always => {
+            return Said {
+                permission: Permission::Always,
+                reason: None,
+            };
+        }
+        Evict::Never => return no(Permission::Never, "the rule says Never".to_owned()),
+        Evict::When(when) => when,
+    };
+    let asked = when.selected("gates");
+    let gates = applied.policy.gates_of(applied.rule());
+    let gates = gates
+        .into_iter()
+        .filter(|g| asked.contains(&g.name.as_str()));
+    let (mut known, mut allowed) = (Vec::new(), Vec::new());
+    let mut end = now.saturating_add(RENEWED_WITHIN);
+    for gate in gates {
+        let answer = answers.get(&(applied.policy.name.clone(), gate.name.clone()));
+        match answer.and_then(|a| a.fresh(gate, now)) {
+            Some((until, answer)) => {
+                if gate.on_unknown == OnUnknown::Deny {
+                    end = end.min(until);
+                }
+                known.push((gate.name.as_str(), answer));
+            }
+            // Left out, it makes every expression fail that cannot do without it.
+            None if gate.on_unknown == OnUnknown::Deny => {}
+            None => allowed.push(gate.name.as_str()),
+        }
+    }
+    let yes = Said {
+        permission: Permission::Until(end),
+        reason: None,
+    };
+    let mut last = String::new();
+    // Whatever the gates that may be unknown would answer: one way that lets the pod go is enough.
+    for guess in 0..1_u32 << allowed.len() {
+        let guessed = allowed
+            .iter()
+            .enumerate()
+            .map(|(i, gate)| (*gate, guess >> i & 1 == 1));
+        let gates = known
+            .iter()
+            .copied()
+            .chain(guessed)
+            .map(|(name, yes)| (name, Value::Bool(yes)));
+        match when.is_true(&[("pod", pod.clone()), ("gates", facts::map(gates))]) {
+            Ok(true) => return yes,
+            Ok(false) => last = format!("{} is false", when.text().trim()),
+            Err(error) => last = format!("{}: {error}", when.text().trim()),
+        }
+    }
+    no(Permission::NotNow, last)
+}
+
+/// What several rules say together: the most sparing one decides.
+pub fn together(said: impl IntoIterator<Item = Said>) -> Said {
+    let nobody = Said {
+        permission: Permission::Always,
+        reason: None,
+    };
+    let sparing = |said: &Said| match said.permission {
+        Permission::Always => (0, 0),
+        Permission::Until(end) => (1, u64::MAX - end),
+        Permission::NotNow => (2, 0),
+        Permission::Never => (3, 0),
+    };
+    said.into_iter().max_by_key(sparing).unwrap_or(nobody)
+}

@@ -1,0 +1,101 @@
+//! How many may go: rates of the node and of owners, and the limits of policies' groups.
+
+use std::collections::BTreeMap;
+
+use super::{super::model::Limit, Held, Keeper, State, past::Past, quotas::QuotaKey};
+use crate::evaluator::gate_state::nanos;
+
+/// Condition of a pod that counts as available.
+const READY: &str = "Ready";
+
+impl Keeper {
+    /// The places of every pod's limits, with the limits set; `None` inside where there was no place left.
+    pub(super) fn limits(&self, state: &mut State, now: u64) -> BTreeMap<String, Option<Vec<u16>>> {
+        let mut places: BTreeMap<String, Option<Vec<u16>>> = BTreeMap::new();
+        let mut groups: BTreeMap<u16, Group> = BTreeMap::new();
+        let State {
+            pods,
+            quotas,
+            past,
+            set,
+            namespaces,
+            ..
+        } = state;
+        let past = Past {
+            evictions: past,
+            set,
+            namespaces,
+            now,
+        };
+        for (uid, held) in &*pods {
+            let pod = held.pod.pod();
+            let mut wanted = Vec::new();
+            let owner = pod.owner.as_ref().map(|o| QuotaKey::Owner(o.uid.clone()));
+            for (rate, key) in [
+                (self.settings.node_rate, Some(QuotaKey::Node)),
+                (self.settings.owner_rate, owner),
+            ] {
+                let place = rate.zip(key).map(|(rate, key)| {
+                    let period = nanos(rate.period);
+                    let spent = |key: &QuotaKey| past.counted(key, period, pod);
+                    let place = quotas.place(&self.restraint, key, now, period, spent);
+                    if let Some(at) = place {
+                        self.restraint
+                            .set_quota(at, Some(rate.evictions), period, None);
+                    }
+                    place
+                });
+                // The two rates have fixed positions, zero where there is none.
+                wanted.push(place.unwrap_or(Some(0)));
+            }
+            for (applied, index, limit) in held.ruling.limits() {
+                let key = QuotaKey::Group {
+                    rule: applied.name(),
+                    limit: index,
+                    namespace: pod.namespace.clone(),
+                    value: limit.value_for(pod).to_owned(),
+                };
+                let period = nanos(limit.period);
+                let spent = |key: &QuotaKey| past.counted(key, period, pod);
+                let place = quotas.place(&self.restraint, key, now, period, spent);
+                wanted.push(place);
+                let Some(at) = place else { continue };
+                let group = groups.entry(at).or_insert_with(|| Group {
+                    // Read before anybody is counted: see [`Restraint::charged_in_total`].
+                    charged: self.restraint.charged_in_total(at),
+                    available: 0,
+                    limit: limit.clone(),
+                });
+                group.available += u32::from(is_available(held));
+            }
+            places.insert(uid.clone(), wanted.into_iter().collect());
+        }
+        for (at, group) in groups {
+            let spare = group
+                .limit
+                .min_available
+                .map(|least| group.available.saturating_sub(least));
+            let ceiling = spare.map(|spare| group.charged.saturating_add(spare));
+            let limit = &group.limit;
+            self.restraint
+                .set_quota(at, limit.max_evicted_at_once, nanos(limit.period), ceiling);
+        }
+        places
+    }
+}
+
+struct Group {
+    charged: u32,
+    available: u32,
+    limit: Limit,
+}
+
+/// Whether a pod counts towards `minAvailable`: it runs, is ready as far as anybody tells, and was not evicted.
+fn is_available(held: &Held) -> bool {
+    let pod = held.pod.pod();
+    let ready = pod
+        .conditions
+        .get(READY)
+        .is_none_or(|status| status == "True");
+    ready && pod.phase == "Running" && !pod.is_deleting && !held.pod.clearance().is_taken()
+}

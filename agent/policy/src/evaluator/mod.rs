@@ -1,0 +1,284 @@
+//! Keeps every pod's clearance up to date: matches policies, asks gates, counts groups. All of it off the fast path.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::SystemTime,
+};
+
+use evictd_engine::{
+    ManagedPod, Pod,
+    limiter::{PastEviction, Rate, Restraint},
+    permit::{LastResort, Permission},
+};
+use evictd_sys::clock::now_ns;
+use futures::future::BoxFuture;
+
+use super::{
+    gate::{self, Secrets},
+    selector::Labels,
+    set::{Applied, PolicySet, Ruling},
+};
+use crate::{
+    evaluator::gate_state::{Answers, Said, judge, together},
+    expression::variables as facts,
+};
+use quotas::Quotas;
+
+mod explain;
+mod gate_state;
+mod limits;
+mod namespaces;
+mod past;
+mod quotas;
+mod worker;
+
+pub use explain::{Explanation, GateView, RuleView};
+pub use gate_state::Known;
+pub use worker::Worker;
+
+/// Pairs of policies whose contradictions are kept in mind.
+const MOST_TOLD: usize = 1024;
+
+/// What holds whatever policies say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// For all pods of the node.
+    pub node_rate: Option<Rate>,
+    /// For the pods of one owner.
+    pub owner_rate: Option<Rate>,
+    /// Whom the last resort may take.
+    pub last_resort: LastResort,
+}
+
+/// Reads objects of the API server for gates.
+pub trait ObjectReader: Send + Sync {
+    /// GETs the object at this path. An object that is not there is an answer with status 404.
+    fn get(&self, path: String) -> BoxFuture<'_, Result<gate::Answer, String>>;
+}
+
+/// Keeps clearances.
+pub struct Keeper {
+    settings: Settings,
+    restraint: Arc<Restraint>,
+    secrets: Secrets,
+    state: Mutex<State>,
+    objects: std::sync::OnceLock<Arc<dyn ObjectReader>>,
+    changed: tokio::sync::Notify,
+    replaced: tokio::sync::Notify,
+}
+
+#[derive(Default)]
+struct State {
+    set: PolicySet,
+    /// Labels of namespaces by name.
+    namespaces: BTreeMap<String, Labels>,
+    namespaces_revision: u64,
+    /// By UID.
+    pods: BTreeMap<String, Held>,
+    /// Another number after each change of the pods or what is known of their namespaces.
+    presented: u64,
+    quotas: Quotas,
+    /// Evictions of earlier agents, the oldest first.
+    past: Vec<PastEviction>,
+    /// Pods that an earlier agent has killed and of which something may be left, by UID: when they were signalled, in
+    /// nanoseconds of CLOCK_MONOTONIC.
+    ending: BTreeMap<String, u64>,
+    /// The first rules of two policies that contradicted each other on a pod, by the policies' names.
+    told: BTreeMap<(String, String), (Applied, Applied)>,
+}
+
+/// A pod that is here.
+struct Held {
+    pod: Arc<dyn ManagedPod>,
+    ruling: Ruling,
+    answers: Answers,
+    said: Said,
+    /// What policies in shadow mode would say.
+    shadow: Said,
+}
+
+impl Keeper {
+    /// Nothing is known yet: every pod may go.
+    pub fn new(settings: Settings, secrets: Secrets) -> Arc<Self> {
+        let restraint = Arc::new(Restraint::default());
+        restraint.set_last_resort(settings.last_resort);
+        Arc::new(Self {
+            settings,
+            restraint,
+            secrets,
+            state: Mutex::default(),
+            objects: std::sync::OnceLock::new(),
+            changed: tokio::sync::Notify::new(),
+            replaced: tokio::sync::Notify::new(),
+        })
+    }
+
+    /// What the fast path looks at besides clearances.
+    pub fn restraint(&self) -> &Arc<Restraint> {
+        &self.restraint
+    }
+
+    /// Gates may ask for objects from now on.
+    pub fn connect(&self, objects: Arc<dyn ObjectReader>) {
+        // The first one stays: there is only one cluster.
+        let _ = self.objects.set(objects);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // What a panic has left is still the last that was known.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts policies in force.
+    pub fn set_policies(&self, set: PolicySet) {
+        let mut state = self.state();
+        if state.set == set {
+            return;
+        }
+        state.set = set;
+        state.told.clear();
+        state.match_all();
+        self.judge_all(&mut state);
+        drop(state);
+        self.changed.notify_one();
+        self.replaced.notify_one();
+    }
+
+    /// Ends when other policies are in force. One waits for it.
+    pub async fn replaced(&self) {
+        self.replaced.notified().await;
+    }
+
+    /// Takes note of who is here. Every pod is judged when this returns, so that the fast path never sees one that was
+    /// not.
+    pub fn present<P: ManagedPod + 'static>(&self, pods: &[Arc<P>]) {
+        let mut state = self.state();
+        let mut before = std::mem::take(&mut state.pods);
+        for managed in pods {
+            let pod = managed.pod();
+            let held = before.remove(&pod.uid);
+            let answers = match held {
+                Some(held) => {
+                    if !std::ptr::addr_eq(Arc::as_ptr(&held.pod), Arc::as_ptr(managed)) {
+                        managed.clearance().inherit(held.pod.clearance());
+                    }
+                    held.answers
+                }
+                None => Answers::default(),
+            };
+            state.recognise(&**managed);
+            let ruling = state.ruling(pod);
+            let free = || Said {
+                permission: Permission::Always,
+                reason: None,
+            };
+            let held = Held {
+                pod: Arc::clone(managed) as Arc<dyn ManagedPod>,
+                ruling,
+                answers,
+                said: free(),
+                shadow: free(),
+            };
+            state.pods.insert(pod.uid.clone(), held);
+        }
+        state.presented += 1;
+        self.judge_all(&mut state);
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Judges everybody anew: answers get old, pods get older, usage changes.
+    pub fn judge(&self) {
+        self.judge_all(&mut self.state());
+    }
+
+    fn judge_all(&self, state: &mut State) {
+        let now = now_ns();
+        state.quotas.expire(now);
+        let quotas = self.limits(state, now);
+        for held in state.pods.values_mut() {
+            let value = facts(held);
+            let ask = |applied| judge(applied, &value, &held.answers, now);
+            held.said = together(held.ruling.rules.iter().map(ask));
+            held.shadow = together(held.ruling.shadow.iter().map(ask));
+            let limits = quotas.get(&held.pod.pod().uid);
+            let clearance = held.pod.clearance();
+            match limits {
+                Some(Some(limits)) => {
+                    clearance.set(held.said.permission, held.ruling.order(), limits)
+                }
+                Some(None) => {
+                    let reason = "there are more limits on this node than are kept".to_owned();
+                    held.said = Said {
+                        permission: Permission::NotNow,
+                        reason: Some(reason),
+                    };
+                    clearance.set(Permission::NotNow, held.ruling.order(), &[]);
+                }
+                None => clearance.set(held.said.permission, held.ruling.order(), &[]),
+            }
+        }
+        state.tell_contradictions();
+    }
+
+    /// What a policy in shadow mode would have said against the eviction of a pod.
+    pub fn shadow_objection(&self, uid: &str) -> Option<String> {
+        let state = self.state();
+        let held = state.pods.get(uid)?;
+        let reason = held.shadow.reason.clone()?;
+        let rules: Vec<String> = held.ruling.shadow.iter().map(|a| a.name()).collect();
+        Some(format!("{}: {reason}", rules.join(", ")))
+    }
+}
+
+/// What rules see of a pod. It reads the pod's usage: only where a rule wants to know.
+fn facts(held: &Held) -> cel::Value {
+    if held.ruling.needs_facts() {
+        pod_value(&*held.pod)
+    } else {
+        cel::Value::Null
+    }
+}
+
+fn pod_value(managed: &dyn ManagedPod) -> cel::Value {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let now = now.map_or(0, |d| i64::try_from(d.as_secs()).unwrap_or(i64::MAX));
+    facts::pod(managed.pod(), now, managed.memory_usage())
+}
+
+impl State {
+    fn ruling(&self, pod: &Pod) -> Ruling {
+        let none = Labels::new();
+        self.set
+            .ruling(pod, self.namespaces.get(&pod.namespace).unwrap_or(&none))
+    }
+
+    fn match_all(&mut self) {
+        let mut pods = std::mem::take(&mut self.pods);
+        for held in pods.values_mut() {
+            held.ruling = self.ruling(held.pod.pod());
+            let asked: Vec<_> = held
+                .ruling
+                .gates()
+                .map(|(applied, gate)| (applied.policy.name.clone(), gate.name.clone()))
+                .collect();
+            held.answers.retain(|key, _| asked.contains(key));
+        }
+        self.pods = pods;
+    }
+
+    fn tell_contradictions(&mut self) {
+        for held in self.pods.values() {
+            for (one, other) in held.ruling.contradictions() {
+                let pair = (one.policy.name.clone(), other.policy.name.clone());
+                if self.told.contains_key(&pair) || self.told.len() >= MOST_TOLD {
+                    continue;
+                }
+                let (pod, first, second) = (held.pod.pod(), one.name(), other.name());
+                tracing::warn!(%pod, first, second, "two rules of the same precedence contradict each other: the more sparing one decides");
+                self.told.insert(pair, (one.clone(), other.clone()));
+            }
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! Asks the gates: one thread with a small runtime of its own, so that a name server that hangs keeps nobody but the
+//! gates waiting.
+
+use std::{sync::Arc, time::Duration};
+
+use evictd_sys::clock::now_ns;
+use tokio::sync::Semaphore;
+
+use super::{
+    super::gate::{Answer, Gate, HttpProbe, ObjectProbe, Probe, ProbeError},
+    Keeper, Settings, State, pod_value,
+};
+use crate::{
+    evaluator::gate_state::{GateKey, bodies, nanos},
+    expression::variables as facts,
+};
+
+/// Questions that are out at once.
+const AT_ONCE: usize = 8;
+/// Everybody is judged anew at least this often, where there is anything to judge by.
+const LOOK: Duration = Duration::from_secs(1);
+/// A look takes some time; it does not follow the last one sooner than this.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
+
+/// The thread that asks. It ends with the process or when it is told to.
+pub struct Worker {
+    stop: Arc<tokio::sync::Notify>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+/// One question, with all that it takes to ask it.
+struct Question {
+    uid: String,
+    key: GateKey,
+    gate: Gate,
+    namespace: String,
+    variables: [(&'static str, cel::Value); 2],
+    keeps_body: bool,
+}
+
+impl Worker {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// No thread, no runtime.
+    pub fn start(keeper: Arc<Keeper>) -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .max_blocking_threads(2)
+            .build()?;
+        let stop = Arc::new(tokio::sync::Notify::new());
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new()
+            .name("policies".into())
+            .spawn(move || {
+                runtime.block_on(async {
+                    tokio::select! {
+                        () = work(keeper) => {}
+                        () = stopped.notified() => {}
+                    }
+                });
+                // A lookup that hangs is left behind.
+                runtime.shutdown_background();
+            })?;
+        Ok(Self {
+            stop,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.stop.notify_one();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that asks the gates has panicked");
+        }
+    }
+}
+
+async fn work(keeper: Arc<Keeper>) {
+    let room = Arc::new(Semaphore::new(AT_ONCE));
+    loop {
+        let (questions, next) = keeper.due(now_ns());
+        for question in questions {
+            let (keeper, room) = (Arc::clone(&keeper), Arc::clone(&room));
+            tokio::spawn(async move {
+                // Never closed.
+                let _place = room.acquire().await;
+                let heard = keeper.ask(&question).await;
+                keeper.heard(&question, heard);
+            });
+        }
+        let due = async {
+            match keeper.is_ruled() {
+                true => tokio::time::sleep(next.clamp(SHORTEST_PAUSE, LOOK)).await,
+                false => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = due => {}
+            () = keeper.changed.notified() => {}
+        }
+        keeper.judge();
+    }
+}
+
+impl Keeper {
+    /// Whether anything holds for anybody who is here. If not, nothing changes with the time.
+    fn is_ruled(&self) -> bool {
+        let Settings {
+            node_rate,
+            owner_rate,
+            ..
+        } = self.settings;
+        let has_rules = |held: &super::Held| !held.ruling.is_empty();
+        node_rate.is_some() || owner_rate.is_some() || self.state().pods.values().any(has_rules)
+    }
+
+    /// The questions that are due, and the time until the next one will be.
+    fn due(&self, now: u64) -> (Vec<Question>, Duration) {
+        let mut state = self.state();
+        let mut questions = Vec::new();
+        let mut next = nanos(LOOK);
+        for (uid, held) in &mut state.pods {
+            let mut value = None;
+            for (applied, gate) in held.ruling.gates() {
+                let key: GateKey = (applied.policy.name.clone(), gate.name.clone());
+                let known = held.answers.get(&key);
+                let due = known.map_or(now, |k| k.asked.saturating_add(nanos(gate.interval)));
+                if known.is_some_and(|k| k.pending) {
+                    continue;
+                }
+                if now < due {
+                    next = next.min(due - now);
+                    continue;
+                }
+                let answers = bodies(applied, &held.answers, now);
+                let waits_for = gate
+                    .needs()
+                    .into_iter()
+                    .find(|needed| facts::field(&answers, needed).is_none());
+                if let Some(other) = waits_for {
+                    let known = held.answers.entry(key).or_default();
+                    known.error = Some(format!("waits for the answer of {other}"));
+                    // It is asked as soon as that has come.
+                    next = next.min(nanos(SHORTEST_PAUSE));
+                    continue;
+                }
+                let pod = value.get_or_insert_with(|| pod_value(&*held.pod)).clone();
+                questions.push(Question {
+                    uid: uid.clone(),
+                    key: key.clone(),
+                    gate: gate.clone(),
+                    namespace: held.pod.pod().namespace.clone(),
+                    variables: [("pod", pod), ("answers", answers)],
+                    keeps_body: applied
+                        .policy
+                        .gates
+                        .iter()
+                        .any(|g| g.needs().contains(&gate.name.as_str())),
+                });
+                let known = held.answers.entry(key).or_default();
+                (known.asked, known.pending) = (now, true);
+            }
+        }
+        (questions, Duration::from_nanos(next))
+    }
+
+    async fn ask(&self, question: &Question) -> Result<(bool, Answer), String> {
+        let limit = question.gate.timeout;
+        let answer = match &question.gate.probe {
+            Probe::Http(probe) => {
+                let asked = tokio::time::timeout(limit, self.ask_server(probe, question));
+                asked
+                    .await
+                    .unwrap_or(Err(ProbeError::TimedOut(limit).to_string()))?
+            }
+            Probe::Object(probe) => {
+                let asked = tokio::time::timeout(limit, self.ask_cluster(probe, question));
+                asked
+                    .await
+                    .unwrap_or(Err(ProbeError::TimedOut(limit).to_string()))?
+            }
+        };
+        let Some(check) = &question.gate.check else {
+            return Ok((answer.is_success(), answer));
+        };
+        let [pod, answers] = question.variables.clone();
+        let body = facts::value(&answer.body);
+        let variables = [
+            pod,
+            answers,
+            ("answer", body),
+            ("status", cel::Value::Int(answer.status.into())),
+        ];
+        match check.is_true(&variables) {
+            Ok(yes) => Ok((yes, answer)),
+            Err(error) => Err(format!("status {}: {error}", answer.status)),
+        }
+    }
+
+    async fn ask_server(&self, probe: &HttpProbe, question: &Question) -> Result<Answer, String> {
+        let host = match &probe.host {
+            Some(host) => host
+                .to_text(&question.variables)
+                .map_err(|e| format!("host: {e}"))?,
+            None => match facts::field(&question.variables[0].1, "ip") {
+                Some(cel::Value::String(ip)) => ip.as_ref().clone(),
+                _ => String::new(),
+            },
+        };
+        probe
+            .ask(&host, &self.secrets)
+            .await
+            .map_err(|e| e.to_string())
+    }
+
+    async fn ask_cluster(
+        &self,
+        probe: &ObjectProbe,
+        question: &Question,
+    ) -> Result<Answer, String> {
+        let objects = self.objects.get().ok_or("there is no cluster to ask")?;
+        let path = probe
+            .path(&question.variables, &question.namespace)
+            .map_err(|e| e.to_string())?;
+        objects.get(path).await
+    }
+
+    fn heard(&self, question: &Question, heard: Result<(bool, Answer), String>) {
+        let mut state = self.state();
+        let State { pods, .. } = &mut *state;
+        let Some(held) = pods.get_mut(&question.uid) else {
+            return;
+        };
+        // The rule may have changed meanwhile.
+        let Some(known) = held.answers.get_mut(&question.key) else {
+            return;
+        };
+        known.pending = false;
+        match heard {
+            Ok((yes, answer)) => {
+                let changed = known.answer.map(|(_, before)| before) != Some(yes);
+                // It counts from when it was asked for: what the server said may have been true then only.
+                known.answer = Some((known.asked, yes));
+                known.error = None;
+                known.body = question.keeps_body.then(|| facts::value(&answer.body));
+                if changed {
+                    let pod = held.pod.pod();
+                    tracing::debug!(%pod, gate = question.key.1, yes, "a gate has changed");
+                }
+            }
+            Err(error) => {
+                if known.error.as_ref() != Some(&error) {
+                    let pod = held.pod.pod();
+                    tracing::warn!(%pod, gate = question.key.1, error, "a gate has no answer");
+                }
+                known.error = Some(error);
+            }
+        }
+        drop(state);
+        self.changed.notify_one();
+    }
+}

@@ -1,0 +1,151 @@
+//! Who has paused evictions: each one's word holds until he takes it back, and one is enough.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use evictd_engine::limiter::Restraint;
+
+/// Who may pause evictions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Brake {
+    /// The file `pause` in the state directory.
+    File,
+    /// The annotation [`PAUSED`] of the Node.
+    Node,
+    /// The ConfigMap that all agents look at.
+    ConfigMap,
+}
+
+/// The annotation of a Node that pauses its agent while its value is `true`.
+pub const PAUSED: &str = "evictd.io/paused";
+
+impl Brake {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::File, Self::Node, Self::ConfigMap];
+
+    /// For logs and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Node => "node",
+            Self::ConfigMap => "configMap",
+        }
+    }
+}
+
+/// Changes that wait until somebody asks for them; of more the oldest are forgotten and counted.
+const WAITING: usize = 16;
+
+/// A brake was pulled or released.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrakeChange {
+    /// When it was seen.
+    pub time: jiff::Timestamp,
+    /// Which one.
+    pub brake: Brake,
+    /// Whether it was pulled.
+    pub paused: bool,
+    /// Whether evictions are paused since, by this brake or another one.
+    pub evictions_paused: bool,
+}
+
+impl BrakeChange {
+    /// How a brake is at this moment.
+    pub fn now(brake: Brake, brakes: &Brakes) -> Self {
+        Self {
+            time: jiff::Timestamp::now(),
+            brake,
+            paused: brakes.is_set(brake),
+            evictions_paused: brakes.is_paused(),
+        }
+    }
+}
+
+/// All brakes of an agent.
+#[derive(Debug)]
+pub struct Brakes {
+    restraint: Arc<Restraint>,
+    pulled: [AtomicBool; 3],
+    /// The oldest first, and how many were forgotten.
+    changes: Mutex<(VecDeque<BrakeChange>, u64)>,
+}
+
+impl Brakes {
+    /// None is pulled.
+    pub fn new(restraint: Arc<Restraint>) -> Self {
+        Self {
+            restraint,
+            pulled: Default::default(),
+            changes: Mutex::default(),
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, (VecDeque<BrakeChange>, u64)> {
+        // What a panic has left is still what has changed.
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What has changed since this was asked last, the oldest first, and how many changes before those were forgotten.
+    pub fn changes(&self) -> (Vec<BrakeChange>, u64) {
+        let (changes, forgotten) = std::mem::take(&mut *self.waiting());
+        (changes.into(), forgotten)
+    }
+
+    /// Pulls or releases one; the fast path sees it at once.
+    pub fn set(&self, brake: Brake, paused: bool) {
+        if self.pulled[brake as usize].swap(paused, Ordering::Relaxed) == paused {
+            return;
+        }
+        let still = self.is_paused();
+        self.restraint.pause(still);
+        let mut waiting = self.waiting();
+        if waiting.0.len() == WAITING {
+            waiting.0.pop_front();
+            waiting.1 += 1;
+        }
+        waiting.0.push_back(BrakeChange::now(brake, self));
+        drop(waiting);
+        let by = brake.as_str();
+        if paused {
+            tracing::warn!(by, "evictions are paused");
+        } else if still {
+            tracing::warn!(by, "a pause was lifted; another one holds");
+        } else {
+            tracing::warn!(by, "the pause was lifted: evictions go on");
+        }
+    }
+
+    /// Whether this one is pulled.
+    pub fn is_set(&self, brake: Brake) -> bool {
+        self.pulled[brake as usize].load(Ordering::Relaxed)
+    }
+
+    /// Whether any of them is.
+    pub fn is_paused(&self) -> bool {
+        Brake::ALL.into_iter().any(|brake| self.is_set(brake))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_is_enough_and_all_must_be_released() {
+        let restraint = Arc::new(Restraint::default());
+        let brakes = Brakes::new(Arc::clone(&restraint));
+        brakes.set(Brake::Node, true);
+        brakes.set(Brake::ConfigMap, true);
+        assert!(restraint.is_paused());
+        brakes.set(Brake::Node, false);
+        assert!(restraint.is_paused(), "the ConfigMap still says so");
+        assert!(brakes.is_set(Brake::ConfigMap) && !brakes.is_set(Brake::Node));
+        brakes.set(Brake::ConfigMap, false);
+        assert!(!restraint.is_paused());
+    }
+}

@@ -1,0 +1,215 @@
+//! All policies that files and the API server have told of, and which version of each is in force.
+//!
+//! Of equal names the file's policy holds: it is the word of whoever looks after this one node, and it is there when the
+//! API server is not. A policy that cannot be used leaves its last good version in force.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use serde_json::Value;
+
+use super::{EvictionPolicy, Keeper};
+use crate::conflict::Contradiction;
+pub use state::MOST_OBJECTS;
+use state::{Object, State};
+
+mod state;
+
+/// What is thought of one version of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`.
+    pub uid: String,
+    /// `metadata.generation`.
+    pub generation: Option<i64>,
+    /// The field and the reason why it cannot be used; `None` if it can.
+    pub refused: Option<String>,
+    /// Other objects that can say otherwise about the same pods with the same precedence, as
+    /// [`crate::conflict::named`] names them. Files have no part in it: they differ from node to node.
+    pub may_contradict: Arc<[String]>,
+    /// What it says otherwise than one of them about a pod that was seen on this node.
+    pub contradicts: Option<String>,
+    /// A pod that it selects was seen on this node since it is in force here.
+    pub selects: bool,
+}
+
+/// Keeps policies, and puts the good ones in force.
+pub struct Catalogue {
+    keeper: Arc<Keeper>,
+    state: Mutex<State>,
+}
+
+impl Catalogue {
+    /// Nothing is known yet.
+    pub fn new(keeper: Arc<Keeper>) -> Self {
+        Self {
+            keeper,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Who is told of the policies in force.
+    pub fn keeper(&self) -> &Arc<Keeper> {
+        &self.keeper
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // What a panic has left is still the last that was known.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The files' policies; `None`: they cannot be used, and the last good ones stay.
+    pub fn set_files(&self, policies: Option<Vec<EvictionPolicy>>) {
+        let mut state = self.state();
+        state.files_refused = policies.is_none();
+        if let Some(policies) = policies {
+            state.files = policies.into_iter().map(Arc::new).collect();
+            self.enforce(state);
+        }
+    }
+
+    /// A new or changed object.
+    pub fn put(&self, document: &Value) -> Option<Verdict> {
+        let mut state = self.state();
+        let before = state.objects.get(name(document)).map(|o| o.verdict.clone());
+        let verdict = state.put(document)?;
+        // A new status alone puts nothing else in force.
+        if verdict.generation.is_none() || before.as_ref() != Some(&verdict) {
+            self.enforce(state);
+        } else {
+            drop(state);
+        }
+        self.verdict(name(document))
+    }
+
+    /// What is thought of an object.
+    pub fn verdict(&self, name: &str) -> Option<Verdict> {
+        let state = self.state();
+        state.objects.get(name).map(|o| o.verdict.clone())
+    }
+
+    /// What is thought of all objects, by name.
+    pub fn verdicts(&self) -> Vec<Verdict> {
+        let state = self.state();
+        state.objects.values().map(|o| o.verdict.clone()).collect()
+    }
+
+    /// Looks whether pods have come that objects in force select, and whether that makes another verdict of any. Cheap as
+    /// long as neither pods nor policies change.
+    pub fn look_for_pods(&self) -> bool {
+        let seen = self.keeper.presented();
+        let mut state = self.state();
+        let now = Some((state.revision, seen));
+        if std::mem::replace(&mut state.looked_at, now) == now {
+            return false;
+        }
+        let waiting = state.objects.values().any(Object::waits_for_pods);
+        drop(state);
+        if !waiting {
+            return false;
+        }
+        let matched: BTreeMap<_, _> = self.keeper.matched().into_iter().collect();
+        let contradictions = self.keeper.contradictions();
+        let mut state = self.state();
+        let mut changed = false;
+        for (one, other) in &contradictions {
+            let seen = Contradiction {
+                one: &one.policy,
+                rule: one.index(),
+                other: &other.policy,
+                other_rule: other.index(),
+            };
+            changed |= state.contradicts(&seen) | state.contradicts(&seen.turned());
+        }
+        let State { files, objects, .. } = &mut *state;
+        for (name, object) in objects {
+            let of_a_file = files.iter().any(|f| f.name == *name);
+            let has_pods = matched.get(name).is_some_and(|pods| *pods > 0);
+            if has_pods && !of_a_file && object.newest().is_some() && !object.verdict.selects {
+                object.verdict.selects = true;
+                changed = true;
+            }
+        }
+        changed
+    }
+
+    /// All objects that there are: others are gone.
+    pub fn replace(&self, documents: &[Value]) -> Vec<Verdict> {
+        let mut state = self.state();
+        let names: BTreeSet<&str> = documents.iter().map(name).collect();
+        state
+            .objects
+            .retain(|known, _| names.contains(known.as_str()));
+        documents.iter().for_each(|document| {
+            state.put(document);
+        });
+        self.enforce(state);
+        self.verdicts()
+    }
+
+    /// An object is gone.
+    pub fn remove(&self, name: &str) {
+        let mut state = self.state();
+        if state.objects.remove(name).is_some() {
+            self.enforce(state);
+        }
+    }
+
+    /// What an earlier agent had in force; whatever the API server tells of replaces it.
+    pub fn recall(&self, documents: &[Value]) {
+        let mut state = self.state();
+        for document in documents {
+            // An object of a newer agent may be none to this one.
+            if let Some(verdict) = state.put(document)
+                && let Some(reason) = verdict.refused
+            {
+                tracing::warn!(
+                    policy = verdict.name,
+                    reason,
+                    "a remembered policy cannot be used"
+                );
+                state.objects.remove(&verdict.name);
+            }
+        }
+        self.enforce(state);
+    }
+
+    /// The API server's policies in force, for [`Self::recall`].
+    pub fn remembered(&self) -> Vec<Value> {
+        let state = self.state();
+        let good = state.objects.values().filter_map(|o| o.good.as_ref());
+        good.map(|g| g.document.clone()).collect()
+    }
+
+    /// Objects whose newest version cannot be used, and whether the files' cannot.
+    pub fn refused(&self) -> (usize, bool) {
+        let state = self.state();
+        let objects = state.objects.values();
+        let refused = objects.filter(|o| o.verdict.refused.is_some()).count();
+        (refused, state.files_refused)
+    }
+
+    /// Another number after each change.
+    pub fn revision(&self) -> u64 {
+        self.state().revision
+    }
+
+    fn enforce(&self, mut state: MutexGuard<'_, State>) {
+        state.revision += 1;
+        state.compare();
+        let set = state.set();
+        drop(state);
+        self.keeper.set_policies(set);
+    }
+}
+
+fn name(document: &Value) -> &str {
+    document["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

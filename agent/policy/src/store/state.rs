@@ -1,0 +1,189 @@
+//! What is known of files and objects, and what is in force by that.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use serde_json::{Value, json};
+
+use super::{
+    super::{EvictionPolicy, PolicySet},
+    Verdict,
+};
+use crate::{conflict as contradiction, conflict::Contradiction};
+
+/// Policies of the API server that are kept; those beyond are left out, and that is said.
+pub const MOST_OBJECTS: usize = 256;
+/// Longest reason that is told, in characters: an expression may be quoted in it.
+const LONGEST_REASON: usize = 1024;
+
+#[derive(Default)]
+pub(super) struct State {
+    pub files: Vec<Arc<EvictionPolicy>>,
+    /// The files' newest version cannot be used.
+    pub files_refused: bool,
+    /// By name.
+    pub objects: BTreeMap<String, Object>,
+    /// Names of objects that a file overrides, said already.
+    overridden: BTreeSet<String>,
+    /// It was said that there are too many.
+    too_many: bool,
+    pub revision: u64,
+    /// What was there when pods were last looked for: this revision, and the keeper's.
+    pub looked_at: Option<(u64, u64)>,
+}
+
+pub(super) struct Object {
+    pub verdict: Verdict,
+    pub good: Option<Good>,
+}
+
+#[derive(Clone)]
+pub(super) struct Good {
+    policy: Arc<EvictionPolicy>,
+    /// What it was read from, without what the API server keeps for itself.
+    pub document: Value,
+}
+
+impl Object {
+    /// Its newest version, if that can be used.
+    pub fn newest(&self) -> Option<&Good> {
+        self.good
+            .as_ref()
+            .filter(|_| self.verdict.refused.is_none())
+    }
+
+    /// Whether a pod that comes may change what is thought of it.
+    pub fn waits_for_pods(&self) -> bool {
+        let verdict = &self.verdict;
+        let may_contradict = verdict.contradicts.is_none() && !verdict.may_contradict.is_empty();
+        self.newest().is_some() && (!verdict.selects || may_contradict)
+    }
+}
+
+impl State {
+    pub fn put(&mut self, document: &Value) -> Option<Verdict> {
+        let metadata = &document["metadata"];
+        let text = |field: &str| metadata[field].as_str().unwrap_or_default().to_owned();
+        let (name, uid) = (text("name"), text("uid"));
+        let generation = metadata["generation"].as_i64();
+        let known = self.objects.get(&name).filter(|o| o.verdict.uid == uid);
+        if let Some(known) = known
+            && generation.is_some()
+            && known.verdict.generation == generation
+        {
+            return Some(known.verdict.clone());
+        }
+        if known.is_none() && self.objects.len() >= MOST_OBJECTS {
+            if !std::mem::replace(&mut self.too_many, true) {
+                tracing::error!(
+                    most = MOST_OBJECTS,
+                    policy = name,
+                    "there are too many policies: this one and others are left out"
+                );
+            }
+            return None;
+        }
+        let last_good = known.and_then(|o| o.good.clone());
+        let (refused, good) = match EvictionPolicy::read(document.clone()) {
+            Ok(policy) => {
+                tracing::info!(policy = name, generation, "a policy is in force");
+                let document = json!({
+                    "apiVersion": document["apiVersion"],
+                    "kind": document["kind"],
+                    "metadata": {"name": name, "uid": uid, "generation": generation},
+                    "spec": document["spec"],
+                });
+                let policy = Arc::new(policy);
+                (None, Some(Good { policy, document }))
+            }
+            Err(error) => {
+                let in_force = last_good.as_ref().and_then(|g| g.policy.generation);
+                tracing::error!(
+                    policy = name,
+                    %error,
+                    in_force,
+                    "a policy cannot be used: its last good version, if there is one, stays in force"
+                );
+                let reason: String = error.to_string().chars().take(LONGEST_REASON).collect();
+                (Some(reason), last_good)
+            }
+        };
+        let verdict = Verdict {
+            name: name.clone(),
+            uid,
+            generation,
+            refused,
+            may_contradict: Arc::default(),
+            contradicts: None,
+            selects: false,
+        };
+        let object = Object {
+            verdict: verdict.clone(),
+            good,
+        };
+        self.objects.insert(name, object);
+        Some(verdict)
+    }
+
+    /// Finds who can contradict whom among the newest versions: a last good version that holds in place of a bad one is not
+    /// known to every agent.
+    pub fn compare(&mut self) {
+        let newest = |o: &Object| Some(Arc::clone(&o.newest()?.policy));
+        let newest: Vec<_> = self.objects.values().filter_map(newest).collect();
+        let mut others: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for found in contradiction::among(newest.iter().map(Arc::as_ref)) {
+            for pair in [found.turned(), found] {
+                let other = contradiction::named(&pair.other.name, pair.other.generation);
+                others.entry(&pair.one.name).or_default().push(other);
+            }
+        }
+        for (name, object) in &mut self.objects {
+            let others = others.remove(name.as_str()).unwrap_or_default();
+            let verdict = &mut object.verdict;
+            verdict
+                .contradicts
+                .take_if(|words| !others.iter().any(|other| words.contains(other)));
+            verdict.may_contradict = others.into();
+        }
+    }
+
+    /// Takes note of a contradiction on a pod; false if it is known, or none between objects as they are now.
+    pub fn contradicts(&mut self, seen: &Contradiction<'_>) -> bool {
+        let Some(object) = self.objects.get_mut(&seen.one.name) else {
+            return false;
+        };
+        let is_newest = object
+            .newest()
+            .is_some_and(|good| *good.policy == *seen.one);
+        let other = contradiction::named(&seen.other.name, seen.other.generation);
+        let verdict = &mut object.verdict;
+        if !is_newest || verdict.contradicts.is_some() || !verdict.may_contradict.contains(&other) {
+            return false;
+        }
+        verdict.contradicts = Some(seen.words().chars().take(LONGEST_REASON).collect());
+        true
+    }
+
+    /// What is in force.
+    pub fn set(&mut self) -> PolicySet {
+        let mut policies = self.files.clone();
+        let mut overridden = BTreeSet::new();
+        for (name, object) in &self.objects {
+            if self.files.iter().any(|f| f.name == *name) {
+                overridden.insert(name.clone());
+            } else {
+                policies.extend(object.good.as_ref().map(|g| Arc::clone(&g.policy)));
+            }
+        }
+        for policy in overridden.difference(&self.overridden) {
+            tracing::warn!(
+                policy,
+                "a file holds a policy of the same name as the API server's: the file's is in force here"
+            );
+        }
+        self.overridden = overridden;
+        PolicySet::new(policies)
+    }
+}

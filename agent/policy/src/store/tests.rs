@@ -1,0 +1,108 @@
+use serde_json::json;
+
+use super::*;
+use crate::{evaluator::Settings, gate::Secrets};
+
+fn catalogue() -> Catalogue {
+    Catalogue::new(Keeper::new(Settings::default(), Secrets::new(None)))
+}
+
+fn document(name: &str, generation: i64, evict: &str) -> Value {
+    json!({
+        "apiVersion": "evictd.io/v1alpha1",
+        "kind": "EvictionPolicy",
+        "metadata": {
+            "name": name,
+            "uid": format!("uid-of-{name}"),
+            "generation": generation,
+            "resourceVersion": "7",
+            "managedFields": [],
+        },
+        "spec": {"rules": [{"name": "r", "evict": evict}]},
+        "status": {"conditions": []},
+    })
+}
+
+/// Name and generation of what is in force.
+fn in_force(catalogue: &Catalogue) -> Vec<(String, Option<i64>)> {
+    let set = catalogue.state().set();
+    let policies = set.policies().iter();
+    policies.map(|p| (p.name.clone(), p.generation)).collect()
+}
+
+#[test]
+fn the_last_good_version_stays_until_a_better_one_comes_or_the_object_goes() {
+    let catalogue = catalogue();
+    let good = catalogue
+        .put(&document("a", 1, "Never"))
+        .expect("a verdict");
+    assert_eq!(good.refused, None);
+    let bad = catalogue
+        .put(&document("a", 2, "Sometimes"))
+        .expect("a verdict");
+    let reason = bad.refused.expect("it is wrong");
+    assert!(reason.starts_with("spec.rules[0].evict: "), "{reason}");
+    assert_eq!(in_force(&catalogue), [("a".to_owned(), Some(1))]);
+    assert_eq!(catalogue.refused(), (1, false));
+    catalogue.put(&document("a", 3, "Always"));
+    assert_eq!(in_force(&catalogue), [("a".to_owned(), Some(3))]);
+    assert_eq!(catalogue.refused(), (0, false));
+    catalogue.remove("a");
+    assert_eq!(in_force(&catalogue), []);
+}
+
+#[test]
+fn another_object_of_the_same_name_inherits_nothing() {
+    let catalogue = catalogue();
+    catalogue.put(&document("a", 1, "Never"));
+    let mut other = document("a", 1, "Sometimes");
+    other["metadata"]["uid"] = "another".into();
+    catalogue.put(&other);
+    assert_eq!(in_force(&catalogue), []);
+}
+
+#[test]
+fn of_equal_names_the_files_holds() {
+    let catalogue = catalogue();
+    catalogue.put(&document("a", 4, "Never"));
+    let file = |evict| EvictionPolicy::read(document("a", 1, evict)).expect("a policy");
+    catalogue.set_files(Some(vec![file("Always")]));
+    assert_eq!(in_force(&catalogue), [("a".to_owned(), Some(1))]);
+    catalogue.set_files(None);
+    assert_eq!(in_force(&catalogue), [("a".to_owned(), Some(1))]);
+    assert_eq!(catalogue.refused(), (0, true));
+    catalogue.set_files(Some(Vec::new()));
+    assert_eq!(in_force(&catalogue), [("a".to_owned(), Some(4))]);
+}
+
+#[test]
+fn a_list_replaces_what_was_remembered() {
+    let first = catalogue();
+    first.put(&document("a", 1, "Never"));
+    first.put(&document("b", 1, "Never"));
+    first.put(&document("b", 2, "Sometimes"));
+    let second = catalogue();
+    second.recall(&first.remembered());
+    let both = [("a".to_owned(), Some(1)), ("b".to_owned(), Some(1))];
+    assert_eq!(in_force(&second), both);
+    let verdicts = second.replace(&[document("b", 2, "Sometimes")]);
+    assert!(verdicts[0].refused.is_some());
+    assert_eq!(
+        in_force(&second),
+        [("b".to_owned(), Some(1))],
+        "the last good one outlives a restart"
+    );
+}
+
+#[test]
+fn there_is_an_end_to_how_many_are_kept() {
+    let catalogue = catalogue();
+    for i in 0..MOST_OBJECTS + 3 {
+        catalogue.put(&document(&format!("p{i}"), 1, "Never"));
+    }
+    assert_eq!(in_force(&catalogue).len(), MOST_OBJECTS);
+    // A known one may change, and a gone one makes room.
+    assert!(catalogue.put(&document("p0", 2, "Always")).is_some());
+    catalogue.remove("p0");
+    assert!(catalogue.put(&document("late", 1, "Never")).is_some());
+}

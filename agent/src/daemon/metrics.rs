@@ -1,0 +1,226 @@
+//! What of the agent the metrics show.
+
+pub mod names;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, AtomicUsize, Ordering},
+};
+
+use evictd_common::Drop;
+use evictd_config::KubeletSource;
+use evictd_cri::Counters;
+use evictd_engine::{Signal, settings::MemoryHook};
+use evictd_fastpath::{Outbox, Report};
+use evictd_manager::{Decided, Rounds};
+use evictd_store::incident::files::Kept;
+
+use super::{Agent, policies::Policies};
+use crate::{
+    daemon::{oom::OomCounters, pod_source::Source, sources::Signals},
+    telemetry::{Hook, Labelled, Sources},
+};
+use names::{GRADUATED, INCIDENTS, OOM_KILLS, RECLAIMS, Shows};
+
+pub(super) use names::DROPS;
+
+/// What there is to show.
+pub(super) struct Shown<'a> {
+    pub memory: MemoryHook,
+    /// What the reflex watches by that hook.
+    pub memory_signals: Vec<Signal>,
+    pub rounds: &'a Rounds,
+    pub hooks: Vec<Hook>,
+    pub source: &'a Source,
+    pub dropped: &'a Arc<Dropped>,
+    pub reloads: &'a Arc<Reloads>,
+    pub outbox: &'a Arc<Outbox>,
+    pub oom: &'a Arc<OomCounters>,
+    pub policies: &'a Policies,
+    /// What was reclaimed from the node, where there is a runtime to ask.
+    pub cri: Option<&'a Arc<Counters>>,
+    /// What was done before anybody was evicted.
+    pub graduated: &'a Arc<evictd_manager::mitigation::worker::Worker>,
+    /// The fast path has real-time priority.
+    pub realtime: bool,
+    /// Records that the journal could not write.
+    pub lost: Arc<AtomicU64>,
+    /// What was written down of evictions.
+    pub incidents: &'a Arc<Kept>,
+}
+
+/// What the kernel's programs could not deliver, by counter, as of the last look.
+#[derive(Debug, Default)]
+pub(super) struct Dropped([AtomicU64; Drop::COUNT as usize]);
+
+impl Dropped {
+    pub fn set(&self, which: Drop, value: u64) {
+        if let Some(slot) = self.0.get(which as usize) {
+            slot.store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn get(&self, which: Drop) -> u64 {
+        let slot = self.0.get(which as usize);
+        slot.map_or(0, |slot| slot.load(Ordering::Relaxed))
+    }
+}
+
+/// How often the configuration was read again.
+#[derive(Debug, Default)]
+pub(super) struct Reloads {
+    pub applied: AtomicU64,
+    pub refused: AtomicU64,
+    /// Where the kubelet's settings come from: an index into [`KubeletSource::ALL`].
+    kubelet: AtomicUsize,
+}
+
+impl Reloads {
+    pub fn note_kubelet(&self, source: KubeletSource) {
+        let index = KubeletSource::ALL.iter().position(|s| *s == source);
+        self.kubelet.store(index.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// 1 for the source that is in use.
+    fn kubelet(&self) -> Vec<(String, i64)> {
+        let used = self.kubelet.load(Ordering::Relaxed);
+        let all = KubeletSource::ALL.iter().enumerate();
+        all.map(|(index, source)| (source.as_str().to_owned(), i64::from(index == used)))
+            .collect()
+    }
+}
+
+pub(super) fn sources(shown: &Shown<'_>) -> Sources {
+    let mut hooks = shown.hooks.clone();
+    hooks.extend(shown.memory_signals.iter().map(|signal| Hook {
+        signal: signal.to_string(),
+        rung: shown.memory.to_string(),
+    }));
+    let mut sources = Sources {
+        status: shown.rounds.status(),
+        connection: match shown.source {
+            Source::Cluster { cluster, .. } => Some(Arc::clone(cluster.connection())),
+            Source::Manifest { .. } => None,
+        },
+        hooks,
+        gauges: shown.policies.gauges(),
+        ..Sources::default()
+    };
+    let outbox = Arc::clone(shown.outbox);
+    sources.counters.push((
+        "reports_dropped",
+        "Reports of the reflex that did not fit into its queue",
+        Box::new(move || outbox.dropped()),
+    ));
+    let outbox = Arc::clone(shown.outbox);
+    sources.counters.push((
+        "deputy_decisions",
+        "Crossings decided on the CPU where they happened, because the reflex had not come",
+        Box::new(move || outbox.deputised()),
+    ));
+    let lost = Arc::clone(&shown.lost);
+    sources.counters.push((
+        "journal_records_lost",
+        "Records that could not be written to the journal",
+        Box::new(move || lost.load(Ordering::Relaxed)),
+    ));
+    let unopened = shown.source.unopened();
+    sources.counters.push((
+        "pods_unopened",
+        "Pods that could not be opened or listed although they were there: they are not evicted until they can be",
+        Box::new(move || unopened.load(Ordering::Relaxed)),
+    ));
+    show(&mut sources, shown.oom, OOM_KILLS);
+    show(&mut sources, shown.graduated, GRADUATED);
+    show(&mut sources, shown.incidents, INCIDENTS);
+    if let Some(counters) = shown.cri {
+        show(&mut sources, counters, RECLAIMS);
+    }
+    let reloads = Arc::clone(shown.reloads);
+    sources.counters.push((
+        "configuration_reloads",
+        "Changed configurations that were put in force",
+        Box::new(move || reloads.applied.load(Ordering::Relaxed)),
+    ));
+    let reloads = Arc::clone(shown.reloads);
+    sources.counters.push((
+        "configuration_refused",
+        "Changed configurations that could not be used: the last good one stayed in force",
+        Box::new(move || reloads.refused.load(Ordering::Relaxed)),
+    ));
+    let realtime = i64::from(shown.realtime);
+    sources.gauges.push(Labelled {
+        name: "realtime_priority",
+        help: "1 for a thread that has SCHED_FIFO; the log says why one has not",
+        label: "thread",
+        read: Box::new(move || vec![("reflex".to_owned(), realtime)]),
+    });
+    let reloads = Arc::clone(shown.reloads);
+    sources.gauges.push(Labelled {
+        name: "kubelet_configuration",
+        help: "1 for where the kubelet's settings come from",
+        label: "source",
+        read: Box::new(move || reloads.kubelet()),
+    });
+    for (name, help, which) in DROPS {
+        let dropped = Arc::clone(shown.dropped);
+        let read = move || dropped.get(which);
+        sources.counters.push((name, help, Box::new(read)));
+    }
+    sources
+}
+
+fn show<C, const N: usize>(sources: &mut Sources, counters: &Arc<C>, which: [Shows<C>; N])
+where
+    C: Send + Sync + 'static,
+{
+    for (name, help, which) in which {
+        let counters = Arc::clone(counters);
+        let read = move || which(&counters).load(Ordering::Relaxed);
+        sources.counters.push((name, help, Box::new(read)));
+    }
+}
+
+/// The rungs of everything but memory.
+pub(super) fn hooks(signals: &Signals) -> Vec<Hook> {
+    let mut hooks: Vec<Hook> = [
+        Signal::PidAvailable,
+        Signal::NodeFsInodesFree,
+        Signal::ImageFsInodesFree,
+        Signal::ContainerFsInodesFree,
+    ]
+    .into_iter()
+    .map(|signal| Hook {
+        signal: signal.to_string(),
+        rung: signals.sensors.hook(signal).to_string(),
+    })
+    .collect();
+    hooks.push(Hook {
+        signal: "pods".to_owned(),
+        rung: signals.life.choice().hook.to_string(),
+    });
+    hooks
+}
+
+impl Agent {
+    /// What the reflex reports.
+    pub(super) fn show(&self, report: &Report) {
+        match report {
+            Report::Evicted(e) => {
+                let signal = e.signal.as_str();
+                self.metrics
+                    .evicted(signal, e.shadow, e.stages, e.errno != 0, Some(e.number));
+            }
+            Report::Finished(finished) => self.metrics.finished(finished),
+            Report::Stuck(_) => self.metrics.stuck(),
+            Report::MetInForce { .. } => self.metrics.met_in_force(),
+            _ => {}
+        }
+    }
+
+    /// What the rounds have done.
+    pub(super) fn show_decided(&self, d: &Decided) {
+        self.metrics
+            .evicted(&d.signal, d.shadow, d.stages, d.errno != 0, None);
+    }
+}

@@ -1,0 +1,157 @@
+//! Names of counters, and what they mean.
+
+use std::sync::atomic::AtomicU64;
+
+use evictd_common::Drop;
+use evictd_cri::Counters;
+use evictd_store::incident::files::Kept;
+
+use crate::daemon::oom::OomCounters;
+
+/// Under which names drops are shown, what they mean, and the kernel's counter.
+pub const DROPS: [(&str, &str, Drop); 4] = [
+    (
+        "wakeups_dropped",
+        "Crossings that did not fit into the wake-up ring buffers",
+        Drop::Wakeup,
+    ),
+    (
+        "telemetry_dropped",
+        "Records that did not fit into the telemetry ring buffer",
+        Drop::Telemetry,
+    ),
+    (
+        "pod_life_dropped",
+        "Cgroup events that did not fit into their ring buffer: the directories were scanned instead",
+        Drop::PodLife,
+    ),
+    (
+        "shares_dropped",
+        "Tasks and inodes that were counted in the whole but for no cgroup",
+        Drop::Share,
+    ),
+];
+
+/// A name, what it means, and which of its owner's counters it is.
+pub type Shows<C> = (&'static str, &'static str, fn(&C) -> &AtomicU64);
+
+/// Under which names the kills of the OOM killer are shown (R45, R48).
+pub const OOM_KILLS: [Shows<OomCounters>; 4] = [
+    (
+        "oom_killer_first",
+        "OOM kills on a short node before the agent had acted",
+        |c| &c.first,
+    ),
+    (
+        "oom_kills_after_eviction",
+        "OOM kills on a short node while a pod was being evicted, or just after",
+        |c| &c.after_eviction,
+    ),
+    (
+        "oom_kills_at_pod_limit",
+        "OOM kills of pods at limits of their own",
+        |c| &c.pod_limit,
+    ),
+    (
+        "oom_kills_at_other_limit",
+        "OOM kills at limits of other cgroups",
+        |c| &c.other_limit,
+    ),
+];
+
+/// Under which names node-level reclaim is shown (R8).
+pub const RECLAIMS: [Shows<Counters>; 9] = [
+    (
+        "node_reclaims",
+        "Times that the container runtime was asked to give back what nobody needs",
+        |c| &c.reclaims,
+    ),
+    (
+        "node_reclaims_enough",
+        "Of those, after which no pod had to go",
+        |c| &c.enough,
+    ),
+    (
+        "node_reclaims_cut_short",
+        "Of those, that had more to remove than time",
+        |c| &c.cut_short,
+    ),
+    (
+        "node_reclaimed_containers",
+        "Containers removed that had ended",
+        |c| &c.containers,
+    ),
+    (
+        "node_reclaimed_sandboxes",
+        "Sandboxes removed that had ended",
+        |c| &c.sandboxes,
+    ),
+    (
+        "node_reclaimed_images",
+        "Images removed that nobody used",
+        |c| &c.images,
+    ),
+    (
+        "node_reclaimed_image_bytes",
+        "Size of those images, as the runtime counts it",
+        |c| &c.image_bytes,
+    ),
+    (
+        "node_reclaim_refusals",
+        "Containers, sandboxes and images that the runtime refused to remove",
+        |c| &c.refused,
+    ),
+    (
+        "cri_unavailable",
+        "Times that the container runtime did not answer, or not as one",
+        |c| &c.unavailable,
+    ),
+];
+
+/// Under which names graduated action is shown (R46).
+pub const GRADUATED: [Shows<evictd_manager::mitigation::worker::Worker>; 6] = [
+    (
+        "graduated_reclaims",
+        "Times that cold page cache was reclaimed under a soft threshold",
+        |w| &w.counters().reclaims,
+    ),
+    (
+        "graduated_reclaimed_bytes",
+        "By how much less was charged to pods after that",
+        |w| &w.counters().reclaimed,
+    ),
+    (
+        "graduated_reclaimed_working_set_bytes",
+        "What of that counted as used",
+        |w| &w.counters().reclaimed_working_set,
+    ),
+    (
+        "graduated_brakes",
+        "Pods kept from growing by memory.high",
+        |w| &w.counters().brakes,
+    ),
+    (
+        "graduated_releases",
+        "Pods let grow again, those that an earlier agent had left included",
+        |w| &w.counters().released,
+    ),
+    (
+        "graduated_refusals",
+        "Steps that were refused, or not done in full",
+        |w| &w.counters().refused,
+    ),
+];
+
+/// Under which names incidents are shown.
+pub const INCIDENTS: [Shows<Kept>; 2] = [
+    (
+        "incidents_written",
+        "Evictions that were written down for evictd report",
+        |k| &k.written,
+    ),
+    (
+        "incidents_lost",
+        "Evictions that could not be written down; the journal has them all the same",
+        |k| &k.failed,
+    ),
+];

@@ -1,0 +1,138 @@
+//! The node and its pods as somebody sees them who is not the agent: nothing is attached, nobody is asked, and nothing is
+//! open that could kill.
+
+use std::path::{Path, PathBuf};
+
+use evictd_config::{Config, pod_manifest as manifest};
+use evictd_engine::{Layout, Observations, Pod, PodUsage, Usages};
+use evictd_kube::{cache::Memory, pod_store::Roster};
+use evictd_manager::Sensors;
+use evictd_node::{
+    cgroup::memory::MemoryCgroup,
+    pods::discovery::{guess, pods_below},
+    proc::machine::memory_total,
+};
+
+use super::{
+    RunError,
+    allocatable::Allocatable,
+    scope::{guarded, hard_memory_threshold, scope},
+};
+use crate::daemon::sources as signals;
+
+/// Who says who runs here.
+enum Source {
+    /// The manifest: pods and their cgroups.
+    Manifest(Vec<(Pod, PathBuf)>),
+    /// The cgroup tree, and what the agent remembers of the API server's answers.
+    Tree { root: PathBuf, state_dir: PathBuf },
+}
+
+/// What is looked at.
+pub struct Survey {
+    sensors: Sensors,
+    source: Source,
+    /// Of the node, in bytes.
+    capacity: u64,
+    /// Of the machine, in bytes: what a score is made with.
+    memory_total: u64,
+}
+
+/// One look.
+#[derive(Debug)]
+pub struct Seen {
+    /// What is left of everything.
+    pub observations: Observations,
+    /// Who runs here.
+    pub pods: Vec<Pod>,
+    /// Their memory.
+    pub usages: Usages,
+    /// Pods of which nobody but their cgroup tells.
+    pub unknown: usize,
+}
+
+impl Survey {
+    /// Opens what the agent with this configuration looks at.
+    ///
+    /// # Errors
+    /// As at the agent's own start: a scope or a manifest that cannot be used.
+    pub fn open(config: &Config) -> Result<Self, RunError> {
+        let threshold = hard_memory_threshold(&config.eviction.thresholds)?;
+        let scope = guarded(scope(config, &threshold)?, config);
+        let root = scope.cgroup().path().to_owned();
+        let pods_scope = Allocatable::new(config, &scope).first();
+        let source = match config.pod_manifest.as_deref() {
+            Some(path) if config.cluster.is_none() => {
+                let pods = manifest::load(path, &root)?;
+                Source::Manifest(pods.into_iter().map(|p| (p.pod, p.cgroup)).collect())
+            }
+            _ => Source::Tree {
+                root,
+                state_dir: config.state_dir.clone(),
+            },
+        };
+        let capacity = scope.capacity();
+        let pods_scope = pods_scope.map(|(guarded, _)| guarded);
+        Ok(Self {
+            sensors: signals::without_hooks(config, scope, pods_scope)?,
+            source,
+            capacity,
+            memory_total: memory_total(Path::new("/proc")).unwrap_or(capacity),
+        })
+    }
+
+    /// The memory of the node, in bytes.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// How the disks lie.
+    pub fn layout(&self) -> Layout {
+        self.sensors.layout()
+    }
+
+    /// Looks at everything; `now` in nanoseconds of CLOCK_MONOTONIC. Pods whose cgroup is not there are left out.
+    pub fn look(&mut self, now: i64) -> Seen {
+        let (pods, unknown) = self.pods();
+        let mut seen = Seen {
+            observations: self.sensors.look(now),
+            pods: Vec::with_capacity(pods.len()),
+            usages: Usages::default(),
+            unknown,
+        };
+        for (pod, cgroup) in pods {
+            let Ok(memory) = MemoryCgroup::open(&cgroup) else {
+                continue;
+            };
+            if let Ok(reading) = memory.read() {
+                let usage = PodUsage {
+                    memory_working_set: Some(reading.working_set()),
+                    ..PodUsage::default()
+                };
+                seen.usages.insert(pod.uid.clone(), usage);
+            }
+            seen.pods.push(pod);
+        }
+        seen
+    }
+
+    /// Pods with their cgroups, and how many of them are only guessed at.
+    fn pods(&self) -> (Vec<(Pod, PathBuf)>, usize) {
+        let (root, state_dir) = match &self.source {
+            Source::Manifest(pods) => return (pods.clone(), 0),
+            Source::Tree { root, state_dir } => (root, state_dir),
+        };
+        // Without it there is still the tree.
+        let mut known = Roster::default();
+        known.recall(Memory::read(state_dir).unwrap_or_default().pods);
+        let mut unknown = 0;
+        let pods = pods_below(root).found.into_iter().map(|group| {
+            let pod = known.get(&group.name.uid).cloned().unwrap_or_else(|| {
+                unknown += 1;
+                guess(&group, self.memory_total)
+            });
+            (pod, group.path)
+        });
+        (pods.collect(), unknown)
+    }
+}

@@ -1,0 +1,201 @@
+//! Who says who runs here.
+
+use std::{
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::AtomicU64},
+};
+
+use evictd_config::{Config, pod_manifest as manifest, pod_manifest::ManifestPod};
+use evictd_engine::{reclaim::KnownPods, settings::Mode};
+use evictd_kube::session::Cluster;
+use evictd_manager::{Errand, POD_LOGS, fixed, of_kubelet_pod};
+use evictd_node::{
+    cgroup::memory::{descendant_ids, descendants},
+    pods::{
+        builder::Joined,
+        opener::Opener,
+        table::{Entry, PodTable},
+    },
+};
+use evictd_store::{
+    journal::{Journal, SharedJournal},
+    record::Asked,
+};
+
+use super::{RunError, policies::Policies};
+
+/// Where the pods come from.
+pub(super) enum Source {
+    Manifest {
+        pods: Vec<ManifestPod>,
+        mode: Mode,
+        fingerprint: Vec<(PathBuf, u64)>,
+        opener: Opener,
+    },
+    Cluster {
+        cluster: Box<Cluster>,
+        joined: Joined,
+    },
+}
+
+impl Source {
+    /// A new table when a pod's cgroup has come, gone, or changed below.
+    pub(super) fn refresh(&mut self) -> Option<Box<PodTable>> {
+        match self {
+            Self::Cluster { cluster, joined } => {
+                cluster.watch_clock();
+                let look = joined.look(|uid| cluster.pod(uid));
+                if look.table.is_some() {
+                    cluster.note_unknown(look.unknown);
+                }
+                look.table
+            }
+            Self::Manifest {
+                pods,
+                mode,
+                fingerprint: before,
+                opener,
+            } => {
+                let now = fingerprint(pods);
+                let failures = opener.failures();
+                if now == *before && failures == 0 {
+                    return None;
+                }
+                let entries: Vec<_> = pods
+                    .iter()
+                    .filter_map(|p| opener.open(p.pod.clone(), &p.cgroup, *mode))
+                    .collect();
+                let is_same = now == *before && opener.failures() >= failures;
+                *before = now;
+                (!is_same).then(|| Box::new(PodTable::new(entries)))
+            }
+        }
+    }
+
+    /// How many pods could not be opened so far, although their cgroups were there.
+    pub(super) fn unopened(&self) -> Arc<AtomicU64> {
+        match self {
+            Self::Cluster { joined, .. } => joined.unopened(),
+            Self::Manifest { opener, .. } => opener.count(),
+        }
+    }
+
+    /// A pod that goes because the API server has asked it to, each once.
+    pub(super) fn going(&mut self) -> Option<Asked> {
+        match self {
+            Self::Cluster { cluster, .. } => cluster.going(),
+            Self::Manifest { .. } => None,
+        }
+    }
+
+    /// Where the disk use of these pods is found.
+    pub(super) fn errands(&self, config: &Config, entries: &[Arc<Entry>]) -> Vec<Errand> {
+        let errand = |entry: &Arc<Entry>| {
+            let cgroup = entry.memory.path().to_owned();
+            let cgroups = descendant_ids(&cgroup);
+            let places = match self {
+                Self::Manifest { pods, .. } => {
+                    let own = pods.iter().find(|p| p.pod.uid == entry.pod.uid);
+                    fixed(own.map(|p| p.empty_dirs.clone()).unwrap_or_default())
+                }
+                Self::Cluster { .. } => {
+                    let kubelet = config.filesystems.kubelet().to_owned();
+                    let pod = entry.pod.clone();
+                    Arc::new(move || of_kubelet_pod(&kubelet, Path::new(POD_LOGS), &pod, &cgroup))
+                }
+            };
+            Errand {
+                uid: entry.pod.uid.clone(),
+                cgroups,
+                places,
+            }
+        };
+        entries.iter().map(errand).collect()
+    }
+
+    /// The emptyDirs of a pod that is gone, to be emptied; where there is a kubelet, it is its job.
+    pub(super) fn leftovers(&self, uid: &str) -> Vec<PathBuf> {
+        match self {
+            Self::Cluster { .. } => Vec::new(),
+            Self::Manifest { pods, .. } => {
+                let own = pods.iter().filter(|p| p.pod.uid == uid);
+                own.flat_map(|p| p.empty_dirs.iter().map(|(_, path)| path.clone()))
+                    .collect()
+            }
+        }
+    }
+
+    /// Who runs here, by the UID that the container runtime has for a pod; `None` as long as nobody has said.
+    pub(super) fn known_pods(&self) -> KnownPods {
+        match self {
+            Self::Cluster { cluster, .. } => cluster.known_pods(),
+            Self::Manifest { pods, .. } => Some(pods.iter().map(|p| p.pod.uid.clone()).collect()),
+        }
+    }
+
+    /// Ends when there is reason to look before the time.
+    pub(super) async fn changed(&self) {
+        match self {
+            Self::Cluster { cluster, .. } => cluster.changed().await,
+            Self::Manifest { .. } => std::future::pending().await,
+        }
+    }
+}
+
+/// Who says who runs here: the cluster, or the manifest. The journal is opened before anybody is asked: of two agents on
+/// one node the second is refused.
+pub(super) async fn source(
+    config: &Config,
+    scope: &Path,
+    policies: &Policies,
+) -> Result<(Source, Box<PodTable>, SharedJournal), RunError> {
+    if let Some(cluster) = &config.cluster {
+        let journal = SharedJournal::new(Journal::open(&config.state_dir)?);
+        let (catalogue, brakes) = (&policies.catalogue, &policies.brakes);
+        let cluster = Cluster::start(config, cluster, &journal, catalogue, brakes).await?;
+        let mut source = Source::Cluster {
+            cluster: Box::new(cluster),
+            joined: Joined::new(scope, config.mode),
+        };
+        let table = source.refresh().unwrap_or_default();
+        return Ok((source, table, journal));
+    }
+    let path = config.pod_manifest.as_deref().ok_or(RunError::Missing {
+        field: "podManifest",
+        reason: "is needed where there is no cluster: the file that says who runs in the scope",
+    })?;
+    let pods = manifest::load(path, scope)?;
+    let table = first_table(&pods, config.mode)?;
+    let journal = SharedJournal::new(Journal::open(&config.state_dir)?);
+    let fingerprint = fingerprint(&pods);
+    let mode = config.mode;
+    let manifest = Source::Manifest {
+        pods,
+        mode,
+        fingerprint,
+        opener: Opener::default(),
+    };
+    Ok((manifest, table, journal))
+}
+
+/// Every pod's cgroup must be there at the start: a manifest that names another one is a mistake.
+fn first_table(pods: &[ManifestPod], mode: Mode) -> Result<Box<PodTable>, RunError> {
+    let open = |(index, p): (usize, &ManifestPod)| {
+        Entry::open(p.pod.clone(), &p.cgroup, mode)
+            .map(Arc::new)
+            .map_err(|source| RunError::Pod { index, source })
+    };
+    let entries: Result<Vec<_>, _> = pods.iter().enumerate().map(open).collect();
+    Ok(Box::new(PodTable::new(entries?)))
+}
+
+/// Which cgroups exist, with their ids.
+fn fingerprint(pods: &[ManifestPod]) -> Vec<(PathBuf, u64)> {
+    let id = |path: &Path| fs::metadata(path).map(|m| m.ino()).ok();
+    pods.iter()
+        .flat_map(|p| descendants(&p.cgroup).unwrap_or_default())
+        .filter_map(|path| id(&path).map(|id| (path, id)))
+        .collect()
+}

@@ -1,0 +1,182 @@
+//! Everything but the memory that the reflex watches: which programs are loaded for it, and what is looked at.
+
+use std::path::Path;
+
+use evictd_config::Config;
+use evictd_engine as engine;
+use evictd_engine::{Layout, Signal, Threshold};
+use evictd_manager::{Disk, Disks, Sensors};
+use evictd_node::{
+    bpf::object::Object,
+    fs::statfs::{Layout as Found, NodeFilesystems},
+    memory_scope::Scope,
+    proc::pids::Pids,
+    trigger::{
+        cgroups::PodLife,
+        hook::{Choice, CountHook},
+        inodes::InodeTripwire,
+        pids::PidTripwire,
+    },
+};
+
+use crate::daemon::RunError;
+
+/// Why a count has no hook although there might be one.
+const NOBODY_ASKS: &str = "no threshold asks for it";
+
+/// What was built. Programs stay attached for as long as the object lives.
+pub(super) struct Signals {
+    pub object: Option<Object>,
+    pub sensors: Sensors,
+    pub life: PodLife,
+}
+
+/// Builds the sensors. Hooks are attached for the signals that have thresholds; what cannot be had is said, and the
+/// sampler takes its place.
+pub(super) fn build(
+    config: &Config,
+    memory: Scope,
+    pods_memory: Option<Scope>,
+) -> Result<Signals, RunError> {
+    let mut object = Object::load_counts().map_err(|error| error.to_string());
+    let sensors = sensors(config, memory, pods_memory, &mut object)?;
+    let life = PodLife::build(offer(&mut object, true), None);
+    let life = life.map_err(|e| std::io::Error::other(e.to_string()))?;
+    for (hook, reason) in &life.choice().refused {
+        tracing::info!(%hook, reason, "a better rung for the pods' life is refused");
+    }
+    Ok(Signals {
+        object: object.ok(),
+        sensors,
+        life,
+    })
+}
+
+/// Sensors without a hook: for whoever only looks.
+pub(super) fn without_hooks(
+    config: &Config,
+    memory: Scope,
+    pods_memory: Option<Scope>,
+) -> Result<Sensors, RunError> {
+    let mut none = Err("nothing is to be attached".to_owned());
+    sensors(config, memory, pods_memory, &mut none)
+}
+
+fn sensors(
+    config: &Config,
+    memory: Scope,
+    pods_memory: Option<Scope>,
+    object: &mut Result<Object, String>,
+) -> Result<Sensors, RunError> {
+    let thresholds = &config.eviction.thresholds;
+    let wants = |signals: &[Signal]| wants(thresholds, signals);
+    let pids = match Pids::open(Path::new("/proc")) {
+        Ok(pids) => {
+            let object = offer(object, wants(&[Signal::PidAvailable]));
+            let built = PidTripwire::build(pids, object, None);
+            // Nothing was forced, so that nothing is refused.
+            built
+                .ok()
+                .inspect(|p| say(Signal::PidAvailable, p.choice()))
+        }
+        Err(error) => {
+            tracing::warn!(%error, "pid.available cannot be read");
+            None
+        }
+    };
+    let inodes = [
+        Signal::NodeFsInodesFree,
+        Signal::ImageFsInodesFree,
+        Signal::ContainerFsInodesFree,
+    ];
+    let disks = disks(config, offer(object, wants(&inodes)))?;
+    Ok(Sensors::new(memory, pods_memory, pids, disks))
+}
+
+/// The loaded programs for who wants them, or why there are none.
+fn offer(object: &mut Result<Object, String>, wanted: bool) -> Result<&mut Object, &str> {
+    match object {
+        _ if !wanted => Err(NOBODY_ASKS),
+        Ok(object) => Ok(object),
+        Err(refusal) => Err(refusal),
+    }
+}
+
+fn wants(thresholds: &[Threshold], signals: &[Signal]) -> bool {
+    thresholds.iter().any(|t| signals.contains(&t.signal))
+}
+
+fn say(signal: Signal, choice: &Choice<CountHook>) {
+    for (hook, reason) in &choice.refused {
+        tracing::info!(%signal, %hook, reason, "a better rung is refused");
+    }
+    tracing::info!(%signal, hook = %choice.hook, "a wire");
+}
+
+fn disks(config: &Config, object: Result<&mut Object, &str>) -> Result<Option<Disks>, RunError> {
+    let Some(paths) = config.filesystems.resolve() else {
+        tracing::info!(
+            "no kubelet directory here and filesystems.nodefs is not set: disks are not watched"
+        );
+        return Ok(None);
+    };
+    let [nodefs, imagefs, containerfs] = &paths;
+    let found = NodeFilesystems::find(nodefs, imagefs, containerfs)?;
+    let built = InodeTripwire::build(&[nodefs, imagefs, containerfs], object, None);
+    let tripwire = built.map_err(|e| std::io::Error::other(e.to_string()))?;
+    let name = |path: &Path, available, inodes_free| {
+        let filesystem = tripwire.index_of(path)?;
+        if let Some((kind, choice)) = tripwire.choice(filesystem) {
+            tracing::info!(signal = %inodes_free, kind, hook = %choice.hook, "a wire");
+        }
+        Some(Disk {
+            filesystem,
+            available,
+            inodes_free,
+        })
+    };
+    use Signal::*;
+    let names = [
+        name(nodefs, NodeFsAvailable, NodeFsInodesFree),
+        name(imagefs, ImageFsAvailable, ImageFsInodesFree),
+        name(containerfs, ContainerFsAvailable, ContainerFsInodesFree),
+    ];
+    let [Some(a), Some(b), Some(c)] = names else {
+        return Err(
+            std::io::Error::other("a filesystem has vanished while it was looked at").into(),
+        );
+    };
+    Ok(Some(Disks {
+        tripwire,
+        names: [a, b, c],
+        layout: match found.layout {
+            Found::One => Layout::default(),
+            Found::SeparateImages => Layout {
+                dedicated_image_fs: true,
+                split_image_fs: false,
+            },
+            Found::Split => Layout {
+                dedicated_image_fs: true,
+                split_image_fs: true,
+            },
+        },
+    }))
+}
+
+/// What the engine is told. Hard memory pressure is the reflex's.
+pub(super) fn settings(
+    config: &Config,
+    layout: Layout,
+    by_reflex: Vec<Signal>,
+) -> engine::Settings {
+    for threshold in layout.ignored(&config.eviction.thresholds) {
+        tracing::warn!(%threshold, "means nothing: containerfs follows the filesystem that it is part of");
+    }
+    engine::Settings {
+        eviction: config.eviction.clone(),
+        layout,
+        strategy: config.ranking_strategy,
+        mode: config.mode,
+        acted_on_elsewhere: by_reflex,
+    }
+}

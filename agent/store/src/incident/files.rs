@@ -1,0 +1,273 @@
+//! Incidents on their way to the state directory: one file for each eviction, the newest ones are kept.
+//!
+//! A file is written a moment after the eviction is over, so that it shows what came afterwards. What cannot be written is
+//! counted and said; it stops nobody.
+
+use std::{
+    collections::VecDeque,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use evictd_engine::history::Sample;
+use evictd_sys::{fs as state_file, fs::PathError};
+
+use crate::{incident::Incident, record::Finish};
+
+/// Where they are, in the state directory.
+const DIRECTORY: &str = "incidents";
+/// Files that are kept.
+pub const MOST: usize = 64;
+/// Evictions that may be open at once: as many as the reflex has under way. Of more, the oldest is given up.
+const MOST_OPEN: usize = 64;
+/// How long an end is waited for; of a pod that was asked to go, after its time is over.
+const PATIENCE_NS: u64 = 5_000_000_000;
+/// How much of the time after the end is shown; of a pod that was asked to go as much as above, for it is looked at seldom.
+const AFTER_NS: u64 = 1_000_000_000;
+
+/// What became of them.
+#[derive(Debug, Default)]
+pub struct Kept {
+    /// Files that were written.
+    pub written: AtomicU64,
+    /// Files that could not be written.
+    pub failed: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Open {
+    incident: Incident,
+    /// When it is written, in nanoseconds of CLOCK_MONOTONIC.
+    due: u64,
+}
+
+/// Evictions that are not written yet.
+#[derive(Debug)]
+pub struct Incidents {
+    directory: PathBuf,
+    open: VecDeque<Open>,
+    kept: Arc<Kept>,
+}
+
+impl Incidents {
+    /// In this state directory.
+    pub fn new(state_dir: &Path) -> Self {
+        Self {
+            directory: state_dir.join(DIRECTORY),
+            open: VecDeque::new(),
+            kept: Arc::default(),
+        }
+    }
+
+    /// What became of them so far.
+    pub fn kept(&self) -> &Arc<Kept> {
+        &self.kept
+    }
+
+    /// Somebody was evicted, or asked to go.
+    pub fn begin(&mut self, now: u64, incident: Incident) {
+        if self.open.len() >= MOST_OPEN {
+            self.open.pop_front();
+            self.kept.failed.fetch_add(1, Ordering::Relaxed);
+        }
+        let grace = incident.grace().unwrap_or(Duration::ZERO);
+        let grace = u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
+        let due = now.saturating_add(grace).saturating_add(PATIENCE_NS);
+        self.open.push_back(Open { incident, due });
+    }
+
+    /// It is over.
+    pub fn finish(&mut self, now: u64, finish: &Finish) {
+        let is_it = |open: &&mut Open| open.incident.eviction.id == finish.id;
+        if let Some(open) = self.open.iter_mut().find(is_it) {
+            open.incident.finish = Some(finish.clone());
+            open.due = now + AFTER_NS;
+        }
+    }
+
+    /// Looks who of those that were asked to go has gone; that is asked by the pod's UID.
+    pub fn find_gone(&mut self, now: u64, is_gone: impl Fn(&str) -> bool) {
+        for Open { incident, due } in &mut self.open {
+            let eviction = &incident.eviction;
+            let is_expected = incident.grace().is_some() && incident.finish.is_none();
+            if is_expected && is_gone(&eviction.uid) {
+                incident.finish = Some(Finish {
+                    exited: now,
+                    ..Finish::unknown(&eviction.id)
+                });
+                *due = now + PATIENCE_NS;
+            }
+        }
+    }
+
+    /// Those that are over by now.
+    pub fn due(&mut self, now: u64) -> Vec<Incident> {
+        let (due, open) = std::mem::take(&mut self.open)
+            .into_iter()
+            .partition(|open: &Open| open.due <= now);
+        self.open = open;
+        let due: VecDeque<Open> = due;
+        due.into_iter().map(|open| open.incident).collect()
+    }
+
+    /// What writes them.
+    pub fn writer(&self) -> Writer {
+        Writer {
+            directory: self.directory.clone(),
+            kept: Arc::clone(&self.kept),
+        }
+    }
+}
+
+/// Writes incidents; it may take its time.
+#[derive(Debug)]
+pub struct Writer {
+    directory: PathBuf,
+    kept: Arc<Kept>,
+}
+
+impl Writer {
+    /// Writes each with those of the samples that belong to it, and removes the oldest files.
+    pub fn write(&self, incidents: Vec<Incident>, samples: &[Sample]) {
+        for mut incident in incidents {
+            incident.see(samples);
+            incident.settle();
+            match self.write_one(&incident) {
+                Ok(()) => self.kept.written.fetch_add(1, Ordering::Relaxed),
+                Err(error) => {
+                    let id = &incident.eviction.id;
+                    tracing::warn!(id, %error, "an incident cannot be written down");
+                    self.kept.failed.fetch_add(1, Ordering::Relaxed)
+                }
+            };
+        }
+        // What cannot be listed cannot be written either, and that was said.
+        let names = names(&self.directory).unwrap_or_default();
+        for (_, path) in names.iter().rev().skip(MOST) {
+            let _ = fs::remove_file(path);
+        }
+    }
+
+    fn write_one(&self, incident: &Incident) -> io::Result<()> {
+        fs::create_dir_all(&self.directory)?;
+        let path = file(&self.directory, &incident.eviction.id);
+        state_file::replace(&path, &serde_json::to_vec(incident)?, false)
+    }
+}
+
+/// The files, the oldest first.
+fn names(directory: &Path) -> io::Result<Vec<(SystemTime, PathBuf)>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let path = entry.path();
+        if path.extension().is_some_and(|e| e == "json") {
+            names.push((entry.metadata()?.modified()?, path));
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// What was kept of an eviction, if anything was.
+///
+/// # Errors
+/// The file is there and cannot be read.
+pub fn read(state_dir: &Path, id: &str) -> Result<Option<Incident>, PathError> {
+    let path = file(&state_dir.join(DIRECTORY), id);
+    match fs::read(&path) {
+        Ok(bytes) => {
+            let incident = serde_json::from_slice(&bytes).map_err(io::Error::from);
+            incident.map(Some).map_err(PathError::at(&path))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(PathError::at(&path)(error)),
+    }
+}
+
+fn file(directory: &Path, id: &str) -> PathBuf {
+    directory.join(format!("{id}.json"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::incident::tests::incident;
+    use evictd_engine::Signal;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn begun(incident: &Incident) -> Incident {
+        Incident {
+            pods: incident.pods.clone(),
+            ..Incident::new(incident.eviction.clone())
+        }
+    }
+
+    // R49
+    #[test]
+    fn an_eviction_is_written_when_it_is_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut incidents = Incidents::new(dir.path());
+        let (one, two) = (incident("one"), incident("two"));
+        incidents.begin(SECOND, begun(&one));
+        incidents.begin(SECOND, begun(&two));
+        incidents.finish(2 * SECOND, one.finish.as_ref().unwrap());
+        assert!(incidents.due(2 * SECOND).is_empty());
+        let due = incidents.due(3 * SECOND);
+        let samples = [SECOND / 2, SECOND].map(|time| Sample {
+            time,
+            signal: Signal::MemoryAvailable,
+            available: 7,
+        });
+        incidents.writer().write(due, &samples);
+        let read = |id| read(dir.path(), id).unwrap();
+        let kept = read("one").unwrap();
+        assert_eq!((&kept.eviction, &kept.finish), (&one.eviction, &one.finish));
+        assert_eq!(
+            kept.samples["memory.available"],
+            [(SECOND / 2, 7), (SECOND, 7)]
+        );
+        assert_eq!(read("two"), None);
+        // Nobody told of its end.
+        incidents
+            .writer()
+            .write(incidents.due(6 * SECOND), &samples);
+        assert_eq!(read("two").unwrap().finish, None);
+        assert_eq!(incidents.kept().written.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn only_so_many_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut incidents = Incidents::new(dir.path());
+        let name = |number: usize| format!("{number:03}");
+        for number in 0..MOST_OPEN + 2 {
+            incidents.begin(SECOND, begun(&incident(&name(number))));
+        }
+        assert_eq!(incidents.kept().failed.load(Ordering::Relaxed), 2);
+        incidents.writer().write(incidents.due(u64::MAX), &[]);
+        for number in MOST_OPEN + 2..MOST_OPEN + 5 {
+            incidents.begin(SECOND, begun(&incident(&name(number))));
+            incidents.writer().write(incidents.due(u64::MAX), &[]);
+        }
+        assert_eq!(names(&dir.path().join(DIRECTORY)).unwrap().len(), MOST);
+        let is_there = |number| read(dir.path(), &name(number)).unwrap().is_some();
+        assert!(!is_there(0) && !is_there(2) && is_there(MOST_OPEN + 4));
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_counted() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(DIRECTORY), "in the way").unwrap();
+        let mut incidents = Incidents::new(dir.path());
+        incidents.begin(SECOND, begun(&incident("one")));
+        incidents.writer().write(incidents.due(u64::MAX), &[]);
+        assert_eq!(incidents.kept().failed.load(Ordering::Relaxed), 1);
+    }
+}

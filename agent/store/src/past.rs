@@ -1,0 +1,545 @@
+//! What limits and comebacks count must outlive the agent: the journal has it, and the next agent takes it from there.
+//!
+//! Limits count within periods of CLOCK_MONOTONIC, which begins anew with each boot. A record of the same boot has its
+//! moment on that clock; the age of any other one is taken from the wall clock, which may have been set meanwhile.
+
+use std::{
+    collections::{BTreeMap, HashSet, VecDeque},
+    fs,
+};
+
+use evictd_engine as engine;
+use evictd_engine::{NodeCondition, Owner, Pod, Signal, limiter::PastEviction};
+use evictd_sys::clock::now_ns;
+use serde::{Deserialize, Serialize};
+
+use super::journal::{Asked, Eviction, Record};
+
+/// Records that are kept; of more the oldest are forgotten. Each limit counts no more than
+/// [`evictd_engine::restraint::MOST_AT_ONCE`] evictions.
+const KEPT: usize = 1024;
+/// An eviction that is older, in nanoseconds, is none that is under way.
+const UNDER_WAY_NS: i64 = 600_000_000_000;
+/// A record that grants more is not believed.
+const LONGEST_GRACE_SECONDS: i64 = 86_400;
+const SECOND_NS: i64 = 1_000_000_000;
+
+/// What policies see of a pod, and whom it belongs to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Workload {
+    /// The controller that owns the pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
+    /// `metadata.labels`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+}
+
+impl From<&Pod> for Workload {
+    fn from(pod: &Pod) -> Self {
+        Self {
+            owner: pod.owner.clone(),
+            labels: pod.labels.clone(),
+        }
+    }
+}
+
+/// An eviction as limits count it: a pod goes because the API server has agreed, or the record of an eviction was
+/// carried over into a new file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Counted {
+    /// The eviction.
+    pub id: String,
+    /// When, as RFC 3339.
+    pub time: String,
+    /// The boot in which that was; empty where it is not known.
+    pub boot: String,
+    /// The same moment in nanoseconds of CLOCK_MONOTONIC.
+    pub at: u64,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub name: String,
+    /// The pod's UID.
+    pub uid: String,
+    /// The signal.
+    pub signal: String,
+    /// The time that the pod was given, in seconds; absent where it was killed at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grace_period_seconds: Option<i64>,
+    /// Limits count it from this moment on, not from the end of its time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_agreed: bool,
+    /// Absent where it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<Workload>,
+}
+
+impl From<&Eviction> for Counted {
+    fn from(e: &Eviction) -> Self {
+        Self {
+            id: e.id.clone(),
+            time: e.time.clone(),
+            boot: boot_of(&e.id).to_owned(),
+            at: e.stages.signalled,
+            namespace: e.namespace.clone(),
+            name: e.name.clone(),
+            uid: e.uid.clone(),
+            signal: e.signal.clone(),
+            grace_period_seconds: None,
+            is_agreed: false,
+            workload: e.workload.clone(),
+        }
+    }
+}
+
+impl From<&Asked> for Counted {
+    fn from(a: &Asked) -> Self {
+        Self {
+            id: a.id.clone(),
+            time: a.time.clone(),
+            boot: a.boot.clone(),
+            at: a.decided,
+            namespace: a.namespace.clone(),
+            name: a.name.clone(),
+            uid: a.uid.clone(),
+            signal: a.signal.clone(),
+            grace_period_seconds: Some(a.grace_period_seconds),
+            is_agreed: false,
+            workload: a.workload.clone(),
+        }
+    }
+}
+
+impl Counted {
+    /// The API server has just agreed to what it was asked for.
+    pub fn agreed(asked: &Asked) -> Self {
+        let Clocks {
+            boot,
+            monotonic,
+            wall,
+        } = Clocks::now();
+        Self {
+            time: wall.to_string(),
+            boot,
+            at: monotonic,
+            is_agreed: true,
+            ..Self::from(asked)
+        }
+    }
+}
+
+/// A pod came back after an eviction (R17, R29).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Returned {
+    /// When, as RFC 3339.
+    pub time: String,
+    /// The boot in which that was.
+    pub boot: String,
+    /// The same moment in nanoseconds of CLOCK_MONOTONIC.
+    pub at: u64,
+    /// The new pod's UID.
+    pub uid: String,
+    /// The UID of the controller that owns it.
+    pub owner_uid: String,
+    /// The node condition under which the last one was evicted.
+    pub condition: String,
+    /// How often pods of this owner have come back in a row.
+    pub count: u32,
+    /// How long the condition is held, in seconds.
+    pub hold_seconds: u64,
+}
+
+impl From<&engine::Comeback> for Returned {
+    fn from(comeback: &engine::Comeback) -> Self {
+        let Clocks {
+            boot,
+            monotonic,
+            wall,
+        } = Clocks::now();
+        Self {
+            time: wall.to_string(),
+            boot,
+            at: monotonic,
+            uid: comeback.uid.clone(),
+            owner_uid: comeback.owner_uid.clone(),
+            condition: comeback.condition.to_string(),
+            count: comeback.count,
+            hold_seconds: comeback.hold.as_secs(),
+        }
+    }
+}
+
+/// What stands above in the journal is older than this, whatever its own times say: the clock was set back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TimeBound {
+    /// When that was seen, as RFC 3339.
+    pub time: String,
+}
+
+/// This boot, or an empty text where the kernel does not say.
+pub fn boot_id() -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    boot.trim().to_owned()
+}
+
+/// The boot that an eviction's id begins with.
+fn boot_of(id: &str) -> &str {
+    /// Characters of a UUID.
+    const UUID: usize = 36;
+    let boot = id.get(..UUID).unwrap_or_default();
+    let is_uuid = boot.bytes().enumerate().all(|(at, byte)| match at {
+        8 | 13 | 18 | 23 => byte == b'-',
+        _ => byte.is_ascii_hexdigit(),
+    });
+    if is_uuid { boot } else { "" }
+}
+
+/// All clocks at one moment.
+#[derive(Clone, Debug)]
+pub struct Clocks {
+    /// The boot; empty where it is not known.
+    pub boot: String,
+    /// CLOCK_MONOTONIC, in nanoseconds.
+    pub monotonic: u64,
+    /// The wall clock.
+    pub wall: jiff::Timestamp,
+}
+
+impl Clocks {
+    /// As they stand now.
+    pub fn now() -> Self {
+        Self {
+            boot: boot_id(),
+            monotonic: now_ns(),
+            wall: jiff::Timestamp::now(),
+        }
+    }
+}
+
+/// A moment as a record has it.
+struct Moment<'a> {
+    boot: &'a str,
+    at: u64,
+    time: &'a str,
+}
+
+/// What counts, in the order of the journal.
+#[derive(Clone, Debug, Default)]
+pub struct Counts {
+    /// Each with what tells it from the others.
+    records: VecDeque<(String, Record)>,
+    ids: HashSet<String>,
+}
+
+impl Counts {
+    /// Whether a line of the journal may be of use here.
+    pub fn wants(line: &[u8]) -> bool {
+        const EVENTS: [&[u8]; 5] = [b"evicted", b"asked", b"counted", b"comeback", b"timeBound"];
+        let rest = line.strip_prefix(br#"{"event":""#);
+        rest.is_some_and(|rest| EVENTS.iter().any(|event| rest.starts_with(event)))
+    }
+
+    /// Takes in a record in the order of the journal. What was carried over counts once.
+    pub fn note(&mut self, record: &Record) {
+        let counted = match record {
+            // Nobody was killed.
+            Record::Evicted(e) if e.shadow || e.error.is_some() => return,
+            Record::Evicted(e) => Counted::from(e.as_ref()),
+            Record::Asked(a) if a.shadow || a.may_be_refused => return,
+            Record::Asked(a) => Counted::from(a.as_ref()),
+            Record::Counted(counted) => counted.as_ref().clone(),
+            Record::Comeback(returned) => {
+                let id = format!("comeback {}", returned.uid);
+                return self.keep(id, record.clone());
+            }
+            Record::TimeBound(bound) => {
+                let id = format!("time bound {}", bound.time);
+                return self.keep(id, record.clone());
+            }
+            _ => return,
+        };
+        self.keep(counted.id.clone(), Record::Counted(Box::new(counted)));
+    }
+
+    fn keep(&mut self, id: String, record: Record) {
+        if !self.ids.insert(id.clone()) {
+            return;
+        }
+        if self.records.len() == KEPT
+            && let Some((oldest, _)) = self.records.pop_front()
+        {
+            self.ids.remove(&oldest);
+        }
+        self.records.push_back((id, record));
+    }
+
+    /// The newest ones that fit into so many bytes as lines, by what tells them apart; the oldest first.
+    pub fn newest(&self, bytes: u64) -> Vec<String> {
+        let mut left = bytes;
+        let fits = |(_, record): &&(String, Record)| {
+            let length = serde_json::to_vec(record).map_or(u64::MAX, |line| line.len() as u64 + 1);
+            let rest = left.checked_sub(length);
+            left = rest.unwrap_or(0);
+            rest.is_some()
+        };
+        let newest = self.records.iter().rev().take_while(fits);
+        let mut ids: Vec<String> = newest.map(|(id, _)| id.clone()).collect();
+        ids.reverse();
+        ids
+    }
+
+    /// A record by what tells it from the others.
+    pub fn get(&self, id: &str) -> Option<&Record> {
+        let kept = self.records.iter().find(|(kept, _)| kept == id);
+        kept.map(|(_, record)| record)
+    }
+
+    /// All of it with the moments at which it was, by these clocks.
+    pub fn recall(&self, clocks: &Clocks) -> Recalled {
+        let (mut evictions, mut comebacks) = (Vec::new(), Vec::new());
+        // Nothing was later than what was written down after it.
+        let mut latest = clocks.wall;
+        let mut is_bound_needed = false;
+        for (_, record) in self.records.iter().rev() {
+            let Some(moment) = moment(record) else {
+                continue;
+            };
+            let is_same_boot = !clocks.boot.is_empty()
+                && moment.boot == clocks.boot
+                && (1..=clocks.monotonic).contains(&moment.at);
+            let ago = if is_same_boot {
+                let ago = i128::from(clocks.monotonic - moment.at);
+                let wall = clocks.wall.as_nanosecond() - ago;
+                latest = jiff::Timestamp::from_nanosecond(wall).map_or(latest, |t| t.min(latest));
+                ago
+            } else {
+                match moment.time.parse::<jiff::Timestamp>() {
+                    Ok(time) if time <= latest => latest = time,
+                    _ => is_bound_needed |= latest == clocks.wall,
+                }
+                clocks.wall.as_nanosecond() - latest.as_nanosecond()
+            };
+            let now = i64::try_from(clocks.monotonic).unwrap_or(i64::MAX);
+            let at = i64::try_from(i128::from(now) - ago).unwrap_or(i64::MIN);
+            match record {
+                Record::Counted(counted) => evictions.push(Recollection {
+                    at: match counted.is_agreed {
+                        true => at,
+                        // It counts from its end, which is then at the latest.
+                        false => at.saturating_add(grace_ns(counted)),
+                    },
+                    end: at.saturating_add(grace_ns(counted)),
+                    since: latest.as_second(),
+                    is_same_boot,
+                    counted: counted.as_ref().clone(),
+                }),
+                Record::Comeback(returned) => comebacks.push((at, returned.clone())),
+                _ => {}
+            }
+        }
+        evictions.reverse();
+        comebacks.reverse();
+        Recalled {
+            now: i64::try_from(clocks.monotonic).unwrap_or(i64::MAX),
+            evictions,
+            comebacks,
+            is_bound_needed,
+        }
+    }
+}
+
+fn grace_ns(counted: &Counted) -> i64 {
+    let grace = counted.grace_period_seconds.unwrap_or(0);
+    grace.clamp(0, LONGEST_GRACE_SECONDS) * SECOND_NS
+}
+
+fn moment(record: &Record) -> Option<Moment<'_>> {
+    let moment = match record {
+        Record::Counted(c) => Moment {
+            boot: &c.boot,
+            at: c.at,
+            time: &c.time,
+        },
+        Record::Comeback(r) => Moment {
+            boot: &r.boot,
+            at: r.at,
+            time: &r.time,
+        },
+        Record::TimeBound(b) => Moment {
+            boot: "",
+            at: 0,
+            time: &b.time,
+        },
+        _ => return None,
+    };
+    Some(moment)
+}
+
+#[derive(Clone, Debug)]
+struct Recollection {
+    /// Limits count it from then on, in nanoseconds of this boot's CLOCK_MONOTONIC; below zero if it was before that.
+    at: i64,
+    /// When its time to end was over.
+    end: i64,
+    /// By the wall clock, in seconds since 1970.
+    since: i64,
+    is_same_boot: bool,
+    counted: Counted,
+}
+
+/// A pod that was killed in this boot, shortly before the agent started; its processes may be there still.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EarlierVictim {
+    /// The pod's UID.
+    pub uid: String,
+    /// The eviction's id in the journal.
+    pub id: String,
+    /// The signal that was short.
+    pub signal: String,
+    /// When it was signalled, in nanoseconds of CLOCK_MONOTONIC.
+    pub signalled: u64,
+}
+
+/// A pod that was asked to go in this boot. Times are nanoseconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EarlierAsked {
+    /// The pod's UID.
+    pub uid: String,
+    /// When it was asked, by CLOCK_MONOTONIC.
+    pub at: u64,
+    /// How much of its time is left.
+    pub left: u64,
+}
+
+/// What the journal says of the time before this agent.
+#[derive(Clone, Debug, Default)]
+pub struct Recalled {
+    now: i64,
+    /// Oldest first.
+    evictions: Vec<Recollection>,
+    comebacks: Vec<(i64, Returned)>,
+    /// A record is later than now and than nothing that follows it.
+    pub is_bound_needed: bool,
+}
+
+impl Recalled {
+    /// Pods that were killed in the last ten minutes of this boot, oldest first. Whether anything is left of them is for
+    /// the caller to see (the node crate's `Killer::holds_older_than`). Pods that were asked to go are not among them.
+    pub fn victims(&self) -> Vec<EarlierVictim> {
+        self.under_way()
+            .filter(|e| e.counted.grace_period_seconds.is_none())
+            .map(|e| EarlierVictim {
+                uid: e.counted.uid.clone(),
+                id: e.counted.id.clone(),
+                signal: e.counted.signal.clone(),
+                signalled: e.counted.at,
+            })
+            .collect()
+    }
+
+    /// Pods that were asked to go in this boot, and whose time is not over or was over less than ten minutes ago; the oldest
+    /// first.
+    pub fn asked(&self) -> Vec<EarlierAsked> {
+        let now = u64::try_from(self.now).unwrap_or(0);
+        let asked = |e: &Recollection| {
+            let grace = u64::try_from(grace_ns(&e.counted)).unwrap_or(0);
+            Some(EarlierAsked {
+                uid: e.counted.uid.clone(),
+                at: e.counted.at,
+                left: e.counted.grace_period_seconds.map(|_| {
+                    let end = e.counted.at.saturating_add(grace);
+                    end.saturating_sub(now)
+                })?,
+            })
+        };
+        self.under_way().filter_map(asked).collect()
+    }
+
+    fn under_way(&self) -> impl Iterator<Item = &Recollection> {
+        let recent =
+            |e: &&Recollection| e.is_same_boot && self.now.saturating_sub(e.end) <= UNDER_WAY_NS;
+        self.evictions.iter().filter(recent)
+    }
+
+    /// What limits have to count.
+    pub fn past_evictions(&self) -> Vec<PastEviction> {
+        let past = |e: &Recollection| PastEviction {
+            at: e.at,
+            is_same_boot: e.is_same_boot,
+            pod: Pod {
+                namespace: e.counted.namespace.clone(),
+                name: e.counted.name.clone(),
+                uid: e.counted.uid.clone(),
+                owner: e.counted.workload.as_ref().and_then(|w| w.owner.clone()),
+                labels: e.counted.workload.clone().unwrap_or_default().labels,
+                ..Pod::default()
+            },
+            is_workload_known: e.counted.workload.is_some(),
+        };
+        self.evictions.iter().map(past).collect()
+    }
+
+    /// What the engine has to know. `is_there` is asked whether something is left of a pod (its UID) that was to go at a
+    /// moment, in nanoseconds of CLOCK_MONOTONIC.
+    pub fn earlier(&self, is_there: impl Fn(&str, u64) -> bool) -> engine::Earlier {
+        let left = self
+            .under_way()
+            .filter(|e| is_there(&e.counted.uid, e.counted.at));
+        let victims = left.map(|e| engine::EarlierVictim {
+            uid: e.counted.uid.clone(),
+            at: e.end,
+        });
+        let evictions = self.evictions.iter().filter_map(|e| {
+            let workload = e.counted.workload.as_ref()?;
+            // Pods above a limit of their own are no pressure's.
+            let signal: Signal = e.counted.signal.parse().ok()?;
+            Some(engine::EarlierEviction {
+                at: e.at,
+                since: e.since,
+                uid: e.counted.uid.clone(),
+                owner_uid: workload.owner.as_ref()?.uid.clone(),
+                condition: signal.node_condition(),
+            })
+        });
+        let comebacks = self.comebacks.iter().filter_map(|(at, returned)| {
+            Some(engine::EarlierComeback {
+                at: *at,
+                comeback: engine::Comeback {
+                    uid: returned.uid.clone(),
+                    owner_uid: returned.owner_uid.clone(),
+                    condition: condition(&returned.condition)?,
+                    count: returned.count,
+                    hold: std::time::Duration::from_secs(returned.hold_seconds),
+                },
+            })
+        });
+        engine::Earlier {
+            victims: victims.collect(),
+            evictions: evictions.collect(),
+            comebacks: comebacks.collect(),
+        }
+    }
+
+    /// How many evictions it knows.
+    pub fn len(&self) -> usize {
+        self.evictions.len()
+    }
+
+    /// Whether it knows of no eviction.
+    pub fn is_empty(&self) -> bool {
+        self.evictions.is_empty()
+    }
+}
+
+fn condition(name: &str) -> Option<NodeCondition> {
+    let mut all = Signal::ALL.into_iter().map(Signal::node_condition);
+    all.find(|condition| condition.as_str() == name)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,340 @@
+use evictd_engine::{
+    limiter::Restraint,
+    permit::{Clearance, LastResort, Permission},
+    record::Stages,
+};
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    journal::{self, FILE_BYTES, Journal},
+    record::Finish,
+};
+
+const BOOT: &str = "c6400724-0b7e-4b7b-9d0e-0123456789ab";
+const OTHER: &str = "00000000-0b7e-4b7b-9d0e-0123456789ab";
+const SECOND: u64 = 1_000_000_000;
+/// 2026-11-23T06:00:00Z.
+const WALL: i64 = 1_795_413_600;
+
+fn eviction(boot: &str, number: u64, monotonic_s: u64, wall_s: i64) -> Eviction {
+    Eviction {
+        id: format!("{boot}-17-{number}"),
+        time: stamp(wall_s),
+        namespace: "shop".into(),
+        name: "web".into(),
+        uid: format!("uid-{number}"),
+        phase: Some("Failed".into()),
+        reason: "Evicted".into(),
+        message: String::new(),
+        signal: "memory.available".into(),
+        shadow: false,
+        hook: "sampler".into(),
+        stages: Stages {
+            signalled: monotonic_s * SECOND,
+            ..Stages::default()
+        },
+        available: 0,
+        threshold: 0,
+        usage_at_crossing: 0,
+        usage_at_decision: 0,
+        working_set: 0,
+        request: 0,
+        error: None,
+        pace: None,
+        workload: Some(Workload {
+            owner: Some(Owner {
+                kind: "DaemonSet".into(),
+                name: "web".into(),
+                uid: "owner".into(),
+            }),
+            labels: [("app".to_owned(), "web".to_owned())].into(),
+        }),
+    }
+}
+
+fn stamp(wall_s: i64) -> String {
+    jiff::Timestamp::from_second(wall_s).unwrap().to_string()
+}
+
+fn clocks(boot: &str, monotonic_s: u64, wall_s: i64) -> Clocks {
+    Clocks {
+        boot: boot.into(),
+        monotonic: monotonic_s * SECOND,
+        wall: jiff::Timestamp::from_second(wall_s).unwrap(),
+    }
+}
+
+fn counts(records: impl IntoIterator<Item = Record>) -> Counts {
+    let mut counts = Counts::default();
+    records.into_iter().for_each(|record| counts.note(&record));
+    counts
+}
+
+/// How long ago evictions were, in whole seconds.
+fn ages(recalled: &Recalled) -> Vec<i64> {
+    let past = recalled.past_evictions();
+    past.iter()
+        .map(|e| (recalled.now - e.at) / SECOND_NS)
+        .collect()
+}
+
+#[test]
+fn what_killed_nobody_does_not_count() {
+    let plain = eviction(BOOT, 1, 10, WALL);
+    let shadow = Eviction {
+        shadow: true,
+        ..eviction(BOOT, 2, 10, WALL)
+    };
+    let refused = Eviction {
+        error: Some("EPERM".into()),
+        ..eviction(BOOT, 3, 10, WALL)
+    };
+    let all = [plain.clone(), shadow, refused, plain].map(Record::evicted);
+    let recalled = counts(all).recall(&clocks(BOOT, 11, WALL + 1));
+    assert_eq!(recalled.len(), 1, "and what was carried over counts once");
+    let victims = recalled.victims();
+    assert_eq!(victims[0].uid, "uid-1");
+    assert_eq!(victims[0].signalled, 10 * SECOND);
+}
+
+#[test]
+fn the_age_in_one_boot_is_that_of_the_clock_that_nobody_sets() {
+    let all = [eviction(BOOT, 1, 100, WALL), eviction(BOOT, 2, 200, WALL)];
+    let counts = counts(all.map(Record::evicted));
+    for wall in [WALL - 1_000_000, WALL, WALL + 1_000_000] {
+        let recalled = counts.recall(&clocks(BOOT, 260, wall));
+        assert_eq!(ages(&recalled), [160, 60]);
+        assert!(!recalled.is_bound_needed);
+    }
+}
+
+#[test]
+fn after_a_reboot_the_wall_clock_tells() {
+    let all = [eviction(OTHER, 1, 90_000, WALL)];
+    let recalled = counts(all.map(Record::evicted)).recall(&clocks(BOOT, 30, WALL + 100));
+    assert_eq!(ages(&recalled), [100], "before this boot began");
+    assert_eq!(recalled.past_evictions()[0].at, -70 * SECOND_NS);
+    assert!(recalled.victims().is_empty(), "no process outlives a boot");
+    assert!(recalled.earlier(|_, _| true).victims.is_empty());
+}
+
+#[test]
+fn a_clock_that_was_set_back_makes_nothing_count_for_ever() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(dir.path()).unwrap();
+    let year = 31_557_600;
+    let far = jiff::Timestamp::now().as_second() + 10 * year;
+    journal
+        .append(&Record::evicted(eviction(OTHER, 1, 5, far)))
+        .unwrap();
+    let age = |recalled: &Recalled| ages(recalled)[0];
+    assert_eq!(age(&journal.recall().unwrap()), 0);
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    // The next agent, and the one after it, know when it was seen first.
+    for _ in 0..2 {
+        assert!(age(&journal.recall().unwrap()) >= 1);
+    }
+    let (records, damaged) = journal::read(dir.path()).unwrap();
+    assert_eq!((records.len(), damaged), (2, 0), "{records:?}");
+    assert!(matches!(records[1], Record::TimeBound(_)));
+}
+
+#[test]
+fn what_counts_outlives_the_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(dir.path()).unwrap();
+    journal.recall().unwrap();
+    let Clocks {
+        boot, monotonic, ..
+    } = Clocks::now();
+    let wall = jiff::Timestamp::now().as_second();
+    let first = eviction(&boot, 1, monotonic / SECOND, wall);
+    journal.append(&Record::evicted(first)).unwrap();
+    journal
+        .append(&Record::Comeback(Returned {
+            time: stamp(wall),
+            boot,
+            at: monotonic,
+            uid: "new".into(),
+            owner_uid: "owner".into(),
+            condition: "MemoryPressure".into(),
+            count: 3,
+            hold_seconds: 240,
+        }))
+        .unwrap();
+    let filler = Record::Finished(Finish::unknown(&"x".repeat(1 << 20)));
+    for _ in 0..20 {
+        journal.append(&filler).unwrap();
+    }
+    drop(journal);
+    let recalled = Journal::open(dir.path()).unwrap().recall().unwrap();
+    assert_eq!(recalled.len(), 1);
+    let past = &recalled.past_evictions()[0];
+    assert_eq!(past.pod.owner.as_ref().unwrap().uid, "owner");
+    assert_eq!(past.pod.labels["app"], "web");
+    let earlier = recalled.earlier(|_, _| true);
+    assert_eq!((earlier.victims.len(), earlier.evictions.len()), (1, 1));
+    assert_eq!(earlier.comebacks[0].comeback.count, 3);
+}
+
+#[test]
+fn no_more_is_kept_and_carried_over_than_fits() {
+    let mut many = Counts::default();
+    for number in 0..KEPT as u64 + 10 {
+        let mut eviction = eviction(BOOT, number, number, WALL);
+        let labels = &mut eviction.workload.as_mut().unwrap().labels;
+        labels.insert("long".into(), "x".repeat(8 << 10));
+        many.note(&Record::evicted(eviction));
+    }
+    let recalled = many.recall(&clocks(BOOT, 5000, WALL));
+    assert_eq!(recalled.len(), KEPT);
+    assert_eq!(recalled.past_evictions()[0].pod.uid, "uid-10", "the newest");
+    let newest = many.newest(FILE_BYTES / 4);
+    let of = |id: &String| serde_json::to_vec(many.get(id).unwrap()).unwrap().len() as u64 + 1;
+    let bytes: u64 = newest.iter().map(of).sum();
+    assert!(
+        bytes <= FILE_BYTES / 4 && bytes + (9 << 10) > FILE_BYTES / 4,
+        "{bytes}"
+    );
+    assert!(newest.len() < KEPT);
+    let Some(Record::Counted(last)) = many.get(newest.last().unwrap()) else {
+        panic!("another record");
+    };
+    assert_eq!(last.uid, format!("uid-{}", KEPT + 9));
+}
+
+fn asked(may_be_refused: bool, grace_period_seconds: i64) -> Asked {
+    Asked {
+        id: "soft-1".into(),
+        time: stamp(WALL),
+        decided: 100 * SECOND,
+        namespace: "shop".into(),
+        name: "web".into(),
+        uid: "uid-1".into(),
+        message: String::new(),
+        signal: "memory.available".into(),
+        available: 0,
+        threshold: 0,
+        working_set: 0,
+        request: 0,
+        shadow: false,
+        grace_period_seconds,
+        override_reason: None,
+        boot: BOOT.into(),
+        may_be_refused,
+        workload: None,
+    }
+}
+
+#[test]
+fn who_was_asked_counts_when_it_goes() {
+    let now = clocks(BOOT, 105, WALL + 5);
+    let recall = |records: Vec<Record>| counts(records).recall(&now);
+    let record = |may_be_refused| Record::Asked(Box::new(asked(may_be_refused, 30)));
+    // Without an API server it goes, at the end of its time at the latest.
+    let recalled = recall(vec![record(false)]);
+    assert_eq!(ages(&recalled), [-25]);
+    let left = recalled.asked();
+    assert_eq!((left.len(), left[0].left), (1, 25 * SECOND));
+    assert!(recalled.victims().is_empty(), "pressure may still kill it");
+    assert_eq!(recalled.earlier(|_, _| true).victims.len(), 1);
+    // With one it goes when that has agreed.
+    assert!(recall(vec![record(true)]).is_empty());
+    let agreed = Counted {
+        at: 101 * SECOND,
+        boot: BOOT.into(),
+        ..Counted::agreed(&asked(true, 30))
+    };
+    let agreed = Record::Counted(Box::new(agreed));
+    assert_eq!(ages(&recall(vec![record(true), agreed])), [4]);
+}
+
+// A journal as the version before has written it, a record of a version to come, and half a line.
+#[test]
+fn other_versions_of_the_journal_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = include_str!("version_before.jsonl");
+    fs::write(dir.path().join("journal.jsonl"), text).unwrap();
+    let mut journal = Journal::open(dir.path()).unwrap();
+    let recalled = journal.recall().unwrap();
+    let past = recalled.past_evictions();
+    let uids: Vec<_> = past.iter().map(|e| e.pod.uid.as_str()).collect();
+    assert_eq!(uids, ["u1", "u5"]);
+    assert!(past.iter().all(|e| !e.is_workload_known && !e.is_same_boot));
+    assert_eq!(recalled.earlier(|_, _| true), engine::Earlier::default());
+    let (records, damaged) = journal::read(dir.path()).unwrap();
+    assert_eq!((records.len(), damaged), (6, 2));
+    // And the version before passes over what it does not know: see `damaged` above.
+    let returned = serde_json::to_string(&records[0]).unwrap();
+    assert!(!returned.contains("workload"), "{returned}");
+}
+
+fn any_eviction() -> impl Strategy<Value = (bool, u64, i64)> {
+    (any::<bool>(), 0..10_000_u64, -100_000..100_000_i64)
+}
+
+proptest! {
+    /// Whatever the clocks say, nothing panics, nothing is in the future, and everything stops counting after its period.
+    #[test]
+    fn clocks_may_jump(
+        all in prop::collection::vec(any_eviction(), 0..40),
+        monotonic in 0..20_000_u64,
+        wall in -200_000..200_000_i64,
+        damaged in any::<bool>(),
+    ) {
+        let records = all.iter().enumerate().map(|(number, (same, at, wall))| {
+            let boot = if *same { BOOT } else { OTHER };
+            let mut eviction = eviction(boot, number as u64, *at, WALL + wall);
+            if damaged && number % 3 == 0 {
+                eviction.time = "yesterday".into();
+            }
+            Record::evicted(eviction)
+        });
+        let recalled = counts(records).recall(&clocks(BOOT, monotonic, WALL + wall));
+        prop_assert_eq!(recalled.len(), all.len());
+        for past in recalled.past_evictions() {
+            prop_assert!(past.at <= recalled.now);
+        }
+        let period = 3600 * SECOND;
+        let (restraint, pod) = (Restraint::default(), Clearance::default());
+        pod.set(Permission::Always, 0, &[1]);
+        restraint.set_quota(1, Some(1), period, None);
+        let past = recalled.past_evictions();
+        past.iter().for_each(|e| restraint.charge_past(1, e.at));
+        let later = monotonic * SECOND + period;
+        prop_assert!(restraint.lets_go(&pod, later, LastResort::Nobody));
+    }
+
+    /// A limit that was charged anew has as much room as one that was never forgotten, at every moment.
+    #[test]
+    fn a_restart_leaves_no_more_room(
+        gaps in prop::collection::vec(0..900_u64, 1..40),
+        most in 1..17_u32,
+        pause in 0..900_u64,
+        period in 1..5_000_u64,
+    ) {
+        let (kept, forgotten) = (Restraint::default(), Restraint::default());
+        let pod = Clearance::default();
+        pod.set(Permission::Always, 0, &[1]);
+        for restraint in [&kept, &forgotten] {
+            restraint.set_quota(1, Some(most), period * SECOND, None);
+        }
+        let (mut at, mut records) = (1, Vec::new());
+        for (number, gap) in gaps.iter().enumerate() {
+            at += gap;
+            kept.charge(&pod, at * SECOND);
+            records.push(Record::evicted(eviction(BOOT, number as u64, at, WALL)));
+        }
+        let now = at + pause;
+        // The wall clock stands still: it is not asked.
+        let recalled = counts(records).recall(&clocks(BOOT, now, WALL));
+        for past in recalled.past_evictions() {
+            forgotten.charge_past(1, past.at);
+        }
+        for later in (now..now + 6_000).step_by(50) {
+            let room = |r: &Restraint| r.lets_go(&pod, later * SECOND, LastResort::Nobody);
+            prop_assert_eq!(room(&kept), room(&forgotten), "{}", later);
+        }
+    }
+}

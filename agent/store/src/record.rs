@@ -1,0 +1,359 @@
+//! What stands in the journal, a line each.
+
+pub mod mitigation;
+pub mod node_reclaim;
+pub mod oom_kill;
+use evictd_engine::{
+    Pod, Resource,
+    pace::Urgency,
+    record::{Numbers, Stages},
+};
+use evictd_sys::clock::now_ns;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    past::{Counted, Returned, TimeBound, Workload, boot_id},
+    record::{mitigation::GraduatedAction, node_reclaim::NodeReclaimed, oom_kill::OomKill},
+};
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "camelCase")]
+pub enum Record {
+    /// A pod was killed, or would have been.
+    Evicted(Box<Eviction>),
+    /// What became of it.
+    Finished(Finish),
+    /// The API server has heard of it.
+    Reported(Reported),
+    /// A pod is about to be asked to go.
+    Asked(Box<Asked>),
+    /// The node has given back what nobody needed (R8).
+    Reclaimed(NodeReclaimed),
+    /// A step was taken before anybody was evicted (R46).
+    Graduated(GraduatedAction),
+    /// The OOM killer has killed somebody.
+    OomKill(Box<OomKill>),
+    /// Evictions were paused, or a pause was lifted.
+    Paused(Pause),
+    /// An evicted pod does not end.
+    Stuck(StuckPod),
+    /// A threshold was met when it came into force.
+    MetInForce(MetInForce),
+    /// An eviction as limits count it.
+    Counted(Box<Counted>),
+    /// A pod came back after an eviction (R17, R29).
+    Comeback(Returned),
+    /// What stands above is older than this.
+    TimeBound(TimeBound),
+}
+
+/// An evicted pod gives nothing back and has processes all the same; it is not evicted again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StuckPod {
+    /// Its eviction.
+    pub id: String,
+    /// When it was found, as RFC 3339.
+    pub time: String,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub name: String,
+    /// The pod's UID.
+    pub uid: String,
+    /// What it still uses, in bytes.
+    pub usage: u64,
+}
+
+/// A threshold was met when it came into force, by a start or a new configuration: pods go at the kubelet's pace for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MetInForce {
+    /// Names the moment.
+    pub id: String,
+    /// When, as RFC 3339.
+    pub time: String,
+    /// The signal.
+    pub signal: String,
+    /// What was available, in bytes.
+    pub available: u64,
+    /// What should have been.
+    pub threshold: u64,
+}
+
+/// The API server has heard of an eviction, and it need not be told again.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Reported {
+    /// The eviction.
+    pub id: String,
+    /// When, as RFC 3339.
+    pub time: String,
+    /// What the API server made of it: `deleted`, `gone` before, `replaced` by a pod of the same name, `static` where it
+    /// cannot end the pod, `shadow`, or the refusal after which it was given up.
+    pub outcome: String,
+}
+
+/// A pod is about to be asked to go (R5), or would be. Written beforehand, for whoever wants to know afterwards.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Asked {
+    /// Identifies it among the evictions.
+    pub id: String,
+    /// When, as RFC 3339.
+    pub time: String,
+    /// The same in nanoseconds of CLOCK_MONOTONIC.
+    pub decided: u64,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub name: String,
+    /// The pod's UID.
+    pub uid: String,
+    /// Why.
+    pub message: String,
+    /// The signal whose soft threshold was met for its grace period.
+    pub signal: String,
+    /// What was available, in the signal's unit.
+    pub available: u64,
+    /// What should have been.
+    pub threshold: u64,
+    /// What the pod used of it.
+    pub working_set: u64,
+    /// What it had requested of that; 0 where nothing can be requested.
+    pub request: u64,
+    /// Nobody was asked (R47).
+    pub shadow: bool,
+    /// The time that the pod is given, in seconds.
+    pub grace_period_seconds: i64,
+    /// Why a PodDisruptionBudget was passed over, if one was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub override_reason: Option<String>,
+    /// The boot of `decided`; empty where it is not known.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub boot: String,
+    /// The API server may say no: it goes when there is a [`Record::Counted`] with the same id.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub may_be_refused: bool,
+    /// What limits need to know of it; absent in records of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<Workload>,
+}
+
+/// A pod was killed, or would have been.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Eviction {
+    /// Identifies the eviction: the boot, the agent's start and a number.
+    pub id: String,
+    /// When, as RFC 3339.
+    pub time: String,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub name: String,
+    /// The pod's UID.
+    pub uid: String,
+    /// `Failed`, as the kubelet would set it (R18); absent in shadow mode.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub phase: Option<String>,
+    /// `Evicted`.
+    pub reason: String,
+    /// Why, in the kubelet's words.
+    pub message: String,
+    /// The signal.
+    pub signal: String,
+    /// Nothing was killed (R47).
+    pub shadow: bool,
+    /// The rung that woke the agent.
+    pub hook: String,
+    /// Moments in nanoseconds of CLOCK_MONOTONIC.
+    pub stages: Stages,
+    /// What was available, in the signal's unit.
+    pub available: u64,
+    /// What should have been.
+    pub threshold: u64,
+    /// Memory of the scope at the crossing, in bytes; 0 where the rung cannot tell, and for other signals.
+    pub usage_at_crossing: u64,
+    /// Memory of the scope at the decision, in bytes; 0 for other signals.
+    pub usage_at_decision: u64,
+    /// What the pod used: its working set, or its part of what the signal watches.
+    pub working_set: u64,
+    /// What it had requested of that; 0 where nothing can be requested.
+    pub request: u64,
+    /// Why the kernel refused the signal, if it did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Why the pod went at that moment; absent in journals of older agents, and for pods that were asked to go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pace: Option<PaceRecord>,
+    /// What limits need to know of it; absent in records of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<Workload>,
+}
+
+/// Why a pod went at that moment, and what was expected of it. Amounts are in the signal's unit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PaceRecord {
+    /// What is left would have been used up before the kubelet looked again.
+    pub urgent: bool,
+    /// Nanoseconds until then, at the growth that was seen; 0 where it was not urgent.
+    pub exhausted_in: u64,
+    /// That growth, per second.
+    pub growth: u64,
+    /// The threshold was met by memory that the kernel could give back, for as long as the kubelet needs to see it.
+    pub only_cache: bool,
+    /// What could still be used.
+    pub room: u64,
+    /// What victims of before were expected to give back.
+    pub pending: u64,
+    /// What this one was expected to give back, the part of it included that comes only when the kubelet unmounts it.
+    pub expected: u64,
+    /// That part.
+    pub shared: u64,
+}
+
+impl PaceRecord {
+    /// An eviction at this urgency, with so much room, and so much pending.
+    pub fn new(urgency: Urgency, room: u64, pending: u64) -> Self {
+        let base = Self {
+            room,
+            pending,
+            ..Self::default()
+        };
+        match urgency {
+            Urgency::Urgent {
+                exhausted_in,
+                growth,
+            } => Self {
+                urgent: true,
+                exhausted_in,
+                growth,
+                ..base
+            },
+            Urgency::Paced { only_cache } => Self { only_cache, ..base },
+        }
+    }
+}
+
+/// What became of an evicted pod.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Finish {
+    /// The eviction.
+    pub id: String,
+    /// Its last process was gone, ns of CLOCK_MONOTONIC; 0 when some were left.
+    pub exited: u64,
+    /// The threshold was available again, ns of CLOCK_MONOTONIC; 0 when it was not.
+    pub freed: u64,
+    /// The largest usage of the scope that was seen since, in bytes.
+    pub peak_usage: u64,
+    /// What was available at the end, in bytes.
+    pub available: u64,
+}
+
+impl Finish {
+    /// Of an eviction of whose end nothing is known.
+    pub fn unknown(id: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            exited: 0,
+            freed: 0,
+            peak_usage: 0,
+            available: 0,
+        }
+    }
+}
+
+impl Asked {
+    /// This pod is asked now.
+    pub fn new(pod: &Pod, message: &str, numbers: Numbers, grace_period_seconds: i64) -> Self {
+        let now = jiff::Timestamp::now();
+        Self {
+            id: format!("soft-{}", now.as_nanosecond()),
+            time: now.to_string(),
+            decided: now_ns(),
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+            message: message.to_owned(),
+            signal: numbers.signal.to_string(),
+            available: numbers.available,
+            threshold: numbers.threshold,
+            working_set: numbers.usage,
+            request: requested(pod, numbers.signal.resource()),
+            shadow: false,
+            grace_period_seconds,
+            override_reason: None,
+            boot: boot_id(),
+            may_be_refused: false,
+            workload: Some(pod.into()),
+        }
+    }
+}
+
+/// An eviction like others, as far as it is one.
+impl From<&Asked> for Eviction {
+    fn from(asked: &Asked) -> Self {
+        Self {
+            id: asked.id.clone(),
+            time: asked.time.clone(),
+            namespace: asked.namespace.clone(),
+            name: asked.name.clone(),
+            uid: asked.uid.clone(),
+            phase: None,
+            reason: "Evicted".to_owned(),
+            message: asked.message.clone(),
+            signal: asked.signal.clone(),
+            shadow: asked.shadow,
+            hook: "sampler".to_owned(),
+            stages: Stages {
+                signalled: asked.decided,
+                ..Stages::default()
+            },
+            available: asked.available,
+            threshold: asked.threshold,
+            usage_at_crossing: 0,
+            usage_at_decision: 0,
+            working_set: asked.working_set,
+            request: asked.request,
+            error: None,
+            pace: None,
+            workload: asked.workload.clone(),
+        }
+    }
+}
+
+/// What a pod has requested of a resource, in its unit. Nobody requests inodes or process ids.
+pub fn requested(pod: &Pod, resource: Resource) -> u64 {
+    match resource {
+        Resource::Memory => pod.memory_request,
+        Resource::EphemeralStorage => pod.storage_request,
+        Resource::Inodes | Resource::Pids => 0,
+    }
+}
+
+impl Record {
+    /// A record of an eviction.
+    pub fn evicted(eviction: Eviction) -> Self {
+        Self::Evicted(Box::new(eviction))
+    }
+}
+
+/// A pause was seen, or it was seen that it is lifted.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pause {
+    /// When this agent has seen it, as RFC 3339.
+    pub time: String,
+    /// Whose word it is: `file`, `node`, `configMap`.
+    pub by: String,
+    /// Whether evictions are to stop.
+    pub paused: bool,
+    /// Whether they do, by this word or another one.
+    pub evictions_paused: bool,
+    /// Changes just before this one that were too many to be written down.
+    pub untold: u64,
+}
