@@ -5,6 +5,7 @@ mod demo;
 mod e2e;
 mod image;
 mod judge;
+mod lint;
 mod parallel;
 mod plan;
 mod setup;
@@ -30,6 +31,8 @@ enum Command {
     Bench(bench::Arguments),
     /// Judge evictions of drawn incidents in hindsight; arguments go to the judge (try `-- --help`)
     Judge(judge::Arguments),
+    /// Check what the layers may import, cycles between modules, and file names
+    Lint,
     /// Run every test; what cannot run here is said with its reason
     Test(test::Arguments),
     /// Run tests, commands or a shell inside virtual machines with real kernels
@@ -45,6 +48,7 @@ fn main() -> anyhow::Result<()> {
         Command::Image(arguments) => image::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Judge(arguments) => judge::run(&arguments),
+        Command::Lint => lint::run(),
         Command::Test(arguments) => test::run(&arguments),
         Command::Vm(command) => vm::run(command),
     }

@@ -1,0 +1,194 @@
+//! What each crate may depend on.
+
+use std::{path::Path, process::Command};
+
+use anyhow::Context as _;
+use serde_json::Value;
+
+/// A crate, the crates of this workspace that it may import, and the others.
+type Layer = (
+    &'static str,
+    &'static [&'static str],
+    &'static [&'static str],
+);
+
+/// From the bottom up; docs/architecture.md says what each owns. A crate that is not here may import whatever it likes.
+const LAYERS: [Layer; 11] = [
+    ("evictd-common", &[], &["aya"]),
+    ("evictd-sys", &[], &["crossbeam-utils", "libc", "thiserror"]),
+    ("evictd-engine", &[], &["serde", "thiserror"]),
+    (
+        "evictd-config",
+        &["engine"],
+        &[
+            "jiff",
+            "serde",
+            "serde-saphyr",
+            "serde_json",
+            "serde_path_to_error",
+            "thiserror",
+        ],
+    ),
+    (
+        "evictd-node",
+        &["common", "engine", "sys"],
+        &[
+            "aya",
+            "aya-log",
+            "libc",
+            "log",
+            "nix",
+            "serde",
+            "serde_json",
+            "thiserror",
+            "tracing",
+            "triple_buffer",
+        ],
+    ),
+    (
+        "evictd-store",
+        &["engine", "sys"],
+        &["jiff", "serde", "serde_json", "thiserror", "tracing"],
+    ),
+    (
+        "evictd-policy",
+        &["config", "engine", "sys"],
+        &[
+            "bytes",
+            "cel",
+            "futures",
+            "http",
+            "http-body-util",
+            "hyper",
+            "hyper-util",
+            "jiff",
+            "rustls",
+            "serde",
+            "serde-saphyr",
+            "serde_json",
+            "thiserror",
+            "tokio",
+            "tokio-rustls",
+            "tracing",
+        ],
+    ),
+    (
+        "evictd-cri",
+        &["config", "engine", "sys"],
+        &[
+            "http",
+            "prost",
+            "serde_json",
+            "thiserror",
+            "tokio",
+            "tonic",
+            "tonic-prost",
+            "tracing",
+        ],
+    ),
+    (
+        "evictd-fastpath",
+        &["engine", "node", "sys"],
+        &["crossbeam-queue", "libc", "nix", "tracing"],
+    ),
+    (
+        "evictd-manager",
+        &["engine", "node", "sys"],
+        &["libc", "tokio", "tracing"],
+    ),
+    (
+        "evictd-kube",
+        &["config", "engine", "policy", "store", "sys"],
+        &[
+            "backon",
+            "bytes",
+            "fastrand",
+            "futures",
+            "http",
+            "jiff",
+            "k8s-openapi",
+            "kube",
+            "serde",
+            "serde_json",
+            "thiserror",
+            "tokio",
+            "tracing",
+        ],
+    ),
+];
+
+/// Dependencies that are not in the table. A dev-dependency on another crate of the workspace is one as well: cargo would
+/// compile the library twice.
+pub(super) fn violations(root: &Path) -> anyhow::Result<Vec<String>> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args([
+            "metadata",
+            "--format-version",
+            "1",
+            "--no-deps",
+            "--offline",
+        ])
+        .current_dir(root)
+        .output()
+        .context("cargo metadata")?;
+    anyhow::ensure!(
+        output.status.success(),
+        "cargo metadata: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let metadata: Value = serde_json::from_slice(&output.stdout).context("cargo metadata")?;
+    Ok(check(&metadata))
+}
+
+fn check(metadata: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    for package in metadata["packages"].as_array().into_iter().flatten() {
+        let name = package["name"].as_str().unwrap_or_default();
+        let Some((_, own, others)) = LAYERS.iter().find(|layer| layer.0 == name) else {
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let target = dependency["name"].as_str().unwrap_or_default();
+            let kind = dependency["kind"].as_str().unwrap_or("normal");
+            let is_allowed = match (target.strip_prefix("evictd-"), kind) {
+                (Some(target), "normal") => own.contains(&target),
+                (Some(_), _) => false,
+                (None, "normal") => others.contains(&target),
+                (None, _) => true,
+            };
+            if !is_allowed {
+                found.push(format!(
+                    "{name} -> {target}: not a {kind} dependency of this layer"
+                ));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_dependency_outside_the_table_is_named() {
+        let metadata = json!({"packages": [{"name": "evictd-engine", "dependencies": [
+            {"name": "serde", "kind": null},
+            {"name": "tokio", "kind": null},
+            {"name": "evictd-sys", "kind": null},
+            {"name": "evictd-config", "kind": "dev"},
+            {"name": "proptest", "kind": "dev"},
+        ]}]});
+        assert_eq!(
+            check(&metadata),
+            [
+                "evictd-engine -> tokio: not a normal dependency of this layer",
+                "evictd-engine -> evictd-sys: not a normal dependency of this layer",
+                "evictd-engine -> evictd-config: not a dev dependency of this layer",
+            ]
+        );
+    }
+}
