@@ -89,7 +89,7 @@ fn build() -> Result<(), String> {
             "the eBPF programs did not compile ({status}): {cargo:?}"
         ));
     }
-    for object in ["evictd-ebpf", "evictd-ebpf-counts"] {
+    for object in ["evictd-ebpf", "evictd-ebpf-counters"] {
         let built = target_dir.join(TARGET).join("release").join(object);
         std::fs::copy(&built, out_dir.join(object))
             .map_err(|e| format!("{}: {e}", built.display()))?;

@@ -42,9 +42,9 @@ pub mod config {
     pub use evictd_config::ThresholdTexts;
     pub use evictd_engine::model::quantity::Format;
     pub use evictd_engine::model::quantity::Quantity;
-    pub use evictd_engine::settings::EvictionConfig;
-    pub use evictd_engine::settings::Mode;
-    pub use evictd_engine::settings::RankingStrategy;
+    pub use evictd_engine::model::settings::EvictionConfig;
+    pub use evictd_engine::model::settings::Mode;
+    pub use evictd_engine::model::settings::RankingStrategy;
 }
 pub mod cri {
     pub use evictd_cri::CriError;
@@ -141,10 +141,6 @@ pub mod evict {
         pub use evictd_store::journal::Journal;
         pub use evictd_store::journal::SharedJournal;
         pub use evictd_store::journal::read;
-        pub use evictd_store::past::Counted;
-        pub use evictd_store::past::Returned;
-        pub use evictd_store::past::TimeBound;
-        pub use evictd_store::past::Workload;
         pub use evictd_store::record::Asked;
         pub use evictd_store::record::Eviction;
         pub use evictd_store::record::Finish;
@@ -154,6 +150,10 @@ pub mod evict {
         pub use evictd_store::record::Record;
         pub use evictd_store::record::Reported;
         pub use evictd_store::record::StuckPod;
+        pub use evictd_store::record::counted::Counted;
+        pub use evictd_store::record::counted::Returned;
+        pub use evictd_store::record::counted::TimeBound;
+        pub use evictd_store::record::counted::Workload;
         pub use evictd_store::record::mitigation::GraduatedAction;
         pub use evictd_store::record::mitigation::GraduatedPod;
         pub use evictd_store::record::node_reclaim::NodeReclaimed;
@@ -206,7 +206,7 @@ pub mod kernel {
         pub use evictd_node::trigger::inodes::InodeTripwire;
     }
     pub mod ladder {
-        pub use evictd_engine::settings::MemoryHook;
+        pub use evictd_engine::model::settings::MemoryHook;
         pub use evictd_node::trigger::hook::CountHook;
         pub use evictd_node::trigger::hook::Refused;
     }
@@ -261,8 +261,8 @@ pub mod observe {
         pub use evictd_node::fs::mounts::superblock_of;
     }
     pub mod pids {
+        pub use evictd_node::cgroup::pids::of_pod;
         pub use evictd_node::proc::pids::Pids;
-        pub use evictd_node::proc::pids::of_pod;
     }
     pub mod psi {
         pub use evictd_node::proc::psi::Pressure;

@@ -8,13 +8,13 @@ use aya_ebpf::{
     programs::{BtfTracePointContext, TracePointContext},
 };
 use evictd_common::{
-    Drop,
     cgroups::{Event, PATH_BYTES, kind},
+    drops::Drop,
 };
 
 use crate::{
     drops, inodes,
-    kernel::Address,
+    kstruct::Address,
     pids,
     place::{id_in_memory_hierarchy, is_memory_hierarchy, parent_id},
 };

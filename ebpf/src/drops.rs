@@ -1,7 +1,7 @@
 //! Counts what could not be delivered.
 
 use aya_ebpf::{macros::map, maps::PerCpuArray};
-use evictd_common::Drop;
+use evictd_common::drops::Drop;
 
 #[map]
 static DROPS: PerCpuArray<u64> = PerCpuArray::with_max_entries(Drop::COUNT, 0);

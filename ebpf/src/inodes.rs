@@ -8,13 +8,13 @@ use aya_ebpf::{
     programs::{BtfTracePointContext, TracePointContext},
 };
 use evictd_common::{
-    budget::{Share, WIRES, Wire},
+    counter::{Share, WIRES, Wire},
     inodes::{MAX_FILESYSTEMS, MAX_SHARES, ShareKey},
 };
 
 use crate::{
-    budget::{Budget, add_share, inherit_share},
-    kernel::Address,
+    counter::{Budget, add_share, inherit_share},
+    kstruct::Address,
     place::{current_cgroup, device_of, is_unlinked},
 };
 

@@ -1,11 +1,10 @@
 //! The kernel programs of evictd, one file per topic, the same names as in `common/`. This object holds the memory
-//! tripwire; `counts.rs` is the other one.
+//! tripwire; `counters.rs` is the other one.
 #![no_std]
 #![no_main]
 
 mod drops;
-mod kernel;
+mod kstruct;
 mod memory;
 mod oom;
 mod runtime;
-mod wakeup;

@@ -13,10 +13,12 @@ use evictd_common::memory::{
     MAX_SCOPES, MAX_TRIPWIRES, NEVER, SLOTS_PER_SCOPE, Tripwire, TripwireState, action, direction,
 };
 
-use crate::{
-    kernel::{Address, ancestor, cgroup_id, current_memcg, memcg_of_counter, usage_of, word},
-    wakeup::{hurry, remind, wake},
+mod notify;
+
+use crate::kstruct::{
+    Address, ancestor, cgroup_id, current_memcg, memcg_of_counter, usage_of, word,
 };
+use notify::{hurry, remind, wake};
 
 const SIGKILL: u32 = 9;
 

@@ -8,13 +8,13 @@ use aya_ebpf::{
     programs::{BtfTracePointContext, FEntryContext, ProbeContext, TracePointContext},
 };
 use evictd_common::{
-    Drop,
+    drops::Drop,
     oom::{LEVELS, Level, OomContext, OomKill, Telemetry, UNKNOWN, kind},
 };
 
 use crate::{
     drops,
-    kernel::{
+    kstruct::{
         Address, CSS_PARENT, cgroup_id, current_memcg, field, limit_of, memcg_of, usage_of, word,
     },
 };

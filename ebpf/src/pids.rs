@@ -11,13 +11,13 @@ use aya_ebpf::{
     programs::{BtfTracePointContext, TracePointContext},
 };
 use evictd_common::{
-    budget::{Share, WIRES, Wire},
+    counter::{Share, WIRES, Wire},
     pids::MAX_SHARES,
 };
 
 use crate::{
-    budget::{Budget, add_known_share, add_share, inherit_share},
-    kernel::Address,
+    counter::{Budget, add_known_share, add_share, inherit_share},
+    kstruct::Address,
     place::{cgroup_of, current_cgroup},
 };
 

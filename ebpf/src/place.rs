@@ -5,7 +5,7 @@ use aya_ebpf::{
     helpers::{bpf_get_current_cgroup_id, bpf_get_current_task},
 };
 
-use crate::kernel::{
+use crate::kstruct::{
     Address, CGROUP_KN, CSS_CGROUP, CSS_PARENT, KERNFS_NODE_ID, cgroup_id, field, memcg_of,
 };
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evictd_engine::settings::{BrakeConfig, GraduatedConfig};
+use evictd_engine::model::settings::{BrakeConfig, GraduatedConfig};
 use serde_json::Value;
 
 use super::ConfigError;

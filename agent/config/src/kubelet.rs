@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evictd_engine::{model::quantity::Quantity, settings::EvictionConfig};
+use evictd_engine::model::{quantity::Quantity, settings::EvictionConfig};
 use serde_json::Value;
 
 use super::{

@@ -10,7 +10,7 @@ use std::{
 
 use evictd_engine::{
     ThresholdValue,
-    settings::{EvictionConfig, GraduatedConfig, MemoryHook, Mode, RankingStrategy},
+    model::settings::{EvictionConfig, GraduatedConfig, MemoryHook, Mode, RankingStrategy},
 };
 use serde_json::Value;
 

@@ -2,7 +2,7 @@ use std::{io::Write as _, time::Duration};
 
 use evictd_engine::{
     Signal,
-    settings::{Mode, RankingStrategy},
+    model::settings::{Mode, RankingStrategy},
 };
 
 use super::{Config, Reserve};

@@ -9,8 +9,8 @@ use evictd_engine::{
     PodUsage, QosClass, Ranking, Resource, Rules, Settings, Signal, Snapshot, Threshold,
     ThresholdValue, Usages,
     model::quantity::Quantity,
+    model::settings::{EvictionConfig, Mode, RankingStrategy},
     select,
-    settings::{EvictionConfig, Mode, RankingStrategy},
 };
 
 #[global_allocator]

@@ -15,7 +15,6 @@ mod ranking;
 pub mod reclaim;
 pub mod record;
 mod select;
-pub mod settings;
 mod sizing;
 mod stall;
 pub mod terminating;
@@ -36,12 +35,12 @@ pub use model::threshold::{Threshold, ThresholdValue};
 pub use model::usage::{ContainerUsage, FsUsage, PodUsage, VolumeUsage};
 pub use planner::Manager;
 pub use planner::local_storage::{LocalStorageExcess, local_storage_excess};
+pub use planner::plan::Comeback;
 pub use planner::plan::{
     Cause, Earlier, EarlierComeback, EarlierEviction, EarlierVictim, Eviction,
     IMMEDIATE_GRACE_PERIOD_SECONDS, Round, Settings, SignalForecast, Snapshot,
 };
 pub use planner::pressure::Pressure;
-pub use planner::recreation::Comeback;
 pub use ranking::key::{Claim, Standing};
 pub use ranking::{Ranked, Ranking, Usages};
 pub use select::{Candidate, CandidateState, Demand, Rules, Selection, select};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::{model::usage::MemoryReading, settings::GraduatedConfig};
+use crate::model::{settings::GraduatedConfig, usage::MemoryReading};
 
 /// Reclaims do not follow each other faster than this: what has just been reclaimed is read again from disk.
 const REST: Duration = Duration::from_secs(60);
@@ -167,7 +167,7 @@ pub fn portions(pods: &[MemoryReading], deficit: u64) -> Vec<Portion> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::BrakeConfig;
+    use crate::model::settings::BrakeConfig;
 
     const SECOND: u64 = 1_000_000_000;
     const MIB: u64 = 1 << 20;

@@ -20,8 +20,8 @@ use super::{
     select,
 };
 use crate::{
+    model::settings::Mode,
     planner::{pending::Victims, recreation::Comebacks},
-    settings::Mode,
 };
 
 /// How far back a forecast looks.

@@ -4,7 +4,7 @@ pub mod key;
 use std::collections::HashMap;
 
 use super::{Claim, Layout, Pod, PodUsage, Resource, Signal, Standing};
-use crate::settings::RankingStrategy;
+use crate::model::settings::RankingStrategy;
 
 /// Usage of pods by UID.
 pub type Usages = HashMap<String, PodUsage>;

@@ -6,8 +6,8 @@
 
 use super::{Claim, QosClass, Resource, Standing};
 use crate::{
+    model::settings::RankingStrategy,
     select::top::{Front, Place},
-    settings::RankingStrategy,
 };
 
 /// A pod that may be chosen.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use crossbeam_queue::ArrayQueue;
-use evictd_engine::{history::Recorder, settings::RankingStrategy};
+use evictd_engine::{history::Recorder, model::settings::RankingStrategy};
 use evictd_node::{
     memory_scope::{Limits, Scope},
     pods::table::PodTable,

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use evictd_engine::{
     Signal,
+    model::settings::MemoryHook,
     pace::{Judged, Urgency},
     record::Stages,
-    settings::MemoryHook,
 };
 use evictd_node::pods::table::Entry;
 

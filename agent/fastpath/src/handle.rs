@@ -2,34 +2,15 @@
 
 use std::{io, sync::Arc};
 
-use evictd_engine::{limiter::Restraint, settings::RankingStrategy};
-use evictd_node::{memory_scope::Scope, pods::table::PodTable, trigger::memory::Tripwire};
+use evictd_node::memory_scope::Scope;
 use evictd_sys::rt::{become_fifo, leave_memory_limit, lock_memory, touch_stack};
 
-use crate::{Mailbox, Outbox, monitor::Watch, shared_monitor::Seat, standby::Deputy};
-
-/// What a reflex needs.
-pub struct Setup {
-    /// The node, and the pods' cgroup if that one is watched too: at least one, at most
-    /// [`MAX_SCOPES`](evictd_node::trigger::memory::MAX_SCOPES).
-    pub scopes: Vec<Scope>,
-    /// The rung that watches them, built for the same cgroups in the same order.
-    pub tripwire: Box<dyn Tripwire>,
-    /// The pods at the start.
-    pub table: Box<PodTable>,
-    /// Decide, report, and kill nothing (R47).
-    pub shadow: bool,
-    /// Pods that may be on their way out at once: 1 is the kubelet's way, more is R43.
-    pub victims_at_once: usize,
-    /// The order of eviction.
-    pub strategy: RankingStrategy,
-    /// What holds for all pods: limits, the pause, the last resort.
-    pub restraint: Arc<Restraint>,
-    /// Where new tables come from.
-    pub mailbox: Arc<Mailbox>,
-    /// Where reports go.
-    pub outbox: Arc<Outbox>,
-}
+use crate::{
+    Mailbox,
+    monitor::{Setup, Watch},
+    shared_monitor::{REFLEX_STACK, Seat},
+    standby::Deputy,
+};
 
 /// A running reflex thread.
 pub struct Reflex {
@@ -125,9 +106,6 @@ fn take_seat(setup: Setup) -> io::Result<Arc<Seat>> {
     watch.settle()?;
     Seat::new(watch).map(Arc::new)
 }
-
-/// Stack that the reflex may use. Its deepest call holds one `memory.stat` (8 KiB); a painted stack has shown 22 KiB.
-pub(super) const REFLEX_STACK: usize = 64 << 10;
 
 /// What was refused; each is said once and changes only how fast the agent is.
 #[derive(Debug, Default)]

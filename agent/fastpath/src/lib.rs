@@ -8,11 +8,9 @@
 
 mod control;
 mod event;
-mod evict;
 mod handle;
 mod in_flight;
 mod monitor;
-mod schedule;
 mod scope;
 mod shared_monitor;
 mod spin;
@@ -20,9 +18,8 @@ mod standby;
 mod stat_lag;
 #[cfg(test)]
 mod tests;
-mod updates;
-mod usage_cache;
 
 pub use control::{Mailbox, Outbox, Tuning};
 pub use event::{Evicted, Finished, Held, Report, Stuck};
-pub use handle::{Reflex, Setup};
+pub use handle::Reflex;
+pub use monitor::Setup;

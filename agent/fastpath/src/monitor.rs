@@ -1,21 +1,27 @@
 //! The loop itself: wait, look, decide, kill.
 
-use std::io;
+pub mod evict;
+pub mod schedule;
+pub mod updates;
+pub mod usage_cache;
+use std::{io, sync::Arc};
 
+use evictd_engine::{limiter::Restraint, model::settings::RankingStrategy};
 use evictd_node::{
+    memory_scope::Scope,
+    pods::table::PodTable,
+    proc::machine::online_cpus,
     sampling::{Nearness, fastest_growth},
-    trigger::memory::{ANY_SLOT, page_size},
-    trigger::memory::{MAX_SCOPES, SLOTS_PER_SCOPE, slot},
+    trigger::memory::{ANY_SLOT, MAX_SCOPES, SLOTS_PER_SCOPE, Tripwire, page_size, slot},
 };
 use evictd_sys::clock::now_ns;
 
-use super::handle::Setup;
 use crate::{
-    Report,
+    Mailbox, Outbox, Report,
     in_flight::{InFlight, Told},
+    monitor::usage_cache::Recent,
     scope::{News, Post},
     spin::Waiting,
-    usage_cache::Recent,
 };
 
 /// How long whom the kernel may kill stays true while the scopes stand still: pods may change places among themselves.
@@ -62,7 +68,7 @@ impl Watch {
     pub(super) fn new(mut setup: Setup) -> Self {
         let mut posts = Vec::with_capacity(MAX_SCOPES as usize);
         let growth = fastest_growth();
-        let cpus = aya::util::online_cpus().map_or(1, |cpus| cpus.len() as u64);
+        let cpus = online_cpus();
         let scopes = std::mem::take(&mut setup.scopes).into_iter().enumerate();
         posts.extend(scopes.map(|(index, scope)| Post::new(scope, index, growth, cpus)));
         Self {
@@ -278,4 +284,27 @@ impl Watch {
             });
         });
     }
+}
+
+/// What a reflex needs.
+pub struct Setup {
+    /// The node, and the pods' cgroup if that one is watched too: at least one, at most
+    /// [`MAX_SCOPES`](evictd_node::trigger::memory::MAX_SCOPES).
+    pub scopes: Vec<Scope>,
+    /// The rung that watches them, built for the same cgroups in the same order.
+    pub tripwire: Box<dyn Tripwire>,
+    /// The pods at the start.
+    pub table: Box<PodTable>,
+    /// Decide, report, and kill nothing (R47).
+    pub shadow: bool,
+    /// Pods that may be on their way out at once: 1 is the kubelet's way, more is R43.
+    pub victims_at_once: usize,
+    /// The order of eviction.
+    pub strategy: RankingStrategy,
+    /// What holds for all pods: limits, the pause, the last resort.
+    pub restraint: Arc<Restraint>,
+    /// Where new tables come from.
+    pub mailbox: Arc<Mailbox>,
+    /// Where reports go.
+    pub outbox: Arc<Outbox>,
 }

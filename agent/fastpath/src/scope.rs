@@ -7,15 +7,14 @@ use std::io;
 
 use evictd_engine::{
     growth::Room,
+    model::settings::MemoryHook,
     pace::{Pace, Shortage},
-    settings::MemoryHook,
 };
 use evictd_node::{
     cgroup::memory::Version,
     memory_scope::{Look, Scope},
     sampling as deadline,
-    trigger::memory::Trip,
-    trigger::memory::page_size,
+    trigger::memory::{Trip, page_size},
 };
 use evictd_sys::clock::after;
 

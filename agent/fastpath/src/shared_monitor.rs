@@ -110,3 +110,6 @@ impl Seat {
         }
     }
 }
+
+/// Stack that the reflex may use. Its deepest call holds one `memory.stat` (8 KiB); a painted stack has shown 22 KiB.
+pub const REFLEX_STACK: usize = 64 << 10;

@@ -30,7 +30,7 @@ use nix::{
     unistd::{Pid, gettid},
 };
 
-use crate::{handle::REFLEX_STACK, shared_monitor::Seat};
+use crate::shared_monitor::{REFLEX_STACK, Seat};
 
 /// Above every thread of normal priority; the deputy runs as soon as it is called.
 const WAKER_PRIORITY: i32 = REFLEX_PRIORITY - 1;

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use evictd_engine::settings::{MemoryHook, RankingStrategy};
+use evictd_engine::model::settings::{MemoryHook, RankingStrategy};
 use evictd_node::{
     cgroup::memory::MemoryCgroup,
     memory_scope::{Limits, Scope},

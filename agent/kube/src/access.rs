@@ -5,7 +5,7 @@ use http::Method;
 use serde_json::json;
 
 use super::client::{Call, Connection, JSON};
-use crate::watch::policies::{GROUP, PLURAL};
+use crate::policy_status::{GROUP, PLURAL};
 
 /// One right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

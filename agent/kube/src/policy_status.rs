@@ -19,7 +19,6 @@ use serde_json::{Value, json};
 use tokio::{sync::Notify, time::Instant};
 
 use super::client::{ApiError, Call, Connection, MERGE};
-use crate::watch::policies::{GROUP, PLURAL, VERSION};
 
 mod conditions;
 
@@ -213,3 +212,12 @@ impl State {
 fn is_worth_another_look(error: &ApiError) -> bool {
     error.code() == 409 || error.is_passing()
 }
+
+/// API group of policies.
+pub const GROUP: &str = "evictd.io";
+
+/// Version of the group.
+pub const VERSION: &str = "v1alpha1";
+
+/// Name of the resource.
+pub const PLURAL: &str = "evictionpolicies";

@@ -12,11 +12,10 @@ use std::{
 
 use evictd_config::Config;
 use evictd_engine as engine;
-use evictd_engine::{Pod, Signal, record::Numbers, settings::Mode};
+use evictd_engine::{Pod, Signal, model::settings::Mode, record::Numbers};
 use evictd_store::{
     journal::SharedJournal,
-    past::Counted,
-    record::{Asked, Record},
+    record::{Asked, Record, counted::Counted},
 };
 
 use crate::{

@@ -7,24 +7,22 @@
 //! does what takes time; what waits for a network is done elsewhere.
 
 mod disk_scan;
-mod execute;
 mod handle;
 mod manager_loop;
 mod message;
-pub mod mitigation;
-mod node_reclaim;
-mod note_kills;
+pub mod mitigation_worker;
 mod pod_dirs;
 mod sources;
 mod usage;
 
 pub use disk_scan::{Errand, Finder, Walker, fixed};
-pub use handle::{Rounds, Setup, Status};
+pub use handle::Rounds;
+pub use manager_loop::node_reclaim::Reclaiming;
+pub use manager_loop::{Setup, Status};
+pub use message::Graduated;
 pub use message::{
     Decided, Inbox, Letter, Members, Note, ReclaimDemand, Reclaimed, Reclaimer, SoftChoice,
     SoftDemand,
 };
-pub use mitigation::Graduated;
-pub use node_reclaim::Reclaiming;
 pub use pod_dirs::{POD_LOGS, Places, of_kubelet_pod};
 pub use sources::{Disk, Disks, Sensors};

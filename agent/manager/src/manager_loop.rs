@@ -1,27 +1,34 @@
 //! The thread: wait, look, decide, act.
 
+pub mod execute;
+pub mod mitigation;
+pub mod node_reclaim;
+pub mod note_kills;
 use std::{
     collections::{BTreeSet, HashMap},
     os::fd::AsRawFd as _,
+    path::PathBuf,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
+use evictd_engine as engine;
 use evictd_engine::{
-    Manager, Observation, Observations, Pod, Resource, Signal, Snapshot, Threshold,
-    history::Recorder, limiter::Restraint, permit::LastResort, record::NodeState,
+    Manager, NodeCondition, Observation, Observations, Pod, Resource, Signal, SignalForecast,
+    Snapshot, Threshold, history::Recorder, limiter::Restraint, model::settings::GraduatedConfig,
+    permit::LastResort, record::NodeState,
 };
-use evictd_node::{pods::table::Entry, trigger::counter::Crossed};
+use evictd_node::{
+    pods::table::Entry,
+    trigger::counter::{Crossed, Drift},
+};
 use evictd_sys::{clock::now_ns, poll::poll};
 use tokio::sync::mpsc;
 
-use super::{
-    handle::{Setup, Status},
-    usage::Measured,
-};
+use super::usage::Measured;
 use crate::{
-    Inbox, Letter, Members, Note, Sensors, Walker, execute::is_short, mitigation::Graduating,
-    node_reclaim::Reclaims,
+    Inbox, Letter, Members, Note, Reclaiming, Sensors, Walker,
+    manager_loop::{execute::is_short, mitigation::Graduating, node_reclaim::Reclaims},
 };
 
 /// What woke the thread.
@@ -265,4 +272,47 @@ pub(super) fn signed(n: u64) -> i64 {
 
 pub(super) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// What the rounds need.
+pub struct Setup {
+    /// Thresholds, layout and all that the engine is told.
+    pub settings: engine::Settings,
+    /// What is looked at.
+    pub sensors: Sensors,
+    /// Walks the pods' directories.
+    pub walker: Arc<Walker>,
+    /// Who runs here at the start.
+    pub members: Members,
+    /// What holds for all pods: limits and the pause.
+    pub restraint: Arc<Restraint>,
+    /// Decide, tell, and do nothing (R47).
+    pub shadow: bool,
+    /// Who may do what [`Note::Reclaim`] asks for: pods wait for it, for a while.
+    pub reclaims: Reclaiming,
+    /// What is done about a soft threshold on memory before anybody is evicted (R46).
+    pub graduated: GraduatedConfig,
+    /// A directory of cgroup v1's memory hierarchy, where there is one (`leave_memory_limit`).
+    pub memory_v1: Option<PathBuf>,
+    /// What an earlier agent has done.
+    pub earlier: engine::Earlier,
+}
+
+/// What the last round saw, for whoever shows it.
+#[derive(Clone, Debug, Default)]
+pub struct Status {
+    /// What was left of everything.
+    pub observations: Observations,
+    /// The thresholds in force.
+    pub thresholds: Vec<Threshold>,
+    /// Where signals are heading (R44).
+    pub forecasts: Vec<SignalForecast>,
+    /// The conditions that hold.
+    pub conditions: BTreeSet<NodeCondition>,
+    /// How far the counts of hooks were off, by signal.
+    pub drift: Vec<(Signal, Drift)>,
+    /// Rounds since the start.
+    pub rounds: u64,
+    /// Pods that came back after an eviction (R17, R29).
+    pub comebacks: u64,
 }

@@ -13,17 +13,14 @@ use std::{
 use evictd_engine as engine;
 use evictd_engine::{
     Comeback, Eviction, NodeReclaim, Pod, Signal,
+    model::settings::GraduatedConfig,
     reclaim::Removed,
     record::{NodeState, Numbers, Stages},
-    settings::GraduatedConfig,
 };
 use evictd_node::{memory_scope::Scope, pods::table::Entry};
 use evictd_sys::eventfd::Bell;
 
-use crate::{
-    Graduated,
-    mitigation::worker::{Demand, Done},
-};
+use crate::mitigation_worker::{Demand, Done};
 
 /// Letters that may wait; of tables only the newest does.
 const LETTERS: usize = 256;
@@ -263,4 +260,15 @@ pub struct SoftDemand {
     pub hard: bool,
     /// Nobody is asked (R47).
     pub shadow: bool,
+}
+
+/// What a step has brought.
+#[derive(Clone, Debug)]
+pub struct Graduated {
+    /// What was done.
+    pub done: Done,
+    /// What was available of the signal before, in bytes; for a release, when the brake was set.
+    pub available_before: i64,
+    /// And now.
+    pub available_after: i64,
 }

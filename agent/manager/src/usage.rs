@@ -2,9 +2,9 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use evictd_engine::{ContainerUsage, FsUsage, PodUsage, Resource, Usages, settings::Mode};
+use evictd_engine::{ContainerUsage, FsUsage, PodUsage, Resource, Usages, model::settings::Mode};
 use evictd_node::{
-    cgroup::memory::descendant_ids, pods::table::Entry, proc::pids, trigger::inodes::ShareReader,
+    cgroup::memory::descendant_ids, pods::table::Entry, trigger::inodes::ShareReader,
 };
 
 use crate::{Members, Sensors, Walker, disk_scan::DiskUse};
@@ -108,7 +108,7 @@ fn measure_memory(entry: &Entry, usage: &mut PodUsage) {
 /// The kubelet counts processes, and a bomb of threads is one process to it; the `evictd` mode counts what is short.
 fn processes(entry: &Entry, mode: Mode, sensors: &Sensors) -> Option<u64> {
     let path = entry.memory.path();
-    let found = pids::of_pod(path).ok()?;
+    let found = evictd_node::cgroup::pids::of_pod(path).ok()?;
     if mode == Mode::Kubelet {
         return Some(found.processes);
     }

@@ -8,9 +8,11 @@ use evictd_engine::{Signal, growth::Room, model::usage::MemoryReading, pace::Sho
 use evictd_sys::fs::PathError;
 
 use crate::{
-    cgroup::memory::{MemoryCgroup, Version},
+    cgroup::{
+        memory::{MemoryCgroup, Version},
+        swap::SwapRoom,
+    },
     pods::table::Entry,
-    proc::swap::SwapRoom,
 };
 use guard::Left;
 

@@ -6,7 +6,7 @@ mod signals;
 use std::path::Path;
 
 use evictd_config::{Config, FilesystemPaths};
-use evictd_engine::{MemorySizing, settings::EvictionConfig};
+use evictd_engine::{MemorySizing, model::settings::EvictionConfig};
 use evictd_node::{
     bpf::object::Object,
     cgroup::memory::{MemoryCgroup, Version, memory_root},

@@ -6,7 +6,7 @@ use std::{
 };
 
 use evictd_config::FilesystemPaths;
-use evictd_engine::settings::MemoryHook;
+use evictd_engine::model::settings::MemoryHook;
 use evictd_node::{
     bpf::object::Object,
     cgroup::memory::{MemoryCgroup, Version},

@@ -9,7 +9,8 @@ use evictd_store::{
 };
 use evictd_sys::fs::PathError;
 
-use super::{CommandError, report::bad};
+use super::CommandError;
+use crate::cli::input::bad;
 
 /// Names the newest one.
 const LATEST: &str = "latest";

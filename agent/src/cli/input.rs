@@ -1,10 +1,9 @@
 //! Reading the JSON files that subcommands are pointed at.
 
+use crate::cli::CommandError;
 use std::{fs, path::Path};
 
 use serde_json::Value;
-
-use super::CommandError;
 
 /// Reads a JSON file.
 pub(super) fn read_json(path: &Path) -> Result<Value, CommandError> {
@@ -20,5 +19,12 @@ pub(super) fn invalid(path: &Path, reason: impl ToString) -> CommandError {
     CommandError::Input {
         path: path.into(),
         reason: reason.to_string(),
+    }
+}
+
+pub fn bad(what: &str, reason: &str) -> CommandError {
+    CommandError::Argument {
+        what: what.to_owned(),
+        reason: reason.to_owned(),
     }
 }

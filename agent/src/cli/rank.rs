@@ -4,8 +4,9 @@ use std::path::PathBuf;
 
 use evictd_config::kube::{pod::read_pods, summary::read_summary};
 use evictd_engine::{
-    Layout, OomScale, Ranked, Ranking, Resource, Signal, Usages, oom_score_adj,
-    settings::{Mode, RankingStrategy},
+    Layout, OomScale, Ranked, Ranking, Resource, Signal, Usages,
+    model::settings::{Mode, RankingStrategy},
+    oom_score_adj,
 };
 use serde::Serialize;
 

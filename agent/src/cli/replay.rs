@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use evictd_config::kube::summary::Summary;
 use evictd_engine::{
     Eviction, Forecast, Manager, NodeCondition, NodeReclaim, Pod, Settings, SignalForecast,
-    Snapshot, message, pace::Decision, settings::Mode,
+    Snapshot, message, model::settings::Mode, pace::Decision,
 };
 use evictd_store::{incident::Incident, record::PaceRecord};
 use serde::Serialize;

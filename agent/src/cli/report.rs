@@ -19,6 +19,7 @@ use super::{
     table::{Alignment, Table, amount_of, bytes},
     to_json,
 };
+use crate::cli::input::bad;
 
 /// What `evictd report` is told.
 #[derive(clap::Args)]
@@ -79,13 +80,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
                 "was not recorded, so that there is nothing to draw; the journal has its stages",
             )
         }),
-    }
-}
-
-pub(super) fn bad(what: &str, reason: &str) -> CommandError {
-    CommandError::Argument {
-        what: what.to_owned(),
-        reason: reason.to_owned(),
     }
 }
 

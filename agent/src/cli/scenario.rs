@@ -12,7 +12,7 @@ use evictd_config::{
 };
 use evictd_engine::{
     Layout, Pod,
-    settings::{EvictionConfig, RankingStrategy},
+    model::settings::{EvictionConfig, RankingStrategy},
 };
 use serde_json::Value;
 

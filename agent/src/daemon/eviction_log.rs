@@ -9,9 +9,9 @@ use evictd_node::{cgroup::end::kill_until_empty, pods::table::Entry};
 use evictd_policy::Brakes;
 use evictd_store::{
     journal::SharedJournal,
-    past::boot_id,
     record::{
         Asked, Eviction, Finish, MetInForce, PaceRecord, Record, StuckPod,
+        counted::boot_id,
         mitigation::{GraduatedAction, GraduatedPod},
         node_reclaim::NodeReclaimed,
         oom_kill::OomKill,

@@ -66,7 +66,7 @@ impl Agent {
     }
 
     /// Does a step away from this thread; nobody waits for it but the step after it.
-    fn graduate(&self, demand: evictd_manager::mitigation::worker::Demand) {
+    fn graduate(&self, demand: evictd_manager::mitigation_worker::Demand) {
         let pods = demand.pods.len();
         if demand.shadow {
             tracing::warn!(step = ?demand.step, pods, "would act before anybody is evicted");

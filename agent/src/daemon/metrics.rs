@@ -7,10 +7,10 @@ use std::sync::{
     atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
-use evictd_common::Drop;
+use evictd_common::drops::Drop;
 use evictd_config::KubeletSource;
 use evictd_cri::Counters;
-use evictd_engine::{Signal, settings::MemoryHook};
+use evictd_engine::{Signal, model::settings::MemoryHook};
 use evictd_fastpath::{Outbox, Report};
 use evictd_manager::{Decided, Rounds};
 use evictd_store::incident::files::Kept;
@@ -40,7 +40,7 @@ pub(super) struct Shown<'a> {
     /// What was reclaimed from the node, where there is a runtime to ask.
     pub cri: Option<&'a Arc<Counters>>,
     /// What was done before anybody was evicted.
-    pub graduated: &'a Arc<evictd_manager::mitigation::worker::Worker>,
+    pub graduated: &'a Arc<evictd_manager::mitigation_worker::Worker>,
     /// The fast path has real-time priority.
     pub realtime: bool,
     /// Records that the journal could not write.

@@ -30,8 +30,10 @@ use evictd_manager::{Letter, Members, Note, Rounds, Walker};
 use evictd_node::{
     bpf::object::Object,
     pods::table::Entry,
-    trigger::oom::kind,
-    trigger::{cgroups::PodLife, oom::Telemetry},
+    trigger::{
+        cgroups::PodLife,
+        oom::{Telemetry, kind},
+    },
 };
 use evictd_store::{incident::files::Incidents, record::Record};
 use tokio::io::unix::AsyncFd;
@@ -117,7 +119,7 @@ struct Agent {
     evidence: OomEvidence,
     policies: Policies,
     cri: Option<cri::Keeper>,
-    graduated: Arc<evictd_manager::mitigation::worker::Worker>,
+    graduated: Arc<evictd_manager::mitigation_worker::Worker>,
     incidents: Incidents,
     /// What the rounds have seen lately.
     seen_by_rounds: Arc<Recorder>,

@@ -14,8 +14,11 @@ use std::{
 use evictd_fastpath::Report;
 use evictd_node::{
     pods::{cgroup_name as names, table::Entry},
-    trigger::oom::{Level, UNKNOWN, UNLIMITED},
-    trigger::{memory::page_size, oom as telemetry},
+    trigger::{
+        memory::page_size,
+        oom as telemetry,
+        oom::{Level, UNKNOWN, UNLIMITED},
+    },
 };
 use evictd_store::record::oom_kill::{AtLimit, Before, OomCause, OomKill, PodName, say};
 use evictd_sys::clock::now_ns;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use evictd_config::{Config, pod_manifest as manifest, pod_manifest::ManifestPod};
-use evictd_engine::{reclaim::KnownPods, settings::Mode};
+use evictd_engine::{model::settings::Mode, reclaim::KnownPods};
 use evictd_kube::session::Cluster;
 use evictd_manager::{Errand, POD_LOGS, fixed, of_kubelet_pod};
 use evictd_node::{

@@ -4,7 +4,7 @@ use std::{io, path::Path, sync::Arc};
 
 use evictd_config::Config;
 use evictd_cri as cri;
-use evictd_engine::settings::Mode;
+use evictd_engine::model::settings::Mode;
 use evictd_fastpath::{Mailbox, Outbox, Reflex, Setup};
 use evictd_manager as rounds;
 use evictd_manager::{Inbox, Letter, Members, Rounds, Walker};
@@ -54,7 +54,7 @@ impl Agent {
         recall::restore(&policies.keeper, &recalled);
         policies.present(&table);
         // Whom an earlier agent has left braked is let go before anybody is judged.
-        let graduated = evictd_manager::mitigation::worker::Worker::open(&config.state_dir);
+        let graduated = evictd_manager::mitigation_worker::Worker::open(&config.state_dir);
         let mut allocatable = Allocatable::new(config, &scope);
         let (pods_scope, pods_looked_at) = allocatable.first().unzip();
         let capacity = scope.capacity();

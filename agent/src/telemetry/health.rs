@@ -11,10 +11,8 @@ use std::{
 
 use evictd_sys::clock::now_ns;
 
-use super::{
-    http::{self, Answer, Limits},
-    server::ServeError,
-};
+use super::http::{self, Answer, Limits};
+use crate::telemetry::ServeError;
 
 /// Probes take no time, and the kubelet is one client.
 const LIMITS: Limits = Limits {

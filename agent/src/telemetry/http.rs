@@ -4,7 +4,7 @@
 use std::{
     collections::HashMap,
     io,
-    net::{IpAddr, Shutdown, TcpListener, TcpStream},
+    net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream},
     os::fd::AsFd as _,
     time::{Duration, Instant},
 };
@@ -295,6 +295,18 @@ fn write_rest(stream: &mut impl io::Write, text: &[u8], sent: &mut usize) -> boo
         }
     }
     false
+}
+
+/// The address cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{field}: {address}: {source}")]
+pub struct ServeError {
+    /// The field that names it.
+    pub(super) field: &'static str,
+    /// The configured address.
+    pub(super) address: SocketAddr,
+    /// The system's reason.
+    pub(super) source: io::Error,
 }
 
 #[cfg(test)]

@@ -10,7 +10,8 @@ pub use health::{CONTROL_LOOP_LIMIT, FAST_PATH_LIMIT, Health, Heart, serve as se
 
 pub use metrics::Metrics;
 
-pub use server::{ServeError, serve};
+pub use http::ServeError;
+pub use server::serve;
 pub use state::{Hook, Labelled, Sources};
 
 #[doc(hidden)]

@@ -1,7 +1,7 @@
 //! `/metrics` over HTTP, on a thread of its own.
 
+use crate::telemetry::http::ServeError;
 use std::{
-    io,
     net::{SocketAddr, TcpListener},
     sync::Arc,
     time::Duration,
@@ -19,18 +19,6 @@ const LIMITS: Limits = Limits {
     answer: Duration::from_secs(10),
 };
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// The address cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[error("{field}: {address}: {source}")]
-pub struct ServeError {
-    /// The field that names it.
-    pub(super) field: &'static str,
-    /// The configured address.
-    pub(super) address: SocketAddr,
-    /// The system's reason.
-    pub(super) source: io::Error,
-}
 
 /// Serves `/metrics`, and `/healthz` as a deprecated alias of the one at `healthAddress`, for as long as the process lives. The
 /// address that was bound.

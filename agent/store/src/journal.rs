@@ -27,9 +27,10 @@ use crate::{backlog::Unreported, past::Counts};
 
 pub use crate::record::Pause;
 pub use crate::{
-    past::{Clocks, Counted, EarlierAsked, EarlierVictim, Recalled, Returned, TimeBound, Workload},
+    past::{EarlierAsked, EarlierVictim, Recalled},
     record::{
         Asked, Eviction, Finish, MetInForce, PaceRecord, Record, Reported, StuckPod,
+        counted::{Clocks, Counted, Returned, TimeBound, Workload},
         mitigation::{GraduatedAction, GraduatedPod},
         node_reclaim::NodeReclaimed,
     },

@@ -3,17 +3,13 @@
 //! Limits count within periods of CLOCK_MONOTONIC, which begins anew with each boot. A record of the same boot has its
 //! moment on that clock; the age of any other one is taken from the wall clock, which may have been set meanwhile.
 
-use std::{
-    collections::{BTreeMap, HashSet, VecDeque},
-    fs,
-};
+use std::collections::{HashSet, VecDeque};
 
 use evictd_engine as engine;
-use evictd_engine::{NodeCondition, Owner, Pod, Signal, limiter::PastEviction};
-use evictd_sys::clock::now_ns;
-use serde::{Deserialize, Serialize};
+use evictd_engine::{Pod, Signal, limiter::PastEviction};
 
-use super::journal::{Asked, Eviction, Record};
+use super::journal::Record;
+use crate::record::counted::{Clocks, Counted, Returned, condition};
 
 /// Records that are kept; of more the oldest are forgotten. Each limit counts no more than
 /// [`evictd_engine::restraint::MOST_AT_ONCE`] evictions.
@@ -23,203 +19,6 @@ const UNDER_WAY_NS: i64 = 600_000_000_000;
 /// A record that grants more is not believed.
 const LONGEST_GRACE_SECONDS: i64 = 86_400;
 const SECOND_NS: i64 = 1_000_000_000;
-
-/// What policies see of a pod, and whom it belongs to.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Workload {
-    /// The controller that owns the pod.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner: Option<Owner>,
-    /// `metadata.labels`.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub labels: BTreeMap<String, String>,
-}
-
-impl From<&Pod> for Workload {
-    fn from(pod: &Pod) -> Self {
-        Self {
-            owner: pod.owner.clone(),
-            labels: pod.labels.clone(),
-        }
-    }
-}
-
-/// An eviction as limits count it: a pod goes because the API server has agreed, or the record of an eviction was
-/// carried over into a new file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Counted {
-    /// The eviction.
-    pub id: String,
-    /// When, as RFC 3339.
-    pub time: String,
-    /// The boot in which that was; empty where it is not known.
-    pub boot: String,
-    /// The same moment in nanoseconds of CLOCK_MONOTONIC.
-    pub at: u64,
-    /// The pod's namespace.
-    pub namespace: String,
-    /// The pod's name.
-    pub name: String,
-    /// The pod's UID.
-    pub uid: String,
-    /// The signal.
-    pub signal: String,
-    /// The time that the pod was given, in seconds; absent where it was killed at once.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub grace_period_seconds: Option<i64>,
-    /// Limits count it from this moment on, not from the end of its time.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_agreed: bool,
-    /// Absent where it is not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub workload: Option<Workload>,
-}
-
-impl From<&Eviction> for Counted {
-    fn from(e: &Eviction) -> Self {
-        Self {
-            id: e.id.clone(),
-            time: e.time.clone(),
-            boot: boot_of(&e.id).to_owned(),
-            at: e.stages.signalled,
-            namespace: e.namespace.clone(),
-            name: e.name.clone(),
-            uid: e.uid.clone(),
-            signal: e.signal.clone(),
-            grace_period_seconds: None,
-            is_agreed: false,
-            workload: e.workload.clone(),
-        }
-    }
-}
-
-impl From<&Asked> for Counted {
-    fn from(a: &Asked) -> Self {
-        Self {
-            id: a.id.clone(),
-            time: a.time.clone(),
-            boot: a.boot.clone(),
-            at: a.decided,
-            namespace: a.namespace.clone(),
-            name: a.name.clone(),
-            uid: a.uid.clone(),
-            signal: a.signal.clone(),
-            grace_period_seconds: Some(a.grace_period_seconds),
-            is_agreed: false,
-            workload: a.workload.clone(),
-        }
-    }
-}
-
-impl Counted {
-    /// The API server has just agreed to what it was asked for.
-    pub fn agreed(asked: &Asked) -> Self {
-        let Clocks {
-            boot,
-            monotonic,
-            wall,
-        } = Clocks::now();
-        Self {
-            time: wall.to_string(),
-            boot,
-            at: monotonic,
-            is_agreed: true,
-            ..Self::from(asked)
-        }
-    }
-}
-
-/// A pod came back after an eviction (R17, R29).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Returned {
-    /// When, as RFC 3339.
-    pub time: String,
-    /// The boot in which that was.
-    pub boot: String,
-    /// The same moment in nanoseconds of CLOCK_MONOTONIC.
-    pub at: u64,
-    /// The new pod's UID.
-    pub uid: String,
-    /// The UID of the controller that owns it.
-    pub owner_uid: String,
-    /// The node condition under which the last one was evicted.
-    pub condition: String,
-    /// How often pods of this owner have come back in a row.
-    pub count: u32,
-    /// How long the condition is held, in seconds.
-    pub hold_seconds: u64,
-}
-
-impl From<&engine::Comeback> for Returned {
-    fn from(comeback: &engine::Comeback) -> Self {
-        let Clocks {
-            boot,
-            monotonic,
-            wall,
-        } = Clocks::now();
-        Self {
-            time: wall.to_string(),
-            boot,
-            at: monotonic,
-            uid: comeback.uid.clone(),
-            owner_uid: comeback.owner_uid.clone(),
-            condition: comeback.condition.to_string(),
-            count: comeback.count,
-            hold_seconds: comeback.hold.as_secs(),
-        }
-    }
-}
-
-/// What stands above in the journal is older than this, whatever its own times say: the clock was set back.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct TimeBound {
-    /// When that was seen, as RFC 3339.
-    pub time: String,
-}
-
-/// This boot, or an empty text where the kernel does not say.
-pub fn boot_id() -> String {
-    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    boot.trim().to_owned()
-}
-
-/// The boot that an eviction's id begins with.
-fn boot_of(id: &str) -> &str {
-    /// Characters of a UUID.
-    const UUID: usize = 36;
-    let boot = id.get(..UUID).unwrap_or_default();
-    let is_uuid = boot.bytes().enumerate().all(|(at, byte)| match at {
-        8 | 13 | 18 | 23 => byte == b'-',
-        _ => byte.is_ascii_hexdigit(),
-    });
-    if is_uuid { boot } else { "" }
-}
-
-/// All clocks at one moment.
-#[derive(Clone, Debug)]
-pub struct Clocks {
-    /// The boot; empty where it is not known.
-    pub boot: String,
-    /// CLOCK_MONOTONIC, in nanoseconds.
-    pub monotonic: u64,
-    /// The wall clock.
-    pub wall: jiff::Timestamp,
-}
-
-impl Clocks {
-    /// As they stand now.
-    pub fn now() -> Self {
-        Self {
-            boot: boot_id(),
-            monotonic: now_ns(),
-            wall: jiff::Timestamp::now(),
-        }
-    }
-}
 
 /// A moment as a record has it.
 struct Moment<'a> {
@@ -534,11 +333,6 @@ impl Recalled {
     pub fn is_empty(&self) -> bool {
         self.evictions.is_empty()
     }
-}
-
-fn condition(name: &str) -> Option<NodeCondition> {
-    let mut all = Signal::ALL.into_iter().map(Signal::node_condition);
-    all.find(|condition| condition.as_str() == name)
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! What stands in the journal, a line each.
 
+pub mod counted;
 pub mod mitigation;
 pub mod node_reclaim;
 pub mod oom_kill;
@@ -11,9 +12,11 @@ use evictd_engine::{
 use evictd_sys::clock::now_ns;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    past::{Counted, Returned, TimeBound, Workload, boot_id},
-    record::{mitigation::GraduatedAction, node_reclaim::NodeReclaimed, oom_kill::OomKill},
+use crate::record::{
+    counted::{Counted, Returned, TimeBound, Workload, boot_id},
+    mitigation::GraduatedAction,
+    node_reclaim::NodeReclaimed,
+    oom_kill::OomKill,
 };
 
 /// One line.

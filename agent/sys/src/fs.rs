@@ -52,3 +52,11 @@ impl PathError {
         }
     }
 }
+
+/// Whether an error means that a cgroup or a process is no longer there.
+pub fn is_gone(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENODEV | libc::ENOENT | libc::ESRCH)
+    )
+}

@@ -6,6 +6,7 @@ pub mod observation;
 pub mod pod;
 pub mod qos;
 pub mod quantity;
+pub mod settings;
 pub mod signal;
 pub mod threshold;
 pub mod usage;

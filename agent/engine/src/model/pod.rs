@@ -4,7 +4,10 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{QosClass, model::quantity::Quantity, settings::Mode};
+use crate::{
+    QosClass,
+    model::{quantity::Quantity, settings::Mode},
+};
 
 /// From this priority on a pod is critical (`scheduling.SystemCriticalPriority`): `system-cluster-critical` has
 /// exactly this one, `system-node-critical` 1000 more.

@@ -1,10 +1,12 @@
 //! What goes into a round of decisions, and what comes out of it.
 
+use std::time::Duration;
+
 use super::local_storage::LIMITS;
 use crate::{
-    Comeback, Forecast, Layout, Message, NodeCondition, NodeReclaim, Observations, Pod, Signal,
-    Threshold, Usages,
-    settings::{EvictionConfig, Mode, RankingStrategy},
+    Forecast, Layout, Message, NodeCondition, NodeReclaim, Observations, Pod, Signal, Threshold,
+    Usages,
+    model::settings::{EvictionConfig, Mode, RankingStrategy},
 };
 
 /// The termination grace period of an eviction that cannot wait, in seconds (the kubelet's
@@ -149,6 +151,21 @@ pub struct EarlierComeback {
     pub at: i64,
     /// What was found then.
     pub comeback: Comeback,
+}
+
+/// A pod that came back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Comeback {
+    /// The new pod's UID.
+    pub uid: String,
+    /// The UID of the owner that put it here again.
+    pub owner_uid: String,
+    /// The condition under which the last one was evicted.
+    pub condition: NodeCondition,
+    /// How often pods of this owner have come back in a row.
+    pub count: u32,
+    /// How long the condition is held from now on, so that its taint keeps further ones away.
+    pub hold: Duration,
 }
 
 #[cfg(test)]

@@ -7,7 +7,10 @@ use std::{
 };
 
 use super::pressure::has_passed;
-use crate::{EarlierComeback, EarlierEviction, Eviction, NodeCondition, Pod, Snapshot};
+use crate::{
+    EarlierComeback, EarlierEviction, Eviction, NodeCondition, Pod, Snapshot,
+    planner::plan::Comeback,
+};
 
 /// How long after an eviction a pod of the same owner counts as coming back.
 const WINDOW: Duration = Duration::from_secs(600);
@@ -15,21 +18,6 @@ const WINDOW: Duration = Duration::from_secs(600);
 const FIRST_HOLD: Duration = Duration::from_secs(60);
 /// The longest that a condition is held.
 const LONGEST_HOLD: Duration = Duration::from_secs(3600);
-
-/// A pod that came back.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Comeback {
-    /// The new pod's UID.
-    pub uid: String,
-    /// The UID of the owner that put it here again.
-    pub owner_uid: String,
-    /// The condition under which the last one was evicted.
-    pub condition: NodeCondition,
-    /// How often pods of this owner have come back in a row.
-    pub count: u32,
-    /// How long the condition is held from now on, so that its taint keeps further ones away.
-    pub hold: Duration,
-}
 
 /// Who was evicted from here, and who is here.
 #[derive(Clone, Debug, Default)]

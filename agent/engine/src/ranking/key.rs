@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 
-use crate::{QosClass, Resource, settings::RankingStrategy};
+use crate::{QosClass, Resource, model::settings::RankingStrategy};
 
 /// What a pod may claim when a resource runs short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

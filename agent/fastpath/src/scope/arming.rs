@@ -2,9 +2,8 @@
 
 use std::io;
 
-use evictd_node::{
-    trigger::memory::{Act, Direction, Tripwire, Wire, page_size, slot_of},
-    trigger::memory::{SLOTS_PER_SCOPE, slot},
+use evictd_node::trigger::memory::{
+    Act, Direction, SLOTS_PER_SCOPE, Tripwire, Wire, page_size, slot, slot_of,
 };
 
 use super::{News, Post};

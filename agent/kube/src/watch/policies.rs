@@ -14,16 +14,9 @@ use tokio::sync::watch as channel;
 
 use crate::{
     client::Connection,
-    policy_status::StatusWriter,
+    policy_status::{GROUP, PLURAL, StatusWriter, VERSION},
     watch::{Events, Listener, Trouble, follow, from_cache},
 };
-
-/// API group of policies.
-pub const GROUP: &str = "evictd.io";
-/// Version of the group.
-pub const VERSION: &str = "v1alpha1";
-/// Name of the resource.
-pub const PLURAL: &str = "evictionpolicies";
 
 /// How often in a row the server must say that it knows no policies before none is in force: one that is starting may
 /// say so by mistake.

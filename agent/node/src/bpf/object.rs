@@ -7,15 +7,15 @@ use std::{
 
 use aya::{
     Ebpf, EbpfLoader,
-    maps::{Array, HashMap, MapData, MapError, PerCpuArray, PerfEventArray, RingBuf},
+    maps::{Array, HashMap, MapData, MapError, PerfEventArray, RingBuf},
     programs::{Program, ProgramError},
 };
-use evictd_common::Drop as DropCounter;
 
 use super::{btf, offsets};
 
 /// The object files that `build.rs` made from `ebpf/`.
-static COUNTS: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/evictd-ebpf-counts"));
+static COUNTS: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/evictd-ebpf-counters"));
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/evictd-ebpf"));
 
 /// Why the object or one of its parts cannot be used; the kernel's own words are kept.
@@ -91,7 +91,7 @@ pub struct ProgramAt {
 
 /// The loaded object. Programs stay attached for as long as it lives.
 pub struct Object {
-    ebpf: Ebpf,
+    pub(crate) ebpf: Ebpf,
     btf: Option<aya::Btf>,
     /// How this kernel names the victims of the OOM killer; or why it cannot be read.
     pub(crate) victims: Result<Victims, String>,
@@ -283,17 +283,6 @@ impl Object {
     pub fn events(&mut self, name: &'static str) -> Result<PerfEventArray<MapData>, ObjectError> {
         let map = self.ebpf.take_map(name).ok_or(ObjectError::Missing(name))?;
         PerfEventArray::try_from(map).map_err(|e| ObjectError::Map(name, e))
-    }
-
-    /// Records that the programs could not deliver, summed over the CPUs.
-    pub fn drops(&self, counter: DropCounter) -> Result<u64, ObjectError> {
-        const NAME: &str = "DROPS";
-        let map = self.ebpf.map(NAME).ok_or(ObjectError::Missing(NAME))?;
-        let drops = PerCpuArray::<_, u64>::try_from(map).map_err(|e| ObjectError::Map(NAME, e))?;
-        let per_cpu = drops
-            .get(&(counter as u32), 0)
-            .map_err(|e| ObjectError::Map(NAME, e))?;
-        Ok(per_cpu.iter().sum())
     }
 }
 

@@ -5,10 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_sys::fs::PathError;
+use evictd_sys::fs::{PathError, is_gone};
 
 use super::kill::Killer;
-use crate::{cgroup::memory::is_gone, proc::pidfd::Pidfd};
+use crate::proc::pidfd::Pidfd;
 
 /// Why a pod is not dead.
 #[derive(Debug, thiserror::Error)]

@@ -14,10 +14,10 @@ use std::{
     sync::atomic::{AtomicBool, AtomicI32, Ordering},
 };
 
-use evictd_sys::fs::PathError;
+use evictd_sys::fs::{PathError, is_gone};
 
 use super::members::{Round, signal_members};
-use crate::cgroup::memory::{Version, is_gone};
+use crate::cgroup::memory::Version;
 
 /// One cgroup of a pod.
 #[derive(Debug)]

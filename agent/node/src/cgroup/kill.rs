@@ -17,11 +17,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use evictd_sys::fs::PathError;
+use evictd_sys::fs::{PathError, is_gone};
 
 use super::group::Group;
 use crate::{
-    cgroup::memory::{Version, descendants, is_gone},
+    cgroup::memory::{Version, descendants},
     kernfile::hold,
     proc::process,
 };

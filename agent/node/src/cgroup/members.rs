@@ -9,7 +9,9 @@
 
 use std::io;
 
-use crate::{cgroup::memory::is_gone, proc::pidfd::Pidfd};
+use evictd_sys::fs::is_gone;
+
+use crate::proc::pidfd::Pidfd;
 
 /// Makes a list of the processes of a cgroup, as they are at the moment of the call, and calls back for each.
 pub type List<'a> = dyn Fn(&mut dyn FnMut(i32)) -> io::Result<()> + 'a;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use evictd_engine::model::usage::MemoryReading;
-use evictd_sys::fs::PathError;
+use evictd_sys::fs::{PathError, is_gone};
 
 use crate::kernfile::{hold, malformed, number, pread, value_of, values_of};
 
@@ -238,14 +238,6 @@ fn oom_kill_in(file: &Path) -> Result<u64, PathError> {
         Err(e) if is_gone(&e) => Ok(0),
         Err(e) => Err(PathError::at(file)(e)),
     }
-}
-
-/// Whether an error means that a cgroup or a process is no longer there.
-pub fn is_gone(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::ENODEV | libc::ENOENT | libc::ESRCH)
-    )
 }
 
 /// The ids of a cgroup and of all below it; of those that vanish meanwhile there is none.

@@ -5,6 +5,8 @@ pub mod group;
 pub mod kill;
 pub mod members;
 pub mod memory;
+pub mod pids;
 pub mod reclaim;
 pub mod stat_flush;
+pub mod swap;
 pub mod throttle;

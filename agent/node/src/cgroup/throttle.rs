@@ -7,10 +7,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use evictd_sys::{fs as state_file, fs::PathError};
+use evictd_sys::{
+    fs as state_file,
+    fs::{PathError, is_gone},
+};
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::memory::{MemoryCgroup, is_gone};
+use crate::cgroup::memory::MemoryCgroup;
 
 /// In the state directory.
 const FILE: &str = "brakes.json";

@@ -11,9 +11,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use evictd_sys::fs::PathError;
-
-use crate::cgroup::memory::is_gone;
+use evictd_sys::fs::{PathError, is_gone};
 
 /// Directories that are open at once: one for each level that the walk is deep in.
 const MAX_DEPTH: usize = 256;

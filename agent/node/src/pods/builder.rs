@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, atomic::AtomicU64},
 };
 
-use evictd_engine::{Pod, settings::Mode};
+use evictd_engine::{Pod, model::settings::Mode};
 
 use super::table::{Entry, PodTable};
 use crate::{

@@ -10,10 +10,10 @@ use std::{
 };
 
 use evictd_engine::{Pod, QosClass, SYSTEM_NODE_CRITICAL_PRIORITY};
-use evictd_sys::fs::PathError;
+use evictd_sys::fs::{PathError, is_gone};
 
 use crate::{
-    cgroup::memory::{MemoryCgroup, descendants, is_gone},
+    cgroup::memory::{MemoryCgroup, descendants},
     pods::{cgroup_name as names, cgroup_name::PodPath},
 };
 
@@ -172,7 +172,7 @@ fn scores(pod: &Path) -> Vec<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evictd_engine::settings::Mode;
+    use evictd_engine::model::settings::Mode;
 
     const UID: &str = "027b1a11-f972-4ec6-943f-db9a81fa1086";
 

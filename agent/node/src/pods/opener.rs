@@ -9,11 +9,10 @@ use std::{
     },
 };
 
-use evictd_engine::{Pod, settings::Mode};
-use evictd_sys::fs::PathError;
+use evictd_engine::{Pod, model::settings::Mode};
+use evictd_sys::fs::{PathError, is_gone};
 
 use super::table::Entry;
-use crate::cgroup::memory::is_gone;
 
 /// Opens pods; those that refuse are told once each, and may be tried again.
 #[derive(Debug, Default)]

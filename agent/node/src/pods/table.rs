@@ -7,7 +7,7 @@ use std::{
 };
 
 use evictd_engine::{
-    Candidate, CandidateState, Claim, ManagedPod, Pod, permit::Clearance, settings::Mode,
+    Candidate, CandidateState, Claim, ManagedPod, Pod, model::settings::Mode, permit::Clearance,
 };
 use evictd_sys::fs::PathError;
 

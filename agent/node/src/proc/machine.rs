@@ -151,6 +151,11 @@ pub fn oom_kills(proc: &Path) -> Result<u64, PathError> {
     value_of(&bytes, "oom_kill").ok_or_else(|| PathError::at(&path)(malformed("no oom_kill")))
 }
 
+/// How many CPUs are online; 1 where the kernel does not say.
+pub fn online_cpus() -> u64 {
+    aya::util::online_cpus().map_or(1, |cpus| cpus.len() as u64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

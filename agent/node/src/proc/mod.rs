@@ -5,4 +5,3 @@ pub mod pidfd;
 pub mod pids;
 pub mod process;
 pub mod psi;
-pub mod swap;

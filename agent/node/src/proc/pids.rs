@@ -1,17 +1,10 @@
 //! Process ids: how many the node and a pod use, read as the kubelet reads them.
 
-use std::{
-    fs::{self, File},
-    io,
-    path::{Path, PathBuf},
-};
+use std::{fs::File, io, path::Path};
 
 use evictd_sys::fs::PathError;
 
-use crate::{
-    cgroup::memory::{descendants, is_gone},
-    kernfile::{hold, malformed, number, pread},
-};
+use crate::kernfile::{hold, malformed, number, pread};
 
 /// One reading of the node. The unit is a task: every thread counts, and so does a zombie until it is reaped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,51 +83,10 @@ fn running_and_all(loadavg: &[u8]) -> Option<u64> {
     number(field.split(|b| *b == b'/').nth(1)?)
 }
 
-/// What a pod uses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PodPids {
-    /// Processes in the pod's cgroup and below it. The kubelet's `process_stats.process_count` adds up the
-    /// containers alone; the sandbox's one process is in here too, the same for every pod.
-    pub processes: u64,
-    /// Tasks charged by the pids controller, where the directory has it: what `pids.max` limits.
-    pub tasks: Option<u64>,
-}
-
-/// Counts a pod from its cgroup directory, in whatever hierarchy: v2, v1 pids, or v1 memory (without `tasks`).
-///
-/// # Errors
-/// The directory is not there. Children that vanish meanwhile are counted as empty.
-pub fn of_pod(cgroup: &Path) -> Result<PodPids, PathError> {
-    let mut processes = 0;
-    for dir in descendants(cgroup)? {
-        let file = dir.join("cgroup.procs");
-        processes += match fs::read(&file) {
-            Ok(bytes) => bytes
-                .split(|b| *b == b'\n')
-                .filter(|l| !l.is_empty())
-                .count() as u64,
-            // A threaded cgroup of v2 refuses: its processes are listed in its domain, above.
-            Err(e) if is_gone(&e) || e.raw_os_error() == Some(libc::EOPNOTSUPP) => 0,
-            Err(e) => return Err(PathError::at(&file)(e)),
-        };
-    }
-    Ok(PodPids {
-        processes,
-        tasks: tasks(cgroup)?,
-    })
-}
-
-fn tasks(cgroup: &Path) -> Result<Option<u64>, PathError> {
-    let file: PathBuf = cgroup.join("pids.current");
-    match fs::read(&file) {
-        Ok(bytes) => Ok(number(&bytes)),
-        Err(e) if is_gone(&e) => Ok(None),
-        Err(e) => Err(PathError::at(&file)(e)),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn procfs(files: &[(&str, &str)]) -> tempfile::TempDir {

@@ -7,8 +7,8 @@ use std::{
 
 use aya::maps::{MapData, RingBuf};
 use evictd_common::{
-    Drop as DropCounter,
     cgroups::{Event, PATH_BYTES, kind},
+    drops::Drop as DropCounter,
 };
 
 use crate::{

@@ -9,11 +9,11 @@ use std::{
 };
 
 use aya::maps::{Array, MapData, RingBuf};
-use evictd_common::budget::{Wire as Record, direction};
+use evictd_common::counter::{Wire as Record, direction};
 
 use crate::bpf::object::{Object, ObjectError, os_error};
 
-pub use evictd_common::budget::{Share, Trip, WIRES};
+pub use evictd_common::counter::{Share, Trip, WIRES};
 
 /// Reads between which the count must not move; with more events than that the last reading is taken as it is.
 const QUIET_READS: usize = 4;

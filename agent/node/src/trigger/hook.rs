@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use evictd_engine::settings::MemoryHook;
+use evictd_engine::model::settings::MemoryHook;
 
 use crate::bpf::object::{Place, ProgramAt};
 

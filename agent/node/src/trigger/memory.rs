@@ -6,7 +6,7 @@ mod notifier;
 use std::{io, os::fd::BorrowedFd};
 
 use evictd_common::memory::{NEVER, Tripwire as Record, action, direction};
-use evictd_engine::settings::MemoryHook;
+use evictd_engine::model::settings::MemoryHook;
 
 use crate::{
     bpf::{object::Object, perf_wakeup::LocalWakeup},

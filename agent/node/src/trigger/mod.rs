@@ -2,6 +2,7 @@
 
 pub mod cgroups;
 pub mod counter;
+pub mod drops;
 pub mod hook;
 pub mod inodes;
 pub mod memory;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use evictd_common::Drop;
+use evictd_common::drops::Drop;
 use evictd_cri::Counters;
 use evictd_store::incident::files::Kept;
 
@@ -109,7 +109,7 @@ pub const RECLAIMS: [Shows<Counters>; 9] = [
 ];
 
 /// Under which names graduated action is shown (R46).
-pub const GRADUATED: [Shows<evictd_manager::mitigation::worker::Worker>; 6] = [
+pub const GRADUATED: [Shows<evictd_manager::mitigation_worker::Worker>; 6] = [
     (
         "graduated_reclaims",
         "Times that cold page cache was reclaimed under a soft threshold",

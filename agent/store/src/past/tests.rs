@@ -1,4 +1,5 @@
 use evictd_engine::{
+    Owner,
     limiter::Restraint,
     permit::{Clearance, LastResort, Permission},
     record::Stages,
@@ -8,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     journal::{self, FILE_BYTES, Journal},
-    record::Finish,
+    record::{Asked, Eviction, Finish, counted::Workload},
 };
 
 const BOOT: &str = "c6400724-0b7e-4b7b-9d0e-0123456789ab";
@@ -255,7 +256,7 @@ fn who_was_asked_counts_when_it_goes() {
 fn other_versions_of_the_journal_are_read() {
     let dir = tempfile::tempdir().unwrap();
     let text = include_str!("version_before.jsonl");
-    fs::write(dir.path().join("journal.jsonl"), text).unwrap();
+    std::fs::write(dir.path().join("journal.jsonl"), text).unwrap();
     let mut journal = Journal::open(dir.path()).unwrap();
     let recalled = journal.recall().unwrap();
     let past = recalled.past_evictions();

@@ -10,7 +10,7 @@ use aya::{
     util::KernelVersion,
 };
 use evictd_common::memory::Tripwire as Record;
-use evictd_engine::settings::MemoryHook;
+use evictd_engine::model::settings::MemoryHook;
 
 use super::{MAX_SCOPES, MAX_TRIPWIRES, SLOTS_PER_SCOPE, Trip};
 use crate::{

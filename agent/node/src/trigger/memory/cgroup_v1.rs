@@ -8,7 +8,7 @@ use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
 };
 
-use evictd_engine::settings::MemoryHook;
+use evictd_engine::model::settings::MemoryHook;
 use evictd_sys::eventfd::Bell;
 
 use super::{MAX_TRIPWIRES, SLOTS_PER_SCOPE, Trip};

@@ -16,6 +16,7 @@ use std::{
 
 use evictd_sys::{
     eventfd::Bell,
+    fs::is_gone,
     poll::poll,
     rt::{become_fifo_at, leave_memory_limit},
 };
@@ -23,7 +24,6 @@ use triple_buffer::{Input, Output, triple_buffer};
 
 use super::{MAX_SCOPES, MAX_TRIPWIRES, SLOTS_PER_SCOPE};
 use crate::{
-    cgroup::memory::is_gone,
     kernfile::{number, pread},
     trigger::memory::{Direction, Wire, page_size},
 };

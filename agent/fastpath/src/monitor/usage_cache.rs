@@ -16,7 +16,7 @@ const JUMP: u64 = 2 << 20;
 
 /// How old the candidates' usages are.
 #[derive(Debug, Default)]
-pub(super) struct Recent {
+pub(crate) struct Recent {
     /// Every pod was asked after this, in nanoseconds of CLOCK_MONOTONIC.
     since: Option<u64>,
     /// When the round that is going on began.
@@ -54,7 +54,7 @@ impl Recent {
 }
 
 /// Reads an upper bound of what a pod uses: one number. Whether it may be chosen as far as that goes.
-pub(super) fn ask(entry: &Entry, candidate: &mut Candidate) -> CandidateState {
+pub(crate) fn ask(entry: &Entry, candidate: &mut Candidate) -> CandidateState {
     match entry.memory.usage() {
         Ok(usage) => {
             candidate.usage = usage;
@@ -67,14 +67,14 @@ pub(super) fn ask(entry: &Entry, candidate: &mut Candidate) -> CandidateState {
 impl Watch {
     /// Goes through a decision that nothing follows: the real one, a moment later, finds all it needs in the caches, and
     /// statistics that add up.
-    pub(super) fn rehearse(&mut self) {
+    pub(crate) fn rehearse(&mut self) {
         self.setup.table.add_up();
         self.load_candidates(LastResort::Nobody);
         self.first_in_order();
     }
 
     /// Asks one pod. Whoever decides next has not to ask again.
-    pub(super) fn ask_the_next(&mut self, now: u64) {
+    pub(crate) fn ask_the_next(&mut self, now: u64) {
         let PodTable {
             entries,
             candidates,

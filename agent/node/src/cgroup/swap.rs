@@ -6,10 +6,10 @@ use std::{
     path::Path,
 };
 
-use super::machine::SwapFree;
 use crate::{
     cgroup::memory::{MemoryCgroup, Version},
     kernfile::{hold, number, pread},
+    proc::machine::SwapFree,
 };
 
 /// Swap that a cgroup may still use, with its files held open.

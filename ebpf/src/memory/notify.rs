@@ -13,13 +13,13 @@ use aya_ebpf::{
     maps::{Array, PerfEventArray, RingBuf},
 };
 use evictd_common::{
-    Drop,
+    drops::Drop,
     memory::{PATIENCE_NS, SLOW_PAGES, Trip, Tripwire, TripwireState, action},
 };
 
 use crate::{
     drops,
-    kernel::{Address, cgroup_id, current_memcg},
+    kstruct::{Address, cgroup_id, current_memcg},
 };
 
 /// `BPF_RB_NO_WAKEUP`: the record waits until its reader comes by itself.

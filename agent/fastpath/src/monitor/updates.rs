@@ -6,7 +6,7 @@ use crate::{monitor::Watch, scope::Post};
 
 impl Watch {
     /// Takes what is there.
-    pub(super) fn take_letters(&mut self) {
+    pub(crate) fn take_letters(&mut self) {
         if self.setup.mailbox.exchange(&mut self.setup.table) {
             self.named = 0;
             self.recent.forget();

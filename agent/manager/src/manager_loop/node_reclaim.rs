@@ -7,8 +7,7 @@ use evictd_sys::clock::now_ns;
 
 use crate::{
     Note, ReclaimDemand, Reclaimed, Reclaimer,
-    execute::is_short,
-    manager_loop::{Loop, Wake, nanos, signed},
+    manager_loop::{Loop, Wake, execute::is_short, nanos, signed},
 };
 
 /// How long the kubelet may take until pods are evicted in its stead: it looks every 10 s, and needs some time for its
@@ -40,7 +39,7 @@ struct Waiting {
 
 /// Reclaims so far.
 #[derive(Debug)]
-pub(super) struct Reclaims {
+pub(crate) struct Reclaims {
     may: Reclaiming,
     waiting: Option<Waiting>,
     /// The runtime has not answered the last demand yet, whether somebody waits for it or not.

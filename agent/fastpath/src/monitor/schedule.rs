@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evictd_engine::settings::MemoryHook;
+use evictd_engine::model::settings::MemoryHook;
 use evictd_node::{sampling as deadline, sampling::Nearness};
 
 use crate::{Report, monitor::Watch, scope::Post, spin::Waiting};
@@ -18,7 +18,7 @@ const HOOKED_FLOOR: Duration = Duration::from_millis(10);
 impl Watch {
     /// How to wait for the look that is due after the interval: earlier or awake when some scope's threshold is about to be
     /// crossed.
-    pub(super) fn approach(&mut self, now: u64, interval: Duration) -> Waiting {
+    pub(crate) fn approach(&mut self, now: u64, interval: Duration) -> Waiting {
         let asleep = Waiting::Asleep(interval);
         let tripwire = &*self.setup.tripwire;
         let is_busy = self.posts.iter().any(|post| post.pressed && !post.idle);
@@ -34,7 +34,7 @@ impl Watch {
     }
 
     /// When to look again; switches the per-page rung on the way.
-    pub(super) fn next_look(&mut self) -> Duration {
+    pub(crate) fn next_look(&mut self) -> Duration {
         // Under pressure the rung stays as it is: attaching takes time that the look has not.
         if self.posts.iter().any(|post| post.pressed && !post.idle) {
             return PRESSURE_INTERVAL;

@@ -1,37 +1,25 @@
 //! What is done about a soft threshold on memory before its grace period is over (R46).
 
-pub mod worker;
 use std::sync::Arc;
 
 use evictd_engine::{
     Observations, Signal, Snapshot,
     mitigation::{Shortage, Step, Steps},
-    settings::GraduatedConfig,
+    model::settings::GraduatedConfig,
 };
 use evictd_node::pods::table::Entry;
 use evictd_sys::clock::now_ns;
 
 use crate::{
     Note,
-    execute::is_short,
-    manager_loop::{Loop, signed},
-    mitigation::worker::{Demand, Done},
+    manager_loop::{Loop, execute::is_short, signed},
+    message::Graduated,
+    mitigation_worker::{Demand, Done},
 };
-
-/// What a step has brought.
-#[derive(Clone, Debug)]
-pub struct Graduated {
-    /// What was done.
-    pub done: Done,
-    /// What was available of the signal before, in bytes; for a release, when the brake was set.
-    pub available_before: i64,
-    /// And now.
-    pub available_after: i64,
-}
 
 /// The steps so far.
 #[derive(Debug)]
-pub(super) struct Graduating {
+pub(crate) struct Graduating {
     steps: Steps,
     /// What was available when the last reclaim or brake was begun.
     available: i64,

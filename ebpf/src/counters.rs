@@ -3,12 +3,12 @@
 #![no_main]
 #![feature(asm_experimental_arch)]
 
-mod budget;
 mod cgroups;
+mod counter;
 mod drops;
 mod inodes;
 #[allow(dead_code, reason = "the memory object uses the other half")]
-mod kernel;
+mod kstruct;
 mod pids;
 mod place;
 mod runtime;

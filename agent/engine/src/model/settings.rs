@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use super::Threshold;
+use crate::Threshold;
 
 /// How far the engine goes beyond the kubelet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use aya_ebpf::{
     maps::{Array, HashMap, RingBuf},
 };
 use evictd_common::{
-    Drop,
-    budget::{Share, Trip, WIRES, Wire, direction},
+    counter::{Share, Trip, WIRES, Wire, direction},
+    drops::Drop,
 };
 
 use crate::drops;

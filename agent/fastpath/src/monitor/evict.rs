@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use evictd_engine::{
     CandidateState, Demand, Observation, Observations, Resource, Rules,
+    model::settings::MemoryHook,
     pace::{Decision, Judged, Urgency},
     permit::LastResort,
     record::Stages,
     select,
-    settings::MemoryHook,
     terminating::Terminating,
 };
 use evictd_node::pods::table::{Entry, PodTable};
@@ -17,15 +17,14 @@ use evictd_sys::clock::now_ns;
 use crate::{
     Evicted, Held, Report,
     in_flight::{MAX_IN_FLIGHT, Victim},
-    monitor::Watch,
+    monitor::{Watch, usage_cache::ask},
     scope::{Cause, Post},
-    usage_cache::ask,
 };
 
 impl Watch {
     /// Asks the pace whether a pod may go for a scope, and kills as many as it says; whether nothing is to be done before the
     /// next look.
-    pub(super) fn relieve(&mut self, index: usize, now: u64) -> bool {
+    pub(crate) fn relieve(&mut self, index: usize, now: u64) -> bool {
         let Some(post) = self.posts.get_mut(index) else {
             return true;
         };
@@ -100,7 +99,7 @@ impl Watch {
     }
 
     /// Which of the candidates, as they are loaded, comes first.
-    pub(super) fn first_in_order(&mut self) -> Option<usize> {
+    pub(crate) fn first_in_order(&mut self) -> Option<usize> {
         let rules = self.rules();
         let PodTable {
             entries,
@@ -136,7 +135,7 @@ impl Watch {
 
     /// Upper bounds for everybody: one number each, which is read now unless it was a moment ago. Only those that come first
     /// are read in full.
-    pub(super) fn load_candidates(&mut self, resort: LastResort) {
+    pub(crate) fn load_candidates(&mut self, resort: LastResort) {
         let now = now_ns();
         let recent = self.recent.take(now, self.growth);
         let restraint = &self.setup.restraint;
@@ -263,7 +262,7 @@ impl Watch {
     }
 
     /// Takes back whom the kernel may kill when policies have changed meanwhile; true when somebody else is wanted.
-    pub(super) fn recall_first_victims(&mut self) -> bool {
+    pub(crate) fn recall_first_victims(&mut self) -> bool {
         let mut any = false;
         let (now, restraint) = (now_ns(), &self.setup.restraint);
         let entries = &self.setup.table.entries;
@@ -296,7 +295,7 @@ impl Watch {
     }
 
     /// Tells the kernel who goes first, for the case that this thread cannot run when the floor is reached (R41).
-    pub(super) fn name_first_victims(&mut self) {
+    pub(crate) fn name_first_victims(&mut self) {
         let has_floor = |post: &Post| post.scope.limits().floor.is_some();
         if self.setup.shadow
             || !self.posts.iter().any(has_floor)

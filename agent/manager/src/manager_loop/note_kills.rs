@@ -6,8 +6,10 @@ use evictd_engine as engine;
 use evictd_engine::{Observations, Resource, record::NodeState};
 use evictd_sys::clock::now_ns;
 
-use super::{Note, Status};
-use crate::{execute::is_short, manager_loop::Loop};
+use crate::{
+    Note, Status,
+    manager_loop::{Loop, execute::is_short},
+};
 
 impl Loop {
     /// For whoever asks afterwards how it came about. Memory is the reflex's.

@@ -1,0 +1,20 @@
+//! What the programs could not deliver.
+
+/// Drop counters kept by the programs, an index each into the per-CPU array `DROPS`.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drop {
+    /// The wake-up ring buffer was full; the tripwire stays armed and the next charge tries again.
+    Wakeup = 0,
+    /// The telemetry ring buffer was full; the record is lost.
+    Telemetry = 1,
+    /// The ring buffer of pod life was full; the pod table has to be read anew.
+    PodLife = 2,
+    /// No room to count a cgroup by itself; what its tasks did is in the whole count only.
+    Share = 3,
+}
+
+impl Drop {
+    /// How many counters there are.
+    pub const COUNT: u32 = 4;
+}
