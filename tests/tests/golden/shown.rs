@@ -1,0 +1,160 @@
+//! What people and programs read: the command line's help, `evictd check`, metrics of evictions.
+
+use std::{collections::BTreeSet, ffi::OsString, fmt::Write as _};
+
+use evictd::{
+    check::{Check, Finding, Refused, SignalHook, State},
+    reflex::Stages,
+    telemetry::{Metrics, Sources},
+};
+use serde_json::Value;
+
+use super::check;
+
+/// Standard output of a command line.
+fn said(arguments: &[&str]) -> String {
+    let all = ["evictd"].iter().chain(arguments).map(OsString::from);
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    // `check` ends with 1 on a machine that cannot do all.
+    assert!(
+        evictd::cli::run(all, &mut out, &mut err) < 2,
+        "{arguments:?}"
+    );
+    String::from_utf8(out).unwrap()
+}
+
+/// The help of a command and of all below it.
+fn help(command: &mut Vec<String>, all: &mut String) {
+    let arguments: Vec<&str> = command.iter().map(String::as_str).collect();
+    let text = said(&[&arguments[..], &["--help"]].concat());
+    writeln!(all, "$ evictd {} --help\n{text}", command.join(" ")).unwrap();
+    let Some((_, below)) = text.split_once("\nCommands:\n") else {
+        return;
+    };
+    for line in below.lines().take_while(|line| !line.is_empty()) {
+        // Descriptions go on further to the right.
+        let name = line.strip_prefix("  ").filter(|l| !l.starts_with(' '));
+        let name = name.and_then(|l| l.split_whitespace().next());
+        if let Some(name) = name.filter(|name| *name != "help") {
+            command.push(name.to_owned());
+            help(command, all);
+            command.pop();
+        }
+    }
+}
+
+#[test]
+fn the_command_line_is_as_ever() {
+    let mut all = String::new();
+    help(&mut Vec::new(), &mut all);
+    for command in ["run", "check", "policy check", "replay"] {
+        assert!(
+            all.contains(&format!("$ evictd {command} --help\n")),
+            "{all}"
+        );
+    }
+    check("help.txt", &all);
+}
+
+/// Paths of all fields, those of lists as one.
+fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                keys(value, &format!("{path}.{name}"), found);
+            }
+        }
+        Value::Array(items) => items
+            .iter()
+            .for_each(|item| keys(item, &format!("{path}[]"), found)),
+        _ => drop(found.insert(path.to_owned())),
+    }
+}
+
+#[test]
+fn check_has_the_keys_it_has_ever_had() {
+    let hook = |is_full: bool| SignalHook {
+        signal: "nodefs.available",
+        rung: is_full.then(|| "sampler".into()),
+        detail: is_full.then(|| "ext4 at /".into()),
+        refused: vec![Refused {
+            rung: "fexit".into(),
+            reason: "no BTF".into(),
+        }],
+    };
+    let finding = |state| Finding {
+        topic: "eBPF",
+        state,
+        detail: "the object loads".into(),
+    };
+    let all = Check {
+        usable: true,
+        kernel: "6.12.1".into(),
+        signals: vec![hook(true), hook(false)],
+        findings: [State::Ok, State::Degraded, State::Missing]
+            .map(finding)
+            .to_vec(),
+    };
+    let text = serde_json::to_string_pretty(&all).unwrap() + "\n";
+    check("check.json", &text);
+    let (mut golden, mut here) = (BTreeSet::new(), BTreeSet::new());
+    keys(&serde_json::from_str(&text).unwrap(), "", &mut golden);
+    let said = said(&["check", "-o", "json"]);
+    keys(&serde_json::from_str(&said).unwrap(), "", &mut here);
+    assert!(here.is_subset(&golden), "{here:?}");
+}
+
+/// The series in order, without numbers but for the bounds of histograms. Signals with their rungs and rates depend on the
+/// machine and its kernel.
+pub fn series(text: &str) -> String {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let names: BTreeSet<String> = lines
+        .filter(|line| !line.starts_with("evictd_until_"))
+        .map(|line| {
+            let (name, _) = line.rsplit_once(' ').unwrap();
+            blank(&blank(name, "rung"), "signal")
+        })
+        .collect();
+    in_order(names)
+}
+
+/// Names, types and help of all families, in order.
+pub fn families(text: &str) -> String {
+    in_order(
+        text.lines()
+            .filter(|l| l.starts_with('#'))
+            .map(str::to_owned)
+            .collect(),
+    )
+}
+
+fn in_order(lines: BTreeSet<String>) -> String {
+    lines.into_iter().map(|line| line + "\n").collect()
+}
+
+/// The series without this label's value.
+fn blank(series: &str, label: &str) -> String {
+    let begin = format!("{label}=\"");
+    match series.split_once(&begin) {
+        Some((before, rest)) => {
+            let after = rest.split_once('"').map_or("", |(_, after)| after);
+            format!("{before}{begin}...\"{after}")
+        }
+        None => series.to_owned(),
+    }
+}
+
+#[test]
+fn metrics_of_evictions_are_as_ever() {
+    let metrics = Metrics::new(Sources::default());
+    let stages = Stages {
+        crossed: 1,
+        woken: 2,
+        decided: 3,
+        signalled: 4,
+    };
+    metrics.evicted("memory.available", false, stages, true, None);
+    let text = metrics.text().unwrap();
+    let shown = families(&text) + &series(&text);
+    check("metrics-of-evictions.txt", &shown);
+}

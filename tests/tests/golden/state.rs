@@ -1,0 +1,140 @@
+//! Files of the state directory besides the journal.
+
+use std::fs;
+
+use evictd::{
+    engine::{
+        Signal,
+        growth::Room,
+        pace::{Judged, Pace, Pending, Shortage},
+    },
+    graduated::Brake,
+    policy::keeper::{Explanation, GateView, RuleView},
+    telemetry::{Incident, Incidents, Sample, Standing, read_incident},
+};
+
+use super::{
+    check, golden,
+    journal::{asked, eviction, finish},
+};
+
+fn incident(is_full: bool) -> Incident {
+    let seen = Shortage {
+        available: 1,
+        threshold: 2,
+        resolved: 3,
+        used: 4,
+        room: Room {
+            at_once: 5,
+            slowly: 6,
+            per_second: 7,
+        },
+        guard: 8,
+    };
+    let mut pending = Pending::default();
+    pending.add(9, 10);
+    let mut pace = Pace::default();
+    for now in [20_000_000, 40_000_000] {
+        pace.observe(now, &seen);
+    }
+    let standing = |usage| Standing {
+        pod: "shop/db-0".into(),
+        usage,
+        request: 11,
+        priority: -12,
+        qos_class: "Burstable".into(),
+        evicted: usage.is_some(),
+    };
+    Incident {
+        asked: is_full.then(|| asked(true)),
+        judged: is_full.then_some(Judged {
+            now: 13,
+            pace,
+            seen,
+            pending,
+        }),
+        finish: is_full.then(finish),
+        pods: if is_full {
+            vec![standing(Some(14)), standing(None)]
+        } else {
+            Vec::new()
+        },
+        ..Incident::new(eviction(is_full))
+    }
+}
+
+#[test]
+fn incidents_are_written_as_ever() {
+    for (name, is_full) in [("incident.json", true), ("incident-least.json", false)] {
+        let dir = tempfile::tempdir().unwrap();
+        let incident = incident(is_full);
+        let id = &incident.eviction.id;
+        let samples = [Sample {
+            time: 4,
+            signal: Signal::MemoryAvailable,
+            available: 5,
+        }];
+        let samples = if is_full { &samples[..] } else { &[] };
+        Incidents::new(dir.path())
+            .writer()
+            .write(vec![incident.clone()], samples);
+        let file = dir.path().join("incidents").join(format!("{id}.json"));
+        check(name, &(fs::read_to_string(&file).unwrap() + "\n"));
+        // An older file is found, and read.
+        fs::write(&file, golden(name)).unwrap();
+        let read = read_incident(dir.path(), id).unwrap().unwrap();
+        assert_eq!(read.eviction, incident.eviction);
+        assert_eq!(read.judged, incident.judged);
+    }
+}
+
+/// `policies.json`.
+#[test]
+fn explanations_are_written_as_ever() {
+    let text = |text: &str| text.to_owned();
+    let gate = |is_full: bool| GateView {
+        gate: text("leader"),
+        answer: is_full.then_some(true),
+        age_seconds: is_full.then_some(1.5),
+        error: is_full.then(|| text("503")),
+        on_unknown: text("Deny"),
+    };
+    let explanation = |is_full: bool| Explanation {
+        pod: text("shop/db-0"),
+        uid: text("u1"),
+        may_go: is_full,
+        for_seconds: is_full.then_some(1),
+        reason: is_full.then(|| text("a limit has no room")),
+        order: -1,
+        rules: vec![RuleView {
+            rule: text("databases/leader"),
+            evict: text("Always"),
+            shadow: false,
+            says_yes: true,
+            gates: vec![gate(is_full)],
+        }],
+    };
+    let all = vec![explanation(true), explanation(false)];
+    let written = serde_json::to_string(&all).unwrap() + "\n";
+    check("policies.json", &written);
+    let read: Vec<Explanation> = serde_json::from_str(&golden("policies.json")).unwrap();
+    assert_eq!(read, all);
+}
+
+/// `brakes.json`.
+#[test]
+fn brakes_are_written_as_ever() {
+    let brakes = vec![Brake {
+        uid: "u1".into(),
+        cgroup: "/sys/fs/cgroup/kubepods/podu1".into(),
+        id: 1,
+        before: "max".into(),
+        high: 65_536,
+    }];
+    check(
+        "brakes.json",
+        &(serde_json::to_string(&brakes).unwrap() + "\n"),
+    );
+    let read: Vec<Brake> = serde_json::from_str(&golden("brakes.json")).unwrap();
+    assert_eq!(read, brakes);
+}
