@@ -77,6 +77,24 @@ pub fn build<'a>(targets: impl IntoIterator<Item = &'a str>) -> Result<Vec<Execu
         .collect())
 }
 
+/// Asks a test harness for the names of its tests.
+///
+/// # Errors
+/// It cannot be run.
+pub fn tests_of(program: &Path, arguments: &[&str]) -> Result<Vec<String>> {
+    let mut command = Command::new(program);
+    let list = output(
+        command
+            .args(["--list", "--format", "terse"])
+            .args(arguments),
+    )?;
+    Ok(test_names(&list).map(str::to_owned).collect())
+}
+
+fn test_names(list: &str) -> impl Iterator<Item = &str> {
+    list.lines().filter_map(|line| line.strip_suffix(": test"))
+}
+
 /// Debian's libc6-dev has it; other distributions have a package of its own.
 fn require_static_libc() -> Result<()> {
     // gcc gives back the bare name of a library that it does not find.
@@ -121,5 +139,11 @@ mod tests {
         let library = r#"{"reason":"compiler-artifact","manifest_path":"/w/agent/Cargo.toml","target":{"kind":["lib"],"name":"evictd"},"profile":{"test":false},"executable":null}"#;
         assert_eq!(executable(library), None);
         assert_eq!(executable("not json"), None);
+    }
+
+    #[test]
+    fn benchmarks_are_not_tests() {
+        let list = "a::b: test\nc: benchmark\nd: test\n";
+        assert_eq!(test_names(list).collect::<Vec<_>>(), ["a::b", "d"]);
     }
 }

@@ -1,6 +1,7 @@
 //! Runs the test harnesses on this machine: most of them a few at a time, those that need it alone.
 
 use std::{
+    collections::BTreeMap,
     io::{BufRead as _, BufReader},
     process::{Command, ExitStatus, Stdio},
     time::{Duration, Instant},
@@ -9,22 +10,73 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use super::tally::Tally;
-use crate::{parallel::in_parallel, plan::Executable};
+use crate::{
+    parallel::in_parallel,
+    plan::{self, Executable},
+};
 
-/// Integration tests whose name begins so run alone: they measure what a kernel does at that moment, or have real-time
+/// Integration tests whose title begins so run alone: they measure what a kernel does at that moment, or have real-time
 /// threads react to it, and other tests would disturb them and be disturbed.
 const ALONE: [&str; 6] = [
-    "bench_",
-    "kernel_",
-    "policy_reflex",
-    "reflex_",
-    "rounds_",
-    "run_",
+    "agent::bench_",
+    "agent::rounds_",
+    "agent::run_",
+    "fastpath::",
+    "kernel::",
+    "policy::reflex",
 ];
+
+/// Tests that share a process: the unit tests of a library or binary, or those of one file of an integration test.
+pub struct Harness {
+    program: Executable,
+    /// The file's module; empty for what stands in `main.rs`, and for unit tests.
+    module: String,
+    /// What is run; everything when this is empty.
+    tests: Vec<String>,
+}
+
+impl Harness {
+    /// All of a program, which is asked for its tests.
+    ///
+    /// # Errors
+    /// It cannot be run.
+    pub fn of(program: Executable) -> Result<Vec<Self>> {
+        if program.kind != "test" {
+            return Ok(vec![Self {
+                program,
+                module: String::new(),
+                tests: Vec::new(),
+            }]);
+        }
+        let mut modules = BTreeMap::<String, Vec<String>>::new();
+        for test in plan::tests_of(&program.path, &[])? {
+            let module = test.split_once("::").map_or("", |(module, _)| module);
+            modules.entry(module.to_owned()).or_default().push(test);
+        }
+        let modules = modules.into_iter();
+        Ok(modules
+            .map(|(module, tests)| Self {
+                program: program.clone(),
+                module,
+                tests,
+            })
+            .collect())
+    }
+
+    /// What tables and headings call it: `kernel::pids`; of unit tests, the package and what they test.
+    pub fn title(&self) -> String {
+        let program = self.program.title();
+        match &*self.module {
+            "" => program,
+            module => format!("{program}::{module}"),
+        }
+    }
+}
 
 /// What a harness has done.
 struct Ran {
     title: String,
+    program: String,
     /// Both streams.
     lines: Vec<String>,
     status: ExitStatus,
@@ -35,9 +87,10 @@ struct Ran {
 pub type Durations = Vec<(String, Duration)>;
 
 /// The harnesses that run beside each other, and those that run alone.
-pub fn split(tests: Vec<Executable>) -> (Vec<Executable>, Vec<Executable>) {
-    let alone = |test: &Executable| {
-        test.kind == "test" && ALONE.iter().any(|begin| test.name.starts_with(begin))
+pub fn split(tests: Vec<Harness>) -> (Vec<Harness>, Vec<Harness>) {
+    let alone = |test: &Harness| {
+        let title = test.title();
+        ALONE.iter().any(|begin| title.starts_with(begin))
     };
     tests.into_iter().partition(|test| !alone(test))
 }
@@ -46,7 +99,7 @@ pub fn split(tests: Vec<Executable>) -> (Vec<Executable>, Vec<Executable>) {
 ///
 /// # Errors
 /// When one cannot be started.
-pub fn run(tests: &[Executable], at_once: usize, tally: &mut Tally) -> Result<Durations> {
+pub fn run(tests: &[Harness], at_once: usize, tally: &mut Tally) -> Result<Durations> {
     let mut durations = Vec::new();
     for ran in in_parallel(tests, at_once, |test| {
         let ran = run_harness(test)?;
@@ -60,26 +113,32 @@ pub fn run(tests: &[Executable], at_once: usize, tally: &mut Tally) -> Result<Du
         Ok::<_, anyhow::Error>(ran)
     }) {
         let ran = ran?;
-        tally.begin(&ran.title);
+        tally.begin(&ran.program);
         for line in &ran.lines {
             tally.read(line);
         }
-        tally.end(ran.status.success(), &ran.status.to_string());
+        let how = format!("{}: {}", ran.title, ran.status);
+        tally.end(ran.status.success(), &how);
         durations.push((ran.title, ran.took));
     }
     Ok(durations)
 }
 
 /// Runs a harness as cargo would.
-fn run_harness(test: &Executable) -> Result<Ran> {
-    let mut command = Command::new(&test.path);
+fn run_harness(test: &Harness) -> Result<Ran> {
+    let program = &test.program;
+    let mut command = Command::new(&program.path);
     command
-        .current_dir(&test.package)
-        .env("CARGO_MANIFEST_DIR", &test.package);
+        .current_dir(&program.package)
+        .env("CARGO_MANIFEST_DIR", &program.package);
+    if !test.tests.is_empty() {
+        command.arg("--exact").args(&test.tests);
+    }
     let (begin, mut lines) = (Instant::now(), Vec::new());
     let status = run_and_read(&mut command, |line| lines.push(line.to_owned()))?;
     Ok(Ran {
         title: test.title(),
+        program: program.title(),
         lines,
         status,
         took: begin.elapsed(),
@@ -108,6 +167,31 @@ pub fn run_and_read(command: &mut Command, mut each: impl FnMut(&str)) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn titles_say_what_runs_alone() {
+        let harness = |name: &str, module: &str| Harness {
+            program: Executable {
+                package: "/w/tests".into(),
+                kind: "test".into(),
+                name: name.into(),
+                is_test: true,
+                path: "/t/x".into(),
+            },
+            module: module.into(),
+            tests: Vec::new(),
+        };
+        let all = [
+            ("agent", "cri_scripted"),
+            ("agent", "run_pace"),
+            ("golden", ""),
+            ("kernel", "pids"),
+        ];
+        let (beside, alone) = split(all.map(|(n, m)| harness(n, m)).into());
+        let titles = |these: &[Harness]| these.iter().map(Harness::title).collect::<Vec<_>>();
+        assert_eq!(titles(&beside), ["agent::cri_scripted", "golden"]);
+        assert_eq!(titles(&alone), ["agent::run_pace", "kernel::pids"]);
+    }
 
     #[test]
     fn both_streams_are_read_to_the_end() {

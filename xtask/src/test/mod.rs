@@ -9,7 +9,7 @@ use std::thread;
 use anyhow::{Result, bail};
 
 use self::{
-    lanes::{Durations, run_and_read},
+    lanes::{Durations, Harness, run_and_read},
     tally::Tally,
     times::Times,
 };
@@ -26,11 +26,15 @@ const KERNELS: [OnMachine; 2] = [("5.10", Cgroup::V1), ("6.12", Cgroup::V2)];
 const WITHIN: u64 = 240;
 /// What runs there: the kernel's programs against the files that show the same numbers. The reflex under emulation takes
 /// longer than there is time; `cargo xtask vm test` runs that too.
-const IN_GUESTS: &str = "kernel_";
+const IN_GUESTS: &str = "kernel::";
 
 /// Integration tests of the nightly run alone: they try the project's own tools, or measure what no commit is judged by,
 /// and take longer than every change can wait.
-const NIGHTLY: [&str; 3] = ["bench_smoke", "deploy_e2e_story", "kernel_overhead"];
+const NIGHTLY: [&str; 3] = [
+    "agent::bench_smoke",
+    "deploy::e2e_story",
+    "kernel::overhead",
+];
 
 /// Which tests.
 #[derive(clap::Args)]
@@ -102,18 +106,22 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 }
 
 /// Builds all that tests start, and returns the test harnesses: unit tests first, then the integration tests by name.
-fn harnesses() -> Result<Vec<Executable>> {
+fn harnesses() -> Result<Vec<Harness>> {
     let mut tests = plan::build(["--bins", "--tests"])?;
     tests.retain(|program| program.is_test);
     tests.sort_by(|a, b| {
         let key = |e: &Executable| (e.kind == "test", e.package.clone(), e.name.clone());
         key(a).cmp(&key(b))
     });
-    Ok(tests)
+    let mut harnesses = Vec::new();
+    for test in tests {
+        harnesses.extend(Harness::of(test)?);
+    }
+    Ok(harnesses)
 }
 
-fn is_nightly(test: &Executable) -> bool {
-    test.kind == "test" && NIGHTLY.contains(&&*test.name)
+fn is_nightly(test: &Harness) -> bool {
+    NIGHTLY.contains(&&*test.title())
 }
 
 /// Runs what `cargo test` finds with these arguments.

@@ -15,8 +15,8 @@ use crate::{
     shell::output,
 };
 
-/// Integration tests whose file begins so have the kernel as their counterpart.
-const KERNEL_FACING: [&str; 2] = ["kernel_", "reflex_"];
+/// Integration tests that have the kernel as their counterpart.
+const KERNEL_FACING: [&str; 2] = ["fastpath", "kernel"];
 /// What those tests start, beside the agent.
 const HELPERS: [&str; 2] = ["forker", "hog"];
 
@@ -33,16 +33,23 @@ pub struct Programs {
 /// One test function of one binary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Test {
-    /// The binary, which is the file's name: `kernel_facts`.
+    /// The binary: `kernel`.
     pub binary: String,
-    /// The function's path inside: `memcg_oom_is_counted`.
+    /// The function's path inside: `facts::memcg_oom_is_counted`.
     pub name: String,
 }
 
 impl Test {
-    /// The name that tables and filters use: `kernel_facts::memcg_oom_is_counted`.
+    /// The name that tables and filters use: `kernel::facts::memcg_oom_is_counted`.
     pub fn id(&self) -> String {
         format!("{}::{}", self.binary, self.name)
+    }
+
+    /// The function's path inside its file: `memcg_oom_is_counted`.
+    pub fn function(&self) -> &str {
+        self.name
+            .split_once("::")
+            .map_or(&self.name, |(_, name)| name)
     }
 }
 
@@ -50,10 +57,9 @@ impl Test {
 ///
 /// # Errors
 /// When something does not compile.
-pub fn build(root: &Path) -> Result<Programs> {
-    let sources = test_names(&root.join("tests/tests"))?;
+pub fn build() -> Result<Programs> {
     let mut targets = vec!["--bins"];
-    for name in &sources {
+    for name in KERNEL_FACING {
         targets.extend(["--test", name]);
     }
     let mut built = Programs {
@@ -81,22 +87,6 @@ pub fn build(root: &Path) -> Result<Programs> {
     }
     built.tests.sort();
     Ok(built)
-}
-
-/// The kernel-facing test files.
-fn test_names(dir: &Path) -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(dir).with_context(|| format!("{}", dir.display()))? {
-        let file = entry?.file_name();
-        let Some(name) = file.to_str().and_then(|file| file.strip_suffix(".rs")) else {
-            continue;
-        };
-        if KERNEL_FACING.iter().any(|prefix| name.starts_with(prefix)) {
-            names.push(name.to_owned());
-        }
-    }
-    names.sort();
-    Ok(names)
 }
 
 /// A copy without line tables, which would take the guest's memory: names in backtraces stay, lines go.
@@ -128,53 +118,16 @@ fn stripped(built: &Path) -> Result<PathBuf> {
 pub fn list(programs: &Programs) -> Result<Vec<Test>> {
     let mut tests = Vec::new();
     for (binary, path) in &programs.tests {
-        let ask = |extra: &[&str]| {
-            output(
-                Command::new(path)
-                    .args(["--list", "--format", "terse"])
-                    .args(extra),
-            )
-        };
-        let (all, ignored) = (ask(&[])?, ask(&["--ignored"])?);
-        let ignored: Vec<&str> = names(&ignored).collect();
+        let ignored = plan::tests_of(path, &["--ignored"])?;
         tests.extend(
-            names(&all)
+            plan::tests_of(path, &[])?
+                .into_iter()
                 .filter(|name| !ignored.contains(name))
                 .map(|name| Test {
                     binary: binary.clone(),
-                    name: name.to_owned(),
+                    name,
                 }),
         );
     }
     Ok(tests)
-}
-
-fn names(list: &str) -> impl Iterator<Item = &str> {
-    list.lines().filter_map(|line| line.strip_suffix(": test"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn benchmarks_are_not_tests() {
-        let list = "a::b: test\nc: benchmark\nd: test\n";
-        assert_eq!(names(list).collect::<Vec<_>>(), ["a::b", "d"]);
-    }
-
-    #[test]
-    fn only_kernel_facing_files_are_taken() -> Result<()> {
-        let dir = tempfile::tempdir()?;
-        for file in [
-            "reflex_kill.rs",
-            "kernel_facts.rs",
-            "api.rs",
-            "kernel_notes.md",
-        ] {
-            fs::write(dir.path().join(file), "")?;
-        }
-        assert_eq!(test_names(dir.path())?, ["kernel_facts", "reflex_kill"]);
-        Ok(())
-    }
 }

@@ -199,7 +199,7 @@ fn prepare_one(name: &str, options: &MachineOptions, job: Job) -> Result<(Kernel
     {
         bail!("{reason}");
     }
-    let programs = build::build(&root())?;
+    let programs = build::build()?;
     // By process id: two shells at once must not share these.
     let dir = cache().join(format!("run-{name}-{cgroup}-{}", process::id()));
     fs::create_dir_all(&dir)?;

@@ -12,7 +12,6 @@ use super::{
     kernels::{self, Fetched, KERNELS, Kernel},
     logs, matrix_entry, programs,
     qemu::Cgroup,
-    root,
     table::Summary,
 };
 use crate::parallel::in_parallel;
@@ -27,7 +26,7 @@ pub struct Options {
     /// Only tests whose name (`binary::test`) contains this
     #[arg(long)]
     pub filter: Option<String>,
-    /// Only the test of exactly this name, with or without its binary
+    /// Only the test of exactly this name, with or without its binary and file
     #[arg(long, value_name = "TEST")]
     pub exact: Option<String>,
     /// Seconds until a test is killed
@@ -66,7 +65,7 @@ impl Options {
             && self
                 .exact
                 .as_ref()
-                .is_none_or(|name| *name == id || *name == test.name)
+                .is_none_or(|name| *name == id || *name == test.function())
     }
 }
 
@@ -116,7 +115,7 @@ pub fn test_on(machines: &[OnMachine], options: &Options) -> Result<Summary> {
         summary.print();
         return Ok(summary);
     }
-    let mut built = build::build(&root())?;
+    let mut built = build::build()?;
     let tests: Vec<Test> = build::list(&built)?
         .into_iter()
         .filter(|test| options.wants(test))
@@ -197,8 +196,8 @@ mod tests {
     #[test]
     fn tests_are_chosen_by_part_or_by_whole_name() {
         let test = Test {
-            binary: "kernel_facts".into(),
-            name: "oom::memcg".into(),
+            binary: "kernel".into(),
+            name: "facts::oom::memcg".into(),
         };
         let with = |filter: Option<&str>, exact: Option<&str>| Options {
             filter: filter.map(str::to_owned),
@@ -208,8 +207,8 @@ mod tests {
         assert!(with(None, None).wants(&test));
         assert!(with(Some("facts::oom"), None).wants(&test));
         assert!(with(None, Some("oom::memcg")).wants(&test));
-        assert!(with(None, Some("kernel_facts::oom::memcg")).wants(&test));
+        assert!(with(None, Some("kernel::facts::oom::memcg")).wants(&test));
         assert!(!with(None, Some("memcg")).wants(&test));
-        assert!(!with(Some("kernel_oom"), Some("oom::memcg")).wants(&test));
+        assert!(!with(Some("kernel::oom"), Some("oom::memcg")).wants(&test));
     }
 }

@@ -154,7 +154,7 @@ fn page(start: &Load, one: &Load, more: &Load) -> String {
          Counted with the scripted API server of `tests/`, every request of one agent. To count again (and to write this\n\
          page anew):\n\n\
          ```sh\n\
-         EVICTD_WRITE_DOCS=1 cargo test -p evictd-tests --test cluster_load\n\
+         EVICTD_WRITE_DOCS=1 cargo test -p evictd-tests --test kube load\n\
          ```\n\n\
          ## Start\n\n{start_table}\n\
          The lists name `resourceVersion=0`: they are answered from the API server's cache. They hold the pods of one node, one\n\

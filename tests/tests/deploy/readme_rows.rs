@@ -52,10 +52,11 @@ fn what_proves_a_row_exists() {
         let names: Vec<&str> = proof.split('`').skip(1).step_by(2).collect();
         assert!(!names.is_empty(), "{rows}");
         for name in names.iter().filter(|name| !name.starts_with("evictd ")) {
+            let path = name.replace("::", "/");
             let places = [
-                format!("tests/tests/{name}.rs"),
-                format!("tests/tests/{name}/main.rs"),
-                (*name).to_owned(),
+                format!("tests/tests/{path}.rs"),
+                format!("tests/tests/{path}/mod.rs"),
+                path,
             ];
             let is_there = places.iter().any(|place| root().join(place).exists());
             assert!(is_there, "{rows}: {name}");

@@ -1,0 +1,15 @@
+//! `evictd run` and its subcommands as processes.
+
+mod bench_smoke;
+mod check_agrees;
+mod cri_containerd;
+mod cri_embedded;
+mod cri_scripted;
+mod rounds_embedded;
+mod run_embedded;
+mod run_pace;
+mod run_reload;
+mod run_reserves;
+mod run_restart;
+mod telemetry_metrics;
+mod telemetry_report;

@@ -1,0 +1,10 @@
+//! What is shipped: chart, manifests, image, documents.
+
+mod admission;
+mod capabilities;
+mod chart;
+mod container;
+mod e2e;
+mod e2e_story;
+mod readme_rows;
+mod schema;

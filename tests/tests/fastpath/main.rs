@@ -1,0 +1,8 @@
+//! The fast path: hard memory thresholds, from the wake-up to SIGKILL.
+
+mod allocatable;
+mod allocates_nothing;
+mod deputy;
+mod evicts;
+mod machine;
+mod realtime;

@@ -1,0 +1,15 @@
+//! The programs in the kernel against the files that show the same numbers.
+
+mod cgroups;
+mod charges;
+mod facts;
+mod graduated;
+mod inodes;
+mod kill;
+mod memory;
+mod oom;
+mod overhead;
+mod pids;
+mod statistics;
+mod verifier;
+mod wakeups;

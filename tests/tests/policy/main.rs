@@ -1,0 +1,16 @@
+//! Policies: what they say, and what the agent does by them.
+
+mod api;
+mod arangodb;
+mod cli;
+mod definition;
+mod embedded;
+mod gates;
+mod gates_tls;
+mod limits;
+mod object;
+mod pause;
+mod reflex;
+mod render;
+mod shipped;
+mod status;
