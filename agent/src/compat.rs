@@ -176,7 +176,6 @@ pub mod evict {
         pub use evictd_kube::soft_eviction::SoftCandidate;
         pub use evictd_kube::soft_eviction::SoftEvictor;
         pub use evictd_kube::soft_eviction::SoftOutcome;
-        pub use evictd_kube::soft_eviction::SoftPressure;
     }
 }
 pub mod graduated {

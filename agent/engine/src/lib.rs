@@ -1,6 +1,5 @@
 //! Decides: thresholds, state, ranking. No I/O, no clock, no async.
 
-mod admission;
 mod forecast;
 pub mod growth;
 pub mod history;
@@ -16,10 +15,8 @@ pub mod reclaim;
 pub mod record;
 mod select;
 mod sizing;
-mod stall;
 pub mod terminating;
 
-pub use admission::admits;
 pub use forecast::{Forecast, Trend};
 pub use message::Message;
 pub use model::layout::{Layout, NodeReclaim};
@@ -45,4 +42,3 @@ pub use ranking::key::{Claim, Standing};
 pub use ranking::{Ranked, Ranking, Usages};
 pub use select::{Candidate, CandidateState, Demand, Rules, Selection, select};
 pub use sizing::MemorySizing;
-pub use stall::{StallCause, StallFacts, stall_cause};

@@ -89,17 +89,6 @@ pub enum SoftOutcome {
     Nobody,
 }
 
-/// What the engine's loop hands its candidates to when a soft threshold's grace period is over. One pod goes at a time.
-pub trait SoftPressure {
-    /// Evicts the first of the candidates, which are in the order of eviction, that may go. With `hard` the hard
-    /// threshold is met as well: budgets no longer count.
-    fn evict_soft(
-        &mut self,
-        candidates: &[SoftCandidate<'_>],
-        hard: bool,
-    ) -> impl Future<Output = SoftOutcome>;
-}
-
 /// Evicts through the API.
 pub struct SoftEvictor {
     connection: Arc<Connection>,
@@ -261,8 +250,14 @@ impl SoftEvictor {
     }
 }
 
-impl SoftPressure for SoftEvictor {
-    async fn evict_soft(&mut self, candidates: &[SoftCandidate<'_>], hard: bool) -> SoftOutcome {
+impl SoftEvictor {
+    /// Evicts the first of the candidates, which are in the order of eviction, that may go: one pod at a time. With `hard`
+    /// the hard threshold is met as well: budgets no longer count.
+    pub async fn evict_soft(
+        &mut self,
+        candidates: &[SoftCandidate<'_>],
+        hard: bool,
+    ) -> SoftOutcome {
         let mut blocked = Vec::new();
         for (index, candidate) in candidates.iter().enumerate() {
             let pod = candidate.pod;

@@ -6,9 +6,7 @@ use evictd_engine::Eviction;
 use evictd_store::record::Asked;
 use tokio::sync::mpsc;
 
-use crate::soft_eviction::{
-    SoftCandidate, SoftEvictor, SoftOutcome, SoftPressure as _, SoftRequest,
-};
+use crate::soft_eviction::{SoftCandidate, SoftEvictor, SoftOutcome, SoftRequest};
 
 /// How long after nobody could go they are asked again: the kubelet's own period.
 const PAUSE: Duration = Duration::from_secs(10);

@@ -8,7 +8,7 @@ use evictd::{
     engine::{Pod, Signal},
     evict::{
         journal::{self, Asked, Journal, Numbers, Record, SharedJournal},
-        soft::{SoftCandidate, SoftEvictor, SoftOutcome, SoftPressure as _},
+        soft::{SoftCandidate, SoftEvictor, SoftOutcome},
     },
 };
 use evictd_tests::apiserver::{self, ApiServer, Fault, Misery, NODE};

@@ -125,12 +125,6 @@ impl Btf {
         self.find(KIND_FUNC, name).is_ok()
     }
 
-    /// Whether the kernel has this tracepoint for BTF-typed programs.
-    pub fn has_tracepoint(&self, name: &str) -> bool {
-        self.find(KIND_TYPEDEF, &format!("btf_trace_{name}"))
-            .is_ok()
-    }
-
     fn find(&self, kind: u32, name: &str) -> Result<usize, BtfError> {
         let found = self.types.iter().copied().find(|&at| {
             self.word(at + 4).is_ok_and(|info| self::kind(info) == kind)

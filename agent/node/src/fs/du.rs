@@ -165,16 +165,6 @@ impl Walk {
     pub fn found(&self) -> (Usage, Missed) {
         (self.usage, self.missed)
     }
-
-    /// The result, from which use goes on by what hooks count: `net` is inodes made minus inodes removed by the pod
-    /// between the middle of the walk and now. Half of what happens during a walk is seen by it, so that the caller
-    /// takes its first reading of the hooks half way through; the next walk corrects the rest.
-    pub fn finish(self, net: i64) -> Usage {
-        Usage {
-            inodes: self.usage.inodes.saturating_add_signed(net),
-            ..self.usage
-        }
-    }
 }
 
 /// Puts the calling thread into the idle class of I/O and the lowest of the CPU's: a walk must not slow a pod down.
@@ -266,17 +256,6 @@ mod tests {
         let gone = dir.path().join("gone");
         assert_eq!(all(&[&gone]).0, Usage::default());
         assert_eq!(all(&[&gone, dir.path()]).0.inodes, 1);
-    }
-
-    #[test]
-    fn hooks_go_on_from_the_walk() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut walk = Walk::new(&[dir.path()]).unwrap();
-        while !walk.step(10) {}
-        assert_eq!(walk.finish(41).inodes, 42);
-        let mut walk = Walk::new(&[dir.path()]).unwrap();
-        while !walk.step(10) {}
-        assert_eq!(walk.finish(-5).inodes, 0);
     }
 
     #[test]
