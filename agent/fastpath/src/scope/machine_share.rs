@@ -48,10 +48,12 @@ impl MachineShare {
 
     /// The page cache in `missing` bytes that are charged and not in the statistics.
     pub fn cache_in(&self, missing: u64) -> u64 {
-        let grown = self
-            .read()
-            .zip(self.anonymous)
-            .map(|(now, before)| now.anonymous.saturating_sub(before));
+        self.cache_given(missing, self.read().map(|uses| uses.anonymous))
+    }
+
+    fn cache_given(&self, missing: u64, anonymous: Option<u64>) -> u64 {
+        let grown = anonymous.zip(self.anonymous);
+        let grown = grown.map(|(now, before)| now.saturating_sub(before));
         missing.saturating_sub(grown.unwrap_or(missing))
     }
 
@@ -62,12 +64,57 @@ impl MachineShare {
         {
             return 0;
         }
-        let Some(slab) = self.read().map(|uses| uses.reclaimable_slab) else {
-            return 0;
-        };
+        match self.read() {
+            Some(uses) => self.slab_given(kernel, uses.reclaimable_slab),
+            None => 0,
+        }
+    }
+
+    fn slab_given(&mut self, kernel: u64, slab: u64) -> u64 {
         let (own, machine) = self.least.unwrap_or((kernel, slab));
         let (own, machine) = (own.min(kernel), machine.min(slab));
         self.least = Some((own, machine));
         (kernel - own).min(slab - machine)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn what_is_missing_is_cache_as_far_as_anonymous_memory_has_not_grown() {
+        let mut share = MachineShare::default();
+        assert_eq!(
+            share.cache_given(100, Some(5)),
+            0,
+            "nothing to compare with"
+        );
+        share.anonymous = Some(500);
+        assert_eq!(share.cache_given(100, Some(500)), 100);
+        assert_eq!(share.cache_given(100, Some(530)), 70);
+        assert_eq!(share.cache_given(100, Some(900)), 0);
+        assert_eq!(share.cache_given(100, Some(400)), 100, "it has shrunk");
+        assert_eq!(share.cache_given(100, None), 0, "the machine does not say");
+        share.forget();
+        assert_eq!(share.cache_given(100, Some(500)), 0);
+    }
+
+    #[test]
+    fn slab_is_what_both_have_grown_by_since_the_least_of_each() {
+        let mut share = MachineShare::default();
+        assert_eq!(share.slab_given(50 * MIB, 300 * MIB), 0);
+        // Kernel memory alone is no slab that can be given back, and the machine's slab alone is not the cgroup's.
+        assert_eq!(share.slab_given(90 * MIB, 300 * MIB), 0);
+        assert_eq!(share.slab_given(50 * MIB, 400 * MIB), 0);
+        assert_eq!(share.slab_given(90 * MIB, 330 * MIB), 30 * MIB);
+        assert_eq!(share.slab_given(90 * MIB, 400 * MIB), 40 * MIB);
+        // Less of each than ever is where the next growth begins.
+        assert_eq!(share.slab_given(20 * MIB, 250 * MIB), 0);
+        assert_eq!(share.slab_given(60 * MIB, 350 * MIB), 40 * MIB);
+        // Too little for a look at the machine.
+        assert_eq!(share.slab_in(20 * MIB + NEW_BYTES), 0);
     }
 }
