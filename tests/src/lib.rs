@@ -27,4 +27,5 @@ mod serving;
 pub mod skip;
 pub mod tls;
 pub mod tracefs;
+pub mod undying;
 pub mod vectors;

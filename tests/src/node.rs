@@ -214,6 +214,8 @@ impl Node {
             scopes,
             tripwire: built.tripwire,
             table,
+            earlier: Vec::new(),
+            last_eviction: None,
             shadow: options.shadow,
             victims_at_once: options.victims_at_once,
             strategy: RankingStrategy::Kubelet,

@@ -66,7 +66,11 @@ impl Manager {
         self.watch_growth(now, node.observations);
         let mut due = self.pressure.update(now, node.observations);
         due.retain(|threshold| self.acts_on(threshold));
+        let mut met_in_force = self.pressure.take_met_in_force();
+        met_in_force.retain(|threshold| !self.is_acted_on_elsewhere(threshold));
         let mut round = Round {
+            met_in_force,
+            stuck: self.victims.take_stuck(now),
             conditions: self.pressure.conditions(now),
             comebacks: self.comebacks(now, node),
             forecasts: self.forecasts(now, node),
@@ -136,9 +140,13 @@ impl Manager {
     /// Whether a threshold that is due leads to evictions here.
     fn acts_on(&self, threshold: &Threshold) -> bool {
         match threshold.is_hard() {
-            true => !self.settings.acted_on_elsewhere.contains(&threshold.signal),
+            true => !self.is_acted_on_elsewhere(threshold),
             false => !self.soft_is_held,
         }
+    }
+
+    fn is_acted_on_elsewhere(&self, threshold: &Threshold) -> bool {
+        threshold.is_hard() && self.settings.acted_on_elsewhere.contains(&threshold.signal)
     }
 
     /// What to reclaim from the node for these thresholds.

@@ -13,6 +13,8 @@ const TEARDOWN: u64 = 4 << 30;
 const FIRST: u64 = 256 << 20;
 /// A victim that gives nothing back for so long and still has processes is stuck.
 const STUCK_NS: u64 = 2 * SECOND;
+/// A victim that an earlier agent has signalled is looked at for so long at least before it is.
+const RESUMED_NS: u64 = SECOND / 2;
 /// When the kubelet is expected to have unmounted the volumes of a pod without processes.
 const UNMOUNT_NS: u64 = 5 * SECOND;
 /// And how long that is waited for (the kubelet's `podCleanupTimeout`).
@@ -71,6 +73,19 @@ impl Terminating {
             progress: signalled,
             exited: None,
             stuck: false,
+        }
+    }
+
+    /// A victim that an earlier agent has signalled, with what is left of it at `now`. Slow is not stuck: it has half a second
+    /// to show that it gives something back.
+    pub fn resume(signalled: u64, now: u64, left: Remains, shared: u64, stuck: bool) -> Self {
+        let usage = left.usage.unwrap_or(0);
+        Self {
+            least: usage,
+            progress: signalled.max(now.saturating_sub(STUCK_NS - RESUMED_NS)),
+            exited: (!left.populated).then_some(signalled),
+            stuck: stuck && left.populated,
+            ..Self::new(signalled, usage, shared)
         }
     }
 
@@ -218,6 +233,34 @@ mod tests {
             assert_eq!(victim.observe(second * SECOND, left), Fate::Dying);
         }
         assert!(pending(&victim, 59 * SECOND, 41_000).amount > 0);
+    }
+
+    // R43
+    #[test]
+    fn a_victim_of_an_earlier_agent_keeps_its_own_deadlines() {
+        let resume = |now, left, stuck| Terminating::resume(SECOND, now, left, 40 * MIB, stuck);
+        let mut young = resume(SECOND + MS, seen(true, 100), false);
+        assert_eq!(pending(&young, SECOND + MS, 100).amount, 100 * MIB);
+        assert_eq!(young.observe(2 * SECOND, seen(true, 100)), Fate::Dying);
+        assert_eq!(
+            young.observe(3 * SECOND, seen(true, 100)),
+            Fate::BecameStuck
+        );
+        let mut slow = resume(60 * SECOND, seen(true, 100), false);
+        assert_eq!(slow.observe(60 * SECOND + MS, seen(true, 99)), Fate::Dying);
+        assert_eq!(slow.observe(61 * SECOND, seen(true, 99)), Fate::Dying);
+        let mut old = resume(60 * SECOND, seen(true, 100), false);
+        assert_eq!(old.observe(60 * SECOND + 1, seen(true, 100)), Fate::Dying);
+        assert_eq!(old.observe(61 * SECOND, seen(true, 100)), Fate::BecameStuck);
+        let mut known = resume(60 * SECOND, seen(true, 100), true);
+        assert_eq!(pending(&known, 60 * SECOND, 100), Pending::default());
+        assert_eq!(known.observe(61 * SECOND, seen(true, 100)), Fate::Stuck);
+        // Its processes are gone; a volume of its waits for the kubelet, for as long as it would have.
+        let mut volume = resume(6 * SECOND, seen(false, 50), false);
+        assert_eq!(pending(&volume, 6 * SECOND, 50).amount, 40 * MIB);
+        assert_eq!(volume.observe(6 * SECOND, seen(false, 50)), Fate::Lingering);
+        assert_eq!(volume.observe(31 * SECOND, seen(false, 50)), Fate::Released);
+        assert_eq!(volume.observe(7 * SECOND, seen(true, 60)), Fate::Restarted);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use evictd_engine::{
+    model::usage::MemoryReading,
     pace::Pending,
     terminating::{Fate, Remains, Terminating},
 };
@@ -19,6 +20,20 @@ pub const MAX_IN_FLIGHT: usize = 64;
 const TELL_NS: u64 = 2_000_000_000;
 /// A stuck victim is killed again so often: the signal is pending already, and a process may join its cgroup.
 const STUCK_KILL_NS: u64 = 1_000_000_000;
+
+/// Number of an eviction that an earlier agent has decided; its own count from 1.
+pub const EARLIER: u64 = 0;
+
+/// A pod that an earlier agent has signalled, and of which something is left.
+#[derive(Clone, Debug)]
+pub struct Earlier {
+    /// The pod.
+    pub pod: Arc<Entry>,
+    /// When it was signalled first, in nanoseconds of CLOCK_MONOTONIC.
+    pub signalled: u64,
+    /// It was found to be stuck, and that was said.
+    pub is_stuck: bool,
+}
 
 /// One victim between SIGKILL and the return of its memory.
 #[derive(Debug)]
@@ -53,6 +68,29 @@ impl Victim {
             terminating,
             peak_usage,
             told: false,
+        }
+    }
+
+    /// A pod that an earlier agent has signalled.
+    fn resumed(earlier: &Earlier, now: u64) -> Self {
+        let reading = earlier.pod.memory.read().ok();
+        let left = Remains {
+            populated: !earlier.pod.killer.is_empty(),
+            usage: reading.as_ref().map(MemoryReading::working_set),
+        };
+        let shared = reading.map_or(0, |reading| reading.shmem);
+        let signalled = earlier.signalled;
+        let terminating = Terminating::resume(signalled, now, left, shared, earlier.is_stuck);
+        Self {
+            // It is signalled again at the first look.
+            killed: 0,
+            told: earlier.is_stuck,
+            ..Self::new(
+                Arc::clone(&earlier.pod),
+                (EARLIER, 0, false),
+                terminating,
+                0,
+            )
         }
     }
 
@@ -92,6 +130,13 @@ impl InFlight {
     pub fn new() -> Self {
         Self {
             victims: Vec::with_capacity(MAX_IN_FLIGHT),
+        }
+    }
+
+    /// Takes over what earlier agents have signalled, as far as there is room for it.
+    pub fn resume(&mut self, earlier: &[Earlier], now: u64) {
+        for victim in earlier {
+            self.push(Victim::resumed(victim, now));
         }
     }
 

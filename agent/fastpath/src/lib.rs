@@ -22,4 +22,5 @@ mod tests;
 pub use control::{Mailbox, Outbox, Tuning};
 pub use event::{Evicted, Finished, Held, Report, Stuck};
 pub use handle::Reflex;
+pub use in_flight::{EARLIER, Earlier};
 pub use monitor::Setup;

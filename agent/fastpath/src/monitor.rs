@@ -18,7 +18,7 @@ use evictd_sys::clock::now_ns;
 
 use crate::{
     Mailbox, Outbox, Report,
-    in_flight::{InFlight, Told},
+    in_flight::{Earlier, InFlight, Told},
     monitor::usage_cache::Recent,
     scope::{News, Post},
     spin::Waiting,
@@ -71,10 +71,15 @@ impl Watch {
         let cpus = online_cpus();
         let scopes = std::mem::take(&mut setup.scopes).into_iter().enumerate();
         posts.extend(scopes.map(|(index, scope)| Post::new(scope, index, growth, cpus)));
+        if let Some(last) = setup.last_eviction {
+            posts.iter_mut().for_each(|post| post.pace.evicted(last));
+        }
+        let mut in_flight = InFlight::new();
+        in_flight.resume(&std::mem::take(&mut setup.earlier), now_ns());
         Self {
             setup,
             posts,
-            in_flight: InFlight::new(),
+            in_flight,
             growth,
             cpus,
             recent: Recent::default(),
@@ -295,6 +300,10 @@ pub struct Setup {
     pub tripwire: Box<dyn Tripwire>,
     /// The pods at the start.
     pub table: Box<PodTable>,
+    /// Pods that an earlier agent has signalled.
+    pub earlier: Vec<Earlier>,
+    /// When an earlier agent last evicted a pod for memory, in nanoseconds of CLOCK_MONOTONIC.
+    pub last_eviction: Option<u64>,
     /// Decide, report, and kill nothing (R47).
     pub shadow: bool,
     /// Pods that may be on their way out at once: 1 is the kubelet's way, more is R43.

@@ -45,6 +45,8 @@ impl Cgroup<'_> {
             scopes: vec![Scope::new(cgroup, limits, false).unwrap()],
             tripwire: built.unwrap().tripwire,
             table: Box::default(),
+            earlier: Vec::new(),
+            last_eviction: None,
             shadow: false,
             victims_at_once: 1,
             strategy: RankingStrategy::Kubelet,

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_engine::model::quantity::Quantity;
+use evictd_engine::{Signal, model::quantity::Quantity};
 use evictd_store::record::{Eviction, Record};
 use http::Method;
 use serde_json::{Value, json};
@@ -162,6 +162,10 @@ impl Events {
                 self.about_pod(connection, &told).await
             }
             Record::MetInForce(met) => {
+                let amount = |units: u64| match met.signal.parse::<Signal>() {
+                    Ok(signal) => signal.quantity(i64::try_from(units).unwrap_or(i64::MAX)),
+                    Err(_) => Quantity::bytes(units),
+                };
                 let event = json!({
                     "apiVersion": "events.k8s.io/v1",
                     "kind": "Event",
@@ -175,8 +179,8 @@ impl Events {
                     "note": cut(format!(
                         "The threshold of {} is met as it comes into force: {} available, {} wanted. Pods go for it at the kubelet's pace.",
                         met.signal,
-                        Quantity::bytes(met.available),
-                        Quantity::bytes(met.threshold),
+                        amount(met.available),
+                        amount(met.threshold),
                     )),
                     "regarding": self.node_reference(),
                 });

@@ -173,6 +173,17 @@ pub enum Note {
     Graduated(Box<Graduated>),
     /// An evicted pod's owner has put another one here (R17, R29).
     Comeback(Comeback),
+    /// A threshold is met as it comes into force.
+    MetInForce {
+        /// The threshold's signal.
+        signal: Signal,
+        /// What is available, in the signal's unit.
+        available: u64,
+        /// What should be.
+        threshold: u64,
+    },
+    /// The processes of an evicted pod do not end.
+    Stuck(Arc<Entry>),
 }
 
 /// The node is to give back what it can.

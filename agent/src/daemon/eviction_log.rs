@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use evictd_engine::{Comeback, Pod, Signal, mitigation::Step};
-use evictd_fastpath::{Evicted, Finished, Report};
+use evictd_fastpath::{EARLIER, Evicted, Finished, Report};
 use evictd_manager::{Decided, Graduated, Reclaimed};
 use evictd_node::{cgroup::end::kill_until_empty, pods::table::Entry};
 use evictd_policy::Brakes;
@@ -30,6 +30,8 @@ pub struct Reconciler {
     run: String,
     words: Words,
     pauses: Pauses,
+    /// Thresholds of the rounds that were met as they came into force.
+    met: u64,
 }
 
 impl Reconciler {
@@ -46,6 +48,7 @@ impl Reconciler {
             run,
             words,
             pauses,
+            met: 0,
         }
     }
 
@@ -77,19 +80,8 @@ impl Reconciler {
             }
             Report::Stuck(stuck) => {
                 let pod = &stuck.pod.pod;
-                tracing::error!(
-                    %pod,
-                    usage = stuck.usage,
-                    "the evicted pod is stuck: its processes do not end; another pod goes in its place where one must"
-                );
-                Record::Stuck(StuckPod {
-                    id: self.id(stuck.number),
-                    time: jiff::Timestamp::now().to_string(),
-                    namespace: pod.namespace.clone(),
-                    name: pod.name.clone(),
-                    uid: pod.uid.clone(),
-                    usage: stuck.usage,
-                })
+                let id = self.id_of(stuck.number, pod);
+                Record::Stuck(stuck_pod(id, pod, stuck.usage))
             }
             Report::MetInForce {
                 signal,
@@ -97,19 +89,8 @@ impl Reconciler {
                 threshold,
                 number,
             } => {
-                tracing::warn!(
-                    %signal,
-                    available,
-                    threshold,
-                    "the threshold is met as it comes into force: pods go for it at the kubelet's pace, unless memory is about to be exhausted"
-                );
-                Record::MetInForce(MetInForce {
-                    id: format!("{}-met-{number}", self.run),
-                    time: jiff::Timestamp::now().to_string(),
-                    signal: signal.to_string(),
-                    available: *available,
-                    threshold: *threshold,
-                })
+                let id = format!("{}-met-{number}", self.run);
+                Record::MetInForce(met_in_force(id, *signal, *available, *threshold))
             }
             Report::NobodyLeft {
                 signal,
@@ -194,6 +175,29 @@ impl Reconciler {
         let record = Record::Asked(Box::new(asked));
         self.write_down(&record);
         record
+    }
+
+    /// Takes note of a threshold of the rounds that is met as it comes into force. Answers with what stands in the journal.
+    pub fn take_met(&mut self, signal: Signal, available: u64, threshold: u64) -> Record {
+        self.met += 1;
+        let id = format!("{}-rounds-met-{}", self.run, self.met);
+        let record = Record::MetInForce(met_in_force(id, signal, available, threshold));
+        self.write_down(&record);
+        record
+    }
+
+    /// Takes note of an evicted pod of the rounds whose processes do not end, unless the journal has it: the reflex, or an agent
+    /// before this one, may have found it out.
+    pub fn take_stuck(&self, entry: &Entry) -> Option<Record> {
+        let pod = &entry.pod;
+        let id = {
+            let journal = self.journal.lock();
+            let id = journal.eviction_of(&pod.uid)?;
+            (!journal.knows_stuck(&id)).then_some(id)?
+        };
+        let record = Record::Stuck(stuck_pod(id, pod, entry.memory.usage().unwrap_or(0)));
+        self.write_down(&record);
+        Some(record)
     }
 
     /// Takes note of what was reclaimed from the node.
@@ -285,7 +289,7 @@ impl Reconciler {
 
     fn finish(&self, f: &Finished) -> Finish {
         Finish {
-            id: self.id(f.number),
+            id: self.id_of(f.number, &f.pod.pod),
             exited: f.exited,
             freed: f.freed,
             peak_usage: f.peak_usage,
@@ -293,8 +297,48 @@ impl Reconciler {
         }
     }
 
+    /// The eviction of a pod, which may be an earlier agent's.
+    fn id_of(&self, number: u64, pod: &Pod) -> String {
+        let earlier = (number == EARLIER).then(|| self.journal.lock().eviction_of(&pod.uid));
+        earlier.flatten().unwrap_or_else(|| self.id(number))
+    }
+
     fn id(&self, number: u64) -> String {
         format!("{}-{number}", self.run)
+    }
+}
+
+/// Says that a pod is stuck, and what the journal has of it.
+fn stuck_pod(id: String, pod: &Pod, usage: u64) -> StuckPod {
+    tracing::error!(
+        %pod,
+        usage,
+        "the evicted pod is stuck: its processes do not end; another pod goes in its place where one must"
+    );
+    StuckPod {
+        id,
+        time: jiff::Timestamp::now().to_string(),
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+        usage,
+    }
+}
+
+/// Says that a threshold is met as it comes into force, and what the journal has of it.
+fn met_in_force(id: String, signal: Signal, available: u64, threshold: u64) -> MetInForce {
+    tracing::warn!(
+        %signal,
+        available,
+        threshold,
+        "the threshold is met as it comes into force: pods go for it at the kubelet's pace, unless nothing is about to be left"
+    );
+    MetInForce {
+        id,
+        time: jiff::Timestamp::now().to_string(),
+        signal: signal.to_string(),
+        available,
+        threshold,
     }
 }
 

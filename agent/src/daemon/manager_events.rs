@@ -33,6 +33,21 @@ impl Agent {
             Note::Reclaimed(reclaimed) => self.take_reclaimed(&reclaimed),
             Note::Graduate(demand) => self.graduate(*demand),
             Note::Graduated(graduated) => self.reconciler.take_graduated(&graduated),
+            Note::MetInForce {
+                signal,
+                available,
+                threshold,
+            } => {
+                self.metrics.met_in_force();
+                let record = self.reconciler.take_met(signal, available, threshold);
+                self.tell_cluster(&record);
+            }
+            Note::Stuck(entry) => {
+                if let Some(record) = self.reconciler.take_stuck(&entry) {
+                    self.metrics.stuck();
+                    self.tell_cluster(&record);
+                }
+            }
             Note::Comeback(comeback) => {
                 tracing::warn!(
                     uid = comeback.uid,

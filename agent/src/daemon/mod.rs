@@ -214,16 +214,21 @@ impl Agent {
             {
                 cluster.evicted(eviction.as_ref().clone());
             }
-            if let (Source::Cluster { cluster, .. }, Record::Stuck(_) | Record::MetInForce(_)) =
-                (&self.source, &record)
-            {
-                cluster.tell(record.clone());
-            }
+            self.tell_cluster(&record);
             let judged = match &report {
                 Report::Evicted(evicted) => Some(evicted.judged),
                 _ => None,
             };
             self.note_incident(&record, judged);
+        }
+    }
+
+    /// Has the API server hear of a pod that is stuck, and of a threshold that is met as it comes into force.
+    fn tell_cluster(&self, record: &Record) {
+        if let (Source::Cluster { cluster, .. }, Record::Stuck(_) | Record::MetInForce(_)) =
+            (&self.source, record)
+        {
+            cluster.tell(record.clone());
         }
     }
 

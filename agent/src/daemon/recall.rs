@@ -2,7 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use evictd_engine::Earlier;
+use evictd_engine::{Earlier, Resource};
+use evictd_fastpath as fastpath;
 use evictd_node::{cgroup::end::end_gracefully, pods::table::Entry};
 use evictd_policy::Keeper;
 use evictd_store::{journal::SharedJournal, past::Recalled};
@@ -39,6 +40,28 @@ pub(super) fn restore(keeper: &Keeper, recalled: &Recalled) {
 /// What the engine has to know, with those victims of which something is left.
 pub(super) fn earlier(recalled: &Recalled, entries: &[Arc<Entry>]) -> Earlier {
     recalled.earlier(|uid, at| is_there(entries, uid, at).is_some())
+}
+
+/// Its victims of which something is left: processes, or memory that the kubelet has not unmounted yet.
+pub(super) fn terminating(recalled: &Recalled, entries: &[Arc<Entry>]) -> Vec<fastpath::Earlier> {
+    let victims = recalled.victims().into_iter().filter_map(|victim| {
+        let entry = entries.iter().find(|e| e.pod.uid == victim.uid)?;
+        let killer = &entry.killer;
+        let is_left = killer.is_empty() || killer.holds_older_than(victim.signalled);
+        is_left.then(|| fastpath::Earlier {
+            pod: Arc::clone(entry),
+            signalled: victim.signalled,
+            is_stuck: victim.is_stuck,
+        })
+    });
+    victims.collect()
+}
+
+/// When a pod was last evicted for memory: the pace goes on.
+pub(super) fn last_eviction(recalled: &Recalled) -> Option<u64> {
+    let last = recalled.last_evictions().into_iter();
+    let of_memory = last.filter(|(signal, _)| signal.resource() == Resource::Memory);
+    of_memory.map(|(_, at)| at).max()
 }
 
 /// Goes on with what the agent before was doing: what is left of its victims is killed once more. `ends_pods`: no kubelet

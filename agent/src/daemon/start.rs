@@ -96,6 +96,8 @@ impl Agent {
             scopes,
             tripwire: built.tripwire,
             table,
+            earlier: recall::terminating(&recalled, &entries),
+            last_eviction: recall::last_eviction(&recalled),
             shadow: config.shadow,
             victims_at_once: match config.mode {
                 Mode::Evictd => usize::MAX,

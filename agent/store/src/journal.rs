@@ -209,6 +209,18 @@ impl<D: Disk> Journal<D> {
         Ok(recalled)
     }
 
+    /// The last eviction of a pod by its UID, as far as [`Self::recall`] has read it or it was written since.
+    pub fn eviction_of(&self, uid: &str) -> Option<String> {
+        let id = self.counts.as_ref()?.eviction_of(uid)?;
+        Some(id.to_owned())
+    }
+
+    /// Whether it was written down that the pod of an eviction is stuck; known as [`Self::eviction_of`].
+    pub fn knows_stuck(&self, id: &str) -> bool {
+        let counts = self.counts.as_ref();
+        counts.is_some_and(|counts| counts.knows_stuck(id))
+    }
+
     /// From now on keeps in mind what the API server has not heard of, starting with what the files hold, and carries
     /// it over whenever a file is full. Oldest first.
     ///

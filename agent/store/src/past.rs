@@ -38,7 +38,14 @@ pub struct Counts {
 impl Counts {
     /// Whether a line of the journal may be of use here.
     pub fn wants(line: &[u8]) -> bool {
-        const EVENTS: [&[u8]; 5] = [b"evicted", b"asked", b"counted", b"comeback", b"timeBound"];
+        const EVENTS: [&[u8]; 6] = [
+            b"evicted",
+            b"asked",
+            b"counted",
+            b"comeback",
+            b"stuck",
+            b"timeBound",
+        ];
         let rest = line.strip_prefix(br#"{"event":""#);
         rest.is_some_and(|rest| EVENTS.iter().any(|event| rest.starts_with(event)))
     }
@@ -56,6 +63,7 @@ impl Counts {
                 let id = format!("comeback {}", returned.uid);
                 return self.keep(id, record.clone());
             }
+            Record::Stuck(stuck) => return self.keep(of_stuck(&stuck.id), record.clone()),
             Record::TimeBound(bound) => {
                 let id = format!("time bound {}", bound.time);
                 return self.keep(id, record.clone());
@@ -98,6 +106,22 @@ impl Counts {
         kept.map(|(_, record)| record)
     }
 
+    /// The last eviction of a pod, by its UID.
+    pub fn eviction_of(&self, uid: &str) -> Option<&str> {
+        self.records
+            .iter()
+            .rev()
+            .find_map(|(id, record)| match record {
+                Record::Counted(counted) if counted.uid == uid => Some(id.as_str()),
+                _ => None,
+            })
+    }
+
+    /// Whether it was written down that the pod of an eviction is stuck.
+    pub fn knows_stuck(&self, id: &str) -> bool {
+        self.ids.contains(&of_stuck(id))
+    }
+
     /// All of it with the moments at which it was, by these clocks.
     pub fn recall(&self, clocks: &Clocks) -> Recalled {
         let (mut evictions, mut comebacks) = (Vec::new(), Vec::new());
@@ -135,6 +159,7 @@ impl Counts {
                     end: at.saturating_add(grace_ns(counted)),
                     since: latest.as_second(),
                     is_same_boot,
+                    is_stuck: self.knows_stuck(&counted.id),
                     counted: counted.as_ref().clone(),
                 }),
                 Record::Comeback(returned) => comebacks.push((at, returned.clone())),
@@ -150,6 +175,11 @@ impl Counts {
             is_bound_needed,
         }
     }
+}
+
+/// What tells from other records that the pod of an eviction is stuck.
+fn of_stuck(id: &str) -> String {
+    format!("stuck {id}")
 }
 
 fn grace_ns(counted: &Counted) -> i64 {
@@ -188,6 +218,7 @@ struct Recollection {
     /// By the wall clock, in seconds since 1970.
     since: i64,
     is_same_boot: bool,
+    is_stuck: bool,
     counted: Counted,
 }
 
@@ -202,6 +233,8 @@ pub struct EarlierVictim {
     pub signal: String,
     /// When it was signalled, in nanoseconds of CLOCK_MONOTONIC.
     pub signalled: u64,
+    /// It was found to be stuck.
+    pub is_stuck: bool,
 }
 
 /// A pod that was asked to go in this boot. Times are nanoseconds.
@@ -237,8 +270,21 @@ impl Recalled {
                 id: e.counted.id.clone(),
                 signal: e.counted.signal.clone(),
                 signalled: e.counted.at,
+                is_stuck: e.is_stuck,
             })
             .collect()
+    }
+
+    /// When pods of this boot were last evicted for each signal, in nanoseconds of CLOCK_MONOTONIC; the oldest first.
+    pub fn last_evictions(&self) -> Vec<(Signal, u64)> {
+        let mut last = Vec::new();
+        for eviction in self.evictions.iter().filter(|e| e.is_same_boot) {
+            if let Ok(signal) = eviction.counted.signal.parse::<Signal>() {
+                last.retain(|(other, _)| *other != signal);
+                last.push((signal, eviction.counted.at));
+            }
+        }
+        last
     }
 
     /// Pods that were asked to go in this boot, and whose time is not over or was over less than ten minutes ago; the oldest
@@ -317,10 +363,13 @@ impl Recalled {
                 },
             })
         });
+        let last = self.last_evictions().into_iter();
+        let last = last.map(|(signal, at)| (signal, i64::try_from(at).unwrap_or(i64::MAX)));
         engine::Earlier {
             victims: victims.collect(),
             evictions: evictions.collect(),
             comebacks: comebacks.collect(),
+            last: last.collect(),
         }
     }
 

@@ -79,7 +79,7 @@ pub struct MetInForce {
     pub time: String,
     /// The signal.
     pub signal: String,
-    /// What was available, in bytes.
+    /// What was available, in the signal's unit.
     pub available: u64,
     /// What should have been.
     pub threshold: u64,

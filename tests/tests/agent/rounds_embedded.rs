@@ -1,19 +1,30 @@
 //! The signals that the reflex is not there for, by `evictd run` as a process: tasks, inodes, bytes, a pod's own limits,
 //! and soft thresholds. Real forks and files, real filesystems on loop devices.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, path::Path, process::Command, time::Duration};
 
 use evictd::{
     evict::journal::{Eviction, Record},
     observe::pids::Pids,
 };
 use evictd_tests::{
-    cgroup::TestCgroup, disk::Disk, embedded::Files, forker::Forker, hog::Hog, or_skip,
-    skip::not_root, skip_if,
+    agent::binary,
+    cgroup::TestCgroup,
+    disk::Disk,
+    embedded::Files,
+    forker::Forker,
+    hog::Hog,
+    or_skip,
+    patience::holds,
+    scrape::{free_address, metrics},
+    skip::not_root,
+    skip_if,
+    undying::Undying,
 };
 use serde_json::{Value, json};
 
 const MIB: u64 = 1 << 20;
+const SOON: Duration = Duration::from_secs(30);
 
 /// A scope with two pods, and where their emptyDirs are.
 struct Two {
@@ -149,6 +160,102 @@ fn a_pod_that_takes_the_inodes_is_evicted() {
     assert!(is_alive(&mut calm));
     assert_eq!(fs::read_dir(two.dir("calm")).unwrap().count(), 100);
     assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+/// A threshold on anything that is met as it comes into force is told beforehand, and then once everywhere.
+// R42
+#[test]
+fn thresholds_that_are_met_as_they_come_into_force_are_told() {
+    skip_if!(not_root());
+    let disk = or_skip!(Disk::new("ext4", 64, 4096));
+    let mut two = Two::new("inforce", Some(disk), None);
+    let all = [
+        "memory.available",
+        "nodefs.available",
+        "nodefs.inodesFree",
+        "pid.available",
+    ];
+    for hard in &all[1..] {
+        two.threshold(hard, json!("99.99%"));
+    }
+    two.files.config["evictionSoft"] = json!({ "memory.available": "255Mi" });
+    two.files.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1h" });
+    let mut calm = Forker::start(Some(&two.cgroup("calm"))).unwrap();
+    calm.order("hold 20").unwrap();
+    let address = free_address().unwrap();
+    two.files.config["metricsAddress"] = json!(address);
+    two.files.config["shadow"] = json!(true);
+    let config = two.files.write().unwrap();
+    let mut check = Command::new(binary().unwrap());
+    let check = check.args(["check", "-o", "json", "--config"]).arg(config);
+    let check: Value = serde_json::from_slice(&check.output().unwrap().stdout).unwrap();
+    let findings = check["findings"].as_array().unwrap();
+    let now = findings.iter().find(|f| f["topic"] == "thresholds now");
+    let detail = now.unwrap()["detail"].as_str().unwrap();
+    assert!(all.iter().all(|signal| detail.contains(signal)), "{detail}");
+    let agent = two.files.start(&[]);
+    let told = || {
+        let records = two.files.records().into_iter();
+        let met = records.filter_map(|record| match record {
+            Record::MetInForce(met) => Some((met.signal, met.available, met.threshold)),
+            _ => None,
+        });
+        let mut met: Vec<_> = met.collect();
+        met.sort();
+        met.retain(|(signal, ..)| all.contains(&signal.as_str()));
+        met
+    };
+    assert!(holds(SOON, || told().len() == all.len()), "{:?}", told());
+    // A few rounds more.
+    let rounds = || metrics(&address).unwrap_or_default();
+    let counted = "evictd_thresholds_met_in_force_total";
+    assert!(holds(SOON, || rounds().contains(counted)));
+    std::thread::sleep(Duration::from_secs(2));
+    let signals: Vec<String> = told().into_iter().map(|(signal, ..)| signal).collect();
+    assert_eq!(signals, all);
+    assert!(
+        told()
+            .iter()
+            .all(|(_, available, threshold)| available < threshold)
+    );
+    let log = agent.log();
+    let said = log
+        .matches("the threshold is met as it comes into force")
+        .count();
+    assert!(said >= all.len(), "{log}");
+    let line = rounds();
+    let line = line.lines().find(|line| line.starts_with(counted)).unwrap();
+    assert!(line.ends_with(&format!(" {said}")), "{line}");
+}
+
+/// Above its own limit, and it cannot die: said once, and not evicted again.
+#[test]
+fn a_victim_of_the_control_loop_that_does_not_die_is_stuck() {
+    skip_if!(not_root());
+    let disk = or_skip!(Disk::new("ext4", 128, 4096));
+    let two = Two::new("held", Some(disk), Some("8Mi"));
+    let mut calm = Forker::start(Some(&two.cgroup("calm"))).unwrap();
+    let greedy = Forker::start(Some(&two.cgroup("greedy"))).unwrap();
+    let undying = Undying::hold(greedy.pid()).unwrap();
+    fs::write(two.dir("greedy").join("data"), vec![1; 12 << 20]).unwrap();
+    let agent = two.files.start(&[]);
+    let eviction = two.evicted();
+    let stuck = || {
+        let records = two.files.records().into_iter();
+        let stuck = records.filter(|r| matches!(r, Record::Stuck(s) if s.id == eviction.id));
+        stuck.count()
+    };
+    assert!(holds(SOON, || stuck() > 0), "{}", agent.log());
+    // The next agent knows.
+    drop(agent);
+    let agent = two.files.start(&[]);
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!((eviction.name.as_str(), stuck()), ("greedy", 1));
+    let records = two.files.records().into_iter();
+    let evicted = records.filter(|r| matches!(r, Record::Evicted(_)));
+    assert_eq!(evicted.count(), 1, "{}", agent.log());
+    assert!(is_alive(&mut calm));
+    drop(undying);
 }
 
 // R1, R10: bytes, by the walk in the background.

@@ -9,10 +9,7 @@ use std::{
 
 use evictd::{
     evict::journal::{Eviction, Record},
-    observe::{
-        cgroup::{MemoryCgroup, Version},
-        machine::MemAvailable,
-    },
+    observe::{cgroup::MemoryCgroup, machine::MemAvailable},
 };
 use evictd_tests::{
     agent::{Agent, binary},
@@ -24,6 +21,7 @@ use evictd_tests::{
     patience::holds,
     skip::not_root,
     skip_if,
+    undying::Undying,
 };
 use serde_json::{Value, json};
 
@@ -334,19 +332,13 @@ fn a_memory_backed_volume_takes_its_own_pod_alone() {
 fn a_victim_that_does_not_die_is_stuck_and_the_next_one_goes() {
     skip_if!(not_root());
     let scene = Scene::new("pace-stuck", 512, Limited::Node);
-    skip_if!((scene.scope.version() == Version::V2).then_some("a frozen task dies on cgroup v2"));
-    let freezer = Path::new("/sys/fs/cgroup/freezer");
-    skip_if!((!freezer.exists()).then_some("no freezer of cgroup v1"));
     let agent = scene.files.start(&[]);
-    // First in the order.
-    let mut frozen = scene.start("hog", &["--mib", "240", "--wait"]);
-    let group = freezer.join(format!("evictd-stuck-{}", std::process::id()));
-    fs::create_dir(&group).unwrap();
-    fs::write(group.join("cgroup.procs"), frozen.pid().to_string()).unwrap();
-    frozen.go().unwrap();
+    // First in the order. What is mapped process_mrelease would give back.
+    let container = scene.scope.path().join(pod_dir("hog")).join("container");
+    let mut held = Hog::start(&container, &["--way", "tmpfs", "--mib", "240"]).unwrap();
     let memory = MemoryCgroup::open(&scene.scope.path().join(pod_dir("hog"))).unwrap();
     assert!(holds(LONG, || memory.usage().unwrap() > 235 * MIB));
-    fs::write(group.join("freezer.state"), "FROZEN").unwrap();
+    let undying = Undying::hold(held.pid()).unwrap();
     // The next one grows beside it.
     let mut grower = scene.start("worker", &["--mib", "400", "--rate", "40"]);
     assert_eq!(grower.wait().unwrap(), Some(libc::SIGKILL));
@@ -355,9 +347,8 @@ fn a_victim_that_does_not_die_is_stuck_and_the_next_one_goes() {
     let is_stuck = |record: &Record| matches!(record, Record::Stuck(s) if s.name == "hog");
     let stuck = scene.files.records().iter().filter(|r| is_stuck(r)).count();
     let kills = memory.oom_kills().unwrap();
-    fs::write(group.join("freezer.state"), "THAWED").unwrap();
-    assert_eq!(frozen.wait().unwrap(), Some(libc::SIGKILL));
-    assert!(holds(LONG, || fs::remove_dir(&group).is_ok()));
+    drop(undying);
+    assert_eq!(held.wait().unwrap(), Some(libc::SIGKILL));
     assert_eq!(evicted, ["hog", "worker"], "{}", agent.log());
     assert_eq!((stuck, kills), (1, 0), "{}", agent.log());
 }

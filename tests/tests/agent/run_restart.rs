@@ -1,22 +1,16 @@
 //! An agent that is killed and started again: limits count on, an old journal counts too, and who was killed already is not
 //! evicted a second time.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{fs, path::PathBuf, time::Duration};
 
 use evictd::{evict::journal::Record, observe::cgroup::MemoryCgroup};
 use evictd_tests::{
     agent::Agent, cgroup::TestCgroup, embedded::Files, hog::Hog, node::MIB, patience::holds,
-    skip::not_root, skip_if,
+    skip::not_root, skip_if, undying::Undying,
 };
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(30);
-/// Where cgroup v1 freezes.
-const FREEZER: &str = "/sys/fs/cgroup/freezer";
 /// More than the threshold leaves of the scope, and less than the scope.
 const TOO_MUCH: &str = "210";
 
@@ -68,6 +62,19 @@ impl Limited {
         found.next().unwrap_or_default()["reason"].take()
     }
 
+    /// A scope where `a` is evicted under a limit; then the agent is killed, and the one that follows lets `b` live.
+    fn restarted(name: &str, limit: impl FnOnce(&mut Self)) -> (Self, Agent) {
+        let mut limited = Self::new(name);
+        limit(&mut limited);
+        let agent = limited.start();
+        limited.goes("a");
+        // SIGKILL.
+        drop(agent);
+        let agent = limited.start();
+        limited.stays("b", &agent);
+        (limited, agent)
+    }
+
     /// The pod uses too much, and is evicted.
     fn goes(&self, pod: &str) {
         let before = self.evicted().len();
@@ -101,14 +108,10 @@ impl Limited {
 #[test]
 fn a_rate_of_the_node_survives_sigkill() {
     skip_if!(not_root());
-    let mut limited = Limited::new("ratenode");
-    limited.files.config["evictionRates"] = json!({"node": {"evictions": 1, "period": "1h"}});
-    let agent = limited.start();
-    limited.goes("a");
-    // SIGKILL.
-    drop(agent);
-    let agent = limited.start();
-    limited.stays("b", &agent);
+    let rate = json!({"node": {"evictions": 1, "period": "1h"}});
+    let (limited, agent) = Limited::restarted("ratenode", |limited| {
+        limited.files.config["evictionRates"] = rate;
+    });
     drop(agent);
     let agent = limited.start();
     limited.stays("c", &agent);
@@ -117,21 +120,16 @@ fn a_rate_of_the_node_survives_sigkill() {
 #[test]
 fn a_rate_of_an_owner_survives_sigkill() {
     skip_if!(not_root());
-    let mut limited = Limited::new("rateowner");
-    limited.files.config["evictionRates"] = json!({"owner": {"evictions": 1, "period": "1h"}});
-    let agent = limited.start();
-    limited.goes("a");
-    drop(agent);
-    let agent = limited.start();
-    limited.stays("b", &agent);
+    let rate = json!({"owner": {"evictions": 1, "period": "1h"}});
+    let (limited, _agent) = Limited::restarted("rateowner", |limited| {
+        limited.files.config["evictionRates"] = rate;
+    });
     limited.goes("c");
 }
 
 #[test]
 fn a_limit_of_a_group_survives_sigkill() {
     skip_if!(not_root());
-    let mut limited = Limited::new("rategroup");
-    let policy = limited.files.dir().join("policy.yaml");
     let limits = json!([{"groupBy": "app", "maxEvictedAtOnce": 1, "period": "1h"}]);
     let document = json!({
         "apiVersion": "evictd.io/v1alpha1",
@@ -139,13 +137,11 @@ fn a_limit_of_a_group_survives_sigkill() {
         "metadata": {"name": "groups"},
         "spec": {"rules": [{"name": "r", "evict": "Always", "limits": limits}]},
     });
-    fs::write(&policy, document.to_string()).unwrap();
-    limited.files.config["policies"] = json!([policy]);
-    let agent = limited.start();
-    limited.goes("a");
-    drop(agent);
-    let agent = limited.start();
-    limited.stays("b", &agent);
+    let (limited, _agent) = Limited::restarted("rategroup", |limited| {
+        let policy = limited.files.dir().join("policy.yaml");
+        fs::write(&policy, document.to_string()).unwrap();
+        limited.files.config["policies"] = json!([policy]);
+    });
     limited.goes("c");
 }
 
@@ -168,80 +164,131 @@ fn a_journal_of_another_version_counts() {
     limited.stays("b", &agent);
 }
 
-/// Keeps processes from dying, where cgroup v1 can.
-struct Freezer(PathBuf);
-
-impl Freezer {
-    fn new(name: &str) -> io::Result<Self> {
-        let path = Path::new(FREEZER).join(format!("evictd-{name}-{}", std::process::id()));
-        fs::create_dir(&path)?;
-        Ok(Self(path))
-    }
-
-    fn write(&self, file: &str, text: &str) {
-        fs::write(self.0.join(file), text).unwrap();
-    }
-
-    fn freeze(&self, pid: &str) {
-        self.write("cgroup.procs", pid);
-        self.write("freezer.state", "FROZEN");
-        let frozen = || {
-            let state = fs::read_to_string(self.0.join("freezer.state")).unwrap();
-            state.trim() == "FROZEN"
-        };
-        assert!(holds(SOON, frozen));
-    }
+/// A victim of an agent that was killed: `a` holds 150 MiB and cannot die. The rest of what is short is used by `b`, if it is there,
+/// and by one that is no pod.
+struct Dying {
+    limited: Limited,
+    undying: Option<Undying>,
+    hog: Hog,
+    innocent: Option<Hog>,
+    other: Hog,
 }
 
-impl Drop for Freezer {
-    fn drop(&mut self) {
-        let _ = fs::write(self.0.join("freezer.state"), "THAWED");
-        holds(SOON, || !self.0.exists() || fs::remove_dir(&self.0).is_ok());
+impl Dying {
+    fn new(name: &str, has_innocent: bool) -> Self {
+        let limited = Limited::new(name);
+        let agent = limited.start();
+        let innocent = has_innocent.then(|| limited.hog("b", "30"));
+        // process_mrelease gives back what is mapped, but no file.
+        let tmpfs = ["--way", "tmpfs", "--dir", "/dev/shm", "--mib", "150"];
+        let dir = limited.scope.path().join("a");
+        let hog = Hog::start(&dir, &tmpfs).unwrap();
+        let memory = MemoryCgroup::open(limited.scope.path()).unwrap();
+        assert!(holds(SOON, || memory.usage().unwrap() > 145 * MIB));
+        let undying = Undying::hold(hog.pid()).unwrap();
+        let system = limited.scope.child("system").unwrap();
+        let rest = if has_innocent { "30" } else { "60" };
+        let other = Hog::start(&system, &["--mib", rest]).unwrap();
+        assert!(holds(SOON, || !limited.evicted().is_empty()));
+        drop(agent);
+        assert_eq!(limited.evicted(), ["a"]);
+        Self {
+            limited,
+            undying: Some(undying),
+            hog,
+            innocent,
+            other,
+        }
+    }
+
+    /// It can die now, and does.
+    fn dies(&mut self) {
+        self.undying = None;
+        assert_eq!(self.hog.wait().unwrap(), Some(libc::SIGKILL));
+    }
+
+    /// The id of its eviction, and how often that is found in the journal as stuck and as finished.
+    fn told(&self) -> (String, usize, usize) {
+        let records = self.limited.files.records();
+        let id = records.iter().find_map(|record| match record {
+            Record::Evicted(e) if e.name == "a" => Some(e.id.clone()),
+            _ => None,
+        });
+        let id = id.unwrap();
+        let count = |is: fn(&Record, &str) -> bool| records.iter().filter(|r| is(r, &id)).count();
+        let stuck = count(|r, id| matches!(r, Record::Stuck(s) if s.id == id));
+        let finished =
+            count(|r, id| matches!(r, Record::Finished(f) if f.id == id && f.exited > 0));
+        (id, stuck, finished)
     }
 }
 
 #[test]
 fn who_was_killed_before_the_restart_is_not_evicted_twice() {
     skip_if!(not_root());
-    let root = Path::new(FREEZER);
-    skip_if!((!root.exists()).then_some("no freezer of cgroup v1"));
-    let limited = Limited::new("dying");
-    let agent = limited.start();
-    let dir = limited.scope.path().join("a");
-    // process_mrelease gives back what is mapped, but no file.
-    let tmpfs = ["--way", "tmpfs", "--dir", "/dev/shm", "--mib", "150"];
-    let mut hog = Hog::start(&dir, &tmpfs).unwrap();
-    let used = || {
-        let memory = MemoryCgroup::open(limited.scope.path()).unwrap();
-        memory.usage().unwrap()
-    };
-    assert!(holds(SOON, || used() > 145 * MIB));
-    let procs = fs::read_to_string(dir.join("cgroup.procs")).unwrap();
-    // Dropped before the hog, which could not be waited for.
-    let freezer = Freezer::new("dying").unwrap();
-    freezer.freeze(procs.trim());
-    // What is short is used by one that is no pod.
-    let system = limited.scope.child("system").unwrap();
-    let other = Hog::start(&system, &["--mib", "60"]).unwrap();
-    assert!(holds(SOON, || !limited.evicted().is_empty()));
-    drop(agent);
-    let before = limited.evicted();
-    assert!(before.iter().all(|pod| pod == "a"), "{before:?}");
-
-    let agent = limited.start();
+    let mut dying = Dying::new("dying", false);
+    let agent = dying.limited.start();
+    let limited = &dying.limited;
     let ending = "it was evicted before the agent started, and has processes left";
     assert!(holds(SOON, || limited.reason("a") == ending));
+    // Once nothing is expected of it any more.
     assert!(holds(SOON, || agent
         .log()
         .contains("no pod may be evicted")));
-    assert_eq!(limited.evicted(), before);
-    assert!(hog.is_alive());
-    drop(freezer);
-    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert_eq!(limited.evicted(), ["a"]);
+    assert!(dying.hog.is_alive());
+    dying.dies();
+    let Dying { limited, other, .. } = dying;
     drop(other);
     // It is a pod like any other again.
     assert!(holds(SOON, || limited.reason("a").is_null()));
     limited.goes("a");
-    assert_eq!(limited.evicted().len(), before.len() + 1);
+    assert_eq!(limited.evicted(), ["a", "a"]);
     drop(agent);
+}
+
+/// While its memory is due no other pod goes for it, across any number of agents; once it is stuck the next one goes, at the
+/// pace that the first eviction has set.
+// R43
+#[test]
+fn what_an_earlier_victim_holds_is_due_until_it_is_stuck() {
+    skip_if!(not_root());
+    let mut dying = Dying::new("due", true);
+    let agent = dying.limited.start();
+    assert!(holds(SOON, || dying.told().1 > 0), "{}", agent.log());
+    drop(agent);
+    let agent = dying.limited.start();
+    let innocent = dying.innocent.as_mut().unwrap();
+    assert_eq!(innocent.wait().unwrap(), Some(libc::SIGKILL));
+    let limited = &dying.limited;
+    assert!(holds(SOON, || limited.evicted().len() > 1));
+    assert_eq!(limited.evicted(), ["a", "b"], "{}", agent.log());
+    let records = limited.files.records();
+    let place = |is: fn(&Record) -> bool| records.iter().position(is).unwrap();
+    let stuck = place(|r| matches!(r, Record::Stuck(_)));
+    let next = place(|r| matches!(r, Record::Evicted(e) if e.name == "b"));
+    assert!(stuck < next, "{records:?}");
+    let at: Vec<u64> = records
+        .iter()
+        .filter_map(|record| match record {
+            Record::Evicted(e) => Some(e.stages.signalled),
+            _ => None,
+        })
+        .collect();
+    assert!(at[1] - at[0] >= 10_000_000_000, "{at:?}");
+    assert_eq!(dying.told().1, 1, "{}", agent.log());
+    dying.dies();
+}
+
+/// It comes to its end while the next agent runs: no other pod has gone for it, and the end is told of its eviction.
+// R43
+#[test]
+fn an_earlier_victim_that_dies_after_the_restart_saves_the_others() {
+    skip_if!(not_root());
+    let mut dying = Dying::new("saves", true);
+    let agent = dying.limited.start();
+    dying.dies();
+    assert!(holds(SOON, || dying.told().2 == 1), "{}", agent.log());
+    assert_eq!(dying.limited.evicted(), ["a"], "{}", agent.log());
+    assert!(dying.innocent.as_mut().unwrap().is_alive());
 }

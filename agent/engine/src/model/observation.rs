@@ -53,11 +53,18 @@ impl Observations {
 impl Observation {
     /// What is available as the kubelet prints it: bytes with binary suffixes, counts with decimal ones.
     pub fn available_quantity(&self, signal: Signal) -> Quantity {
-        let format = match signal.resource() {
+        signal.quantity(self.available)
+    }
+}
+
+impl Signal {
+    /// An amount in the signal's unit as the kubelet prints it.
+    pub fn quantity(self, units: i64) -> Quantity {
+        let format = match self.resource() {
             Resource::Memory | Resource::EphemeralStorage => Format::BinarySi,
             Resource::Inodes | Resource::Pids => Format::DecimalSi,
         };
-        Quantity::from_units(self.available, format)
+        Quantity::from_units(units, format)
     }
 }
 

@@ -24,8 +24,12 @@ impl Manager {
         let Earlier {
             evictions,
             comebacks,
+            last,
             ..
         } = earlier;
+        for (signal, at) in last {
+            self.note_eviction(*at, Cause::Pressure(*signal));
+        }
         self.comebacks.restore(now, evictions, comebacks);
     }
 

@@ -20,6 +20,10 @@ pub(super) struct Victims(HashMap<String, Victim>);
 struct Victim {
     /// Until when it counts as on its way.
     deadline: i64,
+    /// Has processes then still: it is stuck.
+    stuck_at: i64,
+    /// That was said.
+    is_stuck: bool,
     /// It is no longer among the pods. Should one of its UID be there again, it is another one.
     is_dead: bool,
     expected: Option<Expected>,
@@ -51,8 +55,11 @@ impl Victims {
                 Some(Resource::EphemeralStorage | Resource::Inodes) => FILES_DEADLINE_NANOS,
                 _ => DEADLINE_NANOS,
             };
+            let end = now.saturating_add(grace);
             let victim = Victim {
-                deadline: now.saturating_add(grace).saturating_add(patience),
+                deadline: end.saturating_add(patience),
+                stuck_at: end.saturating_add(DEADLINE_NANOS),
+                is_stuck: false,
                 is_dead: false,
                 expected,
             };
@@ -62,8 +69,11 @@ impl Victims {
 
     /// Takes over a pod that an earlier manager has chosen, and whose time to end was over at a moment.
     pub(super) fn restore(&mut self, uid: &str, at: i64) {
+        let deadline = at.saturating_add(DEADLINE_NANOS);
         let victim = Victim {
-            deadline: at.saturating_add(DEADLINE_NANOS),
+            deadline,
+            stuck_at: deadline,
+            is_stuck: false,
             is_dead: false,
             expected: None,
         };
@@ -80,6 +90,16 @@ impl Victims {
                 .is_some_and(|e| e.signal.resource() != Resource::Memory);
             !victim.is_dead || (leaves_something && now < victim.deadline)
         });
+    }
+
+    /// The UIDs of those that have processes although their time is over; each once.
+    pub(super) fn take_stuck(&mut self, now: i64) -> Vec<String> {
+        let stuck = |(uid, victim): (&String, &mut Victim)| {
+            let is_new = !victim.is_dead && !victim.is_stuck && now >= victim.stuck_at;
+            victim.is_stuck |= is_new;
+            is_new.then(|| uid.clone())
+        };
+        self.0.iter_mut().filter_map(stuck).collect()
     }
 
     /// Whether all have been seen to be gone.

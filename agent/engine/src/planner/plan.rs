@@ -52,6 +52,10 @@ pub struct Round {
     pub node_reclaim: Vec<NodeReclaim>,
     /// The pods to evict.
     pub evictions: Vec<Eviction>,
+    /// Thresholds that are met as they come into force, at the start or by other settings; each once.
+    pub met_in_force: Vec<Threshold>,
+    /// UIDs of evicted pods whose processes do not end; each once.
+    pub stuck: Vec<String>,
     /// The thresholds that call for action and wait for the reclaim.
     pub(super) pending: Vec<Threshold>,
 }
@@ -118,6 +122,8 @@ pub struct Earlier {
     pub evictions: Vec<EarlierEviction>,
     /// Comebacks, the oldest first.
     pub comebacks: Vec<EarlierComeback>,
+    /// When a pod was last evicted for a signal.
+    pub last: Vec<(Signal, i64)>,
 }
 
 /// A pod that was evicted and may be there still.

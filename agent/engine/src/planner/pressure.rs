@@ -15,6 +15,8 @@ pub struct Pressure {
     seen: [Option<i64>; CONDITIONS.len()],
     /// What was observed the last time.
     last: Observations,
+    /// Thresholds that were met when they came into force, and of which that was not told yet.
+    met_in_force: Vec<Threshold>,
 }
 
 /// A threshold with its history.
@@ -25,6 +27,19 @@ struct Tracked {
     since: Option<i64>,
     /// Whether its grace period was over the last time, so that now its minimum reclaim counts (R11).
     was_due: bool,
+    /// Its signal was observed since it came into force.
+    was_seen: bool,
+}
+
+impl Tracked {
+    fn new(threshold: Threshold) -> Self {
+        Self {
+            threshold,
+            since: None,
+            was_due: false,
+            was_seen: false,
+        }
+    }
 }
 
 /// The conditions, in the order in which they are reported.
@@ -37,16 +52,12 @@ const CONDITIONS: [NodeCondition; 3] = [
 impl Pressure {
     /// No threshold has been met yet.
     pub fn new(thresholds: Vec<Threshold>, transition_period: Duration) -> Self {
-        let track = |threshold| Tracked {
-            threshold,
-            since: None,
-            was_due: false,
-        };
         Self {
-            thresholds: thresholds.into_iter().map(track).collect(),
+            thresholds: thresholds.into_iter().map(Tracked::new).collect(),
             transition_period,
             seen: [None; CONDITIONS.len()],
             last: Observations::default(),
+            met_in_force: Vec::new(),
         }
     }
 
@@ -55,11 +66,7 @@ impl Pressure {
         let before = std::mem::take(&mut self.thresholds);
         let track = |threshold| {
             let known = before.iter().find(|tracked| tracked.threshold == threshold);
-            known.cloned().unwrap_or(Tracked {
-                threshold,
-                since: None,
-                was_due: false,
-            })
+            known.cloned().unwrap_or_else(|| Tracked::new(threshold))
         };
         self.thresholds = thresholds.into_iter().map(track).collect();
         self.transition_period = transition_period;
@@ -76,6 +83,10 @@ impl Pressure {
             let is_met = is_met(&tracked.threshold, observations, false)
                 || (tracked.was_due && is_met(&tracked.threshold, observations, true));
             tracked.since = is_met.then(|| tracked.since.unwrap_or(now));
+            let is_seen = observations.get(tracked.threshold.signal).is_some();
+            if is_seen && !std::mem::replace(&mut tracked.was_seen, true) && is_met {
+                self.met_in_force.push(tracked.threshold.clone());
+            }
             let condition = tracked.threshold.signal.node_condition();
             if is_met && let Some(slot) = self.seen.get_mut(condition as usize) {
                 *slot = Some(now);
@@ -90,6 +101,11 @@ impl Pressure {
         self.last = *observations;
         due.sort_by_key(importance);
         due
+    }
+
+    /// The thresholds that were met at the first look since they came into force; each once.
+    pub fn take_met_in_force(&mut self) -> Vec<Threshold> {
+        std::mem::take(&mut self.met_in_force)
     }
 
     /// The conditions that hold: seen within the transition period (R6, R7).

@@ -147,18 +147,17 @@ impl Watch {
         for (entry, candidate) in entries.iter().zip(candidates.iter_mut()) {
             candidate.is_exact = false;
             candidate.claim.order = entry.clearance.order();
-            candidate.state =
-                if entry.protected || !restraint.lets_go(&entry.clearance, now, resort) {
-                    CandidateState::Protected
-                } else if self.in_flight.contains(entry) {
-                    CandidateState::OnItsWay
-                } else if let Some(more) = recent {
-                    candidate.usage = candidate.usage.saturating_add(more);
-                    // Eligible, or gone.
-                    candidate.state
-                } else {
-                    ask(entry, candidate)
-                };
+            candidate.state = if self.in_flight.contains(entry) {
+                CandidateState::OnItsWay
+            } else if entry.protected || !restraint.lets_go(&entry.clearance, now, resort) {
+                CandidateState::Protected
+            } else if let Some(more) = recent {
+                candidate.usage = candidate.usage.saturating_add(more);
+                // Eligible, or gone.
+                candidate.state
+            } else {
+                ask(entry, candidate)
+            };
         }
     }
 
@@ -256,7 +255,9 @@ impl Watch {
     fn spared(&self) -> usize {
         let (now, restraint) = (now_ns(), &self.setup.restraint);
         let spared = |entry: &&Arc<Entry>| {
-            !entry.protected && !restraint.lets_go(&entry.clearance, now, LastResort::Nobody)
+            !entry.protected
+                && !restraint.lets_go(&entry.clearance, now, LastResort::Nobody)
+                && !self.in_flight.contains(entry)
         };
         self.setup.table.entries.iter().filter(spared).count()
     }

@@ -1,6 +1,9 @@
 //! What others hear of a round.
 
-use std::{collections::BTreeSet, sync::PoisonError};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, PoisonError},
+};
 
 use evictd_engine as engine;
 use evictd_engine::{Observations, Resource, record::NodeState};
@@ -41,6 +44,21 @@ impl Loop {
         for comeback in round.comebacks {
             self.comebacks += 1;
             self.note(Note::Comeback(comeback));
+        }
+        for threshold in round.met_in_force {
+            if let Some(seen) = seen.get(threshold.signal) {
+                self.note(Note::MetInForce {
+                    signal: threshold.signal,
+                    available: u64::try_from(seen.available).unwrap_or(0),
+                    threshold: threshold.amount(seen.capacity),
+                });
+            }
+        }
+        // In shadow mode the pods were not to end.
+        for uid in round.stuck.iter().filter(|_| !self.shadow) {
+            if let Some(entry) = self.members.entry(uid) {
+                self.note(Note::Stuck(Arc::clone(entry)));
+            }
         }
         let status = Status {
             observations: *seen,
