@@ -19,7 +19,6 @@ pub mod kept;
 pub mod member;
 pub mod node;
 pub mod patience;
-pub mod played;
 pub mod runtime;
 pub mod scrape;
 pub mod scripted;

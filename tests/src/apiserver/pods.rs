@@ -77,9 +77,7 @@ pub fn delete(state: &mut State, namespace: &str, name: &str, options: &Value) -
     pod["metadata"]["deletionTimestamp"] = "2026-11-21T02:53:10Z".into();
     pod["metadata"]["deletionGracePeriodSeconds"] = options["gracePeriodSeconds"].clone();
     state.put_pod(pod.clone());
-    if !state.linger {
-        state.remove_pod(namespace, name);
-    }
+    state.remove_pod(namespace, name);
     answer(200, &pod)
 }
 

@@ -91,11 +91,7 @@ fn dispatch(state: &mut State, seen: Seen, accept: &str) -> Response<Body> {
         ("GET", ["api", "v1"]) => others::resources("v1"),
         ("GET", ["apis", group, version]) => others::resources(&format!("{group}/{version}")),
         ("GET", ["api", "v1", "namespaces", ns, "pods"]) => all(state, Collection::Pods, Some(ns)),
-        ("POST", ["api", "v1", "namespaces", ns, "pods"]) => others::create_pod(state, ns, body),
         ("GET", ["api", "v1", "namespaces", ns, "pods", name]) => pods::get(state, ns, name),
-        ("GET", ["api", "v1", "namespaces", ns, "events"]) => {
-            others::core_events(state, ns, decode(&query).get("fieldSelector"))
-        }
         ("GET", ["api", "v1", "nodes"]) => all(state, Collection::Nodes, None),
         ("GET", ["api", "v1", "namespaces"]) => all(state, Collection::Namespaces, None),
         ("GET", ["api", "v1", "namespaces", ns, "configmaps"]) => {
@@ -156,7 +152,7 @@ fn dispatch(state: &mut State, seen: Seen, accept: &str) -> Response<Body> {
         ("GET", ["apis", _, _, _]) => {
             not_found("the server could not find the requested resource", &path)
         }
-        _ => others::at(state, &method, &path, &query, body),
+        _ => others::at(state, &method, &path),
     }
 }
 

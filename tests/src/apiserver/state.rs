@@ -82,8 +82,6 @@ pub struct State {
     pub token: Option<String>,
     /// What the kubelet says at /configz.
     pub configz: Value,
-    /// A deleted pod stays, terminating, until a test takes it away.
-    pub linger: bool,
     /// What goes wrong, the oldest first.
     pub faults: Vec<Fault>,
     /// Every request so far.
@@ -120,7 +118,6 @@ impl State {
             denied: BTreeSet::new(),
             token: None,
             configz: Value::Null,
-            linger: false,
             faults: Vec::new(),
             requests: Vec::new(),
             log: Vec::new(),

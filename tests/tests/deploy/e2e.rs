@@ -1,12 +1,23 @@
-//! The end-to-end test where there is no cluster: it is skipped, or says what it cannot reach.
+//! The end-to-end test where there is no cluster to try it on: it is skipped, says what it cannot reach, or leaves what is
+//! there alone.
 
 use std::{
     fs,
     net::TcpListener,
+    path::Path,
     process::{Command, Output},
 };
 
+use evictd_tests::{
+    apiserver::ApiServer,
+    containerd::{self, Containerd, Pods},
+    deploy, or_skip,
+    skip::not_root,
+    skip_if,
+};
 use serde_json::json;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 fn e2e(kubeconfig: Option<&str>) -> (Output, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_e2e"));
@@ -55,4 +66,100 @@ fn a_cluster_that_is_not_there_is_named() {
     let (out, said) = e2e(path.to_str());
     assert!(!out.status.success());
     assert!(said.contains("does not answer"), "{said}");
+}
+
+/// An API server that wants certificates of its clients, as most do, with one node.
+fn cluster() -> ApiServer {
+    let server = ApiServer::start_mutual_tls().unwrap();
+    {
+        let mut state = server.state();
+        let memory = json!({"memory": "256Mi"});
+        state.node["status"]["capacity"] = memory.clone();
+        state.node["status"]["allocatable"] = memory;
+        state.node["status"]["nodeInfo"] = json!({
+            "bootID": "b", "machineID": "m", "containerRuntimeVersion": "containerd://2.1.4",
+            "kubeletVersion": "v1.36.0", "kernelVersion": "6.18.0",
+        });
+    }
+    server
+}
+
+/// Runs it on this cluster, where it ends with 1; what it says.
+fn fails(server: &ApiServer, arguments: &[&str], containerd: &Path) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let out = Command::new(env!("CARGO_BIN_EXE_e2e"))
+        .args(["--threshold", "64Mi", "--manifests"])
+        .arg(deploy::dir().join("manifests"))
+        .args(arguments)
+        .env("KUBECONFIG", server.kubeconfig(dir.path()).unwrap())
+        .env("CONTAINERD_ADDRESS", containerd)
+        .output()
+        .unwrap();
+    let said = String::from_utf8([&out.stdout[..], &out.stderr[..]].concat()).unwrap();
+    assert_eq!(out.status.code(), Some(1), "{said}");
+    said
+}
+
+/// An evictd that another one has installed is neither changed nor taken away.
+#[test]
+fn an_evictd_that_is_there_already_is_left_alone() {
+    let server = cluster();
+    let path = "/apis/apps/v1/namespaces/evictd/daemonsets/evictd";
+    let theirs = json!({
+        "kind": "DaemonSet", "apiVersion": "apps/v1",
+        "metadata": {"name": "evictd", "namespace": "evictd", "managedFields": [{"manager": "helm"}]},
+    });
+    server.state().others.insert(path.to_owned(), theirs);
+    let images = ["--image", "evictd:1", "--hog-image", "hog:1"];
+    let arguments = [&images[..], &["--kubelet-config", "none"]].concat();
+    let said = fails(&server, &arguments, Path::new("/nowhere"));
+    assert!(said.contains("Give --installed to use it"), "{said}");
+    let state = server.state();
+    assert_eq!(state.others.len(), 1);
+    assert_eq!(state.count("PATCH", "") + state.count("DELETE", ""), 0);
+}
+
+/// The node is this machine: what was built comes into its containerd, whose snapshotter need not be the one of `ctr`, and
+/// the kubelet's way to a container finds it there. This cluster takes no objects, so that it ends afterwards.
+#[test]
+fn images_come_into_the_nodes_containerd() {
+    skip_if!(not_root());
+    let root = tempfile::tempdir().unwrap();
+    let containerd = or_skip!(Containerd::start(root.path()));
+    let archives = tempfile::tempdir().unwrap();
+    let arch = if cfg!(target_arch = "aarch64") {
+        "arm64"
+    } else {
+        "amd64"
+    };
+    for name in ["evictd", "hog"] {
+        let reference = format!("localhost/{name}:{VERSION}");
+        let busybox = containerd::busybox().unwrap();
+        let image = containerd::program(&reference, &busybox, &["sleep", "1000000"], 0).unwrap();
+        let file = format!("{name}-{VERSION}-{arch}.oci.tar");
+        fs::write(archives.path().join(file), image).unwrap();
+    }
+    let server = cluster();
+    {
+        let read = |path| fs::read_to_string(path).unwrap_or_default();
+        let mut state = server.state();
+        let info = &mut state.node["status"]["nodeInfo"];
+        info["bootID"] = read("/proc/sys/kernel/random/boot_id").trim().into();
+        info["machineID"] = read("/etc/machine-id").trim().into();
+    }
+    let archives = archives.path().to_str().unwrap();
+    let said = fails(&server, &["--archives", archives], &containerd.socket());
+    assert!(said.contains("(this machine)"), "{said}");
+    for name in ["evictd", "hog"] {
+        let imported = format!("imported localhost/{name}:{VERSION}");
+        assert!(said.contains(&imported), "{said}");
+    }
+    assert!(server.state().others.is_empty(), "{said}");
+    let pods = Pods::connect(&containerd.socket()).unwrap();
+    let sandbox = or_skip!(pods.sandbox("imported"));
+    let reference = format!("localhost/hog:{VERSION}");
+    let command = ["/busybox", "sleep", "1000000"];
+    let id = pods.container("imported", &sandbox, 0, &reference, &command);
+    let id = id.unwrap();
+    assert!(pods.containers().unwrap().iter().any(|c| c.id == id));
 }

@@ -5,6 +5,5 @@ mod capabilities;
 mod chart;
 mod container;
 mod e2e;
-mod e2e_story;
 mod readme_rows;
 mod schema;

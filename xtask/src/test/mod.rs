@@ -30,11 +30,7 @@ const IN_GUESTS: &str = "kernel::";
 
 /// Integration tests of the nightly run alone: they try the project's own tools, or measure what no commit is judged by,
 /// and take longer than every change can wait.
-const NIGHTLY: [&str; 3] = [
-    "agent::bench_smoke",
-    "deploy::e2e_story",
-    "kernel::overhead",
-];
+const NIGHTLY: [&str; 2] = ["agent::bench_smoke", "kernel::overhead"];
 
 /// Which tests.
 #[derive(clap::Args)]

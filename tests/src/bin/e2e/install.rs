@@ -233,6 +233,11 @@ pub async fn marks(client: &Client, target: &Target) -> Result<Vec<String>> {
         .get(&target.name)
         .await
         .context("cannot read the node")?;
+    Ok(marks_of(node))
+}
+
+/// The same of a node as it was read.
+pub fn marks_of(node: Node) -> Vec<String> {
     let taints = node.spec.and_then(|s| s.taints).unwrap_or_default();
     let conditions = node.status.and_then(|s| s.conditions).unwrap_or_default();
     let taints = taints
@@ -243,7 +248,7 @@ pub async fn marks(client: &Client, target: &Target) -> Result<Vec<String>> {
         .into_iter()
         .map(|c| c.type_)
         .filter(|t| t.starts_with("Evictd"));
-    Ok(taints.chain(conditions).collect())
+    taints.chain(conditions).collect()
 }
 
 async fn wait_until_gone(client: &Client, object: &DynamicObject) -> Result<()> {

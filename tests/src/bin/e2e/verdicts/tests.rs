@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::install::marks_of;
 
 fn event(reason: &str, uid: &str, by: &str) -> Event {
     let event = json!({
@@ -62,6 +63,20 @@ fn a_restart_an_oom_kill_and_a_wrong_condition_are_found() {
 }
 
 #[test]
+fn a_kubelet_that_was_first_is_found() {
+    let mut seen = Seen::new("hog".to_owned());
+    seen.take(&pod("hog", &running(0)));
+    let message = "The node was low on resource: memory.";
+    seen.take(&pod(
+        "hog",
+        &json!({"phase": "Failed", "reason": "Evicted", "message": message}),
+    ));
+    let bad: Vec<_> = about_hog(&seen).into_iter().filter(|v| !v.good).collect();
+    assert_eq!(bad.len(), 1, "{bad:?}");
+    assert!(bad[0].text.contains("the kubelet has evicted it first"));
+}
+
+#[test]
 fn oom_kills_are_seen_in_events_and_in_the_kernels_counter() {
     assert!(no_oom(&[], Some(3), Some(3)).good);
     assert!(no_oom(&[], None, None).good);
@@ -88,4 +103,16 @@ fn taint_and_condition_are_both_needed() {
     assert!(marked(&both).good);
     assert!(!marked(&both[..1]).good);
     assert!(!marked(&[]).good);
+    let node = json!({
+        "metadata": {"name": "n"},
+        "spec": {"taints": [
+            {"key": "evictd.dev/memory-pressure", "effect": "NoSchedule"},
+            {"key": "node.kubernetes.io/memory-pressure", "effect": "NoSchedule"},
+        ]},
+        "status": {"conditions": [
+            {"type": "Ready", "status": "True"},
+            {"type": "EvictdMemoryPressure", "status": "True"},
+        ]},
+    });
+    assert_eq!(marks_of(serde_json::from_value(node).unwrap()), both);
 }
