@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd::observe::cgroup::{Version, descendants};
+use evictd::observe::cgroup::{MemoryCgroup, Version, descendants};
 
 /// A memory cgroup that is removed with all below it, after every process in it was killed.
 pub struct TestCgroup {
@@ -100,6 +100,15 @@ impl TestCgroup {
     /// Its interface.
     pub fn version(&self) -> Version {
         self.version
+    }
+
+    /// What all in it use, in bytes.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn usage(&self) -> io::Result<u64> {
+        let memory = MemoryCgroup::open(&self.path).map_err(io::Error::other)?;
+        memory.usage()
     }
 }
 

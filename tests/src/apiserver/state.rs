@@ -134,11 +134,6 @@ impl State {
         self.pods.insert(key, pod);
     }
 
-    /// Merges the conditions of a patch into an object, as a strategic merge patch does.
-    pub fn merge_conditions(object: &mut Value, patch: &Value) {
-        super::pods::merge_conditions(object, patch);
-    }
-
     /// Takes a pod away, as the kubelet does when its containers are gone, and tells the watchers.
     pub fn remove_pod(&mut self, namespace: &str, name: &str) {
         if let Some(mut pod) = self.pods.remove(&(namespace.to_owned(), name.to_owned())) {

@@ -11,12 +11,12 @@ use evictd::{
 use evictd_tests::{
     containerd::{self, Containerd, PAUSE, Pods},
     disk::Disk,
+    node::MIB,
     or_skip,
     skip::not_root,
     skip_if,
 };
 
-const MIB: u64 = 1 << 20;
 const BALLAST: usize = 24 << 20;
 
 /// A containerd on a disk of its own, with images that are used by a container that runs, by one that has ended, and by

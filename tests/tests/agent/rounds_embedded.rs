@@ -8,23 +8,10 @@ use evictd::{
     observe::pids::Pids,
 };
 use evictd_tests::{
-    agent::binary,
-    cgroup::TestCgroup,
-    disk::Disk,
-    embedded::Files,
-    forker::Forker,
-    hog::Hog,
-    or_skip,
-    patience::holds,
-    scrape::{free_address, metrics},
-    skip::not_root,
-    skip_if,
-    undying::Undying,
+    cgroup::TestCgroup, disk::Disk, embedded::Files, forker::Forker, hog::Hog, node::MIB, or_skip,
+    skip::not_root, skip_if,
 };
 use serde_json::{Value, json};
-
-const MIB: u64 = 1 << 20;
-const SOON: Duration = Duration::from_secs(30);
 
 /// A scope with two pods, and where their emptyDirs are.
 struct Two {

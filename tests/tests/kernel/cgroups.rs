@@ -15,11 +15,10 @@ use evictd::kernel::{
 use evictd_tests::{
     cgroup::{TestCgroup, memory_root},
     forker::Forker,
+    node::MIB,
     skip::no_bpf,
     skip_if,
 };
-
-const MIB: u64 = 1 << 20;
 
 /// Changes below a cgroup until one is the last that is waited for.
 fn until(life: &mut PodLife, below: &Path, last: impl Fn(&Change) -> bool) -> Vec<Change> {

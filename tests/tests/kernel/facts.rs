@@ -12,11 +12,10 @@ use evictd::{
 use evictd_tests::{
     cgroup::{TestCgroup, memory_root},
     hog::Hog,
+    node::MIB,
     skip::{no_bpf, not_root},
     skip_if,
 };
-
-const MIB: u64 = 1 << 20;
 
 #[test]
 fn btf_describes_the_charge_path() {

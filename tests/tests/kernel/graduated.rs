@@ -17,13 +17,13 @@ use evictd_tests::{
     disk::Disk,
     embedded::Files,
     hog::Hog,
+    node::MIB,
     or_skip,
     skip::{matrix, not_root},
     skip_if,
 };
 use serde_json::json;
 
-const MIB: u64 = 1 << 20;
 /// Emulated machines are slow.
 const PATIENCE: Duration = Duration::from_secs(120);
 

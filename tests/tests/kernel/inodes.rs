@@ -19,13 +19,13 @@ use evictd_tests::{
     cgroup::TestCgroup,
     disk::Disk,
     forker::Forker,
+    node::MIB,
     or_skip,
     patience::wait_for,
     skip::{matrix, no_bpf},
     skip_if,
 };
 
-const MIB: u64 = 1 << 20;
 /// Small enough for a loop device in a file, large enough for xfs.
 const DISK_MIB: u64 = 384;
 const INODES: u64 = 20_000;

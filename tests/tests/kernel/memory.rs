@@ -16,13 +16,12 @@ use evictd::{
 use evictd_tests::{
     cgroup::TestCgroup,
     hog::Hog,
+    node::MIB,
     or_skip,
     patience::wait_for,
     skip::{matrix, no_bpf, not_root},
     skip_if,
 };
-
-const MIB: u64 = 1 << 20;
 
 fn wait_for_trip(tripwire: &mut dyn Tripwire, patience: Duration) -> Option<Trip> {
     wait_for(patience, || tripwire.next())

@@ -18,12 +18,12 @@ use evictd_tests::{
     cgroup::{TestCgroup, memory_root},
     embedded::Files,
     hog::Hog,
+    node::MIB,
     skip::{in_guest, matrix, no_bpf},
     skip_if,
 };
 use serde_json::{Value, json};
 
-const MIB: u64 = 1 << 20;
 const SOON: Duration = Duration::from_secs(20);
 const UID: &str = "00000000-0000-4000-8000-000000000001";
 

@@ -19,12 +19,12 @@ use evictd::{
 use evictd_tests::{
     cgroup::TestCgroup,
     forker::Forker,
+    node::MIB,
     patience::wait_for,
     skip::{matrix, no_bpf},
     skip_if,
 };
 
-const MIB: u64 = 1 << 20;
 /// Tasks that may be on their way out of the count: a busy machine has some hundred.
 const LATE: i64 = 100;
 

@@ -17,11 +17,11 @@ use evictd::{
 use evictd_tests::{
     cgroup::{TestCgroup, memory_root},
     hog::Hog,
+    node::MIB,
     skip::{matrix, not_root},
     skip_if,
 };
 
-const MIB: u64 = 1 << 20;
 /// More than what CPUs keep to themselves, huge pages on their way, and what is charged between two reads of one look.
 const LAG: u64 = 24 * MIB;
 

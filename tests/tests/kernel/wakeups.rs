@@ -24,13 +24,13 @@ use evictd_tests::{
     cgroup::TestCgroup,
     cpus,
     hog::Hog,
+    node::MIB,
     or_skip,
     patience::holds,
     skip::{matrix, no_bpf},
     skip_if,
 };
 
-const MIB: u64 = 1 << 20;
 /// Long enough for a machine that is emulated while others compile.
 const SOON: Duration = Duration::from_secs(60);
 /// Whoever was woken by a crossing has run by then.

@@ -7,13 +7,12 @@ use evictd_tests::{
     cgroup::TestCgroup,
     embedded::Files,
     hog::Hog,
+    node::MIB,
     scripted::Scripted,
     skip::{no_bpf, not_root},
     skip_if,
 };
 use serde_json::{Value, json};
-
-const MIB: u64 = 1 << 20;
 
 struct Ruled {
     files: Files,
@@ -56,13 +55,6 @@ impl Ruled {
     fn hog(&self, pod: &str, mib: &str) -> Hog {
         let dir = self.scope.path().join("besteffort").join(pod);
         Hog::start(&dir, &["--mib", mib]).unwrap()
-    }
-
-    fn used(&self) -> u64 {
-        MemoryCgroup::open(self.scope.path())
-            .unwrap()
-            .usage()
-            .unwrap()
     }
 
     fn evicted(&self) -> Vec<String> {
@@ -117,7 +109,9 @@ fn a_spared_pod_outlives_a_smaller_one() {
     let ruled = Ruled::new("emspare", "", &never());
     let mut agent = ruled.files.start(&[]);
     let mut db = ruled.hog("db", "120");
-    ruled.wait("the database is there", |r| r.used() > 115 * MIB);
+    ruled.wait("the database is there", |r| {
+        r.scope.usage().unwrap() > 115 * MIB
+    });
     let mut web = ruled.hog("web", "100");
     assert_eq!(web.wait().unwrap(), Some(libc::SIGKILL));
     assert!(db.is_alive());
@@ -134,7 +128,7 @@ fn top_shows_the_order_that_policies_leave() {
     let mut agent = ruled.files.start(&[]);
     let _db = ruled.hog("db", "60");
     let _web = ruled.hog("web", "30");
-    ruled.wait("both are there", |r| r.used() > 85 * MIB);
+    ruled.wait("both are there", |r| r.scope.usage().unwrap() > 85 * MIB);
     let top = || -> Value {
         let told = ruled.told(&["top", "-n", "1", "--interval", "0.1", "-o", "json"]);
         serde_json::from_str(&told).unwrap()
@@ -196,7 +190,8 @@ fn a_gate_opens_while_the_node_is_short() {
     let mut agent = ruled.files.start(&[]);
     let mut db = ruled.hog("db", "200");
     ruled.wait("it is asked and said", |r| {
-        r.used() > 195 * MIB && r.explained("db")["rules"][0]["gates"][0]["answer"] == false
+        r.scope.usage().unwrap() > 195 * MIB
+            && r.explained("db")["rules"][0]["gates"][0]["answer"] == false
     });
     std::thread::sleep(Duration::from_millis(300));
     assert!(db.is_alive() && ruled.evicted().is_empty());
@@ -252,7 +247,9 @@ fn a_bad_policy_is_refused_at_the_start_and_later_changes_nothing() {
     );
     std::thread::sleep(Duration::from_millis(2500));
     let mut db = ruled.hog("db", "200");
-    ruled.wait("the node is short", |r| r.used() > 195 * MIB);
+    ruled.wait("the node is short", |r| {
+        r.scope.usage().unwrap() > 195 * MIB
+    });
     std::thread::sleep(Duration::from_millis(300));
     assert!(db.is_alive(), "the last good policy stays in force");
     // And a good one is taken without a new start.
@@ -276,7 +273,9 @@ fn a_file_pauses_the_agent() {
         r.explained("db")["reason"] == "evictions are paused on this node"
     });
     let mut db = ruled.hog("db", "200");
-    ruled.wait("the node is short", |r| r.used() > 195 * MIB);
+    ruled.wait("the node is short", |r| {
+        r.scope.usage().unwrap() > 195 * MIB
+    });
     std::thread::sleep(Duration::from_millis(300));
     assert!(db.is_alive());
     fs::remove_file(pause).unwrap();
@@ -291,7 +290,7 @@ fn stopped_with(name: &str, spec: &Value) -> (Option<i32>, u64) {
     let mut agent = ruled.files.start(&[]);
     let dir = ruled.scope.path().join("besteffort/db");
     let mut db = Hog::start(&dir, &["--mib", "1000", "--rate", "60"]).unwrap();
-    ruled.wait("it grows", |r| r.used() > 120 * MIB);
+    ruled.wait("it grows", |r| r.scope.usage().unwrap() > 120 * MIB);
     agent.stop().unwrap();
     let signal = db.wait().unwrap();
     let kills = MemoryCgroup::open(ruled.scope.path())

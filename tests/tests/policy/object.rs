@@ -3,18 +3,17 @@
 
 use std::{fs, time::Duration};
 
-use evictd::observe::cgroup::MemoryCgroup;
 use evictd_tests::{
     apiserver::{Fault, Misery},
     hog::Hog,
     member::Member,
+    node::MIB,
     skip::not_root,
     skip_if,
 };
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(30);
-const MIB: u64 = 1 << 20;
 /// Where the gate asks: the object's name is a label of the pod.
 const PATH: &str = "/apis/example.org/v1/namespaces/default/clusters/db";
 
@@ -83,14 +82,12 @@ fn gate_of(member: &Member) -> Value {
     explained(member)["rules"][0]["gates"][0].clone()
 }
 
-fn used(member: &Member) -> u64 {
-    let scope = MemoryCgroup::open(member.cgroup.path()).unwrap();
-    scope.usage().unwrap()
-}
-
 /// The node is short, the agent has had time to act, and the pod is there.
 fn spared(member: &Member, hog: &mut Hog, why: &str) {
-    assert!(member.wait(SOON, |m| used(m) > 195 * MIB), "{why}");
+    assert!(
+        member.wait(SOON, |m| m.cgroup.usage().unwrap() > 195 * MIB),
+        "{why}"
+    );
     std::thread::sleep(Duration::from_millis(500));
     assert!(hog.is_alive() && member.evictions().is_empty(), "{why}");
 }

@@ -6,7 +6,6 @@ use std::{sync::Arc, time::Duration};
 use evictd::{
     cluster::brake::{self, ConfigMapName},
     evict::journal::Record,
-    observe::cgroup::MemoryCgroup,
     policy::{Brake, PAUSED},
 };
 use evictd_tests::{
@@ -14,6 +13,7 @@ use evictd_tests::{
     following::Following,
     hog::Hog,
     member::Member,
+    node::MIB,
     scrape,
     skip::not_root,
     skip_if,
@@ -21,7 +21,6 @@ use evictd_tests::{
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(30);
-const MIB: u64 = 1 << 20;
 
 fn config_map(paused: &str) -> Value {
     json!({"metadata": {"namespace": "evictd", "name": "evictd-pause"}, "data": {"paused": paused}})
@@ -117,16 +116,6 @@ fn the_last_word_holds_while_the_api_server_is_away() {
     assert!(f.wait(|f| pulled(f).is_empty()));
 }
 
-/// What `/metrics` says.
-fn metrics(address: &str) -> String {
-    scrape::metrics(address).unwrap()
-}
-
-fn used(member: &Member) -> u64 {
-    let scope = MemoryCgroup::open(member.cgroup.path()).unwrap();
-    scope.usage().unwrap()
-}
-
 #[test]
 fn a_paused_agent_kills_nobody_until_the_pause_is_lifted() {
     skip_if!(not_root());
@@ -142,13 +131,18 @@ fn a_paused_agent_kills_nobody_until_the_pause_is_lifted() {
     let mut agent = member.start().unwrap();
     let says = |line: &'static str| {
         let address = address.clone();
-        move |_: &Member| metrics(&address).lines().any(|l| l == line)
+        move |_: &Member| {
+            scrape::metrics(&address)
+                .unwrap()
+                .lines()
+                .any(|l| l == line)
+        }
     };
     assert!(member.wait(SOON, says("evictd_paused{by=\"node\"} 1")));
     assert!(member.wait(SOON, says("evictd_policy_pods{policy=\"labelled\"} 1")));
     assert!(member.wait(SOON, says("evictd_policies_refused{source=\"api\"} 0")));
     let mut hog = Hog::start(&wild, &["--mib", "200"]).unwrap();
-    assert!(member.wait(SOON, |m| used(m) > 195 * MIB));
+    assert!(member.wait(SOON, |m| m.cgroup.usage().unwrap() > 195 * MIB));
     std::thread::sleep(Duration::from_millis(500));
     assert!(hog.is_alive() && member.evictions().is_empty());
     member.server.state().annotate_node(PAUSED, None);
@@ -194,7 +188,7 @@ fn ruled(name: &str) -> (Member, std::path::PathBuf, std::path::PathBuf) {
 /// Fills the node: the policy decides who goes.
 fn web_goes(member: &Member, db: &std::path::Path, web: &std::path::Path) {
     let mut big = Hog::start(db, &["--mib", "120"]).unwrap();
-    assert!(member.wait(SOON, |m| used(m) > 115 * MIB));
+    assert!(member.wait(SOON, |m| m.cgroup.usage().unwrap() > 115 * MIB));
     let mut small = Hog::start(web, &["--mib", "100"]).unwrap();
     assert_eq!(small.wait().unwrap(), Some(libc::SIGKILL));
     assert!(big.is_alive());
@@ -245,7 +239,11 @@ fn a_pause_outlives_a_restart_while_the_api_server_is_away() {
     member.server.state().annotate_node(PAUSED, Some("true"));
     let address = scrape::free_address().unwrap();
     member.config["metricsAddress"] = address.as_str().into();
-    let paused = |_: &Member| metrics(&address).contains("evictd_paused{by=\"node\"} 1");
+    let paused = |_: &Member| {
+        scrape::metrics(&address)
+            .unwrap()
+            .contains("evictd_paused{by=\"node\"} 1")
+    };
     let mut first = member.start().unwrap();
     assert!(member.wait(SOON, paused));
     assert_eq!(first.terminate().unwrap(), Some(0));
@@ -255,7 +253,7 @@ fn a_pause_outlives_a_restart_while_the_api_server_is_away() {
     let mut second = member.start().unwrap();
     assert!(paused(&member), "from its very start");
     let mut hog = Hog::start(&wild, &["--mib", "200"]).unwrap();
-    assert!(member.wait(SOON, |m| used(m) > 195 * MIB));
+    assert!(member.wait(SOON, |m| m.cgroup.usage().unwrap() > 195 * MIB));
     std::thread::sleep(Duration::from_millis(500));
     assert!(hog.is_alive());
     member.server.state().annotate_node(PAUSED, None);
