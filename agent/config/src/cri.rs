@@ -1,4 +1,4 @@
-//! `cri`: the container runtime that gives back what nobody needs when a disk is short (R8).
+//! `cri`: the container runtime that gives back what nobody needs when a disk is short.
 
 use std::{path::PathBuf, time::Duration};
 

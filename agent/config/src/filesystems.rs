@@ -14,7 +14,7 @@ const RUNTIMES: [&str; 3] = [
     "/var/lib/docker",
 ];
 
-/// Directories by which the filesystems are known (R3). What is not configured is found.
+/// Directories by which the filesystems are known. What is not configured is found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FilesystemPaths {
     /// `filesystems.nodefs`: the kubelet's root directory.

@@ -1,4 +1,4 @@
-//! `graduatedAction`: what is done about a soft threshold on memory before anybody is evicted (R46).
+//! `graduatedAction`: what is done about a soft threshold on memory before anybody is evicted.
 
 use std::time::Duration;
 

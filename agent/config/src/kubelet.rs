@@ -1,4 +1,4 @@
-//! The fields that evictd shares with the KubeletConfiguration, in the map form and in the string form (R19).
+//! The fields that evictd shares with the KubeletConfiguration, in the map form and in the string form.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::decode::Fields;
 
-/// How long a node condition stays after the last sign of pressure, if nothing is configured (R7).
+/// How long a node condition stays after the last sign of pressure, if nothing is configured.
 pub const DEFAULT_PRESSURE_TRANSITION_PERIOD: Duration = Duration::from_secs(300);
 
 /// What `enforceNodeAllocatable` may hold.
@@ -123,7 +123,7 @@ impl EvictionFields {
     }
 }
 
-/// Reads a map of signals, or a text `signal<value,signal<value`, or a list of such texts (R19).
+/// Reads a map of signals, or a text `signal<value,signal<value`, or a list of such texts.
 fn statements(
     fields: &mut Fields,
     name: &str,

@@ -60,24 +60,24 @@ pub struct Config {
     pub cluster: Option<ClusterConfig>,
     /// `stateDir`: where the journal lives.
     pub state_dir: PathBuf,
-    /// `shadow`: decide and report, kill nothing (R47).
+    /// `shadow`: decide and report, kill nothing.
     pub shadow: bool,
     /// `memoryHook`: which rung of the ladder watches memory; `auto` and none are the best that this kernel has.
     pub memory_hook: Option<MemoryHook>,
-    /// `accountReclaimableCache`: count page cache that can be reclaimed as available (R15).
+    /// `accountReclaimableCache`: count page cache that can be reclaimed as available.
     pub account_reclaimable_cache: bool,
     /// `memoryGuard`: less than this of what the kernel has available counts as less than the hard threshold. For the machine
     /// that is its MemAvailable, for a cgroup of v1 what is free and what could be freed without writing it first. Without an
     /// amount it is 100 MiB. Off in mode `kubelet` unless asked for.
     pub memory_guard: Reserve,
-    /// `kernelFloor`: the limit at which the kernel itself kills the first victim (R41); without an amount it is half of
+    /// `kernelFloor`: the limit at which the kernel itself kills the first victim; without an amount it is half of
     /// the hard threshold.
     pub kernel_floor: Reserve,
     /// `filesystems`: where nodefs, imagefs and containerfs are.
     pub filesystems: FilesystemPaths,
-    /// `cri`: the container runtime, which gives back what nobody needs when a disk is short (R8); none is left alone.
+    /// `cri`: the container runtime, which gives back what nobody needs when a disk is short; none is left alone.
     pub cri: Option<CriConfig>,
-    /// `graduatedAction`: what is done about a soft threshold on memory before anybody is evicted (R46).
+    /// `graduatedAction`: what is done about a soft threshold on memory before anybody is evicted.
     pub graduated: GraduatedConfig,
     /// `policies`, `evictionRates`, `lastResort` and `gateSecrets`: who may be evicted, and when.
     pub policy: PolicyConfig,

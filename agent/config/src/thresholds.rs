@@ -12,7 +12,7 @@ use super::{ConfigError, duration};
 /// Signal names with their values, as the configuration gives them; sorted, where the kubelet's maps are random.
 pub type Statements = BTreeMap<String, String>;
 
-/// The hard thresholds of a kubelet on Linux that nobody configured (`DefaultEvictionHard`, R4).
+/// The hard thresholds of a kubelet on Linux that nobody configured (`DefaultEvictionHard`).
 pub const DEFAULT_EVICTION_HARD: [(Signal, &str); 5] = [
     (Signal::MemoryAvailable, "100Mi"),
     (Signal::NodeFsAvailable, "10%"),
@@ -77,7 +77,7 @@ impl ThresholdTexts {
     }
 }
 
-/// What a hard memory threshold means for the pods' cgroup where that one has a limit (R1).
+/// What a hard memory threshold means for the pods' cgroup where that one has a limit.
 fn allocatable_twin(threshold: &Threshold) -> Option<Threshold> {
     (threshold.signal == Signal::MemoryAvailable && threshold.is_hard()).then(|| Threshold {
         signal: Signal::AllocatableMemoryAvailable,

@@ -5,5 +5,4 @@ mod capabilities;
 mod chart;
 mod container;
 mod e2e;
-mod readme_rows;
 mod schema;

@@ -47,7 +47,7 @@ fn signed(counter: u64) -> i64 {
 }
 
 impl Memory {
-    /// Available, and what that and the working set make together (R2).
+    /// Available, and what that and the working set make together.
     fn observation(&self) -> Option<Observation> {
         let (available, working_set) = (self.available_bytes?, self.working_set_bytes?);
         let capacity = signed(available.saturating_add(working_set));
