@@ -1,4 +1,4 @@
-//! Node-level reclaim (R8): what the container runtime can give back when a disk is short, before any pod has to go.
+//! Node-level reclaim: what the container runtime can give back when a disk is short, before any pod has to go.
 //!
 //! Exited containers and dead sandboxes first ([`exited`]), then images that nobody uses, oldest first ([`images`]): what
 //! the kubelet removes, in its order, over the same interface. Which of both a disk is helped by is the layout's to say
