@@ -1,4 +1,4 @@
-//! Where things are heading at the present rate (R44): time until a threshold, until nothing is left, until a pod
+//! Where things are heading at the present rate: time until a threshold, until nothing is left, until a pod
 //! reaches its limit.
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The flight recorder: what was left of each signal in the last looks (R49).
+//! The flight recorder: what was left of each signal in the last looks.
 //!
 //! One thread writes and never waits; whoever reads gets what was not overwritten meanwhile. It has its place from the
 //! start and takes no more.

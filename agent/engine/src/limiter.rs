@@ -254,7 +254,7 @@ mod tests {
         assert!(lets_go(99) && !lets_go(100));
         assert!(
             !restraint.lets_the_kernel(&pod, 99),
-            "R41: the kernel reads no clock"
+            "the kernel reads no clock"
         );
         assert_eq!(pod.order(), -7);
         pod.set(Permission::NotNow, 0, &[]);

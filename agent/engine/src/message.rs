@@ -7,7 +7,7 @@ use crate::model::quantity::Quantity;
 pub const REASON: &str = "Evicted";
 /// `status.phase` of an evicted pod.
 pub const PHASE: &str = "Failed";
-/// The pod condition that announces an eviction (R18).
+/// The pod condition that announces an eviction.
 pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
 /// The reason in that condition.
 pub const TERMINATION_BY_KUBELET: &str = "TerminationByKubelet";

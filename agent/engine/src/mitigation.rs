@@ -138,7 +138,7 @@ pub struct Portion {
 /// Whom to take how much from: those with the most cold page cache (`inactive_file`) first, until what counts as used
 /// has been asked for in the amount of the deficit.
 ///
-/// Cold page cache counts as available already (R2), so that it alone brings the signal nothing: the kernel ages the
+/// Cold page cache counts as available already, so that it alone brings the signal nothing: the kernel ages the
 /// active list into the inactive one as that gets shorter, and that is what brings something. So a pod is asked for its
 /// cold page cache and as much of its active one as is missing.
 pub fn portions(pods: &[MemoryReading], deficit: u64) -> Vec<Portion> {

@@ -338,7 +338,7 @@ impl Manager {
     }
 
     /// How long a victim has to end: no time under a hard threshold, else its own grace period or the longest that is
-    /// allowed (R5).
+    /// allowed.
     fn grace_period(&self, threshold: &Threshold, pod: &Pod) -> i64 {
         let longest = i64::from(self.settings.eviction.max_pod_grace_period_seconds);
         match pod.termination_grace_period_seconds {
@@ -348,7 +348,7 @@ impl Manager {
         }
     }
 
-    /// Whether a pod may be evicted (R12). The kubelet would evict one that is still there a second time.
+    /// Whether a pod may be evicted. The kubelet would evict one that is still there a second time.
     fn state_of(&self, pod: &Pod) -> CandidateState {
         match self.settings.mode {
             mode if pod.is_protected(mode) || pod.is_spared => CandidateState::Protected,
@@ -365,7 +365,7 @@ impl Manager {
         }
     }
 
-    /// Where the signals that have thresholds are heading (R44).
+    /// Where the signals that have thresholds are heading.
     fn forecasts(&mut self, now: i64, node: Snapshot<'_>) -> Vec<SignalForecast> {
         let mut forecasts = Vec::new();
         for (signal, trend) in Signal::ALL.into_iter().zip(&mut self.trends) {

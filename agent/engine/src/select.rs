@@ -45,7 +45,7 @@ pub struct Rules {
     /// The resource that is short.
     pub resource: Resource,
     /// Whether system daemons use more than was reserved for them: only then does the QoS strategy touch Guaranteed
-    /// pods while others are left (R20).
+    /// pods while others are left.
     pub system_over_reserved: bool,
 }
 
@@ -54,7 +54,7 @@ pub struct Rules {
 pub enum Demand {
     /// Unknown: the first victim alone, as the kubelet does.
     First,
-    /// This much, in the resource's unit: as many victims as it takes, in order (R43). Pods that use nothing of what
+    /// This much, in the resource's unit: as many victims as it takes, in order. Pods that use nothing of what
     /// is short are passed over: their end would bring nothing.
     Amount(u64),
 }
@@ -92,7 +92,7 @@ pub fn select(
     for victim in victims {
         let mut found = first_exact(&mut front, candidates, rules, passed_over, &mut refine);
         if found.is_none() && selection.count == 0 && passed_over.guaranteed {
-            // Only Guaranteed pods are left (R20).
+            // Only Guaranteed pods are left.
             passed_over.guaranteed = false;
             front = Front::of(candidates, rules, passed_over);
             found = first_exact(&mut front, candidates, rules, passed_over, &mut refine);

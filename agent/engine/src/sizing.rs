@@ -1,4 +1,4 @@
-//! Whether a node's reservations fit its thresholds (R16). All amounts are bytes of memory.
+//! Whether a node's reservations fit its thresholds. All amounts are bytes of memory.
 
 use super::{Signal, Threshold};
 

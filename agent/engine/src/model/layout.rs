@@ -3,7 +3,7 @@
 
 use crate::{Pod, PodUsage, Resource, Signal, Threshold};
 
-/// Which filesystems are separate (R3).
+/// Which filesystems are separate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// Images lie on a filesystem of their own.
@@ -12,7 +12,7 @@ pub struct Layout {
     pub split_image_fs: bool,
 }
 
-/// What the node can give back before a pod is evicted (R8), in the order in which it is done.
+/// What the node can give back before a pod is evicted, in the order in which it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeReclaim {
     /// Delete containers that have ended.
@@ -55,7 +55,7 @@ impl Layout {
         }
     }
 
-    /// The thresholds that count on this layout (`UpdateContainerFsThresholds`, R3): those of containerfs are those
+    /// The thresholds that count on this layout (`UpdateContainerFsThresholds`): those of containerfs are those
     /// of the filesystem that it is part of, whatever is configured for it.
     pub fn apply(self, thresholds: &[Threshold]) -> Vec<Threshold> {
         let follows = match (self.dedicated_image_fs, self.split_image_fs) {
@@ -89,7 +89,7 @@ impl Layout {
         kept.into_iter().flatten().collect()
     }
 
-    /// The thresholds that are configured for containerfs and mean nothing, for a warning (R3).
+    /// The thresholds that are configured for containerfs and mean nothing, for a warning.
     pub fn ignored(self, thresholds: &[Threshold]) -> impl Iterator<Item = &Threshold> {
         let applies = self.dedicated_image_fs || !self.split_image_fs;
         let is_own = |t: &&Threshold| {
@@ -101,7 +101,7 @@ impl Layout {
         thresholds.iter().filter(move |_| applies).filter(is_own)
     }
 
-    /// What to reclaim from the node itself when a signal is low (`buildSignalToNodeReclaimFuncs`, R8).
+    /// What to reclaim from the node itself when a signal is low (`buildSignalToNodeReclaimFuncs`).
     pub fn node_reclaim(self, signal: Signal) -> &'static [NodeReclaim] {
         use NodeReclaim::{Containers, Images};
         match (self.kind(), signal) {
@@ -117,7 +117,7 @@ impl Layout {
         }
     }
 
-    /// Which of a pod's files are measured for a disk signal (`buildSignalToRankFunc`, R10).
+    /// Which of a pod's files are measured for a disk signal (`buildSignalToRankFunc`).
     fn parts(self, signal: Signal) -> Parts {
         let nodefs = matches!(signal, Signal::NodeFsAvailable | Signal::NodeFsInodesFree);
         let imagefs = matches!(signal, Signal::ImageFsAvailable | Signal::ImageFsInodesFree);

@@ -35,7 +35,7 @@ impl Observations {
 }
 
 impl Observations {
-    /// Whether the node's own daemons use more memory than was kept back for them (R20): what is used outside the
+    /// Whether the node's own daemons use more memory than was kept back for them: what is used outside the
     /// pods' cgroup, against what the pods may not have.
     pub fn system_over_reserved(&self) -> bool {
         let (Some(node), Some(pods)) = (

@@ -141,12 +141,12 @@ pub struct EmptyDir {
 
 impl Pod {
     /// Whether the kubelet refuses to evict the pod, whatever the pressure: static and mirror pods, and pods of
-    /// critical priority (`kubelet/types.IsCriticalPod`, R12).
+    /// critical priority (`kubelet/types.IsCriticalPod`).
     pub fn is_critical(&self) -> bool {
         self.is_static || self.is_mirror || self.has_critical_priority()
     }
 
-    /// Whether a mode of the engine refuses to evict the pod, for whatever reason (R12): the `evictd` mode judges static pods
+    /// Whether a mode of the engine refuses to evict the pod, for whatever reason: the `evictd` mode judges static pods
     /// by their priority, as the documentation says; the kubelet never evicts any. As long as a static pod's priority is not
     /// known it stays: control planes run as such.
     pub fn is_protected(&self, mode: Mode) -> bool {
@@ -164,12 +164,12 @@ impl Pod {
         !(self.is_static || self.is_mirror)
     }
 
-    /// Whether the priority alone makes the pod critical (R12).
+    /// Whether the priority alone makes the pod critical.
     pub fn has_critical_priority(&self) -> bool {
         self.priority >= SYSTEM_CRITICAL_PRIORITY
     }
 
-    /// Whether the node cannot do without the pod: the OOM killer spares it like a Guaranteed one (R13).
+    /// Whether the node cannot do without the pod: the OOM killer spares it like a Guaranteed one.
     pub fn is_node_critical(&self) -> bool {
         self.priority >= SYSTEM_NODE_CRITICAL_PRIORITY
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::quantity::Quantity;
 
-/// How firmly a pod's resources are promised to it. The order is that in which the OpenShift documents evict (R20).
+/// How firmly a pod's resources are promised to it. The order is that in which the OpenShift documents evict.
 #[derive(
     Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize,
 )]
@@ -80,14 +80,14 @@ impl fmt::Display for QosClass {
 /// describe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OomScale {
-    /// -997, as Kubernetes sets it today (R13).
+    /// -997, as Kubernetes sets it today.
     #[default]
     Kubernetes,
-    /// -998, as OpenShift 3.x set it (R22, R27).
+    /// -998, as OpenShift 3.x set it.
     OpenShift3,
 }
 
-/// The oom_score_adj of a pod's containers (`GetContainerOOMScoreAdjust`, R13): the higher, the sooner the OOM killer
+/// The oom_score_adj of a pod's containers (`GetContainerOOMScoreAdjust`): the higher, the sooner the OOM killer
 /// takes them.
 ///
 /// `request` and `capacity` are bytes of memory; `is_node_critical` is [`crate::Pod::is_node_critical`].

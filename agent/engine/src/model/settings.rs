@@ -17,12 +17,12 @@ pub enum Mode {
 /// In which order pods are evicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RankingStrategy {
-    /// Above request first, then priority, then usage minus request (R9, R10).
+    /// Above request first, then priority, then usage minus request.
     #[default]
     Kubelet,
-    /// By QoS class first (R20, R21).
+    /// By QoS class first.
     Qos,
-    /// By usage alone (R25).
+    /// By usage alone.
     Usage,
 }
 
@@ -40,11 +40,11 @@ impl RankingStrategy {
 pub struct EvictionConfig {
     /// The thresholds in force.
     pub thresholds: Vec<Threshold>,
-    /// `evictionMaxPodGracePeriod`, in seconds: the longest a pod may take after a soft threshold (R5).
+    /// `evictionMaxPodGracePeriod`, in seconds: the longest a pod may take after a soft threshold.
     pub max_pod_grace_period_seconds: i32,
-    /// `evictionPressureTransitionPeriod`: how long a condition stays after the last sign of pressure (R7).
+    /// `evictionPressureTransitionPeriod`: how long a condition stays after the last sign of pressure.
     pub pressure_transition_period: Duration,
-    /// `systemReserved` and `kubeReserved` together: memory that is kept back from pods, in bytes (R16).
+    /// `systemReserved` and `kubeReserved` together: memory that is kept back from pods, in bytes.
     pub reserved_memory: u64,
 }
 
@@ -105,7 +105,7 @@ impl MemoryHook {
         }
     }
 
-    /// Whether a kernel program compares: only that can act by itself past a floor (R41).
+    /// Whether a kernel program compares: only that can act by itself past a floor.
     pub fn has_program(self) -> bool {
         matches!(self, Self::Fexit | Self::Kprobe | Self::Tracepoint)
     }

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-/// An eviction signal, under the kubelet's name (R1). All of them fire when what is available falls below a value.
+/// An eviction signal, under the kubelet's name. All of them fire when what is available falls below a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Signal {
     /// `allocatableMemory.available`: what the pods' cgroup may still use, in bytes.
@@ -15,7 +15,7 @@ pub enum Signal {
     ImageFsAvailable,
     /// `imagefs.inodesFree`: inodes where the images live.
     ImageFsInodesFree,
-    /// `memory.available`: the node's capacity minus its working set, in bytes (R2).
+    /// `memory.available`: the node's capacity minus its working set, in bytes.
     MemoryAvailable,
     /// `nodefs.available`: bytes where volumes and logs live.
     NodeFsAvailable,
@@ -38,7 +38,7 @@ pub enum Resource {
     Pids,
 }
 
-/// The node condition that a signal raises (R6), in the order in which they are reported.
+/// The node condition that a signal raises, in the order in which they are reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum NodeCondition {
     /// `DiskPressure`.

@@ -23,7 +23,7 @@ pub struct Threshold {
     pub value: ThresholdValue,
     /// How long it must be met before pods are evicted; zero makes the threshold a hard one.
     pub grace_period: Duration,
-    /// Once met, the threshold stays met until this much more than `value` is available (R11).
+    /// Once met, the threshold stays met until this much more than `value` is available.
     pub min_reclaim: Option<ThresholdValue>,
 }
 
@@ -64,7 +64,7 @@ impl Threshold {
         self.value.amount(capacity)
     }
 
-    /// The amount that must be available for a threshold that was met to be met no longer (R11).
+    /// The amount that must be available for a threshold that was met to be met no longer.
     pub fn resolved_amount(&self, capacity: i64) -> u64 {
         let reclaim = self
             .min_reclaim

@@ -52,9 +52,9 @@ pub struct FsUsage {
 pub struct MemoryReading {
     /// Everything charged to the cgroup and below.
     pub usage: u64,
-    /// Page cache on the inactive list, which the kubelet does not count as used (R2).
+    /// Page cache on the inactive list, which the kubelet does not count as used.
     pub inactive_file: u64,
-    /// Page cache on the active list, which the kubelet counts as used (R15).
+    /// Page cache on the active list, which the kubelet counts as used.
     pub active_file: u64,
     /// Page cache that has to be written, or is being written, before the kernel can take it back.
     pub unwritten: u64,
@@ -71,7 +71,7 @@ pub struct MemoryReading {
 }
 
 impl MemoryReading {
-    /// usage - inactive_file, at least 0 (R2; cadvisor `setMemoryStats`).
+    /// usage - inactive_file, at least 0 (cadvisor `setMemoryStats`).
     pub fn working_set(&self) -> u64 {
         self.usage.saturating_sub(self.inactive_file)
     }

@@ -110,7 +110,7 @@ impl Manager {
     }
 
     /// The reflex has evicted a pod, on what it saw then: the dip is over before anybody else looks, and the condition
-    /// holds nevertheless (R6, R7); and the pod's owner is known if it comes back (R17, R29).
+    /// holds nevertheless; and the pod's owner is known if it comes back.
     pub fn evicted_elsewhere(&mut self, now: i64, dip: Snapshot<'_>, uid: &str, signal: Signal) {
         // What is due is not asked for: the reflex is at it.
         self.pressure.update(now, dip.observations);

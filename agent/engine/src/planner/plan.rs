@@ -42,13 +42,13 @@ pub struct Snapshot<'a> {
 /// What a round came to.
 #[derive(Clone, Debug, Default)]
 pub struct Round {
-    /// The node conditions that hold (R6).
+    /// The node conditions that hold.
     pub conditions: Vec<NodeCondition>,
-    /// The pods that came back after an eviction (R17, R29).
+    /// The pods that came back after an eviction.
     pub comebacks: Vec<Comeback>,
-    /// Where the signals that have thresholds are heading (R44).
+    /// Where the signals that have thresholds are heading.
     pub forecasts: Vec<SignalForecast>,
-    /// What to reclaim from the node before [`crate::Manager::after_reclaim`] says which pods must go (R8).
+    /// What to reclaim from the node before [`crate::Manager::after_reclaim`] says which pods must go.
     pub node_reclaim: Vec<NodeReclaim>,
     /// The pods to evict.
     pub evictions: Vec<Eviction>,
@@ -84,7 +84,7 @@ pub struct Eviction {
     pub message: Message,
     /// Why.
     pub cause: Cause,
-    /// A soft threshold asks for it: the pod may be asked, and budgets count (R5).
+    /// A soft threshold asks for it: the pod may be asked, and budgets count.
     pub is_soft: bool,
 }
 
@@ -105,8 +105,7 @@ impl Cause {
         limit.map(Self::LocalStorage).or_else(signal)
     }
 
-    /// Whether the pod is told beforehand by a DisruptionTarget condition: the kubelet does so under pressure only
-    /// (R18).
+    /// Whether the pod is told beforehand by a DisruptionTarget condition: the kubelet does so under pressure only.
     pub fn announces_disruption(self) -> bool {
         matches!(self, Self::Pressure(_))
     }

@@ -9,7 +9,7 @@ use crate::{NodeCondition, Observations, Signal, Threshold, model::quantity::Qua
 #[derive(Clone, Debug)]
 pub struct Pressure {
     thresholds: Vec<Tracked>,
-    /// How long a condition stays after the last sign of pressure (R7).
+    /// How long a condition stays after the last sign of pressure.
     transition_period: Duration,
     /// When each condition was last seen to be true.
     seen: [Option<i64>; CONDITIONS.len()],
@@ -25,7 +25,7 @@ struct Tracked {
     threshold: Threshold,
     /// Since when it has been met without a break.
     since: Option<i64>,
-    /// Whether its grace period was over the last time, so that now its minimum reclaim counts (R11).
+    /// Whether its grace period was over the last time, so that now its minimum reclaim counts.
     was_due: bool,
     /// Its signal was observed since it came into force.
     was_seen: bool,
@@ -103,12 +103,7 @@ impl Pressure {
         due
     }
 
-    /// The thresholds that were met at the first look since they came into force; each once.
-    pub fn take_met_in_force(&mut self) -> Vec<Threshold> {
-        std::mem::take(&mut self.met_in_force)
-    }
-
-    /// The conditions that hold: seen within the transition period (R6, R7).
+    /// The conditions that hold: seen within the transition period.
     pub fn conditions(&self, now: i64) -> Vec<NodeCondition> {
         let holds = |condition: &NodeCondition| {
             let seen = self.seen.get(*condition as usize).copied().flatten();

@@ -1,5 +1,5 @@
-//! Pods that come back to the node they were just evicted from: a DaemonSet's at once (R17), others by affinity or
-//! because nothing else is free (R29). Each comeback keeps the door shut for longer.
+//! Pods that come back to the node they were just evicted from: a DaemonSet's at once, others by affinity or
+//! because nothing else is free. Each comeback keeps the door shut for longer.
 
 use std::{
     collections::{HashMap, HashSet},

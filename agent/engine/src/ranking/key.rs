@@ -53,12 +53,12 @@ impl Standing {
     /// Before everything else counts whether the priority is known, in every strategy: a pod that may be critical does not go
     /// for one that is known not to be.
     ///
-    /// - `kubelet` (R9, R10): above request first, then the lower priority, then usage minus request. Process ids go
+    /// - `kubelet`: above request first, then the lower priority, then usage minus request. Process ids go
     ///   by priority, then number. For inodes the kubelet takes everybody who has any as above request, and then
     ///   subtracts the request for *bytes* of ephemeral storage (`helpers.go`, `disk`); so does this.
-    /// - `qos` (R20, R21): BestEffort, Burstable, Guaranteed; inside a class for memory those above request by usage
+    /// - `qos`: BestEffort, Burstable, Guaranteed; inside a class for memory those above request by usage
     ///   minus request, then the others by usage; for everything else by usage.
-    /// - `usage` (R25): by usage alone.
+    /// - `usage`: by usage alone.
     ///
     /// The order of a policy ([`Claim::order`]) counts right after a strategy's first criterion: after whether the pod
     /// is above its request (`kubelet`), after the priority for process ids, after the class and whether the pod is
