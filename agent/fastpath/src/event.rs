@@ -41,7 +41,7 @@ pub struct Evicted {
     pub judged: Judged,
     /// The part of the working set that comes back only when the kubelet unmounts it, in bytes.
     pub shared: u64,
-    /// Decided only, nothing was killed (R47).
+    /// Decided only, nothing was killed.
     pub shadow: bool,
     /// Policies spared everybody; the last resort took it.
     pub last_resort: bool,

@@ -300,13 +300,9 @@ pub struct Setup {
     pub tripwire: Box<dyn Tripwire>,
     /// The pods at the start.
     pub table: Box<PodTable>,
-    /// Pods that an earlier agent has signalled.
-    pub earlier: Vec<Earlier>,
-    /// When an earlier agent last evicted a pod for memory, in nanoseconds of CLOCK_MONOTONIC.
-    pub last_eviction: Option<u64>,
-    /// Decide, report, and kill nothing (R47).
+    /// Decide, report, and kill nothing.
     pub shadow: bool,
-    /// Pods that may be on their way out at once: 1 is the kubelet's way, more is R43.
+    /// The most pods that may be terminating at once; the kubelet's number is 1.
     pub victims_at_once: usize,
     /// The order of eviction.
     pub strategy: RankingStrategy,

@@ -295,7 +295,7 @@ impl Watch {
         }
     }
 
-    /// Tells the kernel who goes first, for the case that this thread cannot run when the floor is reached (R41).
+    /// Tells the kernel who goes first, for the case that this thread cannot run when the floor is reached.
     pub(crate) fn name_first_victims(&mut self) {
         let has_floor = |post: &Post| post.scope.limits().floor.is_some();
         if self.setup.shadow
