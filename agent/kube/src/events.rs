@@ -23,7 +23,7 @@ const CONTROLLER: &str = "evictd";
 pub const EVICTED: &str = "Evicted";
 /// Reason of an Event about a pod that was evicted although a PodDisruptionBudget said no.
 pub const OVERRIDDEN: &str = "EvictedDespiteBudget";
-/// Reason of an Event about a pod that would have been evicted (R47).
+/// Reason of an Event about a pod that would have been evicted.
 const WOULD_EVICT: &str = "WouldEvict";
 /// Reason of an Event about an evicted pod whose processes do not end.
 const STUCK: &str = "EvictedPodStuck";

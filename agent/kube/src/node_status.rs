@@ -1,10 +1,10 @@
-//! What the Node says: conditions of evictd's own, and a taint that keeps new pods away (R6, R7, R17, R24, R29).
+//! What the Node says: conditions of evictd's own, and a taint that keeps new pods away.
 //!
 //! The kubelet owns `MemoryPressure`, `DiskPressure` and `PIDPressure`: it writes them with every heartbeat, from its own
 //! polling, so that anybody else's value would be overwritten within seconds, and the node controller derives its own
 //! taints from them. evictd therefore has types (`EvictdMemoryPressure`, ...) and taint keys (`evictd.dev/memory-pressure`,
 //! ...) of its own: nobody else writes them, and the kubelet and the node controller leave what they do not know alone.
-//! Every pod needs a toleration to pass such a taint, those of DaemonSets too: that is what ends their ping-pong (R17).
+//! Every pod needs a toleration to pass such a taint, those of DaemonSets too: that is what ends their ping-pong.
 //!
 //! At rest there is neither: nothing needs to be written for a node that is well. Conditions are patched by type.
 //! Taints are one atomic list: applying one (server-side apply with force) takes everybody else's away, as the recording
@@ -41,7 +41,7 @@ pub struct Wanted {
 }
 
 /// What an agent before this one has left on the node: it ended without cleaning up. Why it was set, and since when, nobody
-/// knows any more, so that it stays for a whole transition period (R7).
+/// knows any more, so that it stays for a whole transition period.
 #[derive(Clone, Debug)]
 pub struct LeftOver {
     /// The conditions, with or without their taint.

@@ -214,7 +214,7 @@ impl Reporter {
 impl Job {
     fn new(eviction: Eviction) -> Self {
         Self {
-            // Nothing was killed, and nothing is deleted (R47).
+            // Nothing was killed, and nothing is deleted.
             outcome: eviction.shadow.then(|| "shadow".to_owned()),
             eviction,
             attempts: 0,

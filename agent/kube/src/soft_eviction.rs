@@ -1,4 +1,4 @@
-//! Soft eviction: pods are asked to go, and may take their time (R5).
+//! Soft eviction: pods are asked to go, and may take their time.
 //!
 //! The Eviction API honours PodDisruptionBudgets. A pod that its budget protects is passed over for the next candidate.
 //! Static pods are passed over as well: the API server cannot end them. When budgets protect everybody for longer than is configured, or the hard threshold is met, the first candidate goes
@@ -310,7 +310,7 @@ fn is_budget(error: &ApiError) -> bool {
     }
 }
 
-/// The smaller of the pod's own grace period and `evictionMaxPodGracePeriod` (R5), in seconds; a negative maximum leaves
+/// The smaller of the pod's own grace period and `evictionMaxPodGracePeriod`, in seconds; a negative maximum leaves
 /// it to the pod, as in the kubelet.
 fn grace(pod: &Pod, max_seconds: i32) -> i64 {
     let own = pod
