@@ -286,11 +286,11 @@ pub struct Setup {
     pub members: Members,
     /// What holds for all pods: limits and the pause.
     pub restraint: Arc<Restraint>,
-    /// Decide, tell, and do nothing (R47).
+    /// Decide, tell, and do nothing.
     pub shadow: bool,
     /// Who may do what [`Note::Reclaim`] asks for: pods wait for it, for a while.
     pub reclaims: Reclaiming,
-    /// What is done about a soft threshold on memory before anybody is evicted (R46).
+    /// What is done about a soft threshold on memory before anybody is evicted.
     pub graduated: GraduatedConfig,
     /// A directory of cgroup v1's memory hierarchy, where there is one (`leave_memory_limit`).
     pub memory_v1: Option<PathBuf>,
@@ -305,7 +305,7 @@ pub struct Status {
     pub observations: Observations,
     /// The thresholds in force.
     pub thresholds: Vec<Threshold>,
-    /// Where signals are heading (R44).
+    /// Where signals are heading.
     pub forecasts: Vec<SignalForecast>,
     /// The conditions that hold.
     pub conditions: BTreeSet<NodeCondition>,
@@ -313,6 +313,6 @@ pub struct Status {
     pub drift: Vec<(Signal, Drift)>,
     /// Rounds since the start.
     pub rounds: u64,
-    /// Pods that came back after an eviction (R17, R29).
+    /// Pods that came back after an eviction.
     pub comebacks: u64,
 }

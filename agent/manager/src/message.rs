@@ -167,11 +167,11 @@ pub enum Note {
     Reclaim(ReclaimDemand),
     /// What a reclaim has brought.
     Reclaimed(Box<Reclaimed>),
-    /// A step before an eviction is to be taken (R46); answered by [`Letter::Graduated`] unless it is shadow mode's.
+    /// A step before an eviction is to be taken; answered by [`Letter::Graduated`] unless it is shadow mode's.
     Graduate(Box<Demand>),
     /// What such a step has brought.
     Graduated(Box<Graduated>),
-    /// An evicted pod's owner has put another one here (R17, R29).
+    /// An evicted pod's owner has put another one here.
     Comeback(Comeback),
     /// A threshold is met as it comes into force.
     MetInForce {
@@ -202,7 +202,7 @@ pub enum Reclaimer {
     Runtime,
     /// The kubelet beside this agent, which has the same thresholds.
     Kubelet,
-    /// Nobody: shadow mode only speaks of it (R47).
+    /// Nobody: shadow mode only speaks of it.
     Nobody,
 }
 
@@ -243,7 +243,7 @@ pub struct Decided {
     pub threshold: u64,
     /// What the pod used of it.
     pub usage: u64,
-    /// Nothing was killed (R47).
+    /// Nothing was killed.
     pub shadow: bool,
     /// SIGKILL was refused with this errno, 0 when it was not.
     pub errno: i32,
@@ -269,7 +269,7 @@ pub struct SoftDemand {
     pub candidates: Vec<SoftChoice>,
     /// The hard threshold is met as well: budgets no longer count.
     pub hard: bool,
-    /// Nobody is asked (R47).
+    /// Nobody is asked.
     pub shadow: bool,
 }
 

@@ -32,7 +32,7 @@ pub struct Demand {
     pub pods: Vec<Arc<Entry>>,
     /// How long a reclaim may take.
     pub within: Duration,
-    /// Only speak of it (R47).
+    /// Only speak of it.
     pub shadow: bool,
 }
 

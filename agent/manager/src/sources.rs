@@ -43,7 +43,7 @@ pub struct Disks {
     pub tripwire: InodeTripwire,
     /// nodefs, imagefs and containerfs; several may be one filesystem.
     pub names: [Disk; 3],
-    /// How they lie (R3).
+    /// How they lie.
     pub layout: Layout,
 }
 

@@ -1,4 +1,4 @@
-//! What is done about a soft threshold on memory before its grace period is over (R46).
+//! What is done about a soft threshold on memory before its grace period is over.
 
 use std::sync::Arc;
 
