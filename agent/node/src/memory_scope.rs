@@ -28,9 +28,9 @@ const WRITES_PER_SECOND: u64 = 32 << 20;
 pub struct Limits {
     /// Less than this available is the hard threshold.
     pub threshold: u64,
-    /// Once met, it stays met until this much is available (R11); at least `threshold`.
+    /// Once met, it stays met until this much is available; at least `threshold`.
     pub resolved: u64,
-    /// Less than this available, and the kernel itself kills (R41).
+    /// Less than this available, and the kernel itself kills.
     pub floor: Option<u64>,
 }
 
@@ -70,7 +70,7 @@ pub struct Scope {
     limits: Limits,
     /// The machine's usage is not what the root's page counter counts.
     is_machine: bool,
-    /// R15: page cache on the active list counts as available too.
+    /// Page cache on the active list counts as available too.
     reclaimable_cache: bool,
     guard: Option<Guard>,
     /// Where it may be swapped out to.

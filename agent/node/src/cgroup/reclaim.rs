@@ -69,7 +69,7 @@ impl Given {
         self.before.usage.saturating_sub(self.after.usage)
     }
 
-    /// By how much less of that counts as used (R2): what the signals see of it, in bytes.
+    /// By how much less of that counts as used: what the signals see of it, in bytes.
     pub fn working_set(&self) -> u64 {
         self.before
             .working_set()

@@ -111,7 +111,7 @@ impl Filesystem {
     }
 }
 
-/// How the node's storage is laid out (R3).
+/// How the node's storage is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// Everything on one filesystem.
@@ -141,7 +141,7 @@ pub enum LayoutError {
     /// A directory is not there.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// The writable layers lie on a third filesystem: no documented layout (R3).
+    /// The writable layers lie on a third filesystem: no documented layout.
     #[error(
         "containerfs: {containers} is neither on the filesystem of {kubelet} nor on that of {images}; \
          writable layers must share one with the kubelet or with the images"

@@ -17,7 +17,7 @@ use crate::{
     pods::{cgroup_name as names, cgroup_name::PodPath},
 };
 
-/// `oom_score_adj` of the containers of Guaranteed and node-critical pods (R13; -998 in old kubelets, R22). The pause
+/// `oom_score_adj` of the containers of Guaranteed and node-critical pods (-998 in old kubelets). The pause
 /// container of every pod has -998.
 const GUARANTEED_SCORE: i64 = -997;
 const PAUSE_SCORE: i64 = -998;
@@ -109,7 +109,7 @@ fn may_hold_pods(dir: &Path) -> bool {
 /// What a pod is, as far as its cgroup and its processes tell. Unknown remain its name, its labels and its priority:
 ///
 /// - node-critical pods (their processes have the score of a Guaranteed pod without being one) are known as such and
-///   protected (R12);
+///   protected;
 /// - the priority of all others is not known: they go after every pod whose priority is, and usage above the request decides
 ///   among them. Static pods (their UID is a hash without dashes) are not evicted at all ([`Pod::is_protected`]).
 ///

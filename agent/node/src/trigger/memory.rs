@@ -42,7 +42,7 @@ pub enum Act {
     /// The same; and where nobody has asked for the crossing by [`Tripwire::next`] 60 us later, whoever charges wakes the one
     /// who has a [`LocalWakeup`] on that CPU. A rung that cannot tell where that is only wakes the agent.
     Alarm,
-    /// The kernel kills the first victim's allocating task by itself (R41).
+    /// The kernel kills the first victim's allocating task by itself.
     Kill,
     /// Is told by [`Tripwire::next`], once per arming, and wakes nobody: for whoever only measures.
     Note,
@@ -144,7 +144,7 @@ pub trait Tripwire: Send {
     /// Whether a crossing would be seen now; while not, whoever holds it has to look as often as a sampler.
     fn is_attached(&self) -> bool;
 
-    /// Whether a kernel program compares: only that can act by itself past a floor (R41), and knows the counter.
+    /// Whether a kernel program compares: only that can act by itself past a floor, and knows the counter.
     fn has_program(&self) -> bool {
         self.hook().has_program()
     }
