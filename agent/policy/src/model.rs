@@ -33,7 +33,7 @@ pub struct EvictionPolicy {
     pub generation: Option<i64>,
     /// `spec.precedence`: among policies that match a pod the highest decides.
     pub precedence: i32,
-    /// `spec.shadow`: it is evaluated and reported, and changes nothing (R47).
+    /// `spec.shadow`: it is evaluated and reported, and changes nothing.
     pub shadow: bool,
     /// `spec.namespaceSelector`: over the labels of the pod's namespace.
     pub namespaces: Selector,
