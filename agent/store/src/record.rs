@@ -31,9 +31,9 @@ pub enum Record {
     Reported(Reported),
     /// A pod is about to be asked to go.
     Asked(Box<Asked>),
-    /// The node has given back what nobody needed (R8).
+    /// The node has given back what nobody needed.
     Reclaimed(NodeReclaimed),
-    /// A step was taken before anybody was evicted (R46).
+    /// A step was taken before anybody was evicted.
     Graduated(GraduatedAction),
     /// The OOM killer has killed somebody.
     OomKill(Box<OomKill>),
@@ -45,7 +45,7 @@ pub enum Record {
     MetInForce(MetInForce),
     /// An eviction as limits count it.
     Counted(Box<Counted>),
-    /// A pod came back after an eviction (R17, R29).
+    /// A pod came back after an eviction.
     Comeback(Returned),
     /// What stands above is older than this.
     TimeBound(TimeBound),
@@ -98,7 +98,7 @@ pub struct Reported {
     pub outcome: String,
 }
 
-/// A pod is about to be asked to go (R5), or would be. Written beforehand, for whoever wants to know afterwards.
+/// A pod is about to be asked to go, or would be. Written beforehand, for whoever wants to know afterwards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Asked {
@@ -126,7 +126,7 @@ pub struct Asked {
     pub working_set: u64,
     /// What it had requested of that; 0 where nothing can be requested.
     pub request: u64,
-    /// Nobody was asked (R47).
+    /// Nobody was asked.
     pub shadow: bool,
     /// The time that the pod is given, in seconds.
     pub grace_period_seconds: i64,
@@ -158,7 +158,7 @@ pub struct Eviction {
     pub name: String,
     /// The pod's UID.
     pub uid: String,
-    /// `Failed`, as the kubelet would set it (R18); absent in shadow mode.
+    /// `Failed`, as the kubelet would set it; absent in shadow mode.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
     /// `Evicted`.
@@ -167,7 +167,7 @@ pub struct Eviction {
     pub message: String,
     /// The signal.
     pub signal: String,
-    /// Nothing was killed (R47).
+    /// Nothing was killed.
     pub shadow: bool,
     /// The rung that woke the agent.
     pub hook: String,

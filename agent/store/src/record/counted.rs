@@ -116,7 +116,7 @@ impl Counted {
     }
 }
 
-/// A pod came back after an eviction (R17, R29).
+/// A pod came back after an eviction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Returned {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A step was taken before anybody was evicted (R46).
+/// A step was taken before anybody was evicted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GraduatedAction {

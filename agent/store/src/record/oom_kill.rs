@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Why the OOM killer came (R45).
+/// Why the OOM killer came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum OomCause {
@@ -62,7 +62,7 @@ pub struct Before {
     pub nanos_before: u64,
     /// It was still on its way out.
     pub in_flight: bool,
-    /// It was only decided (R47).
+    /// It was only decided.
     pub shadow: bool,
 }
 
@@ -83,7 +83,7 @@ pub struct OomKill {
     /// Its pod, if it was in one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodName>,
-    /// Its `oom_score_adj` (R13).
+    /// Its `oom_score_adj`.
     pub oom_score_adj: i32,
     /// Its resident memory in bytes, where it could be read.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -98,7 +98,7 @@ pub struct OomKill {
     pub scope_usage: Option<u64>,
     /// Evictions that were under way, or had just ended.
     pub before: Vec<Before>,
-    /// The node was short, and evictd had not acted: the OOM killer was first (R48).
+    /// The node was short, and evictd had not acted: the OOM killer was first.
     pub was_first: bool,
 }
 
