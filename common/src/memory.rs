@@ -15,7 +15,7 @@ pub const MAX_TRIPWIRES: u32 = MAX_SCOPES * SLOTS_PER_SCOPE;
 pub mod slot {
     /// The hard threshold's wire.
     pub const HARD: u32 = 0;
-    /// The floor's wire (R41).
+    /// The floor's wire.
     pub const FLOOR: u32 = 1;
     /// A wire that trips at the next charge, to learn what the counter of the machine reads.
     pub const CALIBRATION: u32 = 2;
@@ -46,7 +46,7 @@ pub mod direction {
 pub mod action {
     /// One record into the wake-up ring buffer per arming, and the agent is woken.
     pub const WAKE: u32 = 0;
-    /// SIGKILL to the allocating task while it belongs to the first victim (R41), on every charge past the limit.
+    /// SIGKILL to the allocating task while it belongs to the first victim, on every charge past the limit.
     pub const KILL: u32 = 1;
     /// The record, and nobody is woken: for whoever only measures.
     pub const NOTE: u32 = 2;

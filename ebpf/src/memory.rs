@@ -256,7 +256,7 @@ fn watched(wire: &Tripwire, state: &mut TripwireState, charged: Address) -> Opti
     Some(found)
 }
 
-/// R41: the task that allocates past the floor dies here when it belongs to the first victim. It is the current
+/// The task that allocates past the floor dies here when it belongs to the first victim. It is the current
 /// task's own cgroup that counts: a charge may be made on behalf of another one.
 #[inline(always)]
 fn kill_first_victim(scope: u32, state: &mut TripwireState) {

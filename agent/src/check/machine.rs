@@ -126,7 +126,7 @@ fn lsm(sys: &Path) -> Finding {
     Finding::new("security modules", State::Ok, detail.trim())
 }
 
-/// R23: with swap, availability alone does not tell how short memory is.
+/// With swap, availability alone does not tell how short memory is.
 fn swap(proc: &Path) -> Finding {
     const TOPIC: &str = "swap";
     let swaps = fs::read_to_string(proc.join("swaps")).unwrap_or_default();

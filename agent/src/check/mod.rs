@@ -216,7 +216,7 @@ fn evidence(object: &mut Object) -> Finding {
     }
 }
 
-/// R16: the reservations must cover the largest threshold.
+/// The reservations must cover the largest threshold.
 fn sizing(capacity: u64, eviction: &EvictionConfig) -> Finding {
     const TOPIC: &str = "memory sizing";
     let sizing = MemorySizing::new(capacity, eviction.reserved_memory, &eviction.thresholds);

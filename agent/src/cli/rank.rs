@@ -119,7 +119,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
     }
 }
 
-/// Adds to the order what the kernel would do instead (R13), and why policies spare a pod, by its UID: the first whom
+/// Adds to the order what the kernel would do instead, and why policies spare a pod, by its UID: the first whom
 /// nobody spares goes.
 pub(super) fn explain(
     mode: Mode,

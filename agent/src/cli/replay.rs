@@ -55,7 +55,7 @@ struct StepJson {
     forecast: Vec<ForecastJson>,
 }
 
-/// Seconds until a signal's highest threshold is met and until nothing is left, at the present rate (R44).
+/// Seconds until a signal's highest threshold is met and until nothing is left, at the present rate.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ForecastJson {

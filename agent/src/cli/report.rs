@@ -1,4 +1,4 @@
-//! `evictd report`: how an eviction came about, stage by stage, and what became of it (R49). It reads what the agent has
+//! `evictd report`: how an eviction came about, stage by stage, and what became of it. It reads what the agent has
 //! left in its state directory, whether or not it still runs.
 
 use std::{io, path::PathBuf};

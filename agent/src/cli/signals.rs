@@ -1,4 +1,4 @@
-//! What is left of everything, and how long it lasts at the present rate (R44).
+//! What is left of everything, and how long it lasts at the present rate.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(super) struct SignalJson {
     grace_period_seconds: f64,
     /// Whether less than the threshold is left.
     met: bool,
-    /// At the present rate (R44); absent when it is not heading there.
+    /// At the present rate; absent when it is not heading there.
     #[serde(skip_serializing_if = "Option::is_none")]
     until_threshold_seconds: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -34,11 +34,11 @@ const BATCH_PAGES: u64 = 64;
 /// Kills since the start of the agent, for whoever shows them.
 #[derive(Debug, Default)]
 pub struct OomCounters {
-    /// The OOM killer was first (R48).
+    /// The OOM killer was first.
     pub first: AtomicU64,
     /// It came although an eviction was under way or had just ended.
     pub after_eviction: AtomicU64,
-    /// Pods at limits of their own (R45).
+    /// Pods at limits of their own.
     pub pod_limit: AtomicU64,
     /// Everything else: other cgroups at their limits.
     pub other_limit: AtomicU64,

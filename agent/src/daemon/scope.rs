@@ -15,7 +15,7 @@ use super::RunError;
 /// Where cgroups are mounted.
 pub(super) const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
 
-/// What the memory guard keeps if nothing else is configured: the kubelet's default hard threshold (R4).
+/// What the memory guard keeps if nothing else is configured: the kubelet's default hard threshold.
 const GUARD: u64 = 100 << 20;
 
 /// The cgroup that plays the node, or the machine.

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::shell::output;
 
-/// Filesystems and block devices for inode and disk signals, swap for R23, and the checksums that those ask for
+/// Filesystems and block devices for inode and disk signals, swap, and the checksums that those ask for
 /// by name at run time. What a kernel has built in, or does not have, is left out.
 const WANTED: [&str; 15] = [
     "overlay",

@@ -35,7 +35,7 @@ pub const DROPS: [(&str, &str, Drop); 4] = [
 /// A name, what it means, and which of its owner's counters it is.
 pub type Shows<C> = (&'static str, &'static str, fn(&C) -> &AtomicU64);
 
-/// Under which names the kills of the OOM killer are shown (R45, R48).
+/// Under which names the kills of the OOM killer are shown.
 pub const OOM_KILLS: [Shows<OomCounters>; 4] = [
     (
         "oom_killer_first",
@@ -59,7 +59,7 @@ pub const OOM_KILLS: [Shows<OomCounters>; 4] = [
     ),
 ];
 
-/// Under which names node-level reclaim is shown (R8).
+/// Under which names node-level reclaim is shown.
 pub const RECLAIMS: [Shows<Counters>; 9] = [
     (
         "node_reclaims",
@@ -108,7 +108,7 @@ pub const RECLAIMS: [Shows<Counters>; 9] = [
     ),
 ];
 
-/// Under which names graduated action is shown (R46).
+/// Under which names graduated action is shown.
 pub const GRADUATED: [Shows<evictd_manager::mitigation_worker::Worker>; 6] = [
     (
         "graduated_reclaims",
