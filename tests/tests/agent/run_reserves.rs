@@ -70,7 +70,7 @@ fn stopped_in_a_ramp(floor: bool) -> (Option<i32>, u64, bool) {
     let others = calm.is_alive();
     agent.go_on().unwrap();
     assert_eq!(agent.terminate().unwrap(), Some(0));
-    // R48: what the OOM killer did while the agent could not act is in the journal afterwards.
+    // What the OOM killer did while the agent could not act is in the journal afterwards.
     let told = files
         .records()
         .into_iter()
@@ -79,14 +79,14 @@ fn stopped_in_a_ramp(floor: bool) -> (Option<i32>, u64, bool) {
     (signal, kills, others)
 }
 
-// R41
+// R41, R48
 #[test]
 fn the_floor_holds_while_the_agent_is_stopped() {
     skip_if!(no_bpf());
     assert_eq!(stopped_in_a_ramp(true), (Some(libc::SIGKILL), 0, true));
 }
 
-// R41: and this is what happens without it.
+// R41, R48: and this is what happens without it.
 #[test]
 fn without_the_floor_the_oom_killer_is_first() {
     skip_if!(no_bpf());

@@ -5,4 +5,5 @@ mod capabilities;
 mod chart;
 mod container;
 mod e2e;
+mod requirements;
 mod schema;

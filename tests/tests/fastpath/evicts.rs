@@ -54,7 +54,7 @@ fn evicts_the_hog_on(hook: MemoryHook, way: &str) {
         evicted.hook
     );
     assert_eq!(evicted.pod.pod.name, "hog");
-    // R40: what was decided on was read after the wake-up, and showed the threshold met.
+    // What was decided on was read after the wake-up, and showed the threshold met.
     assert!(evicted.available < evicted.threshold);
     let stages = evicted.stages;
     assert!(stages.crossed <= stages.woken && stages.woken <= stages.decided);
@@ -75,7 +75,7 @@ fn evicts_the_hog_on(hook: MemoryHook, way: &str) {
     matrix("memory.available", &hook.to_string(), &detail);
 }
 
-// R14, R39, R42
+// R14, R39, R40, R42
 #[test]
 fn tracepoint_rung_evicts_in_time() {
     skip_if!(no_bpf());
@@ -84,18 +84,21 @@ fn tracepoint_rung_evicts_in_time() {
     }
 }
 
+// R14, R39, R40
 #[test]
 fn fexit_rung_evicts_in_time() {
     skip_if!(no_bpf());
     evicts_the_hog_on(MemoryHook::Fexit, "touch");
 }
 
+// R14, R39, R40
 #[test]
 fn kprobe_rung_evicts_in_time() {
     skip_if!(no_bpf());
     evicts_the_hog_on(MemoryHook::Kprobe, "touch");
 }
 
+// R14, R40
 #[test]
 fn eventfd_rung_evicts_in_time() {
     skip_if!(not_root());

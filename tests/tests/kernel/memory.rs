@@ -67,7 +67,7 @@ fn crosses_on(hook: MemoryHook) {
         "woken below the limit, at {after}"
     );
     if trip.slot != ANY_SLOT {
-        // R40: read file, read map, read file; the map lies between.
+        // Read file, read map, read file; the map lies between.
         let usage = trip.usage * page_size();
         assert!(
             (before..=after).contains(&usage),
@@ -201,14 +201,14 @@ fn both_ways_eventfd() {
     comes_back_on(MemoryHook::Eventfd);
 }
 
-// R39
+// R39, R40
 #[test]
 fn tracepoint_rung() {
     skip_if!(no_bpf());
     crosses_on(MemoryHook::Tracepoint);
 }
 
-// R39
+// R39, R40
 #[test]
 fn fexit_rung() {
     skip_if!(no_bpf());

@@ -98,6 +98,7 @@ fn a_clean_end_leaves_a_clean_node() {
 }
 
 // After kill -9 the next agent keeps to the period and cleans up then.
+// R7
 #[test]
 fn the_next_agent_cleans_up_after_a_crash() {
     skip_if!(not_root());
@@ -106,7 +107,10 @@ fn the_next_agent_cleans_up_after_a_crash() {
     drop(agent);
     let _agent = member.start().unwrap();
     std::thread::sleep(Duration::from_millis(500));
-    assert!(says(&member.server.state()), "R7 holds across a crash");
+    assert!(
+        says(&member.server.state()),
+        "the transition period holds across a crash"
+    );
     assert!(member.server.wait(SOON, is_clean));
 }
 
@@ -147,7 +151,10 @@ fn what_was_left_goes_when_its_time_is_over() {
             () = keeping => panic!("it keeps the node for as long as there is a sender"),
             cleaned = tokio::time::timeout(SOON, cleaned) => cleaned.expect("it goes by itself"),
         }
-        assert!(tokio::time::Instant::now() >= until, "R7 holds");
+        assert!(
+            tokio::time::Instant::now() >= until,
+            "the transition period holds"
+        );
     });
 }
 

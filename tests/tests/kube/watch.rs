@@ -206,6 +206,7 @@ fn an_expired_token_is_read_again() {
 }
 
 /// Pods that are odd: left out or taken for what they are, and counted.
+// R12
 #[test]
 fn odd_pods_are_counted() {
     let w = start(|server| {
@@ -240,6 +241,6 @@ fn odd_pods_are_counted() {
     ];
     assert_eq!(counted.map(|c| c.get()), [1, 1, 1, 1]);
     let protected = |uid: &str| w.shared.with(|r| r.get(uid).unwrap().is_critical());
-    assert!(protected("d4ae8de11a3b28dc31b9c89edbd7f90a"), "R12");
+    assert!(protected("d4ae8de11a3b28dc31b9c89edbd7f90a"));
     assert!(!protected("ug"));
 }

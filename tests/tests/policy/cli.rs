@@ -32,6 +32,7 @@ fn the_shipped_policies_are_good() {
     }
 }
 
+// R38
 #[test]
 fn a_mistake_has_a_place() {
     let dir = tempfile::tempdir().unwrap();
@@ -86,6 +87,7 @@ fn a_mistake_has_a_place() {
 }
 
 /// Policies that can say different things about the same pods are named with their places; they can be used all the same.
+// R38
 #[test]
 fn a_contradiction_has_a_place() {
     let dir = tempfile::tempdir().unwrap();
@@ -113,6 +115,7 @@ fn a_contradiction_has_a_place() {
     assert_eq!(notes(), [""; 0]);
 }
 
+// R38
 #[test]
 fn a_pod_is_explained() {
     let dir = tempfile::tempdir().unwrap();

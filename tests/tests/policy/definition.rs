@@ -107,6 +107,7 @@ fn the_shipped_policies_are_let_in() {
 }
 
 /// What the definition refuses, nobody has to find in a status; and it refuses nothing that agents would take.
+// R38
 #[test]
 fn mistakes_are_refused_before_any_agent_sees_them() {
     let definition = definition();

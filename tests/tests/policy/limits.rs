@@ -51,6 +51,7 @@ fn usage_is_read_anew() {
     kept.wait("it uses nothing", |k| !may_go(k, 0));
 }
 
+// R38
 #[test]
 fn limits_keep_enough_of_a_group_here() {
     skip_if!(not_root());
@@ -83,6 +84,7 @@ fn limits_keep_enough_of_a_group_here() {
     );
 }
 
+// R38
 #[test]
 fn rates_hold_for_the_node_and_for_each_owner() {
     skip_if!(not_root());
@@ -131,6 +133,7 @@ fn rates_hold_for_the_node_and_for_each_owner() {
 }
 
 /// Policies that say different things: the higher precedence decides, among equals the more sparing one.
+// R38, R47
 #[test]
 fn the_more_sparing_of_equals_decides() {
     skip_if!(not_root());
@@ -166,10 +169,7 @@ fn the_more_sparing_of_equals_decides() {
     let mut shadow = never(5);
     shadow["shadow"] = true.into();
     let kept = keep("gateshadow", 1, vec![policy("s", shadow)]);
-    assert!(
-        may_go(&kept, 0),
-        "R47: a policy in shadow mode changes nothing"
-    );
+    assert!(may_go(&kept, 0), "a policy in shadow mode changes nothing");
     let uid = &kept.table.entries[0].pod.uid;
     assert_eq!(
         kept.keeper.shadow_objection(uid).as_deref(),

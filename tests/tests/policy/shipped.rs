@@ -86,10 +86,10 @@ fn the_other_policies_say_what_they_are_for() {
         (kept.may_go("young"), kept.may_go("working")),
         (true, false)
     );
+    // R17
     assert_eq!(
         (kept.may_go("modest"), kept.explain("modest").order),
-        (false, 500),
-        "R17"
+        (false, 500)
     );
     server.json("/health", json!({"role": "follower", "inSync": true}));
     kept.wait("it is in sync", |k| k.may_go("db"));
