@@ -121,6 +121,7 @@ pub mod engine {
         pub use evictd_engine::pace::MONITORING_INTERVAL_NS;
         pub use evictd_engine::pace::Pace;
         pub use evictd_engine::pace::Pending;
+        pub use evictd_engine::pace::Relief;
         pub use evictd_engine::pace::Shortage;
         pub use evictd_engine::pace::Urgency;
     }

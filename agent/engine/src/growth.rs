@@ -24,6 +24,9 @@ pub struct Growth {
 struct Sample {
     time: u64,
     amount: u64,
+    /// Beside it, what victims still have.
+    #[serde(default)]
+    dying: u64,
 }
 
 /// Where one window begins, and where the next one will.
@@ -55,9 +58,13 @@ pub struct Grown {
 }
 
 impl Growth {
-    /// Takes in an amount; times go forward.
-    pub fn observe(&mut self, time: u64, amount: u64) {
-        let sample = Sample { time, amount };
+    /// Takes in an amount, and beside it what victims still have; times go forward.
+    pub fn observe(&mut self, time: u64, amount: u64, dying: u64) {
+        let sample = Sample {
+            time,
+            amount,
+            dying,
+        };
         if self.latest.is_some_and(|latest| time <= latest.time) {
             return;
         }
@@ -90,6 +97,25 @@ impl Growth {
             })
         });
         seen.filter(move |grown| grown.elapsed > 0 && grown.amount >= noise.max(1))
+    }
+
+    /// The nanoseconds in which the room is used up although victims give something back, as windows of at least `shortest`
+    /// nanoseconds tell; `None` where it is not.
+    pub fn exhausts_net(&self, room: u64, shortest: u64) -> Option<u64> {
+        let room = Room {
+            at_once: room,
+            ..Room::default()
+        };
+        let ends = self.windows.iter().filter_map(|window| {
+            let (begin, latest) = (window.begin?, self.latest?);
+            let all = |sample: Sample| sample.amount.saturating_add(sample.dying);
+            let grown = Grown {
+                amount: all(latest).saturating_sub(all(begin)),
+                elapsed: latest.time - begin.time,
+            };
+            (grown.elapsed >= shortest && grown.amount > 0).then(|| grown.exhausts(room))
+        });
+        ends.min()
     }
 
     /// The growth that uses up the room first, and the nanoseconds that this takes; `None` where no growth that was seen
@@ -153,7 +179,7 @@ mod tests {
     fn steady(mib_per_second: u64, ms: u64) -> Growth {
         let mut growth = Growth::default();
         for t in 0..=ms {
-            growth.observe(1 + t * MS, t * MIB * mib_per_second / 1000);
+            growth.observe(1 + t * MS, t * MIB * mib_per_second / 1000, 0);
         }
         growth
     }
@@ -169,9 +195,9 @@ mod tests {
     #[test]
     fn a_short_burst_is_not_taken_to_go_on_for_long() {
         let mut growth = steady(0, 1000);
-        growth.observe(1001 * MS, MIB);
+        growth.observe(1001 * MS, MIB, 0);
         assert_eq!(growth.exhausts(at_once(100), MIB), None);
-        growth.observe(1002 * MS, 8 * MIB);
+        growth.observe(1002 * MS, 8 * MIB, 0);
         let (end, _) = growth.exhausts(at_once(100), MIB).unwrap();
         assert!(end < 100 * MS, "{end}");
     }
@@ -179,10 +205,10 @@ mod tests {
     #[test]
     fn what_shrinks_or_is_noise_exhausts_nothing() {
         let mut growth = Growth::default();
-        growth.observe(1, 500 * MIB);
-        growth.observe(SECOND, 400 * MIB);
+        growth.observe(1, 500 * MIB, 0);
+        growth.observe(SECOND, 400 * MIB, 0);
         assert_eq!(growth.exhausts(at_once(1), 1), None);
-        growth.observe(2 * SECOND, 401 * MIB);
+        growth.observe(2 * SECOND, 401 * MIB, 0);
         assert_eq!(growth.exhausts(at_once(1), 2 * MIB), None);
         assert!(growth.exhausts(at_once(1), MIB).is_some());
     }
@@ -193,7 +219,7 @@ mod tests {
         let mut growth = steady(100, 500);
         let (from, base) = (501 * MS, 10 * MIB);
         for t in 0..200 {
-            growth.observe(1 + from + t * MS, base + t * MIB / 10);
+            growth.observe(1 + from + t * MS, base + t * MIB / 10, 0);
         }
         let (_, grown) = growth.exhausts(at_once(50), MIB).unwrap();
         assert!((90..=110).contains(&(grown.per_second() / MIB)));
@@ -232,7 +258,7 @@ mod tests {
             let mut growth = Growth::default();
             let (at_once, slowly, per_second) = room;
             for (time, amount) in samples {
-                growth.observe(time, amount);
+                growth.observe(time, amount, 0);
                 let _ = growth.exhausts(Room { at_once, slowly, per_second }, noise);
             }
         }

@@ -15,12 +15,21 @@ const MS: u64 = 1_000_000;
 pub const MONITORING_INTERVAL_NS: u64 = 10 * SECOND;
 /// What the end of a process and the return of its memory may take beside that.
 const DEATH_NS: u64 = SECOND / 2;
-/// A growth that is seen so soon after a SIGKILL may still be the victim's own: its threads end when they leave the kernel.
-const SETTLE_NS: u64 = 2 * MS;
+/// A growth that is seen so soon after a SIGKILL may still be the victim's own: its threads end when they leave the kernel, and
+/// statistics may be late. Only other pods' own counters tell of theirs then.
+const SETTLE_NS: u64 = 10 * MS;
 /// By so much at most statistics may be off that were added up, in the signal's unit: bytes that each CPU keeps to itself.
 const BLUR: u64 = 16 << 20;
+/// What will be short within so long is.
+const MOMENT_NS: u64 = 5 * MS;
 /// Expected to be back earlier than the room is used up, by so much.
 const MARGIN_NS: u64 = 5 * MS;
+/// SIGKILL ends a pod's growth so soon, with the time that it takes to see it.
+const LAST_NS: u64 = 12 * MS;
+/// Whether more comes back than others use is seen over so long at least.
+const FLOW_NS: u64 = 16 * MS;
+/// A look or two: page cache has met the threshold for as long as the kubelet needs to see it, whatever lies between two looks.
+const LOOKS_NS: u64 = 50 * MS;
 
 /// What is short, as of one look. Amounts are in the signal's unit, times in nanoseconds of one monotonic clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +43,9 @@ pub struct Shortage {
     pub resolved: u64,
     /// What is in use and cannot be given back without an eviction.
     pub used: u64,
+    /// The part of it that belongs to victims which were sent SIGKILL: how it changes is no growth of others.
+    #[serde(default)]
+    pub dying: u64,
     /// What can still be used before nothing is left.
     pub room: Room,
     /// Less room than this may be urgent although the kubelet finds the threshold not met; 0 where its count alone holds.
@@ -48,9 +60,29 @@ pub struct Pending {
     pub amount: u64,
     /// When the first part of it is due.
     pub due: Option<u64>,
+    /// The part of it that comes with the end of processes.
+    #[serde(default)]
+    pub soon: u64,
+    /// Some of it has come a moment ago.
+    #[serde(default)]
+    pub flows: bool,
 }
 
 impl Pending {
+    /// Adds what others are expected to give.
+    fn merge(&mut self, other: Self) {
+        self.amount = self.amount.saturating_add(other.amount);
+        self.soon = self.soon.saturating_add(other.soon);
+        self.due = self.due.into_iter().chain(other.due).min();
+        self.flows |= other.flows;
+    }
+
+    /// Adds what the end of a victim's processes is expected to give.
+    pub fn add_soon(&mut self, amount: u64, due: u64) {
+        self.add(amount, due);
+        self.soon = self.soon.saturating_add(amount);
+    }
+
     /// Adds what one victim is expected to give.
     pub fn add(&mut self, amount: u64, due: u64) {
         if amount > 0 {
@@ -90,7 +122,7 @@ pub enum Decision {
         /// The earliest time of a paced eviction; `u64::MAX` where only urgency can lead to one.
         until: u64,
     },
-    /// One pod, or as many as it takes to give back this amount.
+    /// One pod, or as many as it takes to give back this amount; where pods' own growth is known, [`Relief`] says how many.
     Evict {
         /// Why now.
         urgency: Urgency,
@@ -111,17 +143,16 @@ pub struct Pace {
     last_eviction: Option<u64>,
     /// Evictions since the threshold was met.
     evictions: u32,
-    /// Growth is not judged before this time.
-    settled_at: u64,
 }
 
 impl Pace {
     /// Takes a look: the growth follows, and whether the threshold is met. `now` never goes back.
     pub fn observe(&mut self, now: u64, seen: &Shortage) {
-        if now < self.settled_at {
+        if seen.dying == 0 && self.is_settling(now) {
             self.growth.forget();
         }
-        self.growth.observe(now, seen.used);
+        let others = seen.used.saturating_sub(seen.dying);
+        self.growth.observe(now, others, seen.dying);
         let is_met = seen.is_met(self.met_since.is_some());
         self.met_since = is_met.then(|| self.met_since.unwrap_or(now));
         let is_short = is_met && seen.is_short(self.short_since.is_some());
@@ -149,21 +180,28 @@ impl Pace {
                     urgency,
                     amount: None,
                 },
-                Some(_) if now < self.settled_at => Decision::Wait { until: u64::MAX },
+                // Nothing tells the victims' own growth from that of others.
+                Some(_) if seen.dying == 0 && self.is_settling(now) => {
+                    Decision::Wait { until: u64::MAX }
+                }
                 Some(due) => {
                     let wait = due.saturating_sub(now).saturating_add(MARGIN_NS);
-                    if exhausted_in > wait {
+                    let is_in_time = if pending.flows && !self.is_settling(now) {
+                        // What comes and what others use have been weighed by the kernel.
+                        let end = self.growth.exhausts_net(seen.room.at_once, FLOW_NS);
+                        end.is_none_or(|end| end > DEATH_NS / 2)
+                    } else {
+                        exhausted_in > wait
+                    };
+                    if is_in_time {
                         return Decision::Wait { until: u64::MAX };
                     }
                     // As much as it takes to be there still when the first of it is due, or when what goes now is back.
                     let lasts = wait.min(DEATH_NS / 2);
-                    let needed =
-                        u128::from(grown.per_second()) * u128::from(lasts) / u128::from(SECOND);
-                    let needed = u64::try_from(needed).unwrap_or(u64::MAX);
-                    let amount = needed.saturating_sub(seen.room.at_once).max(1);
+                    let needed = grown_in(grown.per_second(), lasts);
                     Decision::Evict {
                         urgency,
-                        amount: Some(amount),
+                        amount: Some(needed.saturating_sub(seen.room.at_once).max(1)),
                     }
                 }
             };
@@ -187,7 +225,7 @@ impl Pace {
         let only_cache = self.short_since.is_none();
         let ripe = match self.short_since {
             Some(since) => since,
-            None => met_since.saturating_add(MONITORING_INTERVAL_NS),
+            None => met_since.saturating_add(MONITORING_INTERVAL_NS + LOOKS_NS),
         };
         let after_last = self
             .last_eviction
@@ -221,7 +259,11 @@ impl Pace {
     pub fn evicted(&mut self, now: u64) {
         self.last_eviction = Some(now);
         self.evictions = self.evictions.saturating_add(1);
-        self.settled_at = now.saturating_add(SETTLE_NS);
+        self.growth.forget();
+    }
+
+    /// What is counted as victims' has become others': growth is seen anew.
+    pub fn forget_growth(&mut self) {
         self.growth.forget();
     }
 
@@ -233,14 +275,86 @@ impl Pace {
         };
     }
 
+    /// Whether growth that is seen now may still be that of the last victim.
+    fn is_settling(&self, now: u64) -> bool {
+        self.last_eviction
+            .is_some_and(|last| now < last.saturating_add(SETTLE_NS))
+    }
+
     /// The growth that uses up the room before the kubelet would have looked again, if one does.
     fn urgency(&self, seen: &Shortage) -> Option<(u64, Grown)> {
-        if !seen.is_close(self.is_met()) {
-            return None;
-        }
         let (end, grown) = self.growth.exhausts(seen.room, seen.noise(self.is_met()))?;
-        (end < MONITORING_INTERVAL_NS + DEATH_NS).then_some((end, grown))
+        let is_urgent =
+            end < MONITORING_INTERVAL_NS + DEATH_NS && seen.is_close(self.is_met(), grown);
+        is_urgent.then_some((end, grown))
     }
+}
+
+/// How many pods an urgent decision takes: asked before each of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Relief {
+    now: u64,
+    room: u64,
+    /// The growth that was seen, per second.
+    growth: u64,
+    /// The part of it that pods which may still go have by their own counters, per second.
+    growers: u64,
+    /// The growth that was seen may be that of a victim, as long as no other pod's counter tells of it.
+    is_settling: bool,
+    /// Memory comes, and not fast enough.
+    is_overtaken: bool,
+    pending: Pending,
+}
+
+impl Relief {
+    /// For a decision of `pace` at a `growth` per second. `growers` is what all pods that may go grow by per second, as their
+    /// own counters tell; 0 where that is not known yet.
+    pub fn new(judged: &Judged, growth: u64, growers: u64) -> Self {
+        let (pace, pending) = (&judged.pace, judged.pending);
+        let is_settling = pace.is_settling(judged.now);
+        Self {
+            now: judged.now,
+            room: judged.seen.room.at_once,
+            growth,
+            growers,
+            is_settling,
+            is_overtaken: pending.flows && !is_settling,
+            pending,
+        }
+    }
+
+    /// A pod goes that grew by so much per second, and what is expected of it.
+    pub fn add(&mut self, grew: u64, gives: Pending) {
+        (self.is_settling, self.is_overtaken) = (true, false);
+        self.growth = self.growth.saturating_sub(grew);
+        self.growers = self.growers.saturating_sub(grew);
+        self.pending.merge(gives);
+    }
+
+    /// Whether one more pod has to go: nothing would be left before the memory of those that go is there.
+    pub fn needs_another(&self) -> bool {
+        let Some(due) = self.pending.due else {
+            return true;
+        };
+        if self.is_overtaken {
+            return true;
+        }
+        let wait = due.saturating_sub(self.now).saturating_add(MARGIN_NS);
+        let until_then = grown_in(self.growth, wait);
+        if until_then < self.room {
+            return false;
+        }
+        // What goes now comes no sooner where enough is on its way; but a growth ends at once with the pod whose it is.
+        let is_enough = until_then <= self.room.saturating_add(self.pending.soon);
+        let ends_it = self.growers > 0 && grown_in(self.growers, LAST_NS) >= self.room;
+        ends_it || !(is_enough || self.is_settling)
+    }
+}
+
+/// What a growth per second makes in some nanoseconds.
+fn grown_in(per_second: u64, nanos: u64) -> u64 {
+    let grown = u128::from(per_second) * u128::from(nanos) / u128::from(SECOND);
+    u64::try_from(grown).unwrap_or(u64::MAX)
 }
 
 /// All that one decision was made from, so that it can be made again.
@@ -270,22 +384,20 @@ impl Shortage {
         self.available < self.threshold || (was_met && self.available < self.resolved)
     }
 
-    /// The threshold, and a little more: closer than this statistics do not tell what is short.
-    fn level(&self) -> u64 {
-        self.threshold
-            .saturating_add((self.threshold / 8).min(BLUR))
-    }
-
-    /// Whether so little is left that its end may be urgent.
-    fn is_close(&self, is_met: bool) -> bool {
-        let level = if is_met { self.level() } else { self.guard };
-        self.room.at_once < level
+    /// Whether so little is left that its end may be urgent, or will be within a moment: statistics do not tell it closer, and
+    /// growth goes on meanwhile.
+    fn is_close(&self, is_met: bool, grown: Grown) -> bool {
+        if !is_met {
+            return self.room.at_once < self.guard;
+        }
+        let soon = grown_in(grown.per_second(), MOMENT_NS).min(BLUR);
+        self.room.at_once < self.threshold.saturating_add(soon)
     }
 
     /// Whether less can be used than the threshold asks for: the kernel cannot end this shortage by itself.
     fn is_short(&self, was_short: bool) -> bool {
         let room = self.room.at_once.saturating_add(self.room.slowly);
-        room < self.level() || (was_short && room < self.resolved)
+        room < self.threshold || (was_short && room < self.resolved)
     }
 
     /// A growth that is smaller says nothing. Where only the guard's amount is short, page cache waits for a disk: what the

@@ -92,7 +92,10 @@ impl Terminating {
     /// Takes a look at it.
     pub fn observe(&mut self, now: u64, seen: Remains) -> Fate {
         let usage = seen.usage.unwrap_or(0);
-        if usage < self.least {
+        if !self.has_given() && (self.least == u64::MAX || usage > self.least) {
+            // It grows until the signal arrives.
+            self.least = usage;
+        } else if usage < self.least {
             (self.least, self.progress) = (usage, now);
         }
         if seen.populated {
@@ -149,7 +152,15 @@ impl Terminating {
                     .signalled
                     .saturating_add(EXIT_NS)
                     .saturating_add(teardown);
-                pending.add(left - shared, due.max(now.saturating_add(EXIT_NS / 2)));
+                // The longer nothing has come, the longer it may take.
+                let overdue = match self.has_given() {
+                    true => 0,
+                    false => now.saturating_sub(due),
+                };
+                let soon = now.saturating_add(overdue.max(EXIT_NS / 2));
+                pending.add_soon(left - shared, due.max(soon));
+                pending.flows |=
+                    self.has_given() && now.saturating_sub(self.progress) < EXIT_NS / 2;
                 pending.add(shared, now.saturating_add(UNMOUNT_NS));
             }
             Some(exited) if now.saturating_sub(exited) < CLEANUP_NS => {
@@ -158,6 +169,11 @@ impl Terminating {
             }
             Some(_) => {}
         }
+    }
+
+    /// Whether something of it was seen to come back.
+    fn has_given(&self) -> bool {
+        self.progress > self.signalled
     }
 
     /// When it was sent SIGKILL first.

@@ -166,10 +166,10 @@ impl InFlight {
             .any(|v| v.pod.memory.id() == entry.memory.id())
     }
 
-    /// What the victims which `scope` counts still hold and are expected to give back; and what those hold that shadow mode
-    /// has only chosen, in bytes. Does not allocate.
-    pub fn pending(&self, scope: &Scope, now: u64) -> (Pending, u64) {
-        let (mut pending, mut shadow) = (Pending::default(), 0_u64);
+    /// What the victims which `scope` counts are expected to give back; what those hold that shadow mode has only chosen; and
+    /// what the others hold that the kernel cannot take; in bytes. Does not allocate.
+    pub fn pending(&self, scope: &Scope, now: u64) -> (Pending, u64, u64) {
+        let (mut pending, mut shadow, mut dying) = (Pending::default(), 0_u64, 0_u64);
         for victim in self.victims.iter().filter(|v| scope.holds(&v.pod)) {
             let usage = victim.pod.memory.usage().ok();
             if victim.shadow {
@@ -177,9 +177,11 @@ impl InFlight {
                 pending.add(usage.unwrap_or(0), now);
             } else {
                 victim.terminating.add_to(&mut pending, now, usage);
+                let reading = victim.pod.memory.read().unwrap_or_default();
+                dying = dying.saturating_add(reading.usage - reading.reclaimable());
             }
         }
-        (pending, shadow)
+        (pending, shadow, dying)
     }
 
     /// The pressure is over: a pod that shadow mode has chosen is a pod like any other again.
@@ -188,7 +190,7 @@ impl InFlight {
     }
 
     /// Looks after every victim: tells once what became of it, or that it is stuck, and forgets it when nothing more is
-    /// expected of it. A victim with processes stays, so that it is not evicted again.
+    /// expected of it. A victim with processes stays, so that it is not evicted again. Whether one was forgotten.
     ///
     /// `at` answers with the last look at a scope, and its threshold in bytes.
     pub fn step(
@@ -196,8 +198,8 @@ impl InFlight {
         now: u64,
         at: impl Fn(usize) -> (Look, u64),
         mut tell: impl FnMut(Told),
-    ) {
-        let mut next = 0;
+    ) -> bool {
+        let (mut next, count) = (0, self.victims.len());
         while let Some(victim) = self.victims.get_mut(next) {
             if victim.shadow {
                 next += 1;
@@ -237,5 +239,6 @@ impl InFlight {
                 next += 1;
             }
         }
+        self.victims.len() < count
     }
 }

@@ -282,12 +282,16 @@ impl Watch {
                 .map(|post| (post.look, post.scope.limits().threshold))
                 .unwrap_or_default()
         };
-        self.in_flight.step(now, at, |told| {
+        let is_fewer = self.in_flight.step(now, at, |told| {
             outbox.send(match told {
                 Told::Finished(finished) => Report::Finished(finished),
                 Told::Stuck(stuck) => Report::Stuck(stuck),
             });
         });
+        if is_fewer {
+            let posts = self.posts.iter_mut();
+            posts.for_each(|post| post.pace.forget_growth());
+        }
     }
 }
 
@@ -300,6 +304,10 @@ pub struct Setup {
     pub tripwire: Box<dyn Tripwire>,
     /// The pods at the start.
     pub table: Box<PodTable>,
+    /// Pods that an earlier agent has signalled.
+    pub earlier: Vec<Earlier>,
+    /// When an earlier agent last evicted a pod for memory, in nanoseconds of CLOCK_MONOTONIC.
+    pub last_eviction: Option<u64>,
     /// Decide, report, and kill nothing.
     pub shadow: bool,
     /// The most pods that may be terminating at once; the kubelet's number is 1.

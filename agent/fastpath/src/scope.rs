@@ -186,11 +186,13 @@ impl Post {
         is_due
     }
 
-    /// What is short as the pace is decided by it; `shadow` bytes are taken for given back already.
-    pub fn shortage(&self, shadow: u64) -> Shortage {
+    /// What is short as the pace is decided by it; `shadow` bytes are taken for given back already, `dying` bytes are victims'.
+    pub fn shortage(&self, shadow: u64, dying: u64) -> Shortage {
         let seen = self.look.shortage;
+        let used = seen.used.saturating_sub(shadow);
         Shortage {
-            used: seen.used.saturating_sub(shadow),
+            used,
+            dying: dying.min(used),
             room: Room {
                 at_once: seen.room.at_once.saturating_add(shadow),
                 ..seen.room

@@ -302,6 +302,7 @@ impl Scope {
             threshold,
             resolved,
             used,
+            dying: 0,
             room: Room {
                 at_once: left - unwritten,
                 slowly: unwritten.saturating_add(swap.min(used)),

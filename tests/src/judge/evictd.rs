@@ -6,7 +6,7 @@ use evictd::{
     engine::{
         CandidateState, Demand,
         growth::Room,
-        pace::{Decision, Pace, Pending, Shortage, Urgency},
+        pace::{Decision, Judged, Pace, Pending, Relief, Shortage, Urgency},
         terminating::{Fate, Remains, Terminating},
     },
     observe::deadline::{self, Nearness},
@@ -36,6 +36,7 @@ pub struct Evictd {
     restart: Option<u64>,
     wire: Option<f64>,
     pressed: bool,
+    marks: Vec<(u64, u64, Vec<u64>)>,
 }
 
 struct Victim {
@@ -62,6 +63,7 @@ impl Evictd {
             restart,
             wire: None,
             pressed: false,
+            marks: Vec::new(),
         }
     }
 
@@ -96,6 +98,7 @@ impl Evictd {
                 threshold,
                 resolved,
                 used,
+                dying: 0,
                 room: Room {
                     at_once: left - unwritten,
                     slowly: unwritten + reading.swap.min(used),
@@ -115,12 +118,15 @@ impl Evictd {
     fn relieve<'a>(&mut self, world: &mut World<'a>, seen: &Shortage, course: &mut Course<'a>) {
         let now = world.now;
         let mut pending = Pending::default();
+        let mut seen = *seen;
+        let seen = &mut seen;
         for victim in &self.in_flight {
+            seen.dying += world.held(victim.pod);
             let usage = world.usage(victim.pod);
             victim.terminating.add_to(&mut pending, now, usage);
         }
         self.pace.observe(now, seen);
-        let Decision::Evict { urgency, amount } = self.pace.decide(now, seen, pending) else {
+        let Decision::Evict { urgency, .. } = self.pace.decide(now, seen, pending) else {
             return;
         };
         let mut room = MAX_IN_FLIGHT
@@ -140,28 +146,61 @@ impl Evictd {
             Urgency::Paced { only_cache: true } => "paced, page cache",
             Urgency::Paced { only_cache: false } => "paced",
         };
-        let mut wanted = amount.filter(|amount| *amount <= attainable).unwrap_or(1);
-        while wanted > 0 && room > 0 {
-            let victims = world.choose(&mut candidates, Demand::Amount(wanted), room);
-            if victims.is_empty() {
+        let base = self.marks.iter().rev().find(|m| m.0 + MS <= now).cloned();
+        let usages: Vec<u64> = (0..candidates.len())
+            .map(|p| world.usage(p).unwrap_or(0))
+            .collect();
+        let grew = |pod: usize| {
+            base.as_ref().map_or(0, |b| {
+                (usages[pod].saturating_sub(b.2[pod]) as u128 * 1_000_000_000 / (now - b.0) as u128)
+                    as u64
+            })
+        };
+        let growers = candidates
+            .iter()
+            .enumerate()
+            .filter(|(_, c)| c.state == CandidateState::Eligible)
+            .map(|(p, _)| grew(p))
+            .sum();
+        let mut relief = match urgency {
+            Urgency::Urgent { growth, .. } => Some(Relief::new(
+                &Judged {
+                    now,
+                    pace: self.pace,
+                    seen: *seen,
+                    pending,
+                },
+                growth,
+                growers,
+            )),
+            _ => None,
+        };
+        while room > 0 {
+            if relief.is_some_and(|r| !r.needs_another()) {
                 break;
             }
-            for pod in victims {
-                // Empty already: it gives nothing.
-                if !world.populated(pod) {
-                    continue;
-                }
-                let expected = candidates[pod].usage;
-                let shared = world.shared(pod);
-                course.kill(world, pod, why);
-                self.in_flight.push(Victim {
-                    pod,
-                    terminating: Terminating::new(now, expected, shared),
-                    told: false,
-                });
-                self.pace.evicted(now);
-                wanted = wanted.saturating_sub(expected.max(1));
-                room = room.saturating_sub(1);
+            let victims = world.choose(&mut candidates, Demand::Amount(1), 1);
+            let Some(&pod) = victims.first() else { break };
+            // Empty already: it gives nothing.
+            if !world.populated(pod) {
+                continue;
+            }
+            let expected = candidates[pod].usage;
+            let shared = world.shared(pod);
+            course.kill(world, pod, why);
+            let terminating = Terminating::new(now, expected, shared);
+            let mut own = Pending::default();
+            terminating.add_to(&mut own, now, Some(expected));
+            self.in_flight.push(Victim {
+                pod,
+                terminating,
+                told: false,
+            });
+            self.pace.evicted(now);
+            room = room.saturating_sub(1);
+            match &mut relief {
+                Some(relief) => relief.add(grew(pod), own),
+                None => break,
             }
         }
     }
@@ -219,12 +258,28 @@ impl<'a> Strategy<'a> for Evictd {
 
     fn look(&mut self, world: &mut World<'a>, course: &mut Course<'a>) {
         if self.restart.is_some_and(|restart| restart <= world.now) {
-            *self = Self::new(None);
+            // The next agent is told of the victims of the one before.
+            let in_flight = std::mem::take(&mut self.in_flight);
+            *self = Self {
+                in_flight,
+                ..Self::new(None)
+            };
         }
         let look = Self::see(world);
         let (threshold, resolved) = (look.shortage.threshold, look.shortage.resolved);
         self.pressed = look.available < threshold || (self.pressed && look.available < resolved);
         self.relieve(world, &look.shortage, course);
+        if look.shortage.room.at_once < 2 * threshold {
+            let usages = (0..world.incident.pods.len())
+                .map(|p| world.usage(p).unwrap_or(0))
+                .collect();
+            self.marks.push((world.now, look.shortage.used, usages));
+            if self.marks.len() > 8 {
+                self.marks.remove(0);
+            }
+        } else {
+            self.marks.clear();
+        }
         self.finish(world, &look);
         self.next = world.now + self.wait(world, &look);
         if let Some(restart) = self.restart {

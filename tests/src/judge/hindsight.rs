@@ -107,3 +107,13 @@ pub fn was_ending(kill: &Kill<'_>) -> bool {
     }
     world.ooms.len() > ooms
 }
+
+/// Whether the kubelet is certain to have found the threshold met: its count did at every moment of a whole monitoring
+/// interval, no pod went meanwhile, and none that went before covers it.
+pub fn was_demanded(kill: &Kill<'_>) -> bool {
+    let world = &kill.before;
+    let is_whole = |since: u64| world.now >= since + NEXT_LOOK;
+    world.met_since.is_some_and(is_whole)
+        && world.evicted.is_none_or(is_whole)
+        && !world.is_covered()
+}

@@ -21,6 +21,12 @@
 //! sense above, and the fastest growth that was seen over the last 10 ms, 100 ms, 1 s or 8 s, had it gone on, would have led
 //! to an OOM kill within 10.5 s, with what earlier victims give back: nothing but the future tells.
 //!
+//! **The kubelet's count demands it.** A pod beyond the number is not needless but counted apart where the kubelet is certain
+//! to take one: with statistics that are exact and up to date its count has met the threshold (or the minimum reclaim, once
+//! met) at every moment of a whole monitoring interval (10 s), no pod was evicted meanwhile, and what victims of before are
+//! going to give back does not cover it. So it is one pod, and one more each 10 s. This is told of the node as the strategy
+//! left it, by the world's true values; a pod that goes before the 10 s are over stays needless, also one of the kubelet's.
+//!
 //! **Avoidable** is the OOM kill of a node that the judge spares one.
 //!
 //! A needless pod is told by what the node was like: *cache*: the threshold was met by page cache alone, *brief*: the
@@ -38,7 +44,7 @@ pub use report::{Report, Tally};
 use world::World;
 
 use self::evictd::Evictd;
-use hindsight::{Hindsight, look_back, was_ending};
+use hindsight::{Hindsight, look_back, was_demanded, was_ending};
 
 /// The strategies, in the order of the results.
 pub const STRATEGIES: [&str; 3] = ["evictd", "kubelet", "poll-100ms"];
@@ -57,6 +63,8 @@ pub struct Verdict {
     pub cache: usize,
     /// Pods that went for a growth which ended by itself.
     pub ended: usize,
+    /// Pods that went because the kubelet's count demands it.
+    pub demanded: usize,
     /// OOM kills.
     pub ooms: usize,
     /// The judge would have spared the node an OOM kill.
@@ -143,6 +151,9 @@ fn verdict(course: &Course<'_>, back: &Hindsight) -> (Verdict, Vec<&'static str>
         *word = if was_ending(kill) {
             verdict.ended += 1;
             "ended by itself"
+        } else if was_demanded(kill) {
+            verdict.demanded += 1;
+            "the kubelet's count demands it"
         } else if kill.before.short_since.is_none() {
             verdict.needless += 1;
             verdict.cache += 1;
@@ -231,7 +242,7 @@ fn state(world: &World<'_>) -> String {
     use world::mib;
     let totals = &world.totals;
     format!(
-        "room {:.1} MiB, clean inactive {:.0}, active {:.0}, to be written {:.0}{}",
+        "room {:.1} MiB, clean inactive {:.0}, active {:.0}, to be written {:.0}{}{}",
         mib(world.incident.capacity as f64 - totals.hard),
         mib(totals.inactive),
         mib(totals.active),
@@ -241,6 +252,10 @@ fn state(world: &World<'_>) -> String {
         } else {
             ""
         },
+        world.met_since.map_or(String::new(), |since| {
+            let met = (world.now - since) as f64 / world::SECOND as f64;
+            format!(", met for {met:.4} s")
+        }),
     )
 }
 

@@ -22,6 +22,8 @@ pub struct Tally {
     pub incidents: usize,
     /// Pods that went for a growth which ended by itself.
     pub ended: usize,
+    /// Pods that went because the kubelet's count demands it.
+    pub demanded: usize,
     /// Incidents with an OOM kill.
     pub ooms: usize,
     /// Incidents with an OOM kill that hindsight avoids.
@@ -64,6 +66,7 @@ impl Report {
             tally.cache += verdict.cache;
             tally.incidents += usize::from(verdict.needless > 0);
             tally.ended += verdict.ended;
+            tally.demanded += verdict.demanded;
             tally.ooms += usize::from(verdict.ooms > 0);
             tally.avoidable += usize::from(verdict.avoidable);
         }
@@ -112,6 +115,7 @@ impl Report {
                 "needlessKillsForCache": tally.cache,
                 "incidentsWithNeedlessKills": tally.incidents,
                 "endedByItself": tally.ended,
+                "demandedByTheKubeletsCount": tally.demanded,
                 "avoidableOomKills": tally.avoidable,
                 "incidentsWithOomKills": tally.ooms,
                 "kills": tally.kills,
@@ -132,18 +136,19 @@ impl fmt::Display for Report {
         writeln!(f, "{count} incidents, {} pods had to go\n", self.needed())?;
         writeln!(
             f,
-            "| strategy | needless kills | of these for page cache | incidents with needless kills | ended by itself | \
-             avoidable OOM kills | incidents with OOM kills | kills in all |"
+            "| strategy | needless kills | of these for page cache | incidents with needless kills | \
+             the kubelet's count demands it | ended by itself | avoidable OOM kills | incidents with OOM kills | kills in all |"
         )?;
-        writeln!(f, "| --- | --- | --- | --- | --- | --- | --- | --- |")?;
+        writeln!(f, "| --- | --- | --- | --- | --- | --- | --- | --- | --- |")?;
         for (index, name) in STRATEGIES.iter().enumerate() {
             let tally = self.tally(index);
             writeln!(
                 f,
-                "| {name} | {} | {} | {} | {} | {} | {} | {} |",
+                "| {name} | {} | {} | {} | {} | {} | {} | {} | {} |",
                 tally.needless,
                 tally.cache,
                 tally.incidents,
+                tally.demanded,
                 tally.ended,
                 tally.avoidable,
                 tally.ooms,

@@ -205,6 +205,10 @@ pub struct World<'a> {
     history: VecDeque<(u64, Totals)>,
     /// Since when the threshold is crossed by memory that cannot be given back.
     pub short_since: Option<u64>,
+    /// Since when the kubelet's count meets the threshold, with statistics that are exact and up to date.
+    pub met_since: Option<u64>,
+    /// When a pod was last evicted.
+    pub evicted: Option<u64>,
     /// Whom the OOM killer took, and when.
     pub ooms: Vec<(u64, usize)>,
     /// All lines stand still since then, and memory grows by so much per second instead.
@@ -224,6 +228,8 @@ impl<'a> World<'a> {
             swapped: 0.0,
             history: VecDeque::new(),
             short_since: None,
+            met_since: None,
+            evicted: None,
             ooms: Vec::new(),
             frozen: None,
             mark: 0,
@@ -265,6 +271,12 @@ impl<'a> World<'a> {
     pub fn working_set(&self, pod: usize) -> Option<u64> {
         let state = &self.pods[pod];
         (!state.removed).then_some((state.anon + state.tmpfs + state.active) as u64)
+    }
+
+    /// What a pod has that cannot be given back; 0 once its cgroup is removed.
+    pub fn held(&self, pod: usize) -> u64 {
+        let state = &self.pods[pod];
+        (state.anon + state.tmpfs) as u64
     }
 
     /// A pod's shared memory.
@@ -359,6 +371,21 @@ impl<'a> World<'a> {
     pub fn kill(&mut self, pod: usize) {
         let arrives = self.now + self.incident.signal;
         self.pods[pod].dies.get_or_insert(arrives);
+        self.evicted = Some(self.now);
+    }
+
+    /// What is available by the kubelet's count, with statistics that are exact and up to date.
+    fn counted(&self) -> f64 {
+        self.incident.capacity as f64 - self.totals.hard - self.totals.active
+    }
+
+    /// Whether evicted pods are going to give back what the kubelet's count lacks.
+    pub fn is_covered(&self) -> bool {
+        let (threshold, resolved) = self.limits();
+        let pods = self.pods.iter().zip(&self.incident.pods);
+        let gives = pods.filter(|(pod, spec)| pod.dies.is_some() && (pod.oom || !spec.stuck));
+        let coming: f64 = gives.map(|(pod, _)| pod.anon + pod.tmpfs).sum();
+        self.counted() + coming >= threshold.max(resolved) as f64
     }
 
     /// Bytes that processes can use at once, whatever page cache there is.
@@ -501,6 +528,12 @@ impl<'a> World<'a> {
             None => threshold,
         };
         self.short_since = (room < level as f64).then(|| self.short_since.unwrap_or(to));
+        let level = match self.met_since {
+            Some(_) => resolved.max(threshold),
+            None => threshold,
+        };
+        let is_met = self.counted() < level as f64;
+        self.met_since = is_met.then(|| self.met_since.unwrap_or(to));
         if self.incident.lag > 0 {
             let behind = to.saturating_sub(self.incident.lag);
             while self.history.len() > 1 && self.history[1].0 <= behind {

@@ -12,6 +12,7 @@ fn seen(hard: u64, cache: u64) -> Shortage {
         threshold: THRESHOLD,
         resolved: THRESHOLD,
         used: hard * MIB,
+        dying: 0,
         room: Room {
             at_once: CAPACITY.saturating_sub(hard * MIB),
             ..Room::default()
@@ -72,7 +73,7 @@ fn a_slow_growth_goes_at_the_kubelets_pace() {
 fn cache_alone_evicts_only_if_it_lasts() {
     let mut pace = Pace::default();
     let (now, at) = looked(&mut pace, SECOND, 9990, |_| seen(150, 300));
-    let until = SECOND + MONITORING_INTERVAL_NS;
+    let until = SECOND + MONITORING_INTERVAL_NS + LOOKS_NS;
     assert_eq!(
         pace.decide(now, &at, Pending::default()),
         Decision::Wait { until }
@@ -101,7 +102,7 @@ fn a_growth_beside_cache_is_urgent_once_memory_is_short() {
     let (now, at) = looked(&mut pace, SECOND, 300, of);
     assert!(pace.is_met());
     assert!(!is_urgent(pace.decide(now, &at, Pending::default())));
-    let (now, at) = looked(&mut pace, now + MS, 250, |ms| of(301 + ms));
+    let (now, at) = looked(&mut pace, now + MS, 265, |ms| of(301 + ms));
     assert!(is_urgent(pace.decide(now, &at, Pending::default())));
 }
 
@@ -206,6 +207,45 @@ fn a_shortage_that_no_pod_can_end_takes_one() {
         growth: 0,
     };
     assert!(pace.is_worth_it(&at, urgent, MIB, Pending::default()));
+}
+
+/// What grows behind others in the order goes with them, but only when nothing else would be in time.
+#[test]
+fn a_growth_of_other_pods_takes_as_many_as_end_it() {
+    let judged = |mib_left: u64| Judged {
+        now: SECOND,
+        seen: seen(512 - mib_left, 0),
+        ..Judged::default()
+    };
+    let mut gives = Pending::default();
+    gives.add_soon(800 * MIB, SECOND + 50 * MS);
+    let fast = 5000 * MIB;
+    for (mib_left, grew, goes_on) in [(90, 0, false), (30, 0, true), (30, fast, false)] {
+        let mut relief = Relief::new(&judged(mib_left), fast, fast);
+        assert!(relief.needs_another(), "one goes");
+        relief.add(grew, gives);
+        assert_eq!(relief.needs_another(), goes_on, "{mib_left} {grew}");
+    }
+}
+
+/// The victim's own growth is not another pod's.
+#[test]
+fn a_victim_that_grows_takes_no_other_pod_with_it() {
+    let pending = |now: u64| {
+        let mut pending = Pending::default();
+        pending.add_soon(200 * MIB, now + 50 * MS);
+        pending
+    };
+    for (own, urgent) in [(100, false), (0, true)] {
+        let mut pace = Pace::default();
+        pace.evicted(SECOND);
+        let of = |ms: u64| Shortage {
+            dying: 200 * MIB + ms * own * MIB * 4 / 100,
+            ..seen(420 + 4 * ms, 0)
+        };
+        let (now, at) = looked(&mut pace, SECOND + MS, 10, of);
+        assert_eq!(is_urgent(pace.decide(now, &at, pending(now))), urgent);
+    }
 }
 
 proptest::proptest! {

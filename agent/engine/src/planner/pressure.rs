@@ -103,6 +103,11 @@ impl Pressure {
         due
     }
 
+    /// The thresholds that were met at the first look since they came into force; each once.
+    pub fn take_met_in_force(&mut self) -> Vec<Threshold> {
+        std::mem::take(&mut self.met_in_force)
+    }
+
     /// The conditions that hold: seen within the transition period.
     pub fn conditions(&self, now: i64) -> Vec<NodeCondition> {
         let holds = |condition: &NodeCondition| {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use evictd_engine::{
-    CandidateState, Demand, Observation, Observations, Resource, Rules,
+    Candidate, CandidateState, Demand, Observation, Observations, Resource, Rules,
     model::settings::MemoryHook,
-    pace::{Decision, Judged, Urgency},
+    pace::{Decision, Judged, Pending, Relief, Urgency},
     permit::LastResort,
     record::Stages,
     select,
@@ -28,10 +28,10 @@ impl Watch {
         let Some(post) = self.posts.get_mut(index) else {
             return true;
         };
-        let (pending, shadow) = self.in_flight.pending(&post.scope, now);
-        let seen = post.shortage(shadow);
+        let (pending, shadow, dying) = self.in_flight.pending(&post.scope, now);
+        let seen = post.shortage(shadow, dying);
         post.pace.observe(now, &seen);
-        let Decision::Evict { urgency, amount } = post.pace.decide(now, &seen, pending) else {
+        let Decision::Evict { urgency, .. } = post.pace.decide(now, &seen, pending) else {
             return self.in_flight.dying() == 0;
         };
         let judged = Judged {
@@ -58,18 +58,19 @@ impl Watch {
             self.say_nobody_left(index, true);
             return self.in_flight.dying() == 0;
         }
-        // What no pod has cannot be had at once: one goes, and the scope is looked at again.
-        let mut wanted = amount.filter(|amount| *amount <= attainable).unwrap_or(1);
-        let mut victims = [0; MAX_IN_FLIGHT];
-        while wanted > 0 && room > 0 {
+        let mut relief = match urgency {
+            Urgency::Urgent { growth, .. } => Some(Relief::new(&judged, growth, self.growers())),
+            Urgency::Paced { .. } => None,
+        };
+        let mut victims = [0];
+        while room > 0 && relief.is_none_or(|relief| relief.needs_another()) {
             let PodTable {
                 entries,
                 candidates,
                 ..
             } = &mut *self.setup.table;
             let exact = |i: usize| entries.get(i)?.memory.read().map(|r| r.working_set()).ok();
-            let demand = Demand::Amount(wanted);
-            let chosen = select(candidates, rules, demand, exact, &mut victims[..room]);
+            let chosen = select(candidates, rules, Demand::Amount(1), exact, &mut victims);
             if chosen.count == 0 {
                 let last = self.setup.restraint.last_resort();
                 if resort < last && self.in_flight.dying() == 0 && self.spared() > 0 {
@@ -82,20 +83,35 @@ impl Watch {
                 self.say_nobody_left(index, false);
                 break;
             }
-            for &victim in &victims[..chosen.count] {
-                let why = Why {
-                    urgency,
-                    judged,
-                    resort,
-                };
-                // A pod that died by itself in between gives nothing; the next turn of the loop asks again.
-                if let Some(working_set) = self.kill(index, victim, why) {
-                    wanted = wanted.saturating_sub(working_set.max(1));
-                    room -= 1;
-                }
-            }
+            let [victim] = victims;
+            let why = Why {
+                urgency,
+                judged,
+                resort,
+            };
+            // A pod that died by itself in between gives nothing; the next one is asked for.
+            let Some(gives) = self.kill(index, victim, why) else {
+                continue;
+            };
+            room -= 1;
+            let Some(relief) = &mut relief else {
+                break;
+            };
+            let grew = self.setup.table.grew.get(victim);
+            relief.add(grew.copied().unwrap_or(0), gives);
         }
         self.in_flight.dying() == 0
+    }
+
+    /// What those that may go grow by together, in bytes per second.
+    fn growers(&self) -> u64 {
+        let PodTable {
+            candidates, grew, ..
+        } = &*self.setup.table;
+        let may_go =
+            |(candidate, _): &(&Candidate, &u64)| candidate.state == CandidateState::Eligible;
+        let growers = candidates.iter().zip(grew).filter(may_go);
+        growers.fold(0, |sum, (_, grew)| sum.saturating_add(*grew))
     }
 
     /// Which of the candidates, as they are loaded, comes first.
@@ -159,11 +175,14 @@ impl Watch {
                 ask(entry, candidate)
             };
         }
+        if recent.is_none() {
+            self.setup.table.note_growth(now);
+        }
     }
 
-    /// Signals one pod, and answers with its working set in bytes; `None` when that gives nothing: it was empty already, or the
+    /// Signals one pod, and answers with what is expected of it; `None` when that is nothing: it was empty already, or the
     /// kernel refuses.
-    fn kill(&mut self, index: usize, victim: usize, why: Why) -> Option<u64> {
+    fn kill(&mut self, index: usize, victim: usize, why: Why) -> Option<Pending> {
         let entry = Arc::clone(self.setup.table.entries.get(victim)?);
         let post = self.posts.get(index)?;
         let working_set = self.setup.table.candidates.get(victim)?.usage;
@@ -194,10 +213,13 @@ impl Watch {
         } = post.cause;
         // What was refused gives nothing; its pod is left alone, and the next one goes.
         let expected = if errno == 0 { working_set } else { 0 };
+        let terminating = Terminating::new(signalled, expected, shared);
+        let mut gives = Pending::default();
+        terminating.add_to(&mut gives, signalled, Some(expected));
         self.in_flight.push(Victim::new(
             Arc::clone(&entry),
             (self.evictions, index, shadow),
-            Terminating::new(signalled, expected, shared),
+            terminating,
             post.look.usage,
         ));
         self.setup.outbox.send(Report::Evicted(Evicted {
@@ -228,7 +250,7 @@ impl Watch {
         for post in self.posts.iter_mut().filter(|p| p.scope.holds(&entry)) {
             post.pace.evicted(signalled);
         }
-        (errno == 0).then_some(working_set)
+        (errno == 0).then_some(gives)
     }
 
     fn say_nobody_left(&mut self, index: usize, in_vain: bool) {

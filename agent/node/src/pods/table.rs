@@ -81,12 +81,19 @@ pub struct PodTable {
     pub entries: Vec<Arc<Entry>>,
     /// One per entry; the reflex writes here and never grows it.
     pub candidates: Vec<Candidate>,
+    /// By how much each was seen to grow, in bytes per second; 0 where that is not known.
+    pub grew: Vec<u64>,
+    /// What each used when that was asked, and when it was (nanoseconds of CLOCK_MONOTONIC); 0: never.
+    earlier: Vec<u64>,
+    earlier_at: u64,
     /// What each used when its statistics were added up last, in bytes.
     seen: Vec<u64>,
     /// Of the cgroups that the pods lie in: their classes, and the cgroup of all pods.
     above: Statistics,
 }
 
+/// Over less than this a growth says nothing, in nanoseconds.
+const GROWTH_NS: u64 = 1_000_000;
 /// So many pods at once have their statistics added up: whoever made them lag is the one that has grown most.
 const MOST_GROWN: usize = 4;
 
@@ -102,14 +109,40 @@ impl PodTable {
         };
         entries.sort_by_cached_key(|e| key(e));
         let candidates = entries.iter().map(|e| candidate(e)).collect();
-        let seen = vec![0; entries.len()];
+        let [grew, earlier, seen] = [const { Vec::new() }; 3].map(|mut of: Vec<u64>| {
+            of.resize(entries.len(), 0);
+            of
+        });
         let above = Statistics::of(&above(&entries));
         Self {
             entries,
             candidates,
+            grew,
+            earlier,
+            earlier_at: 0,
             seen,
             above,
         }
+    }
+
+    /// All usages were asked anew: who has grown since they were before. Does not allocate.
+    pub fn note_growth(&mut self, now: u64) {
+        let elapsed = now.saturating_sub(self.earlier_at);
+        if elapsed < GROWTH_NS {
+            return;
+        }
+        let is_first = self.earlier_at == 0;
+        let usages = self.candidates.iter().zip(&mut self.earlier);
+        for ((candidate, earlier), grew) in usages.zip(&mut self.grew) {
+            let grown = u128::from(candidate.usage.saturating_sub(*earlier));
+            let per_second = grown * 1_000_000_000 / u128::from(elapsed);
+            *grew = match is_first {
+                true => 0,
+                false => u64::try_from(per_second).unwrap_or(u64::MAX),
+            };
+            *earlier = candidate.usage;
+        }
+        self.earlier_at = now;
     }
 
     /// Makes the kernel add up the statistics of those pods that have grown most since that was done for them, and of the
