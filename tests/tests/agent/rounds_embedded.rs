@@ -8,8 +8,19 @@ use evictd::{
     observe::pids::Pids,
 };
 use evictd_tests::{
-    cgroup::TestCgroup, disk::Disk, embedded::Files, forker::Forker, hog::Hog, node::MIB, or_skip,
-    skip::not_root, skip_if,
+    agent::binary,
+    cgroup::TestCgroup,
+    disk::Disk,
+    embedded::Files,
+    forker::Forker,
+    hog::Hog,
+    node::MIB,
+    or_skip,
+    patience::holds,
+    scrape::{free_address, metrics},
+    skip::not_root,
+    skip_if,
+    undying::Undying,
 };
 use serde_json::{Value, json};
 
