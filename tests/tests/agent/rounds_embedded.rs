@@ -24,6 +24,9 @@ use evictd_tests::{
 };
 use serde_json::{Value, json};
 
+/// Long enough for everything that comes by itself.
+const SOON: Duration = Duration::from_secs(30);
+
 /// A scope with two pods, and where their emptyDirs are.
 struct Two {
     // Removed before the disk under it.
