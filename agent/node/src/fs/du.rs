@@ -1,7 +1,7 @@
 //! The baseline: how many inodes and bytes lie below a pod's directories, counted in the background.
 //!
 //! A `du` at the moment of pressure is too late. This walk does a bounded amount of work at a time and remembers where
-//! it stopped; what hooks counted since it began is added to its result (see [`Walk::finish`]). It counts as the
+//! it stopped; what hooks counted since it began is added by the reader. It counts as the
 //! kubelet does: allocated blocks and distinct inodes (`pkg/volume/util/fs` `DiskUsage`), never on other filesystems.
 
 use std::{
