@@ -2,9 +2,9 @@
 //!
 //! One OS thread, not an async task, and a deputy for when it is late. Between wake-up and SIGKILL it allocates nothing, takes
 //! no lock but the one that says which of the two decides, makes no network call, opens no file, and kills on values read at
-//! that moment, never on cached ones
-//! kubernetes/kubernetes#51745 is what happens otherwise); bounds that are a fraction of a millisecond old only tell whom
-//! it need not ask. All that may take its time leaves through a bounded queue and is done by somebody else.
+//! that moment, never on cached ones (kubernetes/kubernetes#51745 is what happens otherwise); bounds that are a fraction of a
+//! millisecond old only tell which pods it need not ask. All that may take its time leaves through a bounded queue and is done
+//! elsewhere.
 
 mod control;
 mod event;

@@ -65,7 +65,7 @@ pub struct MemoryReading {
     /// Kernel memory on v1, where its counter is read (`MemoryCgroup::with_kernel_counter`); 0 elsewhere.
     pub kernel: u64,
     /// What is charged and is in no line of `memory.stat`: kernel memory where it has no line (v1), what CPUs have charged in
-    /// advance, and what the statistics are behind the counter (docs/architecture.md). 0 for a root, whose usage is made of
+    /// advance, and what the statistics are behind the counter (docs/decisions/0022-how-old-a-number-can-be.md). 0 for a root, whose usage is made of
     /// the statistics.
     pub unlisted: u64,
 }
