@@ -6,9 +6,5 @@
 
 pub mod check;
 pub mod cli;
-mod compat;
 pub mod daemon;
 pub mod telemetry;
-
-#[doc(hidden)]
-pub use compat::*;

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use evictd::observe::cgroup::{MemoryCgroup, Version};
+use evictd_node::cgroup::memory::{MemoryCgroup, Version};
 
 use crate::{cgroup::TestCgroup, hog::Hog, interrupt::interrupted};
 

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd::observe::cgroup::{MemoryCgroup, Version, descendants};
+use evictd_node::cgroup::memory::{MemoryCgroup, Version, descendants};
 
 /// A memory cgroup that is removed with all below it, after every process in it was killed.
 pub struct TestCgroup {
@@ -17,7 +17,7 @@ pub struct TestCgroup {
 
 /// Where memory cgroups can be made: the v1 memory hierarchy, or v2 with the memory controller.
 pub fn memory_root() -> Option<(PathBuf, Version)> {
-    let found = evictd::observe::cgroup::memory_root(Path::new("/sys/fs/cgroup"))?;
+    let found = evictd_node::cgroup::memory::memory_root(Path::new("/sys/fs/cgroup"))?;
     if found.1 == Version::V2 {
         // Children get the files of a controller only when their parent hands it down.
         fs::write(found.0.join("cgroup.subtree_control"), "+memory").ok()?;

@@ -7,9 +7,9 @@ use std::{
     time::Duration,
 };
 
-use evictd::evict::{
-    journal::{self, Record},
-    oom::OomKill,
+use evictd_store::{
+    journal,
+    record::{Record, oom_kill::OomKill},
 };
 use serde_json::{Value, json};
 

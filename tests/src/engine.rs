@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use evictd::{
-    config::{Config, Mode, RankingStrategy},
-    engine::{
-        Eviction, Layout, Manager, Observation, Observations, Pod, PodUsage, Round, Settings,
-        Signal, Snapshot, Usages,
-    },
+use evictd_config::Config;
+use evictd_engine::{
+    Eviction, Layout, Manager, Observation, Observations, Pod, PodUsage, Round, Settings, Signal,
+    Snapshot, Usages,
+    model::settings::{Mode, RankingStrategy},
 };
 use serde_json::{Value, json};
 

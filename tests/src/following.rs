@@ -2,10 +2,8 @@
 
 use std::{future::Future, io, sync::Arc, time::Duration};
 
-use evictd::{
-    cluster::{client::Connection, policies, status::StatusWriter},
-    policy::{Brakes, Catalogue, Keeper, gate::Secrets, keeper::Settings},
-};
+use evictd_kube::{client::Connection, policy_status::StatusWriter, watch::policies};
+use evictd_policy::{Brakes, Catalogue, Keeper, evaluator::Settings, gate::Secrets};
 
 use crate::{apiserver::ApiServer, patience::holds};
 

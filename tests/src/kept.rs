@@ -6,16 +6,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd::{
-    engine::{Pod, QosClass},
-    pods::table::{Entry, PodTable},
-    policy::{
-        EvictionPolicy, Keeper, LastResort, PolicySet,
-        gate::Secrets,
-        keeper::{Explanation, Settings, Worker},
-    },
-    reflex::thread::now_ns,
+use evictd_engine::{Pod, QosClass, permit::LastResort};
+use evictd_node::pods::table::{Entry, PodTable};
+use evictd_policy::{
+    EvictionPolicy, Keeper, PolicySet,
+    evaluator::{Explanation, Settings, Worker},
+    gate::Secrets,
 };
+use evictd_sys::clock::now_ns;
 use serde_json::{Value, json};
 
 use crate::node::Node;
@@ -46,8 +44,8 @@ pub fn labels(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
 /// It cannot be used.
 pub fn policy(name: &str, spec: Value) -> EvictionPolicy {
     let document = json!({
-        "apiVersion": evictd::policy::API_VERSION,
-        "kind": evictd::policy::KIND,
+        "apiVersion": evictd_policy::API_VERSION,
+        "kind": evictd_policy::KIND,
         "metadata": {"name": name},
         "spec": spec,
     });

@@ -3,7 +3,10 @@
 
 use std::{fs, io, path::PathBuf, time::Duration};
 
-use evictd::evict::journal::{self, Eviction, Record, Reported};
+use evictd_store::{
+    journal,
+    record::{Eviction, Record, Reported},
+};
 use serde_json::{Value, json};
 
 use crate::{

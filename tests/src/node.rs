@@ -8,20 +8,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd::{
-    config::{Mode, RankingStrategy},
-    engine::{Pod, QosClass},
-    kernel::{
-        ladder::{MemoryHook, Refused},
-        object::Object,
-        poll::poll,
-        tripwire,
-    },
-    observe::{cgroup::MemoryCgroup, machine::memory_total},
-    pods::table::{Entry, PodTable},
-    policy::Restraint,
-    reflex::{Evicted, Finished, Limits, Mailbox, Outbox, Reflex, Report, Scope, Setup},
+use evictd_engine::{
+    Pod, QosClass,
+    limiter::Restraint,
+    model::settings::{MemoryHook, Mode, RankingStrategy},
 };
+use evictd_fastpath::{Evicted, Finished, Mailbox, Outbox, Reflex, Report, Setup};
+use evictd_node::{
+    bpf::object::Object,
+    cgroup::memory::MemoryCgroup,
+    memory_scope::{Limits, Scope},
+    pods::table::{Entry, PodTable},
+    proc::machine::memory_total,
+    trigger::{hook::Refused, memory},
+};
+use evictd_sys::poll::poll;
 
 use crate::cgroup::TestCgroup;
 
@@ -205,7 +206,7 @@ impl Node {
             .map(ToString::to_string)
             .unwrap_or_default();
         let object_or_reason = object.as_mut().map_err(|_| refusal.as_str());
-        let built = match tripwire::build(&cgroups, object_or_reason, options.hook) {
+        let built = match memory::build(&cgroups, object_or_reason, options.hook) {
             Ok(built) => built,
             Err(refused) => return Ok(Err(refused)),
         };

@@ -10,7 +10,7 @@ use std::{
     thread::JoinHandle,
 };
 
-use evictd::cri::messages::{
+use evictd_cri::messages::{
     Container, ContainerRequest, ContainerStatus, ContainerStatusResponse, Empty, Image,
     ListContainersResponse, ListImagesResponse, ListPodSandboxResponse, Mount, PodSandbox,
     PodSandboxRequest, RemoveImageRequest, StatusResponse,

@@ -13,14 +13,3 @@ pub use metrics::Metrics;
 pub use http::ServeError;
 pub use server::serve;
 pub use state::{Hook, Labelled, Sources};
-
-#[doc(hidden)]
-pub use evictd_engine::history::Sample;
-#[doc(hidden)]
-pub use evictd_store::{
-    incident::{
-        Incident, Standing,
-        files::{Incidents, read as read_incident},
-    },
-    svg::{Axes, Picture},
-};

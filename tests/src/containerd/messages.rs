@@ -1,7 +1,7 @@
 //! The CRI's requests that make pods and containers; the messages have the fields that are set here
 //! (`k8s.io/cri-api/pkg/apis/runtime/v1/api.proto`).
 
-use evictd::cri::messages::{ContainerMetadata, ImageSpec, PodSandboxMetadata};
+use evictd_cri::messages::{ContainerMetadata, ImageSpec, PodSandboxMetadata};
 
 /// `NamespaceMode`'s `NODE`.
 pub(super) const NODE: i32 = 2;

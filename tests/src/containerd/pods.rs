@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd::cri::{
+use evictd_cri::{
     CriError, Runtime,
     messages::{
         Container, ContainerRequest, ContainerState, Empty, Image, PodSandbox, PodSandboxMetadata,

@@ -1,6 +1,6 @@
 //! An incident under a strategy, and the two strategies beside evictd's.
 
-use evictd::engine::Demand;
+use evictd_engine::Demand;
 
 use super::world::{MS, SECOND, World};
 

@@ -1,9 +1,6 @@
 //! Draws incidents.
 
-use evictd::{
-    config::RankingStrategy,
-    engine::{Claim, QosClass},
-};
+use evictd_engine::{Claim, QosClass, model::settings::RankingStrategy};
 use fastrand::Rng;
 
 use super::world::{Incident, Line, MS, PodSpec, SECOND, ScopeKind};

@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use evictd::{
-    engine::{
-        CandidateState, Demand,
-        growth::Room,
-        pace::{Decision, Judged, Pace, Pending, Relief, Shortage, Urgency},
-        terminating::{Fate, Remains, Terminating},
-    },
-    observe::deadline::{self, Nearness},
+use evictd_engine::{
+    CandidateState, Demand,
+    growth::Room,
+    pace::{Decision, Judged, Pace, Pending, Relief, Shortage, Urgency},
+    terminating::{Fate, Remains, Terminating},
 };
+use evictd_node::sampling::{self, Nearness};
 
 use super::{
     course::{Course, Strategy},
@@ -227,11 +225,11 @@ impl Evictd {
     fn wait(&self, world: &World<'_>, look: &Look) -> u64 {
         let fastest = world.incident.fastest;
         let distance = look.available.saturating_sub(look.shortage.threshold);
-        let far = deadline::next_look(distance, fastest);
+        let far = sampling::next_look(distance, fastest);
         let wait = if self.pressed && self.dying() > 0 {
             Duration::from_millis(1)
         } else if self.pressed {
-            deadline::next_look(look.shortage.room.at_once / 4, fastest).min(IDLE)
+            sampling::next_look(look.shortage.room.at_once / 4, fastest).min(IDLE)
         } else if !world.incident.has_program {
             far
         } else if Nearness::new(fastest).wants_hook(distance, true) {

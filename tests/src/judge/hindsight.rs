@@ -1,6 +1,6 @@
 //! Which pods had to go.
 
-use evictd::engine::Demand;
+use evictd_engine::Demand;
 
 use super::{
     course::Kill,

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use evictd::{
-    config::RankingStrategy,
-    engine::{Candidate, CandidateState, Claim, Demand, Resource, Rules, select},
+use evictd_engine::{
+    Candidate, CandidateState, Claim, Demand, Resource, Rules, model::settings::RankingStrategy,
+    select,
 };
 
 /// Nanoseconds.

@@ -2,12 +2,10 @@
 
 use std::{io, time::Duration};
 
-use evictd::{
-    config::CriConfig,
-    cri::Reclaimer,
-    engine::NodeReclaim::{Containers, Images},
-    observe::filesystem::Filesystem,
-};
+use evictd_config::CriConfig;
+use evictd_cri::Reclaimer;
+use evictd_engine::NodeReclaim::{Containers, Images};
+use evictd_node::fs::statfs::Filesystem;
 use evictd_tests::{
     containerd::{self, Containerd, PAUSE, Pods},
     disk::Disk,

@@ -2,10 +2,8 @@
 
 use std::{fs, path::PathBuf, time::Duration};
 
-use evictd::{
-    cri::messages::Image,
-    evict::journal::{NodeReclaimed, Record},
-};
+use evictd_cri::messages::Image;
+use evictd_store::record::{Record, node_reclaim::NodeReclaimed};
 use evictd_tests::{
     cgroup::TestCgroup,
     disk::Disk,

@@ -3,16 +3,17 @@
 
 use std::{path::Path, time::Duration};
 
-use evictd::{
-    config::CriConfig,
-    cri::{
-        CriError, KnownPods, Reclaimer, Removed,
-        messages::{
-            Container, ContainerMetadata, ContainerState, Image, ImageSpec, Mount, PodSandbox,
-            PodSandboxMetadata, SandboxState,
-        },
+use evictd_config::CriConfig;
+use evictd_cri::{
+    CriError, Reclaimer,
+    messages::{
+        Container, ContainerMetadata, ContainerState, Image, ImageSpec, Mount, PodSandbox,
+        PodSandboxMetadata, SandboxState,
     },
-    engine::NodeReclaim::{self, Containers, Images},
+};
+use evictd_engine::{
+    NodeReclaim::{self, Containers, Images},
+    reclaim::{KnownPods, Removed},
 };
 use evictd_tests::runtime::{FAILED_PRECONDITION, Fault, Runtime, State, UNIMPLEMENTED};
 

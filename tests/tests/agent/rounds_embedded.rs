@@ -3,10 +3,8 @@
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
-use evictd::{
-    evict::journal::{Eviction, Record},
-    observe::pids::Pids,
-};
+use evictd_node::proc::pids::Pids;
+use evictd_store::record::{Eviction, Record};
 use evictd_tests::{
     agent::binary,
     cgroup::TestCgroup,

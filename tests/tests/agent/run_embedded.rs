@@ -6,7 +6,8 @@ use std::{
     time::Duration,
 };
 
-use evictd::{evict::journal::Record, observe::cgroup::MemoryCgroup};
+use evictd_node::cgroup::memory::MemoryCgroup;
+use evictd_store::record::Record;
 use evictd_tests::{
     cgroup::TestCgroup,
     embedded::Files,

@@ -7,10 +7,8 @@ use std::{
     time::Duration,
 };
 
-use evictd::{
-    evict::journal::{Eviction, Record},
-    observe::{cgroup::MemoryCgroup, machine::MemAvailable},
-};
+use evictd_node::{cgroup::memory::MemoryCgroup, proc::machine::MemAvailable};
+use evictd_store::record::{Eviction, Record};
 use evictd_tests::{
     agent::{Agent, binary},
     cgroup::TestCgroup,

@@ -2,7 +2,7 @@
 
 use std::{fs, process::Command, time::Duration};
 
-use evictd::evict::journal::Record;
+use evictd_store::record::Record;
 use evictd_tests::{
     agent::{Agent, binary},
     cgroup::TestCgroup,

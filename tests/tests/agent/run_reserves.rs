@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use evictd::{
-    evict::journal::Record,
-    observe::cgroup::{MemoryCgroup, Version},
-};
+use evictd_node::cgroup::memory::{MemoryCgroup, Version};
+use evictd_store::record::Record;
 use evictd_tests::{
     cgroup::TestCgroup,
     embedded::Files,

@@ -3,7 +3,8 @@
 
 use std::{fs, path::PathBuf, time::Duration};
 
-use evictd::{evict::journal::Record, observe::cgroup::MemoryCgroup};
+use evictd_node::cgroup::memory::MemoryCgroup;
+use evictd_store::record::Record;
 use evictd_tests::{
     agent::Agent, cgroup::TestCgroup, embedded::Files, hog::Hog, node::MIB, patience::holds,
     skip::not_root, skip_if, undying::Undying,

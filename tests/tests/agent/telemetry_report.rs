@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use evictd::observe::pids::Pids;
+use evictd_node::proc::pids::Pids;
 use evictd_tests::{
     agent::binary, cgroup::TestCgroup, embedded::Files, forker::Forker, hog::Hog, member::Member,
     node::MIB, patience::holds, skip::not_root, skip_if,

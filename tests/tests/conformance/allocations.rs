@@ -5,9 +5,9 @@ use std::{
     cell::Cell,
 };
 
-use evictd::{
-    config::RankingStrategy,
-    engine::{Candidate, CandidateState, Claim, Demand, QosClass, Resource, Rules, select},
+use evictd_engine::{
+    Candidate, CandidateState, Claim, Demand, QosClass, Resource, Rules,
+    model::settings::RankingStrategy, select,
 };
 
 thread_local! {

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use evictd::{
-    config::{Config, Mode, RankingStrategy},
-    engine::{
-        Comeback, ContainerUsage, Earlier, EarlierComeback, EarlierEviction, EarlierVictim,
-        FsUsage, Layout, NodeCondition, Observation, Owner, Pod, QosClass, Settings, Signal,
-    },
+use evictd_config::Config;
+use evictd_engine::{
+    Comeback, ContainerUsage, Earlier, EarlierComeback, EarlierEviction, EarlierVictim, FsUsage,
+    Layout, NodeCondition, Observation, Owner, Pod, QosClass, Settings, Signal,
+    model::settings::{Mode, RankingStrategy},
 };
 use evictd_tests::engine::{MI, Node, manager, manager_of, names, one_gib, step};
 use serde_json::json;
@@ -361,7 +360,7 @@ fn a_manager_goes_on_where_another_one_has_ended() {
 
     // The hold ends when it would have ended.
     let mut manager = restored(Mode::Evictd);
-    let conditions = |manager: &mut evictd::engine::Manager, second| {
+    let conditions = |manager: &mut evictd_engine::Manager, second| {
         step(manager, second, &Node::with_memory(4000, second)).conditions
     };
     assert_eq!(conditions(&mut manager, 19).len(), 1);

@@ -1,9 +1,7 @@
 //! The worked examples of the source documents, with their own numbers.
 
-use evictd::{
-    config::ThresholdTexts,
-    engine::{MemorySizing, Signal},
-};
+use evictd_config::ThresholdTexts;
+use evictd_engine::{MemorySizing, Signal};
 use evictd_tests::vectors::{Files, evictd};
 use serde_json::{Value, json};
 

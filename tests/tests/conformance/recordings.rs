@@ -3,14 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
-use evictd::{
-    engine::QosClass,
-    observe::{
-        cgroup::{MemoryCgroup, Version, descendants},
+use evictd_engine::QosClass;
+use evictd_node::{
+    cgroup::memory::{MemoryCgroup, Version, descendants},
+    pods::cgroup_name::{self, Driver},
+    proc::{
         machine::{memory_total, oom_kills},
         psi::Pressure,
     },
-    pods::names::{self, Driver},
 };
 use serde_json::Value;
 
@@ -33,7 +33,7 @@ fn working_sets_are_the_kubelets() {
         let uid = pod["podRef"]["uid"].as_str().unwrap();
         let dir = dirs
             .iter()
-            .find(|d| names::parse(d).is_some_and(|p| p.uid == uid && p.container.is_none()))
+            .find(|d| cgroup_name::parse(d).is_some_and(|p| p.uid == uid && p.container.is_none()))
             .unwrap_or_else(|| panic!("no cgroup of {uid}"));
         let cgroup = MemoryCgroup::open(dir).unwrap();
         assert_eq!(cgroup.version(), Version::V1);
@@ -93,7 +93,7 @@ fn v2_working_sets_leave_inactive_file_out() {
         assert_eq!((reading.usage, reading.inactive_file), (usage, inactive));
         assert_eq!(reading.working_set(), usage - inactive);
         assert_eq!(cgroup.oom_kills().unwrap(), 0);
-        if let Some(pod) = names::parse(&dir) {
+        if let Some(pod) = cgroup_name::parse(&dir) {
             assert_eq!(
                 (pod.driver, pod.qos),
                 (Driver::Systemd, QosClass::Burstable)
@@ -126,7 +126,7 @@ fn classes_and_the_driver_are_in_the_names() {
     let mut classes: Vec<_> = descendants(&root)
         .unwrap()
         .iter()
-        .filter_map(|d| names::parse(d))
+        .filter_map(|d| cgroup_name::parse(d))
         .filter(|p| p.container.is_none())
         .inspect(|p| assert_eq!(p.driver, Driver::Cgroupfs))
         .map(|p| p.qos)

@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use evictd::observe::pids::of_pod;
+use evictd_node::cgroup::pids::of_pod;
 
 fn recorded() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("recordings/cgroup-v1")
@@ -47,7 +47,7 @@ fn without_the_pids_controller_processes_are_counted_still() {
 // R1
 #[test]
 fn the_running_kernel_is_read() {
-    use evictd::observe::pids::Pids;
+    use evictd_node::proc::pids::Pids;
     let reading = Pids::open("/proc".as_ref()).unwrap().read().unwrap();
     assert!(reading.used > 0 && reading.capacity > reading.used);
 }

@@ -1,11 +1,9 @@
 //! Who goes, how many at once, and what counts as on its way back, side by side with the kubelet's way
 //! (docs/differences.md).
 
-use evictd::{
-    config::{Mode, Quantity},
-    engine::{
-        Cause, ContainerUsage, EmptyDir, FsUsage, NodeReclaim, Pod, Signal, Volume, VolumeUsage,
-    },
+use evictd_engine::{
+    Cause, ContainerUsage, EmptyDir, FsUsage, NodeReclaim, Pod, Signal, Volume, VolumeUsage,
+    model::{quantity::Quantity, settings::Mode},
 };
 use evictd_tests::engine::{MI, Node, manager, names, one_gib, step};
 use serde_json::{Value, json};

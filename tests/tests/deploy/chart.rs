@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, process::Command};
 
-use evictd::cluster::access::{PAUSE_RIGHTS, RIGHTS, Right};
+use evictd_kube::access::{PAUSE_RIGHTS, RIGHTS, Right};
 use evictd_tests::{
     agent::binary,
     deploy::{self, all_objects, chart, helm::helm, objects, one, plain, plain_values},

@@ -2,12 +2,9 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use evictd::{
-    engine::{QosClass, Signal},
-    kernel::ladder::MemoryHook,
-    observe::cgroup::MemoryCgroup,
-    reflex::Report,
-};
+use evictd_engine::{QosClass, Signal, model::settings::MemoryHook};
+use evictd_fastpath::Report;
+use evictd_node::cgroup::memory::MemoryCgroup;
 use evictd_tests::{
     hog::Hog,
     node::{MIB, Node, Options},
@@ -229,7 +226,7 @@ fn a_pods_cgroup_that_goes_away() {
     };
     let watched = node.watch(options).unwrap().unwrap();
     let pods = node.cgroup.path().join("kubepods");
-    let mut dirs = evictd::observe::cgroup::descendants(&pods).unwrap();
+    let mut dirs = evictd_node::cgroup::memory::descendants(&pods).unwrap();
     dirs.reverse();
     for dir in dirs {
         std::fs::remove_dir(dir).unwrap();

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use evictd::engine::QosClass;
+use evictd_engine::QosClass;
 use evictd_tests::{
     cpus::{self, Obstacle},
     hog::Hog,

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use evictd::{engine::QosClass, kernel::ladder::MemoryHook};
+use evictd_engine::{QosClass, model::settings::MemoryHook};
 use evictd_tests::{
     cpus::{self, Obstacle},
     hog::Hog,

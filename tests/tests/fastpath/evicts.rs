@@ -2,12 +2,9 @@
 
 use std::{os::unix::fs::MetadataExt as _, time::Duration};
 
-use evictd::{
-    engine::{QosClass, pace::MONITORING_INTERVAL_NS},
-    kernel::ladder::MemoryHook,
-    observe::cgroup::MemoryCgroup,
-    reflex::Report,
-};
+use evictd_engine::{QosClass, model::settings::MemoryHook, pace::MONITORING_INTERVAL_NS};
+use evictd_fastpath::Report;
+use evictd_node::cgroup::memory::MemoryCgroup;
 use evictd_tests::{
     hog::Hog,
     node::{MIB, Node, Options},

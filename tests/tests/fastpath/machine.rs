@@ -5,7 +5,8 @@
 
 use std::{path::Path, time::Duration};
 
-use evictd::{engine::QosClass, kernel::ladder::MemoryHook, observe::machine};
+use evictd_engine::{QosClass, model::settings::MemoryHook};
+use evictd_node::proc::machine;
 use evictd_tests::{
     hog::Hog,
     node::{self, MIB, Node, Options},

@@ -1,6 +1,6 @@
 //! The configuration's fields and defaults.
 
-use evictd::config::Config;
+use evictd_config::Config;
 use serde_json::{Value, json};
 
 use super::golden;

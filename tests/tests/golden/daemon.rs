@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use evictd::policy::PAUSED;
+use evictd_policy::PAUSED;
 use evictd_tests::{
     apiserver::{Collection, NODE},
     member::Member,

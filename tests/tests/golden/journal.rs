@@ -2,17 +2,16 @@
 
 use std::{collections::BTreeMap, fs};
 
-use evictd::{
-    engine::{Owner, pace::Urgency},
-    evict::{
-        journal::{
-            self, Asked, Counted, Eviction, Finish, GraduatedAction, GraduatedPod, Journal,
-            MetInForce, NodeReclaimed, PaceRecord, Pause, Record, Reported, Returned, StuckPod,
-            TimeBound, Workload,
-        },
-        oom::{AtLimit, Before, OomCause, OomKill, PodName},
+use evictd_engine::{Owner, pace::Urgency, record::Stages};
+use evictd_store::{
+    journal::{self, Journal},
+    record::{
+        Asked, Eviction, Finish, MetInForce, PaceRecord, Pause, Record, Reported, StuckPod,
+        counted::{Counted, Returned, TimeBound, Workload},
+        mitigation::{GraduatedAction, GraduatedPod},
+        node_reclaim::NodeReclaimed,
+        oom_kill::{AtLimit, Before, OomCause, OomKill, PodName},
     },
-    reflex::Stages,
 };
 
 use super::{check, golden, path};

@@ -4,9 +4,9 @@ use std::{collections::BTreeSet, ffi::OsString, fmt::Write as _};
 
 use evictd::{
     check::{Check, Finding, Refused, SignalHook, State},
-    reflex::Stages,
     telemetry::{Metrics, Sources},
 };
+use evictd_engine::record::Stages;
 use serde_json::Value;
 
 use super::check;

@@ -2,15 +2,17 @@
 
 use std::fs;
 
-use evictd::{
-    engine::{
-        Signal,
-        growth::Room,
-        pace::{Judged, Pace, Pending, Shortage},
-    },
-    graduated::Brake,
-    policy::keeper::{Explanation, GateView, RuleView},
-    telemetry::{Incident, Incidents, Sample, Standing, read_incident},
+use evictd_engine::{
+    Signal,
+    growth::Room,
+    history::Sample,
+    pace::{Judged, Pace, Pending, Shortage},
+};
+use evictd_node::cgroup::throttle::Brake;
+use evictd_policy::evaluator::{Explanation, GateView, RuleView};
+use evictd_store::incident::{
+    Incident, Standing,
+    files::{Incidents, read as read_incident},
 };
 
 use super::{

@@ -7,10 +7,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd::kernel::{
-    cgroups::{Change, Happened, PodLife},
-    ladder::CountHook,
-    object::Object,
+use evictd_node::{
+    bpf::object::Object,
+    trigger::{
+        cgroups::{Change, Happened, PodLife},
+        hook::CountHook,
+    },
 };
 use evictd_tests::{
     cgroup::{TestCgroup, memory_root},

@@ -3,7 +3,8 @@
 
 use std::{fs, time::Duration};
 
-use evictd::{engine::QosClass, kernel::ladder::MemoryHook, observe::cgroup::Version};
+use evictd_engine::{QosClass, model::settings::MemoryHook};
+use evictd_node::cgroup::memory::Version;
 use evictd_tests::{
     cgroup::TestCgroup,
     hog::Hog,

@@ -5,9 +5,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd::{
-    kernel::btf::Btf,
-    observe::cgroup::{MemoryCgroup, Version},
+use evictd_node::{
+    bpf::btf::Btf,
+    cgroup::memory::{MemoryCgroup, Version},
 };
 use evictd_tests::{
     cgroup::{TestCgroup, memory_root},

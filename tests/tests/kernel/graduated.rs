@@ -7,11 +7,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd::{
-    evict::journal::{GraduatedAction, Record},
-    graduated::{Brakes, Refusal, files},
-    observe::cgroup::{MemoryCgroup, Version},
+use evictd_node::cgroup::{
+    memory::{MemoryCgroup, Version},
+    reclaim::{self, Refusal},
+    throttle::Brakes,
 };
+use evictd_store::record::{Record, mitigation::GraduatedAction};
 use evictd_tests::{
     cgroup::{TestCgroup, memory_root},
     disk::Disk,
@@ -85,11 +86,11 @@ fn reclaim_gives_back_page_cache() {
     let scope = TestCgroup::new("reclaim", 256 * MIB).unwrap();
     let pod = scope.child("pod").unwrap();
     let memory = MemoryCgroup::open(&pod).unwrap();
-    skip_if!(files::can_reclaim(&memory).err());
+    skip_if!(reclaim::can_reclaim(&memory).err());
     let mut hog = cold_hog(&pod, &disk, 48);
     let before = memory.read().unwrap();
     let asked = before.inactive_file + before.active_file;
-    let given = files::reclaim(&memory, asked, Instant::now() + PATIENCE).unwrap();
+    let given = reclaim::reclaim(&memory, asked, Instant::now() + PATIENCE).unwrap();
     assert!(given.usage() > 12 * MIB, "{given:?}");
     assert!(
         given.after.usage > 20 * MIB,
@@ -194,7 +195,7 @@ impl Node {
 fn the_steps_come_in_their_order_and_end_with_the_pressure() {
     skip_if!(no_v2());
     let node = or_skip!(Node::new("steps", "1h"));
-    skip_if!(files::can_reclaim(&MemoryCgroup::open(&node.cgroup("cold")).unwrap()).err());
+    skip_if!(reclaim::can_reclaim(&MemoryCgroup::open(&node.cgroup("cold")).unwrap()).err());
     let _cold = cold_hog(&node.cgroup("cold"), &node.disk, 48);
     let mut agent = node.files.start(&[]);
     let greedy = Hog::start(&node.cgroup("greedy"), &["--mib", "60"]).unwrap();
@@ -264,8 +265,8 @@ fn version_1_refuses_the_steps_and_evicts_as_usual() {
     skip_if!(v2.then_some("this machine has no cgroup v1"));
     let node = or_skip!(Node::new("stepsv1", "1s"));
     let memory = MemoryCgroup::open(&node.cgroup("cold")).unwrap();
-    assert_eq!(files::can_reclaim(&memory), Err(Refusal::ReclaimOnV1));
-    assert_eq!(files::can_brake(&memory), Err(Refusal::BrakeOnV1));
+    assert_eq!(reclaim::can_reclaim(&memory), Err(Refusal::ReclaimOnV1));
+    assert_eq!(reclaim::can_brake(&memory), Err(Refusal::BrakeOnV1));
     let mut agent = node.files.start(&[]);
     let _greedy = Hog::start(&node.cgroup("greedy"), &["--mib", "90"]).unwrap();
     let is_asked = || {

@@ -6,14 +6,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd::{
-    kernel::{
-        budget::{Crossing, Wire},
+use evictd_node::{
+    bpf::object::Object,
+    cgroup::memory::MemoryCgroup,
+    fs::{mounts::superblock_of, statfs::Filesystem},
+    trigger::{
+        counter::{Crossing, Wire},
+        hook::CountHook,
         inodes::InodeTripwire,
-        ladder::CountHook,
-        object::Object,
     },
-    observe::{cgroup::MemoryCgroup, filesystem::Filesystem, mounts::superblock_of},
 };
 use evictd_tests::{
     cgroup::TestCgroup,

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd::evict::{
+use evictd_node::cgroup::{
     end::{end_gracefully, kill_until_empty},
     kill::Killer,
     members::{Round, signal_members},

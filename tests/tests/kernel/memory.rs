@@ -2,17 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use evictd::{
-    kernel::{
-        ladder::{MemoryHook, Refused},
-        object::{Object, ObjectError},
-        tripwire::{
-            ANY_SLOT, Act, Direction, Trip, Tripwire, Wire, build, page_size, slot, slot_of,
-        },
+use evictd_engine::model::settings::MemoryHook;
+use evictd_node::{
+    bpf::object::{Object, ObjectError},
+    cgroup::memory::{MemoryCgroup, Version},
+    trigger::{
+        hook::Refused,
+        memory::{ANY_SLOT, Act, Direction, Trip, Tripwire, Wire, build, page_size, slot, slot_of},
     },
-    observe::cgroup::{MemoryCgroup, Version},
-    reflex::thread::now_ns,
 };
+use evictd_sys::clock::now_ns;
 use evictd_tests::{
     cgroup::TestCgroup,
     hog::Hog,

@@ -5,15 +5,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd::{
-    evict::oom::OomCause,
-    kernel::{
-        object::Object,
-        telemetry::{OomKill, Telemetry, UNKNOWN},
-        tripwire::page_size,
+use evictd_node::{
+    bpf::object::Object,
+    cgroup::memory::MemoryCgroup,
+    trigger::{
+        memory::page_size,
+        oom::{OomKill, Telemetry, UNKNOWN},
     },
-    observe::cgroup::MemoryCgroup,
 };
+use evictd_store::record::oom_kill::OomCause;
 use evictd_tests::{
     cgroup::{TestCgroup, memory_root},
     embedded::Files,

@@ -6,16 +6,18 @@
 
 use std::{fmt::Display, fs, path::Path, time::Duration};
 
-use evictd::{
-    kernel::{
-        budget::{Crossing, Wire},
+use evictd_engine::model::settings::MemoryHook;
+use evictd_node::{
+    bpf::object::Object,
+    cgroup::memory::MemoryCgroup,
+    proc::pids::Pids,
+    trigger::{
+        counter::{Crossing, Wire},
+        hook::CountHook,
         inodes::InodeTripwire,
-        ladder::{CountHook, MemoryHook},
-        object::Object,
+        memory::{self, Act, Direction},
         pids::PidTripwire,
-        tripwire::{self, Act, Direction},
     },
-    observe::{cgroup::MemoryCgroup, pids::Pids},
 };
 use evictd_tests::{
     cgroup::TestCgroup,
@@ -79,10 +81,10 @@ fn faults() {
     ] {
         let armed = || -> Result<_, String> {
             let mut object = Object::load().map_err(|e| e.to_string())?;
-            let built = tripwire::build(&[&cgroup], Ok(&mut object), Some(hook));
+            let built = memory::build(&[&cgroup], Ok(&mut object), Some(hook));
             let mut tripwire = built.map_err(|e| e.to_string())?.tripwire;
             for slot in 0..3 {
-                let wire = tripwire::Wire {
+                let wire = memory::Wire {
                     limit: 1 << 40,
                     direction: Direction::Rising,
                     act: if slot == 1 { Act::Kill } else { Act::Wake },

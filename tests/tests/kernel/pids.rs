@@ -6,15 +6,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd::{
-    kernel::{
-        budget::{Crossing, Wire},
+use evictd_node::{
+    bpf::object::Object,
+    cgroup::memory::MemoryCgroup,
+    proc::pids::Pids,
+    trigger::{
         cgroups::PodLife,
-        ladder::CountHook,
-        object::Object,
+        counter::{Crossing, Wire},
+        hook::CountHook,
         pids::PidTripwire,
     },
-    observe::{cgroup::MemoryCgroup, pids::Pids},
 };
 use evictd_tests::{
     cgroup::TestCgroup,

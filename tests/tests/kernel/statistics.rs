@@ -8,10 +8,9 @@ use std::{
     time::Duration,
 };
 
-use evictd::{
-    config::Mode,
-    engine::Pod,
-    observe::cgroup::MemoryCgroup,
+use evictd_engine::{Pod, model::settings::Mode};
+use evictd_node::{
+    cgroup::memory::MemoryCgroup,
     pods::table::{Entry, PodTable},
 };
 use evictd_tests::{

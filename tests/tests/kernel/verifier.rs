@@ -3,10 +3,8 @@
 
 use std::fs;
 
-use evictd::{
-    kernel::{ladder::MemoryHook, object::Object, tripwire::build},
-    observe::cgroup::MemoryCgroup,
-};
+use evictd_engine::model::settings::MemoryHook;
+use evictd_node::{bpf::object::Object, cgroup::memory::MemoryCgroup, trigger::memory::build};
 use evictd_tests::{cgroup::TestCgroup, node::MIB, skip::no_bpf, skip_if};
 
 /// `BPF_COMPLEXITY_LIMIT_INSNS` (include/linux/bpf.h).

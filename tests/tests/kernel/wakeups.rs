@@ -11,15 +11,16 @@ use std::{
     time::Duration,
 };
 
-use evictd::{
-    kernel::{
-        ladder::{MemoryHook, Refused},
-        object::Object,
-        poll::poll,
-        tripwire::{Act, Direction, Tripwire, Wire, build},
+use evictd_engine::model::settings::MemoryHook;
+use evictd_node::{
+    bpf::object::Object,
+    cgroup::memory::MemoryCgroup,
+    trigger::{
+        hook::Refused,
+        memory::{Act, Direction, Tripwire, Wire, build},
     },
-    observe::cgroup::MemoryCgroup,
 };
+use evictd_sys::poll::poll;
 use evictd_tests::{
     cgroup::TestCgroup,
     cpus,

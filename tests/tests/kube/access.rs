@@ -2,7 +2,8 @@
 
 use std::{fs, path::Path, process::Command, sync::Arc, time::Duration};
 
-use evictd::cluster::{access, brake::ConfigMapName, client::Connection};
+use evictd_config::ConfigMapName;
+use evictd_kube::{access, client::Connection};
 use evictd_tests::{
     agent::binary,
     apiserver::{ApiServer, NODE},

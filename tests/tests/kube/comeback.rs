@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use evictd::evict::journal::Record;
+use evictd_store::record::Record;
 use evictd_tests::{
     apiserver::{self, State},
     hog::Hog,

@@ -3,7 +3,8 @@
 
 use std::{fs, time::Duration};
 
-use evictd::{evict::journal::Record, observe::cgroup::MemoryCgroup};
+use evictd_node::cgroup::memory::MemoryCgroup;
+use evictd_store::record::Record;
 use evictd_tests::{
     agent::Agent,
     apiserver::{self, Fault, Misery},

@@ -3,9 +3,9 @@
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path, time::Duration};
 
-use evictd::cluster::{
+use evictd_kube::{
     access::{PAUSE_RIGHTS, RIGHTS},
-    status::SPREAD,
+    policy_status::SPREAD,
 };
 use evictd_tests::{apiserver::State, hog::Hog, member::Member, skip::not_root, skip_if};
 

@@ -2,9 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use evictd::cluster::{
+use evictd_kube::{
     client::Connection,
-    node::{LeftOver, NodeWriter, Wanted},
+    node_status::{LeftOver, NodeWriter, Wanted},
 };
 use evictd_tests::{
     apiserver::{ApiServer, Fault, Misery, NODE, State},

@@ -3,7 +3,7 @@
 
 use std::{fs, path::PathBuf, time::Duration};
 
-use evictd::{evict::journal::Record, telemetry::read_incident};
+use evictd_store::{incident::files::read as read_incident, record::Record};
 use evictd_tests::{
     disk::Disk, forker::Forker, hog::Hog, member::Member, or_skip, skip::not_root, skip_if,
 };

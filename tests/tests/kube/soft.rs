@@ -2,14 +2,15 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use evictd::{
-    cluster::client::Connection,
-    config::Config,
-    engine::{Pod, Signal},
-    evict::{
-        journal::{self, Asked, Journal, Numbers, Record, SharedJournal},
-        soft::{SoftCandidate, SoftEvictor, SoftOutcome},
-    },
+use evictd_config::Config;
+use evictd_engine::{Pod, Signal, record::Numbers};
+use evictd_kube::{
+    client::Connection,
+    soft_eviction::{SoftCandidate, SoftEvictor, SoftOutcome},
+};
+use evictd_store::{
+    journal::{self, Journal, SharedJournal},
+    record::{Asked, Record},
 };
 use evictd_tests::apiserver::{self, ApiServer, Fault, Misery, NODE};
 use serde_json::{Value, json};

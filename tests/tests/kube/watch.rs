@@ -2,9 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use evictd::cluster::{
+use evictd_kube::{
     client::Connection,
-    watch::{self, Shared},
+    watch::pods::{self, Shared},
 };
 use evictd_tests::apiserver::{ApiServer, Fault, Misery, NODE, pod};
 use serde_json::json;
@@ -36,7 +36,7 @@ fn start(prepare: impl FnOnce(&mut ApiServer)) -> Watching {
         Arc::new(Shared::default()),
     );
     let connection = Arc::new(connection);
-    let watch = watch::run(Arc::clone(&connection), NODE.into(), Arc::clone(&shared));
+    let watch = pods::run(Arc::clone(&connection), NODE.into(), Arc::clone(&shared));
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     std::thread::spawn(move || {
         runtime.block_on(async {

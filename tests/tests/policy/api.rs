@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use evictd::cluster::{namespaces, status::SPREAD};
+use evictd_kube::{policy_status::SPREAD, watch::namespaces};
 use evictd_tests::{
     apiserver::{Collection, Fault, Misery},
     following::Following,

@@ -2,11 +2,9 @@
 
 use std::{collections::BTreeMap, fs};
 
-use evictd::{
-    engine::Pod,
-    policy::{Evict, EvictionPolicy, Permission, PolicySet, Wait, gate::Secrets, load},
-    reflex::thread::now_ns,
-};
+use evictd_engine::{Pod, permit::Permission};
+use evictd_policy::{Evict, EvictionPolicy, PolicySet, Wait, file, gate::Secrets};
+use evictd_sys::clock::now_ns;
 use evictd_tests::{
     deploy,
     kept::{Kept, labels},
@@ -37,7 +35,7 @@ fn arangodb(port: u16, coordinator: &str) -> EvictionPolicy {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("arangodb.yaml");
     fs::write(&path, text).unwrap();
-    load::read(&path).unwrap().remove(0)
+    file::read(&path).unwrap().remove(0)
 }
 
 fn member(name: &str, role: &str, ip: &str) -> Pod {
@@ -64,7 +62,7 @@ fn secrets() -> (tempfile::TempDir, Secrets) {
 // R30, R31, R34, R36, R37
 #[test]
 fn types_without_conditions() {
-    let policy = load::read(&deploy::policy("arangodb.yaml"))
+    let policy = file::read(&deploy::policy("arangodb.yaml"))
         .unwrap()
         .remove(0);
     let set = PolicySet::new([policy]);

@@ -2,7 +2,7 @@
 
 use std::{ffi::OsString, fs};
 
-use evictd::policy::{API_VERSION, KIND};
+use evictd_policy::{API_VERSION, KIND};
 use evictd_tests::deploy;
 use serde_json::{Value, json};
 

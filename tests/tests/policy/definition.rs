@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use cel::{Context, Program, to_value};
-use evictd::policy::{API_VERSION, EvictionPolicy, KIND};
+use evictd_policy::{API_VERSION, EvictionPolicy, KIND};
 use evictd_tests::deploy;
 use serde_json::{Value, json};
 

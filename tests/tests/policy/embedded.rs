@@ -2,7 +2,8 @@
 
 use std::{fs, path::PathBuf, time::Duration};
 
-use evictd::{evict::journal::Record, observe::cgroup::MemoryCgroup};
+use evictd_node::cgroup::memory::MemoryCgroup;
+use evictd_store::record::Record;
 use evictd_tests::{
     cgroup::TestCgroup,
     embedded::Files,

@@ -1,9 +1,7 @@
 //! Gates against servers that answer, hang, lie, redirect, and say too much.
 
-use evictd::{
-    engine::Pod,
-    policy::{EvictionPolicy, gate::Secrets},
-};
+use evictd_engine::Pod;
+use evictd_policy::{EvictionPolicy, gate::Secrets};
 use evictd_tests::{
     kept::{Kept, policy},
     scripted::{Script, Scripted},

@@ -1,9 +1,7 @@
 //! Gates that ask over TLS: the right authority, a wrong one, and a server that is asked without TLS.
 
-use evictd::{
-    engine::Pod,
-    policy::{EvictionPolicy, gate::Secrets},
-};
+use evictd_engine::Pod;
+use evictd_policy::{EvictionPolicy, gate::Secrets};
 use evictd_tests::{
     kept::{Kept, policy},
     scripted::Scripted,

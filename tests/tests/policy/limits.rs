@@ -2,15 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use evictd::{
-    engine::{Pod, QosClass},
-    policy::{
-        EvictionPolicy, Keeper, LastResort, PolicySet,
-        gate::Secrets,
-        keeper::{PastEviction, Rate, Settings},
-    },
-    reflex::thread::now_ns,
+use evictd_engine::{
+    Pod, QosClass,
+    limiter::{PastEviction, Rate},
+    permit::LastResort,
 };
+use evictd_policy::{EvictionPolicy, Keeper, PolicySet, evaluator::Settings, gate::Secrets};
+use evictd_sys::clock::now_ns;
 use evictd_tests::{
     hog::Hog,
     kept::{Kept, labels, policy},
@@ -92,7 +90,7 @@ fn rates_hold_for_the_node_and_for_each_owner() {
     for (name, owner) in [("a1", "a"), ("a2", "a"), ("b1", "b"), ("b2", "b")] {
         node.pod(name, QosClass::Burstable, 0, 0).unwrap();
         node.edit(name, |pod| {
-            pod.owner = Some(evictd::engine::Owner {
+            pod.owner = Some(evictd_engine::Owner {
                 kind: "StatefulSet".into(),
                 name: owner.into(),
                 uid: owner.into(),
@@ -115,7 +113,7 @@ fn rates_hold_for_the_node_and_for_each_owner() {
     keeper.present(&table.entries);
     let restraint = keeper.restraint();
     let free = || {
-        let lets_go = |e: &&Arc<evictd::pods::table::Entry>| {
+        let lets_go = |e: &&Arc<evictd_node::pods::table::Entry>| {
             restraint.lets_go(&e.clearance, now_ns(), LastResort::Anybody)
         };
         table

@@ -3,11 +3,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use evictd::{
-    cluster::brake::{self, ConfigMapName},
-    evict::journal::Record,
-    policy::{Brake, PAUSED},
-};
+use evictd_config::ConfigMapName;
+use evictd_kube::pause;
+use evictd_policy::{Brake, PAUSED};
+use evictd_store::record::Record;
 use evictd_tests::{
     apiserver::{Collection, NODE},
     following::Following,
@@ -37,13 +36,13 @@ fn obedient() -> Following {
         namespace: "evictd".into(),
         name: "evictd-pause".into(),
     };
-    f.spawn(brake::of_node(
+    f.spawn(pause::of_node(
         Arc::clone(&f.connection),
         NODE.into(),
         Arc::clone(&f.brakes),
         tokio::sync::watch::channel(false).0,
     ));
-    f.spawn(brake::of_config_map(
+    f.spawn(pause::of_config_map(
         Arc::clone(&f.connection),
         map,
         Arc::clone(&f.brakes),

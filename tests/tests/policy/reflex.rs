@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use evictd::{
-    engine::QosClass,
-    pods::table::PodTable,
-    policy::{LastResort, Permission},
-    reflex::{Report, thread::now_ns},
+use evictd_engine::{
+    QosClass,
+    permit::{LastResort, Permission},
 };
+use evictd_fastpath::Report;
+use evictd_node::pods::table::PodTable;
+use evictd_sys::clock::now_ns;
 use evictd_tests::{
     hog::Hog,
     node::{MIB, Node, Options},
@@ -19,7 +20,7 @@ const SOON: Duration = Duration::from_secs(30);
 
 /// Waits until a cgroup holds so much: hogs have their memory before anybody looks.
 fn holds(dir: &std::path::Path, mib: u64) {
-    let memory = evictd::observe::cgroup::MemoryCgroup::open(dir).unwrap();
+    let memory = evictd_node::cgroup::memory::MemoryCgroup::open(dir).unwrap();
     let end = std::time::Instant::now() + SOON;
     while memory.usage().unwrap() < mib * MIB {
         assert!(

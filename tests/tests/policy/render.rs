@@ -44,8 +44,8 @@ fn rendered(spec: &Value) -> Vec<Value> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("p.json");
     let policy = json!({
-        "apiVersion": evictd::policy::API_VERSION,
-        "kind": evictd::policy::KIND,
+        "apiVersion": evictd_policy::API_VERSION,
+        "kind": evictd_policy::KIND,
         "metadata": {"name": "p"},
         "spec": spec,
     });

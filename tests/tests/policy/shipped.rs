@@ -2,10 +2,8 @@
 
 use std::fs;
 
-use evictd::{
-    engine::{Owner, Pod},
-    policy::{gate::Secrets, load},
-};
+use evictd_engine::{Owner, Pod};
+use evictd_policy::{file, gate::Secrets};
 use evictd_tests::{
     deploy,
     kept::{Kept, labels},
@@ -28,9 +26,9 @@ fn the_other_policies_say_what_they_are_for() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("p.yaml");
     fs::write(&path, text).unwrap();
-    let mut policies = load::read(&path).unwrap();
+    let mut policies = file::read(&path).unwrap();
     policies.extend(
-        load::load(&[
+        file::load(&[
             deploy::policy("batch-jobs.yaml"),
             deploy::policy("daemonsets.yaml"),
         ])

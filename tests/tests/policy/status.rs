@@ -3,9 +3,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use evictd::{
-    cluster::status::SPREAD, config::Mode, engine::Pod, pods::table::Entry, policy::Catalogue,
-};
+use evictd_engine::{Pod, model::settings::Mode};
+use evictd_kube::policy_status::SPREAD;
+use evictd_node::pods::table::Entry;
+use evictd_policy::Catalogue;
 use evictd_tests::{
     apiserver::Collection,
     cgroup::TestCgroup,

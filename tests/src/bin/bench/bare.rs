@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use evictd::reflex::thread::{become_fifo, lock_memory, now_ns};
+use evictd_sys::{
+    clock::now_ns,
+    rt::{become_fifo, lock_memory},
+};
 
 /// Long enough that the thread sleeps and its CPU idles, as before a crossing.
 const QUIET: Duration = Duration::from_millis(20);

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd::reflex::thread::now_ns;
+use evictd_sys::clock::now_ns;
 use evictd_tests::interrupt::interrupted;
 use serde::Serialize;
 

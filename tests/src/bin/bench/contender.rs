@@ -8,10 +8,8 @@ use std::{
     time::Duration,
 };
 
-use evictd::{
-    evict::journal::{self, Record},
-    kernel::ladder::MemoryHook,
-};
+use evictd_engine::model::settings::MemoryHook;
+use evictd_store::{journal, record::Record};
 use evictd_tests::{
     agent::Agent,
     cast::{HOG, Stage},

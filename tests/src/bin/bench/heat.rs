@@ -6,10 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd::{
-    observe::cgroup::MemoryCgroup,
-    reflex::{Limits, Scope, thread::now_ns},
+use evictd_node::{
+    cgroup::memory::MemoryCgroup,
+    memory_scope::{Limits, Scope},
 };
+use evictd_sys::clock::now_ns;
 use evictd_tests::{
     cast::{CAST, HOG, Stage},
     interrupt::interrupted,

@@ -10,17 +10,19 @@ use std::{
 };
 
 use clap::{Args, Subcommand};
-use evictd::{
-    config::{Mode, RankingStrategy},
-    engine::{CandidateState, Demand, Resource, Rules, select},
-    kernel::tripwire,
-    observe::cgroup::MemoryCgroup,
-    pods::{
-        manifest,
-        table::{Entry, PodTable},
-    },
-    reflex::{Limits, Scope, thread::now_ns},
+use evictd_config::pod_manifest;
+use evictd_engine::{
+    CandidateState, Demand, Resource, Rules,
+    model::settings::{Mode, RankingStrategy},
+    select,
 };
+use evictd_node::{
+    cgroup::memory::MemoryCgroup,
+    memory_scope::{Limits, Scope},
+    pods::table::{Entry, PodTable},
+    trigger::memory,
+};
+use evictd_sys::clock::now_ns;
 use serde::{Deserialize, Serialize};
 
 use crate::bare::pin;
@@ -166,7 +168,7 @@ impl Judge {
             resolved: task.threshold,
             floor: None,
         };
-        let pods = manifest::load(&task.manifest, &task.scope).map_err(io::Error::other)?;
+        let pods = pod_manifest::load(&task.manifest, &task.scope).map_err(io::Error::other)?;
         let entries: Result<Vec<_>, _> = pods
             .iter()
             .map(|p| Entry::open(p.pod.clone(), &p.cgroup, Mode::Evictd).map(Arc::new))
@@ -188,7 +190,7 @@ impl Judge {
         let limit = self.limit()?;
         let control = self.scope.cgroup().path().join("cgroup.event_control");
         // The kernel compares with >; one page less makes it "at the limit".
-        let threshold = limit - tripwire::page_size();
+        let threshold = limit - memory::page_size();
         std::fs::write(
             control,
             format!("{event} {} {threshold}", usage.as_raw_fd()),

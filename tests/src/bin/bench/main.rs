@@ -24,7 +24,7 @@ use std::{io, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand, ValueEnum};
 use contender::Contender;
-use evictd::config::Quantity;
+use evictd_engine::model::quantity::Quantity;
 use scope::Programme;
 
 /// Measures evictd against other daemons and against the machine's own limits.

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use evictd::reflex::thread::now_ns;
+use evictd_sys::clock::now_ns;
 use serde::{Deserialize, Serialize};
 
 use crate::{

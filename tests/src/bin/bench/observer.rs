@@ -16,17 +16,13 @@ use std::{
     time::Duration,
 };
 
-use evictd::{
-    kernel::{
-        ladder::MemoryHook,
-        object::Object,
-        tripwire::{self, Act, Direction, Tripwire, Wire, page_size},
-    },
-    reflex::{
-        Scope,
-        thread::{become_fifo, now_ns},
-    },
+use evictd_engine::model::settings::MemoryHook;
+use evictd_node::{
+    bpf::object::Object,
+    memory_scope::Scope,
+    trigger::memory::{self, Act, Direction, Tripwire, Wire, page_size},
 };
+use evictd_sys::{clock::now_ns, rt::become_fifo};
 
 const INTERVAL: Duration = Duration::from_micros(500);
 const SAMPLES: usize = 1 << 16;
@@ -85,7 +81,7 @@ impl Observer {
     /// Starts to watch for the moment when less than `amount` bytes are available.
     pub fn start(scope: Scope, amount: u64) -> io::Result<Self> {
         let mut object = Object::load();
-        let built = tripwire::build(
+        let built = memory::build(
             &[scope.cgroup()],
             object.as_mut().map_err(|_| "no object"),
             None,

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd::observe::cgroup::Version;
+use evictd_node::cgroup::memory::Version;
 use evictd_tests::cgroup::TestCgroup;
 
 use crate::load::Kind;

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use evictd::reflex::thread::now_ns;
+use evictd_sys::clock::now_ns;
 use serde::Serialize;
 
 /// CPU time of all threads that a process has now, in ns.

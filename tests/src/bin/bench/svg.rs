@@ -1,6 +1,6 @@
 //! The pictures: memory over time, and how long it took from the crossing to SIGKILL.
 
-use evictd::telemetry::{Axes, Picture};
+use evictd_store::svg::{Axes, Picture};
 
 use crate::{
     heat::{Heat, Killer},

@@ -3,7 +3,7 @@
 
 use std::{io, time::Duration};
 
-use evictd::reflex::thread::{become_fifo, now_ns};
+use evictd_sys::{clock::now_ns, rt::become_fifo};
 
 use crate::bare::pin;
 

@@ -9,7 +9,7 @@ mod timeline;
 use std::process::ExitCode;
 
 use clap::Parser;
-use evictd::config::Quantity;
+use evictd_engine::model::quantity::Quantity;
 
 /// Shows evictd at work on this machine, without a cluster.
 #[derive(Parser, Clone)]

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd::observe::cgroup::MemoryCgroup;
+use evictd_node::cgroup::memory::MemoryCgroup;
 
 /// Memory over time: one number every half millisecond.
 pub struct Recorder {

@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd::evict::journal::{self, Eviction, Finish, Record};
+use evictd_store::{
+    journal,
+    record::{Eviction, Finish, Record},
+};
 use evictd_tests::{
     agent::Agent,
     cast::{CAST, HOG, Stage},

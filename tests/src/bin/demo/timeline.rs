@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use evictd::evict::journal::{Eviction, Finish};
+use evictd_store::record::{Eviction, Finish};
 
 /// A table of the stages: when each was reached after the crossing, and how long it took.
 pub fn draw(eviction: &Eviction, finish: &Finish) -> String {

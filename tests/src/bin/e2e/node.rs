@@ -93,7 +93,7 @@ fn pick(all: &[Node], wanted: Option<&str>, here: &Machine) -> Result<Target> {
     let memory = |field: Option<std::collections::BTreeMap<_, _>>| -> Option<u64> {
         let text: &k8s_openapi::apimachinery::pkg::api::resource::Quantity =
             field.as_ref()?.get("memory")?;
-        let quantity: evictd::config::Quantity = text.0.parse().ok()?;
+        let quantity: evictd_engine::model::quantity::Quantity = text.0.parse().ok()?;
         u64::try_from(quantity.value())
             .ok()
             .map(|bytes| bytes >> 20)

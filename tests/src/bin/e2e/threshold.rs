@@ -4,7 +4,7 @@
 //! it is told otherwise.
 
 use anyhow::{Context as _, Result};
-use evictd::config::Quantity;
+use evictd_engine::model::quantity::Quantity;
 use kube::Client;
 use serde_json::Value;
 

@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use evictd::{
-    config::{EvictionConfig, Format, Mode, Quantity},
-    engine::{
-        ContainerUsage, Layout, Observation, Observations, Pod, PodUsage, QosClass, Settings,
-        Signal, Threshold, ThresholdValue, Usages,
+use evictd_engine::{
+    ContainerUsage, Layout, Observation, Observations, Pod, PodUsage, QosClass, Settings, Signal,
+    Threshold, ThresholdValue, Usages,
+    model::{
+        quantity::{Format, Quantity},
+        settings::{EvictionConfig, Mode},
     },
 };
 use evictd_tests::engine::STRATEGIES;

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use evictd::{
-    config::{EvictionConfig, Mode, Quantity, RankingStrategy},
-    engine::{
-        Layout, Manager, Observation, Observations, Pod, Ranking, Round, Settings, Signal,
-        Snapshot, Threshold, ThresholdValue,
+use evictd_engine::{
+    Layout, Manager, Observation, Observations, Pod, Ranking, Round, Settings, Signal, Snapshot,
+    Threshold, ThresholdValue,
+    model::{
+        quantity::Quantity,
+        settings::{EvictionConfig, Mode, RankingStrategy},
     },
 };
 use evictd_tests::engine::STRATEGIES;

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd::reflex::thread::now_ns;
+use evictd_sys::clock::now_ns;
 use evictd_tests::cast::{CAST, HOG, Stage};
 use serde::{Deserialize, Serialize};
 
@@ -202,7 +202,7 @@ fn curve(samples: &[Sample], zero: u64) -> Vec<(f64, f64)> {
 }
 
 fn oom_kills() -> io::Result<u64> {
-    evictd::observe::machine::oom_kills(Path::new("/proc")).map_err(io::Error::other)
+    evictd_node::proc::machine::oom_kills(Path::new("/proc")).map_err(io::Error::other)
 }
 
 /// Far too much, in its way. It has taken the lead of the other pods when the race begins; at a rate it starts shortly

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use evictd::reflex::thread::{become_fifo, now_ns};
+use evictd_sys::{clock::now_ns, rt::become_fifo};
 use serde::{Deserialize, Serialize};
 
 const INTERVAL: Duration = Duration::from_millis(2);

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use evictd::telemetry::{Axes, Picture};
+use evictd_store::svg::{Axes, Picture};
 
 use super::{
     NodeHeat,
