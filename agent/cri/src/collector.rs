@@ -14,7 +14,7 @@ use super::{
     images::{ImageRecords, InUse, is_used},
     messages::{Container, ContainerState, Image},
 };
-use crate::exited as dead;
+use crate::exited;
 
 /// A list of containers is asked for again before an image is removed when it is older than this: a container that has
 /// started in the meantime may use it.
@@ -128,14 +128,14 @@ async fn remove_dead(
     // In this order: the sandbox of every container that is listed is listed too.
     let mut containers = runtime.containers().await?;
     let sandboxes = runtime.sandboxes().await?;
-    for id in dead::containers(&containers, &sandboxes, known) {
+    for id in exited::containers(&containers, &sandboxes, known) {
         if goes_on(removed, runtime) && note(removed, runtime.remove_container(&id).await)? {
             tracing::info!(container = id, "a container that has ended is removed");
             removed.containers += 1;
             containers.retain(|c| c.id != id);
         }
     }
-    for id in dead::sandboxes(&containers, &sandboxes, known) {
+    for id in exited::sandboxes(&containers, &sandboxes, known) {
         if goes_on(removed, runtime) && note(removed, runtime.remove_sandbox(&id).await)? {
             tracing::info!(sandbox = id, "a sandbox that has ended is removed");
             removed.sandboxes += 1;

@@ -7,6 +7,7 @@ pub mod pending;
 pub mod plan;
 pub mod pressure;
 pub mod recreation;
+
 use std::time::Duration;
 
 use super::{

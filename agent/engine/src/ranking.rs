@@ -1,6 +1,7 @@
 //! The full order of eviction, with everything that explains it.
 
 pub mod key;
+
 use std::collections::HashMap;
 
 use super::{Claim, Layout, Pod, PodUsage, Resource, Signal, Standing};

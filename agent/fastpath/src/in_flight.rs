@@ -171,14 +171,16 @@ impl InFlight {
     pub fn pending(&self, scope: &Scope, now: u64) -> (Pending, u64, u64) {
         let (mut pending, mut shadow, mut dying) = (Pending::default(), 0_u64, 0_u64);
         for victim in self.victims.iter().filter(|v| scope.holds(&v.pod)) {
-            let usage = victim.pod.memory.usage().ok();
             if victim.shadow {
-                shadow = shadow.saturating_add(usage.unwrap_or(0));
-                pending.add(usage.unwrap_or(0), now);
+                let usage = victim.pod.memory.usage().unwrap_or(0);
+                shadow = shadow.saturating_add(usage);
+                pending.add(usage, now);
             } else {
+                let reading = victim.pod.memory.read().ok();
+                let usage = reading.map(|reading| reading.usage);
                 victim.terminating.add_to(&mut pending, now, usage);
-                let reading = victim.pod.memory.read().unwrap_or_default();
-                dying = dying.saturating_add(reading.usage - reading.reclaimable());
+                let held = reading.map_or(0, |reading| reading.usage - reading.reclaimable());
+                dying = dying.saturating_add(held);
             }
         }
         (pending, shadow, dying)

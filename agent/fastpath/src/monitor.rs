@@ -1,9 +1,10 @@
 //! The loop itself: wait, look, decide, kill.
 
-pub mod evict;
-pub mod schedule;
-pub mod updates;
-pub mod usage_cache;
+mod evict;
+mod schedule;
+mod updates;
+mod usage_cache;
+
 use std::{io, sync::Arc};
 
 use evictd_engine::{limiter::Restraint, model::settings::RankingStrategy};

@@ -13,7 +13,7 @@ use evictd_engine::{
 use evictd_node::{
     cgroup::memory::Version,
     memory_scope::{Look, Scope},
-    sampling as deadline,
+    sampling,
     trigger::memory::{Trip, page_size},
 };
 use evictd_sys::clock::after;
@@ -177,7 +177,7 @@ impl Post {
             return false;
         }
         let is_due = self.added_up.is_none_or(|(since, left)| {
-            let lasts = deadline::next_look(left, growth).as_nanos();
+            let lasts = sampling::next_look(left, growth).as_nanos();
             u128::from(now.saturating_sub(since)) >= lasts
         });
         if is_due {

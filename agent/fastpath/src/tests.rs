@@ -6,7 +6,7 @@ use evictd_engine::model::settings::{MemoryHook, RankingStrategy};
 use evictd_node::{
     cgroup::memory::MemoryCgroup,
     memory_scope::{Limits, Scope},
-    trigger::memory as tripwire,
+    trigger::memory,
 };
 
 use super::{Mailbox, Outbox, Setup};
@@ -35,7 +35,7 @@ impl Cgroup<'_> {
         fs::write(self.0.join("memory.max"), (512 * MIB).to_string()).unwrap();
         self.is_short_of_it_by(200 * MIB);
         let cgroup = MemoryCgroup::open(self.0).unwrap();
-        let built = tripwire::build(&[&cgroup], Err("none"), Some(MemoryHook::Sampler));
+        let built = memory::build(&[&cgroup], Err("none"), Some(MemoryHook::Sampler));
         let limits = |_| Limits {
             threshold: THRESHOLD,
             resolved: THRESHOLD,

@@ -14,7 +14,6 @@ use std::{
 
 use evictd_engine::Pod;
 use evictd_policy::{Brake, Brakes, Catalogue};
-use evictd_sys::fs as state_file;
 
 use super::client::Connection;
 use crate::watch::pods::Shared;
@@ -116,7 +115,7 @@ impl Keeping {
         let path = self.path.clone();
         let written = tokio::task::spawn_blocking(move || -> io::Result<usize> {
             let (text, left_out) = memory.text()?;
-            state_file::replace(&path, text.as_bytes(), true)?;
+            evictd_sys::fs::replace(&path, text.as_bytes(), true)?;
             Ok(left_out)
         });
         match written.await {

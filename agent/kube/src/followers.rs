@@ -8,7 +8,7 @@ use tokio::{sync::watch as channel, task::JoinHandle};
 
 use super::client::Connection;
 use crate::{
-    pause as brake,
+    pause,
     policy_status::{SPREAD, StatusWriter},
     watch::{namespaces, policies},
 };
@@ -49,7 +49,7 @@ impl Followers {
                 Arc::clone(&keeper),
                 settled,
             )),
-            tokio::spawn(brake::of_node(
+            tokio::spawn(pause::of_node(
                 Arc::clone(connection),
                 config.node_name.clone(),
                 Arc::clone(brakes),
@@ -59,7 +59,7 @@ impl Followers {
         let mut answers = vec![policies, node];
         if let Some(map) = &config.pause_config_map {
             let (seen, config_map) = channel::channel(false);
-            tasks.push(tokio::spawn(brake::of_config_map(
+            tasks.push(tokio::spawn(pause::of_config_map(
                 Arc::clone(connection),
                 map.clone(),
                 Arc::clone(brakes),

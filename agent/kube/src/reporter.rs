@@ -23,8 +23,7 @@ use tokio::sync::mpsc;
 use crate::{
     client::{ApiError, Connection},
     events::Events,
-    eviction_api as api,
-    eviction_api::{DEAD_GRACE_SECONDS, PodRef},
+    eviction_api::{self, DEAD_GRACE_SECONDS, PodRef},
     watch::pods::Shared,
 };
 
@@ -259,18 +258,19 @@ async fn remove(
 ) -> Result<Option<String>, ApiError> {
     if eviction.namespace.is_empty() {
         // Once the server has listed its pods and this one is not among them, it has none.
-        return Ok(synced.then(|| api::Removal::Gone.as_str().to_owned()));
+        return Ok(synced.then(|| eviction_api::Removal::Gone.as_str().to_owned()));
     }
     let pod = PodRef::from(eviction);
     // A pod above a limit of its own is no disruption: with the condition a Job would start it again and again.
     if Cause::named(&eviction.signal).is_none_or(Cause::announces_disruption) {
         let message = eviction.message.trim_end();
-        let set = api::set_disruption_target(connection, pod, message, &eviction.time).await;
+        let set =
+            eviction_api::set_disruption_target(connection, pod, message, &eviction.time).await;
         if let Err(error) = set {
             tracing::debug!(%error, "DisruptionTarget is not set");
         }
     }
-    let removal = api::delete(connection, pod, DEAD_GRACE_SECONDS).await?;
+    let removal = eviction_api::delete(connection, pod, DEAD_GRACE_SECONDS).await?;
     Ok(Some(removal.as_str().to_owned()))
 }
 

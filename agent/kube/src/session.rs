@@ -7,7 +7,6 @@ use std::{
 };
 
 use evictd_config::{ClusterConfig, Config};
-use evictd_engine as engine;
 use evictd_engine::{reclaim::KnownPods, record::NodeState};
 use evictd_policy::{Brakes, Catalogue};
 use evictd_store::{
@@ -31,8 +30,8 @@ use crate::{
     node_status::{LeftOver, NodeWriter, Wanted},
     reporter::{QUEUE, Reporter},
     soft_eviction::{SoftEvictor, SoftRequest},
-    soft_task as soft,
-    watch::{pods as watch, pods::Shared},
+    soft_task,
+    watch::pods::{self, Shared},
 };
 
 /// How long the start waits for the API server's list; without it the cgroups tell who runs here.
@@ -115,7 +114,7 @@ impl Cluster {
         ));
         keeping.recall();
         let followers = Followers::start(&connection, cluster, catalogue, brakes);
-        let watching = watch::run(Arc::clone(&connection), node.clone(), Arc::clone(&pods));
+        let watching = pods::run(Arc::clone(&connection), node.clone(), Arc::clone(&pods));
         let left_over = journal.lock().follow()?;
         if !left_over.is_empty() {
             tracing::info!(
@@ -187,7 +186,7 @@ impl Cluster {
     }
 
     /// The pod of a UID, as far as the API server has told.
-    pub fn pod(&self, uid: &str) -> Option<engine::Pod> {
+    pub fn pod(&self, uid: &str) -> Option<evictd_engine::Pod> {
         self.pods.with(|roster| roster.get(uid).cloned())
     }
 
@@ -242,14 +241,14 @@ impl Cluster {
         });
     }
 
-    /// Starts asking pods to go when soft thresholds want it; what comes of it is given to `settle`, with the UID of the first candidate. The loop looks at every
-    /// signal from now on: the time of what an earlier agent has left begins.
+    /// Starts asking pods to go when soft thresholds want it; what comes of it is given to `settle`, with the UID of the first
+    /// candidate. The loop looks at every signal from now on: the time of what an earlier agent has left begins.
     pub fn start_soft(
         &mut self,
         config: &Config,
         node: &str,
         journal: &SharedJournal,
-        settle: impl Fn(String, Option<engine::Eviction>) + Send + 'static,
+        settle: impl Fn(String, Option<evictd_engine::Eviction>) + Send + 'static,
     ) {
         if let Some(begin) = self.begin.take() {
             // Nobody listens where the node's task has ended.
@@ -263,7 +262,7 @@ impl Cluster {
         // Looked at every second; whoever fills it sooner waits.
         let (going, asked) = mpsc::channel(GOING);
         self.going = Some(asked);
-        let task = soft::run(evictor, queue, settle, going);
+        let task = soft_task::run(evictor, queue, settle, going);
         self.tasks.soft = Some(tokio::spawn(task));
     }
 

@@ -11,7 +11,6 @@ use std::{
 };
 
 use evictd_config::Config;
-use evictd_engine as engine;
 use evictd_engine::{Pod, Signal, model::settings::Mode, record::Numbers};
 use evictd_store::{
     journal::SharedJournal,
@@ -21,8 +20,7 @@ use evictd_store::{
 use crate::{
     client::{ApiError, Connection},
     events::{EVICTED, Events, OVERRIDDEN, Told},
-    eviction_api as api,
-    eviction_api::{PodRef, Removal},
+    eviction_api::{self, PodRef, Removal},
 };
 
 /// What the API gives a pod that does not say how long it needs, in seconds.
@@ -49,7 +47,7 @@ pub struct SoftChoice {
     /// The pod.
     pub pod: Pod,
     /// How it would go.
-    pub eviction: engine::Eviction,
+    pub eviction: evictd_engine::Eviction,
     /// What for.
     pub numbers: Numbers,
 }
@@ -146,7 +144,7 @@ impl SoftEvictor {
             }
         }
         let grace = asked.grace_period_seconds;
-        match api::evict(&self.connection, reference(candidate.pod), grace).await {
+        match eviction_api::evict(&self.connection, reference(candidate.pod), grace).await {
             Ok(removal) => Ok(Some((removal, asked))),
             Err(error) if is_budget(&error) => Ok(None),
             Err(error) => Err(error),
@@ -179,12 +177,14 @@ impl SoftEvictor {
         self.write_down(&Record::Asked(Box::new(asked.clone())));
         // What the Eviction API does by itself. Soft evictions are the kubelet's too, for pressure alone.
         let (target, message) = (reference(pod), asked.message.trim_end());
-        let set = api::set_disruption_target(&self.connection, target, message, &asked.time).await;
+        let set =
+            eviction_api::set_disruption_target(&self.connection, target, message, &asked.time)
+                .await;
         if let Err(error) = set {
             tracing::debug!(%pod, %error, "DisruptionTarget is not set");
         }
         let grace = asked.grace_period_seconds;
-        let removal = api::delete(&self.connection, reference(pod), grace).await;
+        let removal = eviction_api::delete(&self.connection, reference(pod), grace).await;
         let removal = removal
             .inspect_err(|error| tracing::warn!(%pod, %error, "the override has failed"))
             .ok()?;

@@ -4,6 +4,7 @@
 pub mod namespaces;
 pub mod pods;
 pub mod policies;
+
 use std::{pin::Pin, time::Duration};
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};

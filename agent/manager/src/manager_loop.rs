@@ -1,9 +1,10 @@
 //! The thread: wait, look, decide, act.
 
-pub mod execute;
+mod execute;
 pub mod mitigation;
 pub mod node_reclaim;
-pub mod note_kills;
+mod note_kills;
+
 use std::{
     collections::{BTreeSet, HashMap},
     os::fd::AsRawFd as _,
@@ -12,7 +13,6 @@ use std::{
     time::Duration,
 };
 
-use evictd_engine as engine;
 use evictd_engine::{
     Manager, NodeCondition, Observation, Observations, Pod, Resource, Signal, SignalForecast,
     Snapshot, Threshold, history::Recorder, limiter::Restraint, model::settings::GraduatedConfig,
@@ -277,7 +277,7 @@ pub(super) fn nanos(duration: Duration) -> u64 {
 /// What the rounds need.
 pub struct Setup {
     /// Thresholds, layout and all that the engine is told.
-    pub settings: engine::Settings,
+    pub settings: evictd_engine::Settings,
     /// What is looked at.
     pub sensors: Sensors,
     /// Walks the pods' directories.
@@ -295,7 +295,7 @@ pub struct Setup {
     /// A directory of cgroup v1's memory hierarchy, where there is one (`leave_memory_limit`).
     pub memory_v1: Option<PathBuf>,
     /// What an earlier agent has done.
-    pub earlier: engine::Earlier,
+    pub earlier: evictd_engine::Earlier,
 }
 
 /// What the last round saw, for whoever shows it.

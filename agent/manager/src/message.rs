@@ -10,7 +10,6 @@ use std::{
     },
 };
 
-use evictd_engine as engine;
 use evictd_engine::{
     Comeback, Eviction, NodeReclaim, Pod, Signal,
     model::settings::GraduatedConfig,
@@ -80,7 +79,7 @@ pub enum Letter {
     /// Other settings.
     Settings {
         /// Thresholds and all that the engine is told.
-        settings: Box<engine::Settings>,
+        settings: Box<evictd_engine::Settings>,
         /// Decide, tell, and do nothing.
         shadow: bool,
         /// What is done before anybody is evicted.

@@ -10,11 +10,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_engine::{Signal, mitigation as steps, mitigation::Step};
+use evictd_engine::{
+    Signal,
+    mitigation::{self, Step},
+};
 use evictd_node::{
     cgroup::{
-        reclaim as files,
-        reclaim::{Given, Refusal},
+        reclaim::{self, Given, Refusal},
         throttle::Brakes,
     },
     pods::table::Entry,
@@ -158,7 +160,7 @@ impl Worker {
 
     fn reclaim(&self, demand: &Demand, deficit: u64, begun: Instant) -> Outcome {
         add(&self.counters.reclaims, 1);
-        if let Some(refusal) = first_refusal(&demand.pods, files::can_reclaim) {
+        if let Some(refusal) = first_refusal(&demand.pods, reclaim::can_reclaim) {
             return (Vec::new(), Some(refusal));
         }
         // Whose numbers cannot be read is on its way out.
@@ -168,11 +170,11 @@ impl Worker {
             .filter_map(|pod| Some((pod, pod.memory.read().ok()?)));
         let (pods, readings): (Vec<_>, Vec<_>) = readable.unzip();
         let (mut done, mut refusal) = (Vec::new(), None);
-        for portion in steps::portions(&readings, deficit) {
+        for portion in mitigation::portions(&readings, deficit) {
             let Some(entry) = pods.get(portion.pod) else {
                 continue;
             };
-            match files::reclaim(&entry.memory, portion.bytes, begun + demand.within) {
+            match reclaim::reclaim(&entry.memory, portion.bytes, begun + demand.within) {
                 Ok(given) => {
                     add(&self.counters.reclaimed, given.usage());
                     add(&self.counters.reclaimed_working_set, given.working_set());
@@ -185,7 +187,7 @@ impl Worker {
     }
 
     fn brake(&self, demand: &Demand) -> Outcome {
-        if let Some(refusal) = first_refusal(&demand.pods, files::can_brake) {
+        if let Some(refusal) = first_refusal(&demand.pods, reclaim::can_brake) {
             return (Vec::new(), Some(refusal));
         }
         let mut brakes = self.brakes();

@@ -8,9 +8,9 @@ use std::{
 
 use evictd_engine::{Layout, Observation, Observations, Signal, Threshold};
 use evictd_node::{
-    fs::statfs as filesystem,
+    fs::statfs,
     memory_scope::Scope,
-    sampling as deadline,
+    sampling,
     trigger::{
         counter::{Crossed, Crossing, Drift, Wire},
         hook::CountHook,
@@ -257,7 +257,7 @@ impl Sensors {
         let due = |threshold: &Threshold| {
             let signal = threshold.signal;
             let Some(now) = seen.get(signal) else {
-                return deadline::CEILING;
+                return sampling::CEILING;
             };
             let above = i128::from(now.available) - i128::from(threshold.amount(now.capacity));
             let is_memory = matches!(
@@ -265,20 +265,20 @@ impl Sensors {
                 Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable
             );
             if is_memory || !threshold.is_hard() {
-                return deadline::CEILING;
+                return sampling::CEILING;
             }
             let distance = u64::try_from(above).unwrap_or(0);
             match self.count_of(signal) {
                 Some(Count::Pids) if above < 0 => PRESSED_PIDS,
                 _ if above < 0 => PRESSED,
-                Some(_) if self.hook(signal) != CountHook::Sampler => deadline::CEILING,
+                Some(_) if self.hook(signal) != CountHook::Sampler => sampling::CEILING,
                 Some(Count::Pids) => pids::next_look(distance),
                 Some(Count::Inodes(_)) => inodes::next_look(distance),
-                None => filesystem::next_look(distance),
+                None => statfs::next_look(distance),
             }
         };
         let soonest = thresholds.iter().map(due).min();
-        soonest.unwrap_or(deadline::CEILING)
+        soonest.unwrap_or(sampling::CEILING)
     }
 }
 

@@ -11,7 +11,10 @@ use evictd_node::{
     bpf::object::Object,
     cgroup::memory::{MemoryCgroup, Version, memory_root},
     proc::machine::memory_total,
-    trigger::{memory as tripwire, memory::Built, oom::Telemetry},
+    trigger::{
+        memory::{self, Built},
+        oom::Telemetry,
+    },
 };
 use evictd_sys::clock::now_ns;
 use serde::Serialize;
@@ -193,7 +196,7 @@ fn memory_hook(root: &Path) -> (Option<Built>, Vec<Finding>) {
     let object_or_reason = object
         .as_mut()
         .map_err(|_| refusal.as_deref().unwrap_or_default());
-    let built = tripwire::build(&[&scope], object_or_reason, None).ok();
+    let built = memory::build(&[&scope], object_or_reason, None).ok();
     if let Ok(object) = &mut object {
         findings.push(evidence(object));
     }

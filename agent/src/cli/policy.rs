@@ -3,9 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use evictd_config::Config;
-use evictd_policy::{
-    conflict as contradiction, evaluator::Explanation, file as load, tolerations as render,
-};
+use evictd_policy::{conflict, evaluator::Explanation, file, tolerations};
 use serde_json::{Value, json};
 
 use super::{
@@ -60,15 +58,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
             output,
         } => explain(pod, config, *output),
         Command::Render { files } => {
-            let policies = load::load(files)?;
-            let items: Vec<Value> = policies.iter().flat_map(render::admission).collect();
+            let policies = file::load(files)?;
+            let items: Vec<Value> = policies.iter().flat_map(tolerations::admission).collect();
             to_json(&json!({"apiVersion": "v1", "kind": "List", "items": items}))
         }
     }
 }
 
 fn check(files: &[PathBuf]) -> Result<String, CommandError> {
-    let policies = load::load(files)?;
+    let policies = file::load(files)?;
     let mut table = Table::new(&[
         ("POLICY", Alignment::Left),
         ("PRECEDENCE", Alignment::Right),
@@ -86,7 +84,7 @@ fn check(files: &[PathBuf]) -> Result<String, CommandError> {
         ]);
     }
     let mut text = table.render();
-    for found in contradiction::among(&policies) {
+    for found in conflict::among(&policies) {
         text += &format!("note: {}: {}\n", found.one.name, found.words());
     }
     Ok(text)

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use evictd_config::{Config, DEFAULT_STATE_DIR};
 use evictd_engine::{Resource, Signal};
 use evictd_store::{
-    incident::{Incident, Standing, files::read as read_incident},
+    incident::{Incident, Standing, files},
     record::{Eviction, Finish, PaceRecord, Reported},
 };
 use serde_json::{Value, json, to_value};
@@ -63,7 +63,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
         };
     };
     let Known { incident, reported } = find(known, wanted, &dir)?;
-    let incident = match read_incident(&dir, &incident.eviction.id)? {
+    let incident = match files::read(&dir, &incident.eviction.id)? {
         // Its end may be in the journal alone, which is on disk before anything else.
         Some(recorded) => Incident {
             finish: incident.finish.or(recorded.finish),

@@ -2,10 +2,8 @@
 
 use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
 
-use evictd_cri as cri;
 use evictd_engine::Eviction;
 use evictd_kube::soft_eviction::{SoftChoice, SoftRequest};
-use evictd_manager as rounds;
 use evictd_manager::{
     Decided, Inbox, Letter, Note, ReclaimDemand, Reclaimed, Reclaimer, SoftDemand,
 };
@@ -72,7 +70,7 @@ impl Agent {
                 tracing::info!(?what, "the container runtime reclaims before pods go");
                 let known = self.source.known_pods();
                 let what = demand.what;
-                let request = cri::Request { what, known };
+                let request = evictd_cri::Request { what, known };
                 if !self.cri.as_ref().is_some_and(|cri| cri.ask(request)) {
                     self.tell_rounds(Letter::Reclaimed(None));
                 }
@@ -160,7 +158,7 @@ impl Agent {
 
 /// What the API server is asked.
 fn soft_request(demand: SoftDemand) -> SoftRequest {
-    let choice = |choice: rounds::SoftChoice| SoftChoice {
+    let choice = |choice: evictd_manager::SoftChoice| SoftChoice {
         pod: choice.pod.pod.clone(),
         eviction: choice.eviction,
         numbers: choice.numbers,

@@ -23,7 +23,6 @@ mod start;
 use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use evictd_config::Config;
-use evictd_cri as cri;
 use evictd_engine::{Layout, Signal, history::Recorder};
 use evictd_fastpath::{Mailbox, Outbox, Reflex, Report};
 use evictd_manager::{Letter, Members, Note, Rounds, Walker};
@@ -118,7 +117,7 @@ struct Agent {
     reloads: Arc<Reloads>,
     evidence: OomEvidence,
     policies: Policies,
-    cri: Option<cri::Keeper>,
+    cri: Option<evictd_cri::Keeper>,
     graduated: Arc<evictd_manager::mitigation_worker::Worker>,
     incidents: Incidents,
     /// What the rounds have seen lately.

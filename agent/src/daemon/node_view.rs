@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use evictd_config::{Config, pod_manifest as manifest};
+use evictd_config::{Config, pod_manifest};
 use evictd_engine::{Layout, Observations, Pod, PodUsage, Usages};
 use evictd_kube::{cache::Memory, pod_store::Roster};
 use evictd_manager::Sensors;
@@ -18,7 +18,7 @@ use super::{
     allocatable::Allocatable,
     scope::{guarded, hard_memory_threshold, scope},
 };
-use crate::daemon::sources as signals;
+use crate::daemon::sources;
 
 /// Who says who runs here.
 enum Source {
@@ -63,7 +63,7 @@ impl Survey {
         let pods_scope = Allocatable::new(config, &scope).first();
         let source = match config.pod_manifest.as_deref() {
             Some(path) if config.cluster.is_none() => {
-                let pods = manifest::load(path, &root)?;
+                let pods = pod_manifest::load(path, &root)?;
                 Source::Manifest(pods.into_iter().map(|p| (p.pod, p.cgroup)).collect())
             }
             _ => Source::Tree {
@@ -74,7 +74,7 @@ impl Survey {
         let capacity = scope.capacity();
         let pods_scope = pods_scope.map(|(guarded, _)| guarded);
         Ok(Self {
-            sensors: signals::without_hooks(config, scope, pods_scope)?,
+            sensors: sources::without_hooks(config, scope, pods_scope)?,
             source,
             capacity,
             memory_total: memory_total(Path::new("/proc")).unwrap_or(capacity),

@@ -13,11 +13,10 @@ use std::{
 
 use evictd_fastpath::Report;
 use evictd_node::{
-    pods::{cgroup_name as names, table::Entry},
+    pods::{cgroup_name, table::Entry},
     trigger::{
         memory::page_size,
-        oom as telemetry,
-        oom::{Level, UNKNOWN, UNLIMITED},
+        oom::{self, Level, UNKNOWN, UNLIMITED},
     },
 };
 use evictd_store::record::oom_kill::{AtLimit, Before, OomCause, OomKill, PodName, say};
@@ -134,7 +133,7 @@ impl OomEvidence {
     }
 
     /// Judges one kill, counts it, and says it in the log; `None` when the victim is none of the node's.
-    pub fn take(&mut self, kill: &telemetry::OomKill) -> Option<OomKill> {
+    pub fn take(&mut self, kill: &oom::OomKill) -> Option<OomKill> {
         let node = self.scopes.first()?;
         levels(kill).iter().find(|l| l.id == *node)?;
         let told = self.judge(kill);
@@ -149,12 +148,12 @@ impl OomEvidence {
         Some(told)
     }
 
-    fn judge(&self, kill: &telemetry::OomKill) -> OomKill {
+    fn judge(&self, kill: &oom::OomKill) -> OomKill {
         let levels = levels(kill);
         let page = page_size();
         let (cgroup, _) = self.path(levels.iter().map(|l| l.id));
         let known = levels.iter().position(|l| self.pod(l.id).is_some());
-        let named = names::parse(&cgroup);
+        let named = cgroup_name::parse(&cgroup);
         let pod = known
             .and_then(|at| self.pod(levels[at].id).cloned())
             .or_else(|| {
@@ -169,7 +168,7 @@ impl OomEvidence {
             // The path of a cgroup that is there still says whether it is a pod's or a container's.
             None => {
                 let (path, is_whole) = self.path(levels[at..].iter().map(|l| l.id));
-                is_whole && names::parse(&path).is_some()
+                is_whole && cgroup_name::parse(&path).is_some()
             }
         };
         let cause = match limit {
@@ -248,13 +247,13 @@ impl OomEvidence {
 }
 
 /// The levels that are there, from the victim's cgroup to the root.
-fn levels(kill: &telemetry::OomKill) -> &[Level] {
+fn levels(kill: &oom::OomKill) -> &[Level] {
     let count = kill.levels.iter().take_while(|l| l.id != 0).count();
     &kill.levels[..count]
 }
 
 /// Which of the levels was at its limit: as `oom_kill_process` was told, or else the lowest one that is full.
-fn at_limit(kill: &telemetry::OomKill, levels: &[Level]) -> Option<usize> {
+fn at_limit(kill: &oom::OomKill, levels: &[Level]) -> Option<usize> {
     match kill.limit_id {
         0 => None,
         UNKNOWN => levels

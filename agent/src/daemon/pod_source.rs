@@ -7,7 +7,10 @@ use std::{
     sync::{Arc, atomic::AtomicU64},
 };
 
-use evictd_config::{Config, pod_manifest as manifest, pod_manifest::ManifestPod};
+use evictd_config::{
+    Config,
+    pod_manifest::{self, ManifestPod},
+};
 use evictd_engine::{model::settings::Mode, reclaim::KnownPods};
 use evictd_kube::session::Cluster;
 use evictd_manager::{Errand, POD_LOGS, fixed, of_kubelet_pod};
@@ -166,7 +169,7 @@ pub(super) async fn source(
         field: "podManifest",
         reason: "is needed where there is no cluster: the file that says who runs in the scope",
     })?;
-    let pods = manifest::load(path, scope)?;
+    let pods = pod_manifest::load(path, scope)?;
     let table = first_table(&pods, config.mode)?;
     let journal = SharedJournal::new(Journal::open(&config.state_dir)?);
     let fingerprint = fingerprint(&pods);

@@ -12,10 +12,9 @@ use evictd_node::pods::table::PodTable;
 use evictd_policy::{
     Brake, Brakes, Catalogue, Keeper,
     evaluator::{Explanation, Settings, Worker},
-    file as load,
+    file,
     gate::Secrets,
 };
-use evictd_sys::fs as state_file;
 
 use super::RunError;
 use crate::telemetry::Labelled;
@@ -57,7 +56,7 @@ impl Policies {
         };
         let keeper = Keeper::new(settings, Secrets::new(policy.secrets.clone()));
         let catalogue = Arc::new(Catalogue::new(Arc::clone(&keeper)));
-        catalogue.set_files(Some(load::load(&policy.files)?));
+        catalogue.set_files(Some(file::load(&policy.files)?));
         let brakes = Arc::new(Brakes::new(Arc::clone(keeper.restraint())));
         let wanted = !policy.files.is_empty() || config.cluster.is_some();
         let worker = wanted
@@ -68,7 +67,7 @@ impl Policies {
             catalogue,
             brakes,
             files: policy.files.clone(),
-            seen: load::fingerprint(&policy.files),
+            seen: file::fingerprint(&policy.files),
             state_dir: config.state_dir.clone(),
             told: Vec::new(),
             _worker: worker,
@@ -157,10 +156,10 @@ impl Policies {
     pub fn refresh(&mut self) {
         self.look_for_pause();
         self.keeper.look_after_the_ending();
-        let seen = load::fingerprint(&self.files);
+        let seen = file::fingerprint(&self.files);
         if seen != self.seen {
             self.seen = seen;
-            match load::load(&self.files) {
+            match file::load(&self.files) {
                 Ok(policies) => {
                     tracing::info!(policies = policies.len(), "the policies were read again");
                     self.catalogue.set_files(Some(policies));
@@ -189,7 +188,7 @@ impl Policies {
         }
         let written = serde_json::to_vec(&self.keeper.explain())
             .map_err(std::io::Error::from)
-            .and_then(|text| state_file::replace(&status_file(&self.state_dir), &text, false));
+            .and_then(|text| evictd_sys::fs::replace(&status_file(&self.state_dir), &text, false));
         match written {
             Ok(()) => {
                 self.told = without_time;

@@ -2,8 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use evictd_engine::{Earlier, Resource};
-use evictd_fastpath as fastpath;
+use evictd_engine::{Earlier, ManagedPod as _, Resource};
 use evictd_node::{cgroup::end::end_gracefully, pods::table::Entry};
 use evictd_policy::Keeper;
 use evictd_store::{journal::SharedJournal, past::Recalled};
@@ -43,12 +42,13 @@ pub(super) fn earlier(recalled: &Recalled, entries: &[Arc<Entry>]) -> Earlier {
 }
 
 /// Its victims of which something is left: processes, or memory that the kubelet has not unmounted yet.
-pub(super) fn terminating(recalled: &Recalled, entries: &[Arc<Entry>]) -> Vec<fastpath::Earlier> {
+pub(super) fn terminating(
+    recalled: &Recalled,
+    entries: &[Arc<Entry>],
+) -> Vec<evictd_fastpath::Earlier> {
     let victims = recalled.victims().into_iter().filter_map(|victim| {
         let entry = entries.iter().find(|e| e.pod.uid == victim.uid)?;
-        let killer = &entry.killer;
-        let is_left = killer.is_empty() || killer.holds_older_than(victim.signalled);
-        is_left.then(|| fastpath::Earlier {
+        (!entry.is_younger_than(victim.signalled)).then(|| evictd_fastpath::Earlier {
             pod: Arc::clone(entry),
             signalled: victim.signalled,
             is_stuck: victim.is_stuck,

@@ -16,7 +16,7 @@ use super::{
     Agent, BY_REFLEX, RunError,
     scope::{hard_memory_threshold, limits},
 };
-use crate::daemon::{message::Words, sources as signals};
+use crate::daemon::{message::Words, sources};
 
 /// Where the configuration comes from.
 #[derive(Clone, Debug)]
@@ -149,7 +149,7 @@ impl Agent {
         });
         self.allocatable.reconfigure(&new);
         self.tell_rounds(Letter::Settings {
-            settings: Box::new(signals::settings(&new, self.layout, BY_REFLEX.to_vec())),
+            settings: Box::new(sources::settings(&new, self.layout, BY_REFLEX.to_vec())),
             shadow: new.shadow,
             graduated: new.graduated,
         });

@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use evictd_config::Config;
-use evictd_engine as engine;
 use evictd_engine::{Layout, Signal, Threshold};
 use evictd_manager::{Disk, Disks, Sensors};
 use evictd_node::{
@@ -168,11 +167,11 @@ pub(super) fn settings(
     config: &Config,
     layout: Layout,
     by_reflex: Vec<Signal>,
-) -> engine::Settings {
+) -> evictd_engine::Settings {
     for threshold in layout.ignored(&config.eviction.thresholds) {
         tracing::warn!(%threshold, "means nothing: containerfs follows the filesystem that it is part of");
     }
-    engine::Settings {
+    evictd_engine::Settings {
         eviction: config.eviction.clone(),
         layout,
         strategy: config.ranking_strategy,

@@ -3,16 +3,14 @@
 use std::{io, path::Path, sync::Arc};
 
 use evictd_config::Config;
-use evictd_cri as cri;
 use evictd_engine::model::settings::Mode;
 use evictd_fastpath::{Mailbox, Outbox, Reflex, Setup};
-use evictd_manager as rounds;
 use evictd_manager::{Inbox, Letter, Members, Rounds, Walker};
 use evictd_node::{
     bpf::object::Object,
     cgroup::memory::memory_root,
     memory_scope::Scope,
-    trigger::{memory as tripwire, oom::Telemetry},
+    trigger::{memory, oom::Telemetry},
 };
 use evictd_store::incident::files::Incidents;
 
@@ -27,11 +25,10 @@ use crate::{
     daemon::{
         eviction_log::Reconciler,
         message::Words,
-        metrics as shown,
-        metrics::{Dropped, Reloads},
+        metrics::{self, Dropped, Reloads},
         oom::OomEvidence,
         pod_source::{Source, source},
-        sources as signals,
+        sources,
     },
     telemetry::{self, Health, Heart, Metrics},
 };
@@ -64,7 +61,7 @@ impl Agent {
 
         let mut object = Object::load();
         let refusal = object.as_ref().err().map(ToString::to_string);
-        let built = tripwire::build(
+        let built = memory::build(
             &cgroups,
             object
                 .as_mut()
@@ -75,7 +72,7 @@ impl Agent {
             tracing::info!(%hook, reason, "a better rung is refused");
         }
         let telemetry = object.as_mut().ok().and_then(attach_telemetry);
-        let mut signals = signals::build(config, looked_at, pods_looked_at)?;
+        let mut signals = sources::build(config, looked_at, pods_looked_at)?;
         // All programs are loaded. What that took has to go now: the reflex locks the memory that it finds.
         for object in object.iter_mut().chain(&mut signals.object) {
             object.forget_types();
@@ -125,15 +122,15 @@ impl Agent {
         let walker = Walker::start(shares.and_then(|d| d.tripwire.share_reader()))?;
         walker.set_errands(source.errands(config, &entries));
         let layout = signals.sensors.layout();
-        let hooks = shown::hooks(&signals);
-        let (rounds, notes) = Rounds::start(rounds::Setup {
-            settings: signals::settings(config, layout, BY_REFLEX.to_vec()),
+        let hooks = metrics::hooks(&signals);
+        let (rounds, notes) = Rounds::start(evictd_manager::Setup {
+            settings: sources::settings(config, layout, BY_REFLEX.to_vec()),
             sensors: signals.sensors,
             walker: Arc::clone(&walker),
             members: Members::new(&entries),
             restraint: Arc::clone(policies.keeper.restraint()),
             shadow: config.shadow,
-            reclaims: rounds::Reclaiming {
+            reclaims: evictd_manager::Reclaiming {
                 runtime: config.cri.as_ref().map(|cri| cri.reclaim_timeout),
                 kubelet: matches!(source, Source::Cluster { .. }),
             },
@@ -143,7 +140,7 @@ impl Agent {
         })?;
         let cri = config.cri.clone().map(|cri| {
             let inbox = Arc::clone(rounds.inbox());
-            cri::Keeper::start(cri, move |removed| {
+            evictd_cri::Keeper::start(cri, move |removed| {
                 inbox.send(Letter::Reclaimed(removed));
             })
         });
@@ -156,7 +153,7 @@ impl Agent {
         let dropped = Arc::new(Dropped::default());
         let reloads = Arc::new(Reloads::default());
         reloads.note_kubelet(origin.kubelet.source);
-        let metrics = Metrics::new(shown::sources(&shown::Shown {
+        let metrics = Metrics::new(metrics::sources(&metrics::Shown {
             memory: hook,
             memory_signals,
             oom: &evidence.counters(),
@@ -167,7 +164,7 @@ impl Agent {
             dropped: &dropped,
             reloads: &reloads,
             outbox: &outbox,
-            cri: cri.as_ref().map(cri::Keeper::counters),
+            cri: cri.as_ref().map(evictd_cri::Keeper::counters),
             graduated: &graduated,
             realtime,
             lost: journal.lock().lost(),

@@ -5,7 +5,6 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use evictd_engine as engine;
 use evictd_engine::{Forecast, NodeCondition};
 use evictd_kube::client::Connection;
 use evictd_manager::Status;
@@ -139,11 +138,11 @@ impl Collector for Sources {
 }
 
 fn signals(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), fmt::Error> {
-    let seen: Vec<_> = engine::Signal::ALL
+    let seen: Vec<_> = evictd_engine::Signal::ALL
         .into_iter()
         .filter_map(|signal| Some((signal, status.observations.get(signal)?)))
         .collect();
-    let label = |signal: engine::Signal| Signal {
+    let label = |signal: evictd_engine::Signal| Signal {
         signal: signal.to_string(),
     };
     let available = seen.iter().map(|(s, o)| (label(*s), o.available));
@@ -171,7 +170,7 @@ fn signals(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), fmt::
     });
     gauges(encoder, "threshold", "What should be available", thresholds)?;
     let drift = |value: fn(&Drift) -> u64| {
-        let of = move |(s, d): &(engine::Signal, _)| (label(*s), value(d));
+        let of = move |(s, d): &(evictd_engine::Signal, _)| (label(*s), value(d));
         status.drift.iter().map(of).collect::<Vec<_>>()
     };
     counters(
@@ -190,7 +189,7 @@ fn signals(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), fmt::
 
 fn forecasts(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), fmt::Error> {
     let until = |pick: fn(&Forecast) -> Option<std::time::Duration>| {
-        let of = move |f: &engine::SignalForecast| {
+        let of = move |f: &evictd_engine::SignalForecast| {
             let labels = Signal {
                 signal: f.signal.to_string(),
             };

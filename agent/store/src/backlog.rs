@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::journal::{Eviction, Record};
+use crate::record::{Eviction, Record};
 
 /// How many may wait; with more the oldest are forgotten and counted. At half a KiB each they fit into one file of the
 /// journal many times over.
@@ -65,27 +65,8 @@ mod tests {
 
     fn eviction(id: &str, padding: usize) -> Record {
         Record::evicted(Eviction {
-            id: id.into(),
-            time: "2026-11-21T02:00:00Z".into(),
-            namespace: "default".into(),
-            name: "web".into(),
-            uid: "u".into(),
-            phase: None,
-            reason: "Evicted".into(),
             message: "x".repeat(padding),
-            signal: "memory.available".into(),
-            shadow: false,
-            hook: "sampler".into(),
-            stages: evictd_engine::record::Stages::default(),
-            available: 0,
-            threshold: 0,
-            usage_at_crossing: 0,
-            usage_at_decision: 0,
-            working_set: 0,
-            request: 0,
-            error: None,
-            pace: None,
-            workload: None,
+            ..Eviction::example(id)
         })
     }
 

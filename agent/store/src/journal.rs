@@ -23,18 +23,15 @@ use std::{
 
 use evictd_sys::fs::PathError;
 
-use crate::{backlog::Unreported, past::Counts};
-
-pub use crate::record::Pause;
-pub use crate::{
-    past::{EarlierAsked, EarlierVictim, Recalled},
+use crate::{
+    backlog::Unreported,
+    past::{Counts, Recalled},
     record::{
-        Asked, Eviction, Finish, MetInForce, PaceRecord, Record, Reported, StuckPod,
-        counted::{Clocks, Counted, Returned, TimeBound, Workload},
-        mitigation::{GraduatedAction, GraduatedPod},
-        node_reclaim::NodeReclaimed,
+        Eviction, Record,
+        counted::{Clocks, TimeBound},
     },
 };
+
 pub use disk::{Disk, System};
 
 /// Size at which a file is full, in bytes.
@@ -476,6 +473,7 @@ fn read_file(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::Finish;
 
     fn finish(id: &str) -> Record {
         Record::Finished(Finish {

@@ -5,14 +5,15 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use evictd_engine as engine;
 use evictd_engine::{Pod, Signal, limiter::PastEviction};
 
-use super::journal::Record;
-use crate::record::counted::{Clocks, Counted, Returned, condition};
+use crate::record::{
+    Record,
+    counted::{Clocks, Counted, Returned, condition},
+};
 
 /// Records that are kept; of more the oldest are forgotten. Each limit counts no more than
-/// [`evictd_engine::restraint::MOST_AT_ONCE`] evictions.
+/// [`evictd_engine::limiter::MOST_AT_ONCE`] evictions.
 const KEPT: usize = 1024;
 /// An eviction that is older, in nanoseconds, is none that is under way.
 const UNDER_WAY_NS: i64 = 600_000_000_000;
@@ -331,11 +332,11 @@ impl Recalled {
 
     /// What the engine has to know. `is_there` is asked whether something is left of a pod (its UID) that was to go at a
     /// moment, in nanoseconds of CLOCK_MONOTONIC.
-    pub fn earlier(&self, is_there: impl Fn(&str, u64) -> bool) -> engine::Earlier {
+    pub fn earlier(&self, is_there: impl Fn(&str, u64) -> bool) -> evictd_engine::Earlier {
         let left = self
             .under_way()
             .filter(|e| is_there(&e.counted.uid, e.counted.at));
-        let victims = left.map(|e| engine::EarlierVictim {
+        let victims = left.map(|e| evictd_engine::EarlierVictim {
             uid: e.counted.uid.clone(),
             at: e.end,
         });
@@ -343,7 +344,7 @@ impl Recalled {
             let workload = e.counted.workload.as_ref()?;
             // Pods above a limit of their own are no pressure's.
             let signal: Signal = e.counted.signal.parse().ok()?;
-            Some(engine::EarlierEviction {
+            Some(evictd_engine::EarlierEviction {
                 at: e.at,
                 since: e.since,
                 uid: e.counted.uid.clone(),
@@ -352,9 +353,9 @@ impl Recalled {
             })
         });
         let comebacks = self.comebacks.iter().filter_map(|(at, returned)| {
-            Some(engine::EarlierComeback {
+            Some(evictd_engine::EarlierComeback {
                 at: *at,
-                comeback: engine::Comeback {
+                comeback: evictd_engine::Comeback {
                     uid: returned.uid.clone(),
                     owner_uid: returned.owner_uid.clone(),
                     condition: condition(&returned.condition)?,
@@ -365,7 +366,7 @@ impl Recalled {
         });
         let last = self.last_evictions().into_iter();
         let last = last.map(|(signal, at)| (signal, i64::try_from(at).unwrap_or(i64::MAX)));
-        engine::Earlier {
+        evictd_engine::Earlier {
             victims: victims.collect(),
             evictions: evictions.collect(),
             comebacks: comebacks.collect(),

@@ -4,6 +4,7 @@ pub mod counted;
 pub mod mitigation;
 pub mod node_reclaim;
 pub mod oom_kill;
+
 use evictd_engine::{
     Pod, Resource,
     pace::Urgency,
@@ -293,6 +294,36 @@ impl Asked {
             boot: boot_id(),
             may_be_refused: false,
             workload: Some(pod.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+impl Eviction {
+    /// One for memory, of a pod that is called web, with nothing measured.
+    pub(crate) fn example(id: impl Into<String>) -> Self {
+        Self {
+            id: id.into(),
+            time: "2026-11-21T02:00:00Z".into(),
+            namespace: "default".into(),
+            name: "web".into(),
+            uid: "u".into(),
+            phase: None,
+            reason: "Evicted".into(),
+            message: String::new(),
+            signal: "memory.available".into(),
+            shadow: false,
+            hook: "sampler".into(),
+            stages: Stages::default(),
+            available: 0,
+            threshold: 0,
+            usage_at_crossing: 0,
+            usage_at_decision: 0,
+            working_set: 0,
+            request: 0,
+            error: None,
+            pace: None,
+            workload: None,
         }
     }
 }

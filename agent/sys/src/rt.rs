@@ -1,6 +1,7 @@
 //! What makes a thread fast when everything else is slow: real-time priority, locked and touched memory.
 
 pub mod cpu_group;
+
 use std::{fs, io, path::Path};
 
 use crate::rt::cpu_group::CpuGroup;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use evictd_engine::model::settings::MemoryHook;
-use evictd_node::{sampling as deadline, sampling::Nearness};
+use evictd_node::sampling::{self, Nearness};
 
 use crate::{Report, monitor::Watch, scope::Post, spin::Waiting};
 
@@ -66,15 +66,15 @@ impl Watch {
         let is_lost = switched.is_err();
         let is_attached = has_wires && !is_lost && tripwire.is_attached();
         let next = |post: &Post| {
-            let far = deadline::next_look(post.distance(), growth);
+            let far = sampling::next_look(post.distance(), growth);
             if post.gone {
-                deadline::CEILING
+                sampling::CEILING
             } else if post.pressed && post.nobody_left {
                 IDLE_INTERVAL
             } else if post.pressed {
                 // In good time for a growth that begins now to be seen before it has used up much of what is left.
                 let left = post.look.shortage.room.at_once / 4;
-                deadline::next_look(left, growth).min(IDLE_INTERVAL)
+                sampling::next_look(left, growth).min(IDLE_INTERVAL)
             } else if is_attached && post.is_armed(tripwire) {
                 // An eventfd tells late: the last stretch is found by looking.
                 if has_program {
@@ -89,6 +89,6 @@ impl Watch {
             }
         };
         let looks = self.posts.iter().map(next);
-        looks.min().unwrap_or(deadline::CEILING)
+        looks.min().unwrap_or(sampling::CEILING)
     }
 }

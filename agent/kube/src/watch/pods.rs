@@ -9,7 +9,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use evictd_config::kube::{decode::JsonError, pod as spec};
+use evictd_config::kube::{decode::JsonError, pod};
 use evictd_engine::Pod;
 use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
@@ -68,7 +68,7 @@ impl<'de> Deserialize<'de> for WatchedPod {
                 value["status"]["phase"].as_str(),
                 Some("Succeeded" | "Failed")
             ),
-            pod: spec::read_pod("pod", &value),
+            pod: pod::read_pod("pod", &value),
         })
     }
 }

@@ -5,7 +5,6 @@ use std::{
     sync::{Arc, PoisonError},
 };
 
-use evictd_engine as engine;
 use evictd_engine::{Observations, Resource, record::NodeState};
 use evictd_sys::clock::now_ns;
 
@@ -28,7 +27,7 @@ impl Loop {
     }
 
     /// What others should know of the round.
-    pub(super) fn tell(&mut self, round: engine::Round, seen: &Observations) {
+    pub(super) fn tell(&mut self, round: evictd_engine::Round, seen: &Observations) {
         let conditions: BTreeSet<_> = round.conditions.into_iter().collect();
         if let Some(met) = self.thresholds.iter().find(|t| is_short(t, seen)) {
             self.message = met.to_string();

@@ -7,10 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use evictd_sys::{
-    fs as state_file,
-    fs::{PathError, is_gone},
-};
+use evictd_sys::fs::{PathError, is_gone};
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::memory::MemoryCgroup;
@@ -160,7 +157,7 @@ impl Brakes {
         let path = self.dir.join(FILE);
         let written = serde_json::to_vec(&self.held)
             .map_err(io::Error::from)
-            .and_then(|text| state_file::replace(&path, &text, true));
+            .and_then(|text| evictd_sys::fs::replace(&path, &text, true));
         written.map_err(PathError::at(&path))
     }
 }

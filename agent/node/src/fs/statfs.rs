@@ -11,7 +11,7 @@ use std::{
 
 use evictd_sys::fs::PathError;
 
-use crate::{kernfile::malformed, sampling as deadline};
+use crate::{kernfile::malformed, sampling};
 
 /// One reading of a filesystem (statfs(2), as cadvisor's `getVfsStats` reads it).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -194,12 +194,12 @@ fn layout(nodefs: u64, imagefs: u64, containerfs: u64) -> Option<Layout> {
 /// page cache first, but space is reserved at once (delayed allocation), at memory speed. fallocate(2) reserves
 /// without writing and is faster than any sampler; the sampler's floor bounds what it can take unseen.
 pub fn fastest_fill() -> u64 {
-    deadline::fastest_growth()
+    sampling::fastest_growth()
 }
 
 /// When statfs is due again, for `distance` bytes until the nearest threshold.
 pub fn next_look(distance: u64) -> Duration {
-    deadline::next_look(distance, fastest_fill())
+    sampling::next_look(distance, fastest_fill())
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use evictd_sys::fs::{PathError, is_gone};
 
 use crate::{
     cgroup::memory::{MemoryCgroup, descendants},
-    pods::{cgroup_name as names, cgroup_name::PodPath},
+    pods::cgroup_name::{self, PodPath},
 };
 
 /// `oom_score_adj` of the containers of Guaranteed and node-critical pods (-998 in old kubelets). The pause
@@ -64,7 +64,7 @@ pub fn pods_root(root: &Path) -> Option<PathBuf> {
                 if !entry.file_type().is_ok_and(|t| t.is_dir()) || !may_hold_pods(&path) {
                     continue;
                 }
-                if entry.file_name().to_str().is_some_and(names::is_root) {
+                if entry.file_name().to_str().is_some_and(cgroup_name::is_root) {
                     return Some(path);
                 }
                 next.push(path);
@@ -90,7 +90,7 @@ fn collect(dir: &Path, depth: usize, groups: &mut Groups) {
             continue;
         }
         let path = entry.path();
-        match names::parse(&path) {
+        match cgroup_name::parse(&path) {
             Some(name) if name.container.is_none() => {
                 groups.found.push(PodGroup { name, path });
             }
@@ -236,7 +236,7 @@ mod tests {
             name: PodPath {
                 uid: uid.into(),
                 qos: QosClass::BestEffort,
-                driver: names::Driver::Cgroupfs,
+                driver: cgroup_name::Driver::Cgroupfs,
                 container: None,
             },
             path: "/nowhere".into(),

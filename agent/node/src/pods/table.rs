@@ -109,18 +109,15 @@ impl PodTable {
         };
         entries.sort_by_cached_key(|e| key(e));
         let candidates = entries.iter().map(|e| candidate(e)).collect();
-        let [grew, earlier, seen] = [const { Vec::new() }; 3].map(|mut of: Vec<u64>| {
-            of.resize(entries.len(), 0);
-            of
-        });
+        let zeros = vec![0; entries.len()];
         let above = Statistics::of(&above(&entries));
         Self {
             entries,
             candidates,
-            grew,
-            earlier,
+            grew: zeros.clone(),
+            earlier: zeros.clone(),
             earlier_at: 0,
-            seen,
+            seen: zeros,
             above,
         }
     }

@@ -5,6 +5,7 @@
 
 mod hooks;
 pub mod shares;
+
 use std::{
     io,
     os::fd::BorrowedFd,
@@ -23,7 +24,7 @@ use crate::{
         mounts::{Superblock, mount_of, superblock_of},
         statfs::{Filesystem, FilesystemReading},
     },
-    sampling as deadline,
+    sampling,
     trigger::{
         counter::{Budget, Crossed, Drift, Names, Sample, Wire},
         hook::{Choice, CountHook, Refused, choose},
@@ -308,5 +309,5 @@ pub fn fastest_growth() -> u64 {
 
 /// When to look again without a hook, `distance` inodes above the nearest limit.
 pub fn next_look(distance: u64) -> Duration {
-    deadline::next_look(distance, fastest_growth())
+    sampling::next_look(distance, fastest_growth())
 }

@@ -3,6 +3,7 @@
 mod bpf;
 mod cgroup_v1;
 mod notifier;
+
 use std::{io, os::fd::BorrowedFd};
 
 use evictd_common::memory::{NEVER, Tripwire as Record, action, direction};

@@ -8,7 +8,7 @@ use super::counter::Share;
 use crate::{
     bpf::object::{Object, ObjectError, Place, ProgramAt, os_error},
     proc::pids::{PidReading, Pids},
-    sampling as deadline,
+    sampling,
     trigger::{
         counter::{Budget, Crossed, Drift, Names, Sample, Wire},
         hook::{Choice, CountHook, Facts, Hook as _, Refused, choose},
@@ -219,5 +219,5 @@ pub fn fastest_growth() -> u64 {
 
 /// When to look again without a hook, `distance` tasks above the nearest limit.
 pub fn next_look(distance: u64) -> Duration {
-    deadline::next_look(distance, fastest_growth())
+    sampling::next_look(distance, fastest_growth())
 }

@@ -10,7 +10,7 @@ use super::super::{
     model::Evict,
     set::Applied,
 };
-use crate::expression::variables as facts;
+use crate::expression::variables;
 
 /// A permission that depends on anything counts for no longer than this without being renewed: as long as it takes to
 /// be sure that whoever renews it is dead. In nanoseconds.
@@ -67,7 +67,7 @@ pub(super) fn bodies(applied: &Applied, answers: &Answers, now: u64) -> Value {
         known.body.clone()
     };
     let gates = applied.policy.gates.iter();
-    facts::map(gates.filter_map(|gate| Some((gate.name.as_str(), body(gate)?))))
+    variables::map(gates.filter_map(|gate| Some((gate.name.as_str(), body(gate)?))))
 }
 
 /// What a rule says about a pod.
@@ -123,7 +123,7 @@ pub fn judge(applied: &Applied, pod: &Value, answers: &Answers, now: u64) -> Sai
             .copied()
             .chain(guessed)
             .map(|(name, yes)| (name, Value::Bool(yes)));
-        match when.is_true(&[("pod", pod.clone()), ("gates", facts::map(gates))]) {
+        match when.is_true(&[("pod", pod.clone()), ("gates", variables::map(gates))]) {
             Ok(true) => return yes,
             Ok(false) => last = format!("{} is false", when.text().trim()),
             Err(error) => last = format!("{}: {error}", when.text().trim()),

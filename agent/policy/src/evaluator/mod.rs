@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     evaluator::gate_state::{Answers, Said, judge, together},
-    expression::variables as facts,
+    expression::variables,
 };
 use quotas::Quotas;
 
@@ -244,7 +244,7 @@ fn facts(held: &Held) -> cel::Value {
 fn pod_value(managed: &dyn ManagedPod) -> cel::Value {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let now = now.map_or(0, |d| i64::try_from(d.as_secs()).unwrap_or(i64::MAX));
-    facts::pod(managed.pod(), now, managed.memory_usage())
+    variables::pod(managed.pod(), now, managed.memory_usage())
 }
 
 impl State {

@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     evaluator::gate_state::{GateKey, bodies, nanos},
-    expression::variables as facts,
+    expression::variables,
 };
 
 /// Questions that are out at once.
@@ -141,7 +141,7 @@ impl Keeper {
                 let waits_for = gate
                     .needs()
                     .into_iter()
-                    .find(|needed| facts::field(&answers, needed).is_none());
+                    .find(|needed| variables::field(&answers, needed).is_none());
                 if let Some(other) = waits_for {
                     let known = held.answers.entry(key).or_default();
                     known.error = Some(format!("waits for the answer of {other}"));
@@ -189,7 +189,7 @@ impl Keeper {
             return Ok((answer.is_success(), answer));
         };
         let [pod, answers] = question.variables.clone();
-        let body = facts::value(&answer.body);
+        let body = variables::value(&answer.body);
         let variables = [
             pod,
             answers,
@@ -207,7 +207,7 @@ impl Keeper {
             Some(host) => host
                 .to_text(&question.variables)
                 .map_err(|e| format!("host: {e}"))?,
-            None => match facts::field(&question.variables[0].1, "ip") {
+            None => match variables::field(&question.variables[0].1, "ip") {
                 Some(cel::Value::String(ip)) => ip.as_ref().clone(),
                 _ => String::new(),
             },
@@ -247,7 +247,7 @@ impl Keeper {
                 // It counts from when it was asked for: what the server said may have been true then only.
                 known.answer = Some((known.asked, yes));
                 known.error = None;
-                known.body = question.keeps_body.then(|| facts::value(&answer.body));
+                known.body = question.keeps_body.then(|| variables::value(&answer.body));
                 if changed {
                     let pod = held.pod.pod();
                     tracing::debug!(%pod, gate = question.key.1, yes, "a gate has changed");

@@ -9,7 +9,10 @@ use serde_json::Value;
 use super::bounded;
 use crate::{
     Selector,
-    expression::{Expression, Name, variables as facts, variables::POD},
+    expression::{
+        Expression, Name,
+        variables::{self, POD},
+    },
     gate::Gate,
 };
 
@@ -237,7 +240,7 @@ fn never_holds(when: &Expression) -> bool {
     (0..1_u32 << gates.len()).all(|way| {
         let answers = gates.iter().enumerate();
         let answers = answers.map(|(i, gate)| (*gate, cel::Value::Bool(way >> i & 1 == 1)));
-        when.is_true(&[("gates", facts::map(answers))]) == Ok(false)
+        when.is_true(&[("gates", variables::map(answers))]) == Ok(false)
     })
 }
 

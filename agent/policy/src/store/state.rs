@@ -11,7 +11,7 @@ use super::{
     super::{EvictionPolicy, PolicySet},
     Verdict,
 };
-use crate::{conflict as contradiction, conflict::Contradiction};
+use crate::conflict::{self, Contradiction};
 
 /// Policies of the API server that are kept; those beyond are left out, and that is said.
 pub const MOST_OBJECTS: usize = 256;
@@ -133,9 +133,9 @@ impl State {
         let newest = |o: &Object| Some(Arc::clone(&o.newest()?.policy));
         let newest: Vec<_> = self.objects.values().filter_map(newest).collect();
         let mut others: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-        for found in contradiction::among(newest.iter().map(Arc::as_ref)) {
+        for found in conflict::among(newest.iter().map(Arc::as_ref)) {
             for pair in [found.turned(), found] {
-                let other = contradiction::named(&pair.other.name, pair.other.generation);
+                let other = conflict::named(&pair.other.name, pair.other.generation);
                 others.entry(&pair.one.name).or_default().push(other);
             }
         }
@@ -157,7 +157,7 @@ impl State {
         let is_newest = object
             .newest()
             .is_some_and(|good| *good.policy == *seen.one);
-        let other = contradiction::named(&seen.other.name, seen.other.generation);
+        let other = conflict::named(&seen.other.name, seen.other.generation);
         let verdict = &mut object.verdict;
         if !is_newest || verdict.contradicts.is_some() || !verdict.may_contradict.contains(&other) {
             return false;

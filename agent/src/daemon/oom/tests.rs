@@ -21,8 +21,8 @@ fn tree(root: &Path, path: &str, full: Option<&str>) -> [Level; LEVELS] {
     levels
 }
 
-fn kill(levels: [Level; LEVELS], limit_id: u64) -> telemetry::OomKill {
-    telemetry::OomKill {
+fn kill(levels: [Level; LEVELS], limit_id: u64) -> oom::OomKill {
+    oom::OomKill {
         time_ns: now_ns(),
         limit_id,
         rss: 100,

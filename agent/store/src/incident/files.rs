@@ -15,7 +15,7 @@ use std::{
 };
 
 use evictd_engine::history::Sample;
-use evictd_sys::{fs as state_file, fs::PathError};
+use evictd_sys::fs::PathError;
 
 use crate::{incident::Incident, record::Finish};
 
@@ -156,7 +156,7 @@ impl Writer {
     fn write_one(&self, incident: &Incident) -> io::Result<()> {
         fs::create_dir_all(&self.directory)?;
         let path = file(&self.directory, &incident.eviction.id);
-        state_file::replace(&path, &serde_json::to_vec(incident)?, false)
+        evictd_sys::fs::replace(&path, &serde_json::to_vec(incident)?, false)
     }
 }
 

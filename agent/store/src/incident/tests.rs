@@ -7,16 +7,9 @@ use super::*;
 /// A hog at full speed, evicted a tenth of a millisecond after the crossing.
 pub fn incident(id: &str) -> Incident {
     let eviction = Eviction {
-        id: id.to_owned(),
         time: "2026-11-22T12:00:00Z".to_owned(),
-        namespace: "default".to_owned(),
         name: "hog".to_owned(),
-        uid: "u".to_owned(),
-        phase: None,
-        reason: "Evicted".to_owned(),
         message: "The node was low on resource: memory.".to_owned(),
-        signal: "memory.available".to_owned(),
-        shadow: false,
         hook: "tracepoint".to_owned(),
         stages: Stages {
             crossed: 1_000_000_000,
@@ -29,10 +22,7 @@ pub fn incident(id: &str) -> Incident {
         usage_at_crossing: 412 << 20,
         usage_at_decision: 413 << 20,
         working_set: 300 << 20,
-        request: 0,
-        error: None,
-        pace: None,
-        workload: None,
+        ..Eviction::example(id)
     };
     let sample = |ms: u64| (ms * 1_000_000, (1100 - ms) << 20);
     Incident {

@@ -6,9 +6,8 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use evictd_engine::record::Stages;
-
 use super::*;
+use crate::record::{Reported, counted::Counted};
 
 /// A file of it holds some ten evictions with their reports.
 const LIMIT: u64 = 6000;
@@ -124,28 +123,11 @@ impl Disk for Faulty {
 
 fn eviction(id: usize) -> Record {
     Record::evicted(Eviction {
-        id: id.to_string(),
         // Earlier than now, or the journal would write down that the clock was set back.
         time: "2020-11-21T02:00:00Z".into(),
-        namespace: "default".into(),
-        name: "web".into(),
-        uid: "u".into(),
-        phase: None,
-        reason: "Evicted".into(),
         message: "low on memory".into(),
-        signal: "memory.available".into(),
         shadow: !id.is_multiple_of(ONE_COUNTS),
-        hook: "sampler".into(),
-        stages: Stages::default(),
-        available: 0,
-        threshold: 0,
-        usage_at_crossing: 0,
-        usage_at_decision: 0,
-        working_set: 0,
-        request: 0,
-        error: None,
-        pace: None,
-        workload: None,
+        ..Eviction::example(id.to_string())
     })
 }
 

@@ -20,29 +20,14 @@ const WALL: i64 = 1_795_413_600;
 
 fn eviction(boot: &str, number: u64, monotonic_s: u64, wall_s: i64) -> Eviction {
     Eviction {
-        id: format!("{boot}-17-{number}"),
         time: stamp(wall_s),
         namespace: "shop".into(),
-        name: "web".into(),
         uid: format!("uid-{number}"),
         phase: Some("Failed".into()),
-        reason: "Evicted".into(),
-        message: String::new(),
-        signal: "memory.available".into(),
-        shadow: false,
-        hook: "sampler".into(),
         stages: Stages {
             signalled: monotonic_s * SECOND,
             ..Stages::default()
         },
-        available: 0,
-        threshold: 0,
-        usage_at_crossing: 0,
-        usage_at_decision: 0,
-        working_set: 0,
-        request: 0,
-        error: None,
-        pace: None,
         workload: Some(Workload {
             owner: Some(Owner {
                 kind: "DaemonSet".into(),
@@ -51,6 +36,7 @@ fn eviction(boot: &str, number: u64, monotonic_s: u64, wall_s: i64) -> Eviction 
             }),
             labels: [("app".to_owned(), "web".to_owned())].into(),
         }),
+        ..Eviction::example(format!("{boot}-17-{number}"))
     }
 }
 
@@ -263,7 +249,10 @@ fn other_versions_of_the_journal_are_read() {
     let uids: Vec<_> = past.iter().map(|e| e.pod.uid.as_str()).collect();
     assert_eq!(uids, ["u1", "u5"]);
     assert!(past.iter().all(|e| !e.is_workload_known && !e.is_same_boot));
-    assert_eq!(recalled.earlier(|_, _| true), engine::Earlier::default());
+    assert_eq!(
+        recalled.earlier(|_, _| true),
+        evictd_engine::Earlier::default()
+    );
     let (records, damaged) = journal::read(dir.path()).unwrap();
     assert_eq!((records.len(), damaged), (6, 2));
     // And the version before passes over what it does not know: see `damaged` above.

@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeMap, fs};
 
-use evictd_engine as engine;
 use evictd_engine::{NodeCondition, Owner, Pod, Signal};
 use evictd_sys::clock::now_ns;
 use serde::{Deserialize, Serialize};
@@ -138,8 +137,8 @@ pub struct Returned {
     pub hold_seconds: u64,
 }
 
-impl From<&engine::Comeback> for Returned {
-    fn from(comeback: &engine::Comeback) -> Self {
+impl From<&evictd_engine::Comeback> for Returned {
+    fn from(comeback: &evictd_engine::Comeback) -> Self {
         let Clocks {
             boot,
             monotonic,

@@ -21,8 +21,7 @@ use crate::{
     },
     cgroup::memory::MemoryCgroup,
     trigger::{
-        hook as ladder,
-        hook::Cost,
+        hook::{self, Cost},
         memory::{Direction, Tripwire, Wire},
     },
 };
@@ -89,9 +88,8 @@ impl Charge {
         scopes: &[&MemoryCgroup],
         object: &mut Object,
     ) -> Result<Self, String> {
-        let program =
-            ladder::program(hook).ok_or_else(|| format!("{hook} has no kernel program"))?;
-        let switch = match ladder::cost(hook) {
+        let program = hook::program(hook).ok_or_else(|| format!("{hook} has no kernel program"))?;
+        let switch = match hook::cost(hook) {
             Cost::PerPage => {
                 let program = object.load_program(&program)?;
                 // Tried now, so that a kernel that refuses does so while there is another rung to take.
