@@ -1,4 +1,4 @@
-//! `cri`: the container runtime that gives back what nobody needs when a disk is short.
+//! `cri`: the container runtime that gives back what is no longer needed when a disk is short.
 
 use std::{path::PathBuf, time::Duration};
 

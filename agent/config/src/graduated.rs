@@ -1,4 +1,4 @@
-//! `graduatedAction`: what is done about a soft threshold on memory before anybody is evicted.
+//! `graduatedAction`: what is done about a soft threshold on memory before a pod is evicted.
 
 use std::time::Duration;
 

@@ -75,9 +75,9 @@ pub struct Config {
     pub kernel_floor: Reserve,
     /// `filesystems`: where nodefs, imagefs and containerfs are.
     pub filesystems: FilesystemPaths,
-    /// `cri`: the container runtime, which gives back what nobody needs when a disk is short; none is left alone.
+    /// `cri`: the container runtime, which gives back what is no longer needed when a disk is short; none is left alone.
     pub cri: Option<CriConfig>,
-    /// `graduatedAction`: what is done about a soft threshold on memory before anybody is evicted.
+    /// `graduatedAction`: what is done about a soft threshold on memory before a pod is evicted.
     pub graduated: GraduatedConfig,
     /// `policies`, `evictionRates`, `lastResort` and `gateSecrets`: who may be evicted, and when.
     pub policy: PolicyConfig,

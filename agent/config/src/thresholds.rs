@@ -12,7 +12,7 @@ use super::{ConfigError, duration};
 /// Signal names with their values, as the configuration gives them; sorted, where the kubelet's maps are random.
 pub type Statements = BTreeMap<String, String>;
 
-/// The hard thresholds of a kubelet on Linux that nobody configured (`DefaultEvictionHard`).
+/// The hard thresholds of a kubelet on Linux where none is configured (`DefaultEvictionHard`).
 pub const DEFAULT_EVICTION_HARD: [(Signal, &str); 5] = [
     (Signal::MemoryAvailable, "100Mi"),
     (Signal::NodeFsAvailable, "10%"),

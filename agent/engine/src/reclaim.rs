@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// The pods that are known to run here, by the UID that the runtime has for them; `None` when nobody has said yet.
+/// The pods that are known to run here, by the UID that the runtime has for them; `None` when that is not known yet.
 pub type KnownPods = Option<BTreeSet<String>>;
 
 /// What a reclaim has removed.
@@ -12,7 +12,7 @@ pub struct Removed {
     pub containers: u64,
     /// Sandboxes that had ended.
     pub sandboxes: u64,
-    /// Images that nobody used.
+    /// Images that no container used.
     pub images: u64,
     /// Their size in bytes, as the runtime counts it.
     pub image_bytes: u64,

@@ -2,7 +2,7 @@
 //!
 //! What is charged and is in no line of `memory.stat` changes slowly: it is kernel memory. What is missing there all at once
 //! is page cache or anonymous memory that the kernel has not added up, because it did not know that there is something to add
-//! up, or because somebody else is in the middle of it (docs/decisions/0003-lagging-cgroup-statistics.md). Page cache that is missing there looks like a
+//! up, or because another reader is in the middle of it (docs/decisions/0003-lagging-cgroup-statistics.md). Page cache that is missing there looks like a
 //! working set, and a pod would die for it. A root's usage is made of the same statistics, and nothing tells there.
 
 use std::{io, mem, time::Duration};

@@ -290,7 +290,7 @@ pub struct Setup {
     pub shadow: bool,
     /// Who may do what [`Note::Reclaim`] asks for: pods wait for it, for a while.
     pub reclaims: Reclaiming,
-    /// What is done about a soft threshold on memory before anybody is evicted.
+    /// What is done about a soft threshold on memory before a pod is evicted.
     pub graduated: GraduatedConfig,
     /// A directory of cgroup v1's memory hierarchy, where there is one (`leave_memory_limit`).
     pub memory_v1: Option<PathBuf>,
@@ -298,7 +298,7 @@ pub struct Setup {
     pub earlier: evictd_engine::Earlier,
 }
 
-/// What the last round saw, for whoever shows it.
+/// What the last round saw, for metrics.
 #[derive(Clone, Debug, Default)]
 pub struct Status {
     /// What was left of everything.

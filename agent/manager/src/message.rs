@@ -82,7 +82,7 @@ pub enum Letter {
         settings: Box<evictd_engine::Settings>,
         /// Decide, tell, and do nothing.
         shadow: bool,
-        /// What is done before anybody is evicted.
+        /// What is done before a pod is evicted.
         graduated: GraduatedConfig,
     },
 }
@@ -201,7 +201,7 @@ pub enum Reclaimer {
     Runtime,
     /// The kubelet beside this agent, which has the same thresholds.
     Kubelet,
-    /// Nobody: shadow mode only speaks of it.
+    /// None: shadow mode only speaks of it.
     Nobody,
 }
 
@@ -268,7 +268,7 @@ pub struct SoftDemand {
     pub candidates: Vec<SoftChoice>,
     /// The hard threshold is met as well: budgets no longer count.
     pub hard: bool,
-    /// Nobody is asked.
+    /// No pod is asked.
     pub shadow: bool,
 }
 

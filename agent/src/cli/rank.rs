@@ -119,8 +119,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
     }
 }
 
-/// Adds to the order what the kernel would do instead, and why policies spare a pod, by its UID: the first whom
-/// nobody spares goes.
+/// Adds to the order what the kernel would do instead, and why policies spare a pod, by its UID: the first pod that
+/// no policy spares goes.
 pub(super) fn explain(
     mode: Mode,
     ranked: &[Ranked<'_>],

@@ -216,7 +216,7 @@ impl Reconciler {
         self.write_down(&Record::Reclaimed(record));
     }
 
-    /// Takes note of a step that was taken before anybody is evicted.
+    /// Takes note of a step that was taken before a pod is evicted.
     pub fn take_graduated(&self, graduated: &Graduated) {
         let record = graduated_action(graduated);
         tracing::info!(

@@ -39,7 +39,7 @@ pub(super) struct Shown<'a> {
     pub policies: &'a Policies,
     /// What was reclaimed from the node, where there is a runtime to ask.
     pub cri: Option<&'a Arc<Counters>>,
-    /// What was done before anybody was evicted.
+    /// What was done before a pod was evicted.
     pub graduated: &'a Arc<evictd_manager::mitigation_worker::Worker>,
     /// The fast path has real-time priority.
     pub realtime: bool,

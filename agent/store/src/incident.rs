@@ -1,4 +1,4 @@
-//! What is kept of one eviction for whoever wants to know afterwards how it came about.
+//! What is kept of one eviction, to tell afterwards how it came about.
 
 use std::{collections::BTreeMap, time::Duration};
 

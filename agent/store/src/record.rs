@@ -32,9 +32,9 @@ pub enum Record {
     Reported(Reported),
     /// A pod is about to be asked to go.
     Asked(Box<Asked>),
-    /// The node has given back what nobody needed.
+    /// The node has given back what was no longer needed.
     Reclaimed(NodeReclaimed),
-    /// A step was taken before anybody was evicted.
+    /// A step was taken before a pod was evicted.
     Graduated(GraduatedAction),
     /// The OOM killer has killed somebody.
     OomKill(Box<OomKill>),
@@ -99,7 +99,7 @@ pub struct Reported {
     pub outcome: String,
 }
 
-/// A pod is about to be asked to go, or would be. Written beforehand, for whoever wants to know afterwards.
+/// A pod is about to be asked to go, or would be. Written beforehand.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Asked {
@@ -127,7 +127,7 @@ pub struct Asked {
     pub working_set: u64,
     /// What it had requested of that; 0 where nothing can be requested.
     pub request: u64,
-    /// Nobody was asked.
+    /// No pod was asked.
     pub shadow: bool,
     /// The time that the pod is given, in seconds.
     pub grace_period_seconds: i64,

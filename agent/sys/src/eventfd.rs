@@ -5,7 +5,7 @@ use std::{
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
 };
 
-/// An eventfd: wakes whoever polls it.
+/// An eventfd: wakes the thread that polls it.
 #[derive(Debug)]
 pub struct Bell(OwnedFd);
 
@@ -20,11 +20,11 @@ impl Bell {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new and nobody else's.
+        // SAFETY: the descriptor is new and has no other owner.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Wakes whoever polls [`Self::fd`].
+    /// Wakes the thread that polls [`Self::fd`].
     pub fn ring(&self) {
         let one = 1_u64;
         // SAFETY: writes the eight bytes of a local. It fails only when the counter is full, and then it has rung.

@@ -32,7 +32,7 @@ pub fn replace(path: &Path, bytes: &[u8], durable: bool) -> io::Result<()> {
     }
 }
 
-/// An error that carries the path, because "No such file or directory" alone helps nobody.
+/// An error that carries the path, because "No such file or directory" alone does not help.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {source}", path = path.display())]
 pub struct PathError {

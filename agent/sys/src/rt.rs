@@ -22,7 +22,7 @@ pub fn lock_memory() -> Option<io::Error> {
 /// Has what the kernel allocates for the calling thread, and for those that it starts, counted at the root of a hierarchy of
 /// cgroup v1, which has no limit; `cgroup` is any directory of that hierarchy. The process's own pages count where they did.
 ///
-/// To read afresh who is in a pod takes a page here (the killer reads `cgroup.procs`), and whoever has no page left in his cgroup
+/// To read afresh who is in a pod takes a page here (the killer reads `cgroup.procs`), and a thread without a page left in its cgroup
 /// waits for one, or is killed for it. On v2 the threads of a process cannot be told apart, and nothing is to be taken.
 ///
 /// # Errors

@@ -85,7 +85,7 @@ impl Limited {
         assert_eq!(self.evicted().last().map(String::as_str), Some(pod));
     }
 
-    /// The pod uses too much, and the agent says that nobody may be evicted.
+    /// The pod uses too much, and the agent says that no pod may be evicted.
     fn stays(&self, pod: &str, agent: &Agent) {
         let before = self.evicted();
         let mut hog = self.hog(pod, TOO_MUCH);

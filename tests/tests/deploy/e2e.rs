@@ -48,7 +48,7 @@ fn a_cluster_that_is_not_there_is_named() {
 
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("kubeconfig");
-    // A port on which nobody listens any more.
+    // A port on which no server listens any more.
     let port = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()

@@ -68,7 +68,7 @@ pub struct Pod {
     pub termination_grace_period_seconds: Option<i64>,
     /// Whether the pod is already being deleted.
     pub is_deleting: bool,
-    /// What the policies say about the order at this moment (`policy`); zero where nobody says anything.
+    /// What the policies say about the order at this moment (`policy`); zero where no policy says anything.
     #[serde(skip)]
     pub order: i16,
     /// Whether the policies spare the pod at this moment.

@@ -57,7 +57,7 @@ pub struct GraduatedConfig {
     pub brake: Option<BrakeConfig>,
 }
 
-/// Whom to keep from growing, and for how long.
+/// How many pods to keep from growing, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BrakeConfig {
     /// `graduatedAction.brake.pods`: at most so many at a time.

@@ -1,4 +1,4 @@
-//! Victims that are on their way out: what they use counts as coming back, so that nobody else dies for it.
+//! Victims that are on their way out: what they use counts as coming back, so that no other pod dies for it.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! Pods wait while the node gives back what nobody needs, but not for ever.
+//! Pods wait while the node gives back what is no longer needed, but not for ever.
 
 use std::time::Duration;
 

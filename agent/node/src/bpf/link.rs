@@ -46,7 +46,7 @@ impl TracingLink {
         };
         match i32::try_from(fd) {
             Ok(fd) if fd >= 0 => {
-                // SAFETY: the descriptor is new and nobody else's.
+                // SAFETY: the descriptor is new and has no other owner.
                 let fd = unsafe { OwnedFd::from_raw_fd(fd) };
                 Ok(Self { _fd: fd })
             }

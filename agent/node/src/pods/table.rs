@@ -24,7 +24,7 @@ pub struct Entry {
     statistics: Statistics,
     /// Its end.
     pub killer: Killer,
-    /// Whether nobody may evict it.
+    /// Whether it is never evicted.
     pub protected: bool,
     /// What the policies say: it changes in place.
     pub clearance: Clearance,

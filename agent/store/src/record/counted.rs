@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Asked, Eviction};
 
-/// What policies see of a pod, and whom it belongs to.
+/// What policies see of a pod, and its owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Workload {

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A step was taken before anybody was evicted.
+/// A step was taken before a pod was evicted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GraduatedAction {

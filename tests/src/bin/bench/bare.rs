@@ -29,7 +29,7 @@ pub fn measure(runs: usize) -> io::Result<Vec<f64>> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     let event = unsafe { OwnedFd::from_raw_fd(fd) };
     let read_end = event.try_clone()?;
     let (victims, next) = mpsc::channel::<i32>();

@@ -109,7 +109,7 @@ fn notified(judge: &mut Judge) -> io::Result<Verdict> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new and nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     let mut event =
         File::from(unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd) });
     let usage = File::open(judge.scope.cgroup().path().join("memory.usage_in_bytes"))?;
