@@ -4,14 +4,14 @@
 //! stood where it stood, and so turns "fewer than N available" into a limit of the count.
 
 /// Wires of one count: below and recovered, for a soft and a hard threshold, twice over.
-pub const WIRES: u32 = 8;
+pub const TRIGGERS: u32 = 8;
 
 pub use crate::memory::direction;
 
 /// One armed wire, written by the agent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wire {
+pub struct CounterTrigger {
     /// The limit of the count.
     pub limit: i64,
     /// Counts the armings of this slot from 1; 0 means that this slot and all behind it are unused.
@@ -25,7 +25,7 @@ pub struct Wire {
 /// One crossing, in a wake-up ring buffer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Trip {
+pub struct CounterTriggerEvent {
     /// When, in nanoseconds of CLOCK_MONOTONIC.
     pub time_ns: u64,
     /// The generation that tripped.
@@ -45,15 +45,15 @@ pub struct Trip {
 /// What the tasks of one cgroup did.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Share {
+pub struct CgroupCount {
     /// Things made.
     pub made: i64,
     /// Things removed, whoever had made them.
     pub gone: i64,
 }
 
-crate::plain_old_data!(Wire, Trip, Share);
+crate::plain_old_data!(CounterTrigger, CounterTriggerEvent, CgroupCount);
 
-const _: () = assert!(size_of::<Wire>() == 2 * 8 + 2 * 4);
-const _: () = assert!(size_of::<Trip>() == 5 * 8 + 2 * 4);
-const _: () = assert!(size_of::<Share>() == 2 * 8);
+const _: () = assert!(size_of::<CounterTrigger>() == 2 * 8 + 2 * 4);
+const _: () = assert!(size_of::<CounterTriggerEvent>() == 5 * 8 + 2 * 4);
+const _: () = assert!(size_of::<CgroupCount>() == 2 * 8);

@@ -9,7 +9,7 @@ pub const MAX_SCOPES: u32 = 2;
 /// Slots of one scope, see [`slot`]; those of scope `n` begin at `n * SLOTS_PER_SCOPE`.
 pub const SLOTS_PER_SCOPE: u32 = 5;
 /// Slots in the maps `TRIPWIRES` and `TRIPWIRE_STATE`.
-pub const MAX_TRIPWIRES: u32 = MAX_SCOPES * SLOTS_PER_SCOPE;
+pub const MAX_TRIGGERS: u32 = MAX_SCOPES * SLOTS_PER_SCOPE;
 
 /// What the slots of a scope are for. The programs only need to know whose they are.
 pub mod slot {
@@ -29,7 +29,7 @@ pub mod slot {
 pub const NEVER: u64 = u64::MAX;
 
 /// What the agent is given to come, in nanoseconds: less than a late wake-up takes, and more than most need.
-pub const PATIENCE_NS: u64 = 60_000;
+pub const RENOTIFY_AFTER_NS: u64 = 60_000;
 
 /// Pages that take longer than [`PATIENCE_NS`] to clear, when they are charged at once: a megabyte at 16 GB/s.
 pub const SLOW_PAGES: u64 = 256;
@@ -49,16 +49,16 @@ pub mod action {
     /// SIGKILL to the allocating task while it belongs to the first victim, on every charge past the limit.
     pub const KILL: u32 = 1;
     /// The record, and nobody is woken: for whoever only measures.
-    pub const NOTE: u32 = 2;
+    pub const RECORD_ONLY: u32 = 2;
     /// Like [`WAKE`]; and where the agent has not come [`PATIENCE_NS`](super::PATIENCE_NS) later, the next charge wakes
     /// whoever waits on the CPU that makes it.
-    pub const ALARM: u32 = 3;
+    pub const WAKE_LOCAL: u32 = 3;
 }
 
 /// One armed wire, written by the agent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tripwire {
+pub struct MemoryTrigger {
     /// Id of the cgroup whose `memory.usage` is watched; not used when `address` is set.
     pub cgroup_id: u64,
     /// Kernel address of a 64-bit counter, or 0.
@@ -76,15 +76,15 @@ pub struct Tripwire {
 /// What a program remembers of a slot.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TripwireState {
+pub struct MemoryTriggerState {
     /// Address of the `struct mem_cgroup`, once a charge below it has shown it; 0 before.
     pub memcg: u64,
     /// The cgroup id that `memcg` was found for.
     pub cgroup_id: u64,
     /// Address of the last `mem_cgroup` that was found not to lie below the watched one.
-    pub stranger: u64,
+    pub last_miss: u64,
     /// The generation in which it was found: the memory may be another cgroup's by the next one.
-    pub stranger_generation: u64,
+    pub last_miss_generation: u64,
     /// The generation that tripped last.
     pub tripped: u64,
     /// When somebody was woken for it, in nanoseconds of CLOCK_MONOTONIC; 0 when the agent has come.
@@ -96,7 +96,7 @@ pub struct TripwireState {
 /// One crossing, in the wake-up ring buffer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Trip {
+pub struct TriggerEvent {
     /// When, in nanoseconds of CLOCK_MONOTONIC.
     pub time_ns: u64,
     /// The generation that tripped.
@@ -113,8 +113,8 @@ pub struct Trip {
     pub slot: u32,
 }
 
-crate::plain_old_data!(Tripwire, TripwireState, Trip);
+crate::plain_old_data!(MemoryTrigger, MemoryTriggerState, TriggerEvent);
 
-const _: () = assert!(size_of::<Tripwire>() == 4 * 8 + 2 * 4);
-const _: () = assert!(size_of::<TripwireState>() == 7 * 8);
-const _: () = assert!(size_of::<Trip>() == 5 * 8 + 2 * 4);
+const _: () = assert!(size_of::<MemoryTrigger>() == 4 * 8 + 2 * 4);
+const _: () = assert!(size_of::<MemoryTriggerState>() == 7 * 8);
+const _: () = assert!(size_of::<TriggerEvent>() == 5 * 8 + 2 * 4);

@@ -12,7 +12,7 @@ pub mod kind {
 /// One record of evidence.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Telemetry {
+pub struct OomEvent {
     /// When, in nanoseconds of CLOCK_MONOTONIC.
     pub time_ns: u64,
     /// Id of the allocating task's memory cgroup, or 0 where it could not be read.
@@ -76,8 +76,8 @@ pub struct OomContext {
     pub limit_id: u64,
 }
 
-crate::plain_old_data!(Telemetry, OomKill, OomContext);
+crate::plain_old_data!(OomEvent, OomKill, OomContext);
 
-const _: () = assert!(size_of::<Telemetry>() == 2 * 8 + 2 * 4);
+const _: () = assert!(size_of::<OomEvent>() == 2 * 8 + 2 * 4);
 const _: () = assert!(size_of::<OomKill>() == 3 * 8 + LEVELS * 3 * 8 + 16 + 2 * 4);
 const _: () = assert!(size_of::<OomContext>() == 3 * 8);

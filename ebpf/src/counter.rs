@@ -5,7 +5,7 @@ use aya_ebpf::{
     maps::{Array, HashMap, RingBuf},
 };
 use evictd_common::{
-    counter::{Share, Trip, WIRES, Wire, direction},
+    counter::{CgroupCount, CounterTrigger, CounterTriggerEvent, TRIGGERS, direction},
     drops::Drop,
 };
 
@@ -17,11 +17,11 @@ const FORCE_WAKEUP: u64 = 2;
 const NO_EXIST: u64 = 1;
 
 /// The maps of one topic.
-pub struct Budget {
+pub struct EventCounter {
     /// What programs have counted, an index per thing.
     pub counts: &'static Array<i64>,
     /// [`WIRES`] per count.
-    pub wires: &'static Array<Wire>,
+    pub triggers: &'static Array<CounterTrigger>,
     /// The generation that tripped last, per wire.
     pub tripped: &'static Array<u64>,
     /// Where crossings go.
@@ -38,7 +38,7 @@ fn add(at: *mut i64, delta: i64) {
     }
 }
 
-impl Budget {
+impl EventCounter {
     /// Adds to a count and compares its wires. Two CPUs that cross at the same moment may both report it.
     #[inline(always)]
     pub fn count(&self, index: u32, delta: i64, cgroup_id: u64) {
@@ -48,9 +48,9 @@ impl Budget {
         add(at, delta);
         // SAFETY: a slot of an array map. It holds at least what this CPU has added; more if others did, too.
         let count = unsafe { at.read_volatile() };
-        for wire in 0..WIRES {
-            let slot = index * WIRES + wire;
-            let Some(wire) = self.wires.get(slot) else {
+        for wire in 0..TRIGGERS {
+            let slot = index * TRIGGERS + wire;
+            let Some(wire) = self.triggers.get(slot) else {
                 return;
             };
             if wire.generation == 0 {
@@ -68,7 +68,7 @@ impl Budget {
     }
 
     #[inline(always)]
-    fn wake(&self, slot: u32, wire: &Wire, count: i64, cgroup_id: u64) {
+    fn wake(&self, slot: u32, wire: &CounterTrigger, count: i64, cgroup_id: u64) {
         let Some(tripped) = self.tripped.get_ptr_mut(slot) else {
             return;
         };
@@ -76,13 +76,13 @@ impl Budget {
         if unsafe { *tripped } == wire.generation {
             return;
         }
-        let Some(mut entry) = self.wakeups.reserve::<Trip>(0) else {
+        let Some(mut entry) = self.wakeups.reserve::<CounterTriggerEvent>(0) else {
             drops::count(Drop::Wakeup);
             return;
         };
         // SAFETY: as above.
         unsafe { *tripped = wire.generation };
-        entry.write(Trip {
+        entry.write(CounterTriggerEvent {
             // SAFETY: takes no arguments.
             time_ns: unsafe { bpf_ktime_get_ns() },
             generation: wire.generation,
@@ -99,12 +99,14 @@ impl Budget {
 /// Adds to a cgroup's share and makes one where there is none. Only for a task that is in the cgroup: a share made
 /// for a cgroup that is already removed would stay for ever.
 #[inline(always)]
-pub fn add_share<K>(shares: &HashMap<K, Share>, key: &K, made: i64, gone: i64) {
-    if add_known_share(shares, key, made, gone) {
+pub fn add_to_cgroup<K>(shares: &HashMap<K, CgroupCount>, key: &K, made: i64, gone: i64) {
+    if add_to_known_cgroup(shares, key, made, gone) {
         return;
     }
-    if shares.insert(key, Share { made, gone }, NO_EXIST).is_err()
-        && !add_known_share(shares, key, made, gone)
+    if shares
+        .insert(key, CgroupCount { made, gone }, NO_EXIST)
+        .is_err()
+        && !add_to_known_cgroup(shares, key, made, gone)
     {
         drops::count(Drop::Share);
     }
@@ -112,7 +114,12 @@ pub fn add_share<K>(shares: &HashMap<K, Share>, key: &K, made: i64, gone: i64) {
 
 /// Adds to a share that is there; tells whether it is.
 #[inline(always)]
-pub fn add_known_share<K>(shares: &HashMap<K, Share>, key: &K, made: i64, gone: i64) -> bool {
+pub fn add_to_known_cgroup<K>(
+    shares: &HashMap<K, CgroupCount>,
+    key: &K,
+    made: i64,
+    gone: i64,
+) -> bool {
     let Some(at) = shares.get_ptr_mut(key) else {
         return false;
     };
@@ -129,14 +136,14 @@ pub fn add_known_share<K>(shares: &HashMap<K, Share>, key: &K, made: i64, gone: 
 
 /// Removes a cgroup's share; hands it up first, if `up`, so that a pod keeps what its dead containers did.
 #[inline(always)]
-pub fn inherit_share<K>(shares: &HashMap<K, Share>, from: &K, to: &K, up: bool) {
+pub fn merge_into_parent<K>(shares: &HashMap<K, CgroupCount>, from: &K, to: &K, up: bool) {
     let Some(at) = shares.get_ptr_mut(from) else {
         return;
     };
     // SAFETY: a value of a map; two words, copied before the removal.
     let share = unsafe { *at };
     if up {
-        add_share(shares, to, share.made, share.gone);
+        add_to_cgroup(shares, to, share.made, share.gone);
     }
     // Removed by somebody else meanwhile is removed.
     let _ = shares.remove(from);

@@ -10,7 +10,8 @@ use aya_ebpf::{
     programs::{BtfTracePointContext, FExitContext, ProbeContext},
 };
 use evictd_common::memory::{
-    MAX_SCOPES, MAX_TRIPWIRES, NEVER, SLOTS_PER_SCOPE, Tripwire, TripwireState, action, direction,
+    MAX_SCOPES, MAX_TRIGGERS, MemoryTrigger, MemoryTriggerState, NEVER, SLOTS_PER_SCOPE, action,
+    direction,
 };
 
 mod notify;
@@ -18,14 +19,14 @@ mod notify;
 use crate::kstruct::{
     Address, ancestor, cgroup_id, current_memcg, memcg_of_counter, usage_of, word,
 };
-use notify::{hurry, remind, wake};
+use notify::{notify_huge_charge, renotify, wake};
 
 const SIGKILL: u32 = 9;
 
 #[map]
-static TRIPWIRES: Array<Tripwire> = Array::with_max_entries(MAX_TRIPWIRES, 0);
+static TRIPWIRES: Array<MemoryTrigger> = Array::with_max_entries(MAX_TRIGGERS, 0);
 #[map]
-static TRIPWIRE_STATE: Array<TripwireState> = Array::with_max_entries(MAX_TRIPWIRES, 0);
+static TRIPWIRE_STATE: Array<MemoryTriggerState> = Array::with_max_entries(MAX_TRIGGERS, 0);
 /// For each scope the id of the cgroup of its first victim in order, 0 when nobody may be killed from here.
 #[map]
 static FIRST_VICTIM: Array<u64> = Array::with_max_entries(MAX_SCOPES, 0);
@@ -33,7 +34,7 @@ static FIRST_VICTIM: Array<u64> = Array::with_max_entries(MAX_SCOPES, 0);
 #[map]
 static ARMINGS: Array<u64> = Array::with_max_entries(1, 0);
 #[map]
-static SLACK: PerCpuArray<Slack> = PerCpuArray::with_max_entries(1, 0);
+static SLACK: PerCpuArray<SkipAllowance> = PerCpuArray::with_max_entries(1, 0);
 /// Binary logarithm of twice the number of CPUs, rounded up.
 #[unsafe(no_mangle)]
 static SLACK_SHIFT: Global<u32> = Global::new(0);
@@ -45,7 +46,7 @@ static SLACK_SHIFT: Global<u32> = Global::new(0);
 /// no more than one batch. Close to a limit nothing is granted, and each event looks.
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Slack {
+struct SkipAllowance {
     /// [`ARMINGS`] when it was granted: it does not outlive a wire.
     armings: u64,
     /// Pages.
@@ -58,10 +59,10 @@ struct Slack {
 /// Pages that a CPU charges in advance (`MEMCG_CHARGE_BATCH`): the counter moves by so much at once.
 const BATCH: u64 = 64;
 
-impl Slack {
+impl SkipAllowance {
     /// Takes from it, if there is enough.
     #[inline(always)]
-    fn spend(&mut self, pages: u64, armings: u64) -> bool {
+    fn consume(&mut self, pages: u64, armings: u64) -> bool {
         let enough = self.armings == armings && self.left >= pages;
         if enough {
             self.left -= pages;
@@ -83,7 +84,7 @@ impl Slack {
 
     /// Grants what the distances allow that were noted.
     #[inline(always)]
-    fn grant(&mut self, armings: u64) {
+    fn refill(&mut self, armings: u64) {
         let shift = SLACK_SHIFT.load() & 31;
         // Each CPU may be about to charge its batch.
         let free = self.nearest.saturating_sub(BATCH << shift);
@@ -101,7 +102,7 @@ pub fn memory_lruvec(ctx: BtfTracePointContext) -> i32 {
     };
     // SAFETY: a per-CPU slot. Two tasks that mix their words on it mix two slacks that were both granted.
     let slack = unsafe { &mut *slack };
-    if slack.spend(u64::from(value.unsigned_abs()), armings) {
+    if slack.consume(u64::from(value.unsigned_abs()), armings) {
         return 0;
     }
     let memcg: *const u8 = ctx.arg(0);
@@ -110,8 +111,8 @@ pub fn memory_lruvec(ctx: BtfTracePointContext) -> i32 {
         slack.note(distance)
     });
     // An arming in between makes the next event look again.
-    slack.grant(armings);
-    hurry(ctx.as_ptr(), u64::try_from(value).unwrap_or(0));
+    slack.refill(armings);
+    notify_huge_charge(ctx.as_ptr(), u64::try_from(value).unwrap_or(0));
     0
 }
 
@@ -121,7 +122,7 @@ pub fn memory_lruvec(ctx: BtfTracePointContext) -> i32 {
 pub fn memory_charge_exit(ctx: FExitContext) -> i32 {
     let counter: *const u8 = ctx.arg(0);
     check_all(ctx.as_ptr(), memcg_of_counter(counter as Address), |_| {});
-    hurry(ctx.as_ptr(), ctx.arg(1));
+    notify_huge_charge(ctx.as_ptr(), ctx.arg(1));
     0
 }
 
@@ -139,7 +140,7 @@ pub fn memory_uncharge_exit(ctx: FExitContext) -> i32 {
 pub fn memory_charge_entry(ctx: ProbeContext) -> u32 {
     if let Some(counter) = ctx.arg::<*const u8>(0) {
         check_all(ctx.as_ptr(), memcg_of_counter(counter as Address), |_| {});
-        hurry(ctx.as_ptr(), ctx.arg(1).unwrap_or(0));
+        notify_huge_charge(ctx.as_ptr(), ctx.arg(1).unwrap_or(0));
     }
     0
 }
@@ -162,7 +163,7 @@ fn check_all(context: *mut c_void, charged: Address, mut note: impl FnMut(u64)) 
         counter: nobodys,
         usage: 0,
     };
-    for slot in 0..MAX_TRIPWIRES {
+    for slot in 0..MAX_TRIGGERS {
         let (Some(wire), Some(state)) = (TRIPWIRES.get(slot), TRIPWIRE_STATE.get_ptr_mut(slot))
         else {
             return note(0);
@@ -189,8 +190,8 @@ fn check_all(context: *mut c_void, charged: Address, mut note: impl FnMut(u64)) 
 fn check(
     context: *mut c_void,
     slot: u32,
-    wire: &Tripwire,
-    state: &mut TripwireState,
+    wire: &MemoryTrigger,
+    state: &mut MemoryTriggerState,
     charged: Address,
     seen: &mut Seen,
 ) -> u64 {
@@ -198,7 +199,7 @@ fn check(
         return u64::MAX;
     }
     if wire.action != action::KILL && state.tripped == wire.generation {
-        return remind(context, wire, state);
+        return renotify(context, wire, state);
     }
     let counter = if wire.address != 0 {
         wire.address
@@ -238,17 +239,21 @@ fn check(
 
 /// The watched cgroup: remembered, or found among the ancestors of the one that is charged.
 #[inline(always)]
-fn watched(wire: &Tripwire, state: &mut TripwireState, charged: Address) -> Option<Address> {
+fn watched(
+    wire: &MemoryTrigger,
+    state: &mut MemoryTriggerState,
+    charged: Address,
+) -> Option<Address> {
     if state.memcg != 0 && state.cgroup_id == wire.cgroup_id {
         return Some(state.memcg);
     }
-    if state.stranger == charged && state.stranger_generation == wire.generation {
+    if state.last_miss == charged && state.last_miss_generation == wire.generation {
         return None;
     }
     let found = ancestor(charged, wire.cgroup_id);
     if found == 0 {
-        state.stranger = charged;
-        state.stranger_generation = wire.generation;
+        state.last_miss = charged;
+        state.last_miss_generation = wire.generation;
         return None;
     }
     state.memcg = found;
@@ -259,7 +264,7 @@ fn watched(wire: &Tripwire, state: &mut TripwireState, charged: Address) -> Opti
 /// The task that allocates past the floor dies here when it belongs to the first victim. It is the current
 /// task's own cgroup that counts: a charge may be made on behalf of another one.
 #[inline(always)]
-fn kill_first_victim(scope: u32, state: &mut TripwireState) {
+fn kill_first_victim(scope: u32, state: &mut MemoryTriggerState) {
     let Some(&victim) = FIRST_VICTIM.get(scope) else {
         return;
     };

@@ -9,7 +9,7 @@ use aya_ebpf::{
 };
 use evictd_common::{
     drops::Drop,
-    oom::{LEVELS, Level, OomContext, OomKill, Telemetry, UNKNOWN, kind},
+    oom::{LEVELS, Level, OomContext, OomEvent, OomKill, UNKNOWN, kind},
 };
 
 use crate::{
@@ -208,11 +208,11 @@ fn rss(task: Address) -> u64 {
 
 #[inline(always)]
 fn record(kind: u32, pid: u32) {
-    let Some(mut entry) = TELEMETRY.reserve::<Telemetry>(0) else {
+    let Some(mut entry) = TELEMETRY.reserve::<OomEvent>(0) else {
         drops::count(Drop::Telemetry);
         return;
     };
-    entry.write(Telemetry {
+    entry.write(OomEvent {
         // SAFETY: takes no arguments.
         time_ns: unsafe { bpf_ktime_get_ns() },
         cgroup_id: current_memcg().and_then(cgroup_id).unwrap_or(0),

@@ -11,12 +11,12 @@ use aya_ebpf::{
     programs::{BtfTracePointContext, TracePointContext},
 };
 use evictd_common::{
-    counter::{Share, WIRES, Wire},
+    counter::{CgroupCount, CounterTrigger, TRIGGERS},
     pids::MAX_SHARES,
 };
 
 use crate::{
-    counter::{Budget, add_known_share, add_share, inherit_share},
+    counter::{EventCounter, add_to_cgroup, add_to_known_cgroup, merge_into_parent},
     kstruct::Address,
     place::{cgroup_of, current_cgroup},
 };
@@ -24,18 +24,18 @@ use crate::{
 #[map]
 static PID_COUNT: Array<i64> = Array::with_max_entries(1, 0);
 #[map]
-static PID_WIRES: Array<Wire> = Array::with_max_entries(WIRES, 0);
+static PID_WIRES: Array<CounterTrigger> = Array::with_max_entries(TRIGGERS, 0);
 #[map]
-static PID_TRIPPED: Array<u64> = Array::with_max_entries(WIRES, 0);
+static PID_TRIPPED: Array<u64> = Array::with_max_entries(TRIGGERS, 0);
 #[map]
 static PID_WAKEUPS: RingBuf = RingBuf::with_byte_size(4096, 0);
 /// Tasks started and ended, by the id of their memory cgroup.
 #[map]
-static PID_SHARES: HashMap<u64, Share> = HashMap::with_max_entries(MAX_SHARES, 0);
+static PID_SHARES: HashMap<u64, CgroupCount> = HashMap::with_max_entries(MAX_SHARES, 0);
 
-const BUDGET: Budget = Budget {
+const COUNTER: EventCounter = EventCounter {
     counts: &PID_COUNT,
-    wires: &PID_WIRES,
+    triggers: &PID_WIRES,
     tripped: &PID_TRIPPED,
     wakeups: &PID_WAKEUPS,
 };
@@ -53,9 +53,9 @@ pub fn pids_new(ctx: BtfTracePointContext) -> i32 {
 pub fn pids_free(ctx: BtfTracePointContext) -> i32 {
     let task: *const u8 = ctx.arg(0);
     let cgroup_id = cgroup_of(task as Address);
-    BUDGET.count(0, -1, cgroup_id);
+    COUNTER.count(0, -1, cgroup_id);
     // Its cgroup may be gone already: a task leaves it when it exits.
-    add_known_share(&PID_SHARES, &cgroup_id, 0, 1);
+    add_to_known_cgroup(&PID_SHARES, &cgroup_id, 0, 1);
     0
 }
 
@@ -69,25 +69,25 @@ pub fn pids_new_untyped(_: TracePointContext) -> u32 {
 /// `sched:sched_process_exit`: the last moment at which the task's cgroup can be told without types.
 #[tracepoint(category = "sched", name = "sched_process_exit")]
 pub fn pids_exit_untyped(_: TracePointContext) -> u32 {
-    add_known_share(&PID_SHARES, &current_cgroup(), 0, 1);
+    add_to_known_cgroup(&PID_SHARES, &current_cgroup(), 0, 1);
     0
 }
 
 /// `sched:sched_process_free` without types.
 #[tracepoint(category = "sched", name = "sched_process_free")]
 pub fn pids_free_untyped(_: TracePointContext) -> u32 {
-    BUDGET.count(0, -1, 0);
+    COUNTER.count(0, -1, 0);
     0
 }
 
 #[inline(always)]
 fn started(cgroup_id: u64) {
-    BUDGET.count(0, 1, cgroup_id);
-    add_share(&PID_SHARES, &cgroup_id, 1, 0);
+    COUNTER.count(0, 1, cgroup_id);
+    add_to_cgroup(&PID_SHARES, &cgroup_id, 1, 0);
 }
 
 /// A cgroup was removed; `parent` is 0 where it is not known.
 #[inline(always)]
 pub fn cgroup_removed(id: u64, parent: u64) {
-    inherit_share(&PID_SHARES, &id, &parent, parent != 0);
+    merge_into_parent(&PID_SHARES, &id, &parent, parent != 0);
 }

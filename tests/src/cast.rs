@@ -13,7 +13,7 @@ use crate::{cgroup::TestCgroup, hog::Hog, interrupt::interrupted};
 const MIB: u64 = 1 << 20;
 
 /// One pod of the cast.
-pub struct Role {
+pub struct PodSpec {
     /// The pod's name.
     pub name: &'static str,
     /// Its class.
@@ -33,8 +33,8 @@ pub const HOG: &str = "hog";
 
 /// `cache` and `logs` use more than they request as well: that alone does not make a victim while `hog`, of the same
 /// priority, uses more on top. `report` is above its request too, and is saved by its priority.
-pub const CAST: [Role; 6] = [
-    Role {
+pub const WORKLOAD: [PodSpec; 6] = [
+    PodSpec {
         name: "db",
         qos: "Guaranteed",
         priority: 1000,
@@ -43,7 +43,7 @@ pub const CAST: [Role; 6] = [
         directory: "pod-db",
         oom_score_adj: -997,
     },
-    Role {
+    PodSpec {
         name: "api",
         qos: "Burstable",
         priority: 100,
@@ -52,7 +52,7 @@ pub const CAST: [Role; 6] = [
         directory: "burstable/pod-api",
         oom_score_adj: 880,
     },
-    Role {
+    PodSpec {
         name: "cache",
         qos: "Burstable",
         priority: 0,
@@ -61,7 +61,7 @@ pub const CAST: [Role; 6] = [
         directory: "burstable/pod-cache",
         oom_score_adj: 940,
     },
-    Role {
+    PodSpec {
         name: "report",
         qos: "Burstable",
         priority: 50,
@@ -70,7 +70,7 @@ pub const CAST: [Role; 6] = [
         directory: "burstable/pod-report",
         oom_score_adj: 960,
     },
-    Role {
+    PodSpec {
         name: "logs",
         qos: "BestEffort",
         priority: 0,
@@ -79,7 +79,7 @@ pub const CAST: [Role; 6] = [
         directory: "besteffort/pod-logs",
         oom_score_adj: 1000,
     },
-    Role {
+    PodSpec {
         name: HOG,
         qos: "Burstable",
         priority: 0,
@@ -90,7 +90,7 @@ pub const CAST: [Role; 6] = [
     },
 ];
 
-impl Role {
+impl PodSpec {
     /// What it requests on a node of so many MiB, in MiB.
     pub fn request_mib(&self, node_mib: u64) -> u64 {
         node_mib * self.request / 1000
@@ -124,7 +124,7 @@ impl Stage {
         let memory = MemoryCgroup::open(cgroup.path()).map_err(io::Error::other)?;
         let mib = size / MIB;
         let mut pods = Vec::new();
-        for role in &CAST {
+        for role in &WORKLOAD {
             let dir = cgroup.child(role.directory)?;
             let usage = role.usage_mib(mib).to_string();
             let score = role.oom_score_adj.to_string();
@@ -214,7 +214,7 @@ impl Stage {
 
     /// The cgroup directory of a pod of the cast.
     pub fn directory_of(&self, name: &str) -> Option<PathBuf> {
-        let role = CAST.iter().find(|role| role.name == name)?;
+        let role = WORKLOAD.iter().find(|role| role.name == name)?;
         Some(self.cgroup.path().join(role.directory))
     }
 
@@ -254,7 +254,7 @@ impl Stage {
     }
 
     fn manifest_below(&self, parent: &Path) -> String {
-        let pod = |role: &Role| {
+        let pod = |role: &PodSpec| {
             serde_json::json!({
                 "name": role.name,
                 "qosClass": role.qos,
@@ -271,7 +271,7 @@ impl Stage {
                 "cgroup": parent.join(crowd_directory(number)),
             })
         };
-        let pods = CAST.iter().map(pod).chain((0..self.crowd).map(extra));
+        let pods = WORKLOAD.iter().map(pod).chain((0..self.crowd).map(extra));
         serde_json::json!({ "pods": pods.collect::<Vec<_>>() }).to_string()
     }
 }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::{
     agent::{Agent, binary},
     cgroup::TestCgroup,
-    patience::holds,
+    patience::until,
 };
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -126,13 +126,13 @@ impl Files {
                 _ => None,
             })
         };
-        holds(PATIENCE, || first().is_some());
+        until(PATIENCE, || first().is_some());
         first()
     }
 
     /// Waits for so many records.
     pub fn wait_for(&self, count: usize) -> Vec<Record> {
-        holds(PATIENCE, || self.records().len() >= count);
+        until(PATIENCE, || self.records().len() >= count);
         self.records()
     }
 }

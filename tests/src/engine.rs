@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use evictd_config::Config;
 use evictd_engine::{
-    Eviction, Layout, Manager, Observation, Observations, Pod, PodUsage, Round, Settings, Signal,
-    Snapshot, Usages,
+    EvictionDecision, Layout, Observation, Observations, Plan, Planner, Pod, PodUsage, Settings,
+    Signal, Snapshot, Usages,
     model::settings::{Mode, RankingStrategy},
 };
 use serde_json::{Value, json};
@@ -88,30 +88,30 @@ impl Node {
 /// # Panics
 ///
 /// If the configuration cannot be used.
-pub fn manager(mode: Mode, config: Value) -> Manager {
+pub fn manager(mode: Mode, config: Value) -> Planner {
     let config = Config::from_values(config, None).unwrap_or_else(|e| panic!("{e}"));
     manager_of(Settings {
         eviction: config.eviction,
         layout: Layout::default(),
         strategy: config.ranking_strategy,
         mode,
-        acted_on_elsewhere: Vec::new(),
+        externally_handled: Vec::new(),
     })
 }
 
 /// A manager with these settings, whose conditions stay for a minute.
-pub fn manager_of(mut settings: Settings) -> Manager {
+pub fn manager_of(mut settings: Settings) -> Planner {
     settings.eviction.pressure_transition_period = Duration::from_secs(60);
-    Manager::new(settings)
+    Planner::new(settings)
 }
 
 /// A round at a second of the clock.
-pub fn step(manager: &mut Manager, second: i64, node: &Node) -> Round {
-    manager.step(second * 1_000_000_000, node.snapshot())
+pub fn step(manager: &mut Planner, second: i64, node: &Node) -> Plan {
+    manager.plan(second * 1_000_000_000, node.snapshot())
 }
 
 /// The names of victims, in the order in which they were chosen.
-pub fn names(evictions: &[Eviction]) -> Vec<&str> {
+pub fn names(evictions: &[EvictionDecision]) -> Vec<&str> {
     evictions
         .iter()
         .map(|eviction| eviction.name.as_str())

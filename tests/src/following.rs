@@ -2,17 +2,17 @@
 
 use std::{future::Future, io, sync::Arc, time::Duration};
 
-use evictd_kube::{client::Connection, policy_status::StatusWriter, watch::policies};
-use evictd_policy::{Brakes, Catalogue, Keeper, evaluator::Settings, gate::Secrets};
+use evictd_kube::{client::ApiClient, policy_status::StatusWriter, watch::policies};
+use evictd_policy::{PauseState, PolicyEvaluator, PolicyStore, evaluator::Settings, gate::Secrets};
 
-use crate::{apiserver::ApiServer, patience::holds};
+use crate::{apiserver::ApiServer, patience::until};
 
 const PATIENCE: Duration = Duration::from_secs(40);
 
 /// What one agent knows of policies: nothing yet.
-pub fn catalogue() -> Arc<Catalogue> {
-    let keeper = Keeper::new(Settings::default(), Secrets::new(None));
-    Arc::new(Catalogue::new(keeper))
+pub fn catalogue() -> Arc<PolicyStore> {
+    let keeper = PolicyEvaluator::new(Settings::default(), Secrets::new(None));
+    Arc::new(PolicyStore::new(keeper))
 }
 
 /// A scripted API server, and who listens to it.
@@ -20,11 +20,11 @@ pub struct Following {
     /// The cluster.
     pub server: ApiServer,
     /// The way to it.
-    pub connection: Arc<Connection>,
+    pub connection: Arc<ApiClient>,
     /// The policies.
-    pub catalogue: Arc<Catalogue>,
+    pub catalogue: Arc<PolicyStore>,
     /// Who has paused evictions.
-    pub brakes: Arc<Brakes>,
+    pub brakes: Arc<PauseState>,
     handle: tokio::runtime::Handle,
     // Everything ends when this is dropped.
     _stop: tokio::sync::oneshot::Sender<()>,
@@ -44,9 +44,9 @@ impl Following {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let connection = runtime.block_on(Connection::open(Some(kubeconfig)));
+        let connection = runtime.block_on(ApiClient::open(Some(kubeconfig)));
         let catalogue = catalogue();
-        let brakes = Brakes::new(Arc::clone(catalogue.keeper().restraint()));
+        let brakes = PauseState::new(Arc::clone(catalogue.evaluator().restraint()));
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let handle = runtime.handle().clone();
         std::thread::spawn(move || {
@@ -70,7 +70,7 @@ impl Following {
     }
 
     /// Follows the policies for one agent, whose word on their status comes within `spread`.
-    pub fn policies(&self, catalogue: &Arc<Catalogue>, spread: Duration) {
+    pub fn policies(&self, catalogue: &Arc<PolicyStore>, spread: Duration) {
         let writer = Arc::new(StatusWriter::new(Arc::clone(&self.connection), spread));
         self.spawn(policies::run(
             Arc::clone(&self.connection),
@@ -97,6 +97,6 @@ impl Following {
 
     /// Waits until the condition holds; false when it does not in time.
     pub fn wait(&self, condition: impl Fn(&Self) -> bool) -> bool {
-        holds(PATIENCE, || condition(self))
+        until(PATIENCE, || condition(self))
     }
 }

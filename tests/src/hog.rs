@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use crate::patience::holds;
+use crate::patience::until;
 
 /// More than any test of a slow machine needs.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -92,7 +92,7 @@ impl Hog {
     /// # Errors
     /// It lives on and on: a test that waits for ever tells nothing.
     pub fn wait(&mut self) -> io::Result<Option<i32>> {
-        if !holds(PATIENCE, || !self.is_alive()) {
+        if !until(PATIENCE, || !self.is_alive()) {
             return Err(io::Error::new(
                 io::ErrorKind::TimedOut,
                 format!("nobody has ended it in {PATIENCE:?}"),

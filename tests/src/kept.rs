@@ -9,11 +9,11 @@ use std::{
 use evictd_engine::{Pod, QosClass, permit::LastResort};
 use evictd_node::pods::table::{Entry, PodTable};
 use evictd_policy::{
-    EvictionPolicy, Keeper, PolicySet,
+    EvictionPolicy, PolicyEvaluator, PolicySet,
     evaluator::{Explanation, Settings, Worker},
     gate::Secrets,
 };
-use evictd_sys::clock::now_ns;
+use evictd_sys::clock::monotonic_ns;
 use serde_json::{Value, json};
 
 use crate::node::Node;
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// What keeps clearances, and the pods that have them.
 pub struct Kept {
     /// Keeps them.
-    pub keeper: Arc<Keeper>,
+    pub keeper: Arc<PolicyEvaluator>,
     /// The pods.
     pub table: Box<PodTable>,
     /// Their cgroups.
@@ -77,7 +77,7 @@ impl Kept {
                 };
             });
         }
-        let keeper = Keeper::new(Settings::default(), secrets);
+        let keeper = PolicyEvaluator::new(Settings::default(), secrets);
         keeper.set_policies(PolicySet::new(policies));
         let table = node.table();
         keeper.present(&table.entries);
@@ -103,10 +103,10 @@ impl Kept {
 
     /// Whether a pod could be evicted now.
     pub fn may_go(&self, pod: &str) -> bool {
-        let clearance = &self.entry(pod).clearance;
+        let clearance = &self.entry(pod).permit;
         self.keeper
             .restraint()
-            .lets_go(clearance, now_ns(), LastResort::Nobody)
+            .allows(clearance, monotonic_ns(), LastResort::Nobody)
     }
 
     /// Why, or why not.

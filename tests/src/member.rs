@@ -5,7 +5,7 @@ use std::{fs, io, path::PathBuf, time::Duration};
 
 use evictd_store::{
     journal,
-    record::{Eviction, Record, Reported},
+    record::{EvictionRecord, Record, Reported},
 };
 use serde_json::{Value, json};
 
@@ -13,14 +13,14 @@ use crate::{
     agent::Agent,
     apiserver::{self, ApiServer, NODE},
     cgroup::TestCgroup,
-    patience::holds,
+    patience::until,
 };
 
 /// Bytes in a MiB.
 const MIB: u64 = 1 << 20;
 
 /// A node with its API server.
-pub struct Member {
+pub struct ClusterNode {
     /// The pods' cgroup.
     pub cgroup: TestCgroup,
     /// The cluster.
@@ -30,7 +30,7 @@ pub struct Member {
     pub config: Value,
 }
 
-impl Member {
+impl ClusterNode {
     /// A node of so many MiB without pods; 64 MiB of it must be available.
     ///
     /// # Errors
@@ -130,7 +130,7 @@ impl Member {
     }
 
     /// The evictions in the journal.
-    pub fn evictions(&self) -> Vec<Eviction> {
+    pub fn evictions(&self) -> Vec<EvictionRecord> {
         let records = self.records().into_iter();
         records
             .filter_map(|r| match r {
@@ -153,6 +153,6 @@ impl Member {
 
     /// Waits until the condition holds; false when it does not in time.
     pub fn wait(&self, patience: Duration, condition: impl Fn(&Self) -> bool) -> bool {
-        holds(patience, || condition(self))
+        until(patience, || condition(self))
     }
 }

@@ -10,17 +10,17 @@ use std::{
 
 use evictd_engine::{
     Pod, QosClass,
-    limiter::Restraint,
+    limiter::EvictionLimiter,
     model::settings::{MemoryHook, Mode, RankingStrategy},
 };
-use evictd_fastpath::{Evicted, Finished, Mailbox, Outbox, Reflex, Report, Setup};
+use evictd_fastpath::{Control, Event, EventQueue, EvictionReport, FastPath, Setup, VictimExit};
 use evictd_node::{
-    bpf::object::Object,
+    bpf::object::BpfObject,
     cgroup::memory::MemoryCgroup,
     memory_scope::{Limits, Scope},
     pods::table::{Entry, PodTable},
     proc::machine::memory_total,
-    trigger::{hook::Refused, memory},
+    trigger::{hook::HookUnavailable, memory},
 };
 use evictd_sys::poll::poll;
 
@@ -34,7 +34,7 @@ pub struct Node {
     /// The scope.
     pub cgroup: TestCgroup,
     /// What holds for all pods.
-    pub restraint: Arc<Restraint>,
+    pub restraint: Arc<EvictionLimiter>,
     pods: Vec<(Pod, PathBuf)>,
 }
 
@@ -85,14 +85,14 @@ pub fn machine() -> io::Result<(MemoryCgroup, u64)> {
 
 /// A reflex at work on a node.
 pub struct Watched {
-    reflex: Option<Reflex>,
-    outbox: Arc<Outbox>,
+    reflex: Option<FastPath>,
+    outbox: Arc<EventQueue>,
     /// Where new tables go.
-    pub mailbox: Arc<Mailbox>,
+    pub mailbox: Arc<Control>,
     /// The rung that is in use.
     pub hook: MemoryHook,
     // The programs stay attached for as long as it lives.
-    _object: Option<Object>,
+    _object: Option<BpfObject>,
 }
 
 impl Node {
@@ -168,7 +168,7 @@ impl Node {
     }
 
     /// Starts a reflex on this node; `Err` inside when the rung is refused here.
-    pub fn watch(&self, options: Options) -> io::Result<Result<Watched, Refused>> {
+    pub fn watch(&self, options: Options) -> io::Result<Result<Watched, HookUnavailable>> {
         self.watch_table(self.table(), options)
     }
 
@@ -177,7 +177,7 @@ impl Node {
         &self,
         table: Box<PodTable>,
         options: Options,
-    ) -> io::Result<Result<Watched, Refused>> {
+    ) -> io::Result<Result<Watched, HookUnavailable>> {
         let amounts = |threshold, floor| Limits {
             threshold,
             resolved: threshold,
@@ -199,7 +199,7 @@ impl Node {
             scopes.push(Scope::of_pods(pods, limits, false).map_err(io::Error::other)?);
         }
         let cgroups: Vec<_> = scopes.iter().map(Scope::cgroup).collect();
-        let mut object = Object::load();
+        let mut object = BpfObject::load();
         let refusal = object
             .as_ref()
             .err()
@@ -210,19 +210,19 @@ impl Node {
             Ok(built) => built,
             Err(refused) => return Ok(Err(refused)),
         };
-        let (mailbox, outbox) = (Mailbox::new()?, Outbox::new()?);
-        let (reflex, _) = Reflex::start(Setup {
+        let (mailbox, outbox) = (Control::new()?, EventQueue::new()?);
+        let (reflex, _) = FastPath::start(Setup {
             scopes,
-            tripwire: built.tripwire,
+            trigger: built.trigger,
             table,
             earlier: Vec::new(),
             last_eviction: None,
             shadow: options.shadow,
             victims_at_once: options.victims_at_once,
             strategy: RankingStrategy::Kubelet,
-            restraint: Arc::clone(&self.restraint),
-            mailbox: Arc::clone(&mailbox),
-            outbox: Arc::clone(&outbox),
+            limiter: Arc::clone(&self.restraint),
+            control: Arc::clone(&mailbox),
+            events: Arc::clone(&outbox),
         })?;
         Ok(Ok(Watched {
             reflex: Some(reflex),
@@ -236,11 +236,11 @@ impl Node {
 
 impl Watched {
     /// The next report, if one comes in time; that a threshold was met at the start is no news to a test that has laid it so.
-    pub fn report(&self, patience: Duration) -> Option<Report> {
+    pub fn report(&self, patience: Duration) -> Option<Event> {
         let end = Instant::now() + patience;
         loop {
             match self.outbox.next() {
-                Some(Report::MetInForce { .. }) => continue,
+                Some(Event::MetInForce { .. }) => continue,
                 Some(report) => return Some(report),
                 None => {}
             }
@@ -250,18 +250,18 @@ impl Watched {
     }
 
     /// The next eviction, other reports passed over.
-    pub fn evicted(&self, patience: Duration) -> Option<Evicted> {
+    pub fn evicted(&self, patience: Duration) -> Option<EvictionReport> {
         loop {
-            if let Report::Evicted(evicted) = self.report(patience)? {
+            if let Event::Evicted(evicted) = self.report(patience)? {
                 return Some(evicted);
             }
         }
     }
 
     /// The next end of an eviction, other reports passed over.
-    pub fn finished(&self, patience: Duration) -> Option<Finished> {
+    pub fn finished(&self, patience: Duration) -> Option<VictimExit> {
         loop {
-            if let Report::Finished(finished) = self.report(patience)? {
+            if let Event::Finished(finished) = self.report(patience)? {
                 return Some(finished);
             }
         }
@@ -269,17 +269,17 @@ impl Watched {
 
     /// The kernel's id of the reflex thread.
     pub fn tid(&self) -> i32 {
-        self.reflex.as_ref().map_or(0, Reflex::tid)
+        self.reflex.as_ref().map_or(0, FastPath::tid)
     }
 
     /// The same of the thread that stands in for it, if there is one.
     pub fn deputy(&self) -> Option<i32> {
-        self.reflex.as_ref().and_then(Reflex::deputy)
+        self.reflex.as_ref().and_then(FastPath::standby_tid)
     }
 
     /// How often that thread has decided.
     pub fn deputised(&self) -> u64 {
-        self.outbox.deputised()
+        self.outbox.taken_over()
     }
 }
 

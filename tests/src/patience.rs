@@ -8,7 +8,7 @@ pub fn wait_for<T>(patience: Duration, look: impl FnMut() -> Option<T>) -> Optio
 }
 
 /// The same for what costs more to look at: whether the condition holds in time.
-pub fn holds(patience: Duration, mut condition: impl FnMut() -> bool) -> bool {
+pub fn until(patience: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let look = || condition().then_some(());
     look_every(Duration::from_millis(5), patience, look).is_some()
 }

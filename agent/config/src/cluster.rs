@@ -3,7 +3,7 @@
 use std::{env, fmt, path::PathBuf, time::Duration};
 
 use super::ConfigError;
-use crate::decode::Fields;
+use crate::decode::ObjectDecoder;
 
 /// Variable with the node's name, as a DaemonSet sets it from `spec.nodeName`.
 const NODE_NAME: &str = "NODE_NAME";
@@ -32,7 +32,7 @@ pub struct ClusterConfig {
 }
 
 impl ClusterConfig {
-    pub(super) fn take(fields: &mut Fields) -> Result<Option<Self>, ConfigError> {
+    pub(super) fn take(fields: &mut ObjectDecoder) -> Result<Option<Self>, ConfigError> {
         let Some(mut cluster) = fields.object("cluster")? else {
             return Ok(None);
         };
@@ -56,12 +56,15 @@ impl ClusterConfig {
             taint: cluster.boolean("taint")?.unwrap_or(true),
             pause_config_map: config_map(&mut cluster, "pauseConfigMap")?,
         };
-        cluster.finish()?;
+        cluster.deny_unknown_fields()?;
         Ok(Some(taken))
     }
 }
 
-fn config_map(cluster: &mut Fields, field: &str) -> Result<Option<ConfigMapName>, ConfigError> {
+fn config_map(
+    cluster: &mut ObjectDecoder,
+    field: &str,
+) -> Result<Option<ConfigMapName>, ConfigError> {
     let path = cluster.path_of(field);
     let Some(text) = cluster.text(field)? else {
         return Ok(None);

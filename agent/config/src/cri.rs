@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use serde_json::Value;
 
 use super::{ConfigError, duration};
-use crate::decode::Fields;
+use crate::decode::ObjectDecoder;
 
 /// Where the runtime listens if nothing else is configured: the kubelet's default for `containerRuntimeEndpoint`.
 const SOCKET: &str = "/run/containerd/containerd.sock";
@@ -32,7 +32,7 @@ pub struct CriConfig {
 impl CriConfig {
     /// In a cluster there is a runtime unless `cri.enabled` is false; without one, only where `cri` says so.
     pub(super) fn take(
-        fields: &mut Fields,
+        fields: &mut ObjectDecoder,
         kubelet: Option<&Value>,
         in_cluster: bool,
     ) -> Result<Option<Self>, ConfigError> {
@@ -52,7 +52,7 @@ impl CriConfig {
                 .duration("imageMinimumGCAge")?
                 .unwrap_or(base.image_minimum_gc_age),
         };
-        cri.finish()?;
+        cri.deny_unknown_fields()?;
         Ok(enabled.then_some(taken))
     }
 
@@ -93,7 +93,7 @@ fn socket(field: &str, text: &str) -> Result<PathBuf, ConfigError> {
     Ok(path.into())
 }
 
-fn timeout(cri: &mut Fields, name: &str) -> Result<Option<Duration>, ConfigError> {
+fn timeout(cri: &mut ObjectDecoder, name: &str) -> Result<Option<Duration>, ConfigError> {
     match cri.duration(name)? {
         Some(Duration::ZERO) => Err(ConfigError::text(
             cri.path_of(name),

@@ -8,13 +8,13 @@ use serde_json::{Map, Value};
 use super::ConfigError;
 
 /// The fields of one object that have not been taken yet.
-pub struct Fields {
+pub struct ObjectDecoder {
     /// The path of the object, empty for the document itself.
     path: String,
     map: Map<String, Value>,
 }
 
-impl Fields {
+impl ObjectDecoder {
     /// Opens an object; an absent or empty document is an object without fields.
     pub fn open(path: &str, value: Value) -> Result<Self, ConfigError> {
         match value {
@@ -45,14 +45,14 @@ impl Fields {
     }
 
     /// Takes a field as it is; null counts as absent.
-    pub fn take(&mut self, name: &str) -> Option<Value> {
+    pub fn optional(&mut self, name: &str) -> Option<Value> {
         self.map.remove(name).filter(|value| !value.is_null())
     }
 
     /// Takes a field that is an object.
     pub fn object(&mut self, name: &str) -> Result<Option<Self>, ConfigError> {
         let path = self.path_of(name);
-        self.take(name)
+        self.optional(name)
             .map(|value| Self::open(&path, value))
             .transpose()
     }
@@ -189,7 +189,7 @@ impl Fields {
     }
 
     /// Ends the reading: a field that is left is one that does not exist.
-    pub fn finish(self) -> Result<(), ConfigError> {
+    pub fn deny_unknown_fields(self) -> Result<(), ConfigError> {
         match self.map.keys().next() {
             Some(name) => Err(ConfigError::UnknownField {
                 field: self.path_of(name),
@@ -204,7 +204,7 @@ impl Fields {
         reason: &str,
         read: impl FnOnce(&Value) -> Option<T>,
     ) -> Result<Option<T>, ConfigError> {
-        let Some(value) = self.take(name) else {
+        let Some(value) = self.optional(name) else {
             return Ok(None);
         };
         match read(&value) {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::ConfigError;
-use crate::decode::Fields;
+use crate::decode::ObjectDecoder;
 
 /// The kubelet's root directory if nothing else is configured (`--root-dir`).
 pub const KUBELET: &str = "/var/lib/kubelet";
@@ -26,7 +26,7 @@ pub struct FilesystemPaths {
 }
 
 impl FilesystemPaths {
-    pub(super) fn take(fields: &mut Fields) -> Result<Self, ConfigError> {
+    pub(super) fn take(fields: &mut ObjectDecoder) -> Result<Self, ConfigError> {
         let Some(mut paths) = fields.object("filesystems")? else {
             return Ok(Self::default());
         };
@@ -35,7 +35,7 @@ impl FilesystemPaths {
             imagefs: paths.absolute_path("imagefs")?,
             containerfs: paths.absolute_path("containerfs")?,
         };
-        paths.finish()?;
+        paths.deny_unknown_fields()?;
         Ok(taken)
     }
 

@@ -6,7 +6,7 @@ use evictd_engine::model::settings::{BrakeConfig, GraduatedConfig};
 use serde_json::Value;
 
 use super::ConfigError;
-use crate::decode::Fields;
+use crate::decode::ObjectDecoder;
 
 /// How long a reclaim may take if nothing else is configured.
 const RECLAIM: Duration = Duration::from_secs(10);
@@ -16,33 +16,36 @@ const BRAKE: Duration = Duration::from_secs(60);
 const PODS: u64 = 2;
 const MOST_PODS: u64 = 100;
 
-pub(super) fn take(fields: &mut Fields) -> Result<GraduatedConfig, ConfigError> {
+pub(super) fn take(fields: &mut ObjectDecoder) -> Result<GraduatedConfig, ConfigError> {
     let Some(mut action) = fields.object("graduatedAction")? else {
         return Ok(GraduatedConfig::default());
     };
     let mut taken = GraduatedConfig::default();
     if let Some((mut reclaim, enabled)) = step(&mut action, "reclaim")? {
         let limit = time_limit(&mut reclaim)?.unwrap_or(RECLAIM);
-        reclaim.finish()?;
+        reclaim.deny_unknown_fields()?;
         taken.reclaim = enabled.then_some(limit);
     }
     if let Some((mut brake, enabled)) = step(&mut action, "brake")? {
         let path = brake.path_of("pods");
-        let pods = brake.take("pods").unwrap_or_else(|| PODS.into());
+        let pods = brake.optional("pods").unwrap_or_else(|| PODS.into());
         let number = pods.as_u64().filter(|n| (1..=MOST_PODS).contains(n));
         let reason = format!("must be a whole number between 1 and {MOST_PODS}");
         let number = number.and_then(|n| usize::try_from(n).ok());
         let pods = number.ok_or_else(|| ConfigError::value(path, &pods, reason))?;
         let time_limit = time_limit(&mut brake)?.unwrap_or(BRAKE);
-        brake.finish()?;
+        brake.deny_unknown_fields()?;
         taken.brake = enabled.then_some(BrakeConfig { pods, time_limit });
     }
-    action.finish()?;
+    action.deny_unknown_fields()?;
     Ok(taken)
 }
 
 /// `{enabled: true, ...}`: who names a step wants it, unless it says otherwise.
-fn step(action: &mut Fields, name: &str) -> Result<Option<(Fields, bool)>, ConfigError> {
+fn step(
+    action: &mut ObjectDecoder,
+    name: &str,
+) -> Result<Option<(ObjectDecoder, bool)>, ConfigError> {
     let Some(mut step) = action.object(name)? else {
         return Ok(None);
     };
@@ -50,7 +53,7 @@ fn step(action: &mut Fields, name: &str) -> Result<Option<(Fields, bool)>, Confi
     Ok(Some((step, enabled)))
 }
 
-fn time_limit(step: &mut Fields) -> Result<Option<Duration>, ConfigError> {
+fn time_limit(step: &mut ObjectDecoder) -> Result<Option<Duration>, ConfigError> {
     let limit = step.duration("timeLimit")?;
     if limit.is_some_and(|limit| limit.is_zero()) {
         let zero = Value::from("0s");

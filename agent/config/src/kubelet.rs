@@ -9,7 +9,7 @@ use super::{
     ConfigError, duration,
     thresholds::{DEFAULT_EVICTION_HARD, ENFORCE_PODS, Statements, ThresholdTexts},
 };
-use crate::decode::Fields;
+use crate::decode::ObjectDecoder;
 
 /// How long a node condition stays after the last sign of pressure, if nothing is configured.
 pub const DEFAULT_PRESSURE_TRANSITION_PERIOD: Duration = Duration::from_secs(300);
@@ -44,7 +44,7 @@ impl EvictionFields {
     ///
     /// # Errors
     /// A field whose value cannot be used.
-    pub fn take(fields: &mut Fields) -> Result<Self, ConfigError> {
+    pub fn take(fields: &mut ObjectDecoder) -> Result<Self, ConfigError> {
         Ok(Self {
             hard: statements(fields, "evictionHard", '<')?,
             soft: statements(fields, "evictionSoft", '<')?,
@@ -125,13 +125,13 @@ impl EvictionFields {
 
 /// Reads a map of signals, or a text `signal<value,signal<value`, or a list of such texts.
 fn statements(
-    fields: &mut Fields,
+    fields: &mut ObjectDecoder,
     name: &str,
     operator: char,
 ) -> Result<Option<Statements>, ConfigError> {
     let field = fields.path_of(name);
     let mut statements = Statements::new();
-    match fields.take(name) {
+    match fields.optional(name) {
         None => return Ok(None),
         Some(Value::Object(map)) => {
             for (signal, value) in map {
@@ -194,7 +194,7 @@ fn read_statements(
 }
 
 /// Zero means the default, as in the kubelet (`SetDefaults_KubeletConfiguration`).
-fn transition_period(fields: &mut Fields) -> Result<Option<Duration>, ConfigError> {
+fn transition_period(fields: &mut ObjectDecoder) -> Result<Option<Duration>, ConfigError> {
     let name = "evictionPressureTransitionPeriod";
     let Some(text) = fields.text(name)? else {
         return Ok(None);
@@ -205,7 +205,10 @@ fn transition_period(fields: &mut Fields) -> Result<Option<Duration>, ConfigErro
 }
 
 /// The memory in a map of resources to quantities; the other resources mean nothing here.
-fn reserved_memory(fields: &mut Fields, name: &str) -> Result<Option<Quantity>, ConfigError> {
+fn reserved_memory(
+    fields: &mut ObjectDecoder,
+    name: &str,
+) -> Result<Option<Quantity>, ConfigError> {
     let Some(mut resources) = fields.object(name)? else {
         return Ok(None);
     };
@@ -220,7 +223,7 @@ fn reserved_memory(fields: &mut Fields, name: &str) -> Result<Option<Quantity>, 
     }
 }
 
-fn enforced(fields: &mut Fields) -> Result<Option<Vec<String>>, ConfigError> {
+fn enforced(fields: &mut ObjectDecoder) -> Result<Option<Vec<String>>, ConfigError> {
     let name = "enforceNodeAllocatable";
     let Some(keys) = fields.texts(name)? else {
         return Ok(None);

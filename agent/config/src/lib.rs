@@ -14,7 +14,7 @@ use evictd_engine::{
 };
 use serde_json::Value;
 
-use crate::decode::Fields;
+use crate::decode::ObjectDecoder;
 
 mod cluster;
 mod cri;
@@ -153,7 +153,7 @@ impl Config {
         document: Value,
         kubelet_config: Option<Value>,
     ) -> Result<Self, ConfigError> {
-        let mut fields = Fields::open("", document)?;
+        let mut fields = ObjectDecoder::open("", document)?;
         let cluster = ClusterConfig::take(&mut fields)?;
         let cri = CriConfig::take(&mut fields, kubelet_config.as_ref(), cluster.is_some())?;
         let base = kubelet_config.map_or_else(|| Ok(EvictionFields::default()), kubelet_fields)?;
@@ -188,7 +188,7 @@ impl Config {
             metrics_address: fields.parsed("metricsAddress")?,
             health_address: fields.parsed("healthAddress")?,
         };
-        fields.finish()?;
+        fields.deny_unknown_fields()?;
         if let (Some(_), Some(manifest)) = (&config.cluster, &config.pod_manifest) {
             return Err(ConfigError::text(
                 "podManifest",
@@ -211,18 +211,22 @@ const MEMORY_HOOKS: [(&str, Option<MemoryHook>); 6] = [
 ];
 
 impl Scope {
-    fn take(fields: &mut Fields) -> Result<Self, ConfigError> {
+    fn take(fields: &mut ObjectDecoder) -> Result<Self, ConfigError> {
         let Some(mut scope) = fields.object("scope")? else {
             return Ok(Self::default());
         };
         let cgroup = scope.absolute_path("cgroup")?;
-        scope.finish()?;
+        scope.deny_unknown_fields()?;
         Ok(Self { cgroup })
     }
 }
 
 impl Reserve {
-    fn take(fields: &mut Fields, name: &'static str, enabled: bool) -> Result<Self, ConfigError> {
+    fn take(
+        fields: &mut ObjectDecoder,
+        name: &'static str,
+        enabled: bool,
+    ) -> Result<Self, ConfigError> {
         let Some(mut reserve) = fields.object(name)? else {
             return Ok(Self {
                 enabled,
@@ -233,7 +237,7 @@ impl Reserve {
             enabled: reserve.boolean("enabled")?.unwrap_or(true),
             memory_available: reserve.parsed("memory.available")?,
         };
-        reserve.finish()?;
+        reserve.deny_unknown_fields()?;
         Ok(taken)
     }
 }
@@ -246,7 +250,7 @@ fn kubelet_named(document: &Value) -> Option<PathBuf> {
 
 /// Takes the eviction fields out of a KubeletConfiguration.
 fn kubelet_fields(document: Value) -> Result<EvictionFields, ConfigError> {
-    let mut fields = Fields::open("", document)?;
+    let mut fields = ObjectDecoder::open("", document)?;
     if let Some(kind) = fields.text("kind")?
         && kind != "KubeletConfiguration"
     {

@@ -28,7 +28,7 @@ use evictd_engine::{
 };
 use serde_json::Value;
 
-use crate::{ConfigError, decode::Fields, read_document};
+use crate::{ConfigError, decode::ObjectDecoder, read_document};
 
 /// A pod and its cgroup directory.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,17 +54,17 @@ pub fn load(path: &Path, scope: &Path) -> Result<Vec<ManifestPod>, ConfigError> 
 }
 
 fn parse(document: Value, scope: &Path) -> Result<Vec<ManifestPod>, ConfigError> {
-    let mut fields = Fields::open("", document)?;
-    let items = match fields.take("pods") {
+    let mut fields = ObjectDecoder::open("", document)?;
+    let items = match fields.optional("pods") {
         Some(Value::Array(items)) => items,
         Some(other) => return Err(ConfigError::value("pods", &other, "must be a list of pods")),
         None => return Err(ConfigError::value("pods", &Value::Null, "is missing")),
     };
-    fields.finish()?;
+    fields.deny_unknown_fields()?;
     let mut pods: Vec<ManifestPod> = Vec::with_capacity(items.len());
     for (i, item) in items.into_iter().enumerate() {
         let path = format!("pods[{i}]");
-        let pod = pod(Fields::open(&path, item)?, scope)?;
+        let pod = pod(ObjectDecoder::open(&path, item)?, scope)?;
         if let Some(twin) = pods.iter().find(|p| p.pod.uid == pod.pod.uid) {
             let reason = format!("is the uid of {} already", twin.pod);
             return Err(ConfigError::text(
@@ -83,7 +83,7 @@ fn parse(document: Value, scope: &Path) -> Result<Vec<ManifestPod>, ConfigError>
     Ok(pods)
 }
 
-fn pod(mut fields: Fields, scope: &Path) -> Result<ManifestPod, ConfigError> {
+fn pod(mut fields: ObjectDecoder, scope: &Path) -> Result<ManifestPod, ConfigError> {
     const CLASSES: [(&str, QosClass); 3] = [
         ("BestEffort", QosClass::BestEffort),
         ("Burstable", QosClass::Burstable),
@@ -135,7 +135,7 @@ fn pod(mut fields: Fields, scope: &Path) -> Result<ManifestPod, ConfigError> {
         name,
         ..Pod::default()
     };
-    fields.finish()?;
+    fields.deny_unknown_fields()?;
     Ok(ManifestPod {
         pod,
         cgroup,
@@ -144,22 +144,24 @@ fn pod(mut fields: Fields, scope: &Path) -> Result<ManifestPod, ConfigError> {
 }
 
 /// Local directories, as the engine knows them and where they are.
-fn empty_dirs(fields: &mut Fields) -> Result<(Vec<Volume>, Vec<NamedDirectory>), ConfigError> {
+fn empty_dirs(
+    fields: &mut ObjectDecoder,
+) -> Result<(Vec<Volume>, Vec<NamedDirectory>), ConfigError> {
     let path = fields.path_of("emptyDirs");
-    let items = match fields.take("emptyDirs") {
+    let items = match fields.optional("emptyDirs") {
         None => return Ok((Vec::new(), Vec::new())),
         Some(Value::Array(items)) => items,
         Some(other) => return Err(ConfigError::value(path, &other, "must be a list")),
     };
     let (mut volumes, mut places) = (Vec::new(), Vec::new());
     for (i, item) in items.into_iter().enumerate() {
-        let mut item = Fields::open(&format!("{path}[{i}]"), item)?;
+        let mut item = ObjectDecoder::open(&format!("{path}[{i}]"), item)?;
         let name = item.required_text("name")?;
         let directory = item
             .absolute_path("path")?
             .ok_or_else(|| ConfigError::value(item.path_of("path"), &Value::Null, "is missing"))?;
         let size_limit = item.parsed("sizeLimit")?;
-        item.finish()?;
+        item.deny_unknown_fields()?;
         volumes.push(Volume {
             name: name.clone(),
             is_local: true,
@@ -170,25 +172,25 @@ fn empty_dirs(fields: &mut Fields) -> Result<(Vec<Volume>, Vec<NamedDirectory>),
     Ok((volumes, places))
 }
 
-fn owner(fields: &mut Fields, namespace: &str) -> Result<Option<Owner>, ConfigError> {
+fn owner(fields: &mut ObjectDecoder, namespace: &str) -> Result<Option<Owner>, ConfigError> {
     let Some(mut owner) = fields.object("owner")? else {
         return Ok(None);
     };
     let (kind, name) = (owner.required_text("kind")?, owner.required_text("name")?);
     let uid = owner.text("uid")?;
-    owner.finish()?;
+    owner.deny_unknown_fields()?;
     let uid = uid.unwrap_or_else(|| format!("{kind}/{namespace}/{name}"));
     Ok(Some(Owner { kind, name, uid }))
 }
 
 /// `requests.memory` or `limits.memory`, in bytes.
-fn memory(fields: &mut Fields, name: &str) -> Result<Option<u64>, ConfigError> {
+fn memory(fields: &mut ObjectDecoder, name: &str) -> Result<Option<u64>, ConfigError> {
     let Some(mut resources) = fields.object(name)? else {
         return Ok(None);
     };
     let path = resources.path_of("memory");
     let quantity: Option<Quantity> = resources.parsed("memory")?;
-    resources.finish()?;
+    resources.deny_unknown_fields()?;
     match quantity {
         Some(q) if q.sign() < 0 => Err(ConfigError::text(
             path,

@@ -6,7 +6,7 @@ use evictd_engine::{limiter::Rate, permit::LastResort};
 use serde_json::Value;
 
 use super::ConfigError;
-use crate::decode::Fields;
+use crate::decode::ObjectDecoder;
 
 /// `policies`, `evictionRates`, `lastResort`, `gateSecrets`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct PolicyConfig {
 }
 
 impl PolicyConfig {
-    pub(super) fn take(fields: &mut Fields) -> Result<Self, ConfigError> {
+    pub(super) fn take(fields: &mut ObjectDecoder) -> Result<Self, ConfigError> {
         let mut files = Vec::new();
         for (i, text) in fields
             .texts("policies")?
@@ -46,7 +46,7 @@ impl PolicyConfig {
         if let Some(mut rates) = fields.object("evictionRates")? {
             node_rate = rate(&mut rates, "node")?;
             owner_rate = rate(&mut rates, "owner")?;
-            rates.finish()?;
+            rates.deny_unknown_fields()?;
         }
         Ok(Self {
             files,
@@ -61,13 +61,13 @@ impl PolicyConfig {
 }
 
 /// `{evictions: 3, period: 10m}`.
-fn rate(fields: &mut Fields, name: &str) -> Result<Option<Rate>, ConfigError> {
+fn rate(fields: &mut ObjectDecoder, name: &str) -> Result<Option<Rate>, ConfigError> {
     let Some(mut rate) = fields.object(name)? else {
         return Ok(None);
     };
     let most = evictd_engine::limiter::MOST_AT_ONCE;
     let path = rate.path_of("evictions");
-    let evictions = rate.take("evictions").unwrap_or_default();
+    let evictions = rate.optional("evictions").unwrap_or_default();
     let number = evictions
         .as_u64()
         .filter(|n| (1..=most).contains(n))
@@ -83,7 +83,7 @@ fn rate(fields: &mut Fields, name: &str) -> Result<Option<Rate>, ConfigError> {
             "is missing: how long an eviction counts",
         )
     })?;
-    rate.finish()?;
+    rate.deny_unknown_fields()?;
     Ok(Some(Rate {
         evictions: number,
         period,

@@ -7,7 +7,7 @@ use evictd_engine::{
     NodeReclaim,
     reclaim::{KnownPods, Removed},
 };
-use evictd_sys::clock::now_ns;
+use evictd_sys::clock::monotonic_ns;
 
 use super::{
     client::{CriError, Runtime},
@@ -43,7 +43,7 @@ impl Reclaimer {
     pub async fn look(&mut self) -> Result<(), CriError> {
         let runtime = self.connect().await?;
         let (images, in_use) = look(&runtime).await?;
-        self.records.detect(now_ns(), &images, &in_use);
+        self.records.detect(monotonic_ns(), &images, &in_use);
         Ok(())
     }
 
@@ -99,7 +99,7 @@ impl Reclaimer {
     ) -> Result<(), CriError> {
         let (images, mut in_use) = look(runtime).await?;
         let mut looked = Instant::now();
-        let now = now_ns();
+        let now = monotonic_ns();
         self.records.detect(now, &images, &in_use);
         let age = self.config.image_minimum_gc_age;
         for image in self.records.unused(now, &images, &in_use, age) {

@@ -14,4 +14,4 @@ mod worker;
 
 pub use client::{CriError, Runtime};
 pub use collector::Reclaimer;
-pub use worker::{Counters, Keeper, Request};
+pub use worker::{Counters, CriWorker, Request};

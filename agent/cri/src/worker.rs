@@ -54,13 +54,13 @@ pub struct Counters {
 }
 
 /// The running task, seen from outside.
-pub struct Keeper {
+pub struct CriWorker {
     requests: mpsc::Sender<Request>,
     counters: Arc<Counters>,
     task: JoinHandle<()>,
 }
 
-impl Keeper {
+impl CriWorker {
     /// Starts the task; it calls `settled` at the end of each reclaim: what was removed, or `None` when there is no
     /// runtime to ask.
     pub fn start(
@@ -113,7 +113,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for CriWorker {
     fn drop(&mut self) {
         self.task.abort();
     }

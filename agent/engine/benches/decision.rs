@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use divan::{AllocProfiler, Bencher, black_box};
 use evictd_engine::{
-    Candidate, CandidateState, Claim, Demand, Layout, Manager, Observation, Observations, Pod,
-    PodUsage, QosClass, Ranking, Resource, Rules, Settings, Signal, Snapshot, Threshold,
+    Candidate, CandidateState, Layout, Observation, Observations, Planner, Pod, PodUsage, QosClass,
+    RankInputs, Ranking, ReleaseTarget, Resource, Rules, Settings, Signal, Snapshot, Threshold,
     ThresholdValue, Usages,
     model::quantity::Quantity,
     model::settings::{EvictionConfig, Mode, RankingStrategy},
@@ -42,7 +42,7 @@ fn candidates(count: usize) -> (Vec<Candidate>, Vec<u64>) {
         .map(|_| {
             let exact = number(2048) * MI;
             let priority = [0, 0, 0, 1000, -10][number(5) as usize];
-            let claim = Claim {
+            let claim = RankInputs {
                 order: 0,
                 priority,
                 priority_unknown: false,
@@ -52,7 +52,7 @@ fn candidates(count: usize) -> (Vec<Candidate>, Vec<u64>) {
             let usage = exact + number(64) * MI;
             (
                 Candidate {
-                    claim,
+                    inputs: claim,
                     usage,
                     is_exact: false,
                     state: CandidateState::Eligible,
@@ -64,7 +64,7 @@ fn candidates(count: usize) -> (Vec<Candidate>, Vec<u64>) {
 }
 
 /// The fast path, from upper bounds to victims; reading a pod's exact usage costs nothing here.
-fn decide(bencher: Bencher<'_, '_>, count: usize, demand: Demand) {
+fn decide(bencher: Bencher<'_, '_>, count: usize, demand: ReleaseTarget) {
     let (mut table, exact) = candidates(count);
     let fresh = table.clone();
     let rules = Rules {
@@ -87,12 +87,12 @@ fn decide(bencher: Bencher<'_, '_>, count: usize, demand: Demand) {
 
 #[divan::bench(args = PODS)]
 fn fast_path_first_victim(bencher: Bencher<'_, '_>, count: usize) {
-    decide(bencher, count, Demand::First);
+    decide(bencher, count, ReleaseTarget::First);
 }
 
 #[divan::bench(args = PODS)]
 fn fast_path_four_gib(bencher: Bencher<'_, '_>, count: usize) {
-    decide(bencher, count, Demand::Amount(4096 * MI));
+    decide(bencher, count, ReleaseTarget::Amount(4096 * MI));
 }
 
 /// Pods and usages for the slow path.
@@ -102,9 +102,9 @@ fn node(count: usize) -> (Vec<Pod>, Usages) {
         uid: format!("uid-{number}"),
         namespace: "default".to_owned(),
         name: format!("pod-{number}"),
-        priority: candidate.claim.priority,
-        qos: candidate.claim.qos,
-        memory_request: candidate.claim.request,
+        priority: candidate.inputs.priority,
+        qos: candidate.inputs.qos,
+        memory_request: candidate.inputs.request,
         ..Pod::default()
     };
     let usage = |usage: &u64| PodUsage {
@@ -157,16 +157,16 @@ fn manager_round(bencher: Bencher<'_, '_>, count: usize) {
         layout: Layout::default(),
         strategy: RankingStrategy::Kubelet,
         mode: Mode::Evictd,
-        acted_on_elsewhere: Vec::new(),
+        externally_handled: Vec::new(),
     };
     bencher
-        .with_inputs(|| Manager::new(settings.clone()))
+        .with_inputs(|| Planner::new(settings.clone()))
         .bench_local_values(|mut manager| {
             let node = Snapshot {
                 observations: &observations,
                 pods: black_box(&pods),
                 usages: &usages,
             };
-            manager.step(0, node).evictions.len()
+            manager.plan(0, node).evictions.len()
         });
 }

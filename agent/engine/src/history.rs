@@ -53,17 +53,17 @@ impl Default for Recorder {
 
 impl Recorder {
     /// Keeps a sample, unless one of this signal was kept a moment ago. For one thread at a time; it does not allocate.
-    pub fn note(&self, time: u64, signal: Signal, available: u64) {
+    pub fn record(&self, time: u64, signal: Signal, available: u64) {
         let Some(last) = self.last.get(signal as usize) else {
             return;
         };
         if time.saturating_sub(last.load(Ordering::Relaxed)) >= CLOSEST_NS {
-            self.keep(time, signal, available);
+            self.record_always(time, signal, available);
         }
     }
 
     /// Keeps a sample whatever was kept before it: somebody decides by it. Otherwise as [`Self::note`].
-    pub fn keep(&self, time: u64, signal: Signal, available: u64) {
+    pub fn record_always(&self, time: u64, signal: Signal, available: u64) {
         if let Some(last) = self.last.get(signal as usize) {
             last.store(time, Ordering::Relaxed);
         }
@@ -118,19 +118,19 @@ mod tests {
         let recorder = Recorder::default();
         assert!(recorder.since(0).is_empty());
         for i in 1..=3000 {
-            recorder.note(i * MS, Signal::MemoryAvailable, i);
+            recorder.record(i * MS, Signal::MemoryAvailable, i);
             // Too close to the one before.
-            recorder.note(i * MS + 1, Signal::MemoryAvailable, 0);
+            recorder.record(i * MS + 1, Signal::MemoryAvailable, 0);
         }
         // As close as that, and needed.
-        recorder.keep(3000 * MS + 2, Signal::MemoryAvailable, 3001);
+        recorder.record_always(3000 * MS + 2, Signal::MemoryAvailable, 3001);
         let samples = recorder.since(2990 * MS);
         let seen: Vec<u64> = samples.iter().map(|s| s.available).collect();
         assert_eq!(seen, (2990..=3000).collect::<Vec<_>>());
         assert_eq!(recorder.since(0).len(), SAMPLES - 1);
         // Another signal has its own pace.
-        recorder.note(3001 * MS, Signal::PidAvailable, 7);
-        recorder.note(3002 * MS, Signal::PidAvailable, 8);
+        recorder.record(3001 * MS, Signal::PidAvailable, 7);
+        recorder.record(3002 * MS, Signal::PidAvailable, 8);
         let pids = recorder
             .since(0)
             .into_iter()
@@ -145,7 +145,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for i in 1..=400_000 {
-                    recorder.note(i * MS, Signal::ALL[i as usize % 2], i * MS);
+                    recorder.record(i * MS, Signal::ALL[i as usize % 2], i * MS);
                 }
                 over.store(true, Ordering::Relaxed);
             });

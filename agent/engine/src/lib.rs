@@ -15,6 +15,7 @@ pub mod reclaim;
 pub mod record;
 mod select;
 mod sizing;
+pub mod soft;
 pub mod terminating;
 
 pub use forecast::{Forecast, Trend};
@@ -30,15 +31,15 @@ pub use model::qos::{ComputeResources, OomScale, QosClass, oom_score_adj};
 pub use model::signal::{NodeCondition, Resource, Signal, UnknownSignal};
 pub use model::threshold::{Threshold, ThresholdValue};
 pub use model::usage::{ContainerUsage, FsUsage, PodUsage, VolumeUsage};
-pub use planner::Manager;
+pub use planner::Planner;
 pub use planner::local_storage::{LocalStorageExcess, local_storage_excess};
-pub use planner::plan::Comeback;
+pub use planner::plan::Recreation;
 pub use planner::plan::{
-    Cause, Earlier, EarlierComeback, EarlierEviction, EarlierVictim, Eviction,
-    IMMEDIATE_GRACE_PERIOD_SECONDS, Round, Settings, SignalForecast, Snapshot,
+    Cause, Earlier, EarlierEviction, EarlierRecreation, EarlierVictim, EvictionDecision,
+    IMMEDIATE_GRACE_PERIOD_SECONDS, Plan, Settings, SignalForecast, Snapshot,
 };
 pub use planner::pressure::Pressure;
-pub use ranking::key::{Claim, Standing};
+pub use ranking::key::{RankInputs, RankKey};
 pub use ranking::{Ranked, Ranking, Usages};
-pub use select::{Candidate, CandidateState, Demand, Rules, Selection, select};
+pub use select::{Candidate, CandidateState, ReleaseTarget, Rules, Selection, select};
 pub use sizing::MemorySizing;

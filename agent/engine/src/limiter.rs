@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     Pod,
-    permit::{Clearance, LastResort, Permission, QUOTAS_OF_A_POD},
+    permit::{EvictionPermit, LastResort, Permission, QUOTAS_OF_A_POD},
 };
 
 /// Limits that one node can have at a time.
@@ -16,7 +16,7 @@ pub const QUOTAS: usize = 256;
 /// Evictions that a quota remembers.
 const SLOTS: usize = MOST_AT_ONCE as usize;
 /// So many evictions nobody sees.
-const NO_CEILING: u32 = u32::MAX;
+const UNLIMITED: u32 = u32::MAX;
 /// No eviction was charged.
 const NEVER: i64 = i64::MIN;
 /// The limits of a pod that are rates, the node's and its owner's, come first; they hold for the last resort too.
@@ -41,7 +41,7 @@ impl Default for Quota {
             most: AtomicU32::new(0),
             period: AtomicU64::new(0),
             total: AtomicU32::new(0),
-            ceiling: AtomicU32::new(NO_CEILING),
+            ceiling: AtomicU32::new(UNLIMITED),
             charged: [const { AtomicI64::new(NEVER) }; SLOTS],
         }
     }
@@ -53,7 +53,7 @@ impl Quota {
         self.most
             .store(most.unwrap_or(0).min(SLOTS as u32), Ordering::Relaxed);
         self.ceiling
-            .store(ceiling.unwrap_or(NO_CEILING), Ordering::Relaxed);
+            .store(ceiling.unwrap_or(UNLIMITED), Ordering::Relaxed);
     }
 
     /// Evictions that still count.
@@ -88,14 +88,14 @@ impl Quota {
 
 /// What holds for all pods of the node. One thread charges; the policy side sets.
 #[derive(Debug)]
-pub struct Restraint {
+pub struct EvictionLimiter {
     paused: AtomicBool,
     last_resort: AtomicU8,
     /// The first one is nobody's; positions are given out by the policy side.
     quotas: Box<[Quota]>,
 }
 
-impl Default for Restraint {
+impl Default for EvictionLimiter {
     /// No limits, no pause.
     fn default() -> Self {
         Self {
@@ -106,7 +106,7 @@ impl Default for Restraint {
     }
 }
 
-impl Restraint {
+impl EvictionLimiter {
     /// Stops all evictions, or lets them go on.
     pub fn pause(&self, paused: bool) {
         self.paused.store(paused, Ordering::Relaxed);
@@ -159,7 +159,7 @@ impl Restraint {
 
     /// Whether a pod may go now: it is not on its way already, and every limit that it is under has room. `resort` is whom the last resort takes:
     /// [`LastResort::Nobody`] for an ordinary look. Allocates nothing, takes no lock.
-    pub fn lets_go(&self, clearance: &Clearance, now: u64, resort: LastResort) -> bool {
+    pub fn allows(&self, clearance: &EvictionPermit, now: u64, resort: LastResort) -> bool {
         if self.is_paused() || clearance.is_ending() {
             return false;
         }
@@ -179,24 +179,24 @@ impl Restraint {
 
     /// Whether the kernel may kill a pod by itself at the floor, where nobody can look whether a permission still
     /// counts: only one that may go for good.
-    pub fn lets_the_kernel(&self, clearance: &Clearance, now: u64) -> bool {
+    pub fn allows_kernel_kill(&self, clearance: &EvictionPermit, now: u64) -> bool {
         clearance.permission(now) == Permission::Always
-            && self.lets_go(clearance, now, LastResort::Nobody)
+            && self.allows(clearance, now, LastResort::Nobody)
     }
 
     /// Whether all limits of a pod have room.
-    pub fn has_room(&self, clearance: &Clearance, now: u64) -> bool {
+    pub fn has_room(&self, clearance: &EvictionPermit, now: u64) -> bool {
         self.has_room_in(clearance, now, QUOTAS_OF_A_POD)
     }
 
-    fn has_room_in(&self, clearance: &Clearance, now: u64, limits: usize) -> bool {
+    fn has_room_in(&self, clearance: &EvictionPermit, now: u64, limits: usize) -> bool {
         let mut quotas = clearance.quotas(limits).filter_map(|q| self.quotas.get(q));
         quotas.all(|q| q.has_room(now))
     }
 
     /// Charges all limits of a pod that is about to be evicted.
-    pub fn charge(&self, clearance: &Clearance, now: u64) {
-        clearance.take(now);
+    pub fn charge(&self, clearance: &EvictionPermit, now: u64) {
+        clearance.mark_used(now);
         let quotas = clearance.quotas(QUOTAS_OF_A_POD);
         quotas
             .filter_map(|q| self.quotas.get(q))
@@ -247,60 +247,60 @@ mod tests {
 
     #[test]
     fn a_permission_ends_by_itself() {
-        let (restraint, pod) = (Restraint::default(), Clearance::default());
-        let lets_go = |now| restraint.lets_go(&pod, now, LastResort::Nobody);
-        assert!(lets_go(u64::MAX - 1) && restraint.lets_the_kernel(&pod, 5));
+        let (restraint, pod) = (EvictionLimiter::default(), EvictionPermit::default());
+        let lets_go = |now| restraint.allows(&pod, now, LastResort::Nobody);
+        assert!(lets_go(u64::MAX - 1) && restraint.allows_kernel_kill(&pod, 5));
         pod.set(Permission::Until(100), -7, &[]);
         assert!(lets_go(99) && !lets_go(100));
         assert!(
-            !restraint.lets_the_kernel(&pod, 99),
+            !restraint.allows_kernel_kill(&pod, 99),
             "the kernel reads no clock"
         );
         assert_eq!(pod.order(), -7);
         pod.set(Permission::NotNow, 0, &[]);
         assert!(!lets_go(0));
-        assert!(restraint.lets_go(&pod, 0, LastResort::Conditional));
+        assert!(restraint.allows(&pod, 0, LastResort::Conditional));
         pod.set(Permission::Never, 0, &[]);
-        assert!(!restraint.lets_go(&pod, 0, LastResort::Conditional));
-        assert!(restraint.lets_go(&pod, 0, LastResort::Anybody));
+        assert!(!restraint.allows(&pod, 0, LastResort::Conditional));
+        assert!(restraint.allows(&pod, 0, LastResort::Anybody));
         restraint.pause(true);
         assert!(
-            !restraint.lets_go(&pod, 0, LastResort::Anybody),
+            !restraint.allows(&pod, 0, LastResort::Anybody),
             "a pause is a pause"
         );
     }
 
     #[test]
     fn limits_count_within_their_period() {
-        let restraint = Restraint::default();
-        let pods: Vec<Clearance> = (0..4).map(|_| Clearance::default()).collect();
+        let restraint = EvictionLimiter::default();
+        let pods: Vec<EvictionPermit> = (0..4).map(|_| EvictionPermit::default()).collect();
         pods.iter()
             .for_each(|p| p.set(Permission::Always, 0, &[3, 9]));
         restraint.set_quota(3, Some(2), 100, None);
         restraint.set_quota(9, None, 0, Some(3));
         for now in [10, 20] {
-            assert!(restraint.lets_go(&pods[0], now, LastResort::Nobody));
+            assert!(restraint.allows(&pods[0], now, LastResort::Nobody));
             restraint.charge(&pods[0], now);
         }
         assert!(
-            !restraint.lets_go(&pods[1], 30, LastResort::Nobody),
+            !restraint.allows(&pods[1], 30, LastResort::Nobody),
             "two are gone"
         );
         assert!(
-            restraint.lets_go(&pods[1], 110, LastResort::Nobody),
+            restraint.allows(&pods[1], 110, LastResort::Nobody),
             "one of them no longer counts"
         );
         restraint.charge(&pods[1], 110);
         assert!(
-            !restraint.lets_go(&pods[2], 1000, LastResort::Nobody),
+            !restraint.allows(&pods[2], 1000, LastResort::Nobody),
             "three have left, and none is to spare"
         );
         assert_eq!(restraint.charged_in_total(9), 3);
         restraint.set_quota(9, None, 0, Some(4));
-        assert!(restraint.lets_go(&pods[2], 1000, LastResort::Nobody));
-        assert!(pods[0].is_taken() && !pods[3].is_taken());
+        assert!(restraint.allows(&pods[2], 1000, LastResort::Nobody));
+        assert!(pods[0].is_used() && !pods[3].is_used());
         restraint.clear_quota(3);
         restraint.clear_quota(9);
-        assert!(restraint.lets_go(&pods[3], 0, LastResort::Nobody));
+        assert!(restraint.allows(&pods[3], 0, LastResort::Nobody));
     }
 }

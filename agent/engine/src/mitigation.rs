@@ -24,9 +24,9 @@ pub enum Step {
     /// Reclaim page cache that nobody has used lately, so many bytes of what counts as used.
     Reclaim(u64),
     /// Keep the first candidates from growing.
-    Brake,
+    Throttle,
     /// Let everybody grow again.
-    Release,
+    Unthrottle,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ enum At {
     /// It is over.
     Reclaimed,
     /// Somebody is kept from growing, since then.
-    Braking(u64),
+    Throttling(u64),
     /// Nothing is left to do but to wait for the end of the grace period.
     Spent,
 }
@@ -77,9 +77,9 @@ impl Steps {
             return match self.at {
                 // Its end comes by itself.
                 At::Reclaiming => None,
-                At::Braking(_) => {
+                At::Throttling(_) => {
                     self.at = At::Rest;
-                    Some(Step::Release)
+                    Some(Step::Unthrottle)
                 }
                 At::Rest | At::Reclaimed | At::Spent => {
                     self.at = At::Rest;
@@ -98,24 +98,28 @@ impl Steps {
                     self.reclaimed = Some(now);
                     return Some(Step::Reclaim(short.deficit));
                 }
-                self.brake(now)
+                self.throttle(now)
             }
-            At::Reclaimed => self.brake(now),
-            At::Braking(since) => {
+            At::Reclaimed => self.throttle(now),
+            At::Throttling(since) => {
                 let limit = self.config.brake.map(|brake| brake.time_limit);
                 limit.is_none_or(|limit| passed(since, limit)).then(|| {
                     self.at = At::Spent;
-                    Step::Release
+                    Step::Unthrottle
                 })
             }
             At::Reclaiming | At::Spent => None,
         }
     }
 
-    fn brake(&mut self, now: u64) -> Option<Step> {
+    fn throttle(&mut self, now: u64) -> Option<Step> {
         let wanted = self.config.brake.is_some();
-        self.at = if wanted { At::Braking(now) } else { At::Spent };
-        wanted.then_some(Step::Brake)
+        self.at = if wanted {
+            At::Throttling(now)
+        } else {
+            At::Spent
+        };
+        wanted.then_some(Step::Throttle)
     }
 
     /// A reclaim is over, however it went.
@@ -201,9 +205,9 @@ mod tests {
         assert_eq!(steps.next(SECOND, SHORT), Some(Step::Reclaim(7)));
         assert_eq!(steps.next(2 * SECOND, SHORT), None);
         steps.reclaimed();
-        assert_eq!(steps.next(3 * SECOND, SHORT), Some(Step::Brake));
+        assert_eq!(steps.next(3 * SECOND, SHORT), Some(Step::Throttle));
         assert_eq!(steps.next(32 * SECOND, NEARLY), None);
-        assert_eq!(steps.next(33 * SECOND, SHORT), Some(Step::Release));
+        assert_eq!(steps.next(33 * SECOND, SHORT), Some(Step::Unthrottle));
         assert_eq!(steps.next(90 * SECOND, SHORT), None);
         // Over, and short again.
         assert_eq!(steps.next(91 * SECOND, None), None);
@@ -214,13 +218,13 @@ mod tests {
     #[test]
     fn the_brake_is_released_when_the_pressure_is_over() {
         let mut steps = Steps::new(config(false, true));
-        assert_eq!(steps.next(0, SHORT), Some(Step::Brake));
+        assert_eq!(steps.next(0, SHORT), Some(Step::Throttle));
         assert_eq!(steps.next(1, NEARLY), None);
-        assert_eq!(steps.next(2, None), Some(Step::Release));
+        assert_eq!(steps.next(2, None), Some(Step::Unthrottle));
         assert_eq!(steps.next(3, None), None);
-        assert_eq!(steps.next(4, SHORT), Some(Step::Brake));
+        assert_eq!(steps.next(4, SHORT), Some(Step::Throttle));
         steps.reconfigure(config(false, false));
-        assert_eq!(steps.next(5, SHORT), Some(Step::Release));
+        assert_eq!(steps.next(5, SHORT), Some(Step::Unthrottle));
     }
 
     // R46
@@ -248,7 +252,7 @@ mod tests {
         assert_eq!(steps.next(1, None), None);
         steps.reclaimed();
         assert_eq!(steps.next(2, None), None);
-        assert_eq!(steps.next(3, SHORT), Some(Step::Brake));
+        assert_eq!(steps.next(3, SHORT), Some(Step::Throttle));
     }
 
     // R46

@@ -9,7 +9,7 @@ pub const QUOTAS_OF_A_POD: usize = 4;
 const UNBOUNDED: u64 = u64::MAX;
 /// Whether and in what order one pod may go. It changes in place; who reads it never waits.
 #[derive(Debug)]
-pub struct Clearance {
+pub struct EvictionPermit {
     /// It may go until then, in nanoseconds of CLOCK_MONOTONIC.
     until: AtomicU64,
     never: AtomicBool,
@@ -22,7 +22,7 @@ pub struct Clearance {
     ending: AtomicBool,
 }
 
-impl Default for Clearance {
+impl Default for EvictionPermit {
     /// Nobody has a rule for it.
     fn default() -> Self {
         Self {
@@ -79,7 +79,7 @@ impl LastResort {
     ];
 }
 
-impl Clearance {
+impl EvictionPermit {
     /// Sets what the policies say; the order first, so that nobody goes under an old one.
     pub fn set(&self, permission: Permission, order: i16, quotas: &[u16]) {
         self.order.store(order.into(), Ordering::Relaxed);
@@ -111,7 +111,7 @@ impl Clearance {
     }
 
     /// Whether it was evicted under a limit: it no longer counts as available.
-    pub fn is_taken(&self) -> bool {
+    pub fn is_used(&self) -> bool {
         self.taken.load(Ordering::Relaxed) != 0
     }
 
@@ -126,7 +126,7 @@ impl Clearance {
     }
 
     /// Takes note that a limit is charged for it.
-    pub fn take(&self, now: u64) {
+    pub fn mark_used(&self, now: u64) {
         self.taken.store(now.max(1), Ordering::Relaxed);
     }
 

@@ -11,10 +11,10 @@ pub mod recreation;
 use std::time::Duration;
 
 use super::{
-    Candidate, CandidateState, Cause, Comeback, Demand, Earlier, Eviction,
-    IMMEDIATE_GRACE_PERIOD_SECONDS, LocalStorageExcess, Message, NodeReclaim, Observation,
-    Observations, Pod, Pressure, Ranked, Ranking, Round, Rules, Settings, Signal, SignalForecast,
-    Snapshot, Threshold, Trend,
+    Candidate, CandidateState, Cause, Earlier, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS,
+    LocalStorageExcess, Message, NodeReclaim, Observation, Observations, Plan, Pod, Pressure,
+    Ranked, Ranking, Recreation, ReleaseTarget, Rules, Settings, Signal, SignalForecast, Snapshot,
+    Threshold, Trend,
     growth::Room,
     local_storage_excess, message,
     pace::{Decision, Pace, Shortage},
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     model::settings::Mode,
-    planner::{pending::Victims, recreation::Comebacks},
+    planner::{pending::PendingVictims, recreation::RecreationTracker},
 };
 
 /// How far back a forecast looks.
@@ -30,18 +30,18 @@ const FORECAST_WINDOW: Duration = Duration::from_secs(60);
 
 /// Decides round by round.
 #[derive(Clone, Debug)]
-pub struct Manager {
+pub struct Planner {
     settings: Settings,
     pressure: Pressure,
-    victims: Victims,
-    comebacks: Comebacks,
+    pending: PendingVictims,
+    recreations: RecreationTracker,
     trends: [Trend; Signal::ALL.len()],
     /// When pods may go for each signal, in the `evictd` mode.
     paces: [Pace; Signal::ALL.len()],
     soft_is_held: bool,
 }
 
-impl Manager {
+impl Planner {
     /// A manager that has seen nothing yet.
     pub fn new(settings: Settings) -> Self {
         let thresholds = settings.layout.apply(&settings.eviction.thresholds);
@@ -50,8 +50,8 @@ impl Manager {
         Self {
             settings,
             pressure,
-            victims: Victims::default(),
-            comebacks: Comebacks::default(),
+            pending: PendingVictims::default(),
+            recreations: RecreationTracker::default(),
             trends,
             paces: [Pace::default(); Signal::ALL.len()],
             soft_is_held: false,
@@ -62,23 +62,23 @@ impl Manager {
     /// [`Manager::after_reclaim`] for the evictions that are still needed.
     ///
     /// `now` is nanoseconds of any one clock; only differences count.
-    pub fn step(&mut self, now: i64, node: Snapshot<'_>) -> Round {
-        self.victims.forget_the_dead(now, node);
+    pub fn plan(&mut self, now: i64, node: Snapshot<'_>) -> Plan {
+        self.pending.forget_the_dead(now, node);
         self.watch_growth(now, node.observations);
         let mut due = self.pressure.update(now, node.observations);
         due.retain(|threshold| self.acts_on(threshold));
         let mut met_in_force = self.pressure.take_met_in_force();
-        met_in_force.retain(|threshold| !self.is_acted_on_elsewhere(threshold));
-        let mut round = Round {
+        met_in_force.retain(|threshold| !self.is_externally_handled(threshold));
+        let mut round = Plan {
             met_in_force,
-            stuck: self.victims.take_stuck(now),
+            stuck: self.pending.take_stuck(now),
             conditions: self.pressure.conditions(now),
-            comebacks: self.comebacks(now, node),
+            recreations: self.recreations(now, node),
             forecasts: self.forecasts(now, node),
             evictions: self.local_storage_evictions(now, node),
-            ..Round::default()
+            ..Plan::default()
         };
-        round.conditions.extend(self.comebacks.held());
+        round.conditions.extend(self.recreations.held());
         round.conditions.sort_unstable();
         round.conditions.dedup();
         match self.settings.mode {
@@ -115,10 +115,10 @@ impl Manager {
     pub fn after_reclaim(
         &mut self,
         now: i64,
-        round: &Round,
+        round: &Plan,
         before: Snapshot<'_>,
         after: Snapshot<'_>,
-    ) -> Vec<Eviction> {
+    ) -> Vec<EvictionDecision> {
         let unresolved: Vec<Threshold> = self
             .pressure
             .unresolved(after.observations)
@@ -141,13 +141,13 @@ impl Manager {
     /// Whether a threshold that is due leads to evictions here.
     fn acts_on(&self, threshold: &Threshold) -> bool {
         match threshold.is_hard() {
-            true => !self.is_acted_on_elsewhere(threshold),
+            true => !self.is_externally_handled(threshold),
             false => !self.soft_is_held,
         }
     }
 
-    fn is_acted_on_elsewhere(&self, threshold: &Threshold) -> bool {
-        threshold.is_hard() && self.settings.acted_on_elsewhere.contains(&threshold.signal)
+    fn is_externally_handled(&self, threshold: &Threshold) -> bool {
+        threshold.is_hard() && self.settings.externally_handled.contains(&threshold.signal)
     }
 
     /// What to reclaim from the node for these thresholds.
@@ -161,7 +161,7 @@ impl Manager {
         reclaims
     }
 
-    fn local_storage_evictions(&mut self, now: i64, node: Snapshot<'_>) -> Vec<Eviction> {
+    fn local_storage_evictions(&mut self, now: i64, node: Snapshot<'_>) -> Vec<EvictionDecision> {
         let candidates = node
             .pods
             .iter()
@@ -178,25 +178,30 @@ impl Manager {
                 false,
             ))
         });
-        let evictions: Vec<Eviction> = evictions.collect();
-        self.victims
+        let evictions: Vec<EvictionDecision> = evictions.collect();
+        self.pending
             .remember(now, node, self.settings.layout, &evictions);
         evictions
     }
 
     /// Chooses victims for the thresholds that call for action: one pod as the kubelet does, or as many as the pace of each
     /// signal says.
-    fn evictions(&mut self, now: i64, node: Snapshot<'_>, due: &[Threshold]) -> Vec<Eviction> {
+    fn evictions(
+        &mut self,
+        now: i64,
+        node: Snapshot<'_>,
+        due: &[Threshold],
+    ) -> Vec<EvictionDecision> {
         let mut evictions = Vec::new();
         for threshold in due {
             let chosen = match self.settings.mode {
-                Mode::Kubelet => self.choose(node, threshold, Demand::First),
+                Mode::Kubelet => self.choose(node, threshold, ReleaseTarget::First),
                 Mode::Evictd => self.choose_in_time(now, node, threshold),
             };
             if let Some(first) = chosen.first() {
                 let condition = threshold.signal.node_condition();
-                self.comebacks.remember(now, node, &chosen, condition);
-                self.victims
+                self.recreations.remember(now, node, &chosen, condition);
+                self.pending
                     .remember(now, node, self.settings.layout, &chosen);
                 self.note_eviction(now, first.cause);
             }
@@ -211,7 +216,7 @@ impl Manager {
         now: i64,
         node: Snapshot<'_>,
         threshold: &Threshold,
-    ) -> Vec<Eviction> {
+    ) -> Vec<EvictionDecision> {
         let signal = threshold.signal;
         let (Some(seen), Some(pace)) = (
             node.observations.get(signal),
@@ -220,7 +225,7 @@ impl Manager {
             return Vec::new();
         };
         let pending = self
-            .victims
+            .pending
             .pending(now, node, self.settings.layout, signal);
         let shortage = shortage(threshold, seen);
         let decision = match threshold.is_hard() {
@@ -236,7 +241,7 @@ impl Manager {
         }
         // What no pod has cannot be had at once: one goes, and the node is looked at again.
         let wanted = amount.filter(|amount| *amount <= attainable).unwrap_or(1);
-        self.choose(node, threshold, Demand::Amount(wanted))
+        self.choose(node, threshold, ReleaseTarget::Amount(wanted))
     }
 
     /// What all pods that may go use together of what a signal watches, in its unit.
@@ -281,19 +286,24 @@ impl Manager {
     }
 
     /// Chooses victims for one threshold. The order is that of the ranking, the choice that of the fast path.
-    fn choose(&self, node: Snapshot<'_>, threshold: &Threshold, demand: Demand) -> Vec<Eviction> {
+    fn choose(
+        &self,
+        node: Snapshot<'_>,
+        threshold: &Threshold,
+        demand: ReleaseTarget,
+    ) -> Vec<EvictionDecision> {
         let signal = threshold.signal;
         let ranked = self.ranked(node, signal);
         let evict = |ranked: &Ranked<'_>| self.eviction_of(node, threshold, ranked.pod);
         // Pods without numbers come first, which a candidate cannot say: the kubelet's choice is made here.
-        if demand == Demand::First {
+        if demand == ReleaseTarget::First {
             let first = ranked
                 .iter()
                 .find(|ranked| self.state_of(ranked.pod) == CandidateState::Eligible);
             return first.map(evict).into_iter().collect();
         }
         let candidate = |ranked: &Ranked<'_>| Candidate {
-            claim: ranked.claim,
+            inputs: ranked.inputs,
             usage: ranked.usage.unwrap_or(0),
             is_exact: true,
             state: self.state_of(ranked.pod),
@@ -327,7 +337,12 @@ impl Manager {
         ranking.order(node.pods, node.usages)
     }
 
-    fn eviction_of(&self, node: Snapshot<'_>, threshold: &Threshold, pod: &Pod) -> Eviction {
+    fn eviction_of(
+        &self,
+        node: Snapshot<'_>,
+        threshold: &Threshold,
+        pod: &Pod,
+    ) -> EvictionDecision {
         let usage = node.usages.get(&pod.uid);
         eviction(
             pod,
@@ -353,16 +368,16 @@ impl Manager {
     fn state_of(&self, pod: &Pod) -> CandidateState {
         match self.settings.mode {
             mode if pod.is_protected(mode) || pod.is_spared => CandidateState::Protected,
-            Mode::Evictd if self.victims.contains(pod) => CandidateState::OnItsWay,
+            Mode::Evictd if self.pending.contains(pod) => CandidateState::Terminating,
             _ => CandidateState::Eligible,
         }
     }
 
     /// Who has come back; the kubelet does not ask.
-    fn comebacks(&mut self, now: i64, node: Snapshot<'_>) -> Vec<Comeback> {
+    fn recreations(&mut self, now: i64, node: Snapshot<'_>) -> Vec<Recreation> {
         match self.settings.mode {
             Mode::Kubelet => Vec::new(),
-            Mode::Evictd => self.comebacks.detect(now, node),
+            Mode::Evictd => self.recreations.detect(now, node),
         }
     }
 
@@ -414,8 +429,8 @@ fn eviction(
     message: Message,
     cause: Cause,
     is_soft: bool,
-) -> Eviction {
-    Eviction {
+) -> EvictionDecision {
+    EvictionDecision {
         uid: pod.uid.clone(),
         namespace: pod.namespace.clone(),
         name: pod.name.clone(),

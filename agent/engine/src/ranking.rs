@@ -4,7 +4,7 @@ pub mod key;
 
 use std::collections::HashMap;
 
-use super::{Claim, Layout, Pod, PodUsage, Resource, Signal, Standing};
+use super::{Layout, Pod, PodUsage, RankInputs, RankKey, Resource, Signal};
 use crate::model::settings::RankingStrategy;
 
 /// Usage of pods by UID.
@@ -18,9 +18,9 @@ pub struct Ranked<'a> {
     /// How much it uses of what the signal watches, in the signal's unit; `None` if nobody has numbers for it.
     pub usage: Option<u64>,
     /// What it may claim.
-    pub claim: Claim,
+    pub inputs: RankInputs,
     /// Where that puts it.
-    pub standing: Standing,
+    pub key: RankKey,
 }
 
 /// What decides the order besides the pods themselves.
@@ -48,9 +48,7 @@ impl Ranking {
             .collect();
         ranked.sort_by(|a, b| {
             let name = |r: &Ranked<'a>| (&r.pod.namespace, &r.pod.name, &r.pod.uid);
-            a.standing
-                .cmp(&b.standing)
-                .then_with(|| name(a).cmp(&name(b)))
+            a.key.cmp(&b.key).then_with(|| name(a).cmp(&name(b)))
         });
         ranked
     }
@@ -62,7 +60,7 @@ impl Ranking {
             Resource::EphemeralStorage | Resource::Inodes => pod.storage_request,
             Resource::Pids => 0,
         };
-        let claim = Claim {
+        let claim = RankInputs {
             priority: pod.priority,
             priority_unknown: pod.priority_unknown,
             qos: pod.qos,
@@ -70,12 +68,12 @@ impl Ranking {
             order: pod.order,
         };
         let usage = usage.map(|usage| self.layout.usage(self.signal, pod, usage));
-        let standing = Standing::new(self.strategy, resource, claim, usage);
+        let standing = RankKey::new(self.strategy, resource, claim, usage);
         Ranked {
             pod,
             usage,
-            claim,
-            standing,
+            inputs: claim,
+            key: standing,
         }
     }
 }

@@ -19,7 +19,7 @@ pub struct Stages {
 
 /// What is said of a signal and a pod that goes for it. Amounts are in the signal's unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Numbers {
+pub struct SignalReading {
     /// What is short.
     pub signal: Signal,
     /// What was available.

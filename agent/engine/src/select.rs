@@ -4,17 +4,17 @@
 //! may have come since, or the cgroup's usage counter). As more usage never moves a pod back ([`Standing`]), it is
 //! enough to read exactly those pods that come first by their bounds: whoever is first by an exact value, is first.
 
-use super::{Claim, QosClass, Resource, Standing};
+use super::{QosClass, RankInputs, RankKey, Resource};
 use crate::{
     model::settings::RankingStrategy,
-    select::top::{Front, Place},
+    select::top::{Ranked, TopCandidates},
 };
 
 /// A pod that may be chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// The pod's claim on the resource that is short.
-    pub claim: Claim,
+    pub inputs: RankInputs,
     /// How much of it the pod uses: exactly, or at most.
     pub usage: u64,
     /// Whether `usage` is the exact value, read at this decision.
@@ -32,9 +32,9 @@ pub enum CandidateState {
     /// Critical pods, and those that a rule protects.
     Protected,
     /// It was killed already; what it used is on its way back.
-    OnItsWay,
+    Terminating,
     /// It could not be read: its cgroup is no more.
-    Gone,
+    NotFound,
 }
 
 /// The rules of one choice.
@@ -51,7 +51,7 @@ pub struct Rules {
 
 /// How much must come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Demand {
+pub enum ReleaseTarget {
     /// Unknown: the first victim alone, as the kubelet does.
     First,
     /// This much, in the resource's unit: as many victims as it takes, in order. Pods that use nothing of what
@@ -79,34 +79,34 @@ pub struct Selection {
 pub fn select(
     candidates: &mut [Candidate],
     rules: Rules,
-    demand: Demand,
+    demand: ReleaseTarget,
     mut refine: impl FnMut(usize) -> Option<u64>,
     victims: &mut [usize],
 ) -> Selection {
     let mut selection = Selection::default();
     let mut passed_over = PassedOver {
         guaranteed: rules.strategy == RankingStrategy::Qos && !rules.system_over_reserved,
-        idle: matches!(demand, Demand::Amount(_)),
+        idle: matches!(demand, ReleaseTarget::Amount(_)),
     };
-    let mut front = Front::of(candidates, rules, passed_over);
+    let mut front = TopCandidates::of(candidates, rules, passed_over);
     for victim in victims {
         let mut found = first_exact(&mut front, candidates, rules, passed_over, &mut refine);
         if found.is_none() && selection.count == 0 && passed_over.guaranteed {
             // Only Guaranteed pods are left.
             passed_over.guaranteed = false;
-            front = Front::of(candidates, rules, passed_over);
+            front = TopCandidates::of(candidates, rules, passed_over);
             found = first_exact(&mut front, candidates, rules, passed_over, &mut refine);
         }
         let Some(first) = found else { break };
         let Some(candidate) = candidates.get_mut(first) else {
             break;
         };
-        candidate.state = CandidateState::OnItsWay;
+        candidate.state = CandidateState::Terminating;
         *victim = first;
         selection.count += 1;
         selection.amount = selection.amount.saturating_add(candidate.usage);
         match demand {
-            Demand::Amount(amount) if selection.amount < amount => {}
+            ReleaseTarget::Amount(amount) if selection.amount < amount => {}
             _ => break,
         }
     }
@@ -114,10 +114,10 @@ pub fn select(
 }
 
 impl Rules {
-    fn place(self, position: usize, candidate: &Candidate) -> Place {
+    fn place(self, position: usize, candidate: &Candidate) -> Ranked {
         let usage = Some(candidate.usage);
         (
-            Standing::new(self.strategy, self.resource, candidate.claim, usage),
+            RankKey::new(self.strategy, self.resource, candidate.inputs, usage),
             position,
         )
     }
@@ -133,11 +133,11 @@ struct PassedOver {
 
 impl PassedOver {
     fn includes(self, candidate: &Candidate) -> bool {
-        let Claim {
+        let RankInputs {
             qos,
             priority_unknown,
             ..
-        } = candidate.claim;
+        } = candidate.inputs;
         (self.guaranteed && (qos == QosClass::Guaranteed || priority_unknown))
             || (self.idle && candidate.is_exact && candidate.usage == 0)
     }
@@ -145,7 +145,7 @@ impl PassedOver {
 
 /// The position of the candidate that goes first, once that is certain.
 fn first_exact(
-    front: &mut Front,
+    front: &mut TopCandidates,
     candidates: &mut [Candidate],
     rules: Rules,
     passed_over: PassedOver,
@@ -156,7 +156,7 @@ fn first_exact(
             if front.is_complete() {
                 return None;
             }
-            *front = Front::of(candidates, rules, passed_over);
+            *front = TopCandidates::of(candidates, rules, passed_over);
             continue;
         };
         let candidate = candidates.get_mut(first)?;
@@ -171,7 +171,7 @@ fn first_exact(
                     front.put_back(rules.place(first, candidate));
                 }
             }
-            None => candidate.state = CandidateState::Gone,
+            None => candidate.state = CandidateState::NotFound,
         }
     }
 }

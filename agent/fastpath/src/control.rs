@@ -15,26 +15,26 @@ use evictd_node::{
     memory_scope::{Limits, Scope},
     pods::table::PodTable,
 };
-use evictd_sys::{eventfd::Bell, swap_slot::Handover};
+use evictd_sys::{eventfd::EventFd, swap_slot::SwapSlot};
 
-use crate::Report;
+use crate::Event;
 
 /// Reports that may wait for a slow reader: more than all victims at once make, each of a KiB.
-const REPORTS: usize = 256;
+const EVENTS: usize = 256;
 
 /// To the reflex: a new table of pods, another cgroup of all pods, or the wish to stop.
 #[derive(Debug)]
-pub struct Mailbox {
-    bell: Bell,
-    table: Handover<PodTable>,
-    scope: Handover<Scope>,
-    tuning: Handover<Tuning>,
+pub struct Control {
+    bell: EventFd,
+    table: SwapSlot<PodTable>,
+    scope: SwapSlot<Scope>,
+    tuning: SwapSlot<FastPathSettings>,
     stop: AtomicBool,
 }
 
 /// What may change while the reflex runs: plain values.
 #[derive(Clone, Copy, Debug)]
-pub struct Tuning {
+pub struct FastPathSettings {
     /// The amounts of the node's memory.
     pub limits: Limits,
     /// See [`super::Setup::shadow`].
@@ -43,40 +43,40 @@ pub struct Tuning {
     pub strategy: RankingStrategy,
 }
 
-impl Mailbox {
+impl Control {
     /// An empty mailbox.
     pub fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            bell: Bell::new()?,
-            table: Handover::default(),
-            scope: Handover::default(),
-            tuning: Handover::default(),
+            bell: EventFd::new()?,
+            table: SwapSlot::default(),
+            scope: SwapSlot::default(),
+            tuning: SwapSlot::default(),
             stop: AtomicBool::new(false),
         }))
     }
 
     /// Hands over a new table; one that was not taken yet is replaced. Frees the tables that the reflex has put aside.
     pub fn send(&self, table: Box<PodTable>) {
-        self.table.hand_over(table);
-        self.bell.ring();
+        self.table.publish(table);
+        self.bell.notify();
     }
 
     /// Hands over the pods' cgroup: it has come, or is another one or of another size now.
     pub fn send_pods(&self, scope: Box<Scope>) {
-        self.scope.hand_over(scope);
-        self.bell.ring();
+        self.scope.publish(scope);
+        self.bell.notify();
     }
 
     /// Hands over other settings; what was not taken yet is replaced.
-    pub fn send_tuning(&self, tuning: Tuning) {
-        self.tuning.hand_over(Box::new(tuning));
-        self.bell.ring();
+    pub fn send_settings(&self, tuning: FastPathSettings) {
+        self.tuning.publish(Box::new(tuning));
+        self.bell.notify();
     }
 
-    pub(super) fn take_tuning(&self) -> Option<Tuning> {
+    pub(super) fn take_settings(&self) -> Option<FastPathSettings> {
         let boxed = self.tuning.take()?;
         let tuning = *boxed;
-        self.tuning.give_back(boxed);
+        self.tuning.retire(boxed);
         Some(tuning)
     }
 
@@ -86,19 +86,19 @@ impl Mailbox {
     }
 
     /// Leaves a scope to be freed by the sender.
-    pub(super) fn put_aside(&self, scope: Box<Scope>) {
-        self.scope.give_back(scope);
+    pub(super) fn retire_scope(&self, scope: Box<Scope>) {
+        self.scope.retire(scope);
     }
 
     /// Asks the reflex to end.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        self.bell.ring();
+        self.bell.notify();
     }
 
     /// Has the reflex go round once more.
     pub(super) fn wake(&self) {
-        self.bell.ring();
+        self.bell.notify();
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -110,33 +110,33 @@ impl Mailbox {
     }
 
     /// The newest table, if there is one. What was in use before is left to be freed by the sender.
-    pub(super) fn exchange(&self, current: &mut Box<PodTable>) -> bool {
-        self.bell.silence();
+    pub(super) fn take_table(&self, current: &mut Box<PodTable>) -> bool {
+        self.bell.clear();
         let Some(new) = self.table.take() else {
             return false;
         };
-        self.table.give_back(std::mem::replace(current, new));
+        self.table.retire(std::mem::replace(current, new));
         true
     }
 }
 
 /// From the reflex: reports for whoever has time.
 #[derive(Debug)]
-pub struct Outbox {
-    bell: Bell,
-    reports: ArrayQueue<Report>,
+pub struct EventQueue {
+    bell: EventFd,
+    reports: ArrayQueue<Event>,
     dropped: AtomicU64,
     deputised: AtomicU64,
     turned: AtomicU64,
     recorder: Recorder,
 }
 
-impl Outbox {
+impl EventQueue {
     /// An empty outbox.
     pub fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            bell: Bell::new()?,
-            reports: ArrayQueue::new(REPORTS),
+            bell: EventFd::new()?,
+            reports: ArrayQueue::new(EVENTS),
             dropped: AtomicU64::new(0),
             deputised: AtomicU64::new(0),
             turned: AtomicU64::new(0),
@@ -144,16 +144,16 @@ impl Outbox {
         }))
     }
 
-    pub(super) fn send(&self, report: Report) {
+    pub(super) fn send(&self, report: Event) {
         if self.reports.push(report).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
-        self.bell.ring();
+        self.bell.notify();
     }
 
     /// The oldest report.
-    pub fn next(&self) -> Option<Report> {
-        self.bell.silence();
+    pub fn next(&self) -> Option<Event> {
+        self.bell.clear();
         self.reports.pop()
     }
 
@@ -162,21 +162,21 @@ impl Outbox {
         &self.recorder
     }
 
-    pub(super) fn note_deputy(&self) {
+    pub(super) fn note_take_over(&self) {
         self.deputised.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Crossings that were decided in place of the reflex since the start.
-    pub fn deputised(&self) -> u64 {
+    pub fn taken_over(&self) -> u64 {
         self.deputised.load(Ordering::Relaxed)
     }
 
-    pub(super) fn note_turn(&self, now: u64) {
+    pub(super) fn beat(&self, now: u64) {
         self.turned.store(now, Ordering::Relaxed);
     }
 
     /// When the loop last turned, in nanoseconds of CLOCK_MONOTONIC; 0: never.
-    pub fn last_turn(&self) -> u64 {
+    pub fn last_beat(&self) -> u64 {
         self.turned.load(Ordering::Relaxed)
     }
 
@@ -186,14 +186,14 @@ impl Outbox {
     }
 }
 
-impl AsFd for Outbox {
+impl AsFd for EventQueue {
     /// Becomes readable when there is a report.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.bell.fd()
     }
 }
 
-impl AsRawFd for Outbox {
+impl AsRawFd for EventQueue {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
         self.bell.fd().as_raw_fd()
     }

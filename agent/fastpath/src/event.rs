@@ -12,7 +12,7 @@ use evictd_node::pods::table::Entry;
 
 /// One pod was killed, or would have been (shadow mode).
 #[derive(Clone, Debug)]
-pub struct Evicted {
+pub struct EvictionReport {
     /// The victim.
     pub pod: Arc<Entry>,
     /// Counts the evictions of this agent from 1; [`Finished`] refers to it.
@@ -51,7 +51,7 @@ pub struct Evicted {
 
 /// What became of a victim.
 #[derive(Clone, Debug)]
-pub struct Finished {
+pub struct VictimExit {
     /// The victim.
     pub pod: Arc<Entry>,
     /// Number of its eviction.
@@ -59,7 +59,7 @@ pub struct Finished {
     /// No process was left at this moment (ns of CLOCK_MONOTONIC); 0 when some were left at the deadline.
     pub exited: u64,
     /// The scope had its threshold available again at this moment (ns of CLOCK_MONOTONIC); 0 when it had not.
-    pub freed: u64,
+    pub threshold_cleared: u64,
     /// The largest usage of the scope that was seen since the crossing, in bytes.
     pub peak_usage: u64,
     /// What was available at the end, in bytes.
@@ -68,7 +68,7 @@ pub struct Finished {
 
 /// A victim gives nothing back and has processes all the same.
 #[derive(Clone, Debug)]
-pub struct Stuck {
+pub struct StuckVictim {
     /// The victim.
     pub pod: Arc<Entry>,
     /// Number of its eviction.
@@ -79,11 +79,11 @@ pub struct Stuck {
 
 /// What kept pods from being evicted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
+pub struct BlockedBy {
     /// Evictions are paused.
     pub paused: bool,
     /// Pods that a policy spared, or a limit.
-    pub spared: usize,
+    pub denied: usize,
     /// All pods together use less than what is missing, so that no other one is evicted in vain.
     pub in_vain: bool,
 }
@@ -94,13 +94,13 @@ pub struct Held {
     clippy::large_enum_variant,
     reason = "a box would allocate on the fast path"
 )]
-pub enum Report {
+pub enum Event {
     /// See [`Evicted`].
-    Evicted(Evicted),
+    Evicted(EvictionReport),
     /// See [`Finished`].
-    Finished(Finished),
+    Finished(VictimExit),
     /// See [`Stuck`]; once for each victim.
-    Stuck(Stuck),
+    Stuck(StuckVictim),
     /// A threshold was met when it came into force: at the start, or as another one than before.
     MetInForce {
         /// Whose threshold.
@@ -113,7 +113,7 @@ pub enum Report {
         number: u64,
     },
     /// The threshold is met and nobody may be evicted; said once per pressure.
-    NobodyLeft {
+    NoCandidates {
         /// Whose threshold.
         signal: Signal,
         /// What is available, in bytes.
@@ -121,7 +121,7 @@ pub enum Report {
         /// What should be, in bytes.
         threshold: u64,
         /// Why not, as far as it is not about critical pods.
-        held: Held,
+        held: BlockedBy,
     },
     /// The hook could not be attached when the threshold came near; the sampler goes on alone.
     HookLost {

@@ -3,19 +3,19 @@
 use std::{io, sync::Arc};
 
 use evictd_node::memory_scope::Scope;
-use evictd_sys::rt::{become_fifo, leave_memory_limit, lock_memory, touch_stack};
+use evictd_sys::rt::{become_fifo, join_root_memcg, lock_memory, prefault_stack};
 
 use crate::{
-    Mailbox,
-    monitor::{Setup, Watch},
-    shared_monitor::{REFLEX_STACK, Seat},
-    standby::Deputy,
+    Control,
+    monitor::{MemoryMonitor, Setup},
+    shared_monitor::{FASTPATH_STACK, SharedMonitor},
+    standby::Standby,
 };
 
 /// A running reflex thread.
-pub struct Reflex {
+pub struct FastPath {
     thread: std::thread::JoinHandle<()>,
-    mailbox: Arc<Mailbox>,
+    mailbox: Arc<Control>,
     ids: Ids,
 }
 
@@ -26,13 +26,13 @@ struct Ids {
     deputy: Option<i32>,
 }
 
-impl Reflex {
+impl FastPath {
     /// Starts the thread and waits until its wires are armed.
     ///
     /// # Errors
     /// The thread cannot be started, a scope cannot be read, a wire cannot be armed.
     pub fn start(setup: Setup) -> io::Result<(Self, Refusals)> {
-        let mailbox = Arc::clone(&setup.mailbox);
+        let mailbox = Arc::clone(&setup.control);
         let (started, ready) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("reflex".into())
@@ -40,19 +40,19 @@ impl Reflex {
                 let mut refusals = Refusals {
                     // Before anybody else is started from here.
                     limit: Scope::memory_v1(&setup.scopes)
-                        .and_then(|cgroup| leave_memory_limit(cgroup).err()),
+                        .and_then(|cgroup| join_root_memcg(cgroup).err()),
                     lock: lock_memory(),
                     fifo: become_fifo(),
                     deputy: None,
                 };
-                touch_stack::<REFLEX_STACK>();
-                let seat = match take_seat(setup) {
+                prefault_stack::<FASTPATH_STACK>();
+                let seat = match share_monitor(setup) {
                     Ok(seat) => seat,
                     Err(error) => return drop(started.send(Err(error))),
                 };
                 let deputy = match refusals.fifo {
                     Some(_) => Ok(None),
-                    None => Deputy::start(&seat),
+                    None => Standby::start(&seat),
                 };
                 let deputy = deputy.unwrap_or_else(|refused| {
                     refusals.deputy = Some(refused);
@@ -61,7 +61,7 @@ impl Reflex {
                 let ids = Ids {
                     // SAFETY: no preconditions.
                     reflex: unsafe { libc::gettid() },
-                    deputy: deputy.as_ref().map(Deputy::tid),
+                    deputy: deputy.as_ref().map(Standby::tid),
                 };
                 if started.send(Ok((refusals, ids))).is_ok() {
                     seat.run();
@@ -87,7 +87,7 @@ impl Reflex {
 
     /// The same of the thread that decides where this one is late; `None` where nobody does: on rungs without a kernel
     /// program, and without the rights for it.
-    pub fn deputy(&self) -> Option<i32> {
+    pub fn standby_tid(&self) -> Option<i32> {
         self.ids.deputy
     }
 
@@ -101,10 +101,10 @@ impl Reflex {
 }
 
 /// The seat, with all wires armed.
-fn take_seat(setup: Setup) -> io::Result<Arc<Seat>> {
-    let mut watch = Watch::new(setup);
+fn share_monitor(setup: Setup) -> io::Result<Arc<SharedMonitor>> {
+    let mut watch = MemoryMonitor::new(setup);
     watch.settle()?;
-    Seat::new(watch).map(Arc::new)
+    SharedMonitor::new(watch).map(Arc::new)
 }
 
 /// What was refused; each is said once and changes only how fast the agent is.

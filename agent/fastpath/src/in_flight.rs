@@ -8,11 +8,11 @@ use evictd_engine::{
     terminating::{Fate, Remains, Terminating},
 };
 use evictd_node::{
-    memory_scope::{Look, Scope},
+    memory_scope::{MemorySample, Scope},
     pods::table::Entry,
 };
 
-use crate::{Finished, Stuck};
+use crate::{StuckVictim, VictimExit};
 
 /// Victims that may be on their way at once; more deaths at a time than this wait for the next look.
 pub const MAX_IN_FLIGHT: usize = 64;
@@ -115,9 +115,9 @@ impl Victim {
 }
 
 /// What was found about victims at one look.
-pub enum Told {
-    Finished(Finished),
-    Stuck(Stuck),
+pub enum VictimEvent {
+    Finished(VictimExit),
+    Stuck(StuckVictim),
 }
 
 /// The victims, in a place that never grows.
@@ -187,7 +187,7 @@ impl InFlight {
     }
 
     /// The pressure is over: a pod that shadow mode has chosen is a pod like any other again.
-    pub fn forget_shadows(&mut self) {
+    pub fn forget_shadow_victims(&mut self) {
         self.victims.retain(|v| !v.shadow);
     }
 
@@ -198,8 +198,8 @@ impl InFlight {
     pub fn step(
         &mut self,
         now: u64,
-        at: impl Fn(usize) -> (Look, u64),
-        mut tell: impl FnMut(Told),
+        at: impl Fn(usize) -> (MemorySample, u64),
+        mut tell: impl FnMut(VictimEvent),
     ) -> bool {
         let (mut next, count) = (0, self.victims.len());
         while let Some(victim) = self.victims.get_mut(next) {
@@ -211,7 +211,7 @@ impl InFlight {
             victim.peak_usage = victim.peak_usage.max(look.usage);
             let fate = victim.observe(now);
             if fate == Fate::BecameStuck {
-                tell(Told::Stuck(Stuck {
+                tell(VictimEvent::Stuck(StuckVictim {
                     pod: Arc::clone(&victim.pod),
                     number: victim.number,
                     usage: victim.pod.memory.usage().unwrap_or(0),
@@ -224,11 +224,11 @@ impl InFlight {
                     && fate != Fate::Dying);
             if !victim.told && (is_enough || is_late) {
                 victim.told = true;
-                tell(Told::Finished(Finished {
+                tell(VictimEvent::Finished(VictimExit {
                     pod: Arc::clone(&victim.pod),
                     number: victim.number,
                     exited: exited.unwrap_or(0),
-                    freed: if is_enough { now } else { 0 },
+                    threshold_cleared: if is_enough { now } else { 0 },
                     peak_usage: victim.peak_usage,
                     available: look.available,
                 }));

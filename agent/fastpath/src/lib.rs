@@ -19,8 +19,8 @@ mod stat_lag;
 #[cfg(test)]
 mod tests;
 
-pub use control::{Mailbox, Outbox, Tuning};
-pub use event::{Evicted, Finished, Held, Report, Stuck};
-pub use handle::Reflex;
+pub use control::{Control, EventQueue, FastPathSettings};
+pub use event::{BlockedBy, Event, EvictionReport, StuckVictim, VictimExit};
+pub use handle::FastPath;
 pub use in_flight::{EARLIER, Earlier};
 pub use monitor::Setup;

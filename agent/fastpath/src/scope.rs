@@ -12,15 +12,15 @@ use evictd_engine::{
 };
 use evictd_node::{
     cgroup::memory::Version,
-    memory_scope::{Look, Scope},
+    memory_scope::{MemorySample, Scope},
     sampling,
-    trigger::memory::{Trip, page_size},
+    trigger::memory::{TriggerEvent, page_size},
 };
 use evictd_sys::clock::after;
 
 use crate::{
-    spin::{Approach, Waiting, stretch},
-    stat_lag::Lag,
+    spin::{SpinPolicy, Wait, spin_window},
+    stat_lag::StatLag,
 };
 use machine_share::MachineShare;
 
@@ -38,9 +38,9 @@ pub(super) struct Cause {
 
 /// What the rung has told since the last turn about one scope.
 #[derive(Clone, Copy, Default)]
-pub(super) struct News {
+pub(super) struct ScopeTriggers {
     /// The first crossing of the hard threshold's wire or of the floor's.
-    pub trip: Option<Trip>,
+    pub trip: Option<TriggerEvent>,
     /// What the counter read when the calibrating wire tripped, in bytes.
     pub counter: Option<u64>,
     /// The threshold is close.
@@ -48,15 +48,15 @@ pub(super) struct News {
 }
 
 /// A scope that is watched.
-pub(super) struct Post {
+pub(super) struct ScopeMonitor {
     pub scope: Scope,
     index: usize,
     /// The last look.
-    pub look: Look,
+    pub sample: MemorySample,
     /// The threshold is met: the scope is below `resolved` and has been below `threshold`.
     pub pressed: bool,
     /// It was said that nobody is left.
-    pub nobody_left: bool,
+    pub no_candidates: bool,
     /// Pressed, and nothing is left to do until the recovery's wire trips.
     pub idle: bool,
     /// It was said that the scope cannot be read.
@@ -70,32 +70,32 @@ pub(super) struct Post {
     /// Where the floor's wire lies; 0 before it was set.
     floor_limit: u64,
     recovery_limit: Option<u64>,
-    approach: Approach,
+    spin: SpinPolicy,
     /// Bytes before the threshold at which its wire lies.
-    stretch: u64,
+    spin_window: u64,
     /// That wire has not tripped since it was set.
-    approach_armed: bool,
+    spin_armed: bool,
     /// What the counter reads above the usage, in bytes; `None` while that is not known.
     offset: Option<i64>,
-    lag: Lag,
+    stat_lag: StatLag,
     /// When pods may go for it.
     pub pace: Pace,
     machine: MachineShare,
     /// When the kernel was last made to add up its statistics, and the bytes that could be used then before memory was
     /// short.
-    added_up: Option<(u64, u64)>,
+    flushed: Option<(u64, u64)>,
 }
 
-impl Post {
+impl ScopeMonitor {
     /// `growth` is the fastest that the machine can make, in bytes per second, on so many CPUs.
     pub fn new(scope: Scope, index: usize, growth: u64, cpus: u64) -> Self {
-        let lag = Lag::new(cpus, scope.cgroup().counts_kernel_memory());
+        let lag = StatLag::new(cpus, scope.cgroup().counts_kernel_memory());
         Self {
             scope,
             index,
-            look: Look::default(),
+            sample: MemorySample::default(),
             pressed: false,
-            nobody_left: false,
+            no_candidates: false,
             idle: false,
             gone: false,
             cause: Cause::default(),
@@ -104,23 +104,23 @@ impl Post {
             armed_limit: 0,
             floor_limit: 0,
             recovery_limit: None,
-            approach: Approach::default(),
-            stretch: stretch(growth),
-            approach_armed: false,
+            spin: SpinPolicy::default(),
+            spin_window: spin_window(growth),
+            spin_armed: false,
             offset: None,
-            lag,
+            stat_lag: lag,
             pace: Pace::default(),
             machine: MachineShare::open(),
-            added_up: None,
+            flushed: None,
         }
     }
 
     /// A fresh look; whether the threshold is met follows from it. `add_up` makes the kernel's statistics of the pods
     /// fresh, where they lag; `growth` is the fastest that the machine can make, in bytes per second.
-    pub fn look(
+    pub fn sample(
         &mut self,
         woken: u64,
-        news: &News,
+        news: &ScopeTriggers,
         hook: MemoryHook,
         growth: u64,
         mut add_up: impl FnMut(),
@@ -130,38 +130,39 @@ impl Post {
         let is_pressing = |available: u64| {
             available < limits.threshold || (was_pressed && available < limits.resolved)
         };
-        let is_short = |look: &Look, missing| is_pressing(look.available.saturating_add(missing));
+        let is_short =
+            |look: &MemorySample, missing| is_pressing(look.available.saturating_add(missing));
         if self.depends_on_statistics(woken, growth) {
             add_up();
         }
-        let (look, missing) = self
-            .lag
-            .look(|| self.scope.look(), is_short, add_up, after)?;
-        self.look = look;
+        let (look, missing) =
+            self.stat_lag
+                .sample(|| self.scope.sample(), is_short, add_up, after)?;
+        self.sample = look;
         self.gone = false;
-        self.pressed = is_pressing(self.look.available);
+        self.pressed = is_pressing(self.sample.available);
         if !self.scope.is_machine() {
-            self.ask_the_machine(missing);
+            self.apply_machine_share(missing);
         }
         if self.pressed && !was_pressed {
             self.cause = cause(woken, news, hook);
-            self.approach.reset();
+            self.spin.reset();
         }
-        self.approach_armed &= !news.approached;
+        self.spin_armed &= !news.approached;
         Ok(())
     }
 
     /// What the machine's counters tell of what is charged and is not in the cgroup's statistics.
-    fn ask_the_machine(&mut self, missing: u64) {
+    fn apply_machine_share(&mut self, missing: u64) {
         if missing > 0 {
             let cache = self.machine.cache_in(missing);
-            self.look.has_reclaimable(cache);
+            self.sample.has_reclaimable(cache);
         } else if !self.pressed {
             self.machine.settle();
         }
         if self.scope.cgroup().version() == Version::V1 {
-            let slab = self.machine.slab_in(self.look.kernel);
-            self.look.has_reclaimable(slab);
+            let slab = self.machine.slab_in(self.sample.kernel);
+            self.sample.has_reclaimable(slab);
         }
     }
 
@@ -170,25 +171,25 @@ impl Post {
     fn depends_on_statistics(&mut self, now: u64, growth: u64) -> bool {
         let Shortage {
             threshold, room, ..
-        } = self.look.shortage;
-        let free = self.scope.capacity().saturating_sub(self.look.usage);
+        } = self.sample.shortage;
+        let free = self.scope.capacity().saturating_sub(self.sample.usage);
         if self.scope.is_machine() || free >= threshold.saturating_mul(2) {
-            self.added_up = None;
+            self.flushed = None;
             return false;
         }
-        let is_due = self.added_up.is_none_or(|(since, left)| {
+        let is_due = self.flushed.is_none_or(|(since, left)| {
             let lasts = sampling::next_look(left, growth).as_nanos();
             u128::from(now.saturating_sub(since)) >= lasts
         });
         if is_due {
-            self.added_up = Some((now, room.at_once.saturating_sub(threshold)));
+            self.flushed = Some((now, room.at_once.saturating_sub(threshold)));
         }
         is_due
     }
 
     /// What is short as the pace is decided by it; `shadow` bytes are taken for given back already, `dying` bytes are victims'.
     pub fn shortage(&self, shadow: u64, dying: u64) -> Shortage {
-        let seen = self.look.shortage;
+        let seen = self.sample.shortage;
         let used = seen.used.saturating_sub(shadow);
         Shortage {
             used,
@@ -204,23 +205,23 @@ impl Post {
     /// Whether the scope has moved since the kernel was told whom it may kill: by a sixteenth of what is left, for far
     /// from the floor an older answer does no harm.
     pub fn has_moved(&self) -> bool {
-        self.look.available.abs_diff(self.named_at) >= (self.distance() / 16).max(NAMING_BYTES)
+        self.sample.available.abs_diff(self.named_at) >= (self.distance() / 16).max(NAMING_BYTES)
     }
 
     /// The kernel has been told.
     pub fn is_named(&mut self) {
-        self.named_at = self.look.available;
+        self.named_at = self.sample.available;
     }
 
     /// Bytes that may still be used before the threshold is met.
     pub fn distance(&self) -> u64 {
         let threshold = self.scope.limits().threshold;
-        self.look.available.saturating_sub(threshold)
+        self.sample.available.saturating_sub(threshold)
     }
 
     /// How to wait, if the threshold is about to be crossed.
-    pub fn approach(&mut self, now: u64) -> Option<Waiting> {
-        self.approach.look(now, self.distance(), self.stretch)
+    pub fn wait(&mut self, now: u64) -> Option<Wait> {
+        self.spin.observe(now, self.distance(), self.spin_window)
     }
 
     /// The scope is another one: nothing that was known is true any more.
@@ -228,15 +229,15 @@ impl Post {
         std::mem::swap(&mut self.scope, scope);
         (self.armed_limit, self.floor_limit, self.recovery_limit) = (0, 0, None);
         (self.offset, self.gone) = (None, false);
-        self.lag.forget();
-        self.approach.reset();
+        self.stat_lag.forget();
+        self.spin.reset();
         self.pace.reset();
         self.machine.forget();
-        self.added_up = None;
+        self.flushed = None;
     }
 }
 
-fn cause(woken: u64, news: &News, hook: MemoryHook) -> Cause {
+fn cause(woken: u64, news: &ScopeTriggers, hook: MemoryHook) -> Cause {
     match news.trip {
         Some(trip) => Cause {
             crossed: trip.time_ns,

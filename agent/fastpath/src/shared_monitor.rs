@@ -7,103 +7,103 @@ use std::{
     time::Duration,
 };
 
-use evictd_sys::{clock::now_ns, poll::poll};
+use evictd_sys::{clock::monotonic_ns, poll::poll};
 
-use crate::{Mailbox, monitor::Watch, spin::Waiting};
+use crate::{Control, monitor::MemoryMonitor, spin::Wait};
 
 /// Awake, the loop looks at the rung so often for each pod that it asks. Only to ask it needs the state, which a deputy has to
 /// find free if this thread's CPU goes away.
 const LOOKS_PER_POD: usize = 8;
 
 /// Where one thread at a time decides.
-pub(super) struct Seat {
+pub(super) struct SharedMonitor {
     /// Whoever waits has it not. Two threads take it, of the same real-time priority: nobody slow can hold it, and the deputy
     /// goes away again when it is taken.
-    watch: Mutex<Watch>,
-    mailbox: Arc<Mailbox>,
+    monitor: Mutex<MemoryMonitor>,
+    mailbox: Arc<Control>,
     /// The rung's descriptor; none for the sampler.
-    tripwire: Option<OwnedFd>,
+    trigger: Option<OwnedFd>,
 }
 
-impl Seat {
+impl SharedMonitor {
     /// # Errors
     /// The system has no descriptor to give.
-    pub fn new(watch: Watch) -> io::Result<Self> {
-        let tripwire = watch.setup.tripwire.fd();
+    pub fn new(watch: MemoryMonitor) -> io::Result<Self> {
+        let tripwire = watch.setup.trigger.fd();
         Ok(Self {
-            mailbox: Arc::clone(&watch.setup.mailbox),
-            tripwire: tripwire.map(|fd| fd.try_clone_to_owned()).transpose()?,
-            watch: Mutex::new(watch),
+            mailbox: Arc::clone(&watch.setup.control),
+            trigger: tripwire.map(|fd| fd.try_clone_to_owned()).transpose()?,
+            monitor: Mutex::new(watch),
         })
     }
 
     /// The loop, until the mailbox says stop.
     pub fn run(&self) {
-        let mut waiting = Waiting::Asleep(Duration::ZERO);
+        let mut waiting = Wait::Sleep(Duration::ZERO);
         while !self.mailbox.stopped() {
             let woken = match waiting {
-                Waiting::Asleep(interval) => self.sleep(interval),
-                Waiting::Awake(until) => self.stay_awake(until),
+                Wait::Sleep(interval) => self.sleep(interval),
+                Wait::Spin(until) => self.spin_until(until),
             };
-            waiting = self.take().go_round(woken);
+            waiting = self.lock().run_once(woken);
         }
     }
 
     /// Decides in place of the reflex when there is something to decide and it has not come.
-    pub fn stand_in(&self) {
-        let woken = now_ns();
-        let Ok(mut watch) = self.watch.try_lock() else {
+    pub fn take_over(&self) {
+        let woken = monotonic_ns();
+        let Ok(mut watch) = self.monitor.try_lock() else {
             return;
         };
-        watch.decide_what_has_tripped(woken);
+        watch.handle_pending_triggers(woken);
         drop(watch);
         // What it was woken for may not be there any more, and a call that waits goes on waiting then.
         self.mailbox.wake();
     }
 
     /// Whether the rung has told something that nobody has heard.
-    pub fn is_untold(&self) -> bool {
-        poll([self.tripwire_fd()], Some(Duration::ZERO)) != [0]
+    pub fn has_unread_triggers(&self) -> bool {
+        poll([self.trigger_fd()], Some(Duration::ZERO)) != [0]
     }
 
-    pub fn take(&self) -> MutexGuard<'_, Watch> {
+    pub fn lock(&self) -> MutexGuard<'_, MemoryMonitor> {
         // What panics ends the agent.
-        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+        self.monitor.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A negative one, which is left out, where there is none.
-    fn tripwire_fd(&self) -> RawFd {
-        self.tripwire.as_ref().map_or(-1, |fd| fd.as_raw_fd())
+    fn trigger_fd(&self) -> RawFd {
+        self.trigger.as_ref().map_or(-1, |fd| fd.as_raw_fd())
     }
 
     /// Sleeps until the rung or the mailbox has something to tell, and no longer than this; what the time is then.
     fn sleep(&self, interval: Duration) -> u64 {
-        let fds = [self.tripwire_fd(), self.mailbox.fd().as_raw_fd()];
+        let fds = [self.trigger_fd(), self.mailbox.fd().as_raw_fd()];
         poll(fds, Some(interval));
-        now_ns()
+        monotonic_ns()
     }
 
     /// Waits without sleeping until a threshold's wire trips, or is seen to be met; when that was.
-    fn stay_awake(&self, until: u64) -> u64 {
+    fn spin_until(&self, until: u64) -> u64 {
         let turns = {
-            let mut watch = self.take();
-            watch.rehearse();
-            watch.turns
+            let mut watch = self.lock();
+            watch.warm_up();
+            watch.cycles
         };
         loop {
-            let mut watch = self.take();
-            if watch.hear() || watch.sees_a_crossing() {
-                return now_ns();
+            let mut watch = self.lock();
+            if watch.drain_triggers() || watch.sees_a_crossing() {
+                return monotonic_ns();
             }
-            let now = now_ns();
+            let now = monotonic_ns();
             // The deputy has decided, if another turn has begun.
-            if watch.turns != turns || now >= until || self.mailbox.stopped() {
+            if watch.cycles != turns || now >= until || self.mailbox.stopped() {
                 return now;
             }
-            watch.ask_the_next(now);
+            watch.refresh_next(now);
             drop(watch);
             for _ in 0..LOOKS_PER_POD {
-                if self.is_untold() {
+                if self.has_unread_triggers() {
                     break;
                 }
             }
@@ -112,4 +112,4 @@ impl Seat {
 }
 
 /// Stack that the reflex may use. Its deepest call holds one `memory.stat` (8 KiB); a painted stack has shown 22 KiB.
-pub const REFLEX_STACK: usize = 64 << 10;
+pub const FASTPATH_STACK: usize = 64 << 10;

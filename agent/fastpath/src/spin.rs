@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 /// The longest that the loop stays awake at once.
-const AWAKE_NS: u64 = 2_000_000;
+const LONGEST_SPIN_NS: u64 = 2_000_000;
 /// Expected sooner than this, the crossing is waited for awake; a growth that slows down a little still arrives.
 const SOON_NS: u64 = 1_500_000;
 /// A growth is measured over no longer than this.
@@ -18,39 +18,39 @@ const SHORTEST_WAIT: Duration = Duration::from_micros(300);
 /// The rest after the loop was awake in vain: whoever grows was kept from running, and a busy CPU is awake by itself.
 const REST_NS: u64 = 20_000_000;
 /// What may be spent at once, and the share of a CPU in which it comes back.
-const MOST_NS: u64 = 20_000_000;
-const COMES_BACK: u64 = 100;
+const BUDGET_NS: u64 = 20_000_000;
+const REFILL_SHARE: u64 = 100;
 /// What an additional look costs of it.
 const LOOK_NS: u64 = 50_000;
 
 /// Bytes from the threshold at which the stretch begins: what the fastest growth of this machine (bytes per second) can
 /// use up in half a millisecond.
-pub fn stretch(growth: u64) -> u64 {
+pub fn spin_window(growth: u64) -> u64 {
     growth / 2000
 }
 
 /// How to wait for the next look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waiting {
+pub enum Wait {
     /// Asleep, for no longer than this.
-    Asleep(Duration),
+    Sleep(Duration),
     /// Awake, until this time at most (nanoseconds of CLOCK_MONOTONIC).
-    Awake(u64),
+    Spin(u64),
 }
 
-impl Waiting {
+impl Wait {
     /// What does for both: awake if one of them is, else asleep until the first of them is due.
     pub fn and(self, other: Self) -> Self {
         match (self, other) {
-            (Self::Asleep(one), Self::Asleep(other)) => Self::Asleep(one.min(other)),
-            (Self::Asleep(_), awake) | (awake, _) => awake,
+            (Self::Sleep(one), Self::Sleep(other)) => Self::Sleep(one.min(other)),
+            (Self::Sleep(_), awake) | (awake, _) => awake,
         }
     }
 }
 
 /// What is known of the way to one threshold.
 #[derive(Debug)]
-pub struct Approach {
+pub struct SpinPolicy {
     /// When it was looked at last, and how far the threshold was then.
     last: Option<(u64, u64)>,
     /// Bytes per millisecond: the present growth, or half of what was expected before. Whoever is kept from running for
@@ -60,22 +60,22 @@ pub struct Approach {
     awake: Option<(u64, u64)>,
     rest_until: u64,
     /// What may be spent, in nanoseconds of a CPU.
-    purse: u64,
+    budget: u64,
 }
 
-impl Default for Approach {
+impl Default for SpinPolicy {
     fn default() -> Self {
         Self {
             last: None,
             speed: 0,
             awake: None,
             rest_until: 0,
-            purse: MOST_NS,
+            budget: BUDGET_NS,
         }
     }
 }
 
-impl Approach {
+impl SpinPolicy {
     /// The threshold is met, or whatever was known is not true any more.
     pub fn reset(&mut self) {
         (self.last, self.awake, self.speed) = (None, None, 0);
@@ -83,7 +83,7 @@ impl Approach {
 
     /// A look at the time `now` (nanoseconds) found the threshold `distance` bytes away; `stretch` is [`stretch`]'s.
     /// `None`: it is far, or nothing moves towards it.
-    pub fn look(&mut self, now: u64, distance: u64, stretch: u64) -> Option<Waiting> {
+    pub fn observe(&mut self, now: u64, distance: u64, stretch: u64) -> Option<Wait> {
         if let Some((since, until)) = self.awake.take() {
             self.spend(now.saturating_sub(since));
             if now >= until {
@@ -92,29 +92,27 @@ impl Approach {
         }
         let (before, was) = self.last.replace((now, distance))?;
         let elapsed = now.saturating_sub(before);
-        self.purse = (self.purse + elapsed / COMES_BACK).min(MOST_NS);
+        self.budget = (self.budget + elapsed / REFILL_SHARE).min(BUDGET_NS);
         let grown = was.saturating_sub(distance);
         let present = grown.saturating_mul(1_000_000) / elapsed.max(1);
         self.speed = present.max(self.speed / 2);
-        if distance > stretch || self.speed == 0 || self.purse < LOOK_NS {
+        if distance > stretch || self.speed == 0 || self.budget < LOOK_NS {
             return None;
         }
         let expected = distance.saturating_mul(1_000_000) / self.speed;
         if elapsed <= RECENT_NS && expected <= SOON_NS && now >= self.rest_until {
-            let until = now + AWAKE_NS.min(self.purse);
+            let until = now + LONGEST_SPIN_NS.min(self.budget);
             self.awake = Some((now, until));
-            return Some(Waiting::Awake(until));
+            return Some(Wait::Spin(until));
         }
         self.spend(LOOK_NS);
         // What was seen over a longer time says little of the present; and a growth may become faster.
         let wait = if elapsed > RECENT_NS { 0 } else { expected / 4 };
-        Some(Waiting::Asleep(
-            Duration::from_nanos(wait).max(SHORTEST_WAIT),
-        ))
+        Some(Wait::Sleep(Duration::from_nanos(wait).max(SHORTEST_WAIT)))
     }
 
     fn spend(&mut self, time: u64) {
-        self.purse = self.purse.saturating_sub(time);
+        self.budget = self.budget.saturating_sub(time);
     }
 }
 
@@ -128,69 +126,69 @@ mod tests {
 
     #[test]
     fn whoever_arrives_at_full_speed_is_waited_for_awake() {
-        let mut approach = Approach::default();
-        assert_eq!(approach.look(0, 100 * MIB, STRETCH), None);
+        let mut approach = SpinPolicy::default();
+        assert_eq!(approach.observe(0, 100 * MIB, STRETCH), None);
         // The wire has tripped. What was seen long ago does not tell how fast it is now.
         assert_eq!(
-            approach.look(60 * MS, 4 * MIB, STRETCH),
-            Some(Waiting::Asleep(SHORTEST_WAIT))
+            approach.observe(60 * MS, 4 * MIB, STRETCH),
+            Some(Wait::Sleep(SHORTEST_WAIT))
         );
         // 1 MiB in 300 us: 3 MiB in 900 us.
         let now = 60 * MS + 300_000;
         assert_eq!(
-            approach.look(now, 3 * MIB, STRETCH),
-            Some(Waiting::Awake(now + AWAKE_NS))
+            approach.observe(now, 3 * MIB, STRETCH),
+            Some(Wait::Spin(now + LONGEST_SPIN_NS))
         );
         // It did not arrive.
         assert_eq!(
-            approach.look(now + AWAKE_NS, 2 * MIB, STRETCH),
-            Some(Waiting::Asleep(SHORTEST_WAIT))
+            approach.observe(now + LONGEST_SPIN_NS, 2 * MIB, STRETCH),
+            Some(Wait::Sleep(SHORTEST_WAIT))
         );
     }
 
     #[test]
     fn a_slow_one_is_met_on_the_way() {
-        let mut approach = Approach::default();
-        approach.look(0, 4 * MIB, STRETCH);
+        let mut approach = SpinPolicy::default();
+        approach.observe(0, 4 * MIB, STRETCH);
         // 1 MiB in 4 ms: 3 MiB in 12 ms.
         assert_eq!(
-            approach.look(4 * MS, 3 * MIB, STRETCH),
-            Some(Waiting::Asleep(Duration::from_millis(3)))
+            approach.observe(4 * MS, 3 * MIB, STRETCH),
+            Some(Wait::Sleep(Duration::from_millis(3)))
         );
         // It has stopped: soon nothing is expected of it any more.
-        let looks = (8..200).map(|ms| approach.look(ms * MS, 3 * MIB, STRETCH));
+        let looks = (8..200).map(|ms| approach.observe(ms * MS, 3 * MIB, STRETCH));
         assert!(looks.take_while(Option::is_some).count() < 32);
         // What goes away is not waited for.
-        let mut approach = Approach::default();
-        approach.look(0, 3 * MIB, STRETCH);
-        assert_eq!(approach.look(MS, 4 * MIB, STRETCH), None);
+        let mut approach = SpinPolicy::default();
+        approach.observe(0, 3 * MIB, STRETCH);
+        assert_eq!(approach.observe(MS, 4 * MIB, STRETCH), None);
     }
 
     #[test]
     fn nobody_is_waited_for_far_away() {
-        let mut approach = Approach::default();
-        approach.look(0, 20 * MIB, STRETCH);
-        assert_eq!(approach.look(MS, 5 * MIB, STRETCH), None);
+        let mut approach = SpinPolicy::default();
+        approach.observe(0, 20 * MIB, STRETCH);
+        assert_eq!(approach.observe(MS, 5 * MIB, STRETCH), None);
     }
 
     proptest::proptest! {
         /// A pod that comes near and goes away for ever, however it moves, costs little of a CPU.
         #[test]
         fn hovering_is_cheap(steps in proptest::collection::vec((0_u64..STRETCH, 1_u64..10), 2000..3000)) {
-            let mut approach = Approach::default();
+            let mut approach = SpinPolicy::default();
             let (mut now, mut spent) = (0, 0);
             for (distance, millis) in steps {
                 now += millis * MS;
-                match approach.look(now, distance, STRETCH) {
-                    Some(Waiting::Awake(until)) => {
+                match approach.observe(now, distance, STRETCH) {
+                    Some(Wait::Spin(until)) => {
                         spent += until - now;
                         now = until;
                     }
-                    Some(Waiting::Asleep(_)) => spent += LOOK_NS,
+                    Some(Wait::Sleep(_)) => spent += LOOK_NS,
                     None => {}
                 }
             }
-            proptest::prop_assert!(spent <= MOST_NS + now / COMES_BACK + AWAKE_NS, "{spent} of {now}");
+            proptest::prop_assert!(spent <= BUDGET_NS + now / REFILL_SHARE + LONGEST_SPIN_NS, "{spent} of {now}");
         }
     }
 }

@@ -7,10 +7,10 @@
 
 use std::{io, mem, time::Duration};
 
-use evictd_node::{memory_scope::Look, trigger::memory::page_size};
+use evictd_node::{memory_scope::MemorySample, trigger::memory::page_size};
 
 /// What lasts longer is no lag. A pod that takes kernel memory at 1 GB/s takes 5 MiB meanwhile, and the floor still holds.
-const PATIENCE_NS: u64 = 5_000_000;
+const FLUSH_DEADLINE_NS: u64 = 5_000_000;
 /// Between two looks: who was preempted by this thread in the middle of adding up can go on meanwhile, and who allocates on
 /// this CPU too.
 const PAUSE: Duration = Duration::from_micros(100);
@@ -23,9 +23,9 @@ const PAGES_OF_A_CPU: u64 = 3 * 64;
 
 /// What is known of one scope's unlisted memory.
 #[derive(Debug)]
-pub(super) struct Lag {
+pub(super) struct StatLag {
     /// In bytes: the least that was seen since more of it turned out to be no lag.
-    usual: Option<u64>,
+    baseline: Option<u64>,
     /// What was charged, in bytes, when the kernel was first told to add up what is missing now, and when that was (nanoseconds of
     /// CLOCK_MONOTONIC).
     told: Option<(u64, u64)>,
@@ -38,11 +38,11 @@ pub(super) struct Lag {
     given_up: Option<u64>,
 }
 
-impl Lag {
+impl StatLag {
     /// For a machine with so many CPUs. `exact`: kernel memory has a counter of its own and is no part of what is unlisted.
     pub fn new(cpus: u64, exact: bool) -> Self {
         Self {
-            usual: None,
+            baseline: None,
             told: None,
             slack: NEW_BYTES + cpus * PAGES_OF_A_CPU * page_size(),
             exact,
@@ -52,29 +52,29 @@ impl Lag {
 
     /// The scope is another one.
     pub fn forget(&mut self) {
-        (self.usual, self.told, self.given_up) = (None, None, None);
+        (self.baseline, self.told, self.given_up) = (None, None, None);
     }
 
     /// A look that adds up, or one that has been given the time to, and the bytes that are missing in its statistics all the same. `is_short` tells of a look, and of the bytes that may be
     /// missing in it, that the threshold is met even with these: nobody waits for them then. `add_up` makes the kernel do that,
     /// `after` waits and tells the time.
-    pub fn look(
+    pub fn sample(
         &mut self,
-        read: impl Fn() -> io::Result<Look>,
-        is_short: impl Fn(&Look, u64) -> bool,
+        read: impl Fn() -> io::Result<MemorySample>,
+        is_short: impl Fn(&MemorySample, u64) -> bool,
         mut add_up: impl FnMut(),
         after: impl Fn(Duration) -> u64,
-    ) -> io::Result<(Look, u64)> {
+    ) -> io::Result<(MemorySample, u64)> {
         let start = after(Duration::ZERO);
         let mut now = start;
         // At once, the first time: most lags are gone then.
         let mut pause = Duration::ZERO;
         loop {
             let look = read()?;
-            let missing = self.missing(&look, now);
+            let missing = self.unaccounted(&look, now);
             let is_behind = missing > self.slack && !is_short(&look, missing);
             let stands = |charged: u64| look.usage.abs_diff(charged) < self.slack;
-            let is_over = now.saturating_sub(start) >= PATIENCE_NS;
+            let is_over = now.saturating_sub(start) >= FLUSH_DEADLINE_NS;
             let waits = is_behind && !is_over && !self.given_up.is_some_and(stands);
             if !is_behind {
                 self.given_up = None;
@@ -94,19 +94,19 @@ impl Lag {
     }
 
     /// The bytes by which more is unlisted than usual.
-    fn missing(&mut self, look: &Look, now: u64) -> u64 {
-        let usual = self.usual.get_or_insert(look.unlisted);
+    fn unaccounted(&mut self, look: &MemorySample, now: u64) -> u64 {
+        let usual = self.baseline.get_or_insert(look.uncategorized);
         if let Some((charged, since)) = self.told {
             // What was missing then, and still is.
-            let missing = (charged + look.unlisted).saturating_sub(look.usage);
+            let missing = (charged + look.uncategorized).saturating_sub(look.usage);
             if missing <= *usual + self.slack / 4 {
                 self.told = None;
-            } else if now.saturating_sub(since) >= PATIENCE_NS && !self.exact {
+            } else if now.saturating_sub(since) >= FLUSH_DEADLINE_NS && !self.exact {
                 (*usual, self.told) = (missing, None);
             }
         }
-        *usual = look.unlisted.min(*usual);
-        look.unlisted - *usual
+        *usual = look.uncategorized.min(*usual);
+        look.uncategorized - *usual
     }
 }
 

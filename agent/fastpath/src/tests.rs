@@ -9,8 +9,8 @@ use evictd_node::{
     trigger::memory,
 };
 
-use super::{Mailbox, Outbox, Setup};
-use crate::{monitor::Watch, spin::Waiting};
+use super::{Control, EventQueue, Setup};
+use crate::{monitor::MemoryMonitor, spin::Wait};
 
 const MIB: u64 = 1 << 20;
 const MS: u64 = 1_000_000;
@@ -31,7 +31,7 @@ impl Cgroup<'_> {
         );
     }
 
-    fn watch(&self) -> Watch {
+    fn watch(&self) -> MemoryMonitor {
         fs::write(self.0.join("memory.max"), (512 * MIB).to_string()).unwrap();
         self.is_short_of_it_by(200 * MIB);
         let cgroup = MemoryCgroup::open(self.0).unwrap();
@@ -41,18 +41,18 @@ impl Cgroup<'_> {
             resolved: THRESHOLD,
             floor: None,
         };
-        let mut watch = Watch::new(Setup {
+        let mut watch = MemoryMonitor::new(Setup {
             scopes: vec![Scope::new(cgroup, limits, false).unwrap()],
-            tripwire: built.unwrap().tripwire,
+            trigger: built.unwrap().trigger,
             table: Box::default(),
             earlier: Vec::new(),
             last_eviction: None,
             shadow: false,
             victims_at_once: 1,
             strategy: RankingStrategy::Kubelet,
-            restraint: std::sync::Arc::default(),
-            mailbox: Mailbox::new().unwrap(),
-            outbox: Outbox::new().unwrap(),
+            limiter: std::sync::Arc::default(),
+            control: Control::new().unwrap(),
+            events: EventQueue::new().unwrap(),
         });
         watch.settle().unwrap();
         watch
@@ -66,11 +66,11 @@ fn without_a_program_a_crossing_is_waited_for_awake() {
     let cgroup = Cgroup(dir.path());
     let mut watch = cgroup.watch();
     cgroup.is_short_of_it_by(3 * MIB / 2);
-    assert!(matches!(watch.go_round(1000 * MS), Waiting::Asleep(_)));
+    assert!(matches!(watch.run_once(1000 * MS), Wait::Sleep(_)));
     // Half of the way in a millisecond.
     cgroup.is_short_of_it_by(3 * MIB / 4);
-    let waiting = watch.go_round(1001 * MS);
-    assert!(matches!(waiting, Waiting::Awake(_)), "{waiting:?}");
+    let waiting = watch.run_once(1001 * MS);
+    assert!(matches!(waiting, Wait::Spin(_)), "{waiting:?}");
     assert!(!watch.sees_a_crossing());
     cgroup.is_short_of_it_by(0);
     assert!(!watch.sees_a_crossing(), "exactly the threshold is left");
@@ -82,7 +82,7 @@ fn without_a_program_a_crossing_is_waited_for_awake() {
     assert!(watch.sees_a_crossing());
     cgroup.is_short_of_it_by(0);
     fs::write(dir.path().join("memory.current"), (413 * MIB).to_string()).unwrap();
-    watch.go_round(1002 * MS);
+    watch.run_once(1002 * MS);
     // It is known now, and nobody is there to go: nothing is to be looked for.
     assert!(!watch.sees_a_crossing());
 }
@@ -94,8 +94,8 @@ fn whoever_is_far_away_is_not_waited_for() {
     let mut watch = cgroup.watch();
     for ms in 0..10 {
         cgroup.is_short_of_it_by((100 - ms) * MIB);
-        let waiting = watch.go_round((1000 + ms) * MS);
-        assert!(matches!(waiting, Waiting::Asleep(_)), "{waiting:?}");
+        let waiting = watch.run_once((1000 + ms) * MS);
+        assert!(matches!(waiting, Wait::Sleep(_)), "{waiting:?}");
     }
 }
 
@@ -106,12 +106,12 @@ fn the_look_that_decides_is_recorded() {
     let cgroup = Cgroup(dir.path());
     let mut watch = cgroup.watch();
     cgroup.is_short_of_it_by(MIB);
-    watch.go_round(1000 * MS);
+    watch.run_once(1000 * MS);
     fs::write(dir.path().join("memory.current"), (413 * MIB).to_string()).unwrap();
-    watch.go_round(1000 * MS + 1);
+    watch.run_once(1000 * MS + 1);
     // The newest may be half written, and is not handed out.
-    watch.go_round(1002 * MS);
-    let seen = watch.setup.outbox.recorder().since(0);
+    watch.run_once(1002 * MS);
+    let seen = watch.setup.events.recorder().since(0);
     let left: Vec<u64> = seen.iter().map(|sample| sample.available / MIB).collect();
     assert_eq!(left, [101, 99]);
 }

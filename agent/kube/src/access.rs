@@ -4,7 +4,7 @@ use evictd_config::ConfigMapName;
 use http::Method;
 use serde_json::json;
 
-use super::client::{Call, Connection, JSON};
+use super::client::{ApiClient, ApiRequest, JSON};
 use crate::policy_status::{GROUP, PLURAL};
 
 /// One right.
@@ -74,7 +74,7 @@ pub const PAUSE_RIGHTS: [Right; 2] = [
 
 /// Asks for each right and logs those that are missing; they are returned. What cannot be asked now is not missing:
 /// the requests themselves will show it.
-pub async fn check(connection: &Connection, pause: Option<&ConfigMapName>) -> Vec<Right> {
+pub async fn check(connection: &ApiClient, pause: Option<&ConfigMapName>) -> Vec<Right> {
     let mut missing = Vec::new();
     let everywhere = RIGHTS.map(|right| (right, "", ""));
     let there = pause
@@ -94,7 +94,7 @@ pub async fn check(connection: &Connection, pause: Option<&ConfigMapName>) -> Ve
         });
         let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
         match connection
-            .call(&Call::new(Method::POST, path, JSON, &review))
+            .call(&ApiRequest::new(Method::POST, path, JSON, &review))
             .await
         {
             Ok(answer) if answer["status"]["allowed"] == false => {

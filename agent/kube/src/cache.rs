@@ -13,9 +13,9 @@ use std::{
 };
 
 use evictd_engine::Pod;
-use evictd_policy::{Brake, Brakes, Catalogue};
+use evictd_policy::{PauseSource, PauseState, PolicyStore};
 
-use super::client::Connection;
+use super::client::ApiClient;
 use crate::watch::pods::Shared;
 use file::without_documents;
 
@@ -27,12 +27,12 @@ pub use file::{FILE, Memory, MemoryError};
 pub const PAUSE: Duration = Duration::from_secs(5);
 
 /// Keeps the file.
-pub struct Keeping {
+pub struct ClusterCache {
     path: PathBuf,
-    connection: Arc<Connection>,
+    connection: Arc<ApiClient>,
     pods: Arc<Shared>,
-    catalogue: Arc<Catalogue>,
-    brakes: Arc<Brakes>,
+    policies: Arc<PolicyStore>,
+    pauses: Arc<PauseState>,
     obeys_config_map: bool,
     written: std::sync::Mutex<Option<Revision>>,
 }
@@ -43,32 +43,32 @@ struct Revision {
     pods: u64,
     policies: u64,
     namespaces: u64,
-    paused: Vec<Brake>,
+    paused: Vec<PauseSource>,
 }
 
-impl Keeping {
+impl ClusterCache {
     /// In this state directory.
     pub fn new(
         state_dir: &Path,
-        connection: Arc<Connection>,
+        connection: Arc<ApiClient>,
         pods: Arc<Shared>,
-        catalogue: Arc<Catalogue>,
-        brakes: Arc<Brakes>,
+        catalogue: Arc<PolicyStore>,
+        brakes: Arc<PauseState>,
         obeys_config_map: bool,
     ) -> Self {
         Self {
             path: state_dir.join(FILE),
             connection,
             pods,
-            catalogue,
-            brakes,
+            policies: catalogue,
+            pauses: brakes,
             obeys_config_map,
             written: std::sync::Mutex::default(),
         }
     }
 
     /// Brings back what an earlier agent knew, before the API server is asked.
-    pub fn recall(&self) {
+    pub fn restore(&self) {
         let read = self.path.parent().map(Memory::read);
         let memory = match read {
             Some(Ok(memory)) => memory,
@@ -86,15 +86,17 @@ impl Keeping {
                 "an earlier agent's knowledge holds until the API server answers"
             );
         }
-        self.catalogue.keeper().set_namespaces(memory.namespaces);
-        self.catalogue.recall(&memory.policies);
+        self.policies.evaluator().set_namespaces(memory.namespaces);
+        self.policies.restore(&memory.policies);
         for brake in memory.paused {
             // Nobody would ever release one that is not looked at any more.
-            if brake == Brake::Node || (brake == Brake::ConfigMap && self.obeys_config_map) {
-                self.brakes.set(brake, true);
+            if brake == PauseSource::Node
+                || (brake == PauseSource::ConfigMap && self.obeys_config_map)
+            {
+                self.pauses.set(brake, true);
             }
         }
-        self.pods.with(|roster| roster.recall(memory.pods));
+        self.pods.with(|roster| roster.restore(memory.pods));
     }
 
     /// Writes it for ever.
@@ -140,15 +142,15 @@ impl Keeping {
 
     /// What there is to write; nothing before the API server has answered, since it knows better than this agent.
     fn changed(&self) -> Option<(Revision, Memory)> {
-        let keeper = self.catalogue.keeper();
-        let of_api = [Brake::Node, Brake::ConfigMap].into_iter();
-        let paused: Vec<Brake> = of_api.filter(|b| self.brakes.is_set(*b)).collect();
+        let keeper = self.policies.evaluator();
+        let of_api = [PauseSource::Node, PauseSource::ConfigMap].into_iter();
+        let paused: Vec<PauseSource> = of_api.filter(|b| self.pauses.is_set(*b)).collect();
         let known = self
             .pods
             .with(|roster| roster.is_synced().then(|| roster.revision()))?;
         let revision = Revision {
             pods: known,
-            policies: self.catalogue.revision(),
+            policies: self.policies.revision(),
             namespaces: keeper.namespaces_revision(),
             paused: paused.clone(),
         };
@@ -162,7 +164,7 @@ impl Keeping {
         namespaces.retain(|name, _| pods.iter().any(|pod| pod.namespace == *name));
         let memory = Memory {
             paused,
-            policies: self.catalogue.remembered(),
+            policies: self.policies.remembered(),
             namespaces,
             pods,
         };

@@ -73,14 +73,14 @@ impl ApiError {
     }
 
     /// Whether the same request may do better later: no answer, an overloaded or failing server, an old token.
-    pub fn is_passing(&self) -> bool {
+    pub fn is_retryable(&self) -> bool {
         matches!(self.code(), 0 | 401 | 429 | 500..)
     }
 }
 
 /// A request.
 #[derive(Clone, Debug)]
-pub struct Call<'a> {
+pub struct ApiRequest<'a> {
     /// `GET`, ...
     pub method: Method,
     /// With the query.
@@ -100,7 +100,7 @@ pub const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 /// `application/merge-patch+json`: lists are replaced.
 pub const MERGE: &str = "application/merge-patch+json";
 
-impl<'a> Call<'a> {
+impl<'a> ApiRequest<'a> {
     /// A request with the usual deadline.
     pub fn new(
         method: Method,
@@ -119,14 +119,14 @@ impl<'a> Call<'a> {
 }
 
 /// The way to the API server.
-pub struct Connection {
+pub struct ApiClient {
     kubeconfig: Option<PathBuf>,
     client: Mutex<Client>,
     /// What was counted.
     pub counters: Counters,
 }
 
-impl Connection {
+impl ApiClient {
     /// Opens the way; nothing is sent yet. Without a kubeconfig the pod's service account is used.
     ///
     /// # Errors
@@ -165,7 +165,7 @@ impl Connection {
     ///
     /// # Errors
     /// See [`ApiError`].
-    pub async fn call(&self, call: &Call<'_>) -> Result<Value, ApiError> {
+    pub async fn call(&self, call: &ApiRequest<'_>) -> Result<Value, ApiError> {
         let mut answer = self.once(call).await;
         if matches!(&answer, Err(e) if e.code() == 401) {
             self.reload().await;
@@ -175,13 +175,13 @@ impl Connection {
             Err(e) if e.code() == 403 && self.counters.forbidden.add_first() => {
                 tracing::error!(path = call.path, error = %e, "the API server forbids it");
             }
-            Err(e) if e.is_passing() => self.counters.unanswered.add(),
+            Err(e) if e.is_retryable() => self.counters.unanswered.add(),
             _ => {}
         }
         answer
     }
 
-    async fn once(&self, call: &Call<'_>) -> Result<Value, ApiError> {
+    async fn once(&self, call: &ApiRequest<'_>) -> Result<Value, ApiError> {
         self.counters.requests.add();
         match tokio::time::timeout(call.deadline, exchange(self.client(), call)).await {
             Ok(answer) => answer,
@@ -193,7 +193,7 @@ impl Connection {
     }
 }
 
-async fn exchange(client: Client, call: &Call<'_>) -> Result<Value, ApiError> {
+async fn exchange(client: Client, call: &ApiRequest<'_>) -> Result<Value, ApiError> {
     let lost = |e: &dyn std::fmt::Display| ApiError::Unanswered(e.to_string());
     let body = if call.body.is_null() {
         Vec::new()
@@ -252,11 +252,11 @@ async fn from_file(path: &PathBuf) -> Result<Config, AccessError> {
         .map_err(|e| wrong(e.to_string()))
 }
 
-impl ObjectReader for Connection {
+impl ObjectReader for ApiClient {
     fn get(&self, path: String) -> BoxFuture<'_, Result<Answer, String>> {
         Box::pin(async move {
             let nothing = Value::Null;
-            let call = Call::new(Method::GET, path, JSON, &nothing);
+            let call = ApiRequest::new(Method::GET, path, JSON, &nothing);
             match self.call(&call).await {
                 Ok(body) => Ok(Answer { status: 200, body }),
                 // An object that is not there is an answer too, and a gate's check may say so.

@@ -6,7 +6,7 @@ use evictd_config::Config;
 use http::Method;
 use serde_json::Value;
 
-use super::client::{Call, Connection, JSON};
+use super::client::{ApiClient, ApiRequest, JSON};
 use crate::session::StartError;
 
 /// The KubeletConfiguration of this node; `None` where nobody wants it, where a file has told already (`told`), or where nobody
@@ -24,9 +24,9 @@ pub fn ask(config: &Config, told: bool) -> Result<Option<Value>, StartError> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let connection = Connection::open(cluster.kubeconfig.clone()).await?;
+        let connection = ApiClient::open(cluster.kubeconfig.clone()).await?;
         let path = format!("/api/v1/nodes/{}/proxy/configz", cluster.node_name);
-        let call = Call::new(Method::GET, path, JSON, &Value::Null);
+        let call = ApiRequest::new(Method::GET, path, JSON, &Value::Null);
         match connection.call(&call).await {
             Ok(mut answer) if answer["kubeletconfig"].is_object() => {
                 Ok(Some(answer["kubeletconfig"].take()))

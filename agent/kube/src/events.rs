@@ -10,11 +10,11 @@ use std::{
 };
 
 use evictd_engine::{Signal, model::quantity::Quantity};
-use evictd_store::record::{Eviction, Record};
+use evictd_store::record::{EvictionRecord, Record};
 use http::Method;
 use serde_json::{Value, json};
 
-use super::client::{ApiError, Call, Connection, JSON, MERGE};
+use super::client::{ApiClient, ApiError, ApiRequest, JSON, MERGE};
 use crate::eviction_api::PodRef;
 
 /// `reportingController` of all Events.
@@ -49,7 +49,7 @@ pub struct Events {
 
 /// What an Event on a pod says.
 #[derive(Clone, Debug)]
-pub struct Told<'a> {
+pub struct EventSpec<'a> {
     /// The pod.
     pub pod: PodRef<'a>,
     /// Identifies what has happened: the same twice is told once.
@@ -62,8 +62,8 @@ pub struct Told<'a> {
     pub note: String,
 }
 
-impl<'a> From<&'a Eviction> for Told<'a> {
-    fn from(eviction: &'a Eviction) -> Self {
+impl<'a> From<&'a EvictionRecord> for EventSpec<'a> {
+    fn from(eviction: &'a EvictionRecord) -> Self {
         Self {
             pod: eviction.into(),
             id: &eviction.id,
@@ -104,8 +104,8 @@ impl Events {
     /// No answer, or a refusal; that it is known already is none.
     pub async fn about_pod(
         &self,
-        connection: &Connection,
-        told: &Told<'_>,
+        connection: &ApiClient,
+        told: &EventSpec<'_>,
     ) -> Result<(), ApiError> {
         let pod = told.pod;
         let event = json!({
@@ -140,12 +140,12 @@ impl Events {
     /// No answer, or a refusal.
     pub async fn about_record(
         &self,
-        connection: &Connection,
+        connection: &ApiClient,
         record: &Record,
     ) -> Result<(), ApiError> {
         match record {
             Record::Stuck(stuck) => {
-                let told = Told {
+                let told = EventSpec {
                     pod: PodRef {
                         namespace: &stuck.namespace,
                         name: &stuck.name,
@@ -196,8 +196,8 @@ impl Events {
     /// No answer, or a refusal.
     pub async fn about_node(
         &mut self,
-        connection: &Connection,
-        eviction: &Eviction,
+        connection: &ApiClient,
+        eviction: &EvictionRecord,
     ) -> Result<(), ApiError> {
         let now = Instant::now();
         if let Some(series) = self.series.get_mut(&eviction.signal)
@@ -246,7 +246,7 @@ impl Events {
     ///
     /// # Errors
     /// No answer, or a refusal.
-    pub async fn flush(&mut self, connection: &Connection) -> Result<(), ApiError> {
+    pub async fn flush(&mut self, connection: &ApiClient) -> Result<(), ApiError> {
         self.series
             .retain(|_, s| s.last.elapsed() < SERIES_GAP || s.count > s.sent);
         for series in self.series.values_mut() {
@@ -259,7 +259,7 @@ impl Events {
             let path = format!("{}/{}", collection(NODE_NAMESPACE), series.name);
             series.last_sent = Instant::now();
             match connection
-                .call(&Call::new(Method::PATCH, path, MERGE, &body))
+                .call(&ApiRequest::new(Method::PATCH, path, MERGE, &body))
                 .await
             {
                 // Events live for an hour; one that is gone needs no count.
@@ -284,8 +284,8 @@ impl Events {
     }
 }
 
-async fn create(connection: &Connection, namespace: &str, event: &Value) -> Result<(), ApiError> {
-    let call = Call::new(Method::POST, collection(namespace), JSON, event);
+async fn create(connection: &ApiClient, namespace: &str, event: &Value) -> Result<(), ApiError> {
+    let call = ApiRequest::new(Method::POST, collection(namespace), JSON, event);
     match connection.call(&call).await {
         // Told already, by us or by the agent before us.
         Err(e) if e.code() == 409 => Ok(()),
@@ -316,7 +316,7 @@ fn fnv1a(text: &str) -> u64 {
 }
 
 /// The kubelet's words, and what it does not know.
-fn note(e: &Eviction) -> String {
+fn note(e: &EvictionRecord) -> String {
     let bytes = |n| Quantity::bytes(n).to_string();
     let mut note = format!(
         "{} evictd: {} {} available, threshold {}; the pod used {} and requested {}.",

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use evictd_store::record::Eviction;
+use evictd_store::record::EvictionRecord;
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::client::{ApiError, Call, Connection, JSON, STRATEGIC_MERGE};
+use crate::client::{ApiClient, ApiError, ApiRequest, JSON, STRATEGIC_MERGE};
 
 /// The grace period of a pod that is dead already, in seconds. Not 0: that takes the object away before the kubelet has
 /// cleaned up, and a StatefulSet would start the next one too early.
@@ -26,8 +26,8 @@ pub struct PodRef<'a> {
     pub uid: &'a str,
 }
 
-impl<'a> From<&'a Eviction> for PodRef<'a> {
-    fn from(eviction: &'a Eviction) -> Self {
+impl<'a> From<&'a EvictionRecord> for PodRef<'a> {
+    fn from(eviction: &'a EvictionRecord) -> Self {
         Self {
             namespace: &eviction.namespace,
             name: &eviction.name,
@@ -75,7 +75,7 @@ impl Removal {
 /// # Errors
 /// The pod is gone, or there was no answer in a short time: then the DELETE comes first.
 pub async fn set_disruption_target(
-    connection: &Connection,
+    connection: &ApiClient,
     pod: PodRef<'_>,
     message: &str,
     time: &str,
@@ -90,7 +90,7 @@ pub async fn set_disruption_target(
             "lastTransitionTime": seconds(time),
         }]},
     });
-    let mut call = Call::new(Method::PATCH, pod.path("/status"), STRATEGIC_MERGE, &body);
+    let mut call = ApiRequest::new(Method::PATCH, pod.path("/status"), STRATEGIC_MERGE, &body);
     call.deadline = CONDITION_DEADLINE;
     connection.call(&call).await.map(drop)
 }
@@ -106,14 +106,14 @@ fn seconds(time: &str) -> String {
 /// # Errors
 /// No answer, or a refusal other than that this pod does not exist any more.
 pub async fn delete(
-    connection: &Connection,
+    connection: &ApiClient,
     pod: PodRef<'_>,
     grace_period_seconds: i64,
 ) -> Result<Removal, ApiError> {
     let mut body = delete_options(pod, grace_period_seconds);
     body["apiVersion"] = "v1".into();
     body["kind"] = "DeleteOptions".into();
-    let call = Call::new(Method::DELETE, pod.path(""), JSON, &body);
+    let call = ApiRequest::new(Method::DELETE, pod.path(""), JSON, &body);
     removal(connection.call(&call).await)
 }
 
@@ -122,7 +122,7 @@ pub async fn delete(
 /// # Errors
 /// No answer, or a refusal other than that this pod does not exist any more.
 pub async fn evict(
-    connection: &Connection,
+    connection: &ApiClient,
     pod: PodRef<'_>,
     grace_period_seconds: i64,
 ) -> Result<Removal, ApiError> {
@@ -132,7 +132,7 @@ pub async fn evict(
         "metadata": {"name": pod.name, "namespace": pod.namespace},
         "deleteOptions": delete_options(pod, grace_period_seconds),
     });
-    let call = Call::new(Method::POST, pod.path("/eviction"), JSON, &body);
+    let call = ApiRequest::new(Method::POST, pod.path("/eviction"), JSON, &body);
     removal(connection.call(&call).await)
 }
 

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use evictd_config::ClusterConfig;
-use evictd_policy::{Brakes, Catalogue, Keeper, evaluator::ObjectReader};
+use evictd_policy::{PauseState, PolicyEvaluator, PolicyStore, evaluator::ObjectReader};
 use tokio::{sync::watch as channel, task::JoinHandle};
 
-use super::client::Connection;
+use super::client::ApiClient;
 use crate::{
     pause,
     policy_status::{SPREAD, StatusWriter},
@@ -16,7 +16,7 @@ use crate::{
 /// All of them, until it is dropped.
 pub struct Followers {
     tasks: Vec<JoinHandle<()>>,
-    keeper: Arc<Keeper>,
+    keeper: Arc<PolicyEvaluator>,
     /// True when the server has answered: policies and brakes.
     answers: Vec<channel::Receiver<bool>>,
     namespaces: channel::Receiver<namespaces::Settled>,
@@ -25,12 +25,12 @@ pub struct Followers {
 impl Followers {
     /// Starts them.
     pub fn start(
-        connection: &Arc<Connection>,
+        connection: &Arc<ApiClient>,
         config: &ClusterConfig,
-        catalogue: &Arc<Catalogue>,
-        brakes: &Arc<Brakes>,
+        catalogue: &Arc<PolicyStore>,
+        brakes: &Arc<PauseState>,
     ) -> Self {
-        let keeper = Arc::clone(catalogue.keeper());
+        let keeper = Arc::clone(catalogue.evaluator());
         keeper.connect(Arc::clone(connection) as Arc<dyn ObjectReader>);
         let writer = Arc::new(StatusWriter::new(Arc::clone(connection), SPREAD));
         let (listed, policies) = channel::channel(false);

@@ -19,7 +19,7 @@ use http::Method;
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
 
-use super::client::{ApiError, Call, Connection, JSON, MERGE, STRATEGIC_MERGE};
+use super::client::{ApiClient, ApiError, ApiRequest, JSON, MERGE, STRATEGIC_MERGE};
 
 /// Attempts at the list of taints before a pause.
 const CONFLICTS: usize = 5;
@@ -33,7 +33,7 @@ const ALL: [NodeCondition; 3] = [
 
 /// What the node should say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct DesiredStatus {
     /// The conditions that hold.
     pub conditions: BTreeSet<NodeCondition>,
     /// Why, for people.
@@ -43,14 +43,14 @@ pub struct Wanted {
 /// What an agent before this one has left on the node: it ended without cleaning up. Why it was set, and since when, nobody
 /// knows any more, so that it stays for a whole transition period.
 #[derive(Clone, Debug)]
-pub struct LeftOver {
+pub struct StaleConditions {
     /// The conditions, with or without their taint.
     pub conditions: BTreeSet<NodeCondition>,
     /// When its time is over.
     pub until: Instant,
 }
 
-impl LeftOver {
+impl StaleConditions {
     /// What still has to stay.
     fn now(&mut self) -> &BTreeSet<NodeCondition> {
         if Instant::now() >= self.until {
@@ -70,7 +70,7 @@ impl LeftOver {
 
 /// Writes to one Node.
 pub struct NodeWriter {
-    connection: Arc<Connection>,
+    connection: Arc<ApiClient>,
     node: String,
     taint: bool,
 }
@@ -91,7 +91,7 @@ pub fn taint_key(condition: NodeCondition) -> &'static str {
 
 impl NodeWriter {
     /// A writer to the Node of this name; without `taint` it sets conditions only.
-    pub fn new(connection: Arc<Connection>, node: &str, taint: bool) -> Self {
+    pub fn new(connection: Arc<ApiClient>, node: &str, taint: bool) -> Self {
         Self {
             connection,
             node: node.to_owned(),
@@ -104,7 +104,7 @@ impl NodeWriter {
     }
 
     async fn read(&self) -> Result<Value, ApiError> {
-        let call = Call::new(Method::GET, self.path(""), JSON, &Value::Null);
+        let call = ApiRequest::new(Method::GET, self.path(""), JSON, &Value::Null);
         self.connection.call(&call).await
     }
 
@@ -132,7 +132,7 @@ impl NodeWriter {
     pub async fn write(
         &self,
         before: &BTreeSet<NodeCondition>,
-        wanted: &Wanted,
+        wanted: &DesiredStatus,
     ) -> Result<(), ApiError> {
         let touched = before.union(&wanted.conditions);
         let now = format!("{:.0}", jiff::Timestamp::now());
@@ -162,7 +162,7 @@ impl NodeWriter {
             self.write_taints(&wanted.conditions).await?;
         }
         let body = json!({"status": {"conditions": conditions}});
-        let call = Call::new(Method::PATCH, self.path("/status"), STRATEGIC_MERGE, &body);
+        let call = ApiRequest::new(Method::PATCH, self.path("/status"), STRATEGIC_MERGE, &body);
         self.connection.call(&call).await.map(drop)
     }
 
@@ -185,7 +185,7 @@ impl NodeWriter {
                 "metadata": {"resourceVersion": node["metadata"]["resourceVersion"]},
                 "spec": {"taints": if new.is_empty() { Value::Null } else { new.into() }},
             });
-            let call = Call::new(Method::PATCH, self.path(""), MERGE, &body);
+            let call = ApiRequest::new(Method::PATCH, self.path(""), MERGE, &body);
             match self.connection.call(&call).await {
                 Err(e) if e.code() == 409 => last = e,
                 answer => return answer.map(drop),
@@ -196,7 +196,7 @@ impl NodeWriter {
 
     /// Keeps the node as it is wanted until the sender is gone; then takes everything away and ends. Starts from what the
     /// node says already, and takes that away when its time is over, whether anybody looks or not.
-    pub async fn run(self, mut left: LeftOver, mut wanted: watch::Receiver<Wanted>) {
+    pub async fn run(self, mut left: StaleConditions, mut wanted: watch::Receiver<DesiredStatus>) {
         let pauses = ExponentialBuilder::default()
             .with_min_delay(PAUSES.0)
             .with_max_delay(PAUSES.1)
@@ -206,7 +206,7 @@ impl NodeWriter {
         let mut before = left.conditions.clone();
         let (mut ending, mut unsure) = (false, false);
         loop {
-            let mut target = Wanted::default();
+            let mut target = DesiredStatus::default();
             if !ending {
                 target = wanted.borrow_and_update().clone();
                 target.conditions.extend(left.now());

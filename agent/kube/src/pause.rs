@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use evictd_config::ConfigMapName;
-use evictd_policy::{Brake, Brakes, PAUSED};
+use evictd_policy::{PAUSED, PauseSource, PauseState};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::{
     Api, Client,
@@ -15,17 +15,17 @@ use kube::{
 };
 use tokio::sync::watch as channel;
 
-use super::client::Connection;
-use crate::watch::{Events, Listener, Trouble, follow, from_cache};
+use super::client::ApiClient;
+use crate::watch::{Events, WatchFailure, WatchHandler, from_cache, run_watcher};
 
 /// Name of the entry of the ConfigMap.
 const ENTRY: &str = "paused";
 
 /// Obeys the annotation of a Node for ever. `settled` becomes true when the server has answered.
 pub async fn of_node(
-    connection: Arc<Connection>,
+    connection: Arc<ApiClient>,
     node: String,
-    brakes: Arc<Brakes>,
+    brakes: Arc<PauseState>,
     settled: channel::Sender<bool>,
 ) {
     let open = Box::new(move |client| -> Events<_> {
@@ -38,15 +38,15 @@ pub async fn of_node(
         let annotations = node.metadata.annotations.as_ref();
         annotations.and_then(|a| a.get(PAUSED)).cloned()
     };
-    let obedient = Obedient::new(Brake::Node, brakes, settled, open, word);
-    follow(&connection, obedient).await;
+    let obedient = PauseWatch::new(PauseSource::Node, brakes, settled, open, word);
+    run_watcher(&connection, obedient).await;
 }
 
 /// The same with a ConfigMap.
 pub async fn of_config_map(
-    connection: Arc<Connection>,
+    connection: Arc<ApiClient>,
     map: ConfigMapName,
-    brakes: Arc<Brakes>,
+    brakes: Arc<PauseState>,
     settled: channel::Sender<bool>,
 ) {
     let open = Box::new(move |client| -> Events<_> {
@@ -55,13 +55,13 @@ pub async fn of_config_map(
         Box::pin(watcher(api, from_cache(Some(&fields))))
     });
     let word = |map: &ConfigMap| map.data.as_ref().and_then(|d| d.get(ENTRY)).cloned();
-    let obedient = Obedient::new(Brake::ConfigMap, brakes, settled, open, word);
-    follow(&connection, obedient).await;
+    let obedient = PauseWatch::new(PauseSource::ConfigMap, brakes, settled, open, word);
+    run_watcher(&connection, obedient).await;
 }
 
-struct Obedient<K> {
-    brake: Brake,
-    brakes: Arc<Brakes>,
+struct PauseWatch<K> {
+    brake: PauseSource,
+    brakes: Arc<PauseState>,
     settled: channel::Sender<bool>,
     open: Box<dyn Fn(Client) -> Events<K> + Send>,
     word: fn(&K) -> Option<String>,
@@ -69,10 +69,10 @@ struct Obedient<K> {
     incoming: Option<String>,
 }
 
-impl<K> Obedient<K> {
+impl<K> PauseWatch<K> {
     fn new(
-        brake: Brake,
-        brakes: Arc<Brakes>,
+        brake: PauseSource,
+        brakes: Arc<PauseState>,
         settled: channel::Sender<bool>,
         open: Box<dyn Fn(Client) -> Events<K> + Send>,
         word: fn(&K) -> Option<String>,
@@ -87,7 +87,7 @@ impl<K> Obedient<K> {
         }
     }
 
-    fn hear(&self, word: Option<&str>) {
+    fn set(&self, word: Option<&str>) {
         let paused = match word {
             Some("true") => true,
             None | Some("false") => false,
@@ -105,38 +105,38 @@ impl<K> Obedient<K> {
     }
 }
 
-impl<K> Listener for Obedient<K> {
+impl<K> WatchHandler for PauseWatch<K> {
     type Object = K;
 
-    const PATIENT: bool = true;
+    const RARE_RETRY: bool = true;
 
     fn open(&self, client: Client) -> Events<K> {
         (self.open)(client)
     }
 
-    fn take(&mut self, event: Event<K>) {
+    fn apply(&mut self, event: Event<K>) {
         match event {
             Event::Init => self.incoming = None,
             Event::InitApply(object) => self.incoming = (self.word)(&object),
             Event::InitDone => {
                 let word = self.incoming.take();
-                self.hear(word.as_deref());
+                self.set(word.as_deref());
                 self.settled.send_replace(true);
             }
-            Event::Apply(object) => self.hear((self.word)(&object).as_deref()),
-            Event::Delete(_) => self.hear(None),
+            Event::Apply(object) => self.set((self.word)(&object).as_deref()),
+            Event::Delete(_) => self.set(None),
         }
     }
 
-    fn stopped(&mut self, trouble: Trouble, error: &watcher::Error) {
-        if trouble != Trouble::Passing {
+    fn failed(&mut self, trouble: WatchFailure, error: &watcher::Error) {
+        if trouble != WatchFailure::Passing {
             self.settled.send_replace(true);
         }
         let brake = self.brake.as_str();
         tracing::warn!(brake, %error, "a pause from there cannot be seen now: the last known word holds");
     }
 
-    fn goes_on(&mut self) {
+    fn recovered(&mut self) {
         tracing::info!(brake = self.brake.as_str(), "the watch works again");
     }
 }

@@ -9,7 +9,7 @@ const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 
 /// The pods by the UID that their cgroups have in their names.
 #[derive(Debug, Default)]
-pub struct Roster {
+pub struct PodStore {
     pods: BTreeMap<String, Pod>,
     /// What a list has brought so far that is not at its end.
     incoming: Option<BTreeMap<String, Pod>>,
@@ -28,14 +28,14 @@ pub struct Oddities {
     pub terminating: bool,
 }
 
-impl Roster {
+impl PodStore {
     /// A list begins: what is known stays in force until its end.
-    pub fn begin(&mut self) {
+    pub fn begin_relist(&mut self) {
         self.incoming = Some(BTreeMap::new());
     }
 
     /// The list is at its end and replaces what was known.
-    pub fn end(&mut self) {
+    pub fn end_relist(&mut self) {
         if let Some(incoming) = self.incoming.take() {
             self.pods = incoming;
             self.synced = true;
@@ -65,7 +65,7 @@ impl Roster {
     }
 
     /// What an earlier agent knew, until the first list is at its end.
-    pub fn recall(&mut self, pods: Vec<Pod>) {
+    pub fn restore(&mut self, pods: Vec<Pod>) {
         if !self.synced {
             let keyed = pods.into_iter().map(|pod| (key(&pod).to_owned(), pod));
             self.pods.extend(keyed);
@@ -129,18 +129,18 @@ mod tests {
 
     #[test]
     fn what_is_known_holds_until_a_new_list_is_complete() {
-        let mut roster = Roster::default();
+        let mut roster = PodStore::default();
         assert!(!roster.is_synced());
-        roster.begin();
+        roster.begin_relist();
         roster.put(pod("a"));
         roster.put(pod("b"));
         assert!(roster.is_empty(), "half a list is none");
-        roster.end();
+        roster.end_relist();
         assert!(roster.is_synced());
-        roster.begin();
+        roster.begin_relist();
         roster.put(pod("b"));
         assert!(roster.get("a").is_some());
-        roster.end();
+        roster.end_relist();
         assert_eq!(roster.uids(), BTreeSet::from(["b"]));
     }
 
@@ -152,7 +152,7 @@ mod tests {
             CONFIG_HASH.into(),
             "d4ae8de11a3b28dc31b9c89edbd7f90a".into(),
         );
-        let mut roster = Roster::default();
+        let mut roster = PodStore::default();
         assert!(roster.put(mirror.clone()).mirror);
         assert!(roster.get("d4ae8de11a3b28dc31b9c89edbd7f90a").is_some());
         roster.remove(&mirror);
@@ -161,20 +161,20 @@ mod tests {
 
     #[test]
     fn what_an_earlier_agent_knew_holds_until_the_first_list() {
-        let mut roster = Roster::default();
-        roster.recall(vec![pod("a"), pod("b")]);
+        let mut roster = PodStore::default();
+        roster.restore(vec![pod("a"), pod("b")]);
         assert!(!roster.is_synced() && roster.get("a").is_some());
-        roster.begin();
+        roster.begin_relist();
         roster.put(pod("b"));
-        roster.end();
+        roster.end_relist();
         assert_eq!(roster.uids(), BTreeSet::from(["b"]));
-        roster.recall(vec![pod("a")]);
+        roster.restore(vec![pod("a")]);
         assert_eq!(roster.uids(), BTreeSet::from(["b"]), "too late");
     }
 
     #[test]
     fn a_pod_without_uid_is_left_out() {
-        let mut roster = Roster::default();
+        let mut roster = PodStore::default();
         assert!(roster.put(pod("")).no_uid);
         assert!(roster.is_empty());
     }

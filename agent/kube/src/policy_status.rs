@@ -13,12 +13,12 @@ use std::{
     time::Duration,
 };
 
-use evictd_policy::Verdict;
+use evictd_policy::PolicyStatus;
 use http::Method;
 use serde_json::{Value, json};
 use tokio::{sync::Notify, time::Instant};
 
-use super::client::{ApiError, Call, Connection, MERGE};
+use super::client::{ApiClient, ApiError, ApiRequest, MERGE};
 
 mod conditions;
 
@@ -31,7 +31,7 @@ const ATTEMPTS: u32 = 8;
 
 /// Writes statuses.
 pub struct StatusWriter {
-    connection: Arc<Connection>,
+    connection: Arc<ApiClient>,
     spread: Duration,
     state: Mutex<State>,
     bell: Notify,
@@ -44,7 +44,7 @@ struct State {
     /// Objects as they were when they were looked at last.
     seen: BTreeMap<String, Seen>,
     /// What this agent thinks, and whether it has written that.
-    opinions: BTreeMap<String, (Verdict, bool)>,
+    opinions: BTreeMap<String, (PolicyStatus, bool)>,
 }
 
 /// What counts of one version of an object.
@@ -59,12 +59,12 @@ struct Seen {
 struct Pending {
     due: Instant,
     attempts: u32,
-    verdict: Verdict,
+    verdict: PolicyStatus,
 }
 
 impl StatusWriter {
     /// Nothing is to be written yet; each write comes at a random time within `spread`.
-    pub fn new(connection: Arc<Connection>, spread: Duration) -> Self {
+    pub fn new(connection: Arc<ApiClient>, spread: Duration) -> Self {
         Self {
             connection,
             spread,
@@ -90,7 +90,7 @@ impl StatusWriter {
     }
 
     /// Looks whether the statuses of objects that were seen say what is thought of them; what does not will be written.
-    pub fn consider(&self, verdicts: &[Verdict]) {
+    pub fn consider(&self, verdicts: &[PolicyStatus]) {
         let mut state = self.state();
         for verdict in verdicts {
             let due = self.some_time(1);
@@ -149,7 +149,7 @@ impl StatusWriter {
             "status": {"conditions": conditions::merged(&seen.conditions, &verdict)},
         });
         let path = format!("/apis/{GROUP}/{VERSION}/{PLURAL}/{name}/status");
-        let call = Call::new(Method::PATCH, path, MERGE, &body);
+        let call = ApiRequest::new(Method::PATCH, path, MERGE, &body);
         match self.connection.call(&call).await {
             Ok(_) => {
                 self.connection.counters.policy_statuses.add();
@@ -176,12 +176,12 @@ impl StatusWriter {
 }
 
 impl State {
-    fn consider(&mut self, verdict: &Verdict, due: Instant) {
+    fn consider(&mut self, verdict: &PolicyStatus, due: Instant) {
         let name = &verdict.name;
         let Some(seen) = self.seen.get(name) else {
             return;
         };
-        let is_new = |(opinion, _): &(Verdict, bool)| opinion != verdict;
+        let is_new = |(opinion, _): &(PolicyStatus, bool)| opinion != verdict;
         if self.opinions.get(name).is_none_or(is_new) {
             self.opinions.insert(name.clone(), (verdict.clone(), false));
         }
@@ -210,7 +210,7 @@ impl State {
 
 /// Somebody was faster, or the server did not answer.
 fn is_worth_another_look(error: &ApiError) -> bool {
-    error.code() == 409 || error.is_passing()
+    error.code() == 409 || error.is_retryable()
 }
 
 /// API group of policies.

@@ -15,13 +15,13 @@ use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use evictd_engine::{Cause, Pod};
 use evictd_store::{
     journal::SharedJournal,
-    record::{Eviction, Record, Reported},
+    record::{EvictionRecord, Record, Reported},
 };
 use futures::future::join_all;
 use tokio::sync::mpsc;
 
 use crate::{
-    client::{ApiError, Connection},
+    client::{ApiClient, ApiError},
     events::Events,
     eviction_api::{self, DEAD_GRACE_SECONDS, PodRef},
     watch::pods::Shared,
@@ -39,7 +39,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 /// One eviction on its way.
 #[derive(Debug)]
 struct Job {
-    eviction: Eviction,
+    eviction: EvictionRecord,
     outcome: Option<String>,
     attempts: u32,
 }
@@ -49,7 +49,7 @@ const STATIC: &str = "static";
 
 /// Tells the API server.
 pub struct Reporter {
-    connection: Arc<Connection>,
+    connection: Arc<ApiClient>,
     journal: SharedJournal,
     pods: Arc<Shared>,
     events: Events,
@@ -60,11 +60,11 @@ pub struct Reporter {
 impl Reporter {
     /// A reporter that starts with what an earlier agent has left.
     pub fn new(
-        connection: Arc<Connection>,
+        connection: Arc<ApiClient>,
         journal: SharedJournal,
         pods: Arc<Shared>,
         node: &str,
-        left_over: Vec<Eviction>,
+        left_over: Vec<EvictionRecord>,
     ) -> Self {
         Self {
             connection,
@@ -77,7 +77,7 @@ impl Reporter {
     }
 
     /// Reports until the queue is closed and empty.
-    pub async fn run(mut self, mut queue: mpsc::Receiver<Eviction>) {
+    pub async fn run(mut self, mut queue: mpsc::Receiver<EvictionRecord>) {
         loop {
             while let Ok(eviction) = queue.try_recv() {
                 self.jobs.push_back(Job::new(eviction));
@@ -211,7 +211,7 @@ impl Reporter {
 }
 
 impl Job {
-    fn new(eviction: Eviction) -> Self {
+    fn new(eviction: EvictionRecord) -> Self {
         Self {
             // Nothing was killed, and nothing is deleted.
             outcome: eviction.shadow.then(|| "shadow".to_owned()),
@@ -232,8 +232,8 @@ impl Job {
     }
 
     /// Takes a refusal; after one too many the eviction counts as reported.
-    fn take_refusal(&mut self, error: &ApiError, connection: &Connection) {
-        if error.is_passing() {
+    fn take_refusal(&mut self, error: &ApiError, connection: &ApiClient) {
+        if error.is_retryable() {
             return;
         }
         self.attempts += 1;
@@ -252,8 +252,8 @@ impl Job {
 
 /// Condition and DELETE; what came of it, or `None` when the pod's name is not known yet.
 async fn remove(
-    connection: &Connection,
-    eviction: &Eviction,
+    connection: &ApiClient,
+    eviction: &EvictionRecord,
     synced: bool,
 ) -> Result<Option<String>, ApiError> {
     if eviction.namespace.is_empty() {

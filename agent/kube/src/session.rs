@@ -8,10 +8,10 @@ use std::{
 
 use evictd_config::{ClusterConfig, Config};
 use evictd_engine::{reclaim::KnownPods, record::NodeState};
-use evictd_policy::{Brakes, Catalogue};
+use evictd_policy::{PauseState, PolicyStore};
 use evictd_store::{
     journal::{JournalError, SharedJournal},
-    record::{Asked, Eviction, Record},
+    record::{EvictionRecord, Record, RequestRecord},
 };
 use evictd_sys::clock::WallClock;
 use tokio::{
@@ -21,13 +21,13 @@ use tokio::{
 
 use super::{
     access,
-    client::{AccessError, Connection},
+    client::{AccessError, ApiClient},
     events::Events,
     followers::Followers,
 };
 use crate::{
-    cache::Keeping,
-    node_status::{LeftOver, NodeWriter, Wanted},
+    cache::ClusterCache,
+    node_status::{DesiredStatus, NodeWriter, StaleConditions},
     reporter::{QUEUE, Reporter},
     soft_eviction::{SoftEvictor, SoftRequest},
     soft_task,
@@ -62,19 +62,19 @@ pub enum StartError {
 
 /// The cluster, as the agent sees it.
 pub struct Cluster {
-    connection: Arc<Connection>,
+    connection: Arc<ApiClient>,
     /// The name of the node.
     node: String,
     pods: Arc<Shared>,
-    evictions: mpsc::Sender<Eviction>,
-    wanted: channel::Sender<Wanted>,
+    evictions: mpsc::Sender<EvictionRecord>,
+    wanted: channel::Sender<DesiredStatus>,
     soft: Option<mpsc::Sender<SoftRequest>>,
     /// Who was asked to go and will.
-    going: Option<mpsc::Receiver<Asked>>,
+    going: Option<mpsc::Receiver<RequestRecord>>,
     clock: WallClock,
     begin: Option<oneshot::Sender<()>>,
     followers: Followers,
-    keeping: Arc<Keeping>,
+    keeping: Arc<ClusterCache>,
     tasks: Tasks,
 }
 
@@ -97,14 +97,14 @@ impl Cluster {
         config: &Config,
         cluster: &ClusterConfig,
         journal: &SharedJournal,
-        catalogue: &Arc<Catalogue>,
-        brakes: &Arc<Brakes>,
+        catalogue: &Arc<PolicyStore>,
+        brakes: &Arc<PauseState>,
     ) -> Result<Self, StartError> {
         let node = &cluster.node_name;
-        let connection = Connection::open(cluster.kubeconfig.clone()).await;
+        let connection = ApiClient::open(cluster.kubeconfig.clone()).await;
         let connection = Arc::new(connection.map_err(|e: AccessError| e)?);
         let pods = Arc::new(Shared::default());
-        let keeping = Arc::new(Keeping::new(
+        let keeping = Arc::new(ClusterCache::new(
             &config.state_dir,
             Arc::clone(&connection),
             Arc::clone(&pods),
@@ -112,7 +112,7 @@ impl Cluster {
             Arc::clone(brakes),
             cluster.pause_config_map.is_some(),
         ));
-        keeping.recall();
+        keeping.restore();
         let followers = Followers::start(&connection, cluster, catalogue, brakes);
         let watching = pods::run(Arc::clone(&connection), node.clone(), Arc::clone(&pods));
         let left_over = journal.lock().follow()?;
@@ -130,7 +130,7 @@ impl Cluster {
             left_over,
         );
         let (evictions, queue) = mpsc::channel(QUEUE);
-        let (wanted, wishes) = channel::channel(Wanted::default());
+        let (wanted, wishes) = channel::channel(DesiredStatus::default());
         let writer = NodeWriter::new(Arc::clone(&connection), node, cluster.taint);
         let transition = config.eviction.pressure_transition_period;
         let (begin, begun) = oneshot::channel();
@@ -204,7 +204,7 @@ impl Cluster {
     }
 
     /// Takes an eviction that is in the journal. It never waits: what does not fit stays there for the next start.
-    pub fn evicted(&mut self, eviction: Eviction) {
+    pub fn evicted(&mut self, eviction: EvictionRecord) {
         if self.evictions.try_send(eviction).is_err() {
             self.connection.counters.report_dropped.add();
             tracing::error!(
@@ -215,7 +215,7 @@ impl Cluster {
 
     /// Tells of a stuck pod, or of a threshold that is met as it comes into force, by an Event: tried a few times, for the
     /// journal has it.
-    pub fn tell(&self, record: Record) {
+    pub fn report(&self, record: Record) {
         let (connection, node) = (Arc::clone(&self.connection), self.node.clone());
         tokio::spawn(async move {
             let events = Events::new(&node);
@@ -248,7 +248,7 @@ impl Cluster {
         config: &Config,
         node: &str,
         journal: &SharedJournal,
-        settle: impl Fn(String, Option<evictd_engine::Eviction>) + Send + 'static,
+        settle: impl Fn(String, Option<evictd_engine::EvictionDecision>) + Send + 'static,
     ) {
         if let Some(begin) = self.begin.take() {
             // Nobody listens where the node's task has ended.
@@ -267,13 +267,13 @@ impl Cluster {
     }
 
     /// Takes a demand; false when it cannot be taken.
-    pub fn ask(&self, demand: SoftRequest) -> bool {
+    pub fn request_soft(&self, demand: SoftRequest) -> bool {
         let soft = self.soft.as_ref();
         soft.is_some_and(|demands| demands.try_send(demand).is_ok())
     }
 
     /// A pod that goes because it was asked to, each once.
-    pub fn going(&mut self) -> Option<Asked> {
+    pub fn next_request(&mut self) -> Option<RequestRecord> {
         self.going.as_mut()?.try_recv().ok()
     }
 
@@ -299,7 +299,7 @@ impl Cluster {
     }
 
     /// What was counted.
-    pub fn connection(&self) -> &Arc<Connection> {
+    pub fn connection(&self) -> &Arc<ApiClient> {
         &self.connection
     }
 
@@ -326,7 +326,7 @@ impl Cluster {
 /// wanted.
 async fn keep_node(
     writer: NodeWriter,
-    wanted: channel::Receiver<Wanted>,
+    wanted: channel::Receiver<DesiredStatus>,
     begun: oneshot::Receiver<()>,
     stay: Duration,
 ) {
@@ -334,7 +334,7 @@ async fn keep_node(
     let conditions = loop {
         match writer.left_over().await {
             Ok(left) => break left,
-            Err(error) if error.is_passing() && wanted.has_changed().is_ok() => {
+            Err(error) if error.is_retryable() && wanted.has_changed().is_ok() => {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_secs(30));
             }
@@ -350,5 +350,7 @@ async fn keep_node(
         let _ = begun.await;
     }
     let until = tokio::time::Instant::now() + stay;
-    writer.run(LeftOver { conditions, until }, wanted).await;
+    writer
+        .run(StaleConditions { conditions, until }, wanted)
+        .await;
 }

@@ -11,15 +11,15 @@ use std::{
 };
 
 use evictd_config::Config;
-use evictd_engine::{Pod, Signal, model::settings::Mode, record::Numbers};
+use evictd_engine::{Pod, model::settings::Mode};
 use evictd_store::{
     journal::SharedJournal,
-    record::{Asked, Record, counted::Counted},
+    record::{Record, RequestRecord, counted::Counted},
 };
 
 use crate::{
-    client::{ApiError, Connection},
-    events::{EVICTED, Events, OVERRIDDEN, Told},
+    client::{ApiClient, ApiError},
+    events::{EVICTED, EventSpec, Events, OVERRIDDEN},
     eviction_api::{self, PodRef, Removal},
 };
 
@@ -30,38 +30,10 @@ const SHORTEST_GRACE_SECONDS: i64 = 1;
 /// Pods that were asked already and need not be asked again; the oldest are forgotten.
 const ASKED: usize = 256;
 
-/// A pod that may be asked to go.
-#[derive(Clone, Copy, Debug)]
-pub struct SoftCandidate<'a> {
-    /// The pod.
-    pub pod: &'a Pod,
-    /// Why, in the kubelet's words.
-    pub message: &'a str,
-    /// The same in numbers.
-    pub numbers: Numbers,
-}
-
-/// A pod that may be asked to go, as the request's owner keeps it.
-#[derive(Clone, Debug)]
-pub struct SoftChoice {
-    /// The pod.
-    pub pod: Pod,
-    /// How it would go.
-    pub eviction: evictd_engine::Eviction,
-    /// What for.
-    pub numbers: Numbers,
-}
-
-/// A pod is to be asked to go.
-#[derive(Clone, Debug)]
-pub struct SoftRequest {
-    /// The signal whose soft threshold has been met for its grace period.
-    pub signal: Signal,
-    /// Pods that may be asked, in the order of eviction; the first is the engine's choice.
-    pub candidates: Vec<SoftChoice>,
-    /// The hard threshold is met as well: budgets no longer count.
-    pub hard: bool,
-}
+/// A pod that may be evicted through the API.
+pub type SoftCandidate = evictd_engine::soft::SoftCandidate<Pod>;
+/// A request for one eviction through the API.
+pub type SoftRequest = evictd_engine::soft::SoftEvictionRequest<Pod>;
 
 /// What came of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,7 +43,7 @@ pub enum SoftOutcome {
         /// Position among the candidates.
         index: usize,
         /// What stands in the journal.
-        asked: Box<Asked>,
+        asked: Box<RequestRecord>,
     },
     /// The candidate at this index was gone already: its memory is on its way back, nobody else needs to go for now.
     Gone {
@@ -89,7 +61,7 @@ pub enum SoftOutcome {
 
 /// Evicts through the API.
 pub struct SoftEvictor {
-    connection: Arc<Connection>,
+    connection: Arc<ApiClient>,
     journal: SharedJournal,
     events: Events,
     mode: Mode,
@@ -106,7 +78,7 @@ pub struct SoftEvictor {
 impl SoftEvictor {
     /// An evictor for this node with the configured grace period and patience.
     pub fn new(
-        connection: Arc<Connection>,
+        connection: Arc<ApiClient>,
         journal: SharedJournal,
         node: &str,
         config: &Config,
@@ -132,8 +104,8 @@ impl SoftEvictor {
     /// One pod by the Eviction API. `Ok(None)`: its budget protects it.
     async fn ask(
         &mut self,
-        candidate: SoftCandidate<'_>,
-    ) -> Result<Option<(Removal, Asked)>, ApiError> {
+        candidate: &SoftCandidate,
+    ) -> Result<Option<(Removal, RequestRecord)>, ApiError> {
         let mut asked = self.request(candidate);
         match self.noted.iter().find(|(uid, _)| *uid == asked.uid) {
             Some((_, id)) => asked.id.clone_from(id),
@@ -144,7 +116,7 @@ impl SoftEvictor {
             }
         }
         let grace = asked.grace_period_seconds;
-        match eviction_api::evict(&self.connection, reference(candidate.pod), grace).await {
+        match eviction_api::evict(&self.connection, reference(&candidate.pod), grace).await {
             Ok(removal) => Ok(Some((removal, asked))),
             Err(error) if is_budget(&error) => Ok(None),
             Err(error) => Err(error),
@@ -152,9 +124,9 @@ impl SoftEvictor {
     }
 
     /// One pod against its budget.
-    async fn insist(
+    async fn force(
         &mut self,
-        candidates: &[SoftCandidate<'_>],
+        candidates: &[SoftCandidate],
         blocked: &[usize],
         hard: bool,
     ) -> Option<SoftOutcome> {
@@ -167,10 +139,10 @@ impl SoftEvictor {
             return None;
         };
         let index = *blocked.first()?;
-        let candidate = *candidates.get(index)?;
-        let pod = candidate.pod;
+        let candidate = candidates.get(index)?;
+        let pod = &candidate.pod;
         tracing::warn!(%pod, why, "a PodDisruptionBudget is overridden");
-        let asked = Asked {
+        let asked = RequestRecord {
             override_reason: Some(why),
             ..self.request(candidate)
         };
@@ -198,7 +170,7 @@ impl SoftEvictor {
         index: usize,
         pod: &Pod,
         removal: Removal,
-        asked: Asked,
+        asked: RequestRecord,
     ) -> SoftOutcome {
         self.blocked = None;
         remember(&mut self.asked, pod.uid.clone());
@@ -213,7 +185,7 @@ impl SoftEvictor {
             note += &format!(" A PodDisruptionBudget was overridden: {why}.");
         }
         note += &format!(" It has {} s to end.", asked.grace_period_seconds);
-        let told = Told {
+        let told = EventSpec {
             pod: reference(pod),
             id: &format!("soft-{}", pod.uid),
             time: &jiff::Timestamp::now().to_string(),
@@ -230,16 +202,16 @@ impl SoftEvictor {
         SoftOutcome::Evicted { index, asked }
     }
 
-    fn request(&self, candidate: SoftCandidate<'_>) -> Asked {
+    fn request(&self, candidate: &SoftCandidate) -> RequestRecord {
         let SoftCandidate {
             pod,
-            message,
-            numbers,
+            decision,
+            reading,
         } = candidate;
         let grace = grace(pod, self.max_grace_seconds);
-        Asked {
+        RequestRecord {
             may_be_refused: true,
-            ..Asked::new(pod, message, numbers, grace)
+            ..RequestRecord::new(pod, &decision.message.text, *reading, grace)
         }
     }
 
@@ -253,20 +225,16 @@ impl SoftEvictor {
 impl SoftEvictor {
     /// Evicts the first of the candidates, which are in the order of eviction, that may go: one pod at a time. With `hard`
     /// the hard threshold is met as well: budgets no longer count.
-    pub async fn evict_soft(
-        &mut self,
-        candidates: &[SoftCandidate<'_>],
-        hard: bool,
-    ) -> SoftOutcome {
+    pub async fn evict_soft(&mut self, candidates: &[SoftCandidate], hard: bool) -> SoftOutcome {
         let mut blocked = Vec::new();
         for (index, candidate) in candidates.iter().enumerate() {
-            let pod = candidate.pod;
+            let pod = &candidate.pod;
             // One that only its cgroup tells of has no name to ask for; one that is on its way needs no second request.
             let can_be_asked = !pod.namespace.is_empty() && pod.ends_by_api();
             if !can_be_asked || pod.is_protected(self.mode) || self.asked.contains(&pod.uid) {
                 continue;
             }
-            match self.ask(*candidate).await {
+            match self.ask(candidate).await {
                 Ok(Some((removal, asked))) => return self.done(index, pod, removal, asked).await,
                 Ok(None) => {
                     self.connection.counters.soft_blocked.add();
@@ -286,7 +254,7 @@ impl SoftEvictor {
             return SoftOutcome::Nobody;
         }
         let since = self.blocked.get_or_insert_with(Instant::now).elapsed();
-        match self.insist(candidates, &blocked, hard).await {
+        match self.force(candidates, &blocked, hard).await {
             Some(outcome) => outcome,
             None => SoftOutcome::Blocked { since },
         }

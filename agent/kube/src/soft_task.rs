@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use evictd_engine::Eviction;
-use evictd_store::record::Asked;
+use evictd_engine::EvictionDecision;
+use evictd_store::record::RequestRecord;
 use tokio::sync::mpsc;
 
-use crate::soft_eviction::{SoftCandidate, SoftEvictor, SoftOutcome, SoftRequest};
+use crate::soft_eviction::{SoftEvictor, SoftOutcome, SoftRequest};
 
 /// How long after nobody could go they are asked again: the kubelet's own period.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -18,8 +18,8 @@ const RELIEVED: Duration = Duration::from_secs(60);
 pub async fn run(
     mut evictor: SoftEvictor,
     mut demands: mpsc::Receiver<SoftRequest>,
-    settle: impl Fn(String, Option<Eviction>) + Send,
-    going: mpsc::Sender<Asked>,
+    settle: impl Fn(String, Option<EvictionDecision>) + Send,
+    going: mpsc::Sender<RequestRecord>,
 ) {
     let mut last: Option<Instant> = None;
     while let Some(demand) = demands.recv().await {
@@ -29,16 +29,7 @@ pub async fn run(
         {
             evictor.relieved();
         }
-        let candidates: Vec<_> = demand
-            .candidates
-            .iter()
-            .map(|choice| SoftCandidate {
-                pod: &choice.pod,
-                message: &choice.eviction.message.text,
-                numbers: choice.numbers,
-            })
-            .collect();
-        let outcome = evictor.evict_soft(&candidates, demand.hard).await;
+        let outcome = evictor.evict_soft(&demand.candidates, demand.hard).await;
         let gone = match outcome {
             SoftOutcome::Evicted { index, asked } => {
                 // Nobody listens any more where the agent ends.
@@ -57,13 +48,13 @@ pub async fn run(
             }
         };
         if let Some(choice) = demand.candidates.first() {
-            let chosen = choice.eviction.uid.clone();
+            let chosen = choice.decision.uid.clone();
             settle(chosen, gone);
         }
     }
 }
 
-fn eviction(demand: &SoftRequest, index: usize) -> Option<Eviction> {
+fn eviction(demand: &SoftRequest, index: usize) -> Option<EvictionDecision> {
     let choice = demand.candidates.get(index)?;
-    Some(choice.eviction.clone())
+    Some(choice.decision.clone())
 }

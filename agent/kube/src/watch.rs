@@ -17,7 +17,7 @@ use kube::{
     },
 };
 
-use super::client::Connection;
+use super::client::ApiClient;
 
 /// A list that does not come in this time is asked for again.
 const LIST_DEADLINE: Duration = Duration::from_secs(30);
@@ -29,7 +29,7 @@ pub type Events<K> = Pin<Box<dyn Stream<Item = Result<Event<K>, watcher::Error>>
 
 /// Why a watch does not bring anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum WatchFailure {
     /// 403: the agent has no right to it.
     Forbidden,
     /// 404: the server has no such resource.
@@ -39,27 +39,27 @@ pub enum Trouble {
 }
 
 /// Who listens to a watch.
-pub trait Listener {
+pub trait WatchHandler {
     /// What is watched.
     type Object;
 
     /// Whether 403 and 404 are asked again rarely: nothing is lost that cannot wait for an operator.
-    const PATIENT: bool;
+    const RARE_RETRY: bool;
 
     /// Opens the watch anew.
     fn open(&self, client: Client) -> Events<Self::Object>;
 
     /// Takes what the server tells.
-    fn take(&mut self, event: Event<Self::Object>);
+    fn apply(&mut self, event: Event<Self::Object>);
 
     /// The watch has stopped. Called once for each kind of trouble until it works again.
-    fn stopped(&mut self, trouble: Trouble, error: &watcher::Error);
+    fn failed(&mut self, trouble: WatchFailure, error: &watcher::Error);
 
     /// The same trouble as before.
-    fn still(&mut self, _trouble: Trouble) {}
+    fn still_failing(&mut self, _trouble: WatchFailure) {}
 
     /// It works again.
-    fn goes_on(&mut self);
+    fn recovered(&mut self);
 }
 
 /// The configuration of a list from the API server's cache and a watch with bookmarks; `fields` is the selector.
@@ -72,7 +72,7 @@ pub fn from_cache(fields: Option<&str>) -> watcher::Config {
 }
 
 /// Keeps a listener up to date for ever. Errors are told once until it works again, counted, and followed by a pause.
-pub async fn follow<L: Listener>(connection: &Connection, mut listener: L) {
+pub async fn run_watcher<L: WatchHandler>(connection: &ApiClient, mut listener: L) {
     let rarely = || {
         ExponentialBuilder::default()
             .with_min_delay(RARELY.0)
@@ -107,32 +107,32 @@ pub async fn follow<L: Listener>(connection: &Connection, mut listener: L) {
                         listed = true;
                     }
                     if !matches!(event, Event::Init) && ill.take().is_some() {
-                        listener.goes_on();
+                        listener.recovered();
                         backoff.reset();
                         patience = rarely();
                     }
-                    listener.take(event);
+                    listener.apply(event);
                 }
                 Some(Err(error)) => {
                     let trouble = match code(&error) {
-                        403 => Trouble::Forbidden,
-                        404 => Trouble::Absent,
-                        _ => Trouble::Passing,
+                        403 => WatchFailure::Forbidden,
+                        404 => WatchFailure::Absent,
+                        _ => WatchFailure::Passing,
                     };
                     // What is not installed is not broken.
-                    if !(L::PATIENT && trouble == Trouble::Absent) {
+                    if !(L::RARE_RETRY && trouble == WatchFailure::Absent) {
                         connection.counters.watch_errors.add();
                     }
                     if ill.replace(trouble) == Some(trouble) {
-                        listener.still(trouble);
+                        listener.still_failing(trouble);
                     } else {
-                        listener.stopped(trouble, &error);
+                        listener.failed(trouble, &error);
                     }
                     let again = needs_new_start(&error);
                     if code(&error) == 401 {
                         connection.reload().await;
                     }
-                    let pause = if L::PATIENT && trouble != Trouble::Passing {
+                    let pause = if L::RARE_RETRY && trouble != WatchFailure::Passing {
                         patience.next()
                     } else {
                         backoff.next()

@@ -20,7 +20,7 @@ use evictd_node::{
     trigger::inodes::ShareReader,
 };
 
-use crate::{Places, pod_dirs::Named};
+use crate::{PodDirs, pod_dirs::Named};
 
 /// A walk over all pods begins this long after the last one did, at the soonest (the kubelet's
 /// `volumeStatsAggPeriod`).
@@ -33,17 +33,17 @@ const STEP: usize = 128;
 const REST: u32 = 19;
 
 /// Finds a pod's directories when its turn has come.
-pub type Finder = Arc<dyn Fn() -> Places + Send + Sync>;
+pub type DirResolver = Arc<dyn Fn() -> PodDirs + Send + Sync>;
 
 /// A pod to be walked.
 #[derive(Clone)]
-pub struct Errand {
+pub struct ScanTarget {
     /// The pod's UID.
     pub uid: String,
     /// Ids of the pod's cgroup and of those below.
     pub cgroups: Vec<u64>,
     /// Its directories.
-    pub places: Finder,
+    pub places: DirResolver,
 }
 
 /// What a walk has found for one pod.
@@ -68,21 +68,21 @@ impl DiskUse {
 
 #[derive(Default)]
 struct State {
-    errands: Vec<Errand>,
+    errands: Vec<ScanTarget>,
     found: HashMap<String, DiskUse>,
     stop: bool,
 }
 
 /// The walker, seen from outside.
 #[derive(Default)]
-pub struct Walker {
+pub struct DiskScanner {
     state: Mutex<State>,
     changed: Condvar,
     pressed: AtomicBool,
     rounds: AtomicU64,
 }
 
-impl Walker {
+impl DiskScanner {
     /// Starts the thread; it ends when [`Self::stop`] is called.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ impl Walker {
     }
 
     /// Whom to walk from now on. What is known of others is forgotten.
-    pub fn set_errands(&self, errands: Vec<Errand>) {
+    pub fn set_targets(&self, errands: Vec<ScanTarget>) {
         let mut state = self.lock();
         state
             .found
@@ -117,7 +117,7 @@ impl Walker {
     }
 
     /// Counts the pods that were walked; when it changes there is something new in [`Self::found`].
-    pub fn walked(&self) -> u64 {
+    pub fn scanned(&self) -> u64 {
         self.rounds.load(Ordering::Acquire)
     }
 
@@ -142,7 +142,7 @@ impl Walker {
             let began = Instant::now();
             let errands = self.lock().errands.clone();
             for errand in &errands {
-                let Some(found) = self.walk(errand, shares) else {
+                let Some(found) = self.scan(errand, shares) else {
                     return;
                 };
                 let mut state = self.lock();
@@ -158,7 +158,7 @@ impl Walker {
     }
 
     /// Waits until the next round is due, or somebody new is there; false when it is over.
-    fn rest(&self, began: Instant, known: &[Errand]) -> bool {
+    fn rest(&self, began: Instant, known: &[ScanTarget]) -> bool {
         let mut state = self.lock();
         loop {
             let news = state
@@ -180,7 +180,7 @@ impl Walker {
     }
 
     /// One pod; `None` when it is over.
-    fn walk(&self, errand: &Errand, shares: Option<&ShareReader>) -> Option<DiskUse> {
+    fn scan(&self, errand: &ScanTarget, shares: Option<&ShareReader>) -> Option<DiskUse> {
         let places = (errand.places)();
         let mut found = DiskUse::default();
         // One reading before and one after stand for the middle of the walk.
@@ -263,10 +263,10 @@ fn bytes(usage: &PodUsage) -> u64 {
 }
 
 /// Directories that are given beforehand.
-pub fn fixed(volumes: Vec<(String, PathBuf)>) -> Finder {
-    Arc::new(move || Places {
+pub fn fixed(volumes: Vec<(String, PathBuf)>) -> DirResolver {
+    Arc::new(move || PodDirs {
         volumes: volumes.clone(),
-        ..Places::default()
+        ..PodDirs::default()
     })
 }
 
@@ -280,15 +280,15 @@ mod tests {
         for n in 0..300 {
             std::fs::write(dir.path().join(format!("f{n}")), "x").unwrap();
         }
-        let walker = Walker::start(None).unwrap();
+        let walker = DiskScanner::start(None).unwrap();
         walker.set_pressed(true);
-        let errand = Errand {
+        let errand = ScanTarget {
             uid: "u".into(),
             cgroups: Vec::new(),
             places: fixed(vec![("scratch".into(), dir.path().to_owned())]),
         };
-        walker.set_errands(vec![errand]);
-        while walker.walked() == 0 {
+        walker.set_targets(vec![errand]);
+        while walker.scanned() == 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
         let found = walker.found();
@@ -298,7 +298,7 @@ mod tests {
             ("scratch", Some(301))
         );
         assert_eq!(found["u"].usage.ephemeral_storage, volume.fs.bytes);
-        walker.set_errands(Vec::new());
+        walker.set_targets(Vec::new());
         assert!(walker.found().is_empty());
         walker.stop();
     }

@@ -6,35 +6,35 @@ use std::{
 };
 
 use evictd_engine::history::Recorder;
-use evictd_sys::rt::{ROUNDS_PRIORITY, become_fifo_at, leave_memory_limit, touch_heap};
+use evictd_sys::rt::{MANAGER_PRIORITY, join_root_memcg, prefault_heap, set_sched_fifo};
 use tokio::sync::mpsc;
 
 use crate::{
-    Inbox, Note,
-    manager_loop::{Loop, Setup, Status},
+    CommandQueue, ManagerEvent,
+    manager_loop::{ManagerLoop, Setup, Status},
 };
 
 /// Notes that may wait for the daemon; it empties them at once, and this thread waits when it does not.
-const NOTES: usize = 64;
+const EVENTS: usize = 64;
 /// Bytes of heap that an eviction may need beside what each round does; less than glibc would give back (M_TRIM_THRESHOLD).
 const SPARE_HEAP: usize = 64 << 10;
 
 /// The running thread, seen from outside.
-pub struct Rounds {
+pub struct ManagerHandle {
     thread: std::thread::JoinHandle<()>,
-    inbox: Arc<Inbox>,
+    inbox: Arc<CommandQueue>,
     status: Arc<Mutex<Status>>,
     recorder: Arc<Recorder>,
 }
 
-impl Rounds {
+impl ManagerHandle {
     /// Starts the thread. Its notes come out of the other end.
     ///
     /// # Errors
     /// The system has no thread or descriptor to give.
-    pub fn start(mut setup: Setup) -> io::Result<(Self, mpsc::Receiver<Note>)> {
-        let (notes, receiver) = mpsc::channel(NOTES);
-        let inbox = Inbox::new()?;
+    pub fn start(mut setup: Setup) -> io::Result<(Self, mpsc::Receiver<ManagerEvent>)> {
+        let (notes, receiver) = mpsc::channel(EVENTS);
+        let inbox = CommandQueue::new()?;
         let status = Arc::new(Mutex::new(Status::default()));
         let recorder = Arc::<Recorder>::default();
         let shared = (
@@ -43,17 +43,17 @@ impl Rounds {
             Arc::clone(&recorder),
         );
         let memory_v1 = setup.memory_v1.take();
-        let mut looping = Loop::new(setup, notes, shared);
+        let mut looping = ManagerLoop::new(setup, notes, shared);
         let thread = std::thread::Builder::new()
             .name("rounds".into())
             .spawn(move || {
                 // The reflex was refused as well then, and that was said.
-                let _ = memory_v1.map(|cgroup| leave_memory_limit(&cgroup));
+                let _ = memory_v1.map(|cgroup| join_root_memcg(&cgroup));
                 // A fork bomb leaves nothing to a thread of normal priority; a refusal only makes it slower.
-                if let Some(error) = become_fifo_at(ROUNDS_PRIORITY) {
+                if let Some(error) = set_sched_fifo(MANAGER_PRIORITY) {
                     tracing::debug!(%error, "the rounds have no real-time priority");
                 }
-                touch_heap::<SPARE_HEAP>();
+                prefault_heap::<SPARE_HEAP>();
                 looping.run();
             })?;
         let running = Self {
@@ -66,7 +66,7 @@ impl Rounds {
     }
 
     /// Where letters go.
-    pub fn inbox(&self) -> &Arc<Inbox> {
+    pub fn commands(&self) -> &Arc<CommandQueue> {
         &self.inbox
     }
 

@@ -15,14 +15,14 @@ mod pod_dirs;
 mod sources;
 mod usage;
 
-pub use disk_scan::{Errand, Finder, Walker, fixed};
-pub use handle::Rounds;
-pub use manager_loop::node_reclaim::Reclaiming;
+pub use disk_scan::{DirResolver, DiskScanner, ScanTarget, fixed};
+pub use handle::ManagerHandle;
+pub use manager_loop::node_reclaim::ReclaimOptions;
 pub use manager_loop::{Setup, Status};
-pub use message::Graduated;
+pub use message::MitigationOutcome;
 pub use message::{
-    Decided, Inbox, Letter, Members, Note, ReclaimDemand, Reclaimed, Reclaimer, SoftChoice,
-    SoftDemand,
+    Command, CommandQueue, EvictionReport, ManagerEvent, PodSet, ReclaimBy, ReclaimRequest,
+    Reclaimed, SoftEvictionRequest,
 };
-pub use pod_dirs::{POD_LOGS, Places, of_kubelet_pod};
-pub use sources::{Disk, Disks, Sensors};
+pub use pod_dirs::{POD_LOGS, PodDirs, of_kubelet_pod};
+pub use sources::{DiskSource, DiskSources, SignalSources};

@@ -14,61 +14,61 @@ use std::{
 };
 
 use evictd_engine::{
-    Manager, NodeCondition, Observation, Observations, Pod, Resource, Signal, SignalForecast,
-    Snapshot, Threshold, history::Recorder, limiter::Restraint, model::settings::GraduatedConfig,
-    permit::LastResort, record::NodeState,
+    NodeCondition, Observation, Observations, Planner, Pod, Resource, Signal, SignalForecast,
+    Snapshot, Threshold, history::Recorder, limiter::EvictionLimiter,
+    model::settings::GraduatedConfig, permit::LastResort, record::NodeState,
 };
 use evictd_node::{
     pods::table::Entry,
-    trigger::counter::{Crossed, Drift},
+    trigger::counter::{CounterEvent, Drift},
 };
-use evictd_sys::{clock::now_ns, poll::poll};
+use evictd_sys::{clock::monotonic_ns, poll::poll};
 use tokio::sync::mpsc;
 
-use super::usage::Measured;
+use super::usage::UsageCollector;
 use crate::{
-    Inbox, Letter, Members, Note, Reclaiming, Sensors, Walker,
-    manager_loop::{execute::is_short, mitigation::Graduating, node_reclaim::Reclaims},
+    Command, CommandQueue, DiskScanner, ManagerEvent, PodSet, ReclaimOptions, SignalSources,
+    manager_loop::{execute::is_short, mitigation::Mitigation, node_reclaim::ReclaimState},
 };
 
 /// What woke the thread.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Wake {
     pub woken: u64,
-    pub crossed: Option<(Signal, Crossed)>,
+    pub crossed: Option<(Signal, CounterEvent)>,
 }
 
-pub(super) struct Loop {
-    pub manager: Manager,
+pub(super) struct ManagerLoop {
+    pub planner: Planner,
     pub thresholds: Vec<Threshold>,
-    pub sensors: Sensors,
-    pub measured: Measured,
-    pub walker: Arc<Walker>,
-    pub members: Members,
+    pub sources: SignalSources,
+    pub usage_collector: UsageCollector,
+    pub scanner: Arc<DiskScanner>,
+    pub pods: PodSet,
     /// Those of the members that have processes: the others have ended, whoever ended them.
     pub running: Vec<Pod>,
-    pub restraint: Arc<Restraint>,
+    pub limiter: Arc<EvictionLimiter>,
     pub shadow: bool,
-    pub notes: mpsc::Sender<Note>,
-    pub inbox: Arc<Inbox>,
+    pub events: mpsc::Sender<ManagerEvent>,
+    pub commands: Arc<CommandQueue>,
     pub status: Arc<Mutex<Status>>,
     pub recorder: Arc<Recorder>,
-    pub reclaims: Reclaims,
-    pub graduating: Graduating,
-    pub told: NodeState,
+    pub reclaim: ReclaimState,
+    pub mitigation: Mitigation,
+    pub reported: NodeState,
     pub message: String,
     /// Signals for which shadow mode has named somebody during this pressure.
-    pub shadow_told: BTreeSet<String>,
+    pub shadow_reported: BTreeSet<String>,
     pub decided: u64,
-    pub rounds: u64,
+    pub cycles: u64,
     pub comebacks: u64,
 }
 
-impl Loop {
+impl ManagerLoop {
     pub fn new(
         setup: Setup,
-        notes: mpsc::Sender<Note>,
-        (inbox, status, recorder): (Arc<Inbox>, Arc<Mutex<Status>>, Arc<Recorder>),
+        notes: mpsc::Sender<ManagerEvent>,
+        (inbox, status, recorder): (Arc<CommandQueue>, Arc<Mutex<Status>>, Arc<Recorder>),
     ) -> Self {
         let Setup {
             settings,
@@ -84,32 +84,32 @@ impl Loop {
             earlier,
         } = setup;
         let disks = sensors.disks.as_ref();
-        let shares = disks.and_then(|d| d.tripwire.share_reader());
-        let mut measured = Measured::new(Arc::clone(&walker), shares, settings.mode);
+        let shares = disks.and_then(|d| d.trigger.share_reader());
+        let mut measured = UsageCollector::new(Arc::clone(&walker), shares, settings.mode);
         measured.set_members(&members);
-        let mut manager = Manager::new(settings.clone());
-        manager.restore(signed(now_ns()), &earlier);
+        let mut manager = Planner::new(settings.clone());
+        manager.restore(signed(monotonic_ns()), &earlier);
         Self {
             thresholds: settings.layout.apply(&settings.eviction.thresholds),
-            manager,
-            sensors,
-            measured,
-            walker,
+            planner: manager,
+            sources: sensors,
+            usage_collector: measured,
+            scanner: walker,
             running: members.pods.clone(),
-            members,
-            restraint,
+            pods: members,
+            limiter: restraint,
             shadow,
-            notes,
-            inbox,
+            events: notes,
+            commands: inbox,
             status,
             recorder,
-            reclaims: Reclaims::new(reclaims),
-            graduating: Graduating::new(graduated),
-            told: NodeState::default(),
+            reclaim: ReclaimState::new(reclaims),
+            mitigation: Mitigation::new(graduated),
+            reported: NodeState::default(),
             message: String::new(),
-            shadow_told: BTreeSet::new(),
+            shadow_reported: BTreeSet::new(),
             decided: 0,
-            rounds: 0,
+            cycles: 0,
             comebacks: 0,
         }
     }
@@ -119,41 +119,44 @@ impl Loop {
         let mut interval = Duration::ZERO;
         loop {
             self.wait(interval);
-            if self.inbox.stopped() {
+            if self.commands.stopped() {
                 return;
             }
             let wake = Wake {
-                woken: now_ns(),
-                crossed: self.sensors.crossed(),
+                woken: monotonic_ns(),
+                crossed: self.sources.crossed(),
             };
-            for letter in self.inbox.take() {
-                self.read(letter);
+            for letter in self.commands.take() {
+                self.apply(letter);
             }
-            interval = self.turn(wake);
-            self.inbox.note_turn(wake.woken);
+            interval = self.iterate(wake);
+            self.commands.beat(wake.woken);
         }
     }
 
     fn wait(&self, interval: Duration) {
-        let [pids, inodes] = self.sensors.fds();
-        poll([pids, inodes, self.inbox.fd().as_raw_fd()], Some(interval));
+        let [pids, inodes] = self.sources.fds();
+        poll(
+            [pids, inodes, self.commands.fd().as_raw_fd()],
+            Some(interval),
+        );
     }
 
-    fn read(&mut self, letter: Letter) {
-        let now = signed(now_ns());
+    fn apply(&mut self, letter: Command) {
+        let now = signed(monotonic_ns());
         match letter {
-            Letter::Members(members) => {
-                self.measured.set_members(&members);
+            Command::Members(members) => {
+                self.usage_collector.set_members(&members);
                 self.running.clone_from(&members.pods);
-                self.members = members;
+                self.pods = members;
             }
-            Letter::PodsMemory(scope) => self.sensors.pods_memory = Some(*scope),
-            Letter::EvictedElsewhere {
+            Command::PodsMemory(scope) => self.sources.pods_memory = Some(*scope),
+            Command::EvictedByFastPath {
                 uid,
                 signal,
                 available,
             } => {
-                let mut dip = self.sensors.look(now);
+                let mut dip = self.sources.sample(now);
                 if let Some(seen) = dip.get(signal) {
                     let available = signed(available).min(seen.available);
                     dip.set(signal, Observation { available, ..seen });
@@ -161,68 +164,69 @@ impl Loop {
                 let node = Snapshot {
                     observations: &dip,
                     pods: &self.running,
-                    usages: self.measured.usages(),
+                    usages: self.usage_collector.usages(),
                 };
-                self.manager.evicted_elsewhere(now, node, &uid, signal);
+                self.planner.note_external_eviction(now, node, &uid, signal);
             }
-            Letter::SoftSettled { chosen, gone } => {
-                let entry = gone.as_ref().and_then(|g| self.members.entry(&g.uid));
+            Command::SoftEvictionFinished { chosen, gone } => {
+                let entry = gone.as_ref().and_then(|g| self.pods.entry(&g.uid));
                 if let Some(entry) = entry.cloned() {
-                    self.restraint.charge(&entry.clearance, now_ns());
+                    self.limiter.charge(&entry.permit, monotonic_ns());
                     // It may be another one than the one that was chosen: a budget protected that.
-                    self.unbrake(&entry);
+                    self.unthrottle(&entry);
                 }
                 let observations = Observations::default();
                 let node = Snapshot {
                     observations: &observations,
                     pods: &self.running,
-                    usages: self.measured.usages(),
+                    usages: self.usage_collector.usages(),
                 };
-                self.manager.settle_soft(now, node, &chosen, gone.as_ref());
+                self.planner
+                    .soft_eviction_finished(now, node, &chosen, gone.as_ref());
             }
-            Letter::Reclaimed(removed) => self.reclaimed(removed),
-            Letter::Graduated(done) => self.graduated(*done),
-            Letter::Settings {
+            Command::Reclaimed(removed) => self.reclaimed(removed),
+            Command::MitigationDone(done) => self.mitigation_done(*done),
+            Command::Settings {
                 settings,
                 shadow,
                 graduated,
             } => {
-                self.graduating.reconfigure(graduated);
+                self.mitigation.reconfigure(graduated);
                 self.thresholds = settings.layout.apply(&settings.eviction.thresholds);
-                self.manager.reconfigure(*settings);
+                self.planner.reconfigure(*settings);
                 if std::mem::replace(&mut self.shadow, shadow) != shadow {
-                    self.manager.forget_victims();
-                    self.shadow_told.clear();
+                    self.planner.forget_victims();
+                    self.shadow_reported.clear();
                 }
             }
         }
     }
 
     /// One look and what follows from it; the time until the next one.
-    fn turn(&mut self, wake: Wake) -> Duration {
-        let seen = self.look();
+    fn iterate(&mut self, wake: Wake) -> Duration {
+        let seen = self.sample();
         self.record(&seen);
         let node = Snapshot {
             observations: &seen,
             pods: &self.running,
-            usages: self.measured.usages(),
+            usages: self.usage_collector.usages(),
         };
-        let mut round = self.manager.step(signed(now_ns()), node);
+        let mut round = self.planner.plan(signed(monotonic_ns()), node);
         let evictions = std::mem::take(&mut round.evictions);
-        self.act(evictions, &seen, wake);
+        self.execute(evictions, &seen, wake);
         self.reclaim(&round, &seen);
-        self.graduate(&seen);
-        self.tell(round, &seen);
-        if self.sensors.arm(&self.thresholds, &seen) {
+        self.mitigate(&seen);
+        self.report(round, &seen);
+        if self.sources.arm(&self.thresholds, &seen) {
             return Duration::ZERO;
         }
-        self.sensors.next_look(&self.thresholds, &seen)
+        self.sources.next_look(&self.thresholds, &seen)
     }
 
     /// Observations, and the use of everything that is short.
-    pub(super) fn look(&mut self) -> Observations {
-        let seen = self.sensors.look(signed(now_ns()));
-        self.measured.take_walks();
+    pub(super) fn sample(&mut self) -> Observations {
+        let seen = self.sources.sample(signed(monotonic_ns()));
+        self.usage_collector.take_walks();
         let short = |t: &&Threshold| is_short(t, &seen);
         let resources: BTreeSet<Resource> = self
             .thresholds
@@ -231,14 +235,14 @@ impl Loop {
             .map(|t| t.signal.resource())
             .collect();
         let disk = [Resource::EphemeralStorage, Resource::Inodes];
-        self.walker
+        self.scanner
             .set_pressed(disk.iter().any(|d| resources.contains(d)));
-        if !resources.is_empty() || self.manager.awaits_victims() {
+        if !resources.is_empty() || self.planner.awaits_victims() {
             self.find_running();
         }
         for resource in resources {
-            self.measured
-                .measure(resource, &self.members, &self.sensors);
+            self.usage_collector
+                .measure(resource, &self.pods, &self.sources);
         }
         self.ask_policies();
         seen
@@ -246,20 +250,20 @@ impl Loop {
 
     /// What the policies say of everybody at this moment.
     fn ask_policies(&mut self) {
-        let now = now_ns();
-        let by_uid = self.members.entries.iter().map(|e| (e.pod.uid.as_str(), e));
+        let now = monotonic_ns();
+        let by_uid = self.pods.entries.iter().map(|e| (e.pod.uid.as_str(), e));
         let by_uid: HashMap<&str, &Arc<Entry>> = by_uid.collect();
         for pod in &mut self.running {
             if let Some(entry) = by_uid.get(pod.uid.as_str()) {
-                let clearance = &entry.clearance;
+                let clearance = &entry.permit;
                 pod.order = clearance.order();
-                pod.is_spared = !self.restraint.lets_go(clearance, now, LastResort::Nobody);
+                pod.is_spared = !self.limiter.allows(clearance, now, LastResort::Nobody);
             }
         }
     }
 
     fn find_running(&mut self) {
-        let Members { entries, pods } = &self.members;
+        let PodSet { entries, pods } = &self.pods;
         let both = entries.iter().zip(pods);
         let running = both.filter(|(entry, _)| !entry.killer.is_empty());
         self.running = running.map(|(_, pod)| pod.clone()).collect();
@@ -279,17 +283,17 @@ pub struct Setup {
     /// Thresholds, layout and all that the engine is told.
     pub settings: evictd_engine::Settings,
     /// What is looked at.
-    pub sensors: Sensors,
+    pub sensors: SignalSources,
     /// Walks the pods' directories.
-    pub walker: Arc<Walker>,
+    pub walker: Arc<DiskScanner>,
     /// Who runs here at the start.
-    pub members: Members,
+    pub members: PodSet,
     /// What holds for all pods: limits and the pause.
-    pub restraint: Arc<Restraint>,
+    pub restraint: Arc<EvictionLimiter>,
     /// Decide, tell, and do nothing.
     pub shadow: bool,
     /// Who may do what [`Note::Reclaim`] asks for: pods wait for it, for a while.
-    pub reclaims: Reclaiming,
+    pub reclaims: ReclaimOptions,
     /// What is done about a soft threshold on memory before a pod is evicted.
     pub graduated: GraduatedConfig,
     /// A directory of cgroup v1's memory hierarchy, where there is one (`leave_memory_limit`).

@@ -11,29 +11,29 @@ use std::{
 };
 
 use evictd_engine::{
-    Comeback, Eviction, NodeReclaim, Pod, Signal,
+    EvictionDecision, NodeReclaim, Pod, Recreation, Signal,
     model::settings::GraduatedConfig,
     reclaim::Removed,
-    record::{NodeState, Numbers, Stages},
+    record::{NodeState, Stages},
 };
 use evictd_node::{memory_scope::Scope, pods::table::Entry};
-use evictd_sys::eventfd::Bell;
+use evictd_sys::eventfd::EventFd;
 
-use crate::mitigation_worker::{Demand, Done};
+use crate::mitigation_worker::{Done, MitigationRequest};
 
 /// Letters that may wait; of tables only the newest does.
-const LETTERS: usize = 256;
+const COMMANDS: usize = 256;
 
 /// Everybody who runs here.
 #[derive(Clone, Debug, Default)]
-pub struct Members {
+pub struct PodSet {
     /// With files held open.
     pub entries: Vec<Arc<Entry>>,
     /// The same pods, in the same order, as the engine wants them; without those that nobody may evict.
     pub pods: Vec<Pod>,
 }
 
-impl Members {
+impl PodSet {
     /// From a table's entries.
     pub fn new(entries: &[Arc<Entry>]) -> Self {
         let entries: Vec<_> = entries.iter().filter(|e| !e.protected).cloned().collect();
@@ -51,13 +51,13 @@ impl Members {
 
 /// To the rounds.
 #[derive(Debug)]
-pub enum Letter {
+pub enum Command {
     /// Who runs here from now on.
-    Members(Members),
+    Members(PodSet),
     /// The cgroup of all pods has come, or is another one or of another size now.
     PodsMemory(Box<Scope>),
     /// The reflex has evicted a pod.
-    EvictedElsewhere {
+    EvictedByFastPath {
         /// The pod's UID.
         uid: String,
         /// Which signal was short.
@@ -66,16 +66,16 @@ pub enum Letter {
         available: u64,
     },
     /// What came of a [`SoftDemand`].
-    SoftSettled {
+    SoftEvictionFinished {
         /// The UID of the pod that was chosen first.
         chosen: String,
         /// Who goes, if anybody does.
-        gone: Option<Eviction>,
+        gone: Option<EvictionDecision>,
     },
     /// A reclaim by [`Note::Reclaim`] is over: what was removed, or `None` when there is nobody to ask.
     Reclaimed(Option<Removed>),
     /// A step by [`Note::Graduate`] is over.
-    Graduated(Box<Done>),
+    MitigationDone(Box<Done>),
     /// Other settings.
     Settings {
         /// Thresholds and all that the engine is told.
@@ -89,57 +89,57 @@ pub enum Letter {
 
 /// Where letters wait. Never full of what matters: a table replaces the one before.
 #[derive(Debug)]
-pub struct Inbox {
-    bell: Bell,
-    letters: Mutex<VecDeque<Letter>>,
+pub struct CommandQueue {
+    bell: EventFd,
+    commands: Mutex<VecDeque<Command>>,
     stop: AtomicBool,
     turned: AtomicU64,
 }
 
-impl Inbox {
+impl CommandQueue {
     /// An empty one.
     ///
     /// # Errors
     /// The system has no descriptor to give.
     pub fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            bell: Bell::new()?,
-            letters: Mutex::default(),
+            bell: EventFd::new()?,
+            commands: Mutex::default(),
             stop: AtomicBool::new(false),
             turned: AtomicU64::new(0),
         }))
     }
 
     /// Sends a letter; false when too many wait already.
-    pub fn send(&self, letter: Letter) -> bool {
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        if matches!(letter, Letter::Members(_)) {
-            letters.retain(|other| !matches!(other, Letter::Members(_)));
-        } else if letters.len() >= LETTERS {
+    pub fn send(&self, letter: Command) -> bool {
+        let mut letters = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(letter, Command::Members(_)) {
+            letters.retain(|other| !matches!(other, Command::Members(_)));
+        } else if letters.len() >= COMMANDS {
             return false;
         }
         letters.push_back(letter);
         drop(letters);
-        self.bell.ring();
+        self.bell.notify();
         true
     }
 
     /// Asks the thread to end.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        self.bell.ring();
+        self.bell.notify();
     }
 
     pub(super) fn stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
 
-    pub(super) fn note_turn(&self, now: u64) {
+    pub(super) fn beat(&self, now: u64) {
         self.turned.store(now, Ordering::Relaxed);
     }
 
     /// When the thread last turned, in nanoseconds of CLOCK_MONOTONIC; 0: never.
-    pub fn last_turn(&self) -> u64 {
+    pub fn last_beat(&self) -> u64 {
         self.turned.load(Ordering::Relaxed)
     }
 
@@ -147,31 +147,31 @@ impl Inbox {
         self.bell.fd()
     }
 
-    pub(super) fn take(&self) -> VecDeque<Letter> {
-        self.bell.silence();
-        std::mem::take(&mut *self.letters.lock().unwrap_or_else(PoisonError::into_inner))
+    pub(super) fn take(&self) -> VecDeque<Command> {
+        self.bell.clear();
+        std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// From the rounds.
 #[derive(Debug)]
-pub enum Note {
+pub enum ManagerEvent {
     /// A pod was killed, or would have been.
-    Evicted(Box<Decided>),
+    Evicted(Box<EvictionReport>),
     /// A pod is to be asked to go; answered by [`Letter::SoftSettled`].
-    Soft(Box<SoftDemand>),
+    Soft(Box<SoftEvictionRequest>),
     /// What the node should say has changed.
     Node(NodeState),
     /// The node is to give back what it can; pods wait for that, and a look at the signals says whether it has come.
-    Reclaim(ReclaimDemand),
+    Reclaim(ReclaimRequest),
     /// What a reclaim has brought.
     Reclaimed(Box<Reclaimed>),
     /// A step before an eviction is to be taken; answered by [`Letter::Graduated`] unless it is shadow mode's.
-    Graduate(Box<Demand>),
+    Mitigate(Box<MitigationRequest>),
     /// What such a step has brought.
-    Graduated(Box<Graduated>),
+    Graduated(Box<MitigationOutcome>),
     /// An evicted pod's owner has put another one here.
-    Comeback(Comeback),
+    Recreated(Recreation),
     /// A threshold is met as it comes into force.
     MetInForce {
         /// The threshold's signal.
@@ -187,22 +187,22 @@ pub enum Note {
 
 /// The node is to give back what it can.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReclaimDemand {
+pub struct ReclaimRequest {
     /// What the disk that is short is helped by, in this order.
     pub what: Vec<NodeReclaim>,
     /// Who is asked.
-    pub of: Reclaimer,
+    pub of: ReclaimBy,
 }
 
 /// Who may give back what nobody needs on a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reclaimer {
+pub enum ReclaimBy {
     /// The container runtime; answered by [`Letter::Reclaimed`].
     Runtime,
     /// The kubelet beside this agent, which has the same thresholds.
     Kubelet,
     /// None: shadow mode only speaks of it.
-    Nobody,
+    None,
 }
 
 /// What a reclaim by the container runtime has brought.
@@ -223,13 +223,13 @@ pub struct Reclaimed {
 
 /// A pod that the rounds have killed.
 #[derive(Clone, Debug)]
-pub struct Decided {
+pub struct EvictionReport {
     /// The victim.
     pub pod: Arc<Entry>,
     /// Counts this agent's rounds' evictions from 1.
     pub number: u64,
     /// The engine's decision.
-    pub eviction: Eviction,
+    pub eviction: EvictionDecision,
     /// What asked for it: a signal, or the name of the pod's own limit.
     pub signal: String,
     /// What woke the thread.
@@ -248,33 +248,12 @@ pub struct Decided {
     pub errno: i32,
 }
 
-/// A pod that may be asked to go.
-#[derive(Clone, Debug)]
-pub struct SoftChoice {
-    /// The pod.
-    pub pod: Arc<Entry>,
-    /// How it would go.
-    pub eviction: Eviction,
-    /// What for.
-    pub numbers: Numbers,
-}
-
-/// A pod is to be asked to go.
-#[derive(Clone, Debug)]
-pub struct SoftDemand {
-    /// The signal whose soft threshold has been met for its grace period.
-    pub signal: Signal,
-    /// Who may be asked, in the order of eviction; the first is the engine's choice.
-    pub candidates: Vec<SoftChoice>,
-    /// The hard threshold is met as well: budgets no longer count.
-    pub hard: bool,
-    /// No pod is asked.
-    pub shadow: bool,
-}
+/// A pod is to be evicted for a soft threshold.
+pub type SoftEvictionRequest = evictd_engine::soft::SoftEvictionRequest<Arc<Entry>>;
 
 /// What a step has brought.
 #[derive(Clone, Debug)]
-pub struct Graduated {
+pub struct MitigationOutcome {
     /// What was done.
     pub done: Done,
     /// What was available of the signal before, in bytes; for a release, when the brake was set.

@@ -17,14 +17,14 @@ use evictd_engine::{
 use evictd_node::{
     cgroup::{
         reclaim::{self, Given, Refusal},
-        throttle::Brakes,
+        throttle::ThrottleList,
     },
     pods::table::Entry,
 };
 
 /// A step to take.
 #[derive(Clone, Debug)]
-pub struct Demand {
+pub struct MitigationRequest {
     /// Which one.
     pub step: Step,
     /// Which signal is short.
@@ -78,7 +78,7 @@ pub struct Counters {
     /// What of that counted as used, in bytes.
     pub reclaimed_working_set: AtomicU64,
     /// Pods that were kept from growing.
-    pub brakes: AtomicU64,
+    pub throttles: AtomicU64,
     /// Pods that were let go again, those of an earlier agent included.
     pub released: AtomicU64,
     /// Steps or pods that were refused.
@@ -87,19 +87,19 @@ pub struct Counters {
 
 /// Does what is demanded.
 #[derive(Debug)]
-pub struct Worker {
-    brakes: Mutex<Brakes>,
+pub struct MitigationWorker {
+    brakes: Mutex<ThrottleList>,
     counters: Counters,
     /// What was refused the last time: said once.
     told: Mutex<Option<String>>,
 }
 
-impl Worker {
+impl MitigationWorker {
     /// Lets go whom an earlier agent has left braked.
     pub fn open(state_dir: &Path) -> Arc<Self> {
-        let (brakes, left) = Brakes::open(state_dir).unwrap_or_else(|error| {
+        let (brakes, left) = ThrottleList::open(state_dir).unwrap_or_else(|error| {
             tracing::error!(%error, "whom an earlier agent has left braked is not known");
-            (Brakes::empty(state_dir), 0)
+            (ThrottleList::empty(state_dir), 0)
         });
         if left > 0 {
             tracing::warn!(
@@ -122,12 +122,12 @@ impl Worker {
     }
 
     /// Takes a step; blocks for as long as it takes.
-    pub fn work(&self, demand: &Demand) -> Done {
+    pub fn work(&self, demand: &MitigationRequest) -> Done {
         let begun = Instant::now();
         let (pods, refusal) = match demand.step {
             Step::Reclaim(deficit) => self.reclaim(demand, deficit, begun),
-            Step::Brake => self.brake(demand),
-            Step::Release => self.release(demand),
+            Step::Throttle => self.throttle(demand),
+            Step::Unthrottle => self.release(demand),
         };
         if let Some(refusal) = &refusal {
             add(&self.counters.refused, 1);
@@ -148,17 +148,17 @@ impl Worker {
 
     /// Lets everybody go, for good.
     pub fn close(&self) {
-        match self.brakes().close() {
+        match self.throttles().close() {
             Ok(released) => add(&self.counters.released, released.len() as u64),
             Err(error) => tracing::error!(%error, "the next agent lets braked pods go"),
         }
     }
 
-    fn brakes(&self) -> MutexGuard<'_, Brakes> {
+    fn throttles(&self) -> MutexGuard<'_, ThrottleList> {
         self.brakes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn reclaim(&self, demand: &Demand, deficit: u64, begun: Instant) -> Outcome {
+    fn reclaim(&self, demand: &MitigationRequest, deficit: u64, begun: Instant) -> Outcome {
         add(&self.counters.reclaims, 1);
         if let Some(refusal) = first_refusal(&demand.pods, reclaim::can_reclaim) {
             return (Vec::new(), Some(refusal));
@@ -186,16 +186,16 @@ impl Worker {
         (done, refusal)
     }
 
-    fn brake(&self, demand: &Demand) -> Outcome {
+    fn throttle(&self, demand: &MitigationRequest) -> Outcome {
         if let Some(refusal) = first_refusal(&demand.pods, reclaim::can_brake) {
             return (Vec::new(), Some(refusal));
         }
-        let mut brakes = self.brakes();
+        let mut brakes = self.throttles();
         let (mut done, mut refusal) = (Vec::new(), None);
         for entry in &demand.pods {
             match brakes.set(&entry.pod.uid, &entry.memory) {
                 Ok(Some(brake)) => {
-                    add(&self.counters.brakes, 1);
+                    add(&self.counters.throttles, 1);
                     done.push(pod(entry, Given::default(), Some(brake.high)));
                 }
                 Ok(None) => {}
@@ -205,10 +205,10 @@ impl Worker {
         (done, refusal)
     }
 
-    fn release(&self, demand: &Demand) -> Outcome {
+    fn release(&self, demand: &MitigationRequest) -> Outcome {
         let named = |uid: &str| demand.pods.iter().any(|entry| entry.pod.uid == uid);
         let released = self
-            .brakes()
+            .throttles()
             .release(|brake| demand.pods.is_empty() || named(&brake.uid));
         match released {
             Ok(released) => {

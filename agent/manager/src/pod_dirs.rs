@@ -26,7 +26,7 @@ pub type Named = Vec<(String, PathBuf)>;
 
 /// The directories of one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Places {
+pub struct PodDirs {
     /// Writable layers, by container.
     pub layers: Named,
     /// Logs, by container.
@@ -36,7 +36,7 @@ pub struct Places {
 }
 
 /// The directories of a pod of the kubelet's, as far as they can be found.
-pub fn of_kubelet_pod(kubelet: &Path, logs: &Path, pod: &Pod, cgroup: &Path) -> Places {
+pub fn of_kubelet_pod(kubelet: &Path, logs: &Path, pod: &Pod, cgroup: &Path) -> PodDirs {
     let own = kubelet.join("pods").join(&pod.uid).join("volumes");
     let volumes = pod.volumes.iter().filter(|volume| volume.is_local);
     let volumes = volumes.filter_map(|volume| {
@@ -49,7 +49,7 @@ pub fn of_kubelet_pod(kubelet: &Path, logs: &Path, pod: &Pod, cgroup: &Path) -> 
         .containers
         .iter()
         .map(|c| (c.name.clone(), logs.join(&c.name)));
-    Places {
+    PodDirs {
         volumes: volumes.collect(),
         logs: logs.filter(|(_, path)| path.is_dir()).collect(),
         layers: layers(cgroup),

@@ -12,10 +12,10 @@ use evictd_node::{
     memory_scope::Scope,
     sampling,
     trigger::{
-        counter::{Crossed, Crossing, Drift, Wire},
+        counter::{CounterEvent, Crossing, Drift, Trigger},
         hook::CountHook,
-        inodes::{self, InodeTripwire},
-        pids::{self, PidTripwire},
+        inodes::{self, InodeTrigger},
+        pids::{self, PidTrigger},
     },
 };
 
@@ -28,7 +28,7 @@ const PRESSED: Duration = Duration::from_millis(250);
 
 /// A filesystem under the names that the kubelet gives it.
 #[derive(Clone, Copy, Debug)]
-pub struct Disk {
+pub struct DiskSource {
     /// Index in the tripwire.
     pub filesystem: usize,
     /// Its bytes.
@@ -38,11 +38,11 @@ pub struct Disk {
 }
 
 /// The filesystems of the node.
-pub struct Disks {
+pub struct DiskSources {
     /// Wires on their inodes, and statfs.
-    pub tripwire: InodeTripwire,
+    pub trigger: InodeTrigger,
     /// nodefs, imagefs and containerfs; several may be one filesystem.
-    pub names: [Disk; 3],
+    pub names: [DiskSource; 3],
     /// How they lie.
     pub layout: Layout,
 }
@@ -52,7 +52,7 @@ pub struct Disks {
 struct Armed {
     count: Count,
     slot: usize,
-    wire: Wire,
+    wire: Trigger,
 }
 
 /// Something that is counted.
@@ -63,25 +63,25 @@ enum Count {
 }
 
 /// Everything that is looked at besides the memory that the reflex watches.
-pub struct Sensors {
+pub struct SignalSources {
     /// The node's memory.
     pub memory: Scope,
     /// The memory of the pods' cgroup, where there is one.
     pub pods_memory: Option<Scope>,
     /// The node's tasks; `None` where procfs does not say.
-    pub pids: Option<PidTripwire>,
+    pub pids: Option<PidTrigger>,
     /// The node's filesystems; `None` where none are known.
-    pub disks: Option<Disks>,
+    pub disks: Option<DiskSources>,
     armed: Vec<Armed>,
 }
 
-impl Sensors {
+impl SignalSources {
     /// Nothing is armed before the first [`Self::arm`].
     pub fn new(
         memory: Scope,
         pods_memory: Option<Scope>,
-        pids: Option<PidTripwire>,
-        disks: Option<Disks>,
+        pids: Option<PidTrigger>,
+        disks: Option<DiskSources>,
     ) -> Self {
         Self {
             memory,
@@ -99,7 +99,7 @@ impl Sensors {
 
     /// Looks at everything. A signal that cannot be read at present has no observation, and a threshold that nobody
     /// observes is not met.
-    pub fn look(&mut self, now: i64) -> Observations {
+    pub fn sample(&mut self, now: i64) -> Observations {
         let mut seen = Observations::default();
         let mut set = |signal, available: i64, capacity: u64| {
             let observation = Observation {
@@ -109,12 +109,12 @@ impl Sensors {
             };
             seen.set(signal, observation);
         };
-        if let Ok(look) = self.memory.look() {
+        if let Ok(look) = self.memory.sample() {
             let signal = Signal::MemoryAvailable;
             set(signal, signed(look.available), self.memory.capacity());
         }
         if let Some(scope) = &self.pods_memory
-            && let Ok(look) = scope.look()
+            && let Ok(look) = scope.sample()
         {
             let signal = Signal::AllocatableMemoryAvailable;
             set(signal, signed(look.available), scope.capacity());
@@ -126,11 +126,11 @@ impl Sensors {
             set(Signal::PidAvailable, sample.available, read.capacity);
         }
         if let Some(disks) = &mut self.disks {
-            for filesystem in 0..disks.tripwire.filesystems() {
-                let Ok(read) = disks.tripwire.read(filesystem) else {
+            for filesystem in 0..disks.trigger.filesystems() {
+                let Ok(read) = disks.trigger.read(filesystem) else {
                     continue;
                 };
-                let sample = disks.tripwire.sample(filesystem).ok().flatten();
+                let sample = disks.trigger.sample(filesystem).ok().flatten();
                 // Several names of one filesystem have one reading: what is known of one holds for all.
                 for disk in disks.names.iter().filter(|d| d.filesystem == filesystem) {
                     set(disk.available, signed(read.available), read.capacity);
@@ -184,14 +184,14 @@ impl Sensors {
         let wire = Some(armed.wire);
         match (armed.count, &mut self.pids, &mut self.disks) {
             (Count::Pids, Some(pids), _) => pids.arm(armed.slot, wire),
-            (Count::Inodes(index), _, Some(disks)) => disks.tripwire.arm(index, armed.slot, wire),
+            (Count::Inodes(index), _, Some(disks)) => disks.trigger.arm(index, armed.slot, wire),
             _ => Ok(()),
         }
     }
 
     /// The first crossing since this was last asked, and the signal that it was of. All that have tripped are set anew
     /// by the next [`Self::arm`].
-    pub fn crossed(&mut self) -> Option<(Signal, Crossed)> {
+    pub fn crossed(&mut self) -> Option<(Signal, CounterEvent)> {
         let mut first = None;
         if let Some(pids) = &mut self.pids {
             while let Some(crossed) = pids.crossed() {
@@ -201,7 +201,7 @@ impl Sensors {
             }
         }
         if let Some(disks) = &mut self.disks {
-            while let Some(crossed) = disks.tripwire.crossed() {
+            while let Some(crossed) = disks.trigger.crossed() {
                 let count = Count::Inodes(crossed.counter);
                 self.armed
                     .retain(|a| (a.count, a.slot) != (count, crossed.slot));
@@ -215,7 +215,7 @@ impl Sensors {
     /// What becomes readable at a crossing: descriptors that stay open as long as this lives, -1 where there is none.
     pub fn fds(&self) -> [RawFd; 2] {
         let pids = self.pids.as_ref().and_then(|p| p.fd());
-        let inodes = self.disks.as_ref().and_then(|d| d.tripwire.fd());
+        let inodes = self.disks.as_ref().and_then(|d| d.trigger.fd());
         [pids, inodes].map(|fd| fd.map_or(-1, |fd| fd.as_raw_fd()))
     }
 
@@ -225,7 +225,7 @@ impl Sensors {
             Some(Count::Pids) => self.pids.as_ref().map(|p| p.choice().hook),
             Some(Count::Inodes(index)) => {
                 let disks = self.disks.as_ref();
-                disks.and_then(|d| Some(d.tripwire.choice(index)?.1.hook))
+                disks.and_then(|d| Some(d.trigger.choice(index)?.1.hook))
             }
             None => None,
         }
@@ -236,7 +236,7 @@ impl Sensors {
     pub fn drift(&self) -> Vec<(Signal, Drift)> {
         let pids = self.pids.iter().map(|p| (Signal::PidAvailable, p.drift()));
         let disks = self.disks.iter().flat_map(|disks| {
-            let of = |d: &Disk| (d.inodes_free, disks.tripwire.drift(d.filesystem));
+            let of = |d: &DiskSource| (d.inodes_free, disks.trigger.drift(d.filesystem));
             disks.names.iter().map(of)
         });
         pids.chain(disks).collect()
@@ -283,22 +283,22 @@ impl Sensors {
 }
 
 /// The wire of a threshold: where it is met, or where it is resolved.
-fn wire(threshold: &Threshold, seen: Observation) -> Wire {
+fn wire(threshold: &Threshold, seen: Observation) -> Trigger {
     let amount = threshold.amount(seen.capacity);
     if u64::try_from(seen.available).unwrap_or(0) < amount {
-        return Wire {
+        return Trigger {
             available: signed(threshold.resolved_amount(seen.capacity)),
             crossing: Crossing::Recovered,
         };
     }
-    Wire {
+    Trigger {
         available: signed(amount),
         crossing: Crossing::Below,
     }
 }
 
 /// Whether the first of two wires is reached before the second. Recovery of one is news while another is still met.
-fn comes_first(a: Wire, b: Wire) -> bool {
+fn comes_first(a: Trigger, b: Trigger) -> bool {
     match (a.crossing, b.crossing) {
         (Crossing::Below, Crossing::Below) => a.available > b.available,
         (Crossing::Recovered, Crossing::Recovered) => a.available < b.available,

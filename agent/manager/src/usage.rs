@@ -7,11 +7,11 @@ use evictd_node::{
     cgroup::memory::descendant_ids, pods::table::Entry, trigger::inodes::ShareReader,
 };
 
-use crate::{Members, Sensors, Walker, disk_scan::DiskUse};
+use crate::{DiskScanner, PodSet, SignalSources, disk_scan::DiskUse};
 
 /// The use of all pods. Disks are walked in the background; everything else is read when it is asked for.
-pub struct Measured {
-    walker: Arc<Walker>,
+pub struct UsageCollector {
+    walker: Arc<DiskScanner>,
     shares: Option<ShareReader>,
     mode: Mode,
     walked: u64,
@@ -19,9 +19,9 @@ pub struct Measured {
     usages: Usages,
 }
 
-impl Measured {
+impl UsageCollector {
     /// Nothing was measured yet.
-    pub fn new(walker: Arc<Walker>, shares: Option<ShareReader>, mode: Mode) -> Self {
+    pub fn new(walker: Arc<DiskScanner>, shares: Option<ShareReader>, mode: Mode) -> Self {
         Self {
             walker,
             shares,
@@ -38,7 +38,7 @@ impl Measured {
     }
 
     /// Everybody has numbers from now on, if only zeros: a pod without any would be the first to go.
-    pub fn set_members(&mut self, members: &Members) {
+    pub fn set_members(&mut self, members: &PodSet) {
         self.walked = u64::MAX;
         let known = |uid: &String| members.pods.iter().any(|pod| pod.uid == *uid);
         self.usages.retain(|uid, _| known(uid));
@@ -49,7 +49,7 @@ impl Measured {
 
     /// Takes over what the walker has found since the last time.
     pub fn take_walks(&mut self) {
-        let walked = self.walker.walked();
+        let walked = self.walker.scanned();
         if std::mem::replace(&mut self.walked, walked) == walked {
             return;
         }
@@ -64,7 +64,7 @@ impl Measured {
     }
 
     /// Reads now what pods use of a resource that is short.
-    pub fn measure(&mut self, resource: Resource, members: &Members, sensors: &Sensors) {
+    pub fn measure(&mut self, resource: Resource, members: &PodSet, sensors: &SignalSources) {
         for entry in &members.entries {
             let Some(usage) = self.usages.get_mut(&entry.pod.uid) else {
                 continue;
@@ -106,7 +106,7 @@ fn measure_memory(entry: &Entry, usage: &mut PodUsage) {
 }
 
 /// The kubelet counts processes, and a bomb of threads is one process to it; the `evictd` mode counts what is short.
-fn processes(entry: &Entry, mode: Mode, sensors: &Sensors) -> Option<u64> {
+fn processes(entry: &Entry, mode: Mode, sensors: &SignalSources) -> Option<u64> {
     let path = entry.memory.path();
     let found = evictd_node::cgroup::pids::of_pod(path).ok()?;
     if mode == Mode::Kubelet {
@@ -132,7 +132,7 @@ fn add_inodes(
     usage: &mut PodUsage,
     disk: &DiskUse,
     shares: &ShareReader,
-    sensors: &Sensors,
+    sensors: &SignalSources,
 ) {
     let Some(disks) = &sensors.disks else {
         return;

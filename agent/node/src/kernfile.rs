@@ -12,7 +12,7 @@ use evictd_sys::fs::PathError;
 ///
 /// # Errors
 /// Not there, or not readable any more.
-pub fn hold(path: &Path) -> Result<File, PathError> {
+pub fn open_primed(path: &Path) -> Result<File, PathError> {
     let opened = File::open(path).and_then(|file| {
         // Whatever is asked for, the kernel makes the whole text.
         file.read_at(&mut [0], 0)?;

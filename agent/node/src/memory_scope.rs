@@ -16,7 +16,7 @@ use crate::{
 };
 use guard::Left;
 
-pub use guard::Guard;
+pub use guard::MemoryGuard;
 
 /// The kernel needs so much less memory to keep track of page cache than the page cache is: a buffer head for each page.
 const KERNEL_OF_CACHE: u64 = 32;
@@ -72,7 +72,7 @@ pub struct Scope {
     is_machine: bool,
     /// Page cache on the active list counts as available too.
     reclaimable_cache: bool,
-    guard: Option<Guard>,
+    guard: Option<MemoryGuard>,
     /// Where it may be swapped out to.
     swap: Option<SwapRoom>,
 }
@@ -171,7 +171,7 @@ impl Scope {
     /// From now on less than the guard's amount of what it knows is less than the hard threshold too, whatever the kubelet's
     /// count says (docs/differences.md): the OOM killer goes by what the kernel has.
     #[must_use]
-    pub fn guarded(mut self, guard: Guard) -> Self {
+    pub fn guarded(mut self, guard: MemoryGuard) -> Self {
         self.guard = Some(guard);
         self
     }
@@ -231,15 +231,15 @@ impl Scope {
     ///
     /// # Errors
     /// ENODEV when the cgroup was removed.
-    pub fn look(&self) -> io::Result<Look> {
+    pub fn sample(&self) -> io::Result<MemorySample> {
         let reading = self.cgroup.read()?;
-        let discounted = self.discounted(&reading);
+        let discounted = self.reclaimable_cache(&reading);
         let counted = self
             .capacity
             .saturating_sub(reading.usage.saturating_sub(discounted));
         let free = self.capacity.saturating_sub(reading.usage);
         let guard = self.guard.as_ref();
-        let written = discounted.saturating_sub(reading.unwritten);
+        let written = discounted.saturating_sub(reading.dirty_or_writeback);
         let word = guard.and_then(|guard| guard.left(free, written));
         let left = word.map(|word| word.on_the_scale_of(self.limits.threshold));
         let available = left.map_or(counted, |left| left.min(counted));
@@ -259,11 +259,11 @@ impl Scope {
             true => cache.saturating_sub(reading.slab_reclaimable),
             false => cache.saturating_add(of_cache),
         };
-        Ok(Look {
+        Ok(MemorySample {
             usage: reading.usage.saturating_add(used),
-            discounted: discounted.saturating_sub(withheld),
+            reclaimable_cache: discounted.saturating_sub(withheld),
             available,
-            unlisted: reading.unlisted,
+            uncategorized: reading.uncategorized,
             kernel: reading.kernel - of_cache,
             reclaimable,
             shortage: self.shortage(&reading, reclaimable, counted, word),
@@ -293,7 +293,7 @@ impl Scope {
         let left = self.capacity.saturating_sub(used);
         // Nobody makes a group's writers wait on v1.
         let unwritten = match word {
-            Some(_) if !self.is_machine => reading.unwritten.min(reclaimable).min(left),
+            Some(_) if !self.is_machine => reading.dirty_or_writeback.min(reclaimable).min(left),
             _ => 0,
         };
         let on_scale = machine.and(word).map(|w| w.on_the_scale_of(threshold));
@@ -313,7 +313,7 @@ impl Scope {
     }
 
     /// What counts as available although it is charged.
-    fn discounted(&self, reading: &MemoryReading) -> u64 {
+    fn reclaimable_cache(&self, reading: &MemoryReading) -> u64 {
         let active = if self.reclaimable_cache {
             reading.active_file
         } else {
@@ -341,15 +341,15 @@ fn capacity(cgroup: &MemoryCgroup) -> Result<u64, ScopeError> {
 
 /// The scope at one moment, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Look {
+pub struct MemorySample {
     /// All that is charged, and what the guard adds.
     pub usage: u64,
     /// The part of it that counts as available.
-    pub discounted: u64,
+    pub reclaimable_cache: u64,
     /// capacity - usage + discounted.
     pub available: u64,
     /// What is charged and is in no line of `memory.stat` ([`MemoryReading::unlisted`]).
-    pub unlisted: u64,
+    pub uncategorized: u64,
     /// Kernel memory, where it has a counter of its own ([`MemoryReading::kernel`]), without what is counted as reclaimable.
     pub kernel: u64,
     /// What the kernel could take back ([`MemoryReading::reclaimable`]).
@@ -358,7 +358,7 @@ pub struct Look {
     pub shortage: Shortage,
 }
 
-impl Look {
+impl MemorySample {
     /// So much of what is charged turned out to be reclaimable too, in bytes.
     pub fn has_reclaimable(&mut self, bytes: u64) {
         let bytes = bytes.min(self.shortage.used);

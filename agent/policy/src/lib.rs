@@ -16,9 +16,9 @@ pub mod set;
 pub mod store;
 pub mod tolerations;
 
-pub use evaluator::Keeper;
+pub use evaluator::PolicyEvaluator;
 pub use model::{API_VERSION, Evict, EvictionPolicy, KIND, Limit, NoExecute, Rule, Wait};
-pub use pause::{Brake, BrakeChange, Brakes, PAUSED};
+pub use pause::{PAUSED, PauseChange, PauseSource, PauseState};
 pub use selector::{Labels, Selector};
 pub use set::PolicySet;
-pub use store::{Catalogue, Verdict};
+pub use store::{PolicyStatus, PolicyStore};

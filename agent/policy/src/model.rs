@@ -1,6 +1,6 @@
 //! An `EvictionPolicy` as it is written: read field by field, so that every mistake has a place.
 
-use evictd_config::{ConfigError, decode::Fields};
+use evictd_config::{ConfigError, decode::ObjectDecoder};
 use evictd_engine::Pod;
 use serde_json::Value;
 
@@ -51,7 +51,7 @@ impl EvictionPolicy {
     /// # Errors
     /// The first mistake, with its field.
     pub fn read(document: Value) -> Result<Self, ConfigError> {
-        let mut fields = Fields::open("", document)?;
+        let mut fields = ObjectDecoder::open("", document)?;
         for (field, expected) in [("apiVersion", API_VERSION), ("kind", KIND)] {
             let found = fields.required_text(field)?;
             if found != expected {
@@ -67,11 +67,11 @@ impl EvictionPolicy {
             .object("metadata")?
             .ok_or_else(|| missing("metadata"))?;
         let name = metadata.required_text("name")?;
-        let generation = metadata.take("generation").and_then(|g| g.as_i64());
+        let generation = metadata.optional("generation").and_then(|g| g.as_i64());
         // The API server's own.
-        fields.take("status");
+        fields.optional("status");
         let mut spec = fields.object("spec")?.ok_or_else(|| missing("spec"))?;
-        fields.finish()?;
+        fields.deny_unknown_fields()?;
         let gates = gates(&mut spec)?;
         let policy = Self {
             name,
@@ -83,7 +83,7 @@ impl EvictionPolicy {
             rules: rules(&mut spec, &gates)?,
             gates,
         };
-        spec.finish()?;
+        spec.deny_unknown_fields()?;
         policy.check_use_of_gates()?;
         for i in 0..policy.rules.len() {
             policy.check_use_of_rule(i)?;
@@ -159,11 +159,11 @@ impl EvictionPolicy {
     }
 }
 
-fn gates(spec: &mut Fields) -> Result<Vec<Gate>, ConfigError> {
+fn gates(spec: &mut ObjectDecoder) -> Result<Vec<Gate>, ConfigError> {
     let items = bounded(spec, "gates", MAX_GATES)?;
     let mut gates: Vec<Gate> = Vec::new();
     for (path, item) in items {
-        let gate = Gate::read(Fields::open(&path, item)?, &gates)?;
+        let gate = Gate::read(ObjectDecoder::open(&path, item)?, &gates)?;
         if gates.iter().any(|g| g.name == gate.name) {
             return Err(ConfigError::text(
                 format!("{path}.name"),
@@ -176,7 +176,7 @@ fn gates(spec: &mut Fields) -> Result<Vec<Gate>, ConfigError> {
     Ok(gates)
 }
 
-fn rules(spec: &mut Fields, gates: &[Gate]) -> Result<Vec<Rule>, ConfigError> {
+fn rules(spec: &mut ObjectDecoder, gates: &[Gate]) -> Result<Vec<Rule>, ConfigError> {
     let path = spec.path_of("rules");
     let items = bounded(spec, "rules", MAX_RULES)?;
     if items.is_empty() {
@@ -188,7 +188,7 @@ fn rules(spec: &mut Fields, gates: &[Gate]) -> Result<Vec<Rule>, ConfigError> {
     }
     let mut rules: Vec<Rule> = Vec::new();
     for (path, item) in items {
-        let rule = rule::read(Fields::open(&path, item)?, gates)?;
+        let rule = rule::read(ObjectDecoder::open(&path, item)?, gates)?;
         if rules.iter().any(|r| r.name == rule.name) {
             return Err(ConfigError::text(
                 format!("{path}.name"),
@@ -203,7 +203,7 @@ fn rules(spec: &mut Fields, gates: &[Gate]) -> Result<Vec<Rule>, ConfigError> {
 
 /// The items of a list with their paths.
 fn bounded(
-    fields: &mut Fields,
+    fields: &mut ObjectDecoder,
     name: &str,
     most: usize,
 ) -> Result<Vec<(String, Value)>, ConfigError> {

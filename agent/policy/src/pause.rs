@@ -8,11 +8,11 @@ use std::{
     },
 };
 
-use evictd_engine::limiter::Restraint;
+use evictd_engine::limiter::EvictionLimiter;
 
 /// Who may pause evictions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Brake {
+pub enum PauseSource {
     /// The file `pause` in the state directory.
     File,
     /// The annotation [`PAUSED`] of the Node.
@@ -24,7 +24,7 @@ pub enum Brake {
 /// The annotation of a Node that pauses its agent while its value is `true`.
 pub const PAUSED: &str = "evictd.io/paused";
 
-impl Brake {
+impl PauseSource {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::File, Self::Node, Self::ConfigMap];
 
@@ -43,23 +43,23 @@ const WAITING: usize = 16;
 
 /// A brake was pulled or released.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BrakeChange {
+pub struct PauseChange {
     /// When it was seen.
     pub time: jiff::Timestamp,
     /// Which one.
-    pub brake: Brake,
+    pub source: PauseSource,
     /// Whether it was pulled.
     pub paused: bool,
     /// Whether evictions are paused since, by this brake or another one.
     pub evictions_paused: bool,
 }
 
-impl BrakeChange {
+impl PauseChange {
     /// How a brake is at this moment.
-    pub fn now(brake: Brake, brakes: &Brakes) -> Self {
+    pub fn now(brake: PauseSource, brakes: &PauseState) -> Self {
         Self {
             time: jiff::Timestamp::now(),
-            brake,
+            source: brake,
             paused: brakes.is_set(brake),
             evictions_paused: brakes.is_paused(),
         }
@@ -68,47 +68,47 @@ impl BrakeChange {
 
 /// All brakes of an agent.
 #[derive(Debug)]
-pub struct Brakes {
-    restraint: Arc<Restraint>,
-    pulled: [AtomicBool; 3],
+pub struct PauseState {
+    limiter: Arc<EvictionLimiter>,
+    set: [AtomicBool; 3],
     /// The oldest first, and how many were forgotten.
-    changes: Mutex<(VecDeque<BrakeChange>, u64)>,
+    changes: Mutex<(VecDeque<PauseChange>, u64)>,
 }
 
-impl Brakes {
+impl PauseState {
     /// None is pulled.
-    pub fn new(restraint: Arc<Restraint>) -> Self {
+    pub fn new(restraint: Arc<EvictionLimiter>) -> Self {
         Self {
-            restraint,
-            pulled: Default::default(),
+            limiter: restraint,
+            set: Default::default(),
             changes: Mutex::default(),
         }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, (VecDeque<BrakeChange>, u64)> {
+    fn waiting(&self) -> MutexGuard<'_, (VecDeque<PauseChange>, u64)> {
         // What a panic has left is still what has changed.
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What has changed since this was asked last, the oldest first, and how many changes before those were forgotten.
-    pub fn changes(&self) -> (Vec<BrakeChange>, u64) {
+    pub fn changes(&self) -> (Vec<PauseChange>, u64) {
         let (changes, forgotten) = std::mem::take(&mut *self.waiting());
         (changes.into(), forgotten)
     }
 
     /// Pulls or releases one; the fast path sees it at once.
-    pub fn set(&self, brake: Brake, paused: bool) {
-        if self.pulled[brake as usize].swap(paused, Ordering::Relaxed) == paused {
+    pub fn set(&self, brake: PauseSource, paused: bool) {
+        if self.set[brake as usize].swap(paused, Ordering::Relaxed) == paused {
             return;
         }
         let still = self.is_paused();
-        self.restraint.pause(still);
+        self.limiter.pause(still);
         let mut waiting = self.waiting();
         if waiting.0.len() == WAITING {
             waiting.0.pop_front();
             waiting.1 += 1;
         }
-        waiting.0.push_back(BrakeChange::now(brake, self));
+        waiting.0.push_back(PauseChange::now(brake, self));
         drop(waiting);
         let by = brake.as_str();
         if paused {
@@ -121,13 +121,13 @@ impl Brakes {
     }
 
     /// Whether this one is pulled.
-    pub fn is_set(&self, brake: Brake) -> bool {
-        self.pulled[brake as usize].load(Ordering::Relaxed)
+    pub fn is_set(&self, brake: PauseSource) -> bool {
+        self.set[brake as usize].load(Ordering::Relaxed)
     }
 
     /// Whether any of them is.
     pub fn is_paused(&self) -> bool {
-        Brake::ALL.into_iter().any(|brake| self.is_set(brake))
+        PauseSource::ALL.into_iter().any(|brake| self.is_set(brake))
     }
 }
 
@@ -137,15 +137,15 @@ mod tests {
 
     #[test]
     fn one_is_enough_and_all_must_be_released() {
-        let restraint = Arc::new(Restraint::default());
-        let brakes = Brakes::new(Arc::clone(&restraint));
-        brakes.set(Brake::Node, true);
-        brakes.set(Brake::ConfigMap, true);
+        let restraint = Arc::new(EvictionLimiter::default());
+        let brakes = PauseState::new(Arc::clone(&restraint));
+        brakes.set(PauseSource::Node, true);
+        brakes.set(PauseSource::ConfigMap, true);
         assert!(restraint.is_paused());
-        brakes.set(Brake::Node, false);
+        brakes.set(PauseSource::Node, false);
         assert!(restraint.is_paused(), "the ConfigMap still says so");
-        assert!(brakes.is_set(Brake::ConfigMap) && !brakes.is_set(Brake::Node));
-        brakes.set(Brake::ConfigMap, false);
+        assert!(brakes.is_set(PauseSource::ConfigMap) && !brakes.is_set(PauseSource::Node));
+        brakes.set(PauseSource::ConfigMap, false);
         assert!(!restraint.is_paused());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use evictd_config::{ConfigError, decode::Fields};
+use evictd_config::{ConfigError, decode::ObjectDecoder};
 use serde_json::{Value, json};
 
 /// Labels by name.
@@ -34,12 +34,12 @@ impl Selector {
     /// # Errors
     /// An unknown field or operator, values where there must be none or none where there must be some, and
     /// requirements that no labels can meet together.
-    pub(crate) fn take(fields: &mut Fields, name: &str) -> Result<Self, ConfigError> {
+    pub(crate) fn take(fields: &mut ObjectDecoder, name: &str) -> Result<Self, ConfigError> {
         let Some(mut selector) = fields.object(name)? else {
             return Ok(Self::default());
         };
         let mut requirements = Vec::new();
-        if let Some(labels) = selector.take("matchLabels") {
+        if let Some(labels) = selector.optional("matchLabels") {
             let path = selector.path_of("matchLabels");
             let Value::Object(labels) = labels else {
                 return Err(ConfigError::value(path, &labels, "must be a map of labels"));
@@ -60,10 +60,10 @@ impl Selector {
         }
         for (i, item) in selector.list("matchExpressions")?.into_iter().enumerate() {
             let path = format!("{}[{i}]", selector.path_of("matchExpressions"));
-            requirements.push(requirement(Fields::open(&path, item)?)?);
+            requirements.push(requirement(ObjectDecoder::open(&path, item)?)?);
         }
         let path = fields.path_of(name);
-        selector.finish()?;
+        selector.deny_unknown_fields()?;
         let taken = Self { requirements };
         taken.check(&path)?;
         Ok(taken)
@@ -220,7 +220,7 @@ impl Requirement {
     }
 }
 
-fn requirement(mut fields: Fields) -> Result<Requirement, ConfigError> {
+fn requirement(mut fields: ObjectDecoder) -> Result<Requirement, ConfigError> {
     const OPERATORS: [(&str, u8); 4] =
         [("In", 0), ("NotIn", 1), ("Exists", 2), ("DoesNotExist", 3)];
     let key = fields.required_text("key")?;
@@ -229,7 +229,7 @@ fn requirement(mut fields: Fields) -> Result<Requirement, ConfigError> {
     let operator = operator.ok_or_else(|| ConfigError::value(path, &Value::Null, "is missing"))?;
     let path = fields.path_of("values");
     let values = fields.texts("values")?.unwrap_or_default();
-    fields.finish()?;
+    fields.deny_unknown_fields()?;
     let wants_values = operator < 2;
     if wants_values == values.is_empty() {
         let reason = if wants_values {

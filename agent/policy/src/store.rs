@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{EvictionPolicy, Keeper};
+use super::{EvictionPolicy, PolicyEvaluator};
 use crate::conflict::Contradiction;
 pub use state::MOST_OBJECTS;
 use state::{Object, State};
@@ -19,7 +19,7 @@ mod state;
 
 /// What is thought of one version of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct PolicyStatus {
     /// `metadata.name`.
     pub name: String,
     /// `metadata.uid`.
@@ -38,23 +38,23 @@ pub struct Verdict {
 }
 
 /// Keeps policies, and puts the good ones in force.
-pub struct Catalogue {
-    keeper: Arc<Keeper>,
+pub struct PolicyStore {
+    evaluator: Arc<PolicyEvaluator>,
     state: Mutex<State>,
 }
 
-impl Catalogue {
+impl PolicyStore {
     /// Nothing is known yet.
-    pub fn new(keeper: Arc<Keeper>) -> Self {
+    pub fn new(keeper: Arc<PolicyEvaluator>) -> Self {
         Self {
-            keeper,
+            evaluator: keeper,
             state: Mutex::default(),
         }
     }
 
     /// Who is told of the policies in force.
-    pub fn keeper(&self) -> &Arc<Keeper> {
-        &self.keeper
+    pub fn evaluator(&self) -> &Arc<PolicyEvaluator> {
+        &self.evaluator
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -73,7 +73,7 @@ impl Catalogue {
     }
 
     /// A new or changed object.
-    pub fn put(&self, document: &Value) -> Option<Verdict> {
+    pub fn put(&self, document: &Value) -> Option<PolicyStatus> {
         let mut state = self.state();
         let before = state.objects.get(name(document)).map(|o| o.verdict.clone());
         let verdict = state.put(document)?;
@@ -87,13 +87,13 @@ impl Catalogue {
     }
 
     /// What is thought of an object.
-    pub fn verdict(&self, name: &str) -> Option<Verdict> {
+    pub fn verdict(&self, name: &str) -> Option<PolicyStatus> {
         let state = self.state();
         state.objects.get(name).map(|o| o.verdict.clone())
     }
 
     /// What is thought of all objects, by name.
-    pub fn verdicts(&self) -> Vec<Verdict> {
+    pub fn verdicts(&self) -> Vec<PolicyStatus> {
         let state = self.state();
         state.objects.values().map(|o| o.verdict.clone()).collect()
     }
@@ -101,7 +101,7 @@ impl Catalogue {
     /// Looks whether pods have come that objects in force select, and whether that makes another verdict of any. Cheap as
     /// long as neither pods nor policies change.
     pub fn look_for_pods(&self) -> bool {
-        let seen = self.keeper.presented();
+        let seen = self.evaluator.presented();
         let mut state = self.state();
         let now = Some((state.revision, seen));
         if std::mem::replace(&mut state.looked_at, now) == now {
@@ -112,8 +112,8 @@ impl Catalogue {
         if !waiting {
             return false;
         }
-        let matched: BTreeMap<_, _> = self.keeper.matched().into_iter().collect();
-        let contradictions = self.keeper.contradictions();
+        let matched: BTreeMap<_, _> = self.evaluator.matched().into_iter().collect();
+        let contradictions = self.evaluator.contradictions();
         let mut state = self.state();
         let mut changed = false;
         for (one, other) in &contradictions {
@@ -138,7 +138,7 @@ impl Catalogue {
     }
 
     /// All objects that there are: others are gone.
-    pub fn replace(&self, documents: &[Value]) -> Vec<Verdict> {
+    pub fn replace(&self, documents: &[Value]) -> Vec<PolicyStatus> {
         let mut state = self.state();
         let names: BTreeSet<&str> = documents.iter().map(name).collect();
         state
@@ -160,7 +160,7 @@ impl Catalogue {
     }
 
     /// What an earlier agent had in force; whatever the API server tells of replaces it.
-    pub fn recall(&self, documents: &[Value]) {
+    pub fn restore(&self, documents: &[Value]) {
         let mut state = self.state();
         for document in documents {
             // An object of a newer agent may be none to this one.
@@ -203,7 +203,7 @@ impl Catalogue {
         state.compare();
         let set = state.set();
         drop(state);
-        self.keeper.set_policies(set);
+        self.evaluator.set_policies(set);
     }
 }
 

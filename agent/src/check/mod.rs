@@ -8,18 +8,18 @@ use std::path::Path;
 use evictd_config::{Config, FilesystemPaths};
 use evictd_engine::{MemorySizing, model::settings::EvictionConfig};
 use evictd_node::{
-    bpf::object::Object,
+    bpf::object::BpfObject,
     cgroup::memory::{MemoryCgroup, Version, memory_root},
     proc::machine::memory_total,
     trigger::{
         memory::{self, Built},
-        oom::Telemetry,
+        oom::OomReader,
     },
 };
-use evictd_sys::clock::now_ns;
+use evictd_sys::clock::monotonic_ns;
 use serde::Serialize;
 
-use crate::daemon::node_view::Survey;
+use crate::daemon::node_view::NodeView;
 
 /// The signal without which there is nothing to do.
 const MEMORY: &str = "memory.available";
@@ -133,13 +133,13 @@ impl Check {
 /// The thresholds that would be met as they come into force.
 fn met_now(config: &Config) -> Finding {
     const TOPIC: &str = "thresholds now";
-    let mut survey = match Survey::open(config) {
+    let mut survey = match NodeView::open(config) {
         Ok(survey) => survey,
         Err(error) => return Finding::new(TOPIC, State::Missing, error.to_string()),
     };
     let thresholds = survey.layout().apply(&config.eviction.thresholds);
-    let now = i64::try_from(now_ns()).unwrap_or(i64::MAX);
-    let seen = survey.look(now).observations;
+    let now = i64::try_from(monotonic_ns()).unwrap_or(i64::MAX);
+    let seen = survey.sample(now).observations;
     let met = thresholds.iter().filter_map(|threshold| {
         let observed = seen.get(threshold.signal)?;
         let wanted = threshold.amount(observed.capacity);
@@ -186,7 +186,7 @@ fn memory_hook(root: &Path) -> (Option<Built>, Vec<Finding>) {
     let Ok(scope) = MemoryCgroup::open(root) else {
         return (None, Vec::new());
     };
-    let mut object = Object::load();
+    let mut object = BpfObject::load();
     let mut findings = Vec::new();
     let refusal = object.as_ref().err().map(ToString::to_string);
     findings.push(match &refusal {
@@ -203,9 +203,9 @@ fn memory_hook(root: &Path) -> (Option<Built>, Vec<Finding>) {
     (built, findings)
 }
 
-fn evidence(object: &mut Object) -> Finding {
+fn evidence(object: &mut BpfObject) -> Finding {
     const TOPIC: &str = "OOM evidence";
-    match Telemetry::attach(object) {
+    match OomReader::attach(object) {
         Ok((_, refused)) if refused.is_empty() => Finding::new(
             TOPIC,
             State::Ok,

@@ -8,21 +8,21 @@ use std::{
 use evictd_config::FilesystemPaths;
 use evictd_engine::model::settings::MemoryHook;
 use evictd_node::{
-    bpf::object::Object,
+    bpf::object::BpfObject,
     cgroup::memory::{MemoryCgroup, Version},
     pods::discovery::pods_root,
     proc::pids::Pids,
     trigger::{
-        cgroups::PodLife,
-        hook::{Choice, CountHook},
-        inodes::InodeTripwire,
-        pids::PidTripwire,
+        cgroups::CgroupEvents,
+        hook::{CountHook, SelectedHook},
+        inodes::InodeTrigger,
+        pids::PidTrigger,
     },
 };
 
 use super::{MEMORY, Refused, SignalHook};
 
-fn hook<H: fmt::Display>(signal: &'static str, choice: &Choice<H>) -> SignalHook {
+fn hook<H: fmt::Display>(signal: &'static str, choice: &SelectedHook<H>) -> SignalHook {
     let refused = |(rung, reason): &(H, String)| Refused {
         rung: rung.to_string(),
         reason: reason.clone(),
@@ -46,7 +46,7 @@ fn none(signal: &'static str, why: impl Into<String>) -> SignalHook {
 
 /// The node's memory, and that of its pods, which is watched by the same programs.
 pub(super) fn memory(
-    choice: Option<Choice<MemoryHook>>,
+    choice: Option<SelectedHook<MemoryHook>>,
     root: Option<&(PathBuf, Version)>,
 ) -> Vec<SignalHook> {
     const ALLOCATABLE: &str = "allocatableMemory.available";
@@ -70,14 +70,14 @@ pub(super) fn memory(
 
 /// What is counted event by event, and the bytes that nothing counts.
 pub(super) fn counted(filesystems: &FilesystemPaths) -> Vec<SignalHook> {
-    let mut object = Object::load_counts();
+    let mut object = BpfObject::load_counts();
     let refusal = object.as_ref().err().map(ToString::to_string);
     let refusal = refusal.unwrap_or_default();
     let mut hooks = Vec::new();
     let pids = Pids::open(Path::new("/proc")).map_err(|e| e.to_string());
     let pids = pids.and_then(|pids| {
         let object = object.as_mut().map_err(|_| refusal.as_str());
-        PidTripwire::build(pids, object, None).map_err(|e| e.to_string())
+        PidTrigger::build(pids, object, None).map_err(|e| e.to_string())
     });
     hooks.push(match &pids {
         Ok(pids) => hook("pid.available", pids.choice()),
@@ -89,7 +89,7 @@ pub(super) fn counted(filesystems: &FilesystemPaths) -> Vec<SignalHook> {
         &mut hooks,
         object.as_mut().map_err(|_| refusal.as_str()),
     );
-    let life = PodLife::build(object.as_mut().map_err(|_| refusal.as_str()), None);
+    let life = CgroupEvents::build(object.as_mut().map_err(|_| refusal.as_str()), None);
     hooks.push(match &life {
         Ok(life) => hook("pods", life.choice()),
         Err(reason) => none("pods", reason.to_string()),
@@ -100,8 +100,8 @@ pub(super) fn counted(filesystems: &FilesystemPaths) -> Vec<SignalHook> {
 fn disks(
     filesystems: &FilesystemPaths,
     hooks: &mut Vec<SignalHook>,
-    object: Result<&mut Object, &str>,
-) -> Option<InodeTripwire> {
+    object: Result<&mut BpfObject, &str>,
+) -> Option<InodeTrigger> {
     const NAMES: [(&str, &str); 3] = [
         ("nodefs.available", "nodefs.inodesFree"),
         ("imagefs.available", "imagefs.inodesFree"),
@@ -116,7 +116,7 @@ fn disks(
         return None;
     };
     let directories = paths.each_ref().map(PathBuf::as_path);
-    let built = InodeTripwire::build(&directories, object, None).map_err(|e| e.to_string());
+    let built = InodeTrigger::build(&directories, object, None).map_err(|e| e.to_string());
     for ((bytes, inodes), path) in NAMES.into_iter().zip(directories) {
         let found = built.as_ref().map_err(String::as_str).and_then(|tripwire| {
             let index = tripwire.index_of(path);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{
     CommandError, OutputFormat,
-    explained::{Explained, Said},
+    explained::{Explained, RuleView},
     input::invalid,
     table::{Alignment, Table},
     to_json,
@@ -92,7 +92,7 @@ fn check(files: &[PathBuf]) -> Result<String, CommandError> {
 
 fn explain(pod: &str, config: &Path, output: OutputFormat) -> Result<String, CommandError> {
     let state_dir = Config::load(config)?.state_dir;
-    let is_fresh = Said::ask(&state_dir) == Said::Told;
+    let is_fresh = RuleView::ask(&state_dir) == RuleView::Told;
     let explained = Explained::read(&state_dir)?;
     let age = explained.age()?;
     let is_it = |e: &&Explanation| {

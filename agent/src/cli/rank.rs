@@ -144,18 +144,18 @@ pub(super) fn explain(
     let row = |(position, ranked): (usize, &Ranked<'_>)| {
         let excess = ranked
             .usage
-            .map(|usage| i128::from(usage) - i128::from(ranked.claim.request));
+            .map(|usage| i128::from(usage) - i128::from(ranked.inputs.request));
         PodJson {
             pod: ranked.pod.to_string(),
             uid: ranked.pod.uid.clone(),
             usage: ranked.usage,
             growth: None,
-            request: ranked.claim.request,
+            request: ranked.inputs.request,
             excess,
             above_request: excess.is_some_and(|excess| excess > 0),
-            priority: ranked.claim.priority,
-            priority_unknown: ranked.claim.priority_unknown,
-            qos_class: ranked.claim.qos.as_str(),
+            priority: ranked.inputs.priority,
+            priority_unknown: ranked.inputs.priority_unknown,
+            qos_class: ranked.inputs.qos.as_str(),
             protected: ranked.pod.is_protected(mode),
             spared: spared(&ranked.pod.uid),
             oom_score_adj: adjusts[position],

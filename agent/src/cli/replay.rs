@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use evictd_config::kube::summary::Summary;
 use evictd_engine::{
-    Eviction, Forecast, Manager, NodeCondition, NodeReclaim, Pod, Settings, SignalForecast,
+    EvictionDecision, Forecast, NodeCondition, NodeReclaim, Planner, Pod, Settings, SignalForecast,
     Snapshot, message, model::settings::Mode, pace::Decision,
 };
 use evictd_store::{incident::Incident, record::PaceRecord};
@@ -161,12 +161,12 @@ fn replay(scenario: Scenario, mode: Mode) -> Vec<StepJson> {
         layout,
         steps,
     } = scenario;
-    let mut manager = Manager::new(Settings {
+    let mut manager = Planner::new(Settings {
         eviction,
         layout,
         strategy,
         mode,
-        acted_on_elsewhere: Vec::new(),
+        externally_handled: Vec::new(),
     });
     let mut evicted: Vec<String> = Vec::new();
     let mut results = Vec::with_capacity(steps.len());
@@ -180,7 +180,7 @@ fn replay(scenario: Scenario, mode: Mode) -> Vec<StepJson> {
 }
 
 /// Runs one step; returns what it came to and the UIDs of its victims.
-fn run_step(manager: &mut Manager, step: Step, mode: Mode) -> (StepJson, Vec<String>) {
+fn run_step(manager: &mut Planner, step: Step, mode: Mode) -> (StepJson, Vec<String>) {
     let Step {
         t,
         now,
@@ -190,7 +190,7 @@ fn run_step(manager: &mut Manager, step: Step, mode: Mode) -> (StepJson, Vec<Str
     } = step;
     let (names, pods): (Vec<String>, Vec<Pod>) = active.into_iter().unzip();
     let before = snapshot(&summary, &pods);
-    let round = manager.step(now, before);
+    let round = manager.plan(now, before);
     let mut evictions = round.evictions.clone();
     if !round.node_reclaim.is_empty() {
         let after = snapshot(after_reclaim.as_ref().unwrap_or(&summary), &pods);
@@ -200,7 +200,7 @@ fn run_step(manager: &mut Manager, step: Step, mode: Mode) -> (StepJson, Vec<Str
         .iter()
         .map(|eviction| eviction.uid.clone())
         .collect();
-    let name_of = |eviction: &Eviction| {
+    let name_of = |eviction: &EvictionDecision| {
         let position = pods.iter().position(|pod| pod.uid == eviction.uid);
         position
             .and_then(|position| names.get(position))
@@ -262,7 +262,7 @@ impl ForecastJson {
 }
 
 impl EvictedJson {
-    fn new(pod: String, eviction: &Eviction) -> Self {
+    fn new(pod: String, eviction: &EvictionDecision) -> Self {
         let disruption = eviction
             .cause
             .announces_disruption()

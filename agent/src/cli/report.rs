@@ -7,8 +7,8 @@ use clap::ValueEnum;
 use evictd_config::{Config, DEFAULT_STATE_DIR};
 use evictd_engine::{Resource, Signal};
 use evictd_store::{
-    incident::{Incident, Standing, files},
-    record::{Eviction, Finish, PaceRecord, Reported},
+    incident::{Incident, RankedPod, files},
+    record::{EvictionRecord, OutcomeRecord, PaceRecord, Reported},
 };
 use serde_json::{Value, json, to_value};
 
@@ -133,14 +133,14 @@ fn list(known: &[Known]) -> String {
     table.render()
 }
 
-fn name(eviction: &Eviction) -> String {
+fn name(eviction: &EvictionRecord) -> String {
     match eviction.namespace.as_str() {
         "" => eviction.name.clone(),
         namespace => format!("{namespace}/{}", eviction.name),
     }
 }
 
-fn amount(eviction: &Eviction, amount: u64) -> String {
+fn amount(eviction: &EvictionRecord, amount: u64) -> String {
     let resource = eviction.signal.parse().map(Signal::resource);
     // A limit of the pod's own is one of bytes.
     amount_of(
@@ -229,7 +229,7 @@ fn text(incident: &Incident, reported: Option<&Reported>) -> String {
 }
 
 /// Why the pod went at that moment, what was expected to come, and what came.
-fn why(eviction: &Eviction, pace: &PaceRecord, finish: Option<&Finish>) -> String {
+fn why(eviction: &EvictionRecord, pace: &PaceRecord, finish: Option<&OutcomeRecord>) -> String {
     let amount = |bytes| amount(eviction, bytes);
     let mut text = match pace {
         PaceRecord { urgent: true, .. } => format!(
@@ -261,7 +261,7 @@ fn why(eviction: &Eviction, pace: &PaceRecord, finish: Option<&Finish>) -> Strin
     text + "\n"
 }
 
-fn standings(pods: &[Standing]) -> String {
+fn standings(pods: &[RankedPod]) -> String {
     let mut table = Table::new(&[
         ("#", Alignment::Right),
         ("POD", Alignment::Left),

@@ -10,7 +10,7 @@ use evictd_kube::configz;
 use tracing_subscriber::EnvFilter;
 
 use super::CommandError;
-use crate::daemon::{self, Origin, RunError};
+use crate::daemon::{self, ConfigSource, RunError};
 
 /// Variable with the log filter, in the form of `RUST_LOG`.
 const LOG_VARIABLE: &str = "EVICTD_LOG";
@@ -47,12 +47,12 @@ pub(super) fn configured(
     path: &Path,
     kubelet_config: Option<&Path>,
     shadow: bool,
-) -> Result<(Config, Origin), CommandError> {
+) -> Result<(Config, ConfigSource), CommandError> {
     let nothing = KubeletDocument::default();
     let (config, kubelet) = Config::load_beside(path, kubelet_config, &nothing)?;
     let configz =
         configz::ask(&config, kubelet.source == KubeletSource::File).map_err(RunError::from)?;
-    let mut origin = Origin::new(path, kubelet_config, configz, shadow);
+    let mut origin = ConfigSource::new(path, kubelet_config, configz, shadow);
     let config = origin.load(&config)?;
     Ok((config, origin))
 }

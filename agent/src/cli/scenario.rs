@@ -4,7 +4,7 @@ use std::path::Path;
 
 use evictd_config::{
     ConfigError, EvictionFields,
-    decode::Fields,
+    decode::ObjectDecoder,
     kube::{
         pod::read_pods,
         summary::{Summary, read_summary},
@@ -85,7 +85,7 @@ pub(super) fn read(path: &Path) -> Result<Scenario, CommandError> {
 
 /// The eviction fields of a configuration file, but the transition period in seconds, and then zero is zero.
 fn configuration(config: Value) -> Result<(EvictionConfig, RankingStrategy), ConfigError> {
-    let mut fields = Fields::open("config", config)?;
+    let mut fields = ObjectDecoder::open("config", config)?;
     let transition = fields.seconds("evictionPressureTransitionPeriodSeconds")?;
     let strategy = fields
         .choice("rankingStrategy", &RankingStrategy::CHOICES)?
@@ -93,7 +93,7 @@ fn configuration(config: Value) -> Result<(EvictionConfig, RankingStrategy), Con
     let eviction = EvictionFields::take(&mut fields)?
         .with_transition_period(transition)
         .resolve()?;
-    fields.finish()?;
+    fields.deny_unknown_fields()?;
     Ok((eviction, strategy))
 }
 

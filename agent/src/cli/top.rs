@@ -11,12 +11,12 @@ use std::{
 use evictd_config::Config;
 use evictd_engine::{Ranking, Resource, Signal, Threshold, Trend};
 use evictd_policy::evaluator::Explanation;
-use evictd_sys::clock::now_ns;
+use evictd_sys::clock::monotonic_ns;
 use serde_json::json;
 
 use super::{
     CommandError, OutputFormat,
-    explained::Said,
+    explained::RuleView,
     or_installed,
     rank::{self, PodJson},
     run::configured,
@@ -24,7 +24,7 @@ use super::{
     signals::{self, SignalJson},
     to_json,
 };
-use crate::daemon::node_view::{Seen, Survey};
+use crate::daemon::node_view::{NodeSample, NodeView};
 
 /// What is older says nothing of the present rate.
 const WINDOW: Duration = Duration::from_secs(30);
@@ -65,7 +65,7 @@ struct Trends {
 }
 
 impl Trends {
-    fn observe(&mut self, now: i64, seen: &Seen) {
+    fn observe(&mut self, now: i64, seen: &NodeSample) {
         for signal in Signal::ALL {
             if let Some(observation) = seen.observations.get(signal) {
                 let trend = self.signals.entry(signal);
@@ -87,14 +87,14 @@ impl Trends {
 
 pub(super) fn run(arguments: &Arguments, stdout: &mut impl Write) -> Result<String, CommandError> {
     let config = config(arguments)?;
-    let mut survey = Survey::open(&config)?;
+    let mut survey = NodeView::open(&config)?;
     let is_live = io::stdout().is_terminal() && arguments.output == OutputFormat::Table;
     let mut left = arguments.iterations.or((!is_live).then_some(1));
     let mut trends = Trends::default();
-    let policies = Said::ask(&config.state_dir);
-    let mut look = |survey: &mut Survey| {
-        let now = i64::try_from(now_ns()).unwrap_or(i64::MAX);
-        let mut seen = survey.look(now);
+    let policies = RuleView::ask(&config.state_dir);
+    let mut look = |survey: &mut NodeView| {
+        let now = i64::try_from(monotonic_ns()).unwrap_or(i64::MAX);
+        let mut seen = survey.sample(now);
         trends.observe(now, &seen);
         let said = policies.read(&config.state_dir)?;
         for pod in &mut seen.pods {
@@ -140,17 +140,17 @@ fn config(arguments: &Arguments) -> Result<Config, CommandError> {
 /// One look.
 struct Frame<'a> {
     config: &'a Config,
-    survey: &'a Survey,
-    seen: &'a Seen,
+    survey: &'a NodeView,
+    seen: &'a NodeSample,
     trends: &'a Trends,
-    policies: Said,
+    policies: RuleView,
     said: &'a HashMap<String, Explanation>,
 }
 
 impl Frame<'_> {
     fn print(&self, output: OutputFormat) -> Result<String, CommandError> {
         let pods = self.pods();
-        let is_unknown = self.policies == Said::Unknown;
+        let is_unknown = self.policies == RuleView::Unknown;
         // As the agent: containerfs has no thresholds of its own.
         let layout = self.survey.layout();
         let thresholds = layout.apply(&self.config.eviction.thresholds);

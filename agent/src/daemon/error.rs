@@ -4,7 +4,9 @@ use std::io;
 
 use evictd_config::ConfigError;
 use evictd_kube::{client::AccessError, session::StartError};
-use evictd_node::{fs::statfs::LayoutError, memory_scope::ScopeError, trigger::hook::Refused};
+use evictd_node::{
+    fs::statfs::LayoutError, memory_scope::ScopeError, trigger::hook::HookUnavailable,
+};
 use evictd_policy::file::PolicyError;
 use evictd_store::journal::JournalError;
 use evictd_sys::fs::PathError;
@@ -22,7 +24,7 @@ pub enum RunError {
     Scope(#[from] ScopeError),
     /// The rung that the configuration asks for.
     #[error(transparent)]
-    Hook(#[from] Refused),
+    Hook(#[from] HookUnavailable),
     /// The filesystems.
     #[error("filesystems: {0}")]
     Filesystems(#[from] LayoutError),

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use evictd_engine::{Comeback, Pod, Signal, mitigation::Step};
-use evictd_fastpath::{EARLIER, Evicted, Finished, Report};
-use evictd_manager::{Decided, Graduated, Reclaimed};
+use evictd_engine::{Pod, Recreation, Signal, mitigation::Step};
+use evictd_fastpath::{self as fastpath, EARLIER, Event, VictimExit};
+use evictd_manager::{self as manager, MitigationOutcome, Reclaimed};
 use evictd_node::{cgroup::end::kill_until_empty, pods::table::Entry};
-use evictd_policy::Brakes;
+use evictd_policy::PauseState;
 use evictd_store::{
     journal::SharedJournal,
     record::{
-        Asked, Eviction, Finish, MetInForce, PaceRecord, Record, StuckPod,
+        EvictionRecord, MetInForce, OutcomeRecord, PaceRecord, Record, RequestRecord, StuckPod,
         counted::boot_id,
         mitigation::{GraduatedAction, GraduatedPod},
         node_reclaim::NodeReclaimed,
@@ -19,26 +19,26 @@ use evictd_store::{
     },
 };
 
-use crate::daemon::{message::Words, pause_log::Pauses};
+use crate::daemon::{message::MessageBuilder, pause_log::Pauses};
 
 /// How long a killed pod's processes may take to go before they are reported; some wait for a disk.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Turns reports of the reflex into records.
-pub struct Reconciler {
+pub struct EvictionLog {
     journal: SharedJournal,
     run: String,
-    words: Words,
+    messages: MessageBuilder,
     pauses: Pauses,
     /// Thresholds of the rounds that were met as they came into force.
     met: u64,
 }
 
-impl Reconciler {
+impl EvictionLog {
     /// Writes to this journal, in these words.
-    pub fn new(journal: SharedJournal, words: Words) -> Self {
+    pub fn new(journal: SharedJournal, words: MessageBuilder) -> Self {
         // Without procfs the start time alone tells two runs apart.
-        let run = format!("{}-{}", boot_id(), evictd_sys::clock::now_ns());
+        let run = format!("{}-{}", boot_id(), evictd_sys::clock::monotonic_ns());
         let pauses = Pauses::of_journal(journal.lock().dir()).unwrap_or_else(|error| {
             tracing::warn!(%error, "whether evictions were paused before cannot be read");
             Pauses::default()
@@ -46,44 +46,44 @@ impl Reconciler {
         Self {
             journal,
             run,
-            words,
+            messages: words,
             pauses,
             met: 0,
         }
     }
 
     /// Takes note of who has paused evictions since this was asked last.
-    pub fn take_pauses(&mut self, brakes: &Brakes) {
+    pub fn take_pauses(&mut self, brakes: &PauseState) {
         for pause in self.pauses.news(brakes) {
-            self.write_down(&Record::Paused(pause));
+            self.append(&Record::Paused(pause));
         }
     }
 
     /// Other words from now on.
-    pub fn set_words(&mut self, words: Words) {
-        self.words = words;
+    pub fn set_words(&mut self, words: MessageBuilder) {
+        self.messages = words;
     }
 
     /// Takes one report. A journal that cannot be written is said and does not stop the agent: killing in time
     /// matters more than telling of it. Answers with what stands in it, of which others may now hear.
-    pub fn take(&mut self, report: &Report) -> Option<Record> {
+    pub fn take(&mut self, report: &Event) -> Option<Record> {
         let record = match report {
-            Report::Evicted(evicted) => {
+            Event::Evicted(evicted) => {
                 let record = self.eviction(evicted);
                 say_evicted(&record);
                 Record::Evicted(Box::new(record))
             }
-            Report::Finished(finished) => {
+            Event::Finished(finished) => {
                 let record = self.finish(finished);
                 say_finished(&finished.pod.pod, &record);
                 Record::Finished(record)
             }
-            Report::Stuck(stuck) => {
+            Event::Stuck(stuck) => {
                 let pod = &stuck.pod.pod;
                 let id = self.id_of(stuck.number, pod);
                 Record::Stuck(stuck_pod(id, pod, stuck.usage))
             }
-            Report::MetInForce {
+            Event::MetInForce {
                 signal,
                 available,
                 threshold,
@@ -92,7 +92,7 @@ impl Reconciler {
                 let id = format!("{}-met-{number}", self.run);
                 Record::MetInForce(met_in_force(id, *signal, *available, *threshold))
             }
-            Report::NobodyLeft {
+            Event::NoCandidates {
                 signal,
                 available,
                 threshold,
@@ -103,34 +103,34 @@ impl Reconciler {
                     available,
                     threshold,
                     paused = held.paused,
-                    spared = held.spared,
+                    spared = held.denied,
                     in_vain = held.in_vain,
                     "the threshold is met and no pod may be evicted"
                 );
                 return None;
             }
-            Report::HookLost { errno } => {
+            Event::HookLost { errno } => {
                 let error = std::io::Error::from_raw_os_error(*errno);
                 tracing::error!(%error, "the hook could not be attached; the sampler goes on alone");
                 return None;
             }
-            Report::ScopeGone { signal, errno } => {
+            Event::ScopeGone { signal, errno } => {
                 let error = std::io::Error::from_raw_os_error(*errno);
                 tracing::error!(%signal, %error, "the scope's memory cannot be read");
                 return None;
             }
         };
-        self.write_down(&record);
+        self.append(&record);
         Some(record)
     }
 
     /// Takes an eviction of the rounds, like one of the reflex.
-    pub fn take_decided(&mut self, decided: &Decided) -> Eviction {
+    pub fn take_decided(&mut self, decided: &manager::EvictionReport) -> EvictionRecord {
         let pod = &decided.pod.pod;
         let resource = decided.signal.parse().map(Signal::resource);
         // Nobody requests what is limited by an emptyDir's size.
         let request = resource.map_or(0, |resource| requested(pod, resource));
-        let record = Eviction {
+        let record = EvictionRecord {
             id: format!("{}-rounds-{}", self.run, decided.number),
             time: jiff::Timestamp::now().to_string(),
             namespace: pod.namespace.clone(),
@@ -154,13 +154,13 @@ impl Reconciler {
             workload: Some(pod.into()),
         };
         say_evicted(&record);
-        self.write_down(&Record::evicted(record.clone()));
+        self.append(&Record::evicted(record.clone()));
         record
     }
 
     /// Takes note of a pod that is asked to go where no API server asks, or would be. Answers with what stands in the
     /// journal.
-    pub fn take_asked(&mut self, asked: Asked) -> Record {
+    pub fn take_asked(&mut self, asked: RequestRecord) -> Record {
         let asks = if asked.shadow {
             "would be asked to go"
         } else {
@@ -173,7 +173,7 @@ impl Reconciler {
             asked.message.trim_end()
         );
         let record = Record::Asked(Box::new(asked));
-        self.write_down(&record);
+        self.append(&record);
         record
     }
 
@@ -182,7 +182,7 @@ impl Reconciler {
         self.met += 1;
         let id = format!("{}-rounds-met-{}", self.run, self.met);
         let record = Record::MetInForce(met_in_force(id, signal, available, threshold));
-        self.write_down(&record);
+        self.append(&record);
         record
     }
 
@@ -196,7 +196,7 @@ impl Reconciler {
             (!journal.knows_stuck(&id)).then_some(id)?
         };
         let record = Record::Stuck(stuck_pod(id, pod, entry.memory.usage().unwrap_or(0)));
-        self.write_down(&record);
+        self.append(&record);
         Some(record)
     }
 
@@ -213,11 +213,11 @@ impl Reconciler {
             took = ?reclaimed.took,
             "reclaimed from the node"
         );
-        self.write_down(&Record::Reclaimed(record));
+        self.append(&Record::Reclaimed(record));
     }
 
     /// Takes note of a step that was taken before a pod is evicted.
-    pub fn take_graduated(&self, graduated: &Graduated) {
+    pub fn take_graduated(&self, graduated: &MitigationOutcome) {
         let record = graduated_action(graduated);
         tracing::info!(
             step = record.step,
@@ -233,28 +233,28 @@ impl Reconciler {
             available_after = record.available_after,
             "a step before the eviction"
         );
-        self.write_down(&Record::Graduated(record));
+        self.append(&Record::Graduated(record));
     }
 
     /// Takes note of a pod that has come back: the next agent goes on counting.
-    pub fn take_comeback(&self, comeback: &Comeback) {
-        self.write_down(&Record::Comeback(comeback.into()));
+    pub fn take_comeback(&self, comeback: &Recreation) {
+        self.append(&Record::Comeback(comeback.into()));
     }
 
     /// Takes note of what the OOM killer has done.
     pub fn take_oom_kill(&mut self, kill: OomKill) {
-        self.write_down(&Record::OomKill(Box::new(kill)));
+        self.append(&Record::OomKill(Box::new(kill)));
     }
 
-    fn write_down(&self, record: &Record) {
+    fn append(&self, record: &Record) {
         if let Err(error) = self.journal.lock().append(record) {
             tracing::error!(%error, ?record, "a record is not in the journal");
         }
     }
 
-    fn eviction(&self, e: &Evicted) -> Eviction {
+    fn eviction(&self, e: &fastpath::EvictionReport) -> EvictionRecord {
         let pod = &e.pod.pod;
-        Eviction {
+        EvictionRecord {
             id: self.id(e.number),
             time: jiff::Timestamp::now().to_string(),
             namespace: pod.namespace.clone(),
@@ -262,7 +262,7 @@ impl Reconciler {
             uid: pod.uid.clone(),
             phase: (!e.shadow).then(|| "Failed".to_owned()),
             reason: "Evicted".to_owned(),
-            message: self.words.of(e),
+            message: self.messages.of(e),
             signal: e.signal.to_string(),
             shadow: e.shadow,
             hook: e.hook.to_string(),
@@ -287,11 +287,11 @@ impl Reconciler {
         }
     }
 
-    fn finish(&self, f: &Finished) -> Finish {
-        Finish {
+    fn finish(&self, f: &VictimExit) -> OutcomeRecord {
+        OutcomeRecord {
             id: self.id_of(f.number, &f.pod.pod),
             exited: f.exited,
-            freed: f.freed,
+            freed: f.threshold_cleared,
             peak_usage: f.peak_usage,
             available: f.available,
         }
@@ -349,13 +349,13 @@ fn refusal(errno: i32) -> Option<String> {
 
 /// Sees to it that a victim is dead: what was signalled through files that were open may have had children in groups
 /// that were not there yet. Blocks for as long as that takes.
-pub fn reap(victim: &Entry) {
+pub fn ensure_dead(victim: &Entry) {
     if let Err(error) = kill_until_empty(victim.killer.path(), PATIENCE) {
         tracing::error!(pod = %victim.pod, %error, "an evicted pod is not dead");
     }
 }
 
-fn say_evicted(e: &Eviction) {
+fn say_evicted(e: &EvictionRecord) {
     let micros = |to: u64, from: u64| {
         if from == 0 {
             0
@@ -389,7 +389,7 @@ fn say_evicted(e: &Eviction) {
     );
 }
 
-fn say_finished(pod: &Pod, f: &Finish) {
+fn say_finished(pod: &Pod, f: &OutcomeRecord) {
     if f.exited == 0 {
         tracing::error!(%pod, "the evicted pod has processes left");
     } else if f.freed == 0 {
@@ -423,12 +423,12 @@ fn node_reclaimed(reclaimed: &Reclaimed) -> NodeReclaimed {
 }
 
 /// The record of a step that has just ended.
-fn graduated_action(graduated: &Graduated) -> GraduatedAction {
+fn graduated_action(graduated: &MitigationOutcome) -> GraduatedAction {
     let done = &graduated.done;
     let step = match done.step {
         Step::Reclaim(_) => "reclaim",
-        Step::Brake => "brake",
-        Step::Release => "release",
+        Step::Throttle => "brake",
+        Step::Unthrottle => "release",
     };
     let pods = done.pods.iter().map(|pod| GraduatedPod {
         namespace: pod.namespace.clone(),

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use evictd_engine::{PodUsage, Ranking, Resource, Signal, Usages, history::Sample, pace::Judged};
 use evictd_node::pods::table::Entry;
 use evictd_store::{
-    incident::{BEFORE_NS, Incident, Standing},
-    record::{Eviction, Record},
+    incident::{BEFORE_NS, Incident, RankedPod},
+    record::{EvictionRecord, Record},
 };
-use evictd_sys::clock::now_ns;
+use evictd_sys::clock::monotonic_ns;
 
 use super::Agent;
 
@@ -26,7 +26,7 @@ impl Agent {
                 ..Incident::new(eviction.as_ref().clone())
             }),
             Record::Asked(asked) => self.begin(Incident::of_asked(asked.as_ref().clone())),
-            Record::Finished(finish) => self.incidents.finish(now_ns(), finish),
+            Record::Finished(finish) => self.incidents.finish(monotonic_ns(), finish),
             _ => {}
         }
     }
@@ -37,16 +37,16 @@ impl Agent {
             // It may last longer than the recorder remembers.
             incident.see(&self.samples());
         }
-        self.incidents.begin(now_ns(), incident);
+        self.incidents.begin(monotonic_ns(), incident);
     }
 
     /// Takes note of who goes because he was asked to, and of who has gone.
     fn follow_asked(&mut self) {
-        while let Some(asked) = self.source.going() {
+        while let Some(asked) = self.pod_source.going() {
             self.begin(Incident::of_asked(asked));
         }
         let entries = &self.entries;
-        self.incidents.find_gone(now_ns(), |uid| {
+        self.incidents.find_gone(monotonic_ns(), |uid| {
             let entry = entries.iter().find(|entry| entry.pod.uid == uid);
             entry.is_none_or(|entry| entry.killer.is_empty())
         });
@@ -54,7 +54,7 @@ impl Agent {
 
     /// Writes down those that are over by this time, away from this thread.
     pub(super) fn write_incidents(&mut self) {
-        if let Some(write) = self.incidents_over(now_ns()) {
+        if let Some(write) = self.incidents_over(monotonic_ns()) {
             tokio::task::spawn_blocking(write);
         }
     }
@@ -71,14 +71,14 @@ impl Agent {
     }
 
     fn samples(&self) -> Vec<Sample> {
-        let since = now_ns().saturating_sub(BEFORE_NS * 2);
-        let mut samples = self.outbox.recorder().since(since);
+        let since = monotonic_ns().saturating_sub(BEFORE_NS * 2);
+        let mut samples = self.events.recorder().since(since);
         samples.extend(self.seen_by_rounds.since(since));
         samples
     }
 
     /// The pods in the order of eviction, where memory is short; the victim with what it used when it was chosen.
-    fn standings(&self, eviction: &Eviction) -> Vec<Standing> {
+    fn standings(&self, eviction: &EvictionRecord) -> Vec<RankedPod> {
         let Ok(signal) = eviction.signal.parse::<Signal>() else {
             return Vec::new();
         };
@@ -106,12 +106,12 @@ impl Agent {
         };
         let pods = self.entries.iter().map(|entry| &entry.pod);
         let ranked = ranking.order(pods, &usages).into_iter().take(PODS);
-        let standing = |ranked: evictd_engine::Ranked<'_>| Standing {
+        let standing = |ranked: evictd_engine::Ranked<'_>| RankedPod {
             pod: ranked.pod.to_string(),
             usage: ranked.usage,
-            request: ranked.claim.request,
-            priority: ranked.claim.priority,
-            qos_class: ranked.claim.qos.as_str().to_owned(),
+            request: ranked.inputs.request,
+            priority: ranked.inputs.priority,
+            qos_class: ranked.inputs.qos.as_str().to_owned(),
             evicted: is_victim(&ranked.pod.uid),
         };
         ranked.map(standing).collect()

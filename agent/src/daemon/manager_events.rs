@@ -2,96 +2,96 @@
 
 use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
 
-use evictd_engine::Eviction;
-use evictd_kube::soft_eviction::{SoftChoice, SoftRequest};
+use evictd_engine::EvictionDecision;
 use evictd_manager::{
-    Decided, Inbox, Letter, Note, ReclaimDemand, Reclaimed, Reclaimer, SoftDemand,
+    Command, CommandQueue, EvictionReport, ManagerEvent, ReclaimBy, ReclaimRequest, Reclaimed,
+    SoftEvictionRequest,
 };
 use evictd_node::cgroup::end::end_gracefully;
-use evictd_store::record::{Asked, Record};
+use evictd_store::record::{Record, RequestRecord};
 
 use super::Agent;
 use crate::daemon::{
-    eviction_log::{PATIENCE, reap},
-    pod_source::Source,
+    eviction_log::{PATIENCE, ensure_dead},
+    pod_source::PodSource,
 };
 
 impl Agent {
-    pub(super) fn take_note(&mut self, note: Note) {
+    pub(super) fn handle_manager_event(&mut self, note: ManagerEvent) {
         match note {
-            Note::Evicted(decided) => self.take_decided(&decided),
-            Note::Soft(demand) => self.take_demand(*demand),
-            Note::Node(state) => {
+            ManagerEvent::Evicted(decided) => self.take_decided(&decided),
+            ManagerEvent::Soft(demand) => self.take_demand(*demand),
+            ManagerEvent::Node(state) => {
                 tracing::info!(conditions = ?state.conditions, why = state.message, "the node's conditions");
-                if let Source::Cluster { cluster, .. } = &mut self.source {
+                if let PodSource::Cluster { cluster, .. } = &mut self.pod_source {
                     cluster.node_state(state);
                 }
             }
-            Note::Reclaim(demand) => self.take_reclaim(demand),
-            Note::Reclaimed(reclaimed) => self.take_reclaimed(&reclaimed),
-            Note::Graduate(demand) => self.graduate(*demand),
-            Note::Graduated(graduated) => self.reconciler.take_graduated(&graduated),
-            Note::MetInForce {
+            ManagerEvent::Reclaim(demand) => self.take_reclaim(demand),
+            ManagerEvent::Reclaimed(reclaimed) => self.take_reclaimed(&reclaimed),
+            ManagerEvent::Mitigate(demand) => self.graduate(*demand),
+            ManagerEvent::Graduated(graduated) => self.eviction_log.take_graduated(&graduated),
+            ManagerEvent::MetInForce {
                 signal,
                 available,
                 threshold,
             } => {
                 self.metrics.met_in_force();
-                let record = self.reconciler.take_met(signal, available, threshold);
-                self.tell_cluster(&record);
+                let record = self.eviction_log.take_met(signal, available, threshold);
+                self.report_to_cluster(&record);
             }
-            Note::Stuck(entry) => {
-                if let Some(record) = self.reconciler.take_stuck(&entry) {
+            ManagerEvent::Stuck(entry) => {
+                if let Some(record) = self.eviction_log.take_stuck(&entry) {
                     self.metrics.stuck();
-                    self.tell_cluster(&record);
+                    self.report_to_cluster(&record);
                 }
             }
-            Note::Comeback(comeback) => {
+            ManagerEvent::Recreated(comeback) => {
                 tracing::warn!(
                     uid = comeback.uid,
                     count = comeback.count,
                     hold = ?comeback.hold,
                     "an evicted pod's owner has put another one here"
                 );
-                self.reconciler.take_comeback(&comeback);
+                self.eviction_log.take_comeback(&comeback);
             }
         }
     }
 
-    fn take_reclaim(&self, demand: ReclaimDemand) {
+    fn take_reclaim(&self, demand: ReclaimRequest) {
         let what: Vec<_> = demand.what.iter().map(|w| w.as_str()).collect();
         match demand.of {
             // It has the same thresholds, and reclaims when it looks the next time.
-            Reclaimer::Kubelet => {
+            ReclaimBy::Kubelet => {
                 tracing::info!(?what, "the kubelet may reclaim before pods go");
             }
-            Reclaimer::Nobody => tracing::warn!(?what, "would reclaim before pods go"),
-            Reclaimer::Runtime => {
+            ReclaimBy::None => tracing::warn!(?what, "would reclaim before pods go"),
+            ReclaimBy::Runtime => {
                 tracing::info!(?what, "the container runtime reclaims before pods go");
-                let known = self.source.known_pods();
+                let known = self.pod_source.known_pods();
                 let what = demand.what;
                 let request = evictd_cri::Request { what, known };
                 if !self.cri.as_ref().is_some_and(|cri| cri.ask(request)) {
-                    self.tell_rounds(Letter::Reclaimed(None));
+                    self.send_to_manager(Command::Reclaimed(None));
                 }
             }
         }
     }
 
     /// Does a step away from this thread; nobody waits for it but the step after it.
-    fn graduate(&self, demand: evictd_manager::mitigation_worker::Demand) {
+    fn graduate(&self, demand: evictd_manager::mitigation_worker::MitigationRequest) {
         let pods = demand.pods.len();
         if demand.shadow {
             tracing::warn!(step = ?demand.step, pods, "would act before anybody is evicted");
             return;
         }
-        let Some(rounds) = self.rounds.as_ref().map(|r| Arc::clone(r.inbox())) else {
+        let Some(rounds) = self.manager.as_ref().map(|r| Arc::clone(r.commands())) else {
             return;
         };
         let worker = Arc::clone(&self.graduated);
         tokio::task::spawn_blocking(move || {
             let done = Box::new(worker.work(&demand));
-            rounds.send(Letter::Graduated(done));
+            rounds.send(Command::MitigationDone(done));
         });
     }
 
@@ -99,49 +99,49 @@ impl Agent {
         if let Some(cri) = &self.cri {
             cri.note(reclaimed.is_enough);
         }
-        self.reconciler.take_reclaimed(reclaimed);
+        self.eviction_log.take_reclaimed(reclaimed);
     }
 
-    fn take_decided(&mut self, decided: &Decided) {
+    fn take_decided(&mut self, decided: &EvictionReport) {
         self.show_decided(decided);
         self.policies.note(&decided.pod.pod, false);
-        let record = self.reconciler.take_decided(decided);
+        let record = self.eviction_log.take_decided(decided);
         if !decided.shadow {
             let victim = Arc::clone(&decided.pod);
-            let left = self.source.leftovers(&victim.pod.uid);
+            let left = self.pod_source.leftovers(&victim.pod.uid);
             tokio::task::spawn_blocking(move || {
-                reap(&victim);
+                ensure_dead(&victim);
                 clear(&left);
             });
         }
-        if let Source::Cluster { cluster, .. } = &mut self.source {
+        if let PodSource::Cluster { cluster, .. } = &mut self.pod_source {
             cluster.evicted(record.clone());
         }
         self.note_incident(&Record::evicted(record), None);
     }
 
-    fn take_demand(&mut self, demand: SoftDemand) {
+    fn take_demand(&mut self, demand: SoftEvictionRequest) {
         let Some(choice) = demand.candidates.first() else {
             return;
         };
-        let chosen = choice.eviction.uid.clone();
-        if let (Source::Cluster { cluster, .. }, false) = (&self.source, demand.shadow) {
-            if !cluster.ask(soft_request(demand)) {
-                self.tell_rounds(Letter::SoftSettled { chosen, gone: None });
+        let chosen = choice.decision.uid.clone();
+        if let (PodSource::Cluster { cluster, .. }, false) = (&self.pod_source, demand.shadow) {
+            if !cluster.request_soft(demand.map(|entry| entry.pod.clone())) {
+                self.send_to_manager(Command::SoftEvictionFinished { chosen, gone: None });
             }
             return;
         }
-        let (entry, eviction) = (Arc::clone(&choice.pod), choice.eviction.clone());
+        let (entry, eviction) = (Arc::clone(&choice.pod), choice.decision.clone());
         let (message, grace) = (&eviction.message.text, eviction.grace_period_seconds);
-        let mut asked = Asked::new(&entry.pod, message, choice.numbers, grace);
+        let mut asked = RequestRecord::new(&entry.pod, message, choice.reading, grace);
         asked.shadow = demand.shadow;
-        let record = self.reconciler.take_asked(asked);
+        let record = self.eviction_log.take_asked(asked);
         self.note_incident(&record, None);
         if demand.shadow {
             return;
         }
-        let left = self.source.leftovers(&chosen);
-        let Some(rounds) = self.rounds.as_ref().map(|r| Arc::clone(r.inbox())) else {
+        let left = self.pod_source.leftovers(&chosen);
+        let Some(rounds) = self.manager.as_ref().map(|r| Arc::clone(r.commands())) else {
             return;
         };
         tokio::task::spawn_blocking(move || {
@@ -156,23 +156,9 @@ impl Agent {
     }
 }
 
-/// What the API server is asked.
-fn soft_request(demand: SoftDemand) -> SoftRequest {
-    let choice = |choice: evictd_manager::SoftChoice| SoftChoice {
-        pod: choice.pod.pod.clone(),
-        eviction: choice.eviction,
-        numbers: choice.numbers,
-    };
-    SoftRequest {
-        signal: demand.signal,
-        candidates: demand.candidates.into_iter().map(choice).collect(),
-        hard: demand.hard,
-    }
-}
-
-fn settle(rounds: &Inbox, chosen: String, gone: Eviction) {
+fn settle(rounds: &CommandQueue, chosen: String, gone: EvictionDecision) {
     let gone = Some(gone);
-    rounds.send(Letter::SoftSettled { chosen, gone });
+    rounds.send(Command::SoftEvictionFinished { chosen, gone });
 }
 
 /// Empties directories; they themselves stay, for whoever comes next.

@@ -1,19 +1,19 @@
 //! Why a pod was killed, in the kubelet's words, from what the reflex saw.
 
 use evictd_engine::{ContainerUsage, Observation, Observations, PodUsage, Threshold, message};
-use evictd_fastpath::Evicted;
+use evictd_fastpath::EvictionReport;
 
 /// What the words need beside the report.
 #[derive(Clone, Debug)]
-pub struct Words {
+pub struct MessageBuilder {
     /// The thresholds as they were configured: a percentage is spoken of as the quantity that it stands for.
     pub thresholds: Vec<Threshold>,
 }
 
-impl Words {
+impl MessageBuilder {
     /// The kubelet's `evictionMessage` for this victim. Where only the pod as a whole was measured, a pod of one
     /// container speaks of that container.
-    pub fn of(&self, evicted: &Evicted) -> String {
+    pub fn of(&self, evicted: &EvictionReport) -> String {
         let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
         let mut observations = Observations::default();
         let seen = Observation {

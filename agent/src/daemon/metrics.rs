@@ -11,13 +11,13 @@ use evictd_common::drops::Drop;
 use evictd_config::KubeletSource;
 use evictd_cri::Counters;
 use evictd_engine::{Signal, model::settings::MemoryHook};
-use evictd_fastpath::{Outbox, Report};
-use evictd_manager::{Decided, Rounds};
-use evictd_store::incident::files::Kept;
+use evictd_fastpath::{Event, EventQueue};
+use evictd_manager::{EvictionReport, ManagerHandle};
+use evictd_store::incident::files::IncidentCounters;
 
 use super::{Agent, policies::Policies};
 use crate::{
-    daemon::{oom::OomCounters, pod_source::Source, sources::Signals},
+    daemon::{oom::OomCounters, pod_source::PodSource, sources::Signals},
     telemetry::{Hook, Labelled, Sources},
 };
 use names::{GRADUATED, INCIDENTS, OOM_KILLS, RECLAIMS, Shows};
@@ -29,24 +29,24 @@ pub(super) struct Shown<'a> {
     pub memory: MemoryHook,
     /// What the reflex watches by that hook.
     pub memory_signals: Vec<Signal>,
-    pub rounds: &'a Rounds,
+    pub rounds: &'a ManagerHandle,
     pub hooks: Vec<Hook>,
-    pub source: &'a Source,
+    pub source: &'a PodSource,
     pub dropped: &'a Arc<Dropped>,
     pub reloads: &'a Arc<Reloads>,
-    pub outbox: &'a Arc<Outbox>,
+    pub outbox: &'a Arc<EventQueue>,
     pub oom: &'a Arc<OomCounters>,
     pub policies: &'a Policies,
     /// What was reclaimed from the node, where there is a runtime to ask.
     pub cri: Option<&'a Arc<Counters>>,
     /// What was done before a pod was evicted.
-    pub graduated: &'a Arc<evictd_manager::mitigation_worker::Worker>,
+    pub graduated: &'a Arc<evictd_manager::mitigation_worker::MitigationWorker>,
     /// The fast path has real-time priority.
     pub realtime: bool,
     /// Records that the journal could not write.
     pub lost: Arc<AtomicU64>,
     /// What was written down of evictions.
-    pub incidents: &'a Arc<Kept>,
+    pub incidents: &'a Arc<IncidentCounters>,
 }
 
 /// What the kernel's programs could not deliver, by counter, as of the last look.
@@ -99,8 +99,8 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
     let mut sources = Sources {
         status: shown.rounds.status(),
         connection: match shown.source {
-            Source::Cluster { cluster, .. } => Some(Arc::clone(cluster.connection())),
-            Source::Manifest { .. } => None,
+            PodSource::Cluster { cluster, .. } => Some(Arc::clone(cluster.connection())),
+            PodSource::Manifest { .. } => None,
         },
         hooks,
         gauges: shown.policies.gauges(),
@@ -116,7 +116,7 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
     sources.counters.push((
         "deputy_decisions",
         "Crossings decided on the CPU where they happened, because the reflex had not come",
-        Box::new(move || outbox.deputised()),
+        Box::new(move || outbox.taken_over()),
     ));
     let lost = Arc::clone(&shown.lost);
     sources.counters.push((
@@ -204,22 +204,22 @@ pub(super) fn hooks(signals: &Signals) -> Vec<Hook> {
 
 impl Agent {
     /// What the reflex reports.
-    pub(super) fn show(&self, report: &Report) {
+    pub(super) fn show(&self, report: &Event) {
         match report {
-            Report::Evicted(e) => {
+            Event::Evicted(e) => {
                 let signal = e.signal.as_str();
                 self.metrics
                     .evicted(signal, e.shadow, e.stages, e.errno != 0, Some(e.number));
             }
-            Report::Finished(finished) => self.metrics.finished(finished),
-            Report::Stuck(_) => self.metrics.stuck(),
-            Report::MetInForce { .. } => self.metrics.met_in_force(),
+            Event::Finished(finished) => self.metrics.finished(finished),
+            Event::Stuck(_) => self.metrics.stuck(),
+            Event::MetInForce { .. } => self.metrics.met_in_force(),
             _ => {}
         }
     }
 
     /// What the rounds have done.
-    pub(super) fn show_decided(&self, d: &Decided) {
+    pub(super) fn show_decided(&self, d: &EvictionReport) {
         self.metrics
             .evicted(&d.signal, d.shadow, d.stages, d.errno != 0, None);
     }

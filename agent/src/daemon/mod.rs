@@ -24,14 +24,14 @@ use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use evictd_config::Config;
 use evictd_engine::{Layout, Signal, history::Recorder};
-use evictd_fastpath::{Mailbox, Outbox, Reflex, Report};
-use evictd_manager::{Letter, Members, Note, Rounds, Walker};
+use evictd_fastpath::{Control, Event, EventQueue, FastPath};
+use evictd_manager::{Command, DiskScanner, ManagerEvent, ManagerHandle, PodSet};
 use evictd_node::{
-    bpf::object::Object,
+    bpf::object::BpfObject,
     pods::table::Entry,
     trigger::{
-        cgroups::PodLife,
-        oom::{Telemetry, kind},
+        cgroups::CgroupEvents,
+        oom::{OomReader, kind},
     },
 };
 use evictd_store::{incident::files::Incidents, record::Record};
@@ -39,11 +39,11 @@ use tokio::io::unix::AsyncFd;
 
 use crate::{
     daemon::{
-        eviction_log::{Reconciler, reap},
+        eviction_log::{EvictionLog, ensure_dead},
         metrics::{Dropped, Reloads, names::DROPS},
-        oom::OomEvidence,
-        os_signals::{Asked, Wish},
-        pod_source::Source,
+        oom::OomAttributor,
+        os_signals::{OsSignals, SignalAction},
+        pod_source::PodSource,
     },
     telemetry::{self, Health, Metrics},
 };
@@ -51,7 +51,7 @@ use allocatable::Allocatable;
 use policies::Policies;
 
 pub use error::RunError;
-pub use reload::Origin;
+pub use reload::ConfigSource;
 
 /// How often the agent looks after itself; where no hook tells of cgroups that come and go, the pods' cgroups are
 /// compared with what is held open as often.
@@ -62,13 +62,13 @@ const RESCAN_TICKS: u32 = 60;
 const GATHER: Duration = Duration::from_millis(20);
 
 /// What the reflex acts on.
-const BY_REFLEX: [Signal; 2] = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable];
+const BY_FASTPATH: [Signal; 2] = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable];
 
 /// Runs until SIGTERM or SIGINT.
 ///
 /// # Errors
 /// See [`RunError`].
-pub fn run(config: &Config, origin: Origin) -> Result<(), RunError> {
+pub fn run(config: &Config, origin: ConfigSource) -> Result<(), RunError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(4)
@@ -78,7 +78,7 @@ pub fn run(config: &Config, origin: Origin) -> Result<(), RunError> {
     let health = Arc::new(Health::default());
     runtime.block_on(async {
         // Before all else: what is asked while the agent starts is done as soon as it has.
-        let asked = Asked::listen()?;
+        let asked = OsSignals::listen()?;
         if let Some(address) = config.health_address {
             // Before the start: that it is not complete is an answer too.
             let address = telemetry::serve_health(address, Arc::clone(&health))?;
@@ -91,21 +91,21 @@ pub fn run(config: &Config, origin: Origin) -> Result<(), RunError> {
 
 struct Agent {
     // Programs stay attached for as long as the object lives.
-    object: Option<Object>,
-    telemetry: Option<Telemetry>,
-    reflex: Option<Reflex>,
-    mailbox: Arc<Mailbox>,
-    outbox: Arc<Outbox>,
-    reconciler: Reconciler,
-    source: Source,
+    object: Option<BpfObject>,
+    oom: Option<OomReader>,
+    fastpath: Option<FastPath>,
+    control: Arc<Control>,
+    events: Arc<EventQueue>,
+    eviction_log: EvictionLog,
+    pod_source: PodSource,
     config: Config,
     // As `object`, for the programs that count.
-    counting: Option<Object>,
-    life: PodLife,
+    counters_object: Option<BpfObject>,
+    cgroup_events: CgroupEvents,
     ticks: u32,
-    rounds: Option<Rounds>,
-    notes: tokio::sync::mpsc::Receiver<Note>,
-    walker: Arc<Walker>,
+    manager: Option<ManagerHandle>,
+    manager_events: tokio::sync::mpsc::Receiver<ManagerEvent>,
+    scanner: Arc<DiskScanner>,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
     dropped: Arc<Dropped>,
@@ -113,12 +113,12 @@ struct Agent {
     /// Of the node, in bytes.
     capacity: u64,
     layout: Layout,
-    origin: Origin,
+    config_source: ConfigSource,
     reloads: Arc<Reloads>,
-    evidence: OomEvidence,
+    oom_attributor: OomAttributor,
     policies: Policies,
-    cri: Option<evictd_cri::Keeper>,
-    graduated: Arc<evictd_manager::mitigation_worker::Worker>,
+    cri: Option<evictd_cri::CriWorker>,
+    graduated: Arc<evictd_manager::mitigation_worker::MitigationWorker>,
     incidents: Incidents,
     /// What the rounds have seen lately.
     seen_by_rounds: Arc<Recorder>,
@@ -127,13 +127,13 @@ struct Agent {
 }
 
 impl Agent {
-    async fn serve(mut self, mut asked: Asked) -> Result<(), RunError> {
-        let outbox = Arc::clone(&self.outbox);
+    async fn serve(mut self, mut asked: OsSignals) -> Result<(), RunError> {
+        let outbox = Arc::clone(&self.events);
         // SAFETY: the outbox answers with the same descriptor always, and keeps it open for as long as it lives.
         let reports = unsafe { AsyncFd::register(Arc::clone(&outbox)) };
         let reports = reports.map_err(|e| e.into_parts().1)?;
         let life = self
-            .life
+            .cgroup_events
             .fd()
             .map(|fd| fd.try_clone_to_owned())
             .transpose()?;
@@ -148,41 +148,41 @@ impl Agent {
                     ready?.clear_ready();
                     self.reconcile();
                 }
-                Some(note) = self.notes.recv() => self.take_note(note),
+                Some(note) = self.manager_events.recv() => self.handle_manager_event(note),
                 _ = tick.tick() => self.tick(),
                 gathered = gather(life.as_ref()) => {
                     gathered?;
-                    self.follow_life();
+                    self.on_cgroup_events();
                 }
-                () = self.source.changed() => self.refresh(),
+                () = self.pod_source.changed() => self.refresh(),
                 wish = asked.next() => match wish {
-                    Wish::Reload => self.reload(true),
-                    Wish::End => break,
+                    SignalAction::Reload => self.reload(true),
+                    SignalAction::Shutdown => break,
                 },
             }
         }
         self.health.ends();
-        self.reconciler.take_pauses(&self.policies.brakes);
-        self.walker.stop();
-        if let Some(rounds) = self.rounds.take() {
+        self.eviction_log.take_pauses(&self.policies.brakes);
+        self.scanner.stop();
+        if let Some(rounds) = self.manager.take() {
             // It may be waiting until somebody takes its note.
-            self.notes.close();
+            self.manager_events.close();
             rounds.stop();
         }
-        while let Ok(note) = self.notes.try_recv() {
-            self.take_note(note);
+        while let Ok(note) = self.manager_events.try_recv() {
+            self.handle_manager_event(note);
         }
-        if let Some(reflex) = self.reflex.take() {
+        if let Some(reflex) = self.fastpath.take() {
             reflex.stop();
         }
         // Nobody is left braked.
         self.graduated.close();
         // The last things that were told may be an eviction.
-        self.read_telemetry();
+        self.read_oom_events();
         if let Some(write) = self.incidents_over(u64::MAX) {
             write();
         }
-        if let Source::Cluster { cluster, .. } = self.source {
+        if let PodSource::Cluster { cluster, .. } = self.pod_source {
             cluster.stop().await;
         }
         tracing::info!("stopped");
@@ -190,32 +190,32 @@ impl Agent {
     }
 
     fn reconcile(&mut self) {
-        while let Some(report) = self.outbox.next() {
+        while let Some(report) = self.events.next() {
             self.show(&report);
-            self.evidence.note(&report);
-            if let Report::Evicted(evicted) = &report {
+            self.oom_attributor.note(&report);
+            if let Event::Evicted(evicted) = &report {
                 self.policies.note(&evicted.pod.pod, evicted.last_resort);
-                self.tell_rounds(Letter::EvictedElsewhere {
+                self.send_to_manager(Command::EvictedByFastPath {
                     uid: evicted.pod.pod.uid.clone(),
                     signal: evicted.signal,
                     available: evicted.available,
                 });
                 if !evicted.shadow {
                     let victim = Arc::clone(&evicted.pod);
-                    tokio::task::spawn_blocking(move || reap(&victim));
+                    tokio::task::spawn_blocking(move || ensure_dead(&victim));
                 }
             }
-            let Some(record) = self.reconciler.take(&report) else {
+            let Some(record) = self.eviction_log.take(&report) else {
                 continue;
             };
-            if let (Source::Cluster { cluster, .. }, Record::Evicted(eviction)) =
-                (&mut self.source, &record)
+            if let (PodSource::Cluster { cluster, .. }, Record::Evicted(eviction)) =
+                (&mut self.pod_source, &record)
             {
                 cluster.evicted(eviction.as_ref().clone());
             }
-            self.tell_cluster(&record);
+            self.report_to_cluster(&record);
             let judged = match &report {
-                Report::Evicted(evicted) => Some(evicted.judged),
+                Event::Evicted(evicted) => Some(evicted.judged),
                 _ => None,
             };
             self.note_incident(&record, judged);
@@ -223,24 +223,24 @@ impl Agent {
     }
 
     /// Has the API server hear of a pod that is stuck, and of a threshold that is met as it comes into force.
-    fn tell_cluster(&self, record: &Record) {
-        if let (Source::Cluster { cluster, .. }, Record::Stuck(_) | Record::MetInForce(_)) =
-            (&self.source, record)
+    fn report_to_cluster(&self, record: &Record) {
+        if let (PodSource::Cluster { cluster, .. }, Record::Stuck(_) | Record::MetInForce(_)) =
+            (&self.pod_source, record)
         {
-            cluster.tell(record.clone());
+            cluster.report(record.clone());
         }
     }
 
     fn tick(&mut self) {
         self.health.beat();
-        self.read_telemetry();
+        self.read_oom_events();
         self.write_incidents();
         self.policies.refresh();
-        self.reconciler.take_pauses(&self.policies.brakes);
+        self.eviction_log.take_pauses(&self.policies.brakes);
         self.reload(false);
         self.ticks = self.ticks.wrapping_add(1);
-        let lost = match &self.counting {
-            Some(object) => self.life.rescan_due(object).unwrap_or(true),
+        let lost = match &self.counters_object {
+            Some(object) => self.cgroup_events.rescan_due(object).unwrap_or(true),
             None => true,
         };
         if lost || self.ticks.is_multiple_of(RESCAN_TICKS) {
@@ -249,9 +249,9 @@ impl Agent {
     }
 
     /// Cgroups have come and gone: a look at them is due if any of them may be a pod's.
-    fn follow_life(&mut self) {
+    fn on_cgroup_events(&mut self) {
         let mut any = false;
-        while self.life.change().is_some() {
+        while self.cgroup_events.next().is_some() {
             any = true;
         }
         if any {
@@ -261,53 +261,53 @@ impl Agent {
 
     /// Hands over a new table when a pod's cgroup has come, gone, or changed below.
     fn refresh(&mut self) {
-        let table = self.source.refresh();
+        let table = self.pod_source.refresh();
         self.follow_pods_scope(table.is_some());
         let Some(table) = table else {
             return;
         };
         self.policies.present(&table);
-        self.walker
-            .set_errands(self.source.errands(&self.config, &table.entries));
-        self.tell_rounds(Letter::Members(Members::new(&table.entries)));
-        self.evidence.know(&table.entries);
+        self.scanner
+            .set_targets(self.pod_source.errands(&self.config, &table.entries));
+        self.send_to_manager(Command::Members(PodSet::new(&table.entries)));
+        self.oom_attributor.know(&table.entries);
         self.entries.clone_from(&table.entries);
-        self.mailbox.send(table);
+        self.control.send(table);
     }
 
     /// Hands over the pods' cgroup when it has come or is another one now.
     fn follow_pods_scope(&mut self, pods_have_changed: bool) {
         if let Some((scope, looked_at)) = self.allocatable.refresh(pods_have_changed) {
-            self.evidence.set_pods_scope(scope.cgroup().id());
-            self.mailbox.send_pods(Box::new(scope));
-            self.tell_rounds(Letter::PodsMemory(Box::new(looked_at)));
+            self.oom_attributor.set_pods_scope(scope.cgroup().id());
+            self.control.send_pods(Box::new(scope));
+            self.send_to_manager(Command::PodsMemory(Box::new(looked_at)));
         }
     }
 
-    fn tell_rounds(&self, letter: Letter) {
-        if let Some(rounds) = &self.rounds
-            && !rounds.inbox().send(letter)
+    fn send_to_manager(&self, letter: Command) {
+        if let Some(rounds) = &self.manager
+            && !rounds.commands().send(letter)
         {
             tracing::warn!("the rounds are behind: one thing remains untold");
         }
     }
 
-    fn read_telemetry(&mut self) {
+    fn read_oom_events(&mut self) {
         // What was done before a kill is known before the kill is judged.
         self.reconcile();
-        for record in self.telemetry.iter_mut().flatten() {
+        for record in self.oom.iter_mut().flatten() {
             if record.kind == kind::MARK_VICTIM {
                 let (pid, cgroup) = (record.pid, record.cgroup_id);
                 tracing::warn!(pid, cgroup, "the OOM killer; nothing more is known here");
             }
         }
-        while let Some(kill) = self.telemetry.as_mut().and_then(Telemetry::next_kill) {
-            if let Some(told) = self.evidence.take(&kill) {
-                self.reconciler.take_oom_kill(told);
+        while let Some(kill) = self.oom.as_mut().and_then(OomReader::next_kill) {
+            if let Some(told) = self.oom_attributor.take(&kill) {
+                self.eviction_log.take_oom_kill(told);
             }
         }
         for which in DROPS.map(|(_, _, which)| which) {
-            let objects = self.object.iter().chain(&self.counting);
+            let objects = self.object.iter().chain(&self.counters_object);
             let drops = objects.filter_map(|object| object.drops(which).ok());
             self.dropped.set(which, drops.sum());
         }

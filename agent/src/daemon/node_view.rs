@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use evictd_config::{Config, pod_manifest};
 use evictd_engine::{Layout, Observations, Pod, PodUsage, Usages};
-use evictd_kube::{cache::Memory, pod_store::Roster};
-use evictd_manager::Sensors;
+use evictd_kube::{cache::Memory, pod_store::PodStore};
+use evictd_manager::SignalSources;
 use evictd_node::{
     cgroup::memory::MemoryCgroup,
     pods::discovery::{guess, pods_below},
@@ -29,8 +29,8 @@ enum Source {
 }
 
 /// What is looked at.
-pub struct Survey {
-    sensors: Sensors,
+pub struct NodeView {
+    sensors: SignalSources,
     source: Source,
     /// Of the node, in bytes.
     capacity: u64,
@@ -40,7 +40,7 @@ pub struct Survey {
 
 /// One look.
 #[derive(Debug)]
-pub struct Seen {
+pub struct NodeSample {
     /// What is left of everything.
     pub observations: Observations,
     /// Who runs here.
@@ -51,7 +51,7 @@ pub struct Seen {
     pub unknown: usize,
 }
 
-impl Survey {
+impl NodeView {
     /// Opens what the agent with this configuration looks at.
     ///
     /// # Errors
@@ -92,10 +92,10 @@ impl Survey {
     }
 
     /// Looks at everything; `now` in nanoseconds of CLOCK_MONOTONIC. Pods whose cgroup is not there are left out.
-    pub fn look(&mut self, now: i64) -> Seen {
+    pub fn sample(&mut self, now: i64) -> NodeSample {
         let (pods, unknown) = self.pods();
-        let mut seen = Seen {
-            observations: self.sensors.look(now),
+        let mut seen = NodeSample {
+            observations: self.sensors.sample(now),
             pods: Vec::with_capacity(pods.len()),
             usages: Usages::default(),
             unknown,
@@ -123,8 +123,8 @@ impl Survey {
             Source::Tree { root, state_dir } => (root, state_dir),
         };
         // Without it there is still the tree.
-        let mut known = Roster::default();
-        known.recall(Memory::read(state_dir).unwrap_or_default().pods);
+        let mut known = PodStore::default();
+        known.restore(Memory::read(state_dir).unwrap_or_default().pods);
         let mut unknown = 0;
         let pods = pods_below(root).found.into_iter().map(|group| {
             let pod = known.get(&group.name.uid).cloned().unwrap_or_else(|| {

@@ -11,7 +11,7 @@ use std::{
     },
 };
 
-use evictd_fastpath::Report;
+use evictd_fastpath::Event;
 use evictd_node::{
     pods::{cgroup_name, table::Entry},
     trigger::{
@@ -20,7 +20,7 @@ use evictd_node::{
     },
 };
 use evictd_store::record::oom_kill::{AtLimit, Before, OomCause, OomKill, PodName, say};
-use evictd_sys::clock::now_ns;
+use evictd_sys::clock::monotonic_ns;
 
 /// Evictions that are remembered, and pods that are gone.
 const REMEMBERED: usize = 64;
@@ -56,7 +56,7 @@ struct Remembered {
 
 /// Puts the kills into words.
 #[derive(Debug)]
-pub struct OomEvidence {
+pub struct OomAttributor {
     /// Root of the hierarchy, and its id.
     root: (PathBuf, u64),
     /// Ids of the cgroups that are watched, the node's first.
@@ -69,7 +69,7 @@ pub struct OomEvidence {
     counters: Arc<OomCounters>,
 }
 
-impl OomEvidence {
+impl OomAttributor {
     /// Below this root of the memory hierarchy, with the ids of the cgroups that are watched, the node's first.
     pub fn new(root: &Path, scopes: Vec<u64>) -> Self {
         let id = fs::metadata(root).map_or(0, |m| m.ino());
@@ -107,9 +107,9 @@ impl OomEvidence {
     }
 
     /// Takes note of what the reflex has done.
-    pub fn note(&mut self, report: &Report) {
+    pub fn note(&mut self, report: &Event) {
         match report {
-            Report::Evicted(evicted) => {
+            Event::Evicted(evicted) => {
                 if self.evictions.len() == REMEMBERED {
                     self.evictions.pop_front();
                 }
@@ -121,11 +121,11 @@ impl OomEvidence {
                     shadow: evicted.shadow,
                 });
             }
-            Report::Finished(finished) => {
+            Event::Finished(finished) => {
                 let mut evictions = self.evictions.iter_mut();
                 if let Some(eviction) = evictions.find(|e| e.number == finished.number) {
-                    let seen = finished.exited.max(finished.freed);
-                    eviction.ended = if seen == 0 { now_ns() } else { seen };
+                    let seen = finished.exited.max(finished.threshold_cleared);
+                    eviction.ended = if seen == 0 { monotonic_ns() } else { seen };
                 }
             }
             _ => {}
@@ -136,7 +136,7 @@ impl OomEvidence {
     pub fn take(&mut self, kill: &oom::OomKill) -> Option<OomKill> {
         let node = self.scopes.first()?;
         levels(kill).iter().find(|l| l.id == *node)?;
-        let told = self.judge(kill);
+        let told = self.attribute(kill);
         let counter = match told.cause {
             OomCause::PodLimit => &self.counters.pod_limit,
             OomCause::OtherLimit => &self.counters.other_limit,
@@ -148,7 +148,7 @@ impl OomEvidence {
         Some(told)
     }
 
-    fn judge(&self, kill: &oom::OomKill) -> OomKill {
+    fn attribute(&self, kill: &oom::OomKill) -> OomKill {
         let levels = levels(kill);
         let page = page_size();
         let (cgroup, _) = self.path(levels.iter().map(|l| l.id));
@@ -289,7 +289,7 @@ fn text(comm: &[u8]) -> String {
 
 /// The wall clock's time of a moment of CLOCK_MONOTONIC.
 fn wall_clock(at: u64) -> String {
-    let ago = std::time::Duration::from_nanos(now_ns().saturating_sub(at));
+    let ago = std::time::Duration::from_nanos(monotonic_ns().saturating_sub(at));
     let now = jiff::Timestamp::now();
     now.checked_sub(ago).unwrap_or(now).to_string()
 }

@@ -6,22 +6,22 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// What a signal asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
+pub enum SignalAction {
     /// SIGHUP: read the configuration again.
     Reload,
     /// SIGTERM or SIGINT: an orderly end.
-    End,
+    Shutdown,
 }
 
 /// The signals that ask for something, instead of what the kernel does by default: end the process there and then, or,
 /// where it is the first of its PID namespace, nothing.
-pub struct Asked {
+pub struct OsSignals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
 }
 
-impl Asked {
+impl OsSignals {
     /// From here on they wait until they are taken.
     ///
     /// # Errors
@@ -35,11 +35,11 @@ impl Asked {
     }
 
     /// The next of them. Nothing is lost when the future is dropped.
-    pub async fn next(&mut self) -> Wish {
+    pub async fn next(&mut self) -> SignalAction {
         tokio::select! {
-            _ = self.terminate.recv() => Wish::End,
-            _ = self.interrupt.recv() => Wish::End,
-            _ = self.hangup.recv() => Wish::Reload,
+            _ = self.terminate.recv() => SignalAction::Shutdown,
+            _ = self.interrupt.recv() => SignalAction::Shutdown,
+            _ = self.hangup.recv() => SignalAction::Reload,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use evictd_policy::{Brake, BrakeChange, Brakes};
+use evictd_policy::{PauseChange, PauseSource, PauseState};
 use evictd_store::{
     journal,
     record::{Pause, Record},
@@ -37,15 +37,15 @@ impl Pauses {
     }
 
     /// What is to be written down now.
-    pub fn news(&mut self, brakes: &Brakes) -> Vec<Pause> {
+    pub fn news(&mut self, brakes: &PauseState) -> Vec<Pause> {
         let (mut changes, untold) = brakes.changes();
         if !std::mem::replace(&mut self.is_started, true) {
             // What was lifted while no agent ran is no change to this one.
-            changes.extend(Brake::ALL.map(|brake| BrakeChange::now(brake, brakes)));
+            changes.extend(PauseSource::ALL.map(|brake| PauseChange::now(brake, brakes)));
         }
         let mut news = Vec::new();
         for change in changes {
-            let by = change.brake.as_str().to_owned();
+            let by = change.source.as_str().to_owned();
             if self
                 .written
                 .insert(by.clone(), change.paused)
@@ -76,13 +76,13 @@ mod tests {
     use super::*;
     use evictd_store::journal::Journal;
 
-    fn brakes() -> Brakes {
-        Brakes::new(Arc::default())
+    fn brakes() -> PauseState {
+        PauseState::new(Arc::default())
     }
 
     fn told(
         pauses: &mut Pauses,
-        brakes: &Brakes,
+        brakes: &PauseState,
         journal: &mut Journal,
     ) -> Vec<(String, bool, bool)> {
         let news = pauses.news(brakes);
@@ -105,9 +105,9 @@ mod tests {
         let word = |by: &str, paused, all| (by.to_owned(), paused, all);
         let (mut pauses, first) = (open(), brakes());
         assert_eq!(told(&mut pauses, &first, &mut journal), []);
-        first.set(Brake::Node, true);
-        first.set(Brake::File, true);
-        first.set(Brake::File, false);
+        first.set(PauseSource::Node, true);
+        first.set(PauseSource::File, true);
+        first.set(PauseSource::File, false);
         assert_eq!(
             told(&mut pauses, &first, &mut journal),
             [
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(told(&mut pauses, &first, &mut journal), []);
         // The next agent finds the same pause: no news.
         let (mut pauses, second) = (open(), brakes());
-        second.set(Brake::Node, true);
+        second.set(PauseSource::Node, true);
         assert_eq!(told(&mut pauses, &second, &mut journal), []);
         // The one after it does not: it was lifted while nobody looked.
         let (mut pauses, third) = (open(), brakes());
@@ -136,7 +136,7 @@ mod tests {
         let mut pauses = Pauses::of_journal(dir.path()).expect("no journal is none");
         let brakes = brakes();
         for i in 0..1001 {
-            brakes.set(Brake::ConfigMap, i % 2 == 0);
+            brakes.set(PauseSource::ConfigMap, i % 2 == 0);
         }
         let news = pauses.news(&brakes);
         assert!(news.len() <= 16, "{}", news.len());

@@ -13,24 +13,24 @@ use evictd_config::{
 };
 use evictd_engine::{model::settings::Mode, reclaim::KnownPods};
 use evictd_kube::session::Cluster;
-use evictd_manager::{Errand, POD_LOGS, fixed, of_kubelet_pod};
+use evictd_manager::{POD_LOGS, ScanTarget, fixed, of_kubelet_pod};
 use evictd_node::{
     cgroup::memory::{descendant_ids, descendants},
     pods::{
-        builder::Joined,
+        builder::PodTableBuilder,
         opener::Opener,
         table::{Entry, PodTable},
     },
 };
 use evictd_store::{
     journal::{Journal, SharedJournal},
-    record::Asked,
+    record::RequestRecord,
 };
 
 use super::{RunError, policies::Policies};
 
 /// Where the pods come from.
-pub(super) enum Source {
+pub(super) enum PodSource {
     Manifest {
         pods: Vec<ManifestPod>,
         mode: Mode,
@@ -39,17 +39,17 @@ pub(super) enum Source {
     },
     Cluster {
         cluster: Box<Cluster>,
-        joined: Joined,
+        joined: PodTableBuilder,
     },
 }
 
-impl Source {
+impl PodSource {
     /// A new table when a pod's cgroup has come, gone, or changed below.
     pub(super) fn refresh(&mut self) -> Option<Box<PodTable>> {
         match self {
             Self::Cluster { cluster, joined } => {
                 cluster.watch_clock();
-                let look = joined.look(|uid| cluster.pod(uid));
+                let look = joined.refresh(|uid| cluster.pod(uid));
                 if look.table.is_some() {
                     cluster.note_unknown(look.unknown);
                 }
@@ -86,15 +86,15 @@ impl Source {
     }
 
     /// A pod that goes because the API server has asked it to, each once.
-    pub(super) fn going(&mut self) -> Option<Asked> {
+    pub(super) fn going(&mut self) -> Option<RequestRecord> {
         match self {
-            Self::Cluster { cluster, .. } => cluster.going(),
+            Self::Cluster { cluster, .. } => cluster.next_request(),
             Self::Manifest { .. } => None,
         }
     }
 
     /// Where the disk use of these pods is found.
-    pub(super) fn errands(&self, config: &Config, entries: &[Arc<Entry>]) -> Vec<Errand> {
+    pub(super) fn errands(&self, config: &Config, entries: &[Arc<Entry>]) -> Vec<ScanTarget> {
         let errand = |entry: &Arc<Entry>| {
             let cgroup = entry.memory.path().to_owned();
             let cgroups = descendant_ids(&cgroup);
@@ -109,7 +109,7 @@ impl Source {
                     Arc::new(move || of_kubelet_pod(&kubelet, Path::new(POD_LOGS), &pod, &cgroup))
                 }
             };
-            Errand {
+            ScanTarget {
                 uid: entry.pod.uid.clone(),
                 cgroups,
                 places,
@@ -153,14 +153,14 @@ pub(super) async fn source(
     config: &Config,
     scope: &Path,
     policies: &Policies,
-) -> Result<(Source, Box<PodTable>, SharedJournal), RunError> {
+) -> Result<(PodSource, Box<PodTable>, SharedJournal), RunError> {
     if let Some(cluster) = &config.cluster {
         let journal = SharedJournal::new(Journal::open(&config.state_dir)?);
         let (catalogue, brakes) = (&policies.catalogue, &policies.brakes);
         let cluster = Cluster::start(config, cluster, &journal, catalogue, brakes).await?;
-        let mut source = Source::Cluster {
+        let mut source = PodSource::Cluster {
             cluster: Box::new(cluster),
-            joined: Joined::new(scope, config.mode),
+            joined: PodTableBuilder::new(scope, config.mode),
         };
         let table = source.refresh().unwrap_or_default();
         return Ok((source, table, journal));
@@ -174,7 +174,7 @@ pub(super) async fn source(
     let journal = SharedJournal::new(Journal::open(&config.state_dir)?);
     let fingerprint = fingerprint(&pods);
     let mode = config.mode;
-    let manifest = Source::Manifest {
+    let manifest = PodSource::Manifest {
         pods,
         mode,
         fingerprint,

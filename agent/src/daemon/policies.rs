@@ -10,7 +10,7 @@ use evictd_config::Config;
 use evictd_engine::Pod;
 use evictd_node::pods::table::PodTable;
 use evictd_policy::{
-    Brake, Brakes, Catalogue, Keeper,
+    PauseSource, PauseState, PolicyEvaluator, PolicyStore,
     evaluator::{Explanation, Settings, Worker},
     file,
     gate::Secrets,
@@ -29,11 +29,11 @@ const ASKED: &str = "policies.asked";
 /// Keeps policies in force.
 pub struct Policies {
     /// Keeps clearances.
-    pub keeper: Arc<Keeper>,
+    pub keeper: Arc<PolicyEvaluator>,
     /// Keeps the policies themselves.
-    pub catalogue: Arc<Catalogue>,
+    pub catalogue: Arc<PolicyStore>,
     /// Who has paused evictions.
-    pub brakes: Arc<Brakes>,
+    pub brakes: Arc<PauseState>,
     files: Vec<PathBuf>,
     seen: Vec<(PathBuf, u64, Option<SystemTime>)>,
     state_dir: PathBuf,
@@ -54,10 +54,10 @@ impl Policies {
             owner_rate: policy.owner_rate,
             last_resort: policy.last_resort,
         };
-        let keeper = Keeper::new(settings, Secrets::new(policy.secrets.clone()));
-        let catalogue = Arc::new(Catalogue::new(Arc::clone(&keeper)));
+        let keeper = PolicyEvaluator::new(settings, Secrets::new(policy.secrets.clone()));
+        let catalogue = Arc::new(PolicyStore::new(Arc::clone(&keeper)));
         catalogue.set_files(Some(file::load(&policy.files)?));
-        let brakes = Arc::new(Brakes::new(Arc::clone(keeper.restraint())));
+        let brakes = Arc::new(PauseState::new(Arc::clone(keeper.restraint())));
         let wanted = !policy.files.is_empty() || config.cluster.is_some();
         let worker = wanted
             .then(|| Worker::start(Arc::clone(&keeper)))
@@ -79,7 +79,7 @@ impl Policies {
 
     fn look_for_pause(&self) {
         let paused = self.state_dir.join(PAUSE).exists();
-        self.brakes.set(Brake::File, paused);
+        self.brakes.set(PauseSource::File, paused);
     }
 
     /// Judges the pods of a table that is about to be handed over.
@@ -111,8 +111,9 @@ impl Policies {
             ]
         };
         let paused = move || {
-            let state = |brake: Brake| (brake.as_str().to_owned(), i64::from(brakes.is_set(brake)));
-            Brake::ALL.map(state).to_vec()
+            let state =
+                |brake: PauseSource| (brake.as_str().to_owned(), i64::from(brakes.is_set(brake)));
+            PauseSource::ALL.map(state).to_vec()
         };
         vec![
             Labelled {

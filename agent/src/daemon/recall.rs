@@ -4,14 +4,14 @@ use std::{sync::Arc, time::Duration};
 
 use evictd_engine::{Earlier, ManagedPod as _, Resource};
 use evictd_node::{cgroup::end::end_gracefully, pods::table::Entry};
-use evictd_policy::Keeper;
-use evictd_store::{journal::SharedJournal, past::Recalled};
+use evictd_policy::PolicyEvaluator;
+use evictd_store::{journal::SharedJournal, past::Restored};
 
-use crate::daemon::eviction_log::{PATIENCE, reap};
+use crate::daemon::eviction_log::{PATIENCE, ensure_dead};
 
 /// Reads it from the journal. One that cannot be read is said and does not stop the agent.
-pub(super) fn recall(journal: &SharedJournal) -> Recalled {
-    let recalled = journal.lock().recall();
+pub(super) fn recall(journal: &SharedJournal) -> Restored {
+    let recalled = journal.lock().restore();
     match recalled {
         Ok(recalled) => {
             if !recalled.is_empty() {
@@ -24,26 +24,26 @@ pub(super) fn recall(journal: &SharedJournal) -> Recalled {
         }
         Err(error) => {
             tracing::error!(%error, "what limits have counted before cannot be read: they begin anew");
-            Recalled::default()
+            Restored::default()
         }
     }
 }
 
 /// Charges the limits, before any pod is judged.
-pub(super) fn restore(keeper: &Keeper, recalled: &Recalled) {
+pub(super) fn restore(keeper: &PolicyEvaluator, recalled: &Restored) {
     keeper.restore(recalled.past_evictions());
     let victims = recalled.victims().into_iter();
     keeper.await_end(victims.map(|v| (v.uid, v.signalled)));
 }
 
 /// What the engine has to know, with those victims of which something is left.
-pub(super) fn earlier(recalled: &Recalled, entries: &[Arc<Entry>]) -> Earlier {
+pub(super) fn earlier(recalled: &Restored, entries: &[Arc<Entry>]) -> Earlier {
     recalled.earlier(|uid, at| is_there(entries, uid, at).is_some())
 }
 
 /// Its victims of which something is left: processes, or memory that the kubelet has not unmounted yet.
 pub(super) fn terminating(
-    recalled: &Recalled,
+    recalled: &Restored,
     entries: &[Arc<Entry>],
 ) -> Vec<evictd_fastpath::Earlier> {
     let victims = recalled.victims().into_iter().filter_map(|victim| {
@@ -58,7 +58,7 @@ pub(super) fn terminating(
 }
 
 /// When a pod was last evicted for memory: the pace goes on.
-pub(super) fn last_eviction(recalled: &Recalled) -> Option<u64> {
+pub(super) fn last_eviction(recalled: &Restored) -> Option<u64> {
     let last = recalled.last_evictions().into_iter();
     let of_memory = last.filter(|(signal, _)| signal.resource() == Resource::Memory);
     of_memory.map(|(_, at)| at).max()
@@ -66,12 +66,12 @@ pub(super) fn last_eviction(recalled: &Recalled) -> Option<u64> {
 
 /// Goes on with what the agent before was doing: what is left of its victims is killed once more. `ends_pods`: no kubelet
 /// ends pods that were asked to go.
-pub(super) fn go_on(recalled: &Recalled, entries: &[Arc<Entry>], ends_pods: bool) {
+pub(super) fn go_on(recalled: &Restored, entries: &[Arc<Entry>], ends_pods: bool) {
     for victim in recalled.victims() {
         if let Some(entry) = is_there(entries, &victim.uid, victim.signalled) {
             let entry = Arc::clone(entry);
             tracing::warn!(pod = %entry.pod, id = victim.id, "a pod that was evicted before is not gone yet");
-            tokio::task::spawn_blocking(move || reap(&entry));
+            tokio::task::spawn_blocking(move || ensure_dead(&entry));
         }
     }
     for asked in recalled.asked().into_iter().filter(|_| ends_pods) {

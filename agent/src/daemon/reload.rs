@@ -8,19 +8,19 @@ use std::{
 };
 
 use evictd_config::{Config, ConfigError, KubeletDocument};
-use evictd_fastpath::Tuning;
-use evictd_manager::Letter;
+use evictd_fastpath::FastPathSettings;
+use evictd_manager::Command;
 use serde_json::Value;
 
 use super::{
-    Agent, BY_REFLEX, RunError,
+    Agent, BY_FASTPATH, RunError,
     scope::{hard_memory_threshold, limits},
 };
-use crate::daemon::{message::Words, sources};
+use crate::daemon::{message::MessageBuilder, sources};
 
 /// Where the configuration comes from.
 #[derive(Clone, Debug)]
-pub struct Origin {
+pub struct ConfigSource {
     /// The configuration file.
     pub config: PathBuf,
     /// A KubeletConfiguration given beside it.
@@ -33,7 +33,7 @@ pub struct Origin {
     stamps: Vec<Stamp>,
 }
 
-impl Origin {
+impl ConfigSource {
     /// These files, and what goes with them; not read yet.
     pub fn new(
         config: &Path,
@@ -112,11 +112,11 @@ impl Agent {
     /// Reads the files again when they have changed; `insist`: in any case. A configuration that cannot be used is said,
     /// and the last good one stays in force.
     pub(super) fn reload(&mut self, insist: bool) {
-        let loaded = match self.origin.changed(&self.config, insist) {
+        let loaded = match self.config_source.changed(&self.config, insist) {
             None => return,
             Some(loaded) => loaded.map_err(RunError::from),
         };
-        self.reloads.note_kubelet(self.origin.kubelet.source);
+        self.reloads.note_kubelet(self.config_source.kubelet.source);
         let applied = loaded.and_then(|config| self.apply(config));
         match applied {
             Ok(true) => {
@@ -139,17 +139,17 @@ impl Agent {
         let threshold = hard_memory_threshold(&new.eviction.thresholds)?;
         let amounts = limits(&threshold, &new, self.capacity);
         amounts.check(self.capacity)?;
-        self.mailbox.send_tuning(Tuning {
+        self.control.send_settings(FastPathSettings {
             limits: amounts,
             shadow: new.shadow,
             strategy: new.ranking_strategy,
         });
-        self.reconciler.set_words(Words {
+        self.eviction_log.set_words(MessageBuilder {
             thresholds: new.eviction.thresholds.clone(),
         });
         self.allocatable.reconfigure(&new);
-        self.tell_rounds(Letter::Settings {
-            settings: Box::new(sources::settings(&new, self.layout, BY_REFLEX.to_vec())),
+        self.send_to_manager(Command::Settings {
+            settings: Box::new(sources::settings(&new, self.layout, BY_FASTPATH.to_vec())),
             shadow: new.shadow,
             graduated: new.graduated,
         });
@@ -216,7 +216,7 @@ mod tests {
             fs::write(&path, config.to_string()).unwrap();
         };
         write("100Mi");
-        let mut origin = Origin::new(&path, None, None, false);
+        let mut origin = ConfigSource::new(&path, None, None, false);
         let known = Config::load(&path).unwrap();
         let config = origin.load(&known).unwrap();
         assert!(origin.changed(&config, false).is_none());

@@ -6,7 +6,7 @@ use evictd_config::Config;
 use evictd_engine::{Signal, Threshold, ThresholdValue, model::quantity::Quantity};
 use evictd_node::{
     cgroup::memory::{MemoryCgroup, Version, memory_root},
-    memory_scope::{Guard, Limits, Scope, ScopeError},
+    memory_scope::{Limits, MemoryGuard, Scope, ScopeError},
     proc::machine::{MemAvailable, memory_total},
 };
 
@@ -46,13 +46,13 @@ pub(super) fn guarded(scope: Scope, config: &Config) -> Scope {
     let amount = configured.map_or(GUARD, |value| value.amount(capacity));
     if !scope.is_machine() {
         return match scope.cgroup().version() {
-            Version::V1 => scope.guarded(Guard::of_written(amount)),
+            Version::V1 => scope.guarded(MemoryGuard::cgroup_v1(amount)),
             // Whoever writes more than can be written waits there.
             Version::V2 => scope,
         };
     }
     match MemAvailable::open(Path::new("/proc")) {
-        Ok(memory) => scope.guarded(Guard::of_machine(memory, amount)),
+        Ok(memory) => scope.guarded(MemoryGuard::machine(memory, amount)),
         Err(error) => {
             tracing::warn!(%error, "no memory guard: what the kernel holds available is not known");
             scope

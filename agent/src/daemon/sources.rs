@@ -4,17 +4,17 @@ use std::path::Path;
 
 use evictd_config::Config;
 use evictd_engine::{Layout, Signal, Threshold};
-use evictd_manager::{Disk, Disks, Sensors};
+use evictd_manager::{DiskSource, DiskSources, SignalSources};
 use evictd_node::{
-    bpf::object::Object,
+    bpf::object::BpfObject,
     fs::statfs::{Layout as Found, NodeFilesystems},
     memory_scope::Scope,
     proc::pids::Pids,
     trigger::{
-        cgroups::PodLife,
-        hook::{Choice, CountHook},
-        inodes::InodeTripwire,
-        pids::PidTripwire,
+        cgroups::CgroupEvents,
+        hook::{CountHook, SelectedHook},
+        inodes::InodeTrigger,
+        pids::PidTrigger,
     },
 };
 
@@ -25,9 +25,9 @@ const NOBODY_ASKS: &str = "no threshold asks for it";
 
 /// What was built. Programs stay attached for as long as the object lives.
 pub(super) struct Signals {
-    pub object: Option<Object>,
-    pub sensors: Sensors,
-    pub life: PodLife,
+    pub object: Option<BpfObject>,
+    pub sensors: SignalSources,
+    pub life: CgroupEvents,
 }
 
 /// Builds the sensors. Hooks are attached for the signals that have thresholds; what cannot be had is said, and the
@@ -37,9 +37,9 @@ pub(super) fn build(
     memory: Scope,
     pods_memory: Option<Scope>,
 ) -> Result<Signals, RunError> {
-    let mut object = Object::load_counts().map_err(|error| error.to_string());
+    let mut object = BpfObject::load_counts().map_err(|error| error.to_string());
     let sensors = sensors(config, memory, pods_memory, &mut object)?;
-    let life = PodLife::build(offer(&mut object, true), None);
+    let life = CgroupEvents::build(offer(&mut object, true), None);
     let life = life.map_err(|e| std::io::Error::other(e.to_string()))?;
     for (hook, reason) in &life.choice().refused {
         tracing::info!(%hook, reason, "a better rung for the pods' life is refused");
@@ -56,7 +56,7 @@ pub(super) fn without_hooks(
     config: &Config,
     memory: Scope,
     pods_memory: Option<Scope>,
-) -> Result<Sensors, RunError> {
+) -> Result<SignalSources, RunError> {
     let mut none = Err("nothing is to be attached".to_owned());
     sensors(config, memory, pods_memory, &mut none)
 }
@@ -65,14 +65,14 @@ fn sensors(
     config: &Config,
     memory: Scope,
     pods_memory: Option<Scope>,
-    object: &mut Result<Object, String>,
-) -> Result<Sensors, RunError> {
+    object: &mut Result<BpfObject, String>,
+) -> Result<SignalSources, RunError> {
     let thresholds = &config.eviction.thresholds;
     let wants = |signals: &[Signal]| wants(thresholds, signals);
     let pids = match Pids::open(Path::new("/proc")) {
         Ok(pids) => {
             let object = offer(object, wants(&[Signal::PidAvailable]));
-            let built = PidTripwire::build(pids, object, None);
+            let built = PidTrigger::build(pids, object, None);
             // Nothing was forced, so that nothing is refused.
             built
                 .ok()
@@ -89,11 +89,11 @@ fn sensors(
         Signal::ContainerFsInodesFree,
     ];
     let disks = disks(config, offer(object, wants(&inodes)))?;
-    Ok(Sensors::new(memory, pods_memory, pids, disks))
+    Ok(SignalSources::new(memory, pods_memory, pids, disks))
 }
 
 /// The loaded programs for who wants them, or why there are none.
-fn offer(object: &mut Result<Object, String>, wanted: bool) -> Result<&mut Object, &str> {
+fn offer(object: &mut Result<BpfObject, String>, wanted: bool) -> Result<&mut BpfObject, &str> {
     match object {
         _ if !wanted => Err(NOBODY_ASKS),
         Ok(object) => Ok(object),
@@ -105,14 +105,17 @@ fn wants(thresholds: &[Threshold], signals: &[Signal]) -> bool {
     thresholds.iter().any(|t| signals.contains(&t.signal))
 }
 
-fn say(signal: Signal, choice: &Choice<CountHook>) {
+fn say(signal: Signal, choice: &SelectedHook<CountHook>) {
     for (hook, reason) in &choice.refused {
         tracing::info!(%signal, %hook, reason, "a better rung is refused");
     }
     tracing::info!(%signal, hook = %choice.hook, "a wire");
 }
 
-fn disks(config: &Config, object: Result<&mut Object, &str>) -> Result<Option<Disks>, RunError> {
+fn disks(
+    config: &Config,
+    object: Result<&mut BpfObject, &str>,
+) -> Result<Option<DiskSources>, RunError> {
     let Some(paths) = config.filesystems.resolve() else {
         tracing::info!(
             "no kubelet directory here and filesystems.nodefs is not set: disks are not watched"
@@ -121,14 +124,14 @@ fn disks(config: &Config, object: Result<&mut Object, &str>) -> Result<Option<Di
     };
     let [nodefs, imagefs, containerfs] = &paths;
     let found = NodeFilesystems::find(nodefs, imagefs, containerfs)?;
-    let built = InodeTripwire::build(&[nodefs, imagefs, containerfs], object, None);
+    let built = InodeTrigger::build(&[nodefs, imagefs, containerfs], object, None);
     let tripwire = built.map_err(|e| std::io::Error::other(e.to_string()))?;
     let name = |path: &Path, available, inodes_free| {
         let filesystem = tripwire.index_of(path)?;
         if let Some((kind, choice)) = tripwire.choice(filesystem) {
             tracing::info!(signal = %inodes_free, kind, hook = %choice.hook, "a wire");
         }
-        Some(Disk {
+        Some(DiskSource {
             filesystem,
             available,
             inodes_free,
@@ -145,8 +148,8 @@ fn disks(config: &Config, object: Result<&mut Object, &str>) -> Result<Option<Di
             std::io::Error::other("a filesystem has vanished while it was looked at").into(),
         );
     };
-    Ok(Some(Disks {
-        tripwire,
+    Ok(Some(DiskSources {
+        trigger: tripwire,
         names: [a, b, c],
         layout: match found.layout {
             Found::One => Layout::default(),
@@ -176,6 +179,6 @@ pub(super) fn settings(
         layout,
         strategy: config.ranking_strategy,
         mode: config.mode,
-        acted_on_elsewhere: by_reflex,
+        externally_handled: by_reflex,
     }
 }

@@ -4,18 +4,18 @@ use std::{io, path::Path, sync::Arc};
 
 use evictd_config::Config;
 use evictd_engine::model::settings::Mode;
-use evictd_fastpath::{Mailbox, Outbox, Reflex, Setup};
-use evictd_manager::{Inbox, Letter, Members, Rounds, Walker};
+use evictd_fastpath::{Control, EventQueue, FastPath, Setup};
+use evictd_manager::{Command, CommandQueue, DiskScanner, ManagerHandle, PodSet};
 use evictd_node::{
-    bpf::object::Object,
+    bpf::object::BpfObject,
     cgroup::memory::memory_root,
     memory_scope::Scope,
-    trigger::{memory, oom::Telemetry},
+    trigger::{memory, oom::OomReader},
 };
 use evictd_store::incident::files::Incidents;
 
 use super::{
-    Agent, BY_REFLEX, Origin, RunError,
+    Agent, BY_FASTPATH, ConfigSource, RunError,
     allocatable::Allocatable,
     policies::Policies,
     recall,
@@ -23,11 +23,11 @@ use super::{
 };
 use crate::{
     daemon::{
-        eviction_log::Reconciler,
-        message::Words,
+        eviction_log::EvictionLog,
+        message::MessageBuilder,
         metrics::{self, Dropped, Reloads},
-        oom::OomEvidence,
-        pod_source::{Source, source},
+        oom::OomAttributor,
+        pod_source::{PodSource, source},
         sources,
     },
     telemetry::{self, Health, Heart, Metrics},
@@ -36,7 +36,7 @@ use crate::{
 impl Agent {
     pub(super) async fn start(
         config: &Config,
-        origin: Origin,
+        origin: ConfigSource,
         health: Arc<Health>,
     ) -> Result<Self, RunError> {
         raise_open_files();
@@ -51,7 +51,8 @@ impl Agent {
         recall::restore(&policies.keeper, &recalled);
         policies.present(&table);
         // Whom an earlier agent has left braked is let go before anybody is judged.
-        let graduated = evictd_manager::mitigation_worker::Worker::open(&config.state_dir);
+        let graduated =
+            evictd_manager::mitigation_worker::MitigationWorker::open(&config.state_dir);
         let mut allocatable = Allocatable::new(config, &scope);
         let (pods_scope, pods_looked_at) = allocatable.first().unzip();
         let capacity = scope.capacity();
@@ -59,7 +60,7 @@ impl Agent {
         let scopes: Vec<_> = std::iter::once(scope).chain(pods_scope).collect();
         let cgroups: Vec<_> = scopes.iter().map(Scope::cgroup).collect();
 
-        let mut object = Object::load();
+        let mut object = BpfObject::load();
         let refusal = object.as_ref().err().map(ToString::to_string);
         let built = memory::build(
             &cgroups,
@@ -71,27 +72,27 @@ impl Agent {
         for (hook, reason) in &built.choice.refused {
             tracing::info!(%hook, reason, "a better rung is refused");
         }
-        let telemetry = object.as_mut().ok().and_then(attach_telemetry);
+        let oom = object.as_mut().ok().and_then(attach_oom_reader);
         let mut signals = sources::build(config, looked_at, pods_looked_at)?;
         // All programs are loaded. What that took has to go now: the reflex locks the memory that it finds.
         for object in object.iter_mut().chain(&mut signals.object) {
-            object.forget_types();
+            object.drop_btf();
         }
         give_back_memory();
-        let (mailbox, outbox) = (Mailbox::new()?, Outbox::new()?);
+        let (mailbox, outbox) = (Control::new()?, EventQueue::new()?);
         let hook = built.choice.hook;
         let memory_signals: Vec<_> = scopes.iter().map(Scope::signal).collect();
         let allocatable_capacity = scopes.get(1).map(Scope::capacity);
         let pods = table.entries.len();
         let entries = table.entries.clone();
         evidence.know(&entries);
-        let words = Words {
+        let words = MessageBuilder {
             thresholds: config.eviction.thresholds.clone(),
         };
         let memory_v1 = Scope::memory_v1(&scopes).map(Path::to_owned);
-        let (reflex, refusals) = Reflex::start(Setup {
+        let (reflex, refusals) = FastPath::start(Setup {
             scopes,
-            tripwire: built.tripwire,
+            trigger: built.trigger,
             table,
             earlier: recall::terminating(&recalled, &entries),
             last_eviction: recall::last_eviction(&recalled),
@@ -101,9 +102,9 @@ impl Agent {
                 Mode::Kubelet => 1,
             },
             strategy: config.ranking_strategy,
-            restraint: Arc::clone(policies.keeper.restraint()),
-            mailbox: Arc::clone(&mailbox),
-            outbox: Arc::clone(&outbox),
+            limiter: Arc::clone(policies.keeper.restraint()),
+            control: Arc::clone(&mailbox),
+            events: Arc::clone(&outbox),
         })?;
         let realtime = refusals.fifo.is_none();
         if let Some(error) = refusals.fifo {
@@ -119,35 +120,35 @@ impl Agent {
             tracing::warn!(%error, "memory is not locked: needs CAP_IPC_LOCK");
         }
         let shares = signals.sensors.disks.as_ref();
-        let walker = Walker::start(shares.and_then(|d| d.tripwire.share_reader()))?;
-        walker.set_errands(source.errands(config, &entries));
+        let walker = DiskScanner::start(shares.and_then(|d| d.trigger.share_reader()))?;
+        walker.set_targets(source.errands(config, &entries));
         let layout = signals.sensors.layout();
         let hooks = metrics::hooks(&signals);
-        let (rounds, notes) = Rounds::start(evictd_manager::Setup {
-            settings: sources::settings(config, layout, BY_REFLEX.to_vec()),
+        let (rounds, notes) = ManagerHandle::start(evictd_manager::Setup {
+            settings: sources::settings(config, layout, BY_FASTPATH.to_vec()),
             sensors: signals.sensors,
             walker: Arc::clone(&walker),
-            members: Members::new(&entries),
+            members: PodSet::new(&entries),
             restraint: Arc::clone(policies.keeper.restraint()),
             shadow: config.shadow,
-            reclaims: evictd_manager::Reclaiming {
+            reclaims: evictd_manager::ReclaimOptions {
                 runtime: config.cri.as_ref().map(|cri| cri.reclaim_timeout),
-                kubelet: matches!(source, Source::Cluster { .. }),
+                kubelet: matches!(source, PodSource::Cluster { .. }),
             },
             graduated: config.graduated,
             memory_v1,
             earlier: recall::earlier(&recalled, &entries),
         })?;
         let cri = config.cri.clone().map(|cri| {
-            let inbox = Arc::clone(rounds.inbox());
-            evictd_cri::Keeper::start(cri, move |removed| {
-                inbox.send(Letter::Reclaimed(removed));
+            let inbox = Arc::clone(rounds.commands());
+            evictd_cri::CriWorker::start(cri, move |removed| {
+                inbox.send(Command::Reclaimed(removed));
             })
         });
         recall::go_on(
             &recalled,
             &entries,
-            matches!(source, Source::Manifest { .. }),
+            matches!(source, PodSource::Manifest { .. }),
         );
         let incidents = Incidents::new(&config.state_dir);
         let dropped = Arc::new(Dropped::default());
@@ -164,7 +165,7 @@ impl Agent {
             dropped: &dropped,
             reloads: &reloads,
             outbox: &outbox,
-            cri: cri.as_ref().map(evictd_cri::Keeper::counters),
+            cri: cri.as_ref().map(evictd_cri::CriWorker::counters),
             graduated: &graduated,
             realtime,
             lost: journal.lock().lost(),
@@ -176,43 +177,44 @@ impl Agent {
             let address = served?;
             tracing::info!(%address, "metrics are served");
         }
-        if let (Source::Cluster { cluster, .. }, Some(settings)) = (&mut source, &config.cluster) {
-            let inbox = Arc::clone(rounds.inbox());
+        if let (PodSource::Cluster { cluster, .. }, Some(settings)) = (&mut source, &config.cluster)
+        {
+            let inbox = Arc::clone(rounds.commands());
             let settle = move |chosen, gone| {
-                inbox.send(Letter::SoftSettled { chosen, gone });
+                inbox.send(Command::SoftEvictionFinished { chosen, gone });
             };
             cluster.start_soft(config, &settings.node_name, &journal, settle);
         }
         // One thread for what blocks is there from the start.
         drop(tokio::task::spawn_blocking(|| ()).await);
         health.beat();
-        health.started(hearts(&outbox, rounds.inbox()));
+        health.started(hearts(&outbox, rounds.commands()));
         tracing::info!(%hook, capacity, allocatable_capacity, pods, shadow = config.shadow, "watching");
         Ok(Self {
             config: config.clone(),
-            counting: signals.object,
-            life: signals.life,
+            counters_object: signals.object,
+            cgroup_events: signals.life,
             ticks: 0,
             seen_by_rounds: Arc::clone(rounds.recorder()),
-            rounds: Some(rounds),
-            notes,
-            walker,
+            manager: Some(rounds),
+            manager_events: notes,
+            scanner: walker,
             metrics,
             health,
             dropped,
             object: object.ok(),
-            telemetry,
-            reflex: Some(reflex),
-            mailbox,
-            outbox,
-            reconciler: Reconciler::new(journal, words),
-            source,
+            oom,
+            fastpath: Some(reflex),
+            control: mailbox,
+            events: outbox,
+            eviction_log: EvictionLog::new(journal, words),
+            pod_source: source,
             allocatable,
             capacity,
             layout,
-            origin,
+            config_source: origin,
             reloads,
-            evidence,
+            oom_attributor: evidence,
             policies,
             cri,
             graduated,
@@ -223,29 +225,29 @@ impl Agent {
 }
 
 /// The threads that must turn, beside the async loop.
-fn hearts(outbox: &Arc<Outbox>, inbox: &Arc<Inbox>) -> Vec<Heart> {
+fn hearts(outbox: &Arc<EventQueue>, inbox: &Arc<CommandQueue>) -> Vec<Heart> {
     let (outbox, inbox) = (Arc::clone(outbox), Arc::clone(inbox));
     vec![
         Heart {
             name: "fast path",
             limit: telemetry::FAST_PATH_LIMIT,
-            last: Box::new(move || outbox.last_turn()),
+            last: Box::new(move || outbox.last_beat()),
         },
         Heart {
             name: "control loop",
             limit: telemetry::CONTROL_LOOP_LIMIT,
-            last: Box::new(move || inbox.last_turn()),
+            last: Box::new(move || inbox.last_beat()),
         },
     ]
 }
 
 /// What tells of the OOM killer, for the scopes that are watched.
-fn evidence(node: &Scope, pods: Option<&Scope>) -> OomEvidence {
+fn evidence(node: &Scope, pods: Option<&Scope>) -> OomAttributor {
     let root = memory_root(Path::new(scope::CGROUP_MOUNT));
     // Without a hierarchy there is no scope either.
     let root = root.map_or_else(|| node.cgroup().path().to_owned(), |(root, _)| root);
     let scopes = std::iter::once(node).chain(pods);
-    OomEvidence::new(&root, scopes.map(|s| s.cgroup().id()).collect())
+    OomAttributor::new(&root, scopes.map(|s| s.cgroup().id()).collect())
 }
 
 /// Returns to the kernel what the allocator keeps of memory that was freed. On locked memory it would not be able to:
@@ -258,13 +260,13 @@ fn give_back_memory() {
     };
 }
 
-fn attach_telemetry(object: &mut Object) -> Option<Telemetry> {
-    match Telemetry::attach(object) {
-        Ok((telemetry, refused)) => {
+fn attach_oom_reader(object: &mut BpfObject) -> Option<OomReader> {
+    match OomReader::attach(object) {
+        Ok((reader, refused)) => {
             for (program, reason) in refused {
                 tracing::info!(program, reason, "evidence of the OOM killer is missing");
             }
-            Some(telemetry)
+            Some(reader)
         }
         Err(error) => {
             tracing::warn!(%error, "no evidence of the OOM killer");

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use evictd_sys::clock::now_ns;
+use evictd_sys::clock::monotonic_ns;
 
 use super::http::{self, Answer, Limits};
 use crate::telemetry::ServeError;
@@ -57,7 +57,7 @@ const ASYNC_LOOP_LIMIT: Duration = Duration::from_secs(30);
 impl Default for Health {
     fn default() -> Self {
         Self {
-            began: now_ns(),
+            began: monotonic_ns(),
             hearts: OnceLock::new(),
             ends: AtomicBool::new(false),
             agent: AtomicU64::new(0),
@@ -69,7 +69,7 @@ impl Health {
     /// The start is complete; these loops are judged from now on, and the async loop.
     pub fn started(&self, hearts: Vec<Heart>) {
         // A second start does not happen.
-        let _ = self.hearts.set((now_ns(), hearts));
+        let _ = self.hearts.set((monotonic_ns(), hearts));
     }
 
     /// The agent takes down what it has built: it is not ready any more.
@@ -79,7 +79,7 @@ impl Health {
 
     /// The async loop has turned.
     pub fn beat(&self) {
-        self.agent.store(now_ns(), Ordering::Relaxed);
+        self.agent.store(monotonic_ns(), Ordering::Relaxed);
     }
 
     /// Whether all loops live; the error names those that do not.
@@ -87,7 +87,7 @@ impl Health {
     /// # Errors
     /// Why the agent should be started anew.
     pub fn liveness(&self) -> Result<(), String> {
-        let now = now_ns();
+        let now = monotonic_ns();
         match self.hearts.get() {
             None => judge([("start", START, self.began)], now),
             Some((started, hearts)) => {
@@ -230,7 +230,7 @@ mod tests {
         );
         assert_eq!(health.liveness(), Ok(()));
         for beat in [&a, &b] {
-            beat.store(now_ns(), Ordering::Relaxed);
+            beat.store(monotonic_ns(), Ordering::Relaxed);
         }
         assert_eq!(
             health.readiness().unwrap_err(),
@@ -246,7 +246,7 @@ mod tests {
     #[test]
     fn a_control_loop_that_hangs_is_reported() {
         let health = Health::default();
-        let now = Arc::new(AtomicU64::new(now_ns()));
+        let now = Arc::new(AtomicU64::new(monotonic_ns()));
         let old = Arc::new(AtomicU64::new(1));
         health.started(vec![
             heart("fast path", 3600, &now),

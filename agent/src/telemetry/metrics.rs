@@ -7,7 +7,7 @@ use std::{
 };
 
 use evictd_engine::record::Stages;
-use evictd_fastpath::Finished;
+use evictd_fastpath::VictimExit;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
     metrics::{
@@ -137,14 +137,14 @@ impl Metrics {
     }
 
     /// The end of an eviction by the reflex.
-    pub fn finished(&self, finished: &Finished) {
+    pub fn finished(&self, finished: &VictimExit) {
         let mut signalled = self.waiting();
         let Some(at) = signalled.iter().position(|(n, _)| *n == finished.number) else {
             return;
         };
         let from = signalled.remove(at).map_or(0, |(_, from)| from);
         self.observe("exit", from, finished.exited);
-        self.observe("freed", from, finished.freed);
+        self.observe("freed", from, finished.threshold_cleared);
     }
 
     fn waiting(&self) -> std::sync::MutexGuard<'_, VecDeque<(u64, u64)>> {

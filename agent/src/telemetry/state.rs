@@ -6,7 +6,7 @@ use std::{
 };
 
 use evictd_engine::{Forecast, NodeCondition};
-use evictd_kube::client::Connection;
+use evictd_kube::client::ApiClient;
 use evictd_manager::Status;
 use evictd_node::trigger::counter::Drift;
 use prometheus_client::{
@@ -45,7 +45,7 @@ pub struct Sources {
     /// What the rounds saw last.
     pub status: Arc<Mutex<Status>>,
     /// The connection to the API server, if there is one.
-    pub connection: Option<Arc<Connection>>,
+    pub connection: Option<Arc<ApiClient>>,
     /// The rungs in use.
     pub hooks: Vec<Hook>,
     /// Gauges with one label.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::record::{Eviction, Record};
+use crate::record::{EvictionRecord, Record};
 
 /// How many may wait; with more the oldest are forgotten and counted. At half a KiB each they fit into one file of the
 /// journal many times over.
@@ -10,12 +10,12 @@ const WAITING: usize = 1024;
 
 /// What waits, oldest first.
 #[derive(Debug, Default)]
-pub struct Unreported {
-    waiting: VecDeque<Eviction>,
+pub struct ReportBacklog {
+    waiting: VecDeque<EvictionRecord>,
     forgotten: u64,
 }
 
-impl Unreported {
+impl ReportBacklog {
     /// Takes in a record in the order of the journal. A record that was carried over counts once.
     pub fn note(&mut self, record: &Record) {
         match record {
@@ -45,7 +45,7 @@ impl Unreported {
     }
 
     /// What waits, oldest first.
-    pub fn waiting(&self) -> impl Iterator<Item = &Eviction> {
+    pub fn waiting(&self) -> impl Iterator<Item = &EvictionRecord> {
         self.waiting.iter()
     }
 
@@ -60,17 +60,17 @@ mod tests {
     use super::*;
     use crate::{
         journal::{FILE_BYTES, Journal},
-        record::{Finish, Reported},
+        record::{OutcomeRecord, Reported},
     };
 
     fn eviction(id: &str, padding: usize) -> Record {
-        Record::evicted(Eviction {
+        Record::evicted(EvictionRecord {
             message: "x".repeat(padding),
-            ..Eviction::example(id)
+            ..EvictionRecord::example(id)
         })
     }
 
-    fn ids(evictions: &[Eviction]) -> Vec<&str> {
+    fn ids(evictions: &[EvictionRecord]) -> Vec<&str> {
         evictions.iter().map(|e| e.id.as_str()).collect()
     }
 
@@ -88,7 +88,7 @@ mod tests {
             outcome: "deleted".into(),
         };
         journal.append(&Record::Reported(told)).unwrap();
-        let filler = Record::Finished(Finish {
+        let filler = Record::Finished(OutcomeRecord {
             id: "x".repeat(1 << 20),
             exited: 0,
             freed: 0,
@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn the_oldest_is_forgotten_and_counted() {
-        let mut unreported = Unreported::default();
+        let mut unreported = ReportBacklog::default();
         for n in 0..=WAITING {
             unreported.note(&eviction(&n.to_string(), 0));
         }

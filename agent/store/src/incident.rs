@@ -6,7 +6,7 @@ use evictd_engine::{Resource, Signal, history::Sample, pace::Judged};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    record::{Asked, Eviction, Finish},
+    record::{EvictionRecord, OutcomeRecord, RequestRecord},
     svg::{Axes, Picture},
 };
 
@@ -21,7 +21,7 @@ const SHOWN: usize = 8;
 /// A pod as it stood when somebody was evicted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Standing {
+pub struct RankedPod {
     /// Namespace and name.
     pub pod: String,
     /// Its working set, in bytes; absent when it could not be read.
@@ -44,25 +44,25 @@ pub struct Incident {
     /// Of this form.
     pub version: u32,
     /// As the journal has it.
-    pub eviction: Eviction,
+    pub eviction: EvictionRecord,
     /// How the pod was asked to go, under a soft threshold; absent where it was killed.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub asked: Option<Asked>,
+    pub asked: Option<RequestRecord>,
     /// What the moment of the eviction was decided from; absent for other signals than memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judged: Option<Judged>,
     /// What became of it; absent where nobody waited for that.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub finish: Option<Finish>,
+    pub finish: Option<OutcomeRecord>,
     /// For each signal when it was looked at, and what was available in its own unit.
     pub samples: BTreeMap<String, Vec<(u64, u64)>>,
     /// The pods in the order of eviction, where memory was short.
-    pub pods: Vec<Standing>,
+    pub pods: Vec<RankedPod>,
 }
 
 impl Incident {
     /// An eviction of which nothing else is known yet.
-    pub fn new(eviction: Eviction) -> Self {
+    pub fn new(eviction: EvictionRecord) -> Self {
         Self {
             version: VERSION,
             eviction,
@@ -75,8 +75,8 @@ impl Incident {
     }
 
     /// A pod was asked to go, or would have been.
-    pub fn of_asked(asked: Asked) -> Self {
-        let eviction = Eviction::from(&asked);
+    pub fn of_asked(asked: RequestRecord) -> Self {
+        let eviction = EvictionRecord::from(&asked);
         Self {
             asked: Some(asked),
             ..Self::new(eviction)
@@ -114,7 +114,7 @@ impl Incident {
             .next_back()
             .map_or(0, |(_, available)| *available);
         let enough = after.find(|(_, available)| *available >= self.eviction.threshold);
-        let unknown = || Finish::unknown(&self.eviction.id);
+        let unknown = || OutcomeRecord::unknown(&self.eviction.id);
         let finish = self.finish.get_or_insert_with(unknown);
         finish.freed = enough.map_or(0, |(time, _)| *time);
         finish.available = last;

@@ -24,10 +24,10 @@ use std::{
 use evictd_sys::fs::PathError;
 
 use crate::{
-    backlog::Unreported,
-    past::{Counts, Recalled},
+    backlog::ReportBacklog,
+    past::{Counts, Restored},
     record::{
-        Eviction, Record,
+        EvictionRecord, Record,
         counted::{Clocks, TimeBound},
     },
 };
@@ -63,7 +63,7 @@ pub struct Journal<D: Disk = System> {
     /// Size at which a file is full, in bytes.
     limit: u64,
     /// What the API server has not heard of yet, where there is one.
-    unreported: Option<Unreported>,
+    unreported: Option<ReportBacklog>,
     /// Records that could not be written.
     lost: Arc<AtomicU64>,
     /// What limits and comebacks count, once it was asked for.
@@ -185,13 +185,13 @@ impl<D: Disk> Journal<D> {
     ///
     /// # Errors
     /// A file that is there cannot be read.
-    pub fn recall(&mut self) -> Result<Recalled, JournalError> {
+    pub fn restore(&mut self) -> Result<Restored, JournalError> {
         let mut counts = Counts::default();
         for record in read_where(&self.dir, Counts::wants)?.0 {
             counts.note(&record);
         }
         let clocks = Clocks::now();
-        let recalled = counts.recall(&clocks);
+        let recalled = counts.restore(&clocks);
         self.counts = Some(counts);
         self.to_carry = self.not_in_this_file();
         // Before anything new, for the order tells; the next rotation insists on it.
@@ -223,8 +223,8 @@ impl<D: Disk> Journal<D> {
     ///
     /// # Errors
     /// A file that is there cannot be read.
-    pub fn follow(&mut self) -> Result<Vec<Eviction>, JournalError> {
-        let mut unreported = Unreported::default();
+    pub fn follow(&mut self) -> Result<Vec<EvictionRecord>, JournalError> {
+        let mut unreported = ReportBacklog::default();
         for record in read(&self.dir)?.0 {
             unreported.note(&record);
         }
@@ -241,7 +241,7 @@ impl<D: Disk> Journal<D> {
 
     /// Evictions that were forgotten because too many waited.
     pub fn forgotten(&self) -> u64 {
-        self.unreported.as_ref().map_or(0, Unreported::forgotten)
+        self.unreported.as_ref().map_or(0, ReportBacklog::forgotten)
     }
 
     /// Counts the records that could not be written.
@@ -309,7 +309,7 @@ impl<D: Disk> Journal<D> {
         let counting = self.counts.as_ref();
         let counting = counting.map_or_else(Vec::new, |counts| counts.newest(self.limit / CARRIED));
         let counts: HashSet<&String> = counting.iter().collect();
-        let waiting = self.unreported.iter().flat_map(Unreported::waiting);
+        let waiting = self.unreported.iter().flat_map(ReportBacklog::waiting);
         let ids = waiting.map(|eviction| &eviction.id);
         let only_waiting: Vec<String> = ids.filter(|id| !counts.contains(id)).cloned().collect();
         only_waiting.into_iter().chain(counting).collect()
@@ -339,7 +339,7 @@ impl<D: Disk> Journal<D> {
 
     /// What is kept of this id. An eviction may have been reported meanwhile; then it only counts.
     fn kept_record(&self, id: &str) -> Option<Record> {
-        let mut waiting = self.unreported.iter().flat_map(Unreported::waiting);
+        let mut waiting = self.unreported.iter().flat_map(ReportBacklog::waiting);
         match waiting.find(|eviction| eviction.id == id) {
             Some(eviction) => Some(Record::evicted(eviction.clone())),
             None => self.counts.as_ref()?.get(id).cloned(),
@@ -374,7 +374,7 @@ impl<D: Disk> Journal<D> {
             }
             counts.note(record);
         }
-        let waiting = self.unreported.iter().flat_map(Unreported::waiting);
+        let waiting = self.unreported.iter().flat_map(ReportBacklog::waiting);
         let waiting: HashSet<&String> = waiting.map(|eviction| &eviction.id).collect();
         let is_missing = |id: &String| match waiting.contains(id) {
             true => !evicted.contains(id),
@@ -473,10 +473,10 @@ fn read_file(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Finish;
+    use crate::record::OutcomeRecord;
 
     fn finish(id: &str) -> Record {
-        Record::Finished(Finish {
+        Record::Finished(OutcomeRecord {
             id: id.to_owned(),
             exited: 1,
             freed: 2,

@@ -124,7 +124,7 @@ impl Counts {
     }
 
     /// All of it with the moments at which it was, by these clocks.
-    pub fn recall(&self, clocks: &Clocks) -> Recalled {
+    pub fn restore(&self, clocks: &Clocks) -> Restored {
         let (mut evictions, mut comebacks) = (Vec::new(), Vec::new());
         // Nothing was later than what was written down after it.
         let mut latest = clocks.wall;
@@ -151,7 +151,7 @@ impl Counts {
             let now = i64::try_from(clocks.monotonic).unwrap_or(i64::MAX);
             let at = i64::try_from(i128::from(now) - ago).unwrap_or(i64::MIN);
             match record {
-                Record::Counted(counted) => evictions.push(Recollection {
+                Record::Counted(counted) => evictions.push(PastPod {
                     at: match counted.is_agreed {
                         true => at,
                         // It counts from its end, which is then at the latest.
@@ -169,7 +169,7 @@ impl Counts {
         }
         evictions.reverse();
         comebacks.reverse();
-        Recalled {
+        Restored {
             now: i64::try_from(clocks.monotonic).unwrap_or(i64::MAX),
             evictions,
             comebacks,
@@ -211,7 +211,7 @@ fn moment(record: &Record) -> Option<Moment<'_>> {
 }
 
 #[derive(Clone, Debug)]
-struct Recollection {
+struct PastPod {
     /// Limits count it from then on, in nanoseconds of this boot's CLOCK_MONOTONIC; below zero if it was before that.
     at: i64,
     /// When its time to end was over.
@@ -251,16 +251,16 @@ pub struct EarlierAsked {
 
 /// What the journal says of the time before this agent.
 #[derive(Clone, Debug, Default)]
-pub struct Recalled {
+pub struct Restored {
     now: i64,
     /// Oldest first.
-    evictions: Vec<Recollection>,
+    evictions: Vec<PastPod>,
     comebacks: Vec<(i64, Returned)>,
     /// A record is later than now and than nothing that follows it.
     pub is_bound_needed: bool,
 }
 
-impl Recalled {
+impl Restored {
     /// Pods that were killed in the last ten minutes of this boot, oldest first. Whether anything is left of them is for
     /// the caller to see (the node crate's `Killer::holds_older_than`). Pods that were asked to go are not among them.
     pub fn victims(&self) -> Vec<EarlierVictim> {
@@ -292,7 +292,7 @@ impl Recalled {
     /// first.
     pub fn asked(&self) -> Vec<EarlierAsked> {
         let now = u64::try_from(self.now).unwrap_or(0);
-        let asked = |e: &Recollection| {
+        let asked = |e: &PastPod| {
             let grace = u64::try_from(grace_ns(&e.counted)).unwrap_or(0);
             Some(EarlierAsked {
                 uid: e.counted.uid.clone(),
@@ -306,15 +306,15 @@ impl Recalled {
         self.under_way().filter_map(asked).collect()
     }
 
-    fn under_way(&self) -> impl Iterator<Item = &Recollection> {
+    fn under_way(&self) -> impl Iterator<Item = &PastPod> {
         let recent =
-            |e: &&Recollection| e.is_same_boot && self.now.saturating_sub(e.end) <= UNDER_WAY_NS;
+            |e: &&PastPod| e.is_same_boot && self.now.saturating_sub(e.end) <= UNDER_WAY_NS;
         self.evictions.iter().filter(recent)
     }
 
     /// What limits have to count.
     pub fn past_evictions(&self) -> Vec<PastEviction> {
-        let past = |e: &Recollection| PastEviction {
+        let past = |e: &PastPod| PastEviction {
             at: e.at,
             is_same_boot: e.is_same_boot,
             pod: Pod {
@@ -353,9 +353,9 @@ impl Recalled {
             })
         });
         let comebacks = self.comebacks.iter().filter_map(|(at, returned)| {
-            Some(evictd_engine::EarlierComeback {
+            Some(evictd_engine::EarlierRecreation {
                 at: *at,
-                comeback: evictd_engine::Comeback {
+                recreation: evictd_engine::Recreation {
                     uid: returned.uid.clone(),
                     owner_uid: returned.owner_uid.clone(),
                     condition: condition(&returned.condition)?,

@@ -8,9 +8,9 @@ pub mod oom_kill;
 use evictd_engine::{
     Pod, Resource,
     pace::Urgency,
-    record::{Numbers, Stages},
+    record::{SignalReading, Stages},
 };
-use evictd_sys::clock::now_ns;
+use evictd_sys::clock::monotonic_ns;
 use serde::{Deserialize, Serialize};
 
 use crate::record::{
@@ -25,13 +25,13 @@ use crate::record::{
 #[serde(tag = "event", rename_all = "camelCase")]
 pub enum Record {
     /// A pod was killed, or would have been.
-    Evicted(Box<Eviction>),
+    Evicted(Box<EvictionRecord>),
     /// What became of it.
-    Finished(Finish),
+    Finished(OutcomeRecord),
     /// The API server has heard of it.
     Reported(Reported),
     /// A pod is about to be asked to go.
-    Asked(Box<Asked>),
+    Asked(Box<RequestRecord>),
     /// The node has given back what was no longer needed.
     Reclaimed(NodeReclaimed),
     /// A step was taken before a pod was evicted.
@@ -102,7 +102,7 @@ pub struct Reported {
 /// A pod is about to be asked to go, or would be. Written beforehand.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Asked {
+pub struct RequestRecord {
     /// Identifies it among the evictions.
     pub id: String,
     /// When, as RFC 3339.
@@ -148,7 +148,7 @@ pub struct Asked {
 /// A pod was killed, or would have been.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Eviction {
+pub struct EvictionRecord {
     /// Identifies the eviction: the boot, the agent's start and a number.
     pub id: String,
     /// When, as RFC 3339.
@@ -245,7 +245,7 @@ impl PaceRecord {
 /// What became of an evicted pod.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Finish {
+pub struct OutcomeRecord {
     /// The eviction.
     pub id: String,
     /// Its last process was gone, ns of CLOCK_MONOTONIC; 0 when some were left.
@@ -258,7 +258,7 @@ pub struct Finish {
     pub available: u64,
 }
 
-impl Finish {
+impl OutcomeRecord {
     /// Of an eviction of whose end nothing is known.
     pub fn unknown(id: &str) -> Self {
         Self {
@@ -271,14 +271,19 @@ impl Finish {
     }
 }
 
-impl Asked {
+impl RequestRecord {
     /// This pod is asked now.
-    pub fn new(pod: &Pod, message: &str, numbers: Numbers, grace_period_seconds: i64) -> Self {
+    pub fn new(
+        pod: &Pod,
+        message: &str,
+        numbers: SignalReading,
+        grace_period_seconds: i64,
+    ) -> Self {
         let now = jiff::Timestamp::now();
         Self {
             id: format!("soft-{}", now.as_nanosecond()),
             time: now.to_string(),
-            decided: now_ns(),
+            decided: monotonic_ns(),
             namespace: pod.namespace.clone(),
             name: pod.name.clone(),
             uid: pod.uid.clone(),
@@ -299,7 +304,7 @@ impl Asked {
 }
 
 #[cfg(test)]
-impl Eviction {
+impl EvictionRecord {
     /// One for memory, of a pod that is called web, with nothing measured.
     pub(crate) fn example(id: impl Into<String>) -> Self {
         Self {
@@ -329,8 +334,8 @@ impl Eviction {
 }
 
 /// An eviction like others, as far as it is one.
-impl From<&Asked> for Eviction {
-    fn from(asked: &Asked) -> Self {
+impl From<&RequestRecord> for EvictionRecord {
+    fn from(asked: &RequestRecord) -> Self {
         Self {
             id: asked.id.clone(),
             time: asked.time.clone(),
@@ -371,7 +376,7 @@ pub fn requested(pod: &Pod, resource: Resource) -> u64 {
 
 impl Record {
     /// A record of an eviction.
-    pub fn evicted(eviction: Eviction) -> Self {
+    pub fn evicted(eviction: EvictionRecord) -> Self {
         Self::Evicted(Box::new(eviction))
     }
 }

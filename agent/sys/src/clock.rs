@@ -36,11 +36,11 @@ pub fn after(pause: Duration) -> u64 {
     if !pause.is_zero() {
         std::thread::sleep(pause);
     }
-    now_ns()
+    monotonic_ns()
 }
 
 /// Now, in nanoseconds of CLOCK_MONOTONIC: the clock of `bpf_ktime_get_ns`.
-pub fn now_ns() -> u64 {
+pub fn monotonic_ns() -> u64 {
     let mut t = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,

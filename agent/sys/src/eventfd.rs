@@ -7,9 +7,9 @@ use std::{
 
 /// An eventfd: wakes the thread that polls it.
 #[derive(Debug)]
-pub struct Bell(OwnedFd);
+pub struct EventFd(OwnedFd);
 
-impl Bell {
+impl EventFd {
     /// A silent one.
     ///
     /// # Errors
@@ -25,7 +25,7 @@ impl Bell {
     }
 
     /// Wakes the thread that polls [`Self::fd`].
-    pub fn ring(&self) {
+    pub fn notify(&self) {
         let one = 1_u64;
         // SAFETY: writes the eight bytes of a local. It fails only when the counter is full, and then it has rung.
         unsafe {
@@ -38,7 +38,7 @@ impl Bell {
     }
 
     /// Forgets that it has rung.
-    pub fn silence(&self) {
+    pub fn clear(&self) {
         let mut count = 0_u64;
         // SAFETY: reads eight bytes into the eight bytes of a local; nothing to read is fine.
         unsafe {

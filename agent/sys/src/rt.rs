@@ -7,9 +7,9 @@ use std::{fs, io, path::Path};
 use crate::rt::cpu_group::CpuGroup;
 
 /// Above every thread of normal priority, below the kernel's own watchdogs and migration threads (99).
-pub const REFLEX_PRIORITY: i32 = 50;
+pub const FASTPATH_PRIORITY: i32 = 50;
 /// The rounds: above every thread of normal priority, below the reflex.
-pub const ROUNDS_PRIORITY: i32 = 1;
+pub const MANAGER_PRIORITY: i32 = 1;
 
 /// Locks what the process has and what it will touch; pages that are never touched stay unallocated
 /// (`MCL_ONFAULT`), or a thread's unused stack would count as the agent's memory.
@@ -27,7 +27,7 @@ pub fn lock_memory() -> Option<io::Error> {
 ///
 /// # Errors
 /// No root above this directory, or it may not be written to.
-pub fn leave_memory_limit(cgroup: &Path) -> io::Result<()> {
+pub fn join_root_memcg(cgroup: &Path) -> io::Result<()> {
     // Only a root has one (cgroup_base_files of `kernel/cgroup/cgroup-v1.c`).
     let is_root = |dir: &&Path| dir.join("release_agent").exists();
     let root = cgroup.ancestors().find(is_root);
@@ -38,12 +38,12 @@ pub fn leave_memory_limit(cgroup: &Path) -> io::Result<()> {
 
 /// Gives the calling thread the reflex's SCHED_FIFO.
 pub fn become_fifo() -> Option<io::Error> {
-    become_fifo_at(REFLEX_PRIORITY)
+    set_sched_fifo(FASTPATH_PRIORITY)
 }
 
 /// Gives the calling thread SCHED_FIFO with a priority from 1 to 99. Where its cgroup of v1's cpu hierarchy has no budget for
 /// real-time tasks, the thread leaves it for the root, which has one. The error names the true reason.
-pub fn become_fifo_at(priority: i32) -> Option<io::Error> {
+pub fn set_sched_fifo(priority: i32) -> Option<io::Error> {
     let refused = set_fifo(priority)?;
     if refused.raw_os_error() != Some(libc::EPERM) {
         return Some(refused);
@@ -83,7 +83,7 @@ pub fn probe_realtime() -> Option<io::Error> {
 
 /// Touches the stack that will be used, so that no page fault happens later.
 #[inline(never)]
-pub fn touch_stack<const BYTES: usize>() {
+pub fn prefault_stack<const BYTES: usize>() {
     let mut stack = [0_u8; BYTES];
     for page in stack.chunks_mut(4096) {
         // Volatile, or the compiler would see that nobody reads it.
@@ -95,7 +95,7 @@ pub fn touch_stack<const BYTES: usize>() {
 /// Touches so much of the calling thread's heap, and gives it back to its allocator, which keeps it: what the thread needs
 /// at once when there is pressure is there.
 #[inline(never)]
-pub fn touch_heap<const BYTES: usize>() {
+pub fn prefault_heap<const BYTES: usize>() {
     let mut heap = vec![0_u8; BYTES];
     for page in heap.chunks_mut(4096) {
         // As above.

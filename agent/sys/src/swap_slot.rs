@@ -8,12 +8,12 @@ use crossbeam_utils::atomic::AtomicCell;
 /// has begun and was interrupted, for ever if it was interrupted by the reader, who has real-time priority.
 ///
 /// One thread hands over, and one at a time takes.
-pub struct Handover<T> {
+pub struct SwapSlot<T> {
     new: AtomicCell<Option<Box<T>>>,
     used: [AtomicCell<Option<Box<T>>>; 2],
 }
 
-impl<T> Default for Handover<T> {
+impl<T> Default for SwapSlot<T> {
     fn default() -> Self {
         const { assert!(AtomicCell::<Option<Box<T>>>::is_lock_free()) };
         Self {
@@ -23,15 +23,15 @@ impl<T> Default for Handover<T> {
     }
 }
 
-impl<T> fmt::Debug for Handover<T> {
+impl<T> fmt::Debug for SwapSlot<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handover").finish_non_exhaustive()
     }
 }
 
-impl<T> Handover<T> {
+impl<T> SwapSlot<T> {
     /// What was not taken yet is replaced. Frees that, and what was given back.
-    pub fn hand_over(&self, new: Box<T>) {
+    pub fn publish(&self, new: Box<T>) {
         // From here on nothing can be taken, so that at most one is still to be given back: what was taken last has replaced
         // it. The next that can be taken is the new one, and with it comes one more. That makes two, until it is this
         // thread's turn again.
@@ -48,7 +48,7 @@ impl<T> Handover<T> {
     }
 
     /// Leaves what was taken, or what it has replaced, to be freed by the sender.
-    pub fn give_back(&self, used: Box<T>) {
+    pub fn retire(&self, used: Box<T>) {
         let [latest, earlier] = &self.used;
         if let Some(used) = latest.swap(Some(used)) {
             earlier.store(Some(used));
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn what_was_handed_over_is_freed_by_the_sender() {
         const TAKEN: usize = 5_000;
-        let handover = Handover::<Thing>::default();
+        let handover = SwapSlot::<Thing>::default();
         let over = AtomicBool::new(false);
         let sender = thread::current().id();
         let (current, sent) = thread::scope(|scope| {
@@ -94,7 +94,7 @@ mod tests {
                         }
                     };
                     assert!(new.1 > current.1, "never an older one");
-                    handover.give_back(std::mem::replace(&mut current, new));
+                    handover.retire(std::mem::replace(&mut current, new));
                 }
                 over.store(true, Ordering::Release);
                 current
@@ -103,7 +103,7 @@ mod tests {
             let mut sent = 0;
             while !over.load(Ordering::Acquire) && !taker.is_finished() {
                 sent += 1;
-                handover.hand_over(Box::new(Thing(sender, sent)));
+                handover.publish(Box::new(Thing(sender, sent)));
                 if sent.is_multiple_of(100) {
                     thread::yield_now();
                 }

@@ -14,7 +14,9 @@ use aya_ebpf::{
 };
 use evictd_common::{
     drops::Drop,
-    memory::{PATIENCE_NS, SLOW_PAGES, Trip, Tripwire, TripwireState, action},
+    memory::{
+        MemoryTrigger, MemoryTriggerState, RENOTIFY_AFTER_NS, SLOW_PAGES, TriggerEvent, action,
+    },
 };
 
 use crate::{
@@ -43,8 +45,14 @@ static ALARMED: Array<u32> = Array::with_max_entries(1, 0);
 
 /// Reports a crossing, once per arming.
 #[inline(always)]
-pub fn wake(slot: u32, wire: &Tripwire, state: &mut TripwireState, usage: u64, charged: Address) {
-    let Some(mut entry) = WAKEUPS.reserve::<Trip>(0) else {
+pub fn wake(
+    slot: u32,
+    wire: &MemoryTrigger,
+    state: &mut MemoryTriggerState,
+    usage: u64,
+    charged: Address,
+) {
+    let Some(mut entry) = WAKEUPS.reserve::<TriggerEvent>(0) else {
         drops::count(Drop::Wakeup);
         return;
     };
@@ -52,7 +60,7 @@ pub fn wake(slot: u32, wire: &Tripwire, state: &mut TripwireState, usage: u64, c
     let now = unsafe { bpf_ktime_get_ns() };
     state.woken_ns = now;
     state.tripped = wire.generation;
-    entry.write(Trip {
+    entry.write(TriggerEvent {
         time_ns: now,
         generation: wire.generation,
         usage,
@@ -65,10 +73,10 @@ pub fn wake(slot: u32, wire: &Tripwire, state: &mut TripwireState, usage: u64, c
         slot,
     });
     entry.submit(match wire.action {
-        action::NOTE => NO_WAKEUP,
+        action::RECORD_ONLY => NO_WAKEUP,
         _ => FORCE_WAKEUP,
     });
-    if wire.action == action::ALARM {
+    if wire.action == action::WAKE_LOCAL {
         set_alarmed(1);
     }
 }
@@ -84,7 +92,7 @@ fn set_alarmed(value: u32) {
 /// After a charge of so many pages that whoever makes it will be busy clearing them for longer than the agent is given: the next
 /// charge would remind too late. So an alarm that it has caused, and that nobody has heard yet, wakes who waits on this CPU now.
 #[inline(always)]
-pub fn hurry(context: *mut c_void, pages: u64) {
+pub fn notify_huge_charge(context: *mut c_void, pages: u64) {
     if pages < SLOW_PAGES || ALARMED.get(0).is_none_or(|alarmed| *alarmed == 0) {
         return;
     }
@@ -97,13 +105,13 @@ pub fn hurry(context: *mut c_void, pages: u64) {
 /// For a wire that has tripped: where the agent has not come in time, whoever goes on charging wakes who waits on this CPU.
 /// How far the charge may go without a look, in pages.
 #[inline(always)]
-pub fn remind(context: *mut c_void, wire: &Tripwire, state: &mut TripwireState) -> u64 {
-    if wire.action != action::ALARM || state.woken_ns == 0 {
+pub fn renotify(context: *mut c_void, wire: &MemoryTrigger, state: &mut MemoryTriggerState) -> u64 {
+    if wire.action != action::WAKE_LOCAL || state.woken_ns == 0 {
         return u64::MAX;
     }
     // SAFETY: takes no arguments.
     let now = unsafe { bpf_ktime_get_ns() };
-    if now.saturating_sub(state.woken_ns) < PATIENCE_NS {
+    if now.saturating_sub(state.woken_ns) < RENOTIFY_AFTER_NS {
         return 0;
     }
     if WAKEUPS.query(AVAILABLE_DATA) == 0 {

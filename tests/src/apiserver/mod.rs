@@ -23,10 +23,10 @@ use std::{
 use rustls::ServerConfig;
 use serde_json::{Value, json};
 
-use crate::{patience::holds, serving::Serving, tls::Authority};
+use crate::{patience::until, serving::Serving, tls::Authority};
 
 pub use objects::Collection;
-pub use state::{Fault, Misery, Seen, State};
+pub use state::{Fault, InjectedFault, Seen, State};
 
 /// Name of the only node.
 pub const NODE: &str = "n2";
@@ -164,7 +164,7 @@ impl ApiServer {
 
     /// Waits until the condition holds; false when it does not in time.
     pub fn wait(&self, patience: Duration, condition: impl Fn(&State) -> bool) -> bool {
-        holds(patience, || condition(&self.state()))
+        until(patience, || condition(&self.state()))
     }
 }
 

@@ -18,7 +18,7 @@ use super::{
     lock, node,
     objects::Collection,
     others, pods, policies,
-    state::{Misery, Seen, State},
+    state::{InjectedFault, Seen, State},
     watch::{self, Wanted},
 };
 
@@ -58,10 +58,10 @@ async fn serve(state: &Mutex<State>, request: Request) -> Response<Body> {
         state.meets(&seen.method, &seen.path)
     };
     match misery {
-        Some(Misery::Status(code)) => return scripted(code),
-        Some(Misery::Hang) => return std::future::pending().await,
-        Some(Misery::Slow(delay)) => tokio::time::sleep(delay).await,
-        Some(Misery::Lost) => {
+        Some(InjectedFault::Status(code)) => return scripted(code),
+        Some(InjectedFault::Hang) => return std::future::pending().await,
+        Some(InjectedFault::Slow(delay)) => tokio::time::sleep(delay).await,
+        Some(InjectedFault::Lost) => {
             drop(dispatch(&mut lock(state), seen, &accept));
             return std::future::pending().await;
         }

@@ -32,7 +32,7 @@ pub struct Seen {
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug)]
-pub enum Misery {
+pub enum InjectedFault {
     /// This status instead of an answer.
     Status(u16),
     /// The answer, but late.
@@ -53,7 +53,7 @@ pub struct Fault {
     /// For so many requests.
     pub times: usize,
     /// What.
-    pub what: Misery,
+    pub what: InjectedFault,
 }
 
 /// The whole.
@@ -196,7 +196,7 @@ impl State {
     }
 
     /// The fault that this request meets, used up by one.
-    pub(super) fn meets(&mut self, method: &str, path: &str) -> Option<Misery> {
+    pub(super) fn meets(&mut self, method: &str, path: &str) -> Option<InjectedFault> {
         let at = self.faults.iter().position(|f| {
             f.times > 0 && (f.method.is_empty() || f.method == method) && path.contains(f.path)
         })?;

@@ -1,6 +1,6 @@
 //! Draws incidents.
 
-use evictd_engine::{Claim, QosClass, model::settings::RankingStrategy};
+use evictd_engine::{QosClass, RankInputs, model::settings::RankingStrategy};
 use fastrand::Rng;
 
 use super::world::{Incident, Line, MS, PodSpec, SECOND, ScopeKind};
@@ -414,7 +414,7 @@ fn pod(rng: &mut Rng, usage: f64) -> PodSpec {
         QosClass::Guaranteed => usage * between(rng, 1.0, 2.0),
     };
     PodSpec {
-        claim: Claim {
+        claim: RankInputs {
             priority: *rng
                 .choice(&[0, 0, 0, -10, 100, 1000, 1_000_000])
                 .unwrap_or(&0),

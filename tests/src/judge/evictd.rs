@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use evictd_engine::{
-    CandidateState, Demand,
+    CandidateState, ReleaseTarget,
     growth::Room,
     pace::{Decision, Judged, Pace, Pending, Relief, Shortage, Urgency},
     terminating::{Fate, Remains, Terminating},
@@ -177,7 +177,7 @@ impl Evictd {
             if relief.is_some_and(|r| !r.needs_another()) {
                 break;
             }
-            let victims = world.choose(&mut candidates, Demand::Amount(1), 1);
+            let victims = world.choose(&mut candidates, ReleaseTarget::Amount(1), 1);
             let Some(&pod) = victims.first() else { break };
             // Empty already: it gives nothing.
             if !world.populated(pod) {

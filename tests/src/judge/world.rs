@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use evictd_engine::{
-    Candidate, CandidateState, Claim, Demand, Resource, Rules, model::settings::RankingStrategy,
-    select,
+    Candidate, CandidateState, RankInputs, ReleaseTarget, Resource, Rules,
+    model::settings::RankingStrategy, select,
 };
 
 /// Nanoseconds.
@@ -67,7 +67,7 @@ pub enum ScopeKind {
 #[derive(Clone, Debug, Default)]
 pub struct PodSpec {
     /// What it may claim.
-    pub claim: Claim,
+    pub claim: RankInputs,
     /// Critical: never evicted.
     pub protected: bool,
     /// Process memory.
@@ -332,14 +332,14 @@ impl<'a> World<'a> {
             let state = if spec.protected {
                 CandidateState::Protected
             } else if taken(index) {
-                CandidateState::OnItsWay
+                CandidateState::Terminating
             } else if usage.is_none() {
-                CandidateState::Gone
+                CandidateState::NotFound
             } else {
                 CandidateState::Eligible
             };
             Candidate {
-                claim: spec.claim,
+                inputs: spec.claim,
                 usage: usage.unwrap_or(0),
                 is_exact: false,
                 state,
@@ -354,7 +354,12 @@ impl<'a> World<'a> {
     }
 
     /// The engine's choice among these.
-    pub fn choose(&self, candidates: &mut [Candidate], demand: Demand, most: usize) -> Vec<usize> {
+    pub fn choose(
+        &self,
+        candidates: &mut [Candidate],
+        demand: ReleaseTarget,
+        most: usize,
+    ) -> Vec<usize> {
         let rules = Rules {
             strategy: self.incident.ranking,
             resource: Resource::Memory,

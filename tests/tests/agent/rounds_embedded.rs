@@ -4,7 +4,7 @@
 use std::{fs, path::Path, process::Command, time::Duration};
 
 use evictd_node::proc::pids::Pids;
-use evictd_store::record::{Eviction, Record};
+use evictd_store::record::{EvictionRecord, Record};
 use evictd_tests::{
     agent::binary,
     cgroup::TestCgroup,
@@ -14,7 +14,7 @@ use evictd_tests::{
     hog::Hog,
     node::MIB,
     or_skip,
-    patience::holds,
+    patience::until,
     scrape::{free_address, metrics},
     skip::not_root,
     skip_if,
@@ -70,7 +70,7 @@ impl Two {
     }
 
     /// The first eviction, which must be the only one.
-    fn evicted(&self) -> Eviction {
+    fn evicted(&self) -> EvictionRecord {
         let records = self.files.wait_for(1);
         // Whatever else there might be to come.
         std::thread::sleep(Duration::from_millis(500));
@@ -204,11 +204,11 @@ fn thresholds_that_are_met_as_they_come_into_force_are_told() {
         met.retain(|(signal, ..)| all.contains(&signal.as_str()));
         met
     };
-    assert!(holds(SOON, || told().len() == all.len()), "{:?}", told());
+    assert!(until(SOON, || told().len() == all.len()), "{:?}", told());
     // A few rounds more.
     let rounds = || metrics(&address).unwrap_or_default();
     let counted = "evictd_thresholds_met_in_force_total";
-    assert!(holds(SOON, || rounds().contains(counted)));
+    assert!(until(SOON, || rounds().contains(counted)));
     std::thread::sleep(Duration::from_secs(2));
     let signals: Vec<String> = told().into_iter().map(|(signal, ..)| signal).collect();
     assert_eq!(signals, all);
@@ -244,7 +244,7 @@ fn a_victim_of_the_control_loop_that_does_not_die_is_stuck() {
         let stuck = records.filter(|r| matches!(r, Record::Stuck(s) if s.id == eviction.id));
         stuck.count()
     };
-    assert!(holds(SOON, || stuck() > 0), "{}", agent.log());
+    assert!(until(SOON, || stuck() > 0), "{}", agent.log());
     // The next agent knows.
     drop(agent);
     let agent = two.files.start(&[]);

@@ -8,7 +8,7 @@ use std::{
 };
 
 use evictd_node::{cgroup::memory::MemoryCgroup, proc::machine::MemAvailable};
-use evictd_store::record::{Eviction, Record};
+use evictd_store::record::{EvictionRecord, Record};
 use evictd_tests::{
     agent::{Agent, binary},
     cgroup::TestCgroup,
@@ -16,7 +16,7 @@ use evictd_tests::{
     embedded::Files,
     hog::Hog,
     node::{MIB, machine},
-    patience::holds,
+    patience::until,
     skip::not_root,
     skip_if,
     undying::Undying,
@@ -86,7 +86,7 @@ impl Scene {
         }
         let memory = scene.pods_memory();
         let all = EACH * MIB * NEIGHBOURS.len() as u64;
-        assert!(holds(LONG, || memory.usage().unwrap() > all));
+        assert!(until(LONG, || memory.usage().unwrap() > all));
         scene
     }
 
@@ -101,7 +101,7 @@ impl Scene {
         MemoryCgroup::open(&self.scope.path().join("kubepods")).unwrap()
     }
 
-    fn evictions(&self) -> Vec<Eviction> {
+    fn evictions(&self) -> Vec<EvictionRecord> {
         let records = self.files.records().into_iter();
         let evictions = records.filter_map(|record| match record {
             Record::Evicted(eviction) => Some(*eviction),
@@ -149,7 +149,7 @@ fn only_the_hog_dies(way: &str, limited: Limited) {
     let mut hog = scene.start("hog", &["--mib", "4000", "--rate", "200"]);
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
     assert!(
-        holds(LONG, || !scene.evicted().is_empty()),
+        until(LONG, || !scene.evicted().is_empty()),
         "{}",
         agent.log()
     );
@@ -247,7 +247,7 @@ fn a_threshold_that_is_raised_by_mistake_takes_one_pod() {
     let told = met_already(&scene.files).expect("it is told beforehand");
     assert!(told.contains("memory.available<450Mi"), "{told}");
     assert!(
-        holds(LONG, || !scene.evicted().is_empty()),
+        until(LONG, || !scene.evicted().is_empty()),
         "{}",
         agent.log()
     );
@@ -257,7 +257,7 @@ fn a_threshold_that_is_raised_by_mistake_takes_one_pod() {
     let said = |r: &Record| matches!(r, Record::MetInForce(met) if met.threshold == 450 * MIB);
     assert_eq!(records.iter().filter(|r| said(r)).count(), 1, "{records:?}");
     // The next one is due ten seconds after the first.
-    assert!(holds(LONG, || scene.evicted().len() > 1));
+    assert!(until(LONG, || scene.evicted().len() > 1));
     let at: Vec<u64> = scene
         .evictions()
         .iter()
@@ -275,7 +275,7 @@ fn memory_outside_of_pods_takes_one_pod_at_most() {
     let outside = scene.scope.child("system.slice").unwrap();
     let mut daemon = Hog::start(&outside, &["--mib", "310", "--rate", "100"]).unwrap();
     let memory = MemoryCgroup::open(scene.scope.path()).unwrap();
-    assert!(holds(LONG, || memory.usage().unwrap() > 420 * MIB
+    assert!(until(LONG, || memory.usage().unwrap() > 420 * MIB
         || !scene.evicted().is_empty()));
     std::thread::sleep(Duration::from_secs(12));
     assert!(daemon.is_alive());
@@ -335,7 +335,7 @@ fn a_victim_that_does_not_die_is_stuck_and_the_next_one_goes() {
     let container = scene.scope.path().join(pod_dir("hog")).join("container");
     let mut held = Hog::start(&container, &["--way", "tmpfs", "--mib", "240"]).unwrap();
     let memory = MemoryCgroup::open(&scene.scope.path().join(pod_dir("hog"))).unwrap();
-    assert!(holds(LONG, || memory.usage().unwrap() > 235 * MIB));
+    assert!(until(LONG, || memory.usage().unwrap() > 235 * MIB));
     let undying = Undying::hold(held.pid()).unwrap();
     // The next one grows beside it.
     let mut grower = scene.start("worker", &["--mib", "400", "--rate", "40"]);

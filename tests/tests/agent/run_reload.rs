@@ -9,7 +9,7 @@ use evictd_tests::{
     embedded::Files,
     hog::Hog,
     node::MIB,
-    patience::holds,
+    patience::until,
     scrape::{free_address, metrics},
     skip::not_root,
     skip_if,
@@ -102,7 +102,7 @@ fn a_kubelet_configuration_that_is_missing_is_taken_when_it_comes() {
     let mut agent = files.start(&kubelet_config);
     let shows = |line: &str| {
         let shown = || metrics(&address).is_ok_and(|text| text.lines().any(|l| l == line));
-        holds(Duration::from_secs(30), shown)
+        until(Duration::from_secs(30), shown)
     };
     let memory = |mib: u64| {
         let bytes = mib * MIB;

@@ -9,7 +9,7 @@ use evictd_tests::{
     embedded::Files,
     hog::Hog,
     node::MIB,
-    patience::holds,
+    patience::until,
     skip::{no_bpf, not_root},
     skip_if,
 };
@@ -28,7 +28,7 @@ fn evicted_while_it_writes(guard: bool) -> bool {
     let mut writer = Hog::start(&dir, &arguments).unwrap();
     let memory = MemoryCgroup::open(scope.path()).unwrap();
     let is_done = || !writer.is_alive() || memory.usage().unwrap() > 300 * MIB;
-    assert!(holds(Duration::from_secs(30), is_done));
+    assert!(until(Duration::from_secs(30), is_done));
     std::thread::sleep(Duration::from_secs(1));
     let is_dead = !writer.is_alive();
     let records = files.records();

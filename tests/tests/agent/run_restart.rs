@@ -6,7 +6,7 @@ use std::{fs, path::PathBuf, time::Duration};
 use evictd_node::cgroup::memory::MemoryCgroup;
 use evictd_store::record::Record;
 use evictd_tests::{
-    agent::Agent, cgroup::TestCgroup, embedded::Files, hog::Hog, node::MIB, patience::holds,
+    agent::Agent, cgroup::TestCgroup, embedded::Files, hog::Hog, node::MIB, patience::until,
     skip::not_root, skip_if, undying::Undying,
 };
 use serde_json::{Value, json};
@@ -81,7 +81,7 @@ impl Limited {
         let before = self.evicted().len();
         let mut hog = self.hog(pod, TOO_MUCH);
         assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-        assert!(holds(SOON, || self.evicted().len() > before));
+        assert!(until(SOON, || self.evicted().len() > before));
         assert_eq!(self.evicted().last().map(String::as_str), Some(pod));
     }
 
@@ -90,10 +90,10 @@ impl Limited {
         let before = self.evicted();
         let mut hog = self.hog(pod, TOO_MUCH);
         let said = || agent.log().contains("no pod may be evicted");
-        assert!(holds(SOON, said), "{}", agent.log());
+        assert!(until(SOON, said), "{}", agent.log());
         assert!(hog.is_alive());
         let reason = || self.reason(pod) == "a limit has no room";
-        assert!(holds(SOON, reason), "{}", self.reason(pod));
+        assert!(until(SOON, reason), "{}", self.reason(pod));
         assert_eq!(self.evicted(), before);
         let memory = MemoryCgroup::open(self.scope.path()).unwrap();
         assert_eq!(memory.oom_kills().unwrap(), 0);
@@ -185,12 +185,12 @@ impl Dying {
         let dir = limited.scope.path().join("a");
         let hog = Hog::start(&dir, &tmpfs).unwrap();
         let memory = MemoryCgroup::open(limited.scope.path()).unwrap();
-        assert!(holds(SOON, || memory.usage().unwrap() > 145 * MIB));
+        assert!(until(SOON, || memory.usage().unwrap() > 145 * MIB));
         let undying = Undying::hold(hog.pid()).unwrap();
         let system = limited.scope.child("system").unwrap();
         let rest = if has_innocent { "30" } else { "60" };
         let other = Hog::start(&system, &["--mib", rest]).unwrap();
-        assert!(holds(SOON, || !limited.evicted().is_empty()));
+        assert!(until(SOON, || !limited.evicted().is_empty()));
         drop(agent);
         assert_eq!(limited.evicted(), ["a"]);
         Self {
@@ -231,9 +231,9 @@ fn who_was_killed_before_the_restart_is_not_evicted_twice() {
     let agent = dying.limited.start();
     let limited = &dying.limited;
     let ending = "it was evicted before the agent started, and has processes left";
-    assert!(holds(SOON, || limited.reason("a") == ending));
+    assert!(until(SOON, || limited.reason("a") == ending));
     // Once nothing is expected of it any more.
-    assert!(holds(SOON, || agent
+    assert!(until(SOON, || agent
         .log()
         .contains("no pod may be evicted")));
     assert_eq!(limited.evicted(), ["a"]);
@@ -242,7 +242,7 @@ fn who_was_killed_before_the_restart_is_not_evicted_twice() {
     let Dying { limited, other, .. } = dying;
     drop(other);
     // It is a pod like any other again.
-    assert!(holds(SOON, || limited.reason("a").is_null()));
+    assert!(until(SOON, || limited.reason("a").is_null()));
     limited.goes("a");
     assert_eq!(limited.evicted(), ["a", "a"]);
     drop(agent);
@@ -256,13 +256,13 @@ fn what_an_earlier_victim_holds_is_due_until_it_is_stuck() {
     skip_if!(not_root());
     let mut dying = Dying::new("due", true);
     let agent = dying.limited.start();
-    assert!(holds(SOON, || dying.told().1 > 0), "{}", agent.log());
+    assert!(until(SOON, || dying.told().1 > 0), "{}", agent.log());
     drop(agent);
     let agent = dying.limited.start();
     let innocent = dying.innocent.as_mut().unwrap();
     assert_eq!(innocent.wait().unwrap(), Some(libc::SIGKILL));
     let limited = &dying.limited;
-    assert!(holds(SOON, || limited.evicted().len() > 1));
+    assert!(until(SOON, || limited.evicted().len() > 1));
     assert_eq!(limited.evicted(), ["a", "b"], "{}", agent.log());
     let records = limited.files.records();
     let place = |is: fn(&Record) -> bool| records.iter().position(is).unwrap();
@@ -289,7 +289,7 @@ fn an_earlier_victim_that_dies_after_the_restart_saves_the_others() {
     let mut dying = Dying::new("saves", true);
     let agent = dying.limited.start();
     dying.dies();
-    assert!(holds(SOON, || dying.told().2 == 1), "{}", agent.log());
+    assert!(until(SOON, || dying.told().2 == 1), "{}", agent.log());
     assert_eq!(dying.limited.evicted(), ["a"], "{}", agent.log());
     assert!(dying.innocent.as_mut().unwrap().is_alive());
 }

@@ -9,8 +9,8 @@ use std::{
 
 use evictd_node::proc::pids::Pids;
 use evictd_tests::{
-    agent::binary, cgroup::TestCgroup, embedded::Files, forker::Forker, hog::Hog, member::Member,
-    node::MIB, patience::holds, skip::not_root, skip_if,
+    agent::binary, cgroup::TestCgroup, embedded::Files, forker::Forker, hog::Hog,
+    member::ClusterNode, node::MIB, patience::until, skip::not_root, skip_if,
 };
 use serde_json::{Value, json};
 
@@ -48,7 +48,7 @@ fn an_eviction_is_told_with_what_came_before_and_after() {
     let at: &[(&str, &Path)] = &[("--state-dir", &state)];
     let latest = || json(&evictd(&["report", "latest", "-o", "json"], at));
     // It is in the journal at once, and what came after it is recorded a moment later.
-    let recorded = holds(Duration::from_secs(20), || {
+    let recorded = until(Duration::from_secs(20), || {
         latest()["incident"]["samples"]["memory.available"].is_array()
     });
     assert!(recorded, "{}", agent.log());
@@ -132,7 +132,7 @@ fn a_pod_that_was_asked_to_go_has_a_report_as_well() {
     let state = files.dir().join("state");
     let at: &[(&str, &Path)] = &[("--state-dir", &state)];
     let latest = || json(&evictd(&["report", "latest", "-o", "json"], at));
-    let recorded = holds(Duration::from_secs(20), || {
+    let recorded = until(Duration::from_secs(20), || {
         latest()["incident"]["finish"].is_object()
     });
     assert!(recorded, "{}", agent.log());
@@ -237,7 +237,7 @@ fn who_would_be_next_and_how_long_it_will_last() {
     let words = ["top", "--interval", "1", "-o", "json"];
     // The hog overtakes first.
     let mut seen = Value::Null;
-    let found = holds(Duration::from_secs(20), || {
+    let found = until(Duration::from_secs(20), || {
         seen = json(&evictd(&words, at));
         seen["pods"][0]["pod"]
             .as_str()
@@ -274,14 +274,14 @@ fn who_would_be_next_and_how_long_it_will_last() {
 #[test]
 fn in_a_cluster_pods_have_their_names() {
     skip_if!(not_root());
-    let node = Member::new("top", 512).unwrap();
+    let node = ClusterNode::new("top", 512).unwrap();
     node.pod("known", 1, "Burstable", 0, Some("10Mi")).unwrap();
-    node.cgroup_of(&Member::uid(2), "BestEffort").unwrap();
+    node.cgroup_of(&ClusterNode::uid(2), "BestEffort").unwrap();
     let config = node.write().unwrap();
     let _agent = node.start().unwrap();
     let at: &[(&str, &Path)] = &[("--config", &config)];
     let mut seen = Value::Null;
-    let found = holds(Duration::from_secs(30), || {
+    let found = until(Duration::from_secs(30), || {
         seen = json(&evictd(&["top", "--interval", "0.1", "-o", "json"], at));
         let pods = seen["pods"].as_array().unwrap();
         pods.iter().any(|pod| pod["pod"] == "default/known")

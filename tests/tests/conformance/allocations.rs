@@ -6,7 +6,7 @@ use std::{
 };
 
 use evictd_engine::{
-    Candidate, CandidateState, Claim, Demand, QosClass, Resource, Rules,
+    Candidate, CandidateState, QosClass, RankInputs, ReleaseTarget, Resource, Rules,
     model::settings::RankingStrategy, select,
 };
 
@@ -51,12 +51,12 @@ fn choosing_victims_among_500_pods_allocates_nothing() {
         RankingStrategy::Usage,
     ] {
         for demand in [
-            Demand::First,
-            Demand::Amount(1 << 20),
-            Demand::Amount(u64::MAX),
+            ReleaseTarget::First,
+            ReleaseTarget::Amount(1 << 20),
+            ReleaseTarget::Amount(u64::MAX),
         ] {
             let candidate = |number: u64| Candidate {
-                claim: Claim {
+                inputs: RankInputs {
                     order: 0,
                     priority: (number % 7) as i32,
                     priority_unknown: number.is_multiple_of(5),

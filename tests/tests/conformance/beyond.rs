@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use evictd_config::Config;
 use evictd_engine::{
-    Comeback, ContainerUsage, Earlier, EarlierComeback, EarlierEviction, EarlierVictim, FsUsage,
-    Layout, NodeCondition, Observation, Owner, Pod, QosClass, Settings, Signal,
+    ContainerUsage, Earlier, EarlierEviction, EarlierRecreation, EarlierVictim, FsUsage, Layout,
+    NodeCondition, Observation, Owner, Pod, QosClass, Recreation, Settings, Signal,
     model::settings::{Mode, RankingStrategy},
 };
 use evictd_tests::engine::{MI, Node, manager, manager_of, names, one_gib, step};
@@ -152,7 +152,7 @@ fn guaranteed_pods_go_with_the_others_only_if_daemons_are_to_blame() {
             layout: Layout::default(),
             strategy: RankingStrategy::Qos,
             mode: Mode::Evictd,
-            acted_on_elsewhere: Vec::new(),
+            externally_handled: Vec::new(),
         });
         let mut evicted = Vec::new();
         // It grows, so that more is wanted than the small one has while the first one still dies.
@@ -259,7 +259,7 @@ fn pods_that_come_back_find_the_door_shut_for_longer_each_time() {
             assert_eq!(names(&round.evictions), [name.as_str()]);
             found.extend(
                 round
-                    .comebacks
+                    .recreations
                     .iter()
                     .map(|comeback| comeback.hold.as_secs()),
             );
@@ -284,20 +284,20 @@ fn who_was_out_of_sight_for_a_round_has_not_come_back() {
     assert_eq!(names(&step(&mut manager, 0, &short).evictions), ["agent-0"]);
     step(&mut manager, 10, &calm(10));
     let again = calm(20).pod("agent-0", 1).that(owned);
-    assert_eq!(step(&mut manager, 20, &again).comebacks, []);
+    assert_eq!(step(&mut manager, 20, &again).recreations, []);
     let another = calm(30).pod("agent-1", 1).that(owned);
-    assert_eq!(step(&mut manager, 30, &another).comebacks.len(), 1);
+    assert_eq!(step(&mut manager, 30, &another).recreations.len(), 1);
     step(&mut manager, 40, &calm(40));
     let another = calm(50).pod("agent-1", 1).that(owned);
-    assert_eq!(step(&mut manager, 50, &another).comebacks, []);
+    assert_eq!(step(&mut manager, 50, &another).recreations, []);
 }
 
 // R17, R29
 #[test]
 fn a_manager_goes_on_where_another_one_has_ended() {
-    let comeback = |at: i64, uid: &str, count, hold| EarlierComeback {
+    let comeback = |at: i64, uid: &str, count, hold| EarlierRecreation {
         at: at * SECOND,
-        comeback: Comeback {
+        recreation: Recreation {
             uid: uid.into(),
             owner_uid: "set".into(),
             condition: NodeCondition::MemoryPressure,
@@ -340,7 +340,7 @@ fn a_manager_goes_on_where_another_one_has_ended() {
         node.pod("agent-nameless", 1).that(owned)
     };
     let round = step(&mut manager, 1, &calm(1));
-    assert_eq!(round.comebacks, []);
+    assert_eq!(round.recreations, []);
     assert_eq!(round.conditions, [NodeCondition::MemoryPressure], "held");
     assert!(manager.awaits_victims());
     let mut short = calm(2);
@@ -348,24 +348,24 @@ fn a_manager_goes_on_where_another_one_has_ended() {
     let chosen = step(&mut manager, 2, &short).evictions;
     assert_eq!(names(&chosen), [""; 0], "what it holds is on its way back");
     let another = calm(3).pod("agent-3", 1).that(owned);
-    let found = step(&mut manager, 3, &another).comebacks;
+    let found = step(&mut manager, 3, &another).recreations;
     assert_eq!((found.len(), found[0].count), (1, 3));
     assert_eq!(found[0].hold, Duration::from_secs(240));
 
     // One that has come while no agent ran is here at the first look.
     let mut manager = restored(Mode::Evictd);
     let late = calm(1).pod("agent-3", 1).that(owned).that(created(-20));
-    let found = step(&mut manager, 1, &late).comebacks;
+    let found = step(&mut manager, 1, &late).recreations;
     assert_eq!((found.len(), found[0].count), (1, 3));
 
     // The hold ends when it would have ended.
     let mut manager = restored(Mode::Evictd);
-    let conditions = |manager: &mut evictd_engine::Manager, second| {
+    let conditions = |manager: &mut evictd_engine::Planner, second| {
         step(manager, second, &Node::with_memory(4000, second)).conditions
     };
     assert_eq!(conditions(&mut manager, 19).len(), 1);
     assert_eq!(conditions(&mut manager, 20), []);
 
     let round = step(&mut restored(Mode::Kubelet), 1, &late);
-    assert_eq!((round.comebacks, round.conditions), (vec![], vec![]));
+    assert_eq!((round.recreations, round.conditions), (vec![], vec![]));
 }

@@ -6,7 +6,7 @@ use evictd_tests::{
     agent::{Agent, binary},
     deploy::{self, objects, one},
     hog::Hog,
-    member::Member,
+    member::ClusterNode,
     skip::{no_bpf, not_root},
     skip_if,
 };
@@ -91,7 +91,7 @@ fn nothing_is_missing_that_root_would_have() {
 #[test]
 fn a_pod_is_evicted_with_these_capabilities_alone() {
     skip_if!(not_root());
-    let member = Member::new("least", 256).unwrap();
+    let member = ClusterNode::new("least", 256).unwrap();
     let quiet = member
         .pod("quiet", 1, "Burstable", 0, Some("64Mi"))
         .unwrap();

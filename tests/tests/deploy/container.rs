@@ -17,7 +17,7 @@ use evictd_tests::{
     containerd::{self, Containerd, DaemonContainer, Pods},
     deploy::{self, objects, one},
     hog::Hog,
-    member::Member,
+    member::ClusterNode,
     or_skip,
     skip::{matrix, not_root},
     skip_if,
@@ -73,7 +73,7 @@ impl Drop for NodeFiles {
 struct Node {
     // Ended before what its container has mounted.
     containerd: Containerd,
-    member: Member,
+    member: ClusterNode,
     files: NodeFiles,
     _root: tempfile::TempDir,
 }
@@ -89,7 +89,7 @@ impl Node {
             0,
         )?)?;
         // Nothing is trusted but what the kubeconfig brings: the image has no authorities of its own.
-        let mut member = Member::of(ApiServer::start_tls()?, name, 256)?;
+        let mut member = ClusterNode::of(ApiServer::start_tls()?, name, 256)?;
         fs::create_dir(member.dir().join("state"))?;
         // Inside the container, where the manifest mounts it.
         member.config["stateDir"] = "/var/lib/evictd".into();

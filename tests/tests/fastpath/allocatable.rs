@@ -3,7 +3,7 @@
 use std::{path::PathBuf, time::Duration};
 
 use evictd_engine::{QosClass, Signal, model::settings::MemoryHook};
-use evictd_fastpath::Report;
+use evictd_fastpath::Event;
 use evictd_node::cgroup::memory::MemoryCgroup;
 use evictd_tests::{
     hog::Hog,
@@ -49,7 +49,7 @@ fn pods_alone_on(hook: MemoryHook) {
     assert_eq!((evicted.capacity, evicted.threshold), (320 * MIB, 96 * MIB));
     assert!(evicted.available < evicted.threshold);
     let finished = watched.finished(SOON).expect("its end is seen");
-    assert!(finished.freed >= finished.exited && finished.exited > 0);
+    assert!(finished.threshold_cleared >= finished.exited && finished.exited > 0);
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
     assert!(calm.is_alive());
     assert!(watched.report(Duration::from_millis(200)).is_none());
@@ -232,14 +232,14 @@ fn a_pods_cgroup_that_goes_away() {
         std::fs::remove_dir(dir).unwrap();
     }
     let report = watched.report(SOON).expect("it is said");
-    let Report::ScopeGone { signal, .. } = report else {
+    let Event::ScopeGone { signal, .. } = report else {
         panic!("{report:?}");
     };
     assert_eq!(signal, Signal::AllocatableMemoryAvailable);
     let system = node.cgroup.child("system").unwrap();
     let _hog = Hog::start(&system, &["--mib", "450"]).unwrap();
     let report = watched.report(SOON).expect("the node is still watched");
-    let Report::NobodyLeft { signal, .. } = report else {
+    let Event::NoCandidates { signal, .. } = report else {
         panic!("{report:?}");
     };
     assert_eq!(signal, Signal::MemoryAvailable);

@@ -12,7 +12,7 @@ use evictd_tests::{
     hog::Hog,
     node::{Node, Options, Watched},
     or_skip,
-    patience::holds,
+    patience::until,
     skip::{matrix, no_bpf, no_realtime, not_root},
     skip_if,
 };
@@ -140,5 +140,5 @@ fn a_rung_without_a_program_has_no_deputy() {
     assert!(stage.watched.deputy().is_none());
     let mut hog = Hog::start(&stage.pod, &["--mib", "380", "--rate", "50"]).unwrap();
     assert!(stage.watched.evicted(SOON).is_some());
-    assert!(holds(SOON, || !hog.is_alive()));
+    assert!(until(SOON, || !hog.is_alive()));
 }

@@ -3,7 +3,7 @@
 use std::{os::unix::fs::MetadataExt as _, time::Duration};
 
 use evictd_engine::{QosClass, model::settings::MemoryHook, pace::MONITORING_INTERVAL_NS};
-use evictd_fastpath::Report;
+use evictd_fastpath::Event;
 use evictd_node::cgroup::memory::MemoryCgroup;
 use evictd_tests::{
     hog::Hog,
@@ -57,7 +57,7 @@ fn evicts_the_hog_on(hook: MemoryHook, way: &str) {
     assert!(stages.crossed <= stages.woken && stages.woken <= stages.decided);
     assert!(stages.decided <= stages.signalled);
     let finished = watched.finished(SOON).expect("its end is seen");
-    assert!(finished.exited >= stages.signalled && finished.freed >= finished.exited);
+    assert!(finished.exited >= stages.signalled && finished.threshold_cleared >= finished.exited);
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
     assert!(bystanders.iter_mut().all(Hog::is_alive), "nobody else dies");
     assert_eq!(
@@ -197,7 +197,7 @@ fn a_protected_pod_is_never_touched() {
     let watched = node.watch(Options::default()).unwrap().unwrap();
     let mut hog = Hog::start(&pod, &["--mib", "180"]).unwrap();
     let report = watched.report(SOON).expect("it is said");
-    assert!(matches!(report, Report::NobodyLeft { .. }), "{report:?}");
+    assert!(matches!(report, Event::NoCandidates { .. }), "{report:?}");
     assert!(hog.is_alive());
 }
 
@@ -224,7 +224,7 @@ fn with_nobody_left_it_waits_for_the_recovery() {
     for _ in 0..2 {
         let hog = Hog::start(&critical, &["--mib", "180"]).unwrap();
         let report = watched.report(SOON).expect("it is said");
-        assert!(matches!(report, Report::NobodyLeft { .. }), "{report:?}");
+        assert!(matches!(report, Event::NoCandidates { .. }), "{report:?}");
         let before = sleeps(watched.tid());
         std::thread::sleep(Duration::from_secs(1));
         let sleeps = sleeps(watched.tid()) - before;
@@ -238,7 +238,7 @@ fn with_nobody_left_it_waits_for_the_recovery() {
     let _hog = Hog::start(&critical, &["--mib", "170"]).unwrap();
     let report = watched.report(SOON);
     assert!(
-        matches!(report, Some(Report::NobodyLeft { .. })),
+        matches!(report, Some(Event::NoCandidates { .. })),
         "{report:?}"
     );
     let mut late = Hog::start(&pod, &["--mib", "20"]).unwrap();

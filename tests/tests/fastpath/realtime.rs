@@ -11,7 +11,7 @@ use evictd_tests::{
     cgroup::TestCgroup,
     embedded::Files,
     node::MIB,
-    patience::holds,
+    patience::until,
     scrape::{free_address, metrics},
     skip::no_realtime,
     skip_if,
@@ -37,7 +37,7 @@ impl CpuCgroup {
 impl Drop for CpuCgroup {
     fn drop(&mut self) {
         // What was in it may be on its way out still.
-        holds(Duration::from_secs(10), || fs::remove_dir(&self.0).is_ok());
+        until(Duration::from_secs(10), || fs::remove_dir(&self.0).is_ok());
     }
 }
 
@@ -100,7 +100,7 @@ fn threads_that_decide_are_real_time_in_a_cgroup_without_a_budget() {
     for name in ["reflex", "rounds"] {
         let real_time = (FIFO.to_owned(), "/".to_owned());
         assert!(
-            holds(Duration::from_secs(10), || threads(&agent, name)
+            until(Duration::from_secs(10), || threads(&agent, name)
                 == [real_time.clone()]),
             "{name}: {:?}",
             threads(&agent, name)

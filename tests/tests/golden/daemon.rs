@@ -5,8 +5,8 @@ use std::{fs, time::Duration};
 use evictd_policy::PAUSED;
 use evictd_tests::{
     apiserver::{Collection, NODE},
-    member::Member,
-    patience::holds,
+    member::ClusterNode,
+    patience::until,
     scrape::{free_address, metrics},
     skip::no_bpf,
     skip_if,
@@ -50,8 +50,8 @@ fn pod(name: &str, uid: &str) -> Value {
 #[test]
 fn a_daemon_shows_and_writes_as_ever() {
     skip_if!(no_bpf());
-    let mut member = Member::new("golden", 256).unwrap();
-    let uid = Member::uid(1);
+    let mut member = ClusterNode::new("golden", 256).unwrap();
+    let uid = ClusterNode::uid(1);
     {
         let mut state = member.server.state();
         state.put_pod(pod("db-0", &uid));
@@ -74,9 +74,9 @@ fn a_daemon_shows_and_writes_as_ever() {
     let mut agent = member.start().unwrap();
     let wanted = ["journal.jsonl", "lock", "cluster.jsonl", "policies.json"];
     let is_there = |name: &&str| state.join(name).exists();
-    let written = holds(PATIENCE, || wanted.iter().all(is_there));
+    let written = until(PATIENCE, || wanted.iter().all(is_there));
     assert!(written, "{}", agent.log());
-    let asked = holds(PATIENCE, || !state.join("policies.asked").exists());
+    let asked = until(PATIENCE, || !state.join("policies.asked").exists());
     assert!(asked, "policies.asked is taken away when it is answered");
     let has_looked = || {
         metrics(&address).is_ok_and(|text| {
@@ -85,7 +85,7 @@ fn a_daemon_shows_and_writes_as_ever() {
                 .all(|name| text.contains(name))
         })
     };
-    assert!(holds(PATIENCE, has_looked), "{}", agent.log());
+    assert!(until(PATIENCE, has_looked), "{}", agent.log());
     let text = metrics(&address).unwrap();
     let (_, text) = text.split_once("\r\n\r\n").unwrap();
     check("metrics.txt", &families(text));
@@ -99,7 +99,7 @@ fn a_daemon_shows_and_writes_as_ever() {
             .iter()
             .all(|line| text.contains(&format!("{{\"{line}\":")))
     };
-    assert!(holds(PATIENCE, is_whole), "{}", remembered());
+    assert!(until(PATIENCE, is_whole), "{}", remembered());
     check("cluster.jsonl", &remembered());
     let by_file = agent.log().contains("by=\"file\"") || agent.log().contains("by=file");
     assert!(by_file, "the file `pause` pauses: {}", agent.log());

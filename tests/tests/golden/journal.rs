@@ -6,7 +6,8 @@ use evictd_engine::{Owner, pace::Urgency, record::Stages};
 use evictd_store::{
     journal::{self, Journal},
     record::{
-        Asked, Eviction, Finish, MetInForce, PaceRecord, Pause, Record, Reported, StuckPod,
+        EvictionRecord, MetInForce, OutcomeRecord, PaceRecord, Pause, Record, Reported,
+        RequestRecord, StuckPod,
         counted::{Counted, Returned, TimeBound, Workload},
         mitigation::{GraduatedAction, GraduatedPod},
         node_reclaim::NodeReclaimed,
@@ -35,12 +36,12 @@ fn workload() -> Workload {
 }
 
 /// An eviction with every field, or without what may be absent.
-pub fn eviction(is_full: bool) -> Eviction {
+pub fn eviction(is_full: bool) -> EvictionRecord {
     let urgency = Urgency::Urgent {
         exhausted_in: 12_000_000,
         growth: 3 << 30,
     };
-    Eviction {
+    EvictionRecord {
         id: format!("{BOOT}-1000-1"),
         time: text(TIME),
         namespace: text("shop"),
@@ -75,8 +76,8 @@ pub fn eviction(is_full: bool) -> Eviction {
 }
 
 /// A pod that was asked to go, likewise.
-pub fn asked(is_full: bool) -> Asked {
-    Asked {
+pub fn asked(is_full: bool) -> RequestRecord {
+    RequestRecord {
         id: text("soft-1"),
         time: text(TIME),
         decided: 3,
@@ -99,8 +100,8 @@ pub fn asked(is_full: bool) -> Asked {
 }
 
 /// The end of an eviction.
-pub fn finish() -> Finish {
-    Finish {
+pub fn finish() -> OutcomeRecord {
+    OutcomeRecord {
         id: format!("{BOOT}-1000-1"),
         exited: 5,
         freed: 6,

@@ -8,10 +8,10 @@ use evictd_engine::{
     history::Sample,
     pace::{Judged, Pace, Pending, Shortage},
 };
-use evictd_node::cgroup::throttle::Brake;
+use evictd_node::cgroup::throttle::Throttle;
 use evictd_policy::evaluator::{Explanation, GateView, RuleView};
 use evictd_store::incident::{
-    Incident, Standing,
+    Incident, RankedPod,
     files::{Incidents, read as read_incident},
 };
 
@@ -40,7 +40,7 @@ fn incident(is_full: bool) -> Incident {
     for now in [20_000_000, 40_000_000] {
         pace.observe(now, &seen);
     }
-    let standing = |usage| Standing {
+    let standing = |usage| RankedPod {
         pod: "shop/db-0".into(),
         usage,
         request: 11,
@@ -127,7 +127,7 @@ fn explanations_are_written_as_ever() {
 /// `brakes.json`.
 #[test]
 fn brakes_are_written_as_ever() {
-    let brakes = vec![Brake {
+    let brakes = vec![Throttle {
         uid: "u1".into(),
         cgroup: "/sys/fs/cgroup/kubepods/podu1".into(),
         id: 1,
@@ -138,6 +138,6 @@ fn brakes_are_written_as_ever() {
         "brakes.json",
         &(serde_json::to_string(&brakes).unwrap() + "\n"),
     );
-    let read: Vec<Brake> = serde_json::from_str(&golden("brakes.json")).unwrap();
+    let read: Vec<Throttle> = serde_json::from_str(&golden("brakes.json")).unwrap();
     assert_eq!(read, brakes);
 }

@@ -8,9 +8,9 @@ use std::{
 };
 
 use evictd_node::{
-    bpf::object::Object,
+    bpf::object::BpfObject,
     trigger::{
-        cgroups::{Change, Happened, PodLife},
+        cgroups::{CgroupEvent, CgroupEventKind, CgroupEvents},
         hook::CountHook,
     },
 };
@@ -23,10 +23,14 @@ use evictd_tests::{
 };
 
 /// Changes below a cgroup until one is the last that is waited for.
-fn until(life: &mut PodLife, below: &Path, last: impl Fn(&Change) -> bool) -> Vec<Change> {
+fn until(
+    life: &mut CgroupEvents,
+    below: &Path,
+    last: impl Fn(&CgroupEvent) -> bool,
+) -> Vec<CgroupEvent> {
     let (mut seen, end) = (Vec::new(), Instant::now() + Duration::from_secs(10));
     while Instant::now() < end {
-        while let Some(change) = life.change() {
+        while let Some(change) = life.next() {
             if !change.path.starts_with(below) {
                 continue;
             }
@@ -44,8 +48,8 @@ fn until(life: &mut PodLife, below: &Path, last: impl Fn(&Change) -> bool) -> Ve
 fn tells_what_happens(hook: CountHook) {
     let scope = TestCgroup::new("life", 256 * MIB).unwrap();
     let (root, _) = memory_root().unwrap();
-    let mut object = Object::load_counts().unwrap();
-    let mut life = match PodLife::build(Ok(&mut object), Some(hook)) {
+    let mut object = BpfObject::load_counts().unwrap();
+    let mut life = match CgroupEvents::build(Ok(&mut object), Some(hook)) {
         Ok(life) => life,
         Err(refused) => return skip_if!(Some(refused)),
     };
@@ -58,11 +62,15 @@ fn tells_what_happens(hook: CountHook) {
         assert!(Instant::now() < end, "the pod's cgroup stays");
         std::thread::sleep(Duration::from_millis(1));
     }
-    let seen = until(&mut life, &relative, |c| c.happened == Happened::Removed);
-    let steps: Vec<_> = seen.iter().map(|c| c.happened).collect();
+    let seen = until(&mut life, &relative, |c| c.kind == CgroupEventKind::Removed);
+    let steps: Vec<_> = seen.iter().map(|c| c.kind).collect();
     assert_eq!(
         steps,
-        [Happened::Made, Happened::Attached, Happened::Removed]
+        [
+            CgroupEventKind::Made,
+            CgroupEventKind::Attached,
+            CgroupEventKind::Removed
+        ]
     );
     assert!(
         seen.iter().all(|c| c.cgroup_id == id && c.path == relative),
@@ -92,8 +100,8 @@ fn tracepoint_rung() {
 fn a_full_buffer_asks_for_one_rescan() {
     skip_if!(no_bpf());
     let scope = TestCgroup::new("flood", 256 * MIB).unwrap();
-    let mut object = Object::load_counts().unwrap();
-    let mut life = match PodLife::build(Ok(&mut object), None) {
+    let mut object = BpfObject::load_counts().unwrap();
+    let mut life = match CgroupEvents::build(Ok(&mut object), None) {
         Ok(life) => life,
         Err(refused) => return skip_if!(Some(refused)),
     };
@@ -108,7 +116,7 @@ fn a_full_buffer_asks_for_one_rescan() {
         "4000 records do not fit into the buffer"
     );
     let mut read = 0;
-    while life.change().is_some() {
+    while life.next().is_some() {
         read += 1;
     }
     assert!(read > 500, "what did fit is there: {read}");
@@ -118,7 +126,7 @@ fn a_full_buffer_asks_for_one_rescan() {
     fs::create_dir(&child).unwrap();
     let (root, _) = memory_root().unwrap();
     let relative = child.strip_prefix(&root).unwrap();
-    until(&mut life, relative, |c| c.happened == Happened::Made);
+    until(&mut life, relative, |c| c.kind == CgroupEventKind::Made);
     assert!(!life.rescan_due(&object).unwrap());
 }
 
@@ -127,8 +135,8 @@ fn a_full_buffer_asks_for_one_rescan() {
 fn a_path_that_is_cut_asks_for_a_rescan() {
     skip_if!(no_bpf());
     let scope = TestCgroup::new("deep", 256 * MIB).unwrap();
-    let mut object = Object::load_counts().unwrap();
-    let mut life = match PodLife::build(Ok(&mut object), Some(CountHook::Typed)) {
+    let mut object = BpfObject::load_counts().unwrap();
+    let mut life = match CgroupEvents::build(Ok(&mut object), Some(CountHook::Typed)) {
         Ok(life) => life,
         Err(refused) => return skip_if!(Some(refused)),
     };
@@ -138,7 +146,7 @@ fn a_path_that_is_cut_asks_for_a_rescan() {
     let end = Instant::now() + Duration::from_secs(5);
     while !life.rescan_due(&object).unwrap() {
         assert!(Instant::now() < end, "the cut path was not noticed");
-        while life.change().is_some() {}
+        while life.next().is_some() {}
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -146,9 +154,9 @@ fn a_path_that_is_cut_asks_for_a_rescan() {
 #[test]
 fn without_programs_a_rescan_is_always_due() {
     skip_if!(no_bpf());
-    let object = Object::load_counts().unwrap();
-    let mut life = PodLife::build(Err("no bpf"), None).unwrap();
+    let object = BpfObject::load_counts().unwrap();
+    let mut life = CgroupEvents::build(Err("no bpf"), None).unwrap();
     assert_eq!(life.choice().hook, CountHook::Sampler);
-    assert!(life.fd().is_none() && life.change().is_none());
+    assert!(life.fd().is_none() && life.next().is_none());
     assert!(life.rescan_due(&object).unwrap() && life.rescan_due(&object).unwrap());
 }

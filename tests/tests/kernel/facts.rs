@@ -118,7 +118,7 @@ fn what_is_charged_is_in_the_statistics() {
         let give_up = Instant::now() + Duration::from_secs(30);
         loop {
             let reading = cgroup.read().unwrap();
-            if reading.usage >= 96 * MIB && reading.unlisted < 8 * MIB {
+            if reading.usage >= 96 * MIB && reading.uncategorized < 8 * MIB {
                 break;
             }
             assert!(

@@ -10,7 +10,7 @@ use std::{
 use evictd_node::cgroup::{
     memory::{MemoryCgroup, Version},
     reclaim::{self, Refusal},
-    throttle::Brakes,
+    throttle::ThrottleList,
 };
 use evictd_store::record::{Record, mitigation::GraduatedAction};
 use evictd_tests::{
@@ -112,7 +112,7 @@ fn a_brake_stops_growth_until_it_is_released() {
     let mut hog = Hog::start(&pod, &["--mib", "120", "--head", "40", "--wait"]).unwrap();
     hog.go().unwrap();
     assert!(until(|| memory.usage().unwrap() >= 40 * MIB));
-    let mut brakes = Brakes::open(state.path()).unwrap().0;
+    let mut brakes = ThrottleList::open(state.path()).unwrap().0;
     let brake = brakes.set("pod", &memory).unwrap().expect("a brake");
     assert_eq!(high(&pod), brake.high.to_string());
     hog.go().unwrap();

@@ -7,13 +7,13 @@ use std::{
 };
 
 use evictd_node::{
-    bpf::object::Object,
+    bpf::object::BpfObject,
     cgroup::memory::MemoryCgroup,
     fs::{mounts::superblock_of, statfs::Filesystem},
     trigger::{
-        counter::{Crossing, Wire},
+        counter::{Crossing, Trigger},
         hook::CountHook,
-        inodes::InodeTripwire,
+        inodes::InodeTrigger,
     },
 };
 use evictd_tests::{
@@ -33,7 +33,7 @@ const INODES: u64 = 20_000;
 
 /// Read statfs, read map, read statfs: the map lies between, within `slack` inodes. A filesystem may free inodes in
 /// a worker, a while later; a count that lost something is off for good.
-fn lies_between(tripwire: &InodeTripwire, disk: &Filesystem, slack: i64) -> Result<(), String> {
+fn lies_between(tripwire: &InodeTrigger, disk: &Filesystem, slack: i64) -> Result<(), String> {
     let end = Instant::now() + Duration::from_secs(8);
     loop {
         let before = disk.read().unwrap().inodes_free as i64;
@@ -55,8 +55,8 @@ fn lies_between(tripwire: &InodeTripwire, disk: &Filesystem, slack: i64) -> Resu
 fn counts_and_crosses(kind: &str, hook: CountHook, slack: i64) {
     let cgroup = TestCgroup::new("inodes", 256 * MIB).unwrap();
     let disk = or_skip!(Disk::new(kind, DISK_MIB, INODES));
-    let mut object = Object::load_counts().unwrap();
-    let built = InodeTripwire::build(&[&disk.path()], Ok(&mut object), Some(hook));
+    let mut object = BpfObject::load_counts().unwrap();
+    let built = InodeTrigger::build(&[&disk.path()], Ok(&mut object), Some(hook));
     counts_on(&cgroup, &disk.path(), &disk.path(), or_skip!(built), slack);
 }
 
@@ -64,7 +64,7 @@ fn counts_on(
     cgroup: &TestCgroup,
     disk: &Path,
     work: &Path,
-    mut tripwire: InodeTripwire,
+    mut tripwire: InodeTrigger,
     slack: i64,
 ) {
     let statfs = Filesystem::open(disk).unwrap();
@@ -84,7 +84,7 @@ fn counts_on(
 
     // 1000 more are in the budget, 1500 are not.
     let limit = start - 1500;
-    let wire = |crossing| Wire {
+    let wire = |crossing| Trigger {
         available: limit,
         crossing,
     };
@@ -104,8 +104,8 @@ fn counts_on(
         wait_for(Duration::from_secs(5), || tripwire.crossed()).expect("the budget is used up");
     assert_eq!((crossed.counter, crossed.slot), (0, 0));
     assert_eq!(crossed.available, limit - 1, "at the very file");
-    assert_eq!(crossed.trip.cgroup_id, id, "made by the pod");
-    assert_eq!(crossed.trip.tgid, forker.pid());
+    assert_eq!(crossed.event.cgroup_id, id, "made by the pod");
+    assert_eq!(crossed.event.tgid, forker.pid());
     assert!(tripwire.crossed().is_none(), "once per arming");
 
     tripwire.arm(0, 1, Some(wire(Crossing::Recovered))).unwrap();
@@ -161,11 +161,11 @@ fn overlay_counts_on_its_upper_layer() {
         superblock_of(&merged).unwrap(),
         superblock_of(&disk.path()).unwrap()
     );
-    let mut object = Object::load_counts().unwrap();
+    let mut object = BpfObject::load_counts().unwrap();
     // Given both ways it is one filesystem.
     let directories = [disk.path(), merged.clone()];
     let directories: Vec<&Path> = directories.iter().map(AsRef::as_ref).collect();
-    let tripwire = or_skip!(InodeTripwire::build(&directories, Ok(&mut object), None));
+    let tripwire = or_skip!(InodeTrigger::build(&directories, Ok(&mut object), None));
     assert_eq!(
         (tripwire.filesystems(), tripwire.index_of(&merged)),
         (1, Some(0))
@@ -182,11 +182,11 @@ fn btrfs_has_shares_but_no_signal() {
     skip_if!(no_bpf());
     let cgroup = TestCgroup::new("btrfs", 256 * MIB).unwrap();
     let disk = or_skip!(Disk::new("btrfs", DISK_MIB, INODES));
-    let mut object = Object::load_counts().unwrap();
-    let built = InodeTripwire::build(&[&disk.path()], Ok(&mut object), Some(CountHook::Typed));
+    let mut object = BpfObject::load_counts().unwrap();
+    let built = InodeTrigger::build(&[&disk.path()], Ok(&mut object), Some(CountHook::Typed));
     let mut tripwire = or_skip!(built);
     assert_eq!(tripwire.sample(0).unwrap(), None);
-    let wire = Wire {
+    let wire = Trigger {
         available: i64::MAX,
         crossing: Crossing::Below,
     };
@@ -218,14 +218,14 @@ fn btrfs_has_shares_but_no_signal() {
 fn unmounted_under_a_budget() {
     skip_if!(no_bpf());
     let disk = or_skip!(Disk::new("ext4", 64, INODES));
-    let mut object = Object::load_counts().unwrap();
-    let built = InodeTripwire::build(&[&disk.path()], Ok(&mut object), None);
+    let mut object = BpfObject::load_counts().unwrap();
+    let built = InodeTrigger::build(&[&disk.path()], Ok(&mut object), None);
     let mut tripwire = or_skip!(built);
     skip_if!(
         (tripwire.choice(0).unwrap().1.hook == CountHook::Sampler).then_some("no hook on ext4")
     );
     let free = tripwire.sample(0).unwrap().unwrap().available;
-    let wire = Wire {
+    let wire = Trigger {
         available: free - 100,
         crossing: Crossing::Below,
     };
@@ -262,8 +262,8 @@ fn unmounted_under_a_budget() {
 fn drift_is_found_corrected_and_counted() {
     skip_if!(no_bpf());
     let disk = or_skip!(Disk::new("ext4", 64, INODES));
-    let mut object = Object::load_counts().unwrap();
-    let built = InodeTripwire::build(&[&disk.path()], Ok(&mut object), Some(CountHook::Typed));
+    let mut object = BpfObject::load_counts().unwrap();
+    let built = InodeTrigger::build(&[&disk.path()], Ok(&mut object), Some(CountHook::Typed));
     let mut tripwire = or_skip!(built);
     let free = tripwire.sample(0).unwrap().unwrap().available;
     object.detach("inodes_ext4_made");
@@ -284,14 +284,14 @@ fn tmpfs_is_sampled() {
     let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
         return skip_if!(Some("no /dev/shm"));
     };
-    let mut object = Object::load_counts();
+    let mut object = BpfObject::load_counts();
     let reason = object
         .as_ref()
         .err()
         .map(ToString::to_string)
         .unwrap_or_default();
     let object = object.as_mut().map_err(|_| &*reason);
-    let mut tripwire = InodeTripwire::build(&[dir.path()], object, None).unwrap();
+    let mut tripwire = InodeTrigger::build(&[dir.path()], object, None).unwrap();
     let (kind, choice) = tripwire.choice(0).unwrap();
     skip_if!((kind != "tmpfs").then_some(format!("/dev/shm is {kind}")));
     assert_eq!(choice.hook, CountHook::Sampler);

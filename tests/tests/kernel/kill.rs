@@ -14,11 +14,11 @@ use std::{
 
 use evictd_node::cgroup::{
     end::{end_gracefully, kill_until_empty},
-    kill::Killer,
-    members::{Round, signal_members},
+    kill::CgroupKiller,
+    members::{KillResult, signal_members},
 };
 use evictd_tests::{
-    cgroup::TestCgroup, forker::Forker, hog::Hog, node::MIB, patience::holds, skip::not_root,
+    cgroup::TestCgroup, forker::Forker, hog::Hog, node::MIB, patience::until, skip::not_root,
     skip_if,
 };
 
@@ -78,7 +78,7 @@ fn idle(cgroup: &Path) -> Hog {
 }
 
 /// Signals what `listed` says at the first time, if it is in the cgroup when it is listed again.
-fn kill_listed(cgroup: &Path, listed: impl Fn() -> Vec<i32>) -> io::Result<Round> {
+fn kill_listed(cgroup: &Path, listed: impl Fn() -> Vec<i32>) -> io::Result<KillResult> {
     let first = Cell::new(true);
     signal_members(libc::SIGKILL, &|each| {
         let pids = match first.replace(false) {
@@ -101,7 +101,7 @@ fn who_has_left_the_cgroup_is_not_killed() {
         enter(&stage.beside, leaves.pid());
         pids
     });
-    let killed = Round {
+    let killed = KillResult {
         processes: 1,
         empty: false,
     };
@@ -122,11 +122,11 @@ fn a_pid_that_is_another_process_now_is_not_signalled() {
     assert!(other.is_alive());
     // Nothing was in the group: this is not a kill.
     let other_alone = || vec![other.pid().cast_signed()];
-    let none = Round {
+    let none = KillResult {
         processes: 0,
         empty: true,
     };
-    assert!(holds(SOON, || list(&stage.container).is_empty()));
+    assert!(until(SOON, || list(&stage.container).is_empty()));
     assert_eq!(kill_listed(&stage.container, other_alone).unwrap(), none);
     assert!(other.is_alive());
 }
@@ -198,7 +198,7 @@ fn crowd(stage: &Stage, processes: u32) -> Forker {
 }
 
 /// Until the pod is empty, as the reflex does it.
-fn kill_all(killer: &Killer) -> u32 {
+fn kill_all(killer: &CgroupKiller) -> u32 {
     let end = Instant::now() + SOON;
     let mut processes = 0;
     while Instant::now() < end {
@@ -219,7 +219,7 @@ fn a_pod_of_many_processes_that_fork_dies_completely() {
     let second = stage.cgroup.child("pod/two").unwrap();
     let mut storm = Forker::start(Some(&second)).unwrap();
     storm.begin("storm 1000000").unwrap();
-    let killer = Killer::open(&stage.pod).unwrap();
+    let killer = CgroupKiller::open(&stage.pod).unwrap();
     let processes = kill_all(&killer);
     assert!(stage.has_cgroup_kill() || processes >= 301, "{processes}");
     assert!(storm.done().is_err(), "it was killed");
@@ -279,7 +279,7 @@ impl Pids {
 
 impl Drop for Pids {
     fn drop(&mut self) {
-        if !holds(Duration::from_secs(10), || {
+        if !until(Duration::from_secs(10), || {
             fs::remove_dir(&self.path).is_ok()
         }) {
             eprintln!("{} could not be removed", self.path.display());
@@ -293,7 +293,7 @@ fn timed(stage: &Stage, processes: u32, kill: impl FnOnce()) -> Duration {
     let start = Instant::now();
     kill();
     let took = start.elapsed();
-    assert!(holds(SOON, || list(&stage.container).is_empty()));
+    assert!(until(SOON, || list(&stage.container).is_empty()));
     forker.order("drop").unwrap();
     took
 }
@@ -310,7 +310,7 @@ fn two_hundred_processes_die_with_no_pid_left() {
         }
     });
     let pids = Pids::new();
-    let killer = Killer::open(&stage.pod).unwrap();
+    let killer = CgroupKiller::open(&stage.pod).unwrap();
     let ours = timed(&stage, PROCESSES, || {
         if let Some(pids) = &pids {
             for pid in list(&stage.container) {
@@ -399,7 +399,7 @@ fn a_pod_dies_completely_with_few_descriptors_left_or_none() {
         let second = stage.cgroup.child("pod/two").unwrap();
         let mut storm = Forker::start(Some(&second)).unwrap();
         storm.begin("storm 1000000").unwrap();
-        let killer = Killer::open(&stage.pod).unwrap();
+        let killer = CgroupKiller::open(&stage.pod).unwrap();
         let exhausted = Exhausted::but(left);
         if left == 0 {
             let error = File::open("/dev/null").unwrap_err();
@@ -433,10 +433,10 @@ fn who_opens_a_pod_waits_for_descriptors() {
 fn an_empty_pod_is_no_kill() {
     skip_if!(not_root());
     let stage = Stage::new("empty");
-    let killer = Killer::open(&stage.pod).unwrap();
+    let killer = CgroupKiller::open(&stage.pod).unwrap();
     assert!(killer.kill().unwrap().empty && killer.is_empty());
     let mut member = idle(&stage.container);
     assert!(!killer.kill().unwrap().empty);
     assert_eq!(member.wait().unwrap(), Some(libc::SIGKILL));
-    assert!(holds(SOON, || killer.kill().unwrap().empty));
+    assert!(until(SOON, || killer.kill().unwrap().empty));
 }

@@ -4,14 +4,17 @@ use std::time::{Duration, Instant};
 
 use evictd_engine::model::settings::MemoryHook;
 use evictd_node::{
-    bpf::object::{Object, ObjectError},
+    bpf::object::{BpfObject, ObjectError},
     cgroup::memory::{MemoryCgroup, Version},
     trigger::{
-        hook::Refused,
-        memory::{ANY_SLOT, Act, Direction, Trip, Tripwire, Wire, build, page_size, slot, slot_of},
+        hook::HookUnavailable,
+        memory::{
+            ANY_SLOT, Action, Direction, MemoryTrigger, Trigger, TriggerEvent, build, page_size,
+            slot, slot_of,
+        },
     },
 };
-use evictd_sys::clock::now_ns;
+use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
     cgroup::TestCgroup,
     hog::Hog,
@@ -22,24 +25,24 @@ use evictd_tests::{
     skip_if,
 };
 
-fn wait_for_trip(tripwire: &mut dyn Tripwire, patience: Duration) -> Option<Trip> {
+fn wait_for_trip(tripwire: &mut dyn MemoryTrigger, patience: Duration) -> Option<TriggerEvent> {
     wait_for(patience, || tripwire.next())
 }
 
-const UP_TO_100_MIB: Wire = Wire {
+const UP_TO_100_MIB: Trigger = Trigger {
     limit: 100 * MIB,
     direction: Direction::Rising,
-    act: Act::Wake,
+    action: Action::Wake,
 };
 
 /// This rung and no other, or why it cannot be had.
 fn forced(
     scope: &MemoryCgroup,
-    object: &mut Result<Object, ObjectError>,
+    object: &mut Result<BpfObject, ObjectError>,
     hook: MemoryHook,
-) -> Result<Box<dyn Tripwire>, Refused> {
+) -> Result<Box<dyn MemoryTrigger>, HookUnavailable> {
     let object = object.as_mut().map_err(|e| &*e.to_string().leak());
-    build(&[scope], object, Some(hook)).map(|built| built.tripwire)
+    build(&[scope], object, Some(hook)).map(|built| built.trigger)
 }
 
 /// One wire at 100 MiB, a hog of 160: what the record says must lie between what the file says before and after.
@@ -47,7 +50,7 @@ fn crosses_on(hook: MemoryHook) {
     let scope_dir = TestCgroup::new("wire", 256 * MIB).unwrap();
     let pod = scope_dir.child("burstable/pod1").unwrap();
     let scope = MemoryCgroup::open(scope_dir.path()).unwrap();
-    let mut object = Object::load();
+    let mut object = BpfObject::load();
     let mut tripwire = or_skip!(forced(&scope, &mut object, hook));
     tripwire.arm(0, UP_TO_100_MIB).unwrap();
 
@@ -56,10 +59,10 @@ fn crosses_on(hook: MemoryHook) {
         tripwire.next().is_none(),
         "far below the limit nothing trips"
     );
-    let (before, t0) = (scope.usage().unwrap(), now_ns());
+    let (before, t0) = (scope.usage().unwrap(), monotonic_ns());
     hog.go().unwrap();
     let trip = wait_for_trip(&mut *tripwire, Duration::from_secs(20)).expect("the wire trips");
-    let (after, t1) = (scope.usage().unwrap(), now_ns());
+    let (after, t1) = (scope.usage().unwrap(), monotonic_ns());
 
     assert!(
         after >= UP_TO_100_MIB.limit - 2 * MIB,
@@ -108,7 +111,7 @@ fn crosses_on(hook: MemoryHook) {
     tripwire
         .arm(
             0,
-            Wire {
+            Trigger {
                 limit: 240 * MIB,
                 ..UP_TO_100_MIB
             },
@@ -126,11 +129,11 @@ fn comes_back_on(hook: MemoryHook) {
     let cgroup = TestCgroup::new("back", 256 * MIB).unwrap();
     let pod = cgroup.child("burstable/pod1").unwrap();
     let scope = MemoryCgroup::open(cgroup.path()).unwrap();
-    let mut object = Object::load();
+    let mut object = BpfObject::load();
     let mut tripwire = or_skip!(forced(&scope, &mut object, hook));
     let (rising, falling) = (slot_of(0, slot::HARD), slot_of(0, slot::RECOVERY));
     for slot in 0..=falling {
-        tripwire.arm(slot, Wire::NEVER).unwrap();
+        tripwire.arm(slot, Trigger::DISABLED).unwrap();
     }
     tripwire.arm(rising, UP_TO_100_MIB).unwrap();
     let mut hog = Hog::start(&pod, &["--mib", "160"]).unwrap();
@@ -138,10 +141,10 @@ fn comes_back_on(hook: MemoryHook) {
     while scope.usage().unwrap() < 160 * MIB {
         assert!(hog.is_alive());
     }
-    let down_to_80 = Wire {
+    let down_to_80 = Trigger {
         limit: 80 * MIB,
         direction: Direction::Falling,
-        act: Act::Wake,
+        action: Action::Wake,
     };
     tripwire.arm(falling, down_to_80).unwrap();
     std::thread::sleep(Duration::from_millis(50));
@@ -237,13 +240,13 @@ fn strangers_do_not_trip() {
         TestCgroup::new("other", 256 * MIB).unwrap(),
     );
     let scope = MemoryCgroup::open(watched.path()).unwrap();
-    let mut object = Object::load().unwrap();
+    let mut object = BpfObject::load().unwrap();
     let mut built = build(&[&scope], Ok(&mut object), None).unwrap();
     built
-        .tripwire
+        .trigger
         .arm(
             0,
-            Wire {
+            Trigger {
                 limit: 32 * MIB,
                 ..UP_TO_100_MIB
             },
@@ -251,9 +254,9 @@ fn strangers_do_not_trip() {
         .unwrap();
     let (inside, outside) = (watched.child("pod").unwrap(), other.child("pod").unwrap());
     let _stranger = Hog::start(&outside, &["--mib", "64"]).unwrap();
-    assert!(wait_for_trip(&mut *built.tripwire, Duration::from_millis(300)).is_none());
+    assert!(wait_for_trip(&mut *built.trigger, Duration::from_millis(300)).is_none());
     let _hog = Hog::start(&inside, &["--mib", "64"]).unwrap();
-    assert!(wait_for_trip(&mut *built.tripwire, Duration::from_secs(20)).is_some());
+    assert!(wait_for_trip(&mut *built.trigger, Duration::from_secs(20)).is_some());
 }
 
 /// The per-page rung comes and goes; while it is away nothing trips, and once it is back the next charge does.
@@ -262,10 +265,10 @@ fn the_per_page_rung_is_switched() {
     skip_if!(no_bpf());
     let cgroup = TestCgroup::new("switch", 256 * MIB).unwrap();
     let scope = MemoryCgroup::open(cgroup.path()).unwrap();
-    let mut object = Object::load().unwrap();
+    let mut object = BpfObject::load().unwrap();
     let built = build(&[&scope], Ok(&mut object), Some(MemoryHook::Tracepoint));
     let mut tripwire = match built {
-        Ok(built) => built.tripwire,
+        Ok(built) => built.trigger,
         Err(refused) => return skip_if!(Some(refused)),
     };
     let mut took = Vec::new();

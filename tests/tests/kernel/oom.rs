@@ -6,11 +6,11 @@ use std::{
 };
 
 use evictd_node::{
-    bpf::object::Object,
+    bpf::object::BpfObject,
     cgroup::memory::MemoryCgroup,
     trigger::{
         memory::page_size,
-        oom::{OomKill, Telemetry, UNKNOWN},
+        oom::{OomKill, OomReader, UNKNOWN},
     },
 };
 use evictd_store::record::oom_kill::OomCause;
@@ -28,7 +28,7 @@ const SOON: Duration = Duration::from_secs(20);
 const UID: &str = "00000000-0000-4000-8000-000000000001";
 
 /// The kill of this process, if it is told in time; others are passed over.
-fn kill_of(telemetry: &mut Telemetry, pid: u32) -> Option<OomKill> {
+fn kill_of(telemetry: &mut OomReader, pid: u32) -> Option<OomKill> {
     let end = Instant::now() + SOON;
     while Instant::now() < end {
         match telemetry.next_kill() {
@@ -44,8 +44,8 @@ fn kill_of(telemetry: &mut Telemetry, pid: u32) -> Option<OomKill> {
 #[test]
 fn the_victim_is_described() {
     skip_if!(no_bpf());
-    let mut object = Object::load().unwrap();
-    let (mut telemetry, refused) = Telemetry::attach(&mut object).unwrap();
+    let mut object = BpfObject::load().unwrap();
+    let (mut telemetry, refused) = OomReader::attach(&mut object).unwrap();
     println!("refused: {refused:?}");
     let node = TestCgroup::new("victim", 64 * MIB).unwrap();
     let container = node.child("pod/c1").unwrap();

@@ -8,15 +8,15 @@ use std::{fmt::Display, fs, path::Path, time::Duration};
 
 use evictd_engine::model::settings::MemoryHook;
 use evictd_node::{
-    bpf::object::Object,
+    bpf::object::BpfObject,
     cgroup::memory::MemoryCgroup,
     proc::pids::Pids,
     trigger::{
-        counter::{Crossing, Wire},
+        counter::{Crossing, Trigger},
         hook::CountHook,
-        inodes::InodeTripwire,
-        memory::{self, Act, Direction},
-        pids::PidTripwire,
+        inodes::InodeTrigger,
+        memory::{self, Action, Direction},
+        pids::PidTrigger,
     },
 };
 use evictd_tests::{
@@ -27,7 +27,7 @@ use evictd_tests::{
     skip_if,
 };
 
-const NEVER: Wire = Wire {
+const NEVER: Trigger = Trigger {
     available: i64::MIN / 2,
     crossing: Crossing::Below,
 };
@@ -80,14 +80,18 @@ fn faults() {
         MemoryHook::Tracepoint,
     ] {
         let armed = || -> Result<_, String> {
-            let mut object = Object::load().map_err(|e| e.to_string())?;
+            let mut object = BpfObject::load().map_err(|e| e.to_string())?;
             let built = memory::build(&[&cgroup], Ok(&mut object), Some(hook));
-            let mut tripwire = built.map_err(|e| e.to_string())?.tripwire;
+            let mut tripwire = built.map_err(|e| e.to_string())?.trigger;
             for slot in 0..3 {
-                let wire = memory::Wire {
+                let wire = memory::Trigger {
                     limit: 1 << 40,
                     direction: Direction::Rising,
-                    act: if slot == 1 { Act::Kill } else { Act::Wake },
+                    action: if slot == 1 {
+                        Action::Kill
+                    } else {
+                        Action::Wake
+                    },
                 };
                 tripwire.arm(slot, wire).map_err(|e| e.to_string())?;
             }
@@ -111,9 +115,9 @@ fn forks() {
     const N: u32 = 500;
     for hook in [CountHook::Typed, CountHook::Tracepoint] {
         let armed = || -> Result<_, String> {
-            let mut object = Object::load_counts().map_err(|e| e.to_string())?;
+            let mut object = BpfObject::load_counts().map_err(|e| e.to_string())?;
             let pids = Pids::open(Path::new("/proc")).map_err(|e| e.to_string())?;
-            let built = PidTripwire::build(pids, Ok(&mut object), Some(hook));
+            let built = PidTrigger::build(pids, Ok(&mut object), Some(hook));
             let mut tripwire = built.map_err(|e| e.to_string())?;
             tripwire.arm(0, Some(NEVER)).map_err(|e| e.to_string())?;
             tripwire.arm(1, Some(NEVER)).map_err(|e| e.to_string())?;
@@ -145,9 +149,9 @@ fn files() {
             Ok(disk) => disk,
             Err(why) => return skip_if!(Some(why)),
         };
-        let probe = Object::load_counts().map_err(|e| e.to_string());
+        let probe = BpfObject::load_counts().map_err(|e| e.to_string());
         let refused = probe.and_then(|mut object| {
-            let built = InodeTripwire::build(&[&disk.path()], Ok(&mut object), Some(hook));
+            let built = InodeTrigger::build(&[&disk.path()], Ok(&mut object), Some(hook));
             built.map(drop).map_err(|e| e.to_string())
         });
         if let Err(why) = refused {
@@ -159,9 +163,9 @@ fn files() {
         let mut forker = Forker::start(None).unwrap();
         let pair = compare(|with| {
             let _held = with.then(|| {
-                let mut object = Object::load_counts().unwrap();
+                let mut object = BpfObject::load_counts().unwrap();
                 let disk = disk.path();
-                let built = InodeTripwire::build(&[&disk], Ok(&mut object), Some(hook));
+                let built = InodeTrigger::build(&[&disk], Ok(&mut object), Some(hook));
                 let mut tripwire = built.unwrap();
                 tripwire.arm(0, 0, Some(NEVER)).unwrap();
                 tripwire.arm(0, 1, Some(NEVER)).unwrap();

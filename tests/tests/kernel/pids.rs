@@ -7,14 +7,14 @@ use std::{
 };
 
 use evictd_node::{
-    bpf::object::Object,
+    bpf::object::BpfObject,
     cgroup::memory::MemoryCgroup,
     proc::pids::Pids,
     trigger::{
-        cgroups::PodLife,
-        counter::{Crossing, Wire},
+        cgroups::CgroupEvents,
+        counter::{Crossing, Trigger},
         hook::CountHook,
-        pids::PidTripwire,
+        pids::PidTrigger,
     },
 };
 use evictd_tests::{
@@ -35,15 +35,15 @@ fn alone() -> MutexGuard<'static, ()> {
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn build(object: &mut Object, hook: CountHook) -> Result<PidTripwire, String> {
+fn build(object: &mut BpfObject, hook: CountHook) -> Result<PidTrigger, String> {
     let pids = Pids::open(Path::new("/proc")).unwrap();
-    PidTripwire::build(pids, Ok(object), Some(hook)).map_err(|e| e.to_string())
+    PidTrigger::build(pids, Ok(object), Some(hook)).map_err(|e| e.to_string())
 }
 
 /// Read file, read map, read file: whether at some moment the map lies between, but for `LATE` tasks. A reaped task
 /// stays in the count for an RCU grace period, others start and end tasks all the time, and the base was taken at
 /// such a moment, too. A count that loses or doubles something is off by as much as this test makes, for good.
-fn lies_between(tripwire: &PidTripwire) -> Result<(), String> {
+fn lies_between(tripwire: &PidTrigger) -> Result<(), String> {
     let end = Instant::now() + Duration::from_secs(10);
     let mut off = Vec::new();
     while Instant::now() < end {
@@ -74,7 +74,7 @@ fn counts_what_the_file_counts(hook: CountHook) {
     let _alone = alone();
     let cgroup = TestCgroup::new("pids", 256 * MIB).unwrap();
     let pod = cgroup.child("pod").unwrap();
-    let mut object = Object::load_counts().unwrap();
+    let mut object = BpfObject::load_counts().unwrap();
     let mut tripwire = match build(&mut object, hook) {
         Ok(tripwire) => tripwire,
         Err(refused) => return skip_if!(Some(refused)),
@@ -95,13 +95,13 @@ fn counts_what_the_file_counts(hook: CountHook) {
 }
 
 /// 2200 tasks that come and go.
-fn counts_a_storm(tripwire: &mut PidTripwire, forker: &mut Forker, id: u64) -> Result<(), String> {
+fn counts_a_storm(tripwire: &mut PidTrigger, forker: &mut Forker, id: u64) -> Result<(), String> {
     // What was reaped just before the programs were attached is not counted: let it pass.
     std::thread::sleep(Duration::from_millis(100));
     tripwire.sample().unwrap();
     let corrections = tripwire.drift().corrections;
     let start = tripwire.share(id).unwrap_or_default();
-    let stage = |what: &str, tripwire: &PidTripwire| {
+    let stage = |what: &str, tripwire: &PidTrigger| {
         lies_between(tripwire).map_err(|why| format!("{what}: {why}"))
     };
     let before = stage("before", tripwire);
@@ -147,7 +147,7 @@ fn crosses_both_ways(hook: CountHook) {
     let _alone = alone();
     let cgroup = TestCgroup::new("budget", 256 * MIB).unwrap();
     let pod = cgroup.child("pod").unwrap();
-    let mut object = Object::load_counts().unwrap();
+    let mut object = BpfObject::load_counts().unwrap();
     let mut tripwire = match build(&mut object, hook) {
         Ok(tripwire) => tripwire,
         Err(refused) => return skip_if!(Some(refused)),
@@ -155,7 +155,7 @@ fn crosses_both_ways(hook: CountHook) {
     let mut forker = Forker::start(Some(&pod)).unwrap();
     std::thread::sleep(Duration::from_millis(100));
     let available = tripwire.sample().unwrap().available - BUDGET;
-    let below = Wire {
+    let below = Trigger {
         available,
         crossing: Crossing::Below,
     };
@@ -183,7 +183,7 @@ fn crosses_both_ways(hook: CountHook) {
     );
     assert!(tripwire.crossed().is_none(), "once per arming");
 
-    let recovered = Wire {
+    let recovered = Trigger {
         available,
         crossing: Crossing::Recovered,
     };
@@ -225,7 +225,7 @@ fn drift_is_found_corrected_and_counted() {
     let cgroup = TestCgroup::new("drift", 256 * MIB).unwrap();
     let pod = cgroup.child("pod").unwrap();
     let mut forker = Forker::start(Some(&pod)).unwrap();
-    let mut object = Object::load_counts().unwrap();
+    let mut object = BpfObject::load_counts().unwrap();
     let mut tripwire = match build(&mut object, CountHook::Typed) {
         Ok(tripwire) => tripwire,
         Err(refused) => return skip_if!(Some(refused)),
@@ -248,12 +248,12 @@ fn shares_of_removed_cgroups_are_handed_up() {
     skip_if!(no_bpf());
     let _alone = alone();
     let cgroup = TestCgroup::new("shares", 256 * MIB).unwrap();
-    let mut object = Object::load_counts().unwrap();
+    let mut object = BpfObject::load_counts().unwrap();
     let mut tripwire = match build(&mut object, CountHook::Typed) {
         Ok(tripwire) => tripwire,
         Err(refused) => return skip_if!(Some(refused)),
     };
-    let life = PodLife::build(Ok(&mut object), Some(CountHook::Typed));
+    let life = CgroupEvents::build(Ok(&mut object), Some(CountHook::Typed));
     skip_if!(life.as_ref().err());
     let pod = cgroup.child("pod1").unwrap();
     let pod_id = MemoryCgroup::open(&pod).unwrap().id();
@@ -299,7 +299,7 @@ fn remove(cgroup: &Path) {
 #[test]
 fn without_programs_the_sampler_is_left() {
     let pids = Pids::open(Path::new("/proc")).unwrap();
-    let mut tripwire = PidTripwire::build(pids, Err("no bpf"), None).unwrap();
+    let mut tripwire = PidTrigger::build(pids, Err("no bpf"), None).unwrap();
     assert_eq!(tripwire.choice().hook, CountHook::Sampler);
     assert_eq!(
         tripwire.choice().refused[0],

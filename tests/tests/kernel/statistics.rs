@@ -33,8 +33,8 @@ fn watch(node: &Path, container: &Path, way: &str, each: &mut dyn FnMut(u64, u64
     let mut most = 0;
     while hog.is_alive() {
         let reading = cgroup.read().unwrap();
-        each(reading.usage, reading.unlisted);
-        most = most.max(reading.unlisted);
+        each(reading.usage, reading.uncategorized);
+        most = most.max(reading.uncategorized);
         if reading.usage >= 236 * MIB {
             break;
         }
@@ -79,7 +79,7 @@ fn a_lag_is_added_up() {
                     );
                 }
                 asked.push(usage);
-                table.add_up();
+                table.flush_statistics();
             });
             let detail = format!("{left_alone} MiB missing at most, {added_up} when added up");
             matrix("memory.stat", way, &detail);

@@ -4,7 +4,7 @@
 use std::fs;
 
 use evictd_engine::model::settings::MemoryHook;
-use evictd_node::{bpf::object::Object, cgroup::memory::MemoryCgroup, trigger::memory::build};
+use evictd_node::{bpf::object::BpfObject, cgroup::memory::MemoryCgroup, trigger::memory::build};
 use evictd_tests::{cgroup::TestCgroup, node::MIB, skip::no_bpf, skip_if};
 
 /// `BPF_COMPLEXITY_LIMIT_INSNS` (include/linux/bpf.h).
@@ -35,7 +35,7 @@ fn memory_programs_are_far_from_the_limit() {
         MemoryHook::Kprobe,
         MemoryHook::Tracepoint,
     ] {
-        let mut object = Object::load().unwrap();
+        let mut object = BpfObject::load().unwrap();
         if build(&[&scope], Ok(&mut object), Some(hook)).is_err() {
             continue;
         }

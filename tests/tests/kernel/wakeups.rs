@@ -13,11 +13,11 @@ use std::{
 
 use evictd_engine::model::settings::MemoryHook;
 use evictd_node::{
-    bpf::object::Object,
+    bpf::object::BpfObject,
     cgroup::memory::MemoryCgroup,
     trigger::{
-        hook::Refused,
-        memory::{Act, Direction, Tripwire, Wire, build},
+        hook::HookUnavailable,
+        memory::{Action, Direction, MemoryTrigger, Trigger, build},
     },
 };
 use evictd_sys::poll::poll;
@@ -27,7 +27,7 @@ use evictd_tests::{
     hog::Hog,
     node::MIB,
     or_skip,
-    patience::holds,
+    patience::until,
     skip::{matrix, no_bpf},
     skip_if,
 };
@@ -58,7 +58,7 @@ impl Sleeper {
         });
         let stat = format!("/proc/self/task/{}/stat", told.recv().unwrap());
         let is_asleep = || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") S "));
-        assert!(holds(SOON, is_asleep));
+        assert!(until(SOON, is_asleep));
         Self { thread, alarm }
     }
 
@@ -68,7 +68,7 @@ impl Sleeper {
     }
 
     fn wakes_within(self, patience: Duration) -> bool {
-        holds(patience, || self.thread.is_finished()) && self.end()
+        until(patience, || self.thread.is_finished()) && self.end()
     }
 
     /// Whether it sleeps on, a while later.
@@ -87,30 +87,30 @@ impl Sleeper {
 struct Crossing {
     scope: TestCgroup,
     pod: PathBuf,
-    tripwire: Box<dyn Tripwire>,
-    _object: Object,
+    tripwire: Box<dyn MemoryTrigger>,
+    _object: BpfObject,
 }
 
 impl Crossing {
-    fn new(hook: MemoryHook) -> Result<Self, Refused> {
+    fn new(hook: MemoryHook) -> Result<Self, HookUnavailable> {
         let scope = TestCgroup::new("wakeups", 256 * MIB).unwrap();
         let pod = scope.child("pod").unwrap();
         let cgroup = MemoryCgroup::open(scope.path()).unwrap();
-        let mut object = Object::load().unwrap();
+        let mut object = BpfObject::load().unwrap();
         let built = build(&[&cgroup], Ok(&mut object), Some(hook))?;
         Ok(Self {
             scope,
             pod,
-            tripwire: built.tripwire,
+            tripwire: built.trigger,
             _object: object,
         })
     }
 
-    fn arm(&mut self, act: Act) {
-        let wire = Wire {
+    fn arm(&mut self, act: Action) {
+        let wire = Trigger {
             limit: 100 * MIB,
             direction: Direction::Rising,
-            act,
+            action: act,
         };
         self.tripwire.arm(0, wire).unwrap();
     }
@@ -132,7 +132,7 @@ impl Crossing {
     fn charge_on(&mut self, mut hog: Hog) {
         hog.go().unwrap();
         let cgroup = MemoryCgroup::open(self.scope.path()).unwrap();
-        assert!(holds(SOON, || cgroup.usage().unwrap() >= 160 * MIB));
+        assert!(until(SOON, || cgroup.usage().unwrap() >= 160 * MIB));
     }
 
     /// The last charge of a hog is a huge page: on its CPU no other one comes that could remind anybody, for this test is on
@@ -156,10 +156,10 @@ impl Crossing {
         cpus::tie(hog.pid(), &[cpu]).unwrap();
         hog.take_head().unwrap();
         let usage = MemoryCgroup::open(self.scope.path()).unwrap().usage();
-        let wire = Wire {
+        let wire = Trigger {
             limit: usage.unwrap() + MIB,
             direction: Direction::Rising,
-            act: Act::Alarm,
+            action: Action::WakeLocal,
         };
         self.tripwire.arm(0, wire).unwrap();
         let waiter = Sleeper::start(&local);
@@ -168,7 +168,7 @@ impl Crossing {
         let patience = Duration::from_secs(5);
         assert!(waiter.wakes_within(patience), "a huge page on {cpu}");
         assert!(self.is_told_once());
-        local.silence();
+        local.clear();
         cpus::tie(0, &cpus).unwrap();
     }
 
@@ -180,12 +180,12 @@ impl Crossing {
 /// A note is told like any other crossing, but its reader has to come by itself.
 fn on(hook: MemoryHook) {
     let mut crossing = or_skip!(Crossing::new(hook));
-    for act in [Act::Wake, Act::Note, Act::Alarm] {
+    for act in [Action::Wake, Action::RecordOnly, Action::WakeLocal] {
         crossing.arm(act);
         let reader = crossing.reader();
         let hog = crossing.cross(cpus::allowed()[0]);
         match act {
-            Act::Note => assert!(reader.sleeps(), "nobody is woken for a note"),
+            Action::RecordOnly => assert!(reader.sleeps(), "nobody is woken for a note"),
             _ => assert!(reader.wakes(), "whoever polls is woken"),
         }
         crossing.charge_on(hog);
@@ -195,10 +195,10 @@ fn on(hook: MemoryHook) {
         let number = u32::try_from(cpu).unwrap();
         let mut local = crossing.tripwire.local_wakeup(number).unwrap().unwrap();
         for (act, is_heard) in [
-            (Act::Alarm, false),
-            (Act::Alarm, true),
-            (Act::Wake, false),
-            (Act::Note, false),
+            (Action::WakeLocal, false),
+            (Action::WakeLocal, true),
+            (Action::Wake, false),
+            (Action::RecordOnly, false),
         ] {
             crossing.arm(act);
             let (hog, waiter) = if is_heard {
@@ -206,14 +206,14 @@ fn on(hook: MemoryHook) {
                 assert!(crossing.is_told_once());
                 // That may have taken longer than anybody was given to hear of it. Once heard of, it is over.
                 std::thread::sleep(Duration::from_millis(1));
-                local.silence();
+                local.clear();
                 (hog, Sleeper::start(&local))
             } else {
                 let waiter = Sleeper::start(&local);
                 (crossing.cross(cpu), waiter)
             };
             crossing.charge_on(hog);
-            if act == Act::Alarm && !is_heard {
+            if act == Action::WakeLocal && !is_heard {
                 assert!(waiter.wakes(), "nobody has heard of it on {cpu}");
             } else {
                 assert!(waiter.sleeps(), "{act:?} on {cpu}, heard of: {is_heard}");
@@ -221,7 +221,7 @@ fn on(hook: MemoryHook) {
             if !is_heard {
                 assert!(crossing.is_told_once(), "{act:?}");
             }
-            local.silence();
+            local.clear();
         }
     }
     // It sees a charge when the next one comes: which one it was that crossed, it cannot tell.

@@ -3,12 +3,12 @@
 use std::{fs, path::Path, process::Command, sync::Arc, time::Duration};
 
 use evictd_config::ConfigMapName;
-use evictd_kube::{access, client::Connection};
+use evictd_kube::{access, client::ApiClient};
 use evictd_tests::{
     agent::binary,
     apiserver::{ApiServer, NODE},
     hog::Hog,
-    member::Member,
+    member::ClusterNode,
     skip::not_root,
     skip_if,
 };
@@ -38,7 +38,7 @@ fn every_missing_right_is_named() {
         .build()
         .unwrap();
     let missing = runtime.block_on(async {
-        let connection = Arc::new(Connection::open(Some(kubeconfig)).await.unwrap());
+        let connection = Arc::new(ApiClient::open(Some(kubeconfig)).await.unwrap());
         access::check(&connection, Some(&pause)).await
     });
     let names: Vec<String> = missing
@@ -61,7 +61,7 @@ fn every_missing_right_is_named() {
 #[test]
 fn an_eviction_survives_its_token() {
     skip_if!(not_root());
-    let member = Member::new("token", 256).unwrap();
+    let member = ClusterNode::new("token", 256).unwrap();
     member.server.state().token = Some("first".into());
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
     let _agent = member.start().unwrap();
@@ -77,7 +77,7 @@ fn an_eviction_survives_its_token() {
 #[test]
 fn a_report_that_is_forbidden_is_given_up_in_the_end() {
     skip_if!(not_root());
-    let member = Member::new("forbidden", 256).unwrap();
+    let member = ClusterNode::new("forbidden", 256).unwrap();
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
     member
         .server
@@ -87,7 +87,7 @@ fn a_report_that_is_forbidden_is_given_up_in_the_end() {
             method: "DELETE",
             path: "/pods/wild",
             times: 100,
-            what: evictd_tests::apiserver::Misery::Status(403),
+            what: evictd_tests::apiserver::InjectedFault::Status(403),
         });
     let _agent = member.start().unwrap();
     let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
@@ -101,7 +101,7 @@ fn a_report_that_is_forbidden_is_given_up_in_the_end() {
 #[test]
 fn an_unusable_kubeconfig_is_bad_input() {
     skip_if!(not_root());
-    let mut member = Member::new("badkube", 256).unwrap();
+    let mut member = ClusterNode::new("badkube", 256).unwrap();
     member.config["cluster"]["kubeconfig"] = json!(member.dir().join("nowhere"));
     let output = Command::new(binary().unwrap())
         .args(["run", "--config"])
@@ -146,7 +146,7 @@ fn thresholds_come_from_the_kubelets_file() {
 #[test]
 fn thresholds_come_from_the_running_kubelet() {
     skip_if!(not_root());
-    let mut member = Member::new("configz", 256).unwrap();
+    let mut member = ClusterNode::new("configz", 256).unwrap();
     let recorded = fs::read_to_string(
         Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings/kubelet/configz.json"),
     );

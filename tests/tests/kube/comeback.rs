@@ -7,7 +7,7 @@ use evictd_store::record::Record;
 use evictd_tests::{
     apiserver::{self, State},
     hog::Hog,
-    member::Member,
+    member::ClusterNode,
     scrape::{free_address, metrics},
     skip::not_root,
     skip_if,
@@ -17,8 +17,8 @@ use serde_json::json;
 const SOON: Duration = Duration::from_secs(30);
 
 /// Another pod of the same DaemonSet; returns the cgroup of its container.
-fn replacement(member: &Member, number: u64) -> std::path::PathBuf {
-    let uid = Member::uid(number);
+fn replacement(member: &ClusterNode, number: u64) -> std::path::PathBuf {
+    let uid = ClusterNode::uid(number);
     let mut pod = apiserver::pod(&format!("wild-{number}"), &uid, "BestEffort", 0, None);
     let owner = json!({"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "wild", "uid": "ds", "controller": true});
     pod["metadata"]["ownerReferences"] = json!([owner]);
@@ -38,7 +38,7 @@ fn has_taint(state: &State) -> bool {
 #[test]
 fn who_comes_back_at_once_finds_the_door_shut_for_longer() {
     skip_if!(not_root());
-    let mut member = Member::new("comeback", 256).unwrap();
+    let mut member = ClusterNode::new("comeback", 256).unwrap();
     // Without a comeback the taint is gone after a second.
     member.config["evictionPressureTransitionPeriod"] = "1s".into();
     let address = free_address().unwrap();
@@ -46,7 +46,7 @@ fn who_comes_back_at_once_finds_the_door_shut_for_longer() {
     let comebacks = |count: u32| {
         let line = format!("evictd_comebacks_total {count}");
         let address = address.clone();
-        move |_: &Member| metrics(&address).is_ok_and(|text| text.lines().any(|l| l == line))
+        move |_: &ClusterNode| metrics(&address).is_ok_and(|text| text.lines().any(|l| l == line))
     };
     let mut dir = replacement(&member, 1);
     let mut agent = member.start().unwrap();
@@ -72,7 +72,7 @@ fn who_comes_back_at_once_finds_the_door_shut_for_longer() {
 }
 
 /// What the journal says of comebacks: how often, and for how long the door is shut.
-fn returned(member: &Member) -> Vec<(u32, u64)> {
+fn returned(member: &ClusterNode) -> Vec<(u32, u64)> {
     let records = member.records().into_iter();
     let returned = records.filter_map(|record| match record {
         Record::Comeback(returned) => Some((returned.count, returned.hold_seconds)),
@@ -85,7 +85,7 @@ fn returned(member: &Member) -> Vec<(u32, u64)> {
 #[test]
 fn the_door_stays_shut_when_the_agent_is_killed() {
     skip_if!(not_root());
-    let mut member = Member::new("comekill", 256).unwrap();
+    let mut member = ClusterNode::new("comekill", 256).unwrap();
     member.config["evictionPressureTransitionPeriod"] = "1s".into();
     let mut dir = replacement(&member, 1);
     let mut agent = member.start().unwrap();

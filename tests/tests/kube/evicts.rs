@@ -7,9 +7,9 @@ use evictd_node::cgroup::memory::MemoryCgroup;
 use evictd_store::record::Record;
 use evictd_tests::{
     agent::Agent,
-    apiserver::{self, Fault, Misery},
+    apiserver::{self, Fault, InjectedFault},
     hog::Hog,
-    member::Member,
+    member::ClusterNode,
     scrape::{free_address, metrics},
     skip::not_root,
     skip_if,
@@ -18,12 +18,12 @@ use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(20);
 
-fn reported(member: &Member, count: usize) -> bool {
+fn reported(member: &ClusterNode, count: usize) -> bool {
     member.wait(SOON, |m| m.reported().len() >= count)
 }
 
 /// Events of a reason that are about a kind of object.
-fn events(member: &Member, reason: &str, kind: &str) -> Vec<Value> {
+fn events(member: &ClusterNode, reason: &str, kind: &str) -> Vec<Value> {
     let state = member.server.state();
     let events = state.events.values();
     events
@@ -36,7 +36,7 @@ fn events(member: &Member, reason: &str, kind: &str) -> Vec<Value> {
 #[test]
 fn killed_first_then_told() {
     skip_if!(not_root());
-    let member = Member::new("told", 256).unwrap();
+    let member = ClusterNode::new("told", 256).unwrap();
     let quiet = member
         .pod("quiet", 1, "Burstable", 0, Some("64Mi"))
         .unwrap();
@@ -80,7 +80,7 @@ fn killed_first_then_told() {
         assert!(patch.at <= delete.at && delete.at <= event.at);
         let condition = &patch.body["status"]["conditions"][0];
         assert_eq!(patch.content_type, "application/strategic-merge-patch+json");
-        assert_eq!(patch.body["metadata"]["uid"], Member::uid(3));
+        assert_eq!(patch.body["metadata"]["uid"], ClusterNode::uid(3));
         assert_eq!(
             (
                 &condition["type"],
@@ -94,7 +94,7 @@ fn killed_first_then_told() {
             )
         );
         assert_eq!(delete.body["gracePeriodSeconds"], 1);
-        assert_eq!(delete.body["preconditions"]["uid"], Member::uid(3));
+        assert_eq!(delete.body["preconditions"]["uid"], ClusterNode::uid(3));
         assert_eq!(state.count("DELETE", ""), 1, "nobody else is deleted");
     }
     let told = events(&member, "Evicted", "Pod");
@@ -106,7 +106,7 @@ fn killed_first_then_told() {
         "{note}"
     );
     assert!(note.contains("requested 16Mi"), "{note}");
-    assert_eq!(told[0]["regarding"]["uid"], Member::uid(3));
+    assert_eq!(told[0]["regarding"]["uid"], ClusterNode::uid(3));
     assert_eq!(events(&member, "EvictionThresholdMet", "Node").len(), 1);
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
@@ -115,7 +115,7 @@ fn killed_first_then_told() {
 #[test]
 fn an_outage_delays_the_report_and_nothing_else() {
     skip_if!(not_root());
-    let mut member = Member::new("outage", 256).unwrap();
+    let mut member = ClusterNode::new("outage", 256).unwrap();
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
     let _agent = member.start().unwrap();
     member.server.go_away();
@@ -133,7 +133,7 @@ fn an_outage_delays_the_report_and_nothing_else() {
 #[test]
 fn a_crash_in_between_costs_nothing() {
     skip_if!(not_root());
-    let mut member = Member::new("crash", 256).unwrap();
+    let mut member = ClusterNode::new("crash", 256).unwrap();
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
     let agent = member.start().unwrap();
     member.server.go_away();
@@ -159,13 +159,13 @@ fn a_crash_in_between_costs_nothing() {
 #[test]
 fn a_lost_answer_is_asked_for_again_without_harm() {
     skip_if!(not_root());
-    let member = Member::new("lost", 256).unwrap();
+    let member = ClusterNode::new("lost", 256).unwrap();
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
     let fault = |path| Fault {
         method: "POST",
         path,
         times: 1,
-        what: Misery::Lost,
+        what: InjectedFault::Lost,
     };
     member.server.state().faults.push(fault("/default/events"));
     let agent = member.start().unwrap();
@@ -185,7 +185,7 @@ fn a_lost_answer_is_asked_for_again_without_harm() {
 #[test]
 fn a_pod_of_the_same_name_is_left_alone() {
     skip_if!(not_root());
-    let mut member = Member::new("samename", 256).unwrap();
+    let mut member = ClusterNode::new("samename", 256).unwrap();
     let wild = member.pod("web-0", 1, "BestEffort", 0, None).unwrap();
     let _agent = member.start().unwrap();
     member.server.go_away();
@@ -195,7 +195,7 @@ fn a_pod_of_the_same_name_is_left_alone() {
     {
         let mut state = member.server.state();
         state.remove_pod("default", "web-0");
-        let uid = Member::uid(2);
+        let uid = ClusterNode::uid(2);
         state.put_pod(evictd_tests::apiserver::pod(
             "web-0",
             &uid,
@@ -209,7 +209,7 @@ fn a_pod_of_the_same_name_is_left_alone() {
     assert_eq!(member.reported()[0].outcome, "replaced");
     let state = member.server.state();
     let pod = &state.pods[&("default".to_owned(), "web-0".to_owned())];
-    assert_eq!(pod["metadata"]["uid"], Member::uid(2));
+    assert_eq!(pod["metadata"]["uid"], ClusterNode::uid(2));
     assert!(pod["metadata"]["deletionTimestamp"].is_null());
     let conditions = pod["status"]["conditions"].to_string();
     assert!(!conditions.contains("DisruptionTarget"), "{conditions}");
@@ -219,13 +219,13 @@ fn a_pod_of_the_same_name_is_left_alone() {
 #[test]
 fn trouble_is_outlasted() {
     skip_if!(not_root());
-    let member = Member::new("trouble", 256).unwrap();
+    let member = ClusterNode::new("trouble", 256).unwrap();
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
     let faults = [429, 500, 503].map(|code| Fault {
         method: "DELETE",
         path: "/pods/wild",
         times: 1,
-        what: Misery::Status(code),
+        what: InjectedFault::Status(code),
     });
     member.server.state().faults.extend(faults);
     // A condition that does not get through must not hold up the DELETE.
@@ -233,7 +233,7 @@ fn trouble_is_outlasted() {
         method: "PATCH",
         path: "/pods/wild/status",
         times: 100,
-        what: Misery::Hang,
+        what: InjectedFault::Hang,
     });
     let _agent = member.start().unwrap();
     let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
@@ -248,7 +248,7 @@ fn trouble_is_outlasted() {
 #[test]
 fn without_an_api_server_the_cgroups_tell() {
     skip_if!(not_root());
-    let mut member = Member::new("blind", 256).unwrap();
+    let mut member = ClusterNode::new("blind", 256).unwrap();
     let wild = member.pod("wild", 1, "Burstable", 0, Some("16Mi")).unwrap();
     let file = member.cgroup_of(HASH, "BestEffort").unwrap();
     let mut of_file = Hog::start(&file, &["--mib", "60"]).unwrap();
@@ -258,7 +258,7 @@ fn without_an_api_server_the_cgroups_tell() {
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
     assert!(of_file.is_alive(), "a static pod is not evicted");
     assert!(member.wait(SOON, |m| m.evictions().len() == 1));
-    assert_eq!(member.evictions()[0].uid, Member::uid(1));
+    assert_eq!(member.evictions()[0].uid, ClusterNode::uid(1));
     assert_eq!(
         member.evictions()[0].namespace,
         "",
@@ -282,11 +282,13 @@ fn without_an_api_server_the_cgroups_tell() {
 #[test]
 fn who_is_not_known_yet_goes_after_all_others() {
     skip_if!(not_root());
-    let member = Member::new("notknown", 256).unwrap();
+    let member = ClusterNode::new("notknown", 256).unwrap();
     let important = member
         .pod("important", 1, "Burstable", 1000, Some("100Mi"))
         .unwrap();
-    let new = member.cgroup_of(&Member::uid(2), "BestEffort").unwrap();
+    let new = member
+        .cgroup_of(&ClusterNode::uid(2), "BestEffort")
+        .unwrap();
     let mut of_important = Hog::start(&important, &["--mib", "60"]).unwrap();
     let mut agent = member.start().unwrap();
     let mut of_new = Hog::start(&new, &["--mib", "140", "--head", "100", "--wait"]).unwrap();
@@ -299,17 +301,17 @@ fn who_is_not_known_yet_goes_after_all_others() {
     assert_eq!(of_new.wait().unwrap(), Some(libc::SIGKILL));
     assert_eq!(second.wait().unwrap(), Some(libc::SIGKILL));
     let evicted: Vec<_> = member.evictions().into_iter().map(|e| e.uid).collect();
-    assert_eq!(evicted, [Member::uid(1), Member::uid(2)]);
+    assert_eq!(evicted, [ClusterNode::uid(1), ClusterNode::uid(2)]);
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 const HASH: &str = "d4ae8de11a3b28dc31b9c89edbd7f90a";
 
 /// A node with a static pod of priority 0, which uses most of all, and another pod; both at work.
-fn with_static_pod(name: &str, mode: &str) -> (Member, Agent, [Hog; 2]) {
-    let mut member = Member::new(name, 256).unwrap();
+fn with_static_pod(name: &str, mode: &str) -> (ClusterNode, Agent, [Hog; 2]) {
+    let mut member = ClusterNode::new(name, 256).unwrap();
     member.config["mode"] = mode.into();
-    let mut mirror = apiserver::pod("static-node-1", &Member::uid(9), "BestEffort", 0, None);
+    let mut mirror = apiserver::pod("static-node-1", &ClusterNode::uid(9), "BestEffort", 0, None);
     mirror["metadata"]["annotations"] = json!({
         "kubernetes.io/config.mirror": HASH,
         "kubernetes.io/config.hash": HASH,
@@ -335,7 +337,7 @@ fn a_static_pod_goes_by_its_priority() {
     let (member, mut agent, mut hogs) = with_static_pod("static", "evictd");
     assert_eq!(hogs[0].wait().unwrap(), Some(libc::SIGKILL));
     assert!(reported(&member, 1));
-    assert_eq!(member.evictions()[0].uid, Member::uid(9));
+    assert_eq!(member.evictions()[0].uid, ClusterNode::uid(9));
     assert_eq!(member.reported()[0].outcome, "static");
     assert_eq!(events(&member, "Evicted", "Pod").len(), 1);
     assert!(hogs[1].is_alive());
@@ -354,7 +356,7 @@ fn the_kubelets_mode_evicts_no_static_pod() {
     let (member, mut agent, mut hogs) = with_static_pod("staticno", "kubelet");
     assert_eq!(hogs[1].wait().unwrap(), Some(libc::SIGKILL));
     assert!(reported(&member, 1));
-    assert_eq!(member.evictions()[0].uid, Member::uid(1));
+    assert_eq!(member.evictions()[0].uid, ClusterNode::uid(1));
     assert!(hogs[0].is_alive());
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
@@ -376,7 +378,7 @@ fn limit_files(agent: &Agent, limit: Option<&libc::rlimit>) -> libc::rlimit {
 #[test]
 fn a_pod_that_cannot_be_opened_is_told_and_tried_again() {
     skip_if!(not_root());
-    let mut member = Member::new("unopened", 256).unwrap();
+    let mut member = ClusterNode::new("unopened", 256).unwrap();
     let address = free_address().unwrap();
     member.config["metricsAddress"] = json!(address);
     let calm = member
@@ -401,7 +403,9 @@ fn a_pod_that_cannot_be_opened_is_told_and_tried_again() {
     assert!(is_told("a pod cannot be opened"), "{}", agent.log());
     // Enough for nothing: those that are known stay.
     allow(0);
-    member.cgroup_of(&Member::uid(3), "BestEffort").unwrap();
+    member
+        .cgroup_of(&ClusterNode::uid(3), "BestEffort")
+        .unwrap();
     assert!(is_told("pods cannot be listed"), "{}", agent.log());
     let mut known = Hog::start(&calm, &["--mib", "1024"]).unwrap();
     assert_eq!(known.wait().unwrap(), Some(libc::SIGKILL));
@@ -409,7 +413,7 @@ fn a_pod_that_cannot_be_opened_is_told_and_tried_again() {
     assert!(reported(&member, 1));
     assert_eq!(member.evictions()[0].name, "calm");
     let is_counted =
-        |_: &Member| metrics(&address).is_ok_and(|m| m.contains("pods_unopened_total 2"));
+        |_: &ClusterNode| metrics(&address).is_ok_and(|m| m.contains("pods_unopened_total 2"));
     assert!(member.wait(SOON, is_counted), "{:?}", metrics(&address));
     let mut hog = Hog::start(&wild, &["--mib", "1024", "--wait"]).unwrap();
     // The tree is looked at every ten seconds, and when something comes.
@@ -425,7 +429,7 @@ fn a_pod_that_cannot_be_opened_is_told_and_tried_again() {
 #[test]
 fn shadow_mode_deletes_nothing() {
     skip_if!(not_root());
-    let mut member = Member::new("shadowed", 256).unwrap();
+    let mut member = ClusterNode::new("shadowed", 256).unwrap();
     member.config["shadow"] = true.into();
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
     let _agent = member.start().unwrap();
@@ -443,7 +447,7 @@ fn shadow_mode_deletes_nothing() {
 #[test]
 fn the_second_agent_on_a_node_is_refused() {
     skip_if!(not_root());
-    let member = Member::new("twice", 256).unwrap();
+    let member = ClusterNode::new("twice", 256).unwrap();
     let _agent = member.start().unwrap();
     let error = member.start().err().expect("a refusal").to_string();
     assert!(error.contains("another evictd runs on it"), "{error}");

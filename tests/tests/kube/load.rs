@@ -7,7 +7,7 @@ use evictd_kube::{
     access::{PAUSE_RIGHTS, RIGHTS},
     policy_status::SPREAD,
 };
-use evictd_tests::{apiserver::State, hog::Hog, member::Member, skip::not_root, skip_if};
+use evictd_tests::{apiserver::State, hog::Hog, member::ClusterNode, skip::not_root, skip_if};
 
 const SOON: Duration = Duration::from_secs(20);
 /// Evictions of the burst.
@@ -60,7 +60,7 @@ fn load(state: &State) -> Load {
 }
 
 /// The node has settled: nothing was asked for half a second.
-fn settle(member: &Member) -> Load {
+fn settle(member: &ClusterNode) -> Load {
     loop {
         let before = member.server.state().requests.len();
         std::thread::sleep(Duration::from_millis(500));
@@ -70,14 +70,14 @@ fn settle(member: &Member) -> Load {
     }
 }
 
-fn forget(member: &Member) {
+fn forget(member: &ClusterNode) {
     member.server.state().requests.clear();
 }
 
 #[test]
 fn the_load_of_one_agent_is_what_the_page_says() {
     skip_if!(not_root());
-    let mut member = Member::new("load", 512).unwrap();
+    let mut member = ClusterNode::new("load", 512).unwrap();
     member.config["evictionPressureTransitionPeriod"] = "10s".into();
     // As the chart has it.
     member.config["cluster"]["pauseConfigMap"] = "evictd/evictd-pause".into();

@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use evictd_tests::{apiserver::pod, member::Member, skip::not_root, skip_if};
+use evictd_tests::{apiserver::pod, member::ClusterNode, skip::not_root, skip_if};
 use serde_json::json;
 
 /// Pods of a full node: the kubelet's default maximum.
@@ -13,9 +13,9 @@ const SETTLED: Duration = Duration::from_secs(2);
 
 /// Resident memory in KiB (`VmRSS`) of an agent that has seen so many pods twice: in a list, and each of them changed.
 fn resident_with(pods: u64) -> u64 {
-    let member = Member::new("full", 256).unwrap();
+    let member = ClusterNode::new("full", 256).unwrap();
     for n in 0..pods {
-        let uid = Member::uid(n);
+        let uid = ClusterNode::uid(n);
         let mut pod = pod(&format!("p{n}"), &uid, "Burstable", 0, Some("1Mi"));
         // As much as others usually write there.
         pod["metadata"]["annotations"] = json!({"last": "x".repeat(2000)});

@@ -3,13 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use evictd_kube::{
-    client::Connection,
-    node_status::{LeftOver, NodeWriter, Wanted},
+    client::ApiClient,
+    node_status::{DesiredStatus, NodeWriter, StaleConditions},
 };
 use evictd_tests::{
-    apiserver::{ApiServer, Fault, Misery, NODE, State},
+    apiserver::{ApiServer, Fault, InjectedFault, NODE, State},
     hog::Hog,
-    member::Member,
+    member::ClusterNode,
     skip::not_root,
     skip_if,
 };
@@ -42,8 +42,8 @@ fn is_clean(state: &State) -> bool {
 }
 
 /// A node under pressure, whose hog is dead.
-fn pressed(name: &str, period: &str) -> (Member, evictd_tests::agent::Agent) {
-    let mut member = Member::new(name, 256).unwrap();
+fn pressed(name: &str, period: &str) -> (ClusterNode, evictd_tests::agent::Agent) {
+    let mut member = ClusterNode::new(name, 256).unwrap();
     member.config["evictionPressureTransitionPeriod"] = period.into();
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
     let agent = member.start().unwrap();
@@ -135,13 +135,13 @@ fn what_was_left_goes_when_its_time_is_over() {
         .build()
         .unwrap();
     runtime.block_on(async {
-        let connection = Connection::open(Some(kubeconfig)).await.unwrap();
+        let connection = ApiClient::open(Some(kubeconfig)).await.unwrap();
         let writer = NodeWriter::new(Arc::new(connection), NODE, true);
         let conditions = writer.left_over().await.unwrap();
         assert_eq!(conditions.len(), 1);
         let until = tokio::time::Instant::now() + Duration::from_millis(300);
-        let (_silent, wanted) = tokio::sync::watch::channel(Wanted::default());
-        let keeping = writer.run(LeftOver { conditions, until }, wanted);
+        let (_silent, wanted) = tokio::sync::watch::channel(DesiredStatus::default());
+        let keeping = writer.run(StaleConditions { conditions, until }, wanted);
         let cleaned = async {
             while !is_clean(&server.state()) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -162,7 +162,7 @@ fn what_was_left_goes_when_its_time_is_over() {
 #[test]
 fn conflicts_and_failures_are_outlasted() {
     skip_if!(not_root());
-    let mut member = Member::new("conflict", 256).unwrap();
+    let mut member = ClusterNode::new("conflict", 256).unwrap();
     member.config["evictionPressureTransitionPeriod"] = "5m".into();
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
     let _agent = member.start().unwrap();
@@ -171,7 +171,7 @@ fn conflicts_and_failures_are_outlasted() {
             method: "PATCH",
             path: "/nodes/n2",
             times: 1,
-            what: Misery::Status(code),
+            what: InjectedFault::Status(code),
         });
     }
     let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
@@ -182,7 +182,7 @@ fn conflicts_and_failures_are_outlasted() {
 #[test]
 fn the_taint_can_be_switched_off() {
     skip_if!(not_root());
-    let mut member = Member::new("notaint", 256).unwrap();
+    let mut member = ClusterNode::new("notaint", 256).unwrap();
     member.config["cluster"]["taint"] = false.into();
     member.config["evictionPressureTransitionPeriod"] = "5m".into();
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();

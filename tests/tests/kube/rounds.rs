@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, time::Duration};
 
 use evictd_store::{incident::files::read as read_incident, record::Record};
 use evictd_tests::{
-    disk::Disk, forker::Forker, hog::Hog, member::Member, or_skip, skip::not_root, skip_if,
+    disk::Disk, forker::Forker, hog::Hog, member::ClusterNode, or_skip, skip::not_root, skip_if,
 };
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ const SOON: Duration = Duration::from_secs(30);
 /// Directories are walked once in it.
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn has_condition(member: &Member, kind: &str) -> bool {
+fn has_condition(member: &ClusterNode, kind: &str) -> bool {
     let state = member.server.state();
     let conditions = state.node["status"]["conditions"].as_array();
     conditions.is_some_and(|all| {
@@ -26,7 +26,7 @@ fn has_condition(member: &Member, kind: &str) -> bool {
 #[test]
 fn a_soft_threshold_goes_by_the_eviction_api() {
     skip_if!(not_root());
-    let mut member = Member::new("softapi", 256).unwrap();
+    let mut member = ClusterNode::new("softapi", 256).unwrap();
     member.config["evictionSoft"] = json!({ "memory.available": "150Mi" });
     member.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
     member.config["evictionMaxPodGracePeriod"] = json!(7);
@@ -86,7 +86,7 @@ fn a_soft_threshold_goes_by_the_eviction_api() {
 fn pods_wait_for_what_the_kubelet_reclaims() {
     skip_if!(not_root());
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
-    let mut member = Member::new("reclaim", 256).unwrap();
+    let mut member = ClusterNode::new("reclaim", 256).unwrap();
     member.config["evictionHard"]["nodefs.inodesFree"] = json!("50%");
     member.config["filesystems"] = json!({ "nodefs": disk.path() });
     let pod = member.pod("pod", 1, "Burstable", 0, None).unwrap();
@@ -107,13 +107,13 @@ fn pods_wait_for_what_the_kubelet_reclaims() {
 
 /// A pod with an emptyDir, where the kubelet keeps it on this disk.
 fn with_empty_dir(
-    member: &Member,
+    member: &ClusterNode,
     disk: &Disk,
     name: &str,
     number: u64,
     volume: &Value,
 ) -> PathBuf {
-    let pods = disk.path().join("pods").join(Member::uid(number));
+    let pods = disk.path().join("pods").join(ClusterNode::uid(number));
     let dir = pods.join("volumes/kubernetes.io~empty-dir/scratch");
     fs::create_dir_all(&dir).unwrap();
     let mut state = member.server.state();
@@ -129,7 +129,7 @@ fn with_empty_dir(
 fn a_pod_above_its_own_limit_is_no_disruption() {
     skip_if!(not_root());
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
-    let mut member = Member::new("ownlimit", 256).unwrap();
+    let mut member = ClusterNode::new("ownlimit", 256).unwrap();
     member.config["filesystems"] = json!({ "nodefs": disk.path() });
     let calm = member.pod("calm", 1, "Burstable", 0, None).unwrap();
     let small = json!({ "sizeLimit": "1Mi" });
@@ -170,7 +170,7 @@ fn a_pod_above_its_own_limit_is_no_disruption() {
 fn a_full_disk_takes_the_pod_that_fills_it() {
     skip_if!(not_root());
     let disk = or_skip!(Disk::new("ext4", 64, 4096));
-    let mut member = Member::new("diskapi", 256).unwrap();
+    let mut member = ClusterNode::new("diskapi", 256).unwrap();
     member.config["evictionHard"]["nodefs.inodesFree"] = json!("25%");
     member.config["filesystems"] = json!({ "nodefs": disk.path() });
     let calm = member.pod("calm", 1, "Burstable", 0, None).unwrap();

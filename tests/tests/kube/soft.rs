@@ -3,16 +3,16 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use evictd_config::Config;
-use evictd_engine::{Pod, Signal, record::Numbers};
+use evictd_engine::{Cause, EvictionDecision, Message, Pod, Signal, record::SignalReading};
 use evictd_kube::{
-    client::Connection,
+    client::ApiClient,
     soft_eviction::{SoftCandidate, SoftEvictor, SoftOutcome},
 };
 use evictd_store::{
     journal::{self, Journal, SharedJournal},
-    record::{Asked, Record},
+    record::{Record, RequestRecord},
 };
-use evictd_tests::apiserver::{self, ApiServer, Fault, Misery, NODE};
+use evictd_tests::apiserver::{self, ApiServer, Fault, InjectedFault, NODE};
 use serde_json::{Value, json};
 
 struct Soft {
@@ -20,7 +20,7 @@ struct Soft {
     evictor: SoftEvictor,
     runtime: tokio::runtime::Runtime,
     dir: tempfile::TempDir,
-    connection: Arc<Connection>,
+    connection: Arc<ApiClient>,
 }
 
 fn web(index: usize) -> Pod {
@@ -52,9 +52,7 @@ fn soft(cluster: Value) -> Soft {
         .enable_all()
         .build()
         .unwrap();
-    let connection = runtime
-        .block_on(Connection::open(Some(kubeconfig)))
-        .unwrap();
+    let connection = runtime.block_on(ApiClient::open(Some(kubeconfig))).unwrap();
     let connection = Arc::new(connection);
     let journal = SharedJournal::new(Journal::open(&dir.path().join("state")).unwrap());
     let evictor = SoftEvictor::new(Arc::clone(&connection), journal, NODE, &config);
@@ -74,10 +72,21 @@ impl Soft {
     }
 
     fn evict_pods(&mut self, pods: &[Pod], hard: bool) -> SoftOutcome {
-        let candidate = |pod| SoftCandidate {
-            pod,
-            message: "The node was low on resource: memory. ",
-            numbers: Numbers {
+        let candidate = |pod: &Pod| SoftCandidate {
+            pod: pod.clone(),
+            decision: EvictionDecision {
+                uid: pod.uid.clone(),
+                namespace: pod.namespace.clone(),
+                name: pod.name.clone(),
+                grace_period_seconds: 0,
+                message: Message {
+                    text: "The node was low on resource: memory. ".to_owned(),
+                    annotations: Vec::new(),
+                },
+                cause: Cause::Pressure(Signal::MemoryAvailable),
+                is_soft: true,
+            },
+            reading: SignalReading {
                 signal: Signal::MemoryAvailable,
                 available: 90 << 20,
                 threshold: 100 << 20,
@@ -88,7 +97,7 @@ impl Soft {
         wait(&self.runtime, self.evictor.evict_soft(&candidates, hard))
     }
 
-    fn asked(&self) -> Vec<Asked> {
+    fn asked(&self) -> Vec<RequestRecord> {
         let (records, _) = journal::read(&self.dir.path().join("state")).unwrap();
         records
             .into_iter()
@@ -275,7 +284,7 @@ fn trouble_with_one_and_trouble_with_all() {
         method: "POST",
         path: "/web-2/eviction",
         times: 1,
-        what: Misery::Status(500),
+        what: InjectedFault::Status(500),
     });
     let outcome = soft.evict(&[1, 2], false);
     assert!(

@@ -3,7 +3,7 @@
 use std::{fs, os::unix::process::CommandExt as _, path::Path, time::Duration};
 
 use evictd_tests::{
-    agent::Agent, apiserver::ApiServer, hog::Hog, member::Member, skip::not_root, skip_if,
+    agent::Agent, apiserver::ApiServer, hog::Hog, member::ClusterNode, skip::not_root, skip_if,
     tls::Authority,
 };
 use nix::{
@@ -14,9 +14,11 @@ use nix::{
 const SOON: Duration = Duration::from_secs(60);
 
 /// A hog is evicted, and the server has heard of it.
-fn an_eviction_is_reported(member: &Member) {
+fn an_eviction_is_reported(member: &ClusterNode) {
     let mut hog = Hog::start(
-        &member.cgroup_of(&Member::uid(1), "BestEffort").unwrap(),
+        &member
+            .cgroup_of(&ClusterNode::uid(1), "BestEffort")
+            .unwrap(),
         &["--mib", "1024"],
     )
     .unwrap();
@@ -29,7 +31,7 @@ fn an_eviction_is_reported(member: &Member) {
 #[test]
 fn a_kubeconfig_with_an_authority() {
     skip_if!(not_root());
-    let member = Member::of(ApiServer::start_tls().unwrap(), "tls", 256).unwrap();
+    let member = ClusterNode::of(ApiServer::start_tls().unwrap(), "tls", 256).unwrap();
     member.pod("wild", 1, "BestEffort", 0, None).unwrap();
     let _agent = member.start().unwrap();
     an_eviction_is_reported(&member);
@@ -39,7 +41,7 @@ fn a_kubeconfig_with_an_authority() {
 #[test]
 fn the_service_account_of_a_pod() {
     skip_if!(not_root());
-    let mut member = Member::of(ApiServer::start_tls().unwrap(), "account", 256).unwrap();
+    let mut member = ClusterNode::of(ApiServer::start_tls().unwrap(), "account", 256).unwrap();
     member.pod("wild", 1, "BestEffort", 0, None).unwrap();
     member.server.state().token = Some("mounted".into());
     let account = member.dir().join("kubernetes.io/serviceaccount");
@@ -80,15 +82,17 @@ fn mount_account(from: &Path) -> std::io::Result<()> {
 #[test]
 fn a_certificate_that_nobody_trusts() {
     skip_if!(not_root());
-    let member = Member::of(ApiServer::start_tls().unwrap(), "distrust", 256).unwrap();
+    let member = ClusterNode::of(ApiServer::start_tls().unwrap(), "distrust", 256).unwrap();
     member.pod("wild", 1, "BestEffort", 0, None).unwrap();
     fs::write(member.dir().join("ca.crt"), Authority::new().unwrap().pem()).unwrap();
     let _agent = member.start().unwrap();
-    let wild = member.cgroup_of(&Member::uid(1), "BestEffort").unwrap();
+    let wild = member
+        .cgroup_of(&ClusterNode::uid(1), "BestEffort")
+        .unwrap();
     let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
     assert!(member.wait(SOON, |m| m.evictions().len() == 1));
-    assert_eq!(member.evictions()[0].uid, Member::uid(1));
+    assert_eq!(member.evictions()[0].uid, ClusterNode::uid(1));
     assert!(member.reported().is_empty());
     assert!(member.server.state().requests.is_empty(), "nobody came in");
 }

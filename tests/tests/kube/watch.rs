@@ -3,10 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use evictd_kube::{
-    client::Connection,
+    client::ApiClient,
     watch::pods::{self, Shared},
 };
-use evictd_tests::apiserver::{ApiServer, Fault, Misery, NODE, pod};
+use evictd_tests::apiserver::{ApiServer, Fault, InjectedFault, NODE, pod};
 use serde_json::json;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -14,7 +14,7 @@ const SOON: Duration = Duration::from_secs(20);
 struct Watching {
     server: ApiServer,
     shared: Arc<Shared>,
-    connection: Arc<Connection>,
+    connection: Arc<ApiClient>,
     dir: tempfile::TempDir,
     // The watch ends when this is dropped.
     _stop: tokio::sync::oneshot::Sender<()>,
@@ -30,9 +30,7 @@ fn start(prepare: impl FnOnce(&mut ApiServer)) -> Watching {
         .build()
         .unwrap();
     let (connection, shared) = (
-        runtime
-            .block_on(Connection::open(Some(kubeconfig)))
-            .unwrap(),
+        runtime.block_on(ApiClient::open(Some(kubeconfig))).unwrap(),
         Arc::new(Shared::default()),
     );
     let connection = Arc::new(connection);
@@ -171,10 +169,10 @@ fn failures_are_followed_by_pauses() {
         let mut state = server.state();
         state.put_pod(pod("a", "ua", "Burstable", 0, None));
         for what in [
-            Misery::Status(500),
-            Misery::Status(429),
-            Misery::Status(403),
-            Misery::Slow(Duration::from_millis(200)),
+            InjectedFault::Status(500),
+            InjectedFault::Status(429),
+            InjectedFault::Status(403),
+            InjectedFault::Slow(Duration::from_millis(200)),
         ] {
             state.faults.push(Fault {
                 method: "GET",

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use evictd_kube::{policy_status::SPREAD, watch::namespaces};
 use evictd_tests::{
-    apiserver::{Collection, Fault, Misery},
+    apiserver::{Collection, Fault, InjectedFault},
     following::Following,
 };
 use serde_json::{Value, json};
@@ -131,7 +131,7 @@ fn a_conflict_means_another_look() {
             method: "PATCH",
             path: "/evictionpolicies/db/status",
             times: 2,
-            what: Misery::Status(409),
+            what: InjectedFault::Status(409),
         });
         s.put_policy("db", spec(NEVER));
     });
@@ -198,7 +198,7 @@ fn what_is_forbidden_changes_nothing() {
         method: "GET",
         path: "/evictionpolicies",
         times: 1,
-        what: Misery::Status(403),
+        what: InjectedFault::Status(403),
     });
     f.server.state().expire();
     assert!(
@@ -222,7 +222,7 @@ fn namespaces_are_watched_while_a_policy_asks_for_them() {
             }),
         );
     });
-    let keeper = Arc::clone(f.catalogue.keeper());
+    let keeper = Arc::clone(f.catalogue.evaluator());
     let (settled, _) = tokio::sync::watch::channel(None);
     f.spawn(namespaces::run(
         Arc::clone(&f.connection),
@@ -239,7 +239,7 @@ fn namespaces_are_watched_while_a_policy_asks_for_them() {
     });
     f.server.state().put_policy("by-tier", by_tier);
     let tier = |f: &Following, namespace: &str| {
-        let known = f.catalogue.keeper().namespaces();
+        let known = f.catalogue.evaluator().namespaces();
         known.get(namespace).cloned().unwrap_or_default()
     };
     assert!(f.wait(|f| tier(f, "shop").get("tier").is_some_and(|t| t == "gold")));

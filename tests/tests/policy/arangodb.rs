@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fs};
 
 use evictd_engine::{Pod, permit::Permission};
 use evictd_policy::{Evict, EvictionPolicy, PolicySet, Wait, file, gate::Secrets};
-use evictd_sys::clock::now_ns;
+use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
     deploy,
     kept::{Kept, labels},
@@ -257,7 +257,7 @@ fn a_single_server_goes_only_as_a_follower_of_a_pair() {
     );
     kept.wait("it follows", |k| k.may_go("pair"));
     assert_eq!(
-        kept.entry("alone").clearance.permission(now_ns()),
+        kept.entry("alone").permit.permission(monotonic_ns()),
         Permission::Never
     );
     server.json(

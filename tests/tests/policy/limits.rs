@@ -7,8 +7,10 @@ use evictd_engine::{
     limiter::{PastEviction, Rate},
     permit::LastResort,
 };
-use evictd_policy::{EvictionPolicy, Keeper, PolicySet, evaluator::Settings, gate::Secrets};
-use evictd_sys::clock::now_ns;
+use evictd_policy::{
+    EvictionPolicy, PolicyEvaluator, PolicySet, evaluator::Settings, gate::Secrets,
+};
+use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
     hog::Hog,
     kept::{Kept, labels, policy},
@@ -63,15 +65,15 @@ fn limits_keep_enough_of_a_group_here() {
     let charge = |kept: &Kept, pod: usize| {
         kept.keeper
             .restraint()
-            .charge(&kept.table.entries[pod].clearance, now_ns());
+            .charge(&kept.table.entries[pod].permit, monotonic_ns());
     };
     charge(&kept, 0);
-    kept.keeper.judge();
+    kept.keeper.evaluate();
     assert!(may_go(&kept, 1));
     charge(&kept, 1);
     // At once, and after the next count.
     assert!(!may_go(&kept, 2));
-    kept.keeper.judge();
+    kept.keeper.evaluate();
     assert!(!may_go(&kept, 2));
     // A new table knows who was evicted.
     let table = kept.node.table();
@@ -108,13 +110,13 @@ fn rates_hold_for_the_node_and_for_each_owner() {
         owner_rate: rate(1),
         ..Settings::default()
     };
-    let keeper = Keeper::new(settings, Secrets::default());
+    let keeper = PolicyEvaluator::new(settings, Secrets::default());
     let table = node.table();
     keeper.present(&table.entries);
     let restraint = keeper.restraint();
     let free = || {
         let lets_go = |e: &&Arc<evictd_node::pods::table::Entry>| {
-            restraint.lets_go(&e.clearance, now_ns(), LastResort::Anybody)
+            restraint.allows(&e.permit, monotonic_ns(), LastResort::Anybody)
         };
         table
             .entries
@@ -124,9 +126,9 @@ fn rates_hold_for_the_node_and_for_each_owner() {
             .collect::<Vec<_>>()
     };
     assert_eq!(free(), ["a1", "a2", "b1", "b2"]);
-    restraint.charge(&table.entries[0].clearance, now_ns());
+    restraint.charge(&table.entries[0].permit, monotonic_ns());
     assert_eq!(free(), ["b1", "b2"], "one of an owner");
-    restraint.charge(&table.entries[2].clearance, now_ns());
+    restraint.charge(&table.entries[2].permit, monotonic_ns());
     assert!(free().is_empty(), "two of the node");
 }
 
@@ -190,7 +192,7 @@ fn what_was_evicted_before_counts() {
     }
     let table = node.table();
     let gone = table.entries.iter().find(|e| e.pod.name == "gone").unwrap();
-    let now = i64::try_from(now_ns()).unwrap();
+    let now = i64::try_from(monotonic_ns()).unwrap();
     let past = |ago: i64, is_workload_known| PastEviction {
         at: now - ago * 1_000_000_000,
         is_same_boot: true,
@@ -198,7 +200,7 @@ fn what_was_evicted_before_counts() {
         is_workload_known,
     };
     let free = |past: Vec<PastEviction>, limit: serde_json::Value| {
-        let keeper = Keeper::new(Settings::default(), Secrets::default());
+        let keeper = PolicyEvaluator::new(Settings::default(), Secrets::default());
         keeper.restore(past);
         let table = node.table();
         keeper.present(&table.entries);

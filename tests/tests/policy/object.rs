@@ -4,9 +4,9 @@
 use std::{fs, time::Duration};
 
 use evictd_tests::{
-    apiserver::{Fault, Misery},
+    apiserver::{Fault, InjectedFault},
     hog::Hog,
-    member::Member,
+    member::ClusterNode,
     node::MIB,
     skip::not_root,
     skip_if,
@@ -30,8 +30,8 @@ fn cluster(settled: &str) -> Value {
 }
 
 /// A pod that may go while its cluster is settled.
-fn gated(name: &str) -> (Member, std::path::PathBuf) {
-    let member = Member::new(name, 256).unwrap();
+fn gated(name: &str) -> (ClusterNode, std::path::PathBuf) {
+    let member = ClusterNode::new(name, 256).unwrap();
     let db = member.pod("db", 1, "BestEffort", 0, None).unwrap();
     let gate = json!({
         "name": "settled",
@@ -46,14 +46,14 @@ fn gated(name: &str) -> (Member, std::path::PathBuf) {
 }
 
 /// The pod may go while the condition over this gate holds.
-fn when(member: &Member, condition: &str, gate: Value) {
+fn when(member: &ClusterNode, condition: &str, gate: Value) {
     let rule = json!({"name": "db", "evict": "When", "when": condition});
     let spec =
         json!({"selector": {"matchLabels": {"app": "db"}}, "gates": [gate], "rules": [rule]});
     member.server.state().put_policy("db", spec);
 }
 
-fn answers(member: &Member, path: &str, cluster: Option<Value>) {
+fn answers(member: &ClusterNode, path: &str, cluster: Option<Value>) {
     let mut state = member.server.state();
     state.faults.clear();
     match cluster {
@@ -62,7 +62,7 @@ fn answers(member: &Member, path: &str, cluster: Option<Value>) {
     };
 }
 
-fn fails(member: &Member, what: Misery) {
+fn fails(member: &ClusterNode, what: InjectedFault) {
     member.server.state().faults.push(Fault {
         method: "GET",
         path: "/clusters/db",
@@ -72,18 +72,18 @@ fn fails(member: &Member, what: Misery) {
 }
 
 /// What the agent says about the pod, as `evictd policy explain` shows it.
-fn explained(member: &Member) -> Value {
+fn explained(member: &ClusterNode) -> Value {
     let text = fs::read_to_string(member.dir().join("state/policies.json")).unwrap_or_default();
     let all: Value = serde_json::from_str(&text).unwrap_or_default();
     all[0].clone()
 }
 
-fn gate_of(member: &Member) -> Value {
+fn gate_of(member: &ClusterNode) -> Value {
     explained(member)["rules"][0]["gates"][0].clone()
 }
 
 /// The node is short, the agent has had time to act, and the pod is there.
-fn spared(member: &Member, hog: &mut Hog, why: &str) {
+fn spared(member: &ClusterNode, hog: &mut Hog, why: &str) {
     assert!(
         member.wait(SOON, |m| m.cgroup.usage().unwrap() > 195 * MIB),
         "{why}"
@@ -102,7 +102,7 @@ fn no_is_no_and_so_is_what_cannot_be_known_until_a_yes_comes() {
     assert!(member.wait(SOON, |m| gate_of(m)["answer"] == false));
     spared(&member, &mut hog, "the condition is false");
 
-    fails(&member, Misery::Status(403));
+    fails(&member, InjectedFault::Status(403));
     assert!(
         member.wait(SOON, |m| {
             let gate = gate_of(m);
@@ -166,7 +166,7 @@ fn a_yes_that_is_too_old_is_none() {
     let mut agent = member.start().unwrap();
     assert!(member.wait(SOON, |m| explained(m)["mayGo"] == true));
     assert_eq!(gate_of(&member)["answer"], true);
-    fails(&member, Misery::Hang);
+    fails(&member, InjectedFault::Hang);
     assert!(member.wait(SOON, |m| explained(m)["mayGo"] == false));
     let mut hog = Hog::start(&db, &["--mib", "200"]).unwrap();
     spared(&member, &mut hog, "the last yes has expired");

@@ -5,13 +5,13 @@ use std::{sync::Arc, time::Duration};
 
 use evictd_config::ConfigMapName;
 use evictd_kube::pause;
-use evictd_policy::{Brake, PAUSED};
+use evictd_policy::{PAUSED, PauseSource};
 use evictd_store::record::Record;
 use evictd_tests::{
     apiserver::{Collection, NODE},
     following::Following,
     hog::Hog,
-    member::Member,
+    member::ClusterNode,
     node::MIB,
     scrape,
     skip::not_root,
@@ -52,8 +52,8 @@ fn obedient() -> Following {
 }
 
 fn pulled(f: &Following) -> Vec<&'static str> {
-    let pulled = Brake::ALL.into_iter().filter(|b| f.brakes.is_set(*b));
-    pulled.map(Brake::as_str).collect()
+    let pulled = PauseSource::ALL.into_iter().filter(|b| f.brakes.is_set(*b));
+    pulled.map(PauseSource::as_str).collect()
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn the_last_word_holds_while_the_api_server_is_away() {
 #[test]
 fn a_paused_agent_kills_nobody_until_the_pause_is_lifted() {
     skip_if!(not_root());
-    let mut member = Member::new("pause", 256).unwrap();
+    let mut member = ClusterNode::new("pause", 256).unwrap();
     let address = scrape::free_address().unwrap();
     member.config["metricsAddress"] = address.as_str().into();
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
@@ -130,7 +130,7 @@ fn a_paused_agent_kills_nobody_until_the_pause_is_lifted() {
     let mut agent = member.start().unwrap();
     let says = |line: &'static str| {
         let address = address.clone();
-        move |_: &Member| {
+        move |_: &ClusterNode| {
             scrape::metrics(&address)
                 .unwrap()
                 .lines()
@@ -153,7 +153,7 @@ fn a_paused_agent_kills_nobody_until_the_pause_is_lifted() {
 }
 
 /// What the journal says of pauses: whose word, whether it stops evictions, and whether they are stopped.
-fn pauses(member: &Member) -> Vec<(String, bool, bool)> {
+fn pauses(member: &ClusterNode) -> Vec<(String, bool, bool)> {
     let records = member.records().into_iter();
     records
         .filter_map(|record| match record {
@@ -164,8 +164,8 @@ fn pauses(member: &Member) -> Vec<(String, bool, bool)> {
 }
 
 /// `db` must never go; it is far bigger than `web`.
-fn ruled(name: &str) -> (Member, std::path::PathBuf, std::path::PathBuf) {
-    let member = Member::new(name, 256).unwrap();
+fn ruled(name: &str) -> (ClusterNode, std::path::PathBuf, std::path::PathBuf) {
+    let member = ClusterNode::new(name, 256).unwrap();
     let db = member.pod("db", 1, "BestEffort", 0, None).unwrap();
     let web = member.pod("web", 2, "BestEffort", 0, None).unwrap();
     {
@@ -185,7 +185,7 @@ fn ruled(name: &str) -> (Member, std::path::PathBuf, std::path::PathBuf) {
 }
 
 /// Fills the node: the policy decides who goes.
-fn web_goes(member: &Member, db: &std::path::Path, web: &std::path::Path) {
+fn web_goes(member: &ClusterNode, db: &std::path::Path, web: &std::path::Path) {
     let mut big = Hog::start(db, &["--mib", "120"]).unwrap();
     assert!(member.wait(SOON, |m| m.cgroup.usage().unwrap() > 115 * MIB));
     let mut small = Hog::start(web, &["--mib", "100"]).unwrap();
@@ -233,12 +233,12 @@ fn a_restart_while_the_api_server_is_away_forgets_nothing() {
 #[test]
 fn a_pause_outlives_a_restart_while_the_api_server_is_away() {
     skip_if!(not_root());
-    let mut member = Member::new("pausekept", 256).unwrap();
+    let mut member = ClusterNode::new("pausekept", 256).unwrap();
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
     member.server.state().annotate_node(PAUSED, Some("true"));
     let address = scrape::free_address().unwrap();
     member.config["metricsAddress"] = address.as_str().into();
-    let paused = |_: &Member| {
+    let paused = |_: &ClusterNode| {
         scrape::metrics(&address)
             .unwrap()
             .contains("evictd_paused{by=\"node\"} 1")

@@ -6,9 +6,9 @@ use evictd_engine::{
     QosClass,
     permit::{LastResort, Permission},
 };
-use evictd_fastpath::Report;
+use evictd_fastpath::Event;
 use evictd_node::pods::table::PodTable;
-use evictd_sys::clock::now_ns;
+use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
     hog::Hog,
     node::{MIB, Node, Options},
@@ -47,7 +47,7 @@ fn pods(name: &str, sizes: &[(&str, &str)]) -> (Node, Vec<Hog>) {
 
 fn set(table: &PodTable, name: &str, permission: Permission, order: i16, quotas: &[u16]) {
     let entry = table.entries.iter().find(|e| e.pod.name == name).unwrap();
-    entry.clearance.set(permission, order, quotas);
+    entry.permit.set(permission, order, quotas);
 }
 
 /// Under pressure from the start.
@@ -72,7 +72,7 @@ fn whom_the_policies_spare_is_passed_over() {
     set(
         &table,
         "late",
-        Permission::Until(now_ns().saturating_sub(1)),
+        Permission::Until(monotonic_ns().saturating_sub(1)),
         0,
         &[],
     );
@@ -86,14 +86,14 @@ fn whom_the_policies_spare_is_passed_over() {
             .report(SOON)
             .expect("it is said that this is not enough")
         {
-            Report::Finished(_) => {}
+            Event::Finished(_) => {}
             other => break other,
         }
     };
-    let Report::NobodyLeft { held, .. } = report else {
+    let Event::NoCandidates { held, .. } = report else {
         panic!("{report:?}")
     };
-    assert_eq!((held.spared, held.paused), (2, false));
+    assert_eq!((held.denied, held.paused), (2, false));
     assert!(hogs[0].is_alive() && hogs[1].is_alive());
 }
 
@@ -104,12 +104,12 @@ fn a_permission_counts_at_once() {
     let (node, mut hogs) = pods("polflip", &[("big", "200")]);
     let table = node.table();
     let entry = std::sync::Arc::clone(&table.entries[0]);
-    entry.clearance.set(Permission::NotNow, 0, &[]);
+    entry.permit.set(Permission::NotNow, 0, &[]);
     let watched = node.watch_table(table, pressed(400)).unwrap().unwrap();
     let report = watched.report(SOON).expect("it is said");
-    assert!(matches!(report, Report::NobodyLeft { .. }), "{report:?}");
+    assert!(matches!(report, Event::NoCandidates { .. }), "{report:?}");
     assert!(hogs[0].is_alive());
-    entry.clearance.set(Permission::Until(u64::MAX - 1), 0, &[]);
+    entry.permit.set(Permission::Until(u64::MAX - 1), 0, &[]);
     assert_eq!(
         watched.evicted(SOON).expect("it may go now").pod.pod.name,
         "big"
@@ -162,7 +162,7 @@ fn a_pause_holds_everybody() {
     node.restraint.set_last_resort(LastResort::Anybody);
     let watched = node.watch(pressed(400)).unwrap().unwrap();
     let report = watched.report(SOON).expect("it is said");
-    let Report::NobodyLeft { held, .. } = report else {
+    let Event::NoCandidates { held, .. } = report else {
         panic!("{report:?}")
     };
     assert!(held.paused);

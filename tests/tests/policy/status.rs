@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use evictd_engine::{Pod, model::settings::Mode};
 use evictd_kube::policy_status::SPREAD;
 use evictd_node::pods::table::Entry;
-use evictd_policy::Catalogue;
+use evictd_policy::PolicyStore;
 use evictd_tests::{
     apiserver::Collection,
     cgroup::TestCgroup,
@@ -32,7 +32,7 @@ fn lists(f: &Following, count: usize) {
 }
 
 /// Shows one pod with these labels to an agent, or none.
-fn present(catalogue: &Catalogue, cgroup: &TestCgroup, labels: &[(&str, &str)]) {
+fn present(catalogue: &PolicyStore, cgroup: &TestCgroup, labels: &[(&str, &str)]) {
     let labels = labels
         .iter()
         .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
@@ -45,7 +45,7 @@ fn present(catalogue: &Catalogue, cgroup: &TestCgroup, labels: &[(&str, &str)]) 
     };
     let dir = cgroup.child("pod").unwrap();
     let entry = Entry::open(pod, &dir, Mode::Evictd).unwrap();
-    catalogue.keeper().present(&[Arc::new(entry)]);
+    catalogue.evaluator().present(&[Arc::new(entry)]);
 }
 
 /// Twenty agents, one of which has a pod: nobody takes back what that one has seen.

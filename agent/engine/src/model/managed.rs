@@ -1,13 +1,13 @@
 //! A pod of this node as policies see it.
 
-use crate::{Pod, permit::Clearance};
+use crate::{Pod, permit::EvictionPermit};
 
 /// A pod that may be evicted, with what is read of it when it is asked.
 pub trait ManagedPod: Send + Sync {
     /// What is known of it.
     fn pod(&self) -> &Pod;
     /// Where policies leave what they decide.
-    fn clearance(&self) -> &Clearance;
+    fn clearance(&self) -> &EvictionPermit;
     /// Whether it is never evicted, whatever policies say.
     fn is_protected(&self) -> bool;
     /// What it uses now, in bytes; 0 where that cannot be read.

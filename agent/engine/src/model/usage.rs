@@ -57,7 +57,7 @@ pub struct MemoryReading {
     /// Page cache on the active list, which the kubelet counts as used.
     pub active_file: u64,
     /// Page cache that has to be written, or is being written, before the kernel can take it back.
-    pub unwritten: u64,
+    pub dirty_or_writeback: u64,
     /// Shared memory and tmpfs: it outlives the processes that filled it.
     pub shmem: u64,
     /// Slab that the kernel can reclaim: dentries and inodes. 0 on v1, which has no line for it.
@@ -67,7 +67,7 @@ pub struct MemoryReading {
     /// What is charged and is in no line of `memory.stat`: kernel memory where it has no line (v1), what CPUs have charged in
     /// advance, and what the statistics are behind the counter (docs/decisions/0022-how-old-a-number-can-be.md). 0 for a root, whose usage is made of
     /// the statistics.
-    pub unlisted: u64,
+    pub uncategorized: u64,
 }
 
 impl MemoryReading {

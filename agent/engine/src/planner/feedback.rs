@@ -1,10 +1,11 @@
 //! What the manager is told of what others do: the reflex that kills on its own, and pods that were asked to go.
 
 use super::{
-    CandidateState, Cause, Earlier, Eviction, Manager, Mode, Pod, Settings, Signal, Snapshot,
+    CandidateState, Cause, Earlier, EvictionDecision, Mode, Planner, Pod, Settings, Signal,
+    Snapshot,
 };
 
-impl Manager {
+impl Planner {
     /// Other settings from now on; what is known of thresholds that stay, of victims and of comebacks is kept.
     pub fn reconfigure(&mut self, settings: Settings) {
         let thresholds = settings.layout.apply(&settings.eviction.thresholds);
@@ -19,7 +20,7 @@ impl Manager {
             return;
         }
         for victim in &earlier.victims {
-            self.victims.restore(&victim.uid, victim.at);
+            self.pending.restore(&victim.uid, victim.at);
         }
         let Earlier {
             evictions,
@@ -30,32 +31,36 @@ impl Manager {
         for (signal, at) in last {
             self.note_eviction(*at, Cause::Pressure(*signal));
         }
-        self.comebacks.restore(now, evictions, comebacks);
+        self.recreations.restore(now, evictions, comebacks);
     }
 
     /// Whether somebody was evicted whose end was not seen yet.
     pub fn awaits_victims(&self) -> bool {
-        !self.victims.is_empty()
+        !self.pending.is_empty()
     }
 
     /// Nobody was evicted after all: shadow mode only spoke of it.
     pub fn forget_victims(&mut self) {
-        self.victims.clear();
+        self.pending.clear();
     }
 
     /// A pod that was chosen lives on: a limit had no room for it.
-    pub fn spare(&mut self, uid: &str) {
-        self.victims.forget(uid);
+    pub fn cancel_eviction(&mut self, uid: &str) {
+        self.pending.forget(uid);
     }
 
     /// While somebody is being asked to go, soft thresholds ask for nobody else.
-    pub fn hold_soft(&mut self, held: bool) {
+    pub fn block_soft(&mut self, held: bool) {
         self.soft_is_held = held;
     }
 
     /// Everybody who may be asked in place of a soft eviction's pod, in the order of eviction: a budget may protect the
     /// first ones. Empty for what no soft threshold asks for.
-    pub fn alternatives(&self, node: Snapshot<'_>, chosen: &Eviction) -> Vec<Eviction> {
+    pub fn alternatives(
+        &self,
+        node: Snapshot<'_>,
+        chosen: &EvictionDecision,
+    ) -> Vec<EvictionDecision> {
         let Cause::Pressure(signal) = chosen.cause else {
             return Vec::new();
         };
@@ -82,36 +87,42 @@ impl Manager {
     }
 
     /// What came of a soft eviction: who goes in the end, if anybody does.
-    pub fn settle_soft(
+    pub fn soft_eviction_finished(
         &mut self,
         now: i64,
         node: Snapshot<'_>,
         chosen_uid: &str,
-        gone: Option<&Eviction>,
+        gone: Option<&EvictionDecision>,
     ) {
         self.soft_is_held = false;
         if gone.is_some_and(|gone| gone.uid == chosen_uid) {
             return;
         }
-        self.victims.forget(chosen_uid);
+        self.pending.forget(chosen_uid);
         let Some(gone) = gone else { return };
         let gone = std::slice::from_ref(gone);
-        self.victims.remember(now, node, self.settings.layout, gone);
+        self.pending.remember(now, node, self.settings.layout, gone);
         if let [
-            Eviction {
+            EvictionDecision {
                 cause: Cause::Pressure(signal),
                 ..
             },
         ] = gone
         {
-            self.comebacks
+            self.recreations
                 .remember(now, node, gone, signal.node_condition());
         }
     }
 
     /// The reflex has evicted a pod, on what it saw then: the dip is over before anybody else looks, and the condition
     /// holds nevertheless; and the pod's owner is known if it comes back.
-    pub fn evicted_elsewhere(&mut self, now: i64, dip: Snapshot<'_>, uid: &str, signal: Signal) {
+    pub fn note_external_eviction(
+        &mut self,
+        now: i64,
+        dip: Snapshot<'_>,
+        uid: &str,
+        signal: Signal,
+    ) {
         // What is due is not asked for: the reflex is at it.
         self.pressure.update(now, dip.observations);
         self.note_eviction(now, Cause::Pressure(signal));
@@ -119,6 +130,6 @@ impl Manager {
             return;
         };
         let condition = signal.node_condition();
-        self.comebacks.remember_pod(now, pod, condition);
+        self.recreations.remember_pod(now, pod, condition);
     }
 }

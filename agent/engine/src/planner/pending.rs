@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::{Cause, Eviction, Layout, Pod, Resource, Signal, Snapshot, pace::Pending};
+use crate::{Cause, EvictionDecision, Layout, Pod, Resource, Signal, Snapshot, pace::Pending};
 
 const SECOND: i64 = 1_000_000_000;
 /// How long a victim may take beyond its grace period until it no longer counts as on its way: it does not block the
@@ -14,7 +14,7 @@ const FILES_DEADLINE_NANOS: i64 = 30 * SECOND;
 
 /// Victims by UID.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Victims(HashMap<String, Victim>);
+pub(super) struct PendingVictims(HashMap<String, Victim>);
 
 #[derive(Clone, Debug)]
 struct Victim {
@@ -39,14 +39,14 @@ struct Expected {
     available: i64,
 }
 
-impl Victims {
+impl PendingVictims {
     /// Takes note of evictions.
     pub(super) fn remember(
         &mut self,
         now: i64,
         node: Snapshot<'_>,
         layout: Layout,
-        evictions: &[Eviction],
+        evictions: &[EvictionDecision],
     ) {
         for eviction in evictions {
             let grace = eviction.grace_period_seconds.max(0).saturating_mul(SECOND);
@@ -171,7 +171,7 @@ impl Expected {
     }
 }
 
-fn expected(node: Snapshot<'_>, layout: Layout, eviction: &Eviction) -> Option<Expected> {
+fn expected(node: Snapshot<'_>, layout: Layout, eviction: &EvictionDecision) -> Option<Expected> {
     let Cause::Pressure(signal) = eviction.cause else {
         return None;
     };

@@ -25,7 +25,7 @@ pub struct Settings {
     /// How far to go beyond the kubelet.
     pub mode: Mode,
     /// Signals whose hard thresholds somebody faster acts on: here they count for conditions and forecasts alone.
-    pub acted_on_elsewhere: Vec<Signal>,
+    pub externally_handled: Vec<Signal>,
 }
 
 /// The node at one instant.
@@ -41,17 +41,17 @@ pub struct Snapshot<'a> {
 
 /// What a round came to.
 #[derive(Clone, Debug, Default)]
-pub struct Round {
+pub struct Plan {
     /// The node conditions that hold.
     pub conditions: Vec<NodeCondition>,
     /// The pods that came back after an eviction.
-    pub comebacks: Vec<Comeback>,
+    pub recreations: Vec<Recreation>,
     /// Where the signals that have thresholds are heading.
     pub forecasts: Vec<SignalForecast>,
     /// What to reclaim from the node before [`crate::Manager::after_reclaim`] says which pods must go.
     pub node_reclaim: Vec<NodeReclaim>,
     /// The pods to evict.
-    pub evictions: Vec<Eviction>,
+    pub evictions: Vec<EvictionDecision>,
     /// Thresholds that are met as they come into force, at the start or by other settings; each once.
     pub met_in_force: Vec<Threshold>,
     /// UIDs of evicted pods whose processes do not end; each once.
@@ -71,7 +71,7 @@ pub struct SignalForecast {
 
 /// A pod to evict.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Eviction {
+pub struct EvictionDecision {
     /// The pod's UID.
     pub uid: String,
     /// The pod's namespace.
@@ -120,7 +120,7 @@ pub struct Earlier {
     /// Evictions for a signal, the oldest first.
     pub evictions: Vec<EarlierEviction>,
     /// Comebacks, the oldest first.
-    pub comebacks: Vec<EarlierComeback>,
+    pub comebacks: Vec<EarlierRecreation>,
     /// When a pod was last evicted for a signal.
     pub last: Vec<(Signal, i64)>,
 }
@@ -151,16 +151,16 @@ pub struct EarlierEviction {
 
 /// A pod that came back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EarlierComeback {
+pub struct EarlierRecreation {
     /// When.
     pub at: i64,
     /// What was found then.
-    pub comeback: Comeback,
+    pub recreation: Recreation,
 }
 
 /// A pod that came back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Comeback {
+pub struct Recreation {
     /// The new pod's UID.
     pub uid: String,
     /// The UID of the owner that put it here again.

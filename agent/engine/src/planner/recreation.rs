@@ -8,8 +8,8 @@ use std::{
 
 use super::pressure::has_passed;
 use crate::{
-    EarlierComeback, EarlierEviction, Eviction, NodeCondition, Pod, Snapshot,
-    planner::plan::Comeback,
+    EarlierEviction, EarlierRecreation, EvictionDecision, NodeCondition, Pod, Snapshot,
+    planner::plan::Recreation,
 };
 
 /// How long after an eviction a pod of the same owner counts as coming back.
@@ -21,9 +21,9 @@ const LONGEST_HOLD: Duration = Duration::from_secs(3600);
 
 /// Who was evicted from here, and who is here.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Comebacks {
+pub(super) struct RecreationTracker {
     /// By the UID of the owner.
-    evicted: HashMap<String, Evicted>,
+    evicted: HashMap<String, EvictedPod>,
     /// When each pod was seen last, by its UID: one that nobody could look at for a round has not come back.
     seen: HashMap<String, i64>,
     /// Until when conditions are held.
@@ -42,19 +42,19 @@ struct Earlier {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Evicted {
+struct EvictedPod {
     last: i64,
     condition: NodeCondition,
     comebacks: u32,
 }
 
-impl Comebacks {
+impl RecreationTracker {
     /// Takes over what an earlier manager has seen, each the oldest first.
     pub(super) fn restore(
         &mut self,
         now: i64,
         evictions: &[EarlierEviction],
-        comebacks: &[EarlierComeback],
+        comebacks: &[EarlierRecreation],
     ) {
         let mut earlier = Earlier::default();
         let mut evictions = evictions.iter().peekable();
@@ -71,20 +71,20 @@ impl Comebacks {
                 (e.at, &e.owner_uid, e.condition, None)
             } else {
                 let Some(c) = comebacks.next() else { break };
-                earlier.known.insert(c.comeback.uid.clone());
-                self.hold(c.at, &c.comeback);
-                let Comeback {
+                earlier.known.insert(c.recreation.uid.clone());
+                self.hold(c.at, &c.recreation);
+                let Recreation {
                     owner_uid,
                     condition,
                     count,
                     ..
-                } = &c.comeback;
+                } = &c.recreation;
                 (c.at, owner_uid, *condition, Some(*count))
             };
             let at = at.min(now);
             let last = self.evicted.get(owner);
             let last = last.filter(|last| !has_passed(WINDOW, last.last, at));
-            let evicted = Evicted {
+            let evicted = EvictedPod {
                 last: at,
                 condition,
                 comebacks: count.unwrap_or(last.map_or(0, |last| last.comebacks)),
@@ -94,7 +94,7 @@ impl Comebacks {
         self.earlier = Some(earlier);
     }
 
-    fn hold(&mut self, now: i64, comeback: &Comeback) {
+    fn hold(&mut self, now: i64, comeback: &Recreation) {
         let hold = i64::try_from(comeback.hold.min(LONGEST_HOLD).as_nanos()).unwrap_or(i64::MAX);
         let until = now.saturating_add(hold);
         let held = self.held.entry(comeback.condition).or_insert(until);
@@ -106,7 +106,7 @@ impl Comebacks {
         &mut self,
         now: i64,
         node: Snapshot<'_>,
-        evictions: &[Eviction],
+        evictions: &[EvictionDecision],
         condition: NodeCondition,
     ) {
         for eviction in evictions {
@@ -122,7 +122,7 @@ impl Comebacks {
             return;
         };
         let evicted = self.evicted.entry(owner.uid.clone());
-        let evicted = evicted.or_insert(Evicted {
+        let evicted = evicted.or_insert(EvictedPod {
             last: now,
             condition,
             comebacks: 0,
@@ -131,7 +131,7 @@ impl Comebacks {
     }
 
     /// Finds the pods that have come back since the last time, and holds conditions because of them.
-    pub(super) fn detect(&mut self, now: i64, node: Snapshot<'_>) -> Vec<Comeback> {
+    pub(super) fn detect(&mut self, now: i64, node: Snapshot<'_>) -> Vec<Recreation> {
         self.evicted
             .retain(|_, evicted| !has_passed(WINDOW, evicted.last, now));
         if let Some(earlier) = self.earlier.take() {
@@ -142,8 +142,8 @@ impl Comebacks {
             .pods
             .iter()
             .filter(|pod| !self.seen.contains_key(&pod.uid));
-        let found: Vec<Comeback> = arrived
-            .filter_map(|pod| comeback(&mut self.evicted, now, pod))
+        let found: Vec<Recreation> = arrived
+            .filter_map(|pod| recreation(&mut self.evicted, now, pod))
             .collect();
         for comeback in &found {
             self.hold(now, comeback);
@@ -176,7 +176,11 @@ impl Earlier {
     }
 }
 
-fn comeback(evicted: &mut HashMap<String, Evicted>, now: i64, pod: &Pod) -> Option<Comeback> {
+fn recreation(
+    evicted: &mut HashMap<String, EvictedPod>,
+    now: i64,
+    pod: &Pod,
+) -> Option<Recreation> {
     let owner = pod.owner.as_ref()?;
     let entry = evicted.get_mut(&owner.uid)?;
     entry.comebacks = entry.comebacks.saturating_add(1);
@@ -184,7 +188,7 @@ fn comeback(evicted: &mut HashMap<String, Evicted>, now: i64, pod: &Pod) -> Opti
     let hold = FIRST_HOLD
         .saturating_mul(1 << (entry.comebacks - 1).min(16))
         .min(LONGEST_HOLD);
-    Some(Comeback {
+    Some(Recreation {
         uid: pod.uid.clone(),
         owner_uid: owner.uid.clone(),
         condition: entry.condition,

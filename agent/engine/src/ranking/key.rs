@@ -7,7 +7,7 @@ use crate::{QosClass, Resource, model::settings::RankingStrategy};
 
 /// What a pod may claim when a resource runs short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Claim {
+pub struct RankInputs {
     /// The pod's priority.
     pub priority: i32,
     /// Whether that is not known: the pod goes after every pod whose priority is.
@@ -27,7 +27,7 @@ pub struct Claim {
 /// More usage never moves a pod back. The fast path rests on that: whoever is first by upper bounds of usage, and is
 /// so by an exact value, is first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Standing {
+pub struct RankKey {
     is_unknown: bool,
     group: u8,
     /// The two criteria between the group and the amount, the stronger one first.
@@ -37,7 +37,7 @@ pub struct Standing {
     tie: i16,
 }
 
-impl Standing {
+impl RankKey {
     /// Some standing, where one must stand.
     pub(crate) const ANY: Self = Self {
         is_unknown: false,
@@ -66,7 +66,7 @@ impl Standing {
     pub fn new(
         strategy: RankingStrategy,
         resource: Resource,
-        claim: Claim,
+        claim: RankInputs,
         usage: Option<u64>,
     ) -> Self {
         // Amounts beyond 2^63 are all the same, as in the kubelet, whose numbers are int64; neither can be negative, so
@@ -148,11 +148,11 @@ mod tests {
             mut usages in any::<[u64; 2]>(),
         ) {
             usages.sort_unstable();
-            let claim = Claim { priority, priority_unknown, qos, request, order };
-            let less = Standing::new(strategy, resource, claim, Some(usages[0]));
-            let more = Standing::new(strategy, resource, claim, Some(usages[1]));
+            let claim = RankInputs { priority, priority_unknown, qos, request, order };
+            let less = RankKey::new(strategy, resource, claim, Some(usages[0]));
+            let more = RankKey::new(strategy, resource, claim, Some(usages[1]));
             prop_assert!(more <= less);
-            prop_assert!(Standing::new(strategy, resource, claim, None) <= more);
+            prop_assert!(RankKey::new(strategy, resource, claim, None) <= more);
         }
 
         #[test]
@@ -166,8 +166,8 @@ mod tests {
             let [known, unknown] = [false, true].map(|priority_unknown| {
                 let at = usize::from(priority_unknown);
                 let (priority, request) = (priorities[at], requests[at]);
-                let claim = Claim { priority, priority_unknown, request, ..Claim::default() };
-                Standing::new(strategy, resource, claim, usages[at])
+                let claim = RankInputs { priority, priority_unknown, request, ..RankInputs::default() };
+                RankKey::new(strategy, resource, claim, usages[at])
             });
             prop_assert!(known < unknown);
         }

@@ -9,7 +9,7 @@ const RULES: Rules = Rules {
 };
 
 fn candidate(priority: i32, request: u64, usage: u64) -> Candidate {
-    let claim = Claim {
+    let claim = RankInputs {
         order: 0,
         priority,
         priority_unknown: false,
@@ -17,14 +17,14 @@ fn candidate(priority: i32, request: u64, usage: u64) -> Candidate {
         request,
     };
     Candidate {
-        claim,
+        inputs: claim,
         usage,
         is_exact: true,
         state: CandidateState::Eligible,
     }
 }
 
-fn choose(candidates: &mut [Candidate], rules: Rules, demand: Demand) -> Vec<usize> {
+fn choose(candidates: &mut [Candidate], rules: Rules, demand: ReleaseTarget) -> Vec<usize> {
     let mut victims = [0; 64];
     let selection = select(candidates, rules, demand, |_| None, &mut victims);
     victims[..selection.count].to_vec()
@@ -39,9 +39,9 @@ fn above_request_goes_first_then_priority_then_excess() {
         candidate(5, 100, 150),
         candidate(5, 100, 300),
     ];
-    let all = Demand::Amount(u64::MAX);
+    let all = ReleaseTarget::Amount(u64::MAX);
     assert_eq!(choose(&mut pods.clone(), RULES, all), [3, 2, 1, 0]);
-    assert_eq!(choose(&mut pods.clone(), RULES, Demand::First), [3]);
+    assert_eq!(choose(&mut pods.clone(), RULES, ReleaseTarget::First), [3]);
 }
 
 #[test]
@@ -51,8 +51,8 @@ fn who_is_not_known_goes_after_all_others() {
         candidate(1000, 400, 300),
         candidate(0, 0, 100),
     ];
-    pods[0].claim.priority_unknown = true;
-    pods[2].claim.qos = QosClass::Guaranteed;
+    pods[0].inputs.priority_unknown = true;
+    pods[2].inputs.qos = QosClass::Guaranteed;
     for strategy in [
         RankingStrategy::Kubelet,
         RankingStrategy::Qos,
@@ -60,7 +60,7 @@ fn who_is_not_known_goes_after_all_others() {
     ] {
         let rules = Rules { strategy, ..RULES };
         let mut pods = pods;
-        let all = Demand::Amount(u64::MAX);
+        let all = ReleaseTarget::Amount(u64::MAX);
         // With one call for each, as long as something is missing: Guaranteed pods are another call's.
         let mut order = Vec::new();
         while let chosen = choose(&mut pods, rules, all)
@@ -89,7 +89,7 @@ fn the_smallest_number_of_victims_covers_the_demand() {
         (999, vec![1, 2, 0]),
     ] {
         assert_eq!(
-            choose(&mut pods.clone(), RULES, Demand::Amount(amount)),
+            choose(&mut pods.clone(), RULES, ReleaseTarget::Amount(amount)),
             expected,
             "{amount}"
         );
@@ -113,7 +113,7 @@ fn only_pods_that_may_be_first_are_read() {
     let selection = select(
         &mut pods,
         RULES,
-        Demand::First,
+        ReleaseTarget::First,
         |i| {
             read.push(i);
             Some(exact[i])
@@ -137,21 +137,21 @@ fn only_pods_that_may_be_first_are_read() {
 fn a_pod_that_is_gone_is_passed_over() {
     let mut pods = [candidate(0, 0, 1_000), candidate(0, 0, 500)];
     pods[0].is_exact = false;
-    assert_eq!(choose(&mut pods, RULES, Demand::First), [1]);
-    assert_eq!(pods[0].state, CandidateState::Gone);
+    assert_eq!(choose(&mut pods, RULES, ReleaseTarget::First), [1]);
+    assert_eq!(pods[0].state, CandidateState::NotFound);
 }
 
 #[test]
 fn guaranteed_pods_are_spared_while_others_are_left() {
     // R20
     let mut guaranteed = candidate(0, 100, 900);
-    guaranteed.claim.qos = QosClass::Guaranteed;
+    guaranteed.inputs.qos = QosClass::Guaranteed;
     let rules = Rules {
         strategy: RankingStrategy::Qos,
         ..RULES
     };
     let pods = [guaranteed, candidate(0, 0, 10)];
-    let all = Demand::Amount(u64::MAX);
+    let all = ReleaseTarget::Amount(u64::MAX);
     assert_eq!(choose(&mut pods.clone(), rules, all), [1]);
     assert_eq!(choose(&mut [guaranteed], rules, all), [0]);
     let over = Rules {
@@ -165,7 +165,7 @@ fn any_candidate() -> impl Strategy<Value = (Candidate, u64)> {
     let state = prop_oneof![
         4 => Just(CandidateState::Eligible),
         1 => Just(CandidateState::Protected),
-        1 => Just(CandidateState::OnItsWay),
+        1 => Just(CandidateState::Terminating),
     ];
     let qos = prop::sample::select(
         &[
@@ -189,7 +189,7 @@ fn any_candidate() -> impl Strategy<Value = (Candidate, u64)> {
             let usage = if is_exact { exact } else { exact + slack };
             (
                 Candidate {
-                    claim: Claim {
+                    inputs: RankInputs {
                         order: 0,
                         priority,
                         priority_unknown,
@@ -212,28 +212,28 @@ proptest! {
         strategy in prop::sample::select(&[RankingStrategy::Kubelet, RankingStrategy::Qos, RankingStrategy::Usage][..]),
         resource in prop::sample::select(&[Resource::Memory, Resource::EphemeralStorage, Resource::Inodes, Resource::Pids][..]),
         system_over_reserved in any::<bool>(),
-        demand in prop_oneof![Just(Demand::First), (0..100u64).prop_map(Demand::Amount)],
+        demand in prop_oneof![Just(ReleaseTarget::First), (0..100u64).prop_map(ReleaseTarget::Amount)],
     ) {
         let rules = Rules { strategy, resource, system_over_reserved };
         let (mut candidates, exact): (Vec<Candidate>, Vec<u64>) = pods.into_iter().unzip();
 
         let mut order: Vec<usize> = (0..exact.len()).collect();
-        order.sort_by_key(|i| Standing::new(strategy, resource, candidates[*i].claim, Some(exact[*i])));
+        order.sort_by_key(|i| RankKey::new(strategy, resource, candidates[*i].inputs, Some(exact[*i])));
         order.retain(|i| candidates[*i].state == CandidateState::Eligible);
-        if matches!(demand, Demand::Amount(_)) {
+        if matches!(demand, ReleaseTarget::Amount(_)) {
             order.retain(|i| exact[*i] > 0);
         }
         // Pods of unknown priority go after Guaranteed ones that are known, so that they wait with them.
         let waits = |i: &usize| {
-            let claim = candidates[*i].claim;
+            let claim = candidates[*i].inputs;
             claim.qos == QosClass::Guaranteed || claim.priority_unknown
         };
         if strategy == RankingStrategy::Qos && !system_over_reserved && !order.iter().all(waits) {
             order.retain(|i| !waits(i));
         }
         let wanted = match demand {
-            Demand::First => 1,
-            Demand::Amount(amount) => {
+            ReleaseTarget::First => 1,
+            ReleaseTarget::Amount(amount) => {
                 let mut sum = 0;
                 let enough = order.iter().position(|i| { sum += exact[*i]; sum >= amount });
                 enough.map_or(order.len(), |last| last + 1)
@@ -246,7 +246,7 @@ proptest! {
         let selection = select(&mut candidates, rules, demand, |i| Some(exact[i]), &mut victims);
         prop_assert_eq!(&victims[..selection.count], &order[..]);
         for (position, candidate) in candidates.iter().enumerate() {
-            let expected = if order.contains(&position) { CandidateState::OnItsWay } else { before[position].state };
+            let expected = if order.contains(&position) { CandidateState::Terminating } else { before[position].state };
             prop_assert_eq!(candidate.state, expected);
         }
     }
@@ -257,6 +257,6 @@ proptest! {
         amount in any::<u64>(),
     ) {
         let mut pods: Vec<Candidate> = numbers.into_iter().map(|(p, r, u)| candidate(p, r, u)).collect();
-        choose(&mut pods, RULES, Demand::Amount(amount));
+        choose(&mut pods, RULES, ReleaseTarget::Amount(amount));
     }
 }

@@ -1,28 +1,28 @@
 //! The candidates that come first, found in one pass and kept in order, so that each further victim costs next to
 //! nothing.
 
-use super::{Candidate, CandidateState, PassedOver, Rules, Standing};
+use super::{Candidate, CandidateState, PassedOver, RankKey, Rules};
 
 /// Where a candidate stands, and its position in the slice, which decides among equals.
-pub(super) type Place = (Standing, usize);
+pub(super) type Ranked = (RankKey, usize);
 
 /// How many candidates are kept: more than victims at once are usual.
 const ROOM: usize = 32;
 
 /// The first candidates by what is known of them.
-pub(super) struct Front {
+pub(super) struct TopCandidates {
     /// The last one first, so that the first one is taken off the end.
-    places: [Place; ROOM],
+    places: [Ranked; ROOM],
     count: usize,
     /// Whoever is not kept here stands behind this; `None` if everybody is kept.
-    rest: Option<Place>,
+    rest: Option<Ranked>,
 }
 
-impl Front {
+impl TopCandidates {
     /// Looks through all candidates once.
     pub(super) fn of(candidates: &[Candidate], rules: Rules, passed_over: PassedOver) -> Self {
         let mut front = Self {
-            places: [(Standing::ANY, 0); ROOM],
+            places: [(RankKey::ANY, 0); ROOM],
             count: 0,
             rest: None,
         };
@@ -45,7 +45,7 @@ impl Front {
 
     /// Puts one back whose place has changed. If it stands behind the rest now, it is found again when the front is
     /// used up.
-    pub(super) fn put_back(&mut self, place: Place) {
+    pub(super) fn put_back(&mut self, place: Ranked) {
         if self.rest.is_none_or(|rest| place < rest) {
             self.insert(place);
         }
@@ -56,7 +56,7 @@ impl Front {
         self.rest.is_none()
     }
 
-    fn insert(&mut self, place: Place) {
+    fn insert(&mut self, place: Ranked) {
         let kept = self.places.get_mut(..self.count).unwrap_or_default();
         if self.count == ROOM {
             self.rest = Some(place);

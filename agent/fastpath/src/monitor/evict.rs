@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use evictd_engine::{
-    Candidate, CandidateState, Demand, Observation, Observations, Resource, Rules,
+    Candidate, CandidateState, Observation, Observations, ReleaseTarget, Resource, Rules,
     model::settings::MemoryHook,
     pace::{Decision, Judged, Pending, Relief, Urgency},
     permit::LastResort,
@@ -12,20 +12,20 @@ use evictd_engine::{
     terminating::Terminating,
 };
 use evictd_node::pods::table::{Entry, PodTable};
-use evictd_sys::clock::now_ns;
+use evictd_sys::clock::monotonic_ns;
 
 use crate::{
-    Evicted, Held, Report,
+    BlockedBy, Event, EvictionReport,
     in_flight::{MAX_IN_FLIGHT, Victim},
-    monitor::{Watch, usage_cache::ask},
-    scope::{Cause, Post},
+    monitor::{MemoryMonitor, usage_cache::read_usage},
+    scope::{Cause, ScopeMonitor},
 };
 
-impl Watch {
+impl MemoryMonitor {
     /// Asks the pace whether a pod may go for a scope, and kills as many as it says; whether nothing is to be done before the
     /// next look.
-    pub(crate) fn relieve(&mut self, index: usize, now: u64) -> bool {
-        let Some(post) = self.posts.get_mut(index) else {
+    pub(crate) fn resolve_pressure(&mut self, index: usize, now: u64) -> bool {
+        let Some(post) = self.scopes.get_mut(index) else {
             return true;
         };
         let (pending, shadow, dying) = self.in_flight.pending(&post.scope, now);
@@ -50,12 +50,12 @@ impl Watch {
         let rules = self.rules();
         let mut resort = LastResort::Nobody;
         self.load_candidates(resort);
-        let attainable = self.leave_out_strangers(index);
-        let Some(post) = self.posts.get(index) else {
+        let attainable = self.exclude_pods_outside_scope(index);
+        let Some(post) = self.scopes.get(index) else {
             return true;
         };
         if !post.pace.is_worth_it(&seen, urgency, attainable, pending) {
-            self.say_nobody_left(index, true);
+            self.report_no_candidates(index, true);
             return self.in_flight.dying() == 0;
         }
         let mut relief = match urgency {
@@ -70,17 +70,23 @@ impl Watch {
                 ..
             } = &mut *self.setup.table;
             let exact = |i: usize| entries.get(i)?.memory.read().map(|r| r.working_set()).ok();
-            let chosen = select(candidates, rules, Demand::Amount(1), exact, &mut victims);
+            let chosen = select(
+                candidates,
+                rules,
+                ReleaseTarget::Amount(1),
+                exact,
+                &mut victims,
+            );
             if chosen.count == 0 {
-                let last = self.setup.restraint.last_resort();
-                if resort < last && self.in_flight.dying() == 0 && self.spared() > 0 {
+                let last = self.setup.limiter.last_resort();
+                if resort < last && self.in_flight.dying() == 0 && self.denied() > 0 {
                     // No other pod can give anything: those that the configuration names for that case, one step at a time.
                     resort = resort.next();
                     self.load_candidates(resort);
-                    self.leave_out_strangers(index);
+                    self.exclude_pods_outside_scope(index);
                     continue;
                 }
-                self.say_nobody_left(index, false);
+                self.report_no_candidates(index, false);
                 break;
             }
             let [victim] = victims;
@@ -124,14 +130,14 @@ impl Watch {
         } = &mut *self.setup.table;
         let exact = |i: usize| entries.get(i)?.memory.read().map(|r| r.working_set()).ok();
         let mut first = [0];
-        let chosen = select(candidates, rules, Demand::First, exact, &mut first);
+        let chosen = select(candidates, rules, ReleaseTarget::First, exact, &mut first);
         (chosen.count > 0).then_some(first[0])
     }
 
     /// A pod whose memory a scope does not count cannot help it. Answers with what the others use at most together, in bytes.
-    fn leave_out_strangers(&mut self, index: usize) -> u64 {
+    fn exclude_pods_outside_scope(&mut self, index: usize) -> u64 {
         let mut attainable = 0_u64;
-        let Some(post) = self.posts.get(index) else {
+        let Some(post) = self.scopes.get(index) else {
             return attainable;
         };
         let PodTable {
@@ -141,7 +147,7 @@ impl Watch {
         } = &mut *self.setup.table;
         for (entry, candidate) in entries.iter().zip(candidates) {
             if !post.scope.holds(entry) {
-                candidate.state = CandidateState::Gone;
+                candidate.state = CandidateState::NotFound;
             } else if candidate.state == CandidateState::Eligible {
                 attainable = attainable.saturating_add(candidate.usage);
             }
@@ -152,9 +158,9 @@ impl Watch {
     /// Upper bounds for everybody: one number each, which is read now unless it was a moment ago. Only those that come first
     /// are read in full.
     pub(crate) fn load_candidates(&mut self, resort: LastResort) {
-        let now = now_ns();
-        let recent = self.recent.take(now, self.growth);
-        let restraint = &self.setup.restraint;
+        let now = monotonic_ns();
+        let recent = self.usage_cache.take(now, self.growth);
+        let restraint = &self.setup.limiter;
         let PodTable {
             entries,
             candidates,
@@ -162,17 +168,17 @@ impl Watch {
         } = &mut *self.setup.table;
         for (entry, candidate) in entries.iter().zip(candidates.iter_mut()) {
             candidate.is_exact = false;
-            candidate.claim.order = entry.clearance.order();
+            candidate.inputs.order = entry.permit.order();
             candidate.state = if self.in_flight.contains(entry) {
-                CandidateState::OnItsWay
-            } else if entry.protected || !restraint.lets_go(&entry.clearance, now, resort) {
+                CandidateState::Terminating
+            } else if entry.protected || !restraint.allows(&entry.permit, now, resort) {
                 CandidateState::Protected
             } else if let Some(more) = recent {
                 candidate.usage = candidate.usage.saturating_add(more);
                 // Eligible, or gone.
                 candidate.state
             } else {
-                ask(entry, candidate)
+                read_usage(entry, candidate)
             };
         }
         if recent.is_none() {
@@ -184,24 +190,24 @@ impl Watch {
     /// kernel refuses.
     fn kill(&mut self, index: usize, victim: usize, why: Why) -> Option<Pending> {
         let entry = Arc::clone(self.setup.table.entries.get(victim)?);
-        let post = self.posts.get(index)?;
+        let post = self.scopes.get(index)?;
         let working_set = self.setup.table.candidates.get(victim)?.usage;
-        let decided = now_ns();
+        let decided = monotonic_ns();
         let shadow = self.setup.shadow;
-        let restraint = &self.setup.restraint;
+        let restraint = &self.setup.limiter;
         // Several are chosen at once: the one before may have used up what this one's limits had left.
-        if !restraint.lets_go(&entry.clearance, decided, why.resort) {
+        if !restraint.allows(&entry.permit, decided, why.resort) {
             return None;
         }
         let mut errno = 0;
         if !shadow {
             match entry.killer.kill() {
                 Ok(round) if round.empty => return None,
-                Ok(_) => restraint.charge(&entry.clearance, decided),
+                Ok(_) => restraint.charge(&entry.permit, decided),
                 Err(e) => errno = e.raw_os_error().unwrap_or(libc::EIO),
             }
         }
-        let signalled = now_ns();
+        let signalled = monotonic_ns();
         // What a victim shares outlives its processes; it is read when the signal is on its way.
         let shared = entry.memory.read().map_or(0, |reading| reading.shmem);
         self.evictions += 1;
@@ -220,9 +226,9 @@ impl Watch {
             Arc::clone(&entry),
             (self.evictions, index, shadow),
             terminating,
-            post.look.usage,
+            post.sample.usage,
         ));
-        self.setup.outbox.send(Report::Evicted(Evicted {
+        self.setup.events.send(Event::Evicted(EvictionReport {
             number: self.evictions,
             signal: post.scope.signal(),
             stages: Stages {
@@ -233,8 +239,8 @@ impl Watch {
             },
             hook: hook.unwrap_or(MemoryHook::Sampler),
             usage_at_crossing: usage,
-            usage_at_decision: post.look.usage,
-            available: post.look.available,
+            usage_at_decision: post.sample.usage,
+            available: post.sample.available,
             capacity: post.scope.capacity(),
             threshold: post.scope.limits().threshold,
             working_set,
@@ -247,26 +253,26 @@ impl Watch {
             pod: Arc::clone(&entry),
         }));
         // It gives to every scope that counts it.
-        for post in self.posts.iter_mut().filter(|p| p.scope.holds(&entry)) {
+        for post in self.scopes.iter_mut().filter(|p| p.scope.holds(&entry)) {
             post.pace.evicted(signalled);
         }
         (errno == 0).then_some(gives)
     }
 
-    fn say_nobody_left(&mut self, index: usize, in_vain: bool) {
-        let held = Held {
-            paused: self.setup.restraint.is_paused(),
-            spared: self.spared(),
+    fn report_no_candidates(&mut self, index: usize, in_vain: bool) {
+        let held = BlockedBy {
+            paused: self.setup.limiter.is_paused(),
+            denied: self.denied(),
             in_vain,
         };
-        let Some(post) = self.posts.get_mut(index) else {
+        let Some(post) = self.scopes.get_mut(index) else {
             return;
         };
-        if !post.nobody_left && self.in_flight.dying() == 0 {
-            post.nobody_left = true;
-            self.setup.outbox.send(Report::NobodyLeft {
+        if !post.no_candidates && self.in_flight.dying() == 0 {
+            post.no_candidates = true;
+            self.setup.events.send(Event::NoCandidates {
                 signal: post.scope.signal(),
-                available: post.look.available,
+                available: post.sample.available,
                 threshold: post.scope.limits().threshold,
                 held,
             });
@@ -274,27 +280,27 @@ impl Watch {
     }
 
     /// Pods that would have been candidates but for policies and limits.
-    fn spared(&self) -> usize {
-        let (now, restraint) = (now_ns(), &self.setup.restraint);
+    fn denied(&self) -> usize {
+        let (now, restraint) = (monotonic_ns(), &self.setup.limiter);
         let spared = |entry: &&Arc<Entry>| {
             !entry.protected
-                && !restraint.lets_go(&entry.clearance, now, LastResort::Nobody)
+                && !restraint.allows(&entry.permit, now, LastResort::Nobody)
                 && !self.in_flight.contains(entry)
         };
         self.setup.table.entries.iter().filter(spared).count()
     }
 
     /// Takes back whom the kernel may kill when policies have changed meanwhile; true when somebody else is wanted.
-    pub(crate) fn recall_first_victims(&mut self) -> bool {
+    pub(crate) fn revoke_floor_victims(&mut self) -> bool {
         let mut any = false;
-        let (now, restraint) = (now_ns(), &self.setup.restraint);
+        let (now, restraint) = (monotonic_ns(), &self.setup.limiter);
         let entries = &self.setup.table.entries;
-        for (index, post) in self.posts.iter_mut().enumerate() {
+        for (index, post) in self.scopes.iter_mut().enumerate() {
             let entry = post
                 .first_victim
                 .and_then(|id| entries.iter().find(|e| e.memory.id() == id));
-            let is_recalled = entry.is_some_and(|e| !restraint.lets_the_kernel(&e.clearance, now));
-            if is_recalled && self.setup.tripwire.set_first_victim(index, None).is_ok() {
+            let is_recalled = entry.is_some_and(|e| !restraint.allows_kernel_kill(&e.permit, now));
+            if is_recalled && self.setup.trigger.set_first_victim(index, None).is_ok() {
                 post.first_victim = None;
                 any = true;
             }
@@ -303,34 +309,34 @@ impl Watch {
     }
 
     /// The kernel reads no clock: whoever may go only for a while is none of its victims.
-    fn leave_out_who_may_go_for_now(&mut self) {
-        let (now, restraint) = (now_ns(), &self.setup.restraint);
+    fn exclude_expiring_permits(&mut self) {
+        let (now, restraint) = (monotonic_ns(), &self.setup.limiter);
         let PodTable {
             entries,
             candidates,
             ..
         } = &mut *self.setup.table;
         for (entry, candidate) in entries.iter().zip(candidates) {
-            if !restraint.lets_the_kernel(&entry.clearance, now) {
+            if !restraint.allows_kernel_kill(&entry.permit, now) {
                 candidate.state = CandidateState::Protected;
             }
         }
     }
 
     /// Tells the kernel who goes first, for the case that this thread cannot run when the floor is reached.
-    pub(crate) fn name_first_victims(&mut self) {
-        let has_floor = |post: &Post| post.scope.limits().floor.is_some();
+    pub(crate) fn publish_floor_victims(&mut self) {
+        let has_floor = |post: &ScopeMonitor| post.scope.limits().floor.is_some();
         if self.setup.shadow
-            || !self.posts.iter().any(has_floor)
-            || !self.setup.tripwire.has_program()
+            || !self.scopes.iter().any(has_floor)
+            || !self.setup.trigger.has_program()
         {
             return;
         }
         self.load_candidates(LastResort::Nobody);
-        self.leave_out_who_may_go_for_now();
+        self.exclude_expiring_permits();
         // The node comes first and leaves nobody out.
-        for index in 0..self.posts.len() {
-            self.leave_out_strangers(index);
+        for index in 0..self.scopes.len() {
+            self.exclude_pods_outside_scope(index);
             let first = self.first_in_order();
             let PodTable {
                 entries,
@@ -342,9 +348,9 @@ impl Watch {
                 named.state = CandidateState::Eligible;
             }
             let victim = first.and_then(|i| Some(entries.get(i)?.memory.id()));
-            if let Some(post) = self.posts.get_mut(index)
+            if let Some(post) = self.scopes.get_mut(index)
                 && victim != post.first_victim
-                && self.setup.tripwire.set_first_victim(index, victim).is_ok()
+                && self.setup.trigger.set_first_victim(index, victim).is_ok()
             {
                 post.first_victim = victim;
             }
@@ -362,10 +368,10 @@ impl Watch {
     /// Whether the node's own daemons use more than was kept back for them; without the pods' cgroup that is not known.
     fn system_over_reserved(&self) -> bool {
         let mut observations = Observations::default();
-        for post in self.posts.iter().filter(|post| !post.gone) {
+        for post in self.scopes.iter().filter(|post| !post.gone) {
             let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
             let seen = Observation {
-                available: signed(post.look.shortage.available),
+                available: signed(post.sample.shortage.available),
                 capacity: signed(post.scope.capacity()),
                 time: None,
             };

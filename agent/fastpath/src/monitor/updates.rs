@@ -2,36 +2,36 @@
 
 use evictd_engine::pace::Pace;
 
-use crate::{monitor::Watch, scope::Post};
+use crate::{monitor::MemoryMonitor, scope::ScopeMonitor};
 
-impl Watch {
+impl MemoryMonitor {
     /// Takes what is there.
-    pub(crate) fn take_letters(&mut self) {
-        if self.setup.mailbox.exchange(&mut self.setup.table) {
+    pub(crate) fn apply_updates(&mut self) {
+        if self.setup.control.take_table(&mut self.setup.table) {
             self.named = 0;
-            self.recent.forget();
+            self.usage_cache.forget();
         }
-        self.take_scope();
-        self.take_tuning();
+        self.apply_scope();
+        self.apply_settings();
     }
 
-    fn take_tuning(&mut self) {
-        let Some(tuning) = self.setup.mailbox.take_tuning() else {
+    fn apply_settings(&mut self) {
+        let Some(tuning) = self.setup.control.take_settings() else {
             return;
         };
         if std::mem::replace(&mut self.setup.shadow, tuning.shadow) != tuning.shadow {
             // What shadow mode has chosen did not die.
-            self.posts
+            self.scopes
                 .iter_mut()
                 .for_each(|post| post.pace = Pace::default());
         }
         self.named = 0;
         // Whoever was only spoken of is a pod like any other from now on.
-        self.in_flight.forget_shadows();
+        self.in_flight.forget_shadow_victims();
         self.setup.strategy = tuning.strategy;
         let floor = self.floor_is_armed();
-        for index in 0..self.posts.len() {
-            let Some(post) = self.posts.get_mut(index) else {
+        for index in 0..self.scopes.len() {
+            let Some(post) = self.scopes.get_mut(index) else {
                 return;
             };
             let is_new = index == 0 && post.scope.limits() != tuning.limits;
@@ -39,8 +39,8 @@ impl Watch {
                 post.scope.set_limits(tuning.limits);
                 post.pace.reset();
             }
-            if let Err(e) = post.settle(&mut *self.setup.tripwire, floor) {
-                self.say_gone(index, &e);
+            if let Err(e) = post.settle(&mut *self.setup.trigger, floor) {
+                self.report_scope_gone(index, &e);
             } else if is_new {
                 self.say_met_in_force(index);
             }
@@ -48,32 +48,32 @@ impl Watch {
     }
 
     /// The pods' cgroup has come later, or is another one now.
-    fn take_scope(&mut self) {
-        let Some(mut scope) = self.setup.mailbox.take_scope() else {
+    fn apply_scope(&mut self) {
+        let Some(mut scope) = self.setup.control.take_scope() else {
             return;
         };
         self.named = 0;
         let index = 1;
         let floor = self.floor_is_armed();
-        let tripwire = &mut *self.setup.tripwire;
+        let tripwire = &mut *self.setup.trigger;
         let watched = tripwire.watch(index, scope.cgroup());
-        match self.posts.get_mut(index) {
+        match self.scopes.get_mut(index) {
             Some(post) => {
                 post.replace(&mut scope);
-                self.setup.mailbox.put_aside(scope);
+                self.setup.control.retire_scope(scope);
             }
             // This frees the box: once, and at a quiet time.
             None => self
-                .posts
-                .push(Post::new(*scope, index, self.growth, self.cpus)),
+                .scopes
+                .push(ScopeMonitor::new(*scope, index, self.growth, self.cpus)),
         }
-        let settled = watched.and_then(|()| match self.posts.get_mut(index) {
+        let settled = watched.and_then(|()| match self.scopes.get_mut(index) {
             Some(post) => post.settle(tripwire, floor),
             None => Ok(()),
         });
         match settled {
             Ok(()) => self.say_met_in_force(index),
-            Err(e) => self.say_gone(index, &e),
+            Err(e) => self.report_scope_gone(index, &e),
         }
     }
 }

@@ -7,7 +7,7 @@
 use evictd_engine::{Candidate, CandidateState, permit::LastResort};
 use evictd_node::pods::table::{Entry, PodTable};
 
-use crate::monitor::Watch;
+use crate::monitor::MemoryMonitor;
 
 /// Older than this nothing is recent: a bound that has grown further would have almost everybody asked again.
 const RECENT_NS: u64 = 2_000_000;
@@ -16,7 +16,7 @@ const JUMP: u64 = 2 << 20;
 
 /// How old the candidates' usages are.
 #[derive(Debug, Default)]
-pub(crate) struct Recent {
+pub(crate) struct UsageCache {
     /// Every pod was asked after this, in nanoseconds of CLOCK_MONOTONIC.
     since: Option<u64>,
     /// When the round that is going on began.
@@ -25,7 +25,7 @@ pub(crate) struct Recent {
     next: usize,
 }
 
-impl Recent {
+impl UsageCache {
     /// Nothing is known from here on.
     pub fn forget(&mut self) {
         *self = Self::default();
@@ -54,27 +54,27 @@ impl Recent {
 }
 
 /// Reads an upper bound of what a pod uses: one number. Whether it may be chosen as far as that goes.
-pub(crate) fn ask(entry: &Entry, candidate: &mut Candidate) -> CandidateState {
+pub(crate) fn read_usage(entry: &Entry, candidate: &mut Candidate) -> CandidateState {
     match entry.memory.usage() {
         Ok(usage) => {
             candidate.usage = usage;
             CandidateState::Eligible
         }
-        Err(_) => CandidateState::Gone,
+        Err(_) => CandidateState::NotFound,
     }
 }
 
-impl Watch {
+impl MemoryMonitor {
     /// Goes through a decision that nothing follows: the real one, a moment later, finds all it needs in the caches, and
     /// statistics that add up.
-    pub(crate) fn rehearse(&mut self) {
-        self.setup.table.add_up();
+    pub(crate) fn warm_up(&mut self) {
+        self.setup.table.flush_statistics();
         self.load_candidates(LastResort::Nobody);
         self.first_in_order();
     }
 
     /// Asks one pod. Whoever decides next has not to ask again.
-    pub(crate) fn ask_the_next(&mut self, now: u64) {
+    pub(crate) fn refresh_next(&mut self, now: u64) {
         let PodTable {
             entries,
             candidates,
@@ -83,9 +83,9 @@ impl Watch {
         if entries.is_empty() {
             return;
         }
-        let place = self.recent.step(now, entries.len());
+        let place = self.usage_cache.step(now, entries.len());
         if let (Some(entry), Some(candidate)) = (entries.get(place), candidates.get_mut(place)) {
-            candidate.state = ask(entry, candidate);
+            candidate.state = read_usage(entry, candidate);
         }
     }
 }
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn only_a_whole_round_is_an_answer() {
-        let mut recent = Recent::default();
+        let mut recent = UsageCache::default();
         assert_eq!(recent.take(0, GROWTH), None);
         for place in 0..3 {
             assert_eq!(recent.step(100 + place as u64, 3), place);
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn the_bound_is_as_old_as_the_oldest_answer() {
-        let mut recent = Recent::default();
+        let mut recent = UsageCache::default();
         for step in 0..8 {
             recent.step(step * 10 * US, 3);
         }
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn what_is_old_is_not_recent() {
-        let mut recent = Recent::default();
+        let mut recent = UsageCache::default();
         for step in 0..4 {
             recent.step(step, 2);
         }

@@ -3,10 +3,10 @@
 use std::io;
 
 use evictd_node::trigger::memory::{
-    Act, Direction, SLOTS_PER_SCOPE, Tripwire, Wire, page_size, slot, slot_of,
+    Action, Direction, MemoryTrigger, SLOTS_PER_SCOPE, Trigger, page_size, slot, slot_of,
 };
 
-use super::{News, Post};
+use super::{ScopeMonitor, ScopeTriggers};
 
 /// The wire is set anew when the ground has moved by this much; less than one batch of every CPU makes no difference.
 const REARM_BYTES: u64 = 256 << 10;
@@ -15,12 +15,16 @@ const REARM_BYTES: u64 = 256 << 10;
 /// ahead by that, so that the step that reaches it ends at the floor and not behind it.
 const BATCH_BYTES: u64 = 256 << 10;
 
-impl Post {
+impl ScopeMonitor {
     /// Arms every slot for the first time.
-    pub(crate) fn settle(&mut self, tripwire: &mut dyn Tripwire, floor: bool) -> io::Result<()> {
-        self.look = self.scope.look()?;
+    pub(crate) fn settle(
+        &mut self,
+        tripwire: &mut dyn MemoryTrigger,
+        floor: bool,
+    ) -> io::Result<()> {
+        self.sample = self.scope.sample()?;
         for slot in 0..SLOTS_PER_SCOPE {
-            self.set(tripwire, slot, Wire::NEVER)?;
+            self.set(tripwire, slot, Trigger::DISABLED)?;
         }
         self.arm(tripwire, floor)
     }
@@ -28,15 +32,15 @@ impl Post {
     /// The threshold is not met: the wires follow the ground.
     pub(crate) fn keep(
         &mut self,
-        tripwire: &mut dyn Tripwire,
-        news: &News,
+        tripwire: &mut dyn MemoryTrigger,
+        news: &ScopeTriggers,
         was_pressed: bool,
         floor: bool,
     ) -> io::Result<()> {
-        self.nobody_left = false;
+        self.no_candidates = false;
         self.idle = false;
         if self.recovery_limit.take().is_some() {
-            self.set(tripwire, slot::RECOVERY, Wire::NEVER)?;
+            self.set(tripwire, slot::RECOVERY, Trigger::DISABLED)?;
         }
         if self.is_calibrated(tripwire) {
             self.calibrate(tripwire, news.counter, floor)
@@ -55,7 +59,7 @@ impl Post {
     /// page cache is in the way of the kubelet's formula. It does so while the threshold is met too.
     pub(crate) fn follow_floor(
         &mut self,
-        tripwire: &mut dyn Tripwire,
+        tripwire: &mut dyn MemoryTrigger,
         floor: bool,
     ) -> io::Result<()> {
         let Some(offset) = self.offset_on(tripwire) else {
@@ -64,7 +68,7 @@ impl Post {
         let limits = self.scope.limits();
         let limit = limits.floor.filter(|_| floor).map_or(u64::MAX, |floor| {
             let ahead = floor.saturating_add(BATCH_BYTES).min(limits.threshold);
-            let discounted = self.look.discounted.max(self.look.reclaimable);
+            let discounted = self.sample.reclaimable_cache.max(self.sample.reclaimable);
             self.scope
                 .usage_limit(ahead.max(floor), discounted)
                 .saturating_add_signed(offset)
@@ -74,18 +78,18 @@ impl Post {
         }
         self.floor_limit = limit;
         let wire = match limit {
-            u64::MAX => Wire::NEVER,
-            limit => Wire {
+            u64::MAX => Trigger::DISABLED,
+            limit => Trigger {
                 limit,
                 direction: Direction::Rising,
-                act: Act::Kill,
+                action: Action::Kill,
             },
         };
         self.set(tripwire, slot::FLOOR, wire)
     }
 
     /// Nothing is left to do: the wire of the way back is armed where it is.
-    pub(crate) fn await_recovery(&mut self, tripwire: &mut dyn Tripwire) -> io::Result<()> {
+    pub(crate) fn await_recovery(&mut self, tripwire: &mut dyn MemoryTrigger) -> io::Result<()> {
         let Some(offset) = self.offset_on(tripwire) else {
             return Ok(());
         };
@@ -97,10 +101,10 @@ impl Post {
             return Ok(());
         }
         self.recovery_limit = Some(limit);
-        let wire = Wire {
+        let wire = Trigger {
             limit,
             direction: Direction::Falling,
-            act: Act::Wake,
+            action: Action::Wake,
         };
         self.set(tripwire, slot::RECOVERY, wire)
     }
@@ -112,7 +116,7 @@ impl Post {
         if self.pressed || self.gone {
             false
         } else if self.scope.is_machine() {
-            let look = self.scope.look();
+            let look = self.scope.sample();
             look.is_ok_and(|look| look.available < threshold)
         } else {
             let usage = self.scope.cgroup().usage();
@@ -121,20 +125,20 @@ impl Post {
     }
 
     /// Whether a crossing trips a wire, once the hook is attached.
-    pub(crate) fn is_armed(&self, tripwire: &dyn Tripwire) -> bool {
+    pub(crate) fn is_armed(&self, tripwire: &dyn MemoryTrigger) -> bool {
         self.offset_on(tripwire).is_some()
     }
 
-    fn set(&self, tripwire: &mut dyn Tripwire, slot: u32, wire: Wire) -> io::Result<()> {
+    fn set(&self, tripwire: &mut dyn MemoryTrigger, slot: u32, wire: Trigger) -> io::Result<()> {
         tripwire.arm(slot_of(self.index, slot), wire)
     }
 
     /// Whether the counter and the usage are different things here.
-    fn is_calibrated(&self, tripwire: &dyn Tripwire) -> bool {
+    fn is_calibrated(&self, tripwire: &dyn MemoryTrigger) -> bool {
         self.scope.is_machine() && tripwire.has_program()
     }
 
-    fn offset_on(&self, tripwire: &dyn Tripwire) -> Option<i64> {
+    fn offset_on(&self, tripwire: &dyn MemoryTrigger) -> Option<i64> {
         match self.offset {
             None if self.is_calibrated(tripwire) => None,
             known => Some(known.unwrap_or(0)),
@@ -145,20 +149,20 @@ impl Post {
     /// for the counter, by a wire that the next charge trips, and the answer sets the wires anew.
     fn calibrate(
         &mut self,
-        tripwire: &mut dyn Tripwire,
+        tripwire: &mut dyn MemoryTrigger,
         counter: Option<u64>,
         floor: bool,
     ) -> io::Result<()> {
         let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
         match counter {
             Some(counter) => {
-                self.offset = Some(signed(counter) - signed(self.look.usage));
+                self.offset = Some(signed(counter) - signed(self.sample.usage));
                 self.arm(tripwire, floor)
             }
             None => {
-                let at_the_next_charge = Wire {
+                let at_the_next_charge = Trigger {
                     limit: 0,
-                    ..Wire::NEVER
+                    ..Trigger::DISABLED
                 };
                 self.set(tripwire, slot::CALIBRATION, at_the_next_charge)
             }
@@ -167,14 +171,14 @@ impl Post {
 
     fn limit(&self, amount: u64, offset: i64) -> u64 {
         self.scope
-            .usage_limit(amount, self.look.discounted)
+            .usage_limit(amount, self.sample.reclaimable_cache)
             .saturating_add_signed(offset)
     }
 
     /// By enough to set the wires anew: by a page close to the threshold, where 256 KiB too far are as much too late.
-    fn ground_has_moved(&self, tripwire: &dyn Tripwire) -> bool {
+    fn ground_has_moved(&self, tripwire: &dyn MemoryTrigger) -> bool {
         let limit = self.limit(self.scope.limits().threshold, 0);
-        let enough = match tripwire.has_program() && self.distance() <= self.stretch {
+        let enough = match tripwire.has_program() && self.distance() <= self.spin_window {
             true => page_size(),
             false => REARM_BYTES,
         };
@@ -182,32 +186,35 @@ impl Post {
     }
 
     /// By so much that its wire does not trip at once again.
-    fn has_left_the_stretch(&self, tripwire: &dyn Tripwire) -> bool {
-        tripwire.has_program() && !self.approach_armed && self.distance() > self.stretch * 3 / 2
+    fn has_left_the_stretch(&self, tripwire: &dyn MemoryTrigger) -> bool {
+        tripwire.has_program() && !self.spin_armed && self.distance() > self.spin_window * 3 / 2
     }
 
-    fn arm(&mut self, tripwire: &mut dyn Tripwire, floor: bool) -> io::Result<()> {
+    fn arm(&mut self, tripwire: &mut dyn MemoryTrigger, floor: bool) -> io::Result<()> {
         let Some(offset) = self.offset_on(tripwire) else {
             return self.calibrate(tripwire, None, floor);
         };
         let limits = self.scope.limits();
-        let wire = |amount: u64, act: Act| Wire {
+        let wire = |amount: u64, act: Action| Trigger {
             limit: self.limit(amount, offset),
             direction: Direction::Rising,
-            act,
+            action: act,
         };
-        let hard = wire(limits.threshold, Act::Alarm);
-        let approach = wire(limits.threshold.saturating_add(self.stretch), Act::Wake);
+        let hard = wire(limits.threshold, Action::WakeLocal);
+        let approach = wire(
+            limits.threshold.saturating_add(self.spin_window),
+            Action::Wake,
+        );
         self.armed_limit = hard.limit;
         self.set(tripwire, slot::HARD, hard)?;
         self.floor_limit = 0;
         self.follow_floor(tripwire, floor)?;
         // Where a wire costs more than a store, none is set anew at the worst moment.
-        self.approach_armed = tripwire.has_program() && self.distance() > self.stretch;
-        let approach = if self.approach_armed {
+        self.spin_armed = tripwire.has_program() && self.distance() > self.spin_window;
+        let approach = if self.spin_armed {
             approach
         } else {
-            Wire::NEVER
+            Trigger::DISABLED
         };
         self.set(tripwire, slot::APPROACH, approach)
     }

@@ -6,12 +6,12 @@ const MIB: u64 = 1 << 20;
 
 /// What a look finds where 400 MiB are charged, 5 of them kernel memory, and 100 are available, when this many bytes of page
 /// cache are missing in `memory.stat`.
-fn look(missing: u64) -> Look {
-    Look {
+fn look(missing: u64) -> MemorySample {
+    MemorySample {
         usage: 400 * MIB,
         available: (100 * MIB).saturating_sub(missing),
-        unlisted: 5 * MIB + missing,
-        ..Look::default()
+        uncategorized: 5 * MIB + missing,
+        ..MemorySample::default()
     }
 }
 
@@ -25,20 +25,20 @@ struct Machine {
 
 impl Machine {
     /// A look with a threshold of 50 MiB, at a kernel that tells what is missing.
-    fn look(&self, lag: &mut Lag, missing: impl Fn(&Self) -> u64) -> Look {
+    fn look(&self, lag: &mut StatLag, missing: impl Fn(&Self) -> u64) -> MemorySample {
         self.looks.set(0);
         self.added_up.set(0);
         let read = || {
             self.looks.set(self.looks.get() + 1);
             Ok(look(missing(self)))
         };
-        let is_short = |look: &Look, missing: u64| look.available + missing < 50 * MIB;
+        let is_short = |look: &MemorySample, missing: u64| look.available + missing < 50 * MIB;
         let add_up = || self.added_up.set(self.added_up.get() + 1);
         let after = |pause: Duration| {
             self.pass(u64::try_from(pause.as_nanos()).unwrap());
             self.now.get()
         };
-        lag.look(read, is_short, add_up, after).unwrap().0
+        lag.sample(read, is_short, add_up, after).unwrap().0
     }
 
     fn pass(&self, ns: u64) {
@@ -51,8 +51,8 @@ impl Machine {
 }
 
 /// One that has seen what is usual.
-fn lag() -> (Machine, Lag) {
-    let (machine, mut lag) = (Machine::default(), Lag::new(2, false));
+fn lag() -> (Machine, StatLag) {
+    let (machine, mut lag) = (Machine::default(), StatLag::new(2, false));
     machine.look(&mut lag, |_| 0);
     (machine, lag)
 }
@@ -86,7 +86,7 @@ fn what_is_missing_for_a_moment_is_waited_for() {
 fn what_stays_missing_is_believed_and_then_usual() {
     let (machine, mut lag) = lag();
     assert_eq!(machine.look(&mut lag, |_| 80 * MIB), look(80 * MIB));
-    assert_eq!(machine.now.get(), PATIENCE_NS);
+    assert_eq!(machine.now.get(), FLUSH_DEADLINE_NS);
     machine.look(&mut lag, |_| 80 * MIB);
     assert_eq!(machine.did(), (1, 0));
 }
@@ -100,13 +100,13 @@ fn nobody_waits_where_it_makes_no_difference() {
         look.available -= 30 * MIB;
         Ok(look)
     };
-    let is_short = |look: &Look, missing: u64| look.available + missing < 90 * MIB;
+    let is_short = |look: &MemorySample, missing: u64| look.available + missing < 90 * MIB;
     let never = || panic!("nothing has to be added up");
     let after = |pause: Duration| {
         assert!(pause.is_zero());
         0
     };
-    lag.look(read, is_short, never, after).unwrap();
+    lag.sample(read, is_short, never, after).unwrap();
     // That has not made it the usual.
     machine.look(&mut lag, |machine| {
         if machine.added_up.get() == 0 {
@@ -123,12 +123,12 @@ fn nobody_waits_where_it_makes_no_difference() {
 #[test]
 fn a_little_is_not_waited_for() {
     for cpus in [1, 2, 32] {
-        let (machine, mut lag) = (Machine::default(), Lag::new(cpus, false));
+        let (machine, mut lag) = (Machine::default(), StatLag::new(cpus, false));
         machine.look(&mut lag, |_| 0);
         let missing = 8 * MIB + 3 * 64 * page_size() * cpus;
         machine.look(&mut lag, |_| missing);
         assert_eq!(machine.did(), (1, 1), "{cpus} CPUs");
-        machine.pass(PATIENCE_NS);
+        machine.pass(FLUSH_DEADLINE_NS);
         machine.look(&mut lag, |_| missing);
         assert_eq!(machine.did(), (1, 0), "{cpus} CPUs");
     }
@@ -147,7 +147,7 @@ fn a_lag_does_not_become_usual() {
             added_up += 1;
             missing = 0;
         }
-        machine.pass(10 * PATIENCE_NS);
+        machine.pass(10 * FLUSH_DEADLINE_NS);
     }
     assert!(added_up > 200);
     // However fast it comes back.
@@ -161,7 +161,7 @@ fn a_lag_does_not_become_usual() {
             }
         };
         seen = machine.look(&mut lag, back);
-        machine.pass(10 * PATIENCE_NS);
+        machine.pass(10 * FLUSH_DEADLINE_NS);
     }
     assert_eq!(seen, look(0));
 }
@@ -169,7 +169,7 @@ fn a_lag_does_not_become_usual() {
 /// Kernel memory that is given back is believed at once; so is another scope.
 #[test]
 fn the_usual_follows() {
-    let (machine, mut lag) = (Machine::default(), Lag::new(2, false));
+    let (machine, mut lag) = (Machine::default(), StatLag::new(2, false));
     machine.look(&mut lag, |_| 80 * MIB);
     machine.look(&mut lag, |_| 0);
     machine.look(

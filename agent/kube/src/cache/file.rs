@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs, io, path::Path};
 
 use evictd_engine::Pod;
-use evictd_policy::{Brake, Labels};
+use evictd_policy::{Labels, PauseSource};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -54,7 +54,7 @@ enum Line {
 #[derive(Debug, Default, PartialEq)]
 pub struct Memory {
     /// Brakes of the API server's that were pulled.
-    pub paused: Vec<Brake>,
+    pub paused: Vec<PauseSource>,
     /// Policies that were in force.
     pub policies: Vec<Value>,
     /// Labels of the pods' namespaces.
@@ -97,7 +97,7 @@ impl Memory {
                 _ if ended => return Err(wrong("comes after the end".to_owned())),
                 Line::Version(_) => return Err(wrong("is a second beginning".to_owned())),
                 Line::Paused(by) => {
-                    let brake = Brake::ALL.into_iter().find(|b| b.as_str() == by);
+                    let brake = PauseSource::ALL.into_iter().find(|b| b.as_str() == by);
                     memory.paused.extend(brake);
                 }
                 Line::Policy(policy) => memory.policies.push(policy),

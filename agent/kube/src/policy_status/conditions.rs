@@ -1,6 +1,6 @@
 //! The conditions that a verdict stands for.
 
-use evictd_policy::Verdict;
+use evictd_policy::PolicyStatus;
 use serde_json::{Value, json};
 
 /// Whether the newest version can be used.
@@ -22,7 +22,7 @@ struct Said<'a> {
 }
 
 /// What an object with these conditions should say. Of a version that cannot be used nothing else is known.
-fn wanted<'a>(conditions: &'a [Value], verdict: &'a Verdict) -> Vec<Said<'a>> {
+fn wanted<'a>(conditions: &'a [Value], verdict: &'a PolicyStatus) -> Vec<Said<'a>> {
     let said = |of_type, (status, reason, message)| Said {
         of_type,
         status,
@@ -78,7 +78,7 @@ fn wanted<'a>(conditions: &'a [Value], verdict: &'a Verdict) -> Vec<Said<'a>> {
 fn about<'a>(
     conditions: &'a [Value],
     of_type: &'a str,
-    verdict: &'a Verdict,
+    verdict: &'a PolicyStatus,
 ) -> impl Iterator<Item = &'a Value> {
     conditions.iter().filter(move |c| {
         c["type"] == of_type && c["observedGeneration"] == json!(verdict.generation)
@@ -86,12 +86,12 @@ fn about<'a>(
 }
 
 /// Whether anything was said about this version.
-pub(super) fn is_about(conditions: &[Value], verdict: &Verdict) -> bool {
+pub(super) fn is_about(conditions: &[Value], verdict: &PolicyStatus) -> bool {
     about(conditions, ACCEPTED, verdict).next().is_some()
 }
 
 /// Whether these conditions say what is thought, and of ours nothing else.
-pub(super) fn say(conditions: &[Value], verdict: &Verdict) -> bool {
+pub(super) fn say(conditions: &[Value], verdict: &PolicyStatus) -> bool {
     let wanted = wanted(conditions, verdict);
     let is_there = |said: &Said<'_>| {
         about(conditions, said.of_type, verdict).any(|c| {
@@ -103,7 +103,7 @@ pub(super) fn say(conditions: &[Value], verdict: &Verdict) -> bool {
 }
 
 /// All conditions with the verdict among them; those of other types stay.
-pub(super) fn merged(conditions: &[Value], verdict: &Verdict) -> Vec<Value> {
+pub(super) fn merged(conditions: &[Value], verdict: &PolicyStatus) -> Vec<Value> {
     let now = format!("{:.0}", jiff::Timestamp::now());
     let ours = wanted(conditions, verdict).into_iter().map(|said| {
         let old = conditions.iter().find(|c| c["type"] == said.of_type);
@@ -132,8 +132,8 @@ fn is_ours(condition: &Value) -> bool {
 mod tests {
     use super::*;
 
-    fn verdict(refused: Option<&str>, selects: bool) -> Verdict {
-        Verdict {
+    fn verdict(refused: Option<&str>, selects: bool) -> PolicyStatus {
+        PolicyStatus {
             name: "p".to_owned(),
             uid: "u".to_owned(),
             generation: Some(4),

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use evictd_policy::{Keeper, Labels};
+use evictd_policy::{Labels, PolicyEvaluator};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, Client,
@@ -16,8 +16,8 @@ use kube::{
 use tokio::sync::watch as channel;
 
 use crate::{
-    client::Connection,
-    watch::{Events, Listener, Trouble, follow, from_cache},
+    client::ApiClient,
+    watch::{Events, WatchFailure, WatchHandler, from_cache, run_watcher},
 };
 
 /// The labels that are known of every namespace, or that cannot be.
@@ -25,8 +25,8 @@ pub type Settled = Option<BTreeSet<String>>;
 
 /// Keeps the labels up to date for ever, and says in `settled` which they are.
 pub async fn run(
-    connection: Arc<Connection>,
-    keeper: Arc<Keeper>,
+    connection: Arc<ApiClient>,
+    keeper: Arc<PolicyEvaluator>,
     settled: channel::Sender<Settled>,
 ) {
     let mut keys = keeper.namespace_keys();
@@ -52,7 +52,7 @@ pub async fn run(
                 known: keeper.namespaces(),
                 incoming: None,
             };
-            follow(&connection, listener).await;
+            run_watcher(&connection, listener).await;
         };
         keys = tokio::select! {
             keys = changed => keys,
@@ -67,7 +67,7 @@ pub async fn run(
 }
 
 struct Namespaces {
-    keeper: Arc<Keeper>,
+    keeper: Arc<PolicyEvaluator>,
     settled: channel::Sender<Settled>,
     keys: BTreeSet<String>,
     known: BTreeMap<String, Labels>,
@@ -87,16 +87,16 @@ impl Namespaces {
     }
 }
 
-impl Listener for Namespaces {
+impl WatchHandler for Namespaces {
     type Object = PartialObjectMeta<Namespace>;
 
-    const PATIENT: bool = true;
+    const RARE_RETRY: bool = true;
 
     fn open(&self, client: Client) -> Events<Self::Object> {
         Box::pin(watcher(Api::all(client), from_cache(None)))
     }
 
-    fn take(&mut self, event: Event<Self::Object>) {
+    fn apply(&mut self, event: Event<Self::Object>) {
         match event {
             Event::Init => {
                 self.incoming = Some(BTreeMap::new());
@@ -130,14 +130,14 @@ impl Listener for Namespaces {
         self.keeper.set_namespaces(self.known.clone());
     }
 
-    fn stopped(&mut self, trouble: Trouble, error: &watcher::Error) {
+    fn failed(&mut self, trouble: WatchFailure, error: &watcher::Error) {
         tracing::warn!(%error, "labels of namespaces cannot be seen now: those known hold");
-        if trouble != Trouble::Passing {
+        if trouble != WatchFailure::Passing {
             self.settle();
         }
     }
 
-    fn goes_on(&mut self) {
+    fn recovered(&mut self) {
         tracing::info!("the watch of namespaces works again");
     }
 }

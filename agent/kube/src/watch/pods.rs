@@ -21,15 +21,15 @@ use serde_json::Value;
 use tokio::sync::Notify;
 
 use crate::{
-    client::Connection,
-    pod_store::Roster,
-    watch::{Events, Listener, Trouble, follow, from_cache},
+    client::ApiClient,
+    pod_store::PodStore,
+    watch::{Events, WatchFailure, WatchHandler, from_cache, run_watcher},
 };
 
 /// The roster, and the bell that rings when it has changed.
 #[derive(Debug, Default)]
 pub struct Shared {
-    roster: Mutex<Roster>,
+    roster: Mutex<PodStore>,
     /// Rings when the roster has changed.
     pub changed: Notify,
     /// The same for the reporter, which waits for the names of pods that only their cgroup told of.
@@ -38,7 +38,7 @@ pub struct Shared {
 
 impl Shared {
     /// Looks at the roster or changes it.
-    pub fn with<T>(&self, f: impl FnOnce(&mut Roster) -> T) -> T {
+    pub fn with<T>(&self, f: impl FnOnce(&mut PodStore) -> T) -> T {
         // A panic while it was held has ended the agent already.
         f(&mut self.roster.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -99,52 +99,52 @@ impl Resource for WatchedPod {
 }
 
 /// Keeps the roster up to date for ever; see [`follow`].
-pub async fn run(connection: Arc<Connection>, node: String, shared: Arc<Shared>) {
+pub async fn run(connection: Arc<ApiClient>, node: String, shared: Arc<Shared>) {
     let listener = Pods {
         connection: Arc::clone(&connection),
         node,
         shared,
     };
-    follow(&connection, listener).await;
+    run_watcher(&connection, listener).await;
 }
 
 struct Pods {
-    connection: Arc<Connection>,
+    connection: Arc<ApiClient>,
     node: String,
     shared: Arc<Shared>,
 }
 
-impl Listener for Pods {
+impl WatchHandler for Pods {
     type Object = WatchedPod;
 
     /// Without its pods the agent is blind.
-    const PATIENT: bool = false;
+    const RARE_RETRY: bool = false;
 
     fn open(&self, client: Client) -> Events<WatchedPod> {
         let fields = format!("spec.nodeName={}", self.node);
         Box::pin(watcher(Api::all(client), from_cache(Some(&fields))))
     }
 
-    fn take(&mut self, event: Event<WatchedPod>) {
+    fn apply(&mut self, event: Event<WatchedPod>) {
         if matches!(event, Event::Init) {
             self.connection.counters.lists.add();
         }
         take(&self.connection, &self.shared, event);
     }
 
-    fn stopped(&mut self, _: Trouble, error: &watcher::Error) {
+    fn failed(&mut self, _: WatchFailure, error: &watcher::Error) {
         tracing::warn!(%error, "the watch of this node's pods has stopped: the cgroups tell who runs here");
     }
 
-    fn goes_on(&mut self) {
+    fn recovered(&mut self) {
         tracing::info!("the watch works again");
     }
 }
 
-fn take(connection: &Connection, shared: &Shared, event: Event<WatchedPod>) {
+fn take(connection: &ApiClient, shared: &Shared, event: Event<WatchedPod>) {
     match event {
-        Event::Init => shared.with(Roster::begin),
-        Event::InitDone => shared.with(Roster::end),
+        Event::Init => shared.with(PodStore::begin_relist),
+        Event::InitDone => shared.with(PodStore::end_relist),
         Event::InitApply(pod) => return put(connection, shared, pod),
         Event::Apply(pod) => put(connection, shared, pod),
         Event::Delete(pod) => {
@@ -158,7 +158,7 @@ fn take(connection: &Connection, shared: &Shared, event: Event<WatchedPod>) {
     shared.changed_for_reports.notify_waiters();
 }
 
-fn put(connection: &Connection, shared: &Shared, watched: WatchedPod) {
+fn put(connection: &ApiClient, shared: &Shared, watched: WatchedPod) {
     let counters = &connection.counters;
     let name = || watched.metadata.name.clone().unwrap_or_default();
     match watched.pod {

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
-use evictd_policy::{API_VERSION, Catalogue, KIND};
+use evictd_policy::{API_VERSION, KIND, PolicyStore};
 use k8s_openapi::{ClusterResourceScope, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
     Api, Client, Resource,
@@ -13,9 +13,9 @@ use serde_json::Value;
 use tokio::sync::watch as channel;
 
 use crate::{
-    client::Connection,
+    client::ApiClient,
     policy_status::{GROUP, PLURAL, StatusWriter, VERSION},
-    watch::{Events, Listener, Trouble, follow, from_cache},
+    watch::{Events, WatchFailure, WatchHandler, from_cache, run_watcher},
 };
 
 /// How often in a row the server must say that it knows no policies before none is in force: one that is starting may
@@ -83,8 +83,8 @@ impl Resource for WatchedPolicy {
 /// Keeps the catalogue up to date for ever, and has the status of each policy written. `settled` becomes true when the
 /// server has answered.
 pub async fn run(
-    connection: Arc<Connection>,
-    catalogue: Arc<Catalogue>,
+    connection: Arc<ApiClient>,
+    catalogue: Arc<PolicyStore>,
     writer: Arc<StatusWriter>,
     settled: channel::Sender<bool>,
 ) {
@@ -104,13 +104,13 @@ pub async fn run(
         }
     };
     tokio::select! {
-        () = follow(&connection, listener) => {}
+        () = run_watcher(&connection, listener) => {}
         () = looking => {}
     }
 }
 
 struct Policies {
-    catalogue: Arc<Catalogue>,
+    catalogue: Arc<PolicyStore>,
     writer: Arc<StatusWriter>,
     settled: channel::Sender<bool>,
     /// What a list has brought so far that is not at its end.
@@ -127,16 +127,16 @@ impl Policies {
     }
 }
 
-impl Listener for Policies {
+impl WatchHandler for Policies {
     type Object = WatchedPolicy;
 
-    const PATIENT: bool = true;
+    const RARE_RETRY: bool = true;
 
     fn open(&self, client: Client) -> Events<WatchedPolicy> {
         Box::pin(watcher(Api::all(client), from_cache(None)))
     }
 
-    fn take(&mut self, event: Event<WatchedPolicy>) {
+    fn apply(&mut self, event: Event<WatchedPolicy>) {
         match event {
             Event::Init => self.incoming.clear(),
             Event::InitApply(policy) => self.incoming.push(policy.document),
@@ -178,20 +178,20 @@ impl Listener for Policies {
         }
     }
 
-    fn stopped(&mut self, trouble: Trouble, error: &watcher::Error) {
+    fn failed(&mut self, trouble: WatchFailure, error: &watcher::Error) {
         match trouble {
-            Trouble::Absent => {
+            WatchFailure::Absent => {
                 tracing::info!(
                     "the API server has no evictionpolicies.{GROUP} (deploy/crds): policies come from files alone"
                 );
                 self.absences = 0;
                 self.absent();
             }
-            Trouble::Forbidden => tracing::error!(
+            WatchFailure::Forbidden => tracing::error!(
                 %error,
                 "a right is missing: list and watch evictionpolicies.{GROUP}; the policies known stay in force"
             ),
-            Trouble::Passing => {
+            WatchFailure::Passing => {
                 tracing::warn!(%error, "the watch of policies has stopped: those known stay in force");
                 return;
             }
@@ -199,13 +199,13 @@ impl Listener for Policies {
         self.settled.send_replace(true);
     }
 
-    fn still(&mut self, trouble: Trouble) {
-        if trouble == Trouble::Absent {
+    fn still_failing(&mut self, trouble: WatchFailure) {
+        if trouble == WatchFailure::Absent {
             self.absent();
         }
     }
 
-    fn goes_on(&mut self) {
+    fn recovered(&mut self) {
         tracing::info!("the watch of policies works again");
     }
 }

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use evictd_engine::{
-    Cause, Eviction, Observations, Signal, Snapshot, Threshold,
+    Cause, EvictionDecision, Observations, Signal, Snapshot, Threshold,
     permit::LastResort,
-    record::{Numbers, Stages},
+    record::{SignalReading, Stages},
+    soft::SoftCandidate,
 };
-use evictd_sys::clock::now_ns;
+use evictd_sys::clock::monotonic_ns;
 
 use crate::{
-    Decided, Note, SoftChoice, SoftDemand,
-    manager_loop::{Loop, Wake, signed},
+    EvictionReport, ManagerEvent, SoftEvictionRequest,
+    manager_loop::{ManagerLoop, Wake, signed},
 };
 
 /// Whether a threshold is met, or was and is not resolved yet.
@@ -22,24 +23,29 @@ pub(super) fn is_short(threshold: &Threshold, seen: &Observations) -> bool {
     })
 }
 
-impl Loop {
+impl ManagerLoop {
     /// Carries evictions out, in their order.
-    pub(super) fn act(&mut self, evictions: Vec<Eviction>, seen: &Observations, wake: Wake) {
+    pub(super) fn execute(
+        &mut self,
+        evictions: Vec<EvictionDecision>,
+        seen: &Observations,
+        wake: Wake,
+    ) {
         let short: Vec<Signal> = self
             .thresholds
             .iter()
             .filter(|t| is_short(t, seen))
             .map(|t| t.signal)
             .collect();
-        let told_before = self.shadow_told.len();
-        self.shadow_told.retain(|told| {
+        let told_before = self.shadow_reported.len();
+        self.shadow_reported.retain(|told| {
             // Anything else is a pod above a limit of its own.
             told.parse()
                 .map_or(true, |signal: Signal| short.contains(&signal))
         });
-        if self.shadow_told.len() != told_before {
+        if self.shadow_reported.len() != told_before {
             // Whom this pressure would have taken is a pod like any other under the next one.
-            self.manager.forget_victims();
+            self.planner.forget_victims();
         }
         for eviction in evictions {
             let told = match eviction.cause {
@@ -47,27 +53,27 @@ impl Loop {
                 Cause::LocalStorage(_) => eviction.uid.clone(),
             };
             // Nobody dies, so that nothing changes: one decision per pressure is all there is to tell.
-            if self.shadow && !self.shadow_told.insert(told) {
+            if self.shadow && !self.shadow_reported.insert(told) {
                 continue;
             }
             if eviction.is_soft {
-                self.ask(eviction, seen);
+                self.request(eviction, seen);
             } else {
                 self.kill(eviction, seen, wake);
             }
         }
     }
 
-    fn kill(&mut self, eviction: Eviction, seen: &Observations, wake: Wake) {
-        let Some(entry) = self.members.entry(&eviction.uid) else {
+    fn kill(&mut self, eviction: EvictionDecision, seen: &Observations, wake: Wake) {
+        let Some(entry) = self.pods.entry(&eviction.uid) else {
             return;
         };
         let pod = Arc::clone(entry);
-        let decided = now_ns();
+        let decided = monotonic_ns();
         // Several are chosen at once: the one before may have used up what this one's limits had left.
         let resort = LastResort::Nobody;
-        if !self.restraint.lets_go(&pod.clearance, decided, resort) {
-            self.manager.spare(&eviction.uid);
+        if !self.limiter.allows(&pod.permit, decided, resort) {
+            self.planner.cancel_eviction(&eviction.uid);
             return;
         }
         let mut errno = 0;
@@ -75,33 +81,33 @@ impl Loop {
             match pod.killer.kill() {
                 // It has ended by itself; what it leaves behind is the node's to clean up.
                 Ok(round) if round.empty => return,
-                Ok(_) => self.restraint.charge(&pod.clearance, decided),
+                Ok(_) => self.limiter.charge(&pod.permit, decided),
                 Err(e) => errno = e.raw_os_error().unwrap_or(libc::EIO),
             }
         }
-        let signalled = now_ns();
+        let signalled = monotonic_ns();
         self.decided += 1;
         let (signal, numbers) = match eviction.cause {
             Cause::Pressure(signal) => {
-                let numbers = self.numbers(signal, &eviction, seen);
+                let numbers = self.reading(signal, &eviction, seen);
                 (signal.to_string(), Some(numbers))
             }
             Cause::LocalStorage(limit) => (limit.to_owned(), None),
         };
         let crossed = wake.crossed.filter(|(of, _)| of.as_str() == signal);
         let hook = match (crossed, eviction.cause) {
-            (Some((of, _)), _) => self.sensors.hook(of).to_string(),
+            (Some((of, _)), _) => self.sources.hook(of).to_string(),
             (None, Cause::Pressure(_)) => "sampler".to_owned(),
             (None, Cause::LocalStorage(_)) => "walker".to_owned(),
         };
         self.message = eviction.message.text.trim_end().to_owned();
-        self.note(Note::Evicted(Box::new(Decided {
+        self.emit(ManagerEvent::Evicted(Box::new(EvictionReport {
             pod,
             number: self.decided,
             signal,
             hook,
             stages: Stages {
-                crossed: crossed.map_or(0, |(_, crossed)| crossed.trip.time_ns),
+                crossed: crossed.map_or(0, |(_, crossed)| crossed.event.time_ns),
                 woken: wake.woken,
                 decided,
                 signalled,
@@ -115,23 +121,23 @@ impl Loop {
         })));
     }
 
-    fn ask(&mut self, eviction: Eviction, seen: &Observations) {
+    fn request(&mut self, eviction: EvictionDecision, seen: &Observations) {
         let Cause::Pressure(signal) = eviction.cause else {
             return;
         };
         let node = Snapshot {
             observations: seen,
             pods: &self.running,
-            usages: self.measured.usages(),
+            usages: self.usage_collector.usages(),
         };
-        let choice = |eviction: Eviction| {
-            Some(SoftChoice {
-                pod: Arc::clone(self.members.entry(&eviction.uid)?),
-                numbers: self.numbers(signal, &eviction, seen),
-                eviction,
+        let choice = |eviction: EvictionDecision| {
+            Some(SoftCandidate {
+                pod: Arc::clone(self.pods.entry(&eviction.uid)?),
+                reading: self.reading(signal, &eviction, seen),
+                decision: eviction,
             })
         };
-        let alternatives = self.manager.alternatives(node, &eviction);
+        let alternatives = self.planner.alternatives(node, &eviction);
         let candidates = alternatives.into_iter().filter_map(choice).collect();
         let is_met_and_hard = |t: &Threshold| {
             t.signal == signal
@@ -141,23 +147,28 @@ impl Loop {
                     .is_some_and(|now| signed(t.amount(now.capacity)) > now.available)
         };
         self.message = eviction.message.text.trim_end().to_owned();
-        let demand = SoftDemand {
+        let demand = SoftEvictionRequest {
             signal,
             hard: self.thresholds.iter().any(is_met_and_hard),
             candidates,
             shadow: self.shadow,
         };
-        self.manager.hold_soft(!self.shadow);
+        self.planner.block_soft(!self.shadow);
         if let Some(choice) = demand.candidates.first() {
-            self.unbrake(&choice.pod);
+            self.unthrottle(&choice.pod);
         }
-        self.note(Note::Soft(Box::new(demand)));
+        self.emit(ManagerEvent::Soft(Box::new(demand)));
     }
 
     /// What the records say of a signal; zeros where it was not seen.
-    fn numbers(&self, signal: Signal, eviction: &Eviction, seen: &Observations) -> Numbers {
+    fn reading(
+        &self,
+        signal: Signal,
+        eviction: &EvictionDecision,
+        seen: &Observations,
+    ) -> SignalReading {
         let Some(now) = seen.get(signal) else {
-            return Numbers {
+            return SignalReading {
                 signal,
                 available: 0,
                 threshold: 0,
@@ -168,10 +179,10 @@ impl Loop {
             .thresholds
             .iter()
             .find(|t| t.signal == signal && t.is_hard() != eviction.is_soft);
-        let pod = self.members.pods.iter().find(|pod| pod.uid == eviction.uid);
-        let usage = self.measured.usages().get(&eviction.uid);
-        let layout = self.sensors.layout();
-        Numbers {
+        let pod = self.pods.pods.iter().find(|pod| pod.uid == eviction.uid);
+        let usage = self.usage_collector.usages().get(&eviction.uid);
+        let layout = self.sources.layout();
+        SignalReading {
             signal,
             available: u64::try_from(now.available).unwrap_or(0),
             threshold: threshold.map_or(0, |t| t.amount(now.capacity)),

@@ -8,18 +8,18 @@ use evictd_engine::{
     model::settings::GraduatedConfig,
 };
 use evictd_node::pods::table::Entry;
-use evictd_sys::clock::now_ns;
+use evictd_sys::clock::monotonic_ns;
 
 use crate::{
-    Note,
-    manager_loop::{Loop, execute::is_short, signed},
-    message::Graduated,
-    mitigation_worker::{Demand, Done},
+    ManagerEvent,
+    manager_loop::{ManagerLoop, execute::is_short, signed},
+    message::MitigationOutcome,
+    mitigation_worker::{Done, MitigationRequest},
 };
 
 /// The steps so far.
 #[derive(Debug)]
-pub(crate) struct Graduating {
+pub(crate) struct Mitigation {
     steps: Steps,
     /// What was available when the last reclaim or brake was begun.
     available: i64,
@@ -27,7 +27,7 @@ pub(crate) struct Graduating {
     signal: Signal,
 }
 
-impl Graduating {
+impl Mitigation {
     pub fn new(config: GraduatedConfig) -> Self {
         Self {
             steps: Steps::new(config),
@@ -41,73 +41,73 @@ impl Graduating {
     }
 }
 
-impl Loop {
+impl ManagerLoop {
     /// Takes the next step, if one is due.
-    pub(super) fn graduate(&mut self, seen: &Observations) {
-        let shortage = match self.restraint.is_paused() {
+    pub(super) fn mitigate(&mut self, seen: &Observations) {
+        let shortage = match self.limiter.is_paused() {
             // Nothing is done, and whoever is braked is let go.
             true => None,
             false => self.shortage(seen),
         };
         let short = shortage.map(|(_, short)| short);
-        let Some(step) = self.graduating.steps.next(now_ns(), short) else {
+        let Some(step) = self.mitigation.steps.next(monotonic_ns(), short) else {
             return;
         };
         if let Some((signal, _)) = shortage {
-            self.graduating.signal = signal;
+            self.mitigation.signal = signal;
         }
-        let signal = self.graduating.signal;
-        if step != Step::Release {
-            self.graduating.available = seen.get(signal).map_or(0, |now| now.available);
+        let signal = self.mitigation.signal;
+        if step != Step::Unthrottle {
+            self.mitigation.available = seen.get(signal).map_or(0, |now| now.available);
         }
-        let config = self.graduating.steps.config();
+        let config = self.mitigation.steps.config();
         let pods = match step {
             Step::Reclaim(_) => self.unspared(),
-            Step::Brake => self.first(seen, signal, config.brake.map_or(0, |b| b.pods)),
-            Step::Release => Vec::new(),
+            Step::Throttle => self.first(seen, signal, config.brake.map_or(0, |b| b.pods)),
+            Step::Unthrottle => Vec::new(),
         };
-        let demand = Demand {
+        let demand = MitigationRequest {
             step,
             signal,
             pods,
             within: config.reclaim.unwrap_or_default(),
             shadow: self.shadow,
         };
-        self.note(Note::Graduate(Box::new(demand)));
+        self.emit(ManagerEvent::Mitigate(Box::new(demand)));
         if self.shadow {
             // Nothing is done, so that nobody answers.
-            self.graduating.steps.reclaimed();
+            self.mitigation.steps.reclaimed();
         }
     }
 
     /// Lets a pod grow that is asked to go: it may need memory to end.
-    pub(super) fn unbrake(&mut self, pod: &Arc<Entry>) {
-        if self.shadow || self.graduating.steps.config().brake.is_none() {
+    pub(super) fn unthrottle(&mut self, pod: &Arc<Entry>) {
+        if self.shadow || self.mitigation.steps.config().brake.is_none() {
             return;
         }
-        let demand = Demand {
-            step: Step::Release,
-            signal: self.graduating.signal,
+        let demand = MitigationRequest {
+            step: Step::Unthrottle,
+            signal: self.mitigation.signal,
             pods: vec![Arc::clone(pod)],
             within: std::time::Duration::ZERO,
             shadow: false,
         };
-        self.note(Note::Graduate(Box::new(demand)));
+        self.emit(ManagerEvent::Mitigate(Box::new(demand)));
     }
 
     /// A step is over.
-    pub(super) fn graduated(&mut self, done: Done) {
+    pub(super) fn mitigation_done(&mut self, done: Done) {
         if matches!(done.step, Step::Reclaim(_)) {
-            self.graduating.steps.reclaimed();
+            self.mitigation.steps.reclaimed();
         }
         if done.pods.is_empty() {
             return;
         }
-        let seen = self.sensors.look(signed(now_ns()));
+        let seen = self.sources.sample(signed(monotonic_ns()));
         let after = seen.get(done.signal).map_or(0, |now| now.available);
-        self.note(Note::Graduated(Box::new(Graduated {
+        self.emit(ManagerEvent::Graduated(Box::new(MitigationOutcome {
             done,
-            available_before: self.graduating.available,
+            available_before: self.mitigation.available,
             available_after: after,
         })));
     }
@@ -135,7 +135,7 @@ impl Loop {
     fn unspared(&self) -> Vec<Arc<Entry>> {
         let unspared = self.running.iter().filter(|pod| !pod.is_spared);
         unspared
-            .filter_map(|pod| self.members.entry(&pod.uid).cloned())
+            .filter_map(|pod| self.pods.entry(&pod.uid).cloned())
             .collect()
     }
 
@@ -144,11 +144,11 @@ impl Loop {
         let node = Snapshot {
             observations: seen,
             pods: &self.running,
-            usages: self.measured.usages(),
+            usages: self.usage_collector.usages(),
         };
-        let candidates = self.manager.candidates(node, signal).into_iter();
+        let candidates = self.planner.candidates(node, signal).into_iter();
         candidates
-            .filter_map(|pod| self.members.entry(&pod.uid).cloned())
+            .filter_map(|pod| self.pods.entry(&pod.uid).cloned())
             .take(count)
             .collect()
     }

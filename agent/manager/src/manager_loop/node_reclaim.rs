@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use evictd_engine::{NodeReclaim, Observations, Round, Signal, Snapshot, reclaim::Removed};
-use evictd_sys::clock::now_ns;
+use evictd_engine::{NodeReclaim, Observations, Plan, Signal, Snapshot, reclaim::Removed};
+use evictd_sys::clock::monotonic_ns;
 
 use crate::{
-    Note, ReclaimDemand, Reclaimed, Reclaimer,
-    manager_loop::{Loop, Wake, execute::is_short, nanos, signed},
+    ManagerEvent, ReclaimBy, ReclaimRequest, Reclaimed,
+    manager_loop::{ManagerLoop, Wake, execute::is_short, nanos, signed},
 };
 
 /// How long the kubelet may take until pods are evicted in its stead: it looks every 10 s, and needs some time for its
@@ -20,7 +20,7 @@ const GRACE: Duration = Duration::from_millis(500);
 
 /// Who may give back what nobody needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reclaiming {
+pub struct ReclaimOptions {
     /// The container runtime, within this time.
     pub runtime: Option<Duration>,
     /// A kubelet beside this agent, where there is no runtime to ask.
@@ -30,17 +30,17 @@ pub struct Reclaiming {
 /// What is waited for.
 #[derive(Debug)]
 struct Waiting {
-    round: Round,
+    round: Plan,
     before: Observations,
     since: u64,
-    of: Reclaimer,
+    of: ReclaimBy,
     patience: Duration,
 }
 
 /// Reclaims so far.
 #[derive(Debug)]
-pub(crate) struct Reclaims {
-    may: Reclaiming,
+pub(crate) struct ReclaimState {
+    may: ReclaimOptions,
     waiting: Option<Waiting>,
     /// The runtime has not answered the last demand yet, whether somebody waits for it or not.
     is_asked: bool,
@@ -52,8 +52,8 @@ pub(crate) struct Reclaims {
     shadow_told: bool,
 }
 
-impl Reclaims {
-    pub fn new(may: Reclaiming) -> Self {
+impl ReclaimState {
+    pub fn new(may: ReclaimOptions) -> Self {
         Self {
             may,
             waiting: None,
@@ -65,43 +65,43 @@ impl Reclaims {
     }
 
     /// Who is to be asked now, and how long that may take.
-    fn next(&self, now: u64) -> (Reclaimer, Duration) {
+    fn next(&self, now: u64) -> (ReclaimBy, Duration) {
         let rests = self
             .answered
             .is_some_and(|at| now.saturating_sub(at) < nanos(REST));
         match self.may.runtime {
-            Some(within) if !self.is_asked && !rests => (Reclaimer::Runtime, within + GRACE),
-            None if self.may.kubelet => (Reclaimer::Kubelet, KUBELET),
-            Some(_) if self.may.kubelet && self.is_away => (Reclaimer::Kubelet, KUBELET),
-            _ => (Reclaimer::Nobody, Duration::ZERO),
+            Some(within) if !self.is_asked && !rests => (ReclaimBy::Runtime, within + GRACE),
+            None if self.may.kubelet => (ReclaimBy::Kubelet, KUBELET),
+            Some(_) if self.may.kubelet && self.is_away => (ReclaimBy::Kubelet, KUBELET),
+            _ => (ReclaimBy::None, Duration::ZERO),
         }
     }
 }
 
-impl Loop {
+impl ManagerLoop {
     /// Asks for what a round wants reclaimed, and sees to it that nobody waits for too long.
-    pub(super) fn reclaim(&mut self, round: &Round, seen: &Observations) {
+    pub(super) fn reclaim(&mut self, round: &Plan, seen: &Observations) {
         if round.node_reclaim.is_empty() {
-            self.reclaims.shadow_told = false;
-        } else if self.reclaims.waiting.is_none() {
+            self.reclaim.shadow_told = false;
+        } else if self.reclaim.waiting.is_none() {
             self.begin_reclaim(round, seen);
         }
-        let Some(waiting) = &self.reclaims.waiting else {
+        let Some(waiting) = &self.reclaim.waiting else {
             return;
         };
-        let waited = now_ns().saturating_sub(waiting.since);
+        let waited = monotonic_ns().saturating_sub(waiting.since);
         if waited > nanos(waiting.patience) || self.cannot_wait(waiting.of, seen) {
             self.after_reclaim();
         }
     }
 
-    fn begin_reclaim(&mut self, round: &Round, seen: &Observations) {
-        let now = now_ns();
-        let (of, patience) = match self.shadow || self.restraint.is_paused() {
-            true => (Reclaimer::Nobody, Duration::ZERO),
-            false => self.reclaims.next(now),
+    fn begin_reclaim(&mut self, round: &Plan, seen: &Observations) {
+        let now = monotonic_ns();
+        let (of, patience) = match self.shadow || self.limiter.is_paused() {
+            true => (ReclaimBy::None, Duration::ZERO),
+            false => self.reclaim.next(now),
         };
-        self.reclaims.waiting = Some(Waiting {
+        self.reclaim.waiting = Some(Waiting {
             round: round.clone(),
             before: *seen,
             since: now,
@@ -109,30 +109,30 @@ impl Loop {
             patience,
         });
         let speaks = match of {
-            Reclaimer::Nobody => self.shadow && !self.reclaims.shadow_told,
-            Reclaimer::Runtime | Reclaimer::Kubelet => true,
+            ReclaimBy::None => self.shadow && !self.reclaim.shadow_told,
+            ReclaimBy::Runtime | ReclaimBy::Kubelet => true,
         };
         let what = round.node_reclaim.clone();
         if speaks {
-            self.reclaims.shadow_told = self.shadow;
-            self.reclaims.is_asked |= of == Reclaimer::Runtime;
-            self.note(Note::Reclaim(ReclaimDemand { what, of }));
+            self.reclaim.shadow_told = self.shadow;
+            self.reclaim.is_asked |= of == ReclaimBy::Runtime;
+            self.emit(ManagerEvent::Reclaim(ReclaimRequest { what, of }));
         }
-        if of == Reclaimer::Nobody {
+        if of == ReclaimBy::None {
             self.after_reclaim();
         }
     }
 
     /// What a reclaim would bring may come too late: less than half of a hard threshold is left while nobody knows when
     /// the kubelet looks, or nothing at all while the runtime is at work.
-    fn cannot_wait(&self, of: Reclaimer, seen: &Observations) -> bool {
+    fn cannot_wait(&self, of: ReclaimBy, seen: &Observations) -> bool {
         self.thresholds.iter().filter(|t| t.is_hard()).any(|t| {
             seen.get(t.signal).is_some_and(|now| {
                 let left = u64::try_from(now.available).unwrap_or(0);
                 let amount = t.amount(now.capacity);
                 match of {
-                    Reclaimer::Runtime => left == 0 && amount > 0,
-                    Reclaimer::Kubelet | Reclaimer::Nobody => left < amount / 2,
+                    ReclaimBy::Runtime => left == 0 && amount > 0,
+                    ReclaimBy::Kubelet | ReclaimBy::None => left < amount / 2,
                 }
             })
         })
@@ -140,13 +140,13 @@ impl Loop {
 
     /// The runtime has answered.
     pub(super) fn reclaimed(&mut self, removed: Option<Removed>) {
-        self.reclaims.is_asked = false;
-        let now = now_ns();
-        self.reclaims.answered = Some(now);
-        self.reclaims.is_away = removed.is_none();
-        let kubelet = self.reclaims.may.kubelet;
-        let waiting = self.reclaims.waiting.as_mut();
-        let Some(waiting) = waiting.filter(|w| w.of == Reclaimer::Runtime) else {
+        self.reclaim.is_asked = false;
+        let now = monotonic_ns();
+        self.reclaim.answered = Some(now);
+        self.reclaim.is_away = removed.is_none();
+        let kubelet = self.reclaim.may.kubelet;
+        let waiting = self.reclaim.waiting.as_mut();
+        let Some(waiting) = waiting.filter(|w| w.of == ReclaimBy::Runtime) else {
             return;
         };
         match removed {
@@ -154,11 +154,11 @@ impl Loop {
                 let (what, before) = (waiting.round.node_reclaim.clone(), waiting.before);
                 let took = Duration::from_nanos(now.saturating_sub(waiting.since));
                 let seen = self.after_reclaim().unwrap_or(before);
-                self.tell_reclaimed(what, removed, &before, &seen, took);
+                self.report_reclaimed(what, removed, &before, &seen, took);
             }
             // There may be a kubelet that does it.
             None if kubelet => {
-                waiting.of = Reclaimer::Kubelet;
+                waiting.of = ReclaimBy::Kubelet;
                 waiting.patience = KUBELET;
             }
             None => {
@@ -167,7 +167,7 @@ impl Loop {
         }
     }
 
-    fn tell_reclaimed(
+    fn report_reclaimed(
         &mut self,
         what: Vec<NodeReclaim>,
         removed: Removed,
@@ -175,7 +175,7 @@ impl Loop {
         seen: &Observations,
         took: Duration,
     ) {
-        let layout = self.sensors.layout();
+        let layout = self.sources.layout();
         let helped: Vec<_> = self
             .thresholds
             .iter()
@@ -197,30 +197,30 @@ impl Loop {
             is_enough,
             took,
         };
-        self.note(Note::Reclaimed(Box::new(reclaimed)));
+        self.emit(ManagerEvent::Reclaimed(Box::new(reclaimed)));
     }
 
     /// The waiting is over: what is the case now says who must go. Answers with that.
     fn after_reclaim(&mut self) -> Option<Observations> {
-        let waiting = self.reclaims.waiting.take()?;
-        let seen = self.look();
-        let usages = self.measured.usages();
+        let waiting = self.reclaim.waiting.take()?;
+        let seen = self.sample();
+        let usages = self.usage_collector.usages();
         let snapshot = |observations| Snapshot {
             observations,
             pods: &self.running,
             usages,
         };
-        let evictions = self.manager.after_reclaim(
-            signed(now_ns()),
+        let evictions = self.planner.after_reclaim(
+            signed(monotonic_ns()),
             &waiting.round,
             snapshot(&waiting.before),
             snapshot(&seen),
         );
         let wake = Wake {
-            woken: now_ns(),
+            woken: monotonic_ns(),
             crossed: None,
         };
-        self.act(evictions, &seen, wake);
+        self.execute(evictions, &seen, wake);
         Some(seen)
     }
 }

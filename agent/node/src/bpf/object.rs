@@ -67,7 +67,7 @@ const KPROBES: &str = "/sys/bus/event_source/devices/kprobe/type";
 
 /// A place in the kernel where a program can sit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum AttachPoint {
     /// `tp_btf`: a tracepoint with typed arguments.
     BtfTracepoint(&'static str),
     /// `fexit` of a kernel function.
@@ -82,19 +82,19 @@ pub enum Place {
 
 /// A program of the object and where it goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProgramAt {
+pub struct ProgramSpec {
     /// Its name in the object.
     pub name: &'static str,
     /// Its place.
-    pub place: Place,
+    pub attach_point: AttachPoint,
 }
 
 /// The loaded object. Programs stay attached for as long as it lives.
-pub struct Object {
+pub struct BpfObject {
     pub(crate) ebpf: Ebpf,
     btf: Option<aya::Btf>,
     /// How this kernel names the victims of the OOM killer; or why it cannot be read.
-    pub(crate) victims: Result<Victims, String>,
+    pub(crate) victims: Result<VictimArgument, String>,
 }
 
 /// Binary logarithm of twice the number of CPUs, rounded up: by so much the distance to a limit is divided among them.
@@ -106,14 +106,14 @@ fn slack_shift() -> u32 {
 
 /// What `tp_btf/mark_victim` passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Victims {
+pub(crate) enum VictimArgument {
     /// The task; since about 6.8, and wherever that was carried back.
     Tasks,
     /// Its process id, which leads a program nowhere.
     Numbers,
 }
 
-impl Object {
+impl BpfObject {
     /// Resolves offsets from the running kernel's BTF and creates the maps.
     ///
     /// # Errors
@@ -125,8 +125,8 @@ impl Object {
         let victims = victims.map(|offsets| {
             globals.extend(offsets);
             match kernel.tracepoint_argument_is_pointer("mark_victim", 0) {
-                Some(true) => Victims::Tasks,
-                _ => Victims::Numbers,
+                Some(true) => VictimArgument::Tasks,
+                _ => VictimArgument::Numbers,
             }
         });
         globals.push(("SLACK_SHIFT", slack_shift()));
@@ -160,7 +160,7 @@ impl Object {
 
     /// Drops the kernel's type table: only loading a program needs it, and it is the largest thing that an agent holds
     /// (some 20 MiB). Typed programs that are not loaded by now cannot be loaded any more.
-    pub fn forget_types(&mut self) {
+    pub fn drop_btf(&mut self) {
         self.btf = None;
     }
 
@@ -186,9 +186,11 @@ impl Object {
     ///
     /// # Errors
     /// The kernel's reason, with the verifier's last words where it gave any.
-    pub fn attach(&mut self, program: &ProgramAt) -> Result<(), String> {
+    pub fn attach(&mut self, program: &ProgramSpec) -> Result<(), String> {
         // To be told so after half a second of the verifier's work would only make the start longer.
-        if matches!(program.place, Place::FunctionEntry(_)) && !Path::new(KPROBES).exists() {
+        if matches!(program.attach_point, AttachPoint::FunctionEntry(_))
+            && !Path::new(KPROBES).exists()
+        {
             return Err(format!("this kernel has no kprobes: no {KPROBES}"));
         }
         let missing = || {
@@ -198,7 +200,7 @@ impl Object {
             )
         };
         let loaded = self.ebpf.program_mut(program.name).ok_or_else(missing)?;
-        attach(loaded, program.place, self.btf.as_ref())
+        attach(loaded, program.attach_point, self.btf.as_ref())
             .ok_or_else(missing)?
             .map_err(|e| chain(&e))
     }
@@ -207,7 +209,7 @@ impl Object {
     ///
     /// # Errors
     /// The name of the one that was refused, and the kernel's reason.
-    pub fn attach_all(&mut self, programs: &[ProgramAt]) -> Result<(), String> {
+    pub fn attach_all(&mut self, programs: &[ProgramSpec]) -> Result<(), String> {
         for (done, program) in programs.iter().enumerate() {
             if let Err(reason) = self.attach(program) {
                 for attached in &programs[..=done] {
@@ -238,15 +240,15 @@ impl Object {
     ///
     /// # Errors
     /// The kernel's reason, with the verifier's last words where it gave any.
-    pub fn load_program(&mut self, program: &ProgramAt) -> Result<OwnedFd, String> {
+    pub fn load_program(&mut self, program: &ProgramSpec) -> Result<OwnedFd, String> {
         let missing = || format!("the object has no program {} of this type", program.name);
         let btf = self.btf.as_ref().ok_or("no BTF")?;
         let loaded = self.ebpf.program_mut(program.name).ok_or_else(missing)?;
-        let fd = match (loaded, program.place) {
-            (Program::BtfTracePoint(p), Place::BtfTracepoint(name)) => {
+        let fd = match (loaded, program.attach_point) {
+            (Program::BtfTracePoint(p), AttachPoint::BtfTracepoint(name)) => {
                 p.load(name, btf).and_then(|()| p.fd())
             }
-            (Program::FExit(p), Place::FunctionExit(name)) => {
+            (Program::FExit(p), AttachPoint::FunctionExit(name)) => {
                 p.load(name, btf).and_then(|()| p.fd())
             }
             _ => return Err(missing()),
@@ -297,23 +299,23 @@ fn memory_hierarchy() -> u32 {
 /// `None`: the program is of another type than the place asks for, or that place needs BTF.
 fn attach(
     program: &mut Program,
-    place: Place,
+    place: AttachPoint,
     btf: Option<&aya::Btf>,
 ) -> Option<Result<(), ProgramError>> {
     Some(match (program, place) {
-        (Program::BtfTracePoint(p), Place::BtfTracepoint(name)) => {
+        (Program::BtfTracePoint(p), AttachPoint::BtfTracepoint(name)) => {
             p.load(name, btf?).and_then(|()| p.attach().map(drop))
         }
-        (Program::FExit(p), Place::FunctionExit(name)) => {
+        (Program::FExit(p), AttachPoint::FunctionExit(name)) => {
             p.load(name, btf?).and_then(|()| p.attach().map(drop))
         }
-        (Program::FEntry(p), Place::FunctionStart(name)) => {
+        (Program::FEntry(p), AttachPoint::FunctionStart(name)) => {
             p.load(name, btf?).and_then(|()| p.attach().map(drop))
         }
-        (Program::KProbe(p), Place::FunctionEntry(name)) => {
+        (Program::KProbe(p), AttachPoint::FunctionEntry(name)) => {
             p.load().and_then(|()| p.attach(name, 0).map(drop))
         }
-        (Program::TracePoint(p), Place::Tracepoint(category, name)) => {
+        (Program::TracePoint(p), AttachPoint::Tracepoint(category, name)) => {
             p.load().and_then(|()| p.attach(category, name).map(drop))
         }
         _ => return None,

@@ -37,7 +37,7 @@ impl LocalWakeup {
     }
 
     /// Forgets what has been heard, and makes room for what comes.
-    pub fn silence(&mut self) {
+    pub fn clear(&mut self) {
         // It is readable as long as nobody has asked since the last wake-up, whatever was read meanwhile (`perf_poll`).
         poll([self.event.as_fd().as_raw_fd()], Some(Duration::ZERO));
         self.event.for_each(|_| {});

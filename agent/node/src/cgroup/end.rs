@@ -7,7 +7,7 @@ use std::{
 
 use evictd_sys::fs::{PathError, is_gone};
 
-use super::kill::Killer;
+use super::kill::CgroupKiller;
 use crate::proc::pidfd::Pidfd;
 
 /// Why a pod is not dead.
@@ -31,7 +31,7 @@ pub enum KillError {
 pub fn kill_until_empty(path: &Path, patience: Duration) -> Result<(), KillError> {
     let start = Instant::now();
     loop {
-        let killer = match Killer::open(path) {
+        let killer = match CgroupKiller::open(path) {
             Ok(killer) => killer,
             Err(e) if is_gone(&e.source) => return Ok(()),
             // No descriptor is left: others close theirs in time.
@@ -68,7 +68,7 @@ pub fn end_gracefully(path: &Path, grace: Duration, patience: Duration) -> Resul
     let end = Instant::now() + grace;
     let mut asked = false;
     loop {
-        let pod = match Killer::open(path) {
+        let pod = match CgroupKiller::open(path) {
             Ok(pod) => pod,
             Err(e) if is_gone(&e.source) => return Ok(()),
             Err(e) => return Err(e.into()),

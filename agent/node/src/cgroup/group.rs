@@ -16,7 +16,7 @@ use std::{
 
 use evictd_sys::fs::{PathError, is_gone};
 
-use super::members::{Round, signal_members};
+use super::members::{KillResult, signal_members};
 use crate::cgroup::memory::Version;
 
 /// One cgroup of a pod.
@@ -115,7 +115,7 @@ impl Group {
     ///
     /// # Errors
     /// See [`signal_members`].
-    pub(super) fn signal(&self, signal: i32) -> io::Result<Round> {
+    pub(super) fn signal(&self, signal: i32) -> io::Result<KillResult> {
         signal_members(signal, &|each| self.for_each(each))
     }
 

@@ -22,15 +22,15 @@ use evictd_sys::fs::{PathError, is_gone};
 use super::group::Group;
 use crate::{
     cgroup::memory::{Version, descendants},
-    kernfile::hold,
+    kernfile::open_primed,
     proc::process,
 };
 
-pub use super::members::Round;
+pub use super::members::KillResult;
 
 /// A pod's processes, ready to be killed through files that are open already.
 #[derive(Debug)]
-pub struct Killer {
+pub struct CgroupKiller {
     path: PathBuf,
     kill: Option<File>,
     /// v2's `cgroup.events` of the topmost group, which speaks for those below as well.
@@ -38,7 +38,7 @@ pub struct Killer {
     pub(super) groups: Vec<Group>,
 }
 
-impl Killer {
+impl CgroupKiller {
     /// Opens `cgroup.kill` or the `cgroup.procs` of the pod's cgroup and of all below.
     ///
     /// # Errors
@@ -50,7 +50,7 @@ impl Killer {
             Err(e) if e.kind() == io::ErrorKind::NotFound => None,
             Err(e) => return Err(PathError::at(&kill)(e)),
         };
-        let events = match hold(&path.join("cgroup.events")) {
+        let events = match open_primed(&path.join("cgroup.events")) {
             Ok(file) => Some(file),
             // v1, or the root of v2.
             Err(e) if e.source.kind() == io::ErrorKind::NotFound => None,
@@ -92,21 +92,21 @@ impl Killer {
     ///
     /// # Errors
     /// The first refusal, after everybody else was signalled. A group that is gone is an empty one.
-    pub fn kill(&self) -> io::Result<Round> {
+    pub fn kill(&self) -> io::Result<KillResult> {
         if let Some(mut kill) = self.kill.as_ref() {
             // The write would succeed for nobody as well, and an empty group must not pass for a kill.
             if self.events.as_ref().is_some_and(is_unpopulated) {
-                return Ok(Round {
+                return Ok(KillResult {
                     processes: 0,
                     empty: true,
                 });
             }
             return match kill.write_all(b"1") {
-                Ok(()) => Ok(Round {
+                Ok(()) => Ok(KillResult {
                     processes: 0,
                     empty: false,
                 }),
-                Err(e) if is_gone(&e) => Ok(Round {
+                Err(e) if is_gone(&e) => Ok(KillResult {
                     processes: 0,
                     empty: true,
                 }),
@@ -120,8 +120,8 @@ impl Killer {
     ///
     /// # Errors
     /// The first refusal, after all others were signalled. A group that is gone is an empty one.
-    pub(super) fn signal(&self, signal: i32) -> io::Result<Round> {
-        let mut round = Round {
+    pub(super) fn signal(&self, signal: i32) -> io::Result<KillResult> {
+        let mut round = KillResult {
             processes: 0,
             empty: true,
         };

@@ -23,7 +23,7 @@ const FIRST_BATCH: usize = 8;
 
 /// What one round of signals did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Round {
+pub struct KillResult {
     /// Processes that were signalled; with `cgroup.kill` the kernel does not say how many.
     pub processes: u32,
     /// Whether no process was there.
@@ -34,7 +34,7 @@ pub struct Round {
 ///
 /// # Errors
 /// The first refusal, after all others were signalled; or the list cannot be made. A group that is gone is an empty one.
-pub fn signal_members(signal: i32, list: &List<'_>) -> io::Result<Round> {
+pub fn signal_members(signal: i32, list: &List<'_>) -> io::Result<KillResult> {
     let mut sent = Sent::new(signal);
     let mut batch = Batch::new();
     let (mut is_lacking, mut any) = (false, false);
@@ -63,7 +63,7 @@ pub fn signal_members(signal: i32, list: &List<'_>) -> io::Result<Round> {
 /// What was sent so far.
 struct Sent {
     signal: i32,
-    round: Round,
+    round: KillResult,
     refused: Option<io::Error>,
 }
 
@@ -71,7 +71,7 @@ impl Sent {
     fn new(signal: i32) -> Self {
         Self {
             signal,
-            round: Round {
+            round: KillResult {
                 processes: 0,
                 empty: true,
             },
@@ -104,7 +104,7 @@ impl Sent {
         }
     }
 
-    fn outcome(self) -> io::Result<Round> {
+    fn outcome(self) -> io::Result<KillResult> {
         self.refused.map_or(Ok(self.round), Err)
     }
 }

@@ -10,7 +10,7 @@ use std::{
 use evictd_engine::model::usage::MemoryReading;
 use evictd_sys::fs::{PathError, is_gone};
 
-use crate::kernfile::{hold, malformed, number, pread, value_of, values_of};
+use crate::kernfile::{malformed, number, open_primed, pread, value_of, values_of};
 
 /// Longest `memory.stat` that is read: v2 has about 60 lines, v1 with two NUMA nodes less.
 const STAT_BYTES: usize = 8192;
@@ -88,7 +88,7 @@ impl MemoryCgroup {
     /// The directory is not there, or is no memory cgroup: the error names the file that is missing.
     pub fn open(path: &Path) -> Result<Self, PathError> {
         let meta = fs::metadata(path).map_err(PathError::at(path))?;
-        let open = |name: &str| hold(&path.join(name));
+        let open = |name: &str| open_primed(&path.join(name));
         let (version, usage) = match open("memory.current") {
             Ok(file) => (Version::V2, Some(file)),
             Err(_) if is_v2_root(path) => (Version::V2, None),
@@ -110,7 +110,7 @@ impl MemoryCgroup {
     #[must_use]
     pub fn with_kernel_counter(mut self) -> Self {
         if self.version == Version::V1 {
-            self.kernel = hold(&self.path.join("memory.kmem.usage_in_bytes")).ok();
+            self.kernel = open_primed(&self.path.join("memory.kmem.usage_in_bytes")).ok();
         }
         self
     }
@@ -184,10 +184,10 @@ impl MemoryCgroup {
             inactive_file: inactive.ok_or_else(|| malformed("no inactive_file"))?,
             active_file: active.ok_or_else(|| malformed("no active_file"))?,
             // Not there on a kernel that is built without writeback of cgroups.
-            unwritten: sum(&[dirty, writeback]),
+            dirty_or_writeback: sum(&[dirty, writeback]),
             shmem: shmem.unwrap_or(0),
             slab_reclaimable: slab.unwrap_or(0),
-            unlisted: match self.usage {
+            uncategorized: match self.usage {
                 Some(_) => usage.saturating_sub(sum(&listed)).saturating_sub(kernel),
                 None => 0,
             },

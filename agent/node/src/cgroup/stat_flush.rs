@@ -6,16 +6,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{cgroup::memory::descendants, kernfile::hold};
+use crate::{cgroup::memory::descendants, kernfile::open_primed};
 
 /// `memory.stat` of some cgroups, held open; those that lie below come before those above.
 ///
 /// A cgroup with many changes that nobody has asked for hands none of them up (`memcg_rstat_updated`), and the one above does not
 /// know that it has something to add up. To read the statistics from below to above makes it know.
 #[derive(Debug, Default)]
-pub struct Statistics(Vec<File>);
+pub struct StatFlusher(Vec<File>);
 
-impl Statistics {
+impl StatFlusher {
     /// Of a cgroup and all below it. What vanishes meanwhile is left out.
     pub fn of_tree(root: &Path) -> Self {
         let mut dirs = descendants(root).unwrap_or_default();
@@ -25,12 +25,12 @@ impl Statistics {
 
     /// Of these directories, in this order.
     pub fn of(dirs: &[PathBuf]) -> Self {
-        let open = |dir: &PathBuf| hold(&dir.join("memory.stat")).ok();
+        let open = |dir: &PathBuf| open_primed(&dir.join("memory.stat")).ok();
         Self(dirs.iter().filter_map(open).collect())
     }
 
     /// Makes the kernel add them up. Does not allocate.
-    pub fn add_up(&self) {
+    pub fn flush(&self) {
         for file in &self.0 {
             // Whatever is asked for, the kernel makes the whole text; a group that is gone has nothing to add.
             let _ = file.read_at(&mut [0], 0);

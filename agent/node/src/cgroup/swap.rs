@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     cgroup::memory::{MemoryCgroup, Version},
-    kernfile::{hold, number, pread},
+    kernfile::{number, open_primed, pread},
     proc::machine::SwapFree,
 };
 
@@ -30,7 +30,7 @@ impl SwapRoom {
 
     fn open_below(cgroup: &MemoryCgroup, proc: &Path, sys: &Path) -> Option<Self> {
         let machine = SwapFree::open(proc).ok()?;
-        let held = |name: &str| hold(&cgroup.path().join(name)).ok();
+        let held = |name: &str| open_primed(&cgroup.path().join(name)).ok();
         let own = match cgroup.version() {
             Version::V2 => held("memory.swap.current").zip(held("memory.swap.max")),
             Version::V1 => None,

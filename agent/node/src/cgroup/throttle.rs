@@ -21,7 +21,7 @@ const ROUND: u64 = 64 << 10;
 /// One pod that is kept from growing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Brake {
+pub struct Throttle {
     /// The pod's UID.
     pub uid: String,
     /// The pod's cgroup.
@@ -36,13 +36,13 @@ pub struct Brake {
 
 /// All that are kept from growing.
 #[derive(Debug)]
-pub struct Brakes {
+pub struct ThrottleList {
     dir: PathBuf,
-    held: Vec<Brake>,
+    held: Vec<Throttle>,
     is_closed: bool,
 }
 
-impl Brakes {
+impl ThrottleList {
     /// Lets go whom an earlier agent has left braked, and says how many those were. A file that cannot be read is said
     /// in the error; then nobody is known to be braked.
     ///
@@ -76,7 +76,7 @@ impl Brakes {
     }
 
     /// Who is kept from growing.
-    pub fn held(&self) -> &[Brake] {
+    pub fn held(&self) -> &[Throttle] {
         &self.held
     }
 
@@ -85,7 +85,7 @@ impl Brakes {
     ///
     /// # Errors
     /// The file cannot be written, the kernel refuses: then nothing has changed.
-    pub fn set(&mut self, uid: &str, cgroup: &MemoryCgroup) -> Result<Option<Brake>, PathError> {
+    pub fn set(&mut self, uid: &str, cgroup: &MemoryCgroup) -> Result<Option<Throttle>, PathError> {
         if self.is_closed || self.held.iter().any(|brake| brake.uid == uid) {
             return Ok(None);
         }
@@ -97,7 +97,7 @@ impl Brakes {
         if before.parse::<u64>().is_ok_and(|own| own <= high) {
             return Ok(None);
         }
-        let brake = Brake {
+        let brake = Throttle {
             uid: uid.to_owned(),
             cgroup: cgroup.path().to_owned(),
             id: cgroup.id(),
@@ -122,7 +122,10 @@ impl Brakes {
     ///
     /// # Errors
     /// The file cannot be written; everybody was let go nevertheless.
-    pub fn release(&mut self, which: impl Fn(&Brake) -> bool) -> Result<Vec<Brake>, PathError> {
+    pub fn release(
+        &mut self,
+        which: impl Fn(&Throttle) -> bool,
+    ) -> Result<Vec<Throttle>, PathError> {
         let held = std::mem::take(&mut self.held);
         let (mut released, mut kept) = (Vec::new(), Vec::new());
         for brake in held {
@@ -148,7 +151,7 @@ impl Brakes {
     ///
     /// # Errors
     /// As [`Self::release`].
-    pub fn close(&mut self) -> Result<Vec<Brake>, PathError> {
+    pub fn close(&mut self) -> Result<Vec<Throttle>, PathError> {
         self.is_closed = true;
         self.release(|_| true)
     }
@@ -162,7 +165,7 @@ impl Brakes {
     }
 }
 
-fn lift(brake: &Brake) -> Result<(), PathError> {
+fn lift(brake: &Throttle) -> Result<(), PathError> {
     let file = brake.cgroup.join(HIGH);
     let is_same = fs::metadata(&brake.cgroup).is_ok_and(|meta| meta.ino() == brake.id);
     if !is_same {

@@ -4,43 +4,49 @@ use crate::proc::machine::MemAvailable;
 
 /// A reserve by another count than the kubelet's: the last bytes before the OOM killer.
 #[derive(Debug)]
-pub struct Guard {
-    word: Word,
+pub struct MemoryGuard {
+    source: GuardSource,
     /// Less than this is less than the threshold, in bytes.
     amount: u64,
 }
 
 /// Whose count.
 #[derive(Debug)]
-enum Word {
+enum GuardSource {
     /// The machine's own.
     Machine(MemAvailable),
     /// What the kernel can take in a cgroup without waiting for a disk.
-    Written,
+    CgroupV1,
 }
 
-impl Guard {
+impl MemoryGuard {
     /// For the machine: the kernel's `MemAvailable`.
-    pub fn of_machine(memory: MemAvailable, amount: u64) -> Self {
-        let word = Word::Machine(memory);
-        Self { word, amount }
+    pub fn machine(memory: MemAvailable, amount: u64) -> Self {
+        let word = GuardSource::Machine(memory);
+        Self {
+            source: word,
+            amount,
+        }
     }
 
     /// For a cgroup of v1, whose page cache is no memory that is left as long as it has to be written: nobody makes a group's
     /// writers wait there (`balance_dirty_pages` knows groups on v2 only), and where reclaim finds nothing but dirty pages
     /// (`shrink_folio_list` leaves them to the flusher) the OOM killer comes.
-    pub fn of_written(amount: u64) -> Self {
-        let word = Word::Written;
-        Self { word, amount }
+    pub fn cgroup_v1(amount: u64) -> Self {
+        let word = GuardSource::CgroupV1;
+        Self {
+            source: word,
+            amount,
+        }
     }
 
     /// What it knows to be left. `free` is not charged, `written` is page cache that counts as available and can be taken at
     /// once; all in bytes.
     pub(super) fn left(&self, free: u64, written: u64) -> Option<Left> {
-        let bytes = match &self.word {
+        let bytes = match &self.source {
             // A file that cannot be read says nothing; the kubelet's count remains.
-            Word::Machine(memory) => memory.read().ok()?,
-            Word::Written => free.saturating_add(written),
+            GuardSource::Machine(memory) => memory.read().ok()?,
+            GuardSource::CgroupV1 => free.saturating_add(written),
         };
         Some(Left {
             bytes,

@@ -24,23 +24,23 @@ fn machine(dir: &Path, threshold: u64) -> Scope {
 }
 
 /// 100 MiB are guarded, and so many are left.
-fn left(dir: &Path, mib: u64) -> Guard {
+fn left(dir: &Path, mib: u64) -> MemoryGuard {
     let kib = mib * 1024;
     fs::write(dir.join("meminfo"), format!("MemAvailable: {kib} kB\n")).unwrap();
-    Guard::of_machine(MemAvailable::open(dir).unwrap(), 100 * MIB)
+    MemoryGuard::machine(MemAvailable::open(dir).unwrap(), 100 * MIB)
 }
 
 // R2
 #[test]
 fn the_kubelets_count_holds_while_the_machine_has_more() {
     let dir = tempfile::tempdir().unwrap();
-    let plain = machine(dir.path(), 100 * MIB).look().unwrap();
+    let plain = machine(dir.path(), 100 * MIB).sample().unwrap();
     assert_eq!(plain.available, 600 * MIB);
     let guarded = machine(dir.path(), 100 * MIB).guarded(left(dir.path(), 700));
-    let guarded = guarded.look().unwrap();
+    let guarded = guarded.sample().unwrap();
     let shortage = plain.shortage;
     assert_eq!(
-        Look {
+        MemorySample {
             shortage,
             ..guarded
         },
@@ -54,11 +54,11 @@ fn the_kubelets_count_holds_while_the_machine_has_more() {
 fn what_the_machine_lacks_is_lacking() {
     let dir = tempfile::tempdir().unwrap();
     let scope = machine(dir.path(), 100 * MIB).guarded(left(dir.path(), 90));
-    let look = scope.look().unwrap();
+    let look = scope.sample().unwrap();
     assert_eq!(look.available, 90 * MIB);
     // The wires follow the same sum.
     assert_eq!(
-        scope.capacity() - (look.usage - look.discounted),
+        scope.capacity() - (look.usage - look.reclaimable_cache),
         look.available
     );
 }
@@ -69,12 +69,12 @@ fn a_generous_threshold_stays_the_kubelets() {
     let dir = tempfile::tempdir().unwrap();
     let threshold = 500 * MIB;
     let above = machine(dir.path(), threshold).guarded(left(dir.path(), 110));
-    assert_eq!(above.look().unwrap().available, threshold + 10 * MIB);
+    assert_eq!(above.sample().unwrap().available, threshold + 10 * MIB);
     let below = machine(dir.path(), threshold).guarded(left(dir.path(), 90));
-    assert_eq!(below.look().unwrap().available, threshold - 10 * MIB);
+    assert_eq!(below.sample().unwrap().available, threshold - 10 * MIB);
     // A guard above the threshold would evict where nothing is short.
     let small = machine(dir.path(), 50 * MIB).guarded(left(dir.path(), 60));
-    assert_eq!(small.look().unwrap().available, 60 * MIB);
+    assert_eq!(small.sample().unwrap().available, 60 * MIB);
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn without_the_machines_word_the_kubelets_count_remains() {
     let dir = tempfile::tempdir().unwrap();
     let scope = machine(dir.path(), 100 * MIB).guarded(left(dir.path(), 90));
     fs::write(dir.path().join("meminfo"), "nonsense\n").unwrap();
-    assert_eq!(scope.look().unwrap().available, 600 * MIB);
+    assert_eq!(scope.sample().unwrap().available, 600 * MIB);
 }
 
 /// A cgroup of v1 with a limit of 500 MiB, 450 of them in use: 200 are inactive page cache, of which so many wait for a disk.
@@ -106,7 +106,7 @@ fn with_writers(dir: &Path, dirty: u64, writeback: u64) -> Scope {
     };
     let cgroup = MemoryCgroup::open(dir).unwrap();
     let scope = Scope::new(cgroup, limits, false).unwrap();
-    scope.guarded(Guard::of_written(100 * MIB))
+    scope.guarded(MemoryGuard::cgroup_v1(100 * MIB))
 }
 
 #[test]
@@ -114,9 +114,9 @@ fn what_has_to_be_written_first_is_not_left() {
     let dir = tempfile::tempdir().unwrap();
     let available = |dirty, writeback| {
         let scope = with_writers(dir.path(), dirty, writeback);
-        let look = scope.look().unwrap();
+        let look = scope.sample().unwrap();
         // The wire at the threshold is as far from the counter as the threshold from what is available.
-        let wire = scope.usage_limit(100 * MIB, look.discounted);
+        let wire = scope.usage_limit(100 * MIB, look.reclaimable_cache);
         assert_eq!(wire + 100 * MIB, look.usage + look.available + 1);
         look.available / MIB
     };

@@ -20,16 +20,16 @@ use crate::{
 
 /// The pods of a cgroup tree with their files held open. What has not changed is not opened again.
 #[derive(Debug)]
-pub struct Joined {
+pub struct PodTableBuilder {
     root: PathBuf,
     memory_total: u64,
     mode: Mode,
-    held: BTreeMap<PathBuf, Held>,
+    held: BTreeMap<PathBuf, OpenPod>,
     opener: Opener,
 }
 
 #[derive(Debug)]
-struct Held {
+struct OpenPod {
     /// The ids of the pod's cgroup and of all below it.
     ids: Vec<u64>,
     entry: Arc<Entry>,
@@ -37,14 +37,14 @@ struct Held {
 
 /// A look at the tree.
 #[derive(Debug)]
-pub struct Look {
+pub struct Refresh {
     /// The table to hand over; `None` when nothing has changed.
     pub table: Option<Box<PodTable>>,
     /// Pods that only their cgroup tells of.
     pub unknown: usize,
 }
 
-impl Joined {
+impl PodTableBuilder {
     /// Nothing is held yet of the tree below `root`.
     pub fn new(root: &Path, mode: Mode) -> Self {
         Self {
@@ -63,7 +63,7 @@ impl Joined {
     }
 
     /// Compares the tree with what is held. `known` answers with the pod of a UID.
-    pub fn look(&mut self, known: impl Fn(&str) -> Option<Pod>) -> Look {
+    pub fn refresh(&mut self, known: impl Fn(&str) -> Option<Pod>) -> Refresh {
         let mut next = BTreeMap::new();
         let (mut changed, mut unknown) = (false, 0);
         let groups = pods_below(&self.root);
@@ -76,7 +76,7 @@ impl Joined {
             let ids = descendant_ids(&group.path);
             // What was known of a UID once stays true although nobody tells of it any more.
             let pod = pod.or_else(|| held.as_ref().map(|h| h.entry.pod.clone()));
-            let same = |h: &Held| h.ids == ids && pod.as_ref() == Some(&h.entry.pod);
+            let same = |h: &OpenPod| h.ids == ids && pod.as_ref() == Some(&h.entry.pod);
             match held {
                 Some(held) if same(&held) => {
                     next.insert(group.path, held);
@@ -96,7 +96,7 @@ impl Joined {
         }
         if groups.unlisted.is_some() {
             // Not seen, and there nevertheless.
-            let there = |path: &PathBuf, _: &mut Held| path.exists();
+            let there = |path: &PathBuf, _: &mut OpenPod| path.exists();
             next.extend(self.held.extract_if(.., there));
         }
         self.opener.note_listing(groups.unlisted.as_ref());
@@ -105,16 +105,16 @@ impl Joined {
         self.opener.retain(Path::exists);
         self.held = next;
         let table = || PodTable::new(self.held.values().map(|h| Arc::clone(&h.entry)).collect());
-        Look {
+        Refresh {
             table: changed.then(|| Box::new(table())),
             unknown,
         }
     }
 
-    fn open(&mut self, group: &PodGroup, pod: Option<Pod>, ids: Vec<u64>) -> Option<Held> {
+    fn open(&mut self, group: &PodGroup, pod: Option<Pod>, ids: Vec<u64>) -> Option<OpenPod> {
         let pod = pod.unwrap_or_else(|| guess(group, self.memory_total));
         let entry = self.opener.open(pod, &group.path, self.mode)?;
-        Some(Held { ids, entry })
+        Some(OpenPod { ids, entry })
     }
 }
 
@@ -137,8 +137,9 @@ mod tests {
         // ELOOP: there, and not to be opened.
         let procs = pod.join("cgroup.procs");
         symlink(&procs, &procs).unwrap();
-        let mut joined = Joined::new(dir.path(), Mode::Evictd);
-        let look = |joined: &mut Joined| joined.look(|_| None).table.map(|t| t.entries.len());
+        let mut joined = PodTableBuilder::new(dir.path(), Mode::Evictd);
+        let look =
+            |joined: &mut PodTableBuilder| joined.refresh(|_| None).table.map(|t| t.entries.len());
         let unopened = joined.unopened();
         let count = || unopened.load(Ordering::Relaxed);
         assert_eq!((look(&mut joined), count()), (None, 1));

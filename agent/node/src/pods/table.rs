@@ -7,11 +7,12 @@ use std::{
 };
 
 use evictd_engine::{
-    Candidate, CandidateState, Claim, ManagedPod, Pod, model::settings::Mode, permit::Clearance,
+    Candidate, CandidateState, ManagedPod, Pod, RankInputs, model::settings::Mode,
+    permit::EvictionPermit,
 };
 use evictd_sys::fs::PathError;
 
-use crate::cgroup::{kill::Killer, memory::MemoryCgroup, stat_flush::Statistics};
+use crate::cgroup::{kill::CgroupKiller, memory::MemoryCgroup, stat_flush::StatFlusher};
 
 /// One pod with everything open that a decision and a kill need.
 #[derive(Debug)]
@@ -21,13 +22,13 @@ pub struct Entry {
     /// Its memory.
     pub memory: MemoryCgroup,
     /// The same of its containers and of itself, to be added up.
-    statistics: Statistics,
+    statistics: StatFlusher,
     /// Its end.
-    pub killer: Killer,
+    pub killer: CgroupKiller,
     /// Whether it is never evicted.
     pub protected: bool,
     /// What the policies say: it changes in place.
-    pub clearance: Clearance,
+    pub permit: EvictionPermit,
 }
 
 impl Entry {
@@ -40,10 +41,10 @@ impl Entry {
         Ok(Self {
             pod,
             memory: MemoryCgroup::open(cgroup)?,
-            statistics: Statistics::of_tree(cgroup),
-            killer: Killer::open(cgroup)?,
+            statistics: StatFlusher::of_tree(cgroup),
+            killer: CgroupKiller::open(cgroup)?,
             protected,
-            clearance: Clearance::default(),
+            permit: EvictionPermit::default(),
         })
     }
 }
@@ -53,8 +54,8 @@ impl ManagedPod for Entry {
         &self.pod
     }
 
-    fn clearance(&self) -> &Clearance {
-        &self.clearance
+    fn clearance(&self) -> &EvictionPermit {
+        &self.permit
     }
 
     fn is_protected(&self) -> bool {
@@ -89,7 +90,7 @@ pub struct PodTable {
     /// What each used when its statistics were added up last, in bytes.
     seen: Vec<u64>,
     /// Of the cgroups that the pods lie in: their classes, and the cgroup of all pods.
-    above: Statistics,
+    above: StatFlusher,
 }
 
 /// Over less than this a growth says nothing, in nanoseconds.
@@ -110,7 +111,7 @@ impl PodTable {
         entries.sort_by_cached_key(|e| key(e));
         let candidates = entries.iter().map(|e| candidate(e)).collect();
         let zeros = vec![0; entries.len()];
-        let above = Statistics::of(&above(&entries));
+        let above = StatFlusher::of(&above(&entries));
         Self {
             entries,
             candidates,
@@ -144,7 +145,7 @@ impl PodTable {
 
     /// Makes the kernel add up the statistics of those pods that have grown most since that was done for them, and of the
     /// cgroups above. Does not allocate.
-    pub fn add_up(&mut self) {
+    pub fn flush_statistics(&mut self) {
         let mut most = [(0, usize::MAX); MOST_GROWN];
         for (place, (entry, seen)) in self.entries.iter().zip(&mut self.seen).enumerate() {
             let usage = entry.memory.usage().unwrap_or(0);
@@ -159,11 +160,11 @@ impl PodTable {
         }
         for (grown, place) in most {
             if let (Some(entry), Some(seen)) = (self.entries.get(place), self.seen.get_mut(place)) {
-                entry.statistics.add_up();
+                entry.statistics.flush();
                 *seen += grown;
             }
         }
-        self.above.add_up();
+        self.above.flush();
     }
 }
 
@@ -187,12 +188,12 @@ fn candidate(entry: &Entry) -> Candidate {
         ..
     } = entry.pod;
     Candidate {
-        claim: Claim {
+        inputs: RankInputs {
             priority,
             priority_unknown,
             qos,
             request: memory_request,
-            order: entry.clearance.order(),
+            order: entry.permit.order(),
         },
         usage: 0,
         is_exact: false,
@@ -231,14 +232,14 @@ mod tests {
         uses(1, 500);
         uses(2, 400);
         uses(3, 300);
-        table.add_up();
+        table.flush_statistics();
         assert_eq!(table.seen, [0, 500, 400, 300, 0, 900]);
-        table.add_up();
+        table.flush_statistics();
         assert_eq!(table.seen, [100, 500, 400, 300, 100, 900]);
         uses(5, 50);
-        table.add_up();
+        table.flush_statistics();
         uses(5, 60);
-        table.add_up();
+        table.flush_statistics();
         assert_eq!(table.seen[5], 60);
     }
 }

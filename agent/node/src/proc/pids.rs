@@ -4,7 +4,7 @@ use std::{fs::File, io, path::Path};
 
 use evictd_sys::fs::PathError;
 
-use crate::kernfile::{hold, malformed, number, pread};
+use crate::kernfile::{malformed, number, open_primed, pread};
 
 /// One reading of the node. The unit is a task: every thread counts, and so does a zombie until it is reaped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Pids {
         if let (true, Some(error)) = (limits.is_empty(), missing) {
             return Err(error);
         }
-        let loadavg = hold(&proc.join("loadavg"))?;
+        let loadavg = open_primed(&proc.join("loadavg"))?;
         Ok(Self { limits, loadavg })
     }
 

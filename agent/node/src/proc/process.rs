@@ -42,7 +42,7 @@ fn clock(id: libc::clockid_t) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use evictd_sys::clock::now_ns;
+    use evictd_sys::clock::monotonic_ns;
 
     #[test]
     fn a_start_is_found_behind_any_name() {
@@ -55,7 +55,7 @@ mod tests {
     fn this_process_was_started_before_now() {
         let pid = i32::try_from(std::process::id()).unwrap();
         let start = started(pid).unwrap();
-        let now = i64::try_from(now_ns()).unwrap();
+        let now = i64::try_from(monotonic_ns()).unwrap();
         assert!(
             start < now && now - start < 86_400_000_000_000,
             "{start} {now}"

@@ -13,40 +13,40 @@ use evictd_common::{
 
 use crate::{
     bpf::{
-        object::{Object, ObjectError, Place, ProgramAt},
+        object::{AttachPoint, BpfObject, ObjectError, ProgramSpec},
         tracefs,
     },
-    trigger::hook::{Choice, CountHook, Facts, Hook as _, Refused, choose},
+    trigger::hook::{CountHook, Hook as _, HookUnavailable, ProbeResults, SelectedHook, select},
 };
 
 /// The programs of a rung: all of them or none.
-fn programs(hook: CountHook) -> &'static [ProgramAt] {
-    const TYPED: &[ProgramAt] = &[
-        ProgramAt {
+fn programs(hook: CountHook) -> &'static [ProgramSpec] {
+    const TYPED: &[ProgramSpec] = &[
+        ProgramSpec {
             name: "cgroups_made",
-            place: Place::BtfTracepoint("cgroup_mkdir"),
+            attach_point: AttachPoint::BtfTracepoint("cgroup_mkdir"),
         },
-        ProgramAt {
+        ProgramSpec {
             name: "cgroups_removed",
-            place: Place::BtfTracepoint("cgroup_rmdir"),
+            attach_point: AttachPoint::BtfTracepoint("cgroup_rmdir"),
         },
-        ProgramAt {
+        ProgramSpec {
             name: "cgroups_attached",
-            place: Place::BtfTracepoint("cgroup_attach_task"),
+            attach_point: AttachPoint::BtfTracepoint("cgroup_attach_task"),
         },
     ];
-    const UNTYPED: &[ProgramAt] = &[
-        ProgramAt {
+    const UNTYPED: &[ProgramSpec] = &[
+        ProgramSpec {
             name: "cgroups_made_untyped",
-            place: Place::Tracepoint("cgroup", "cgroup_mkdir"),
+            attach_point: AttachPoint::Tracepoint("cgroup", "cgroup_mkdir"),
         },
-        ProgramAt {
+        ProgramSpec {
             name: "cgroups_removed_untyped",
-            place: Place::Tracepoint("cgroup", "cgroup_rmdir"),
+            attach_point: AttachPoint::Tracepoint("cgroup", "cgroup_rmdir"),
         },
-        ProgramAt {
+        ProgramSpec {
             name: "cgroups_attached_untyped",
-            place: Place::Tracepoint("cgroup", "cgroup_attach_task"),
+            attach_point: AttachPoint::Tracepoint("cgroup", "cgroup_attach_task"),
         },
     ];
     match hook {
@@ -67,7 +67,7 @@ fn expect_fields() -> Result<(), String> {
 
 /// What happened to a cgroup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Happened {
+pub enum CgroupEventKind {
     /// It was made.
     Made,
     /// It was removed.
@@ -78,7 +78,7 @@ pub enum Happened {
 
 /// One step in the life of a cgroup of the memory hierarchy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct CgroupEvent {
     /// When, in nanoseconds of CLOCK_MONOTONIC.
     pub time_ns: u64,
     /// Its id.
@@ -86,30 +86,30 @@ pub struct Change {
     /// Its path below the hierarchy's root; without the leading slash, so that it can be joined to the mount point.
     pub path: PathBuf,
     /// What happened.
-    pub happened: Happened,
+    pub kind: CgroupEventKind,
 }
 
 /// Reader of the cgroups' life. On the rung without a hook there is nothing to read, and a rescan is always due.
-pub struct PodLife {
-    choice: Choice<CountHook>,
+pub struct CgroupEvents {
+    choice: SelectedHook<CountHook>,
     ring: Option<RingBuf<MapData>>,
     dropped: u64,
     cut: bool,
 }
 
-impl PodLife {
+impl CgroupEvents {
     /// Takes the best rung that works (only `forced`, when given) of `object` (see [`Object::load_counts`]), or of the
     /// reason why there is none. What exists already is not told: scan once after this.
     ///
     /// # Errors
     /// The forced rung is refused.
     pub fn build(
-        object: Result<&mut Object, &str>,
+        object: Result<&mut BpfObject, &str>,
         forced: Option<CountHook>,
-    ) -> Result<Self, Refused<CountHook>> {
-        let mut facts = Facts::default();
+    ) -> Result<Self, HookUnavailable<CountHook>> {
+        let mut facts = ProbeResults::default();
         let (mut object, mut ring) = (object, None);
-        for &hook in CountHook::RUNGS {
+        for &hook in CountHook::PREFERENCE {
             if ring.is_some() || forced.is_some_and(|f| f != hook) {
                 continue;
             }
@@ -129,10 +129,10 @@ impl PodLife {
                         })
                 }
             };
-            facts.note(hook, tried);
+            facts.record(hook, tried);
         }
         Ok(Self {
-            choice: choose(&facts, forced)?,
+            choice: select(&facts, forced)?,
             ring,
             dropped: 0,
             cut: false,
@@ -140,7 +140,7 @@ impl PodLife {
     }
 
     /// Which rung it is and why the better ones are not.
-    pub fn choice(&self) -> &Choice<CountHook> {
+    pub fn choice(&self) -> &SelectedHook<CountHook> {
         &self.choice
     }
 
@@ -150,7 +150,7 @@ impl PodLife {
     }
 
     /// The oldest change not read yet.
-    pub fn change(&mut self) -> Option<Change> {
+    pub fn next(&mut self) -> Option<CgroupEvent> {
         loop {
             let item = self.ring.as_mut()?.next()?;
             let Ok(bytes) = <&[u8; size_of::<Event>()]>::try_from(&*item) else {
@@ -171,7 +171,7 @@ impl PodLife {
     ///
     /// # Errors
     /// The drop counter cannot be read.
-    pub fn rescan_due(&mut self, object: &Object) -> Result<bool, ObjectError> {
+    pub fn rescan_due(&mut self, object: &BpfObject) -> Result<bool, ObjectError> {
         if self.ring.is_none() {
             return Ok(true);
         }
@@ -181,21 +181,21 @@ impl PodLife {
     }
 }
 
-fn change(event: &Event) -> Option<Change> {
+fn change(event: &Event) -> Option<CgroupEvent> {
     use std::os::unix::ffi::OsStrExt as _;
     let happened = match event.kind {
-        kind::MADE => Happened::Made,
-        kind::REMOVED => Happened::Removed,
-        kind::ATTACHED => Happened::Attached,
+        kind::MADE => CgroupEventKind::Made,
+        kind::REMOVED => CgroupEventKind::Removed,
+        kind::ATTACHED => CgroupEventKind::Attached,
         _ => return None,
     };
     let path = event.path.get(..event.length as usize)?;
     let path = path.strip_prefix(b"/").unwrap_or(path);
-    Some(Change {
+    Some(CgroupEvent {
         time_ns: event.time_ns,
         cgroup_id: event.cgroup_id,
         path: std::ffi::OsStr::from_bytes(path).into(),
-        happened,
+        kind: happened,
     })
 }
 
@@ -219,7 +219,7 @@ mod tests {
     fn paths_can_be_joined_to_a_mount_point() {
         let made = change(&event(kind::MADE, b"/kubepods/pod1")).unwrap();
         assert_eq!(made.path, PathBuf::from("kubepods/pod1"));
-        assert_eq!(made.happened, Happened::Made);
+        assert_eq!(made.kind, CgroupEventKind::Made);
     }
 
     #[test]

@@ -9,11 +9,11 @@ use std::{
 };
 
 use aya::maps::{Array, MapData, RingBuf};
-use evictd_common::counter::{Wire as Record, direction};
+use evictd_common::counter::{CounterTrigger as Record, direction};
 
-use crate::bpf::object::{Object, ObjectError, os_error};
+use crate::bpf::object::{BpfObject, ObjectError, os_error};
 
-pub use evictd_common::counter::{Share, Trip, WIRES};
+pub use evictd_common::counter::{CgroupCount, CounterTriggerEvent, TRIGGERS};
 
 /// Reads between which the count must not move; with more events than that the last reading is taken as it is.
 const QUIET_READS: usize = 4;
@@ -29,7 +29,7 @@ pub enum Crossing {
 
 /// A limit of what is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wire {
+pub struct Trigger {
     /// Tasks or inodes.
     pub available: i64,
     /// Which way.
@@ -38,7 +38,7 @@ pub struct Wire {
 
 /// A wire that was crossed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Crossed {
+pub struct CounterEvent {
     /// Index of the count: 0 for tasks, the filesystem's index for inodes.
     pub counter: usize,
     /// Slot of the wire, below [`WIRES`].
@@ -46,7 +46,7 @@ pub struct Crossed {
     /// What was available then, by the count.
     pub available: i64,
     /// The kernel's record.
-    pub trip: Trip,
+    pub event: CounterTriggerEvent,
 }
 
 /// How far counts were off, since they are kept.
@@ -68,22 +68,22 @@ pub struct Sample {
 }
 
 /// Names of the maps of one topic.
-pub(super) struct Names {
+pub(super) struct MapNames {
     pub counts: &'static str,
-    pub wires: &'static str,
+    pub triggers: &'static str,
     pub wakeups: &'static str,
 }
 
 #[derive(Clone, Copy, Default)]
 struct Slot {
-    wire: Option<Wire>,
+    wire: Option<Trigger>,
     generation: u64,
 }
 
 #[derive(Default)]
 struct Counter {
     base: Option<i64>,
-    slots: [Slot; WIRES as usize],
+    slots: [Slot; TRIGGERS as usize],
     drift: Drift,
 }
 
@@ -108,18 +108,22 @@ fn record(base: i64, slot: Slot) -> Record {
 }
 
 /// The counts of one topic. Nothing here allocates after it was built.
-pub(super) struct Budget {
+pub(super) struct EventCounter {
     counts: Array<MapData, i64>,
     wires: Array<MapData, Record>,
     trips: RingBuf<MapData>,
     counters: Vec<Counter>,
 }
 
-impl Budget {
-    pub fn new(object: &mut Object, names: &Names, counters: usize) -> Result<Self, ObjectError> {
+impl EventCounter {
+    pub fn new(
+        object: &mut BpfObject,
+        names: &MapNames,
+        counters: usize,
+    ) -> Result<Self, ObjectError> {
         Ok(Self {
             counts: object.array(names.counts)?,
-            wires: object.array(names.wires)?,
+            wires: object.array(names.triggers)?,
             trips: object.ring(names.wakeups)?,
             counters: (0..counters).map(|_| Counter::default()).collect(),
         })
@@ -157,7 +161,7 @@ impl Budget {
             state.drift.total += moved;
         }
         if old != Some(base) {
-            for slot in 0..WIRES as usize {
+            for slot in 0..TRIGGERS as usize {
                 self.write(counter, slot)?;
             }
         }
@@ -168,7 +172,7 @@ impl Budget {
     }
 
     /// Sets a wire, which trips once until it is set again; one that is crossed already trips at the next event.
-    pub fn arm(&mut self, counter: usize, slot: usize, wire: Option<Wire>) -> io::Result<()> {
+    pub fn arm(&mut self, counter: usize, slot: usize, wire: Option<Trigger>) -> io::Result<()> {
         let state = self.counters.get_mut(counter);
         let Some(slots) = state.map(|c| &mut c.slots).filter(|s| slot < s.len()) else {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -193,7 +197,7 @@ impl Budget {
         if let Some(state) = self.counters.get_mut(counter) {
             state.base = None;
         }
-        for slot in 0..WIRES as usize {
+        for slot in 0..TRIGGERS as usize {
             self.write(counter, slot)?;
         }
         Ok(())
@@ -211,26 +215,30 @@ impl Budget {
     }
 
     /// The oldest crossing not read yet. Those of wires that were set anew in the meantime are left out.
-    pub fn next(&mut self) -> Option<Crossed> {
+    pub fn next(&mut self) -> Option<CounterEvent> {
         loop {
             let item = self.trips.next()?;
-            let Ok(bytes) = <&[u8; size_of::<Trip>()]>::try_from(&*item) else {
+            let Ok(bytes) = <&[u8; size_of::<CounterTriggerEvent>()]>::try_from(&*item) else {
                 continue;
             };
             // SAFETY: Trip is made of integers, so that every pattern of its bytes is one.
-            let trip: Trip = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
-            let (counter, slot) = ((trip.slot / WIRES) as usize, (trip.slot % WIRES) as usize);
+            let trip: CounterTriggerEvent =
+                unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
+            let (counter, slot) = (
+                (trip.slot / TRIGGERS) as usize,
+                (trip.slot % TRIGGERS) as usize,
+            );
             let Some(state) = self.counters.get(counter) else {
                 continue;
             };
             if let Some(base) = state.base
                 && state.slots[slot].generation == trip.generation
             {
-                return Some(Crossed {
+                return Some(CounterEvent {
                     counter,
                     slot,
                     available: base - trip.count,
-                    trip,
+                    event: trip,
                 });
             }
         }
@@ -252,7 +260,7 @@ impl Budget {
         if state.base.is_none() {
             wanted.wire = None;
         }
-        let index = counter as u32 * WIRES + slot as u32;
+        let index = counter as u32 * TRIGGERS + slot as u32;
         self.wires
             .set(index, record(state.base.unwrap_or(0), wanted), 0)
             .map_err(os_error)
@@ -264,7 +272,7 @@ mod tests {
     use super::*;
 
     fn at(available: i64, crossing: Crossing) -> Record {
-        let wire = Some(Wire {
+        let wire = Some(Trigger {
             available,
             crossing,
         });
@@ -299,7 +307,7 @@ mod tests {
         #[test]
         fn below_or_recovered(base in -1_000_000_i64..1_000_000, limit in 0_i64..1_000_000, count in -1_000_000_i64..1_000_000) {
             let holds = |crossing| {
-                let wire = Some(Wire { available: limit, crossing });
+                let wire = Some(Trigger { available: limit, crossing });
                 let r = record(base, Slot { wire, generation: 1 });
                 if r.direction == direction::FALLING { count <= r.limit } else { count >= r.limit }
             };

@@ -3,9 +3,9 @@
 use aya::maps::PerCpuArray;
 use evictd_common::drops::Drop as DropCounter;
 
-use crate::bpf::object::{Object, ObjectError};
+use crate::bpf::object::{BpfObject, ObjectError};
 
-impl Object {
+impl BpfObject {
     /// Records that the programs could not deliver, summed over the CPUs.
     pub fn drops(&self, counter: DropCounter) -> Result<u64, ObjectError> {
         const NAME: &str = "DROPS";

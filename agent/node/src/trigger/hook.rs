@@ -4,12 +4,12 @@ use std::fmt;
 
 use evictd_engine::model::settings::MemoryHook;
 
-use crate::bpf::object::{Place, ProgramAt};
+use crate::bpf::object::{AttachPoint, ProgramSpec};
 
 /// The hooks of one ladder.
 pub trait Hook: Copy + PartialEq + fmt::Debug + fmt::Display + 'static {
     /// All rungs, best first.
-    const RUNGS: &'static [Self];
+    const PREFERENCE: &'static [Self];
     /// The rung that needs nothing from the kernel but files.
     const LAST: Self;
     /// What the configuration calls the choice.
@@ -37,22 +37,25 @@ pub fn cost(hook: MemoryHook) -> Cost {
 }
 
 /// The kernel program of a hook, for the hooks that have one.
-pub fn program(hook: MemoryHook) -> Option<ProgramAt> {
+pub fn program(hook: MemoryHook) -> Option<ProgramSpec> {
     const CHARGE: &str = "page_counter_try_charge";
     let (name, place) = match hook {
-        MemoryHook::Fexit => ("memory_charge_exit", Place::FunctionExit(CHARGE)),
-        MemoryHook::Kprobe => ("memory_charge_entry", Place::FunctionEntry(CHARGE)),
+        MemoryHook::Fexit => ("memory_charge_exit", AttachPoint::FunctionExit(CHARGE)),
+        MemoryHook::Kprobe => ("memory_charge_entry", AttachPoint::FunctionEntry(CHARGE)),
         MemoryHook::Tracepoint => (
             "memory_lruvec",
-            Place::BtfTracepoint("mod_memcg_lruvec_state"),
+            AttachPoint::BtfTracepoint("mod_memcg_lruvec_state"),
         ),
         MemoryHook::Eventfd | MemoryHook::Sampler => return None,
     };
-    Some(ProgramAt { name, place })
+    Some(ProgramSpec {
+        name,
+        attach_point: place,
+    })
 }
 
 impl Hook for MemoryHook {
-    const RUNGS: &'static [Self] = &Self::LADDER;
+    const PREFERENCE: &'static [Self] = &Self::LADDER;
     const LAST: Self = Self::Sampler;
     const FIELD: &'static str = "memoryHook";
 }
@@ -80,19 +83,19 @@ impl fmt::Display for CountHook {
 }
 
 impl Hook for CountHook {
-    const RUNGS: &'static [Self] = &[Self::Typed, Self::Tracepoint, Self::Sampler];
+    const PREFERENCE: &'static [Self] = &[Self::Typed, Self::Tracepoint, Self::Sampler];
     const LAST: Self = Self::Sampler;
     const FIELD: &'static str = "countHook";
 }
 
 /// What probing found: for each rung, nothing or the reason why it cannot be had. A rung that was not tried is absent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts<H = MemoryHook> {
+pub struct ProbeResults<H = MemoryHook> {
     refused: Vec<(H, String)>,
     usable: Vec<H>,
 }
 
-impl<H> Default for Facts<H> {
+impl<H> Default for ProbeResults<H> {
     fn default() -> Self {
         Self {
             refused: Vec::new(),
@@ -101,9 +104,9 @@ impl<H> Default for Facts<H> {
     }
 }
 
-impl<H: Hook> Facts<H> {
+impl<H: Hook> ProbeResults<H> {
     /// Notes what trying a rung gave.
-    pub fn note(&mut self, hook: H, tried: Result<(), String>) {
+    pub fn record(&mut self, hook: H, tried: Result<(), String>) {
         match tried {
             Ok(()) => self.usable.push(hook),
             Err(reason) => self.refused.push((hook, reason)),
@@ -113,7 +116,7 @@ impl<H: Hook> Facts<H> {
 
 /// The rung that is used, and why the better ones are not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice<H = MemoryHook> {
+pub struct SelectedHook<H = MemoryHook> {
     /// The rung.
     pub hook: H,
     /// Better rungs and the kernel's reason for refusing each.
@@ -123,7 +126,7 @@ pub struct Choice<H = MemoryHook> {
 /// No rung is left.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {hook} cannot be used here: {reason}", field = H::FIELD)]
-pub struct Refused<H: Hook = MemoryHook> {
+pub struct HookUnavailable<H: Hook = MemoryHook> {
     /// The rung that the configuration asks for.
     pub hook: H,
     /// The kernel's reason.
@@ -132,25 +135,28 @@ pub struct Refused<H: Hook = MemoryHook> {
 
 /// Takes the best rung that works, or the one that is asked for and no other: who names a rung wants to know when
 /// it is refused.
-pub fn choose<H: Hook>(facts: &Facts<H>, forced: Option<H>) -> Result<Choice<H>, Refused<H>> {
+pub fn select<H: Hook>(
+    facts: &ProbeResults<H>,
+    forced: Option<H>,
+) -> Result<SelectedHook<H>, HookUnavailable<H>> {
     let reason_of = |hook: H| {
         let known = facts.refused.iter().find(|(h, _)| *h == hook);
         known.map_or_else(|| "was not probed".to_owned(), |(_, reason)| reason.clone())
     };
     if let Some(hook) = forced {
         return if facts.usable.contains(&hook) {
-            Ok(Choice {
+            Ok(SelectedHook {
                 hook,
                 refused: Vec::new(),
             })
         } else {
-            Err(Refused {
+            Err(HookUnavailable {
                 hook,
                 reason: reason_of(hook),
             })
         };
     }
-    let rungs = H::RUNGS.iter().copied();
+    let rungs = H::PREFERENCE.iter().copied();
     let hook = rungs
         .clone()
         .find(|h| facts.usable.contains(h))
@@ -159,29 +165,29 @@ pub fn choose<H: Hook>(facts: &Facts<H>, forced: Option<H>) -> Result<Choice<H>,
         .take_while(|h| *h != hook)
         .map(|h| (h, reason_of(h)))
         .collect();
-    Ok(Choice { hook, refused })
+    Ok(SelectedHook { hook, refused })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn facts(usable: &[MemoryHook]) -> Facts {
-        let mut facts = Facts::default();
+    fn facts(usable: &[MemoryHook]) -> ProbeResults {
+        let mut facts = ProbeResults::default();
         for hook in MemoryHook::LADDER {
             let tried = if usable.contains(&hook) {
                 Ok(())
             } else {
                 Err(format!("no {hook}"))
             };
-            facts.note(hook, tried);
+            facts.record(hook, tried);
         }
         facts
     }
 
     #[test]
     fn the_best_usable_rung_is_taken_and_the_refused_ones_keep_their_reason() {
-        let choice = choose(&facts(&[MemoryHook::Sampler, MemoryHook::Tracepoint]), None).unwrap();
+        let choice = select(&facts(&[MemoryHook::Sampler, MemoryHook::Tracepoint]), None).unwrap();
         assert_eq!(choice.hook, MemoryHook::Tracepoint);
         assert_eq!(
             choice.refused,
@@ -195,7 +201,9 @@ mod tests {
     #[test]
     fn with_nothing_at_all_the_sampler_is_left() {
         assert_eq!(
-            choose(&Facts::<MemoryHook>::default(), None).unwrap().hook,
+            select(&ProbeResults::<MemoryHook>::default(), None)
+                .unwrap()
+                .hook,
             MemoryHook::Sampler
         );
     }
@@ -204,10 +212,10 @@ mod tests {
     fn a_forced_rung_is_taken_or_refused_but_never_replaced() {
         let facts = facts(&[MemoryHook::Fexit, MemoryHook::Eventfd]);
         assert_eq!(
-            choose(&facts, Some(MemoryHook::Eventfd)).unwrap().hook,
+            select(&facts, Some(MemoryHook::Eventfd)).unwrap().hook,
             MemoryHook::Eventfd
         );
-        let refused = choose(&facts, Some(MemoryHook::Kprobe)).unwrap_err();
+        let refused = select(&facts, Some(MemoryHook::Kprobe)).unwrap_err();
         assert_eq!(
             refused.to_string(),
             "memoryHook: kprobe cannot be used here: no kprobe"

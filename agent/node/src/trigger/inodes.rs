@@ -17,17 +17,17 @@ use std::{
 use aya::maps::{Array, MapData};
 use evictd_sys::fs::PathError;
 
-use super::counter::Share;
+use super::counter::CgroupCount;
 use crate::{
-    bpf::object::{Object, ObjectError, os_error},
+    bpf::object::{BpfObject, ObjectError, os_error},
     fs::{
         mounts::{Superblock, mount_of, superblock_of},
         statfs::{Filesystem, FilesystemReading},
     },
     sampling,
     trigger::{
-        counter::{Budget, Crossed, Drift, Names, Sample, Wire},
-        hook::{Choice, CountHook, Refused, choose},
+        counter::{CounterEvent, Drift, EventCounter, MapNames, Sample, Trigger},
+        hook::{CountHook, HookUnavailable, SelectedHook, select},
         inodes::hooks::probe,
     },
 };
@@ -36,9 +36,9 @@ pub use evictd_common::inodes::{MAX_FILESYSTEMS, ShareKey};
 
 pub use shares::ShareReader;
 
-const MAPS: Names = Names {
+const MAPS: MapNames = MapNames {
     counts: "INODE_COUNTS",
-    wires: "INODE_WIRES",
+    triggers: "INODE_WIRES",
     wakeups: "INODE_WAKEUPS",
 };
 
@@ -50,7 +50,7 @@ pub enum InodeError {
     Path(#[from] PathError),
     /// The forced rung cannot be had.
     #[error(transparent)]
-    Refused(#[from] Refused<CountHook>),
+    Refused(#[from] HookUnavailable<CountHook>),
     /// More filesystems than there are counts.
     #[error("{0}: more than {MAX_FILESYSTEMS} filesystems")]
     TooMany(PathBuf),
@@ -67,7 +67,7 @@ struct Watched {
     filesystem: Filesystem,
     superblock: Superblock,
     mount_point: PathBuf,
-    choice: Choice<CountHook>,
+    choice: SelectedHook<CountHook>,
     /// Whether the kernel counts it at present: not while it is unmounted.
     counted: bool,
 }
@@ -94,15 +94,15 @@ impl Watched {
 }
 
 struct Counting {
-    budget: Budget,
+    budget: EventCounter,
     devices: Array<MapData, u32>,
     shares: ShareReader,
 }
 
 impl Counting {
-    fn new(object: &mut Object) -> Result<Self, ObjectError> {
+    fn new(object: &mut BpfObject) -> Result<Self, ObjectError> {
         Ok(Self {
-            budget: Budget::new(object, &MAPS, MAX_FILESYSTEMS as usize)?,
+            budget: EventCounter::new(object, &MAPS, MAX_FILESYSTEMS as usize)?,
             devices: object.array("INODE_DEVICES")?,
             shares: ShareReader(Arc::new(object.hash("INODE_SHARES")?)),
         })
@@ -116,12 +116,12 @@ impl Counting {
 
 /// Wires on the free inodes of up to [`MAX_FILESYSTEMS`] filesystems. On a rung without a hook whoever holds it has to
 /// look, see [`next_look`].
-pub struct InodeTripwire {
+pub struct InodeTrigger {
     watched: Vec<Watched>,
     counting: Option<Counting>,
 }
 
-impl InodeTripwire {
+impl InodeTrigger {
     /// Watches the filesystems of the given directories; those on one filesystem share its index, see
     /// [`Self::index_of`]. `object` is what [`Object::load_counts`] gave, or the reason why there is none.
     ///
@@ -129,7 +129,7 @@ impl InodeTripwire {
     /// See [`InodeError`].
     pub fn build(
         directories: &[&Path],
-        object: Result<&mut Object, &str>,
+        object: Result<&mut BpfObject, &str>,
         forced: Option<CountHook>,
     ) -> Result<Self, InodeError> {
         let mut object = object;
@@ -145,7 +145,7 @@ impl InodeTripwire {
                 return Err(InodeError::TooMany(directory.to_owned()));
             }
             let facts = probe(&superblock.kind, &mut object, &mut attached, forced);
-            let choice = choose(&facts, forced)?;
+            let choice = select(&facts, forced)?;
             watched.push(Watched {
                 filesystem,
                 superblock,
@@ -179,7 +179,7 @@ impl InodeTripwire {
     }
 
     /// Type of a filesystem, which rung it has, and why not a better one.
-    pub fn choice(&self, filesystem: usize) -> Option<(&str, &Choice<CountHook>)> {
+    pub fn choice(&self, filesystem: usize) -> Option<(&str, &SelectedHook<CountHook>)> {
         let watched = self.watched.get(filesystem)?;
         Some((&watched.superblock.kind, &watched.choice))
     }
@@ -233,7 +233,7 @@ impl InodeTripwire {
     ///
     /// # Errors
     /// No such filesystem or slot, or the map cannot be written.
-    pub fn arm(&mut self, filesystem: usize, slot: usize, wire: Option<Wire>) -> io::Result<()> {
+    pub fn arm(&mut self, filesystem: usize, slot: usize, wire: Option<Trigger>) -> io::Result<()> {
         match &mut self.counting {
             Some(counting) => counting.budget.arm(filesystem, slot, wire),
             None => Ok(()),
@@ -246,7 +246,7 @@ impl InodeTripwire {
     }
 
     /// The next crossing, oldest first; its `counter` is the filesystem's index.
-    pub fn crossed(&mut self) -> Option<Crossed> {
+    pub fn crossed(&mut self) -> Option<CounterEvent> {
         self.counting.as_mut()?.budget.next()
     }
 
@@ -270,7 +270,7 @@ impl InodeTripwire {
     }
 
     /// Inodes made and removed on a filesystem by a memory cgroup since the programs run. `None`: none seen.
-    pub fn share(&self, cgroup_id: u64, filesystem: usize) -> Option<Share> {
+    pub fn share(&self, cgroup_id: u64, filesystem: usize) -> Option<CgroupCount> {
         self.counting.as_ref()?.shares.share(cgroup_id, filesystem)
     }
 
@@ -289,7 +289,7 @@ impl InodeTripwire {
     }
 
     /// All shares.
-    pub fn shares(&self) -> Vec<(ShareKey, Share)> {
+    pub fn shares(&self) -> Vec<(ShareKey, CgroupCount)> {
         match &self.counting {
             Some(counting) => counting.shares.0.iter().flatten().collect(),
             None => Vec::new(),

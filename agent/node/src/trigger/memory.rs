@@ -6,19 +6,19 @@ mod notifier;
 
 use std::{io, os::fd::BorrowedFd};
 
-use evictd_common::memory::{NEVER, Tripwire as Record, action, direction};
+use evictd_common::memory::{MemoryTrigger as Record, NEVER, action, direction};
 use evictd_engine::model::settings::MemoryHook;
 
 use crate::{
-    bpf::{object::Object, perf_wakeup::LocalWakeup},
+    bpf::{object::BpfObject, perf_wakeup::LocalWakeup},
     cgroup::memory::MemoryCgroup,
     trigger::{
-        hook::{Choice, Facts, Refused, choose},
-        memory::{bpf::Charge, cgroup_v1::Eventfd},
+        hook::{HookUnavailable, ProbeResults, SelectedHook, select},
+        memory::{bpf::BpfMemoryTrigger, cgroup_v1::CgroupV1Trigger},
     },
 };
 
-pub use evictd_common::memory::{MAX_SCOPES, MAX_TRIPWIRES, SLOTS_PER_SCOPE, Trip, slot};
+pub use evictd_common::memory::{MAX_SCOPES, MAX_TRIGGERS, SLOTS_PER_SCOPE, TriggerEvent, slot};
 
 /// Bytes in a page: page counters count pages, everything else in the agent counts bytes.
 pub fn page_size() -> u64 {
@@ -37,39 +37,39 @@ pub enum Direction {
 
 /// What a crossing does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum Action {
     /// Wakes the agent, once per arming.
     Wake,
     /// The same; and where nobody has asked for the crossing by [`Tripwire::next`] 60 us later, whoever charges wakes the one
     /// who has a [`LocalWakeup`] on that CPU. A rung that cannot tell where that is only wakes the agent.
-    Alarm,
+    WakeLocal,
     /// The kernel kills the first victim's allocating task by itself.
     Kill,
     /// Is told by [`Tripwire::next`], once per arming, and wakes nobody: for whoever only measures.
-    Note,
+    RecordOnly,
 }
 
 /// What a wire watches, and for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wire {
+pub struct Trigger {
     /// Usage of the scope's memory counter, in bytes.
     pub limit: u64,
     /// Which way.
     pub direction: Direction,
     /// What it does.
-    pub act: Act,
+    pub action: Action,
 }
 
-impl Wire {
+impl Trigger {
     /// A wire that nothing crosses.
-    pub const NEVER: Self = Self {
+    pub const DISABLED: Self = Self {
         limit: u64::MAX,
         direction: Direction::Rising,
-        act: Act::Wake,
+        action: Action::Wake,
     };
 
     /// Whether it is one that nothing crosses.
-    pub fn is_never(&self) -> bool {
+    pub fn is_disabled(&self) -> bool {
         self.limit == u64::MAX
     }
 
@@ -80,7 +80,7 @@ impl Wire {
             cgroup_id,
             address: 0,
             limit: match self.direction {
-                _ if self.is_never() => NEVER,
+                _ if self.is_disabled() => NEVER,
                 Direction::Rising => self.limit.div_ceil(page),
                 Direction::Falling => self.limit / page,
             },
@@ -89,11 +89,11 @@ impl Wire {
                 Direction::Rising => direction::RISING,
                 Direction::Falling => direction::FALLING,
             },
-            action: match self.act {
-                Act::Wake => action::WAKE,
-                Act::Alarm => action::ALARM,
-                Act::Kill => action::KILL,
-                Act::Note => action::NOTE,
+            action: match self.action {
+                Action::Wake => action::WAKE,
+                Action::WakeLocal => action::WAKE_LOCAL,
+                Action::Kill => action::KILL,
+                Action::RecordOnly => action::RECORD_ONLY,
             },
         }
     }
@@ -109,7 +109,7 @@ pub fn slot_of(scope: usize, slot: u32) -> usize {
 
 /// One rung of the memory ladder, armed on some scopes. Nothing here allocates after it was built, but for
 /// [`Tripwire::watch`]: the reflex calls it between wake-up and SIGKILL.
-pub trait Tripwire: Send {
+pub trait MemoryTrigger: Send {
     /// Which rung this is.
     fn hook(&self) -> MemoryHook;
 
@@ -119,14 +119,14 @@ pub trait Tripwire: Send {
     /// Sets the wire of a slot below [`MAX_TRIPWIRES`], see [`slot_of`]; it trips once, until it is armed again. A
     /// usage that has crossed the limit already may or may not trip it: read the usage after arming. Slots behind one
     /// that was never armed are not looked at.
-    fn arm(&mut self, slot: usize, wire: Wire) -> io::Result<()>;
+    fn arm(&mut self, slot: usize, wire: Trigger) -> io::Result<()>;
 
     /// Becomes readable at a crossing; `None` for the sampler.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// The next crossing that was reported, oldest first; `None` when there is no more. Crossings of wires that
     /// have been armed anew in the meantime are left out.
-    fn next(&mut self) -> Option<Trip>;
+    fn next(&mut self) -> Option<TriggerEvent>;
 
     /// From now on an [`Act::Alarm`] that nobody has heard wakes the reader of what is returned, when this CPU charges; `None`
     /// for rungs that cannot tell where that is. It allocates.
@@ -154,20 +154,20 @@ pub trait Tripwire: Send {
 /// The rung without a hook: whoever holds it has to look.
 struct Sampler;
 
-impl Tripwire for Sampler {
+impl MemoryTrigger for Sampler {
     fn hook(&self) -> MemoryHook {
         MemoryHook::Sampler
     }
     fn watch(&mut self, _: usize, _: &MemoryCgroup) -> io::Result<()> {
         Ok(())
     }
-    fn arm(&mut self, _: usize, _: Wire) -> io::Result<()> {
+    fn arm(&mut self, _: usize, _: Trigger) -> io::Result<()> {
         Ok(())
     }
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         None
     }
-    fn next(&mut self) -> Option<Trip> {
+    fn next(&mut self) -> Option<TriggerEvent> {
         None
     }
     fn set_first_victim(&mut self, _: usize, _: Option<u64>) -> io::Result<()> {
@@ -184,9 +184,9 @@ impl Tripwire for Sampler {
 /// What [`build`] gives.
 pub struct Built {
     /// The armed interface, for the reflex thread.
-    pub tripwire: Box<dyn Tripwire>,
+    pub trigger: Box<dyn MemoryTrigger>,
     /// Which rung it is and why the better ones are not.
-    pub choice: Choice,
+    pub choice: SelectedHook,
 }
 
 /// Probes the rungs from the best down (only `forced`, when given), decides, and builds the tripwire of up to
@@ -196,23 +196,25 @@ pub struct Built {
 /// The forced rung is refused.
 pub fn build(
     scopes: &[&MemoryCgroup],
-    object: Result<&mut Object, &str>,
+    object: Result<&mut BpfObject, &str>,
     forced: Option<MemoryHook>,
-) -> Result<Built, Refused> {
-    let mut facts = Facts::default();
-    let mut found: Option<Box<dyn Tripwire>> = None;
+) -> Result<Built, HookUnavailable> {
+    let mut facts = ProbeResults::default();
+    let mut found: Option<Box<dyn MemoryTrigger>> = None;
     let mut object = object;
     for hook in MemoryHook::LADDER {
         if found.is_some() || forced.is_some_and(|f| f != hook) {
             continue;
         }
         let tried = match (hook, &mut object) {
-            (MemoryHook::Sampler, _) => Ok(Box::new(Sampler) as Box<dyn Tripwire>),
-            (MemoryHook::Eventfd, _) => Eventfd::new(scopes).map(|e| Box::new(e) as _),
-            (_, Ok(object)) => Charge::new(hook, scopes, object).map(|c| Box::new(c) as _),
+            (MemoryHook::Sampler, _) => Ok(Box::new(Sampler) as Box<dyn MemoryTrigger>),
+            (MemoryHook::Eventfd, _) => CgroupV1Trigger::new(scopes).map(|e| Box::new(e) as _),
+            (_, Ok(object)) => {
+                BpfMemoryTrigger::new(hook, scopes, object).map(|c| Box::new(c) as _)
+            }
             (_, Err(reason)) => Err((*reason).to_owned()),
         };
-        facts.note(
+        facts.record(
             hook,
             match tried {
                 Ok(tripwire) => {
@@ -223,7 +225,10 @@ pub fn build(
             },
         );
     }
-    let choice = choose(&facts, forced)?;
+    let choice = select(&facts, forced)?;
     let tripwire = found.unwrap_or_else(|| Box::new(Sampler));
-    Ok(Built { tripwire, choice })
+    Ok(Built {
+        trigger: tripwire,
+        choice,
+    })
 }

@@ -2,43 +2,43 @@
 
 use aya::maps::{MapData, RingBuf};
 pub use evictd_common::oom::{
-    LEVELS, Level, OomKill, Telemetry as Record, UNKNOWN, UNLIMITED, kind,
+    LEVELS, Level, OomEvent as Record, OomKill, UNKNOWN, UNLIMITED, kind,
 };
 
-use crate::bpf::object::{Object, ObjectError, Place, ProgramAt, Victims};
+use crate::bpf::object::{AttachPoint, BpfObject, ObjectError, ProgramSpec, VictimArgument};
 
 /// Tells the victim as a task: all that can be read of it.
-const VICTIM_TYPED: ProgramAt = ProgramAt {
+const VICTIM_TYPED: ProgramSpec = ProgramSpec {
     name: "oom_victim_typed",
-    place: Place::BtfTracepoint("mark_victim"),
+    attach_point: AttachPoint::BtfTracepoint("mark_victim"),
 };
-const VICTIM_ENTRY: ProgramAt = ProgramAt {
+const VICTIM_ENTRY: ProgramSpec = ProgramSpec {
     name: "oom_victim_entry",
-    place: Place::FunctionStart("mark_oom_victim"),
+    attach_point: AttachPoint::FunctionStart("mark_oom_victim"),
 };
-const VICTIM_PROBE: ProgramAt = ProgramAt {
+const VICTIM_PROBE: ProgramSpec = ProgramSpec {
     name: "oom_victim_probe",
-    place: Place::FunctionEntry("mark_oom_victim"),
+    attach_point: AttachPoint::FunctionEntry("mark_oom_victim"),
 };
 /// Tells its process id.
-const VICTIM_NUMBER: ProgramAt = ProgramAt {
+const VICTIM_NUMBER: ProgramSpec = ProgramSpec {
     name: "oom_mark_victim",
-    place: Place::Tracepoint("oom", "mark_victim"),
+    attach_point: AttachPoint::Tracepoint("oom", "mark_victim"),
 };
 /// Tells whose limit it was about.
-const CONTEXT: [ProgramAt; 2] = [
-    ProgramAt {
+const CONTEXT: [ProgramSpec; 2] = [
+    ProgramSpec {
         name: "oom_context_entry",
-        place: Place::FunctionStart("oom_kill_process"),
+        attach_point: AttachPoint::FunctionStart("oom_kill_process"),
     },
-    ProgramAt {
+    ProgramSpec {
         name: "oom_context_probe",
-        place: Place::FunctionEntry("oom_kill_process"),
+        attach_point: AttachPoint::FunctionEntry("oom_kill_process"),
     },
 ];
-const RECLAIM: ProgramAt = ProgramAt {
+const RECLAIM: ProgramSpec = ProgramSpec {
     name: "oom_reclaim_begin",
-    place: Place::Tracepoint("vmscan", "mm_vmscan_memcg_reclaim_begin"),
+    attach_point: AttachPoint::Tracepoint("vmscan", "mm_vmscan_memcg_reclaim_begin"),
 };
 
 /// What is not seen, and the kernel's reasons.
@@ -46,17 +46,17 @@ pub type Refusals = Vec<(&'static str, String)>;
 
 /// Reader of both ring buffers. As an iterator it gives the records of the bulk one that were not read yet, oldest
 /// first.
-pub struct Telemetry {
+pub struct OomReader {
     ring: RingBuf<MapData>,
     kills: RingBuf<MapData>,
 }
 
-impl Telemetry {
+impl OomReader {
     /// Attaches what can be attached and returns the reader with the reasons of what was refused.
-    pub fn attach(object: &mut Object) -> Result<(Self, Refusals), ObjectError> {
-        let victims: &[ProgramAt] = match &object.victims {
-            Ok(Victims::Tasks) => &[VICTIM_TYPED, VICTIM_ENTRY, VICTIM_PROBE, VICTIM_NUMBER],
-            Ok(Victims::Numbers) => &[VICTIM_ENTRY, VICTIM_PROBE, VICTIM_NUMBER],
+    pub fn attach(object: &mut BpfObject) -> Result<(Self, Refusals), ObjectError> {
+        let victims: &[ProgramSpec] = match &object.victims {
+            Ok(VictimArgument::Tasks) => &[VICTIM_TYPED, VICTIM_ENTRY, VICTIM_PROBE, VICTIM_NUMBER],
+            Ok(VictimArgument::Numbers) => &[VICTIM_ENTRY, VICTIM_PROBE, VICTIM_NUMBER],
             Err(_) => &[VICTIM_NUMBER],
         };
         let mut refused = Refusals::new();
@@ -85,7 +85,7 @@ impl Telemetry {
 }
 
 /// Attaches the first program that the kernel takes; the reasons of all of them when it takes none.
-fn attach_first(object: &mut Object, ladder: &[ProgramAt]) -> Result<(), String> {
+fn attach_first(object: &mut BpfObject, ladder: &[ProgramSpec]) -> Result<(), String> {
     let mut reasons = Vec::new();
     for program in ladder {
         match object.attach(program) {
@@ -107,7 +107,7 @@ fn read<T: aya::Pod>(ring: &mut RingBuf<MapData>) -> Option<T> {
     }
 }
 
-impl Iterator for Telemetry {
+impl Iterator for OomReader {
     type Item = Record;
 
     fn next(&mut self) -> Option<Record> {

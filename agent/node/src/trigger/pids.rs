@@ -4,41 +4,41 @@ use std::{io, os::fd::BorrowedFd, time::Duration};
 
 use aya::maps::{HashMap, MapData};
 
-use super::counter::Share;
+use super::counter::CgroupCount;
 use crate::{
-    bpf::object::{Object, ObjectError, Place, ProgramAt, os_error},
+    bpf::object::{AttachPoint, BpfObject, ObjectError, ProgramSpec, os_error},
     proc::pids::{PidReading, Pids},
     sampling,
     trigger::{
-        counter::{Budget, Crossed, Drift, Names, Sample, Wire},
-        hook::{Choice, CountHook, Facts, Hook as _, Refused, choose},
+        counter::{CounterEvent, Drift, EventCounter, MapNames, Sample, Trigger},
+        hook::{CountHook, Hook as _, HookUnavailable, ProbeResults, SelectedHook, select},
     },
 };
 
 /// The programs of a rung: all of them or none.
-fn programs(hook: CountHook) -> &'static [ProgramAt] {
-    const TYPED: &[ProgramAt] = &[
-        ProgramAt {
+fn programs(hook: CountHook) -> &'static [ProgramSpec] {
+    const TYPED: &[ProgramSpec] = &[
+        ProgramSpec {
             name: "pids_new",
-            place: Place::BtfTracepoint("task_newtask"),
+            attach_point: AttachPoint::BtfTracepoint("task_newtask"),
         },
-        ProgramAt {
+        ProgramSpec {
             name: "pids_free",
-            place: Place::BtfTracepoint("sched_process_free"),
+            attach_point: AttachPoint::BtfTracepoint("sched_process_free"),
         },
     ];
-    const UNTYPED: &[ProgramAt] = &[
-        ProgramAt {
+    const UNTYPED: &[ProgramSpec] = &[
+        ProgramSpec {
             name: "pids_new_untyped",
-            place: Place::Tracepoint("task", "task_newtask"),
+            attach_point: AttachPoint::Tracepoint("task", "task_newtask"),
         },
-        ProgramAt {
+        ProgramSpec {
             name: "pids_free_untyped",
-            place: Place::Tracepoint("sched", "sched_process_free"),
+            attach_point: AttachPoint::Tracepoint("sched", "sched_process_free"),
         },
-        ProgramAt {
+        ProgramSpec {
             name: "pids_exit_untyped",
-            place: Place::Tracepoint("sched", "sched_process_exit"),
+            attach_point: AttachPoint::Tracepoint("sched", "sched_process_exit"),
         },
     ];
     match hook {
@@ -48,34 +48,34 @@ fn programs(hook: CountHook) -> &'static [ProgramAt] {
     }
 }
 
-const MAPS: Names = Names {
+const MAPS: MapNames = MapNames {
     counts: "PID_COUNT",
-    wires: "PID_WIRES",
+    triggers: "PID_WIRES",
     wakeups: "PID_WAKEUPS",
 };
 
 struct Counting {
-    budget: Budget,
-    shares: HashMap<MapData, u64, Share>,
+    budget: EventCounter,
+    shares: HashMap<MapData, u64, CgroupCount>,
 }
 
 impl Counting {
-    fn new(object: &mut Object) -> Result<Self, ObjectError> {
+    fn new(object: &mut BpfObject) -> Result<Self, ObjectError> {
         Ok(Self {
-            budget: Budget::new(object, &MAPS, 1)?,
+            budget: EventCounter::new(object, &MAPS, 1)?,
             shares: object.hash("PID_SHARES")?,
         })
     }
 }
 
 /// Wires on the node's tasks. On the rung without a hook whoever holds it has to look, see [`next_look`].
-pub struct PidTripwire {
+pub struct PidTrigger {
     pids: Pids,
-    choice: Choice<CountHook>,
+    choice: SelectedHook<CountHook>,
     counting: Option<Counting>,
 }
 
-impl PidTripwire {
+impl PidTrigger {
     /// Takes the best rung that works (only `forced`, when given) of `object` (see [`Object::load_counts`]), or of the
     /// reason why there is none.
     ///
@@ -83,13 +83,13 @@ impl PidTripwire {
     /// The forced rung is refused.
     pub fn build(
         pids: Pids,
-        object: Result<&mut Object, &str>,
+        object: Result<&mut BpfObject, &str>,
         forced: Option<CountHook>,
-    ) -> Result<Self, Refused<CountHook>> {
-        let mut facts = Facts::default();
+    ) -> Result<Self, HookUnavailable<CountHook>> {
+        let mut facts = ProbeResults::default();
         let mut counting = None;
         let mut object = object;
-        for &hook in CountHook::RUNGS {
+        for &hook in CountHook::PREFERENCE {
             if counting.is_some() || forced.is_some_and(|f| f != hook) {
                 continue;
             }
@@ -101,17 +101,17 @@ impl PidTripwire {
                     Ok(())
                 }),
             };
-            facts.note(hook, tried);
+            facts.record(hook, tried);
         }
         Ok(Self {
             pids,
-            choice: choose(&facts, forced)?,
+            choice: select(&facts, forced)?,
             counting,
         })
     }
 
     /// Which rung it is and why the better ones are not.
-    pub fn choice(&self) -> &Choice<CountHook> {
+    pub fn choice(&self) -> &SelectedHook<CountHook> {
         &self.choice
     }
 
@@ -146,7 +146,7 @@ impl PidTripwire {
     ///
     /// # Errors
     /// No such slot, or the map cannot be written.
-    pub fn arm(&mut self, slot: usize, wire: Option<Wire>) -> io::Result<()> {
+    pub fn arm(&mut self, slot: usize, wire: Option<Trigger>) -> io::Result<()> {
         match &mut self.counting {
             Some(counting) => counting.budget.arm(0, slot, wire),
             None => Ok(()),
@@ -159,7 +159,7 @@ impl PidTripwire {
     }
 
     /// The next crossing, oldest first.
-    pub fn crossed(&mut self) -> Option<Crossed> {
+    pub fn crossed(&mut self) -> Option<CounterEvent> {
         self.counting.as_mut()?.budget.next()
     }
 
@@ -184,12 +184,12 @@ impl PidTripwire {
 
     /// Tasks started and ended by a memory cgroup since the programs run; what removed cgroups below it did is
     /// included where [`super::cgroups::PodLife`] has the typed rung. `None`: none seen.
-    pub fn share(&self, cgroup_id: u64) -> Option<Share> {
+    pub fn share(&self, cgroup_id: u64) -> Option<CgroupCount> {
         self.counting.as_ref()?.shares.get(&cgroup_id, 0).ok()
     }
 
     /// All shares, by the id of the memory cgroup.
-    pub fn shares(&self) -> Vec<(u64, Share)> {
+    pub fn shares(&self) -> Vec<(u64, CgroupCount)> {
         match &self.counting {
             Some(counting) => counting.shares.iter().flatten().collect(),
             None => Vec::new(),

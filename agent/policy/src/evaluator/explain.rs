@@ -1,11 +1,11 @@
 //! Says why a pod may go or not: for people, and for `evictd policy explain`.
 
 use evictd_engine::permit::{LastResort, Permission};
-use evictd_sys::clock::now_ns;
+use evictd_sys::clock::monotonic_ns;
 use serde::{Deserialize, Serialize};
 
-use super::{Keeper, State, facts, past::ENDING};
-use crate::{Evict, evaluator::gate_state::judge, gate::OnUnknown};
+use super::{PolicyEvaluator, State, facts, past::ENDING};
+use crate::{Evict, evaluator::gate_state::evaluate, gate::OnUnknown};
 
 /// One pod under the policies.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -64,17 +64,17 @@ pub struct GateView {
     pub on_unknown: String,
 }
 
-impl Keeper {
+impl PolicyEvaluator {
     /// Explains every pod.
     pub fn explain(&self) -> Vec<Explanation> {
         let state = self.state();
         let State { pods, .. } = &*state;
-        let now = now_ns();
-        let explain = |held: &super::Held| {
+        let now = monotonic_ns();
+        let explain = |held: &super::EvaluatedPod| {
             let pod = held.pod.pod();
             let clearance = held.pod.clearance();
-            let may_go = !held.pod.is_protected()
-                && self.restraint.lets_go(clearance, now, LastResort::Nobody);
+            let may_go =
+                !held.pod.is_protected() && self.limiter.allows(clearance, now, LastResort::Nobody);
             let permission = clearance.permission(now);
             let reason = match permission {
                 _ if may_go => None,
@@ -83,7 +83,7 @@ impl Keeper {
                     Some("its priority makes it critical".to_owned())
                 }
                 _ if held.pod.is_protected() => Some("it is a static pod".to_owned()),
-                _ if self.restraint.is_paused() => {
+                _ if self.limiter.is_paused() => {
                     Some("evictions are paused on this node".to_owned())
                 }
                 Permission::Always | Permission::Until(_) => Some("a limit has no room".to_owned()),
@@ -99,7 +99,9 @@ impl Keeper {
                     Evict::When(when) => format!("When {}", when.text().trim()),
                 },
                 shadow: applied.policy.shadow,
-                says_yes: judge(applied, &value, &held.answers, now).reason.is_none(),
+                says_yes: evaluate(applied, &value, &held.answers, now)
+                    .reason
+                    .is_none(),
                 gates: (applied.policy.gates_of(applied.rule()).into_iter())
                     .map(|gate| {
                         let known = held

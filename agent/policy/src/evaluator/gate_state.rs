@@ -21,7 +21,7 @@ pub type GateKey = (String, String);
 
 /// The last that was heard of a gate for one pod. Times are nanoseconds of CLOCK_MONOTONIC.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
+pub struct GateState {
     /// It was asked last.
     pub asked: u64,
     /// Nobody has answered yet.
@@ -34,7 +34,7 @@ pub struct Known {
     pub error: Option<String>,
 }
 
-impl Known {
+impl GateState {
     /// The answer if it still counts.
     pub fn fresh(&self, gate: &Gate, now: u64) -> Option<(u64, bool)> {
         let (at, answer) = self.answer?;
@@ -44,11 +44,11 @@ impl Known {
 }
 
 /// Answers by gate.
-pub type Answers = BTreeMap<GateKey, Known>;
+pub type Answers = BTreeMap<GateKey, GateState>;
 
 /// What a rule says at this moment, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Said {
+pub struct RuleResult {
     /// What it says.
     pub permission: Permission,
     /// Why it does not say yes.
@@ -71,14 +71,14 @@ pub(super) fn bodies(applied: &Applied, answers: &Answers, now: u64) -> Value {
 }
 
 /// What a rule says about a pod.
-pub fn judge(applied: &Applied, pod: &Value, answers: &Answers, now: u64) -> Said {
-    let no = |permission, reason| Said {
+pub fn evaluate(applied: &Applied, pod: &Value, answers: &Answers, now: u64) -> RuleResult {
+    let no = |permission, reason| RuleResult {
         permission,
         reason: Some(reason),
     };
     let when = match &applied.rule().evict {
         Evict::Always => {
-            return Said {
+            return RuleResult {
                 permission: Permission::Always,
                 reason: None,
             };
@@ -107,7 +107,7 @@ pub fn judge(applied: &Applied, pod: &Value, answers: &Answers, now: u64) -> Sai
             None => allowed.push(gate.name.as_str()),
         }
     }
-    let yes = Said {
+    let yes = RuleResult {
         permission: Permission::Until(end),
         reason: None,
     };
@@ -133,12 +133,12 @@ pub fn judge(applied: &Applied, pod: &Value, answers: &Answers, now: u64) -> Sai
 }
 
 /// What several rules say together: the most sparing one decides.
-pub fn together(said: impl IntoIterator<Item = Said>) -> Said {
-    let nobody = Said {
+pub fn most_restrictive(said: impl IntoIterator<Item = RuleResult>) -> RuleResult {
+    let nobody = RuleResult {
         permission: Permission::Always,
         reason: None,
     };
-    let sparing = |said: &Said| match said.permission {
+    let sparing = |said: &RuleResult| match said.permission {
         Permission::Always => (0, 0),
         Permission::Until(end) => (1, u64::MAX - end),
         Permission::NotNow => (2, 0),

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::{super::model::Limit, Held, Keeper, State, past::Past, quotas::QuotaKey};
+use super::{
+    super::model::Limit, EvaluatedPod, PolicyEvaluator, State, past::Past, quotas::QuotaKey,
+};
 use crate::evaluator::gate_state::nanos;
 
 /// Condition of a pod that counts as available.
 const READY: &str = "Ready";
 
-impl Keeper {
+impl PolicyEvaluator {
     /// The places of every pod's limits, with the limits set; `None` inside where there was no place left.
     pub(super) fn limits(&self, state: &mut State, now: u64) -> BTreeMap<String, Option<Vec<u16>>> {
         let mut places: BTreeMap<String, Option<Vec<u16>>> = BTreeMap::new();
@@ -38,9 +40,9 @@ impl Keeper {
                 let place = rate.zip(key).map(|(rate, key)| {
                     let period = nanos(rate.period);
                     let spent = |key: &QuotaKey| past.counted(key, period, pod);
-                    let place = quotas.place(&self.restraint, key, now, period, spent);
+                    let place = quotas.place(&self.limiter, key, now, period, spent);
                     if let Some(at) = place {
-                        self.restraint
+                        self.limiter
                             .set_quota(at, Some(rate.evictions), period, None);
                     }
                     place
@@ -57,12 +59,12 @@ impl Keeper {
                 };
                 let period = nanos(limit.period);
                 let spent = |key: &QuotaKey| past.counted(key, period, pod);
-                let place = quotas.place(&self.restraint, key, now, period, spent);
+                let place = quotas.place(&self.limiter, key, now, period, spent);
                 wanted.push(place);
                 let Some(at) = place else { continue };
                 let group = groups.entry(at).or_insert_with(|| Group {
                     // Read before anybody is counted: see [`Restraint::charged_in_total`].
-                    charged: self.restraint.charged_in_total(at),
+                    charged: self.limiter.charged_in_total(at),
                     available: 0,
                     limit: limit.clone(),
                 });
@@ -77,7 +79,7 @@ impl Keeper {
                 .map(|least| group.available.saturating_sub(least));
             let ceiling = spare.map(|spare| group.charged.saturating_add(spare));
             let limit = &group.limit;
-            self.restraint
+            self.limiter
                 .set_quota(at, limit.max_evicted_at_once, nanos(limit.period), ceiling);
         }
         places
@@ -91,11 +93,11 @@ struct Group {
 }
 
 /// Whether a pod counts towards `minAvailable`: it runs, is ready as far as anybody tells, and was not evicted.
-fn is_available(held: &Held) -> bool {
+fn is_available(held: &EvaluatedPod) -> bool {
     let pod = held.pod.pod();
     let ready = pod
         .conditions
         .get(READY)
         .is_none_or(|status| status == "True");
-    ready && pod.phase == "Running" && !pod.is_deleting && !held.pod.clearance().is_taken()
+    ready && pod.phase == "Running" && !pod.is_deleting && !held.pod.clearance().is_used()
 }

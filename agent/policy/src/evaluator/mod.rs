@@ -8,10 +8,10 @@ use std::{
 
 use evictd_engine::{
     ManagedPod, Pod,
-    limiter::{PastEviction, Rate, Restraint},
+    limiter::{EvictionLimiter, PastEviction, Rate},
     permit::{LastResort, Permission},
 };
-use evictd_sys::clock::now_ns;
+use evictd_sys::clock::monotonic_ns;
 use futures::future::BoxFuture;
 
 use super::{
@@ -20,7 +20,7 @@ use super::{
     set::{Applied, PolicySet, Ruling},
 };
 use crate::{
-    evaluator::gate_state::{Answers, Said, judge, together},
+    evaluator::gate_state::{Answers, RuleResult, evaluate, most_restrictive},
     expression::variables,
 };
 use quotas::Quotas;
@@ -34,7 +34,7 @@ mod quotas;
 mod worker;
 
 pub use explain::{Explanation, GateView, RuleView};
-pub use gate_state::Known;
+pub use gate_state::GateState;
 pub use worker::Worker;
 
 /// Pairs of policies whose contradictions are kept in mind.
@@ -58,9 +58,9 @@ pub trait ObjectReader: Send + Sync {
 }
 
 /// Keeps clearances.
-pub struct Keeper {
+pub struct PolicyEvaluator {
     settings: Settings,
-    restraint: Arc<Restraint>,
+    limiter: Arc<EvictionLimiter>,
     secrets: Secrets,
     state: Mutex<State>,
     objects: std::sync::OnceLock<Arc<dyn ObjectReader>>,
@@ -75,7 +75,7 @@ struct State {
     namespaces: BTreeMap<String, Labels>,
     namespaces_revision: u64,
     /// By UID.
-    pods: BTreeMap<String, Held>,
+    pods: BTreeMap<String, EvaluatedPod>,
     /// Another number after each change of the pods or what is known of their namespaces.
     presented: u64,
     quotas: Quotas,
@@ -85,27 +85,27 @@ struct State {
     /// nanoseconds of CLOCK_MONOTONIC.
     ending: BTreeMap<String, u64>,
     /// The first rules of two policies that contradicted each other on a pod, by the policies' names.
-    told: BTreeMap<(String, String), (Applied, Applied)>,
+    reported_conflicts: BTreeMap<(String, String), (Applied, Applied)>,
 }
 
 /// A pod that is here.
-struct Held {
+struct EvaluatedPod {
     pod: Arc<dyn ManagedPod>,
     ruling: Ruling,
     answers: Answers,
-    said: Said,
+    said: RuleResult,
     /// What policies in shadow mode would say.
-    shadow: Said,
+    shadow: RuleResult,
 }
 
-impl Keeper {
+impl PolicyEvaluator {
     /// Nothing is known yet: every pod may go.
     pub fn new(settings: Settings, secrets: Secrets) -> Arc<Self> {
-        let restraint = Arc::new(Restraint::default());
+        let restraint = Arc::new(EvictionLimiter::default());
         restraint.set_last_resort(settings.last_resort);
         Arc::new(Self {
             settings,
-            restraint,
+            limiter: restraint,
             secrets,
             state: Mutex::default(),
             objects: std::sync::OnceLock::new(),
@@ -115,8 +115,8 @@ impl Keeper {
     }
 
     /// What the fast path looks at besides clearances.
-    pub fn restraint(&self) -> &Arc<Restraint> {
-        &self.restraint
+    pub fn restraint(&self) -> &Arc<EvictionLimiter> {
+        &self.limiter
     }
 
     /// Gates may ask for objects from now on.
@@ -137,7 +137,7 @@ impl Keeper {
             return;
         }
         state.set = set;
-        state.told.clear();
+        state.reported_conflicts.clear();
         state.match_all();
         self.judge_all(&mut state);
         drop(state);
@@ -169,11 +169,11 @@ impl Keeper {
             };
             state.recognise(&**managed);
             let ruling = state.ruling(pod);
-            let free = || Said {
+            let free = || RuleResult {
                 permission: Permission::Always,
                 reason: None,
             };
-            let held = Held {
+            let held = EvaluatedPod {
                 pod: Arc::clone(managed) as Arc<dyn ManagedPod>,
                 ruling,
                 answers,
@@ -189,19 +189,19 @@ impl Keeper {
     }
 
     /// Judges everybody anew: answers get old, pods get older, usage changes.
-    pub fn judge(&self) {
+    pub fn evaluate(&self) {
         self.judge_all(&mut self.state());
     }
 
     fn judge_all(&self, state: &mut State) {
-        let now = now_ns();
+        let now = monotonic_ns();
         state.quotas.expire(now);
         let quotas = self.limits(state, now);
         for held in state.pods.values_mut() {
             let value = facts(held);
-            let ask = |applied| judge(applied, &value, &held.answers, now);
-            held.said = together(held.ruling.rules.iter().map(ask));
-            held.shadow = together(held.ruling.shadow.iter().map(ask));
+            let ask = |applied| evaluate(applied, &value, &held.answers, now);
+            held.said = most_restrictive(held.ruling.rules.iter().map(ask));
+            held.shadow = most_restrictive(held.ruling.shadow.iter().map(ask));
             let limits = quotas.get(&held.pod.pod().uid);
             let clearance = held.pod.clearance();
             match limits {
@@ -210,7 +210,7 @@ impl Keeper {
                 }
                 Some(None) => {
                     let reason = "there are more limits on this node than are kept".to_owned();
-                    held.said = Said {
+                    held.said = RuleResult {
                         permission: Permission::NotNow,
                         reason: Some(reason),
                     };
@@ -233,7 +233,7 @@ impl Keeper {
 }
 
 /// What rules see of a pod. It reads the pod's usage: only where a rule wants to know.
-fn facts(held: &Held) -> cel::Value {
+fn facts(held: &EvaluatedPod) -> cel::Value {
     if held.ruling.needs_facts() {
         pod_value(&*held.pod)
     } else {
@@ -272,12 +272,15 @@ impl State {
         for held in self.pods.values() {
             for (one, other) in held.ruling.contradictions() {
                 let pair = (one.policy.name.clone(), other.policy.name.clone());
-                if self.told.contains_key(&pair) || self.told.len() >= MOST_TOLD {
+                if self.reported_conflicts.contains_key(&pair)
+                    || self.reported_conflicts.len() >= MOST_TOLD
+                {
                     continue;
                 }
                 let (pod, first, second) = (held.pod.pod(), one.name(), other.name());
                 tracing::warn!(%pod, first, second, "two rules of the same precedence contradict each other: the more sparing one decides");
-                self.told.insert(pair, (one.clone(), other.clone()));
+                self.reported_conflicts
+                    .insert(pair, (one.clone(), other.clone()));
             }
         }
     }

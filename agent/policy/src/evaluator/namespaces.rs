@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Keeper;
+use super::PolicyEvaluator;
 use crate::{Labels, set::Applied};
 
-impl Keeper {
+impl PolicyEvaluator {
     /// The labels of namespaces that are asked for, beyond their name.
     pub fn namespace_keys(&self) -> BTreeSet<String> {
         self.state().set.namespace_keys()
@@ -38,7 +38,7 @@ impl Keeper {
     /// Rules of the same precedence that contradicted each other on a pod since these policies are in force: the first of
     /// each pair of policies.
     pub fn contradictions(&self) -> Vec<(Applied, Applied)> {
-        self.state().told.values().cloned().collect()
+        self.state().reported_conflicts.values().cloned().collect()
     }
 
     /// Another number after each change of the pods that are here, or of what is known of their namespaces.

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use evictd_engine::{ManagedPod, Pod, limiter::PastEviction};
-use evictd_sys::clock::now_ns;
+use evictd_sys::clock::monotonic_ns;
 
-use super::{Keeper, State, quotas::QuotaKey};
+use super::{PolicyEvaluator, State, quotas::QuotaKey};
 use crate::{Labels, PolicySet};
 
 /// Why a pod that an earlier agent has killed is not evicted.
@@ -60,7 +60,7 @@ impl Past<'_> {
     }
 }
 
-impl Keeper {
+impl PolicyEvaluator {
     /// Takes over what earlier agents have evicted, the oldest first. Before the first pods are presented.
     pub fn restore(&self, mut past: Vec<PastEviction>) {
         past.sort_by_key(|e| e.at);
@@ -78,7 +78,7 @@ impl Keeper {
     pub fn look_after_the_ending(&self) {
         let mut state = self.state();
         let State { pods, ending, .. } = &mut *state;
-        let now = now_ns();
+        let now = monotonic_ns();
         ending.retain(|uid, signalled| match pods.get(uid) {
             None => now.saturating_sub(*signalled) < FORGOTTEN_NS,
             Some(held) => {
@@ -100,7 +100,7 @@ impl State {
             && let Ok(at) = u64::try_from(last.at)
             && !managed.is_younger_than(at)
         {
-            managed.clearance().take(at);
+            managed.clearance().mark_used(at);
         }
         if let Some(signalled) = self.ending.get(uid) {
             let is_there = managed.has_older_than(*signalled);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use evictd_engine::limiter::{QUOTAS, Restraint};
+use evictd_engine::limiter::{EvictionLimiter, QUOTAS};
 
 /// What a limit is for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,11 +27,11 @@ pub enum QuotaKey {
 /// The places that are taken.
 #[derive(Debug, Default)]
 pub struct Quotas {
-    places: BTreeMap<QuotaKey, Place>,
+    places: BTreeMap<QuotaKey, Slot>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct Slot {
     at: u16,
     /// It is kept until then, used or not: what was charged must not be forgotten with the last pod.
     until: u64,
@@ -42,7 +42,7 @@ impl Quotas {
     /// evictions of earlier agents that count for it, the oldest first; a new place is charged with them.
     pub fn place(
         &mut self,
-        restraint: &Restraint,
+        restraint: &EvictionLimiter,
         key: QuotaKey,
         now: u64,
         period: u64,
@@ -59,7 +59,7 @@ impl Quotas {
         past(&key)
             .into_iter()
             .for_each(|then| restraint.charge_past(at, then));
-        self.places.insert(key, Place { at, until });
+        self.places.insert(key, Slot { at, until });
         Some(at)
     }
 

@@ -3,12 +3,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use evictd_sys::clock::now_ns;
+use evictd_sys::clock::monotonic_ns;
 use tokio::sync::Semaphore;
 
 use super::{
     super::gate::{Answer, Gate, HttpProbe, ObjectProbe, Probe, ProbeError},
-    Keeper, Settings, State, pod_value,
+    PolicyEvaluator, Settings, State, pod_value,
 };
 use crate::{
     evaluator::gate_state::{GateKey, bodies, nanos},
@@ -29,7 +29,7 @@ pub struct Worker {
 }
 
 /// One question, with all that it takes to ask it.
-struct Question {
+struct ProbeTask {
     uid: String,
     key: GateKey,
     gate: Gate,
@@ -43,7 +43,7 @@ impl Worker {
     ///
     /// # Errors
     /// No thread, no runtime.
-    pub fn start(keeper: Arc<Keeper>) -> std::io::Result<Self> {
+    pub fn start(keeper: Arc<PolicyEvaluator>) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(2)
@@ -80,17 +80,17 @@ impl Drop for Worker {
     }
 }
 
-async fn work(keeper: Arc<Keeper>) {
+async fn work(keeper: Arc<PolicyEvaluator>) {
     let room = Arc::new(Semaphore::new(AT_ONCE));
     loop {
-        let (questions, next) = keeper.due(now_ns());
+        let (questions, next) = keeper.due(monotonic_ns());
         for question in questions {
             let (keeper, room) = (Arc::clone(&keeper), Arc::clone(&room));
             tokio::spawn(async move {
                 // Never closed.
                 let _place = room.acquire().await;
-                let heard = keeper.ask(&question).await;
-                keeper.heard(&question, heard);
+                let heard = keeper.probe(&question).await;
+                keeper.record_result(&question, heard);
             });
         }
         let due = async {
@@ -103,11 +103,11 @@ async fn work(keeper: Arc<Keeper>) {
             () = due => {}
             () = keeper.changed.notified() => {}
         }
-        keeper.judge();
+        keeper.evaluate();
     }
 }
 
-impl Keeper {
+impl PolicyEvaluator {
     /// Whether anything holds for anybody who is here. If not, nothing changes with the time.
     fn is_ruled(&self) -> bool {
         let Settings {
@@ -115,12 +115,12 @@ impl Keeper {
             owner_rate,
             ..
         } = self.settings;
-        let has_rules = |held: &super::Held| !held.ruling.is_empty();
+        let has_rules = |held: &super::EvaluatedPod| !held.ruling.is_empty();
         node_rate.is_some() || owner_rate.is_some() || self.state().pods.values().any(has_rules)
     }
 
     /// The questions that are due, and the time until the next one will be.
-    fn due(&self, now: u64) -> (Vec<Question>, Duration) {
+    fn due(&self, now: u64) -> (Vec<ProbeTask>, Duration) {
         let mut state = self.state();
         let mut questions = Vec::new();
         let mut next = nanos(LOOK);
@@ -150,7 +150,7 @@ impl Keeper {
                     continue;
                 }
                 let pod = value.get_or_insert_with(|| pod_value(&*held.pod)).clone();
-                questions.push(Question {
+                questions.push(ProbeTask {
                     uid: uid.clone(),
                     key: key.clone(),
                     gate: gate.clone(),
@@ -169,7 +169,7 @@ impl Keeper {
         (questions, Duration::from_nanos(next))
     }
 
-    async fn ask(&self, question: &Question) -> Result<(bool, Answer), String> {
+    async fn probe(&self, question: &ProbeTask) -> Result<(bool, Answer), String> {
         let limit = question.gate.timeout;
         let answer = match &question.gate.probe {
             Probe::Http(probe) => {
@@ -202,7 +202,7 @@ impl Keeper {
         }
     }
 
-    async fn ask_server(&self, probe: &HttpProbe, question: &Question) -> Result<Answer, String> {
+    async fn ask_server(&self, probe: &HttpProbe, question: &ProbeTask) -> Result<Answer, String> {
         let host = match &probe.host {
             Some(host) => host
                 .to_text(&question.variables)
@@ -221,7 +221,7 @@ impl Keeper {
     async fn ask_cluster(
         &self,
         probe: &ObjectProbe,
-        question: &Question,
+        question: &ProbeTask,
     ) -> Result<Answer, String> {
         let objects = self.objects.get().ok_or("there is no cluster to ask")?;
         let path = probe
@@ -230,7 +230,7 @@ impl Keeper {
         objects.get(path).await
     }
 
-    fn heard(&self, question: &Question, heard: Result<(bool, Answer), String>) {
+    fn record_result(&self, question: &ProbeTask, heard: Result<(bool, Answer), String>) {
         let mut state = self.state();
         let State { pods, .. } = &mut *state;
         let Some(held) = pods.get_mut(&question.uid) else {

@@ -1,6 +1,6 @@
 //! Asks an HTTP server, within limits: time, size, redirects, and where it may be sent.
 
-use evictd_config::{ConfigError, decode::Fields};
+use evictd_config::{ConfigError, decode::ObjectDecoder};
 use http::{Request, StatusCode, Uri, header, uri::Authority};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::{body::Bytes, client::conn::http1};
@@ -107,7 +107,7 @@ pub enum ProbeError {
 }
 
 impl HttpProbe {
-    pub(super) fn read(mut fields: Fields, names: &[Name<'_>]) -> Result<Self, ConfigError> {
+    pub(super) fn read(mut fields: ObjectDecoder, names: &[Name<'_>]) -> Result<Self, ConfigError> {
         let scheme = fields.choice(
             "scheme",
             &[("http", Scheme::Http), ("https", Scheme::Https)],
@@ -125,7 +125,7 @@ impl HttpProbe {
                 as usize,
             redirects: number(&mut fields, "redirects", MOST_REDIRECTS)?.unwrap_or(0) as u8,
         };
-        fields.finish()?;
+        fields.deny_unknown_fields()?;
         Ok(probe)
     }
 
@@ -247,9 +247,9 @@ async fn send(
     Ok((response, driver))
 }
 
-fn port(fields: &mut Fields) -> Result<u16, ConfigError> {
+fn port(fields: &mut ObjectDecoder) -> Result<u16, ConfigError> {
     let path = fields.path_of("port");
-    let value = fields.take("port").unwrap_or_default();
+    let value = fields.optional("port").unwrap_or_default();
     let port = value
         .as_u64()
         .and_then(|n| u16::try_from(n).ok())
@@ -259,7 +259,7 @@ fn port(fields: &mut Fields) -> Result<u16, ConfigError> {
     })
 }
 
-fn path(fields: &mut Fields) -> Result<String, ConfigError> {
+fn path(fields: &mut ObjectDecoder) -> Result<String, ConfigError> {
     let text = fields.text("path")?.unwrap_or_else(|| "/".to_owned());
     let parsed: Result<http::uri::PathAndQuery, _> = text.parse();
     match parsed {
@@ -272,9 +272,9 @@ fn path(fields: &mut Fields) -> Result<String, ConfigError> {
     }
 }
 
-fn number(fields: &mut Fields, name: &str, most: u64) -> Result<Option<u64>, ConfigError> {
+fn number(fields: &mut ObjectDecoder, name: &str, most: u64) -> Result<Option<u64>, ConfigError> {
     let path = fields.path_of(name);
-    let Some(value) = fields.take(name) else {
+    let Some(value) = fields.optional(name) else {
         return Ok(None);
     };
     let number = value.as_u64().filter(|n| *n <= most);

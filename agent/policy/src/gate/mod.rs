@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use evictd_config::{ConfigError, decode::Fields};
+use evictd_config::{ConfigError, decode::ObjectDecoder};
 use serde_json::Value;
 
 use super::expression::{Expression, Name};
@@ -66,7 +66,7 @@ pub enum Probe {
 
 impl Gate {
     /// Reads a gate; it may use the answers of the gates before it.
-    pub(super) fn read(mut fields: Fields, before: &[Self]) -> Result<Self, ConfigError> {
+    pub(super) fn read(mut fields: ObjectDecoder, before: &[Self]) -> Result<Self, ConfigError> {
         let name = fields.required_text("name")?;
         let mut letters = name.chars();
         let good = letters.next().is_some_and(|c| c.is_ascii_alphabetic())
@@ -129,7 +129,7 @@ impl Gate {
             probe,
             check: expression(&mut fields, "check", &checking)?,
         };
-        fields.finish()?;
+        fields.deny_unknown_fields()?;
         if let Some(check) = &gate.check
             && check.is_true(&[]) == Ok(false)
         {
@@ -151,7 +151,7 @@ impl Gate {
 }
 
 fn within(
-    fields: &mut Fields,
+    fields: &mut ObjectDecoder,
     name: &str,
     range: std::ops::RangeInclusive<Duration>,
 ) -> Result<Option<Duration>, ConfigError> {
@@ -170,7 +170,7 @@ fn within(
 }
 
 fn expression(
-    fields: &mut Fields,
+    fields: &mut ObjectDecoder,
     name: &str,
     names: &[Name<'_>],
 ) -> Result<Option<Expression>, ConfigError> {

@@ -1,6 +1,6 @@
 //! Asks the API server for an object.
 
-use evictd_config::{ConfigError, decode::Fields};
+use evictd_config::{ConfigError, decode::ObjectDecoder};
 
 use super::{
     super::expression::{EvaluationError, Expression, Name},
@@ -23,7 +23,7 @@ pub struct ObjectProbe {
 }
 
 impl ObjectProbe {
-    pub(super) fn read(mut fields: Fields, names: &[Name<'_>]) -> Result<Self, ConfigError> {
+    pub(super) fn read(mut fields: ObjectDecoder, names: &[Name<'_>]) -> Result<Self, ConfigError> {
         let api_version = path_text(&mut fields, "apiVersion", true)?;
         let resource = path_text(&mut fields, "resource", false)?;
         let path = fields.path_of("name");
@@ -32,7 +32,7 @@ impl ObjectProbe {
             name.ok_or_else(|| ConfigError::value(path, &serde_json::Value::Null, "is missing"))?;
         let namespace = expression(&mut fields, "namespace", names)?;
         let namespaced = fields.boolean("namespaced")?.unwrap_or(true);
-        fields.finish()?;
+        fields.deny_unknown_fields()?;
         Ok(Self {
             api_version,
             resource,
@@ -82,7 +82,11 @@ impl ObjectProbe {
     }
 }
 
-fn path_text(fields: &mut Fields, name: &str, with_group: bool) -> Result<String, ConfigError> {
+fn path_text(
+    fields: &mut ObjectDecoder,
+    name: &str,
+    with_group: bool,
+) -> Result<String, ConfigError> {
     let text = fields.required_text(name)?;
     let parts = text.split('/').count();
     if text.split('/').all(is_path_segment) && (parts == 1 || (with_group && parts == 2)) {
@@ -110,8 +114,12 @@ mod tests {
 
     #[test]
     fn the_path_is_the_objects_and_nothing_else() {
-        let read =
-            |object| ObjectProbe::read(Fields::open("object", object).expect("a map"), &[POD]);
+        let read = |object| {
+            ObjectProbe::read(
+                ObjectDecoder::open("object", object).expect("a map"),
+                &[POD],
+            )
+        };
         let probe = read(json!({
             "apiVersion": "database.arangodb.com/v1",
             "resource": "arangodeployments",

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evictd_config::{ConfigError, decode::Fields};
+use evictd_config::{ConfigError, decode::ObjectDecoder};
 use evictd_engine::{Pod, limiter::MOST_AT_ONCE};
 use serde_json::Value;
 
@@ -109,7 +109,7 @@ pub enum Wait {
     Forever,
 }
 
-pub(super) fn read(mut fields: Fields, gates: &[Gate]) -> Result<Rule, ConfigError> {
+pub(super) fn read(mut fields: ObjectDecoder, gates: &[Gate]) -> Result<Rule, ConfigError> {
     let name = fields.required_text("name")?;
     if !is_dns_label(&name) {
         let reason = "must be a DNS label: small letters, digits and -, at most 63";
@@ -128,7 +128,7 @@ pub(super) fn read(mut fields: Fields, gates: &[Gate]) -> Result<Rule, ConfigErr
     })?;
     let mut limits = Vec::new();
     for (path, item) in bounded(&mut fields, "limits", 2)? {
-        limits.push(limit(Fields::open(&path, item)?)?);
+        limits.push(limit(ObjectDecoder::open(&path, item)?)?);
     }
     let no_execute = match fields.object("noExecute")? {
         Some(mut object) => {
@@ -136,12 +136,12 @@ pub(super) fn read(mut fields: Fields, gates: &[Gate]) -> Result<Rule, ConfigErr
                 unreachable: wait(&mut object, "unreachable")?,
                 not_ready: wait(&mut object, "notReady")?,
             };
-            object.finish()?;
+            object.deny_unknown_fields()?;
             taken
         }
         None => NoExecute::default(),
     };
-    fields.finish()?;
+    fields.deny_unknown_fields()?;
     Ok(Rule {
         name,
         pods,
@@ -161,7 +161,7 @@ fn is_dns_label(name: &str) -> bool {
         && !name.ends_with('-')
 }
 
-fn evict(fields: &mut Fields, gates: &[Gate]) -> Result<Evict, ConfigError> {
+fn evict(fields: &mut ObjectDecoder, gates: &[Gate]) -> Result<Evict, ConfigError> {
     #[derive(Clone, Copy, PartialEq)]
     enum Word {
         Always,
@@ -244,21 +244,22 @@ fn never_holds(when: &Expression) -> bool {
     })
 }
 
-fn limit(mut fields: Fields) -> Result<Limit, ConfigError> {
-    let count = |fields: &mut Fields, name: &str, least: u64| -> Result<Option<u32>, ConfigError> {
-        let path = fields.path_of(name);
-        let Some(value) = fields.take(name) else {
-            return Ok(None);
+fn limit(mut fields: ObjectDecoder) -> Result<Limit, ConfigError> {
+    let count =
+        |fields: &mut ObjectDecoder, name: &str, least: u64| -> Result<Option<u32>, ConfigError> {
+            let path = fields.path_of(name);
+            let Some(value) = fields.optional(name) else {
+                return Ok(None);
+            };
+            let number = value
+                .as_u64()
+                .filter(|n| (least..=MOST_AT_ONCE).contains(n));
+            let number = number.and_then(|n| u32::try_from(n).ok());
+            let reason = format!("must be a whole number between {least} and {MOST_AT_ONCE}");
+            number
+                .map(Some)
+                .ok_or_else(|| ConfigError::value(path, &value, reason))
         };
-        let number = value
-            .as_u64()
-            .filter(|n| (least..=MOST_AT_ONCE).contains(n));
-        let number = number.and_then(|n| u32::try_from(n).ok());
-        let reason = format!("must be a whole number between {least} and {MOST_AT_ONCE}");
-        number
-            .map(Some)
-            .ok_or_else(|| ConfigError::value(path, &value, reason))
-    };
     let path = fields.path_of("maxEvictedAtOnce");
     let limit = Limit {
         group_by: fields.text("groupBy")?,
@@ -273,13 +274,13 @@ fn limit(mut fields: Fields) -> Result<Limit, ConfigError> {
             "is missing, and so is minAvailable: one must be set",
         ));
     }
-    fields.finish()?;
+    fields.deny_unknown_fields()?;
     Ok(limit)
 }
 
-fn wait(fields: &mut Fields, name: &str) -> Result<Option<Wait>, ConfigError> {
+fn wait(fields: &mut ObjectDecoder, name: &str) -> Result<Option<Wait>, ConfigError> {
     let path = fields.path_of(name);
-    match fields.take(name) {
+    match fields.optional(name) {
         None => Ok(None),
         Some(Value::String(text)) if text == "Forever" => Ok(Some(Wait::Forever)),
         Some(Value::String(text)) => {

@@ -2,7 +2,7 @@ use super::*;
 
 fn read(selector: Value) -> Result<Selector, String> {
     let mut fields =
-        Fields::open("", json!({ "selector": selector })).map_err(|e| e.to_string())?;
+        ObjectDecoder::open("", json!({ "selector": selector })).map_err(|e| e.to_string())?;
     Selector::take(&mut fields, "selector").map_err(|e| e.to_string())
 }
 

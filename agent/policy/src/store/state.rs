@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     super::{EvictionPolicy, PolicySet},
-    Verdict,
+    PolicyStatus,
 };
 use crate::conflict::{self, Contradiction};
 
@@ -35,7 +35,7 @@ pub(super) struct State {
 }
 
 pub(super) struct Object {
-    pub verdict: Verdict,
+    pub verdict: PolicyStatus,
     pub good: Option<Good>,
 }
 
@@ -63,7 +63,7 @@ impl Object {
 }
 
 impl State {
-    pub fn put(&mut self, document: &Value) -> Option<Verdict> {
+    pub fn put(&mut self, document: &Value) -> Option<PolicyStatus> {
         let metadata = &document["metadata"];
         let text = |field: &str| metadata[field].as_str().unwrap_or_default().to_owned();
         let (name, uid) = (text("name"), text("uid"));
@@ -110,7 +110,7 @@ impl State {
                 (Some(reason), last_good)
             }
         };
-        let verdict = Verdict {
+        let verdict = PolicyStatus {
             name: name.clone(),
             uid,
             generation,

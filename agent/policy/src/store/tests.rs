@@ -3,8 +3,11 @@ use serde_json::json;
 use super::*;
 use crate::{evaluator::Settings, gate::Secrets};
 
-fn catalogue() -> Catalogue {
-    Catalogue::new(Keeper::new(Settings::default(), Secrets::new(None)))
+fn catalogue() -> PolicyStore {
+    PolicyStore::new(PolicyEvaluator::new(
+        Settings::default(),
+        Secrets::new(None),
+    ))
 }
 
 fn document(name: &str, generation: i64, evict: &str) -> Value {
@@ -24,7 +27,7 @@ fn document(name: &str, generation: i64, evict: &str) -> Value {
 }
 
 /// Name and generation of what is in force.
-fn in_force(catalogue: &Catalogue) -> Vec<(String, Option<i64>)> {
+fn in_force(catalogue: &PolicyStore) -> Vec<(String, Option<i64>)> {
     let set = catalogue.state().set();
     let policies = set.policies().iter();
     policies.map(|p| (p.name.clone(), p.generation)).collect()
@@ -82,7 +85,7 @@ fn a_list_replaces_what_was_remembered() {
     first.put(&document("b", 1, "Never"));
     first.put(&document("b", 2, "Sometimes"));
     let second = catalogue();
-    second.recall(&first.remembered());
+    second.restore(&first.remembered());
     let both = [("a".to_owned(), Some(1)), ("b".to_owned(), Some(1))];
     assert_eq!(in_force(&second), both);
     let verdicts = second.replace(&[document("b", 2, "Sometimes")]);

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU64;
 
 use evictd_common::drops::Drop;
 use evictd_cri::Counters;
-use evictd_store::incident::files::Kept;
+use evictd_store::incident::files::IncidentCounters;
 
 use crate::daemon::oom::OomCounters;
 
@@ -109,7 +109,7 @@ pub const RECLAIMS: [Shows<Counters>; 9] = [
 ];
 
 /// Under which names graduated action is shown.
-pub const GRADUATED: [Shows<evictd_manager::mitigation_worker::Worker>; 6] = [
+pub const GRADUATED: [Shows<evictd_manager::mitigation_worker::MitigationWorker>; 6] = [
     (
         "graduated_reclaims",
         "Times that cold page cache was reclaimed under a soft threshold",
@@ -128,7 +128,7 @@ pub const GRADUATED: [Shows<evictd_manager::mitigation_worker::Worker>; 6] = [
     (
         "graduated_brakes",
         "Pods kept from growing by memory.high",
-        |w| &w.counters().brakes,
+        |w| &w.counters().throttles,
     ),
     (
         "graduated_releases",
@@ -143,7 +143,7 @@ pub const GRADUATED: [Shows<evictd_manager::mitigation_worker::Worker>; 6] = [
 ];
 
 /// Under which names incidents are shown.
-pub const INCIDENTS: [Shows<Kept>; 2] = [
+pub const INCIDENTS: [Shows<IncidentCounters>; 2] = [
     (
         "incidents_written",
         "Evictions that were written down for evictd report",

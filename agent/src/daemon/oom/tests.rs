@@ -23,7 +23,7 @@ fn tree(root: &Path, path: &str, full: Option<&str>) -> [Level; LEVELS] {
 
 fn kill(levels: [Level; LEVELS], limit_id: u64) -> oom::OomKill {
     oom::OomKill {
-        time_ns: now_ns(),
+        time_ns: monotonic_ns(),
         limit_id,
         rss: 100,
         levels,
@@ -55,7 +55,7 @@ fn the_cause_is_the_cgroup_that_was_full() {
         let levels = tree(root, &container, full);
         let scopes = vec![id(root, ""), id(root, "kubepods")];
         let told = full.map_or(0, |full| id(root, full));
-        let mut evidence = OomEvidence::new(root, scopes);
+        let mut evidence = OomAttributor::new(root, scopes);
         // Whether the kernel said whose limit it was, or it is read off the levels.
         for limit_id in [told, UNKNOWN] {
             let told = evidence.take(&kill(levels, limit_id)).unwrap();
@@ -81,12 +81,12 @@ fn it_is_counted_who_was_first() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path();
     let levels = tree(root, POD, None);
-    let mut evidence = OomEvidence::new(root, vec![id(root, "")]);
+    let mut evidence = OomAttributor::new(root, vec![id(root, "")]);
     assert!(evidence.take(&kill(levels, 0)).unwrap().was_first);
     let remembered = |ended: u64, shadow: bool| Remembered {
         number: 1,
         pod: PodName::default(),
-        signalled: now_ns() - 10_000_000,
+        signalled: monotonic_ns() - 10_000_000,
         ended,
         shadow,
     };
@@ -100,7 +100,7 @@ fn it_is_counted_who_was_first() {
     evidence.evictions.clear();
     evidence
         .evictions
-        .push_back(remembered(now_ns() - 2 * RECENT_NS, false));
+        .push_back(remembered(monotonic_ns() - 2 * RECENT_NS, false));
     assert!(evidence.take(&kill(levels, 0)).unwrap().was_first);
     let counters = evidence.counters();
     let [first, after] = [&counters.first, &counters.after_eviction];
@@ -113,9 +113,12 @@ fn victims_of_others_are_left_out_and_paths_end_where_the_tree_does() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path();
     let levels = tree(root, &format!("{POD}/c1"), None);
-    assert_eq!(OomEvidence::new(root, vec![1]).take(&kill(levels, 0)), None);
+    assert_eq!(
+        OomAttributor::new(root, vec![1]).take(&kill(levels, 0)),
+        None
+    );
     fs::remove_dir(root.join(POD).join("c1")).unwrap();
-    let mut evidence = OomEvidence::new(root, vec![id(root, "")]);
+    let mut evidence = OomAttributor::new(root, vec![id(root, "")]);
     let told = evidence.take(&kill(levels, 0)).unwrap();
     assert_eq!(told.cgroup, format!("/{POD}"));
     assert!(told.pod.is_some());

@@ -17,7 +17,7 @@ use std::{
 use evictd_engine::history::Sample;
 use evictd_sys::fs::PathError;
 
-use crate::{incident::Incident, record::Finish};
+use crate::{incident::Incident, record::OutcomeRecord};
 
 /// Where they are, in the state directory.
 const DIRECTORY: &str = "incidents";
@@ -32,7 +32,7 @@ const AFTER_NS: u64 = 1_000_000_000;
 
 /// What became of them.
 #[derive(Debug, Default)]
-pub struct Kept {
+pub struct IncidentCounters {
     /// Files that were written.
     pub written: AtomicU64,
     /// Files that could not be written.
@@ -51,7 +51,7 @@ struct Open {
 pub struct Incidents {
     directory: PathBuf,
     open: VecDeque<Open>,
-    kept: Arc<Kept>,
+    kept: Arc<IncidentCounters>,
 }
 
 impl Incidents {
@@ -65,7 +65,7 @@ impl Incidents {
     }
 
     /// What became of them so far.
-    pub fn kept(&self) -> &Arc<Kept> {
+    pub fn kept(&self) -> &Arc<IncidentCounters> {
         &self.kept
     }
 
@@ -82,7 +82,7 @@ impl Incidents {
     }
 
     /// It is over.
-    pub fn finish(&mut self, now: u64, finish: &Finish) {
+    pub fn finish(&mut self, now: u64, finish: &OutcomeRecord) {
         let is_it = |open: &&mut Open| open.incident.eviction.id == finish.id;
         if let Some(open) = self.open.iter_mut().find(is_it) {
             open.incident.finish = Some(finish.clone());
@@ -96,9 +96,9 @@ impl Incidents {
             let eviction = &incident.eviction;
             let is_expected = incident.grace().is_some() && incident.finish.is_none();
             if is_expected && is_gone(&eviction.uid) {
-                incident.finish = Some(Finish {
+                incident.finish = Some(OutcomeRecord {
                     exited: now,
-                    ..Finish::unknown(&eviction.id)
+                    ..OutcomeRecord::unknown(&eviction.id)
                 });
                 *due = now + PATIENCE_NS;
             }
@@ -128,7 +128,7 @@ impl Incidents {
 #[derive(Debug)]
 pub struct Writer {
     directory: PathBuf,
-    kept: Arc<Kept>,
+    kept: Arc<IncidentCounters>,
 }
 
 impl Writer {

@@ -6,7 +6,7 @@ use super::*;
 
 /// A hog at full speed, evicted a tenth of a millisecond after the crossing.
 pub fn incident(id: &str) -> Incident {
-    let eviction = Eviction {
+    let eviction = EvictionRecord {
         time: "2026-11-22T12:00:00Z".to_owned(),
         name: "hog".to_owned(),
         message: "The node was low on resource: memory.".to_owned(),
@@ -22,7 +22,7 @@ pub fn incident(id: &str) -> Incident {
         usage_at_crossing: 412 << 20,
         usage_at_decision: 413 << 20,
         working_set: 300 << 20,
-        ..Eviction::example(id)
+        ..EvictionRecord::example(id)
     };
     let sample = |ms: u64| (ms * 1_000_000, (1100 - ms) << 20);
     Incident {
@@ -30,7 +30,7 @@ pub fn incident(id: &str) -> Incident {
         eviction,
         asked: None,
         judged: None,
-        finish: Some(Finish {
+        finish: Some(OutcomeRecord {
             id: id.to_owned(),
             exited: 1_010_000_000,
             freed: 1_030_000_000,
@@ -42,7 +42,7 @@ pub fn incident(id: &str) -> Incident {
             (900..1020).map(sample).collect(),
         )]
         .into(),
-        pods: vec![Standing {
+        pods: vec![RankedPod {
             pod: "default/hog".to_owned(),
             usage: Some(300 << 20),
             request: 0,
@@ -75,7 +75,7 @@ fn a_picture_shows_the_way_to_it() {
 #[test]
 fn who_was_asked_has_time_and_is_seen_to_go() {
     let eviction = incident("a").eviction;
-    let asked = Asked {
+    let asked = RequestRecord {
         id: "soft-1".to_owned(),
         time: eviction.time,
         decided: 10_000_000_000,
@@ -116,7 +116,7 @@ fn who_was_asked_has_time_and_is_seen_to_go() {
     assert_eq!(told, ["asked to go", "available again"]);
     assert_eq!(incident.samples["memory.available"].len(), 5);
     assert!(incident.picture().unwrap().contains("asked to go 0.00"));
-    let shadow = Asked {
+    let shadow = RequestRecord {
         shadow: true,
         ..asked
     };

@@ -122,12 +122,12 @@ impl Disk for Faulty {
 }
 
 fn eviction(id: usize) -> Record {
-    Record::evicted(Eviction {
+    Record::evicted(EvictionRecord {
         // Earlier than now, or the journal would write down that the clock was set back.
         time: "2020-11-21T02:00:00Z".into(),
         message: "low on memory".into(),
         shadow: !id.is_multiple_of(ONE_COUNTS),
-        ..Eviction::example(id.to_string())
+        ..EvictionRecord::example(id.to_string())
     })
 }
 
@@ -185,7 +185,7 @@ fn check(dir: &Path, told: &[(Record, bool)], what: &str) {
         assert!(read.contains(record), "{what}: lost {record:?}");
     }
     let ids = |records: &mut dyn Iterator<Item = &Record>| {
-        let mut unreported = Unreported::default();
+        let mut unreported = ReportBacklog::default();
         records.for_each(|record| unreported.note(record));
         let ids = unreported.waiting().map(|e| e.id.clone());
         ids.collect::<BTreeSet<_>>()
@@ -228,7 +228,7 @@ fn calls() -> u64 {
     let (dir, disk) = (tempfile::tempdir().unwrap(), Faulty::new(None));
     let mut journal = Journal::open_on(disk.clone(), dir.path(), LIMIT).unwrap();
     journal.follow().unwrap();
-    journal.recall().unwrap();
+    journal.restore().unwrap();
     let told = write(&mut journal, &disk, None);
     assert!(told.iter().all(|(_, ok)| *ok));
     assert!(dir.path().join(PREVIOUS).exists(), "it has rotated");
@@ -245,7 +245,7 @@ fn run(fault: Fault, heal_after: Option<usize>) {
         return;
     };
     journal.follow().unwrap();
-    journal.recall().unwrap();
+    journal.restore().unwrap();
     let mut told = write(&mut journal, &disk, heal_after);
     let refused = told.iter().filter(|(_, ok)| !ok).count() as u64;
     assert_eq!(journal.lost().load(Ordering::Relaxed), refused, "{what}");
@@ -259,7 +259,7 @@ fn run(fault: Fault, heal_after: Option<usize>) {
     drop(journal);
     let mut journal = Journal::open_on(Faulty::new(None), dir.path(), LIMIT).unwrap();
     journal.follow().unwrap();
-    journal.recall().unwrap();
+    journal.restore().unwrap();
     for id in RECORDS..RECORDS + 20 {
         for record in [eviction(id), reported(id)] {
             journal.append(&record).unwrap();

@@ -1,7 +1,7 @@
 use evictd_engine::{
     Owner,
-    limiter::Restraint,
-    permit::{Clearance, LastResort, Permission},
+    limiter::EvictionLimiter,
+    permit::{EvictionPermit, LastResort, Permission},
     record::Stages,
 };
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::{
     journal::{self, FILE_BYTES, Journal},
-    record::{Asked, Eviction, Finish, counted::Workload},
+    record::{EvictionRecord, OutcomeRecord, RequestRecord, counted::Workload},
 };
 
 const BOOT: &str = "c6400724-0b7e-4b7b-9d0e-0123456789ab";
@@ -18,8 +18,8 @@ const SECOND: u64 = 1_000_000_000;
 /// 2026-11-23T06:00:00Z.
 const WALL: i64 = 1_795_413_600;
 
-fn eviction(boot: &str, number: u64, monotonic_s: u64, wall_s: i64) -> Eviction {
-    Eviction {
+fn eviction(boot: &str, number: u64, monotonic_s: u64, wall_s: i64) -> EvictionRecord {
+    EvictionRecord {
         time: stamp(wall_s),
         namespace: "shop".into(),
         uid: format!("uid-{number}"),
@@ -36,7 +36,7 @@ fn eviction(boot: &str, number: u64, monotonic_s: u64, wall_s: i64) -> Eviction 
             }),
             labels: [("app".to_owned(), "web".to_owned())].into(),
         }),
-        ..Eviction::example(format!("{boot}-17-{number}"))
+        ..EvictionRecord::example(format!("{boot}-17-{number}"))
     }
 }
 
@@ -59,7 +59,7 @@ fn counts(records: impl IntoIterator<Item = Record>) -> Counts {
 }
 
 /// How long ago evictions were, in whole seconds.
-fn ages(recalled: &Recalled) -> Vec<i64> {
+fn ages(recalled: &Restored) -> Vec<i64> {
     let past = recalled.past_evictions();
     past.iter()
         .map(|e| (recalled.now - e.at) / SECOND_NS)
@@ -69,16 +69,16 @@ fn ages(recalled: &Recalled) -> Vec<i64> {
 #[test]
 fn what_killed_nobody_does_not_count() {
     let plain = eviction(BOOT, 1, 10, WALL);
-    let shadow = Eviction {
+    let shadow = EvictionRecord {
         shadow: true,
         ..eviction(BOOT, 2, 10, WALL)
     };
-    let refused = Eviction {
+    let refused = EvictionRecord {
         error: Some("EPERM".into()),
         ..eviction(BOOT, 3, 10, WALL)
     };
     let all = [plain.clone(), shadow, refused, plain].map(Record::evicted);
-    let recalled = counts(all).recall(&clocks(BOOT, 11, WALL + 1));
+    let recalled = counts(all).restore(&clocks(BOOT, 11, WALL + 1));
     assert_eq!(recalled.len(), 1, "and what was carried over counts once");
     let victims = recalled.victims();
     assert_eq!(victims[0].uid, "uid-1");
@@ -90,7 +90,7 @@ fn the_age_in_one_boot_is_that_of_the_clock_that_nobody_sets() {
     let all = [eviction(BOOT, 1, 100, WALL), eviction(BOOT, 2, 200, WALL)];
     let counts = counts(all.map(Record::evicted));
     for wall in [WALL - 1_000_000, WALL, WALL + 1_000_000] {
-        let recalled = counts.recall(&clocks(BOOT, 260, wall));
+        let recalled = counts.restore(&clocks(BOOT, 260, wall));
         assert_eq!(ages(&recalled), [160, 60]);
         assert!(!recalled.is_bound_needed);
     }
@@ -99,7 +99,7 @@ fn the_age_in_one_boot_is_that_of_the_clock_that_nobody_sets() {
 #[test]
 fn after_a_reboot_the_wall_clock_tells() {
     let all = [eviction(OTHER, 1, 90_000, WALL)];
-    let recalled = counts(all.map(Record::evicted)).recall(&clocks(BOOT, 30, WALL + 100));
+    let recalled = counts(all.map(Record::evicted)).restore(&clocks(BOOT, 30, WALL + 100));
     assert_eq!(ages(&recalled), [100], "before this boot began");
     assert_eq!(recalled.past_evictions()[0].at, -70 * SECOND_NS);
     assert!(recalled.victims().is_empty(), "no process outlives a boot");
@@ -115,12 +115,12 @@ fn a_clock_that_was_set_back_makes_nothing_count_for_ever() {
     journal
         .append(&Record::evicted(eviction(OTHER, 1, 5, far)))
         .unwrap();
-    let age = |recalled: &Recalled| ages(recalled)[0];
-    assert_eq!(age(&journal.recall().unwrap()), 0);
+    let age = |recalled: &Restored| ages(recalled)[0];
+    assert_eq!(age(&journal.restore().unwrap()), 0);
     std::thread::sleep(std::time::Duration::from_millis(1100));
     // The next agent, and the one after it, know when it was seen first.
     for _ in 0..2 {
-        assert!(age(&journal.recall().unwrap()) >= 1);
+        assert!(age(&journal.restore().unwrap()) >= 1);
     }
     let (records, damaged) = journal::read(dir.path()).unwrap();
     assert_eq!((records.len(), damaged), (2, 0), "{records:?}");
@@ -131,7 +131,7 @@ fn a_clock_that_was_set_back_makes_nothing_count_for_ever() {
 fn what_counts_outlives_the_files() {
     let dir = tempfile::tempdir().unwrap();
     let mut journal = Journal::open(dir.path()).unwrap();
-    journal.recall().unwrap();
+    journal.restore().unwrap();
     let Clocks {
         boot, monotonic, ..
     } = Clocks::now();
@@ -150,19 +150,19 @@ fn what_counts_outlives_the_files() {
             hold_seconds: 240,
         }))
         .unwrap();
-    let filler = Record::Finished(Finish::unknown(&"x".repeat(1 << 20)));
+    let filler = Record::Finished(OutcomeRecord::unknown(&"x".repeat(1 << 20)));
     for _ in 0..20 {
         journal.append(&filler).unwrap();
     }
     drop(journal);
-    let recalled = Journal::open(dir.path()).unwrap().recall().unwrap();
+    let recalled = Journal::open(dir.path()).unwrap().restore().unwrap();
     assert_eq!(recalled.len(), 1);
     let past = &recalled.past_evictions()[0];
     assert_eq!(past.pod.owner.as_ref().unwrap().uid, "owner");
     assert_eq!(past.pod.labels["app"], "web");
     let earlier = recalled.earlier(|_, _| true);
     assert_eq!((earlier.victims.len(), earlier.evictions.len()), (1, 1));
-    assert_eq!(earlier.comebacks[0].comeback.count, 3);
+    assert_eq!(earlier.comebacks[0].recreation.count, 3);
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn no_more_is_kept_and_carried_over_than_fits() {
         labels.insert("long".into(), "x".repeat(8 << 10));
         many.note(&Record::evicted(eviction));
     }
-    let recalled = many.recall(&clocks(BOOT, 5000, WALL));
+    let recalled = many.restore(&clocks(BOOT, 5000, WALL));
     assert_eq!(recalled.len(), KEPT);
     assert_eq!(recalled.past_evictions()[0].pod.uid, "uid-10", "the newest");
     let newest = many.newest(FILE_BYTES / 4);
@@ -191,8 +191,8 @@ fn no_more_is_kept_and_carried_over_than_fits() {
     assert_eq!(last.uid, format!("uid-{}", KEPT + 9));
 }
 
-fn asked(may_be_refused: bool, grace_period_seconds: i64) -> Asked {
-    Asked {
+fn asked(may_be_refused: bool, grace_period_seconds: i64) -> RequestRecord {
+    RequestRecord {
         id: "soft-1".into(),
         time: stamp(WALL),
         decided: 100 * SECOND,
@@ -217,7 +217,7 @@ fn asked(may_be_refused: bool, grace_period_seconds: i64) -> Asked {
 #[test]
 fn who_was_asked_counts_when_it_goes() {
     let now = clocks(BOOT, 105, WALL + 5);
-    let recall = |records: Vec<Record>| counts(records).recall(&now);
+    let recall = |records: Vec<Record>| counts(records).restore(&now);
     let record = |may_be_refused| Record::Asked(Box::new(asked(may_be_refused, 30)));
     // Without an API server it goes, at the end of its time at the latest.
     let recalled = recall(vec![record(false)]);
@@ -244,7 +244,7 @@ fn other_versions_of_the_journal_are_read() {
     let text = include_str!("version_before.jsonl");
     std::fs::write(dir.path().join("journal.jsonl"), text).unwrap();
     let mut journal = Journal::open(dir.path()).unwrap();
-    let recalled = journal.recall().unwrap();
+    let recalled = journal.restore().unwrap();
     let past = recalled.past_evictions();
     let uids: Vec<_> = past.iter().map(|e| e.pod.uid.as_str()).collect();
     assert_eq!(uids, ["u1", "u5"]);
@@ -281,19 +281,19 @@ proptest! {
             }
             Record::evicted(eviction)
         });
-        let recalled = counts(records).recall(&clocks(BOOT, monotonic, WALL + wall));
+        let recalled = counts(records).restore(&clocks(BOOT, monotonic, WALL + wall));
         prop_assert_eq!(recalled.len(), all.len());
         for past in recalled.past_evictions() {
             prop_assert!(past.at <= recalled.now);
         }
         let period = 3600 * SECOND;
-        let (restraint, pod) = (Restraint::default(), Clearance::default());
+        let (restraint, pod) = (EvictionLimiter::default(), EvictionPermit::default());
         pod.set(Permission::Always, 0, &[1]);
         restraint.set_quota(1, Some(1), period, None);
         let past = recalled.past_evictions();
         past.iter().for_each(|e| restraint.charge_past(1, e.at));
         let later = monotonic * SECOND + period;
-        prop_assert!(restraint.lets_go(&pod, later, LastResort::Nobody));
+        prop_assert!(restraint.allows(&pod, later, LastResort::Nobody));
     }
 
     /// A limit that was charged anew has as much room as one that was never forgotten, at every moment.
@@ -304,8 +304,8 @@ proptest! {
         pause in 0..900_u64,
         period in 1..5_000_u64,
     ) {
-        let (kept, forgotten) = (Restraint::default(), Restraint::default());
-        let pod = Clearance::default();
+        let (kept, forgotten) = (EvictionLimiter::default(), EvictionLimiter::default());
+        let pod = EvictionPermit::default();
         pod.set(Permission::Always, 0, &[1]);
         for restraint in [&kept, &forgotten] {
             restraint.set_quota(1, Some(most), period * SECOND, None);
@@ -318,12 +318,12 @@ proptest! {
         }
         let now = at + pause;
         // The wall clock stands still: it is not asked.
-        let recalled = counts(records).recall(&clocks(BOOT, now, WALL));
+        let recalled = counts(records).restore(&clocks(BOOT, now, WALL));
         for past in recalled.past_evictions() {
             forgotten.charge_past(1, past.at);
         }
         for later in (now..now + 6_000).step_by(50) {
-            let room = |r: &Restraint| r.lets_go(&pod, later * SECOND, LastResort::Nobody);
+            let room = |r: &EvictionLimiter| r.allows(&pod, later * SECOND, LastResort::Nobody);
             prop_assert_eq!(room(&kept), room(&forgotten), "{}", later);
         }
     }

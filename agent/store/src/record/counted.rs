@@ -3,10 +3,10 @@
 use std::{collections::BTreeMap, fs};
 
 use evictd_engine::{NodeCondition, Owner, Pod, Signal};
-use evictd_sys::clock::now_ns;
+use evictd_sys::clock::monotonic_ns;
 use serde::{Deserialize, Serialize};
 
-use super::{Asked, Eviction};
+use super::{EvictionRecord, RequestRecord};
 
 /// What policies see of a pod, and its owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -61,8 +61,8 @@ pub struct Counted {
     pub workload: Option<Workload>,
 }
 
-impl From<&Eviction> for Counted {
-    fn from(e: &Eviction) -> Self {
+impl From<&EvictionRecord> for Counted {
+    fn from(e: &EvictionRecord) -> Self {
         Self {
             id: e.id.clone(),
             time: e.time.clone(),
@@ -79,8 +79,8 @@ impl From<&Eviction> for Counted {
     }
 }
 
-impl From<&Asked> for Counted {
-    fn from(a: &Asked) -> Self {
+impl From<&RequestRecord> for Counted {
+    fn from(a: &RequestRecord) -> Self {
         Self {
             id: a.id.clone(),
             time: a.time.clone(),
@@ -99,7 +99,7 @@ impl From<&Asked> for Counted {
 
 impl Counted {
     /// The API server has just agreed to what it was asked for.
-    pub fn agreed(asked: &Asked) -> Self {
+    pub fn agreed(asked: &RequestRecord) -> Self {
         let Clocks {
             boot,
             monotonic,
@@ -137,8 +137,8 @@ pub struct Returned {
     pub hold_seconds: u64,
 }
 
-impl From<&evictd_engine::Comeback> for Returned {
-    fn from(comeback: &evictd_engine::Comeback) -> Self {
+impl From<&evictd_engine::Recreation> for Returned {
+    fn from(comeback: &evictd_engine::Recreation) -> Self {
         let Clocks {
             boot,
             monotonic,
@@ -205,7 +205,7 @@ impl Clocks {
     pub fn now() -> Self {
         Self {
             boot: boot_id(),
-            monotonic: now_ns(),
+            monotonic: monotonic_ns(),
             wall: jiff::Timestamp::now(),
         }
     }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use evictd_sys::{
-    clock::now_ns,
+    clock::monotonic_ns,
     rt::{become_fifo, lock_memory},
 };
 
@@ -46,7 +46,7 @@ pub fn measure(runs: usize) -> io::Result<Vec<f64>> {
             unsafe { libc::read(read_end.as_raw_fd(), (&raw mut count).cast(), 8) };
             // SAFETY: plain integers; the process is a child of ours that was not waited for.
             unsafe { libc::kill(pid, libc::SIGKILL) };
-            if killed.send(now_ns()).is_err() {
+            if killed.send(monotonic_ns()).is_err() {
                 break;
             }
         }
@@ -64,7 +64,7 @@ pub fn measure(runs: usize) -> io::Result<Vec<f64>> {
                 break;
             }
             std::thread::sleep(QUIET);
-            let start = now_ns();
+            let start = monotonic_ns();
             let one = 1_u64;
             // SAFETY: eight bytes from a local.
             unsafe { libc::write(event.as_raw_fd(), (&raw const one).cast(), 8) };

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_sys::clock::now_ns;
+use evictd_sys::clock::monotonic_ns;
 use evictd_tests::interrupt::interrupted;
 use serde::Serialize;
 
@@ -86,14 +86,14 @@ fn beside(
     stage.start_ahead()?;
     contender.last_moment(&mut running)?;
     std::thread::sleep(SETTLE);
-    let (start, end) = (now_ns(), Instant::now() + time);
+    let (start, end) = (monotonic_ns(), Instant::now() + time);
     while Instant::now() < end {
         if interrupted() {
             return Err(io::Error::other("interrupted"));
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    Ok(neighbour.finish(start, now_ns()))
+    Ok(neighbour.finish(start, monotonic_ns()))
 }
 
 fn compare(found: Vec<(String, Vec<Service>)>) -> Vec<Beside> {

@@ -10,9 +10,9 @@ use evictd_node::{
     cgroup::memory::MemoryCgroup,
     memory_scope::{Limits, Scope},
 };
-use evictd_sys::clock::now_ns;
+use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
-    cast::{CAST, HOG, Stage},
+    cast::{HOG, Stage, WORKLOAD},
     interrupt::interrupted,
 };
 use serde::{Deserialize, Serialize};
@@ -167,7 +167,7 @@ pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
     plan.contender.last_moment(&mut running)?;
     trace.clear()?;
     let cpu_before = running.pid().and_then(|pid| cpu_time(pid).ok());
-    let start = now_ns();
+    let start = monotonic_ns();
     stage.release_hog()?;
     let over = Instant::now() + PATIENCE;
     while exit.time().is_none() && !oom_killed(&stage) && Instant::now() < over {
@@ -178,7 +178,7 @@ pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
     }
     wait_for_return(&stage, amount)?;
     std::thread::sleep(AFTERMATH);
-    let end = now_ns();
+    let end = monotonic_ns();
     let cpu_after = running.pid().and_then(|pid| cpu_time(pid).ok());
     let contender_died = running.has_died()?;
     let service = neighbour.finish(start, end);
@@ -271,7 +271,7 @@ fn scope(stage: &Stage, amount: u64) -> io::Result<Scope> {
 fn wait_for_return(stage: &Stage, amount: u64) -> io::Result<()> {
     let scope = scope(stage, amount)?;
     let over = Instant::now() + RETURN;
-    while scope.look()?.available < amount && Instant::now() < over {
+    while scope.sample()?.available < amount && Instant::now() < over {
         std::thread::sleep(Duration::from_millis(1));
     }
     Ok(())
@@ -280,7 +280,7 @@ fn wait_for_return(stage: &Stage, amount: u64) -> io::Result<()> {
 /// Far too much, in its way. It has taken the lead of the other pods when the race begins; at a rate it starts shortly
 /// before the threshold, or a slow run would take a minute.
 fn hog_arguments(plan: &Plan<'_>) -> Vec<String> {
-    let others: u64 = CAST
+    let others: u64 = WORKLOAD
         .iter()
         .map(|role| role.usage_mib(plan.size / MIB))
         .sum();

@@ -12,7 +12,7 @@ use std::{
 use clap::{Args, Subcommand};
 use evictd_config::pod_manifest;
 use evictd_engine::{
-    CandidateState, Demand, Resource, Rules,
+    CandidateState, ReleaseTarget, Resource, Rules,
     model::settings::{Mode, RankingStrategy},
     select,
 };
@@ -22,7 +22,7 @@ use evictd_node::{
     pods::table::{Entry, PodTable},
     trigger::memory,
 };
-use evictd_sys::clock::now_ns;
+use evictd_sys::clock::monotonic_ns;
 use serde::{Deserialize, Serialize};
 
 use crate::bare::pin;
@@ -141,13 +141,13 @@ fn spin(judge: &Judge, victim: i32) -> io::Result<Verdict> {
     let limit = judge.limit()?;
     loop {
         if judge.scope.cgroup().usage()? >= limit {
-            let woken = now_ns();
+            let woken = monotonic_ns();
             // SAFETY: plain integers; the pid is positive.
             unsafe { libc::kill(victim, libc::SIGKILL) };
             return Ok(Verdict {
                 woken,
                 decided: woken,
-                signalled: now_ns(),
+                signalled: monotonic_ns(),
             });
         }
     }
@@ -181,8 +181,10 @@ impl Judge {
     }
 
     fn limit(&self) -> io::Result<u64> {
-        let look = self.scope.look()?;
-        Ok(self.scope.usage_limit(self.threshold, look.discounted))
+        let look = self.scope.sample()?;
+        Ok(self
+            .scope
+            .usage_limit(self.threshold, look.reclaimable_cache))
     }
 
     fn register(&self, usage: &File, event: i32) -> io::Result<u64> {
@@ -200,11 +202,11 @@ impl Judge {
 
     /// One round: nothing while the threshold is not met.
     fn look(&mut self) -> io::Result<Option<Verdict>> {
-        let look = self.scope.look()?;
+        let look = self.scope.sample()?;
         if look.available >= self.threshold {
             return Ok(None);
         }
-        let woken = now_ns();
+        let woken = monotonic_ns();
         let PodTable {
             entries,
             candidates,
@@ -217,7 +219,7 @@ impl Judge {
                     candidate.usage = usage;
                     CandidateState::Eligible
                 }
-                Err(_) => CandidateState::Gone,
+                Err(_) => CandidateState::NotFound,
             };
         }
         let rules = Rules {
@@ -227,16 +229,16 @@ impl Judge {
         };
         let exact = |i: usize| entries.get(i)?.memory.read().map(|r| r.working_set()).ok();
         let mut victim = [0];
-        let chosen = select(candidates, rules, Demand::First, exact, &mut victim);
+        let chosen = select(candidates, rules, ReleaseTarget::First, exact, &mut victim);
         let Some(entry) = entries.get(victim[0]).filter(|_| chosen.count > 0) else {
             return Ok(None);
         };
-        let decided = now_ns();
+        let decided = monotonic_ns();
         entry.killer.kill()?;
         Ok(Some(Verdict {
             woken,
             decided,
-            signalled: now_ns(),
+            signalled: monotonic_ns(),
         }))
     }
 }

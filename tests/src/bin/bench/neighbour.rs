@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use evictd_sys::clock::now_ns;
+use evictd_sys::clock::monotonic_ns;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -105,7 +105,7 @@ pub fn live(procs: &Path) -> io::Result<()> {
     });
     println!("ready");
     let mut served = Vec::with_capacity(REQUESTS);
-    let mut due = now_ns();
+    let mut due = monotonic_ns();
     loop {
         if let Ok(line) = asked.try_recv() {
             let line = line?;
@@ -115,9 +115,9 @@ pub fn live(procs: &Path) -> io::Result<()> {
             println!("{text}");
             return Ok(());
         }
-        let start = now_ns();
+        let start = monotonic_ns();
         fault(PAGES * PAGE)?;
-        let end = now_ns();
+        let end = monotonic_ns();
         if served.len() < REQUESTS {
             served.push(Request {
                 due,
@@ -126,7 +126,7 @@ pub fn live(procs: &Path) -> io::Result<()> {
             });
         }
         due += PERIOD_NS;
-        if let Some(ahead) = due.checked_sub(now_ns()) {
+        if let Some(ahead) = due.checked_sub(monotonic_ns()) {
             std::thread::sleep(Duration::from_nanos(ahead));
         }
     }

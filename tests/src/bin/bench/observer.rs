@@ -18,11 +18,11 @@ use std::{
 
 use evictd_engine::model::settings::MemoryHook;
 use evictd_node::{
-    bpf::object::Object,
+    bpf::object::BpfObject,
     memory_scope::Scope,
-    trigger::memory::{self, Act, Direction, Tripwire, Wire, page_size},
+    trigger::memory::{self, Action, Direction, MemoryTrigger, Trigger, page_size},
 };
-use evictd_sys::{clock::now_ns, rt::become_fifo};
+use evictd_sys::{clock::monotonic_ns, rt::become_fifo};
 
 const INTERVAL: Duration = Duration::from_micros(500);
 const SAMPLES: usize = 1 << 16;
@@ -80,13 +80,13 @@ pub struct Observer {
 impl Observer {
     /// Starts to watch for the moment when less than `amount` bytes are available.
     pub fn start(scope: Scope, amount: u64) -> io::Result<Self> {
-        let mut object = Object::load();
+        let mut object = BpfObject::load();
         let built = memory::build(
             &[scope.cgroup()],
             object.as_mut().map_err(|_| "no object"),
             None,
         );
-        let mut tripwire = built.map_err(io::Error::other)?.tripwire;
+        let mut tripwire = built.map_err(io::Error::other)?.trigger;
         let exact = tripwire.has_program();
         tripwire.set_near(true)?;
         let stop = Arc::new(AtomicBool::new(false));
@@ -140,7 +140,7 @@ impl Observer {
 struct Watch {
     scope: Scope,
     amount: u64,
-    tripwire: Box<dyn Tripwire>,
+    tripwire: Box<dyn MemoryTrigger>,
     exact: bool,
     limit: u64,
     was_past: bool,
@@ -155,9 +155,9 @@ impl Watch {
     }
 
     fn sample(&mut self) -> io::Result<()> {
-        let look = self.scope.look()?;
-        let time_ns = now_ns();
-        let limit = self.scope.usage_limit(self.amount, look.discounted);
+        let look = self.scope.sample()?;
+        let time_ns = monotonic_ns();
+        let limit = self.scope.usage_limit(self.amount, look.reclaimable_cache);
         let is_past = look.usage >= limit;
         while let Some(trip) = self.tripwire.next() {
             if self.exact {
@@ -174,10 +174,10 @@ impl Watch {
         let has_moved = limit.abs_diff(self.limit) >= page_size();
         if !is_past && has_moved {
             self.limit = limit;
-            let wire = Wire {
+            let wire = Trigger {
                 limit,
                 direction: Direction::Rising,
-                act: Act::Note,
+                action: Action::RecordOnly,
             };
             self.tripwire.arm(0, wire)?;
         }

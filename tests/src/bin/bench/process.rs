@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use evictd_sys::clock::now_ns;
+use evictd_sys::clock::monotonic_ns;
 use serde::Serialize;
 
 /// CPU time of all threads that a process has now, in ns.
@@ -79,7 +79,7 @@ impl Exit {
                 )
             };
             if outcome == 0 {
-                noted.store(now_ns(), Ordering::Release);
+                noted.store(monotonic_ns(), Ordering::Release);
             }
         });
         Self { time }

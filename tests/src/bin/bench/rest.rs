@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_tests::{cast::Stage, interrupt::interrupted, member::Member};
+use evictd_tests::{cast::Stage, interrupt::interrupted, member::ClusterNode};
 use serde::Serialize;
 
 use crate::{
@@ -69,7 +69,7 @@ pub fn run(contenders: &[Contender], time: Duration) -> io::Result<Vec<Resting>>
 
 /// evictd as a DaemonSet: a node with 110 pods, and an API server.
 fn daemon_set(time: Duration) -> io::Result<Resting> {
-    let node = Member::new("rest", FAR >> 20)?;
+    let node = ClusterNode::new("rest", FAR >> 20)?;
     let mut containers: Vec<PathBuf> = Vec::new();
     for number in 1..=PODS {
         let name = format!("pod-{number}");

@@ -3,7 +3,7 @@
 
 use std::{io, time::Duration};
 
-use evictd_sys::{clock::now_ns, rt::become_fifo};
+use evictd_sys::{clock::monotonic_ns, rt::become_fifo};
 
 use crate::bare::pin;
 
@@ -39,10 +39,10 @@ fn on(cpu: usize, times: usize) -> io::Result<Vec<f64>> {
         if time % TIMES_AT_ONCE == 0 {
             std::thread::sleep(REST);
         }
-        let start = now_ns();
+        let start = monotonic_ns();
         let (mut last, mut worked) = (start, 0);
         while worked < WORK_NS {
-            let now = now_ns();
+            let now = monotonic_ns();
             worked += (now - last).min(STEP_NS);
             last = now;
         }

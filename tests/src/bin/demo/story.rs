@@ -8,11 +8,11 @@ use std::{
 
 use evictd_store::{
     journal,
-    record::{Eviction, Finish, Record},
+    record::{EvictionRecord, OutcomeRecord, Record},
 };
 use evictd_tests::{
     agent::Agent,
-    cast::{CAST, HOG, Stage},
+    cast::{HOG, Stage, WORKLOAD},
     interrupt::interrupted,
 };
 
@@ -84,7 +84,7 @@ fn introduce(arguments: &Arguments, size: u64) {
         "  {:<8} {:<11} {:>8} {:>9}",
         "pod", "class", "priority", "request"
     );
-    for role in &CAST {
+    for role in &WORKLOAD {
         let request = format!("{} MiB", role.request_mib(size >> 20));
         println!(
             "  {:<8} {:<11} {:>8} {request:>9}",
@@ -190,7 +190,7 @@ fn with(arguments: &Arguments, size: u64, in_full: bool) -> io::Result<bool> {
 }
 
 /// The first eviction of a journal, once its end is there too.
-fn first_eviction(state: &Path) -> io::Result<Option<(Eviction, Finish)>> {
+fn first_eviction(state: &Path) -> io::Result<Option<(EvictionRecord, OutcomeRecord)>> {
     let (records, _) = journal::read(state).map_err(io::Error::other)?;
     let evicted = records.iter().find_map(|r| match r {
         Record::Evicted(e) => Some((**e).clone()),

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use evictd_store::record::{Eviction, Finish};
+use evictd_store::record::{EvictionRecord, OutcomeRecord};
 
 /// A table of the stages: when each was reached after the crossing, and how long it took.
-pub fn draw(eviction: &Eviction, finish: &Finish) -> String {
+pub fn draw(eviction: &EvictionRecord, finish: &OutcomeRecord) -> String {
     let s = eviction.stages;
     let stages = [
         (
@@ -60,6 +60,6 @@ fn micros(from: u64, to: u64) -> f64 {
 }
 
 /// The usage at which the threshold is met, in bytes: what the wire was set to, from the values of the decision.
-pub fn limit(eviction: &Eviction) -> u64 {
+pub fn limit(eviction: &EvictionRecord) -> u64 {
     (eviction.usage_at_decision + eviction.available).saturating_sub(eviction.threshold)
 }

@@ -126,7 +126,7 @@ pub fn settings() -> impl Strategy<Value = Settings> {
                 },
                 strategy,
                 mode,
-                acted_on_elsewhere: Vec::new(),
+                externally_handled: Vec::new(),
             },
         )
 }

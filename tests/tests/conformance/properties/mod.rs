@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use evictd_engine::{
-    Layout, Manager, Observation, Observations, Pod, Ranking, Round, Settings, Signal, Snapshot,
+    Layout, Observation, Observations, Plan, Planner, Pod, Ranking, Settings, Signal, Snapshot,
     Threshold, ThresholdValue,
     model::{
         quantity::Quantity,
@@ -17,8 +17,8 @@ use proptest::prelude::*;
 mod inputs;
 
 /// Runs a round to its end, as if the node-level reclaim had changed nothing.
-fn decide(manager: &mut Manager, now: i64, node: Snapshot<'_>) -> Round {
-    let mut round = manager.step(now, node);
+fn decide(manager: &mut Planner, now: i64, node: Snapshot<'_>) -> Plan {
+    let mut round = manager.plan(now, node);
     let after = manager.after_reclaim(now, &round, node, node);
     if !round.node_reclaim.is_empty() {
         round.evictions.extend(after);
@@ -27,7 +27,7 @@ fn decide(manager: &mut Manager, now: i64, node: Snapshot<'_>) -> Round {
 }
 
 /// A manager with one hard memory threshold.
-fn hard_memory(mode: Mode, threshold: u64, reclaim: u64) -> Manager {
+fn hard_memory(mode: Mode, threshold: u64, reclaim: u64) -> Planner {
     let quantity = |amount| ThresholdValue::Quantity(Quantity::bytes(amount));
     let eviction = EvictionConfig {
         thresholds: vec![Threshold {
@@ -40,12 +40,12 @@ fn hard_memory(mode: Mode, threshold: u64, reclaim: u64) -> Manager {
         pressure_transition_period: Duration::ZERO,
         reserved_memory: 0,
     };
-    Manager::new(Settings {
+    Planner::new(Settings {
         eviction,
         layout: Layout::default(),
         strategy: RankingStrategy::Kubelet,
         mode,
-        acted_on_elsewhere: Vec::new(),
+        externally_handled: Vec::new(),
     })
 }
 
@@ -97,7 +97,7 @@ proptest! {
     ) {
         // R12; and no numbers make it panic.
         let mode = settings.mode;
-        let mut manager = Manager::new(settings);
+        let mut manager = Planner::new(settings);
         let mut evicted = Vec::new();
         for (observations, now) in &rounds {
             let round = decide(&mut manager, *now, Snapshot { observations, pods: &pods, usages: &usages });
@@ -120,7 +120,7 @@ proptest! {
         observations in observations(),
     ) {
         settings.mode = Mode::Kubelet;
-        let mut manager = Manager::new(settings);
+        let mut manager = Planner::new(settings);
         let round = decide(&mut manager, 0, Snapshot { observations: &observations, pods: &pods, usages: &usages });
         prop_assert!(round.evictions.len() <= 1);
     }
@@ -139,7 +139,7 @@ proptest! {
         for round in 0..=pods.len() as i64 {
             let seconds = 1 + round * 10;
             let observations = memory(left, None);
-            let round = manager.step(seconds * 1_000_000_000, Snapshot { observations: &observations, pods: &pods, usages: &usages });
+            let round = manager.plan(seconds * 1_000_000_000, Snapshot { observations: &observations, pods: &pods, usages: &usages });
             prop_assert!(round.evictions.len() <= 1);
             let Some(victim) = round.evictions.first() else { break };
             prop_assert!(available < threshold && left < threshold + reclaim, "nothing was wrong");
@@ -166,7 +166,7 @@ proptest! {
         for threshold in &mut settings.eviction.thresholds {
             threshold.grace_period = threshold.grace_period.max(Duration::from_nanos(1));
         }
-        let mut manager = Manager::new(settings);
+        let mut manager = Planner::new(settings);
         let node = Snapshot { observations: &observations, pods: &pods, usages: &usages };
         prop_assert_eq!(decide(&mut manager, start, node).evictions, vec![]);
         for step in back {

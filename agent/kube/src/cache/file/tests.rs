@@ -32,7 +32,7 @@ fn pod() -> Pod {
 
 fn memory() -> Memory {
     Memory {
-        paused: vec![Brake::Node],
+        paused: vec![PauseSource::Node],
         policies: vec![json!({"metadata": {"name": "p"}})],
         namespaces: BTreeMap::from([(
             "shop".into(),

@@ -23,7 +23,7 @@ fn high(pod: &MemoryCgroup) -> String {
 #[test]
 fn a_brake_is_at_what_is_used_and_goes_as_it_came() {
     let dir = tempfile::tempdir().unwrap();
-    let mut brakes = Brakes::open(dir.path()).unwrap().0;
+    let mut brakes = ThrottleList::open(dir.path()).unwrap().0;
     let free = pod(dir.path(), "free", 100 * MIB - 1, "max");
     let wide = pod(dir.path(), "wide", 50 * MIB, "209715200");
     let tight = pod(dir.path(), "tight", 50 * MIB, "1048576");
@@ -49,7 +49,7 @@ fn the_next_start_lets_go_whom_a_crash_has_left_braked() {
     let left = pod(dir.path(), "left", MIB, "max");
     let changed = pod(dir.path(), "changed", MIB, "max");
     let gone = pod(dir.path(), "gone", MIB, "max");
-    let mut brakes = Brakes::open(dir.path()).unwrap().0;
+    let mut brakes = ThrottleList::open(dir.path()).unwrap().0;
     for (uid, cgroup) in [("left", &left), ("changed", &changed), ("gone", &gone)] {
         brakes.set(uid, cgroup).unwrap().unwrap();
     }
@@ -60,26 +60,26 @@ fn the_next_start_lets_go_whom_a_crash_has_left_braked() {
     // Another one under the old name is not the one that was braked.
     fs::create_dir(dir.path().join("between")).unwrap();
     let other = pod(dir.path(), "gone", MIB, "max");
-    let (brakes, count) = Brakes::open(dir.path()).unwrap();
+    let (brakes, count) = ThrottleList::open(dir.path()).unwrap();
     assert_eq!((count, brakes.held().len()), (3, 0));
     assert_eq!(
         (&*high(&left), &*high(&changed), &*high(&other)),
         ("max", "4096000", "max")
     );
-    assert_eq!(Brakes::open(dir.path()).unwrap().1, 0);
+    assert_eq!(ThrottleList::open(dir.path()).unwrap().1, 0);
 }
 
 #[test]
 fn what_cannot_be_written_down_is_not_done() {
     let dir = tempfile::tempdir().unwrap();
     let free = pod(dir.path(), "free", MIB, "max");
-    let mut brakes = Brakes::empty(&dir.path().join("nowhere"));
+    let mut brakes = ThrottleList::empty(&dir.path().join("nowhere"));
     let error = brakes.set("free", &free).unwrap_err().to_string();
     assert!(error.contains("brakes.json"), "{error}");
     assert_eq!((&*high(&free), brakes.held().len()), ("max", 0));
     fs::write(dir.path().join(FILE), "[{").unwrap();
     assert!(
-        Brakes::open(dir.path())
+        ThrottleList::open(dir.path())
             .unwrap_err()
             .to_string()
             .contains("brakes.json")
@@ -90,7 +90,7 @@ fn what_cannot_be_written_down_is_not_done() {
 fn who_has_ended_its_work_brakes_nobody() {
     let dir = tempfile::tempdir().unwrap();
     let free = pod(dir.path(), "free", MIB, "max");
-    let mut brakes = Brakes::empty(dir.path());
+    let mut brakes = ThrottleList::empty(dir.path());
     brakes.set("free", &free).unwrap().unwrap();
     assert_eq!(brakes.close().unwrap().len(), 1);
     assert_eq!(brakes.set("free", &free).unwrap(), None);

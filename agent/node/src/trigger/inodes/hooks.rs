@@ -2,66 +2,66 @@
 
 use crate::{
     bpf::{
-        object::{Object, Place, ProgramAt},
+        object::{AttachPoint, BpfObject, ProgramSpec},
         tracefs,
     },
-    trigger::hook::{CountHook, Facts, Hook as _},
+    trigger::hook::{CountHook, Hook as _, ProbeResults},
 };
 
-const EXT4_TYPED: &[ProgramAt] = &[
-    ProgramAt {
+const EXT4_TYPED: &[ProgramSpec] = &[
+    ProgramSpec {
         name: "inodes_ext4_made",
-        place: Place::BtfTracepoint("ext4_allocate_inode"),
+        attach_point: AttachPoint::BtfTracepoint("ext4_allocate_inode"),
     },
-    ProgramAt {
+    ProgramSpec {
         name: "inodes_ext4_freed",
-        place: Place::BtfTracepoint("ext4_free_inode"),
+        attach_point: AttachPoint::BtfTracepoint("ext4_free_inode"),
     },
 ];
 
-const BTRFS_TYPED: &[ProgramAt] = &[
-    ProgramAt {
+const BTRFS_TYPED: &[ProgramSpec] = &[
+    ProgramSpec {
         name: "inodes_btrfs_made",
-        place: Place::BtfTracepoint("btrfs_inode_new"),
+        attach_point: AttachPoint::BtfTracepoint("btrfs_inode_new"),
     },
-    ProgramAt {
+    ProgramSpec {
         name: "inodes_btrfs_freed",
-        place: Place::BtfTracepoint("btrfs_inode_evict"),
+        attach_point: AttachPoint::BtfTracepoint("btrfs_inode_evict"),
     },
 ];
 
-const EXT4: &[ProgramAt] = &[
-    ProgramAt {
+const EXT4: &[ProgramSpec] = &[
+    ProgramSpec {
         name: "inodes_ext4_made_untyped",
-        place: Place::Tracepoint("ext4", "ext4_allocate_inode"),
+        attach_point: AttachPoint::Tracepoint("ext4", "ext4_allocate_inode"),
     },
-    ProgramAt {
+    ProgramSpec {
         name: "inodes_ext4_freed_untyped",
-        place: Place::Tracepoint("ext4", "ext4_free_inode"),
+        attach_point: AttachPoint::Tracepoint("ext4", "ext4_free_inode"),
     },
 ];
 
-const XFS: &[ProgramAt] = &[
-    ProgramAt {
+const XFS: &[ProgramSpec] = &[
+    ProgramSpec {
         name: "inodes_xfs_made",
-        place: Place::Tracepoint("xfs", "xfs_create"),
+        attach_point: AttachPoint::Tracepoint("xfs", "xfs_create"),
     },
-    ProgramAt {
+    ProgramSpec {
         name: "inodes_xfs_linked",
-        place: Place::Tracepoint("xfs", "xfs_symlink"),
+        attach_point: AttachPoint::Tracepoint("xfs", "xfs_symlink"),
     },
-    ProgramAt {
+    ProgramSpec {
         name: "inodes_xfs_unlinked",
-        place: Place::Tracepoint("xfs", "xfs_iunlink"),
+        attach_point: AttachPoint::Tracepoint("xfs", "xfs_iunlink"),
     },
-    ProgramAt {
+    ProgramSpec {
         name: "inodes_xfs_freed",
-        place: Place::Tracepoint("xfs", "xfs_iunlink_remove"),
+        attach_point: AttachPoint::Tracepoint("xfs", "xfs_iunlink_remove"),
     },
 ];
 
 /// The programs of a rung for a type of filesystem; the reason when it has none.
-fn programs(kind: &str, hook: CountHook) -> Result<&'static [ProgramAt], String> {
+fn programs(kind: &str, hook: CountHook) -> Result<&'static [ProgramSpec], String> {
     match (kind, hook) {
         ("ext4", CountHook::Typed) => Ok(EXT4_TYPED),
         ("ext4", CountHook::Tracepoint) => Ok(EXT4),
@@ -77,9 +77,9 @@ fn programs(kind: &str, hook: CountHook) -> Result<&'static [ProgramAt], String>
 }
 
 /// Attaches the programs of a rung, after a look at where their tracepoints keep the device.
-fn attach(object: &mut Object, programs: &[ProgramAt]) -> Result<(), String> {
+fn attach(object: &mut BpfObject, programs: &[ProgramSpec]) -> Result<(), String> {
     for program in programs {
-        if let Place::Tracepoint(category, name) = program.place {
+        if let AttachPoint::Tracepoint(category, name) = program.attach_point {
             tracefs::expect(category, name, &[("dev", 8)])?;
         }
     }
@@ -89,12 +89,12 @@ fn attach(object: &mut Object, programs: &[ProgramAt]) -> Result<(), String> {
 /// Tries the rungs of one filesystem type; programs that are attached already serve another one of the type.
 pub(super) fn probe(
     kind: &str,
-    object: &mut Result<&mut Object, &str>,
+    object: &mut Result<&mut BpfObject, &str>,
     attached: &mut Vec<(String, CountHook)>,
     forced: Option<CountHook>,
-) -> Facts<CountHook> {
-    let mut facts = Facts::default();
-    for &hook in CountHook::RUNGS {
+) -> ProbeResults<CountHook> {
+    let mut facts = ProbeResults::default();
+    for &hook in CountHook::PREFERENCE {
         if forced.is_some_and(|f| f != hook) {
             continue;
         }
@@ -105,7 +105,7 @@ pub(super) fn probe(
             Ok(object) => programs(kind, hook).and_then(|programs| attach(object, programs)),
         };
         let found = tried.is_ok();
-        facts.note(hook, tried);
+        facts.record(hook, tried);
         if found {
             attached.push((kind.to_owned(), hook));
             break;

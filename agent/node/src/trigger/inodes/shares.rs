@@ -5,15 +5,15 @@ use std::sync::Arc;
 use aya::maps::{HashMap, MapData};
 use evictd_common::inodes::ShareKey;
 
-use crate::trigger::counter::Share;
+use crate::trigger::counter::CgroupCount;
 
 /// Who made and removed inodes, for readers on other threads.
 #[derive(Clone)]
-pub struct ShareReader(pub(super) Arc<HashMap<MapData, ShareKey, Share>>);
+pub struct ShareReader(pub(super) Arc<HashMap<MapData, ShareKey, CgroupCount>>);
 
 impl ShareReader {
     /// Inodes made less inodes removed by a memory cgroup on a filesystem since the programs run; `None`: none seen.
-    pub fn share(&self, cgroup_id: u64, filesystem: usize) -> Option<Share> {
+    pub fn share(&self, cgroup_id: u64, filesystem: usize) -> Option<CgroupCount> {
         let key = ShareKey {
             cgroup_id,
             filesystem: filesystem as u64,

@@ -9,38 +9,38 @@ use aya::{
     maps::{Array, MapData, PerfEventArray, RingBuf},
     util::KernelVersion,
 };
-use evictd_common::memory::Tripwire as Record;
+use evictd_common::memory::MemoryTrigger as Record;
 use evictd_engine::model::settings::MemoryHook;
 
-use super::{MAX_SCOPES, MAX_TRIPWIRES, SLOTS_PER_SCOPE, Trip};
+use super::{MAX_SCOPES, MAX_TRIGGERS, SLOTS_PER_SCOPE, TriggerEvent};
 use crate::{
     bpf::{
         link::TracingLink,
-        object::{Object, Place, ProgramAt, os_error},
+        object::{AttachPoint, BpfObject, ProgramSpec, os_error},
         perf_wakeup::LocalWakeup,
     },
     cgroup::memory::MemoryCgroup,
     trigger::{
         hook::{self, Cost},
-        memory::{Direction, Tripwire, Wire},
+        memory::{Direction, MemoryTrigger, Trigger},
     },
 };
 
 /// What is given back, beside [`MemoryHook::Fexit`].
-const UNCHARGE: ProgramAt = ProgramAt {
+const UNCHARGE: ProgramSpec = ProgramSpec {
     name: "memory_uncharge_exit",
-    place: Place::FunctionExit("page_counter_uncharge"),
+    attach_point: AttachPoint::FunctionExit("page_counter_uncharge"),
 };
 
 /// Wires in the kernel's map, crossings from its ring buffer.
-pub struct Charge {
+pub struct BpfMemoryTrigger {
     hook: MemoryHook,
     cgroup_ids: [u64; MAX_SCOPES as usize],
-    wires: Array<MapData, Record>,
+    triggers: Array<MapData, Record>,
     /// How often a wire was set: what a program remembers of the distance does not outlive that.
-    armings: Array<MapData, u64>,
+    generation_count: Array<MapData, u64>,
     first_victim: Array<MapData, u64>,
-    trips: RingBuf<MapData>,
+    events: RingBuf<MapData>,
     wakers: PerfEventArray<MapData>,
     /// Set for the rung that is attached only while the usage is near.
     switch: Option<Switch>,
@@ -48,9 +48,9 @@ pub struct Charge {
     uncharge: Option<Switch>,
     /// Slots with a falling wire, a bit each.
     falling: u32,
-    generations: [u64; MAX_TRIPWIRES as usize],
+    generations: [u64; MAX_TRIGGERS as usize],
     /// The generation of each slot whose crossing was handed on.
-    told: [u64; MAX_TRIPWIRES as usize],
+    handed_on: [u64; MAX_TRIGGERS as usize],
 }
 
 /// Whether a fexit program can be attached once more: before 5.13 its trampoline goes with its first link, and
@@ -81,12 +81,12 @@ impl Switch {
     }
 }
 
-impl Charge {
+impl BpfMemoryTrigger {
     /// Attaches the program of this rung; the reason is the kernel's.
     pub fn new(
         hook: MemoryHook,
         scopes: &[&MemoryCgroup],
-        object: &mut Object,
+        object: &mut BpfObject,
     ) -> Result<Self, String> {
         let program = hook::program(hook).ok_or_else(|| format!("{hook} has no kernel program"))?;
         let switch = match hook::cost(hook) {
@@ -122,23 +122,23 @@ impl Charge {
             Ok(Self {
                 hook,
                 cgroup_ids,
-                wires: object.array("TRIPWIRES")?,
-                armings: object.array("ARMINGS")?,
+                triggers: object.array("TRIPWIRES")?,
+                generation_count: object.array("ARMINGS")?,
                 first_victim: object.array("FIRST_VICTIM")?,
-                trips: object.ring("WAKEUPS")?,
+                events: object.ring("WAKEUPS")?,
                 wakers: object.events("WAKERS")?,
                 switch,
                 uncharge,
                 falling: 0,
-                generations: [0; MAX_TRIPWIRES as usize],
-                told: [0; MAX_TRIPWIRES as usize],
+                generations: [0; MAX_TRIGGERS as usize],
+                handed_on: [0; MAX_TRIGGERS as usize],
             })
         };
         maps().map_err(|e| e.to_string())
     }
 }
 
-impl Tripwire for Charge {
+impl MemoryTrigger for BpfMemoryTrigger {
     fn hook(&self) -> MemoryHook {
         self.hook
     }
@@ -149,7 +149,7 @@ impl Tripwire for Charge {
         Ok(())
     }
 
-    fn arm(&mut self, slot: usize, wire: Wire) -> io::Result<()> {
+    fn arm(&mut self, slot: usize, wire: Trigger) -> io::Result<()> {
         let id = self.cgroup_ids.get(slot / SLOTS_PER_SCOPE as usize);
         let (Some(id), Some(generation)) = (id, self.generations.get_mut(slot)) else {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -157,7 +157,7 @@ impl Tripwire for Charge {
         *generation += 1;
         let record = wire.record(*id, *generation);
         self.falling &= !(1 << slot);
-        if wire.direction == Direction::Falling && !wire.is_never() {
+        if wire.direction == Direction::Falling && !wire.is_disabled() {
             self.falling |= 1 << slot;
         }
         if let Some(uncharge) = &mut self.uncharge
@@ -167,25 +167,25 @@ impl Tripwire for Charge {
         }
         // Below MAX_TRIPWIRES, so it fits.
         let index = u32::try_from(slot).unwrap_or(u32::MAX);
-        self.wires.set(index, record, 0).map_err(os_error)?;
+        self.triggers.set(index, record, 0).map_err(os_error)?;
         let armings: u64 = self.generations.iter().sum();
-        self.armings.set(0, armings, 0).map_err(os_error)
+        self.generation_count.set(0, armings, 0).map_err(os_error)
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.trips.as_fd())
+        Some(self.events.as_fd())
     }
 
-    fn next(&mut self) -> Option<Trip> {
+    fn next(&mut self) -> Option<TriggerEvent> {
         loop {
-            let item = self.trips.next()?;
-            let Ok(bytes) = <&[u8; size_of::<Trip>()]>::try_from(&*item) else {
+            let item = self.events.next()?;
+            let Ok(bytes) = <&[u8; size_of::<TriggerEvent>()]>::try_from(&*item) else {
                 continue;
             };
             // SAFETY: Trip is made of integers, so that every pattern of its bytes is one.
-            let trip: Trip = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
+            let trip: TriggerEvent = unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) };
             let slot = trip.slot as usize;
-            let told = self.told.get_mut(slot);
+            let told = self.handed_on.get_mut(slot);
             if self.generations.get(slot) != Some(&trip.generation) {
                 continue;
             }

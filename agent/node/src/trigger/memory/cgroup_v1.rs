@@ -9,44 +9,44 @@ use std::{
 };
 
 use evictd_engine::model::settings::MemoryHook;
-use evictd_sys::eventfd::Bell;
+use evictd_sys::eventfd::EventFd;
 
-use super::{MAX_TRIPWIRES, SLOTS_PER_SCOPE, Trip};
+use super::{MAX_TRIGGERS, SLOTS_PER_SCOPE, TriggerEvent};
 use crate::{
     cgroup::memory::{MemoryCgroup, Version},
     trigger::memory::{
-        ANY_SLOT, Tripwire, Wire,
-        notifier::{Files, Registrar, Wires},
+        ANY_SLOT, MemoryTrigger, Trigger,
+        notifier::{Files, Notifier, Triggers},
     },
 };
 
 /// All wires of all scopes. Arming one is an order to the registrar: the old wires serve until the new ones do.
-pub struct Eventfd {
+pub struct CgroupV1Trigger {
     /// Holds the eventfd that the thresholds in force ring; readable when it was rung.
     epoll: OwnedFd,
-    registrar: Registrar,
-    wires: Wires,
+    notifier: Notifier,
+    triggers: Triggers,
 }
 
-impl Eventfd {
+impl CgroupV1Trigger {
     /// Opens the `cgroup.event_control` of each scope; the reason says why not.
     pub fn new(scopes: &[&MemoryCgroup]) -> Result<Self, String> {
         let mut files = Vec::new();
         for scope in scopes {
             files.push(open(scope)?);
             // The registration of a threshold is the part that a kernel can refuse; try it before it is needed.
-            let unreachable = Wire {
+            let unreachable = Trigger {
                 limit: u64::MAX / 2,
-                ..Wire::NEVER
+                ..Trigger::DISABLED
             };
-            Bell::new()
+            EventFd::new()
                 .and_then(|probe| files[files.len() - 1].register(&probe, &unreachable))
                 .map_err(|e| format!("{}/cgroup.event_control: {e}", scope.path().display()))?;
         }
         let epoll = epoll().map_err(|e| format!("epoll: {e}"))?;
         let start = || {
             let any = scopes.first().ok_or(io::ErrorKind::InvalidInput)?;
-            let registrar = Registrar::start(epoll.try_clone()?, any.path())?;
+            let registrar = Notifier::start(epoll.try_clone()?, any.path())?;
             for (scope, files) in files.into_iter().enumerate() {
                 registrar.set_files(scope, files)?;
             }
@@ -55,13 +55,13 @@ impl Eventfd {
         let registrar = start().map_err(|e: io::Error| format!("its thread: {e}"))?;
         Ok(Self {
             epoll,
-            registrar,
-            wires: [Wire::NEVER; MAX_TRIPWIRES as usize],
+            notifier: registrar,
+            triggers: [Trigger::DISABLED; MAX_TRIGGERS as usize],
         })
     }
 
     fn order(&mut self) -> io::Result<()> {
-        self.registrar.order(&self.wires)
+        self.notifier.request_registration(&self.triggers)
     }
 }
 
@@ -91,23 +91,25 @@ fn epoll() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-impl Tripwire for Eventfd {
+impl MemoryTrigger for CgroupV1Trigger {
     fn hook(&self) -> MemoryHook {
         MemoryHook::Eventfd
     }
 
     fn watch(&mut self, scope: usize, cgroup: &MemoryCgroup) -> io::Result<()> {
         let slots = scope * SLOTS_PER_SCOPE as usize..(scope + 1) * SLOTS_PER_SCOPE as usize;
-        let wires = self.wires.get_mut(slots);
-        wires.ok_or(io::ErrorKind::InvalidInput)?.fill(Wire::NEVER);
+        let wires = self.triggers.get_mut(slots);
+        wires
+            .ok_or(io::ErrorKind::InvalidInput)?
+            .fill(Trigger::DISABLED);
         let files = open(cgroup).map_err(io::Error::other)?;
-        self.registrar.set_files(scope, files)?;
+        self.notifier.set_files(scope, files)?;
         self.order()
     }
 
-    fn arm(&mut self, slot: usize, wire: Wire) -> io::Result<()> {
+    fn arm(&mut self, slot: usize, wire: Trigger) -> io::Result<()> {
         // A floor needs a program in the kernel; here it is a threshold like any other and wakes the agent.
-        let Some(armed) = self.wires.get_mut(slot) else {
+        let Some(armed) = self.triggers.get_mut(slot) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         // These stay armed after a crossing.
@@ -122,13 +124,13 @@ impl Tripwire for Eventfd {
         Some(self.epoll.as_fd())
     }
 
-    fn next(&mut self) -> Option<Trip> {
+    fn next(&mut self) -> Option<TriggerEvent> {
         let mut event = libc::epoll_event { events: 0, u64: 0 };
         // SAFETY: one place for one event; returns at once.
         let got = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), &raw mut event, 1, 0) };
-        (got == 1).then(|| Trip {
+        (got == 1).then(|| TriggerEvent {
             slot: ANY_SLOT,
-            ..Trip::default()
+            ..TriggerEvent::default()
         })
     }
 

@@ -15,21 +15,21 @@ use std::{
 };
 
 use evictd_sys::{
-    eventfd::Bell,
+    eventfd::EventFd,
     fs::is_gone,
     poll::poll,
-    rt::{become_fifo_at, leave_memory_limit},
+    rt::{join_root_memcg, set_sched_fifo},
 };
 use triple_buffer::{Input, Output, triple_buffer};
 
-use super::{MAX_SCOPES, MAX_TRIPWIRES, SLOTS_PER_SCOPE};
+use super::{MAX_SCOPES, MAX_TRIGGERS, SLOTS_PER_SCOPE};
 use crate::{
     kernfile::{number, pread},
-    trigger::memory::{Direction, Wire, page_size},
+    trigger::memory::{Direction, Trigger, page_size},
 };
 
 /// All wires.
-pub type Wires = [Wire; MAX_TRIPWIRES as usize];
+pub type Triggers = [Trigger; MAX_TRIGGERS as usize];
 
 /// Below every thread that evicts, above what saturates the CPUs.
 const PRIORITY: i32 = 1;
@@ -44,8 +44,8 @@ pub struct Files {
 
 /// The reflex's end. To order takes no lock and no memory: where the agent's cgroup is at its limit, a page for what is
 /// written to a pipe has to be reclaimed first, by whoever writes.
-pub struct Registrar {
-    orders: Input<Wires>,
+pub struct Notifier {
+    orders: Input<Triggers>,
     scopes: Sender<(usize, Files)>,
     shared: Arc<Shared>,
 }
@@ -53,19 +53,19 @@ pub struct Registrar {
 /// What both ends have.
 struct Shared {
     /// Rings at an order, and at the end.
-    bell: Bell,
+    bell: EventFd,
     is_over: AtomicBool,
     /// What went wrong last, until it is told; 0 for nothing.
     errno: AtomicI32,
 }
 
-impl Registrar {
+impl Notifier {
     /// Starts the thread. `epoll` becomes readable at a crossing, and stays the same; `cgroup` is one of the scopes.
     pub fn start(epoll: OwnedFd, cgroup: &Path) -> io::Result<Self> {
-        let (orders, wires) = triple_buffer(&[Wire::NEVER; MAX_TRIPWIRES as usize]);
+        let (orders, wires) = triple_buffer(&[Trigger::DISABLED; MAX_TRIGGERS as usize]);
         let (scopes, new_scopes) = channel();
         let shared = Arc::new(Shared {
-            bell: Bell::new()?,
+            bell: EventFd::new()?,
             is_over: AtomicBool::new(false),
             errno: AtomicI32::new(0),
         });
@@ -84,9 +84,9 @@ impl Registrar {
             .spawn(move || {
                 // An eventfd and a place in an epoll are charged. Refused, it works at the agent's limit and at normal
                 // priority: later, but as well.
-                let _ = leave_memory_limit(&cgroup);
-                let _ = become_fifo_at(PRIORITY);
-                worker.work();
+                let _ = join_root_memcg(&cgroup);
+                let _ = set_sched_fifo(PRIORITY);
+                worker.run();
             })?;
         Ok(Self {
             orders,
@@ -105,9 +105,9 @@ impl Registrar {
     ///
     /// # Errors
     /// What went wrong with an earlier order.
-    pub fn order(&mut self, wires: &Wires) -> io::Result<()> {
+    pub fn request_registration(&mut self, wires: &Triggers) -> io::Result<()> {
         self.orders.write(*wires);
-        self.shared.bell.ring();
+        self.shared.bell.notify();
         match self.shared.errno.swap(0, Ordering::Relaxed) {
             0 => Ok(()),
             errno => Err(io::Error::from_raw_os_error(errno)),
@@ -115,10 +115,10 @@ impl Registrar {
     }
 }
 
-impl Drop for Registrar {
+impl Drop for Notifier {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Release);
-        self.shared.bell.ring();
+        self.shared.bell.notify();
     }
 }
 
@@ -126,19 +126,19 @@ impl Drop for Registrar {
 struct Worker {
     epoll: OwnedFd,
     /// The eventfd of the wires that are in force.
-    event: Option<Bell>,
+    event: Option<EventFd>,
     files: [Option<Files>; MAX_SCOPES as usize],
-    wires: Output<Wires>,
+    wires: Output<Triggers>,
     new_scopes: Receiver<(usize, Files)>,
     shared: Arc<Shared>,
 }
 
 impl Worker {
-    fn work(&mut self) {
+    fn run(&mut self) {
         loop {
             poll([self.shared.bell.fd().as_raw_fd()], None);
             // Before anything is looked at: what comes later rings again.
-            self.shared.bell.silence();
+            self.shared.bell.clear();
             if self.shared.is_over.load(Ordering::Acquire) {
                 return;
             }
@@ -161,12 +161,12 @@ impl Worker {
 
     /// Registers all wires with a new eventfd: a threshold cannot be taken back singly, and closing the old one takes
     /// back all of them, in a worker of the kernel's own. There is no moment without wires.
-    fn register(&mut self, wires: &Wires) -> io::Result<()> {
-        let event = Bell::new()?;
+    fn register(&mut self, wires: &Triggers) -> io::Result<()> {
+        let event = EventFd::new()?;
         let scopes = wires.chunks(SLOTS_PER_SCOPE as usize);
         let mut crossed = false;
         for (files, wires) in self.files.iter().zip(scopes) {
-            for wire in wires.iter().filter(|w| !w.is_never()) {
+            for wire in wires.iter().filter(|w| !w.is_disabled()) {
                 let files = files.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
                 match files.register(&event, wire) {
                     // A scope that was removed must not take the other one's wires with it.
@@ -180,7 +180,7 @@ impl Worker {
             }
         }
         if crossed {
-            event.ring();
+            event.notify();
         }
         let mut interest = libc::epoll_event {
             // By its edge: the reader has nothing to read, and needs no descriptor but the epoll's.
@@ -199,7 +199,7 @@ impl Worker {
 
 impl Files {
     /// Registers one wire.
-    pub fn register(&self, event: &Bell, wire: &Wire) -> io::Result<()> {
+    pub fn register(&self, event: &EventFd, wire: &Trigger) -> io::Result<()> {
         // The kernel compares with >; one page less makes it "at the limit".
         let limit = match wire.direction {
             Direction::Rising => wire.limit.saturating_sub(page_size()),
@@ -214,7 +214,7 @@ impl Files {
         (&self.control).write_all(&line[..length])
     }
 
-    fn has_crossed(&self, wire: &Wire) -> io::Result<bool> {
+    fn has_crossed(&self, wire: &Trigger) -> io::Result<bool> {
         let mut buffer = [0; 32];
         let usage = number(pread(&self.usage, &mut buffer)?).unwrap_or(0);
         Ok(match wire.direction {

@@ -3,7 +3,7 @@
 
 use std::{fs, path::PathBuf, sync::Arc};
 
-use evictd_config::{ConfigError, decode::Fields};
+use evictd_config::{ConfigError, decode::ObjectDecoder};
 use rustls::{
     ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
@@ -25,7 +25,10 @@ pub enum Trust {
 }
 
 impl Trust {
-    pub(super) fn take(fields: &mut Fields, scheme: Scheme) -> Result<Option<Self>, ConfigError> {
+    pub(super) fn take(
+        fields: &mut ObjectDecoder,
+        scheme: Scheme,
+    ) -> Result<Option<Self>, ConfigError> {
         let ca = secret_name(fields, "ca")?;
         let skip = fields.boolean("insecureSkipVerify")?.unwrap_or(false);
         let path = fields.path_of("ca");
@@ -52,7 +55,10 @@ impl Trust {
 }
 
 /// Takes a field that is the name of a file in `gateSecrets`.
-pub(super) fn secret_name(fields: &mut Fields, name: &str) -> Result<Option<String>, ConfigError> {
+pub(super) fn secret_name(
+    fields: &mut ObjectDecoder,
+    name: &str,
+) -> Result<Option<String>, ConfigError> {
     let Some(text) = fields.text(name)? else {
         return Ok(None);
     };

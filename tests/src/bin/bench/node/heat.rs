@@ -7,8 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_sys::clock::now_ns;
-use evictd_tests::cast::{CAST, HOG, Stage};
+use evictd_sys::clock::monotonic_ns;
+use evictd_tests::cast::{HOG, Stage, WORKLOAD};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -119,7 +119,7 @@ pub fn run(task: &Task) -> Result<NodeHeat, Trouble> {
     trace.clear()?;
     let meter = Meter::start(&hog_pod)?;
     let oom_before = oom_kills()?;
-    let start = now_ns();
+    let start = monotonic_ns();
     stage.release_hog()?;
     let over = Instant::now() + PATIENCE;
     while !meter.hog_is_gone() && Instant::now() < over {
@@ -209,7 +209,7 @@ fn oom_kills() -> io::Result<u64> {
 /// before the threshold.
 fn hog_arguments(task: &Task, memory: Meminfo) -> Vec<String> {
     let total = memory.total / MIB;
-    let others: u64 = CAST.iter().map(|role| role.usage_mib(total)).sum();
+    let others: u64 = WORKLOAD.iter().map(|role| role.usage_mib(total)).sum();
     let distance = (memory.available / MIB).saturating_sub(others + task.threshold / MIB);
     let lead = ((task.rate as f64 * LEAD.0) as u64).max(LEAD.1);
     let head = match task.rate {

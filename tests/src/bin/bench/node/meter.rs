@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use evictd_sys::{clock::now_ns, rt::become_fifo};
+use evictd_sys::{clock::monotonic_ns, rt::become_fifo};
 use serde::{Deserialize, Serialize};
 
 const INTERVAL: Duration = Duration::from_millis(2);
@@ -117,7 +117,7 @@ impl Meter {
             while !stopped.load(Ordering::Relaxed) && samples.len() < SAMPLES {
                 let sample = Sample {
                     memory: Meminfo::read_from(&meminfo)?,
-                    time_ns: now_ns(),
+                    time_ns: monotonic_ns(),
                     hog_lives: field(&hog, "populated")? == Some(1),
                 };
                 gone.store(!sample.hog_lives, Ordering::Relaxed);

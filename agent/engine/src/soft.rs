@@ -1,0 +1,44 @@
+//! Evictions for soft thresholds: which pods may be asked to end, and why.
+
+use crate::{EvictionDecision, Signal, record::SignalReading};
+
+/// A pod that may be evicted for a soft threshold. `P` is how the component that acts holds the pod.
+#[derive(Clone, Debug)]
+pub struct SoftCandidate<P> {
+    /// The pod.
+    pub pod: P,
+    /// How it would be evicted.
+    pub decision: EvictionDecision,
+    /// The signal as the decision saw it.
+    pub reading: SignalReading,
+}
+
+/// A soft threshold has been met for its grace period: one of the candidates is to be evicted.
+#[derive(Clone, Debug)]
+pub struct SoftEvictionRequest<P> {
+    /// The signal of the threshold.
+    pub signal: Signal,
+    /// The candidates in the order of eviction, at least one.
+    pub candidates: Vec<SoftCandidate<P>>,
+    /// The hard threshold is met as well: disruption budgets no longer count.
+    pub hard: bool,
+    /// Shadow mode: no pod is asked.
+    pub shadow: bool,
+}
+
+impl<P> SoftEvictionRequest<P> {
+    /// The same request with the pods held in another form.
+    pub fn map<Q>(self, pod: impl Fn(P) -> Q) -> SoftEvictionRequest<Q> {
+        let candidates = self.candidates.into_iter().map(|candidate| SoftCandidate {
+            pod: pod(candidate.pod),
+            decision: candidate.decision,
+            reading: candidate.reading,
+        });
+        SoftEvictionRequest {
+            candidates: candidates.collect(),
+            signal: self.signal,
+            hard: self.hard,
+            shadow: self.shadow,
+        }
+    }
+}
