@@ -1,14 +1,14 @@
-//! A count with wires: how many things of a kind (tasks, inodes) came and went since the programs were loaded.
+//! A count with triggers: how many things of a kind (tasks, inodes) came and went since the programs were loaded.
 //!
-//! Only programs write the count, only the agent writes the wires. The agent knows what was available when the count
+//! Only programs write the count, only the agent writes the triggers. The agent knows what was available when the count
 //! stood where it stood, and so turns "fewer than N available" into a limit of the count.
 
-/// Wires of one count: below and recovered, for a soft and a hard threshold, twice over.
+/// Triggers of one count: below and recovered, for a soft and a hard threshold, twice over.
 pub const TRIGGERS: u32 = 8;
 
 pub use crate::memory::direction;
 
-/// One armed wire, written by the agent.
+/// One armed trigger, written by the agent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CounterTrigger {
@@ -38,7 +38,7 @@ pub struct CounterTriggerEvent {
     pub cgroup_id: u64,
     /// Thread group id of that task.
     pub tgid: u32,
-    /// Slot of the wire: count * [`WIRES`] + wire.
+    /// Slot of the trigger: count * [`TRIGGERS`] + trigger.
     pub slot: u32,
 }
 

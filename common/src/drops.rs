@@ -4,7 +4,7 @@
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Drop {
-    /// The wake-up ring buffer was full; the tripwire stays armed and the next charge tries again.
+    /// The wake-up ring buffer was full; the trigger stays armed and the next charge tries again.
     Wakeup = 0,
     /// The telemetry ring buffer was full; the record is lost.
     Telemetry = 1,

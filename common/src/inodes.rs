@@ -1,4 +1,4 @@
-//! The inode tripwire: inodes made and removed, per filesystem and per cgroup.
+//! The inode trigger: inodes made and removed, per filesystem and per cgroup.
 
 /// Filesystems with a count of their own: nodefs, imagefs, containerfs, and one to spare.
 pub const MAX_FILESYSTEMS: u32 = 4;

@@ -1,8 +1,8 @@
-//! The memory tripwire.
+//! The memory trigger.
 //!
-//! A wire is one counter and one limit. The counter is a cgroup's `page_counter` (found by the cgroup's id, the inode
-//! number of its directory) or any kernel word whose address the agent knows. Userspace writes [`Tripwire`], the
-//! programs write [`TripwireState`]: two maps, so that neither side can overwrite what the other one wrote.
+//! A trigger is one counter and one limit. The counter is a cgroup's `page_counter` (found by the cgroup's id, the inode
+//! number of its directory) or any kernel word whose address the agent knows. Userspace writes [`MemoryTrigger`], the
+//! programs write [`MemoryTriggerState`]: two maps, so that neither side can overwrite what the other one wrote.
 
 /// Scopes that one program watches at once: the node, and the pods' cgroup.
 pub const MAX_SCOPES: u32 = 2;
@@ -13,11 +13,11 @@ pub const MAX_TRIGGERS: u32 = MAX_SCOPES * SLOTS_PER_SCOPE;
 
 /// What the slots of a scope are for. The programs only need to know whose they are.
 pub mod slot {
-    /// The hard threshold's wire.
+    /// The hard threshold's trigger.
     pub const HARD: u32 = 0;
-    /// The floor's wire.
+    /// The floor's trigger.
     pub const FLOOR: u32 = 1;
-    /// A wire that trips at the next charge, to learn what the counter of the machine reads.
+    /// A trigger that trips at the next charge, to learn what the counter of the machine reads.
     pub const CALIBRATION: u32 = 2;
     /// The way back: trips when enough is available again.
     pub const RECOVERY: u32 = 3;
@@ -31,7 +31,7 @@ pub const NEVER: u64 = u64::MAX;
 /// What the agent is given to come, in nanoseconds: less than a late wake-up takes, and more than most need.
 pub const RENOTIFY_AFTER_NS: u64 = 60_000;
 
-/// Pages that take longer than [`PATIENCE_NS`] to clear, when they are charged at once: a megabyte at 16 GB/s.
+/// Pages that take longer than [`RENOTIFY_AFTER_NS`] to clear, when they are charged at once: a megabyte at 16 GB/s.
 pub const SLOW_PAGES: u64 = 256;
 
 /// Which way the counter crosses the limit.
@@ -50,12 +50,12 @@ pub mod action {
     pub const KILL: u32 = 1;
     /// The record, and nobody is woken: for whoever only measures.
     pub const RECORD_ONLY: u32 = 2;
-    /// Like [`WAKE`]; and where the agent has not come [`PATIENCE_NS`](super::PATIENCE_NS) later, the next charge wakes
+    /// Like [`WAKE`]; and where the agent has not come [`RENOTIFY_AFTER_NS`](super::RENOTIFY_AFTER_NS) later, the next charge wakes
     /// whoever waits on the CPU that makes it.
     pub const WAKE_LOCAL: u32 = 3;
 }
 
-/// One armed wire, written by the agent.
+/// One armed trigger, written by the agent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryTrigger {
@@ -109,7 +109,7 @@ pub struct TriggerEvent {
     pub cgroup_id: u64,
     /// Thread group id of the task that was charged.
     pub tgid: u32,
-    /// Slot of the wire.
+    /// Slot of the trigger.
     pub slot: u32,
 }
 

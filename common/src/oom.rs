@@ -1,6 +1,6 @@
 //! Evidence of the OOM killer and of the reclaim that precedes it, each in a ring buffer of its own.
 
-/// What a [`Telemetry`] record tells.
+/// What a [`OomEvent`] record tells.
 pub mod kind {
     /// The OOM killer has chosen a victim (`mark_oom_victim` in the kernel): `pid` is the victim's, and nothing more is
     /// known of it here.

@@ -1,4 +1,4 @@
-//! Counts with wires: add, compare, wake once per arming.
+//! Counts with triggers: add, compare, wake once per arming.
 
 use aya_ebpf::{
     helpers::{bpf_get_current_pid_tgid, bpf_ktime_get_ns},
@@ -20,9 +20,9 @@ const NO_EXIST: u64 = 1;
 pub struct EventCounter {
     /// What programs have counted, an index per thing.
     pub counts: &'static Array<i64>,
-    /// [`WIRES`] per count.
+    /// [`TRIGGERS`] per count.
     pub triggers: &'static Array<CounterTrigger>,
-    /// The generation that tripped last, per wire.
+    /// The generation that tripped last, per trigger.
     pub tripped: &'static Array<u64>,
     /// Where crossings go.
     pub wakeups: &'static RingBuf,
@@ -39,7 +39,7 @@ fn add(at: *mut i64, delta: i64) {
 }
 
 impl EventCounter {
-    /// Adds to a count and compares its wires. Two CPUs that cross at the same moment may both report it.
+    /// Adds to a count and compares its triggers. Two CPUs that cross at the same moment may both report it.
     #[inline(always)]
     pub fn count(&self, index: u32, delta: i64, cgroup_id: u64) {
         let Some(at) = self.counts.get_ptr_mut(index) else {
@@ -48,32 +48,32 @@ impl EventCounter {
         add(at, delta);
         // SAFETY: a slot of an array map. It holds at least what this CPU has added; more if others did, too.
         let count = unsafe { at.read_volatile() };
-        for wire in 0..TRIGGERS {
-            let slot = index * TRIGGERS + wire;
-            let Some(wire) = self.triggers.get(slot) else {
+        for trigger in 0..TRIGGERS {
+            let slot = index * TRIGGERS + trigger;
+            let Some(trigger) = self.triggers.get(slot) else {
                 return;
             };
-            if wire.generation == 0 {
+            if trigger.generation == 0 {
                 return;
             }
-            let crossed = if wire.direction == direction::FALLING {
-                count <= wire.limit
+            let crossed = if trigger.direction == direction::FALLING {
+                count <= trigger.limit
             } else {
-                count >= wire.limit
+                count >= trigger.limit
             };
             if crossed {
-                self.wake(slot, wire, count, cgroup_id);
+                self.wake(slot, trigger, count, cgroup_id);
             }
         }
     }
 
     #[inline(always)]
-    fn wake(&self, slot: u32, wire: &CounterTrigger, count: i64, cgroup_id: u64) {
+    fn wake(&self, slot: u32, trigger: &CounterTrigger, count: i64, cgroup_id: u64) {
         let Some(tripped) = self.tripped.get_ptr_mut(slot) else {
             return;
         };
         // SAFETY: a slot of an array map; only programs write it.
-        if unsafe { *tripped } == wire.generation {
+        if unsafe { *tripped } == trigger.generation {
             return;
         }
         let Some(mut entry) = self.wakeups.reserve::<CounterTriggerEvent>(0) else {
@@ -81,13 +81,13 @@ impl EventCounter {
             return;
         };
         // SAFETY: as above.
-        unsafe { *tripped = wire.generation };
+        unsafe { *tripped = trigger.generation };
         entry.write(CounterTriggerEvent {
             // SAFETY: takes no arguments.
             time_ns: unsafe { bpf_ktime_get_ns() },
-            generation: wire.generation,
+            generation: trigger.generation,
             count,
-            limit: wire.limit,
+            limit: trigger.limit,
             cgroup_id,
             tgid: (bpf_get_current_pid_tgid() >> 32) as u32,
             slot,

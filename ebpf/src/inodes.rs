@@ -1,4 +1,4 @@
-//! The inode tripwire: counts what filesystems count in their free inodes.
+//! The inode trigger: counts what filesystems count in their free inodes.
 //!
 //! Overlay needs no hook of its own: a file in an overlay is made on its upper filesystem, by the task that asked.
 

@@ -1,4 +1,4 @@
-//! The memory tripwire: one comparison per charge, in whichever hook this kernel allows.
+//! The memory trigger: one comparison per charge, in whichever hook this kernel allows.
 
 use core::ffi::c_void;
 
@@ -30,7 +30,7 @@ static TRIPWIRE_STATE: Array<MemoryTriggerState> = Array::with_max_entries(MAX_T
 /// For each scope the id of the cgroup of its first victim in order, 0 when nobody may be killed from here.
 #[map]
 static FIRST_VICTIM: Array<u64> = Array::with_max_entries(MAX_SCOPES, 0);
-/// How often the agent has set a wire, all slots together.
+/// How often the agent has set a trigger, all slots together.
 #[map]
 static ARMINGS: Array<u64> = Array::with_max_entries(1, 0);
 #[map]
@@ -47,12 +47,12 @@ static SLACK_SHIFT: Global<u32> = Global::new(0);
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct SkipAllowance {
-    /// [`ARMINGS`] when it was granted: it does not outlive a wire.
+    /// [`ARMINGS`] when it was granted: it does not outlive a trigger.
     armings: u64,
     /// Pages.
     left: u64,
     /// How far the nearest limit is, in pages, while a look goes on. Here and not in a register: values that the verifier
-    /// follows through the loop over the wires multiply what it has to look at, until it gives up.
+    /// follows through the loop over the triggers multiply what it has to look at, until it gives up.
     nearest: u64,
 }
 
@@ -70,7 +70,7 @@ impl SkipAllowance {
         enough
     }
 
-    /// Takes note of the distance of one wire, in pages.
+    /// Takes note of the distance of one trigger, in pages.
     #[inline(always)]
     fn note(&mut self, distance: u64) {
         let nearest = &raw mut self.nearest;
@@ -97,21 +97,21 @@ impl SkipAllowance {
 #[btf_tracepoint(function = "mod_memcg_lruvec_state")]
 pub fn memory_lruvec(ctx: BtfTracePointContext) -> i32 {
     let value: i32 = ctx.arg(2);
-    let (Some(slack), Some(&armings)) = (SLACK.get_ptr_mut(0), ARMINGS.get(0)) else {
+    let (Some(allowance), Some(&armings)) = (SLACK.get_ptr_mut(0), ARMINGS.get(0)) else {
         return 0;
     };
     // SAFETY: a per-CPU slot. Two tasks that mix their words on it mix two slacks that were both granted.
-    let slack = unsafe { &mut *slack };
-    if slack.consume(u64::from(value.unsigned_abs()), armings) {
+    let allowance = unsafe { &mut *allowance };
+    if allowance.consume(u64::from(value.unsigned_abs()), armings) {
         return 0;
     }
     let memcg: *const u8 = ctx.arg(0);
-    slack.nearest = u64::MAX;
+    allowance.nearest = u64::MAX;
     check_all(ctx.as_ptr(), memcg as Address, |distance| {
-        slack.note(distance)
+        allowance.note(distance)
     });
     // An arming in between makes the next event look again.
-    slack.refill(armings);
+    allowance.refill(armings);
     notify_huge_charge(ctx.as_ptr(), u64::try_from(value).unwrap_or(0));
     0
 }
@@ -127,7 +127,7 @@ pub fn memory_charge_exit(ctx: FExitContext) -> i32 {
 }
 
 /// `void page_counter_uncharge(struct page_counter *counter, unsigned long nr_pages)`: what is given back. Attached
-/// only while a falling wire is armed, which charges alone would trip late.
+/// only while a falling trigger is armed, which charges alone would trip late.
 #[fexit(function = "page_counter_uncharge")]
 pub fn memory_uncharge_exit(ctx: FExitContext) -> i32 {
     let counter: *const u8 = ctx.arg(0);
@@ -145,13 +145,13 @@ pub fn memory_charge_entry(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// The counter that was read last: the wires of one scope look at the same.
+/// The counter that was read last: the triggers of one scope look at the same.
 struct Seen {
     counter: Address,
     usage: u64,
 }
 
-/// Compares every wire; `note` hears how far each limit is, in pages.
+/// Compares every trigger; `note` hears how far each limit is, in pages.
 #[inline(always)]
 fn check_all(context: *mut c_void, charged: Address, mut note: impl FnMut(u64)) {
     let Some(&nobodys) = ARMINGS.get(0) else {
@@ -164,11 +164,11 @@ fn check_all(context: *mut c_void, charged: Address, mut note: impl FnMut(u64)) 
         usage: 0,
     };
     for slot in 0..MAX_TRIGGERS {
-        let (Some(wire), Some(state)) = (TRIPWIRES.get(slot), TRIPWIRE_STATE.get_ptr_mut(slot))
+        let (Some(trigger), Some(state)) = (TRIPWIRES.get(slot), TRIPWIRE_STATE.get_ptr_mut(slot))
         else {
             return note(0);
         };
-        if wire.generation == 0 {
+        if trigger.generation == 0 {
             break;
         }
         // SAFETY: a slot of an array map, valid for the whole run of the program. Other CPUs may write the same
@@ -176,7 +176,7 @@ fn check_all(context: *mut c_void, charged: Address, mut note: impl FnMut(u64)) 
         note(check(
             context,
             slot,
-            wire,
+            trigger,
             unsafe { &mut *state },
             charged,
             &mut seen,
@@ -184,27 +184,27 @@ fn check_all(context: *mut c_void, charged: Address, mut note: impl FnMut(u64)) 
     }
 }
 
-/// Compares one wire; its distance in pages. Two CPUs that cross at the same moment may both report it; the agent
+/// Compares one trigger; its distance in pages. Two CPUs that cross at the same moment may both report it; the agent
 /// takes the first.
 #[inline(always)]
 fn check(
     context: *mut c_void,
     slot: u32,
-    wire: &MemoryTrigger,
+    trigger: &MemoryTrigger,
     state: &mut MemoryTriggerState,
     charged: Address,
     seen: &mut Seen,
 ) -> u64 {
-    if wire.limit == NEVER {
+    if trigger.limit == NEVER {
         return u64::MAX;
     }
-    if wire.action != action::KILL && state.tripped == wire.generation {
-        return renotify(context, wire, state);
+    if trigger.action != action::KILL && state.tripped == trigger.generation {
+        return renotify(context, trigger, state);
     }
-    let counter = if wire.address != 0 {
-        wire.address
+    let counter = if trigger.address != 0 {
+        trigger.address
     } else {
-        match watched(wire, state, charged) {
+        match watched(trigger, state, charged) {
             Some(memcg) => usage_of(memcg),
             None => return 0,
         }
@@ -216,23 +216,23 @@ fn check(
         *seen = Seen { counter, usage };
     }
     let usage = seen.usage;
-    let distance = if wire.direction == direction::FALLING {
-        usage.saturating_sub(wire.limit)
+    let distance = if trigger.direction == direction::FALLING {
+        usage.saturating_sub(trigger.limit)
     } else {
-        wire.limit.saturating_sub(usage)
+        trigger.limit.saturating_sub(usage)
     };
     if distance != 0 {
         return distance;
     }
     // The memory behind a remembered pointer may have become another cgroup's.
-    if wire.address == 0 && cgroup_id(state.memcg) != Some(wire.cgroup_id) {
+    if trigger.address == 0 && cgroup_id(state.memcg) != Some(trigger.cgroup_id) {
         state.memcg = 0;
         return 0;
     }
-    if wire.action == action::KILL {
+    if trigger.action == action::KILL {
         kill_first_victim(slot / SLOTS_PER_SCOPE, state);
     } else {
-        wake(slot, wire, state, usage, charged);
+        wake(slot, trigger, state, usage, charged);
     }
     0
 }
@@ -240,24 +240,24 @@ fn check(
 /// The watched cgroup: remembered, or found among the ancestors of the one that is charged.
 #[inline(always)]
 fn watched(
-    wire: &MemoryTrigger,
+    trigger: &MemoryTrigger,
     state: &mut MemoryTriggerState,
     charged: Address,
 ) -> Option<Address> {
-    if state.memcg != 0 && state.cgroup_id == wire.cgroup_id {
+    if state.memcg != 0 && state.cgroup_id == trigger.cgroup_id {
         return Some(state.memcg);
     }
-    if state.last_miss == charged && state.last_miss_generation == wire.generation {
+    if state.last_miss == charged && state.last_miss_generation == trigger.generation {
         return None;
     }
-    let found = ancestor(charged, wire.cgroup_id);
+    let found = ancestor(charged, trigger.cgroup_id);
     if found == 0 {
         state.last_miss = charged;
-        state.last_miss_generation = wire.generation;
+        state.last_miss_generation = trigger.generation;
         return None;
     }
     state.memcg = found;
-    state.cgroup_id = wire.cgroup_id;
+    state.cgroup_id = trigger.cgroup_id;
     Some(found)
 }
 

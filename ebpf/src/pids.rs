@@ -1,4 +1,4 @@
-//! The PID tripwire: counts what the kernel counts in `nr_threads`.
+//! The PID trigger: counts what the kernel counts in `nr_threads`.
 //!
 //! `copy_process` adds a task and then runs `task_newtask`, which unlike `sched_process_fork` also sees the workers of
 //! io_uring and vhost. `release_task` takes it away when it is reaped; the next hook after that is

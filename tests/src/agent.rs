@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running `evictd run`; killed and reaped when dropped.
 pub struct Agent {
@@ -32,7 +32,7 @@ pub fn binary() -> io::Result<PathBuf> {
 }
 
 impl Agent {
-    /// Starts the daemon and returns when its wire is armed.
+    /// Starts the daemon and returns when its trigger is armed.
     ///
     /// # Errors
     /// It ended before; the error holds what it said. With `EVICTD_VERBOSE` set, all that it says is shown.
@@ -82,7 +82,7 @@ impl Agent {
             }
         });
         let mut before = Vec::new();
-        while let Ok(line) = wait.recv_timeout(PATIENCE) {
+        while let Ok(line) = wait.recv_timeout(TIMEOUT) {
             if line.contains("watching") {
                 return Ok(agent);
             }

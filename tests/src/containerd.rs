@@ -21,7 +21,7 @@ pub use pods::Pods;
 use crate::agent::signal;
 
 /// How long it may take to start on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A running containerd; it and all that it has started end when this is dropped.
 pub struct Containerd {
@@ -67,7 +67,7 @@ impl Containerd {
 
     /// Waits until the part that speaks the CRI answers.
     fn wait(&mut self) -> io::Result<()> {
-        let end = std::time::Instant::now() + PATIENCE;
+        let end = std::time::Instant::now() + TIMEOUT;
         loop {
             if self.child.try_wait()?.is_some() || std::time::Instant::now() > end {
                 let log = fs::read_to_string(self.dir.path().join("log"))?;

@@ -16,10 +16,10 @@ use serde_json::{Value, json};
 use crate::{
     agent::{Agent, binary},
     cgroup::TestCgroup,
-    patience::until,
+    wait::until,
 };
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What an agent is started with.
 pub struct Files {
@@ -126,13 +126,13 @@ impl Files {
                 _ => None,
             })
         };
-        until(PATIENCE, || first().is_some());
+        until(TIMEOUT, || first().is_some());
         first()
     }
 
     /// Waits for so many records.
     pub fn wait_for(&self, count: usize) -> Vec<Record> {
-        until(PATIENCE, || self.records().len() >= count);
+        until(TIMEOUT, || self.records().len() >= count);
         self.records()
     }
 }

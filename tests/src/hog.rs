@@ -8,10 +8,10 @@ use std::{
     time::Duration,
 };
 
-use crate::patience::until;
+use crate::wait::until;
 
 /// More than any test of a slow machine needs.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A running hog; killed and reaped when dropped.
 pub struct Hog {
@@ -92,10 +92,10 @@ impl Hog {
     /// # Errors
     /// It lives on and on: a test that waits for ever tells nothing.
     pub fn wait(&mut self) -> io::Result<Option<i32>> {
-        if !until(PATIENCE, || !self.is_alive()) {
+        if !until(TIMEOUT, || !self.is_alive()) {
             return Err(io::Error::new(
                 io::ErrorKind::TimedOut,
-                format!("nobody has ended it in {PATIENCE:?}"),
+                format!("nobody has ended it in {TIMEOUT:?}"),
             ));
         }
         Ok(self.child.wait()?.signal())

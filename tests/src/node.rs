@@ -1,4 +1,4 @@
-//! A cgroup that plays a node, with pods in it, and a reflex that watches it.
+//! A cgroup that plays a node, with pods in it, and a fast path that watches it.
 
 use std::{
     io,
@@ -34,14 +34,14 @@ pub struct Node {
     /// The scope.
     pub cgroup: TestCgroup,
     /// What holds for all pods.
-    pub restraint: Arc<EvictionLimiter>,
+    pub limiter: Arc<EvictionLimiter>,
     pods: Vec<(Pod, PathBuf)>,
 }
 
-/// How the reflex of a node is set up.
+/// How the fast path of a node is set up.
 #[derive(Clone, Copy)]
 pub struct Options {
-    /// The rung, or the best one.
+    /// The hook, or the best one.
     pub hook: Option<MemoryHook>,
     /// Bytes that must be available.
     pub threshold: u64,
@@ -83,13 +83,13 @@ pub fn machine() -> io::Result<(MemoryCgroup, u64)> {
     Ok((root, total))
 }
 
-/// A reflex at work on a node.
+/// A fast path at work on a node.
 pub struct Watched {
-    reflex: Option<FastPath>,
-    outbox: Arc<EventQueue>,
+    fastpath: Option<FastPath>,
+    events: Arc<EventQueue>,
     /// Where new tables go.
-    pub mailbox: Arc<Control>,
-    /// The rung that is in use.
+    pub control: Arc<Control>,
+    /// The hook that is in use.
     pub hook: MemoryHook,
     // The programs stay attached for as long as it lives.
     _object: Option<BpfObject>,
@@ -100,7 +100,7 @@ impl Node {
     pub fn new(name: &str, mib: u64) -> io::Result<Self> {
         Ok(Self {
             cgroup: TestCgroup::new(name, mib * MIB)?,
-            restraint: Arc::default(),
+            limiter: Arc::default(),
             pods: Vec::new(),
         })
     }
@@ -167,7 +167,7 @@ impl Node {
         Box::new(PodTable::new(entries.map(Arc::new).collect()))
     }
 
-    /// Starts a reflex on this node; `Err` inside when the rung is refused here.
+    /// Starts a fast path on this node; `Err` inside when the hook is refused here.
     pub fn watch(&self, options: Options) -> io::Result<Result<Watched, HookUnavailable>> {
         self.watch_table(self.table(), options)
     }
@@ -210,8 +210,8 @@ impl Node {
             Ok(built) => built,
             Err(refused) => return Ok(Err(refused)),
         };
-        let (mailbox, outbox) = (Control::new()?, EventQueue::new()?);
-        let (reflex, _) = FastPath::start(Setup {
+        let (control, events) = (Control::new()?, EventQueue::new()?);
+        let (fastpath, _) = FastPath::start(Setup {
             scopes,
             trigger: built.trigger,
             table,
@@ -220,14 +220,14 @@ impl Node {
             shadow: options.shadow,
             victims_at_once: options.victims_at_once,
             strategy: RankingStrategy::Kubelet,
-            limiter: Arc::clone(&self.restraint),
-            control: Arc::clone(&mailbox),
-            events: Arc::clone(&outbox),
+            limiter: Arc::clone(&self.limiter),
+            control: Arc::clone(&control),
+            events: Arc::clone(&events),
         })?;
         Ok(Ok(Watched {
-            reflex: Some(reflex),
-            outbox,
-            mailbox,
+            fastpath: Some(fastpath),
+            events,
+            control,
             hook: built.choice.hook,
             _object: object.ok(),
         }))
@@ -236,57 +236,57 @@ impl Node {
 
 impl Watched {
     /// The next report, if one comes in time; that a threshold was met at the start is no news to a test that has laid it so.
-    pub fn report(&self, patience: Duration) -> Option<Event> {
-        let end = Instant::now() + patience;
+    pub fn report(&self, timeout: Duration) -> Option<Event> {
+        let end = Instant::now() + timeout;
         loop {
-            match self.outbox.next() {
+            match self.events.next() {
                 Some(Event::MetInForce { .. }) => continue,
                 Some(report) => return Some(report),
                 None => {}
             }
             let left = end.checked_duration_since(Instant::now())?;
-            poll([self.outbox.as_raw_fd()], Some(left));
+            poll([self.events.as_raw_fd()], Some(left));
         }
     }
 
     /// The next eviction, other reports passed over.
-    pub fn evicted(&self, patience: Duration) -> Option<EvictionReport> {
+    pub fn evicted(&self, timeout: Duration) -> Option<EvictionReport> {
         loop {
-            if let Event::Evicted(evicted) = self.report(patience)? {
+            if let Event::Evicted(evicted) = self.report(timeout)? {
                 return Some(evicted);
             }
         }
     }
 
     /// The next end of an eviction, other reports passed over.
-    pub fn finished(&self, patience: Duration) -> Option<VictimExit> {
+    pub fn finished(&self, timeout: Duration) -> Option<VictimExit> {
         loop {
-            if let Event::Finished(finished) = self.report(patience)? {
+            if let Event::Finished(finished) = self.report(timeout)? {
                 return Some(finished);
             }
         }
     }
 
-    /// The kernel's id of the reflex thread.
+    /// The kernel's id of the fast path thread.
     pub fn tid(&self) -> i32 {
-        self.reflex.as_ref().map_or(0, FastPath::tid)
+        self.fastpath.as_ref().map_or(0, FastPath::tid)
     }
 
     /// The same of the thread that stands in for it, if there is one.
-    pub fn deputy(&self) -> Option<i32> {
-        self.reflex.as_ref().and_then(FastPath::standby_tid)
+    pub fn standby(&self) -> Option<i32> {
+        self.fastpath.as_ref().and_then(FastPath::standby_tid)
     }
 
     /// How often that thread has decided.
     pub fn deputised(&self) -> u64 {
-        self.outbox.taken_over()
+        self.events.taken_over()
     }
 }
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        if let Some(reflex) = self.reflex.take() {
-            reflex.stop();
+        if let Some(fastpath) = self.fastpath.take() {
+            fastpath.stop();
         }
     }
 }

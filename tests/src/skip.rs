@@ -12,9 +12,9 @@ pub fn skipped(test: &str, why: &str) {
     let _ = writeln!(std::io::stderr(), "SKIPPED {test}: {why}");
 }
 
-/// Prints what a signal got from a rung on this kernel, in the form that `cargo xtask vm test` gathers into one table.
-pub fn matrix(signal: &str, rung: &str, detail: &str) {
-    println!("MATRIX signal={signal} rung={rung} result=ok detail={detail}");
+/// Prints what a signal got from a hook on this kernel, in the form that `cargo xtask vm test` gathers into one table.
+pub fn matrix(signal: &str, hook: &str, detail: &str) {
+    println!("MATRIX signal={signal} hook={hook} result=ok detail={detail}");
 }
 
 /// Why kernel-facing tests cannot run, if they cannot.

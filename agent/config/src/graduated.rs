@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evictd_engine::model::settings::{BrakeConfig, GraduatedConfig};
+use evictd_engine::model::settings::{MitigationConfig, ThrottleConfig};
 use serde_json::Value;
 
 use super::ConfigError;
@@ -16,26 +16,26 @@ const BRAKE: Duration = Duration::from_secs(60);
 const PODS: u64 = 2;
 const MOST_PODS: u64 = 100;
 
-pub(super) fn take(fields: &mut ObjectDecoder) -> Result<GraduatedConfig, ConfigError> {
+pub(super) fn take(fields: &mut ObjectDecoder) -> Result<MitigationConfig, ConfigError> {
     let Some(mut action) = fields.object("graduatedAction")? else {
-        return Ok(GraduatedConfig::default());
+        return Ok(MitigationConfig::default());
     };
-    let mut taken = GraduatedConfig::default();
+    let mut taken = MitigationConfig::default();
     if let Some((mut reclaim, enabled)) = step(&mut action, "reclaim")? {
         let limit = time_limit(&mut reclaim)?.unwrap_or(RECLAIM);
         reclaim.deny_unknown_fields()?;
         taken.reclaim = enabled.then_some(limit);
     }
-    if let Some((mut brake, enabled)) = step(&mut action, "brake")? {
-        let path = brake.path_of("pods");
-        let pods = brake.optional("pods").unwrap_or_else(|| PODS.into());
+    if let Some((mut throttle, enabled)) = step(&mut action, "brake")? {
+        let path = throttle.path_of("pods");
+        let pods = throttle.optional("pods").unwrap_or_else(|| PODS.into());
         let number = pods.as_u64().filter(|n| (1..=MOST_PODS).contains(n));
         let reason = format!("must be a whole number between 1 and {MOST_PODS}");
         let number = number.and_then(|n| usize::try_from(n).ok());
         let pods = number.ok_or_else(|| ConfigError::value(path, &pods, reason))?;
-        let time_limit = time_limit(&mut brake)?.unwrap_or(BRAKE);
-        brake.deny_unknown_fields()?;
-        taken.brake = enabled.then_some(BrakeConfig { pods, time_limit });
+        let time_limit = time_limit(&mut throttle)?.unwrap_or(BRAKE);
+        throttle.deny_unknown_fields()?;
+        taken.throttle = enabled.then_some(ThrottleConfig { pods, time_limit });
     }
     action.deny_unknown_fields()?;
     Ok(taken)
@@ -70,7 +70,7 @@ mod tests {
     use super::super::Config;
     use super::*;
 
-    fn read(action: Value) -> Result<GraduatedConfig, String> {
+    fn read(action: Value) -> Result<MitigationConfig, String> {
         let config = Config::from_values(json!({ "graduatedAction": action }), None);
         config.map(|c| c.graduated).map_err(|e| e.to_string())
     }
@@ -78,19 +78,19 @@ mod tests {
     // R46
     #[test]
     fn steps_that_are_named_are_taken() {
-        assert_eq!(read(Value::Null), Ok(GraduatedConfig::default()));
+        assert_eq!(read(Value::Null), Ok(MitigationConfig::default()));
         assert_eq!(
             read(json!({"brake": {"enabled": false}})),
-            Ok(GraduatedConfig::default())
+            Ok(MitigationConfig::default())
         );
         let all = read(json!({"reclaim": {}, "brake": {"pods": 3, "timeLimit": "90s"}})).unwrap();
         assert_eq!(all.reclaim, Some(RECLAIM));
-        let brake = BrakeConfig {
+        let throttle = ThrottleConfig {
             pods: 3,
             time_limit: Duration::from_secs(90),
         };
-        assert_eq!(all.brake, Some(brake));
-        assert!(all.is_on() && !GraduatedConfig::default().is_on());
+        assert_eq!(all.throttle, Some(throttle));
+        assert!(all.is_on() && !MitigationConfig::default().is_on());
     }
 
     #[test]

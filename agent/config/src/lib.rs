@@ -10,7 +10,7 @@ use std::{
 
 use evictd_engine::{
     ThresholdValue,
-    model::settings::{EvictionConfig, GraduatedConfig, MemoryHook, Mode, RankingStrategy},
+    model::settings::{EvictionConfig, MemoryHook, MitigationConfig, Mode, RankingStrategy},
 };
 use serde_json::Value;
 
@@ -62,7 +62,7 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// `shadow`: decide and report, kill nothing.
     pub shadow: bool,
-    /// `memoryHook`: which rung of the ladder watches memory; `auto` and none are the best that this kernel has.
+    /// `memoryHook`: which hook of the order of preference watches memory; `auto` and none are the best that this kernel has.
     pub memory_hook: Option<MemoryHook>,
     /// `accountReclaimableCache`: count page cache that can be reclaimed as available.
     pub account_reclaimable_cache: bool,
@@ -78,7 +78,7 @@ pub struct Config {
     /// `cri`: the container runtime, which gives back what is no longer needed when a disk is short; none is left alone.
     pub cri: Option<CriConfig>,
     /// `graduatedAction`: what is done about a soft threshold on memory before a pod is evicted.
-    pub graduated: GraduatedConfig,
+    pub graduated: MitigationConfig,
     /// `policies`, `evictionRates`, `lastResort` and `gateSecrets`: who may be evicted, and when.
     pub policy: PolicyConfig,
     /// `metricsAddress`: where metrics are served, if at all.

@@ -7,7 +7,7 @@
 //!   uid: 6f1c...             # default: namespace/name
 //!   qosClass: Burstable      # default: what the memory request and limit make of it
 //!   priority: 100            # default: 0
-//!   static: false            # spared in `mode: kubelet`, judged by its priority otherwise
+//!   static: false            # denied in `mode: kubelet`, judged by its priority otherwise
 //!   labels: {app: cache}     # what policies match and ask for; so are the five below
 //!   annotations: {}
 //!   owner: {kind: StatefulSet, name: cache, uid: 3f...}   # uid: kind/namespace/name by default

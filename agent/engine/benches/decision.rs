@@ -1,4 +1,4 @@
-//! What one decision costs, in time and in allocations: the fast path of the reflex, the full order, and a whole
+//! What one decision costs, in time and in allocations: the fast path of the fast path, the full order, and a whole
 //! round of the eviction manager.
 
 use std::time::Duration;
@@ -42,7 +42,7 @@ fn candidates(count: usize) -> (Vec<Candidate>, Vec<u64>) {
         .map(|_| {
             let exact = number(2048) * MI;
             let priority = [0, 0, 0, 1000, -10][number(5) as usize];
-            let claim = RankInputs {
+            let inputs = RankInputs {
                 order: 0,
                 priority,
                 priority_unknown: false,
@@ -52,7 +52,7 @@ fn candidates(count: usize) -> (Vec<Candidate>, Vec<u64>) {
             let usage = exact + number(64) * MI;
             (
                 Candidate {
-                    inputs: claim,
+                    inputs: inputs,
                     usage,
                     is_exact: false,
                     state: CandidateState::Eligible,
@@ -132,7 +132,7 @@ fn full_order(bencher: Bencher<'_, '_>, count: usize) {
 }
 
 #[divan::bench(args = PODS)]
-fn manager_round(bencher: Bencher<'_, '_>, count: usize) {
+fn plan_and_rank(bencher: Bencher<'_, '_>, count: usize) {
     let (pods, usages) = node(count);
     let eviction = EvictionConfig {
         thresholds: vec![Threshold {

@@ -10,7 +10,7 @@ use crate::Signal;
 /// Samples that are kept: a second of looks that follow each other as closely as they may, a quarter of an hour of those
 /// far from every threshold.
 const SAMPLES: usize = 1024;
-/// Between two samples of one signal, in nanoseconds: the reflex looks more often shortly before a threshold.
+/// Between two samples of one signal, in nanoseconds: the fast path looks more often shortly before a threshold.
 const CLOSEST_NS: u64 = 500_000;
 
 /// What was left of a signal at one moment.
@@ -62,7 +62,7 @@ impl Recorder {
         }
     }
 
-    /// Keeps a sample whatever was kept before it: somebody decides by it. Otherwise as [`Self::note`].
+    /// Keeps a sample whatever was kept before it: somebody decides by it. Otherwise as [`Self::record`].
     pub fn record_always(&self, time: u64, signal: Signal, available: u64) {
         if let Some(last) = self.last.get(signal as usize) {
             last.store(time, Ordering::Relaxed);

@@ -100,7 +100,7 @@ impl Default for EvictionLimiter {
     fn default() -> Self {
         Self {
             paused: AtomicBool::new(false),
-            last_resort: AtomicU8::new(LastResort::Nobody as u8),
+            last_resort: AtomicU8::new(LastResort::None as u8),
             quotas: (0..QUOTAS).map(|_| Quota::default()).collect(),
         }
     }
@@ -125,9 +125,9 @@ impl EvictionLimiter {
     /// Whom the last resort may take.
     pub fn last_resort(&self) -> LastResort {
         match self.last_resort.load(Ordering::Relaxed) {
-            0 => LastResort::Nobody,
+            0 => LastResort::None,
             1 => LastResort::Conditional,
-            _ => LastResort::Anybody,
+            _ => LastResort::Any,
         }
     }
 
@@ -158,15 +158,15 @@ impl EvictionLimiter {
     }
 
     /// Whether a pod may go now: it is not on its way already, and every limit that it is under has room. `resort` is whom the last resort takes:
-    /// [`LastResort::Nobody`] for an ordinary look. Allocates nothing, takes no lock.
-    pub fn allows(&self, clearance: &EvictionPermit, now: u64, resort: LastResort) -> bool {
-        if self.is_paused() || clearance.is_ending() {
+    /// [`LastResort::None`] for an ordinary look. Allocates nothing, takes no lock.
+    pub fn allows(&self, permit: &EvictionPermit, now: u64, resort: LastResort) -> bool {
+        if self.is_paused() || permit.is_ending() {
             return false;
         }
-        match clearance.permission(now) {
+        match permit.permission(now) {
             Permission::Always | Permission::Until(_) => {}
             Permission::NotNow if resort >= LastResort::Conditional => {}
-            Permission::Never if resort >= LastResort::Anybody => {}
+            Permission::Never if resort >= LastResort::Any => {}
             Permission::NotNow | Permission::Never => return false,
         }
         let limits = if resort >= LastResort::Conditional {
@@ -174,30 +174,29 @@ impl EvictionLimiter {
         } else {
             QUOTAS_OF_A_POD
         };
-        self.has_room_in(clearance, now, limits)
+        self.has_room_in(permit, now, limits)
     }
 
     /// Whether the kernel may kill a pod by itself at the floor, where nobody can look whether a permission still
     /// counts: only one that may go for good.
-    pub fn allows_kernel_kill(&self, clearance: &EvictionPermit, now: u64) -> bool {
-        clearance.permission(now) == Permission::Always
-            && self.allows(clearance, now, LastResort::Nobody)
+    pub fn allows_kernel_kill(&self, permit: &EvictionPermit, now: u64) -> bool {
+        permit.permission(now) == Permission::Always && self.allows(permit, now, LastResort::None)
     }
 
     /// Whether all limits of a pod have room.
-    pub fn has_room(&self, clearance: &EvictionPermit, now: u64) -> bool {
-        self.has_room_in(clearance, now, QUOTAS_OF_A_POD)
+    pub fn has_room(&self, permit: &EvictionPermit, now: u64) -> bool {
+        self.has_room_in(permit, now, QUOTAS_OF_A_POD)
     }
 
-    fn has_room_in(&self, clearance: &EvictionPermit, now: u64, limits: usize) -> bool {
-        let mut quotas = clearance.quotas(limits).filter_map(|q| self.quotas.get(q));
+    fn has_room_in(&self, permit: &EvictionPermit, now: u64, limits: usize) -> bool {
+        let mut quotas = permit.quotas(limits).filter_map(|q| self.quotas.get(q));
         quotas.all(|q| q.has_room(now))
     }
 
     /// Charges all limits of a pod that is about to be evicted.
-    pub fn charge(&self, clearance: &EvictionPermit, now: u64) {
-        clearance.mark_used(now);
-        let quotas = clearance.quotas(QUOTAS_OF_A_POD);
+    pub fn charge(&self, permit: &EvictionPermit, now: u64) {
+        permit.mark_used(now);
+        let quotas = permit.quotas(QUOTAS_OF_A_POD);
         quotas
             .filter_map(|q| self.quotas.get(q))
             .for_each(|q| q.charge(signed(now)));
@@ -247,60 +246,60 @@ mod tests {
 
     #[test]
     fn a_permission_ends_by_itself() {
-        let (restraint, pod) = (EvictionLimiter::default(), EvictionPermit::default());
-        let lets_go = |now| restraint.allows(&pod, now, LastResort::Nobody);
-        assert!(lets_go(u64::MAX - 1) && restraint.allows_kernel_kill(&pod, 5));
+        let (limiter, pod) = (EvictionLimiter::default(), EvictionPermit::default());
+        let lets_go = |now| limiter.allows(&pod, now, LastResort::None);
+        assert!(lets_go(u64::MAX - 1) && limiter.allows_kernel_kill(&pod, 5));
         pod.set(Permission::Until(100), -7, &[]);
         assert!(lets_go(99) && !lets_go(100));
         assert!(
-            !restraint.allows_kernel_kill(&pod, 99),
+            !limiter.allows_kernel_kill(&pod, 99),
             "the kernel reads no clock"
         );
         assert_eq!(pod.order(), -7);
         pod.set(Permission::NotNow, 0, &[]);
         assert!(!lets_go(0));
-        assert!(restraint.allows(&pod, 0, LastResort::Conditional));
+        assert!(limiter.allows(&pod, 0, LastResort::Conditional));
         pod.set(Permission::Never, 0, &[]);
-        assert!(!restraint.allows(&pod, 0, LastResort::Conditional));
-        assert!(restraint.allows(&pod, 0, LastResort::Anybody));
-        restraint.pause(true);
+        assert!(!limiter.allows(&pod, 0, LastResort::Conditional));
+        assert!(limiter.allows(&pod, 0, LastResort::Any));
+        limiter.pause(true);
         assert!(
-            !restraint.allows(&pod, 0, LastResort::Anybody),
+            !limiter.allows(&pod, 0, LastResort::Any),
             "a pause is a pause"
         );
     }
 
     #[test]
     fn limits_count_within_their_period() {
-        let restraint = EvictionLimiter::default();
+        let limiter = EvictionLimiter::default();
         let pods: Vec<EvictionPermit> = (0..4).map(|_| EvictionPermit::default()).collect();
         pods.iter()
             .for_each(|p| p.set(Permission::Always, 0, &[3, 9]));
-        restraint.set_quota(3, Some(2), 100, None);
-        restraint.set_quota(9, None, 0, Some(3));
+        limiter.set_quota(3, Some(2), 100, None);
+        limiter.set_quota(9, None, 0, Some(3));
         for now in [10, 20] {
-            assert!(restraint.allows(&pods[0], now, LastResort::Nobody));
-            restraint.charge(&pods[0], now);
+            assert!(limiter.allows(&pods[0], now, LastResort::None));
+            limiter.charge(&pods[0], now);
         }
         assert!(
-            !restraint.allows(&pods[1], 30, LastResort::Nobody),
+            !limiter.allows(&pods[1], 30, LastResort::None),
             "two are gone"
         );
         assert!(
-            restraint.allows(&pods[1], 110, LastResort::Nobody),
+            limiter.allows(&pods[1], 110, LastResort::None),
             "one of them no longer counts"
         );
-        restraint.charge(&pods[1], 110);
+        limiter.charge(&pods[1], 110);
         assert!(
-            !restraint.allows(&pods[2], 1000, LastResort::Nobody),
+            !limiter.allows(&pods[2], 1000, LastResort::None),
             "three have left, and none is to spare"
         );
-        assert_eq!(restraint.charged_in_total(9), 3);
-        restraint.set_quota(9, None, 0, Some(4));
-        assert!(restraint.allows(&pods[2], 1000, LastResort::Nobody));
+        assert_eq!(limiter.charged_in_total(9), 3);
+        limiter.set_quota(9, None, 0, Some(4));
+        assert!(limiter.allows(&pods[2], 1000, LastResort::None));
         assert!(pods[0].is_used() && !pods[3].is_used());
-        restraint.clear_quota(3);
-        restraint.clear_quota(9);
-        assert!(restraint.allows(&pods[3], 0, LastResort::Nobody));
+        limiter.clear_quota(3);
+        limiter.clear_quota(9);
+        assert!(limiter.allows(&pods[3], 0, LastResort::None));
     }
 }

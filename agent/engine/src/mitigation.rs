@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::model::{settings::GraduatedConfig, usage::MemoryReading};
+use crate::model::{settings::MitigationConfig, usage::MemoryReading};
 
 /// Reclaims do not follow each other faster than this: what has just been reclaimed is read again from disk.
 const REST: Duration = Duration::from_secs(60);
@@ -46,14 +46,14 @@ enum At {
 /// Where the steps stand.
 #[derive(Clone, Copy, Debug)]
 pub struct Steps {
-    config: GraduatedConfig,
+    config: MitigationConfig,
     at: At,
     reclaimed: Option<u64>,
 }
 
 impl Steps {
     /// At rest.
-    pub fn new(config: GraduatedConfig) -> Self {
+    pub fn new(config: MitigationConfig) -> Self {
         Self {
             config,
             at: At::Rest,
@@ -61,13 +61,13 @@ impl Steps {
         }
     }
 
-    /// Other settings from now on; a brake that is no longer wanted is released by the next [`Self::next`].
-    pub fn reconfigure(&mut self, config: GraduatedConfig) {
+    /// Other settings from now on; a throttle that is no longer wanted is released by the next [`Self::next`].
+    pub fn reconfigure(&mut self, config: MitigationConfig) {
         self.config = config;
     }
 
     /// The settings in force.
-    pub fn config(&self) -> GraduatedConfig {
+    pub fn config(&self) -> MitigationConfig {
         self.config
     }
 
@@ -102,7 +102,7 @@ impl Steps {
             }
             At::Reclaimed => self.throttle(now),
             At::Throttling(since) => {
-                let limit = self.config.brake.map(|brake| brake.time_limit);
+                let limit = self.config.throttle.map(|throttle| throttle.time_limit);
                 limit.is_none_or(|limit| passed(since, limit)).then(|| {
                     self.at = At::Spent;
                     Step::Unthrottle
@@ -113,7 +113,7 @@ impl Steps {
     }
 
     fn throttle(&mut self, now: u64) -> Option<Step> {
-        let wanted = self.config.brake.is_some();
+        let wanted = self.config.throttle.is_some();
         self.at = if wanted {
             At::Throttling(now)
         } else {
@@ -171,15 +171,15 @@ pub fn portions(pods: &[MemoryReading], deficit: u64) -> Vec<Portion> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::settings::BrakeConfig;
+    use crate::model::settings::ThrottleConfig;
 
     const SECOND: u64 = 1_000_000_000;
     const MIB: u64 = 1 << 20;
 
-    fn config(reclaim: bool, brake: bool) -> GraduatedConfig {
-        GraduatedConfig {
+    fn config(reclaim: bool, throttle: bool) -> MitigationConfig {
+        MitigationConfig {
             reclaim: reclaim.then_some(Duration::from_secs(5)),
-            brake: brake.then_some(BrakeConfig {
+            throttle: throttle.then_some(ThrottleConfig {
                 pods: 2,
                 time_limit: Duration::from_secs(30),
             }),
@@ -216,7 +216,7 @@ mod tests {
 
     // R46
     #[test]
-    fn the_brake_is_released_when_the_pressure_is_over() {
+    fn the_throttle_is_released_when_the_pressure_is_over() {
         let mut steps = Steps::new(config(false, true));
         assert_eq!(steps.next(0, SHORT), Some(Step::Throttle));
         assert_eq!(steps.next(1, NEARLY), None);

@@ -18,7 +18,7 @@ const DEATH_NS: u64 = SECOND / 2;
 /// A growth that is seen so soon after a SIGKILL may still be the victim's own: its threads end when they leave the kernel, and
 /// statistics may be late. Only other pods' own counters tell of theirs then.
 const SETTLE_NS: u64 = 10 * MS;
-/// By so much at most statistics may be off that were added up, in the signal's unit: bytes that each CPU keeps to itself.
+/// By so much at most statistics may be off that were flushed, in the signal's unit: bytes that each CPU keeps to itself.
 const BLUR: u64 = 16 << 20;
 /// What will be short within so long is.
 const MOMENT_NS: u64 = 5 * MS;

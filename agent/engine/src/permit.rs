@@ -14,7 +14,7 @@ pub struct EvictionPermit {
     until: AtomicU64,
     never: AtomicBool,
     order: AtomicI32,
-    /// Positions of the [`crate::limiter::Restraint`]'s quotas, 16 bits each; zero is none.
+    /// Positions of the [`crate::limiter::EvictionLimiter`]'s quotas, 16 bits each; zero is none.
     quotas: AtomicU64,
     /// When a limit was charged for it; zero as long as none was.
     taken: AtomicU64,
@@ -53,29 +53,29 @@ pub enum Permission {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum LastResort {
-    /// Nobody: the kernel's OOM killer decides.
+    /// None: the kernel's OOM killer decides.
     #[default]
-    Nobody = 0,
+    None = 0,
     /// Pods that a condition, a gate or a limit spares.
     Conditional = 1,
     /// Those of `evict: Never` too.
-    Anybody = 2,
+    Any = 2,
 }
 
 impl LastResort {
     /// Whom it takes when those of this step are not enough.
     pub fn next(self) -> Self {
         match self {
-            Self::Nobody => Self::Conditional,
-            Self::Conditional | Self::Anybody => Self::Anybody,
+            Self::None => Self::Conditional,
+            Self::Conditional | Self::Any => Self::Any,
         }
     }
 
     /// The words of the configuration.
     pub const CHOICES: [(&'static str, Self); 3] = [
-        ("Nobody", Self::Nobody),
+        ("Nobody", Self::None),
         ("Conditional", Self::Conditional),
-        ("Anybody", Self::Anybody),
+        ("Anybody", Self::Any),
     ];
 }
 

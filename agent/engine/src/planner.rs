@@ -59,7 +59,7 @@ impl Planner {
     }
 
     /// Takes a look at the node. If the round asks for node-level reclaim, do that, look again, and ask
-    /// [`Manager::after_reclaim`] for the evictions that are still needed.
+    /// [`Planner::after_reclaim`] for the evictions that are still needed.
     ///
     /// `now` is nanoseconds of any one clock; only differences count.
     pub fn plan(&mut self, now: i64, node: Snapshot<'_>) -> Plan {
@@ -69,7 +69,7 @@ impl Planner {
         due.retain(|threshold| self.acts_on(threshold));
         let mut met_in_force = self.pressure.take_met_in_force();
         met_in_force.retain(|threshold| !self.is_externally_handled(threshold));
-        let mut round = Plan {
+        let mut plan = Plan {
             met_in_force,
             stuck: self.pending.take_stuck(now),
             conditions: self.pressure.conditions(now),
@@ -78,19 +78,19 @@ impl Planner {
             evictions: self.local_storage_evictions(now, node),
             ..Plan::default()
         };
-        round.conditions.extend(self.recreations.held());
-        round.conditions.sort_unstable();
-        round.conditions.dedup();
+        plan.conditions.extend(self.recreations.held());
+        plan.conditions.sort_unstable();
+        plan.conditions.dedup();
         match self.settings.mode {
             // Whoever exceeds its own limits goes first, and the kubelet waits for what that brings.
-            Mode::Kubelet if !round.evictions.is_empty() => {}
+            Mode::Kubelet if !plan.evictions.is_empty() => {}
             Mode::Kubelet => {
                 let first = due.get(..1).unwrap_or_default();
-                round.node_reclaim = self.node_reclaim(first);
-                if round.node_reclaim.is_empty() {
-                    round.evictions = self.evictions(now, node, first);
+                plan.node_reclaim = self.node_reclaim(first);
+                if plan.node_reclaim.is_empty() {
+                    plan.evictions = self.evictions(now, node, first);
                 } else {
-                    round.pending = first.to_vec();
+                    plan.pending = first.to_vec();
                 }
             }
             // What no reclaim can help does not wait for one.
@@ -98,12 +98,12 @@ impl Planner {
                 let reclaims =
                     |t: &Threshold| !self.settings.layout.node_reclaim(t.signal).is_empty();
                 let (pending, urgent): (Vec<_>, Vec<_>) = due.into_iter().partition(reclaims);
-                round.node_reclaim = self.node_reclaim(&pending);
-                round.pending = pending;
-                round.evictions.extend(self.evictions(now, node, &urgent));
+                plan.node_reclaim = self.node_reclaim(&pending);
+                plan.pending = pending;
+                plan.evictions.extend(self.evictions(now, node, &urgent));
             }
         }
-        round
+        plan
     }
 
     /// Says which pods must go after the node-level reclaim that a round asked for. `before` is the snapshot of that
@@ -115,7 +115,7 @@ impl Planner {
     pub fn after_reclaim(
         &mut self,
         now: i64,
-        round: &Plan,
+        plan: &Plan,
         before: Snapshot<'_>,
         after: Snapshot<'_>,
     ) -> Vec<EvictionDecision> {
@@ -126,9 +126,9 @@ impl Planner {
             .collect();
         match self.settings.mode {
             Mode::Kubelet if unresolved.is_empty() => Vec::new(),
-            Mode::Kubelet => self.evictions(now, before, &round.pending),
+            Mode::Kubelet => self.evictions(now, before, &plan.pending),
             Mode::Evictd => {
-                let due = round
+                let due = plan
                     .pending
                     .iter()
                     .filter(|threshold| unresolved.contains(threshold));
@@ -367,7 +367,7 @@ impl Planner {
     /// Whether a pod may be evicted. The kubelet would evict one that is still there a second time.
     fn state_of(&self, pod: &Pod) -> CandidateState {
         match self.settings.mode {
-            mode if pod.is_protected(mode) || pod.is_spared => CandidateState::Protected,
+            mode if pod.is_protected(mode) || pod.is_denied => CandidateState::Protected,
             Mode::Evictd if self.pending.contains(pod) => CandidateState::Terminating,
             _ => CandidateState::Eligible,
         }

@@ -60,7 +60,7 @@ impl Ranking {
             Resource::EphemeralStorage | Resource::Inodes => pod.storage_request,
             Resource::Pids => 0,
         };
-        let claim = RankInputs {
+        let inputs = RankInputs {
             priority: pod.priority,
             priority_unknown: pod.priority_unknown,
             qos: pod.qos,
@@ -68,12 +68,12 @@ impl Ranking {
             order: pod.order,
         };
         let usage = usage.map(|usage| self.layout.usage(self.signal, pod, usage));
-        let standing = RankKey::new(self.strategy, resource, claim, usage);
+        let key = RankKey::new(self.strategy, resource, inputs, usage);
         Ranked {
             pod,
             usage,
-            inputs: claim,
-            key: standing,
+            inputs: inputs,
+            key: key,
         }
     }
 }

@@ -3,13 +3,13 @@
 use crate::{NodeCondition, Signal};
 use std::collections::BTreeSet;
 
-/// Moments of one eviction, in nanoseconds of CLOCK_MONOTONIC; 0 where a rung cannot tell.
+/// Moments of one eviction, in nanoseconds of CLOCK_MONOTONIC; 0 where a hook cannot tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Stages {
-    /// The kernel saw the counter cross the limit (only rungs with a kernel program).
+    /// The kernel saw the counter cross the limit (only hooks with a kernel program).
     pub crossed: u64,
-    /// The reflex thread ran.
+    /// The fast path thread ran.
     pub woken: u64,
     /// The victim was chosen, on values read after `woken`.
     pub decided: u64,

@@ -70,7 +70,7 @@ pub struct Selection {
 
 /// Chooses victims: the first in the order of eviction, and as many as it takes to cover the demand, at most as many
 /// as `victims` has room for. Their positions are written to `victims`, and they become
-/// [`CandidateState::OnItsWay`]. Candidates that rank equal go in the order of the slice, which is therefore kept
+/// [`CandidateState::Terminating`]. Candidates that rank equal go in the order of the slice, which is therefore kept
 /// sorted by namespace, name and uid, as the full ranking sorts them.
 ///
 /// `refine` reads the exact usage of the candidate at a position, or says `None` if the pod is gone.

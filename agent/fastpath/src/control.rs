@@ -1,4 +1,4 @@
-//! The two ways across the border of the reflex thread. Neither end waits for the other, neither grows.
+//! The two ways across the border of the fast path thread. Neither end waits for the other, neither grows.
 
 use std::{
     io,
@@ -22,17 +22,17 @@ use crate::Event;
 /// Reports that may wait for a slow reader: more than all victims at once make, each of a KiB.
 const EVENTS: usize = 256;
 
-/// To the reflex: a new table of pods, another cgroup of all pods, or the wish to stop.
+/// To the fast path: a new table of pods, another cgroup of all pods, or the wish to stop.
 #[derive(Debug)]
 pub struct Control {
-    bell: EventFd,
+    event: EventFd,
     table: SwapSlot<PodTable>,
     scope: SwapSlot<Scope>,
-    tuning: SwapSlot<FastPathSettings>,
+    settings: SwapSlot<FastPathSettings>,
     stop: AtomicBool,
 }
 
-/// What may change while the reflex runs: plain values.
+/// What may change while the fast path runs: plain values.
 #[derive(Clone, Copy, Debug)]
 pub struct FastPathSettings {
     /// The amounts of the node's memory.
@@ -44,40 +44,40 @@ pub struct FastPathSettings {
 }
 
 impl Control {
-    /// An empty mailbox.
+    /// An empty control block.
     pub fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            bell: EventFd::new()?,
+            event: EventFd::new()?,
             table: SwapSlot::default(),
             scope: SwapSlot::default(),
-            tuning: SwapSlot::default(),
+            settings: SwapSlot::default(),
             stop: AtomicBool::new(false),
         }))
     }
 
-    /// Hands over a new table; one that was not taken yet is replaced. Frees the tables that the reflex has put aside.
+    /// Hands over a new table; one that was not taken yet is replaced. Frees the tables that the fast path has put aside.
     pub fn send(&self, table: Box<PodTable>) {
         self.table.publish(table);
-        self.bell.notify();
+        self.event.notify();
     }
 
     /// Hands over the pods' cgroup: it has come, or is another one or of another size now.
     pub fn send_pods(&self, scope: Box<Scope>) {
         self.scope.publish(scope);
-        self.bell.notify();
+        self.event.notify();
     }
 
     /// Hands over other settings; what was not taken yet is replaced.
-    pub fn send_settings(&self, tuning: FastPathSettings) {
-        self.tuning.publish(Box::new(tuning));
-        self.bell.notify();
+    pub fn send_settings(&self, settings: FastPathSettings) {
+        self.settings.publish(Box::new(settings));
+        self.event.notify();
     }
 
     pub(super) fn take_settings(&self) -> Option<FastPathSettings> {
-        let boxed = self.tuning.take()?;
-        let tuning = *boxed;
-        self.tuning.retire(boxed);
-        Some(tuning)
+        let boxed = self.settings.take()?;
+        let settings = *boxed;
+        self.settings.retire(boxed);
+        Some(settings)
     }
 
     /// What was handed over and not taken yet.
@@ -90,19 +90,19 @@ impl Control {
         self.scope.retire(scope);
     }
 
-    /// Asks the reflex to end.
+    /// Asks the fast path to end.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        self.bell.notify();
+        self.event.notify();
     }
 
-    /// Has the reflex go round once more.
+    /// Has the fast path go round once more.
     pub(super) fn wake(&self) {
-        self.bell.notify();
+        self.event.notify();
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.bell.fd()
+        self.event.fd()
     }
 
     pub(super) fn stopped(&self) -> bool {
@@ -111,7 +111,7 @@ impl Control {
 
     /// The newest table, if there is one. What was in use before is left to be freed by the sender.
     pub(super) fn take_table(&self, current: &mut Box<PodTable>) -> bool {
-        self.bell.clear();
+        self.event.clear();
         let Some(new) = self.table.take() else {
             return false;
         };
@@ -120,10 +120,10 @@ impl Control {
     }
 }
 
-/// From the reflex: reports for whoever has time.
+/// From the fast path: reports for whoever has time.
 #[derive(Debug)]
 pub struct EventQueue {
-    bell: EventFd,
+    event: EventFd,
     reports: ArrayQueue<Event>,
     dropped: AtomicU64,
     deputised: AtomicU64,
@@ -132,10 +132,10 @@ pub struct EventQueue {
 }
 
 impl EventQueue {
-    /// An empty outbox.
+    /// An empty event queue.
     pub fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            bell: EventFd::new()?,
+            event: EventFd::new()?,
             reports: ArrayQueue::new(EVENTS),
             dropped: AtomicU64::new(0),
             deputised: AtomicU64::new(0),
@@ -148,16 +148,16 @@ impl EventQueue {
         if self.reports.push(report).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
-        self.bell.notify();
+        self.event.notify();
     }
 
     /// The oldest report.
     pub fn next(&self) -> Option<Event> {
-        self.bell.clear();
+        self.event.clear();
         self.reports.pop()
     }
 
-    /// What the reflex has seen lately; whoever decides writes to it.
+    /// What the fast path has seen lately; whoever decides writes to it.
     pub fn recorder(&self) -> &Recorder {
         &self.recorder
     }
@@ -166,7 +166,7 @@ impl EventQueue {
         self.deputised.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Crossings that were decided in place of the reflex since the start.
+    /// Crossings that were decided in place of the fast path since the start.
     pub fn taken_over(&self) -> u64 {
         self.deputised.load(Ordering::Relaxed)
     }
@@ -189,12 +189,12 @@ impl EventQueue {
 impl AsFd for EventQueue {
     /// Becomes readable when there is a report.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.fd()
+        self.event.fd()
     }
 }
 
 impl AsRawFd for EventQueue {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
-        self.bell.fd().as_raw_fd()
+        self.event.fd().as_raw_fd()
     }
 }

@@ -1,4 +1,4 @@
-//! What the reflex tells: plain values, made without allocating.
+//! What the fast path tells: plain values, made without allocating.
 
 use std::sync::Arc;
 
@@ -15,15 +15,15 @@ use evictd_node::pods::table::Entry;
 pub struct EvictionReport {
     /// The victim.
     pub pod: Arc<Entry>,
-    /// Counts the evictions of this agent from 1; [`Finished`] refers to it.
+    /// Counts the evictions of this agent from 1; [`VictimExit`] refers to it.
     pub number: u64,
     /// Which signal was short: the node's, or that of the pods' cgroup.
     pub signal: Signal,
     /// When.
     pub stages: Stages,
-    /// The rung that woke the reflex; the sampler when it looked by itself.
+    /// The hook that woke the fast path; the sampler when it looked by itself.
     pub hook: MemoryHook,
-    /// Usage of the scope at the crossing in bytes, 0 where the rung cannot tell.
+    /// Usage of the scope at the crossing in bytes, 0 where the hook cannot tell.
     pub usage_at_crossing: u64,
     /// Usage of the scope when it was decided, in bytes.
     pub usage_at_decision: u64,
@@ -43,7 +43,7 @@ pub struct EvictionReport {
     pub shared: u64,
     /// Decided only, nothing was killed.
     pub shadow: bool,
-    /// Policies spared everybody; the last resort took it.
+    /// Policies denied everybody; the last resort took it.
     pub last_resort: bool,
     /// SIGKILL was refused with this errno, 0 when it was not.
     pub errno: i32,
@@ -82,24 +82,24 @@ pub struct StuckVictim {
 pub struct BlockedBy {
     /// Evictions are paused.
     pub paused: bool,
-    /// Pods that a policy spared, or a limit.
+    /// Pods that a policy denied, or a limit.
     pub denied: usize,
     /// All pods together use less than what is missing, so that no other one is evicted in vain.
     pub in_vain: bool,
 }
 
-/// What leaves the reflex.
+/// What leaves the fast path.
 #[derive(Clone, Debug)]
 #[expect(
     clippy::large_enum_variant,
     reason = "a box would allocate on the fast path"
 )]
 pub enum Event {
-    /// See [`Evicted`].
+    /// See [`EvictionReport`].
     Evicted(EvictionReport),
-    /// See [`Finished`].
+    /// See [`VictimExit`].
     Finished(VictimExit),
-    /// See [`Stuck`]; once for each victim.
+    /// See [`StuckVictim`]; once for each victim.
     Stuck(StuckVictim),
     /// A threshold was met when it came into force: at the start, or as another one than before.
     MetInForce {

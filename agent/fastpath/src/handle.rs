@@ -1,4 +1,4 @@
-//! Starts and ends the reflex.
+//! Starts and ends the fast path.
 
 use std::{io, sync::Arc};
 
@@ -12,30 +12,30 @@ use crate::{
     standby::Standby,
 };
 
-/// A running reflex thread.
+/// A running fast path thread.
 pub struct FastPath {
     thread: std::thread::JoinHandle<()>,
-    mailbox: Arc<Control>,
+    control: Arc<Control>,
     ids: Ids,
 }
 
 /// The kernel's ids of threads.
 #[derive(Clone, Copy)]
 struct Ids {
-    reflex: i32,
-    deputy: Option<i32>,
+    fastpath: i32,
+    standby: Option<i32>,
 }
 
 impl FastPath {
-    /// Starts the thread and waits until its wires are armed.
+    /// Starts the thread and waits until its triggers are armed.
     ///
     /// # Errors
-    /// The thread cannot be started, a scope cannot be read, a wire cannot be armed.
+    /// The thread cannot be started, a scope cannot be read, a trigger cannot be armed.
     pub fn start(setup: Setup) -> io::Result<(Self, Refusals)> {
-        let mailbox = Arc::clone(&setup.control);
+        let control = Arc::clone(&setup.control);
         let (started, ready) = std::sync::mpsc::sync_channel(1);
         let thread = std::thread::Builder::new()
-            .name("reflex".into())
+            .name("fastpath".into())
             .spawn(move || {
                 let mut refusals = Refusals {
                     // Before anybody else is started from here.
@@ -43,37 +43,37 @@ impl FastPath {
                         .and_then(|cgroup| join_root_memcg(cgroup).err()),
                     lock: lock_memory(),
                     fifo: become_fifo(),
-                    deputy: None,
+                    standby: None,
                 };
                 prefault_stack::<FASTPATH_STACK>();
-                let seat = match share_monitor(setup) {
-                    Ok(seat) => seat,
+                let monitor = match share_monitor(setup) {
+                    Ok(monitor) => monitor,
                     Err(error) => return drop(started.send(Err(error))),
                 };
-                let deputy = match refusals.fifo {
+                let standby = match refusals.fifo {
                     Some(_) => Ok(None),
-                    None => Standby::start(&seat),
+                    None => Standby::start(&monitor),
                 };
-                let deputy = deputy.unwrap_or_else(|refused| {
-                    refusals.deputy = Some(refused);
+                let standby = standby.unwrap_or_else(|refused| {
+                    refusals.standby = Some(refused);
                     None
                 });
                 let ids = Ids {
                     // SAFETY: no preconditions.
-                    reflex: unsafe { libc::gettid() },
-                    deputy: deputy.as_ref().map(Standby::tid),
+                    fastpath: unsafe { libc::gettid() },
+                    standby: standby.as_ref().map(Standby::tid),
                 };
                 if started.send(Ok((refusals, ids))).is_ok() {
-                    seat.run();
+                    monitor.run();
                 }
             })?;
         let (refusals, ids) = ready
             .recv()
-            .map_err(|_| io::Error::other("the reflex thread ended before it was ready"))??;
+            .map_err(|_| io::Error::other("the fast path ended before it was ready"))??;
         Ok((
             Self {
                 thread,
-                mailbox,
+                control,
                 ids,
             },
             refusals,
@@ -82,25 +82,25 @@ impl FastPath {
 
     /// The kernel's id of the thread, for its counters in `/proc/self/task`.
     pub fn tid(&self) -> i32 {
-        self.ids.reflex
+        self.ids.fastpath
     }
 
-    /// The same of the thread that decides where this one is late; `None` where nobody does: on rungs without a kernel
+    /// The same of the thread that decides where this one is late; `None` where nobody does: on hooks without a kernel
     /// program, and without the rights for it.
     pub fn standby_tid(&self) -> Option<i32> {
-        self.ids.deputy
+        self.ids.standby
     }
 
     /// Ends the thread.
     pub fn stop(self) {
-        self.mailbox.stop();
+        self.control.stop();
         if self.thread.join().is_err() {
-            tracing::error!("the reflex thread has panicked");
+            tracing::error!("the fast path has panicked");
         }
     }
 }
 
-/// The seat, with all wires armed.
+/// The shared monitor, with all triggers armed.
 fn share_monitor(setup: Setup) -> io::Result<Arc<SharedMonitor>> {
     let mut watch = MemoryMonitor::new(setup);
     watch.settle()?;
@@ -110,12 +110,12 @@ fn share_monitor(setup: Setup) -> io::Result<Arc<SharedMonitor>> {
 /// What was refused; each is said once and changes only how fast the agent is.
 #[derive(Debug, Default)]
 pub struct Refusals {
-    /// [`become_fifo_at`]: needs CAP_SYS_NICE, and a budget where the kernel groups real-time tasks.
+    /// [`set_sched_fifo`]: needs CAP_SYS_NICE, and a budget where the kernel groups real-time tasks.
     pub fifo: Option<io::Error>,
     /// `mlockall`: needs CAP_IPC_LOCK or a large enough RLIMIT_MEMLOCK.
     pub lock: Option<io::Error>,
-    /// [`leave_memory_limit`]: needs the hierarchy's root, mounted to be written to.
+    /// [`join_root_memcg`]: needs the hierarchy's root, mounted to be written to.
     pub limit: Option<io::Error>,
-    /// A deputy and its wakers: perf_event_open needs CAP_PERFMON. Not tried without `fifo`.
-    pub deputy: Option<io::Error>,
+    /// A standby thread and its wake threads: perf_event_open needs CAP_PERFMON. Not tried without `fifo`.
+    pub standby: Option<io::Error>,
 }

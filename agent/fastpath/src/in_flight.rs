@@ -17,7 +17,7 @@ use crate::{StuckVictim, VictimExit};
 /// Victims that may be on their way at once; more deaths at a time than this wait for the next look.
 pub const MAX_IN_FLIGHT: usize = 64;
 /// What a victim has brought is told at the latest so long after its SIGKILL.
-const TELL_NS: u64 = 2_000_000_000;
+const REPORT_WITHIN_NS: u64 = 2_000_000_000;
 /// A stuck victim is killed again so often: the signal is pending already, and a process may join its cgroup.
 const STUCK_KILL_NS: u64 = 1_000_000_000;
 
@@ -199,7 +199,7 @@ impl InFlight {
         &mut self,
         now: u64,
         at: impl Fn(usize) -> (MemorySample, u64),
-        mut tell: impl FnMut(VictimEvent),
+        mut send: impl FnMut(VictimEvent),
     ) -> bool {
         let (mut next, count) = (0, self.victims.len());
         while let Some(victim) = self.victims.get_mut(next) {
@@ -211,7 +211,7 @@ impl InFlight {
             victim.peak_usage = victim.peak_usage.max(look.usage);
             let fate = victim.observe(now);
             if fate == Fate::BecameStuck {
-                tell(VictimEvent::Stuck(StuckVictim {
+                send(VictimEvent::Stuck(StuckVictim {
                     pod: Arc::clone(&victim.pod),
                     number: victim.number,
                     usage: victim.pod.memory.usage().unwrap_or(0),
@@ -220,11 +220,11 @@ impl InFlight {
             let exited = victim.terminating.exited();
             let is_enough = exited.is_some() && look.available >= threshold;
             let is_late = fate == Fate::Restarted
-                || (now.saturating_sub(victim.terminating.signalled()) > TELL_NS
+                || (now.saturating_sub(victim.terminating.signalled()) > REPORT_WITHIN_NS
                     && fate != Fate::Dying);
             if !victim.told && (is_enough || is_late) {
                 victim.told = true;
-                tell(VictimEvent::Finished(VictimExit {
+                send(VictimEvent::Finished(VictimExit {
                     pod: Arc::clone(&victim.pod),
                     number: victim.number,
                     exited: exited.unwrap_or(0),

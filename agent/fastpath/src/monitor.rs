@@ -34,12 +34,12 @@ const NAMED_FAR_FOR_NS: u64 = 10_000_000_000;
 /// it had charged in advance (`drain_stock`), and comes again.
 const OVER_AFTER_NS: u64 = 1_000_000_000;
 
-/// What the rung has told since the last turn.
+/// What the hook has told since the last turn.
 #[derive(Default)]
 struct PendingTriggers {
     /// Scope by scope.
     scopes: [ScopeTriggers; MAX_SCOPES as usize],
-    /// Whose threshold's wire tripped first.
+    /// Whose threshold's trigger tripped first.
     tripped: Option<usize>,
 }
 
@@ -67,19 +67,21 @@ pub(super) struct MemoryMonitor {
 
 impl MemoryMonitor {
     pub(super) fn new(mut setup: Setup) -> Self {
-        let mut posts = Vec::with_capacity(MAX_SCOPES as usize);
+        let mut scopes = Vec::with_capacity(MAX_SCOPES as usize);
         let growth = fastest_growth();
         let cpus = online_cpus();
-        let scopes = std::mem::take(&mut setup.scopes).into_iter().enumerate();
-        posts.extend(scopes.map(|(index, scope)| ScopeMonitor::new(scope, index, growth, cpus)));
+        let given = std::mem::take(&mut setup.scopes).into_iter().enumerate();
+        scopes.extend(given.map(|(index, scope)| ScopeMonitor::new(scope, index, growth, cpus)));
         if let Some(last) = setup.last_eviction {
-            posts.iter_mut().for_each(|post| post.pace.evicted(last));
+            scopes
+                .iter_mut()
+                .for_each(|monitor| monitor.pace.evicted(last));
         }
         let mut in_flight = InFlight::new();
         in_flight.resume(&std::mem::take(&mut setup.earlier), monotonic_ns());
         Self {
             setup,
-            scopes: posts,
+            scopes,
             in_flight,
             growth,
             cpus,
@@ -93,11 +95,11 @@ impl MemoryMonitor {
         }
     }
 
-    /// Arms the wires for the first time.
+    /// Arms the triggers for the first time.
     pub(super) fn settle(&mut self) -> io::Result<()> {
         let floor = self.floor_is_armed();
-        for post in &mut self.scopes {
-            post.settle(&mut *self.setup.trigger, floor)?;
+        for monitor in &mut self.scopes {
+            monitor.settle(&mut *self.setup.trigger, floor)?;
         }
         (0..self.scopes.len()).for_each(|index| self.say_met_in_force(index));
         Ok(())
@@ -105,14 +107,14 @@ impl MemoryMonitor {
 
     /// Says that the threshold of a scope is met although it has just come into force.
     pub(super) fn say_met_in_force(&mut self, index: usize) {
-        let Some(post) = self.scopes.get(index) else {
+        let Some(monitor) = self.scopes.get(index) else {
             return;
         };
-        let (available, threshold) = (post.sample.available, post.scope.limits().threshold);
-        if !post.gone && available < threshold {
+        let (available, threshold) = (monitor.sample.available, monitor.scope.limits().threshold);
+        if !monitor.gone && available < threshold {
             self.met_in_force += 1;
             self.setup.events.send(Event::MetInForce {
-                signal: post.scope.signal(),
+                signal: monitor.scope.signal(),
                 available,
                 threshold,
                 number: self.met_in_force,
@@ -128,7 +130,7 @@ impl MemoryMonitor {
     /// One round of the loop; how to wait for the next one.
     pub(super) fn run_once(&mut self, woken: u64) -> Wait {
         self.setup.events.beat(woken);
-        // A decision comes first; what is new in the mailbox can wait for the next turn.
+        // A decision comes first; what is new in the control block can wait for the next turn.
         if !self.drain_triggers() {
             self.apply_updates();
         }
@@ -137,7 +139,7 @@ impl MemoryMonitor {
         self.wait(woken, interval)
     }
 
-    /// The part of a round that cannot wait, for a reflex that is late. What else the rung has told waits for it.
+    /// The part of a round that cannot wait, for a fast path that is late. What else the hook has told waits for it.
     pub(super) fn handle_pending_triggers(&mut self, woken: u64) {
         if self.drain_triggers() {
             self.setup.events.note_take_over();
@@ -145,31 +147,31 @@ impl MemoryMonitor {
         }
     }
 
-    /// Takes in what the rung has told meanwhile; whether a threshold's wire has tripped.
+    /// Takes in what the hook has told meanwhile; whether a threshold's trigger has tripped.
     pub(super) fn drain_triggers(&mut self) -> bool {
         let PendingTriggers {
-            scopes: news,
+            scopes: triggers,
             tripped,
         } = &mut self.triggers;
         while let Some(trip) = self.setup.trigger.next() {
             if trip.slot == ANY_SLOT {
-                for news in &mut *news {
-                    news.trip = news.trip.or(Some(trip));
+                for triggers in &mut *triggers {
+                    triggers.trip = triggers.trip.or(Some(trip));
                 }
                 *tripped = tripped.or(Some(0));
                 continue;
             }
             let scope = (trip.slot / SLOTS_PER_SCOPE) as usize;
-            let Some(news) = news.get_mut(scope) else {
+            let Some(triggers) = triggers.get_mut(scope) else {
                 continue;
             };
             match trip.slot % SLOTS_PER_SCOPE {
-                slot::CALIBRATION => news.counter = Some(trip.usage * page_size()),
+                slot::CALIBRATION => triggers.counter = Some(trip.usage * page_size()),
                 // To be awake is all that it is for.
                 slot::RECOVERY => {}
-                slot::APPROACH => news.approached = true,
+                slot::APPROACH => triggers.approached = true,
                 _ => {
-                    news.trip = news.trip.or(Some(trip));
+                    triggers.trip = triggers.trip.or(Some(trip));
                     *tripped = tripped.or(Some(scope));
                 }
             }
@@ -179,15 +181,15 @@ impl MemoryMonitor {
 
     /// Whether a threshold is met: where no program tells of that in the same moment, whoever is awake looks for himself.
     pub(super) fn sees_a_crossing(&self) -> bool {
-        let tripwire = &*self.setup.trigger;
-        !tripwire.has_program() && self.scopes.iter().any(ScopeMonitor::is_crossed)
+        let trigger = &*self.setup.trigger;
+        !trigger.has_program() && self.scopes.iter().any(ScopeMonitor::is_crossed)
     }
 
-    /// One look at every scope, that one first whose wire has tripped, and what follows.
+    /// One look at every scope, that one first whose trigger has tripped, and what follows.
     fn iterate(&mut self, woken: u64) {
         self.cycles += 1;
         let PendingTriggers {
-            scopes: news,
+            scopes: triggers,
             tripped,
         } = std::mem::take(&mut self.triggers);
         let first = tripped.unwrap_or(0);
@@ -197,8 +199,8 @@ impl MemoryMonitor {
         }
         let count = self.scopes.len();
         for index in (0..count).map(|i| (first + i) % count) {
-            let news = news.get(index).copied().unwrap_or_default();
-            if let Err(e) = self.check_scope(index, woken, &news) {
+            let triggers = triggers.get(index).copied().unwrap_or_default();
+            if let Err(e) = self.check_scope(index, woken, &triggers) {
                 self.report_scope_gone(index, &e);
             }
         }
@@ -207,7 +209,7 @@ impl MemoryMonitor {
         if self.revoke_floor_victims() {
             self.named = 0;
         }
-        if self.scopes.iter().all(|post| !post.pressed) {
+        if self.scopes.iter().all(|monitor| !monitor.pressed) {
             self.calm_since.get_or_insert(woken);
             self.name_when_due(woken);
         } else {
@@ -224,7 +226,7 @@ impl MemoryMonitor {
     /// Asking every pod is what a look costs most: not while nothing has changed.
     fn name_when_due(&mut self, now: u64) {
         let nearness = Nearness::new(self.growth);
-        let is_near = |post: &ScopeMonitor| nearness.wants_hook(post.distance(), true);
+        let is_near = |monitor: &ScopeMonitor| nearness.wants_hook(monitor.distance(), true);
         let lasts = match self.scopes.iter().any(is_near) {
             true => NAMED_FOR_NS,
             false => NAMED_FAR_FOR_NS,
@@ -237,77 +239,84 @@ impl MemoryMonitor {
         }
     }
 
-    fn check_scope(&mut self, index: usize, woken: u64, news: &ScopeTriggers) -> io::Result<()> {
+    fn check_scope(
+        &mut self,
+        index: usize,
+        woken: u64,
+        triggers: &ScopeTriggers,
+    ) -> io::Result<()> {
         let floor = self.floor_is_armed();
-        let Some(post) = self.scopes.get_mut(index) else {
+        let Some(monitor) = self.scopes.get_mut(index) else {
             return Ok(());
         };
-        let was_pressed = post.pressed;
+        let was_pressed = monitor.pressed;
         let (hook, table) = (self.setup.trigger.hook(), &mut self.setup.table);
-        post.sample(woken, news, hook, self.growth, || table.flush_statistics())?;
+        monitor.sample(woken, triggers, hook, self.growth, || {
+            table.flush_statistics()
+        })?;
         let recorder = self.setup.events.recorder();
-        let (signal, available) = (post.scope.signal(), post.sample.available);
-        if post.pressed && !was_pressed {
+        let (signal, available) = (monitor.scope.signal(), monitor.sample.available);
+        if monitor.pressed && !was_pressed {
             recorder.record_always(woken, signal, available);
         } else {
             recorder.record(woken, signal, available);
         }
         let idle = self.resolve_pressure(index, monotonic_ns());
-        let Some(post) = self.scopes.get_mut(index) else {
+        let Some(monitor) = self.scopes.get_mut(index) else {
             return Ok(());
         };
-        post.follow_floor(&mut *self.setup.trigger, floor)?;
-        if !post.pressed {
-            return post.keep(&mut *self.setup.trigger, news, was_pressed, floor);
+        monitor.follow_floor(&mut *self.setup.trigger, floor)?;
+        if !monitor.pressed {
+            return monitor.keep(&mut *self.setup.trigger, triggers, was_pressed, floor);
         }
-        post.idle = idle;
+        monitor.idle = idle;
         if idle {
-            post.await_recovery(&mut *self.setup.trigger)?;
+            monitor.await_recovery(&mut *self.setup.trigger)?;
         }
         Ok(())
     }
 
     /// Said once; the other scopes go on.
     pub(super) fn report_scope_gone(&mut self, index: usize, error: &io::Error) {
-        let Some(post) = self.scopes.get_mut(index) else {
+        let Some(monitor) = self.scopes.get_mut(index) else {
             return;
         };
-        post.pressed = false;
-        if !std::mem::replace(&mut post.gone, true) {
+        monitor.pressed = false;
+        if !std::mem::replace(&mut monitor.gone, true) {
             self.setup.events.send(Event::ScopeGone {
-                signal: post.scope.signal(),
+                signal: monitor.scope.signal(),
                 errno: error.raw_os_error().unwrap_or(0),
             });
         }
     }
 
     fn finish_victims(&mut self, now: u64) {
-        let (outbox, posts) = (&self.setup.events, &self.scopes);
+        let (events, scopes) = (&self.setup.events, &self.scopes);
         let at = |scope: usize| {
-            posts
+            scopes
                 .get(scope)
-                .map(|post| (post.sample, post.scope.limits().threshold))
+                .map(|monitor| (monitor.sample, monitor.scope.limits().threshold))
                 .unwrap_or_default()
         };
         let is_fewer = self.in_flight.step(now, at, |told| {
-            outbox.send(match told {
+            events.send(match told {
                 VictimEvent::Finished(finished) => Event::Finished(finished),
                 VictimEvent::Stuck(stuck) => Event::Stuck(stuck),
             });
         });
         if is_fewer {
-            let posts = self.scopes.iter_mut();
-            posts.for_each(|post| post.pace.forget_growth());
+            let scopes = self.scopes.iter_mut();
+            scopes.for_each(|monitor| monitor.pace.forget_growth());
         }
     }
 }
 
-/// What a reflex needs.
+/// What a fast path needs.
 pub struct Setup {
     /// The node, and the pods' cgroup if that one is watched too: at least one, at most
     /// [`MAX_SCOPES`](evictd_node::trigger::memory::MAX_SCOPES).
     pub scopes: Vec<Scope>,
-    /// The rung that watches them, built for the same cgroups in the same order.
+    /// The hook that watches them, built for the same cgroups in the same order.
     pub trigger: Box<dyn MemoryTrigger>,
     /// The pods at the start.
     pub table: Box<PodTable>,

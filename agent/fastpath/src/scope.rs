@@ -1,4 +1,4 @@
-//! One scope with what the loop knows of it: its pressure, and its wires.
+//! One scope with what the loop knows of it: its pressure, and its triggers.
 
 mod arming;
 mod machine_share;
@@ -36,12 +36,12 @@ pub(super) struct Cause {
     pub hook: Option<MemoryHook>,
 }
 
-/// What the rung has told since the last turn about one scope.
+/// What the hook has told since the last turn about one scope.
 #[derive(Clone, Copy, Default)]
 pub(super) struct ScopeTriggers {
-    /// The first crossing of the hard threshold's wire or of the floor's.
+    /// The first crossing of the hard threshold's trigger or of the floor's.
     pub trip: Option<TriggerEvent>,
-    /// What the counter read when the calibrating wire tripped, in bytes.
+    /// What the counter read when the calibrating trigger tripped, in bytes.
     pub counter: Option<u64>,
     /// The threshold is close.
     pub approached: bool,
@@ -57,7 +57,7 @@ pub(super) struct ScopeMonitor {
     pub pressed: bool,
     /// It was said that nobody is left.
     pub no_candidates: bool,
-    /// Pressed, and nothing is left to do until the recovery's wire trips.
+    /// Pressed, and nothing is left to do until the recovery's trigger trips.
     pub idle: bool,
     /// It was said that the scope cannot be read.
     pub gone: bool,
@@ -67,13 +67,13 @@ pub(super) struct ScopeMonitor {
     /// What was available when that was decided, in bytes.
     named_at: u64,
     armed_limit: u64,
-    /// Where the floor's wire lies; 0 before it was set.
+    /// Where the floor's trigger lies; 0 before it was set.
     floor_limit: u64,
     recovery_limit: Option<u64>,
     spin: SpinPolicy,
-    /// Bytes before the threshold at which its wire lies.
+    /// Bytes before the threshold at which its trigger lies.
     spin_window: u64,
-    /// That wire has not tripped since it was set.
+    /// That trigger has not tripped since it was set.
     spin_armed: bool,
     /// What the counter reads above the usage, in bytes; `None` while that is not known.
     offset: Option<i64>,
@@ -81,7 +81,7 @@ pub(super) struct ScopeMonitor {
     /// When pods may go for it.
     pub pace: Pace,
     machine: MachineShare,
-    /// When the kernel was last made to add up its statistics, and the bytes that could be used then before memory was
+    /// When the kernel was last made to flush its statistics, and the bytes that could be used then before memory was
     /// short.
     flushed: Option<(u64, u64)>,
 }
@@ -89,7 +89,7 @@ pub(super) struct ScopeMonitor {
 impl ScopeMonitor {
     /// `growth` is the fastest that the machine can make, in bytes per second, on so many CPUs.
     pub fn new(scope: Scope, index: usize, growth: u64, cpus: u64) -> Self {
-        let lag = StatLag::new(cpus, scope.cgroup().counts_kernel_memory());
+        let stat_lag = StatLag::new(cpus, scope.cgroup().counts_kernel_memory());
         Self {
             scope,
             index,
@@ -108,7 +108,7 @@ impl ScopeMonitor {
             spin_window: spin_window(growth),
             spin_armed: false,
             offset: None,
-            stat_lag: lag,
+            stat_lag: stat_lag,
             pace: Pace::default(),
             machine: MachineShare::open(),
             flushed: None,
@@ -120,7 +120,7 @@ impl ScopeMonitor {
     pub fn sample(
         &mut self,
         woken: u64,
-        news: &ScopeTriggers,
+        triggers: &ScopeTriggers,
         hook: MemoryHook,
         growth: u64,
         mut add_up: impl FnMut(),
@@ -145,10 +145,10 @@ impl ScopeMonitor {
             self.apply_machine_share(missing);
         }
         if self.pressed && !was_pressed {
-            self.cause = cause(woken, news, hook);
+            self.cause = cause(woken, triggers, hook);
             self.spin.reset();
         }
-        self.spin_armed &= !news.approached;
+        self.spin_armed &= !triggers.approached;
         Ok(())
     }
 
@@ -237,8 +237,8 @@ impl ScopeMonitor {
     }
 }
 
-fn cause(woken: u64, news: &ScopeTriggers, hook: MemoryHook) -> Cause {
-    match news.trip {
+fn cause(woken: u64, triggers: &ScopeTriggers, hook: MemoryHook) -> Cause {
+    match triggers.trip {
         Some(trip) => Cause {
             crossed: trip.time_ns,
             woken,
@@ -247,8 +247,8 @@ fn cause(woken: u64, news: &ScopeTriggers, hook: MemoryHook) -> Cause {
         },
         None => Cause {
             woken,
-            // The wire was set anew just before it would have tripped.
-            hook: news.counter.map(|_| hook),
+            // The trigger was set anew just before it would have tripped.
+            hook: triggers.counter.map(|_| hook),
             ..Cause::default()
         },
     }

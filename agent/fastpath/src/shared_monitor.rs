@@ -1,4 +1,4 @@
-//! The state of the loop, and whoever has it: the reflex, or its deputy where the reflex is late.
+//! The state of the loop, and whoever has it: the fast path, or the standby thread where the fast path is late.
 
 use std::{
     io,
@@ -11,17 +11,17 @@ use evictd_sys::{clock::monotonic_ns, poll::poll};
 
 use crate::{Control, monitor::MemoryMonitor, spin::Wait};
 
-/// Awake, the loop looks at the rung so often for each pod that it asks. Only to ask it needs the state, which a deputy has to
+/// Awake, the loop looks at the hook so often for each pod that it asks. Only to ask it needs the state, which a standby thread has to
 /// find free if this thread's CPU goes away.
 const LOOKS_PER_POD: usize = 8;
 
 /// Where one thread at a time decides.
 pub(super) struct SharedMonitor {
-    /// Whoever waits has it not. Two threads take it, of the same real-time priority: nobody slow can hold it, and the deputy
+    /// Whoever waits has it not. Two threads take it, of the same real-time priority: nobody slow can hold it, and the standby thread
     /// goes away again when it is taken.
     monitor: Mutex<MemoryMonitor>,
-    mailbox: Arc<Control>,
-    /// The rung's descriptor; none for the sampler.
+    control: Arc<Control>,
+    /// The hook's descriptor; none for the sampler.
     trigger: Option<OwnedFd>,
 }
 
@@ -29,18 +29,18 @@ impl SharedMonitor {
     /// # Errors
     /// The system has no descriptor to give.
     pub fn new(watch: MemoryMonitor) -> io::Result<Self> {
-        let tripwire = watch.setup.trigger.fd();
+        let trigger = watch.setup.trigger.fd();
         Ok(Self {
-            mailbox: Arc::clone(&watch.setup.control),
-            trigger: tripwire.map(|fd| fd.try_clone_to_owned()).transpose()?,
+            control: Arc::clone(&watch.setup.control),
+            trigger: trigger.map(|fd| fd.try_clone_to_owned()).transpose()?,
             monitor: Mutex::new(watch),
         })
     }
 
-    /// The loop, until the mailbox says stop.
+    /// The loop, until the control block says stop.
     pub fn run(&self) {
         let mut waiting = Wait::Sleep(Duration::ZERO);
-        while !self.mailbox.stopped() {
+        while !self.control.stopped() {
             let woken = match waiting {
                 Wait::Sleep(interval) => self.sleep(interval),
                 Wait::Spin(until) => self.spin_until(until),
@@ -49,7 +49,7 @@ impl SharedMonitor {
         }
     }
 
-    /// Decides in place of the reflex when there is something to decide and it has not come.
+    /// Decides in place of the fast path when there is something to decide and it has not come.
     pub fn take_over(&self) {
         let woken = monotonic_ns();
         let Ok(mut watch) = self.monitor.try_lock() else {
@@ -58,10 +58,10 @@ impl SharedMonitor {
         watch.handle_pending_triggers(woken);
         drop(watch);
         // What it was woken for may not be there any more, and a call that waits goes on waiting then.
-        self.mailbox.wake();
+        self.control.wake();
     }
 
-    /// Whether the rung has told something that nobody has heard.
+    /// Whether the hook has told something that nobody has heard.
     pub fn has_unread_triggers(&self) -> bool {
         poll([self.trigger_fd()], Some(Duration::ZERO)) != [0]
     }
@@ -76,14 +76,14 @@ impl SharedMonitor {
         self.trigger.as_ref().map_or(-1, |fd| fd.as_raw_fd())
     }
 
-    /// Sleeps until the rung or the mailbox has something to tell, and no longer than this; what the time is then.
+    /// Sleeps until the hook or the control block has something to tell, and no longer than this; what the time is then.
     fn sleep(&self, interval: Duration) -> u64 {
-        let fds = [self.trigger_fd(), self.mailbox.fd().as_raw_fd()];
+        let fds = [self.trigger_fd(), self.control.fd().as_raw_fd()];
         poll(fds, Some(interval));
         monotonic_ns()
     }
 
-    /// Waits without sleeping until a threshold's wire trips, or is seen to be met; when that was.
+    /// Waits without sleeping until a threshold's trigger trips, or is seen to be met; when that was.
     fn spin_until(&self, until: u64) -> u64 {
         let turns = {
             let mut watch = self.lock();
@@ -96,8 +96,8 @@ impl SharedMonitor {
                 return monotonic_ns();
             }
             let now = monotonic_ns();
-            // The deputy has decided, if another turn has begun.
-            if watch.cycles != turns || now >= until || self.mailbox.stopped() {
+            // The standby thread has decided, if another turn has begun.
+            if watch.cycles != turns || now >= until || self.control.stopped() {
                 return now;
             }
             watch.refresh_next(now);
@@ -111,5 +111,5 @@ impl SharedMonitor {
     }
 }
 
-/// Stack that the reflex may use. Its deepest call holds one `memory.stat` (8 KiB); a painted stack has shown 22 KiB.
+/// Stack that the fast path may use. Its deepest call holds one `memory.stat` (8 KiB); a painted stack has shown 22 KiB.
 pub const FASTPATH_STACK: usize = 64 << 10;

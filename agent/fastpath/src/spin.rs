@@ -1,7 +1,7 @@
-//! The last stretch before a threshold: the loop is awake, and waits for the wire without sleeping.
+//! The last spin window before a threshold: the loop is awake, and waits for the trigger without sleeping.
 //!
 //! A thread that sleeps on an idle CPU needs longer to wake up than to decide, and decides slowly with cold caches. So a
-//! wire a little before the threshold wakes it, and when the growth seen between the last two looks will reach the
+//! trigger a little before the threshold wakes it, and when the growth seen between the last two looks will reach the
 //! threshold within a moment, it stays awake for that moment. Whoever only hovers there is not worth a CPU: the time
 //! that may be spent so is small, and comes back slowly.
 
@@ -23,7 +23,7 @@ const REFILL_SHARE: u64 = 100;
 /// What an additional look costs of it.
 const LOOK_NS: u64 = 50_000;
 
-/// Bytes from the threshold at which the stretch begins: what the fastest growth of this machine (bytes per second) can
+/// Bytes from the threshold at which the spin window begins: what the fastest growth of this machine (bytes per second) can
 /// use up in half a millisecond.
 pub fn spin_window(growth: u64) -> u64 {
     growth / 2000
@@ -81,9 +81,9 @@ impl SpinPolicy {
         (self.last, self.awake, self.speed) = (None, None, 0);
     }
 
-    /// A look at the time `now` (nanoseconds) found the threshold `distance` bytes away; `stretch` is [`stretch`]'s.
+    /// A look at the time `now` (nanoseconds) found the threshold `distance` bytes away; `spin window` is [`spin window`]'s.
     /// `None`: it is far, or nothing moves towards it.
-    pub fn observe(&mut self, now: u64, distance: u64, stretch: u64) -> Option<Wait> {
+    pub fn observe(&mut self, now: u64, distance: u64, spin_window: u64) -> Option<Wait> {
         if let Some((since, until)) = self.awake.take() {
             self.spend(now.saturating_sub(since));
             if now >= until {
@@ -96,7 +96,7 @@ impl SpinPolicy {
         let grown = was.saturating_sub(distance);
         let present = grown.saturating_mul(1_000_000) / elapsed.max(1);
         self.speed = present.max(self.speed / 2);
-        if distance > stretch || self.speed == 0 || self.budget < LOOK_NS {
+        if distance > spin_window || self.speed == 0 || self.budget < LOOK_NS {
             return None;
         }
         let expected = distance.saturating_mul(1_000_000) / self.speed;
@@ -122,26 +122,26 @@ mod tests {
 
     const MS: u64 = 1_000_000;
     const MIB: u64 = 1 << 20;
-    const STRETCH: u64 = 4 * MIB;
+    const SPIN_WINDOW: u64 = 4 * MIB;
 
     #[test]
-    fn whoever_arrives_at_full_speed_is_waited_for_awake() {
+    fn a_full_speed_approach_is_waited_for_spinning() {
         let mut approach = SpinPolicy::default();
-        assert_eq!(approach.observe(0, 100 * MIB, STRETCH), None);
-        // The wire has tripped. What was seen long ago does not tell how fast it is now.
+        assert_eq!(approach.observe(0, 100 * MIB, SPIN_WINDOW), None);
+        // The trigger has tripped. What was seen long ago does not tell how fast it is now.
         assert_eq!(
-            approach.observe(60 * MS, 4 * MIB, STRETCH),
+            approach.observe(60 * MS, 4 * MIB, SPIN_WINDOW),
             Some(Wait::Sleep(SHORTEST_WAIT))
         );
         // 1 MiB in 300 us: 3 MiB in 900 us.
         let now = 60 * MS + 300_000;
         assert_eq!(
-            approach.observe(now, 3 * MIB, STRETCH),
+            approach.observe(now, 3 * MIB, SPIN_WINDOW),
             Some(Wait::Spin(now + LONGEST_SPIN_NS))
         );
         // It did not arrive.
         assert_eq!(
-            approach.observe(now + LONGEST_SPIN_NS, 2 * MIB, STRETCH),
+            approach.observe(now + LONGEST_SPIN_NS, 2 * MIB, SPIN_WINDOW),
             Some(Wait::Sleep(SHORTEST_WAIT))
         );
     }
@@ -149,37 +149,37 @@ mod tests {
     #[test]
     fn a_slow_one_is_met_on_the_way() {
         let mut approach = SpinPolicy::default();
-        approach.observe(0, 4 * MIB, STRETCH);
+        approach.observe(0, 4 * MIB, SPIN_WINDOW);
         // 1 MiB in 4 ms: 3 MiB in 12 ms.
         assert_eq!(
-            approach.observe(4 * MS, 3 * MIB, STRETCH),
+            approach.observe(4 * MS, 3 * MIB, SPIN_WINDOW),
             Some(Wait::Sleep(Duration::from_millis(3)))
         );
         // It has stopped: soon nothing is expected of it any more.
-        let looks = (8..200).map(|ms| approach.observe(ms * MS, 3 * MIB, STRETCH));
+        let looks = (8..200).map(|ms| approach.observe(ms * MS, 3 * MIB, SPIN_WINDOW));
         assert!(looks.take_while(Option::is_some).count() < 32);
         // What goes away is not waited for.
         let mut approach = SpinPolicy::default();
-        approach.observe(0, 3 * MIB, STRETCH);
-        assert_eq!(approach.observe(MS, 4 * MIB, STRETCH), None);
+        approach.observe(0, 3 * MIB, SPIN_WINDOW);
+        assert_eq!(approach.observe(MS, 4 * MIB, SPIN_WINDOW), None);
     }
 
     #[test]
-    fn nobody_is_waited_for_far_away() {
+    fn far_away_it_sleeps() {
         let mut approach = SpinPolicy::default();
-        approach.observe(0, 20 * MIB, STRETCH);
-        assert_eq!(approach.observe(MS, 5 * MIB, STRETCH), None);
+        approach.observe(0, 20 * MIB, SPIN_WINDOW);
+        assert_eq!(approach.observe(MS, 5 * MIB, SPIN_WINDOW), None);
     }
 
     proptest::proptest! {
         /// A pod that comes near and goes away for ever, however it moves, costs little of a CPU.
         #[test]
-        fn hovering_is_cheap(steps in proptest::collection::vec((0_u64..STRETCH, 1_u64..10), 2000..3000)) {
+        fn hovering_is_cheap(steps in proptest::collection::vec((0_u64..SPIN_WINDOW, 1_u64..10), 2000..3000)) {
             let mut approach = SpinPolicy::default();
             let (mut now, mut spent) = (0, 0);
             for (distance, millis) in steps {
                 now += millis * MS;
-                match approach.observe(now, distance, STRETCH) {
+                match approach.observe(now, distance, SPIN_WINDOW) {
                     Some(Wait::Spin(until)) => {
                         spent += until - now;
                         now = until;

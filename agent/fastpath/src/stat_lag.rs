@@ -1,7 +1,7 @@
-//! Whether a look adds up: the counter is exact at every moment, the statistics beside it may lag.
+//! Whether a look flushes: the counter is exact at every moment, the statistics beside it may lag.
 //!
 //! What is charged and is in no line of `memory.stat` changes slowly: it is kernel memory. What is missing there all at once
-//! is page cache or anonymous memory that the kernel has not added up, because it did not know that there is something to add
+//! is page cache or anonymous memory that the kernel has not flushed, because it did not know that there is something to add
 //! up, or because another reader is in the middle of it (docs/decisions/0003-lagging-cgroup-statistics.md). Page cache that is missing there looks like a
 //! working set, and a pod would die for it. A root's usage is made of the same statistics, and nothing tells there.
 
@@ -26,7 +26,7 @@ const PAGES_OF_A_CPU: u64 = 3 * 64;
 pub(super) struct StatLag {
     /// In bytes: the least that was seen since more of it turned out to be no lag.
     baseline: Option<u64>,
-    /// What was charged, in bytes, when the kernel was first told to add up what is missing now, and when that was (nanoseconds of
+    /// What was charged, in bytes, when the kernel was first told to flush what is missing now, and when that was (nanoseconds of
     /// CLOCK_MONOTONIC).
     told: Option<(u64, u64)>,
     /// More than usual by so much, in bytes, may be anything.
@@ -34,7 +34,7 @@ pub(super) struct StatLag {
     /// What is unlisted is free of kernel memory: all of it is behind, however long.
     exact: bool,
     /// What was charged, in bytes, when the whole time was waited in vain: nothing is charged there that would make the kernel
-    /// add up.
+    /// flush.
     given_up: Option<u64>,
 }
 
@@ -55,7 +55,7 @@ impl StatLag {
         (self.baseline, self.told, self.given_up) = (None, None, None);
     }
 
-    /// A look that adds up, or one that has been given the time to, and the bytes that are missing in its statistics all the same. `is_short` tells of a look, and of the bytes that may be
+    /// A look that flushes, or one that has been given the time to, and the bytes that are missing in its statistics all the same. `is_short` tells of a look, and of the bytes that may be
     /// missing in it, that the threshold is met even with these: nobody waits for them then. `add_up` makes the kernel do that,
     /// `after` waits and tells the time.
     pub fn sample(

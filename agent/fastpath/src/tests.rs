@@ -59,7 +59,7 @@ impl Cgroup<'_> {
     }
 }
 
-/// Whoever has no wire that tells of a crossing in the same moment is awake when it comes, and sees it.
+/// Whoever has no trigger that tells of a crossing in the same moment is awake when it comes, and sees it.
 #[test]
 fn without_a_program_a_crossing_is_waited_for_awake() {
     let dir = tempfile::tempdir().unwrap();
@@ -88,7 +88,7 @@ fn without_a_program_a_crossing_is_waited_for_awake() {
 }
 
 #[test]
-fn whoever_is_far_away_is_not_waited_for() {
+fn a_threshold_far_away_is_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let cgroup = Cgroup(dir.path());
     let mut watch = cgroup.watch();

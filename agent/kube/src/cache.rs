@@ -52,16 +52,16 @@ impl ClusterCache {
         state_dir: &Path,
         connection: Arc<ApiClient>,
         pods: Arc<Shared>,
-        catalogue: Arc<PolicyStore>,
-        brakes: Arc<PauseState>,
+        policies: Arc<PolicyStore>,
+        pauses: Arc<PauseState>,
         obeys_config_map: bool,
     ) -> Self {
         Self {
             path: state_dir.join(FILE),
             connection,
             pods,
-            policies: catalogue,
-            pauses: brakes,
+            policies: policies,
+            pauses: pauses,
             obeys_config_map,
             written: std::sync::Mutex::default(),
         }
@@ -88,15 +88,15 @@ impl ClusterCache {
         }
         self.policies.evaluator().set_namespaces(memory.namespaces);
         self.policies.restore(&memory.policies);
-        for brake in memory.paused {
+        for source in memory.paused {
             // Nobody would ever release one that is not looked at any more.
-            if brake == PauseSource::Node
-                || (brake == PauseSource::ConfigMap && self.obeys_config_map)
+            if source == PauseSource::Node
+                || (source == PauseSource::ConfigMap && self.obeys_config_map)
             {
-                self.pauses.set(brake, true);
+                self.pauses.set(source, true);
             }
         }
-        self.pods.with(|roster| roster.restore(memory.pods));
+        self.pods.with(|store| store.restore(memory.pods));
     }
 
     /// Writes it for ever.
@@ -142,16 +142,16 @@ impl ClusterCache {
 
     /// What there is to write; nothing before the API server has answered, since it knows better than this agent.
     fn changed(&self) -> Option<(Revision, Memory)> {
-        let keeper = self.policies.evaluator();
+        let evaluator = self.policies.evaluator();
         let of_api = [PauseSource::Node, PauseSource::ConfigMap].into_iter();
         let paused: Vec<PauseSource> = of_api.filter(|b| self.pauses.is_set(*b)).collect();
         let known = self
             .pods
-            .with(|roster| roster.is_synced().then(|| roster.revision()))?;
+            .with(|store| store.is_synced().then(|| store.revision()))?;
         let revision = Revision {
             pods: known,
             policies: self.policies.revision(),
-            namespaces: keeper.namespaces_revision(),
+            namespaces: evaluator.namespaces_revision(),
             paused: paused.clone(),
         };
         if self.written.lock().ok()?.as_ref() == Some(&revision) {
@@ -159,8 +159,8 @@ impl ClusterCache {
         }
         let pods: Vec<Pod> = self
             .pods
-            .with(|roster| roster.pods().map(without_documents).collect());
-        let mut namespaces = keeper.namespaces();
+            .with(|store| store.pods().map(without_documents).collect());
+        let mut namespaces = evaluator.namespaces();
         namespaces.retain(|name, _| pods.iter().any(|pod| pod.namespace == *name));
         let memory = Memory {
             paused,

@@ -14,9 +14,9 @@ use crate::session::StartError;
 ///
 /// # Errors
 /// A kubeconfig that cannot be used.
-pub fn ask(config: &Config, told: bool) -> Result<Option<Value>, StartError> {
+pub fn ask(config: &Config, event: bool) -> Result<Option<Value>, StartError> {
     let wanted = config.cluster.as_ref().filter(|cluster| cluster.configz);
-    let Some(cluster) = wanted.filter(|_| !told) else {
+    let Some(cluster) = wanted.filter(|_| !event) else {
         return Ok(None);
     };
     // Gone before the agent's own runtime starts.

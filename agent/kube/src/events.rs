@@ -105,23 +105,23 @@ impl Events {
     pub async fn about_pod(
         &self,
         connection: &ApiClient,
-        told: &EventSpec<'_>,
+        event: &EventSpec<'_>,
     ) -> Result<(), ApiError> {
-        let pod = told.pod;
+        let pod = event.pod;
         let event = json!({
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {
-                "name": name(pod.name, told.id),
+                "name": name(pod.name, event.id),
                 "namespace": pod.namespace,
             },
-            "eventTime": micro_time(told.time),
+            "eventTime": micro_time(event.time),
             "reportingController": CONTROLLER,
             "reportingInstance": self.node,
             "action": "Evicting",
-            "reason": told.reason,
-            "type": if told.reason == WOULD_EVICT { "Normal" } else { "Warning" },
-            "note": cut(told.note.clone()),
+            "reason": event.reason,
+            "type": if event.reason == WOULD_EVICT { "Normal" } else { "Warning" },
+            "note": cut(event.note.clone()),
             "regarding": {
                 "apiVersion": "v1",
                 "kind": "Pod",
@@ -145,7 +145,7 @@ impl Events {
     ) -> Result<(), ApiError> {
         match record {
             Record::Stuck(stuck) => {
-                let told = EventSpec {
+                let event = EventSpec {
                     pod: PodRef {
                         namespace: &stuck.namespace,
                         name: &stuck.name,
@@ -159,7 +159,7 @@ impl Events {
                         Quantity::bytes(stuck.usage)
                     ),
                 };
-                self.about_pod(connection, &told).await
+                self.about_pod(connection, &event).await
             }
             Record::MetInForce(met) => {
                 let amount = |units: u64| match met.signal.parse::<Signal>() {
@@ -303,7 +303,7 @@ fn collection(namespace: &str) -> String {
 fn name(object: &str, id: &str) -> String {
     let room = NAME_BYTES - 17;
     let mut object: String = object.chars().take(room).collect();
-    // A label must end in a letter or digit.
+    // A label must end in a command or digit.
     object.truncate(object.trim_end_matches(['.', '-']).len());
     format!("{object}.{:016x}", fnv1a(id))
 }

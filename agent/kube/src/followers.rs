@@ -1,4 +1,4 @@
-//! What the agent follows besides its pods: policies, the labels of namespaces that they ask for, and brakes.
+//! What the agent follows besides its pods: policies, the labels of namespaces that they ask for, and throttles.
 
 use std::sync::Arc;
 
@@ -16,8 +16,8 @@ use crate::{
 /// All of them, until it is dropped.
 pub struct Followers {
     tasks: Vec<JoinHandle<()>>,
-    keeper: Arc<PolicyEvaluator>,
-    /// True when the server has answered: policies and brakes.
+    evaluator: Arc<PolicyEvaluator>,
+    /// True when the server has answered: policies and throttles.
     answers: Vec<channel::Receiver<bool>>,
     namespaces: channel::Receiver<namespaces::Settled>,
 }
@@ -27,49 +27,49 @@ impl Followers {
     pub fn start(
         connection: &Arc<ApiClient>,
         config: &ClusterConfig,
-        catalogue: &Arc<PolicyStore>,
-        brakes: &Arc<PauseState>,
+        policies: &Arc<PolicyStore>,
+        pauses: &Arc<PauseState>,
     ) -> Self {
-        let keeper = Arc::clone(catalogue.evaluator());
-        keeper.connect(Arc::clone(connection) as Arc<dyn ObjectReader>);
+        let evaluator = Arc::clone(policies.evaluator());
+        evaluator.connect(Arc::clone(connection) as Arc<dyn ObjectReader>);
         let writer = Arc::new(StatusWriter::new(Arc::clone(connection), SPREAD));
-        let (listed, policies) = channel::channel(false);
+        let (listed, policies_listed) = channel::channel(false);
         let (seen, node) = channel::channel(false);
         let (settled, namespaces) = channel::channel(None);
         let mut tasks = vec![
             tokio::spawn(policies::run(
                 Arc::clone(connection),
-                Arc::clone(catalogue),
+                Arc::clone(policies),
                 Arc::clone(&writer),
                 listed,
             )),
             tokio::spawn(async move { writer.run().await }),
             tokio::spawn(namespaces::run(
                 Arc::clone(connection),
-                Arc::clone(&keeper),
+                Arc::clone(&evaluator),
                 settled,
             )),
             tokio::spawn(pause::of_node(
                 Arc::clone(connection),
                 config.node_name.clone(),
-                Arc::clone(brakes),
+                Arc::clone(pauses),
                 seen,
             )),
         ];
-        let mut answers = vec![policies, node];
+        let mut answers = vec![policies_listed, node];
         if let Some(map) = &config.pause_config_map {
             let (seen, config_map) = channel::channel(false);
             tasks.push(tokio::spawn(pause::of_config_map(
                 Arc::clone(connection),
                 map.clone(),
-                Arc::clone(brakes),
+                Arc::clone(pauses),
                 seen,
             )));
             answers.push(config_map);
         }
         Self {
             tasks,
-            keeper,
+            evaluator,
             answers,
             namespaces,
         }
@@ -82,10 +82,10 @@ impl Followers {
         for answer in &mut self.answers {
             let _ = answer.wait_for(|settled| *settled).await;
         }
-        let keeper = &self.keeper;
+        let evaluator = &self.evaluator;
         let _ = self
             .namespaces
-            .wait_for(|keys| *keys == Some(keeper.namespace_keys()))
+            .wait_for(|keys| *keys == Some(evaluator.namespace_keys()))
             .await;
     }
 }

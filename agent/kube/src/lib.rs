@@ -1,6 +1,6 @@
 //! The cluster around the node: who runs here according to the API server, and what Kubernetes is told.
 //!
-//! Nothing here stands between a tripped wire and SIGKILL. The fast path kills locally whether the API
+//! Nothing here stands between a tripped trigger and SIGKILL. The fast path kills locally whether the API
 //! server answers or not; this module gives it the pods beforehand and does the telling afterwards.
 
 pub mod access;

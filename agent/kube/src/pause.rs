@@ -25,7 +25,7 @@ const ENTRY: &str = "paused";
 pub async fn of_node(
     connection: Arc<ApiClient>,
     node: String,
-    brakes: Arc<PauseState>,
+    pauses: Arc<PauseState>,
     settled: channel::Sender<bool>,
 ) {
     let open = Box::new(move |client| -> Events<_> {
@@ -38,7 +38,7 @@ pub async fn of_node(
         let annotations = node.metadata.annotations.as_ref();
         annotations.and_then(|a| a.get(PAUSED)).cloned()
     };
-    let obedient = PauseWatch::new(PauseSource::Node, brakes, settled, open, word);
+    let obedient = PauseWatch::new(PauseSource::Node, pauses, settled, open, word);
     run_watcher(&connection, obedient).await;
 }
 
@@ -46,7 +46,7 @@ pub async fn of_node(
 pub async fn of_config_map(
     connection: Arc<ApiClient>,
     map: ConfigMapName,
-    brakes: Arc<PauseState>,
+    pauses: Arc<PauseState>,
     settled: channel::Sender<bool>,
 ) {
     let open = Box::new(move |client| -> Events<_> {
@@ -55,13 +55,13 @@ pub async fn of_config_map(
         Box::pin(watcher(api, from_cache(Some(&fields))))
     });
     let word = |map: &ConfigMap| map.data.as_ref().and_then(|d| d.get(ENTRY)).cloned();
-    let obedient = PauseWatch::new(PauseSource::ConfigMap, brakes, settled, open, word);
+    let obedient = PauseWatch::new(PauseSource::ConfigMap, pauses, settled, open, word);
     run_watcher(&connection, obedient).await;
 }
 
 struct PauseWatch<K> {
-    brake: PauseSource,
-    brakes: Arc<PauseState>,
+    source: PauseSource,
+    pauses: Arc<PauseState>,
     settled: channel::Sender<bool>,
     open: Box<dyn Fn(Client) -> Events<K> + Send>,
     word: fn(&K) -> Option<String>,
@@ -71,15 +71,15 @@ struct PauseWatch<K> {
 
 impl<K> PauseWatch<K> {
     fn new(
-        brake: PauseSource,
-        brakes: Arc<PauseState>,
+        source: PauseSource,
+        pauses: Arc<PauseState>,
         settled: channel::Sender<bool>,
         open: Box<dyn Fn(Client) -> Events<K> + Send>,
         word: fn(&K) -> Option<String>,
     ) -> Self {
         Self {
-            brake,
-            brakes,
+            source,
+            pauses,
             settled,
             open,
             word,
@@ -92,16 +92,16 @@ impl<K> PauseWatch<K> {
             Some("true") => true,
             None | Some("false") => false,
             Some(other) => {
-                let brake = self.brake.as_str();
+                let source = self.source.as_str();
                 tracing::warn!(
-                    brake,
+                    source,
                     value = other,
                     "is neither true nor false: nothing is paused by it"
                 );
                 false
             }
         };
-        self.brakes.set(self.brake, paused);
+        self.pauses.set(self.source, paused);
     }
 }
 
@@ -128,15 +128,15 @@ impl<K> WatchHandler for PauseWatch<K> {
         }
     }
 
-    fn failed(&mut self, trouble: WatchFailure, error: &watcher::Error) {
-        if trouble != WatchFailure::Passing {
+    fn failed(&mut self, failure: WatchFailure, error: &watcher::Error) {
+        if failure != WatchFailure::Passing {
             self.settled.send_replace(true);
         }
-        let brake = self.brake.as_str();
-        tracing::warn!(brake, %error, "a pause from there cannot be seen now: the last known word holds");
+        let source = self.source.as_str();
+        tracing::warn!(source, %error, "a pause from there cannot be seen now: the last known word holds");
     }
 
     fn recovered(&mut self) {
-        tracing::info!(brake = self.brake.as_str(), "the watch works again");
+        tracing::info!(source = self.source.as_str(), "the watch works again");
     }
 }

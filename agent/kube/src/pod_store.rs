@@ -129,19 +129,19 @@ mod tests {
 
     #[test]
     fn what_is_known_holds_until_a_new_list_is_complete() {
-        let mut roster = PodStore::default();
-        assert!(!roster.is_synced());
-        roster.begin_relist();
-        roster.put(pod("a"));
-        roster.put(pod("b"));
-        assert!(roster.is_empty(), "half a list is none");
-        roster.end_relist();
-        assert!(roster.is_synced());
-        roster.begin_relist();
-        roster.put(pod("b"));
-        assert!(roster.get("a").is_some());
-        roster.end_relist();
-        assert_eq!(roster.uids(), BTreeSet::from(["b"]));
+        let mut store = PodStore::default();
+        assert!(!store.is_synced());
+        store.begin_relist();
+        store.put(pod("a"));
+        store.put(pod("b"));
+        assert!(store.is_empty(), "half a list is none");
+        store.end_relist();
+        assert!(store.is_synced());
+        store.begin_relist();
+        store.put(pod("b"));
+        assert!(store.get("a").is_some());
+        store.end_relist();
+        assert_eq!(store.uids(), BTreeSet::from(["b"]));
     }
 
     #[test]
@@ -152,30 +152,30 @@ mod tests {
             CONFIG_HASH.into(),
             "d4ae8de11a3b28dc31b9c89edbd7f90a".into(),
         );
-        let mut roster = PodStore::default();
-        assert!(roster.put(mirror.clone()).mirror);
-        assert!(roster.get("d4ae8de11a3b28dc31b9c89edbd7f90a").is_some());
-        roster.remove(&mirror);
-        assert!(roster.is_empty());
+        let mut store = PodStore::default();
+        assert!(store.put(mirror.clone()).mirror);
+        assert!(store.get("d4ae8de11a3b28dc31b9c89edbd7f90a").is_some());
+        store.remove(&mirror);
+        assert!(store.is_empty());
     }
 
     #[test]
     fn what_an_earlier_agent_knew_holds_until_the_first_list() {
-        let mut roster = PodStore::default();
-        roster.restore(vec![pod("a"), pod("b")]);
-        assert!(!roster.is_synced() && roster.get("a").is_some());
-        roster.begin_relist();
-        roster.put(pod("b"));
-        roster.end_relist();
-        assert_eq!(roster.uids(), BTreeSet::from(["b"]));
-        roster.restore(vec![pod("a")]);
-        assert_eq!(roster.uids(), BTreeSet::from(["b"]), "too late");
+        let mut store = PodStore::default();
+        store.restore(vec![pod("a"), pod("b")]);
+        assert!(!store.is_synced() && store.get("a").is_some());
+        store.begin_relist();
+        store.put(pod("b"));
+        store.end_relist();
+        assert_eq!(store.uids(), BTreeSet::from(["b"]));
+        store.restore(vec![pod("a")]);
+        assert_eq!(store.uids(), BTreeSet::from(["b"]), "too late");
     }
 
     #[test]
     fn a_pod_without_uid_is_left_out() {
-        let mut roster = PodStore::default();
-        assert!(roster.put(pod("")).no_uid);
-        assert!(roster.is_empty());
+        let mut store = PodStore::default();
+        assert!(store.put(pod("")).no_uid);
+        assert!(store.is_empty());
     }
 }

@@ -34,7 +34,7 @@ pub struct StatusWriter {
     connection: Arc<ApiClient>,
     spread: Duration,
     state: Mutex<State>,
-    bell: Notify,
+    event: Notify,
 }
 
 /// All by the policy's name.
@@ -59,7 +59,7 @@ struct Seen {
 struct Pending {
     due: Instant,
     attempts: u32,
-    verdict: PolicyStatus,
+    status: PolicyStatus,
 }
 
 impl StatusWriter {
@@ -69,7 +69,7 @@ impl StatusWriter {
             connection,
             spread,
             state: Mutex::default(),
-            bell: Notify::new(),
+            event: Notify::new(),
         }
     }
 
@@ -92,12 +92,12 @@ impl StatusWriter {
     /// Looks whether the statuses of objects that were seen say what is thought of them; what does not will be written.
     pub fn consider(&self, verdicts: &[PolicyStatus]) {
         let mut state = self.state();
-        for verdict in verdicts {
+        for status in verdicts {
             let due = self.some_time(1);
-            state.consider(verdict, due);
+            state.consider(status, due);
         }
         drop(state);
-        self.bell.notify_one();
+        self.event.notify_one();
     }
 
     /// Forgets all policies but these.
@@ -124,7 +124,7 @@ impl StatusWriter {
             };
             tokio::select! {
                 () = wait => {}
-                () = self.bell.notified() => continue,
+                () = self.event.notified() => continue,
             }
             if let Some((pending, seen)) = self.take_due() {
                 self.write(pending, seen).await;
@@ -141,12 +141,12 @@ impl StatusWriter {
     }
 
     async fn write(&self, mut pending: Pending, seen: Seen) {
-        let verdict = pending.verdict.clone();
-        let name = &verdict.name;
+        let status = pending.status.clone();
+        let name = &status.name;
         let body = json!({
             // Another object of the same name, or one that was changed meanwhile, refuses it.
-            "metadata": {"uid": verdict.uid, "resourceVersion": seen.version},
-            "status": {"conditions": conditions::merged(&seen.conditions, &verdict)},
+            "metadata": {"uid": status.uid, "resourceVersion": seen.version},
+            "status": {"conditions": conditions::merged(&seen.conditions, &status)},
         });
         let path = format!("/apis/{GROUP}/{VERSION}/{PLURAL}/{name}/status");
         let call = ApiRequest::new(Method::PATCH, path, MERGE, &body);
@@ -155,10 +155,10 @@ impl StatusWriter {
                 self.connection.counters.policy_statuses.add();
                 let mut state = self.state();
                 if let Some((opinion, written)) = state.opinions.get_mut(name) {
-                    *written |= *opinion == verdict;
+                    *written |= *opinion == status;
                 }
             }
-            Err(error) if is_worth_another_look(&error) && pending.attempts < ATTEMPTS => {
+            Err(error) if is_worth_a_retry(&error) && pending.attempts < ATTEMPTS => {
                 pending.attempts += 1;
                 pending.due = self.some_time(pending.attempts);
                 tracing::debug!(policy = name, %error, "its status is looked at again");
@@ -176,40 +176,40 @@ impl StatusWriter {
 }
 
 impl State {
-    fn consider(&mut self, verdict: &PolicyStatus, due: Instant) {
-        let name = &verdict.name;
+    fn consider(&mut self, status: &PolicyStatus, due: Instant) {
+        let name = &status.name;
         let Some(seen) = self.seen.get(name) else {
             return;
         };
-        let is_new = |(opinion, _): &(PolicyStatus, bool)| opinion != verdict;
+        let is_new = |(opinion, _): &(PolicyStatus, bool)| opinion != status;
         if self.opinions.get(name).is_none_or(is_new) {
-            self.opinions.insert(name.clone(), (verdict.clone(), false));
+            self.opinions.insert(name.clone(), (status.clone(), false));
         }
-        let is_about_this = conditions::is_about(&seen.conditions, verdict);
+        let is_about_this = conditions::is_about(&seen.conditions, status);
         if let Some((_, written)) = self.opinions.get_mut(name) {
             // A status that was lost may be written again.
             *written &= is_about_this;
         }
         let is_written = self.opinions.get(name).is_some_and(|(_, written)| *written);
-        if is_written || conditions::say(&seen.conditions, verdict) {
+        if is_written || conditions::say(&seen.conditions, status) {
             self.pending.remove(name);
             return;
         }
         let fresh = || Pending {
             due,
             attempts: 0,
-            verdict: verdict.clone(),
+            status: status.clone(),
         };
         let pending = self.pending.entry(name.clone()).or_insert_with(fresh);
         // When somebody else has changed something else, the turn does not change.
-        if pending.verdict != *verdict {
+        if pending.status != *status {
             *pending = fresh();
         }
     }
 }
 
 /// Somebody was faster, or the server did not answer.
-fn is_worth_another_look(error: &ApiError) -> bool {
+fn is_worth_a_retry(error: &ApiError) -> bool {
     error.code() == 409 || error.is_retryable()
 }
 

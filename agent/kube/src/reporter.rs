@@ -126,7 +126,7 @@ impl Reporter {
             return true;
         }
         // One that cannot be deleted now does not silence what can be told of the others.
-        self.tell_one().await && removed
+        self.report_one().await && removed
     }
 
     /// Deletes the first few that are not deleted yet; those that must be tried again go to the end of the line.
@@ -136,16 +136,16 @@ impl Reporter {
             && let Some(at) = self.jobs.iter().position(|job| job.outcome.is_none())
             && let Some(mut job) = self.jobs.remove(at)
         {
-            self.pods.with(|roster| {
-                job.find_name(|uid| roster.get(uid).cloned());
+            self.pods.with(|store| {
+                job.find_name(|uid| store.get(uid).cloned());
                 let is_it = |pod: &&Pod| pod.uid == job.eviction.uid;
-                if roster.pods().find(is_it).is_some_and(|p| !p.ends_by_api()) {
+                if store.pods().find(is_it).is_some_and(|p| !p.ends_by_api()) {
                     job.outcome = Some(STATIC.to_owned());
                 }
             });
             batch.push(job);
         }
-        let synced = self.pods.with(|roster| roster.is_synced());
+        let synced = self.pods.with(|store| store.is_synced());
         let answers = batch.iter().map(async |job| match &job.outcome {
             Some(known) => Ok(Some(known.clone())),
             None => remove(&self.connection, &job.eviction, synced).await,
@@ -164,7 +164,7 @@ impl Reporter {
     }
 
     /// Tells of the first eviction that is through.
-    async fn tell_one(&mut self) -> bool {
+    async fn report_one(&mut self) -> bool {
         let Some(at) = self.jobs.iter().position(|job| job.outcome.is_some()) else {
             return true;
         };
@@ -172,17 +172,17 @@ impl Reporter {
             return true;
         };
         let e = &job.eviction;
-        let told = if e.namespace.is_empty() {
+        let event = if e.namespace.is_empty() {
             // Nobody knows what it was called: the node's Event has to do.
             Ok(())
         } else {
             self.events.about_pod(&self.connection, &e.into()).await
         };
-        let told = match told {
+        let event = match event {
             Ok(()) if !e.shadow => self.events.about_node(&self.connection, e).await,
             other => other,
         };
-        if let Err(error) = told {
+        if let Err(error) = event {
             job.take_refusal(&error, &self.connection);
             if job.attempts < ATTEMPTS {
                 return false;

@@ -97,8 +97,8 @@ impl Cluster {
         config: &Config,
         cluster: &ClusterConfig,
         journal: &SharedJournal,
-        catalogue: &Arc<PolicyStore>,
-        brakes: &Arc<PauseState>,
+        policies: &Arc<PolicyStore>,
+        pauses: &Arc<PauseState>,
     ) -> Result<Self, StartError> {
         let node = &cluster.node_name;
         let connection = ApiClient::open(cluster.kubeconfig.clone()).await;
@@ -108,12 +108,12 @@ impl Cluster {
             &config.state_dir,
             Arc::clone(&connection),
             Arc::clone(&pods),
-            Arc::clone(catalogue),
-            Arc::clone(brakes),
+            Arc::clone(policies),
+            Arc::clone(pauses),
             cluster.pause_config_map.is_some(),
         ));
         keeping.restore();
-        let followers = Followers::start(&connection, cluster, catalogue, brakes);
+        let followers = Followers::start(&connection, cluster, policies, pauses);
         let watching = pods::run(Arc::clone(&connection), node.clone(), Arc::clone(&pods));
         let left_over = journal.lock().follow()?;
         if !left_over.is_empty() {
@@ -170,7 +170,7 @@ impl Cluster {
     async fn wait_for_list(&mut self) {
         let pods = &self.pods;
         let listed = async {
-            while !pods.with(|roster| roster.is_synced()) {
+            while !pods.with(|store| store.is_synced()) {
                 pods.changed.notified().await;
             }
         };
@@ -187,7 +187,7 @@ impl Cluster {
 
     /// The pod of a UID, as far as the API server has told.
     pub fn pod(&self, uid: &str) -> Option<evictd_engine::Pod> {
-        self.pods.with(|roster| roster.get(uid).cloned())
+        self.pods.with(|store| store.get(uid).cloned())
     }
 
     /// So many pods are known by their cgroups alone: said once, unless the API server has listed its pods.
@@ -256,7 +256,7 @@ impl Cluster {
         }
         let connection = Arc::clone(&self.connection);
         let evictor = SoftEvictor::new(connection, journal.clone(), node, config);
-        // One is under way, and the rounds ask for no other until it is settled.
+        // One is under way, and the manager ask for no other until it is settled.
         let (demands, queue) = mpsc::channel(1);
         self.soft = Some(demands);
         // Looked at every second; whoever fills it sooner waits.
@@ -292,9 +292,9 @@ impl Cluster {
 
     /// Pods that the API server has on this node and that are not over; `None` before its first list is complete.
     pub fn known_pods(&self) -> KnownPods {
-        self.pods.with(|roster| {
-            let uids = || roster.uids().into_iter().map(str::to_owned).collect();
-            roster.is_synced().then(uids)
+        self.pods.with(|store| {
+            let uids = || store.uids().into_iter().map(str::to_owned).collect();
+            store.is_synced().then(uids)
         })
     }
 

@@ -56,7 +56,7 @@ pub enum SoftOutcome {
         since: Duration,
     },
     /// Nobody could be asked: the API server does not answer, or there is no candidate.
-    Nobody,
+    NotAsked,
 }
 
 /// Evicts through the API.
@@ -185,7 +185,7 @@ impl SoftEvictor {
             note += &format!(" A PodDisruptionBudget was overridden: {why}.");
         }
         note += &format!(" It has {} s to end.", asked.grace_period_seconds);
-        let told = EventSpec {
+        let event = EventSpec {
             pod: reference(pod),
             id: &format!("soft-{}", pod.uid),
             time: &jiff::Timestamp::now().to_string(),
@@ -195,7 +195,7 @@ impl SoftEvictor {
             },
             note,
         };
-        if let Err(error) = self.events.about_pod(&self.connection, &told).await {
+        if let Err(error) = self.events.about_pod(&self.connection, &event).await {
             tracing::warn!(%pod, %error, "no Event tells of the eviction");
         }
         let asked = Box::new(asked);
@@ -243,15 +243,15 @@ impl SoftEvictor {
                 }
                 // A server that does not answer will not answer for the next one either.
                 Err(error) if error.code() == 0 => {
-                    tracing::warn!(%pod, %error, "nobody can be asked to go");
-                    return SoftOutcome::Nobody;
+                    tracing::warn!(%pod, %error, "no pod can be evicted through the API");
+                    return SoftOutcome::NotAsked;
                 }
                 // This pod's own trouble, such as two budgets for one pod (500).
                 Err(error) => tracing::warn!(%pod, %error, "the pod cannot be asked to go"),
             }
         }
         if blocked.is_empty() {
-            return SoftOutcome::Nobody;
+            return SoftOutcome::NotAsked;
         }
         let since = self.blocked.get_or_insert_with(Instant::now).elapsed();
         match self.force(candidates, &blocked, hard).await {

@@ -1,4 +1,4 @@
-//! The task that asks pods to go: the rounds hand over whom, the API server says who may.
+//! The task that asks pods to go: the manager hand over whom, the API server says who may.
 
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ pub async fn run(
                 tokio::time::sleep(PAUSE).await;
                 None
             }
-            SoftOutcome::Nobody => {
+            SoftOutcome::NotAsked => {
                 tokio::time::sleep(PAUSE).await;
                 None
             }

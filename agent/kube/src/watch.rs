@@ -53,10 +53,10 @@ pub trait WatchHandler {
     fn apply(&mut self, event: Event<Self::Object>);
 
     /// The watch has stopped. Called once for each kind of trouble until it works again.
-    fn failed(&mut self, trouble: WatchFailure, error: &watcher::Error);
+    fn failed(&mut self, failure: WatchFailure, error: &watcher::Error);
 
     /// The same trouble as before.
-    fn still_failing(&mut self, _trouble: WatchFailure) {}
+    fn still_failing(&mut self, _failure: WatchFailure) {}
 
     /// It works again.
     fn recovered(&mut self);
@@ -114,25 +114,25 @@ pub async fn run_watcher<L: WatchHandler>(connection: &ApiClient, mut listener: 
                     listener.apply(event);
                 }
                 Some(Err(error)) => {
-                    let trouble = match code(&error) {
+                    let failure = match code(&error) {
                         403 => WatchFailure::Forbidden,
                         404 => WatchFailure::Absent,
                         _ => WatchFailure::Passing,
                     };
                     // What is not installed is not broken.
-                    if !(L::RARE_RETRY && trouble == WatchFailure::Absent) {
+                    if !(L::RARE_RETRY && failure == WatchFailure::Absent) {
                         connection.counters.watch_errors.add();
                     }
-                    if ill.replace(trouble) == Some(trouble) {
-                        listener.still_failing(trouble);
+                    if ill.replace(failure) == Some(failure) {
+                        listener.still_failing(failure);
                     } else {
-                        listener.failed(trouble, &error);
+                        listener.failed(failure, &error);
                     }
                     let again = needs_new_start(&error);
                     if code(&error) == 401 {
                         connection.reload().await;
                     }
-                    let pause = if L::RARE_RETRY && trouble != WatchFailure::Passing {
+                    let pause = if L::RARE_RETRY && failure != WatchFailure::Passing {
                         patience.next()
                     } else {
                         backoff.next()

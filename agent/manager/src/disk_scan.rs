@@ -73,13 +73,13 @@ struct State {
     stop: bool,
 }
 
-/// The walker, seen from outside.
+/// The disk scanner, seen from outside.
 #[derive(Default)]
 pub struct DiskScanner {
     state: Mutex<State>,
     changed: Condvar,
     pressed: AtomicBool,
-    rounds: AtomicU64,
+    cycles: AtomicU64,
 }
 
 impl DiskScanner {
@@ -88,15 +88,15 @@ impl DiskScanner {
     /// # Errors
     /// The system has no thread to give.
     pub fn start(shares: Option<ShareReader>) -> std::io::Result<Arc<Self>> {
-        let walker = Arc::new(Self::default());
-        let own = Arc::clone(&walker);
+        let scanner = Arc::new(Self::default());
+        let own = Arc::clone(&scanner);
         std::thread::Builder::new()
-            .name("walker".into())
+            .name("disk-scan".into())
             .spawn(move || {
                 lower_priority();
                 own.run(shares.as_ref());
             })?;
-        Ok(walker)
+        Ok(scanner)
     }
 
     /// Whom to walk from now on. What is known of others is forgotten.
@@ -118,7 +118,7 @@ impl DiskScanner {
 
     /// Counts the pods that were walked; when it changes there is something new in [`Self::found`].
     pub fn scanned(&self) -> u64 {
-        self.rounds.load(Ordering::Acquire)
+        self.cycles.load(Ordering::Acquire)
     }
 
     /// The last walk of every pod that was walked.
@@ -141,14 +141,14 @@ impl DiskScanner {
         loop {
             let began = Instant::now();
             let errands = self.lock().errands.clone();
-            for errand in &errands {
-                let Some(found) = self.scan(errand, shares) else {
+            for target in &errands {
+                let Some(found) = self.scan(target, shares) else {
                     return;
                 };
                 let mut state = self.lock();
-                if state.errands.iter().any(|e| e.uid == errand.uid) {
-                    state.found.insert(errand.uid.clone(), found);
-                    self.rounds.fetch_add(1, Ordering::Release);
+                if state.errands.iter().any(|e| e.uid == target.uid) {
+                    state.found.insert(target.uid.clone(), found);
+                    self.cycles.fetch_add(1, Ordering::Release);
                 }
             }
             if !self.rest(began, &errands) {
@@ -180,11 +180,11 @@ impl DiskScanner {
     }
 
     /// One pod; `None` when it is over.
-    fn scan(&self, errand: &ScanTarget, shares: Option<&ShareReader>) -> Option<DiskUse> {
-        let places = (errand.places)();
+    fn scan(&self, target: &ScanTarget, shares: Option<&ShareReader>) -> Option<DiskUse> {
+        let places = (target.places)();
         let mut found = DiskUse::default();
         // One reading before and one after stand for the middle of the walk.
-        let counted = |index| shares.map_or(0, |s| s.net(&errand.cgroups, index));
+        let counted = |index| shares.map_or(0, |s| s.net(&target.cgroups, index));
         let before: [i64; FILESYSTEMS] = std::array::from_fn(counted);
         let usage = &mut found.usage;
         for (name, fs) in self.each(&places.volumes)? {
@@ -280,26 +280,26 @@ mod tests {
         for n in 0..300 {
             std::fs::write(dir.path().join(format!("f{n}")), "x").unwrap();
         }
-        let walker = DiskScanner::start(None).unwrap();
-        walker.set_pressed(true);
-        let errand = ScanTarget {
+        let scanner = DiskScanner::start(None).unwrap();
+        scanner.set_pressed(true);
+        let target = ScanTarget {
             uid: "u".into(),
             cgroups: Vec::new(),
             places: fixed(vec![("scratch".into(), dir.path().to_owned())]),
         };
-        walker.set_targets(vec![errand]);
-        while walker.scanned() == 0 {
+        scanner.set_targets(vec![target]);
+        while scanner.scanned() == 0 {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let found = walker.found();
+        let found = scanner.found();
         let volume = &found["u"].usage.volumes[0];
         assert_eq!(
             (volume.name.as_str(), volume.fs.inodes),
             ("scratch", Some(301))
         );
         assert_eq!(found["u"].usage.ephemeral_storage, volume.fs.bytes);
-        walker.set_targets(Vec::new());
-        assert!(walker.found().is_empty());
-        walker.stop();
+        scanner.set_targets(Vec::new());
+        assert!(scanner.found().is_empty());
+        scanner.stop();
     }
 }

@@ -1,9 +1,9 @@
-//! The rounds: everything that the reflex is not there for.
+//! The manager: everything that the fast path is not there for.
 //!
-//! The reflex answers hard memory pressure within microseconds and does nothing else. The other signals (process ids,
+//! The fast path answers hard memory pressure within microseconds and does nothing else. The other signals (process ids,
 //! inodes, bytes on disk), the soft thresholds, pods above their own limits on local storage, and what the node says of
-//! all that are the work of this thread: it sleeps until a wire is crossed or the nearest threshold could have been
-//! reached, looks at everything, asks the engine's [`evictd_engine::Manager`], and kills or asks. It may allocate, and it
+//! all that are the work of this thread: it sleeps until a trigger is crossed or the nearest threshold could have been
+//! reached, looks at everything, asks the engine's [`evictd_engine::Planner`], and kills or asks. It may allocate, and it
 //! does what takes time; what waits for a network is done elsewhere.
 
 mod disk_scan;

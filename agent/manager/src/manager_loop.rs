@@ -16,7 +16,7 @@ use std::{
 use evictd_engine::{
     NodeCondition, Observation, Observations, Planner, Pod, Resource, Signal, SignalForecast,
     Snapshot, Threshold, history::Recorder, limiter::EvictionLimiter,
-    model::settings::GraduatedConfig, permit::LastResort, record::NodeState,
+    model::settings::MitigationConfig, permit::LastResort, record::NodeState,
 };
 use evictd_node::{
     pods::table::Entry,
@@ -61,31 +61,31 @@ pub(super) struct ManagerLoop {
     pub shadow_reported: BTreeSet<String>,
     pub decided: u64,
     pub cycles: u64,
-    pub comebacks: u64,
+    pub recreations: u64,
 }
 
 impl ManagerLoop {
     pub fn new(
         setup: Setup,
         notes: mpsc::Sender<ManagerEvent>,
-        (inbox, status, recorder): (Arc<CommandQueue>, Arc<Mutex<Status>>, Arc<Recorder>),
+        (commands, status, recorder): (Arc<CommandQueue>, Arc<Mutex<Status>>, Arc<Recorder>),
     ) -> Self {
         let Setup {
             settings,
             sensors,
-            walker,
+            scanner,
             members,
-            restraint,
+            limiter,
             shadow,
             reclaims,
-            graduated,
+            mitigation,
             // The thread has seen to it.
             memory_v1: _,
             earlier,
         } = setup;
         let disks = sensors.disks.as_ref();
         let shares = disks.and_then(|d| d.trigger.share_reader());
-        let mut measured = UsageCollector::new(Arc::clone(&walker), shares, settings.mode);
+        let mut measured = UsageCollector::new(Arc::clone(&scanner), shares, settings.mode);
         measured.set_members(&members);
         let mut manager = Planner::new(settings.clone());
         manager.restore(signed(monotonic_ns()), &earlier);
@@ -94,27 +94,27 @@ impl ManagerLoop {
             planner: manager,
             sources: sensors,
             usage_collector: measured,
-            scanner: walker,
+            scanner: scanner,
             running: members.pods.clone(),
             pods: members,
-            limiter: restraint,
+            limiter: limiter,
             shadow,
             events: notes,
-            commands: inbox,
+            commands: commands,
             status,
             recorder,
             reclaim: ReclaimState::new(reclaims),
-            mitigation: Mitigation::new(graduated),
+            mitigation: Mitigation::new(mitigation),
             reported: NodeState::default(),
             message: String::new(),
             shadow_reported: BTreeSet::new(),
             decided: 0,
             cycles: 0,
-            comebacks: 0,
+            recreations: 0,
         }
     }
 
-    /// Until the inbox says that it is over.
+    /// Until the command queue says that it is over.
     pub fn run(&mut self) {
         let mut interval = Duration::ZERO;
         loop {
@@ -126,8 +126,8 @@ impl ManagerLoop {
                 woken: monotonic_ns(),
                 crossed: self.sources.crossed(),
             };
-            for letter in self.commands.take() {
-                self.apply(letter);
+            for command in self.commands.take() {
+                self.apply(command);
             }
             interval = self.iterate(wake);
             self.commands.beat(wake.woken);
@@ -142,9 +142,9 @@ impl ManagerLoop {
         );
     }
 
-    fn apply(&mut self, letter: Command) {
+    fn apply(&mut self, command: Command) {
         let now = signed(monotonic_ns());
-        match letter {
+        match command {
             Command::Members(members) => {
                 self.usage_collector.set_members(&members);
                 self.running.clone_from(&members.pods);
@@ -189,9 +189,9 @@ impl ManagerLoop {
             Command::Settings {
                 settings,
                 shadow,
-                graduated,
+                mitigation,
             } => {
-                self.mitigation.reconfigure(graduated);
+                self.mitigation.reconfigure(mitigation);
                 self.thresholds = settings.layout.apply(&settings.eviction.thresholds);
                 self.planner.reconfigure(*settings);
                 if std::mem::replace(&mut self.shadow, shadow) != shadow {
@@ -255,9 +255,9 @@ impl ManagerLoop {
         let by_uid: HashMap<&str, &Arc<Entry>> = by_uid.collect();
         for pod in &mut self.running {
             if let Some(entry) = by_uid.get(pod.uid.as_str()) {
-                let clearance = &entry.permit;
-                pod.order = clearance.order();
-                pod.is_spared = !self.limiter.allows(clearance, now, LastResort::Nobody);
+                let permit = &entry.permit;
+                pod.order = permit.order();
+                pod.is_denied = !self.limiter.allows(permit, now, LastResort::None);
             }
         }
     }
@@ -278,25 +278,25 @@ pub(super) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What the rounds need.
+/// What the manager need.
 pub struct Setup {
     /// Thresholds, layout and all that the engine is told.
     pub settings: evictd_engine::Settings,
     /// What is looked at.
     pub sensors: SignalSources,
     /// Walks the pods' directories.
-    pub walker: Arc<DiskScanner>,
+    pub scanner: Arc<DiskScanner>,
     /// Who runs here at the start.
     pub members: PodSet,
     /// What holds for all pods: limits and the pause.
-    pub restraint: Arc<EvictionLimiter>,
+    pub limiter: Arc<EvictionLimiter>,
     /// Decide, tell, and do nothing.
     pub shadow: bool,
-    /// Who may do what [`Note::Reclaim`] asks for: pods wait for it, for a while.
+    /// Who may do what [`ManagerEvent::Reclaim`] asks for: pods wait for it, for a while.
     pub reclaims: ReclaimOptions,
     /// What is done about a soft threshold on memory before a pod is evicted.
-    pub graduated: GraduatedConfig,
-    /// A directory of cgroup v1's memory hierarchy, where there is one (`leave_memory_limit`).
+    pub mitigation: MitigationConfig,
+    /// A directory of cgroup v1's memory hierarchy, where there is one (`join_root_memcg`).
     pub memory_v1: Option<PathBuf>,
     /// What an earlier agent has done.
     pub earlier: evictd_engine::Earlier,
@@ -316,7 +316,7 @@ pub struct Status {
     /// How far the counts of hooks were off, by signal.
     pub drift: Vec<(Signal, Drift)>,
     /// Rounds since the start.
-    pub rounds: u64,
+    pub cycles: u64,
     /// Pods that came back after an eviction.
-    pub comebacks: u64,
+    pub recreations: u64,
 }

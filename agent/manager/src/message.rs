@@ -1,4 +1,4 @@
-//! What goes to the rounds, and what comes from them.
+//! What goes to the manager, and what comes from them.
 
 use std::{
     collections::VecDeque,
@@ -12,7 +12,7 @@ use std::{
 
 use evictd_engine::{
     EvictionDecision, NodeReclaim, Pod, Recreation, Signal,
-    model::settings::GraduatedConfig,
+    model::settings::MitigationConfig,
     reclaim::Removed,
     record::{NodeState, Stages},
 };
@@ -21,7 +21,7 @@ use evictd_sys::eventfd::EventFd;
 
 use crate::mitigation_worker::{Done, MitigationRequest};
 
-/// Letters that may wait; of tables only the newest does.
+/// Commands that may wait; of tables only the newest does.
 const COMMANDS: usize = 256;
 
 /// Everybody who runs here.
@@ -49,14 +49,14 @@ impl PodSet {
     }
 }
 
-/// To the rounds.
+/// To the manager.
 #[derive(Debug)]
 pub enum Command {
     /// Who runs here from now on.
     Members(PodSet),
     /// The cgroup of all pods has come, or is another one or of another size now.
     PodsMemory(Box<Scope>),
-    /// The reflex has evicted a pod.
+    /// The fast path has evicted a pod.
     EvictedByFastPath {
         /// The pod's UID.
         uid: String,
@@ -65,16 +65,16 @@ pub enum Command {
         /// What was available then, in the signal's unit.
         available: u64,
     },
-    /// What came of a [`SoftDemand`].
+    /// What came of a [`SoftEvictionRequest`].
     SoftEvictionFinished {
         /// The UID of the pod that was chosen first.
         chosen: String,
         /// Who goes, if anybody does.
         gone: Option<EvictionDecision>,
     },
-    /// A reclaim by [`Note::Reclaim`] is over: what was removed, or `None` when there is nobody to ask.
+    /// A reclaim by [`ManagerEvent::Reclaim`] is over: what was removed, or `None` when there is nobody to ask.
     Reclaimed(Option<Removed>),
-    /// A step by [`Note::Graduate`] is over.
+    /// A step by [`ManagerEvent::Mitigate`] is over.
     MitigationDone(Box<Done>),
     /// Other settings.
     Settings {
@@ -83,14 +83,14 @@ pub enum Command {
         /// Decide, tell, and do nothing.
         shadow: bool,
         /// What is done before a pod is evicted.
-        graduated: GraduatedConfig,
+        mitigation: MitigationConfig,
     },
 }
 
-/// Where letters wait. Never full of what matters: a table replaces the one before.
+/// Where commands wait. Never full of what matters: a table replaces the one before.
 #[derive(Debug)]
 pub struct CommandQueue {
-    bell: EventFd,
+    event: EventFd,
     commands: Mutex<VecDeque<Command>>,
     stop: AtomicBool,
     turned: AtomicU64,
@@ -103,31 +103,31 @@ impl CommandQueue {
     /// The system has no descriptor to give.
     pub fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            bell: EventFd::new()?,
+            event: EventFd::new()?,
             commands: Mutex::default(),
             stop: AtomicBool::new(false),
             turned: AtomicU64::new(0),
         }))
     }
 
-    /// Sends a letter; false when too many wait already.
-    pub fn send(&self, letter: Command) -> bool {
-        let mut letters = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
-        if matches!(letter, Command::Members(_)) {
-            letters.retain(|other| !matches!(other, Command::Members(_)));
-        } else if letters.len() >= COMMANDS {
+    /// Sends a command; false when too many wait already.
+    pub fn send(&self, command: Command) -> bool {
+        let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(command, Command::Members(_)) {
+            commands.retain(|other| !matches!(other, Command::Members(_)));
+        } else if commands.len() >= COMMANDS {
             return false;
         }
-        letters.push_back(letter);
-        drop(letters);
-        self.bell.notify();
+        commands.push_back(command);
+        drop(commands);
+        self.event.notify();
         true
     }
 
     /// Asks the thread to end.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        self.bell.notify();
+        self.event.notify();
     }
 
     pub(super) fn stopped(&self) -> bool {
@@ -144,21 +144,21 @@ impl CommandQueue {
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.bell.fd()
+        self.event.fd()
     }
 
     pub(super) fn take(&self) -> VecDeque<Command> {
-        self.bell.clear();
+        self.event.clear();
         std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// From the rounds.
+/// From the manager.
 #[derive(Debug)]
 pub enum ManagerEvent {
     /// A pod was killed, or would have been.
     Evicted(Box<EvictionReport>),
-    /// A pod is to be asked to go; answered by [`Letter::SoftSettled`].
+    /// A pod is to be asked to go; answered by [`Command::SoftEvictionFinished`].
     Soft(Box<SoftEvictionRequest>),
     /// What the node should say has changed.
     Node(NodeState),
@@ -166,7 +166,7 @@ pub enum ManagerEvent {
     Reclaim(ReclaimRequest),
     /// What a reclaim has brought.
     Reclaimed(Box<Reclaimed>),
-    /// A step before an eviction is to be taken; answered by [`Letter::Graduated`] unless it is shadow mode's.
+    /// A step before an eviction is to be taken; answered by [`Command::MitigationDone`] unless it is shadow mode's.
     Mitigate(Box<MitigationRequest>),
     /// What such a step has brought.
     Graduated(Box<MitigationOutcome>),
@@ -197,7 +197,7 @@ pub struct ReclaimRequest {
 /// Who may give back what nobody needs on a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReclaimBy {
-    /// The container runtime; answered by [`Letter::Reclaimed`].
+    /// The container runtime; answered by [`Command::Reclaimed`].
     Runtime,
     /// The kubelet beside this agent, which has the same thresholds.
     Kubelet,
@@ -221,12 +221,12 @@ pub struct Reclaimed {
     pub took: std::time::Duration,
 }
 
-/// A pod that the rounds have killed.
+/// A pod that the manager have killed.
 #[derive(Clone, Debug)]
 pub struct EvictionReport {
     /// The victim.
     pub pod: Arc<Entry>,
-    /// Counts this agent's rounds' evictions from 1.
+    /// Counts this agent's manager's evictions from 1.
     pub number: u64,
     /// The engine's decision.
     pub eviction: EvictionDecision,
@@ -256,7 +256,7 @@ pub type SoftEvictionRequest = evictd_engine::soft::SoftEvictionRequest<Arc<Entr
 pub struct MitigationOutcome {
     /// What was done.
     pub done: Done,
-    /// What was available of the signal before, in bytes; for a release, when the brake was set.
+    /// What was available of the signal before, in bytes; for a release, when the throttle was set.
     pub available_before: i64,
     /// And now.
     pub available_after: i64,

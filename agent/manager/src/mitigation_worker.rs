@@ -29,7 +29,7 @@ pub struct MitigationRequest {
     pub step: Step,
     /// Which signal is short.
     pub signal: Signal,
-    /// Who may be touched: for a reclaim everybody, for the brake the first candidates in their order; for a release those
+    /// Who may be touched: for a reclaim everybody, for the throttle the first candidates in their order; for a release those
     /// who are let go, all of them if none is named.
     pub pods: Vec<Arc<Entry>>,
     /// How long a reclaim may take.
@@ -88,16 +88,16 @@ pub struct Counters {
 /// Does what is demanded.
 #[derive(Debug)]
 pub struct MitigationWorker {
-    brakes: Mutex<ThrottleList>,
+    throttles: Mutex<ThrottleList>,
     counters: Counters,
     /// What was refused the last time: said once.
-    told: Mutex<Option<String>>,
+    reported: Mutex<Option<String>>,
 }
 
 impl MitigationWorker {
-    /// Lets go whom an earlier agent has left braked.
+    /// Lets go whom an earlier agent has left throttled.
     pub fn open(state_dir: &Path) -> Arc<Self> {
-        let (brakes, left) = ThrottleList::open(state_dir).unwrap_or_else(|error| {
+        let (throttles, left) = ThrottleList::open(state_dir).unwrap_or_else(|error| {
             tracing::error!(%error, "whom an earlier agent has left braked is not known");
             (ThrottleList::empty(state_dir), 0)
         });
@@ -110,9 +110,9 @@ impl MitigationWorker {
         let counters = Counters::default();
         add(&counters.released, left as u64);
         Arc::new(Self {
-            brakes: Mutex::new(brakes),
+            throttles: Mutex::new(throttles),
             counters,
-            told: Mutex::default(),
+            reported: Mutex::default(),
         })
     }
 
@@ -131,10 +131,10 @@ impl MitigationWorker {
         };
         if let Some(refusal) = &refusal {
             add(&self.counters.refused, 1);
-            let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-            if told.as_ref() != Some(refusal) {
+            let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+            if reported.as_ref() != Some(refusal) {
                 tracing::warn!(step = ?demand.step, refusal, "a step before the eviction is refused");
-                *told = Some(refusal.clone());
+                *reported = Some(refusal.clone());
             }
         }
         Done {
@@ -155,7 +155,9 @@ impl MitigationWorker {
     }
 
     fn throttles(&self) -> MutexGuard<'_, ThrottleList> {
-        self.brakes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.throttles
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn reclaim(&self, demand: &MitigationRequest, deficit: u64, begun: Instant) -> Outcome {
@@ -187,16 +189,16 @@ impl MitigationWorker {
     }
 
     fn throttle(&self, demand: &MitigationRequest) -> Outcome {
-        if let Some(refusal) = first_refusal(&demand.pods, reclaim::can_brake) {
+        if let Some(refusal) = first_refusal(&demand.pods, reclaim::can_throttle) {
             return (Vec::new(), Some(refusal));
         }
-        let mut brakes = self.throttles();
+        let mut throttles = self.throttles();
         let (mut done, mut refusal) = (Vec::new(), None);
         for entry in &demand.pods {
-            match brakes.set(&entry.pod.uid, &entry.memory) {
-                Ok(Some(brake)) => {
+            match throttles.set(&entry.pod.uid, &entry.memory) {
+                Ok(Some(throttle)) => {
                     add(&self.counters.throttles, 1);
-                    done.push(pod(entry, Given::default(), Some(brake.high)));
+                    done.push(pod(entry, Given::default(), Some(throttle.high)));
                 }
                 Ok(None) => {}
                 Err(error) => refusal = Some(error.to_string()),
@@ -209,20 +211,20 @@ impl MitigationWorker {
         let named = |uid: &str| demand.pods.iter().any(|entry| entry.pod.uid == uid);
         let released = self
             .throttles()
-            .release(|brake| demand.pods.is_empty() || named(&brake.uid));
+            .release(|throttle| demand.pods.is_empty() || named(&throttle.uid));
         match released {
             Ok(released) => {
                 add(&self.counters.released, released.len() as u64);
-                let told = released.into_iter().map(|brake| Pod {
+                let reported = released.into_iter().map(|throttle| Pod {
                     namespace: String::new(),
                     name: String::new(),
-                    uid: brake.uid,
+                    uid: throttle.uid,
                     given: Given::default(),
-                    high: Some(brake.high),
+                    high: Some(throttle.high),
                 });
-                let mut told: Vec<_> = told.collect();
-                told.sort_by_key(|pod| Reverse(pod.high));
-                (told, None)
+                let mut reported: Vec<_> = reported.collect();
+                reported.sort_by_key(|pod| Reverse(pod.high));
+                (reported, None)
             }
             Err(error) => (Vec::new(), Some(error.to_string())),
         }

@@ -104,9 +104,9 @@ mod tests {
             mounts::upper_of_root(MOUNTINFO),
             Some("/var/lib/containerd/s/9/fs".into())
         );
-        let stranger = "1 0 8:1 /srv/containers/web/x/y / rw - ext4 /dev/sda1 rw\n";
-        assert_eq!(container_name(stranger), None);
-        assert_eq!(mounts::upper_of_root(stranger), None);
+        let unknown = "1 0 8:1 /srv/containers/web/x/y / rw - ext4 /dev/sda1 rw\n";
+        assert_eq!(container_name(unknown), None);
+        assert_eq!(mounts::upper_of_root(unknown), None);
     }
 
     // R10

@@ -1,4 +1,4 @@
-//! What the node has left of everything, and the wires that say when to look.
+//! What the node has left of everything, and the triggers that say when to look.
 
 use std::{
     io,
@@ -19,7 +19,7 @@ use evictd_node::{
     },
 };
 
-/// Slots of a count's wires.
+/// Slots of a count's triggers.
 const HARD: usize = 0;
 const SOFT: usize = 1;
 /// While a threshold is met: what was done about it shows after a while only, and PIDs come back faster than files.
@@ -29,7 +29,7 @@ const PRESSED: Duration = Duration::from_millis(250);
 /// A filesystem under the names that the kubelet gives it.
 #[derive(Clone, Copy, Debug)]
 pub struct DiskSource {
-    /// Index in the tripwire.
+    /// Index in the trigger.
     pub filesystem: usize,
     /// Its bytes.
     pub available: Signal,
@@ -39,7 +39,7 @@ pub struct DiskSource {
 
 /// The filesystems of the node.
 pub struct DiskSources {
-    /// Wires on their inodes, and statfs.
+    /// Triggers on their inodes, and statfs.
     pub trigger: InodeTrigger,
     /// nodefs, imagefs and containerfs; several may be one filesystem.
     pub names: [DiskSource; 3],
@@ -47,12 +47,12 @@ pub struct DiskSources {
     pub layout: Layout,
 }
 
-/// A wire that is set.
+/// A trigger that is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Armed {
     count: Count,
     slot: usize,
-    wire: Trigger,
+    trigger: Trigger,
 }
 
 /// Something that is counted.
@@ -62,7 +62,7 @@ enum Count {
     Inodes(usize),
 }
 
-/// Everything that is looked at besides the memory that the reflex watches.
+/// Everything that is looked at besides the memory that the fast path watches.
 pub struct SignalSources {
     /// The node's memory.
     pub memory: Scope,
@@ -120,7 +120,7 @@ impl SignalSources {
             set(signal, signed(look.available), scope.capacity());
         }
         if let Some(pids) = &mut self.pids
-            // The sample moves the wires to where the files put them; the reading has the capacity.
+            // The sample moves the triggers to where the files put them; the reading has the capacity.
             && let (Ok(sample), Ok(read)) = (pids.sample(), pids.read())
         {
             set(Signal::PidAvailable, sample.available, read.capacity);
@@ -143,8 +143,8 @@ impl SignalSources {
         seen
     }
 
-    /// Sets the wires to where the thresholds are: on the way down while a threshold is not met, on the way up while
-    /// it is, so that recovery is seen at once as well. True when a wire has moved: what crossed it in the meantime is
+    /// Sets the triggers to where the thresholds are: on the way down while a threshold is not met, on the way up while
+    /// it is, so that recovery is seen at once as well. True when a trigger has moved: what crossed it in the meantime is
     /// seen by another look only.
     pub fn arm(&mut self, thresholds: &[Threshold], seen: &Observations) -> bool {
         let mut wanted: Vec<Armed> = Vec::new();
@@ -155,15 +155,19 @@ impl SignalSources {
                 continue;
             };
             let slot = if threshold.is_hard() { HARD } else { SOFT };
-            let wire = wire(threshold, now);
-            // Several names of one filesystem share its wires: the one that comes first counts.
+            let trigger = trigger(threshold, now);
+            // Several names of one filesystem share its triggers: the one that comes first counts.
             match wanted
                 .iter_mut()
                 .find(|a| (a.count, a.slot) == (count, slot))
             {
-                Some(other) if comes_first(wire, other.wire) => other.wire = wire,
+                Some(other) if comes_first(trigger, other.trigger) => other.trigger = trigger,
                 Some(_) => {}
-                None => wanted.push(Armed { count, slot, wire }),
+                None => wanted.push(Armed {
+                    count,
+                    slot,
+                    trigger,
+                }),
             }
         }
         if wanted == self.armed {
@@ -181,10 +185,10 @@ impl SignalSources {
     }
 
     fn set(&mut self, armed: &Armed) -> io::Result<()> {
-        let wire = Some(armed.wire);
+        let trigger = Some(armed.trigger);
         match (armed.count, &mut self.pids, &mut self.disks) {
-            (Count::Pids, Some(pids), _) => pids.arm(armed.slot, wire),
-            (Count::Inodes(index), _, Some(disks)) => disks.trigger.arm(index, armed.slot, wire),
+            (Count::Pids, Some(pids), _) => pids.arm(armed.slot, trigger),
+            (Count::Inodes(index), _, Some(disks)) => disks.trigger.arm(index, armed.slot, trigger),
             _ => Ok(()),
         }
     }
@@ -219,7 +223,7 @@ impl SignalSources {
         [pids, inodes].map(|fd| fd.map_or(-1, |fd| fd.as_raw_fd()))
     }
 
-    /// The rung that watches a signal: a hook, or the sampler.
+    /// The hook that watches a signal: a hook, or the sampler.
     pub fn hook(&self, signal: Signal) -> CountHook {
         match self.count_of(signal) {
             Some(Count::Pids) => self.pids.as_ref().map(|p| p.choice().hook),
@@ -282,8 +286,8 @@ impl SignalSources {
     }
 }
 
-/// The wire of a threshold: where it is met, or where it is resolved.
-fn wire(threshold: &Threshold, seen: Observation) -> Trigger {
+/// The trigger of a threshold: where it is met, or where it is resolved.
+fn trigger(threshold: &Threshold, seen: Observation) -> Trigger {
     let amount = threshold.amount(seen.capacity);
     if u64::try_from(seen.available).unwrap_or(0) < amount {
         return Trigger {
@@ -297,7 +301,7 @@ fn wire(threshold: &Threshold, seen: Observation) -> Trigger {
     }
 }
 
-/// Whether the first of two wires is reached before the second. Recovery of one is news while another is still met.
+/// Whether the first of two triggers is reached before the second. Recovery of one is news while another is still met.
 fn comes_first(a: Trigger, b: Trigger) -> bool {
     match (a.crossing, b.crossing) {
         (Crossing::Below, Crossing::Below) => a.available > b.available,

@@ -11,7 +11,7 @@ use crate::{DiskScanner, PodSet, SignalSources, disk_scan::DiskUse};
 
 /// The use of all pods. Disks are walked in the background; everything else is read when it is asked for.
 pub struct UsageCollector {
-    walker: Arc<DiskScanner>,
+    scanner: Arc<DiskScanner>,
     shares: Option<ShareReader>,
     mode: Mode,
     walked: u64,
@@ -21,9 +21,9 @@ pub struct UsageCollector {
 
 impl UsageCollector {
     /// Nothing was measured yet.
-    pub fn new(walker: Arc<DiskScanner>, shares: Option<ShareReader>, mode: Mode) -> Self {
+    pub fn new(scanner: Arc<DiskScanner>, shares: Option<ShareReader>, mode: Mode) -> Self {
         Self {
-            walker,
+            scanner,
             shares,
             mode,
             walked: u64::MAX,
@@ -47,13 +47,13 @@ impl UsageCollector {
         }
     }
 
-    /// Takes over what the walker has found since the last time.
+    /// Takes over what the disk scanner has found since the last time.
     pub fn take_walks(&mut self) {
-        let walked = self.walker.scanned();
+        let walked = self.scanner.scanned();
         if std::mem::replace(&mut self.walked, walked) == walked {
             return;
         }
-        self.disk = self.walker.found();
+        self.disk = self.scanner.found();
         for (uid, usage) in &mut self.usages {
             if let Some(disk) = self.disk.get(uid) {
                 usage.containers.clone_from(&disk.usage.containers);
@@ -82,7 +82,7 @@ impl UsageCollector {
                         add_inodes(entry, usage, disk, shares, sensors);
                     }
                 }
-                // The walker is all there is: no hook tells of bytes.
+                // The disk scanner is all there is: no hook tells of bytes.
                 Resource::EphemeralStorage => {}
             }
         }

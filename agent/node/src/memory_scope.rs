@@ -176,7 +176,7 @@ impl Scope {
         self
     }
 
-    /// Whether it is the machine, whose root's page counter has to be compared with the usage before a wire can be set on it:
+    /// Whether it is the machine, whose root's page counter has to be compared with the usage before a trigger can be set on it:
     /// it counts the charges of all cgroups, kernel memory too, while the usage is what the kubelet takes for it.
     pub fn is_machine(&self) -> bool {
         self.is_machine
@@ -244,7 +244,7 @@ impl Scope {
         let left = word.map(|word| word.on_the_scale_of(self.limits.threshold));
         let available = left.map_or(counted, |left| left.min(counted));
         let lacking = counted - available;
-        // The wires follow: what the machine lacks besides is as if it were in use; what a cgroup has to write before it can
+        // The triggers follow: what the machine lacks besides is as if it were in use; what a cgroup has to write before it can
         // give it back is as if it did not count as available. That cannot be more than does.
         let (used, withheld) = if self.is_machine {
             (lacking, 0)
@@ -323,7 +323,7 @@ impl Scope {
     }
 
     /// The usage at which `amount` is no longer available, as the kubelet's notifier computes it
-    /// (`threshold_notifier_linux.go`): capacity - amount + inactive_file. The comparison is "less than", so the wire
+    /// (`threshold_notifier_linux.go`): capacity - amount + inactive_file. The comparison is "less than", so the trigger
     /// is one byte further.
     pub fn usage_limit(&self, amount: u64, discounted: u64) -> u64 {
         self.capacity
@@ -348,7 +348,7 @@ pub struct MemorySample {
     pub reclaimable_cache: u64,
     /// capacity - usage + discounted.
     pub available: u64,
-    /// What is charged and is in no line of `memory.stat` ([`MemoryReading::unlisted`]).
+    /// What is charged and is in no line of `memory.stat` ([`MemoryReading::uncategorized`]).
     pub uncategorized: u64,
     /// Kernel memory, where it has a counter of its own ([`MemoryReading::kernel`]), without what is counted as reclaimable.
     pub kernel: u64,

@@ -165,12 +165,16 @@ mod tests {
             "all",
             json!({"rules": [{"name": "r", "evict": "Always", "order": 5}]}),
         );
-        let told = found(&[db.clone(), all.clone()]);
+        let reported = found(&[db.clone(), all.clone()]);
         let text = "spec.rules[0] (r) says Always with order 5, policy db in spec.rules[1] (rest) says Never, \
                     about pods that both select, with the same precedence 0: the more sparing one decides";
-        assert_eq!(told, [text]);
+        assert_eq!(reported, [text]);
         let both = [all, db];
-        assert_eq!(found(&both), told, "whatever the order in which they come");
+        assert_eq!(
+            found(&both),
+            reported,
+            "whatever the order in which they come"
+        );
         let turned = among(&both)[0].turned();
         assert!(
             turned

@@ -41,7 +41,7 @@ impl PauseSource {
 /// Changes that wait until somebody asks for them; of more the oldest are forgotten and counted.
 const WAITING: usize = 16;
 
-/// A brake was pulled or released.
+/// A throttle was pulled or released.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PauseChange {
     /// When it was seen.
@@ -50,23 +50,23 @@ pub struct PauseChange {
     pub source: PauseSource,
     /// Whether it was pulled.
     pub paused: bool,
-    /// Whether evictions are paused since, by this brake or another one.
+    /// Whether evictions are paused since, by this throttle or another one.
     pub evictions_paused: bool,
 }
 
 impl PauseChange {
-    /// How a brake is at this moment.
-    pub fn now(brake: PauseSource, brakes: &PauseState) -> Self {
+    /// How a throttle is at this moment.
+    pub fn now(source: PauseSource, pauses: &PauseState) -> Self {
         Self {
             time: jiff::Timestamp::now(),
-            source: brake,
-            paused: brakes.is_set(brake),
-            evictions_paused: brakes.is_paused(),
+            source: source,
+            paused: pauses.is_set(source),
+            evictions_paused: pauses.is_paused(),
         }
     }
 }
 
-/// All brakes of an agent.
+/// All throttles of an agent.
 #[derive(Debug)]
 pub struct PauseState {
     limiter: Arc<EvictionLimiter>,
@@ -77,9 +77,9 @@ pub struct PauseState {
 
 impl PauseState {
     /// None is pulled.
-    pub fn new(restraint: Arc<EvictionLimiter>) -> Self {
+    pub fn new(limiter: Arc<EvictionLimiter>) -> Self {
         Self {
-            limiter: restraint,
+            limiter: limiter,
             set: Default::default(),
             changes: Mutex::default(),
         }
@@ -97,8 +97,8 @@ impl PauseState {
     }
 
     /// Pulls or releases one; the fast path sees it at once.
-    pub fn set(&self, brake: PauseSource, paused: bool) {
-        if self.set[brake as usize].swap(paused, Ordering::Relaxed) == paused {
+    pub fn set(&self, source: PauseSource, paused: bool) {
+        if self.set[source as usize].swap(paused, Ordering::Relaxed) == paused {
             return;
         }
         let still = self.is_paused();
@@ -108,9 +108,9 @@ impl PauseState {
             waiting.0.pop_front();
             waiting.1 += 1;
         }
-        waiting.0.push_back(PauseChange::now(brake, self));
+        waiting.0.push_back(PauseChange::now(source, self));
         drop(waiting);
-        let by = brake.as_str();
+        let by = source.as_str();
         if paused {
             tracing::warn!(by, "evictions are paused");
         } else if still {
@@ -121,13 +121,15 @@ impl PauseState {
     }
 
     /// Whether this one is pulled.
-    pub fn is_set(&self, brake: PauseSource) -> bool {
-        self.set[brake as usize].load(Ordering::Relaxed)
+    pub fn is_set(&self, source: PauseSource) -> bool {
+        self.set[source as usize].load(Ordering::Relaxed)
     }
 
     /// Whether any of them is.
     pub fn is_paused(&self) -> bool {
-        PauseSource::ALL.into_iter().any(|brake| self.is_set(brake))
+        PauseSource::ALL
+            .into_iter()
+            .any(|source| self.is_set(source))
     }
 }
 
@@ -137,15 +139,15 @@ mod tests {
 
     #[test]
     fn one_is_enough_and_all_must_be_released() {
-        let restraint = Arc::new(EvictionLimiter::default());
-        let brakes = PauseState::new(Arc::clone(&restraint));
-        brakes.set(PauseSource::Node, true);
-        brakes.set(PauseSource::ConfigMap, true);
-        assert!(restraint.is_paused());
-        brakes.set(PauseSource::Node, false);
-        assert!(restraint.is_paused(), "the ConfigMap still says so");
-        assert!(brakes.is_set(PauseSource::ConfigMap) && !brakes.is_set(PauseSource::Node));
-        brakes.set(PauseSource::ConfigMap, false);
-        assert!(!restraint.is_paused());
+        let limiter = Arc::new(EvictionLimiter::default());
+        let pauses = PauseState::new(Arc::clone(&limiter));
+        pauses.set(PauseSource::Node, true);
+        pauses.set(PauseSource::ConfigMap, true);
+        assert!(limiter.is_paused());
+        pauses.set(PauseSource::Node, false);
+        assert!(limiter.is_paused(), "the ConfigMap still says so");
+        assert!(pauses.is_set(PauseSource::ConfigMap) && !pauses.is_set(PauseSource::Node));
+        pauses.set(PauseSource::ConfigMap, false);
+        assert!(!limiter.is_paused());
     }
 }

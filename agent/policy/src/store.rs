@@ -45,9 +45,9 @@ pub struct PolicyStore {
 
 impl PolicyStore {
     /// Nothing is known yet.
-    pub fn new(keeper: Arc<PolicyEvaluator>) -> Self {
+    pub fn new(evaluator: Arc<PolicyEvaluator>) -> Self {
         Self {
-            evaluator: keeper,
+            evaluator: evaluator,
             state: Mutex::default(),
         }
     }
@@ -75,27 +75,27 @@ impl PolicyStore {
     /// A new or changed object.
     pub fn put(&self, document: &Value) -> Option<PolicyStatus> {
         let mut state = self.state();
-        let before = state.objects.get(name(document)).map(|o| o.verdict.clone());
-        let verdict = state.put(document)?;
+        let before = state.objects.get(name(document)).map(|o| o.status.clone());
+        let status = state.put(document)?;
         // A new status alone puts nothing else in force.
-        if verdict.generation.is_none() || before.as_ref() != Some(&verdict) {
+        if status.generation.is_none() || before.as_ref() != Some(&status) {
             self.enforce(state);
         } else {
             drop(state);
         }
-        self.verdict(name(document))
+        self.status(name(document))
     }
 
     /// What is thought of an object.
-    pub fn verdict(&self, name: &str) -> Option<PolicyStatus> {
+    pub fn status(&self, name: &str) -> Option<PolicyStatus> {
         let state = self.state();
-        state.objects.get(name).map(|o| o.verdict.clone())
+        state.objects.get(name).map(|o| o.status.clone())
     }
 
     /// What is thought of all objects, by name.
     pub fn verdicts(&self) -> Vec<PolicyStatus> {
         let state = self.state();
-        state.objects.values().map(|o| o.verdict.clone()).collect()
+        state.objects.values().map(|o| o.status.clone()).collect()
     }
 
     /// Looks whether pods have come that objects in force select, and whether that makes another verdict of any. Cheap as
@@ -129,8 +129,8 @@ impl PolicyStore {
         for (name, object) in objects {
             let of_a_file = files.iter().any(|f| f.name == *name);
             let has_pods = matched.get(name).is_some_and(|pods| *pods > 0);
-            if has_pods && !of_a_file && object.newest().is_some() && !object.verdict.selects {
-                object.verdict.selects = true;
+            if has_pods && !of_a_file && object.newest().is_some() && !object.status.selects {
+                object.status.selects = true;
                 changed = true;
             }
         }
@@ -164,21 +164,21 @@ impl PolicyStore {
         let mut state = self.state();
         for document in documents {
             // An object of a newer agent may be none to this one.
-            if let Some(verdict) = state.put(document)
-                && let Some(reason) = verdict.refused
+            if let Some(status) = state.put(document)
+                && let Some(reason) = status.refused
             {
                 tracing::warn!(
-                    policy = verdict.name,
+                    policy = status.name,
                     reason,
                     "a remembered policy cannot be used"
                 );
-                state.objects.remove(&verdict.name);
+                state.objects.remove(&status.name);
             }
         }
         self.enforce(state);
     }
 
-    /// The API server's policies in force, for [`Self::recall`].
+    /// The API server's policies in force, for [`Self::restore`].
     pub fn remembered(&self) -> Vec<Value> {
         let state = self.state();
         let good = state.objects.values().filter_map(|o| o.good.as_ref());
@@ -189,7 +189,7 @@ impl PolicyStore {
     pub fn refused(&self) -> (usize, bool) {
         let state = self.state();
         let objects = state.objects.values();
-        let refused = objects.filter(|o| o.verdict.refused.is_some()).count();
+        let refused = objects.filter(|o| o.status.refused.is_some()).count();
         (refused, state.files_refused)
     }
 

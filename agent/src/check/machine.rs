@@ -25,7 +25,7 @@ const CAPABILITIES: [(u32, &str, &str, State); 7] = [
     (
         23,
         "CAP_SYS_NICE",
-        "real-time priority of the reflex",
+        "real-time priority of the fast path",
         State::Degraded,
     ),
     (
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(finding.state, State::Degraded);
         assert_eq!(
             finding.detail,
-            "without CAP_SYS_NICE (real-time priority of the reflex)"
+            "without CAP_SYS_NICE (real-time priority of the fast path)"
         );
         let nothing = root(&[("self/status", "CapEff:\t0000000000000000\n")]);
         assert_eq!(capabilities(nothing.path()).state, State::Missing);

@@ -57,11 +57,12 @@ impl Finding {
     }
 }
 
-/// A rung that was refused.
+/// A hook that was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Refused {
-    /// The rung.
-    pub rung: String,
+    /// The hook.
+    #[serde(rename = "rung")]
+    pub hook: String,
     /// The kernel's reason.
     pub reason: String,
 }
@@ -71,12 +72,13 @@ pub struct Refused {
 pub struct SignalHook {
     /// The signal, under the kubelet's name, or `pods` for the cgroups that come and go.
     pub signal: &'static str,
-    /// The rung that is used; `None` when the signal cannot be watched.
-    pub rung: Option<String>,
-    /// What it is about: a filesystem's type and directory, or why there is no rung.
+    /// The hook that is used; `None` when the signal cannot be watched.
+    #[serde(rename = "rung")]
+    pub hook: Option<String>,
+    /// What it is about: a filesystem's type and directory, or why there is no hook.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
-    /// Better rungs and why they are refused.
+    /// Better hooks and why they are refused.
     pub refused: Vec<Refused>,
 }
 
@@ -112,7 +114,7 @@ impl Check {
         let mut hooks = signals::memory(memory.map(|built| built.choice), root.as_ref());
         let usable = hooks
             .iter()
-            .all(|hook| hook.signal != MEMORY || hook.rung.is_some());
+            .all(|hook| hook.signal != MEMORY || hook.hook.is_some());
         let default = FilesystemPaths::default();
         hooks.extend(signals::counted(
             config.map_or(&default, |c| &c.filesystems),
@@ -133,13 +135,13 @@ impl Check {
 /// The thresholds that would be met as they come into force.
 fn met_now(config: &Config) -> Finding {
     const TOPIC: &str = "thresholds now";
-    let mut survey = match NodeView::open(config) {
-        Ok(survey) => survey,
+    let mut view = match NodeView::open(config) {
+        Ok(view) => view,
         Err(error) => return Finding::new(TOPIC, State::Missing, error.to_string()),
     };
-    let thresholds = survey.layout().apply(&config.eviction.thresholds);
+    let thresholds = view.layout().apply(&config.eviction.thresholds);
     let now = i64::try_from(monotonic_ns()).unwrap_or(i64::MAX);
-    let seen = survey.sample(now).observations;
+    let seen = view.sample(now).observations;
     let met = thresholds.iter().filter_map(|threshold| {
         let observed = seen.get(threshold.signal)?;
         let wanted = threshold.amount(observed.capacity);
@@ -181,7 +183,7 @@ fn cgroups(root: Option<(&Path, Version)>) -> Finding {
     }
 }
 
-/// Builds the tripwire as the agent would, and the evidence of the OOM killer beside it.
+/// Builds the trigger as the agent would, and the evidence of the OOM killer beside it.
 fn memory_hook(root: &Path) -> (Option<Built>, Vec<Finding>) {
     let Ok(scope) = MemoryCgroup::open(root) else {
         return (None, Vec::new());

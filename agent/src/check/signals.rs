@@ -1,4 +1,4 @@
-//! The rung that each signal gets here, and why it is not a better one.
+//! The hook that each signal gets here, and why it is not a better one.
 
 use std::{
     fmt,
@@ -23,13 +23,13 @@ use evictd_node::{
 use super::{MEMORY, Refused, SignalHook};
 
 fn hook<H: fmt::Display>(signal: &'static str, choice: &SelectedHook<H>) -> SignalHook {
-    let refused = |(rung, reason): &(H, String)| Refused {
-        rung: rung.to_string(),
+    let refused = |(hook, reason): &(H, String)| Refused {
+        hook: hook.to_string(),
         reason: reason.clone(),
     };
     SignalHook {
         signal,
-        rung: Some(choice.hook.to_string()),
+        hook: Some(choice.hook.to_string()),
         detail: None,
         refused: choice.refused.iter().map(refused).collect(),
     }
@@ -38,7 +38,7 @@ fn hook<H: fmt::Display>(signal: &'static str, choice: &SelectedHook<H>) -> Sign
 fn none(signal: &'static str, why: impl Into<String>) -> SignalHook {
     SignalHook {
         signal,
-        rung: None,
+        hook: None,
         detail: Some(why.into()),
         refused: Vec::new(),
     }
@@ -83,7 +83,7 @@ pub(super) fn counted(filesystems: &FilesystemPaths) -> Vec<SignalHook> {
         Ok(pids) => hook("pid.available", pids.choice()),
         Err(reason) => none("pid.available", reason),
     });
-    // Held until all programs are loaded: they refer to the maps that each tripwire has taken out of the object.
+    // Held until all programs are loaded: they refer to the maps that each trigger has taken out of the object.
     let _inodes = disks(
         filesystems,
         &mut hooks,
@@ -118,9 +118,9 @@ fn disks(
     let directories = paths.each_ref().map(PathBuf::as_path);
     let built = InodeTrigger::build(&directories, object, None).map_err(|e| e.to_string());
     for ((bytes, inodes), path) in NAMES.into_iter().zip(directories) {
-        let found = built.as_ref().map_err(String::as_str).and_then(|tripwire| {
-            let index = tripwire.index_of(path);
-            let choice = index.and_then(|index| tripwire.choice(index));
+        let found = built.as_ref().map_err(String::as_str).and_then(|trigger| {
+            let index = trigger.index_of(path);
+            let choice = index.and_then(|index| trigger.choice(index));
             choice.ok_or("the filesystem cannot be told")
         });
         match found {
@@ -130,7 +130,7 @@ fn disks(
                 hooks.push(SignalHook {
                     signal: bytes,
                     // statfs, as often as the distance asks for: no hook tells of bytes.
-                    rung: Some(CountHook::Sampler.to_string()),
+                    hook: Some(CountHook::Sampler.to_string()),
                     detail: detail.clone(),
                     refused: Vec::new(),
                 });

@@ -64,15 +64,15 @@ fn table(check: &Check) -> String {
     ]);
     for signal in &check.signals {
         let detail = signal.detail.as_deref().unwrap_or_default();
-        let (state, found) = match &signal.rung {
-            Some(rung) if detail.is_empty() => (word(State::Ok), format!("hook: {rung}")),
-            Some(rung) => (word(State::Ok), format!("hook: {rung} ({detail})")),
+        let (state, found) = match &signal.hook {
+            Some(hook) if detail.is_empty() => (word(State::Ok), format!("hook: {hook}")),
+            Some(hook) => (word(State::Ok), format!("hook: {hook} ({detail})")),
             // Only memory is what evictd cannot do without, and the verdict says so.
             None => ("none".to_owned(), format!("not watched: {detail}")),
         };
         table.row([state, signal.signal.to_owned(), found]);
         for refused in &signal.refused {
-            let reason = format!("{} is refused: {}", refused.rung, refused.reason);
+            let reason = format!("{} is refused: {}", refused.hook, refused.reason);
             table.row([String::new(), String::new(), reason]);
         }
     }
@@ -83,12 +83,12 @@ fn table(check: &Check) -> String {
             finding.detail.clone(),
         ]);
     }
-    let verdict = if check.usable {
+    let status = if check.usable {
         "evictd can do its job here."
     } else {
         "evictd cannot do its job here."
     };
-    format!("kernel {}\n\n{}\n{verdict}\n", check.kernel, table.render())
+    format!("kernel {}\n\n{}\n{status}\n", check.kernel, table.render())
 }
 
 fn word(state: State) -> String {

@@ -57,7 +57,7 @@ pub(super) enum RuleView {
     /// No agent has ever written anything down here.
     None,
     /// The agent that runs here writes down what changes.
-    Told,
+    Reported,
     /// What is written down is of an agent that does not answer.
     Unknown,
 }
@@ -68,7 +68,7 @@ impl RuleView {
         if !status_file(state_dir).exists() {
             Self::None
         } else if is_answered(&asked_file(state_dir)) {
-            Self::Told
+            Self::Reported
         } else {
             Self::Unknown
         }
@@ -77,9 +77,9 @@ impl RuleView {
     /// By the pod's UID.
     ///
     /// # Errors
-    /// See [`Explained::read`].
+    /// See [`Explained::apply`].
     pub fn read(self, state_dir: &Path) -> Result<HashMap<String, Explanation>, CommandError> {
-        if self != Self::Told {
+        if self != Self::Reported {
             return Ok(HashMap::new());
         }
         let said = Explained::read(state_dir)?.pods.into_iter();

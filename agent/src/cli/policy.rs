@@ -92,7 +92,7 @@ fn check(files: &[PathBuf]) -> Result<String, CommandError> {
 
 fn explain(pod: &str, config: &Path, output: OutputFormat) -> Result<String, CommandError> {
     let state_dir = Config::load(config)?.state_dir;
-    let is_fresh = RuleView::ask(&state_dir) == RuleView::Told;
+    let is_fresh = RuleView::ask(&state_dir) == RuleView::Reported;
     let explained = Explained::read(&state_dir)?;
     let age = explained.age()?;
     let is_it = |e: &&Explanation| {

@@ -84,7 +84,7 @@ pub(super) struct PodJson {
     protected: bool,
     /// Why policies do not let it go now, where an agent has said so.
     #[serde(skip_serializing_if = "Option::is_none")]
-    spared: Option<String>,
+    denied: Option<String>,
     /// Absent if it depends on the node's memory and the summary does not tell that.
     #[serde(skip_serializing_if = "Option::is_none")]
     oom_score_adj: Option<i32>,
@@ -126,9 +126,9 @@ pub(super) fn explain(
     ranked: &[Ranked<'_>],
     usages: &Usages,
     capacity: Option<u64>,
-    spared: impl Fn(&str) -> Option<String>,
+    denied: impl Fn(&str) -> Option<String>,
 ) -> Vec<PodJson> {
-    let may_go = |r: &Ranked<'_>| !r.pod.is_protected(mode) && spared(&r.pod.uid).is_none();
+    let may_go = |r: &Ranked<'_>| !r.pod.is_protected(mode) && denied(&r.pod.uid).is_none();
     let first = ranked.iter().position(may_go);
     let adjusts: Vec<Option<i32>> = ranked.iter().map(|r| adjust(r, capacity)).collect();
     let badness = |position: usize| {
@@ -157,7 +157,7 @@ pub(super) fn explain(
             priority_unknown: ranked.inputs.priority_unknown,
             qos_class: ranked.inputs.qos.as_str(),
             protected: ranked.pod.is_protected(mode),
-            spared: spared(&ranked.pod.uid),
+            denied: denied(&ranked.pod.uid),
             oom_score_adj: adjusts[position],
             predicted_oom_victim: oom_victim.is_some_and(|(_, victim)| victim == position),
             predicted_eviction_victim: first == Some(position),
@@ -203,12 +203,12 @@ pub(super) fn table(pods: &[PodJson], resource: Resource) -> String {
     let mut table = Table::new(&columns);
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     for (position, pod) in pods.iter().enumerate() {
-        let spared = pod.spared.as_ref().map(|why| format!("spared: {why}"));
+        let denied = pod.denied.as_ref().map(|why| format!("spared: {why}"));
         let notes = [
             (pod.predicted_eviction_victim, "evicted first"),
             (pod.predicted_oom_victim, "the OOM killer's choice"),
             (pod.protected, "protected"),
-            (spared.is_some(), spared.as_deref().unwrap_or_default()),
+            (denied.is_some(), denied.as_deref().unwrap_or_default()),
             (pod.usage.is_none(), "no numbers"),
         ];
         let notes: Vec<&str> = notes

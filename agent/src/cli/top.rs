@@ -87,14 +87,14 @@ impl Trends {
 
 pub(super) fn run(arguments: &Arguments, stdout: &mut impl Write) -> Result<String, CommandError> {
     let config = config(arguments)?;
-    let mut survey = NodeView::open(&config)?;
+    let mut view = NodeView::open(&config)?;
     let is_live = io::stdout().is_terminal() && arguments.output == OutputFormat::Table;
     let mut left = arguments.iterations.or((!is_live).then_some(1));
     let mut trends = Trends::default();
     let policies = RuleView::ask(&config.state_dir);
-    let mut look = |survey: &mut NodeView| {
+    let mut look = |view: &mut NodeView| {
         let now = i64::try_from(monotonic_ns()).unwrap_or(i64::MAX);
-        let mut seen = survey.sample(now);
+        let mut seen = view.sample(now);
         trends.observe(now, &seen);
         let said = policies.read(&config.state_dir)?;
         for pod in &mut seen.pods {
@@ -102,7 +102,7 @@ pub(super) fn run(arguments: &Arguments, stdout: &mut impl Write) -> Result<Stri
         }
         let frame = Frame {
             config: &config,
-            survey,
+            view,
             seen: &seen,
             trends: &trends,
             policies,
@@ -111,10 +111,10 @@ pub(super) fn run(arguments: &Arguments, stdout: &mut impl Write) -> Result<Stri
         frame.print(arguments.output)
     };
     // A rate takes two looks.
-    look(&mut survey)?;
+    look(&mut view)?;
     while left != Some(0) {
         std::thread::sleep(arguments.interval);
-        let text = look(&mut survey)?;
+        let text = look(&mut view)?;
         let clear = if is_live { CLEAR } else { "" };
         match write!(stdout, "{clear}{text}").and_then(|()| stdout.flush()) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
@@ -140,7 +140,7 @@ fn config(arguments: &Arguments) -> Result<Config, CommandError> {
 /// One look.
 struct Frame<'a> {
     config: &'a Config,
-    survey: &'a NodeView,
+    view: &'a NodeView,
     seen: &'a NodeSample,
     trends: &'a Trends,
     policies: RuleView,
@@ -152,7 +152,7 @@ impl Frame<'_> {
         let pods = self.pods();
         let is_unknown = self.policies == RuleView::Unknown;
         // As the agent: containerfs has no thresholds of its own.
-        let layout = self.survey.layout();
+        let layout = self.view.layout();
         let thresholds = layout.apply(&self.config.eviction.thresholds);
         let signal = |threshold: &Threshold| {
             let observation = self.seen.observations.get(threshold.signal);
@@ -180,17 +180,17 @@ impl Frame<'_> {
         let ranking = Ranking {
             strategy: self.config.ranking_strategy,
             signal: Signal::MemoryAvailable,
-            layout: self.survey.layout(),
+            layout: self.view.layout(),
         };
         let ranked = ranking.order(&self.seen.pods, &self.seen.usages);
-        let capacity = Some(self.survey.capacity());
-        let spared = |uid: &str| {
+        let capacity = Some(self.view.capacity());
+        let denied = |uid: &str| {
             let said = self.said.get(uid).filter(|said| !said.may_go)?;
             let reason = said.reason.as_deref().unwrap_or("by a policy");
             Some(reason.to_owned())
         };
         let mode = self.config.mode;
-        let mut pods = rank::explain(mode, &ranked, &self.seen.usages, capacity, spared);
+        let mut pods = rank::explain(mode, &ranked, &self.seen.usages, capacity, denied);
         for pod in &mut pods {
             pod.growth = self.trends.pods.get(&pod.uid).and_then(Trend::rate);
         }

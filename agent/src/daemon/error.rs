@@ -22,7 +22,7 @@ pub enum RunError {
     /// The scope.
     #[error(transparent)]
     Scope(#[from] ScopeError),
-    /// The rung that the configuration asks for.
+    /// The hook that the configuration asks for.
     #[error(transparent)]
     Hook(#[from] HookUnavailable),
     /// The filesystems.

@@ -12,7 +12,7 @@ use evictd_store::{
     record::{
         EvictionRecord, MetInForce, OutcomeRecord, PaceRecord, Record, RequestRecord, StuckPod,
         counted::boot_id,
-        mitigation::{GraduatedAction, GraduatedPod},
+        mitigation::{MitigatedPod, MitigationRecord},
         node_reclaim::NodeReclaimed,
         oom_kill::OomKill,
         requested,
@@ -24,13 +24,13 @@ use crate::daemon::{message::MessageBuilder, pause_log::Pauses};
 /// How long a killed pod's processes may take to go before they are reported; some wait for a disk.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Turns reports of the reflex into records.
+/// Turns reports of the fast path into records.
 pub struct EvictionLog {
     journal: SharedJournal,
     run: String,
     messages: MessageBuilder,
     pauses: Pauses,
-    /// Thresholds of the rounds that were met as they came into force.
+    /// Thresholds of the manager that were met as they came into force.
     met: u64,
 }
 
@@ -53,8 +53,8 @@ impl EvictionLog {
     }
 
     /// Takes note of who has paused evictions since this was asked last.
-    pub fn take_pauses(&mut self, brakes: &PauseState) {
-        for pause in self.pauses.news(brakes) {
+    pub fn take_pauses(&mut self, pauses: &PauseState) {
+        for pause in self.pauses.changes(pauses) {
             self.append(&Record::Paused(pause));
         }
     }
@@ -103,7 +103,7 @@ impl EvictionLog {
                     available,
                     threshold,
                     paused = held.paused,
-                    spared = held.denied,
+                    denied = held.denied,
                     in_vain = held.in_vain,
                     "the threshold is met and no pod may be evicted"
                 );
@@ -124,7 +124,7 @@ impl EvictionLog {
         Some(record)
     }
 
-    /// Takes an eviction of the rounds, like one of the reflex.
+    /// Takes an eviction of the manager, like one of the fast path.
     pub fn take_decided(&mut self, decided: &manager::EvictionReport) -> EvictionRecord {
         let pod = &decided.pod.pod;
         let resource = decided.signal.parse().map(Signal::resource);
@@ -177,7 +177,7 @@ impl EvictionLog {
         record
     }
 
-    /// Takes note of a threshold of the rounds that is met as it comes into force. Answers with what stands in the journal.
+    /// Takes note of a threshold of the manager that is met as it comes into force. Answers with what stands in the journal.
     pub fn take_met(&mut self, signal: Signal, available: u64, threshold: u64) -> Record {
         self.met += 1;
         let id = format!("{}-rounds-met-{}", self.run, self.met);
@@ -186,7 +186,7 @@ impl EvictionLog {
         record
     }
 
-    /// Takes note of an evicted pod of the rounds whose processes do not end, unless the journal has it: the reflex, or an agent
+    /// Takes note of an evicted pod of the manager whose processes do not end, unless the journal has it: the fast path, or an agent
     /// before this one, may have found it out.
     pub fn take_stuck(&self, entry: &Entry) -> Option<Record> {
         let pod = &entry.pod;
@@ -217,8 +217,8 @@ impl EvictionLog {
     }
 
     /// Takes note of a step that was taken before a pod is evicted.
-    pub fn take_graduated(&self, graduated: &MitigationOutcome) {
-        let record = graduated_action(graduated);
+    pub fn take_mitigation(&self, mitigation: &MitigationOutcome) {
+        let record = mitigation_action(mitigation);
         tracing::info!(
             step = record.step,
             signal = record.signal,
@@ -237,7 +237,7 @@ impl EvictionLog {
     }
 
     /// Takes note of a pod that has come back: the next agent goes on counting.
-    pub fn take_comeback(&self, comeback: &Recreation) {
+    pub fn take_recreation(&self, comeback: &Recreation) {
         self.append(&Record::Comeback(comeback.into()));
     }
 
@@ -423,14 +423,14 @@ fn node_reclaimed(reclaimed: &Reclaimed) -> NodeReclaimed {
 }
 
 /// The record of a step that has just ended.
-fn graduated_action(graduated: &MitigationOutcome) -> GraduatedAction {
-    let done = &graduated.done;
+fn mitigation_action(mitigation: &MitigationOutcome) -> MitigationRecord {
+    let done = &mitigation.done;
     let step = match done.step {
         Step::Reclaim(_) => "reclaim",
         Step::Throttle => "brake",
         Step::Unthrottle => "release",
     };
-    let pods = done.pods.iter().map(|pod| GraduatedPod {
+    let pods = done.pods.iter().map(|pod| MitigatedPod {
         namespace: pod.namespace.clone(),
         name: pod.name.clone(),
         uid: pod.uid.clone(),
@@ -439,13 +439,13 @@ fn graduated_action(graduated: &MitigationOutcome) -> GraduatedAction {
         working_set_given: pod.given.working_set(),
         high: pod.high,
     });
-    GraduatedAction {
+    MitigationRecord {
         time: jiff::Timestamp::now().to_string(),
         step: step.to_owned(),
         signal: done.signal.to_string(),
         pods: pods.collect(),
-        available_before: graduated.available_before,
-        available_after: graduated.available_after,
+        available_before: mitigation.available_before,
+        available_after: mitigation.available_after,
         took: u64::try_from(done.took.as_nanos()).unwrap_or(u64::MAX),
         refusal: done.refusal.clone(),
     }

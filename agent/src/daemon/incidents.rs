@@ -18,7 +18,7 @@ const PODS: usize = 16;
 impl Agent {
     /// An eviction begins or is over.
     ///
-    /// `judged` is what an eviction by the reflex was decided from.
+    /// `judged` is what an eviction by the fast path was decided from.
     pub(super) fn note_incident(&mut self, record: &Record, judged: Option<Judged>) {
         match record {
             Record::Evicted(eviction) => self.begin(Incident {
@@ -73,7 +73,7 @@ impl Agent {
     fn samples(&self) -> Vec<Sample> {
         let since = monotonic_ns().saturating_sub(BEFORE_NS * 2);
         let mut samples = self.events.recorder().since(since);
-        samples.extend(self.seen_by_rounds.since(since));
+        samples.extend(self.seen_by_manager.since(since));
         samples
     }
 

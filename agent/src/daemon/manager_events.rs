@@ -1,4 +1,4 @@
-//! What the rounds have done or want done.
+//! What the manager have done or want done.
 
 use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
 
@@ -29,8 +29,8 @@ impl Agent {
             }
             ManagerEvent::Reclaim(demand) => self.take_reclaim(demand),
             ManagerEvent::Reclaimed(reclaimed) => self.take_reclaimed(&reclaimed),
-            ManagerEvent::Mitigate(demand) => self.graduate(*demand),
-            ManagerEvent::Graduated(graduated) => self.eviction_log.take_graduated(&graduated),
+            ManagerEvent::Mitigate(demand) => self.mitigate(*demand),
+            ManagerEvent::Graduated(mitigation) => self.eviction_log.take_mitigation(&mitigation),
             ManagerEvent::MetInForce {
                 signal,
                 available,
@@ -53,7 +53,7 @@ impl Agent {
                     hold = ?comeback.hold,
                     "an evicted pod's owner has put another one here"
                 );
-                self.eviction_log.take_comeback(&comeback);
+                self.eviction_log.take_recreation(&comeback);
             }
         }
     }
@@ -79,19 +79,19 @@ impl Agent {
     }
 
     /// Does a step away from this thread; nobody waits for it but the step after it.
-    fn graduate(&self, demand: evictd_manager::mitigation_worker::MitigationRequest) {
+    fn mitigate(&self, demand: evictd_manager::mitigation_worker::MitigationRequest) {
         let pods = demand.pods.len();
         if demand.shadow {
             tracing::warn!(step = ?demand.step, pods, "would act before anybody is evicted");
             return;
         }
-        let Some(rounds) = self.manager.as_ref().map(|r| Arc::clone(r.commands())) else {
+        let Some(manager) = self.manager.as_ref().map(|r| Arc::clone(r.commands())) else {
             return;
         };
-        let worker = Arc::clone(&self.graduated);
+        let worker = Arc::clone(&self.mitigation);
         tokio::task::spawn_blocking(move || {
             let done = Box::new(worker.work(&demand));
-            rounds.send(Command::MitigationDone(done));
+            manager.send(Command::MitigationDone(done));
         });
     }
 
@@ -141,7 +141,7 @@ impl Agent {
             return;
         }
         let left = self.pod_source.leftovers(&chosen);
-        let Some(rounds) = self.manager.as_ref().map(|r| Arc::clone(r.commands())) else {
+        let Some(manager) = self.manager.as_ref().map(|r| Arc::clone(r.commands())) else {
             return;
         };
         tokio::task::spawn_blocking(move || {
@@ -151,14 +151,14 @@ impl Agent {
                 tracing::error!(pod = %entry.pod, %error, "a pod that was asked to go is not gone");
             }
             clear(&left);
-            settle(&rounds, chosen, eviction);
+            settle(&manager, chosen, eviction);
         });
     }
 }
 
-fn settle(rounds: &CommandQueue, chosen: String, gone: EvictionDecision) {
+fn settle(manager: &CommandQueue, chosen: String, gone: EvictionDecision) {
     let gone = Some(gone);
-    rounds.send(Command::SoftEvictionFinished { chosen, gone });
+    manager.send(Command::SoftEvictionFinished { chosen, gone });
 }
 
 /// Empties directories; they themselves stay, for whoever comes next.

@@ -1,4 +1,4 @@
-//! Why a pod was killed, in the kubelet's words, from what the reflex saw.
+//! Why a pod was killed, in the kubelet's words, from what the fast path saw.
 
 use evictd_engine::{ContainerUsage, Observation, Observations, PodUsage, Threshold, message};
 use evictd_fastpath::EvictionReport;
@@ -36,7 +36,7 @@ impl MessageBuilder {
             containers,
             ..PodUsage::default()
         };
-        // The reflex watches only what has a threshold.
+        // The fast path watches only what has a threshold.
         let hard = |t: &&Threshold| t.signal == evicted.signal && t.is_hard();
         let Some(threshold) = self.thresholds.iter().find(hard) else {
             return String::new();

@@ -27,20 +27,20 @@ pub(super) use names::DROPS;
 /// What there is to show.
 pub(super) struct Shown<'a> {
     pub memory: MemoryHook,
-    /// What the reflex watches by that hook.
+    /// What the fast path watches by that hook.
     pub memory_signals: Vec<Signal>,
-    pub rounds: &'a ManagerHandle,
+    pub manager: &'a ManagerHandle,
     pub hooks: Vec<Hook>,
     pub source: &'a PodSource,
     pub dropped: &'a Arc<Dropped>,
     pub reloads: &'a Arc<Reloads>,
-    pub outbox: &'a Arc<EventQueue>,
+    pub events: &'a Arc<EventQueue>,
     pub oom: &'a Arc<OomCounters>,
     pub policies: &'a Policies,
     /// What was reclaimed from the node, where there is a runtime to ask.
     pub cri: Option<&'a Arc<Counters>>,
     /// What was done before a pod was evicted.
-    pub graduated: &'a Arc<evictd_manager::mitigation_worker::MitigationWorker>,
+    pub mitigation: &'a Arc<evictd_manager::mitigation_worker::MitigationWorker>,
     /// The fast path has real-time priority.
     pub realtime: bool,
     /// Records that the journal could not write.
@@ -94,10 +94,10 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
     let mut hooks = shown.hooks.clone();
     hooks.extend(shown.memory_signals.iter().map(|signal| Hook {
         signal: signal.to_string(),
-        rung: shown.memory.to_string(),
+        hook: shown.memory.to_string(),
     }));
     let mut sources = Sources {
-        status: shown.rounds.status(),
+        status: shown.manager.status(),
         connection: match shown.source {
             PodSource::Cluster { cluster, .. } => Some(Arc::clone(cluster.connection())),
             PodSource::Manifest { .. } => None,
@@ -106,17 +106,17 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
         gauges: shown.policies.gauges(),
         ..Sources::default()
     };
-    let outbox = Arc::clone(shown.outbox);
+    let events = Arc::clone(shown.events);
     sources.counters.push((
         "reports_dropped",
-        "Reports of the reflex that did not fit into its queue",
-        Box::new(move || outbox.dropped()),
+        "Events of the fast path that did not fit into its queue",
+        Box::new(move || events.dropped()),
     ));
-    let outbox = Arc::clone(shown.outbox);
+    let events = Arc::clone(shown.events);
     sources.counters.push((
         "deputy_decisions",
-        "Crossings decided on the CPU where they happened, because the reflex had not come",
-        Box::new(move || outbox.taken_over()),
+        "Crossings decided by the standby thread on the CPU where they happened, because the fast path was late",
+        Box::new(move || events.taken_over()),
     ));
     let lost = Arc::clone(&shown.lost);
     sources.counters.push((
@@ -131,7 +131,7 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
         Box::new(move || unopened.load(Ordering::Relaxed)),
     ));
     show(&mut sources, shown.oom, OOM_KILLS);
-    show(&mut sources, shown.graduated, GRADUATED);
+    show(&mut sources, shown.mitigation, GRADUATED);
     show(&mut sources, shown.incidents, INCIDENTS);
     if let Some(counters) = shown.cri {
         show(&mut sources, counters, RECLAIMS);
@@ -153,7 +153,7 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
         name: "realtime_priority",
         help: "1 for a thread that has SCHED_FIFO; the log says why one has not",
         label: "thread",
-        read: Box::new(move || vec![("reflex".to_owned(), realtime)]),
+        read: Box::new(move || vec![("fastpath".to_owned(), realtime)]),
     });
     let reloads = Arc::clone(shown.reloads);
     sources.gauges.push(Labelled {
@@ -181,7 +181,7 @@ where
     }
 }
 
-/// The rungs of everything but memory.
+/// The hooks of everything but memory.
 pub(super) fn hooks(signals: &Signals) -> Vec<Hook> {
     let mut hooks: Vec<Hook> = [
         Signal::PidAvailable,
@@ -192,18 +192,18 @@ pub(super) fn hooks(signals: &Signals) -> Vec<Hook> {
     .into_iter()
     .map(|signal| Hook {
         signal: signal.to_string(),
-        rung: signals.sensors.hook(signal).to_string(),
+        hook: signals.sensors.hook(signal).to_string(),
     })
     .collect();
     hooks.push(Hook {
         signal: "pods".to_owned(),
-        rung: signals.life.choice().hook.to_string(),
+        hook: signals.life.choice().hook.to_string(),
     });
     hooks
 }
 
 impl Agent {
-    /// What the reflex reports.
+    /// What the fast path reports.
     pub(super) fn show(&self, report: &Event) {
         match report {
             Event::Evicted(e) => {
@@ -218,7 +218,7 @@ impl Agent {
         }
     }
 
-    /// What the rounds have done.
+    /// What the manager have done.
     pub(super) fn show_decided(&self, d: &EvictionReport) {
         self.metrics
             .evicted(&d.signal, d.shadow, d.stages, d.errno != 0, None);

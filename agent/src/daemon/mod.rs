@@ -61,7 +61,7 @@ const RESCAN_TICKS: u32 = 60;
 /// A pod makes several cgroups when it starts: one look for all of them.
 const GATHER: Duration = Duration::from_millis(20);
 
-/// What the reflex acts on.
+/// What the fast path acts on.
 const BY_FASTPATH: [Signal; 2] = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable];
 
 /// Runs until SIGTERM or SIGINT.
@@ -118,19 +118,19 @@ struct Agent {
     oom_attributor: OomAttributor,
     policies: Policies,
     cri: Option<evictd_cri::CriWorker>,
-    graduated: Arc<evictd_manager::mitigation_worker::MitigationWorker>,
+    mitigation: Arc<evictd_manager::mitigation_worker::MitigationWorker>,
     incidents: Incidents,
-    /// What the rounds have seen lately.
-    seen_by_rounds: Arc<Recorder>,
+    /// What the manager have seen lately.
+    seen_by_manager: Arc<Recorder>,
     /// The pods of the table that was handed over last.
     entries: Vec<Arc<Entry>>,
 }
 
 impl Agent {
     async fn serve(mut self, mut asked: OsSignals) -> Result<(), RunError> {
-        let outbox = Arc::clone(&self.events);
-        // SAFETY: the outbox answers with the same descriptor always, and keeps it open for as long as it lives.
-        let reports = unsafe { AsyncFd::register(Arc::clone(&outbox)) };
+        let events = Arc::clone(&self.events);
+        // SAFETY: the event queue answers with the same descriptor always, and keeps it open for as long as it lives.
+        let reports = unsafe { AsyncFd::register(Arc::clone(&events)) };
         let reports = reports.map_err(|e| e.into_parts().1)?;
         let life = self
             .cgroup_events
@@ -155,28 +155,28 @@ impl Agent {
                     self.on_cgroup_events();
                 }
                 () = self.pod_source.changed() => self.refresh(),
-                wish = asked.next() => match wish {
+                action = asked.next() => match action {
                     SignalAction::Reload => self.reload(true),
                     SignalAction::Shutdown => break,
                 },
             }
         }
         self.health.ends();
-        self.eviction_log.take_pauses(&self.policies.brakes);
+        self.eviction_log.take_pauses(&self.policies.pauses);
         self.scanner.stop();
-        if let Some(rounds) = self.manager.take() {
+        if let Some(manager) = self.manager.take() {
             // It may be waiting until somebody takes its note.
             self.manager_events.close();
-            rounds.stop();
+            manager.stop();
         }
         while let Ok(note) = self.manager_events.try_recv() {
             self.handle_manager_event(note);
         }
-        if let Some(reflex) = self.fastpath.take() {
-            reflex.stop();
+        if let Some(fastpath) = self.fastpath.take() {
+            fastpath.stop();
         }
-        // Nobody is left braked.
-        self.graduated.close();
+        // Nobody is left throttled.
+        self.mitigation.close();
         // The last things that were told may be an eviction.
         self.read_oom_events();
         if let Some(write) = self.incidents_over(u64::MAX) {
@@ -236,7 +236,7 @@ impl Agent {
         self.read_oom_events();
         self.write_incidents();
         self.policies.refresh();
-        self.eviction_log.take_pauses(&self.policies.brakes);
+        self.eviction_log.take_pauses(&self.policies.pauses);
         self.reload(false);
         self.ticks = self.ticks.wrapping_add(1);
         let lost = match &self.counters_object {
@@ -284,11 +284,11 @@ impl Agent {
         }
     }
 
-    fn send_to_manager(&self, letter: Command) {
-        if let Some(rounds) = &self.manager
-            && !rounds.commands().send(letter)
+    fn send_to_manager(&self, command: Command) {
+        if let Some(manager) = &self.manager
+            && !manager.commands().send(command)
         {
-            tracing::warn!("the rounds are behind: one thing remains untold");
+            tracing::warn!("the manager is behind: a command is lost");
         }
     }
 

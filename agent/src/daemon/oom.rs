@@ -106,7 +106,7 @@ impl OomAttributor {
         drop(self.gone.drain(..too_many));
     }
 
-    /// Takes note of what the reflex has done.
+    /// Takes note of what the fast path has done.
     pub fn note(&mut self, report: &Event) {
         match report {
             Event::Evicted(evicted) => {

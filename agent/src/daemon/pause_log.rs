@@ -37,11 +37,11 @@ impl Pauses {
     }
 
     /// What is to be written down now.
-    pub fn news(&mut self, brakes: &PauseState) -> Vec<Pause> {
-        let (mut changes, untold) = brakes.changes();
+    pub fn changes(&mut self, state: &PauseState) -> Vec<Pause> {
+        let (mut changes, untold) = state.changes();
         if !std::mem::replace(&mut self.is_started, true) {
             // What was lifted while no agent ran is no change to this one.
-            changes.extend(PauseSource::ALL.map(|brake| PauseChange::now(brake, brakes)));
+            changes.extend(PauseSource::ALL.map(|source| PauseChange::now(source, state)));
         }
         let mut news = Vec::new();
         for change in changes {
@@ -76,16 +76,16 @@ mod tests {
     use super::*;
     use evictd_store::journal::Journal;
 
-    fn brakes() -> PauseState {
+    fn state() -> PauseState {
         PauseState::new(Arc::default())
     }
 
-    fn told(
+    fn reported(
         pauses: &mut Pauses,
-        brakes: &PauseState,
+        state: &PauseState,
         journal: &mut Journal,
     ) -> Vec<(String, bool, bool)> {
-        let news = pauses.news(brakes);
+        let news = pauses.changes(state);
         for pause in &news {
             journal
                 .append(&Record::Paused(pause.clone()))
@@ -98,47 +98,47 @@ mod tests {
     }
 
     #[test]
-    fn every_change_is_told_once_over_restarts() {
+    fn every_change_is_reported_once_over_restarts() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut journal = Journal::open(dir.path()).expect("a journal");
         let open = || Pauses::of_journal(dir.path()).expect("a journal");
         let word = |by: &str, paused, all| (by.to_owned(), paused, all);
-        let (mut pauses, first) = (open(), brakes());
-        assert_eq!(told(&mut pauses, &first, &mut journal), []);
+        let (mut pauses, first) = (open(), state());
+        assert_eq!(reported(&mut pauses, &first, &mut journal), []);
         first.set(PauseSource::Node, true);
         first.set(PauseSource::File, true);
         first.set(PauseSource::File, false);
         assert_eq!(
-            told(&mut pauses, &first, &mut journal),
+            reported(&mut pauses, &first, &mut journal),
             [
                 word("node", true, true),
                 word("file", true, true),
                 word("file", false, true)
             ]
         );
-        assert_eq!(told(&mut pauses, &first, &mut journal), []);
+        assert_eq!(reported(&mut pauses, &first, &mut journal), []);
         // The next agent finds the same pause: no news.
-        let (mut pauses, second) = (open(), brakes());
+        let (mut pauses, second) = (open(), state());
         second.set(PauseSource::Node, true);
-        assert_eq!(told(&mut pauses, &second, &mut journal), []);
+        assert_eq!(reported(&mut pauses, &second, &mut journal), []);
         // The one after it does not: it was lifted while nobody looked.
-        let (mut pauses, third) = (open(), brakes());
+        let (mut pauses, third) = (open(), state());
         assert_eq!(
-            told(&mut pauses, &third, &mut journal),
+            reported(&mut pauses, &third, &mut journal),
             [word("node", false, false)]
         );
-        assert_eq!(told(&mut open(), &brakes(), &mut journal), []);
+        assert_eq!(reported(&mut open(), &state(), &mut journal), []);
     }
 
     #[test]
-    fn whoever_cannot_decide_does_not_fill_the_journal() {
+    fn a_flapping_source_does_not_fill_the_journal() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut pauses = Pauses::of_journal(dir.path()).expect("no journal is none");
-        let brakes = brakes();
+        let state = state();
         for i in 0..1001 {
-            brakes.set(PauseSource::ConfigMap, i % 2 == 0);
+            state.set(PauseSource::ConfigMap, i % 2 == 0);
         }
-        let news = pauses.news(&brakes);
+        let news = pauses.changes(&state);
         assert!(news.len() <= 16, "{}", news.len());
         assert_eq!(news[0].untold + 16, 1001);
         assert!(

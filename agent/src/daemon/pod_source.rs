@@ -95,7 +95,7 @@ impl PodSource {
 
     /// Where the disk use of these pods is found.
     pub(super) fn errands(&self, config: &Config, entries: &[Arc<Entry>]) -> Vec<ScanTarget> {
-        let errand = |entry: &Arc<Entry>| {
+        let target = |entry: &Arc<Entry>| {
             let cgroup = entry.memory.path().to_owned();
             let cgroups = descendant_ids(&cgroup);
             let places = match self {
@@ -115,7 +115,7 @@ impl PodSource {
                 places,
             }
         };
-        entries.iter().map(errand).collect()
+        entries.iter().map(target).collect()
     }
 
     /// The emptyDirs of a pod that is gone, to be emptied; where there is a kubelet, it is its job.
@@ -156,8 +156,8 @@ pub(super) async fn source(
 ) -> Result<(PodSource, Box<PodTable>, SharedJournal), RunError> {
     if let Some(cluster) = &config.cluster {
         let journal = SharedJournal::new(Journal::open(&config.state_dir)?);
-        let (catalogue, brakes) = (&policies.catalogue, &policies.brakes);
-        let cluster = Cluster::start(config, cluster, &journal, catalogue, brakes).await?;
+        let (policies, pauses) = (&policies.policies, &policies.pauses);
+        let cluster = Cluster::start(config, cluster, &journal, policies, pauses).await?;
         let mut source = PodSource::Cluster {
             cluster: Box::new(cluster),
             joined: PodTableBuilder::new(scope, config.mode),

@@ -29,11 +29,11 @@ const ASKED: &str = "policies.asked";
 /// Keeps policies in force.
 pub struct Policies {
     /// Keeps clearances.
-    pub keeper: Arc<PolicyEvaluator>,
+    pub evaluator: Arc<PolicyEvaluator>,
     /// Keeps the policies themselves.
-    pub catalogue: Arc<PolicyStore>,
+    pub policies: Arc<PolicyStore>,
     /// Who has paused evictions.
-    pub brakes: Arc<PauseState>,
+    pub pauses: Arc<PauseState>,
     files: Vec<PathBuf>,
     seen: Vec<(PathBuf, u64, Option<SystemTime>)>,
     state_dir: PathBuf,
@@ -54,18 +54,18 @@ impl Policies {
             owner_rate: policy.owner_rate,
             last_resort: policy.last_resort,
         };
-        let keeper = PolicyEvaluator::new(settings, Secrets::new(policy.secrets.clone()));
-        let catalogue = Arc::new(PolicyStore::new(Arc::clone(&keeper)));
-        catalogue.set_files(Some(file::load(&policy.files)?));
-        let brakes = Arc::new(PauseState::new(Arc::clone(keeper.restraint())));
+        let evaluator = PolicyEvaluator::new(settings, Secrets::new(policy.secrets.clone()));
+        let policies = Arc::new(PolicyStore::new(Arc::clone(&evaluator)));
+        policies.set_files(Some(file::load(&policy.files)?));
+        let pauses = Arc::new(PauseState::new(Arc::clone(evaluator.limiter())));
         let wanted = !policy.files.is_empty() || config.cluster.is_some();
         let worker = wanted
-            .then(|| Worker::start(Arc::clone(&keeper)))
+            .then(|| Worker::start(Arc::clone(&evaluator)))
             .transpose()?;
         let started = Self {
-            keeper,
-            catalogue,
-            brakes,
+            evaluator,
+            policies,
+            pauses,
             files: policy.files.clone(),
             seen: file::fingerprint(&policy.files),
             state_dir: config.state_dir.clone(),
@@ -79,31 +79,31 @@ impl Policies {
 
     fn look_for_pause(&self) {
         let paused = self.state_dir.join(PAUSE).exists();
-        self.brakes.set(PauseSource::File, paused);
+        self.pauses.set(PauseSource::File, paused);
     }
 
     /// Judges the pods of a table that is about to be handed over.
     pub fn present(&mut self, table: &PodTable) {
-        self.keeper.present(&table.entries);
+        self.evaluator.present(&table.entries);
     }
 
     /// What the metrics show of policies.
     pub fn gauges(&self) -> Vec<Labelled> {
-        let (keeper, catalogue) = (Arc::clone(&self.keeper), Arc::clone(&self.catalogue));
-        let brakes = Arc::clone(&self.brakes);
+        let (evaluator, policies) = (Arc::clone(&self.evaluator), Arc::clone(&self.policies));
+        let pauses = Arc::clone(&self.pauses);
         let matched = move || {
-            let matched = keeper.matched().into_iter();
+            let matched = evaluator.matched().into_iter();
             let number = |pods| i64::try_from(pods).unwrap_or(i64::MAX);
             matched.map(|(name, pods)| (name, number(pods))).collect()
         };
-        let keeper = Arc::clone(&self.keeper);
+        let evaluator = Arc::clone(&self.evaluator);
         let contradictions = move || {
-            let pairs = keeper.contradictions().into_iter();
+            let pairs = evaluator.contradictions().into_iter();
             let rules = pairs.map(|(one, other)| format!("{} {}", one.name(), other.name()));
             rules.map(|rules| (rules, 1)).collect()
         };
         let refused = move || {
-            let (objects, files) = catalogue.refused();
+            let (objects, files) = policies.refused();
             let objects = i64::try_from(objects).unwrap_or(i64::MAX);
             vec![
                 ("api".to_owned(), objects),
@@ -111,8 +111,9 @@ impl Policies {
             ]
         };
         let paused = move || {
-            let state =
-                |brake: PauseSource| (brake.as_str().to_owned(), i64::from(brakes.is_set(brake)));
+            let state = |source: PauseSource| {
+                (source.as_str().to_owned(), i64::from(pauses.is_set(source)))
+            };
             PauseSource::ALL.map(state).to_vec()
         };
         vec![
@@ -148,7 +149,7 @@ impl Policies {
         if last_resort {
             tracing::error!(%pod, "the policies spare everybody: the last resort took this one");
         }
-        if let Some(objection) = self.keeper.shadow_objection(&pod.uid) {
+        if let Some(objection) = self.evaluator.shadow_objection(&pod.uid) {
             tracing::info!(%pod, objection, "a policy in shadow mode would have spared it");
         }
     }
@@ -156,27 +157,27 @@ impl Policies {
     /// Looks for files that have changed.
     pub fn refresh(&mut self) {
         self.look_for_pause();
-        self.keeper.look_after_the_ending();
+        self.evaluator.look_after_the_ending();
         let seen = file::fingerprint(&self.files);
         if seen != self.seen {
             self.seen = seen;
             match file::load(&self.files) {
                 Ok(policies) => {
                     tracing::info!(policies = policies.len(), "the policies were read again");
-                    self.catalogue.set_files(Some(policies));
+                    self.policies.set_files(Some(policies));
                 }
                 Err(error) => {
-                    self.catalogue.set_files(None);
+                    self.policies.set_files(None);
                     tracing::error!(%error, "a policy cannot be used: the last good ones stay in force");
                 }
             }
         }
-        self.tell();
+        self.report();
     }
 
     /// Writes down what there is to explain, when it has changed by more than the time or somebody asks.
-    fn tell(&mut self) {
-        let mut without_time = self.keeper.explain();
+    fn report(&mut self) {
+        let mut without_time = self.evaluator.explain();
         for explanation in &mut without_time {
             explanation.for_seconds = None;
             let gates = explanation.rules.iter_mut().flat_map(|r| &mut r.gates);
@@ -187,7 +188,7 @@ impl Policies {
         if without_time == self.told && !is_asked {
             return;
         }
-        let written = serde_json::to_vec(&self.keeper.explain())
+        let written = serde_json::to_vec(&self.evaluator.explain())
             .map_err(std::io::Error::from)
             .and_then(|text| evictd_sys::fs::replace(&status_file(&self.state_dir), &text, false));
         match written {
@@ -195,7 +196,7 @@ impl Policies {
                 self.told = without_time;
                 // Whoever has asked may have taken it back.
                 if is_asked && let Err(error) = std::fs::remove_file(asked) {
-                    tracing::debug!(%error, "nobody waits any more for what the policies say");
+                    tracing::debug!(%error, "the reader of the policies' status has gone");
                 }
             }
             Err(error) => tracing::debug!(%error, "what the policies say cannot be written down"),

@@ -11,16 +11,16 @@ use crate::daemon::eviction_log::{PATIENCE, ensure_dead};
 
 /// Reads it from the journal. One that cannot be read is said and does not stop the agent.
 pub(super) fn recall(journal: &SharedJournal) -> Restored {
-    let recalled = journal.lock().restore();
-    match recalled {
-        Ok(recalled) => {
-            if !recalled.is_empty() {
+    let restored = journal.lock().restore();
+    match restored {
+        Ok(restored) => {
+            if !restored.is_empty() {
                 tracing::info!(
-                    evictions = recalled.len(),
+                    evictions = restored.len(),
                     "limits go on counting where an earlier agent has ended"
                 );
             }
-            recalled
+            restored
         }
         Err(error) => {
             tracing::error!(%error, "what limits have counted before cannot be read: they begin anew");
@@ -30,23 +30,23 @@ pub(super) fn recall(journal: &SharedJournal) -> Restored {
 }
 
 /// Charges the limits, before any pod is judged.
-pub(super) fn restore(keeper: &PolicyEvaluator, recalled: &Restored) {
-    keeper.restore(recalled.past_evictions());
-    let victims = recalled.victims().into_iter();
-    keeper.await_end(victims.map(|v| (v.uid, v.signalled)));
+pub(super) fn restore(evaluator: &PolicyEvaluator, restored: &Restored) {
+    evaluator.restore(restored.past_evictions());
+    let victims = restored.victims().into_iter();
+    evaluator.await_end(victims.map(|v| (v.uid, v.signalled)));
 }
 
 /// What the engine has to know, with those victims of which something is left.
-pub(super) fn earlier(recalled: &Restored, entries: &[Arc<Entry>]) -> Earlier {
-    recalled.earlier(|uid, at| is_there(entries, uid, at).is_some())
+pub(super) fn earlier(restored: &Restored, entries: &[Arc<Entry>]) -> Earlier {
+    restored.earlier(|uid, at| is_there(entries, uid, at).is_some())
 }
 
 /// Its victims of which something is left: processes, or memory that the kubelet has not unmounted yet.
 pub(super) fn terminating(
-    recalled: &Restored,
+    restored: &Restored,
     entries: &[Arc<Entry>],
 ) -> Vec<evictd_fastpath::Earlier> {
-    let victims = recalled.victims().into_iter().filter_map(|victim| {
+    let victims = restored.victims().into_iter().filter_map(|victim| {
         let entry = entries.iter().find(|e| e.pod.uid == victim.uid)?;
         (!entry.is_younger_than(victim.signalled)).then(|| evictd_fastpath::Earlier {
             pod: Arc::clone(entry),
@@ -58,23 +58,23 @@ pub(super) fn terminating(
 }
 
 /// When a pod was last evicted for memory: the pace goes on.
-pub(super) fn last_eviction(recalled: &Restored) -> Option<u64> {
-    let last = recalled.last_evictions().into_iter();
+pub(super) fn last_eviction(restored: &Restored) -> Option<u64> {
+    let last = restored.last_evictions().into_iter();
     let of_memory = last.filter(|(signal, _)| signal.resource() == Resource::Memory);
     of_memory.map(|(_, at)| at).max()
 }
 
 /// Goes on with what the agent before was doing: what is left of its victims is killed once more. `ends_pods`: no kubelet
 /// ends pods that were asked to go.
-pub(super) fn go_on(recalled: &Restored, entries: &[Arc<Entry>], ends_pods: bool) {
-    for victim in recalled.victims() {
+pub(super) fn go_on(restored: &Restored, entries: &[Arc<Entry>], ends_pods: bool) {
+    for victim in restored.victims() {
         if let Some(entry) = is_there(entries, &victim.uid, victim.signalled) {
             let entry = Arc::clone(entry);
             tracing::warn!(pod = %entry.pod, id = victim.id, "a pod that was evicted before is not gone yet");
             tokio::task::spawn_blocking(move || ensure_dead(&entry));
         }
     }
-    for asked in recalled.asked().into_iter().filter(|_| ends_pods) {
+    for asked in restored.asked().into_iter().filter(|_| ends_pods) {
         if let Some(entry) = is_there(entries, &asked.uid, asked.at) {
             let entry = Arc::clone(entry);
             let left = Duration::from_nanos(asked.left);

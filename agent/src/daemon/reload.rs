@@ -151,7 +151,7 @@ impl Agent {
         self.send_to_manager(Command::Settings {
             settings: Box::new(sources::settings(&new, self.layout, BY_FASTPATH.to_vec())),
             shadow: new.shadow,
-            graduated: new.graduated,
+            mitigation: new.graduated,
         });
         self.config = new;
         // The pods' cgroup is handed over with its new amounts.

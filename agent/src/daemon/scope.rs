@@ -35,7 +35,7 @@ pub(super) fn scope(config: &Config, threshold: &Threshold) -> Result<Scope, Run
     Ok(Scope::machine(root, capacity, limits, cache)?)
 }
 
-/// The reflex's scope: it is guarded by the kernel's own count beside the kubelet's.
+/// The fast path's scope: it is guarded by the kernel's own count beside the kubelet's.
 pub(super) fn guarded(scope: Scope, config: &Config) -> Scope {
     let guard = &config.memory_guard;
     if !guard.enabled {
@@ -80,7 +80,7 @@ pub(super) fn hard_memory_threshold(thresholds: &[Threshold]) -> Result<Threshol
     }
     tracing::warn!(
         field = "evictionHard[memory.available]",
-        "is not set: nobody is evicted before the OOM killer acts"
+        "is not set: no pod is evicted before the OOM killer acts"
     );
     Ok(Threshold {
         signal: Signal::MemoryAvailable,

@@ -1,4 +1,4 @@
-//! Everything but the memory that the reflex watches: which programs are loaded for it, and what is looked at.
+//! Everything but the memory that the fast path watches: which programs are loaded for it, and what is looked at.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ use evictd_node::{
 use crate::daemon::RunError;
 
 /// Why a count has no hook although there might be one.
-const NOBODY_ASKS: &str = "no threshold asks for it";
+const NOT_CONFIGURED: &str = "no threshold asks for it";
 
 /// What was built. Programs stay attached for as long as the object lives.
 pub(super) struct Signals {
@@ -42,7 +42,7 @@ pub(super) fn build(
     let life = CgroupEvents::build(offer(&mut object, true), None);
     let life = life.map_err(|e| std::io::Error::other(e.to_string()))?;
     for (hook, reason) in &life.choice().refused {
-        tracing::info!(%hook, reason, "a better rung for the pods' life is refused");
+        tracing::info!(%hook, reason, "a better hook for cgroup events is refused");
     }
     Ok(Signals {
         object: object.ok(),
@@ -95,7 +95,7 @@ fn sensors(
 /// The loaded programs for who wants them, or why there are none.
 fn offer(object: &mut Result<BpfObject, String>, wanted: bool) -> Result<&mut BpfObject, &str> {
     match object {
-        _ if !wanted => Err(NOBODY_ASKS),
+        _ if !wanted => Err(NOT_CONFIGURED),
         Ok(object) => Ok(object),
         Err(refusal) => Err(refusal),
     }
@@ -107,7 +107,7 @@ fn wants(thresholds: &[Threshold], signals: &[Signal]) -> bool {
 
 fn say(signal: Signal, choice: &SelectedHook<CountHook>) {
     for (hook, reason) in &choice.refused {
-        tracing::info!(%signal, %hook, reason, "a better rung is refused");
+        tracing::info!(%signal, %hook, reason, "a better hook is refused");
     }
     tracing::info!(%signal, hook = %choice.hook, "a wire");
 }
@@ -125,10 +125,10 @@ fn disks(
     let [nodefs, imagefs, containerfs] = &paths;
     let found = NodeFilesystems::find(nodefs, imagefs, containerfs)?;
     let built = InodeTrigger::build(&[nodefs, imagefs, containerfs], object, None);
-    let tripwire = built.map_err(|e| std::io::Error::other(e.to_string()))?;
+    let trigger = built.map_err(|e| std::io::Error::other(e.to_string()))?;
     let name = |path: &Path, available, inodes_free| {
-        let filesystem = tripwire.index_of(path)?;
-        if let Some((kind, choice)) = tripwire.choice(filesystem) {
+        let filesystem = trigger.index_of(path)?;
+        if let Some((kind, choice)) = trigger.choice(filesystem) {
             tracing::info!(signal = %inodes_free, kind, hook = %choice.hook, "a wire");
         }
         Some(DiskSource {
@@ -149,7 +149,7 @@ fn disks(
         );
     };
     Ok(Some(DiskSources {
-        trigger: tripwire,
+        trigger: trigger,
         names: [a, b, c],
         layout: match found.layout {
             Found::One => Layout::default(),
@@ -165,11 +165,11 @@ fn disks(
     }))
 }
 
-/// What the engine is told. Hard memory pressure is the reflex's.
+/// What the engine is told. Hard memory pressure is the fast path's.
 pub(super) fn settings(
     config: &Config,
     layout: Layout,
-    by_reflex: Vec<Signal>,
+    by_fastpath: Vec<Signal>,
 ) -> evictd_engine::Settings {
     for threshold in layout.ignored(&config.eviction.thresholds) {
         tracing::warn!(%threshold, "means nothing: containerfs follows the filesystem that it is part of");
@@ -179,6 +179,6 @@ pub(super) fn settings(
         layout,
         strategy: config.ranking_strategy,
         mode: config.mode,
-        externally_handled: by_reflex,
+        externally_handled: by_fastpath,
     }
 }

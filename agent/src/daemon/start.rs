@@ -41,17 +41,17 @@ impl Agent {
     ) -> Result<Self, RunError> {
         raise_open_files();
         let threshold = hard_memory_threshold(&config.eviction.thresholds)?;
-        // Two of them: the reflex takes one with it.
+        // Two of them: the fast path takes one with it.
         let [scope, looked_at] = [scope(config, &threshold)?, scope(config, &threshold)?];
-        // The rounds show the kubelet's count, and go by it under soft thresholds.
+        // The manager show the kubelet's count, and go by it under soft thresholds.
         let scope = guarded(scope, config);
         let mut policies = Policies::start(config)?;
         let (mut source, table, journal) = source(config, scope.cgroup().path(), &policies).await?;
-        let recalled = recall::recall(&journal);
-        recall::restore(&policies.keeper, &recalled);
+        let restored = recall::recall(&journal);
+        recall::restore(&policies.evaluator, &restored);
         policies.present(&table);
-        // Whom an earlier agent has left braked is let go before anybody is judged.
-        let graduated =
+        // Whom an earlier agent has left throttled is let go before anybody is judged.
+        let mitigation =
             evictd_manager::mitigation_worker::MitigationWorker::open(&config.state_dir);
         let mut allocatable = Allocatable::new(config, &scope);
         let (pods_scope, pods_looked_at) = allocatable.first().unzip();
@@ -70,16 +70,16 @@ impl Agent {
             config.memory_hook,
         )?;
         for (hook, reason) in &built.choice.refused {
-            tracing::info!(%hook, reason, "a better rung is refused");
+            tracing::info!(%hook, reason, "a better hook is refused");
         }
         let oom = object.as_mut().ok().and_then(attach_oom_reader);
         let mut signals = sources::build(config, looked_at, pods_looked_at)?;
-        // All programs are loaded. What that took has to go now: the reflex locks the memory that it finds.
+        // All programs are loaded. What that took has to go now: the fast path locks the memory that it finds.
         for object in object.iter_mut().chain(&mut signals.object) {
             object.drop_btf();
         }
         give_back_memory();
-        let (mailbox, outbox) = (Control::new()?, EventQueue::new()?);
+        let (control, events) = (Control::new()?, EventQueue::new()?);
         let hook = built.choice.hook;
         let memory_signals: Vec<_> = scopes.iter().map(Scope::signal).collect();
         let allocatable_capacity = scopes.get(1).map(Scope::capacity);
@@ -90,63 +90,63 @@ impl Agent {
             thresholds: config.eviction.thresholds.clone(),
         };
         let memory_v1 = Scope::memory_v1(&scopes).map(Path::to_owned);
-        let (reflex, refusals) = FastPath::start(Setup {
+        let (fastpath, refusals) = FastPath::start(Setup {
             scopes,
             trigger: built.trigger,
             table,
-            earlier: recall::terminating(&recalled, &entries),
-            last_eviction: recall::last_eviction(&recalled),
+            earlier: recall::terminating(&restored, &entries),
+            last_eviction: recall::last_eviction(&restored),
             shadow: config.shadow,
             victims_at_once: match config.mode {
                 Mode::Evictd => usize::MAX,
                 Mode::Kubelet => 1,
             },
             strategy: config.ranking_strategy,
-            limiter: Arc::clone(policies.keeper.restraint()),
-            control: Arc::clone(&mailbox),
-            events: Arc::clone(&outbox),
+            limiter: Arc::clone(policies.evaluator.limiter()),
+            control: Arc::clone(&control),
+            events: Arc::clone(&events),
         })?;
         let realtime = refusals.fifo.is_none();
         if let Some(error) = refusals.fifo {
             tracing::warn!(%error, "no real-time priority");
         }
-        if let Some(error) = refusals.deputy {
-            tracing::warn!(%error, "nobody stands in for a reflex that is late: needs CAP_PERFMON");
+        if let Some(error) = refusals.standby {
+            tracing::warn!(%error, "no standby thread takes over where the fast path is late: needs CAP_PERFMON");
         }
         if let Some(error) = refusals.limit {
-            tracing::warn!(%error, "kernel memory of the reflex counts against the agent's own limit: needs the root of the memory hierarchy");
+            tracing::warn!(%error, "kernel memory of the fast path counts against the agent's own limit: needs the root of the memory hierarchy");
         }
         if let Some(error) = refusals.lock {
             tracing::warn!(%error, "memory is not locked: needs CAP_IPC_LOCK");
         }
         let shares = signals.sensors.disks.as_ref();
-        let walker = DiskScanner::start(shares.and_then(|d| d.trigger.share_reader()))?;
-        walker.set_targets(source.errands(config, &entries));
+        let scanner = DiskScanner::start(shares.and_then(|d| d.trigger.share_reader()))?;
+        scanner.set_targets(source.errands(config, &entries));
         let layout = signals.sensors.layout();
         let hooks = metrics::hooks(&signals);
-        let (rounds, notes) = ManagerHandle::start(evictd_manager::Setup {
+        let (manager, notes) = ManagerHandle::start(evictd_manager::Setup {
             settings: sources::settings(config, layout, BY_FASTPATH.to_vec()),
             sensors: signals.sensors,
-            walker: Arc::clone(&walker),
+            scanner: Arc::clone(&scanner),
             members: PodSet::new(&entries),
-            restraint: Arc::clone(policies.keeper.restraint()),
+            limiter: Arc::clone(policies.evaluator.limiter()),
             shadow: config.shadow,
             reclaims: evictd_manager::ReclaimOptions {
                 runtime: config.cri.as_ref().map(|cri| cri.reclaim_timeout),
                 kubelet: matches!(source, PodSource::Cluster { .. }),
             },
-            graduated: config.graduated,
+            mitigation: config.graduated,
             memory_v1,
-            earlier: recall::earlier(&recalled, &entries),
+            earlier: recall::earlier(&restored, &entries),
         })?;
         let cri = config.cri.clone().map(|cri| {
-            let inbox = Arc::clone(rounds.commands());
+            let commands = Arc::clone(manager.commands());
             evictd_cri::CriWorker::start(cri, move |removed| {
-                inbox.send(Command::Reclaimed(removed));
+                commands.send(Command::Reclaimed(removed));
             })
         });
         recall::go_on(
-            &recalled,
+            &restored,
             &entries,
             matches!(source, PodSource::Manifest { .. }),
         );
@@ -159,14 +159,14 @@ impl Agent {
             memory_signals,
             oom: &evidence.counters(),
             policies: &policies,
-            rounds: &rounds,
+            manager: &manager,
             hooks,
             source: &source,
             dropped: &dropped,
             reloads: &reloads,
-            outbox: &outbox,
+            events: &events,
             cri: cri.as_ref().map(evictd_cri::CriWorker::counters),
-            graduated: &graduated,
+            mitigation: &mitigation,
             realtime,
             lost: journal.lock().lost(),
             incidents: incidents.kept(),
@@ -179,34 +179,34 @@ impl Agent {
         }
         if let (PodSource::Cluster { cluster, .. }, Some(settings)) = (&mut source, &config.cluster)
         {
-            let inbox = Arc::clone(rounds.commands());
+            let commands = Arc::clone(manager.commands());
             let settle = move |chosen, gone| {
-                inbox.send(Command::SoftEvictionFinished { chosen, gone });
+                commands.send(Command::SoftEvictionFinished { chosen, gone });
             };
             cluster.start_soft(config, &settings.node_name, &journal, settle);
         }
         // One thread for what blocks is there from the start.
         drop(tokio::task::spawn_blocking(|| ()).await);
         health.beat();
-        health.started(hearts(&outbox, rounds.commands()));
+        health.started(hearts(&events, manager.commands()));
         tracing::info!(%hook, capacity, allocatable_capacity, pods, shadow = config.shadow, "watching");
         Ok(Self {
             config: config.clone(),
             counters_object: signals.object,
             cgroup_events: signals.life,
             ticks: 0,
-            seen_by_rounds: Arc::clone(rounds.recorder()),
-            manager: Some(rounds),
+            seen_by_manager: Arc::clone(manager.recorder()),
+            manager: Some(manager),
             manager_events: notes,
-            scanner: walker,
+            scanner: scanner,
             metrics,
             health,
             dropped,
             object: object.ok(),
             oom,
-            fastpath: Some(reflex),
-            control: mailbox,
-            events: outbox,
+            fastpath: Some(fastpath),
+            control: control,
+            events: events,
             eviction_log: EvictionLog::new(journal, words),
             pod_source: source,
             allocatable,
@@ -217,7 +217,7 @@ impl Agent {
             oom_attributor: evidence,
             policies,
             cri,
-            graduated,
+            mitigation,
             incidents,
             entries,
         })
@@ -225,18 +225,18 @@ impl Agent {
 }
 
 /// The threads that must turn, beside the async loop.
-fn hearts(outbox: &Arc<EventQueue>, inbox: &Arc<CommandQueue>) -> Vec<Heart> {
-    let (outbox, inbox) = (Arc::clone(outbox), Arc::clone(inbox));
+fn hearts(events: &Arc<EventQueue>, commands: &Arc<CommandQueue>) -> Vec<Heart> {
+    let (events, commands) = (Arc::clone(events), Arc::clone(commands));
     vec![
         Heart {
             name: "fast path",
             limit: telemetry::FAST_PATH_LIMIT,
-            last: Box::new(move || outbox.last_beat()),
+            last: Box::new(move || events.last_beat()),
         },
         Heart {
             name: "control loop",
             limit: telemetry::CONTROL_LOOP_LIMIT,
-            last: Box::new(move || inbox.last_beat()),
+            last: Box::new(move || commands.last_beat()),
         },
     ]
 }

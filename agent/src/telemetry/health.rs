@@ -98,7 +98,7 @@ impl Health {
         }
     }
 
-    /// Whether the agent watches: the start is complete, its wires are armed, and each loop has turned.
+    /// Whether the agent watches: the start is complete, its triggers are armed, and each loop has turned.
     ///
     /// # Errors
     /// What is missing.
@@ -152,8 +152,8 @@ pub(super) fn healthz(health: &Health) -> Answer {
     answer(health.liveness())
 }
 
-fn answer(verdict: Result<(), String>) -> Answer {
-    match verdict {
+fn answer(status: Result<(), String>) -> Answer {
+    match status {
         Ok(()) => Answer::plain("200 OK", "ok\n"),
         Err(reason) => Answer::plain("503 Service Unavailable", reason + "\n"),
     }

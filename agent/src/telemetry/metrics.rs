@@ -20,7 +20,7 @@ use prometheus_client::{
 
 use super::state::Sources;
 
-/// Evictions whose end is waited for; the reflex has no more of them in flight.
+/// Evictions whose end is waited for; the fast path has no more of them in flight.
 const WAITING: usize = 64;
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -108,7 +108,7 @@ impl Metrics {
         self.met_in_force.inc();
     }
 
-    /// An eviction by the reflex (with its number, for [`Self::finished`]) or by the rounds.
+    /// An eviction by the fast path (with its number, for [`Self::finished`]) or by the manager.
     pub fn evicted(
         &self,
         signal: &str,
@@ -136,7 +136,7 @@ impl Metrics {
         }
     }
 
-    /// The end of an eviction by the reflex.
+    /// The end of an eviction by the fast path.
     pub fn finished(&self, finished: &VictimExit) {
         let mut signalled = self.waiting();
         let Some(at) = signalled.iter().position(|(n, _)| *n == finished.number) else {

@@ -15,13 +15,13 @@ use prometheus_client::{
     metrics::{counter::ConstCounter, gauge::ConstGauge},
 };
 
-/// The rung that watches a signal.
+/// The hook that watches a signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hook {
     /// The signal, or `pods` for their coming and going.
     pub signal: String,
-    /// The rung.
-    pub rung: String,
+    /// The hook.
+    pub hook: String,
 }
 
 /// A number that somebody keeps.
@@ -42,11 +42,11 @@ pub struct Labelled {
 /// Whom to ask.
 #[derive(Default)]
 pub struct Sources {
-    /// What the rounds saw last.
+    /// What the manager saw last.
     pub status: Arc<Mutex<Status>>,
     /// The connection to the API server, if there is one.
     pub connection: Option<Arc<ApiClient>>,
-    /// The rungs in use.
+    /// The hooks in use.
     pub hooks: Vec<Hook>,
     /// Gauges with one label.
     pub gauges: Vec<Labelled>,
@@ -66,8 +66,10 @@ struct Signal {
 }
 
 #[derive(EncodeLabelSet)]
-struct Rung {
+struct HookLabels {
     signal: String,
+    hook: String,
+    /// The former name of `hook`, until the next release.
     rung: String,
 }
 
@@ -90,29 +92,30 @@ impl Collector for Sources {
         forecasts(&mut encoder, &status)?;
         conditions(&mut encoder, &status)?;
         let hooks = self.hooks.iter().map(|hook| {
-            let labels = Rung {
+            let labels = HookLabels {
                 signal: hook.signal.clone(),
-                rung: hook.rung.clone(),
+                hook: hook.hook.clone(),
+                rung: hook.hook.clone(),
             };
             (labels, 1_i64)
         });
         gauges(
             &mut encoder,
             "hook_info",
-            "The rung that watches each signal",
+            "The hook that watches each signal; the label rung is the former name of hook",
             hooks,
         )?;
         counter(
             &mut encoder,
             "rounds",
             "Looks at all signals",
-            status.rounds,
+            status.cycles,
         )?;
         counter(
             &mut encoder,
             "comebacks",
             "Evicted pods whose owner has put another one on this node (R17, R29)",
-            status.comebacks,
+            status.recreations,
         )?;
         for gauge in &self.gauges {
             let read = (gauge.read)().into_iter();

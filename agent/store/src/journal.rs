@@ -66,7 +66,7 @@ pub struct Journal<D: Disk = System> {
     unreported: Option<ReportBacklog>,
     /// Records that could not be written.
     lost: Arc<AtomicU64>,
-    /// What limits and comebacks count, once it was asked for.
+    /// What limits and recreations count, once it was asked for.
     counts: Option<Counts>,
     // Held for as long as the journal is open: a second agent must not write here.
     _lock: File,
@@ -180,7 +180,7 @@ impl<D: Disk> Journal<D> {
         Ok(())
     }
 
-    /// What limits and comebacks have counted before, as the files have it. From now on that is carried over whenever a
+    /// What limits and recreations have counted before, as the files have it. From now on that is carried over whenever a
     /// file is full.
     ///
     /// # Errors
@@ -191,22 +191,22 @@ impl<D: Disk> Journal<D> {
             counts.note(&record);
         }
         let clocks = Clocks::now();
-        let recalled = counts.restore(&clocks);
+        let restored = counts.restore(&clocks);
         self.counts = Some(counts);
         self.to_carry = self.not_in_this_file();
         // Before anything new, for the order tells; the next rotation insists on it.
         let _ = self.carry_over();
-        if recalled.is_bound_needed {
+        if restored.is_bound_needed {
             // Or it would count as just now at each start.
             let time = clocks.wall.to_string();
             if let Err(error) = self.append(&Record::TimeBound(TimeBound { time })) {
                 tracing::warn!(%error, "that the clock was set back is not in the journal");
             }
         }
-        Ok(recalled)
+        Ok(restored)
     }
 
-    /// The last eviction of a pod by its UID, as far as [`Self::recall`] has read it or it was written since.
+    /// The last eviction of a pod by its UID, as far as [`Self::restore`] has read it or it was written since.
     pub fn eviction_of(&self, uid: &str) -> Option<String> {
         let id = self.counts.as_ref()?.eviction_of(uid)?;
         Some(id.to_owned())

@@ -1,4 +1,4 @@
-//! What limits and comebacks count must outlive the agent: the journal has it, and the next agent takes it from there.
+//! What limits and recreations count must outlive the agent: the journal has it, and the next agent takes it from there.
 //!
 //! Limits count within periods of CLOCK_MONOTONIC, which begins anew with each boot. A record of the same boot has its
 //! moment on that clock; the age of any other one is taken from the wall clock, which may have been set meanwhile.
@@ -352,7 +352,7 @@ impl Restored {
                 condition: signal.node_condition(),
             })
         });
-        let comebacks = self.comebacks.iter().filter_map(|(at, returned)| {
+        let recreations = self.comebacks.iter().filter_map(|(at, returned)| {
             Some(evictd_engine::EarlierRecreation {
                 at: *at,
                 recreation: evictd_engine::Recreation {
@@ -369,7 +369,7 @@ impl Restored {
         evictd_engine::Earlier {
             victims: victims.collect(),
             evictions: evictions.collect(),
-            comebacks: comebacks.collect(),
+            recreations: recreations.collect(),
             last: last.collect(),
         }
     }

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::{
     counted::{Counted, Returned, TimeBound, Workload, boot_id},
-    mitigation::GraduatedAction,
+    mitigation::MitigationRecord,
     node_reclaim::NodeReclaimed,
     oom_kill::OomKill,
 };
@@ -35,7 +35,7 @@ pub enum Record {
     /// The node has given back what was no longer needed.
     Reclaimed(NodeReclaimed),
     /// A step was taken before a pod was evicted.
-    Graduated(GraduatedAction),
+    Graduated(MitigationRecord),
     /// The OOM killer has killed somebody.
     OomKill(Box<OomKill>),
     /// Evictions were paused, or a pause was lifted.
@@ -170,7 +170,7 @@ pub struct EvictionRecord {
     pub signal: String,
     /// Nothing was killed.
     pub shadow: bool,
-    /// The rung that woke the agent.
+    /// The hook that woke the agent.
     pub hook: String,
     /// Moments in nanoseconds of CLOCK_MONOTONIC.
     pub stages: Stages,
@@ -178,7 +178,7 @@ pub struct EvictionRecord {
     pub available: u64,
     /// What should have been.
     pub threshold: u64,
-    /// Memory of the scope at the crossing, in bytes; 0 where the rung cannot tell, and for other signals.
+    /// Memory of the scope at the crossing, in bytes; 0 where the hook cannot tell, and for other signals.
     pub usage_at_crossing: u64,
     /// Memory of the scope at the decision, in bytes; 0 for other signals.
     pub usage_at_decision: u64,

@@ -31,7 +31,7 @@ impl WallClock {
     }
 }
 
-/// Sleeps, if for any time at all; what the time is then, as of [`now_ns`].
+/// Sleeps, if for any time at all; what the time is then, as of [`monotonic_ns`].
 pub fn after(pause: Duration) -> u64 {
     if !pause.is_zero() {
         std::thread::sleep(pause);

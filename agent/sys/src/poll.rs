@@ -5,15 +5,15 @@ use std::{os::fd::RawFd, time::Duration};
 /// What there is of each descriptor (`revents` of poll(2)), as soon as there is something, or after so much patience; without
 /// a limit when there is none. A negative descriptor is left out. An interrupted wait finds nothing: it is over too early,
 /// which is harmless to whoever looks again.
-pub fn poll<const N: usize>(fds: [RawFd; N], patience: Option<Duration>) -> [i16; N] {
+pub fn poll<const N: usize>(fds: [RawFd; N], timeout: Option<Duration>) -> [i16; N] {
     let mut fds = fds.map(|fd| libc::pollfd {
         fd,
         events: libc::POLLIN,
         revents: 0,
     });
-    let timeout = patience.map(|patience| libc::timespec {
-        tv_sec: i64::try_from(patience.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(patience.subsec_nanos()),
+    let timeout = timeout.map(|timeout| libc::timespec {
+        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(timeout.subsec_nanos()),
     });
     let timeout = timeout.as_ref().map_or(std::ptr::null(), |t| &raw const *t);
     // SAFETY: N entries, and a time that is none or a local that outlives the call; no signal mask is given.

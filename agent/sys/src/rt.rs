@@ -8,7 +8,7 @@ use crate::rt::cpu_group::CpuGroup;
 
 /// Above every thread of normal priority, below the kernel's own watchdogs and migration threads (99).
 pub const FASTPATH_PRIORITY: i32 = 50;
-/// The rounds: above every thread of normal priority, below the reflex.
+/// The manager: above every thread of normal priority, below the fast path.
 pub const MANAGER_PRIORITY: i32 = 1;
 
 /// Locks what the process has and what it will touch; pages that are never touched stay unallocated
@@ -36,7 +36,7 @@ pub fn join_root_memcg(cgroup: &Path) -> io::Result<()> {
     fs::write(tasks, "0")
 }
 
-/// Gives the calling thread the reflex's SCHED_FIFO.
+/// Gives the calling thread the fast path's SCHED_FIFO.
 pub fn become_fifo() -> Option<io::Error> {
     set_sched_fifo(FASTPATH_PRIORITY)
 }

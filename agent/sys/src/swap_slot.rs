@@ -1,4 +1,4 @@
-//! Something new for the reflex, and the way back for what it replaces.
+//! Something new for the fast path, and the way back for what it replaces.
 
 use std::fmt;
 
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn what_was_handed_over_is_freed_by_the_sender() {
         const TAKEN: usize = 5_000;
-        let handover = SwapSlot::<Thing>::default();
+        let slot = SwapSlot::<Thing>::default();
         let over = AtomicBool::new(false);
         let sender = thread::current().id();
         let (current, sent) = thread::scope(|scope| {
@@ -88,13 +88,13 @@ mod tests {
                 let mut current = Box::new(Thing(sender, 0));
                 for _ in 0..TAKEN {
                     let new = loop {
-                        match handover.take() {
+                        match slot.take() {
                             Some(new) => break new,
                             None => thread::yield_now(),
                         }
                     };
                     assert!(new.1 > current.1, "never an older one");
-                    handover.retire(std::mem::replace(&mut current, new));
+                    slot.retire(std::mem::replace(&mut current, new));
                 }
                 over.store(true, Ordering::Release);
                 current
@@ -103,14 +103,14 @@ mod tests {
             let mut sent = 0;
             while !over.load(Ordering::Acquire) && !taker.is_finished() {
                 sent += 1;
-                handover.publish(Box::new(Thing(sender, sent)));
+                slot.publish(Box::new(Thing(sender, sent)));
                 if sent.is_multiple_of(100) {
                     thread::yield_now();
                 }
             }
             (taker.join().unwrap(), sent)
         });
-        drop((current, handover));
+        drop((current, slot));
         assert_eq!(FREED.load(Ordering::Relaxed), sent + 1);
     }
 }

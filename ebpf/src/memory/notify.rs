@@ -47,7 +47,7 @@ static ALARMED: Array<u32> = Array::with_max_entries(1, 0);
 #[inline(always)]
 pub fn wake(
     slot: u32,
-    wire: &MemoryTrigger,
+    trigger: &MemoryTrigger,
     state: &mut MemoryTriggerState,
     usage: u64,
     charged: Address,
@@ -59,12 +59,12 @@ pub fn wake(
     // SAFETY: takes no arguments.
     let now = unsafe { bpf_ktime_get_ns() };
     state.woken_ns = now;
-    state.tripped = wire.generation;
+    state.tripped = trigger.generation;
     entry.write(TriggerEvent {
         time_ns: now,
-        generation: wire.generation,
+        generation: trigger.generation,
         usage,
-        limit: wire.limit,
+        limit: trigger.limit,
         // The counter may be another one of its cgroup (`memsw`), from where no way leads back to it.
         cgroup_id: cgroup_id(charged)
             .or_else(|| current_memcg().and_then(cgroup_id))
@@ -72,11 +72,11 @@ pub fn wake(
         tgid: (bpf_get_current_pid_tgid() >> 32) as u32,
         slot,
     });
-    entry.submit(match wire.action {
+    entry.submit(match trigger.action {
         action::RECORD_ONLY => NO_WAKEUP,
         _ => FORCE_WAKEUP,
     });
-    if wire.action == action::WAKE_LOCAL {
+    if trigger.action == action::WAKE_LOCAL {
         set_alarmed(1);
     }
 }
@@ -102,11 +102,15 @@ pub fn notify_huge_charge(context: *mut c_void, pages: u64) {
     }
 }
 
-/// For a wire that has tripped: where the agent has not come in time, whoever goes on charging wakes who waits on this CPU.
+/// For a trigger that has tripped: where the agent has not come in time, whoever goes on charging wakes who waits on this CPU.
 /// How far the charge may go without a look, in pages.
 #[inline(always)]
-pub fn renotify(context: *mut c_void, wire: &MemoryTrigger, state: &mut MemoryTriggerState) -> u64 {
-    if wire.action != action::WAKE_LOCAL || state.woken_ns == 0 {
+pub fn renotify(
+    context: *mut c_void,
+    trigger: &MemoryTrigger,
+    state: &mut MemoryTriggerState,
+) -> u64 {
+    if trigger.action != action::WAKE_LOCAL || state.woken_ns == 0 {
         return u64::MAX;
     }
     // SAFETY: takes no arguments.

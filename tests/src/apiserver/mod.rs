@@ -23,7 +23,7 @@ use std::{
 use rustls::ServerConfig;
 use serde_json::{Value, json};
 
-use crate::{patience::until, serving::Serving, tls::Authority};
+use crate::{serving::Serving, tls::Authority, wait::until};
 
 pub use objects::Collection;
 pub use state::{Fault, InjectedFault, Seen, State};
@@ -163,8 +163,8 @@ impl ApiServer {
     }
 
     /// Waits until the condition holds; false when it does not in time.
-    pub fn wait(&self, patience: Duration, condition: impl Fn(&State) -> bool) -> bool {
-        until(patience, || condition(&self.state()))
+    pub fn wait(&self, timeout: Duration, condition: impl Fn(&State) -> bool) -> bool {
+        until(timeout, || condition(&self.state()))
     }
 }
 

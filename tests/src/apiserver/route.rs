@@ -48,7 +48,7 @@ async fn serve(state: &Mutex<State>, request: Request) -> Response<Body> {
         body: serde_json::from_slice(&body).unwrap_or_default(),
         at: Instant::now(),
     };
-    let misery = {
+    let faults = {
         let mut state = lock(state);
         state.requests.push(seen.clone());
         let bearer = header(header::AUTHORIZATION).strip_prefix("Bearer ");
@@ -57,7 +57,7 @@ async fn serve(state: &Mutex<State>, request: Request) -> Response<Body> {
         }
         state.meets(&seen.method, &seen.path)
     };
-    match misery {
+    match faults {
         Some(InjectedFault::Status(code)) => return scripted(code),
         Some(InjectedFault::Hang) => return std::future::pending().await,
         Some(InjectedFault::Slow(delay)) => tokio::time::sleep(delay).await,

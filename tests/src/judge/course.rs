@@ -50,7 +50,7 @@ pub trait Strategy<'a> {
     /// When, in nanoseconds.
     fn next_look(&self) -> u64;
     /// The usage in bytes at which it is told.
-    fn wire(&self) -> Option<f64> {
+    fn trigger(&self) -> Option<f64> {
         None
     }
     /// It is told now.
@@ -71,7 +71,7 @@ pub fn run<'a>(
             strategy.look(&mut world, &mut course);
         }
         let towards = strategy.next_look().min(world.incident.end);
-        if world.step(towards, strategy.wire()) {
+        if world.step(towards, strategy.trigger()) {
             strategy.tripped(&world);
         }
         each(&world);

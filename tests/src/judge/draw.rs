@@ -343,7 +343,7 @@ pub fn draw(seed: u64) -> Incident {
         }
         // Mostly it is above its request.
         if chance(rng, 70) {
-            spec.claim.request = (spec.claim.request / 4).min((fixed / 100.0) as u64);
+            spec.inputs.request = (spec.inputs.request / 4).min((fixed / 100.0) as u64);
         }
     }
     if let Some((line, is_written)) = cache {
@@ -414,7 +414,7 @@ fn pod(rng: &mut Rng, usage: f64) -> PodSpec {
         QosClass::Guaranteed => usage * between(rng, 1.0, 2.0),
     };
     PodSpec {
-        claim: RankInputs {
+        inputs: RankInputs {
             priority: *rng
                 .choice(&[0, 0, 0, -10, 100, 1000, 1_000_000])
                 .unwrap_or(&0),

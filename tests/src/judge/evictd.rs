@@ -1,4 +1,4 @@
-//! evictd's own core, called as the reflex calls it (`reflex/{relieve,waiting,inflight,scope}.rs`).
+//! evictd's own core, called as the fast path calls it (`fast path/{relieve,waiting,inflight,scope}.rs`).
 
 use std::time::Duration;
 
@@ -15,24 +15,24 @@ use super::{
     world::{MS, ScopeKind, World},
 };
 
-/// As the reflex's: how many victims may be on their way.
+/// As the fast path's: how many victims may be on their way.
 const MAX_IN_FLIGHT: usize = 64;
-/// As the reflex's: the memory guard's amount in bytes.
+/// As the fast path's: the memory guard's amount in bytes.
 const GUARD: u64 = 100 << 20;
-/// As the reflex's: how fast page cache is taken to be written.
+/// As the fast path's: how fast page cache is taken to be written.
 const WRITES_PER_SECOND: u64 = 32 << 20;
 const IDLE: Duration = Duration::from_millis(20);
 const HOOKED_FLOOR: Duration = Duration::from_millis(10);
-/// As the reflex's: what a victim has brought is told at the latest so long after its SIGKILL.
+/// As the fast path's: what a victim has brought is told at the latest so long after its SIGKILL.
 const TELL: u64 = 2000 * MS;
 
-/// What the reflex knows between two looks.
+/// What the fast path knows between two looks.
 pub struct Evictd {
     pace: Pace,
     in_flight: Vec<Victim>,
     next: u64,
     restart: Option<u64>,
-    wire: Option<f64>,
+    trigger: Option<f64>,
     pressed: bool,
     marks: Vec<(u64, u64, Vec<u64>)>,
 }
@@ -45,7 +45,7 @@ struct Victim {
 
 /// What one look has found.
 struct Look {
-    /// As the wire and the wait know it.
+    /// As the trigger and the wait know it.
     available: u64,
     discounted: u64,
     shortage: Shortage,
@@ -59,7 +59,7 @@ impl Evictd {
             in_flight: Vec::new(),
             next: 0,
             restart,
-            wire: None,
+            trigger: None,
             pressed: false,
             marks: Vec::new(),
         }
@@ -246,8 +246,8 @@ impl<'a> Strategy<'a> for Evictd {
         self.next
     }
 
-    fn wire(&self) -> Option<f64> {
-        self.wire
+    fn trigger(&self) -> Option<f64> {
+        self.trigger
     }
 
     fn tripped(&mut self, world: &World<'a>) {
@@ -284,6 +284,6 @@ impl<'a> Strategy<'a> for Evictd {
             self.next = self.next.min(restart.max(world.now + 1));
         }
         let limit = world.incident.capacity - threshold + look.discounted;
-        self.wire = (world.incident.has_program && !self.pressed).then_some(limit as f64);
+        self.trigger = (world.incident.has_program && !self.pressed).then_some(limit as f64);
     }
 }

@@ -67,7 +67,7 @@ pub struct Verdict {
     pub demanded: usize,
     /// OOM kills.
     pub ooms: usize,
-    /// The judge would have spared the node an OOM kill.
+    /// The judge would have denied the node an OOM kill.
     pub avoidable: bool,
 }
 
@@ -91,7 +91,7 @@ pub fn judge(seed: u64) -> Judgement {
     let verdicts = [0, 1, 2].map(|strategy| {
         let mut strategy = strategy_of(strategy, &incident);
         let course = run(World::new(&incident), strategy.as_mut(), |_| ());
-        verdict(&course, &back).0
+        status(&course, &back).0
     });
     Judgement {
         seed,
@@ -119,7 +119,7 @@ fn describe(incident: &world::Incident) -> String {
 }
 
 /// The verdict, and for each eviction what it was.
-fn verdict(course: &Course<'_>, back: &Hindsight) -> (Verdict, Vec<&'static str>) {
+fn status(course: &Course<'_>, back: &Hindsight) -> (Verdict, Vec<&'static str>) {
     let mut words = vec![""; course.kills.len()];
     let mut left_over = 0;
     for needed in &back.kills {
@@ -138,7 +138,7 @@ fn verdict(course: &Course<'_>, back: &Hindsight) -> (Verdict, Vec<&'static str>
     {
         *word = "needed";
     }
-    let mut verdict = Verdict {
+    let mut status = Verdict {
         kills: course.kills.len(),
         ooms: course.ooms.len(),
         avoidable: !course.ooms.is_empty() && back.ooms == 0,
@@ -149,21 +149,21 @@ fn verdict(course: &Course<'_>, back: &Hindsight) -> (Verdict, Vec<&'static str>
             continue;
         }
         *word = if was_ending(kill) {
-            verdict.ended += 1;
+            status.ended += 1;
             "ended by itself"
         } else if was_demanded(kill) {
-            verdict.demanded += 1;
+            status.demanded += 1;
             "the kubelet's count demands it"
         } else if kill.before.short_since.is_none() {
-            verdict.needless += 1;
-            verdict.cache += 1;
+            status.needless += 1;
+            status.cache += 1;
             "needless (cache)"
         } else {
-            verdict.needless += 1;
+            status.needless += 1;
             "needless (brief)"
         };
     }
-    (verdict, words)
+    (status, words)
 }
 
 /// The course of an incident as text, strategy by strategy.
@@ -206,16 +206,16 @@ pub fn replay(seed: u64) -> String {
                 lines.push((world.now, state(world)));
             }
         });
-        let (_, words) = verdict(&course, &back);
+        let (_, words) = status(&course, &back);
         for (kill, word) in course.kills.iter().zip(words) {
             let (spec, before) = (&incident.pods[kill.pod], &kill.before);
             let said = format!(
                 "EVICTS pod {} ({}; {:?}, priority {}, request {:.0} MiB, exit {:.1} ms, unmount {:.1} s{}): {}: {word}; {}",
                 kill.pod,
                 before.pod_text(kill.pod),
-                spec.claim.qos,
-                spec.claim.priority,
-                mib(spec.claim.request as f64),
+                spec.inputs.qos,
+                spec.inputs.priority,
+                mib(spec.inputs.request as f64),
                 spec.exit as f64 / 1e6,
                 seconds(spec.unmount),
                 if spec.stuck { ", stuck" } else { "" },

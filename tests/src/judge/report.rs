@@ -60,15 +60,15 @@ impl Report {
     pub fn tally(&self, strategy: usize) -> Tally {
         let mut tally = Tally::default();
         for judgement in &self.judgements {
-            let verdict = &judgement.verdicts[strategy];
-            tally.kills += verdict.kills;
-            tally.needless += verdict.needless;
-            tally.cache += verdict.cache;
-            tally.incidents += usize::from(verdict.needless > 0);
-            tally.ended += verdict.ended;
-            tally.demanded += verdict.demanded;
-            tally.ooms += usize::from(verdict.ooms > 0);
-            tally.avoidable += usize::from(verdict.avoidable);
+            let status = &judgement.verdicts[strategy];
+            tally.kills += status.kills;
+            tally.needless += status.needless;
+            tally.cache += status.cache;
+            tally.incidents += usize::from(status.needless > 0);
+            tally.ended += status.ended;
+            tally.demanded += status.demanded;
+            tally.ooms += usize::from(status.ooms > 0);
+            tally.avoidable += usize::from(status.avoidable);
         }
         tally
     }
@@ -84,8 +84,8 @@ impl Report {
     /// The worst incidents of one of [`STRATEGIES`], the worst first.
     pub fn worst(&self, strategy: usize) -> Vec<&Judgement> {
         let badness = |j: &&Judgement| {
-            let verdict = &j.verdicts[strategy];
-            usize::from(verdict.avoidable) * 1000 + verdict.needless
+            let status = &j.verdicts[strategy];
+            usize::from(status.avoidable) * 1000 + status.needless
         };
         let mut worst: Vec<&Judgement> =
             self.judgements.iter().filter(|j| badness(j) > 0).collect();
@@ -99,14 +99,14 @@ impl Report {
         let strategies = STRATEGIES.iter().enumerate().map(|(index, name)| {
             let tally = self.tally(index);
             let worst = self.worst(index).into_iter().map(|judgement| {
-                let verdict = &judgement.verdicts[index];
+                let status = &judgement.verdicts[index];
                 json!({
                     "seed": judgement.seed,
                     "shape": judgement.shape,
                     "needed": judgement.needed,
-                    "kills": verdict.kills,
-                    "needless": verdict.needless,
-                    "avoidableOomKill": verdict.avoidable,
+                    "kills": status.kills,
+                    "needless": status.needless,
+                    "avoidableOomKill": status.avoidable,
                 })
             });
             json!({

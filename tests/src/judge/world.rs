@@ -13,7 +13,7 @@ pub const MS: u64 = 1_000_000;
 pub const SECOND: u64 = 1000 * MS;
 /// No step of the simulation is longer.
 const LONGEST_STEP: u64 = 20 * MS;
-/// Statistics of cache that turned active are added up this late.
+/// Statistics of cache that turned active are flushed this late.
 const FLUSH: u64 = 2 * SECOND;
 /// The growth that the judge sees is measured over each of these.
 const SEEN_OVER: [u64; 4] = [10 * MS, 100 * MS, SECOND, 8 * SECOND];
@@ -67,7 +67,7 @@ pub enum ScopeKind {
 #[derive(Clone, Debug, Default)]
 pub struct PodSpec {
     /// What it may claim.
-    pub claim: RankInputs,
+    pub inputs: RankInputs,
     /// Critical: never evicted.
     pub protected: bool,
     /// Process memory.
@@ -339,7 +339,7 @@ impl<'a> World<'a> {
                 CandidateState::Eligible
             };
             Candidate {
-                inputs: spec.claim,
+                inputs: spec.inputs,
                 usage: usage.unwrap_or(0),
                 is_exact: false,
                 state,
@@ -421,13 +421,15 @@ impl<'a> World<'a> {
         self.frozen = Some((self.now, speed));
     }
 
-    /// One step towards a time, and no further than to where the usage reaches `wire` bytes; whether it has done so now.
-    pub fn step(&mut self, towards: u64, wire: Option<f64>) -> bool {
+    /// One step towards a time, and no further than to where the usage reaches `trigger` bytes; whether it has done so now.
+    pub fn step(&mut self, towards: u64, trigger: Option<f64>) -> bool {
         let before = self.totals.usage();
-        let left = wire.map(|wire| wire - before).filter(|left| *left > 0.0);
+        let left = trigger
+            .map(|trigger| trigger - before)
+            .filter(|left| *left > 0.0);
         let to = self.stop(towards, left);
         self.settle(to);
-        wire.is_some_and(|wire| before < wire && self.totals.usage() >= wire)
+        trigger.is_some_and(|trigger| before < trigger && self.totals.usage() >= trigger)
     }
 
     /// One step towards a time, and no further than to the next crossing.

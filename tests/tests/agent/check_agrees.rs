@@ -7,14 +7,14 @@ use evictd_tests::{
     cgroup::TestCgroup,
     embedded::Files,
     node::MIB,
-    patience::wait_for,
     scrape::{free_address, metrics},
     skip::no_bpf,
     skip_if,
+    wait::wait_for,
 };
 use serde_json::{Value, json};
 
-/// The rung of each signal, as the agent's metrics name it.
+/// The hook of each signal, as the agent's metrics name it.
 fn rungs(text: &str) -> BTreeMap<String, String> {
     let label = |line: &str, name: &str| {
         let (_, rest) = line.split_once(&format!("{name}=\""))?;
@@ -54,10 +54,10 @@ fn check_reports_the_hooks_that_the_agent_attaches() {
         .unwrap();
     let check: Value = serde_json::from_slice(&output.stdout).unwrap();
     let signals = check["signals"].as_array().unwrap();
-    for (signal, rung) in &attached {
+    for (signal, hook) in &attached {
         let found = signals.iter().find(|s| s["signal"] == signal.as_str());
         let found = found.unwrap_or_else(|| panic!("check says nothing of {signal}: {check:#}"));
-        assert_eq!(found["rung"], rung.as_str(), "{signal}: {found:#}");
+        assert_eq!(found["rung"], hook.as_str(), "{signal}: {found:#}");
     }
     let names: Vec<_> = attached.keys().map(String::as_str).collect();
     for expected in [

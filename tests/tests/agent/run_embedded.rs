@@ -13,9 +13,9 @@ use evictd_tests::{
     embedded::Files,
     hog::Hog,
     node::MIB,
-    patience::wait_for,
     skip::{no_bpf, not_root},
     skip_if,
+    wait::wait_for,
 };
 use serde_json::{Value, json};
 

@@ -16,10 +16,10 @@ use evictd_tests::{
     embedded::Files,
     hog::Hog,
     node::{MIB, machine},
-    patience::until,
     skip::not_root,
     skip_if,
-    undying::Undying,
+    unkillable::Undying,
+    wait::until,
 };
 use serde_json::{Value, json};
 

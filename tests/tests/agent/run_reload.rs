@@ -9,10 +9,10 @@ use evictd_tests::{
     embedded::Files,
     hog::Hog,
     node::MIB,
-    patience::until,
     scrape::{free_address, metrics},
     skip::not_root,
     skip_if,
+    wait::until,
 };
 use serde_json::{Value, json};
 

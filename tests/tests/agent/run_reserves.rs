@@ -9,9 +9,9 @@ use evictd_tests::{
     embedded::Files,
     hog::Hog,
     node::MIB,
-    patience::until,
     skip::{no_bpf, not_root},
     skip_if,
+    wait::until,
 };
 use serde_json::json;
 

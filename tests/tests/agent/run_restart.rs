@@ -6,8 +6,8 @@ use std::{fs, path::PathBuf, time::Duration};
 use evictd_node::cgroup::memory::MemoryCgroup;
 use evictd_store::record::Record;
 use evictd_tests::{
-    agent::Agent, cgroup::TestCgroup, embedded::Files, hog::Hog, node::MIB, patience::until,
-    skip::not_root, skip_if, undying::Undying,
+    agent::Agent, cgroup::TestCgroup, embedded::Files, hog::Hog, node::MIB, skip::not_root,
+    skip_if, unkillable::Undying, wait::until,
 };
 use serde_json::{Value, json};
 

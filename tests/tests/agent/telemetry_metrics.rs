@@ -8,8 +8,8 @@ use std::{
 };
 
 use evictd_tests::{
-    cgroup::TestCgroup, embedded::Files, hog::Hog, node::MIB, patience::wait_for, skip::not_root,
-    skip_if,
+    cgroup::TestCgroup, embedded::Files, hog::Hog, node::MIB, skip::not_root, skip_if,
+    wait::wait_for,
 };
 use serde_json::json;
 
@@ -74,8 +74,8 @@ fn an_eviction_is_counted_and_its_stages_are_timed() {
         before["evictd_condition{condition=\"MemoryPressure\"}"],
         0.0
     );
-    let rung = |name: &String| name.starts_with("evictd_hook_info{signal=\"memory.available\"");
-    assert_eq!(before.keys().filter(|name| rung(name)).count(), 1);
+    let hook = |name: &String| name.starts_with("evictd_hook_info{signal=\"memory.available\"");
+    assert_eq!(before.keys().filter(|name| hook(name)).count(), 1);
     let evictions = "evictd_evictions_total{signal=\"memory.available\",shadow=\"false\"}";
     assert!(!before.contains_key(evictions));
 

@@ -9,8 +9,8 @@ use std::{
 
 use evictd_node::proc::pids::Pids;
 use evictd_tests::{
-    agent::binary, cgroup::TestCgroup, embedded::Files, forker::Forker, hog::Hog,
-    member::ClusterNode, node::MIB, patience::until, skip::not_root, skip_if,
+    agent::binary, cgroup::TestCgroup, cluster_node::ClusterNode, embedded::Files, forker::Forker,
+    hog::Hog, node::MIB, skip::not_root, skip_if, wait::until,
 };
 use serde_json::{Value, json};
 

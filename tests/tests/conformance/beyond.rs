@@ -319,7 +319,7 @@ fn a_manager_goes_on_where_another_one_has_ended() {
             at: 0,
         }],
         evictions: vec![eviction(-300, "agent-0"), eviction(-30, "agent-2")],
-        comebacks: vec![
+        recreations: vec![
             comeback(-290, "agent-1", 1, 60),
             comeback(-100, "agent-2", 2, 120),
         ],

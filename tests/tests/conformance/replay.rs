@@ -35,7 +35,7 @@ fn every_round_is_the_kubelets() {
     // R4 to R11, R18
     let sequences = read("sync.jsonl");
     let files = Files::new();
-    let mut rounds = 0;
+    let mut manager = 0;
     for (number, sequence) in sequences.iter().enumerate() {
         let results = replay(&files, sequence, "kubelet");
         let steps = sequence["steps"].as_array().expect("steps");
@@ -51,10 +51,10 @@ fn every_round_is_the_kubelets() {
             let mut result = result.clone();
             result["evicted"] = list(&result["evicted"]);
             assert_eq!(result, expected, "line {}, t {}", number + 1, step["t"]);
-            rounds += 1;
+            manager += 1;
         }
     }
-    assert_eq!((sequences.len(), rounds), (24, 530));
+    assert_eq!((sequences.len(), manager), (24, 530));
 }
 
 #[test]

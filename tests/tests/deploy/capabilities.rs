@@ -4,9 +4,9 @@ use std::{fs, io, os::unix::process::CommandExt as _, process::Command, time::Du
 
 use evictd_tests::{
     agent::{Agent, binary},
+    cluster_node::ClusterNode,
     deploy::{self, objects, one},
     hog::Hog,
-    member::ClusterNode,
     skip::{no_bpf, not_root},
     skip_if,
 };

@@ -14,10 +14,10 @@ use std::{
 use evictd_tests::{
     agent::binary,
     apiserver::ApiServer,
+    cluster_node::ClusterNode,
     containerd::{self, Containerd, DaemonContainer, Pods},
     deploy::{self, objects, one},
     hog::Hog,
-    member::ClusterNode,
     or_skip,
     skip::{matrix, not_root},
     skip_if,

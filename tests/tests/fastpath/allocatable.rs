@@ -1,4 +1,4 @@
-//! Two scopes in one reflex: the node, and the cgroup of all its pods (`allocatableMemory.available`).
+//! Two scopes in one fast path: the node, and the cgroup of all its pods (`allocatableMemory.available`).
 
 use std::{path::PathBuf, time::Duration};
 
@@ -173,8 +173,8 @@ fn one_decision_for_both_in_shadow_mode() {
     both_at_once_on(None, true);
 }
 
-/// The reflex has a threshold that is never met, so that only the kernel's program can be who kills: each scope's floor
-/// is a wire of its own.
+/// The fast path has a threshold that is never met, so that only the kernel's program can be who kills: each scope's floor
+/// is a trigger of its own.
 fn floor_of(threshold_of_pods: bool) {
     let (node, hog_dir, calm_dir) = node("floors");
     let (floor, pods_floor) = match threshold_of_pods {

@@ -1,5 +1,5 @@
-//! The reflex allocates nothing, whatever happens: between two looks, on a crossing, while it decides and kills. Nor does its
-//! deputy.
+//! The fast path allocates nothing, whatever happens: between two looks, on a crossing, while it decides and kills. Nor does its
+//! standby thread.
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -139,14 +139,14 @@ fn from_wake_up_to_signal_nothing_is_allocated() {
     stage.allocates_nothing(&cpus::allowed(), || ());
 }
 
-/// The same where its deputy decides, because the reflex cannot run.
+/// The same where the standby thread decides, because the fast path cannot run.
 // R14, R40
 #[test]
-fn nor_by_its_deputy() {
+fn nor_by_the_standby() {
     skip_if!(not_root());
     skip_if!(no_realtime());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let Some(stage) = Stage::new(Watched::deputy) else {
+    let Some(stage) = Stage::new(Watched::standby) else {
         return skip_if!(Some("no deputy: one CPU, or a rung without a program"));
     };
     let cpus = cpus::allowed();

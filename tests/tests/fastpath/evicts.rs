@@ -1,4 +1,4 @@
-//! The reflex with real cgroups, real hogs, and the kernel's OOM killer as the rival.
+//! The fast path with real cgroups, real hogs, and the kernel's OOM killer as the rival.
 
 use std::{os::unix::fs::MetadataExt as _, time::Duration};
 
@@ -74,7 +74,7 @@ fn evicts_the_hog_on(hook: MemoryHook, way: &str) {
 
 // R14, R39, R40, R42
 #[test]
-fn tracepoint_rung_evicts_in_time() {
+fn tracepoint_hook_evicts_in_time() {
     skip_if!(no_bpf());
     for way in ["touch", "populate", "thp", "threads"] {
         evicts_the_hog_on(MemoryHook::Tracepoint, way);
@@ -83,28 +83,28 @@ fn tracepoint_rung_evicts_in_time() {
 
 // R14, R39, R40
 #[test]
-fn fexit_rung_evicts_in_time() {
+fn fexit_hook_evicts_in_time() {
     skip_if!(no_bpf());
     evicts_the_hog_on(MemoryHook::Fexit, "touch");
 }
 
 // R14, R39, R40
 #[test]
-fn kprobe_rung_evicts_in_time() {
+fn kprobe_hook_evicts_in_time() {
     skip_if!(no_bpf());
     evicts_the_hog_on(MemoryHook::Kprobe, "touch");
 }
 
 // R14, R40
 #[test]
-fn eventfd_rung_evicts_in_time() {
+fn eventfd_hook_evicts_in_time() {
     skip_if!(not_root());
     evicts_the_hog_on(MemoryHook::Eventfd, "touch");
 }
 
 // R28: with nothing but files the deadline sampler still comes before the OOM killer.
 #[test]
-fn sampler_rung_evicts_in_time() {
+fn sampler_evicts_in_time() {
     skip_if!(not_root());
     evicts_the_hog_on(MemoryHook::Sampler, "touch");
 }
@@ -210,7 +210,7 @@ fn sleeps(tid: i32) -> u64 {
     count.unwrap().trim().parse().unwrap()
 }
 
-/// With nobody left to evict the reflex waits for the way back instead of looking all the time, and is there for the
+/// With nobody left to evict the fast path waits for the way back instead of looking all the time, and is there for the
 /// next pressure.
 #[test]
 fn with_nobody_left_it_waits_for_the_recovery() {

@@ -2,7 +2,7 @@
 
 mod allocatable;
 mod allocates_nothing;
-mod deputy;
 mod evicts;
 mod machine;
 mod realtime;
+mod standby;

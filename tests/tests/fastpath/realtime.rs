@@ -11,10 +11,10 @@ use evictd_tests::{
     cgroup::TestCgroup,
     embedded::Files,
     node::MIB,
-    patience::until,
     scrape::{free_address, metrics},
     skip::no_realtime,
     skip_if,
+    wait::until,
 };
 use serde_json::json;
 
@@ -97,7 +97,7 @@ fn threads_that_decide_are_real_time_in_a_cgroup_without_a_budget() {
 
     let log = agent.log();
     assert!(!log.contains("no real-time priority"), "{log}");
-    for name in ["reflex", "rounds"] {
+    for name in ["fastpath", "manager"] {
         let real_time = (FIFO.to_owned(), "/".to_owned());
         assert!(
             until(Duration::from_secs(10), || threads(&agent, name)

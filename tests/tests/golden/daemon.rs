@@ -5,11 +5,11 @@ use std::{fs, time::Duration};
 use evictd_policy::PAUSED;
 use evictd_tests::{
     apiserver::{Collection, NODE},
-    member::ClusterNode,
-    patience::until,
+    cluster_node::ClusterNode,
     scrape::{free_address, metrics},
     skip::no_bpf,
     skip_if,
+    wait::until,
 };
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ use super::{
     shown::{families, series},
 };
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A pod with all that is kept of one.
 fn pod(name: &str, uid: &str) -> Value {
@@ -74,9 +74,9 @@ fn a_daemon_shows_and_writes_as_ever() {
     let mut agent = member.start().unwrap();
     let wanted = ["journal.jsonl", "lock", "cluster.jsonl", "policies.json"];
     let is_there = |name: &&str| state.join(name).exists();
-    let written = until(PATIENCE, || wanted.iter().all(is_there));
+    let written = until(TIMEOUT, || wanted.iter().all(is_there));
     assert!(written, "{}", agent.log());
-    let asked = until(PATIENCE, || !state.join("policies.asked").exists());
+    let asked = until(TIMEOUT, || !state.join("policies.asked").exists());
     assert!(asked, "policies.asked is taken away when it is answered");
     let has_looked = || {
         metrics(&address).is_ok_and(|text| {
@@ -85,7 +85,7 @@ fn a_daemon_shows_and_writes_as_ever() {
                 .all(|name| text.contains(name))
         })
     };
-    assert!(until(PATIENCE, has_looked), "{}", agent.log());
+    assert!(until(TIMEOUT, has_looked), "{}", agent.log());
     let text = metrics(&address).unwrap();
     let (_, text) = text.split_once("\r\n\r\n").unwrap();
     check("metrics.txt", &families(text));
@@ -99,7 +99,7 @@ fn a_daemon_shows_and_writes_as_ever() {
             .iter()
             .all(|line| text.contains(&format!("{{\"{line}\":")))
     };
-    assert!(until(PATIENCE, is_whole), "{}", remembered());
+    assert!(until(TIMEOUT, is_whole), "{}", remembered());
     check("cluster.jsonl", &remembered());
     let by_file = agent.log().contains("by=\"file\"") || agent.log().contains("by=file");
     assert!(by_file, "the file `pause` pauses: {}", agent.log());

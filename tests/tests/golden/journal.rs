@@ -9,7 +9,7 @@ use evictd_store::{
         EvictionRecord, MetInForce, OutcomeRecord, PaceRecord, Pause, Record, Reported,
         RequestRecord, StuckPod,
         counted::{Counted, Returned, TimeBound, Workload},
-        mitigation::{GraduatedAction, GraduatedPod},
+        mitigation::{MitigatedPod, MitigationRecord},
         node_reclaim::NodeReclaimed,
         oom_kill::{AtLimit, Before, OomCause, OomKill, PodName},
     },
@@ -150,11 +150,11 @@ fn records() -> Vec<Record> {
         workload: is_full.then(workload),
         ..Counted::from(&eviction(false))
     };
-    let graduated = |is_full: bool| GraduatedAction {
+    let graduated = |is_full: bool| MitigationRecord {
         time: text(TIME),
         step: text("brake"),
         signal: text("memory.available"),
-        pods: vec![GraduatedPod {
+        pods: vec![MitigatedPod {
             namespace: text("shop"),
             name: text("web-1"),
             uid: text("u2"),

@@ -75,10 +75,10 @@ fn keys(value: &Value, path: &str, found: &mut BTreeSet<String>) {
 fn check_has_the_keys_it_has_ever_had() {
     let hook = |is_full: bool| SignalHook {
         signal: "nodefs.available",
-        rung: is_full.then(|| "sampler".into()),
+        hook: is_full.then(|| "sampler".into()),
         detail: is_full.then(|| "ext4 at /".into()),
         refused: vec![Refused {
-            rung: "fexit".into(),
+            hook: "fexit".into(),
             reason: "no BTF".into(),
         }],
     };
@@ -104,7 +104,7 @@ fn check_has_the_keys_it_has_ever_had() {
     assert!(here.is_subset(&golden), "{here:?}");
 }
 
-/// The series in order, without numbers but for the bounds of histograms. Signals with their rungs and rates depend on the
+/// The series in order, without numbers but for the bounds of histograms. Signals with their hooks and rates depend on the
 /// machine and its kernel.
 pub fn series(text: &str) -> String {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -112,7 +112,7 @@ pub fn series(text: &str) -> String {
         .filter(|line| !line.starts_with("evictd_until_"))
         .map(|line| {
             let (name, _) = line.rsplit_once(' ').unwrap();
-            blank(&blank(name, "rung"), "signal")
+            blank(&blank(&blank(name, "rung"), "hook"), "signal")
         })
         .collect();
     in_order(names)

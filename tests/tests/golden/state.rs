@@ -127,7 +127,7 @@ fn explanations_are_written_as_ever() {
 /// `brakes.json`.
 #[test]
 fn brakes_are_written_as_ever() {
-    let brakes = vec![Throttle {
+    let throttles = vec![Throttle {
         uid: "u1".into(),
         cgroup: "/sys/fs/cgroup/kubepods/podu1".into(),
         id: 1,
@@ -136,8 +136,8 @@ fn brakes_are_written_as_ever() {
     }];
     check(
         "brakes.json",
-        &(serde_json::to_string(&brakes).unwrap() + "\n"),
+        &(serde_json::to_string(&throttles).unwrap() + "\n"),
     );
     let read: Vec<Throttle> = serde_json::from_str(&golden("brakes.json")).unwrap();
-    assert_eq!(read, brakes);
+    assert_eq!(read, throttles);
 }

@@ -1,4 +1,4 @@
-//! Pod life: what the kernel tells against what was done, on every rung this kernel has.
+//! Pod life: what the kernel tells against what was done, on every hook this kernel has.
 
 use std::{
     fs,
@@ -84,13 +84,13 @@ fn tells_what_happens(hook: CountHook) {
 }
 
 #[test]
-fn typed_rung() {
+fn typed_hook() {
     skip_if!(no_bpf());
     tells_what_happens(CountHook::Typed);
 }
 
 #[test]
-fn tracepoint_rung() {
+fn tracepoint_hook() {
     skip_if!(no_bpf());
     tells_what_happens(CountHook::Tracepoint);
 }

@@ -45,7 +45,7 @@ fn root_is_hidden(cgroup: &TestCgroup) -> Option<&'static str> {
         .then_some("the root of v1's memory hierarchy is not here")
 }
 
-/// From the last stretch to the return of the memory, on one rung.
+/// From the last spin window to the return of the memory, on one hook.
 fn evicts_on_nobodys_account(hook: MemoryHook) {
     let mut node = Node::new(&format!("charge-{hook}"), 384).unwrap();
     skip_if!(root_is_hidden(&node.cgroup));
@@ -61,7 +61,7 @@ fn evicts_on_nobodys_account(hook: MemoryHook) {
     // Until a program is attached, if it is one.
     std::thread::sleep(Duration::from_millis(500));
     let trace = or_skip!(Instance::new("charges"));
-    let deciders: Vec<_> = [Some(watched.tid()), watched.deputy()]
+    let deciders: Vec<_> = [Some(watched.tid()), watched.standby()]
         .into_iter()
         .flatten()
         .collect();
@@ -106,7 +106,7 @@ fn whoever_is_told_by_fexit() {
 
 // R14, R40
 #[test]
-fn whoever_is_told_by_a_kprobe() {
+fn a_kprobe_sees_each_charge() {
     skip_if!(not_root());
     evicts_on_nobodys_account(MemoryHook::Kprobe);
 }

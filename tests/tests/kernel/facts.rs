@@ -1,4 +1,4 @@
-//! What every rung and every decision takes for granted about the kernel below.
+//! What every hook and every decision takes for granted about the kernel below.
 
 use std::{
     fs, thread,
@@ -100,8 +100,8 @@ fn a_cgroup_without_processes_has_given_its_memory_back() {
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
 }
 
-/// What processes have is in the lines of `memory.stat` that are added up: what is charged and in none of them is little, and
-/// changes slowly. By that the reflex knows a reading that lags.
+/// What processes have is in the lines of `memory.stat` that are flushed: what is charged and in none of them is little, and
+/// changes slowly. By that the fast path knows a reading that lags.
 // R28
 #[test]
 fn what_is_charged_is_in_the_statistics() {
@@ -114,7 +114,7 @@ fn what_is_charged_is_in_the_statistics() {
     let dir = dir.path().to_str().unwrap();
     for way in ["touch", "cache"] {
         let mut hog = Hog::start(&pod, &["--mib", "96", "--way", way, "--dir", dir]).unwrap();
-        // Kernels before 6.7 add up what is little every two seconds only.
+        // Kernels before 6.7 flush what is little every two seconds only.
         let give_up = Instant::now() + Duration::from_secs(30);
         loop {
             let reading = cgroup.read().unwrap();

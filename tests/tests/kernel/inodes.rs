@@ -1,4 +1,4 @@
-//! The inode tripwire against statfs, on real filesystems and on every rung this kernel has.
+//! The inode trigger against statfs, on real filesystems and on every hook this kernel has.
 
 use std::{
     fs,
@@ -22,9 +22,9 @@ use evictd_tests::{
     forker::Forker,
     node::MIB,
     or_skip,
-    patience::wait_for,
     skip::{matrix, no_bpf},
     skip_if,
+    wait::wait_for,
 };
 
 /// Small enough for a loop device in a file, large enough for xfs.
@@ -33,11 +33,11 @@ const INODES: u64 = 20_000;
 
 /// Read statfs, read map, read statfs: the map lies between, within `slack` inodes. A filesystem may free inodes in
 /// a worker, a while later; a count that lost something is off for good.
-fn lies_between(tripwire: &InodeTrigger, disk: &Filesystem, slack: i64) -> Result<(), String> {
+fn lies_between(trigger: &InodeTrigger, disk: &Filesystem, slack: i64) -> Result<(), String> {
     let end = Instant::now() + Duration::from_secs(8);
     loop {
         let before = disk.read().unwrap().inodes_free as i64;
-        let counted = tripwire.counted(0).unwrap().unwrap();
+        let counted = trigger.counted(0).unwrap().unwrap();
         let after = disk.read().unwrap().inodes_free as i64;
         if (before.min(after) - slack..=before.max(after) + slack).contains(&counted) {
             return Ok(());
@@ -60,55 +60,49 @@ fn counts_and_crosses(kind: &str, hook: CountHook, slack: i64) {
     counts_on(&cgroup, &disk.path(), &disk.path(), or_skip!(built), slack);
 }
 
-fn counts_on(
-    cgroup: &TestCgroup,
-    disk: &Path,
-    work: &Path,
-    mut tripwire: InodeTrigger,
-    slack: i64,
-) {
+fn counts_on(cgroup: &TestCgroup, disk: &Path, work: &Path, mut trigger: InodeTrigger, slack: i64) {
     let statfs = Filesystem::open(disk).unwrap();
     let pod = cgroup.child("pod").unwrap();
     let id = MemoryCgroup::open(&pod).unwrap().id();
     let dir = work.join("files");
     fs::create_dir(&dir).unwrap();
     let mut forker = Forker::start(Some(&pod)).unwrap();
-    let start = tripwire.sample(0).unwrap().unwrap().available;
+    let start = trigger.sample(0).unwrap().unwrap().available;
 
     forker
         .order(&format!("make {} 500", dir.display()))
         .unwrap();
-    lies_between(&tripwire, &statfs, slack).unwrap();
-    let share = tripwire.share(id, 0).expect("made by this cgroup");
+    lies_between(&trigger, &statfs, slack).unwrap();
+    let share = trigger.share(id, 0).expect("made by this cgroup");
     assert_eq!((share.made, share.gone), (500, 0));
 
     // 1000 more are in the budget, 1500 are not.
     let limit = start - 1500;
-    let wire = |crossing| Trigger {
+    let at = |crossing| Trigger {
         available: limit,
         crossing,
     };
-    tripwire.arm(0, 0, Some(wire(Crossing::Below))).unwrap();
+    trigger.arm(0, 0, Some(at(Crossing::Below))).unwrap();
     let more = work.join("more");
     fs::create_dir(&more).unwrap();
     forker
         .order(&format!("make {} 900", more.display()))
         .unwrap();
-    assert!(tripwire.crossed().is_none(), "a hundred are left");
+    assert!(trigger.crossed().is_none(), "a hundred are left");
     let third = work.join("third");
     fs::create_dir(&third).unwrap();
     forker
         .order(&format!("make {} 600", third.display()))
         .unwrap();
     let crossed =
-        wait_for(Duration::from_secs(5), || tripwire.crossed()).expect("the budget is used up");
+        wait_for(Duration::from_secs(5), || trigger.crossed()).expect("the budget is used up");
     assert_eq!((crossed.counter, crossed.slot), (0, 0));
     assert_eq!(crossed.available, limit - 1, "at the very file");
     assert_eq!(crossed.event.cgroup_id, id, "made by the pod");
     assert_eq!(crossed.event.tgid, forker.pid());
-    assert!(tripwire.crossed().is_none(), "once per arming");
+    assert!(trigger.crossed().is_none(), "once per arming");
 
-    tripwire.arm(0, 1, Some(wire(Crossing::Recovered))).unwrap();
+    trigger.arm(0, 1, Some(at(Crossing::Recovered))).unwrap();
     forker
         .order(&format!("remove {} 500", dir.display()))
         .unwrap();
@@ -116,13 +110,13 @@ fn counts_on(
         .order(&format!("remove {} 900", more.display()))
         .unwrap();
     let crossed =
-        wait_for(Duration::from_secs(10), || tripwire.crossed()).expect("recovery is told");
+        wait_for(Duration::from_secs(10), || trigger.crossed()).expect("recovery is told");
     assert_eq!(crossed.slot, 1);
     assert!(crossed.available >= limit);
-    lies_between(&tripwire, &statfs, slack).unwrap();
-    let share = tripwire.share(id, 0).unwrap();
+    lies_between(&trigger, &statfs, slack).unwrap();
+    let share = trigger.share(id, 0).unwrap();
     assert_eq!((share.made, share.gone), (2000, 1400));
-    let (kind, choice) = tripwire.choice(0).unwrap();
+    let (kind, choice) = trigger.choice(0).unwrap();
     let detail = format!("{kind}: crossed both ways at the very file");
     matrix("nodefs.inodesFree", &choice.hook.to_string(), &detail);
 }
@@ -165,15 +159,15 @@ fn overlay_counts_on_its_upper_layer() {
     // Given both ways it is one filesystem.
     let directories = [disk.path(), merged.clone()];
     let directories: Vec<&Path> = directories.iter().map(AsRef::as_ref).collect();
-    let tripwire = or_skip!(InodeTrigger::build(&directories, Ok(&mut object), None));
+    let trigger = or_skip!(InodeTrigger::build(&directories, Ok(&mut object), None));
     assert_eq!(
-        (tripwire.filesystems(), tripwire.index_of(&merged)),
+        (trigger.filesystems(), trigger.index_of(&merged)),
         (1, Some(0))
     );
-    let (kind, choice) = tripwire.choice(0).unwrap();
+    let (kind, choice) = trigger.choice(0).unwrap();
     assert_eq!(kind, "ext4");
     skip_if!((choice.hook == CountHook::Sampler).then_some("no hook on ext4"));
-    counts_on(&cgroup, &disk.path(), &merged, tripwire, 0);
+    counts_on(&cgroup, &disk.path(), &merged, trigger, 0);
 }
 
 /// btrfs has no inodes to run out of; who makes how many is counted all the same.
@@ -184,13 +178,13 @@ fn btrfs_has_shares_but_no_signal() {
     let disk = or_skip!(Disk::new("btrfs", DISK_MIB, INODES));
     let mut object = BpfObject::load_counts().unwrap();
     let built = InodeTrigger::build(&[&disk.path()], Ok(&mut object), Some(CountHook::Typed));
-    let mut tripwire = or_skip!(built);
-    assert_eq!(tripwire.sample(0).unwrap(), None);
-    let wire = Trigger {
+    let mut trigger = or_skip!(built);
+    assert_eq!(trigger.sample(0).unwrap(), None);
+    let limit = Trigger {
         available: i64::MAX,
         crossing: Crossing::Below,
     };
-    tripwire.arm(0, 0, Some(wire)).unwrap();
+    trigger.arm(0, 0, Some(limit)).unwrap();
     let pod = cgroup.child("pod").unwrap();
     let mut forker = Forker::start(Some(&pod)).unwrap();
     let dir = disk.path();
@@ -203,14 +197,14 @@ fn btrfs_has_shares_but_no_signal() {
     let id = MemoryCgroup::open(&pod).unwrap().id();
     let end = Instant::now() + Duration::from_secs(8);
     let share = loop {
-        let share = tripwire.share(id, 0).unwrap();
+        let share = trigger.share(id, 0).unwrap();
         if share.gone == 200 || Instant::now() > end {
             break share;
         }
         std::thread::sleep(Duration::from_millis(10));
     };
     assert_eq!((share.made, share.gone), (300, 200));
-    assert!(tripwire.crossed().is_none(), "nothing to cross");
+    assert!(trigger.crossed().is_none(), "nothing to cross");
 }
 
 /// Unmounted under a budget: an error that says so, silence, and life again when it is back.
@@ -220,27 +214,27 @@ fn unmounted_under_a_budget() {
     let disk = or_skip!(Disk::new("ext4", 64, INODES));
     let mut object = BpfObject::load_counts().unwrap();
     let built = InodeTrigger::build(&[&disk.path()], Ok(&mut object), None);
-    let mut tripwire = or_skip!(built);
+    let mut trigger = or_skip!(built);
     skip_if!(
-        (tripwire.choice(0).unwrap().1.hook == CountHook::Sampler).then_some("no hook on ext4")
+        (trigger.choice(0).unwrap().1.hook == CountHook::Sampler).then_some("no hook on ext4")
     );
-    let free = tripwire.sample(0).unwrap().unwrap().available;
-    let wire = Trigger {
+    let free = trigger.sample(0).unwrap().unwrap().available;
+    let limit = Trigger {
         available: free - 100,
         crossing: Crossing::Below,
     };
-    tripwire.arm(0, 0, Some(wire)).unwrap();
+    trigger.arm(0, 0, Some(limit)).unwrap();
     disk.unmount()
         .expect("the tripwire keeps nothing open on it");
-    let error = tripwire.sample(0).unwrap_err();
+    let error = trigger.sample(0).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::ENODEV), "{error}");
-    assert_eq!(tripwire.counted(0).unwrap(), None);
+    assert_eq!(trigger.counted(0).unwrap(), None);
     // These go to what lies below the mount point, which nobody watches.
     let mut forker = Forker::start(None).unwrap();
     forker
         .order(&format!("make {} 200", disk.path().display()))
         .unwrap();
-    assert!(tripwire.crossed().is_none());
+    assert!(trigger.crossed().is_none());
     forker
         .order(&format!("remove {} 200", disk.path().display()))
         .unwrap();
@@ -248,12 +242,12 @@ fn unmounted_under_a_budget() {
     // The loop device that it had is taken meanwhile: it comes back with another device number.
     let _other = or_skip!(Disk::new("ext4", 64, INODES));
     disk.mount().unwrap();
-    let back = tripwire.sample(0).unwrap().unwrap();
+    let back = trigger.sample(0).unwrap().unwrap();
     assert_eq!((back.available, back.counted), (free, None));
     forker
         .order(&format!("make {} 200", disk.path().display()))
         .unwrap();
-    let crossed = wait_for(Duration::from_secs(5), || tripwire.crossed()).expect("armed again");
+    let crossed = wait_for(Duration::from_secs(5), || trigger.crossed()).expect("armed again");
     assert_eq!(crossed.available, free - 101);
 }
 
@@ -264,18 +258,18 @@ fn drift_is_found_corrected_and_counted() {
     let disk = or_skip!(Disk::new("ext4", 64, INODES));
     let mut object = BpfObject::load_counts().unwrap();
     let built = InodeTrigger::build(&[&disk.path()], Ok(&mut object), Some(CountHook::Typed));
-    let mut tripwire = or_skip!(built);
-    let free = tripwire.sample(0).unwrap().unwrap().available;
+    let mut trigger = or_skip!(built);
+    let free = trigger.sample(0).unwrap().unwrap().available;
     object.detach("inodes_ext4_made");
     let mut forker = Forker::start(None).unwrap();
     forker
         .order(&format!("make {} 70", disk.path().display()))
         .unwrap();
-    let sample = tripwire.sample(0).unwrap().unwrap();
+    let sample = trigger.sample(0).unwrap().unwrap();
     assert_eq!((sample.available, sample.counted), (free - 70, Some(free)));
-    let drift = tripwire.drift(0);
+    let drift = trigger.drift(0);
     assert_eq!((drift.corrections, drift.total), (1, 70));
-    assert_eq!(tripwire.counted(0).unwrap(), Some(free - 70));
+    assert_eq!(trigger.counted(0).unwrap(), Some(free - 70));
 }
 
 /// A filesystem without tracepoints has the sampler, and says why.
@@ -291,11 +285,11 @@ fn tmpfs_is_sampled() {
         .map(ToString::to_string)
         .unwrap_or_default();
     let object = object.as_mut().map_err(|_| &*reason);
-    let mut tripwire = InodeTrigger::build(&[dir.path()], object, None).unwrap();
-    let (kind, choice) = tripwire.choice(0).unwrap();
+    let mut trigger = InodeTrigger::build(&[dir.path()], object, None).unwrap();
+    let (kind, choice) = trigger.choice(0).unwrap();
     skip_if!((kind != "tmpfs").then_some(format!("/dev/shm is {kind}")));
     assert_eq!(choice.hook, CountHook::Sampler);
     assert_eq!(choice.refused.len(), 2);
-    assert!(tripwire.fd().is_none() && tripwire.sample(0).unwrap().is_some());
+    assert!(trigger.fd().is_none() && trigger.sample(0).unwrap().is_some());
     matrix("nodefs.inodesFree", "sampler", "tmpfs: read by statfs");
 }

@@ -18,8 +18,7 @@ use evictd_node::cgroup::{
     members::{KillResult, signal_members},
 };
 use evictd_tests::{
-    cgroup::TestCgroup, forker::Forker, hog::Hog, node::MIB, patience::until, skip::not_root,
-    skip_if,
+    cgroup::TestCgroup, forker::Forker, hog::Hog, node::MIB, skip::not_root, skip_if, wait::until,
 };
 
 const SOON: Duration = Duration::from_secs(60);
@@ -197,7 +196,7 @@ fn crowd(stage: &Stage, processes: u32) -> Forker {
     forker
 }
 
-/// Until the pod is empty, as the reflex does it.
+/// Until the pod is empty, as the fast path does it.
 fn kill_all(killer: &CgroupKiller) -> u32 {
     let end = Instant::now() + SOON;
     let mut processes = 0;

@@ -3,10 +3,10 @@
 mod cgroups;
 mod charges;
 mod facts;
-mod graduated;
 mod inodes;
 mod kill;
 mod memory;
+mod mitigation;
 mod oom;
 mod overhead;
 mod pids;

@@ -1,4 +1,4 @@
-//! The memory tripwire against the files that show the same numbers, on every rung this kernel has.
+//! The memory trigger against the files that show the same numbers, on every hook this kernel has.
 
 use std::time::{Duration, Instant};
 
@@ -20,13 +20,13 @@ use evictd_tests::{
     hog::Hog,
     node::MIB,
     or_skip,
-    patience::wait_for,
     skip::{matrix, no_bpf, not_root},
     skip_if,
+    wait::wait_for,
 };
 
-fn wait_for_trip(tripwire: &mut dyn MemoryTrigger, patience: Duration) -> Option<TriggerEvent> {
-    wait_for(patience, || tripwire.next())
+fn wait_for_trip(trigger: &mut dyn MemoryTrigger, timeout: Duration) -> Option<TriggerEvent> {
+    wait_for(timeout, || trigger.next())
 }
 
 const UP_TO_100_MIB: Trigger = Trigger {
@@ -35,7 +35,7 @@ const UP_TO_100_MIB: Trigger = Trigger {
     action: Action::Wake,
 };
 
-/// This rung and no other, or why it cannot be had.
+/// This hook and no other, or why it cannot be had.
 fn forced(
     scope: &MemoryCgroup,
     object: &mut Result<BpfObject, ObjectError>,
@@ -45,23 +45,23 @@ fn forced(
     build(&[scope], object, Some(hook)).map(|built| built.trigger)
 }
 
-/// One wire at 100 MiB, a hog of 160: what the record says must lie between what the file says before and after.
+/// One trigger at 100 MiB, a hog of 160: what the record says must lie between what the file says before and after.
 fn crosses_on(hook: MemoryHook) {
     let scope_dir = TestCgroup::new("wire", 256 * MIB).unwrap();
     let pod = scope_dir.child("burstable/pod1").unwrap();
     let scope = MemoryCgroup::open(scope_dir.path()).unwrap();
     let mut object = BpfObject::load();
-    let mut tripwire = or_skip!(forced(&scope, &mut object, hook));
-    tripwire.arm(0, UP_TO_100_MIB).unwrap();
+    let mut trigger = or_skip!(forced(&scope, &mut object, hook));
+    trigger.arm(0, UP_TO_100_MIB).unwrap();
 
     let mut hog = Hog::start(&pod, &["--mib", "160", "--wait"]).unwrap();
     assert!(
-        tripwire.next().is_none(),
+        trigger.next().is_none(),
         "far below the limit nothing trips"
     );
     let (before, t0) = (scope.usage().unwrap(), monotonic_ns());
     hog.go().unwrap();
-    let trip = wait_for_trip(&mut *tripwire, Duration::from_secs(20)).expect("the wire trips");
+    let trip = wait_for_trip(&mut *trigger, Duration::from_secs(20)).expect("the wire trips");
     let (after, t1) = (scope.usage().unwrap(), monotonic_ns());
 
     assert!(
@@ -96,7 +96,7 @@ fn crosses_on(hook: MemoryHook) {
     }
     std::thread::sleep(Duration::from_millis(50));
     if hook != MemoryHook::Eventfd {
-        assert!(tripwire.next().is_none(), "a wire trips once per arming");
+        assert!(trigger.next().is_none(), "a wire trips once per arming");
     }
 
     let usage = if trip.slot == ANY_SLOT {
@@ -108,7 +108,7 @@ fn crosses_on(hook: MemoryHook) {
     let detail = format!("crossed, seen {past} KiB past the limit");
 
     // Armed anew above the present usage it stays silent, below it the next charge trips it.
-    tripwire
+    trigger
         .arm(
             0,
             Trigger {
@@ -120,24 +120,24 @@ fn crosses_on(hook: MemoryHook) {
     let mut second = Hog::start(&pod, &["--mib", "10"]).unwrap();
     std::thread::sleep(Duration::from_millis(100));
     assert!(second.is_alive());
-    assert!(tripwire.next().is_none(), "the old limit is forgotten");
+    assert!(trigger.next().is_none(), "the old limit is forgotten");
     matrix("memory.available", &hook.to_string(), &detail);
 }
 
-/// A rising wire sees the way up, a falling one the way back; neither says anything before.
+/// A rising trigger sees the way up, a falling one the way back; neither says anything before.
 fn comes_back_on(hook: MemoryHook) {
     let cgroup = TestCgroup::new("back", 256 * MIB).unwrap();
     let pod = cgroup.child("burstable/pod1").unwrap();
     let scope = MemoryCgroup::open(cgroup.path()).unwrap();
     let mut object = BpfObject::load();
-    let mut tripwire = or_skip!(forced(&scope, &mut object, hook));
+    let mut trigger = or_skip!(forced(&scope, &mut object, hook));
     let (rising, falling) = (slot_of(0, slot::HARD), slot_of(0, slot::RECOVERY));
     for slot in 0..=falling {
-        tripwire.arm(slot, Trigger::DISABLED).unwrap();
+        trigger.arm(slot, Trigger::DISABLED).unwrap();
     }
-    tripwire.arm(rising, UP_TO_100_MIB).unwrap();
+    trigger.arm(rising, UP_TO_100_MIB).unwrap();
     let mut hog = Hog::start(&pod, &["--mib", "160"]).unwrap();
-    let up = wait_for_trip(&mut *tripwire, Duration::from_secs(20)).expect("the way up");
+    let up = wait_for_trip(&mut *trigger, Duration::from_secs(20)).expect("the way up");
     while scope.usage().unwrap() < 160 * MIB {
         assert!(hog.is_alive());
     }
@@ -146,18 +146,18 @@ fn comes_back_on(hook: MemoryHook) {
         direction: Direction::Falling,
         action: Action::Wake,
     };
-    tripwire.arm(falling, down_to_80).unwrap();
+    trigger.arm(falling, down_to_80).unwrap();
     std::thread::sleep(Duration::from_millis(50));
     if hook == MemoryHook::Eventfd {
         // Its thresholds stay armed, and one that is past its limit rings when it has been registered.
-        wait_for_trip(&mut *tripwire, Duration::from_secs(20)).expect("the rising one is past");
-        while tripwire.next().is_some() {}
+        wait_for_trip(&mut *trigger, Duration::from_secs(20)).expect("the rising one is past");
+        while trigger.next().is_some() {}
     } else {
-        assert!(tripwire.next().is_none(), "it is still above");
+        assert!(trigger.next().is_none(), "it is still above");
     }
     drop(hog);
     // Hooks that see charges alone trip with the next one.
-    let by_itself = wait_for_trip(&mut *tripwire, Duration::from_secs(1));
+    let by_itself = wait_for_trip(&mut *trigger, Duration::from_secs(1));
     let seen_by = if by_itself.is_some() {
         "what was given back"
     } else {
@@ -165,7 +165,7 @@ fn comes_back_on(hook: MemoryHook) {
     };
     let down = by_itself.or_else(|| {
         let _charge = Hog::start(&pod, &["--mib", "1"]).unwrap();
-        wait_for_trip(&mut *tripwire, Duration::from_secs(20))
+        wait_for_trip(&mut *trigger, Duration::from_secs(20))
     });
     let down = down.expect("the way back");
     if hook != MemoryHook::Eventfd {
@@ -205,33 +205,33 @@ fn both_ways_eventfd() {
 
 // R39, R40
 #[test]
-fn tracepoint_rung() {
+fn tracepoint_hook() {
     skip_if!(no_bpf());
     crosses_on(MemoryHook::Tracepoint);
 }
 
 // R39, R40
 #[test]
-fn fexit_rung() {
+fn fexit_hook() {
     skip_if!(no_bpf());
     crosses_on(MemoryHook::Fexit);
 }
 
 #[test]
-fn kprobe_rung() {
+fn kprobe_hook() {
     skip_if!(no_bpf());
     crosses_on(MemoryHook::Kprobe);
 }
 
 #[test]
-fn eventfd_rung() {
+fn eventfd_hook() {
     skip_if!(not_root());
     let probe = TestCgroup::new("version", 64 * MIB).unwrap();
     skip_if!((probe.version() == Version::V2).then_some("cgroup v2 has no usage notification"));
     crosses_on(MemoryHook::Eventfd);
 }
 
-/// A charge outside the scope never trips its wire.
+/// A charge outside the scope never trips its trigger.
 #[test]
 fn strangers_do_not_trip() {
     skip_if!(no_bpf());
@@ -259,15 +259,15 @@ fn strangers_do_not_trip() {
     assert!(wait_for_trip(&mut *built.trigger, Duration::from_secs(20)).is_some());
 }
 
-/// The per-page rung comes and goes; while it is away nothing trips, and once it is back the next charge does.
+/// The per-page hook comes and goes; while it is away nothing trips, and once it is back the next charge does.
 #[test]
-fn the_per_page_rung_is_switched() {
+fn the_per_page_hook_is_switched() {
     skip_if!(no_bpf());
     let cgroup = TestCgroup::new("switch", 256 * MIB).unwrap();
     let scope = MemoryCgroup::open(cgroup.path()).unwrap();
     let mut object = BpfObject::load().unwrap();
     let built = build(&[&scope], Ok(&mut object), Some(MemoryHook::Tracepoint));
-    let mut tripwire = match built {
+    let mut trigger = match built {
         Ok(built) => built.trigger,
         Err(refused) => return skip_if!(Some(refused)),
     };
@@ -275,7 +275,7 @@ fn the_per_page_rung_is_switched() {
     for _ in 0..20 {
         for near in [false, true] {
             let start = Instant::now();
-            assert!(tripwire.set_near(near).unwrap());
+            assert!(trigger.set_near(near).unwrap());
             took.push((near, start.elapsed()));
         }
     }
@@ -287,16 +287,16 @@ fn the_per_page_rung_is_switched() {
             .max();
         println!("near={near}: at most {longest:?}");
     }
-    assert!(!tripwire.set_near(true).unwrap(), "it is near already");
+    assert!(!trigger.set_near(true).unwrap(), "it is near already");
 
-    tripwire.set_near(false).unwrap();
-    assert!(!tripwire.is_attached());
-    tripwire.arm(0, UP_TO_100_MIB).unwrap();
+    trigger.set_near(false).unwrap();
+    assert!(!trigger.is_attached());
+    trigger.arm(0, UP_TO_100_MIB).unwrap();
     let pod = cgroup.child("pod").unwrap();
     let _hog = Hog::start(&pod, &["--mib", "120"]).unwrap();
-    assert!(wait_for_trip(&mut *tripwire, Duration::from_millis(300)).is_none());
-    tripwire.set_near(true).unwrap();
-    assert!(tripwire.is_attached());
+    assert!(wait_for_trip(&mut *trigger, Duration::from_millis(300)).is_none());
+    trigger.set_near(true).unwrap();
+    assert!(trigger.is_attached());
     let _more = Hog::start(&pod, &["--mib", "1"]).unwrap();
-    assert!(wait_for_trip(&mut *tripwire, Duration::from_secs(20)).is_some());
+    assert!(wait_for_trip(&mut *trigger, Duration::from_secs(20)).is_some());
 }

@@ -68,7 +68,7 @@ fn faults_forks_and_files() {
     files();
 }
 
-/// The wires that an agent near its threshold has: hard, floor, and one that is compared and never crossed.
+/// The triggers that an agent near its threshold has: hard, floor, and one that is compared and never crossed.
 fn faults() {
     const N: u32 = 20_000;
     let scope = TestCgroup::new("overhead", 256 << 20).unwrap();
@@ -82,9 +82,9 @@ fn faults() {
         let armed = || -> Result<_, String> {
             let mut object = BpfObject::load().map_err(|e| e.to_string())?;
             let built = memory::build(&[&cgroup], Ok(&mut object), Some(hook));
-            let mut tripwire = built.map_err(|e| e.to_string())?.trigger;
+            let mut trigger = built.map_err(|e| e.to_string())?.trigger;
             for slot in 0..3 {
-                let wire = memory::Trigger {
+                let limit = memory::Trigger {
                     limit: 1 << 40,
                     direction: Direction::Rising,
                     action: if slot == 1 {
@@ -93,10 +93,10 @@ fn faults() {
                         Action::Wake
                     },
                 };
-                tripwire.arm(slot, wire).map_err(|e| e.to_string())?;
+                trigger.arm(slot, limit).map_err(|e| e.to_string())?;
             }
-            tripwire.set_near(true).map_err(|e| e.to_string())?;
-            Ok((object, tripwire))
+            trigger.set_near(true).map_err(|e| e.to_string())?;
+            Ok((object, trigger))
         };
         if let Err(why) = armed() {
             evictd_tests::skip::skipped("kernel_overhead: page faults", &why);
@@ -118,11 +118,11 @@ fn forks() {
             let mut object = BpfObject::load_counts().map_err(|e| e.to_string())?;
             let pids = Pids::open(Path::new("/proc")).map_err(|e| e.to_string())?;
             let built = PidTrigger::build(pids, Ok(&mut object), Some(hook));
-            let mut tripwire = built.map_err(|e| e.to_string())?;
-            tripwire.arm(0, Some(NEVER)).map_err(|e| e.to_string())?;
-            tripwire.arm(1, Some(NEVER)).map_err(|e| e.to_string())?;
-            tripwire.sample().map_err(|e| e.to_string())?;
-            Ok((object, tripwire))
+            let mut trigger = built.map_err(|e| e.to_string())?;
+            trigger.arm(0, Some(NEVER)).map_err(|e| e.to_string())?;
+            trigger.arm(1, Some(NEVER)).map_err(|e| e.to_string())?;
+            trigger.sample().map_err(|e| e.to_string())?;
+            Ok((object, trigger))
         };
         if let Err(why) = armed() {
             evictd_tests::skip::skipped("kernel_overhead: forks", &why);
@@ -166,11 +166,11 @@ fn files() {
                 let mut object = BpfObject::load_counts().unwrap();
                 let disk = disk.path();
                 let built = InodeTrigger::build(&[&disk], Ok(&mut object), Some(hook));
-                let mut tripwire = built.unwrap();
-                tripwire.arm(0, 0, Some(NEVER)).unwrap();
-                tripwire.arm(0, 1, Some(NEVER)).unwrap();
-                tripwire.sample(0).unwrap();
-                (object, tripwire)
+                let mut trigger = built.unwrap();
+                trigger.arm(0, 0, Some(NEVER)).unwrap();
+                trigger.arm(0, 1, Some(NEVER)).unwrap();
+                trigger.sample(0).unwrap();
+                (object, trigger)
             });
             let made = forker
                 .order(&format!("make {} {N}", dir.display()))

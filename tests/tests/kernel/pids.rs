@@ -1,4 +1,4 @@
-//! The PID tripwire against the files that show the same numbers, on every rung this kernel has.
+//! The PID trigger against the files that show the same numbers, on every hook this kernel has.
 
 use std::{
     path::Path,
@@ -21,9 +21,9 @@ use evictd_tests::{
     cgroup::TestCgroup,
     forker::Forker,
     node::MIB,
-    patience::wait_for,
     skip::{matrix, no_bpf},
     skip_if,
+    wait::wait_for,
 };
 
 /// Tasks that may be on their way out of the count: a busy machine has some hundred.
@@ -43,13 +43,13 @@ fn build(object: &mut BpfObject, hook: CountHook) -> Result<PidTrigger, String> 
 /// Read file, read map, read file: whether at some moment the map lies between, but for `LATE` tasks. A reaped task
 /// stays in the count for an RCU grace period, others start and end tasks all the time, and the base was taken at
 /// such a moment, too. A count that loses or doubles something is off by as much as this test makes, for good.
-fn lies_between(tripwire: &PidTrigger) -> Result<(), String> {
+fn lies_between(trigger: &PidTrigger) -> Result<(), String> {
     let end = Instant::now() + Duration::from_secs(10);
     let mut off = Vec::new();
     while Instant::now() < end {
-        let before = tripwire.read().unwrap().available();
-        let counted = tripwire.counted().unwrap().unwrap();
-        let after = tripwire.read().unwrap().available();
+        let before = trigger.read().unwrap().available();
+        let counted = trigger.counted().unwrap().unwrap();
+        let after = trigger.read().unwrap().available();
         if (before.min(after) - LATE..=before.max(after) + LATE).contains(&counted) {
             return Ok(());
         }
@@ -75,14 +75,14 @@ fn counts_what_the_file_counts(hook: CountHook) {
     let cgroup = TestCgroup::new("pids", 256 * MIB).unwrap();
     let pod = cgroup.child("pod").unwrap();
     let mut object = BpfObject::load_counts().unwrap();
-    let mut tripwire = match build(&mut object, hook) {
-        Ok(tripwire) => tripwire,
+    let mut trigger = match build(&mut object, hook) {
+        Ok(trigger) => trigger,
         Err(refused) => return skip_if!(Some(refused)),
     };
     let id = MemoryCgroup::open(&pod).unwrap().id();
     let mut forker = Forker::start(Some(&pod)).unwrap();
     let mut wrong = Vec::new();
-    while let Err(why) = counts_a_storm(&mut tripwire, &mut forker, id) {
+    while let Err(why) = counts_a_storm(&mut trigger, &mut forker, id) {
         wrong.push(why);
         assert!(wrong.len() < 5, "in each storm: {wrong:#?}");
         println!("again: {wrong:?}");
@@ -95,33 +95,33 @@ fn counts_what_the_file_counts(hook: CountHook) {
 }
 
 /// 2200 tasks that come and go.
-fn counts_a_storm(tripwire: &mut PidTrigger, forker: &mut Forker, id: u64) -> Result<(), String> {
+fn counts_a_storm(trigger: &mut PidTrigger, forker: &mut Forker, id: u64) -> Result<(), String> {
     // What was reaped just before the programs were attached is not counted: let it pass.
     std::thread::sleep(Duration::from_millis(100));
-    tripwire.sample().unwrap();
-    let corrections = tripwire.drift().corrections;
-    let start = tripwire.share(id).unwrap_or_default();
-    let stage = |what: &str, tripwire: &PidTrigger| {
-        lies_between(tripwire).map_err(|why| format!("{what}: {why}"))
+    trigger.sample().unwrap();
+    let corrections = trigger.drift().corrections;
+    let start = trigger.share(id).unwrap_or_default();
+    let stage = |what: &str, trigger: &PidTrigger| {
+        lies_between(trigger).map_err(|why| format!("{what}: {why}"))
     };
-    let before = stage("before", tripwire);
+    let before = stage("before", trigger);
     forker.order("hold 200").unwrap();
-    let more = stage("with 200 more tasks", tripwire);
+    let more = stage("with 200 more tasks", trigger);
     forker.order("storm 2000").unwrap();
     forker.order("drop").unwrap();
-    let after = stage("after 2200 tasks", tripwire);
+    let after = stage("after 2200 tasks", trigger);
     before.and(more).and(after)?;
-    if tripwire.drift().corrections != corrections {
+    if trigger.drift().corrections != corrections {
         return Err("a sample has corrected something".to_owned());
     }
 
-    let gone = || tripwire.share(id).unwrap().gone - start.gone;
+    let gone = || trigger.share(id).unwrap().gone - start.gone;
     let all = 2200 - LATE..=2200;
     wait_for(Duration::from_secs(5), || {
         all.contains(&gone()).then_some(())
     })
     .ok_or_else(|| format!("{} ended in this cgroup", gone()))?;
-    match tripwire.share(id).unwrap().made - start.made {
+    match trigger.share(id).unwrap().made - start.made {
         2200 => Ok(()),
         made => Err(format!("{made} started in this cgroup")),
     }
@@ -129,14 +129,14 @@ fn counts_a_storm(tripwire: &mut PidTrigger, forker: &mut Forker, id: u64) -> Re
 
 // R1, R39
 #[test]
-fn typed_rung_counts() {
+fn typed_hook_counts() {
     skip_if!(no_bpf());
     counts_what_the_file_counts(CountHook::Typed);
 }
 
 // R1, R39
 #[test]
-fn tracepoint_rung_counts() {
+fn tracepoint_hook_counts() {
     skip_if!(no_bpf());
     counts_what_the_file_counts(CountHook::Tracepoint);
 }
@@ -148,29 +148,29 @@ fn crosses_both_ways(hook: CountHook) {
     let cgroup = TestCgroup::new("budget", 256 * MIB).unwrap();
     let pod = cgroup.child("pod").unwrap();
     let mut object = BpfObject::load_counts().unwrap();
-    let mut tripwire = match build(&mut object, hook) {
-        Ok(tripwire) => tripwire,
+    let mut trigger = match build(&mut object, hook) {
+        Ok(trigger) => trigger,
         Err(refused) => return skip_if!(Some(refused)),
     };
     let mut forker = Forker::start(Some(&pod)).unwrap();
     std::thread::sleep(Duration::from_millis(100));
-    let available = tripwire.sample().unwrap().available - BUDGET;
+    let available = trigger.sample().unwrap().available - BUDGET;
     let below = Trigger {
         available,
         crossing: Crossing::Below,
     };
     // Slot 2: the two in front of it are never armed and must not be in the way.
-    tripwire.arm(2, Some(below)).unwrap();
+    trigger.arm(2, Some(below)).unwrap();
     forker.order("hold 100").unwrap();
     assert!(
-        wait_for(Duration::from_millis(50), || tripwire.crossed()).is_none(),
+        wait_for(Duration::from_millis(50), || trigger.crossed()).is_none(),
         "two thirds of the budget are left"
     );
     // Far beyond it: ends of others that are told late give something of the budget back.
     forker.order("hold 900").unwrap();
-    let crossed = wait_for(Duration::from_secs(10), || tripwire.crossed());
+    let crossed = wait_for(Duration::from_secs(10), || trigger.crossed());
     let crossed = crossed.unwrap_or_else(|| {
-        let (counted, file) = (tripwire.counted(), tripwire.read());
+        let (counted, file) = (trigger.counted(), trigger.read());
         panic!(
             "the wire at {available} has not tripped: counted {counted:?}, the file says {file:?}"
         )
@@ -181,23 +181,23 @@ fn crosses_both_ways(hook: CountHook) {
         crossed.available > available - LATE,
         "at the fork that used it up: {crossed:?}"
     );
-    assert!(tripwire.crossed().is_none(), "once per arming");
+    assert!(trigger.crossed().is_none(), "once per arming");
 
     let recovered = Trigger {
         available,
         crossing: Crossing::Recovered,
     };
-    tripwire.arm(3, Some(recovered)).unwrap();
+    trigger.arm(3, Some(recovered)).unwrap();
     forker.order("drop").unwrap();
     let crossed =
-        wait_for(Duration::from_secs(10), || tripwire.crossed()).expect("recovery is told");
+        wait_for(Duration::from_secs(10), || trigger.crossed()).expect("recovery is told");
     assert_eq!(crossed.slot, 3);
     assert!(crossed.available >= available, "{crossed:?}");
 
-    tripwire.arm(2, None).unwrap();
+    trigger.arm(2, None).unwrap();
     forker.order("hold 500").unwrap();
     assert!(
-        wait_for(Duration::from_millis(100), || tripwire.crossed()).is_none(),
+        wait_for(Duration::from_millis(100), || trigger.crossed()).is_none(),
         "a cleared wire"
     );
     matrix("pid.available", &hook.to_string(), "crossed both ways");
@@ -205,14 +205,14 @@ fn crosses_both_ways(hook: CountHook) {
 
 // R39, R40
 #[test]
-fn typed_rung_crosses() {
+fn typed_hook_crosses() {
     skip_if!(no_bpf());
     crosses_both_ways(CountHook::Typed);
 }
 
 // R39, R40
 #[test]
-fn tracepoint_rung_crosses() {
+fn tracepoint_hook_crosses() {
     skip_if!(no_bpf());
     crosses_both_ways(CountHook::Tracepoint);
 }
@@ -226,18 +226,18 @@ fn drift_is_found_corrected_and_counted() {
     let pod = cgroup.child("pod").unwrap();
     let mut forker = Forker::start(Some(&pod)).unwrap();
     let mut object = BpfObject::load_counts().unwrap();
-    let mut tripwire = match build(&mut object, CountHook::Typed) {
-        Ok(tripwire) => tripwire,
+    let mut trigger = match build(&mut object, CountHook::Typed) {
+        Ok(trigger) => trigger,
         Err(refused) => return skip_if!(Some(refused)),
     };
-    tripwire.sample().unwrap();
+    trigger.sample().unwrap();
     object.detach("pids_new");
     forker.order("hold 500").unwrap();
-    let sample = tripwire.sample().unwrap();
+    let sample = trigger.sample().unwrap();
     let off = sample.counted.unwrap() - sample.available;
     assert!(off >= 450, "500 tasks were missed, {off} found");
-    assert!(tripwire.drift().total >= 450 && tripwire.drift().corrections >= 1);
-    let sample = tripwire.sample().unwrap();
+    assert!(trigger.drift().total >= 450 && trigger.drift().corrections >= 1);
+    let sample = trigger.sample().unwrap();
     let off = (sample.counted.unwrap() - sample.available).abs();
     assert!(off < 100, "corrected, but for others' tasks: {off}");
 }
@@ -249,8 +249,8 @@ fn shares_of_removed_cgroups_are_handed_up() {
     let _alone = alone();
     let cgroup = TestCgroup::new("shares", 256 * MIB).unwrap();
     let mut object = BpfObject::load_counts().unwrap();
-    let mut tripwire = match build(&mut object, CountHook::Typed) {
-        Ok(tripwire) => tripwire,
+    let mut trigger = match build(&mut object, CountHook::Typed) {
+        Ok(trigger) => trigger,
         Err(refused) => return skip_if!(Some(refused)),
     };
     let life = CgroupEvents::build(Ok(&mut object), Some(CountHook::Typed));
@@ -263,12 +263,12 @@ fn shares_of_removed_cgroups_are_handed_up() {
         let mut forker = Forker::start(Some(&container)).unwrap();
         forker.order("storm 100").unwrap();
     }
-    assert!(tripwire.share(id).is_some_and(|s| s.made >= 100));
+    assert!(trigger.share(id).is_some_and(|s| s.made >= 100));
     remove(&container);
-    assert_eq!(tripwire.share(id), None, "gone with its cgroup");
-    assert!(tripwire.share(pod_id).is_some_and(|s| s.made >= 100));
+    assert_eq!(trigger.share(id), None, "gone with its cgroup");
+    assert!(trigger.share(pod_id).is_some_and(|s| s.made >= 100));
 
-    let before = tripwire.shares().len();
+    let before = trigger.shares().len();
     for n in 0..1000 {
         let child = cgroup.child(&format!("pod1/c{n}")).unwrap();
         if n % 100 == 0 {
@@ -279,11 +279,11 @@ fn shares_of_removed_cgroups_are_handed_up() {
     }
     std::thread::sleep(Duration::from_millis(100));
     // Cgroups of others may come and go meanwhile.
-    let after = tripwire.shares().len();
+    let after = trigger.shares().len();
     assert!(after < before + 10, "{before} shares before, {after} after");
-    tripwire.forget(pod_id).unwrap();
-    assert_eq!(tripwire.share(pod_id), None);
-    tripwire.forget(pod_id).unwrap();
+    trigger.forget(pod_id).unwrap();
+    assert_eq!(trigger.share(pod_id), None);
+    trigger.forget(pod_id).unwrap();
 }
 
 /// A killed process leaves its cgroup a moment after it was reaped.
@@ -299,13 +299,13 @@ fn remove(cgroup: &Path) {
 #[test]
 fn without_programs_the_sampler_is_left() {
     let pids = Pids::open(Path::new("/proc")).unwrap();
-    let mut tripwire = PidTrigger::build(pids, Err("no bpf"), None).unwrap();
-    assert_eq!(tripwire.choice().hook, CountHook::Sampler);
+    let mut trigger = PidTrigger::build(pids, Err("no bpf"), None).unwrap();
+    assert_eq!(trigger.choice().hook, CountHook::Sampler);
     assert_eq!(
-        tripwire.choice().refused[0],
+        trigger.choice().refused[0],
         (CountHook::Typed, "no bpf".into())
     );
-    assert!(tripwire.fd().is_none() && tripwire.crossed().is_none());
-    assert!(tripwire.sample().unwrap().available > 0);
+    assert!(trigger.fd().is_none() && trigger.crossed().is_none());
+    assert!(trigger.sample().unwrap().available > 0);
     matrix("pid.available", "sampler", "read from procfs");
 }

@@ -1,5 +1,5 @@
 //! `memory.stat` of a cgroup lags behind its counter, on kernels that hand changes up only to a cgroup that has not many
-//! already; and it can be made to add up.
+//! already; and it can be made to flush.
 
 use std::{
     path::{Path, PathBuf},
@@ -43,7 +43,7 @@ fn watch(node: &Path, container: &Path, way: &str, each: &mut dyn FnMut(u64, u64
     most / MIB
 }
 
-/// What had been charged when the statistics were made to add up is in them as soon as a little more is charged.
+/// What had been charged when the statistics were made to flush is in them as soon as a little more is charged.
 // R28
 #[test]
 fn a_lag_is_added_up() {

@@ -1,5 +1,5 @@
-//! Who is woken by a crossing: whoever sleeps on the rung's descriptor; by an alarm that is not heard whoever waits on the CPU
-//! that charges; and by a wire that only takes a note nobody.
+//! Who is woken by a crossing: whoever sleeps on the hook's descriptor; by an alarm that is not heard whoever waits on the CPU
+//! that charges; and by a trigger that only takes a note nobody.
 
 use std::{
     fs,
@@ -27,9 +27,9 @@ use evictd_tests::{
     hog::Hog,
     node::MIB,
     or_skip,
-    patience::until,
     skip::{matrix, no_bpf},
     skip_if,
+    wait::until,
 };
 
 /// Long enough for a machine that is emulated while others compile.
@@ -67,8 +67,8 @@ impl Sleeper {
         self.wakes_within(SOON)
     }
 
-    fn wakes_within(self, patience: Duration) -> bool {
-        until(patience, || self.thread.is_finished()) && self.end()
+    fn wakes_within(self, timeout: Duration) -> bool {
+        until(timeout, || self.thread.is_finished()) && self.end()
     }
 
     /// Whether it sleeps on, a while later.
@@ -87,7 +87,7 @@ impl Sleeper {
 struct Crossing {
     scope: TestCgroup,
     pod: PathBuf,
-    tripwire: Box<dyn MemoryTrigger>,
+    trigger: Box<dyn MemoryTrigger>,
     _object: BpfObject,
 }
 
@@ -101,25 +101,25 @@ impl Crossing {
         Ok(Self {
             scope,
             pod,
-            tripwire: built.trigger,
+            trigger: built.trigger,
             _object: object,
         })
     }
 
     fn arm(&mut self, act: Action) {
-        let wire = Trigger {
+        let trigger = Trigger {
             limit: 100 * MIB,
             direction: Direction::Rising,
             action: act,
         };
-        self.tripwire.arm(0, wire).unwrap();
+        self.trigger.arm(0, trigger).unwrap();
     }
 
     fn reader(&self) -> Sleeper {
-        Sleeper::start(&self.tripwire.fd().unwrap())
+        Sleeper::start(&self.trigger.fd().unwrap())
     }
 
-    /// On one CPU by 20 MiB, for a rung that sees a charge when the next one comes; the hog goes on when it is told to.
+    /// On one CPU by 20 MiB, for a hook that sees a charge when the next one comes; the hog goes on when it is told to.
     fn cross(&mut self, cpu: usize) -> Hog {
         let arguments = ["--mib", "160", "--head", "120", "--wait"];
         let mut hog = Hog::start(&self.pod, &arguments).unwrap();
@@ -150,30 +150,30 @@ impl Crossing {
         cpus::tie(0, elsewhere).unwrap();
         let cpu = *cpu;
         let number = u32::try_from(cpu).unwrap();
-        let mut local = self.tripwire.local_wakeup(number).unwrap().unwrap();
+        let mut local = self.trigger.local_wakeup(number).unwrap().unwrap();
         let arguments = ["--way", "thp", "--mib", "100", "--head", "98", "--wait"];
         let mut hog = Hog::start(&self.pod, &arguments).unwrap();
         cpus::tie(hog.pid(), &[cpu]).unwrap();
         hog.take_head().unwrap();
         let usage = MemoryCgroup::open(self.scope.path()).unwrap().usage();
-        let wire = Trigger {
+        let trigger = Trigger {
             limit: usage.unwrap() + MIB,
             direction: Direction::Rising,
             action: Action::WakeLocal,
         };
-        self.tripwire.arm(0, wire).unwrap();
+        self.trigger.arm(0, trigger).unwrap();
         let waiter = Sleeper::start(&local);
         hog.go().unwrap();
         // Sooner or later somebody else charges there.
-        let patience = Duration::from_secs(5);
-        assert!(waiter.wakes_within(patience), "a huge page on {cpu}");
+        let timeout = Duration::from_secs(5);
+        assert!(waiter.wakes_within(timeout), "a huge page on {cpu}");
         assert!(self.is_told_once());
         local.clear();
         cpus::tie(0, &cpus).unwrap();
     }
 
     fn is_told_once(&mut self) -> bool {
-        self.tripwire.next().is_some() && self.tripwire.next().is_none()
+        self.trigger.next().is_some() && self.trigger.next().is_none()
     }
 }
 
@@ -193,7 +193,7 @@ fn on(hook: MemoryHook) {
     }
     for cpu in cpus::allowed().into_iter().take(2) {
         let number = u32::try_from(cpu).unwrap();
-        let mut local = crossing.tripwire.local_wakeup(number).unwrap().unwrap();
+        let mut local = crossing.trigger.local_wakeup(number).unwrap().unwrap();
         for (act, is_heard) in [
             (Action::WakeLocal, false),
             (Action::WakeLocal, true),

@@ -7,8 +7,8 @@ use evictd_kube::{access, client::ApiClient};
 use evictd_tests::{
     agent::binary,
     apiserver::{ApiServer, NODE},
+    cluster_node::ClusterNode,
     hog::Hog,
-    member::ClusterNode,
     skip::not_root,
     skip_if,
 };

@@ -8,8 +8,8 @@ use evictd_store::record::Record;
 use evictd_tests::{
     agent::Agent,
     apiserver::{self, Fault, InjectedFault},
+    cluster_node::ClusterNode,
     hog::Hog,
-    member::ClusterNode,
     scrape::{free_address, metrics},
     skip::not_root,
     skip_if,

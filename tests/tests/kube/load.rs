@@ -7,7 +7,9 @@ use evictd_kube::{
     access::{PAUSE_RIGHTS, RIGHTS},
     policy_status::SPREAD,
 };
-use evictd_tests::{apiserver::State, hog::Hog, member::ClusterNode, skip::not_root, skip_if};
+use evictd_tests::{
+    apiserver::State, cluster_node::ClusterNode, hog::Hog, skip::not_root, skip_if,
+};
 
 const SOON: Duration = Duration::from_secs(20);
 /// Evictions of the burst.

@@ -1,12 +1,12 @@
 //! The agent and an API server.
 
 mod access;
-mod comeback;
 mod evicts;
 mod load;
+mod manager;
 mod memory;
 mod node;
-mod rounds;
+mod recreation;
 mod server;
 mod soft;
 mod tls;

@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use evictd_tests::{apiserver::pod, member::ClusterNode, skip::not_root, skip_if};
+use evictd_tests::{apiserver::pod, cluster_node::ClusterNode, skip::not_root, skip_if};
 use serde_json::json;
 
 /// Pods of a full node: the kubelet's default maximum.

@@ -8,8 +8,8 @@ use evictd_kube::{
 };
 use evictd_tests::{
     apiserver::{ApiServer, Fault, InjectedFault, NODE, State},
+    cluster_node::ClusterNode,
     hog::Hog,
-    member::ClusterNode,
     skip::not_root,
     skip_if,
 };

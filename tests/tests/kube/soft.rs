@@ -175,7 +175,7 @@ fn who_cannot_be_ended_is_not_asked() {
     for passed_over in [of_file, critical] {
         let mut soft = soft(json!({}));
         let alone = std::slice::from_ref(&passed_over);
-        assert_eq!(soft.evict_pods(alone, true), SoftOutcome::Nobody);
+        assert_eq!(soft.evict_pods(alone, true), SoftOutcome::NotAsked);
         let outcome = soft.evict_pods(&[passed_over, web(2)], false);
         let next = matches!(outcome, SoftOutcome::Evicted { index: 1, .. });
         assert!(next, "{outcome:?}");
@@ -292,5 +292,5 @@ fn trouble_with_one_and_trouble_with_all() {
         "{outcome:?}"
     );
     soft.server.go_away();
-    assert_eq!(soft.evict(&[0, 1], false), SoftOutcome::Nobody);
+    assert_eq!(soft.evict(&[0, 1], false), SoftOutcome::NotAsked);
 }

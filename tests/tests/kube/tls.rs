@@ -3,8 +3,8 @@
 use std::{fs, os::unix::process::CommandExt as _, path::Path, time::Duration};
 
 use evictd_tests::{
-    agent::Agent, apiserver::ApiServer, hog::Hog, member::ClusterNode, skip::not_root, skip_if,
-    tls::Authority,
+    agent::Agent, apiserver::ApiServer, cluster_node::ClusterNode, hog::Hog, skip::not_root,
+    skip_if, tls::Authority,
 };
 use nix::{
     mount::{MsFlags, mount},

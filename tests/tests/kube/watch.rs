@@ -57,8 +57,8 @@ impl Watching {
     /// Waits until exactly these UIDs are known.
     fn knows(&self, uids: &[&str]) -> bool {
         let known = || {
-            self.shared.with(|roster| {
-                roster.is_synced() && roster.uids().into_iter().eq(uids.iter().copied())
+            self.shared.with(|store| {
+                store.is_synced() && store.uids().into_iter().eq(uids.iter().copied())
             })
         };
         self.server.wait(SOON, |_| known())
@@ -148,14 +148,14 @@ fn too_old_means_a_new_list() {
 fn an_outage_is_outlasted() {
     let mut w = start(ApiServer::go_away);
     std::thread::sleep(Duration::from_millis(300));
-    assert!(!w.shared.with(|roster| roster.is_synced()));
+    assert!(!w.shared.with(|store| store.is_synced()));
     w.server.come_back().unwrap();
     w.put("a", "ua");
     assert!(w.knows(&["ua"]));
     w.server.go_away();
     w.put("b", "ub");
     assert!(
-        w.shared.with(|roster| roster.get("ua").is_some()),
+        w.shared.with(|store| store.get("ua").is_some()),
         "not forgotten"
     );
     w.server.come_back().unwrap();

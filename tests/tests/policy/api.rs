@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use evictd_kube::{policy_status::SPREAD, watch::namespaces};
 use evictd_tests::{
     apiserver::{Collection, Fault, InjectedFault},
-    following::Following,
+    watch_fixture::Following,
 };
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ fn spec(evict: &str) -> Value {
 
 fn start(spread: u64, prepare: impl FnOnce(&mut evictd_tests::apiserver::State)) -> Following {
     let f = Following::new(|server| prepare(&mut server.state())).unwrap();
-    f.policies(&f.catalogue, Duration::from_millis(spread));
+    f.policies(&f.store, Duration::from_millis(spread));
     f
 }
 
@@ -68,7 +68,7 @@ fn a_bad_version_is_named_in_the_status_and_the_last_good_one_stays() {
         "{message}"
     );
     assert_eq!(f.in_force(), one("db", 1));
-    assert_eq!(f.catalogue.refused(), (1, false));
+    assert_eq!(f.store.refused(), (1, false));
     // A selector that nothing can meet is no better.
     let both = json!({"matchLabels": {"app": "a"}, "matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]});
     let nobody = json!({"selector": both, "rules": [{"name": "r", "evict": "Never"}]});
@@ -87,7 +87,7 @@ fn a_status_that_is_right_is_not_written_again() {
     assert_eq!(patches(&f), 1);
     // Four more agents, and a list anew for all of them.
     for _ in 0..4 {
-        f.policies(&f.catalogue, Duration::ZERO);
+        f.policies(&f.store, Duration::ZERO);
     }
     assert!(
         f.server
@@ -111,7 +111,7 @@ fn a_status_that_is_right_is_not_written_again() {
 fn many_agents_write_once() {
     let f = Following::new(|_| {}).unwrap();
     for _ in 0..20 {
-        f.policies(&f.catalogue, Duration::from_secs(2));
+        f.policies(&f.store, Duration::from_secs(2));
     }
     assert!(
         f.server
@@ -222,11 +222,11 @@ fn namespaces_are_watched_while_a_policy_asks_for_them() {
             }),
         );
     });
-    let keeper = Arc::clone(f.catalogue.evaluator());
+    let evaluator = Arc::clone(f.store.evaluator());
     let (settled, _) = tokio::sync::watch::channel(None);
     f.spawn(namespaces::run(
         Arc::clone(&f.connection),
-        Arc::clone(&keeper),
+        Arc::clone(&evaluator),
         settled,
     ));
     assert!(f.wait(|f| !f.in_force().is_empty()));
@@ -239,7 +239,7 @@ fn namespaces_are_watched_while_a_policy_asks_for_them() {
     });
     f.server.state().put_policy("by-tier", by_tier);
     let tier = |f: &Following, namespace: &str| {
-        let known = f.catalogue.evaluator().namespaces();
+        let known = f.store.evaluator().namespaces();
         known.get(namespace).cloned().unwrap_or_default()
     };
     assert!(f.wait(|f| tier(f, "shop").get("tier").is_some_and(|t| t == "gold")));

@@ -7,7 +7,7 @@ use evictd_policy::{Evict, EvictionPolicy, PolicySet, Wait, file, gate::Secrets}
 use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
     deploy,
-    kept::{Kept, labels},
+    policy_fixture::{Kept, labels},
     scripted::{Script, Scripted},
     skip::not_root,
     skip_if,

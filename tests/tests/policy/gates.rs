@@ -3,7 +3,7 @@
 use evictd_engine::Pod;
 use evictd_policy::{EvictionPolicy, gate::Secrets};
 use evictd_tests::{
-    kept::{Kept, policy},
+    policy_fixture::{Kept, policy},
     scripted::{Script, Scripted},
     skip::not_root,
     skip_if,

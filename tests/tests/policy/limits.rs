@@ -13,8 +13,8 @@ use evictd_policy::{
 use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
     hog::Hog,
-    kept::{Kept, labels, policy},
     node::Node,
+    policy_fixture::{Kept, labels, policy},
     skip::not_root,
     skip_if,
 };
@@ -63,21 +63,21 @@ fn limits_keep_enough_of_a_group_here() {
         "four of them, two to stay"
     );
     let charge = |kept: &Kept, pod: usize| {
-        kept.keeper
-            .restraint()
+        kept.evaluator
+            .limiter()
             .charge(&kept.table.entries[pod].permit, monotonic_ns());
     };
     charge(&kept, 0);
-    kept.keeper.evaluate();
+    kept.evaluator.evaluate();
     assert!(may_go(&kept, 1));
     charge(&kept, 1);
     // At once, and after the next count.
     assert!(!may_go(&kept, 2));
-    kept.keeper.evaluate();
+    kept.evaluator.evaluate();
     assert!(!may_go(&kept, 2));
     // A new table knows who was evicted.
     let table = kept.node.table();
-    kept.keeper.present(&table.entries);
+    kept.evaluator.present(&table.entries);
     kept.table = table;
     assert!(
         !may_go(&kept, 2) && kept.explain(&pod(2)).reason.as_deref() == Some("a limit has no room")
@@ -110,13 +110,13 @@ fn rates_hold_for_the_node_and_for_each_owner() {
         owner_rate: rate(1),
         ..Settings::default()
     };
-    let keeper = PolicyEvaluator::new(settings, Secrets::default());
+    let evaluator = PolicyEvaluator::new(settings, Secrets::default());
     let table = node.table();
-    keeper.present(&table.entries);
-    let restraint = keeper.restraint();
+    evaluator.present(&table.entries);
+    let limiter = evaluator.limiter();
     let free = || {
         let lets_go = |e: &&Arc<evictd_node::pods::table::Entry>| {
-            restraint.allows(&e.permit, monotonic_ns(), LastResort::Anybody)
+            limiter.allows(&e.permit, monotonic_ns(), LastResort::Any)
         };
         table
             .entries
@@ -126,9 +126,9 @@ fn rates_hold_for_the_node_and_for_each_owner() {
             .collect::<Vec<_>>()
     };
     assert_eq!(free(), ["a1", "a2", "b1", "b2"]);
-    restraint.charge(&table.entries[0].permit, monotonic_ns());
+    limiter.charge(&table.entries[0].permit, monotonic_ns());
     assert_eq!(free(), ["b1", "b2"], "one of an owner");
-    restraint.charge(&table.entries[2].permit, monotonic_ns());
+    limiter.charge(&table.entries[2].permit, monotonic_ns());
     assert!(free().is_empty(), "two of the node");
 }
 
@@ -172,7 +172,7 @@ fn the_more_sparing_of_equals_decides() {
     assert!(may_go(&kept, 0), "a policy in shadow mode changes nothing");
     let uid = &kept.table.entries[0].pod.uid;
     assert_eq!(
-        kept.keeper.shadow_objection(uid).as_deref(),
+        kept.evaluator.shadow_objection(uid).as_deref(),
         Some("s/r: the rule says Never")
     );
 }
@@ -200,13 +200,13 @@ fn what_was_evicted_before_counts() {
         is_workload_known,
     };
     let free = |past: Vec<PastEviction>, limit: serde_json::Value| {
-        let keeper = PolicyEvaluator::new(Settings::default(), Secrets::default());
-        keeper.restore(past);
+        let evaluator = PolicyEvaluator::new(Settings::default(), Secrets::default());
+        evaluator.restore(past);
         let table = node.table();
-        keeper.present(&table.entries);
+        evaluator.present(&table.entries);
         let spec = json!({"rules": [{"name": "r", "evict": "Always", "limits": [limit]}]});
-        keeper.set_policies(PolicySet::new([policy("p", spec)]));
-        let all = keeper.explain().into_iter().filter(|e| e.may_go);
+        evaluator.set_policies(PolicySet::new([policy("p", spec)]));
+        let all = evaluator.explain().into_iter().filter(|e| e.may_go);
         let mut names: Vec<String> = all.map(|e| e.pod).collect();
         names.sort();
         names

@@ -1,12 +1,12 @@
-//! Gates on an object of the cluster, through a running agent: while the answer is no, unknown or too old a pod is spared under
+//! Gates on an object of the cluster, through a running agent: while the answer is no, unknown or too old a pod is denied under
 //! real pressure, and when it is yes the same pod goes (R38).
 
 use std::{fs, time::Duration};
 
 use evictd_tests::{
     apiserver::{Fault, InjectedFault},
+    cluster_node::ClusterNode,
     hog::Hog,
-    member::ClusterNode,
     node::MIB,
     skip::not_root,
     skip_if,

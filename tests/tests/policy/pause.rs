@@ -9,13 +9,13 @@ use evictd_policy::{PAUSED, PauseSource};
 use evictd_store::record::Record;
 use evictd_tests::{
     apiserver::{Collection, NODE},
-    following::Following,
+    cluster_node::ClusterNode,
     hog::Hog,
-    member::ClusterNode,
     node::MIB,
     scrape,
     skip::not_root,
     skip_if,
+    watch_fixture::Following,
 };
 use serde_json::{Value, json};
 
@@ -39,20 +39,20 @@ fn obedient() -> Following {
     f.spawn(pause::of_node(
         Arc::clone(&f.connection),
         NODE.into(),
-        Arc::clone(&f.brakes),
+        Arc::clone(&f.pauses),
         tokio::sync::watch::channel(false).0,
     ));
     f.spawn(pause::of_config_map(
         Arc::clone(&f.connection),
         map,
-        Arc::clone(&f.brakes),
+        Arc::clone(&f.pauses),
         tokio::sync::watch::channel(false).0,
     ));
     f
 }
 
 fn pulled(f: &Following) -> Vec<&'static str> {
-    let pulled = PauseSource::ALL.into_iter().filter(|b| f.brakes.is_set(*b));
+    let pulled = PauseSource::ALL.into_iter().filter(|b| f.pauses.is_set(*b));
     pulled.map(PauseSource::as_str).collect()
 }
 
@@ -67,7 +67,7 @@ fn the_node_and_the_config_map_are_obeyed() {
     assert!(f.wait(|f| pulled(f) == ["node", "configMap"]));
     f.server.state().annotate_node(PAUSED, None);
     assert!(f.wait(|f| pulled(f) == ["configMap"]));
-    assert!(f.brakes.is_paused());
+    assert!(f.pauses.is_paused());
     f.server
         .state()
         .put(Collection::ConfigMaps, config_map("false"));

@@ -6,7 +6,7 @@ use evictd_engine::{Owner, Pod};
 use evictd_policy::{file, gate::Secrets};
 use evictd_tests::{
     deploy,
-    kept::{Kept, labels},
+    policy_fixture::{Kept, labels},
     scripted::Scripted,
     skip::not_root,
     skip_if,

@@ -10,9 +10,9 @@ use evictd_policy::PolicyStore;
 use evictd_tests::{
     apiserver::Collection,
     cgroup::TestCgroup,
-    following::{Following, catalogue},
     skip::not_root,
     skip_if,
+    watch_fixture::{Following, store},
 };
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ fn lists(f: &Following, count: usize) {
 }
 
 /// Shows one pod with these labels to an agent, or none.
-fn present(catalogue: &PolicyStore, cgroup: &TestCgroup, labels: &[(&str, &str)]) {
+fn present(store: &PolicyStore, cgroup: &TestCgroup, labels: &[(&str, &str)]) {
     let labels = labels
         .iter()
         .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
@@ -45,7 +45,7 @@ fn present(catalogue: &PolicyStore, cgroup: &TestCgroup, labels: &[(&str, &str)]
     };
     let dir = cgroup.child("pod").unwrap();
     let entry = Entry::open(pod, &dir, Mode::Evictd).unwrap();
-    catalogue.evaluator().present(&[Arc::new(entry)]);
+    store.evaluator().present(&[Arc::new(entry)]);
 }
 
 /// Twenty agents, one of which has a pod: nobody takes back what that one has seen.
@@ -55,7 +55,7 @@ fn one_agent_that_sees_a_pod_is_enough() {
     let cgroup = TestCgroup::new("psselects", 64 << 20).unwrap();
     let f = Following::new(|_| {}).unwrap();
     for _ in 0..19 {
-        f.policies(&catalogue(), SOON);
+        f.policies(&store(), SOON);
     }
     lists(&f, 38);
     f.server.state().put_policy("db", by_app("db", "Never"));
@@ -64,8 +64,8 @@ fn one_agent_that_sees_a_pod_is_enough() {
     let says = |f: &Following, name: &str, status: &str| selects(f, name)["status"] == status;
     assert!(f.wait(|f| says(f, "db", "Unknown") && says(f, "slip", "Unknown")));
     assert_eq!(selects(&f, "slip")["reason"], "NoPodSeen");
-    present(&f.catalogue, &cgroup, &[("app", "db")]);
-    f.policies(&f.catalogue, SOON);
+    present(&f.store, &cgroup, &[("app", "db")]);
+    f.policies(&f.store, SOON);
     assert!(f.wait(|f| says(f, "db", "True")));
     assert_eq!(selects(&f, "db")["reason"], "PodSeen");
     // A list anew for everybody: whoever had something to say about these two would say it now.
@@ -99,9 +99,9 @@ fn a_contradiction_stands_in_both_statuses_until_it_is_over() {
     })
     .unwrap();
     for _ in 0..5 {
-        f.policies(&catalogue(), SOON);
+        f.policies(&store(), SOON);
     }
-    f.policies(&f.catalogue, SOON);
+    f.policies(&f.store, SOON);
     let told = |f: &Following, name: &str| condition(f, name, "Contradicts");
     let because = |f: &Following, name: &str, reason: &str| told(f, name)["reason"] == reason;
     assert!(f.wait(|f| because(f, "db", "Consistent")));
@@ -110,7 +110,7 @@ fn a_contradiction_stands_in_both_statuses_until_it_is_over() {
     f.server.state().put_policy("all", all.clone());
     assert!(f.wait(|f| because(f, "db", "NoPodSeen") && because(f, "all", "NoPodSeen")));
     assert_eq!(told(&f, "db")["status"], "False");
-    present(&f.catalogue, &cgroup, &[("app", "db")]);
+    present(&f.store, &cgroup, &[("app", "db")]);
     assert!(f.wait(|f| because(f, "db", "PodSeen") && because(f, "all", "PodSeen")));
     let db = told(&f, "db");
     assert_eq!(

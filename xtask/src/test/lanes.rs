@@ -23,7 +23,7 @@ const ALONE: [&str; 6] = [
     "agent::run_",
     "fastpath::",
     "kernel::",
-    "policy::reflex",
+    "policy::fastpath",
 ];
 
 /// Tests that share a process: the unit tests of a library or binary, or those of one file of an integration test.

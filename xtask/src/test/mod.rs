@@ -24,7 +24,7 @@ use crate::{
 const KERNELS: [OnMachine; 2] = [("5.10", Cgroup::V1), ("6.12", Cgroup::V2)];
 /// Seconds for each of them: more than they take on a busy machine, so that no test is skipped for want of time.
 const WITHIN: u64 = 240;
-/// What runs there: the kernel's programs against the files that show the same numbers. The reflex under emulation takes
+/// What runs there: the kernel's programs against the files that show the same numbers. The fast path under emulation takes
 /// longer than there is time; `cargo xtask vm test` runs that too.
 const IN_GUESTS: &str = "kernel::";
 

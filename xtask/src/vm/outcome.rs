@@ -1,4 +1,4 @@
-//! Reads a test's output: how it came out, and what it says about signals and rungs.
+//! Reads a test's output: how it came out, and what it says about signals and hooks.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// A line `MATRIX signal=.. rung=.. result=.. detail=..` of a test, with where it was printed.
+/// A line `MATRIX signal=.. hook=.. result=.. detail=..` of a test, with where it was printed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MatrixRow {
     pub kernel: String,
@@ -38,7 +38,7 @@ pub struct MatrixRow {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct MatrixLine {
     pub signal: String,
-    pub rung: String,
+    pub hook: String,
     pub result: String,
     /// The rest of the line; it may have spaces.
     pub detail: String,
@@ -118,7 +118,7 @@ fn matrix_line(fields: &str) -> MatrixLine {
     {
         match key {
             "signal" => line.signal = value.to_owned(),
-            "rung" => line.rung = value.to_owned(),
+            "hook" => line.hook = value.to_owned(),
             "result" => line.result = value.to_owned(),
             // Unknown keys are kept where people see them.
             _ => line.detail = format!("{key}={value} {}", line.detail).trim().to_owned(),
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn matrix_lines_are_found_after_other_text() {
-        let output = "test a ... MATRIX signal=memory.available rung=fexit result=ok detail=crossed in 3 us\nx\n\
+        let output = "test a ... MATRIX signal=memory.available hook=fexit result=ok detail=crossed in 3 us\nx\n\
                       MATRIX signal=pid.available result=refused cpus=2\n";
         let lines: Vec<MatrixLine> = printed_lines(output).collect();
         assert_eq!(
@@ -185,7 +185,7 @@ mod tests {
             [
                 MatrixLine {
                     signal: "memory.available".into(),
-                    rung: "fexit".into(),
+                    hook: "fexit".into(),
                     result: "ok".into(),
                     detail: "crossed in 3 us".into(),
                 },

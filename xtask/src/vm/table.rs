@@ -1,4 +1,4 @@
-//! What came out: one row a test, one line a signal and rung, printed as tables.
+//! What came out: one row a test, one line a signal and hook, printed as tables.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::outcome::{MatrixLine, MatrixRow, Outcome};
 pub struct Summary {
     /// A row for each kernel, cgroup version and test.
     pub rows: Vec<Row>,
-    /// What tests printed about signals and rungs.
+    /// What tests printed about signals and hooks.
     pub matrix: Vec<MatrixRow>,
     /// Each kernel with a cgroup version, and how long its boots and tests took.
     #[serde(skip)]
@@ -123,15 +123,15 @@ impl Summary {
              }| {
                 let MatrixLine {
                     signal,
-                    rung,
+                    hook,
                     result,
                     detail,
                 } = line.clone();
-                [kernel.clone(), cgroup.clone(), signal, rung, result, detail]
+                [kernel.clone(), cgroup.clone(), signal, hook, result, detail]
             },
         );
         render(
-            ["kernel", "cgroup", "signal", "rung", "result", "detail"],
+            ["kernel", "cgroup", "signal", "hook", "result", "detail"],
             rows.collect(),
         )
     }

@@ -110,7 +110,7 @@ impl From<PodJson> for Pod {
             labels: metadata.labels,
             annotations: metadata.annotations,
             order: 0,
-            is_spared: false,
+            is_denied: false,
         }
     }
 }

@@ -7,7 +7,7 @@ pub trait ManagedPod: Send + Sync {
     /// What is known of it.
     fn pod(&self) -> &Pod;
     /// Where policies leave what they decide.
-    fn clearance(&self) -> &EvictionPermit;
+    fn permit(&self) -> &EvictionPermit;
     /// Whether it is never evicted, whatever policies say.
     fn is_protected(&self) -> bool;
     /// What it uses now, in bytes; 0 where that cannot be read.

@@ -73,7 +73,7 @@ pub struct Pod {
     pub order: i16,
     /// Whether the policies spare the pod at this moment.
     #[serde(skip)]
-    pub is_spared: bool,
+    pub is_denied: bool,
 }
 
 /// The controller that owns a pod and replaces it.

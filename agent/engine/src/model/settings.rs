@@ -50,23 +50,23 @@ pub struct EvictionConfig {
 
 /// Which steps are taken while a soft threshold's grace period runs. All are off by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct GraduatedConfig {
+pub struct MitigationConfig {
     /// `graduatedAction.reclaim`, with its `timeLimit`: reclaim cold page cache.
     pub reclaim: Option<Duration>,
-    /// `graduatedAction.brake`: keep the first candidates from growing.
-    pub brake: Option<BrakeConfig>,
+    /// `graduatedAction.throttle`: keep the first candidates from growing.
+    pub throttle: Option<ThrottleConfig>,
 }
 
 /// How many pods to keep from growing, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BrakeConfig {
-    /// `graduatedAction.brake.pods`: at most so many at a time.
+pub struct ThrottleConfig {
+    /// `graduatedAction.throttle.pods`: at most so many at a time.
     pub pods: usize,
-    /// `graduatedAction.brake.timeLimit`: no longer than this.
+    /// `graduatedAction.throttle.timeLimit`: no longer than this.
     pub time_limit: Duration,
 }
 
-/// The rungs of the memory ladder, best first.
+/// The hooks of the memory order of preference, best first.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
 )]
@@ -85,7 +85,7 @@ pub enum MemoryHook {
 }
 
 impl MemoryHook {
-    /// All rungs, best first.
+    /// All hooks, best first.
     pub const LADDER: [Self; 5] = [
         Self::Fexit,
         Self::Kprobe,
@@ -117,9 +117,9 @@ impl fmt::Display for MemoryHook {
     }
 }
 
-impl GraduatedConfig {
+impl MitigationConfig {
     /// Whether any step is taken.
     pub fn is_on(self) -> bool {
-        self.reclaim.is_some() || self.brake.is_some()
+        self.reclaim.is_some() || self.throttle.is_some()
     }
 }

@@ -1,4 +1,4 @@
-//! What the manager is told of what others do: the reflex that kills on its own, and pods that were asked to go.
+//! What the manager is told of what others do: the fast path that kills on its own, and pods that were asked to go.
 
 use super::{
     CandidateState, Cause, Earlier, EvictionDecision, Mode, Planner, Pod, Settings, Signal,
@@ -6,7 +6,7 @@ use super::{
 };
 
 impl Planner {
-    /// Other settings from now on; what is known of thresholds that stay, of victims and of comebacks is kept.
+    /// Other settings from now on; what is known of thresholds that stay, of victims and of recreations is kept.
     pub fn reconfigure(&mut self, settings: Settings) {
         let thresholds = settings.layout.apply(&settings.eviction.thresholds);
         let transition = settings.eviction.pressure_transition_period;
@@ -24,14 +24,14 @@ impl Planner {
         }
         let Earlier {
             evictions,
-            comebacks,
+            recreations,
             last,
             ..
         } = earlier;
         for (signal, at) in last {
             self.note_eviction(*at, Cause::Pressure(*signal));
         }
-        self.recreations.restore(now, evictions, comebacks);
+        self.recreations.restore(now, evictions, recreations);
     }
 
     /// Whether somebody was evicted whose end was not seen yet.
@@ -114,7 +114,7 @@ impl Planner {
         }
     }
 
-    /// The reflex has evicted a pod, on what it saw then: the dip is over before anybody else looks, and the condition
+    /// The fast path has evicted a pod, on what it saw then: the dip is over before anybody else looks, and the condition
     /// holds nevertheless; and the pod's owner is known if it comes back.
     pub fn note_external_eviction(
         &mut self,
@@ -123,7 +123,7 @@ impl Planner {
         uid: &str,
         signal: Signal,
     ) {
-        // What is due is not asked for: the reflex is at it.
+        // What is due is not asked for: the fast path is at it.
         self.pressure.update(now, dip.observations);
         self.note_eviction(now, Cause::Pressure(signal));
         let Some(pod) = dip.pods.iter().find(|pod| pod.uid == uid) else {

@@ -48,7 +48,7 @@ pub struct Plan {
     pub recreations: Vec<Recreation>,
     /// Where the signals that have thresholds are heading.
     pub forecasts: Vec<SignalForecast>,
-    /// What to reclaim from the node before [`crate::Manager::after_reclaim`] says which pods must go.
+    /// What to reclaim from the node before [`crate::Planner::after_reclaim`] says which pods must go.
     pub node_reclaim: Vec<NodeReclaim>,
     /// The pods to evict.
     pub evictions: Vec<EvictionDecision>,
@@ -112,7 +112,7 @@ impl Cause {
 }
 
 /// What an earlier manager has done, for one that goes on where it ended. Moments are nanoseconds of the clock that
-/// [`crate::Manager::step`] is given; below zero are those before it began.
+/// [`crate::Planner::plan`] is given; below zero are those before it began.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Earlier {
     /// Pods that may be on their way still.
@@ -120,7 +120,7 @@ pub struct Earlier {
     /// Evictions for a signal, the oldest first.
     pub evictions: Vec<EarlierEviction>,
     /// Comebacks, the oldest first.
-    pub comebacks: Vec<EarlierRecreation>,
+    pub recreations: Vec<EarlierRecreation>,
     /// When a pod was last evicted for a signal.
     pub last: Vec<(Signal, i64)>,
 }

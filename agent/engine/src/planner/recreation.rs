@@ -1,5 +1,5 @@
 //! Pods that come back to the node they were just evicted from: a DaemonSet's at once, others by affinity or
-//! because nothing else is free. Each comeback keeps the door shut for longer.
+//! because nothing else is free. Each recreation keeps the door shut for longer.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -14,7 +14,7 @@ use crate::{
 
 /// How long after an eviction a pod of the same owner counts as coming back.
 const WINDOW: Duration = Duration::from_secs(600);
-/// How long the condition is held at the first comeback; it doubles with each further one.
+/// How long the condition is held at the first recreation; it doubles with each further one.
 const FIRST_HOLD: Duration = Duration::from_secs(60);
 /// The longest that a condition is held.
 const LONGEST_HOLD: Duration = Duration::from_secs(3600);
@@ -37,7 +37,7 @@ pub(super) struct RecreationTracker {
 struct Earlier {
     /// When a pod of each owner was evicted last, by the UID of the owner, in seconds since 1970.
     since: HashMap<String, i64>,
-    /// UIDs of pods that were evicted, or whose comeback was counted.
+    /// UIDs of pods that were evicted, or whose recreation was counted.
     known: HashSet<String>,
 }
 
@@ -45,7 +45,7 @@ struct Earlier {
 struct EvictedPod {
     last: i64,
     condition: NodeCondition,
-    comebacks: u32,
+    recreations: u32,
 }
 
 impl RecreationTracker {
@@ -54,14 +54,14 @@ impl RecreationTracker {
         &mut self,
         now: i64,
         evictions: &[EarlierEviction],
-        comebacks: &[EarlierRecreation],
+        recreations: &[EarlierRecreation],
     ) {
         let mut earlier = Earlier::default();
         let mut evictions = evictions.iter().peekable();
-        let mut comebacks = comebacks.iter().peekable();
+        let mut recreations = recreations.iter().peekable();
         loop {
-            let is_eviction = match (evictions.peek(), comebacks.peek()) {
-                (Some(eviction), Some(comeback)) => eviction.at <= comeback.at,
+            let is_eviction = match (evictions.peek(), recreations.peek()) {
+                (Some(eviction), Some(recreation)) => eviction.at <= recreation.at,
                 (eviction, _) => eviction.is_some(),
             };
             let (at, owner, condition, count) = if is_eviction {
@@ -70,7 +70,7 @@ impl RecreationTracker {
                 earlier.since.insert(e.owner_uid.clone(), e.since);
                 (e.at, &e.owner_uid, e.condition, None)
             } else {
-                let Some(c) = comebacks.next() else { break };
+                let Some(c) = recreations.next() else { break };
                 earlier.known.insert(c.recreation.uid.clone());
                 self.hold(c.at, &c.recreation);
                 let Recreation {
@@ -87,17 +87,17 @@ impl RecreationTracker {
             let evicted = EvictedPod {
                 last: at,
                 condition,
-                comebacks: count.unwrap_or(last.map_or(0, |last| last.comebacks)),
+                recreations: count.unwrap_or(last.map_or(0, |last| last.recreations)),
             };
             self.evicted.insert(owner.clone(), evicted);
         }
         self.earlier = Some(earlier);
     }
 
-    fn hold(&mut self, now: i64, comeback: &Recreation) {
-        let hold = i64::try_from(comeback.hold.min(LONGEST_HOLD).as_nanos()).unwrap_or(i64::MAX);
+    fn hold(&mut self, now: i64, recreation: &Recreation) {
+        let hold = i64::try_from(recreation.hold.min(LONGEST_HOLD).as_nanos()).unwrap_or(i64::MAX);
         let until = now.saturating_add(hold);
-        let held = self.held.entry(comeback.condition).or_insert(until);
+        let held = self.held.entry(recreation.condition).or_insert(until);
         *held = until.max(*held);
     }
 
@@ -125,7 +125,7 @@ impl RecreationTracker {
         let evicted = evicted.or_insert(EvictedPod {
             last: now,
             condition,
-            comebacks: 0,
+            recreations: 0,
         });
         (evicted.last, evicted.condition) = (now, condition);
     }
@@ -145,8 +145,8 @@ impl RecreationTracker {
         let found: Vec<Recreation> = arrived
             .filter_map(|pod| recreation(&mut self.evicted, now, pod))
             .collect();
-        for comeback in &found {
-            self.hold(now, comeback);
+        for recreation in &found {
+            self.hold(now, recreation);
         }
         self.held.retain(|_, until| now < *until);
         for pod in node.pods {
@@ -183,16 +183,16 @@ fn recreation(
 ) -> Option<Recreation> {
     let owner = pod.owner.as_ref()?;
     let entry = evicted.get_mut(&owner.uid)?;
-    entry.comebacks = entry.comebacks.saturating_add(1);
+    entry.recreations = entry.recreations.saturating_add(1);
     entry.last = now;
     let hold = FIRST_HOLD
-        .saturating_mul(1 << (entry.comebacks - 1).min(16))
+        .saturating_mul(1 << (entry.recreations - 1).min(16))
         .min(LONGEST_HOLD);
     Some(Recreation {
         uid: pod.uid.clone(),
         owner_uid: owner.uid.clone(),
         condition: entry.condition,
-        count: entry.comebacks,
+        count: entry.recreations,
         hold,
     })
 }

@@ -15,7 +15,7 @@ pub struct RankInputs {
     /// The pod's QoS class.
     pub qos: QosClass,
     /// What the pod requested, in bytes: memory for memory, ephemeral storage for everything on disk (for inodes,
-    /// which nobody can request, too: see [`Standing::new`]), zero for process ids.
+    /// which nobody can request, too: see [`RankKey::new`]), zero for process ids.
     pub request: u64,
     /// What a policy says about the order: the lower number goes first among pods that the strategy's first criterion
     /// holds equal.
@@ -60,59 +60,59 @@ impl RankKey {
     ///   minus request, then the others by usage; for everything else by usage.
     /// - `usage`: by usage alone.
     ///
-    /// The order of a policy ([`Claim::order`]) counts right after a strategy's first criterion: after whether the pod
+    /// The order of a policy ([`RankInputs::order`]) counts right after a strategy's first criterion: after whether the pod
     /// is above its request (`kubelet`), after the priority for process ids, after the class and whether the pod is
     /// above its request (`qos`), and only between equals where usage is all there is (`usage`).
     pub fn new(
         strategy: RankingStrategy,
         resource: Resource,
-        claim: RankInputs,
+        inputs: RankInputs,
         usage: Option<u64>,
     ) -> Self {
         // Amounts beyond 2^63 are all the same, as in the kubelet, whose numbers are int64; neither can be negative, so
         // that their difference fits.
         let signed = |amount: u64| i64::try_from(amount).unwrap_or(i64::MAX);
         let used = signed(usage.unwrap_or(0));
-        let request = signed(claim.request);
+        let request = signed(inputs.request);
         let exceeds = match resource {
             Resource::Memory | Resource::EphemeralStorage => used > request,
             Resource::Inodes => used > 0,
             Resource::Pids => false,
         };
-        let order = i32::from(claim.order);
+        let order = i32::from(inputs.order);
         let (group, between, excess) = match (strategy, resource) {
-            (RankingStrategy::Kubelet, Resource::Pids) => (0, [claim.priority, order], used),
+            (RankingStrategy::Kubelet, Resource::Pids) => (0, [inputs.priority, order], used),
             (RankingStrategy::Kubelet, _) => {
                 let group = match (usage, exceeds) {
                     (None, _) => 0,
                     (Some(_), true) => 1,
                     (Some(_), false) => 2,
                 };
-                (group, [order, claim.priority], used - request)
+                (group, [order, inputs.priority], used - request)
             }
             (RankingStrategy::Qos, Resource::Memory) => {
-                let class = claim.qos as u8 * 2;
+                let class = inputs.qos as u8 * 2;
                 if exceeds {
                     (class, [order, 0], used - request)
                 } else {
                     (class + 1, [order, 0], used)
                 }
             }
-            (RankingStrategy::Qos, _) => (claim.qos as u8 * 2, [order, 0], used),
+            (RankingStrategy::Qos, _) => (inputs.qos as u8 * 2, [order, 0], used),
             (RankingStrategy::Usage, _) => (0, [0; 2], used),
         };
         let (group, excess) = match usage {
             Some(_) => (group, excess),
             // In a QoS class the missing come first too, whether or not they may be above their request.
-            None if strategy == RankingStrategy::Qos => (claim.qos as u8 * 2, i64::MAX),
+            None if strategy == RankingStrategy::Qos => (inputs.qos as u8 * 2, i64::MAX),
             None => (group, i64::MAX),
         };
         Self {
-            is_unknown: claim.priority_unknown,
+            is_unknown: inputs.priority_unknown,
             group,
             between,
             excess: Reverse(excess),
-            tie: claim.order,
+            tie: inputs.order,
         }
     }
 }
@@ -148,15 +148,15 @@ mod tests {
             mut usages in any::<[u64; 2]>(),
         ) {
             usages.sort_unstable();
-            let claim = RankInputs { priority, priority_unknown, qos, request, order };
-            let less = RankKey::new(strategy, resource, claim, Some(usages[0]));
-            let more = RankKey::new(strategy, resource, claim, Some(usages[1]));
+            let inputs = RankInputs { priority, priority_unknown, qos, request, order };
+            let less = RankKey::new(strategy, resource, inputs, Some(usages[0]));
+            let more = RankKey::new(strategy, resource, inputs, Some(usages[1]));
             prop_assert!(more <= less);
-            prop_assert!(RankKey::new(strategy, resource, claim, None) <= more);
+            prop_assert!(RankKey::new(strategy, resource, inputs, None) <= more);
         }
 
         #[test]
-        fn who_is_not_known_goes_last(
+        fn unknown_priority_goes_last(
             strategy in prop::sample::select(&STRATEGIES),
             resource in prop::sample::select(&RESOURCES),
             priorities in any::<[i32; 2]>(),
@@ -166,8 +166,8 @@ mod tests {
             let [known, unknown] = [false, true].map(|priority_unknown| {
                 let at = usize::from(priority_unknown);
                 let (priority, request) = (priorities[at], requests[at]);
-                let claim = RankInputs { priority, priority_unknown, request, ..RankInputs::default() };
-                RankKey::new(strategy, resource, claim, usages[at])
+                let inputs = RankInputs { priority, priority_unknown, request, ..RankInputs::default() };
+                RankKey::new(strategy, resource, inputs, usages[at])
             });
             prop_assert!(known < unknown);
         }

@@ -9,7 +9,7 @@ const RULES: Rules = Rules {
 };
 
 fn candidate(priority: i32, request: u64, usage: u64) -> Candidate {
-    let claim = RankInputs {
+    let inputs = RankInputs {
         order: 0,
         priority,
         priority_unknown: false,
@@ -17,7 +17,7 @@ fn candidate(priority: i32, request: u64, usage: u64) -> Candidate {
         request,
     };
     Candidate {
-        inputs: claim,
+        inputs: inputs,
         usage,
         is_exact: true,
         state: CandidateState::Eligible,
@@ -45,7 +45,7 @@ fn above_request_goes_first_then_priority_then_excess() {
 }
 
 #[test]
-fn who_is_not_known_goes_after_all_others() {
+fn a_pod_of_unknown_priority_goes_after_all_others() {
     let mut pods = [
         candidate(0, 0, 500),
         candidate(1000, 400, 300),
@@ -225,8 +225,8 @@ proptest! {
         }
         // Pods of unknown priority go after Guaranteed ones that are known, so that they wait with them.
         let waits = |i: &usize| {
-            let claim = candidates[*i].inputs;
-            claim.qos == QosClass::Guaranteed || claim.priority_unknown
+            let inputs = candidates[*i].inputs;
+            inputs.qos == QosClass::Guaranteed || inputs.priority_unknown
         };
         if strategy == RankingStrategy::Qos && !system_over_reserved && !order.iter().all(waits) {
             order.retain(|i| !waits(i));

@@ -25,18 +25,18 @@ impl MemoryMonitor {
     /// Asks the pace whether a pod may go for a scope, and kills as many as it says; whether nothing is to be done before the
     /// next look.
     pub(crate) fn resolve_pressure(&mut self, index: usize, now: u64) -> bool {
-        let Some(post) = self.scopes.get_mut(index) else {
+        let Some(monitor) = self.scopes.get_mut(index) else {
             return true;
         };
-        let (pending, shadow, dying) = self.in_flight.pending(&post.scope, now);
-        let seen = post.shortage(shadow, dying);
-        post.pace.observe(now, &seen);
-        let Decision::Evict { urgency, .. } = post.pace.decide(now, &seen, pending) else {
+        let (pending, shadow, dying) = self.in_flight.pending(&monitor.scope, now);
+        let seen = monitor.shortage(shadow, dying);
+        monitor.pace.observe(now, &seen);
+        let Decision::Evict { urgency, .. } = monitor.pace.decide(now, &seen, pending) else {
             return self.in_flight.dying() == 0;
         };
         let judged = Judged {
             now,
-            pace: post.pace,
+            pace: monitor.pace,
             seen,
             pending,
         };
@@ -48,13 +48,16 @@ impl MemoryMonitor {
             return self.in_flight.dying() == 0;
         }
         let rules = self.rules();
-        let mut resort = LastResort::Nobody;
+        let mut resort = LastResort::None;
         self.load_candidates(resort);
         let attainable = self.exclude_pods_outside_scope(index);
-        let Some(post) = self.scopes.get(index) else {
+        let Some(monitor) = self.scopes.get(index) else {
             return true;
         };
-        if !post.pace.is_worth_it(&seen, urgency, attainable, pending) {
+        if !monitor
+            .pace
+            .is_worth_it(&seen, urgency, attainable, pending)
+        {
             self.report_no_candidates(index, true);
             return self.in_flight.dying() == 0;
         }
@@ -137,7 +140,7 @@ impl MemoryMonitor {
     /// A pod whose memory a scope does not count cannot help it. Answers with what the others use at most together, in bytes.
     fn exclude_pods_outside_scope(&mut self, index: usize) -> u64 {
         let mut attainable = 0_u64;
-        let Some(post) = self.scopes.get(index) else {
+        let Some(monitor) = self.scopes.get(index) else {
             return attainable;
         };
         let PodTable {
@@ -146,7 +149,7 @@ impl MemoryMonitor {
             ..
         } = &mut *self.setup.table;
         for (entry, candidate) in entries.iter().zip(candidates) {
-            if !post.scope.holds(entry) {
+            if !monitor.scope.holds(entry) {
                 candidate.state = CandidateState::NotFound;
             } else if candidate.state == CandidateState::Eligible {
                 attainable = attainable.saturating_add(candidate.usage);
@@ -160,7 +163,7 @@ impl MemoryMonitor {
     pub(crate) fn load_candidates(&mut self, resort: LastResort) {
         let now = monotonic_ns();
         let recent = self.usage_cache.take(now, self.growth);
-        let restraint = &self.setup.limiter;
+        let limiter = &self.setup.limiter;
         let PodTable {
             entries,
             candidates,
@@ -171,7 +174,7 @@ impl MemoryMonitor {
             candidate.inputs.order = entry.permit.order();
             candidate.state = if self.in_flight.contains(entry) {
                 CandidateState::Terminating
-            } else if entry.protected || !restraint.allows(&entry.permit, now, resort) {
+            } else if entry.protected || !limiter.allows(&entry.permit, now, resort) {
                 CandidateState::Protected
             } else if let Some(more) = recent {
                 candidate.usage = candidate.usage.saturating_add(more);
@@ -190,20 +193,20 @@ impl MemoryMonitor {
     /// kernel refuses.
     fn kill(&mut self, index: usize, victim: usize, why: Why) -> Option<Pending> {
         let entry = Arc::clone(self.setup.table.entries.get(victim)?);
-        let post = self.scopes.get(index)?;
+        let monitor = self.scopes.get(index)?;
         let working_set = self.setup.table.candidates.get(victim)?.usage;
         let decided = monotonic_ns();
         let shadow = self.setup.shadow;
-        let restraint = &self.setup.limiter;
+        let limiter = &self.setup.limiter;
         // Several are chosen at once: the one before may have used up what this one's limits had left.
-        if !restraint.allows(&entry.permit, decided, why.resort) {
+        if !limiter.allows(&entry.permit, decided, why.resort) {
             return None;
         }
         let mut errno = 0;
         if !shadow {
             match entry.killer.kill() {
                 Ok(round) if round.empty => return None,
-                Ok(_) => restraint.charge(&entry.permit, decided),
+                Ok(_) => limiter.charge(&entry.permit, decided),
                 Err(e) => errno = e.raw_os_error().unwrap_or(libc::EIO),
             }
         }
@@ -216,7 +219,7 @@ impl MemoryMonitor {
             woken,
             usage,
             hook,
-        } = post.cause;
+        } = monitor.cause;
         // What was refused gives nothing; its pod is left alone, and the next one goes.
         let expected = if errno == 0 { working_set } else { 0 };
         let terminating = Terminating::new(signalled, expected, shared);
@@ -226,11 +229,11 @@ impl MemoryMonitor {
             Arc::clone(&entry),
             (self.evictions, index, shadow),
             terminating,
-            post.sample.usage,
+            monitor.sample.usage,
         ));
         self.setup.events.send(Event::Evicted(EvictionReport {
             number: self.evictions,
-            signal: post.scope.signal(),
+            signal: monitor.scope.signal(),
             stages: Stages {
                 crossed,
                 woken,
@@ -239,22 +242,22 @@ impl MemoryMonitor {
             },
             hook: hook.unwrap_or(MemoryHook::Sampler),
             usage_at_crossing: usage,
-            usage_at_decision: post.sample.usage,
-            available: post.sample.available,
-            capacity: post.scope.capacity(),
-            threshold: post.scope.limits().threshold,
+            usage_at_decision: monitor.sample.usage,
+            available: monitor.sample.available,
+            capacity: monitor.scope.capacity(),
+            threshold: monitor.scope.limits().threshold,
             working_set,
             urgency: why.urgency,
             judged: why.judged,
             shared: shared.min(working_set),
             shadow,
-            last_resort: why.resort != LastResort::Nobody,
+            last_resort: why.resort != LastResort::None,
             errno,
             pod: Arc::clone(&entry),
         }));
         // It gives to every scope that counts it.
-        for post in self.scopes.iter_mut().filter(|p| p.scope.holds(&entry)) {
-            post.pace.evicted(signalled);
+        for monitor in self.scopes.iter_mut().filter(|p| p.scope.holds(&entry)) {
+            monitor.pace.evicted(signalled);
         }
         (errno == 0).then_some(gives)
     }
@@ -265,15 +268,15 @@ impl MemoryMonitor {
             denied: self.denied(),
             in_vain,
         };
-        let Some(post) = self.scopes.get_mut(index) else {
+        let Some(monitor) = self.scopes.get_mut(index) else {
             return;
         };
-        if !post.no_candidates && self.in_flight.dying() == 0 {
-            post.no_candidates = true;
+        if !monitor.no_candidates && self.in_flight.dying() == 0 {
+            monitor.no_candidates = true;
             self.setup.events.send(Event::NoCandidates {
-                signal: post.scope.signal(),
-                available: post.sample.available,
-                threshold: post.scope.limits().threshold,
+                signal: monitor.scope.signal(),
+                available: monitor.sample.available,
+                threshold: monitor.scope.limits().threshold,
                 held,
             });
         }
@@ -281,10 +284,10 @@ impl MemoryMonitor {
 
     /// Pods that would have been candidates but for policies and limits.
     fn denied(&self) -> usize {
-        let (now, restraint) = (monotonic_ns(), &self.setup.limiter);
+        let (now, limiter) = (monotonic_ns(), &self.setup.limiter);
         let spared = |entry: &&Arc<Entry>| {
             !entry.protected
-                && !restraint.allows(&entry.permit, now, LastResort::Nobody)
+                && !limiter.allows(&entry.permit, now, LastResort::None)
                 && !self.in_flight.contains(entry)
         };
         self.setup.table.entries.iter().filter(spared).count()
@@ -293,15 +296,15 @@ impl MemoryMonitor {
     /// Takes back whom the kernel may kill when policies have changed meanwhile; true when somebody else is wanted.
     pub(crate) fn revoke_floor_victims(&mut self) -> bool {
         let mut any = false;
-        let (now, restraint) = (monotonic_ns(), &self.setup.limiter);
+        let (now, limiter) = (monotonic_ns(), &self.setup.limiter);
         let entries = &self.setup.table.entries;
-        for (index, post) in self.scopes.iter_mut().enumerate() {
-            let entry = post
+        for (index, monitor) in self.scopes.iter_mut().enumerate() {
+            let entry = monitor
                 .first_victim
                 .and_then(|id| entries.iter().find(|e| e.memory.id() == id));
-            let is_recalled = entry.is_some_and(|e| !restraint.allows_kernel_kill(&e.permit, now));
-            if is_recalled && self.setup.trigger.set_first_victim(index, None).is_ok() {
-                post.first_victim = None;
+            let is_revoked = entry.is_some_and(|e| !limiter.allows_kernel_kill(&e.permit, now));
+            if is_revoked && self.setup.trigger.set_first_victim(index, None).is_ok() {
+                monitor.first_victim = None;
                 any = true;
             }
         }
@@ -310,14 +313,14 @@ impl MemoryMonitor {
 
     /// The kernel reads no clock: whoever may go only for a while is none of its victims.
     fn exclude_expiring_permits(&mut self) {
-        let (now, restraint) = (monotonic_ns(), &self.setup.limiter);
+        let (now, limiter) = (monotonic_ns(), &self.setup.limiter);
         let PodTable {
             entries,
             candidates,
             ..
         } = &mut *self.setup.table;
         for (entry, candidate) in entries.iter().zip(candidates) {
-            if !restraint.allows_kernel_kill(&entry.permit, now) {
+            if !limiter.allows_kernel_kill(&entry.permit, now) {
                 candidate.state = CandidateState::Protected;
             }
         }
@@ -325,14 +328,14 @@ impl MemoryMonitor {
 
     /// Tells the kernel who goes first, for the case that this thread cannot run when the floor is reached.
     pub(crate) fn publish_floor_victims(&mut self) {
-        let has_floor = |post: &ScopeMonitor| post.scope.limits().floor.is_some();
+        let has_floor = |monitor: &ScopeMonitor| monitor.scope.limits().floor.is_some();
         if self.setup.shadow
             || !self.scopes.iter().any(has_floor)
             || !self.setup.trigger.has_program()
         {
             return;
         }
-        self.load_candidates(LastResort::Nobody);
+        self.load_candidates(LastResort::None);
         self.exclude_expiring_permits();
         // The node comes first and leaves nobody out.
         for index in 0..self.scopes.len() {
@@ -348,11 +351,11 @@ impl MemoryMonitor {
                 named.state = CandidateState::Eligible;
             }
             let victim = first.and_then(|i| Some(entries.get(i)?.memory.id()));
-            if let Some(post) = self.scopes.get_mut(index)
-                && victim != post.first_victim
+            if let Some(monitor) = self.scopes.get_mut(index)
+                && victim != monitor.first_victim
                 && self.setup.trigger.set_first_victim(index, victim).is_ok()
             {
-                post.first_victim = victim;
+                monitor.first_victim = victim;
             }
         }
     }
@@ -368,14 +371,14 @@ impl MemoryMonitor {
     /// Whether the node's own daemons use more than was kept back for them; without the pods' cgroup that is not known.
     fn system_over_reserved(&self) -> bool {
         let mut observations = Observations::default();
-        for post in self.scopes.iter().filter(|post| !post.gone) {
+        for monitor in self.scopes.iter().filter(|monitor| !monitor.gone) {
             let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
             let seen = Observation {
-                available: signed(post.sample.shortage.available),
-                capacity: signed(post.scope.capacity()),
+                available: signed(monitor.sample.shortage.available),
+                capacity: signed(monitor.scope.capacity()),
                 time: None,
             };
-            observations.set(post.scope.signal(), seen);
+            observations.set(monitor.scope.signal(), seen);
         }
         observations.system_over_reserved()
     }

@@ -1,4 +1,4 @@
-//! How the loop is to wait: asleep until a wire trips or a look is due, or awake when a crossing is imminent.
+//! How the loop is to wait: asleep until a trigger trips or a look is due, or awake when a crossing is imminent.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{Event, monitor::MemoryMonitor, scope::ScopeMonitor, spin::Wait};
 
 /// While memory is on its way back.
 const PRESSURE_INTERVAL: Duration = Duration::from_millis(1);
-/// While a threshold is met and nothing is to be done about it at once: the recovery trips a wire, and a growth that makes it
+/// While a threshold is met and nothing is to be done about it at once: the recovery trips a trigger, and a growth that makes it
 /// urgent has to be seen.
 const IDLE_INTERVAL: Duration = Duration::from_millis(20);
 /// With a program the sampler has only the ground to watch (inactive_file, capacity), which moves slower than usage.
@@ -20,37 +20,44 @@ impl MemoryMonitor {
     /// crossed.
     pub(crate) fn wait(&mut self, now: u64, interval: Duration) -> Wait {
         let asleep = Wait::Sleep(interval);
-        let tripwire = &*self.setup.trigger;
-        let is_busy = self.scopes.iter().any(|post| post.pressed && !post.idle);
+        let trigger = &*self.setup.trigger;
+        let is_busy = self
+            .scopes
+            .iter()
+            .any(|monitor| monitor.pressed && !monitor.idle);
         // A program is attached a moment later.
-        if is_busy || (tripwire.has_program() && !tripwire.is_attached()) {
+        if is_busy || (trigger.has_program() && !trigger.is_attached()) {
             return asleep;
         }
-        let posts = self.scopes.iter_mut();
-        posts
-            .filter(|post| !post.pressed && !post.gone && post.is_armed(tripwire))
-            .filter_map(|post| post.wait(now))
+        let scopes = self.scopes.iter_mut();
+        scopes
+            .filter(|monitor| !monitor.pressed && !monitor.gone && monitor.is_armed(trigger))
+            .filter_map(|monitor| monitor.wait(now))
             .fold(asleep, Wait::and)
     }
 
-    /// When to look again; switches the per-page rung on the way.
+    /// When to look again; switches the per-page hook on the way.
     pub(crate) fn next_look(&mut self) -> Duration {
-        // Under pressure the rung stays as it is: attaching takes time that the look has not.
-        if self.scopes.iter().any(|post| post.pressed && !post.idle) {
+        // Under pressure the hook stays as it is: attaching takes time that the look has not.
+        if self
+            .scopes
+            .iter()
+            .any(|monitor| monitor.pressed && !monitor.idle)
+        {
             return PRESSURE_INTERVAL;
         }
         let growth = self.growth;
         let nearness = Nearness::new(growth);
-        let tripwire = &mut *self.setup.trigger;
-        let has_wires = tripwire.hook() != MemoryHook::Sampler;
-        let has_program = tripwire.has_program();
-        let attached = tripwire.is_attached();
+        let trigger = &mut *self.setup.trigger;
+        let has_triggers = trigger.hook() != MemoryHook::Sampler;
+        let has_program = trigger.has_program();
+        let attached = trigger.is_attached();
         let wanted = self
             .scopes
             .iter()
-            .any(|post| !post.gone && nearness.wants_hook(post.distance(), attached));
-        let switched = if has_wires {
-            tripwire.set_near(wanted)
+            .any(|monitor| !monitor.gone && nearness.wants_hook(monitor.distance(), attached));
+        let switched = if has_triggers {
+            trigger.set_near(wanted)
         } else {
             Ok(false)
         };
@@ -64,26 +71,26 @@ impl MemoryMonitor {
             }
         }
         let is_lost = switched.is_err();
-        let is_attached = has_wires && !is_lost && tripwire.is_attached();
-        let next = |post: &ScopeMonitor| {
-            let far = sampling::next_look(post.distance(), growth);
-            if post.gone {
+        let is_attached = has_triggers && !is_lost && trigger.is_attached();
+        let next = |monitor: &ScopeMonitor| {
+            let far = sampling::next_look(monitor.distance(), growth);
+            if monitor.gone {
                 sampling::CEILING
-            } else if post.pressed && post.no_candidates {
+            } else if monitor.pressed && monitor.no_candidates {
                 IDLE_INTERVAL
-            } else if post.pressed {
+            } else if monitor.pressed {
                 // In good time for a growth that begins now to be seen before it has used up much of what is left.
-                let left = post.sample.shortage.room.at_once / 4;
+                let left = monitor.sample.shortage.room.at_once / 4;
                 sampling::next_look(left, growth).min(IDLE_INTERVAL)
-            } else if is_attached && post.is_armed(tripwire) {
-                // An eventfd tells late: the last stretch is found by looking.
+            } else if is_attached && monitor.is_armed(trigger) {
+                // An eventfd tells late: the last spin window is found by looking.
                 if has_program {
                     far.max(HOOKED_FLOOR)
                 } else {
                     far
                 }
-            } else if has_wires && !is_lost {
-                nearness.next_look(post.distance())
+            } else if has_triggers && !is_lost {
+                nearness.next_look(monitor.distance())
             } else {
                 far
             }

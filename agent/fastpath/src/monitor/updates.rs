@@ -1,4 +1,4 @@
-//! What the mailbox brings: other pods, other settings, another cgroup of all pods.
+//! What the control block brings: other pods, other settings, another cgroup of all pods.
 
 use evictd_engine::pace::Pace;
 
@@ -16,30 +16,30 @@ impl MemoryMonitor {
     }
 
     fn apply_settings(&mut self) {
-        let Some(tuning) = self.setup.control.take_settings() else {
+        let Some(settings) = self.setup.control.take_settings() else {
             return;
         };
-        if std::mem::replace(&mut self.setup.shadow, tuning.shadow) != tuning.shadow {
+        if std::mem::replace(&mut self.setup.shadow, settings.shadow) != settings.shadow {
             // What shadow mode has chosen did not die.
             self.scopes
                 .iter_mut()
-                .for_each(|post| post.pace = Pace::default());
+                .for_each(|monitor| monitor.pace = Pace::default());
         }
         self.named = 0;
         // Whoever was only spoken of is a pod like any other from now on.
         self.in_flight.forget_shadow_victims();
-        self.setup.strategy = tuning.strategy;
+        self.setup.strategy = settings.strategy;
         let floor = self.floor_is_armed();
         for index in 0..self.scopes.len() {
-            let Some(post) = self.scopes.get_mut(index) else {
+            let Some(monitor) = self.scopes.get_mut(index) else {
                 return;
             };
-            let is_new = index == 0 && post.scope.limits() != tuning.limits;
+            let is_new = index == 0 && monitor.scope.limits() != settings.limits;
             if is_new {
-                post.scope.set_limits(tuning.limits);
-                post.pace.reset();
+                monitor.scope.set_limits(settings.limits);
+                monitor.pace.reset();
             }
-            if let Err(e) = post.settle(&mut *self.setup.trigger, floor) {
+            if let Err(e) = monitor.settle(&mut *self.setup.trigger, floor) {
                 self.report_scope_gone(index, &e);
             } else if is_new {
                 self.say_met_in_force(index);
@@ -55,11 +55,11 @@ impl MemoryMonitor {
         self.named = 0;
         let index = 1;
         let floor = self.floor_is_armed();
-        let tripwire = &mut *self.setup.trigger;
-        let watched = tripwire.watch(index, scope.cgroup());
+        let trigger = &mut *self.setup.trigger;
+        let watched = trigger.watch(index, scope.cgroup());
         match self.scopes.get_mut(index) {
-            Some(post) => {
-                post.replace(&mut scope);
+            Some(monitor) => {
+                monitor.replace(&mut scope);
                 self.setup.control.retire_scope(scope);
             }
             // This frees the box: once, and at a quiet time.
@@ -68,7 +68,7 @@ impl MemoryMonitor {
                 .push(ScopeMonitor::new(*scope, index, self.growth, self.cpus)),
         }
         let settled = watched.and_then(|()| match self.scopes.get_mut(index) {
-            Some(post) => post.settle(tripwire, floor),
+            Some(monitor) => monitor.settle(trigger, floor),
             None => Ok(()),
         });
         match settled {

@@ -66,10 +66,10 @@ pub(crate) fn read_usage(entry: &Entry, candidate: &mut Candidate) -> CandidateS
 
 impl MemoryMonitor {
     /// Goes through a decision that nothing follows: the real one, a moment later, finds all it needs in the caches, and
-    /// statistics that add up.
+    /// statistics that flush.
     pub(crate) fn warm_up(&mut self) {
         self.setup.table.flush_statistics();
-        self.load_candidates(LastResort::Nobody);
+        self.load_candidates(LastResort::None);
         self.first_in_order();
     }
 

@@ -1,4 +1,4 @@
-//! The wires of a scope: where they lie, and when they are set anew.
+//! The triggers of a scope: where they lie, and when they are set anew.
 
 use std::io;
 
@@ -8,10 +8,10 @@ use evictd_node::trigger::memory::{
 
 use super::{ScopeMonitor, ScopeTriggers};
 
-/// The wire is set anew when the ground has moved by this much; less than one batch of every CPU makes no difference.
+/// The trigger is set anew when the ground has moved by this much; less than one batch of every CPU makes no difference.
 const REARM_BYTES: u64 = 256 << 10;
 
-/// What a CPU charges in advance (`MEMCG_CHARGE_BATCH` pages): the counter moves by so much at once. The floor's wire lies
+/// What a CPU charges in advance (`MEMCG_CHARGE_BATCH` pages): the counter moves by so much at once. The floor's trigger lies
 /// ahead by that, so that the step that reaches it ends at the floor and not behind it.
 const BATCH_BYTES: u64 = 256 << 10;
 
@@ -19,50 +19,50 @@ impl ScopeMonitor {
     /// Arms every slot for the first time.
     pub(crate) fn settle(
         &mut self,
-        tripwire: &mut dyn MemoryTrigger,
+        trigger: &mut dyn MemoryTrigger,
         floor: bool,
     ) -> io::Result<()> {
         self.sample = self.scope.sample()?;
         for slot in 0..SLOTS_PER_SCOPE {
-            self.set(tripwire, slot, Trigger::DISABLED)?;
+            self.set(trigger, slot, Trigger::DISABLED)?;
         }
-        self.arm(tripwire, floor)
+        self.arm(trigger, floor)
     }
 
-    /// The threshold is not met: the wires follow the ground.
+    /// The threshold is not met: the triggers follow the ground.
     pub(crate) fn keep(
         &mut self,
-        tripwire: &mut dyn MemoryTrigger,
-        news: &ScopeTriggers,
+        trigger: &mut dyn MemoryTrigger,
+        triggers: &ScopeTriggers,
         was_pressed: bool,
         floor: bool,
     ) -> io::Result<()> {
         self.no_candidates = false;
         self.idle = false;
         if self.recovery_limit.take().is_some() {
-            self.set(tripwire, slot::RECOVERY, Trigger::DISABLED)?;
+            self.set(trigger, slot::RECOVERY, Trigger::DISABLED)?;
         }
-        if self.is_calibrated(tripwire) {
-            self.calibrate(tripwire, news.counter, floor)
+        if self.is_calibrated(trigger) {
+            self.calibrate(trigger, triggers.counter, floor)
         } else if was_pressed
-            || news.trip.is_some()
-            || self.ground_has_moved(tripwire)
-            || self.has_left_the_stretch(tripwire)
+            || triggers.trip.is_some()
+            || self.ground_has_moved(trigger)
+            || self.has_left_spin_window(trigger)
         {
-            self.arm(tripwire, floor)
+            self.arm(trigger, floor)
         } else {
             Ok(())
         }
     }
 
-    /// The floor's wire follows what the kernel could take back: the kernel kills past it only where memory is short, not where
+    /// The floor's trigger follows what the kernel could take back: the kernel kills past it only where memory is short, not where
     /// page cache is in the way of the kubelet's formula. It does so while the threshold is met too.
     pub(crate) fn follow_floor(
         &mut self,
-        tripwire: &mut dyn MemoryTrigger,
+        trigger: &mut dyn MemoryTrigger,
         floor: bool,
     ) -> io::Result<()> {
-        let Some(offset) = self.offset_on(tripwire) else {
+        let Some(offset) = self.offset_on(trigger) else {
             return Ok(());
         };
         let limits = self.scope.limits();
@@ -85,12 +85,12 @@ impl ScopeMonitor {
                 action: Action::Kill,
             },
         };
-        self.set(tripwire, slot::FLOOR, wire)
+        self.set(trigger, slot::FLOOR, wire)
     }
 
-    /// Nothing is left to do: the wire of the way back is armed where it is.
-    pub(crate) fn await_recovery(&mut self, tripwire: &mut dyn MemoryTrigger) -> io::Result<()> {
-        let Some(offset) = self.offset_on(tripwire) else {
+    /// Nothing is left to do: the trigger of the way back is armed where it is.
+    pub(crate) fn await_recovery(&mut self, trigger: &mut dyn MemoryTrigger) -> io::Result<()> {
+        let Some(offset) = self.offset_on(trigger) else {
             return Ok(());
         };
         let limit = self
@@ -106,7 +106,7 @@ impl ScopeMonitor {
             direction: Direction::Falling,
             action: Action::Wake,
         };
-        self.set(tripwire, slot::RECOVERY, wire)
+        self.set(trigger, slot::RECOVERY, wire)
     }
 
     /// Whether its threshold is met and nothing has been done about it yet, as far as the counter tells: a short look at what
@@ -124,32 +124,32 @@ impl ScopeMonitor {
         }
     }
 
-    /// Whether a crossing trips a wire, once the hook is attached.
-    pub(crate) fn is_armed(&self, tripwire: &dyn MemoryTrigger) -> bool {
-        self.offset_on(tripwire).is_some()
+    /// Whether a crossing trips a trigger, once the hook is attached.
+    pub(crate) fn is_armed(&self, trigger: &dyn MemoryTrigger) -> bool {
+        self.offset_on(trigger).is_some()
     }
 
-    fn set(&self, tripwire: &mut dyn MemoryTrigger, slot: u32, wire: Trigger) -> io::Result<()> {
-        tripwire.arm(slot_of(self.index, slot), wire)
+    fn set(&self, trigger: &mut dyn MemoryTrigger, slot: u32, wire: Trigger) -> io::Result<()> {
+        trigger.arm(slot_of(self.index, slot), wire)
     }
 
     /// Whether the counter and the usage are different things here.
-    fn is_calibrated(&self, tripwire: &dyn MemoryTrigger) -> bool {
-        self.scope.is_machine() && tripwire.has_program()
+    fn is_calibrated(&self, trigger: &dyn MemoryTrigger) -> bool {
+        self.scope.is_machine() && trigger.has_program()
     }
 
-    fn offset_on(&self, tripwire: &dyn MemoryTrigger) -> Option<i64> {
+    fn offset_on(&self, trigger: &dyn MemoryTrigger) -> Option<i64> {
         match self.offset {
-            None if self.is_calibrated(tripwire) => None,
+            None if self.is_calibrated(trigger) => None,
             known => Some(known.unwrap_or(0)),
         }
     }
 
     /// The counter and the usage differ by what only one of them counts, and that changes: each look asks the kernel
-    /// for the counter, by a wire that the next charge trips, and the answer sets the wires anew.
+    /// for the counter, by a trigger that the next charge trips, and the answer sets the triggers anew.
     fn calibrate(
         &mut self,
-        tripwire: &mut dyn MemoryTrigger,
+        trigger: &mut dyn MemoryTrigger,
         counter: Option<u64>,
         floor: bool,
     ) -> io::Result<()> {
@@ -157,14 +157,14 @@ impl ScopeMonitor {
         match counter {
             Some(counter) => {
                 self.offset = Some(signed(counter) - signed(self.sample.usage));
-                self.arm(tripwire, floor)
+                self.arm(trigger, floor)
             }
             None => {
                 let at_the_next_charge = Trigger {
                     limit: 0,
                     ..Trigger::DISABLED
                 };
-                self.set(tripwire, slot::CALIBRATION, at_the_next_charge)
+                self.set(trigger, slot::CALIBRATION, at_the_next_charge)
             }
         }
     }
@@ -175,24 +175,24 @@ impl ScopeMonitor {
             .saturating_add_signed(offset)
     }
 
-    /// By enough to set the wires anew: by a page close to the threshold, where 256 KiB too far are as much too late.
-    fn ground_has_moved(&self, tripwire: &dyn MemoryTrigger) -> bool {
+    /// By enough to set the triggers anew: by a page close to the threshold, where 256 KiB too far are as much too late.
+    fn ground_has_moved(&self, trigger: &dyn MemoryTrigger) -> bool {
         let limit = self.limit(self.scope.limits().threshold, 0);
-        let enough = match tripwire.has_program() && self.distance() <= self.spin_window {
+        let enough = match trigger.has_program() && self.distance() <= self.spin_window {
             true => page_size(),
             false => REARM_BYTES,
         };
         limit.abs_diff(self.armed_limit) >= enough
     }
 
-    /// By so much that its wire does not trip at once again.
-    fn has_left_the_stretch(&self, tripwire: &dyn MemoryTrigger) -> bool {
-        tripwire.has_program() && !self.spin_armed && self.distance() > self.spin_window * 3 / 2
+    /// By so much that its trigger does not trip at once again.
+    fn has_left_spin_window(&self, trigger: &dyn MemoryTrigger) -> bool {
+        trigger.has_program() && !self.spin_armed && self.distance() > self.spin_window * 3 / 2
     }
 
-    fn arm(&mut self, tripwire: &mut dyn MemoryTrigger, floor: bool) -> io::Result<()> {
-        let Some(offset) = self.offset_on(tripwire) else {
-            return self.calibrate(tripwire, None, floor);
+    fn arm(&mut self, trigger: &mut dyn MemoryTrigger, floor: bool) -> io::Result<()> {
+        let Some(offset) = self.offset_on(trigger) else {
+            return self.calibrate(trigger, None, floor);
         };
         let limits = self.scope.limits();
         let wire = |amount: u64, act: Action| Trigger {
@@ -206,16 +206,16 @@ impl ScopeMonitor {
             Action::Wake,
         );
         self.armed_limit = hard.limit;
-        self.set(tripwire, slot::HARD, hard)?;
+        self.set(trigger, slot::HARD, hard)?;
         self.floor_limit = 0;
-        self.follow_floor(tripwire, floor)?;
-        // Where a wire costs more than a store, none is set anew at the worst moment.
-        self.spin_armed = tripwire.has_program() && self.distance() > self.spin_window;
+        self.follow_floor(trigger, floor)?;
+        // Where a trigger costs more than a store, none is set anew at the worst moment.
+        self.spin_armed = trigger.has_program() && self.distance() > self.spin_window;
         let approach = if self.spin_armed {
             approach
         } else {
             Trigger::DISABLED
         };
-        self.set(tripwire, slot::APPROACH, approach)
+        self.set(trigger, slot::APPROACH, approach)
     }
 }

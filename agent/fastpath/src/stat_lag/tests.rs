@@ -25,7 +25,7 @@ struct Machine {
 
 impl Machine {
     /// A look with a threshold of 50 MiB, at a kernel that tells what is missing.
-    fn look(&self, lag: &mut StatLag, missing: impl Fn(&Self) -> u64) -> MemorySample {
+    fn look(&self, stat_lag: &mut StatLag, missing: impl Fn(&Self) -> u64) -> MemorySample {
         self.looks.set(0);
         self.added_up.set(0);
         let read = || {
@@ -38,7 +38,7 @@ impl Machine {
             self.pass(u64::try_from(pause.as_nanos()).unwrap());
             self.now.get()
         };
-        lag.sample(read, is_short, add_up, after).unwrap().0
+        stat_lag.sample(read, is_short, add_up, after).unwrap().0
     }
 
     fn pass(&self, ns: u64) {
@@ -51,49 +51,49 @@ impl Machine {
 }
 
 /// One that has seen what is usual.
-fn lag() -> (Machine, StatLag) {
-    let (machine, mut lag) = (Machine::default(), StatLag::new(2, false));
-    machine.look(&mut lag, |_| 0);
-    (machine, lag)
+fn stat_lag() -> (Machine, StatLag) {
+    let (machine, mut stat_lag) = (Machine::default(), StatLag::new(2, false));
+    machine.look(&mut stat_lag, |_| 0);
+    (machine, stat_lag)
 }
 
-/// Page cache that is only not yet added up is no working set.
+/// Page cache that is only not yet flushed is no working set.
 #[test]
-fn what_is_missing_is_added_up_and_nobody_sleeps() {
-    let (machine, mut lag) = lag();
+fn lagging_statistics_are_flushed_without_a_pause() {
+    let (machine, mut stat_lag) = stat_lag();
     let missing = |machine: &Machine| match machine.added_up.get() {
         0 => 80 * MIB,
         _ => 0,
     };
-    assert_eq!(machine.look(&mut lag, missing), look(0));
+    assert_eq!(machine.look(&mut stat_lag, missing), look(0));
     assert_eq!((machine.did(), machine.now.get()), ((2, 1), 0));
 }
 
 /// Somebody else is in the middle of it.
 #[test]
 fn what_is_missing_for_a_moment_is_waited_for() {
-    let (machine, mut lag) = lag();
+    let (machine, mut stat_lag) = stat_lag();
     let missing = |machine: &Machine| match machine.now.get() {
         0..250_000 => 80 * MIB,
         _ => 0,
     };
-    assert_eq!(machine.look(&mut lag, missing), look(0));
+    assert_eq!(machine.look(&mut stat_lag, missing), look(0));
     assert_eq!(machine.did(), (5, 4));
 }
 
 /// Not a lag but memory that no line tells of: somebody really takes it.
 #[test]
 fn what_stays_missing_is_believed_and_then_usual() {
-    let (machine, mut lag) = lag();
-    assert_eq!(machine.look(&mut lag, |_| 80 * MIB), look(80 * MIB));
+    let (machine, mut stat_lag) = stat_lag();
+    assert_eq!(machine.look(&mut stat_lag, |_| 80 * MIB), look(80 * MIB));
     assert_eq!(machine.now.get(), FLUSH_DEADLINE_NS);
-    machine.look(&mut lag, |_| 80 * MIB);
+    machine.look(&mut stat_lag, |_| 80 * MIB);
     assert_eq!(machine.did(), (1, 0));
 }
 
 #[test]
-fn nobody_waits_where_it_makes_no_difference() {
-    let (machine, mut lag) = lag();
+fn a_difference_below_the_noise_is_not_waited_for() {
+    let (machine, mut stat_lag) = stat_lag();
     // 20 MiB less than the threshold, with all that may be missing.
     let read = || {
         let mut look = look(60 * MIB);
@@ -106,9 +106,9 @@ fn nobody_waits_where_it_makes_no_difference() {
         assert!(pause.is_zero());
         0
     };
-    lag.sample(read, is_short, never, after).unwrap();
+    stat_lag.sample(read, is_short, never, after).unwrap();
     // That has not made it the usual.
-    machine.look(&mut lag, |machine| {
+    machine.look(&mut stat_lag, |machine| {
         if machine.added_up.get() == 0 {
             60 * MIB
         } else {
@@ -119,30 +119,30 @@ fn nobody_waits_where_it_makes_no_difference() {
 }
 
 /// What CPUs keep to themselves, a little kernel memory and a few huge pages on their way are nothing to wait for, however many
-/// CPUs there are; it is added up all the same, until it turns out to stay.
+/// CPUs there are; it is flushed all the same, until it turns out to stay.
 #[test]
 fn a_little_is_not_waited_for() {
     for cpus in [1, 2, 32] {
-        let (machine, mut lag) = (Machine::default(), StatLag::new(cpus, false));
-        machine.look(&mut lag, |_| 0);
+        let (machine, mut stat_lag) = (Machine::default(), StatLag::new(cpus, false));
+        machine.look(&mut stat_lag, |_| 0);
         let missing = 8 * MIB + 3 * 64 * page_size() * cpus;
-        machine.look(&mut lag, |_| missing);
+        machine.look(&mut stat_lag, |_| missing);
         assert_eq!(machine.did(), (1, 1), "{cpus} CPUs");
         machine.pass(FLUSH_DEADLINE_NS);
-        machine.look(&mut lag, |_| missing);
+        machine.look(&mut stat_lag, |_| missing);
         assert_eq!(machine.did(), (1, 0), "{cpus} CPUs");
     }
 }
 
-/// A lag that grows little by little, and is gone for a moment whenever the kernel is told to add up, never becomes usual.
+/// A lag that grows little by little, and is gone for a moment whenever the kernel is told to flush, never becomes usual.
 #[test]
 fn a_lag_does_not_become_usual() {
-    let (machine, mut lag) = lag();
+    let (machine, mut stat_lag) = stat_lag();
     let (mut missing, mut added_up) = (0, 0);
     for _ in 0..1000 {
         missing += MIB;
         assert!(missing < 4 * MIB, "added up in good time");
-        machine.look(&mut lag, |_| missing);
+        machine.look(&mut stat_lag, |_| missing);
         if machine.added_up.get() > 0 {
             added_up += 1;
             missing = 0;
@@ -160,7 +160,7 @@ fn a_lag_does_not_become_usual() {
                 0
             }
         };
-        seen = machine.look(&mut lag, back);
+        seen = machine.look(&mut stat_lag, back);
         machine.pass(10 * FLUSH_DEADLINE_NS);
     }
     assert_eq!(seen, look(0));
@@ -169,15 +169,14 @@ fn a_lag_does_not_become_usual() {
 /// Kernel memory that is given back is believed at once; so is another scope.
 #[test]
 fn the_usual_follows() {
-    let (machine, mut lag) = (Machine::default(), StatLag::new(2, false));
-    machine.look(&mut lag, |_| 80 * MIB);
-    machine.look(&mut lag, |_| 0);
-    machine.look(
-        &mut lag,
-        |machine| if machine.looks.get() < 2 { 80 * MIB } else { 0 },
-    );
+    let (machine, mut stat_lag) = (Machine::default(), StatLag::new(2, false));
+    machine.look(&mut stat_lag, |_| 80 * MIB);
+    machine.look(&mut stat_lag, |_| 0);
+    machine.look(&mut stat_lag, |machine| {
+        if machine.looks.get() < 2 { 80 * MIB } else { 0 }
+    });
     assert_eq!(machine.did(), (2, 1));
-    lag.forget();
-    assert_eq!(machine.look(&mut lag, |_| 80 * MIB), look(80 * MIB));
+    stat_lag.forget();
+    assert_eq!(machine.look(&mut stat_lag, |_| 80 * MIB), look(80 * MIB));
     assert_eq!(machine.did(), (1, 0));
 }

@@ -97,8 +97,8 @@ impl Memory {
                 _ if ended => return Err(wrong("comes after the end".to_owned())),
                 Line::Version(_) => return Err(wrong("is a second beginning".to_owned())),
                 Line::Paused(by) => {
-                    let brake = PauseSource::ALL.into_iter().find(|b| b.as_str() == by);
-                    memory.paused.extend(brake);
+                    let source = PauseSource::ALL.into_iter().find(|b| b.as_str() == by);
+                    memory.paused.extend(source);
                 }
                 Line::Policy(policy) => memory.policies.push(policy),
                 Line::Namespace { name, labels } => {
@@ -139,8 +139,8 @@ impl Memory {
         };
         const END: usize = 64;
         add(&Line::Version(VERSION), END)?;
-        for brake in &self.paused {
-            add(&Line::Paused(brake.as_str().to_owned()), END)?;
+        for source in &self.paused {
+            add(&Line::Paused(source.as_str().to_owned()), END)?;
         }
         for policy in &self.policies {
             add(&Line::Policy(policy.clone()), END)?;

@@ -22,24 +22,24 @@ struct Said<'a> {
 }
 
 /// What an object with these conditions should say. Of a version that cannot be used nothing else is known.
-fn wanted<'a>(conditions: &'a [Value], verdict: &'a PolicyStatus) -> Vec<Said<'a>> {
+fn wanted<'a>(conditions: &'a [Value], status: &'a PolicyStatus) -> Vec<Said<'a>> {
     let said = |of_type, (status, reason, message)| Said {
         of_type,
         status,
         reason,
         message,
     };
-    if let Some(place) = &verdict.refused {
+    if let Some(place) = &status.refused {
         return vec![said(ACCEPTED, ("False", "Invalid", place.as_str()))];
     }
     // What somebody has seen, the others believe; of a contradiction only as long as there can be one.
-    let told = about(conditions, CONTRADICTS, verdict).find(|c| c["status"] == "True");
-    let told = told.and_then(|c| c["message"].as_str());
+    let event = about(conditions, CONTRADICTS, status).find(|c| c["status"] == "True");
+    let event = event.and_then(|c| c["message"].as_str());
     let still_can =
-        |words: &&str| (verdict.may_contradict.iter()).any(|other| words.contains(other));
-    let contradicts = match (told.filter(still_can), verdict.contradicts.as_deref()) {
+        |words: &&str| (status.may_contradict.iter()).any(|other| words.contains(other));
+    let contradicts = match (event.filter(still_can), status.contradicts.as_deref()) {
         (Some(words), _) | (None, Some(words)) => ("True", "PodSeen", words),
-        (None, None) if verdict.may_contradict.is_empty() => (
+        (None, None) if status.may_contradict.is_empty() => (
             "False",
             "Consistent",
             "no other policy of the same precedence can say anything else about the same pods",
@@ -50,8 +50,8 @@ fn wanted<'a>(conditions: &'a [Value], verdict: &'a PolicyStatus) -> Vec<Said<'a
             "no agent has seen a pod about which another policy of the same precedence says anything else",
         ),
     };
-    let seen_by_another = about(conditions, SELECTS_PODS, verdict).any(|c| c["status"] == "True");
-    let selects = if verdict.selects || seen_by_another {
+    let seen_by_another = about(conditions, SELECTS_PODS, status).any(|c| c["status"] == "True");
+    let selects = if status.selects || seen_by_another {
         (
             "True",
             "PodSeen",
@@ -78,23 +78,23 @@ fn wanted<'a>(conditions: &'a [Value], verdict: &'a PolicyStatus) -> Vec<Said<'a
 fn about<'a>(
     conditions: &'a [Value],
     of_type: &'a str,
-    verdict: &'a PolicyStatus,
+    status: &'a PolicyStatus,
 ) -> impl Iterator<Item = &'a Value> {
     conditions.iter().filter(move |c| {
-        c["type"] == of_type && c["observedGeneration"] == json!(verdict.generation)
+        c["type"] == of_type && c["observedGeneration"] == json!(status.generation)
     })
 }
 
 /// Whether anything was said about this version.
-pub(super) fn is_about(conditions: &[Value], verdict: &PolicyStatus) -> bool {
-    about(conditions, ACCEPTED, verdict).next().is_some()
+pub(super) fn is_about(conditions: &[Value], status: &PolicyStatus) -> bool {
+    about(conditions, ACCEPTED, status).next().is_some()
 }
 
 /// Whether these conditions say what is thought, and of ours nothing else.
-pub(super) fn say(conditions: &[Value], verdict: &PolicyStatus) -> bool {
-    let wanted = wanted(conditions, verdict);
+pub(super) fn say(conditions: &[Value], status: &PolicyStatus) -> bool {
+    let wanted = wanted(conditions, status);
     let is_there = |said: &Said<'_>| {
-        about(conditions, said.of_type, verdict).any(|c| {
+        about(conditions, said.of_type, status).any(|c| {
             c["status"] == said.status && c["reason"] == said.reason && c["message"] == said.message
         })
     };
@@ -103,9 +103,9 @@ pub(super) fn say(conditions: &[Value], verdict: &PolicyStatus) -> bool {
 }
 
 /// All conditions with the verdict among them; those of other types stay.
-pub(super) fn merged(conditions: &[Value], verdict: &PolicyStatus) -> Vec<Value> {
+pub(super) fn merged(conditions: &[Value], status: &PolicyStatus) -> Vec<Value> {
     let now = format!("{:.0}", jiff::Timestamp::now());
-    let ours = wanted(conditions, verdict).into_iter().map(|said| {
+    let ours = wanted(conditions, status).into_iter().map(|said| {
         let old = conditions.iter().find(|c| c["type"] == said.of_type);
         let since = old
             .filter(|c| c["status"] == said.status)
@@ -116,7 +116,7 @@ pub(super) fn merged(conditions: &[Value], verdict: &PolicyStatus) -> Vec<Value>
             "status": said.status,
             "reason": said.reason,
             "message": said.message,
-            "observedGeneration": verdict.generation,
+            "observedGeneration": status.generation,
             "lastTransitionTime": since.unwrap_or_else(|| now.clone().into()),
         })
     });
@@ -132,7 +132,7 @@ fn is_ours(condition: &Value) -> bool {
 mod tests {
     use super::*;
 
-    fn verdict(refused: Option<&str>, selects: bool) -> PolicyStatus {
+    fn status(refused: Option<&str>, selects: bool) -> PolicyStatus {
         PolicyStatus {
             name: "p".to_owned(),
             uid: "u".to_owned(),
@@ -151,8 +151,8 @@ mod tests {
 
     // Agents with and without such pods end with the same words, whoever writes first.
     #[test]
-    fn what_one_has_seen_nobody_takes_back() {
-        let (with, without) = (verdict(None, true), verdict(None, false));
+    fn what_one_node_has_seen_stays() {
+        let (with, without) = (status(None, true), status(None, false));
         let theirs = json!({"type": "Audited", "status": "True"});
         let first = merged(std::slice::from_ref(&theirs), &without);
         assert_eq!(first[0], theirs);
@@ -172,9 +172,9 @@ mod tests {
 
     #[test]
     fn of_a_version_that_cannot_be_used_nothing_else_is_said() {
-        let before = merged(&[], &verdict(None, true));
+        let before = merged(&[], &status(None, true));
         assert_eq!(before.len(), 3);
-        let refused = verdict(Some("spec.rules: is wrong"), true);
+        let refused = status(Some("spec.rules: is wrong"), true);
         assert!(!say(&before, &refused));
         let after = merged(&before, &refused);
         assert_eq!(after.len(), 1);
@@ -185,14 +185,14 @@ mod tests {
     // One agent has a pod that both policies select, the others have none: they believe it until a policy changes.
     #[test]
     fn a_contradiction_holds_as_long_as_there_can_be_one() {
-        let mut without = verdict(None, false);
+        let mut without = status(None, false);
         without.may_contradict = ["policy a (generation 2)", "policy b (generation 1)"]
             .map(str::to_owned)
             .into();
         let mut with = without.clone();
         let words = "spec.rules[0] (r) says Never, policy b (generation 1) in spec.rules[3] (x) says Always";
         with.contradicts = Some(words.to_owned());
-        let told = |conditions: &[Value]| {
+        let event = |conditions: &[Value]| {
             let found = conditions.iter().find(|c| c["type"] == CONTRADICTS);
             found.map(|c| {
                 (
@@ -203,11 +203,11 @@ mod tests {
             })
         };
         let first = merged(&[], &without);
-        let (status, reason, _) = told(&first).expect("it is said");
+        let (status, reason, _) = event(&first).expect("it is said");
         assert_eq!((status, reason), (json!("False"), json!("NoPodSeen")));
         let second = merged(&first, &with);
         assert_eq!(
-            told(&second),
+            event(&second),
             Some((json!("True"), json!("PodSeen"), json!(words)))
         );
         assert!(say(&second, &without) && merged(&second, &without) == second);
@@ -221,10 +221,10 @@ mod tests {
             .map(str::to_owned)
             .into();
         assert!(!say(&second, &without));
-        let (status, ..) = told(&merged(&second, &without)).expect("it is said");
+        let (status, ..) = event(&merged(&second, &without)).expect("it is said");
         assert_eq!(status, "False");
         without.may_contradict = std::sync::Arc::default();
-        let (_, reason, _) = told(&merged(&second, &without)).expect("it is said");
+        let (_, reason, _) = event(&merged(&second, &without)).expect("it is said");
         assert_eq!(reason, "Consistent");
     }
 }

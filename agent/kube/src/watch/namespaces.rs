@@ -26,15 +26,15 @@ pub type Settled = Option<BTreeSet<String>>;
 /// Keeps the labels up to date for ever, and says in `settled` which they are.
 pub async fn run(
     connection: Arc<ApiClient>,
-    keeper: Arc<PolicyEvaluator>,
+    evaluator: Arc<PolicyEvaluator>,
     settled: channel::Sender<Settled>,
 ) {
-    let mut keys = keeper.namespace_keys();
+    let mut keys = evaluator.namespace_keys();
     loop {
         let changed = async {
             loop {
-                keeper.replaced().await;
-                let now = keeper.namespace_keys();
+                evaluator.replaced().await;
+                let now = evaluator.namespace_keys();
                 if now != keys {
                     break now;
                 }
@@ -46,10 +46,10 @@ pub async fn run(
                 std::future::pending::<()>().await;
             }
             let listener = Namespaces {
-                keeper: Arc::clone(&keeper),
+                evaluator: Arc::clone(&evaluator),
                 settled: settled.clone(),
                 keys: keys.clone(),
-                known: keeper.namespaces(),
+                known: evaluator.namespaces(),
                 incoming: None,
             };
             run_watcher(&connection, listener).await;
@@ -67,7 +67,7 @@ pub async fn run(
 }
 
 struct Namespaces {
-    keeper: Arc<PolicyEvaluator>,
+    evaluator: Arc<PolicyEvaluator>,
     settled: channel::Sender<Settled>,
     keys: BTreeSet<String>,
     known: BTreeMap<String, Labels>,
@@ -113,7 +113,7 @@ impl WatchHandler for Namespaces {
                 if let Some(incoming) = self.incoming.take() {
                     self.known = incoming;
                 }
-                self.keeper.set_namespaces(self.known.clone());
+                self.evaluator.set_namespaces(self.known.clone());
                 self.settle();
                 return;
             }
@@ -127,12 +127,12 @@ impl WatchHandler for Namespaces {
                 }
             }
         }
-        self.keeper.set_namespaces(self.known.clone());
+        self.evaluator.set_namespaces(self.known.clone());
     }
 
-    fn failed(&mut self, trouble: WatchFailure, error: &watcher::Error) {
+    fn failed(&mut self, failure: WatchFailure, error: &watcher::Error) {
         tracing::warn!(%error, "labels of namespaces cannot be seen now: those known hold");
-        if trouble != WatchFailure::Passing {
+        if failure != WatchFailure::Passing {
             self.settle();
         }
     }

@@ -26,21 +26,21 @@ use crate::{
     watch::{Events, WatchFailure, WatchHandler, from_cache, run_watcher},
 };
 
-/// The roster, and the bell that rings when it has changed.
+/// The pod store, and the bell that rings when it has changed.
 #[derive(Debug, Default)]
 pub struct Shared {
-    roster: Mutex<PodStore>,
-    /// Rings when the roster has changed.
+    store: Mutex<PodStore>,
+    /// Rings when the pod store has changed.
     pub changed: Notify,
     /// The same for the reporter, which waits for the names of pods that only their cgroup told of.
     pub changed_for_reports: Notify,
 }
 
 impl Shared {
-    /// Looks at the roster or changes it.
+    /// Looks at the pod store or changes it.
     pub fn with<T>(&self, f: impl FnOnce(&mut PodStore) -> T) -> T {
         // A panic while it was held has ended the agent already.
-        f(&mut self.roster.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut self.store.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -98,7 +98,7 @@ impl Resource for WatchedPod {
     }
 }
 
-/// Keeps the roster up to date for ever; see [`follow`].
+/// Keeps the pod store up to date for ever; see [`run_watcher`].
 pub async fn run(connection: Arc<ApiClient>, node: String, shared: Arc<Shared>) {
     let listener = Pods {
         connection: Arc::clone(&connection),
@@ -149,7 +149,7 @@ fn take(connection: &ApiClient, shared: &Shared, event: Event<WatchedPod>) {
         Event::Apply(pod) => put(connection, shared, pod),
         Event::Delete(pod) => {
             if let Ok(pod) = pod.pod {
-                shared.with(|roster| roster.remove(&pod));
+                shared.with(|store| store.remove(&pod));
             }
         }
     }
@@ -168,10 +168,10 @@ fn put(connection: &ApiClient, shared: &Shared, watched: WatchedPod) {
             }
         }
         // Its containers have ended: there is nothing left to evict.
-        Ok(pod) if watched.is_over => shared.with(|roster| roster.remove(&pod)),
+        Ok(pod) if watched.is_over => shared.with(|store| store.remove(&pod)),
         Ok(pod) => {
             let full_name = pod.to_string();
-            let oddities = shared.with(|roster| roster.put(pod));
+            let oddities = shared.with(|store| store.put(pod));
             if oddities.no_uid && counters.pods_without_uid.add_first() {
                 tracing::warn!(pod = full_name, "a pod without UID is left out");
             }

@@ -80,16 +80,16 @@ impl Resource for WatchedPolicy {
     }
 }
 
-/// Keeps the catalogue up to date for ever, and has the status of each policy written. `settled` becomes true when the
+/// Keeps the policy store up to date for ever, and has the status of each policy written. `settled` becomes true when the
 /// server has answered.
 pub async fn run(
     connection: Arc<ApiClient>,
-    catalogue: Arc<PolicyStore>,
+    policies: Arc<PolicyStore>,
     writer: Arc<StatusWriter>,
     settled: channel::Sender<bool>,
 ) {
     let listener = Policies {
-        catalogue: Arc::clone(&catalogue),
+        policies: Arc::clone(&policies),
         writer: Arc::clone(&writer),
         settled,
         incoming: Vec::new(),
@@ -98,8 +98,8 @@ pub async fn run(
     let looking = async {
         loop {
             tokio::time::sleep(LOOK).await;
-            if catalogue.look_for_pods() {
-                writer.consider(&catalogue.verdicts());
+            if policies.look_for_pods() {
+                writer.consider(&policies.verdicts());
             }
         }
     };
@@ -110,7 +110,7 @@ pub async fn run(
 }
 
 struct Policies {
-    catalogue: Arc<PolicyStore>,
+    policies: Arc<PolicyStore>,
     writer: Arc<StatusWriter>,
     settled: channel::Sender<bool>,
     /// What a list has brought so far that is not at its end.
@@ -122,7 +122,7 @@ impl Policies {
     fn absent(&mut self) {
         self.absences += 1;
         if self.absences == ABSENCES {
-            self.catalogue.replace(&[]);
+            self.policies.replace(&[]);
         }
     }
 }
@@ -144,7 +144,7 @@ impl WatchHandler for Policies {
                 let mut documents = std::mem::take(&mut self.incoming);
                 // The same are left out by everybody if there are too many.
                 documents.sort_by(|a, b| name(a).cmp(name(b)));
-                let verdicts = self.catalogue.replace(&documents);
+                let verdicts = self.policies.replace(&documents);
                 self.writer.retain(|known| {
                     documents
                         .binary_search_by(|document| name(document).cmp(known))
@@ -162,24 +162,24 @@ impl WatchHandler for Policies {
                 self.settled.send_replace(true);
             }
             Event::Apply(policy) => {
-                if self.catalogue.put(&policy.document).is_some() {
+                if self.policies.put(&policy.document).is_some() {
                     self.writer.see(&policy.document);
                 }
                 // One that comes may contradict others that were there.
-                self.writer.consider(&self.catalogue.verdicts());
+                self.writer.consider(&self.policies.verdicts());
             }
             Event::Delete(policy) => {
                 let gone = name(&policy.document);
                 tracing::info!(policy = gone, "a policy is gone");
-                self.catalogue.remove(gone);
+                self.policies.remove(gone);
                 self.writer.retain(|known| known != gone);
-                self.writer.consider(&self.catalogue.verdicts());
+                self.writer.consider(&self.policies.verdicts());
             }
         }
     }
 
-    fn failed(&mut self, trouble: WatchFailure, error: &watcher::Error) {
-        match trouble {
+    fn failed(&mut self, failure: WatchFailure, error: &watcher::Error) {
+        match failure {
             WatchFailure::Absent => {
                 tracing::info!(
                     "the API server has no evictionpolicies.{GROUP} (deploy/crds): policies come from files alone"
@@ -199,8 +199,8 @@ impl WatchHandler for Policies {
         self.settled.send_replace(true);
     }
 
-    fn still_failing(&mut self, trouble: WatchFailure) {
-        if trouble == WatchFailure::Absent {
+    fn still_failing(&mut self, failure: WatchFailure) {
+        if failure == WatchFailure::Absent {
             self.absent();
         }
     }

@@ -37,23 +37,24 @@ impl ManagerLoop {
             .filter(|t| is_short(t, seen))
             .map(|t| t.signal)
             .collect();
-        let told_before = self.shadow_reported.len();
-        self.shadow_reported.retain(|told| {
+        let reported_before = self.shadow_reported.len();
+        self.shadow_reported.retain(|reported| {
             // Anything else is a pod above a limit of its own.
-            told.parse()
+            reported
+                .parse()
                 .map_or(true, |signal: Signal| short.contains(&signal))
         });
-        if self.shadow_reported.len() != told_before {
+        if self.shadow_reported.len() != reported_before {
             // Whom this pressure would have taken is a pod like any other under the next one.
             self.planner.forget_victims();
         }
         for eviction in evictions {
-            let told = match eviction.cause {
+            let reported = match eviction.cause {
                 Cause::Pressure(signal) => signal.to_string(),
                 Cause::LocalStorage(_) => eviction.uid.clone(),
             };
             // Nobody dies, so that nothing changes: one decision per pressure is all there is to tell.
-            if self.shadow && !self.shadow_reported.insert(told) {
+            if self.shadow && !self.shadow_reported.insert(reported) {
                 continue;
             }
             if eviction.is_soft {
@@ -71,7 +72,7 @@ impl ManagerLoop {
         let pod = Arc::clone(entry);
         let decided = monotonic_ns();
         // Several are chosen at once: the one before may have used up what this one's limits had left.
-        let resort = LastResort::Nobody;
+        let resort = LastResort::None;
         if !self.limiter.allows(&pod.permit, decided, resort) {
             self.planner.cancel_eviction(&eviction.uid);
             return;

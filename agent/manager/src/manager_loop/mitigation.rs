@@ -5,7 +5,7 @@ use std::sync::Arc;
 use evictd_engine::{
     Observations, Signal, Snapshot,
     mitigation::{Shortage, Step, Steps},
-    model::settings::GraduatedConfig,
+    model::settings::MitigationConfig,
 };
 use evictd_node::pods::table::Entry;
 use evictd_sys::clock::monotonic_ns;
@@ -21,14 +21,14 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Mitigation {
     steps: Steps,
-    /// What was available when the last reclaim or brake was begun.
+    /// What was available when the last reclaim or throttle was begun.
     available: i64,
-    /// Where a brake that is set stands, so that its release is told with the same signal.
+    /// Where a throttle that is set stands, so that its release is told with the same signal.
     signal: Signal,
 }
 
 impl Mitigation {
-    pub fn new(config: GraduatedConfig) -> Self {
+    pub fn new(config: MitigationConfig) -> Self {
         Self {
             steps: Steps::new(config),
             available: 0,
@@ -36,7 +36,7 @@ impl Mitigation {
         }
     }
 
-    pub fn reconfigure(&mut self, config: GraduatedConfig) {
+    pub fn reconfigure(&mut self, config: MitigationConfig) {
         self.steps.reconfigure(config);
     }
 }
@@ -45,7 +45,7 @@ impl ManagerLoop {
     /// Takes the next step, if one is due.
     pub(super) fn mitigate(&mut self, seen: &Observations) {
         let shortage = match self.limiter.is_paused() {
-            // Nothing is done, and whoever is braked is let go.
+            // Nothing is done, and whoever is throttled is let go.
             true => None,
             false => self.shortage(seen),
         };
@@ -63,7 +63,7 @@ impl ManagerLoop {
         let config = self.mitigation.steps.config();
         let pods = match step {
             Step::Reclaim(_) => self.unspared(),
-            Step::Throttle => self.first(seen, signal, config.brake.map_or(0, |b| b.pods)),
+            Step::Throttle => self.first(seen, signal, config.throttle.map_or(0, |b| b.pods)),
             Step::Unthrottle => Vec::new(),
         };
         let demand = MitigationRequest {
@@ -82,7 +82,7 @@ impl ManagerLoop {
 
     /// Lets a pod grow that is asked to go: it may need memory to end.
     pub(super) fn unthrottle(&mut self, pod: &Arc<Entry>) {
-        if self.shadow || self.mitigation.steps.config().brake.is_none() {
+        if self.shadow || self.mitigation.steps.config().throttle.is_none() {
             return;
         }
         let demand = MitigationRequest {
@@ -133,7 +133,7 @@ impl ManagerLoop {
 
     /// Everybody whom no policy spares; those that nobody may evict are not among the members.
     fn unspared(&self) -> Vec<Arc<Entry>> {
-        let unspared = self.running.iter().filter(|pod| !pod.is_spared);
+        let unspared = self.running.iter().filter(|pod| !pod.is_denied);
         unspared
             .filter_map(|pod| self.pods.entry(&pod.uid).cloned())
             .collect()

@@ -15,7 +15,7 @@ use crate::{
 const KUBELET: Duration = Duration::from_secs(15);
 /// How long one that was in vain keeps the next one from being tried: the kubelet's monitoring interval.
 const REST: Duration = Duration::from_secs(10);
-/// The runtime's side keeps to its time by itself; its letter needs a moment.
+/// The runtime's side keeps to its time by itself; its command needs a moment.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// Who may give back what nobody needs.
@@ -49,7 +49,7 @@ pub(crate) struct ReclaimState {
     /// It was that there is no runtime to ask.
     is_away: bool,
     /// Shadow mode has spoken of this pressure.
-    shadow_told: bool,
+    shadow_reported: bool,
 }
 
 impl ReclaimState {
@@ -60,7 +60,7 @@ impl ReclaimState {
             is_asked: false,
             answered: None,
             is_away: false,
-            shadow_told: false,
+            shadow_reported: false,
         }
     }
 
@@ -82,7 +82,7 @@ impl ManagerLoop {
     /// Asks for what a round wants reclaimed, and sees to it that nobody waits for too long.
     pub(super) fn reclaim(&mut self, round: &Plan, seen: &Observations) {
         if round.node_reclaim.is_empty() {
-            self.reclaim.shadow_told = false;
+            self.reclaim.shadow_reported = false;
         } else if self.reclaim.waiting.is_none() {
             self.begin_reclaim(round, seen);
         }
@@ -109,12 +109,12 @@ impl ManagerLoop {
             patience,
         });
         let speaks = match of {
-            ReclaimBy::None => self.shadow && !self.reclaim.shadow_told,
+            ReclaimBy::None => self.shadow && !self.reclaim.shadow_reported,
             ReclaimBy::Runtime | ReclaimBy::Kubelet => true,
         };
         let what = round.node_reclaim.clone();
         if speaks {
-            self.reclaim.shadow_told = self.shadow;
+            self.reclaim.shadow_reported = self.shadow;
             self.reclaim.is_asked |= of == ReclaimBy::Runtime;
             self.emit(ManagerEvent::Reclaim(ReclaimRequest { what, of }));
         }

@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl ManagerLoop {
-    /// For whoever asks afterwards how it came about. Memory is the reflex's.
+    /// For whoever asks afterwards how it came about. Memory is the fast path's.
     pub(super) fn record(&self, seen: &Observations) {
         let now = monotonic_ns();
         for threshold in &self.thresholds {
@@ -42,9 +42,9 @@ impl ManagerLoop {
             self.reported = state;
         }
         self.cycles += 1;
-        for comeback in round.recreations {
-            self.comebacks += 1;
-            self.emit(ManagerEvent::Recreated(comeback));
+        for recreation in round.recreations {
+            self.recreations += 1;
+            self.emit(ManagerEvent::Recreated(recreation));
         }
         for threshold in round.met_in_force {
             if let Some(seen) = seen.get(threshold.signal) {
@@ -67,8 +67,8 @@ impl ManagerLoop {
             forecasts: round.forecasts,
             conditions,
             drift: self.sources.drift(),
-            rounds: self.cycles,
-            comebacks: self.comebacks,
+            cycles: self.cycles,
+            recreations: self.recreations,
         };
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }

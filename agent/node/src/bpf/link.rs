@@ -1,4 +1,4 @@
-//! Attaching a tracing program by its descriptor, without a library in between: the reflex does it near a threshold,
+//! Attaching a tracing program by its descriptor, without a library in between: the fast path does it near a threshold,
 //! where nothing may be allocated.
 
 use std::{

@@ -51,7 +51,7 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     text.trim_end_matches(". Verifier output:").to_owned()
 }
 
-/// The errno behind aya's error: made without allocating, because the reflex may meet it.
+/// The errno behind aya's error: made without allocating, because the fast path may meet it.
 pub(crate) fn os_error(error: MapError) -> std::io::Error {
     match error {
         MapError::SyscallError(e) => e.io_error,

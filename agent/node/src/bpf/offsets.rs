@@ -44,7 +44,7 @@ pub fn resolve(btf: &Btf) -> Result<Vec<(&'static str, u32)>, BtfError> {
     members(btf, CHARGED.into_iter().chain(CGROUPS))
 }
 
-/// Resolves what only the evidence of the OOM killer wants: without it the tripwire works all the same.
+/// Resolves what only the evidence of the OOM killer wants: without it the trigger works all the same.
 pub fn resolve_victims(btf: &Btf) -> Result<Vec<(&'static str, u32)>, BtfError> {
     let mut globals = offsets_of(btf, VICTIMS.into_iter())?;
     // A kernel that counts in a third way leaves the victim's memory unknown.

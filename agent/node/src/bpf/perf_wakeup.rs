@@ -13,7 +13,7 @@ use aya::maps::{
 use evictd_sys::poll::poll;
 
 /// One CPU's event: becomes readable when that CPU charges and nobody has heard of an
-/// [`Act::Alarm`](crate::trigger::memory::Act::Alarm) in time. Its reader is woken from there, and without another CPU's help if it
+/// [`Action::WakeLocal`](crate::trigger::memory::Action::WakeLocal) in time. Its reader is woken from there, and without another CPU's help if it
 /// is tied to that one.
 pub struct LocalWakeup {
     event: PerfEventArrayBuffer<MapData>,

@@ -115,7 +115,7 @@ impl MemoryCgroup {
         self
     }
 
-    /// Whether [`MemoryReading::unlisted`] is free of kernel memory.
+    /// Whether [`MemoryReading::uncategorized`] is free of kernel memory.
     pub fn counts_kernel_memory(&self) -> bool {
         self.kernel.is_some()
     }

@@ -12,7 +12,7 @@ use crate::{cgroup::memory::descendants, kernfile::number};
 /// What a pod uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PodPids {
-    /// Processes in the pod's cgroup and below it. The kubelet's `process_stats.process_count` adds up the
+    /// Processes in the pod's cgroup and below it. The kubelet's `process_stats.process_count` flushes the
     /// containers alone; the sandbox's one process is in here too, the same for every pod.
     pub processes: u64,
     /// Tasks charged by the pids controller, where the directory has it: what `pids.max` limits.

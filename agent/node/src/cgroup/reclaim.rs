@@ -19,7 +19,7 @@ pub enum Refusal {
     ReclaimOnV1,
     /// v1's soft limit is not one that keeps anybody from growing.
     #[error("cgroup v1 has no memory.high: needs cgroup v2")]
-    BrakeOnV1,
+    ThrottleOnV1,
     /// Younger kernels have the file.
     #[error("this kernel has no memory.reclaim: needs 5.19")]
     NoReclaim,
@@ -44,9 +44,9 @@ pub fn can_reclaim(cgroup: &MemoryCgroup) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// There is none, and why.
-pub fn can_brake(cgroup: &MemoryCgroup) -> Result<(), Refusal> {
+pub fn can_throttle(cgroup: &MemoryCgroup) -> Result<(), Refusal> {
     match cgroup.version() {
-        Version::V1 => Err(Refusal::BrakeOnV1),
+        Version::V1 => Err(Refusal::ThrottleOnV1),
         Version::V2 if cgroup.path().join("memory.high").exists() => Ok(()),
         Version::V2 => Err(Refusal::NoHigh),
     }
@@ -140,14 +140,14 @@ mod tests {
             refusal.contains("memory.force_empty, which is too blunt"),
             "{refusal}"
         );
-        assert_eq!(can_brake(&v1), Err(Refusal::BrakeOnV1));
+        assert_eq!(can_throttle(&v1), Err(Refusal::ThrottleOnV1));
         let v2 = cgroup(dir.path(), "memory.current");
         assert_eq!(can_reclaim(&v2), Err(Refusal::NoReclaim));
-        assert_eq!(can_brake(&v2), Err(Refusal::NoHigh));
+        assert_eq!(can_throttle(&v2), Err(Refusal::NoHigh));
         for file in ["memory.reclaim", "memory.high"] {
             fs::write(dir.path().join(file), "").unwrap();
         }
-        assert_eq!((can_reclaim(&v2), can_brake(&v2)), (Ok(()), Ok(())));
+        assert_eq!((can_reclaim(&v2), can_throttle(&v2)), (Ok(()), Ok(())));
     }
 
     #[test]

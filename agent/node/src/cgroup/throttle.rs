@@ -1,5 +1,5 @@
-//! Pods that are kept from growing by `memory.high`. Whoever is braked is in the state directory before it is done, so
-//! that an agent that is killed leaves nobody braked for longer than until the next start.
+//! Pods that are kept from growing by `memory.high`. Whoever is throttled is in the state directory before it is done, so
+//! that an agent that is killed leaves nobody throttled for longer than until the next start.
 
 use std::{
     fs, io,
@@ -43,8 +43,8 @@ pub struct ThrottleList {
 }
 
 impl ThrottleList {
-    /// Lets go whom an earlier agent has left braked, and says how many those were. A file that cannot be read is said
-    /// in the error; then nobody is known to be braked.
+    /// Lets go whom an earlier agent has left throttled, and says how many those were. A file that cannot be read is said
+    /// in the error; then nobody is known to be throttled.
     ///
     /// # Errors
     /// The file cannot be read or written.
@@ -57,16 +57,16 @@ impl ThrottleList {
             Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(e) => return Err(PathError::at(&path)(e)),
         };
-        let mut brakes = Self {
+        let mut throttles = Self {
             dir: state_dir.to_owned(),
             held,
             is_closed: false,
         };
-        let left = brakes.release(|_| true)?.len();
-        Ok((brakes, left))
+        let left = throttles.release(|_| true)?.len();
+        Ok((throttles, left))
     }
 
-    /// Nobody is known to be braked.
+    /// Nobody is known to be throttled.
     pub fn empty(state_dir: &Path) -> Self {
         Self {
             dir: state_dir.to_owned(),
@@ -81,12 +81,12 @@ impl ThrottleList {
     }
 
     /// Keeps a pod from growing beyond what it uses now; `None` when a limit of its own does that already, or when it is
-    /// braked.
+    /// throttled.
     ///
     /// # Errors
     /// The file cannot be written, the kernel refuses: then nothing has changed.
     pub fn set(&mut self, uid: &str, cgroup: &MemoryCgroup) -> Result<Option<Throttle>, PathError> {
-        if self.is_closed || self.held.iter().any(|brake| brake.uid == uid) {
+        if self.is_closed || self.held.iter().any(|throttle| throttle.uid == uid) {
             return Ok(None);
         }
         let file = cgroup.path().join(HIGH);
@@ -97,24 +97,24 @@ impl ThrottleList {
         if before.parse::<u64>().is_ok_and(|own| own <= high) {
             return Ok(None);
         }
-        let brake = Throttle {
+        let throttle = Throttle {
             uid: uid.to_owned(),
             cgroup: cgroup.path().to_owned(),
             id: cgroup.id(),
             before,
             high,
         };
-        self.held.push(brake.clone());
+        self.held.push(throttle.clone());
         let set = self
             .save()
             .and_then(|()| fs::write(&file, high.to_string()).map_err(PathError::at(&file)));
         if let Err(error) = set {
             self.held.pop();
-            // What is written about somebody who is not braked does no harm.
+            // What is written about somebody who is not throttled does no harm.
             let _ = self.save();
             return Err(error);
         }
-        Ok(Some(brake))
+        Ok(Some(throttle))
     }
 
     /// Lets these grow again, and answers with them. Whose limit somebody else has changed meanwhile keeps that one; whose
@@ -128,17 +128,17 @@ impl ThrottleList {
     ) -> Result<Vec<Throttle>, PathError> {
         let held = std::mem::take(&mut self.held);
         let (mut released, mut kept) = (Vec::new(), Vec::new());
-        for brake in held {
-            if !which(&brake) {
-                kept.push(brake);
+        for throttle in held {
+            if !which(&throttle) {
+                kept.push(throttle);
                 continue;
             }
-            if let Err(error) = lift(&brake) {
-                tracing::warn!(%error, uid = brake.uid, "a pod stays braked: it is tried again");
-                kept.push(brake);
+            if let Err(error) = lift(&throttle) {
+                tracing::warn!(%error, uid = throttle.uid, "a pod stays braked: it is tried again");
+                kept.push(throttle);
                 continue;
             }
-            released.push(brake);
+            released.push(throttle);
         }
         self.held = kept;
         if !released.is_empty() {
@@ -147,7 +147,7 @@ impl ThrottleList {
         Ok(released)
     }
 
-    /// Lets everybody go and brakes nobody any more.
+    /// Lets everybody go and throttles nobody any more.
     ///
     /// # Errors
     /// As [`Self::release`].
@@ -165,9 +165,9 @@ impl ThrottleList {
     }
 }
 
-fn lift(brake: &Throttle) -> Result<(), PathError> {
-    let file = brake.cgroup.join(HIGH);
-    let is_same = fs::metadata(&brake.cgroup).is_ok_and(|meta| meta.ino() == brake.id);
+fn lift(throttle: &Throttle) -> Result<(), PathError> {
+    let file = throttle.cgroup.join(HIGH);
+    let is_same = fs::metadata(&throttle.cgroup).is_ok_and(|meta| meta.ino() == throttle.id);
     if !is_same {
         return Ok(());
     }
@@ -177,10 +177,10 @@ fn lift(brake: &Throttle) -> Result<(), PathError> {
         Err(e) if is_gone(&e) => return Ok(()),
         Err(e) => return Err(PathError::at(&file)(e)),
     };
-    if now.trim() != brake.high.to_string() {
+    if now.trim() != throttle.high.to_string() {
         return Ok(());
     }
-    match fs::write(&file, &brake.before) {
+    match fs::write(&file, &throttle.before) {
         Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ENODEV)) => Ok(()),
         written => written.map_err(PathError::at(&file)),
     }

@@ -56,7 +56,7 @@ fn what_the_machine_lacks_is_lacking() {
     let scope = machine(dir.path(), 100 * MIB).guarded(left(dir.path(), 90));
     let look = scope.sample().unwrap();
     assert_eq!(look.available, 90 * MIB);
-    // The wires follow the same sum.
+    // The triggers follow the same sum.
     assert_eq!(
         scope.capacity() - (look.usage - look.reclaimable_cache),
         look.available
@@ -115,9 +115,9 @@ fn what_has_to_be_written_first_is_not_left() {
     let available = |dirty, writeback| {
         let scope = with_writers(dir.path(), dirty, writeback);
         let look = scope.sample().unwrap();
-        // The wire at the threshold is as far from the counter as the threshold from what is available.
-        let wire = scope.usage_limit(100 * MIB, look.reclaimable_cache);
-        assert_eq!(wire + 100 * MIB, look.usage + look.available + 1);
+        // The trigger at the threshold is as far from the counter as the threshold from what is available.
+        let trigger = scope.usage_limit(100 * MIB, look.reclaimable_cache);
+        assert_eq!(trigger + 100 * MIB, look.usage + look.available + 1);
         look.available / MIB
     };
     assert_eq!(available(0, 0), 250, "the kubelet's count");

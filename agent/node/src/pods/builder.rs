@@ -1,4 +1,4 @@
-//! Cgroups joined with whatever is known of the pods in them: the entries of the reflex's table.
+//! Cgroups joined with whatever is known of the pods in them: the entries of the fast path's table.
 
 use std::{
     collections::BTreeMap,
@@ -127,7 +127,7 @@ mod tests {
     const UID: &str = "027b1a11-f972-4ec6-943f-db9a81fa1086";
 
     #[test]
-    fn a_pod_that_cannot_be_opened_is_told_once_and_tried_again() {
+    fn a_pod_that_cannot_be_opened_is_reported_once_and_tried_again() {
         let dir = tempfile::tempdir().unwrap();
         let pod = dir.path().join(format!("kubepods/pod{UID}"));
         fs::create_dir_all(&pod).unwrap();

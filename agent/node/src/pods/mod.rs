@@ -1,4 +1,4 @@
-//! Who runs here: cgroups by their names, a manifest file, and the table that the reflex reads.
+//! Who runs here: cgroups by their names, a manifest file, and the table that the fast path reads.
 
 pub mod builder;
 pub mod cgroup_name;

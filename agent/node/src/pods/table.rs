@@ -1,4 +1,4 @@
-//! The pods as the reflex sees them: numbers and open files. Built off the fast path, handed over whole.
+//! The pods as the fast path sees them: numbers and open files. Built off the fast path, handed over whole.
 
 use std::{
     collections::BTreeSet,
@@ -21,7 +21,7 @@ pub struct Entry {
     pub pod: Pod,
     /// Its memory.
     pub memory: MemoryCgroup,
-    /// The same of its containers and of itself, to be added up.
+    /// The same of its containers and of itself, to be flushed.
     statistics: StatFlusher,
     /// Its end.
     pub killer: CgroupKiller,
@@ -54,7 +54,7 @@ impl ManagedPod for Entry {
         &self.pod
     }
 
-    fn clearance(&self) -> &EvictionPermit {
+    fn permit(&self) -> &EvictionPermit {
         &self.permit
     }
 
@@ -80,14 +80,14 @@ impl ManagedPod for Entry {
 pub struct PodTable {
     /// The pods, sorted by namespace, name and UID: the order among equals.
     pub entries: Vec<Arc<Entry>>,
-    /// One per entry; the reflex writes here and never grows it.
+    /// One per entry; the fast path writes here and never grows it.
     pub candidates: Vec<Candidate>,
     /// By how much each was seen to grow, in bytes per second; 0 where that is not known.
     pub grew: Vec<u64>,
     /// What each used when that was asked, and when it was (nanoseconds of CLOCK_MONOTONIC); 0: never.
     earlier: Vec<u64>,
     earlier_at: u64,
-    /// What each used when its statistics were added up last, in bytes.
+    /// What each used when its statistics were flushed last, in bytes.
     seen: Vec<u64>,
     /// Of the cgroups that the pods lie in: their classes, and the cgroup of all pods.
     above: StatFlusher,
@@ -95,7 +95,7 @@ pub struct PodTable {
 
 /// Over less than this a growth says nothing, in nanoseconds.
 const GROWTH_NS: u64 = 1_000_000;
-/// So many pods at once have their statistics added up: whoever made them lag is the one that has grown most.
+/// So many pods at once have their statistics flushed: whoever made them lag is the one that has grown most.
 const MOST_GROWN: usize = 4;
 
 impl PodTable {
@@ -143,7 +143,7 @@ impl PodTable {
         self.earlier_at = now;
     }
 
-    /// Makes the kernel add up the statistics of those pods that have grown most since that was done for them, and of the
+    /// Makes the kernel flush the statistics of those pods that have grown most since that was done for them, and of the
     /// cgroups above. Does not allocate.
     pub fn flush_statistics(&mut self) {
         let mut most = [(0, usize::MAX); MOST_GROWN];

@@ -19,7 +19,7 @@ use crate::{
     trigger::hook::{CountHook, Hook as _, HookUnavailable, ProbeResults, SelectedHook, select},
 };
 
-/// The programs of a rung: all of them or none.
+/// The programs of a hook: all of them or none.
 fn programs(hook: CountHook) -> &'static [ProgramSpec] {
     const TYPED: &[ProgramSpec] = &[
         ProgramSpec {
@@ -89,7 +89,7 @@ pub struct CgroupEvent {
     pub kind: CgroupEventKind,
 }
 
-/// Reader of the cgroups' life. On the rung without a hook there is nothing to read, and a rescan is always due.
+/// Reader of the cgroups' life. On the hook without a hook there is nothing to read, and a rescan is always due.
 pub struct CgroupEvents {
     choice: SelectedHook<CountHook>,
     ring: Option<RingBuf<MapData>>,
@@ -98,11 +98,11 @@ pub struct CgroupEvents {
 }
 
 impl CgroupEvents {
-    /// Takes the best rung that works (only `forced`, when given) of `object` (see [`Object::load_counts`]), or of the
+    /// Takes the best hook that works (only `forced`, when given) of `object` (see [`BpfObject::load_counts`]), or of the
     /// reason why there is none. What exists already is not told: scan once after this.
     ///
     /// # Errors
-    /// The forced rung is refused.
+    /// The forced hook is refused.
     pub fn build(
         object: Result<&mut BpfObject, &str>,
         forced: Option<CountHook>,
@@ -139,12 +139,12 @@ impl CgroupEvents {
         })
     }
 
-    /// Which rung it is and why the better ones are not.
+    /// Which hook it is and why the better ones are not.
     pub fn choice(&self) -> &SelectedHook<CountHook> {
         &self.choice
     }
 
-    /// Becomes readable when there is something to read; `None` on the rung without a hook.
+    /// Becomes readable when there is something to read; `None` on the hook without a hook.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.ring.as_ref().map(AsFd::as_fd)
     }

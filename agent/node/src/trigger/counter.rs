@@ -1,4 +1,4 @@
-//! Counts with wires, seen from the agent: it speaks of what is available, the kernel's programs of what they counted.
+//! Counts with triggers, seen from the agent: it speaks of what is available, the kernel's programs of what they counted.
 //!
 //! `available = base - count`, where the base comes from a file (loadavg, statfs) read while the count stood still.
 //! Whatever the hooks miss makes the base move: that is the drift, corrected and counted at every sample.
@@ -18,7 +18,7 @@ pub use evictd_common::counter::{CgroupCount, CounterTriggerEvent, TRIGGERS};
 /// Reads between which the count must not move; with more events than that the last reading is taken as it is.
 const QUIET_READS: usize = 4;
 
-/// Which way a wire is crossed.
+/// Which way a trigger is crossed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crossing {
     /// Less than the limit is available: a threshold is met.
@@ -36,12 +36,12 @@ pub struct Trigger {
     pub crossing: Crossing,
 }
 
-/// A wire that was crossed.
+/// A trigger that was crossed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CounterEvent {
     /// Index of the count: 0 for tasks, the filesystem's index for inodes.
     pub counter: usize,
-    /// Slot of the wire, below [`WIRES`].
+    /// Slot of the trigger, below [`TRIGGERS`].
     pub slot: usize,
     /// What was available then, by the count.
     pub available: i64,
@@ -54,7 +54,7 @@ pub struct CounterEvent {
 pub struct Drift {
     /// Samples that found the count off.
     pub corrections: u64,
-    /// By how much, added up without sign.
+    /// By how much, flushed without sign.
     pub total: u64,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct MapNames {
 
 #[derive(Clone, Copy, Default)]
 struct Slot {
-    wire: Option<Trigger>,
+    trigger: Option<Trigger>,
     generation: u64,
 }
 
@@ -89,10 +89,10 @@ struct Counter {
 
 /// Where a limit of what is available lies on the count's scale.
 fn record(base: i64, slot: Slot) -> Record {
-    let (limit, direction) = match slot.wire {
-        Some(wire) => {
-            let at = base.saturating_sub(wire.available);
-            match wire.crossing {
+    let (limit, direction) = match slot.trigger {
+        Some(trigger) => {
+            let at = base.saturating_sub(trigger.available);
+            match trigger.crossing {
                 Crossing::Below => (at.saturating_add(1), direction::RISING),
                 Crossing::Recovered => (at, direction::FALLING),
             }
@@ -110,7 +110,7 @@ fn record(base: i64, slot: Slot) -> Record {
 /// The counts of one topic. Nothing here allocates after it was built.
 pub(super) struct EventCounter {
     counts: Array<MapData, i64>,
-    wires: Array<MapData, Record>,
+    triggers: Array<MapData, Record>,
     trips: RingBuf<MapData>,
     counters: Vec<Counter>,
 }
@@ -123,7 +123,7 @@ impl EventCounter {
     ) -> Result<Self, ObjectError> {
         Ok(Self {
             counts: object.array(names.counts)?,
-            wires: object.array(names.triggers)?,
+            triggers: object.array(names.triggers)?,
             trips: object.ring(names.wakeups)?,
             counters: (0..counters).map(|_| Counter::default()).collect(),
         })
@@ -136,7 +136,7 @@ impl EventCounter {
         Ok(base.map(|base| base - count))
     }
 
-    /// Reads the truth and moves the wires to where it puts them. A wire that has tripped stays tripped.
+    /// Reads the truth and moves the triggers to where it puts them. A trigger that has tripped stays tripped.
     pub fn sample(
         &mut self,
         counter: usize,
@@ -171,13 +171,13 @@ impl EventCounter {
         })
     }
 
-    /// Sets a wire, which trips once until it is set again; one that is crossed already trips at the next event.
-    pub fn arm(&mut self, counter: usize, slot: usize, wire: Option<Trigger>) -> io::Result<()> {
+    /// Sets a trigger, which trips once until it is set again; one that is crossed already trips at the next event.
+    pub fn arm(&mut self, counter: usize, slot: usize, trigger: Option<Trigger>) -> io::Result<()> {
         let state = self.counters.get_mut(counter);
         let Some(slots) = state.map(|c| &mut c.slots).filter(|s| slot < s.len()) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        slots[slot].wire = wire;
+        slots[slot].trigger = trigger;
         slots[slot].generation += 1;
         // The programs stop at the first slot that was never used.
         for below in 0..slot {
@@ -192,7 +192,7 @@ impl EventCounter {
         self.write(counter, slot)
     }
 
-    /// Forgets what a count means: its wires stay, and count again after the next sample.
+    /// Forgets what a count means: its triggers stay, and count again after the next sample.
     pub fn suspend(&mut self, counter: usize) -> io::Result<()> {
         if let Some(state) = self.counters.get_mut(counter) {
             state.base = None;
@@ -214,7 +214,7 @@ impl EventCounter {
         self.trips.as_fd()
     }
 
-    /// The oldest crossing not read yet. Those of wires that were set anew in the meantime are left out.
+    /// The oldest crossing not read yet. Those of triggers that were set anew in the meantime are left out.
     pub fn next(&mut self) -> Option<CounterEvent> {
         loop {
             let item = self.trips.next()?;
@@ -258,10 +258,10 @@ impl EventCounter {
             return Ok(());
         }
         if state.base.is_none() {
-            wanted.wire = None;
+            wanted.trigger = None;
         }
         let index = counter as u32 * TRIGGERS + slot as u32;
-        self.wires
+        self.triggers
             .set(index, record(state.base.unwrap_or(0), wanted), 0)
             .map_err(os_error)
     }
@@ -272,14 +272,14 @@ mod tests {
     use super::*;
 
     fn at(available: i64, crossing: Crossing) -> Record {
-        let wire = Some(Trigger {
+        let trigger = Some(Trigger {
             available,
             crossing,
         });
         record(
             1000,
             Slot {
-                wire,
+                trigger,
                 generation: 1,
             },
         )
@@ -303,12 +303,12 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// The two wires of one limit never both hold, and one of them always does.
+        /// The two triggers of one limit never both hold, and one of them always does.
         #[test]
         fn below_or_recovered(base in -1_000_000_i64..1_000_000, limit in 0_i64..1_000_000, count in -1_000_000_i64..1_000_000) {
             let holds = |crossing| {
-                let wire = Some(Trigger { available: limit, crossing });
-                let r = record(base, Slot { wire, generation: 1 });
+                let trigger = Some(Trigger { available: limit, crossing });
+                let r = record(base, Slot { trigger, generation: 1 });
                 if r.direction == direction::FALLING { count <= r.limit } else { count >= r.limit }
             };
             proptest::prop_assert_eq!(holds(Crossing::Below), base - count < limit);

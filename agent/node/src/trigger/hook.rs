@@ -1,4 +1,4 @@
-//! The ladders: which hook a tripwire gets. Facts go in, a decision comes out; nothing is touched here.
+//! The ladders: which hook a trigger gets. Facts go in, a decision comes out; nothing is touched here.
 
 use std::fmt;
 
@@ -6,17 +6,17 @@ use evictd_engine::model::settings::MemoryHook;
 
 use crate::bpf::object::{AttachPoint, ProgramSpec};
 
-/// The hooks of one ladder.
+/// The hooks of one order of preference.
 pub trait Hook: Copy + PartialEq + fmt::Debug + fmt::Display + 'static {
-    /// All rungs, best first.
+    /// All hooks, best first.
     const PREFERENCE: &'static [Self];
-    /// The rung that needs nothing from the kernel but files.
+    /// The hook that needs nothing from the kernel but files.
     const LAST: Self;
     /// What the configuration calls the choice.
     const FIELD: &'static str;
 }
 
-/// What a rung takes from the workload while it is attached.
+/// What a hook takes from the workload while it is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cost {
     /// Nothing.
@@ -60,7 +60,7 @@ impl Hook for MemoryHook {
     const FIELD: &'static str = "memoryHook";
 }
 
-/// The rungs of what is counted event by event: tasks, inodes, cgroups.
+/// The hooks of what is counted event by event: tasks, inodes, cgroups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum CountHook {
@@ -88,7 +88,7 @@ impl Hook for CountHook {
     const FIELD: &'static str = "countHook";
 }
 
-/// What probing found: for each rung, nothing or the reason why it cannot be had. A rung that was not tried is absent.
+/// What probing found: for each hook, nothing or the reason why it cannot be had. A hook that was not tried is absent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeResults<H = MemoryHook> {
     refused: Vec<(H, String)>,
@@ -105,7 +105,7 @@ impl<H> Default for ProbeResults<H> {
 }
 
 impl<H: Hook> ProbeResults<H> {
-    /// Notes what trying a rung gave.
+    /// Notes what trying a hook gave.
     pub fn record(&mut self, hook: H, tried: Result<(), String>) {
         match tried {
             Ok(()) => self.usable.push(hook),
@@ -114,26 +114,26 @@ impl<H: Hook> ProbeResults<H> {
     }
 }
 
-/// The rung that is used, and why the better ones are not.
+/// The hook that is used, and why the better ones are not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelectedHook<H = MemoryHook> {
-    /// The rung.
+    /// The hook.
     pub hook: H,
-    /// Better rungs and the kernel's reason for refusing each.
+    /// Better hooks and the kernel's reason for refusing each.
     pub refused: Vec<(H, String)>,
 }
 
-/// No rung is left.
+/// No hook is left.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {hook} cannot be used here: {reason}", field = H::FIELD)]
 pub struct HookUnavailable<H: Hook = MemoryHook> {
-    /// The rung that the configuration asks for.
+    /// The hook that the configuration asks for.
     pub hook: H,
     /// The kernel's reason.
     pub reason: String,
 }
 
-/// Takes the best rung that works, or the one that is asked for and no other: who names a rung wants to know when
+/// Takes the best hook that works, or the one that is asked for and no other: who names a hook wants to know when
 /// it is refused.
 pub fn select<H: Hook>(
     facts: &ProbeResults<H>,
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_usable_rung_is_taken_and_the_refused_ones_keep_their_reason() {
+    fn the_best_usable_hook_is_taken_and_the_refused_ones_keep_their_reason() {
         let choice = select(&facts(&[MemoryHook::Sampler, MemoryHook::Tracepoint]), None).unwrap();
         assert_eq!(choice.hook, MemoryHook::Tracepoint);
         assert_eq!(
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forced_rung_is_taken_or_refused_but_never_replaced() {
+    fn a_forced_hook_is_taken_or_refused_but_never_replaced() {
         let facts = facts(&[MemoryHook::Fexit, MemoryHook::Eventfd]);
         assert_eq!(
             select(&facts, Some(MemoryHook::Eventfd)).unwrap().hook,

@@ -1,6 +1,6 @@
-//! The inode tripwire: `*.inodesFree` crossing a limit, seen at the file that makes it cross.
+//! The inode trigger: `*.inodesFree` crossing a limit, seen at the file that makes it cross.
 //!
-//! Each filesystem has the rung that its type gives it: hooks on the VFS would serve all types, but open(2) with
+//! Each filesystem has the hook that its type gives it: hooks on the VFS would serve all types, but open(2) with
 //! O_CREAT calls the filesystem directly and passes `vfs_create` by.
 
 mod hooks;
@@ -48,7 +48,7 @@ pub enum InodeError {
     /// A directory is not there, or not on a filesystem that can be told.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// The forced rung cannot be had.
+    /// The forced hook cannot be had.
     #[error(transparent)]
     Refused(#[from] HookUnavailable<CountHook>),
     /// More filesystems than there are counts.
@@ -114,7 +114,7 @@ impl Counting {
     }
 }
 
-/// Wires on the free inodes of up to [`MAX_FILESYSTEMS`] filesystems. On a rung without a hook whoever holds it has to
+/// Triggers on the free inodes of up to [`MAX_FILESYSTEMS`] filesystems. On a hook without a hook whoever holds it has to
 /// look, see [`next_look`].
 pub struct InodeTrigger {
     watched: Vec<Watched>,
@@ -123,7 +123,7 @@ pub struct InodeTrigger {
 
 impl InodeTrigger {
     /// Watches the filesystems of the given directories; those on one filesystem share its index, see
-    /// [`Self::index_of`]. `object` is what [`Object::load_counts`] gave, or the reason why there is none.
+    /// [`Self::index_of`]. `object` is what [`BpfObject::load_counts`] gave, or the reason why there is none.
     ///
     /// # Errors
     /// See [`InodeError`].
@@ -178,17 +178,17 @@ impl InodeTrigger {
         self.watched.len()
     }
 
-    /// Type of a filesystem, which rung it has, and why not a better one.
+    /// Type of a filesystem, which hook it has, and why not a better one.
     pub fn choice(&self, filesystem: usize) -> Option<(&str, &SelectedHook<CountHook>)> {
         let watched = self.watched.get(filesystem)?;
         Some((&watched.superblock.kind, &watched.choice))
     }
 
-    /// Reads statfs and corrects the count by it; `None` where the filesystem limits no inodes (btrfs). Wires mean
+    /// Reads statfs and corrects the count by it; `None` where the filesystem limits no inodes (btrfs). Triggers mean
     /// nothing before the first sample.
     ///
     /// # Errors
-    /// ENODEV while the filesystem is unmounted: its wires sleep and wake with the first sample after it is back.
+    /// ENODEV while the filesystem is unmounted: its triggers sleep and wake with the first sample after it is back.
     pub fn sample(&mut self, filesystem: usize) -> io::Result<Option<Sample>> {
         let Some(watched) = self.watched.get_mut(filesystem) else {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -229,13 +229,18 @@ impl InodeTrigger {
         counting.budget.sample(filesystem, available).map(Some)
     }
 
-    /// Sets or clears a wire, as [`super::pids::PidTripwire::arm`] does.
+    /// Sets or clears a trigger, as [`super::pids::PidTrigger::arm`] does.
     ///
     /// # Errors
     /// No such filesystem or slot, or the map cannot be written.
-    pub fn arm(&mut self, filesystem: usize, slot: usize, wire: Option<Trigger>) -> io::Result<()> {
+    pub fn arm(
+        &mut self,
+        filesystem: usize,
+        slot: usize,
+        trigger: Option<Trigger>,
+    ) -> io::Result<()> {
         match &mut self.counting {
-            Some(counting) => counting.budget.arm(filesystem, slot, wire),
+            Some(counting) => counting.budget.arm(filesystem, slot, trigger),
             None => Ok(()),
         }
     }

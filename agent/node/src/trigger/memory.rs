@@ -1,4 +1,4 @@
-//! The one interface behind which every rung of the memory ladder sits.
+//! The one interface behind which every hook of the memory order of preference sits.
 
 mod bpf;
 mod cgroup_v1;
@@ -26,7 +26,7 @@ pub fn page_size() -> u64 {
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
-/// Which way a wire is crossed.
+/// Which way a trigger is crossed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// At the limit or above.
@@ -40,16 +40,16 @@ pub enum Direction {
 pub enum Action {
     /// Wakes the agent, once per arming.
     Wake,
-    /// The same; and where nobody has asked for the crossing by [`Tripwire::next`] 60 us later, whoever charges wakes the one
-    /// who has a [`LocalWakeup`] on that CPU. A rung that cannot tell where that is only wakes the agent.
+    /// The same; and where nobody has asked for the crossing by [`MemoryTrigger::next`] 60 us later, whoever charges wakes the one
+    /// who has a [`LocalWakeup`] on that CPU. A hook that cannot tell where that is only wakes the agent.
     WakeLocal,
     /// The kernel kills the first victim's allocating task by itself.
     Kill,
-    /// Is told by [`Tripwire::next`], once per arming, and wakes nobody: for whoever only measures.
+    /// Is told by [`MemoryTrigger::next`], once per arming, and wakes nobody: for whoever only measures.
     RecordOnly,
 }
 
-/// What a wire watches, and for what.
+/// What a trigger watches, and for what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trigger {
     /// Usage of the scope's memory counter, in bytes.
@@ -61,7 +61,7 @@ pub struct Trigger {
 }
 
 impl Trigger {
-    /// A wire that nothing crosses.
+    /// A trigger that nothing crosses.
     pub const DISABLED: Self = Self {
         limit: u64::MAX,
         direction: Direction::Rising,
@@ -73,7 +73,7 @@ impl Trigger {
         self.limit == u64::MAX
     }
 
-    /// Pages are rounded so that the wire is never crossed before its limit in bytes is.
+    /// Pages are rounded so that the trigger is never crossed before its limit in bytes is.
     pub(super) fn record(&self, cgroup_id: u64, generation: u64) -> Record {
         let page = page_size();
         Record {
@@ -99,7 +99,7 @@ impl Trigger {
     }
 }
 
-/// Slot number in a [`Trip`] of a rung that cannot tell which of its wires was crossed.
+/// Slot number in a [`TriggerEvent`] of a hook that cannot tell which of its triggers was crossed.
 pub const ANY_SLOT: u32 = u32::MAX;
 
 /// The number of a scope's slot ([`slot`]) among all of them.
@@ -107,38 +107,38 @@ pub fn slot_of(scope: usize, slot: u32) -> usize {
     scope * SLOTS_PER_SCOPE as usize + slot as usize
 }
 
-/// One rung of the memory ladder, armed on some scopes. Nothing here allocates after it was built, but for
-/// [`Tripwire::watch`]: the reflex calls it between wake-up and SIGKILL.
+/// One hook of the memory order of preference, armed on some scopes. Nothing here allocates after it was built, but for
+/// [`MemoryTrigger::watch`]: the fast path calls it between wake-up and SIGKILL.
 pub trait MemoryTrigger: Send {
-    /// Which rung this is.
+    /// Which hook this is.
     fn hook(&self) -> MemoryHook;
 
     /// From now on the slots of this scope (below [`MAX_SCOPES`]) are about another cgroup; they are to be armed anew.
     fn watch(&mut self, scope: usize, cgroup: &MemoryCgroup) -> io::Result<()>;
 
-    /// Sets the wire of a slot below [`MAX_TRIPWIRES`], see [`slot_of`]; it trips once, until it is armed again. A
+    /// Sets the trigger of a slot below [`MAX_TRIGGERS`], see [`slot_of`]; it trips once, until it is armed again. A
     /// usage that has crossed the limit already may or may not trip it: read the usage after arming. Slots behind one
     /// that was never armed are not looked at.
-    fn arm(&mut self, slot: usize, wire: Trigger) -> io::Result<()>;
+    fn arm(&mut self, slot: usize, trigger: Trigger) -> io::Result<()>;
 
     /// Becomes readable at a crossing; `None` for the sampler.
     fn fd(&self) -> Option<BorrowedFd<'_>>;
 
-    /// The next crossing that was reported, oldest first; `None` when there is no more. Crossings of wires that
+    /// The next crossing that was reported, oldest first; `None` when there is no more. Crossings of triggers that
     /// have been armed anew in the meantime are left out.
     fn next(&mut self) -> Option<TriggerEvent>;
 
-    /// From now on an [`Act::Alarm`] that nobody has heard wakes the reader of what is returned, when this CPU charges; `None`
-    /// for rungs that cannot tell where that is. It allocates.
+    /// From now on an [`Action::WakeLocal`] that nobody has heard wakes the reader of what is returned, when this CPU charges; `None`
+    /// for hooks that cannot tell where that is. It allocates.
     fn local_wakeup(&mut self, _cpu: u32) -> io::Result<Option<LocalWakeup>> {
         Ok(None)
     }
 
-    /// Names the cgroup whose tasks the kernel may kill past the floor of a scope; `None` for nobody. Rungs without
+    /// Names the cgroup whose tasks the kernel may kill past the floor of a scope; `None` for nobody. Hooks without
     /// a kernel program have no floor and ignore it.
     fn set_first_victim(&mut self, scope: usize, cgroup_id: Option<u64>) -> io::Result<()>;
 
-    /// Tells how close the usage is. The per-page rung is attached only while it is near; `Ok(true)` when that
+    /// Tells how close the usage is. The per-page hook is attached only while it is near; `Ok(true)` when that
     /// attached or detached something just now.
     fn set_near(&mut self, near: bool) -> io::Result<bool>;
 
@@ -151,7 +151,7 @@ pub trait MemoryTrigger: Send {
     }
 }
 
-/// The rung without a hook: whoever holds it has to look.
+/// The hook without a hook: whoever holds it has to look.
 struct Sampler;
 
 impl MemoryTrigger for Sampler {
@@ -183,17 +183,17 @@ impl MemoryTrigger for Sampler {
 
 /// What [`build`] gives.
 pub struct Built {
-    /// The armed interface, for the reflex thread.
+    /// The armed interface, for the fast path thread.
     pub trigger: Box<dyn MemoryTrigger>,
-    /// Which rung it is and why the better ones are not.
+    /// Which hook it is and why the better ones are not.
     pub choice: SelectedHook,
 }
 
-/// Probes the rungs from the best down (only `forced`, when given), decides, and builds the tripwire of up to
+/// Probes the hooks from the best down (only `forced`, when given), decides, and builds the trigger of up to
 /// [`MAX_SCOPES`] scopes. `object` is the loaded eBPF object, or the reason why there is none.
 ///
 /// # Errors
-/// The forced rung is refused.
+/// The forced hook is refused.
 pub fn build(
     scopes: &[&MemoryCgroup],
     object: Result<&mut BpfObject, &str>,
@@ -217,8 +217,8 @@ pub fn build(
         facts.record(
             hook,
             match tried {
-                Ok(tripwire) => {
-                    found = Some(tripwire);
+                Ok(trigger) => {
+                    found = Some(trigger);
                     Ok(())
                 }
                 Err(reason) => Err(reason),
@@ -226,9 +226,9 @@ pub fn build(
         );
     }
     let choice = select(&facts, forced)?;
-    let tripwire = found.unwrap_or_else(|| Box::new(Sampler));
+    let trigger = found.unwrap_or_else(|| Box::new(Sampler));
     Ok(Built {
-        trigger: tripwire,
+        trigger: trigger,
         choice,
     })
 }

@@ -60,12 +60,12 @@ impl OomReader {
             Err(_) => &[VICTIM_NUMBER],
         };
         let mut refused = Refusals::new();
-        for (what, ladder) in [
+        for (what, hooks) in [
             ("victims of the OOM killer", victims),
             ("whose limit the OOM killer acts for", &CONTEXT),
             ("reclaim at a limit", &[RECLAIM]),
         ] {
-            if let Err(reason) = attach_first(object, ladder) {
+            if let Err(reason) = attach_first(object, hooks) {
                 refused.push((what, reason));
             }
         }
@@ -85,9 +85,9 @@ impl OomReader {
 }
 
 /// Attaches the first program that the kernel takes; the reasons of all of them when it takes none.
-fn attach_first(object: &mut BpfObject, ladder: &[ProgramSpec]) -> Result<(), String> {
+fn attach_first(object: &mut BpfObject, hooks: &[ProgramSpec]) -> Result<(), String> {
     let mut reasons = Vec::new();
-    for program in ladder {
+    for program in hooks {
         match object.attach(program) {
             Ok(()) => return Ok(()),
             Err(reason) => reasons.push(format!("{}: {reason}", program.name)),

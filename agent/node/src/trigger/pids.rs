@@ -1,4 +1,4 @@
-//! The PID tripwire: `pid.available` crossing a limit, seen at the fork that makes it cross.
+//! The PID trigger: `pid.available` crossing a limit, seen at the fork that makes it cross.
 
 use std::{io, os::fd::BorrowedFd, time::Duration};
 
@@ -15,7 +15,7 @@ use crate::{
     },
 };
 
-/// The programs of a rung: all of them or none.
+/// The programs of a hook: all of them or none.
 fn programs(hook: CountHook) -> &'static [ProgramSpec] {
     const TYPED: &[ProgramSpec] = &[
         ProgramSpec {
@@ -68,7 +68,7 @@ impl Counting {
     }
 }
 
-/// Wires on the node's tasks. On the rung without a hook whoever holds it has to look, see [`next_look`].
+/// Triggers on the node's tasks. The sampler has to be polled by its owner, see [`next_look`].
 pub struct PidTrigger {
     pids: Pids,
     choice: SelectedHook<CountHook>,
@@ -76,11 +76,11 @@ pub struct PidTrigger {
 }
 
 impl PidTrigger {
-    /// Takes the best rung that works (only `forced`, when given) of `object` (see [`Object::load_counts`]), or of the
+    /// Takes the best hook that works (only `forced`, when given) of `object` (see [`BpfObject::load_counts`]), or of the
     /// reason why there is none.
     ///
     /// # Errors
-    /// The forced rung is refused.
+    /// The forced hook is refused.
     pub fn build(
         pids: Pids,
         object: Result<&mut BpfObject, &str>,
@@ -110,7 +110,7 @@ impl PidTrigger {
         })
     }
 
-    /// Which rung it is and why the better ones are not.
+    /// Which hook it is and why the better ones are not.
     pub fn choice(&self) -> &SelectedHook<CountHook> {
         &self.choice
     }
@@ -123,7 +123,7 @@ impl PidTrigger {
         self.pids.read()
     }
 
-    /// Reads the files and corrects the count by them. Wires mean nothing before the first sample. Tasks that
+    /// Reads the files and corrects the count by them. Triggers mean nothing before the first sample. Tasks that
     /// were reaped within the last RCU grace period are counted still: the base is too high by that many until the
     /// next sample, which on a busy machine finds a drift every time.
     ///
@@ -141,19 +141,19 @@ impl PidTrigger {
         }
     }
 
-    /// Sets or clears the wire of a slot below [`crate::trigger::counter::WIRES`]. It trips once, until it is set again; one
+    /// Sets or clears the trigger of a slot below [`crate::trigger::counter::TRIGGERS`]. It trips once, until it is set again; one
     /// that is crossed already may trip only at the next fork or exit: sample after arming.
     ///
     /// # Errors
     /// No such slot, or the map cannot be written.
-    pub fn arm(&mut self, slot: usize, wire: Option<Trigger>) -> io::Result<()> {
+    pub fn arm(&mut self, slot: usize, trigger: Option<Trigger>) -> io::Result<()> {
         match &mut self.counting {
-            Some(counting) => counting.budget.arm(0, slot, wire),
+            Some(counting) => counting.budget.arm(0, slot, trigger),
             None => Ok(()),
         }
     }
 
-    /// Becomes readable at a crossing; `None` on the rung without a hook.
+    /// Becomes readable at a crossing; `None` on the hook without a hook.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.counting.as_ref().map(|c| c.budget.fd())
     }
@@ -183,7 +183,7 @@ impl PidTrigger {
     }
 
     /// Tasks started and ended by a memory cgroup since the programs run; what removed cgroups below it did is
-    /// included where [`super::cgroups::PodLife`] has the typed rung. `None`: none seen.
+    /// included where [`super::cgroups::CgroupEvents`] has the typed hook. `None`: none seen.
     pub fn share(&self, cgroup_id: u64) -> Option<CgroupCount> {
         self.counting.as_ref()?.shares.get(&cgroup_id, 0).ok()
     }

@@ -72,13 +72,13 @@ impl PolicyEvaluator {
         let now = monotonic_ns();
         let explain = |held: &super::EvaluatedPod| {
             let pod = held.pod.pod();
-            let clearance = held.pod.clearance();
+            let permit = held.pod.permit();
             let may_go =
-                !held.pod.is_protected() && self.limiter.allows(clearance, now, LastResort::Nobody);
-            let permission = clearance.permission(now);
+                !held.pod.is_protected() && self.limiter.allows(permit, now, LastResort::None);
+            let permission = permit.permission(now);
             let reason = match permission {
                 _ if may_go => None,
-                _ if clearance.is_ending() => Some(ENDING.to_owned()),
+                _ if permit.is_ending() => Some(ENDING.to_owned()),
                 _ if held.pod.is_protected() && pod.has_critical_priority() => {
                     Some("its priority makes it critical".to_owned())
                 }
@@ -135,7 +135,7 @@ impl PolicyEvaluator {
                     _ => None,
                 },
                 reason,
-                order: clearance.order(),
+                order: permit.order(),
                 rules: rules.collect(),
             }
         };

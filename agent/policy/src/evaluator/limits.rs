@@ -99,5 +99,5 @@ fn is_available(held: &EvaluatedPod) -> bool {
         .conditions
         .get(READY)
         .is_none_or(|status| status == "True");
-    ready && pod.phase == "Running" && !pod.is_deleting && !held.pod.clearance().is_used()
+    ready && pod.phase == "Running" && !pod.is_deleting && !held.pod.permit().is_used()
 }

@@ -1,4 +1,4 @@
-//! Keeps every pod's clearance up to date: matches policies, asks gates, counts groups. All of it off the fast path.
+//! Keeps every pod's permit up to date: matches policies, asks gates, counts groups. All of it off the fast path.
 
 use std::{
     collections::BTreeMap,
@@ -38,7 +38,7 @@ pub use gate_state::GateState;
 pub use worker::Worker;
 
 /// Pairs of policies whose contradictions are kept in mind.
-const MOST_TOLD: usize = 1024;
+const MOST_REPORTED: usize = 1024;
 
 /// What holds whatever policies say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,11 +101,11 @@ struct EvaluatedPod {
 impl PolicyEvaluator {
     /// Nothing is known yet: every pod may go.
     pub fn new(settings: Settings, secrets: Secrets) -> Arc<Self> {
-        let restraint = Arc::new(EvictionLimiter::default());
-        restraint.set_last_resort(settings.last_resort);
+        let limiter = Arc::new(EvictionLimiter::default());
+        limiter.set_last_resort(settings.last_resort);
         Arc::new(Self {
             settings,
-            limiter: restraint,
+            limiter: limiter,
             secrets,
             state: Mutex::default(),
             objects: std::sync::OnceLock::new(),
@@ -115,7 +115,7 @@ impl PolicyEvaluator {
     }
 
     /// What the fast path looks at besides clearances.
-    pub fn restraint(&self) -> &Arc<EvictionLimiter> {
+    pub fn limiter(&self) -> &Arc<EvictionLimiter> {
         &self.limiter
     }
 
@@ -161,7 +161,7 @@ impl PolicyEvaluator {
             let answers = match held {
                 Some(held) => {
                     if !std::ptr::addr_eq(Arc::as_ptr(&held.pod), Arc::as_ptr(managed)) {
-                        managed.clearance().inherit(held.pod.clearance());
+                        managed.permit().inherit(held.pod.permit());
                     }
                     held.answers
                 }
@@ -203,23 +203,21 @@ impl PolicyEvaluator {
             held.said = most_restrictive(held.ruling.rules.iter().map(ask));
             held.shadow = most_restrictive(held.ruling.shadow.iter().map(ask));
             let limits = quotas.get(&held.pod.pod().uid);
-            let clearance = held.pod.clearance();
+            let permit = held.pod.permit();
             match limits {
-                Some(Some(limits)) => {
-                    clearance.set(held.said.permission, held.ruling.order(), limits)
-                }
+                Some(Some(limits)) => permit.set(held.said.permission, held.ruling.order(), limits),
                 Some(None) => {
                     let reason = "there are more limits on this node than are kept".to_owned();
                     held.said = RuleResult {
                         permission: Permission::NotNow,
                         reason: Some(reason),
                     };
-                    clearance.set(Permission::NotNow, held.ruling.order(), &[]);
+                    permit.set(Permission::NotNow, held.ruling.order(), &[]);
                 }
-                None => clearance.set(held.said.permission, held.ruling.order(), &[]),
+                None => permit.set(held.said.permission, held.ruling.order(), &[]),
             }
         }
-        state.tell_contradictions();
+        state.report_conflicts();
     }
 
     /// What a policy in shadow mode would have said against the eviction of a pod.
@@ -268,12 +266,12 @@ impl State {
         self.pods = pods;
     }
 
-    fn tell_contradictions(&mut self) {
+    fn report_conflicts(&mut self) {
         for held in self.pods.values() {
             for (one, other) in held.ruling.contradictions() {
                 let pair = (one.policy.name.clone(), other.policy.name.clone());
                 if self.reported_conflicts.contains_key(&pair)
-                    || self.reported_conflicts.len() >= MOST_TOLD
+                    || self.reported_conflicts.len() >= MOST_REPORTED
                 {
                     continue;
                 }

@@ -83,7 +83,7 @@ impl PolicyEvaluator {
             None => now.saturating_sub(*signalled) < FORGOTTEN_NS,
             Some(held) => {
                 let is_there = held.pod.has_older_than(*signalled);
-                held.pod.clearance().set_ending(is_there);
+                held.pod.permit().set_ending(is_there);
                 is_there
             }
         });
@@ -100,11 +100,11 @@ impl State {
             && let Ok(at) = u64::try_from(last.at)
             && !managed.is_younger_than(at)
         {
-            managed.clearance().mark_used(at);
+            managed.permit().mark_used(at);
         }
         if let Some(signalled) = self.ending.get(uid) {
             let is_there = managed.has_older_than(*signalled);
-            managed.clearance().set_ending(is_there);
+            managed.permit().set_ending(is_there);
         }
     }
 }

@@ -42,7 +42,7 @@ impl Quotas {
     /// evictions of earlier agents that count for it, the oldest first; a new place is charged with them.
     pub fn place(
         &mut self,
-        restraint: &EvictionLimiter,
+        limiter: &EvictionLimiter,
         key: QuotaKey,
         now: u64,
         period: u64,
@@ -55,10 +55,10 @@ impl Quotas {
         }
         let is_free = |at: &u16| !self.places.values().any(|p| p.at == *at);
         let at = (1..QUOTAS as u16).find(is_free)?;
-        restraint.clear_quota(at);
+        limiter.clear_quota(at);
         past(&key)
             .into_iter()
-            .for_each(|then| restraint.charge_past(at, then));
+            .for_each(|then| limiter.charge_past(at, then));
         self.places.insert(key, Slot { at, until });
         Some(at)
     }

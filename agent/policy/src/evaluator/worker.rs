@@ -43,7 +43,7 @@ impl Worker {
     ///
     /// # Errors
     /// No thread, no runtime.
-    pub fn start(keeper: Arc<PolicyEvaluator>) -> std::io::Result<Self> {
+    pub fn start(evaluator: Arc<PolicyEvaluator>) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(2)
@@ -51,11 +51,11 @@ impl Worker {
         let stop = Arc::new(tokio::sync::Notify::new());
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
-            .name("policies".into())
+            .name("policy".into())
             .spawn(move || {
                 runtime.block_on(async {
                     tokio::select! {
-                        () = work(keeper) => {}
+                        () = work(evaluator) => {}
                         () = stopped.notified() => {}
                     }
                 });
@@ -80,30 +80,30 @@ impl Drop for Worker {
     }
 }
 
-async fn work(keeper: Arc<PolicyEvaluator>) {
+async fn work(evaluator: Arc<PolicyEvaluator>) {
     let room = Arc::new(Semaphore::new(AT_ONCE));
     loop {
-        let (questions, next) = keeper.due(monotonic_ns());
+        let (questions, next) = evaluator.due(monotonic_ns());
         for question in questions {
-            let (keeper, room) = (Arc::clone(&keeper), Arc::clone(&room));
+            let (evaluator, room) = (Arc::clone(&evaluator), Arc::clone(&room));
             tokio::spawn(async move {
                 // Never closed.
                 let _place = room.acquire().await;
-                let heard = keeper.probe(&question).await;
-                keeper.record_result(&question, heard);
+                let results = evaluator.probe(&question).await;
+                evaluator.record_result(&question, results);
             });
         }
         let due = async {
-            match keeper.is_ruled() {
+            match evaluator.is_ruled() {
                 true => tokio::time::sleep(next.clamp(SHORTEST_PAUSE, LOOK)).await,
                 false => std::future::pending().await,
             }
         };
         tokio::select! {
             () = due => {}
-            () = keeper.changed.notified() => {}
+            () = evaluator.changed.notified() => {}
         }
-        keeper.evaluate();
+        evaluator.evaluate();
     }
 }
 
@@ -230,7 +230,7 @@ impl PolicyEvaluator {
         objects.get(path).await
     }
 
-    fn record_result(&self, question: &ProbeTask, heard: Result<(bool, Answer), String>) {
+    fn record_result(&self, question: &ProbeTask, results: Result<(bool, Answer), String>) {
         let mut state = self.state();
         let State { pods, .. } = &mut *state;
         let Some(held) = pods.get_mut(&question.uid) else {
@@ -241,7 +241,7 @@ impl PolicyEvaluator {
             return;
         };
         known.pending = false;
-        match heard {
+        match results {
             Ok((yes, answer)) => {
                 let changed = known.answer.map(|(_, before)| before) != Some(yes);
                 // It counts from when it was asked for: what the server said may have been true then only.

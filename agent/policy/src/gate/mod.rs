@@ -48,7 +48,7 @@ pub struct Gate {
 /// What no answer means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnUnknown {
-    /// The pod is spared.
+    /// The pod is denied.
     #[default]
     Deny,
     /// The pod may go if any answer would let it go.

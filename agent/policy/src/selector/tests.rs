@@ -158,6 +158,6 @@ fn what_one_selects_beyond_others_is_known() {
     }
     assert!(
         selectors[0].selects_beyond(&[&selectors[1], &selectors[2]], &mut 0),
-        "nobody has looked"
+        "not evaluated yet"
     );
 }

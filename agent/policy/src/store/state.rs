@@ -35,7 +35,7 @@ pub(super) struct State {
 }
 
 pub(super) struct Object {
-    pub verdict: PolicyStatus,
+    pub status: PolicyStatus,
     pub good: Option<Good>,
 }
 
@@ -49,16 +49,14 @@ pub(super) struct Good {
 impl Object {
     /// Its newest version, if that can be used.
     pub fn newest(&self) -> Option<&Good> {
-        self.good
-            .as_ref()
-            .filter(|_| self.verdict.refused.is_none())
+        self.good.as_ref().filter(|_| self.status.refused.is_none())
     }
 
     /// Whether a pod that comes may change what is thought of it.
     pub fn waits_for_pods(&self) -> bool {
-        let verdict = &self.verdict;
-        let may_contradict = verdict.contradicts.is_none() && !verdict.may_contradict.is_empty();
-        self.newest().is_some() && (!verdict.selects || may_contradict)
+        let status = &self.status;
+        let may_contradict = status.contradicts.is_none() && !status.may_contradict.is_empty();
+        self.newest().is_some() && (!status.selects || may_contradict)
     }
 }
 
@@ -68,12 +66,12 @@ impl State {
         let text = |field: &str| metadata[field].as_str().unwrap_or_default().to_owned();
         let (name, uid) = (text("name"), text("uid"));
         let generation = metadata["generation"].as_i64();
-        let known = self.objects.get(&name).filter(|o| o.verdict.uid == uid);
+        let known = self.objects.get(&name).filter(|o| o.status.uid == uid);
         if let Some(known) = known
             && generation.is_some()
-            && known.verdict.generation == generation
+            && known.status.generation == generation
         {
-            return Some(known.verdict.clone());
+            return Some(known.status.clone());
         }
         if known.is_none() && self.objects.len() >= MOST_OBJECTS {
             if !std::mem::replace(&mut self.too_many, true) {
@@ -110,7 +108,7 @@ impl State {
                 (Some(reason), last_good)
             }
         };
-        let verdict = PolicyStatus {
+        let status = PolicyStatus {
             name: name.clone(),
             uid,
             generation,
@@ -120,11 +118,11 @@ impl State {
             selects: false,
         };
         let object = Object {
-            verdict: verdict.clone(),
+            status: status.clone(),
             good,
         };
         self.objects.insert(name, object);
-        Some(verdict)
+        Some(status)
     }
 
     /// Finds who can contradict whom among the newest versions: a last good version that holds in place of a bad one is not
@@ -141,11 +139,11 @@ impl State {
         }
         for (name, object) in &mut self.objects {
             let others = others.remove(name.as_str()).unwrap_or_default();
-            let verdict = &mut object.verdict;
-            verdict
+            let status = &mut object.status;
+            status
                 .contradicts
                 .take_if(|words| !others.iter().any(|other| words.contains(other)));
-            verdict.may_contradict = others.into();
+            status.may_contradict = others.into();
         }
     }
 
@@ -158,11 +156,11 @@ impl State {
             .newest()
             .is_some_and(|good| *good.policy == *seen.one);
         let other = conflict::named(&seen.other.name, seen.other.generation);
-        let verdict = &mut object.verdict;
-        if !is_newest || verdict.contradicts.is_some() || !verdict.may_contradict.contains(&other) {
+        let status = &mut object.status;
+        if !is_newest || status.contradicts.is_some() || !status.may_contradict.contains(&other) {
             return false;
         }
-        verdict.contradicts = Some(seen.words().chars().take(LONGEST_REASON).collect());
+        status.contradicts = Some(seen.words().chars().take(LONGEST_REASON).collect());
         true
     }
 

@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 use crate::{evaluator::Settings, gate::Secrets};
 
-fn catalogue() -> PolicyStore {
+fn store() -> PolicyStore {
     PolicyStore::new(PolicyEvaluator::new(
         Settings::default(),
         Secrets::new(None),
@@ -27,64 +27,62 @@ fn document(name: &str, generation: i64, evict: &str) -> Value {
 }
 
 /// Name and generation of what is in force.
-fn in_force(catalogue: &PolicyStore) -> Vec<(String, Option<i64>)> {
-    let set = catalogue.state().set();
+fn in_force(store: &PolicyStore) -> Vec<(String, Option<i64>)> {
+    let set = store.state().set();
     let policies = set.policies().iter();
     policies.map(|p| (p.name.clone(), p.generation)).collect()
 }
 
 #[test]
 fn the_last_good_version_stays_until_a_better_one_comes_or_the_object_goes() {
-    let catalogue = catalogue();
-    let good = catalogue
-        .put(&document("a", 1, "Never"))
-        .expect("a verdict");
+    let store = store();
+    let good = store.put(&document("a", 1, "Never")).expect("a verdict");
     assert_eq!(good.refused, None);
-    let bad = catalogue
+    let bad = store
         .put(&document("a", 2, "Sometimes"))
         .expect("a verdict");
     let reason = bad.refused.expect("it is wrong");
     assert!(reason.starts_with("spec.rules[0].evict: "), "{reason}");
-    assert_eq!(in_force(&catalogue), [("a".to_owned(), Some(1))]);
-    assert_eq!(catalogue.refused(), (1, false));
-    catalogue.put(&document("a", 3, "Always"));
-    assert_eq!(in_force(&catalogue), [("a".to_owned(), Some(3))]);
-    assert_eq!(catalogue.refused(), (0, false));
-    catalogue.remove("a");
-    assert_eq!(in_force(&catalogue), []);
+    assert_eq!(in_force(&store), [("a".to_owned(), Some(1))]);
+    assert_eq!(store.refused(), (1, false));
+    store.put(&document("a", 3, "Always"));
+    assert_eq!(in_force(&store), [("a".to_owned(), Some(3))]);
+    assert_eq!(store.refused(), (0, false));
+    store.remove("a");
+    assert_eq!(in_force(&store), []);
 }
 
 #[test]
 fn another_object_of_the_same_name_inherits_nothing() {
-    let catalogue = catalogue();
-    catalogue.put(&document("a", 1, "Never"));
+    let store = store();
+    store.put(&document("a", 1, "Never"));
     let mut other = document("a", 1, "Sometimes");
     other["metadata"]["uid"] = "another".into();
-    catalogue.put(&other);
-    assert_eq!(in_force(&catalogue), []);
+    store.put(&other);
+    assert_eq!(in_force(&store), []);
 }
 
 #[test]
 fn of_equal_names_the_files_holds() {
-    let catalogue = catalogue();
-    catalogue.put(&document("a", 4, "Never"));
+    let store = store();
+    store.put(&document("a", 4, "Never"));
     let file = |evict| EvictionPolicy::read(document("a", 1, evict)).expect("a policy");
-    catalogue.set_files(Some(vec![file("Always")]));
-    assert_eq!(in_force(&catalogue), [("a".to_owned(), Some(1))]);
-    catalogue.set_files(None);
-    assert_eq!(in_force(&catalogue), [("a".to_owned(), Some(1))]);
-    assert_eq!(catalogue.refused(), (0, true));
-    catalogue.set_files(Some(Vec::new()));
-    assert_eq!(in_force(&catalogue), [("a".to_owned(), Some(4))]);
+    store.set_files(Some(vec![file("Always")]));
+    assert_eq!(in_force(&store), [("a".to_owned(), Some(1))]);
+    store.set_files(None);
+    assert_eq!(in_force(&store), [("a".to_owned(), Some(1))]);
+    assert_eq!(store.refused(), (0, true));
+    store.set_files(Some(Vec::new()));
+    assert_eq!(in_force(&store), [("a".to_owned(), Some(4))]);
 }
 
 #[test]
 fn a_list_replaces_what_was_remembered() {
-    let first = catalogue();
+    let first = store();
     first.put(&document("a", 1, "Never"));
     first.put(&document("b", 1, "Never"));
     first.put(&document("b", 2, "Sometimes"));
-    let second = catalogue();
+    let second = store();
     second.restore(&first.remembered());
     let both = [("a".to_owned(), Some(1)), ("b".to_owned(), Some(1))];
     assert_eq!(in_force(&second), both);
@@ -99,13 +97,13 @@ fn a_list_replaces_what_was_remembered() {
 
 #[test]
 fn there_is_an_end_to_how_many_are_kept() {
-    let catalogue = catalogue();
+    let store = store();
     for i in 0..MOST_OBJECTS + 3 {
-        catalogue.put(&document(&format!("p{i}"), 1, "Never"));
+        store.put(&document(&format!("p{i}"), 1, "Never"));
     }
-    assert_eq!(in_force(&catalogue).len(), MOST_OBJECTS);
+    assert_eq!(in_force(&store).len(), MOST_OBJECTS);
     // A known one may change, and a gone one makes room.
-    assert!(catalogue.put(&document("p0", 2, "Always")).is_some());
-    catalogue.remove("p0");
-    assert!(catalogue.put(&document("late", 1, "Never")).is_some());
+    assert!(store.put(&document("p0", 2, "Always")).is_some());
+    store.remove("p0");
+    assert!(store.put(&document("late", 1, "Never")).is_some());
 }

@@ -63,7 +63,7 @@ pub const OOM_KILLS: [Shows<OomCounters>; 4] = [
 pub const RECLAIMS: [Shows<Counters>; 9] = [
     (
         "node_reclaims",
-        "Times that the container runtime was asked to give back what nobody needs",
+        "Times that the container runtime was asked to remove what is not in use",
         |c| &c.reclaims,
     ),
     (
@@ -86,11 +86,9 @@ pub const RECLAIMS: [Shows<Counters>; 9] = [
         "Sandboxes removed that had ended",
         |c| &c.sandboxes,
     ),
-    (
-        "node_reclaimed_images",
-        "Images removed that nobody used",
-        |c| &c.images,
-    ),
+    ("node_reclaimed_images", "Unused images removed", |c| {
+        &c.images
+    }),
     (
         "node_reclaimed_image_bytes",
         "Size of those images, as the runtime counts it",

@@ -77,7 +77,7 @@ fn the_cause_is_the_cgroup_that_was_full() {
 
 // R48
 #[test]
-fn it_is_counted_who_was_first() {
+fn it_is_counted_which_was_first() {
     let dir = tempfile::tempdir().unwrap();
     let root = dir.path();
     let levels = tree(root, POD, None);

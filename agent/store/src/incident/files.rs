@@ -23,7 +23,7 @@ use crate::{incident::Incident, record::OutcomeRecord};
 const DIRECTORY: &str = "incidents";
 /// Files that are kept.
 pub const MOST: usize = 64;
-/// Evictions that may be open at once: as many as the reflex has under way. Of more, the oldest is given up.
+/// Evictions that may be open at once: as many as the fast path has under way. Of more, the oldest is given up.
 const MOST_OPEN: usize = 64;
 /// How long an end is waited for; of a pod that was asked to go, after its time is over.
 const PATIENCE_NS: u64 = 5_000_000_000;

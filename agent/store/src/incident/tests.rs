@@ -73,7 +73,7 @@ fn a_picture_shows_the_way_to_it() {
 
 // R5, R49
 #[test]
-fn who_was_asked_has_time_and_is_seen_to_go() {
+fn a_pod_that_was_asked_has_time_and_is_seen_to_go() {
     let eviction = incident("a").eviction;
     let asked = RequestRecord {
         id: "soft-1".to_owned(),

@@ -59,15 +59,15 @@ fn counts(records: impl IntoIterator<Item = Record>) -> Counts {
 }
 
 /// How long ago evictions were, in whole seconds.
-fn ages(recalled: &Restored) -> Vec<i64> {
-    let past = recalled.past_evictions();
+fn ages(restored: &Restored) -> Vec<i64> {
+    let past = restored.past_evictions();
     past.iter()
-        .map(|e| (recalled.now - e.at) / SECOND_NS)
+        .map(|e| (restored.now - e.at) / SECOND_NS)
         .collect()
 }
 
 #[test]
-fn what_killed_nobody_does_not_count() {
+fn what_killed_no_pod_does_not_count() {
     let plain = eviction(BOOT, 1, 10, WALL);
     let shadow = EvictionRecord {
         shadow: true,
@@ -78,32 +78,32 @@ fn what_killed_nobody_does_not_count() {
         ..eviction(BOOT, 3, 10, WALL)
     };
     let all = [plain.clone(), shadow, refused, plain].map(Record::evicted);
-    let recalled = counts(all).restore(&clocks(BOOT, 11, WALL + 1));
-    assert_eq!(recalled.len(), 1, "and what was carried over counts once");
-    let victims = recalled.victims();
+    let restored = counts(all).restore(&clocks(BOOT, 11, WALL + 1));
+    assert_eq!(restored.len(), 1, "and what was carried over counts once");
+    let victims = restored.victims();
     assert_eq!(victims[0].uid, "uid-1");
     assert_eq!(victims[0].signalled, 10 * SECOND);
 }
 
 #[test]
-fn the_age_in_one_boot_is_that_of_the_clock_that_nobody_sets() {
+fn the_age_in_one_boot_is_that_of_the_monotonic_clock() {
     let all = [eviction(BOOT, 1, 100, WALL), eviction(BOOT, 2, 200, WALL)];
     let counts = counts(all.map(Record::evicted));
     for wall in [WALL - 1_000_000, WALL, WALL + 1_000_000] {
-        let recalled = counts.restore(&clocks(BOOT, 260, wall));
-        assert_eq!(ages(&recalled), [160, 60]);
-        assert!(!recalled.is_bound_needed);
+        let restored = counts.restore(&clocks(BOOT, 260, wall));
+        assert_eq!(ages(&restored), [160, 60]);
+        assert!(!restored.is_bound_needed);
     }
 }
 
 #[test]
 fn after_a_reboot_the_wall_clock_tells() {
     let all = [eviction(OTHER, 1, 90_000, WALL)];
-    let recalled = counts(all.map(Record::evicted)).restore(&clocks(BOOT, 30, WALL + 100));
-    assert_eq!(ages(&recalled), [100], "before this boot began");
-    assert_eq!(recalled.past_evictions()[0].at, -70 * SECOND_NS);
-    assert!(recalled.victims().is_empty(), "no process outlives a boot");
-    assert!(recalled.earlier(|_, _| true).victims.is_empty());
+    let restored = counts(all.map(Record::evicted)).restore(&clocks(BOOT, 30, WALL + 100));
+    assert_eq!(ages(&restored), [100], "before this boot began");
+    assert_eq!(restored.past_evictions()[0].at, -70 * SECOND_NS);
+    assert!(restored.victims().is_empty(), "no process outlives a boot");
+    assert!(restored.earlier(|_, _| true).victims.is_empty());
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn a_clock_that_was_set_back_makes_nothing_count_for_ever() {
     journal
         .append(&Record::evicted(eviction(OTHER, 1, 5, far)))
         .unwrap();
-    let age = |recalled: &Restored| ages(recalled)[0];
+    let age = |restored: &Restored| ages(restored)[0];
     assert_eq!(age(&journal.restore().unwrap()), 0);
     std::thread::sleep(std::time::Duration::from_millis(1100));
     // The next agent, and the one after it, know when it was seen first.
@@ -155,14 +155,14 @@ fn what_counts_outlives_the_files() {
         journal.append(&filler).unwrap();
     }
     drop(journal);
-    let recalled = Journal::open(dir.path()).unwrap().restore().unwrap();
-    assert_eq!(recalled.len(), 1);
-    let past = &recalled.past_evictions()[0];
+    let restored = Journal::open(dir.path()).unwrap().restore().unwrap();
+    assert_eq!(restored.len(), 1);
+    let past = &restored.past_evictions()[0];
     assert_eq!(past.pod.owner.as_ref().unwrap().uid, "owner");
     assert_eq!(past.pod.labels["app"], "web");
-    let earlier = recalled.earlier(|_, _| true);
+    let earlier = restored.earlier(|_, _| true);
     assert_eq!((earlier.victims.len(), earlier.evictions.len()), (1, 1));
-    assert_eq!(earlier.comebacks[0].recreation.count, 3);
+    assert_eq!(earlier.recreations[0].recreation.count, 3);
 }
 
 #[test]
@@ -174,9 +174,9 @@ fn no_more_is_kept_and_carried_over_than_fits() {
         labels.insert("long".into(), "x".repeat(8 << 10));
         many.note(&Record::evicted(eviction));
     }
-    let recalled = many.restore(&clocks(BOOT, 5000, WALL));
-    assert_eq!(recalled.len(), KEPT);
-    assert_eq!(recalled.past_evictions()[0].pod.uid, "uid-10", "the newest");
+    let restored = many.restore(&clocks(BOOT, 5000, WALL));
+    assert_eq!(restored.len(), KEPT);
+    assert_eq!(restored.past_evictions()[0].pod.uid, "uid-10", "the newest");
     let newest = many.newest(FILE_BYTES / 4);
     let of = |id: &String| serde_json::to_vec(many.get(id).unwrap()).unwrap().len() as u64 + 1;
     let bytes: u64 = newest.iter().map(of).sum();
@@ -215,17 +215,17 @@ fn asked(may_be_refused: bool, grace_period_seconds: i64) -> RequestRecord {
 }
 
 #[test]
-fn who_was_asked_counts_when_it_goes() {
+fn a_pod_that_was_asked_counts_when_it_goes() {
     let now = clocks(BOOT, 105, WALL + 5);
     let recall = |records: Vec<Record>| counts(records).restore(&now);
     let record = |may_be_refused| Record::Asked(Box::new(asked(may_be_refused, 30)));
     // Without an API server it goes, at the end of its time at the latest.
-    let recalled = recall(vec![record(false)]);
-    assert_eq!(ages(&recalled), [-25]);
-    let left = recalled.asked();
+    let restored = recall(vec![record(false)]);
+    assert_eq!(ages(&restored), [-25]);
+    let left = restored.asked();
     assert_eq!((left.len(), left[0].left), (1, 25 * SECOND));
-    assert!(recalled.victims().is_empty(), "pressure may still kill it");
-    assert_eq!(recalled.earlier(|_, _| true).victims.len(), 1);
+    assert!(restored.victims().is_empty(), "pressure may still kill it");
+    assert_eq!(restored.earlier(|_, _| true).victims.len(), 1);
     // With one it goes when that has agreed.
     assert!(recall(vec![record(true)]).is_empty());
     let agreed = Counted {
@@ -244,13 +244,13 @@ fn other_versions_of_the_journal_are_read() {
     let text = include_str!("version_before.jsonl");
     std::fs::write(dir.path().join("journal.jsonl"), text).unwrap();
     let mut journal = Journal::open(dir.path()).unwrap();
-    let recalled = journal.restore().unwrap();
-    let past = recalled.past_evictions();
+    let restored = journal.restore().unwrap();
+    let past = restored.past_evictions();
     let uids: Vec<_> = past.iter().map(|e| e.pod.uid.as_str()).collect();
     assert_eq!(uids, ["u1", "u5"]);
     assert!(past.iter().all(|e| !e.is_workload_known && !e.is_same_boot));
     assert_eq!(
-        recalled.earlier(|_, _| true),
+        restored.earlier(|_, _| true),
         evictd_engine::Earlier::default()
     );
     let (records, damaged) = journal::read(dir.path()).unwrap();
@@ -281,19 +281,19 @@ proptest! {
             }
             Record::evicted(eviction)
         });
-        let recalled = counts(records).restore(&clocks(BOOT, monotonic, WALL + wall));
-        prop_assert_eq!(recalled.len(), all.len());
-        for past in recalled.past_evictions() {
-            prop_assert!(past.at <= recalled.now);
+        let restored = counts(records).restore(&clocks(BOOT, monotonic, WALL + wall));
+        prop_assert_eq!(restored.len(), all.len());
+        for past in restored.past_evictions() {
+            prop_assert!(past.at <= restored.now);
         }
         let period = 3600 * SECOND;
-        let (restraint, pod) = (EvictionLimiter::default(), EvictionPermit::default());
+        let (limiter, pod) = (EvictionLimiter::default(), EvictionPermit::default());
         pod.set(Permission::Always, 0, &[1]);
-        restraint.set_quota(1, Some(1), period, None);
-        let past = recalled.past_evictions();
-        past.iter().for_each(|e| restraint.charge_past(1, e.at));
+        limiter.set_quota(1, Some(1), period, None);
+        let past = restored.past_evictions();
+        past.iter().for_each(|e| limiter.charge_past(1, e.at));
         let later = monotonic * SECOND + period;
-        prop_assert!(restraint.allows(&pod, later, LastResort::Nobody));
+        prop_assert!(limiter.allows(&pod, later, LastResort::None));
     }
 
     /// A limit that was charged anew has as much room as one that was never forgotten, at every moment.
@@ -307,8 +307,8 @@ proptest! {
         let (kept, forgotten) = (EvictionLimiter::default(), EvictionLimiter::default());
         let pod = EvictionPermit::default();
         pod.set(Permission::Always, 0, &[1]);
-        for restraint in [&kept, &forgotten] {
-            restraint.set_quota(1, Some(most), period * SECOND, None);
+        for limiter in [&kept, &forgotten] {
+            limiter.set_quota(1, Some(most), period * SECOND, None);
         }
         let (mut at, mut records) = (1, Vec::new());
         for (number, gap) in gaps.iter().enumerate() {
@@ -318,12 +318,12 @@ proptest! {
         }
         let now = at + pause;
         // The wall clock stands still: it is not asked.
-        let recalled = counts(records).restore(&clocks(BOOT, now, WALL));
-        for past in recalled.past_evictions() {
+        let restored = counts(records).restore(&clocks(BOOT, now, WALL));
+        for past in restored.past_evictions() {
             forgotten.charge_past(1, past.at);
         }
         for later in (now..now + 6_000).step_by(50) {
-            let room = |r: &EvictionLimiter| r.allows(&pod, later * SECOND, LastResort::Nobody);
+            let room = |r: &EvictionLimiter| r.allows(&pod, later * SECOND, LastResort::None);
             prop_assert_eq!(room(&kept), room(&forgotten), "{}", later);
         }
     }

@@ -1,4 +1,4 @@
-//! What limits and comebacks count, as the journal keeps it.
+//! What limits and recreations count, as the journal keeps it.
 
 use std::{collections::BTreeMap, fs};
 

@@ -5,16 +5,16 @@ use serde::{Deserialize, Serialize};
 /// A step was taken before a pod was evicted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct GraduatedAction {
+pub struct MitigationRecord {
     /// When, as RFC 3339.
     pub time: String,
-    /// `reclaim`, `brake` or `release`.
+    /// `reclaim`, `throttle` or `release`.
     pub step: String,
     /// Which signal was short.
     pub signal: String,
     /// Pod by pod.
-    pub pods: Vec<GraduatedPod>,
-    /// What was available before, in bytes; for a release, when the brake was set.
+    pub pods: Vec<MitigatedPod>,
+    /// What was available before, in bytes; for a release, when the throttle was set.
     pub available_before: i64,
     /// And afterwards.
     pub available_after: i64,
@@ -28,7 +28,7 @@ pub struct GraduatedAction {
 /// What came of one pod.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct GraduatedPod {
+pub struct MitigatedPod {
     /// The pod's namespace; empty where only the UID is known any more.
     pub namespace: String,
     /// The pod's name.

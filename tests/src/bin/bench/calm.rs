@@ -29,8 +29,8 @@ const SETTLE: Duration = Duration::from_millis(300);
 pub struct Beside {
     pub contender: String,
     /// Every round.
-    pub rounds: Vec<Service>,
-    /// Medians over the rounds.
+    pub manager: Vec<Service>,
+    /// Medians over the manager.
     pub faults_per_second: f64,
     pub p99_us: f64,
     /// Page-fault rate with the daemon / without: 1 is no slowdown.
@@ -42,7 +42,7 @@ pub struct Beside {
 /// Measures everybody round by round, so that what else the machine does hits all alike. Who is absent from the race is
 /// absent here.
 pub fn run(programme: &Programme, absent: &[(String, String)]) -> io::Result<Vec<Beside>> {
-    let (rounds, time) = match programme.is_quick {
+    let (manager, time) = match programme.is_quick {
         true => (1, Duration::from_millis(700)),
         false => (5, Duration::from_secs(2)),
     };
@@ -55,9 +55,9 @@ pub fn run(programme: &Programme, absent: &[(String, String)]) -> io::Result<Vec
         .collect();
     let mut found: Vec<(String, Vec<Service>)> = Vec::new();
     found.extend(contenders.iter().map(|c| (c.name(), Vec::new())));
-    for _ in 0..rounds {
-        for (contender, (_, rounds)) in contenders.iter().zip(&mut found) {
-            rounds.extend(beside(**contender, programme, time)?);
+    for _ in 0..manager {
+        for (contender, (_, manager)) in contenders.iter().zip(&mut found) {
+            manager.extend(beside(**contender, programme, time)?);
         }
     }
     Ok(compare(found))
@@ -97,17 +97,17 @@ fn beside(
 }
 
 fn compare(found: Vec<(String, Vec<Service>)>) -> Vec<Beside> {
-    let median = |rounds: &[Service], value: fn(&Service) -> f64| {
-        quantile(&sorted(rounds.iter().map(value)), 0.5).unwrap_or(0.0)
+    let median = |manager: &[Service], value: fn(&Service) -> f64| {
+        quantile(&sorted(manager.iter().map(value)), 0.5).unwrap_or(0.0)
     };
     let mut lines: Vec<Beside> = found
         .into_iter()
-        .filter(|(_, rounds)| !rounds.is_empty())
-        .map(|(contender, rounds)| Beside {
+        .filter(|(_, manager)| !manager.is_empty())
+        .map(|(contender, manager)| Beside {
             contender,
-            faults_per_second: median(&rounds, |s| s.faults_per_second),
-            p99_us: median(&rounds, |s| s.p99_us),
-            rounds,
+            faults_per_second: median(&manager, |s| s.faults_per_second),
+            p99_us: median(&manager, |s| s.p99_us),
+            manager,
             fault_rate_ratio: None,
             p99_ratio: None,
         })

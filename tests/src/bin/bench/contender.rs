@@ -12,7 +12,7 @@ use evictd_engine::model::settings::MemoryHook;
 use evictd_store::{journal, record::Record};
 use evictd_tests::{
     agent::Agent,
-    cast::{HOG, Stage},
+    workload::{HOG, Stage},
 };
 
 use crate::{judge::Verdict, own::Own};
@@ -22,7 +22,7 @@ use crate::{judge::Verdict, own::Own};
 pub enum Contender {
     /// The kernel's OOM killer alone.
     Nothing,
-    /// evictd on one rung.
+    /// evictd on one hook.
     Evictd(MemoryHook),
     /// evictd's kernel floor while the agent is stopped by SIGSTOP.
     Floor,
@@ -185,7 +185,7 @@ impl Running {
     }
 
     /// What it says of its own stages, if it has killed.
-    pub fn verdict(&mut self, files: &Path) -> Option<Verdict> {
+    pub fn status(&mut self, files: &Path) -> Option<Verdict> {
         match self {
             Self::Nobody => None,
             Self::Competitor(competitor) => competitor.said.try_recv().ok(),
@@ -228,10 +228,10 @@ impl Competitor {
         std::thread::spawn(move || {
             let mut line = String::new();
             if output.read_line(&mut line).is_ok()
-                && let Ok(verdict) = serde_json::from_str(&line)
+                && let Ok(status) = serde_json::from_str(&line)
             {
                 // Nobody listens once the run is over.
-                let _ = say.send(verdict);
+                let _ = say.send(status);
             }
         });
         Ok(competitor)

@@ -12,8 +12,8 @@ use evictd_node::{
 };
 use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
-    cast::{HOG, Stage, WORKLOAD},
     interrupt::interrupted,
+    workload::{HOG, Stage, WORKLOAD},
 };
 use serde::{Deserialize, Serialize};
 
@@ -29,7 +29,7 @@ use crate::{
 
 const MIB: u64 = 1 << 20;
 /// The slowest poller at the slowest rate needs six seconds.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// Until the memory of a killed hog is back.
 const RETURN: Duration = Duration::from_secs(3);
 /// So that a second victim would be seen.
@@ -169,7 +169,7 @@ pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
     let cpu_before = running.pid().and_then(|pid| cpu_time(pid).ok());
     let start = monotonic_ns();
     stage.release_hog()?;
-    let over = Instant::now() + PATIENCE;
+    let over = Instant::now() + TIMEOUT;
     while exit.time().is_none() && !oom_killed(&stage) && Instant::now() < over {
         if interrupted() {
             return Err(io::Error::other("interrupted"));
@@ -183,7 +183,7 @@ pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
     let contender_died = running.has_died()?;
     let service = neighbour.finish(start, end);
     let seen = observer.finish()?;
-    let verdict = running.verdict(files.path());
+    let status = running.status(files.path());
     let mut dead = stage.dead();
     if service.is_none() {
         dead.push("neighbour");
@@ -199,7 +199,7 @@ pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
         Some(_) => Killer::Daemon,
     };
     // A hog of many processes is signalled when the last one of the first round is.
-    let round = verdict.map_or(0, |v| v.signalled);
+    let round = status.map_or(0, |v| v.signalled);
     let signalled = first.map(|first| {
         let same = |kill: &&Kill| kill.sender == first.sender && kill.time_ns <= round;
         let last = kills.iter().rfind(same).map_or(0, |kill| kill.time_ns);
@@ -223,8 +223,8 @@ pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
         contender_died,
         overshoot_kib: overshoot,
         stages: Stages {
-            woken: verdict.and_then(|v| since(v.woken)),
-            decided: verdict.and_then(|v| since(v.decided)),
+            woken: status.and_then(|v| since(v.woken)),
+            decided: status.and_then(|v| since(v.decided)),
             signalled: signalled.and_then(since),
             exited: exit.time().and_then(since),
             freed: freed.and_then(since),

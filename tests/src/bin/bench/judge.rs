@@ -77,7 +77,7 @@ pub struct Verdict {
 
 /// Runs until it has killed, says so, and waits for its own end.
 pub fn run(way: &Way) -> io::Result<()> {
-    let verdict = match way {
+    let status = match way {
         Way::Poll {
             task,
             interval,
@@ -86,7 +86,7 @@ pub fn run(way: &Way) -> io::Result<()> {
         Way::Notified { task } => notified(&mut Judge::new(task)?)?,
         Way::Spin { task, victim } => spin(&Judge::new(task)?, *victim)?,
     };
-    println!("{}", serde_json::to_string(&verdict)?);
+    println!("{}", serde_json::to_string(&status)?);
     loop {
         std::thread::park();
     }
@@ -96,8 +96,8 @@ fn poll(judge: &mut Judge, interval: u64, phase: u64) -> io::Result<Verdict> {
     println!("ready");
     std::thread::sleep(Duration::from_millis(phase));
     loop {
-        if let Some(verdict) = judge.look()? {
-            return Ok(verdict);
+        if let Some(status) = judge.look()? {
+            return Ok(status);
         }
         std::thread::sleep(Duration::from_millis(interval));
     }
@@ -118,8 +118,8 @@ fn notified(judge: &mut Judge) -> io::Result<Verdict> {
     loop {
         let mut count = [0; 8];
         event.read_exact(&mut count)?;
-        if let Some(verdict) = judge.look()? {
-            return Ok(verdict);
+        if let Some(status) = judge.look()? {
+            return Ok(status);
         }
         // The ground has moved: another threshold is added at the new place.
         let limit = judge.limit()?;

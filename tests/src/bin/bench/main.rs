@@ -238,7 +238,7 @@ fn node_programme(arguments: &Arguments) -> io::Result<node::Programme> {
     })
 }
 
-/// Who takes part: `--only evictd` is evictd on every rung.
+/// Who takes part: `--only evictd` is evictd on every hook.
 fn wanted(arguments: &Arguments) -> io::Result<impl Fn(&str) -> bool> {
     let is_meant =
         |only: &str, name: &str| only == name || only == "evictd" && name.starts_with("evictd-");

@@ -1,6 +1,6 @@
 //! The stopwatch: when the threshold was crossed, and the memory over time.
 //!
-//! All contenders are measured by the same one: a tripwire of evictd's kernel programs, loaded a second time by the
+//! All contenders are measured by the same one: a trigger of evictd's kernel programs, loaded a second time by the
 //! benchmark itself and armed at the same limit. It is exact to the page, costs every contender the same some
 //! nanoseconds per charge, and unlike a thread that reads the counter in a loop it takes no CPU away, which on a
 //! machine with two of them would decide the race. Where no program can be loaded the crossing is the first sample
@@ -86,16 +86,16 @@ impl Observer {
             object.as_mut().map_err(|_| "no object"),
             None,
         );
-        let mut tripwire = built.map_err(io::Error::other)?.trigger;
-        let exact = tripwire.has_program();
-        tripwire.set_near(true)?;
+        let mut trigger = built.map_err(io::Error::other)?.trigger;
+        let exact = trigger.has_program();
+        trigger.set_near(true)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let hook = tripwire.hook();
+        let hook = trigger.hook();
         let mut watch = Watch {
             scope,
             amount,
-            tripwire,
+            trigger,
             exact,
             limit: 0,
             was_past: false,
@@ -108,7 +108,7 @@ impl Observer {
         let thread = std::thread::Builder::new()
             .name("observer".into())
             .spawn(move || {
-                // A wire that is set anew after the crossing has come in between would time the wrong charge; without
+                // A trigger that is set anew after the crossing has come in between would time the wrong charge; without
                 // the priority nothing is lost but that.
                 let _ = become_fifo();
                 while !stopped.load(Ordering::Relaxed) {
@@ -140,7 +140,7 @@ impl Observer {
 struct Watch {
     scope: Scope,
     amount: u64,
-    tripwire: Box<dyn MemoryTrigger>,
+    trigger: Box<dyn MemoryTrigger>,
     exact: bool,
     limit: u64,
     was_past: bool,
@@ -159,7 +159,7 @@ impl Watch {
         let time_ns = monotonic_ns();
         let limit = self.scope.usage_limit(self.amount, look.reclaimable_cache);
         let is_past = look.usage >= limit;
-        while let Some(trip) = self.tripwire.next() {
+        while let Some(trip) = self.trigger.next() {
             if self.exact {
                 self.cross(trip.time_ns, trip.limit * page_size());
                 // To be set anew as soon as the usage is below it.
@@ -174,12 +174,12 @@ impl Watch {
         let has_moved = limit.abs_diff(self.limit) >= page_size();
         if !is_past && has_moved {
             self.limit = limit;
-            let wire = Trigger {
+            let trigger = Trigger {
                 limit,
                 direction: Direction::Rising,
                 action: Action::RecordOnly,
             };
-            self.tripwire.arm(0, wire)?;
+            self.trigger.arm(0, trigger)?;
         }
         if self.seen.samples.len() < SAMPLES {
             let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);

@@ -21,7 +21,7 @@ const SLACK: u64 = 4 << 20;
 /// What the reader reads through: many times the slack.
 pub const FILE_BYTES: usize = 64 << 20;
 /// A disk may be busy with what the reader writes first.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The cgroup, with the reader once it is tight.
 pub struct Own {
@@ -75,10 +75,10 @@ impl Own {
         command.args(["load", "reader"]).stdin(Stdio::null());
         self.admit(&mut command)?;
         self.reader = Some(command.spawn()?);
-        let over = Instant::now() + PATIENCE;
+        let over = Instant::now() + TIMEOUT;
         while self.hits()? == 0 {
             if Instant::now() > over {
-                let seconds = PATIENCE.as_secs();
+                let seconds = TIMEOUT.as_secs();
                 return Err(io::Error::other(format!(
                     "the daemon's cgroup was not at its limit after {seconds} s"
                 )));

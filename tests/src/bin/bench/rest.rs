@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_tests::{cast::Stage, interrupt::interrupted, member::ClusterNode};
+use evictd_tests::{cluster_node::ClusterNode, interrupt::interrupted, workload::Stage};
 use serde::Serialize;
 
 use crate::{

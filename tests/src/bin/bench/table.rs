@@ -105,7 +105,7 @@ pub fn rest(resting: &[Resting]) -> String {
     text
 }
 
-/// How much sooner than the best other daemon each rung of evictd has signalled.
+/// How much sooner than the best other daemon each hook of evictd has signalled.
 fn ratios(race: &Race) -> String {
     let of = |name: &str| {
         let line = race

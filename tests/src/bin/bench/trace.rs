@@ -56,7 +56,7 @@ impl Trace {
     }
 }
 
-/// `  reflex-17  [001] d..1.  12.345678: signal_generate: sig=9 errno=0 code=0 comm=hog pid=15 grp=1 res=0`
+/// `  fast path-17  [001] d..1.  12.345678: signal_generate: sig=9 errno=0 code=0 comm=hog pid=15 grp=1 res=0`
 fn parse(line: &str) -> Option<Kill> {
     let (head, event) = line.split_once(": signal_generate: ")?;
     let (task, rest) = head.split_once(" [")?;

@@ -12,14 +12,14 @@ use evictd_store::{
 };
 use evictd_tests::{
     agent::Agent,
-    cast::{HOG, Stage, WORKLOAD},
     interrupt::interrupted,
+    workload::{HOG, Stage, WORKLOAD},
 };
 
 use crate::{Arguments, chart, recorder::Recorder, timeline};
 
 const STATE: &str = "state";
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// After the end, so that a second victim would be seen.
 const AFTERMATH: Duration = Duration::from_millis(300);
 
@@ -205,7 +205,7 @@ fn first_eviction(state: &Path) -> io::Result<Option<(EvictionRecord, OutcomeRec
 }
 
 fn wait_until<T>(what: &str, mut look: impl FnMut() -> io::Result<Option<T>>) -> io::Result<T> {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     loop {
         if let Some(found) = look()? {
             return Ok(found);
@@ -214,7 +214,7 @@ fn wait_until<T>(what: &str, mut look: impl FnMut() -> io::Result<Option<T>>) ->
             return Err(io::Error::other("interrupted"));
         }
         if Instant::now() > end {
-            return Err(io::Error::other(format!("waited {PATIENCE:?} for {what}")));
+            return Err(io::Error::other(format!("waited {TIMEOUT:?} for {what}")));
         }
         std::thread::sleep(Duration::from_millis(2));
     }

@@ -59,7 +59,7 @@ fn micros(from: u64, to: u64) -> f64 {
     to.saturating_sub(from) as f64 / 1000.0
 }
 
-/// The usage at which the threshold is met, in bytes: what the wire was set to, from the values of the decision.
+/// The usage at which the threshold is met, in bytes: what the trigger was set to, from the values of the decision.
 pub fn limit(eviction: &EvictionRecord) -> u64 {
     (eviction.usage_at_decision + eviction.available).saturating_sub(eviction.threshold)
 }

@@ -8,9 +8,9 @@ use kube::{
 };
 
 use super::{
-    cast::{describe, statuses},
     node::Target,
     objects::CONTAINER,
+    workload::{describe, statuses},
 };
 
 const SELECTOR: &str = "app.kubernetes.io/name=evictd";

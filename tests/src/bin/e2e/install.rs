@@ -14,17 +14,17 @@ use super::{
     Arguments,
     agent::{agent, gives_up, log, warnings},
     apply::{self, MANAGER, title},
-    cast::{describe, is_ready},
     images::Images,
     machine,
     node::Target,
     objects::{self, Changes},
     threshold,
+    workload::{describe, is_ready},
 };
 
 /// Where the kubelet's configuration usually is: kubeadm, kind and most others.
 const KUBELET_CONFIG: &str = "/var/lib/kubelet/config.yaml";
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 const LOOK: Duration = Duration::from_secs(1);
 
 /// What was brought to the cluster; nothing where evictd was there before.
@@ -140,9 +140,9 @@ impl Installation {
                     bail!("evictd does not start: {why}");
                 }
             }
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > TIMEOUT {
                 bail!(
-                    "evictd does not watch the node {} after {PATIENCE:?}",
+                    "evictd does not watch the node {} after {TIMEOUT:?}",
                     target.name
                 );
             }
@@ -196,8 +196,8 @@ impl Installation {
         }
         let start = Instant::now();
         while let Some(pod) = agent(client, target).await? {
-            if start.elapsed() > PATIENCE {
-                bail!("{} is not gone after {PATIENCE:?}", describe(&pod));
+            if start.elapsed() > TIMEOUT {
+                bail!("{} is not gone after {TIMEOUT:?}", describe(&pod));
             }
             tokio::time::sleep(LOOK).await;
         }
@@ -254,8 +254,8 @@ pub fn marks_of(node: Node) -> Vec<String> {
 async fn wait_until_gone(client: &Client, object: &DynamicObject) -> Result<()> {
     let start = Instant::now();
     while apply::existing(client, object).await?.is_some() {
-        if start.elapsed() > PATIENCE {
-            bail!("{} is not gone after {PATIENCE:?}", title(object));
+        if start.elapsed() > TIMEOUT {
+            bail!("{} is not gone after {TIMEOUT:?}", title(object));
         }
         tokio::time::sleep(LOOK).await;
     }

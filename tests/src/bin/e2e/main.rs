@@ -4,7 +4,6 @@
 
 mod agent;
 mod apply;
-mod cast;
 mod images;
 mod importer;
 mod install;
@@ -14,6 +13,7 @@ mod objects;
 mod seen;
 mod threshold;
 mod verdicts;
+mod workload;
 
 use std::{path::PathBuf, time::Duration};
 
@@ -49,7 +49,7 @@ pub struct Arguments {
     #[arg(long, default_value_t = 200)]
     rate: u64,
     /// The hard threshold for memory.available: `2Gi`, `30%`, or `own` for the kubelet's. Without it the kubelet's, but
-    /// at least 512Mi or an eighth of what pods can have: a node that runs the control plane as well is spared that way
+    /// at least 512Mi or an eighth of what pods can have: a node that runs the control plane as well is denied that way
     #[arg(long)]
     threshold: Option<String>,
     /// The kubelet's configuration file on the node; `none` if it has none
@@ -61,7 +61,7 @@ pub struct Arguments {
     /// Seconds until the hog must have been evicted; by default ten minutes, or longer where it needs longer to fill
     /// the node
     #[arg(long)]
-    patience: Option<u64>,
+    timeout: Option<u64>,
     /// Seconds that Events and the taint may take after the kill
     #[arg(long, default_value_t = 30)]
     settle: u64,
@@ -114,7 +114,7 @@ async fn run(arguments: &Arguments) -> Result<()> {
         println!("e2e: everything is left where it is (--keep)");
         return told;
     }
-    let cast_gone = cast::remove(&client).await;
+    let cast_gone = workload::remove(&client).await;
     let removed = installation.remove(&client, &target).await;
     told.and(cast_gone.context("the pods of the story are still there"))
         .and(removed)
@@ -130,25 +130,25 @@ async fn story(
 ) -> Result<()> {
     installation.apply(client).await?;
     installation.wait_until_watching(client, target).await?;
-    let cast = cast::Cast::start(client, target, hog_image).await?;
+    let workload = workload::Cast::start(client, target, hog_image).await?;
     let before = verdicts::Before::look(client, target).await?;
     println!(
         "e2e: the hog takes {} MiB a second of {} MiB",
         arguments.rate, target.capacity_mib
     );
     let filled = target.capacity_mib.checked_div(arguments.rate).unwrap_or(0);
-    let patience = arguments.patience.unwrap_or(600.max(300 + 2 * filled));
-    let patience = Duration::from_secs(patience);
-    let seen = cast
-        .hog(target.capacity_mib, arguments.rate, patience)
+    let timeout = arguments.timeout.unwrap_or(600.max(300 + 2 * filled));
+    let timeout = Duration::from_secs(timeout);
+    let seen = workload
+        .hog(target.capacity_mib, arguments.rate, timeout)
         .await?;
     let settle = Duration::from_secs(arguments.settle);
-    let found = verdicts::look(client, target, &cast, &before, &seen, settle).await?;
+    let found = verdicts::look(client, target, &workload, &before, &seen, settle).await?;
     installation.quote(client, target).await;
     let failed = found.iter().filter(|v| !v.good).count();
-    for verdict in &found {
-        let word = if verdict.good { "ok    " } else { "FAILED" };
-        println!("  {word} {}", verdict.text);
+    for status in &found {
+        let word = if status.good { "ok    " } else { "FAILED" };
+        println!("  {word} {}", status.text);
     }
     if failed > 0 {
         bail!("{failed} of {} checks have failed", found.len());

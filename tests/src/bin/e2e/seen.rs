@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::cast::{describe, statuses};
+use super::workload::{describe, statuses};
 
 /// What was seen of the hog until it was gone.
 pub struct Seen {

@@ -10,10 +10,10 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::{Api, Client, ResourceExt as _, api::ListParams};
 
 use super::{
-    cast::{Cast, NAMESPACE, describe, is_ready, statuses},
     install::marks,
     node::Target,
     seen::Seen,
+    workload::{Cast, NAMESPACE, describe, is_ready, statuses},
 };
 
 /// `reportingComponent` of evictd's Events.
@@ -29,7 +29,7 @@ pub struct Verdict {
     pub text: String,
 }
 
-fn verdict(good: bool, text: String) -> Verdict {
+fn status(good: bool, text: String) -> Verdict {
     Verdict { good, text }
 }
 
@@ -56,7 +56,7 @@ impl Before {
 pub async fn look(
     client: &Client,
     target: &Target,
-    cast: &Cast,
+    workload: &Cast,
     before: &Before,
     seen: &Seen,
     settle: Duration,
@@ -94,21 +94,21 @@ pub async fn look(
         );
     }
     verdicts.push(oom);
-    for survivor in &cast.survivors {
+    for survivor in &workload.survivors {
         let name = survivor.name_any();
-        let look = async || Ok(lives(survivor, cast.get(&name).await?.as_ref()));
+        let look = async || Ok(lives(survivor, workload.get(&name).await?.as_ref()));
         verdicts.push(insistently(settle, look).await?);
     }
     Ok(verdicts)
 }
 
 /// Looks again until it is good or patience has ended: Events and the taint come after the kill.
-async fn patiently(patience: Duration, look: impl AsyncFn() -> Result<Verdict>) -> Result<Verdict> {
+async fn patiently(timeout: Duration, look: impl AsyncFn() -> Result<Verdict>) -> Result<Verdict> {
     let start = Instant::now();
     loop {
-        let verdict = look().await;
-        if verdict.as_ref().is_ok_and(|v| v.good) || start.elapsed() > patience {
-            return verdict;
+        let status = look().await;
+        if status.as_ref().is_ok_and(|v| v.good) || start.elapsed() > timeout {
+            return status;
         }
         tokio::time::sleep(LOOK).await;
     }
@@ -116,14 +116,14 @@ async fn patiently(patience: Duration, look: impl AsyncFn() -> Result<Verdict>) 
 
 /// Looks again until there is an answer: the API server may be short of memory too.
 async fn insistently(
-    patience: Duration,
+    timeout: Duration,
     look: impl AsyncFn() -> Result<Verdict>,
 ) -> Result<Verdict> {
     let start = Instant::now();
     loop {
-        let verdict = look().await;
-        if verdict.is_ok() || start.elapsed() > patience {
-            return verdict;
+        let status = look().await;
+        if status.is_ok() || start.elapsed() > timeout {
+            return status;
         }
         tokio::time::sleep(LOOK).await;
     }
@@ -132,35 +132,35 @@ async fn insistently(
 fn about_hog(seen: &Seen) -> Vec<Verdict> {
     let disruption = match &seen.disruption {
         // The object may be gone before the condition could be set: only a wrong one is a failure.
-        None => verdict(
+        None => status(
             true,
             "DisruptionTarget was not set: the object went too fast".to_owned(),
         ),
-        Some(d) => verdict(
+        Some(d) => status(
             d.starts_with("TerminationByKubelet: The node was low on resource: memory"),
             format!("DisruptionTarget: {d}"),
         ),
     };
     let mut verdicts = vec![
-        verdict(
+        status(
             seen.ran,
             format!(
                 "the hog has run, and its object was there for {:.1?}",
                 seen.lived
             ),
         ),
-        verdict(
+        status(
             seen.restarts == 0,
             format!("its restarts: {}", seen.restarts),
         ),
-        verdict(
+        status(
             !seen.ends.iter().any(|end| end.starts_with("OOMKilled")),
             format!("its container ended with: {}", seen.ends.join(", ")),
         ),
         disruption,
     ];
     if let Some(message) = &seen.by_kubelet {
-        verdicts.push(verdict(
+        verdicts.push(status(
             false,
             format!("the kubelet has evicted it first: {message}"),
         ));
@@ -173,7 +173,7 @@ fn evicted_events(all: &[Event], hog: &str) -> Verdict {
     let ours: Vec<&Event> = all.iter().filter(|e| is_ours(e, "Evicted")).collect();
     let good = ours.len() == 1 && ours[0].involved_object.uid.as_deref() == Some(hog);
     let notes: Vec<&str> = ours.iter().filter_map(|e| e.message.as_deref()).collect();
-    verdict(
+    status(
         good,
         format!(
             "{} Event(s) Evicted by evictd: {}",
@@ -187,7 +187,7 @@ fn node_events(new: &[Event]) -> Verdict {
     let ours = new.iter().find(|e| is_ours(e, "EvictionThresholdMet"));
     let note = ours.and_then(|e| e.message.clone());
     let text = note.unwrap_or_else(|| "none".to_owned());
-    verdict(
+    status(
         ours.is_some(),
         format!("the node's Event EvictionThresholdMet by evictd: {text}"),
     )
@@ -208,7 +208,7 @@ fn no_oom(new: &[Event], before: Option<u64>, after: Option<u64>) -> Verdict {
         Some(kills) => format!("the kernel has counted {kills}"),
         None => "the kernel's counter is on another machine".to_owned(),
     };
-    verdict(
+    status(
         events == 0 && kills.unwrap_or(0) == 0,
         format!("OOM kills: {events} Event(s) on the node, {counted}"),
     )
@@ -217,7 +217,7 @@ fn no_oom(new: &[Event], before: Option<u64>, after: Option<u64>) -> Verdict {
 fn marked(marks: &[String]) -> Verdict {
     let has = |mark: &str| marks.iter().any(|m| m == mark);
     let good = has("evictd.dev/memory-pressure") && has("EvictdMemoryPressure");
-    verdict(
+    status(
         good,
         format!(
             "evictd's taint and condition on the node: {}",
@@ -228,11 +228,11 @@ fn marked(marks: &[String]) -> Verdict {
 
 fn lives(before: &Pod, now: Option<&Pod>) -> Verdict {
     let Some(now) = now else {
-        return verdict(false, format!("{} is gone", before.name_any()));
+        return status(false, format!("{} is gone", before.name_any()));
     };
     let restarts: i32 = statuses(now).iter().map(|c| c.restart_count).sum();
     let good = now.uid() == before.uid() && is_ready(now) && restarts == 0;
-    verdict(good, format!("{}, restarts: {restarts}", describe(now)))
+    status(good, format!("{}, restarts: {restarts}", describe(now)))
 }
 
 async fn on_node(client: &Client, target: &Target) -> Result<Vec<Event>> {

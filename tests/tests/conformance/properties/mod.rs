@@ -16,17 +16,17 @@ use proptest::prelude::*;
 
 mod inputs;
 
-/// Runs a round to its end, as if the node-level reclaim had changed nothing.
-fn decide(manager: &mut Planner, now: i64, node: Snapshot<'_>) -> Plan {
-    let mut round = manager.plan(now, node);
-    let after = manager.after_reclaim(now, &round, node, node);
-    if !round.node_reclaim.is_empty() {
-        round.evictions.extend(after);
+/// Runs a plan to its end, as if the node-level reclaim had changed nothing.
+fn decide(planner: &mut Planner, now: i64, node: Snapshot<'_>) -> Plan {
+    let mut plan = planner.plan(now, node);
+    let after = planner.after_reclaim(now, &plan, node, node);
+    if !plan.node_reclaim.is_empty() {
+        plan.evictions.extend(after);
     }
-    round
+    plan
 }
 
-/// A manager with one hard memory threshold.
+/// A planner with one hard memory threshold.
 fn hard_memory(mode: Mode, threshold: u64, reclaim: u64) -> Planner {
     let quantity = |amount| ThresholdValue::Quantity(Quantity::bytes(amount));
     let eviction = EvictionConfig {
@@ -93,16 +93,16 @@ proptest! {
     fn nobody_protected_is_evicted_and_nobody_twice(
         settings in settings(),
         (pods, usages) in pods(),
-        rounds in prop::collection::vec((observations(), signed()), 1..6),
+        steps in prop::collection::vec((observations(), signed()), 1..6),
     ) {
         // R12; and no numbers make it panic.
         let mode = settings.mode;
-        let mut manager = Planner::new(settings);
+        let mut planner = Planner::new(settings);
         let mut evicted = Vec::new();
-        for (observations, now) in &rounds {
-            let round = decide(&mut manager, *now, Snapshot { observations, pods: &pods, usages: &usages });
-            prop_assert!(mode == Mode::Evictd || round.evictions.len() <= pods.len());
-            for eviction in &round.evictions {
+        for (observations, now) in &steps {
+            let plan = decide(&mut planner, *now, Snapshot { observations, pods: &pods, usages: &usages });
+            prop_assert!(mode == Mode::Evictd || plan.evictions.len() <= pods.len());
+            for eviction in &plan.evictions {
                 let pod = pods.iter().find(|pod| pod.uid == eviction.uid);
                 prop_assert!(pod.is_some_and(|pod| !pod.is_protected(mode)));
                 if mode == Mode::Evictd {
@@ -120,9 +120,9 @@ proptest! {
         observations in observations(),
     ) {
         settings.mode = Mode::Kubelet;
-        let mut manager = Planner::new(settings);
-        let round = decide(&mut manager, 0, Snapshot { observations: &observations, pods: &pods, usages: &usages });
-        prop_assert!(round.evictions.len() <= 1);
+        let mut planner = Planner::new(settings);
+        let plan = decide(&mut planner, 0, Snapshot { observations: &observations, pods: &pods, usages: &usages });
+        prop_assert!(plan.evictions.len() <= 1);
     }
 
     #[test]
@@ -133,15 +133,15 @@ proptest! {
         reclaim in 0..60u64,
     ) {
         // R11, R43: nothing grows, so that each pod has the kubelet's ten seconds to show what its end brings.
-        let mut manager = hard_memory(Mode::Evictd, threshold, reclaim);
+        let mut planner = hard_memory(Mode::Evictd, threshold, reclaim);
         let used = |uid: &str| usages.get(uid).and_then(|usage| usage.memory_working_set).unwrap_or(0);
         let (mut left, mut victims) = (available, 0);
-        for round in 0..=pods.len() as i64 {
-            let seconds = 1 + round * 10;
+        for plan in 0..=pods.len() as i64 {
+            let seconds = 1 + plan * 10;
             let observations = memory(left, None);
-            let round = manager.plan(seconds * 1_000_000_000, Snapshot { observations: &observations, pods: &pods, usages: &usages });
-            prop_assert!(round.evictions.len() <= 1);
-            let Some(victim) = round.evictions.first() else { break };
+            let plan = planner.plan(seconds * 1_000_000_000, Snapshot { observations: &observations, pods: &pods, usages: &usages });
+            prop_assert!(plan.evictions.len() <= 1);
+            let Some(victim) = plan.evictions.first() else { break };
             prop_assert!(available < threshold && left < threshold + reclaim, "nothing was wrong");
             left = left.saturating_add(used(&victim.uid));
             pods.retain(|pod| pod.uid != victim.uid);
@@ -150,7 +150,7 @@ proptest! {
         let may_go = pods.iter().filter(|pod| !pod.is_protected(Mode::Evictd));
         let rest = may_go.map(|pod| used(&pod.uid)).fold(0, u64::saturating_add);
         let is_enough = left >= threshold + reclaim || (victims == 0 && left >= threshold);
-        // Pods that cannot end the shortage together are spared after the first.
+        // Pods that cannot end the shortage together are denied after the first.
         prop_assert!(is_enough || rest == 0 || (victims > 0 && rest < threshold.saturating_sub(left)), "{left} left, {rest} in use");
     }
 
@@ -166,11 +166,11 @@ proptest! {
         for threshold in &mut settings.eviction.thresholds {
             threshold.grace_period = threshold.grace_period.max(Duration::from_nanos(1));
         }
-        let mut manager = Planner::new(settings);
+        let mut planner = Planner::new(settings);
         let node = Snapshot { observations: &observations, pods: &pods, usages: &usages };
-        prop_assert_eq!(decide(&mut manager, start, node).evictions, vec![]);
+        prop_assert_eq!(decide(&mut planner, start, node).evictions, vec![]);
         for step in back {
-            prop_assert_eq!(decide(&mut manager, start.saturating_sub(step), node).evictions, vec![]);
+            prop_assert_eq!(decide(&mut planner, start.saturating_sub(step), node).evictions, vec![]);
         }
     }
 
@@ -181,15 +181,15 @@ proptest! {
         times in prop::collection::vec(0..10i64, 1..6),
     ) {
         // R28: nor does a hard threshold act on what it has seen before.
-        let mut manager = hard_memory(mode, 50, 0);
+        let mut planner = hard_memory(mode, 50, 0);
         let first = memory(0, Some(10));
-        decide(&mut manager, 0, Snapshot { observations: &first, pods: &pods, usages: &usages });
+        decide(&mut planner, 0, Snapshot { observations: &first, pods: &pods, usages: &usages });
         let mut newest = 10;
         for (now, time) in (1..).zip(times) {
             let older = memory(0, Some(newest.min(time)));
             newest = newest.min(time);
-            let round = decide(&mut manager, now, Snapshot { observations: &older, pods: &pods, usages: &usages });
-            prop_assert_eq!(round.evictions, vec![]);
+            let plan = decide(&mut planner, now, Snapshot { observations: &older, pods: &pods, usages: &usages });
+            prop_assert_eq!(plan.evictions, vec![]);
         }
     }
 }

@@ -9,7 +9,7 @@ use super::{
 
 impl Spec {
     /// What the whole pod requests of a resource (`GetResourceRequestQuantity`): where resources are set for the pod
-    /// as a whole, those alone; else what its containers add up to. The overhead is added to what is not zero.
+    /// as a whole, those alone; else what its containers flush to. The overhead is added to what is not zero.
     pub(super) fn request(&self, resource: &str) -> Quantity {
         let mut request = match &self.resources {
             Some(pod) if pod.are_set_for_pod() => {

@@ -43,7 +43,7 @@ fn memory() -> Memory {
 }
 
 #[test]
-fn what_was_written_is_remembered_to_the_letter() {
+fn what_was_written_is_read_back_exactly() {
     let (text, left_out) = memory().text().expect("a text");
     assert_eq!(left_out, 0);
     assert_eq!(Memory::parse(&text).expect("it can be read"), memory());

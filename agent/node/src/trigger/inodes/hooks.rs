@@ -60,7 +60,7 @@ const XFS: &[ProgramSpec] = &[
     },
 ];
 
-/// The programs of a rung for a type of filesystem; the reason when it has none.
+/// The programs of a hook for a type of filesystem; the reason when it has none.
 fn programs(kind: &str, hook: CountHook) -> Result<&'static [ProgramSpec], String> {
     match (kind, hook) {
         ("ext4", CountHook::Typed) => Ok(EXT4_TYPED),
@@ -76,7 +76,7 @@ fn programs(kind: &str, hook: CountHook) -> Result<&'static [ProgramSpec], Strin
     }
 }
 
-/// Attaches the programs of a rung, after a look at where their tracepoints keep the device.
+/// Attaches the programs of a hook, after a look at where their tracepoints keep the device.
 fn attach(object: &mut BpfObject, programs: &[ProgramSpec]) -> Result<(), String> {
     for program in programs {
         if let AttachPoint::Tracepoint(category, name) = program.attach_point {
@@ -86,7 +86,7 @@ fn attach(object: &mut BpfObject, programs: &[ProgramSpec]) -> Result<(), String
     object.attach_all(programs)
 }
 
-/// Tries the rungs of one filesystem type; programs that are attached already serve another one of the type.
+/// Tries the hooks of one filesystem type; programs that are attached already serve another one of the type.
 pub(super) fn probe(
     kind: &str,
     object: &mut Result<&mut BpfObject, &str>,

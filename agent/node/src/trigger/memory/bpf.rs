@@ -1,4 +1,4 @@
-//! The rungs with a kernel program: fexit, kprobe and tracepoint share maps and differ in where they sit.
+//! The hooks with a kernel program: fexit, kprobe and tracepoint share maps and differ in where they sit.
 
 use std::{
     io,
@@ -32,21 +32,21 @@ const UNCHARGE: ProgramSpec = ProgramSpec {
     attach_point: AttachPoint::FunctionExit("page_counter_uncharge"),
 };
 
-/// Wires in the kernel's map, crossings from its ring buffer.
+/// Triggers in the kernel's map, crossings from its ring buffer.
 pub struct BpfMemoryTrigger {
     hook: MemoryHook,
     cgroup_ids: [u64; MAX_SCOPES as usize],
     triggers: Array<MapData, Record>,
-    /// How often a wire was set: what a program remembers of the distance does not outlive that.
+    /// How often a trigger was set: what a program remembers of the distance does not outlive that.
     generation_count: Array<MapData, u64>,
     first_victim: Array<MapData, u64>,
     events: RingBuf<MapData>,
-    wakers: PerfEventArray<MapData>,
-    /// Set for the rung that is attached only while the usage is near.
+    wakeups: PerfEventArray<MapData>,
+    /// Set for the hook that is attached only while the usage is near.
     switch: Option<Switch>,
-    /// Sees what is given back, for falling wires; the per-page rung sees that by itself.
+    /// Sees what is given back, for falling triggers; the per-page hook sees that by itself.
     uncharge: Option<Switch>,
-    /// Slots with a falling wire, a bit each.
+    /// Slots with a falling trigger, a bit each.
     falling: u32,
     generations: [u64; MAX_TRIGGERS as usize],
     /// The generation of each slot whose crossing was handed on.
@@ -82,7 +82,7 @@ impl Switch {
 }
 
 impl BpfMemoryTrigger {
-    /// Attaches the program of this rung; the reason is the kernel's.
+    /// Attaches the program of this hook; the reason is the kernel's.
     pub fn new(
         hook: MemoryHook,
         scopes: &[&MemoryCgroup],
@@ -92,7 +92,7 @@ impl BpfMemoryTrigger {
         let switch = match hook::cost(hook) {
             Cost::PerPage => {
                 let program = object.load_program(&program)?;
-                // Tried now, so that a kernel that refuses does so while there is another rung to take.
+                // Tried now, so that a kernel that refuses does so while there is another hook to take.
                 let link = Some(TracingLink::attach(&program).map_err(|e| e.to_string())?);
                 Some(Switch {
                     program,
@@ -126,7 +126,7 @@ impl BpfMemoryTrigger {
                 generation_count: object.array("ARMINGS")?,
                 first_victim: object.array("FIRST_VICTIM")?,
                 events: object.ring("WAKEUPS")?,
-                wakers: object.events("WAKERS")?,
+                wakeups: object.events("WAKERS")?,
                 switch,
                 uncharge,
                 falling: 0,
@@ -149,15 +149,15 @@ impl MemoryTrigger for BpfMemoryTrigger {
         Ok(())
     }
 
-    fn arm(&mut self, slot: usize, wire: Trigger) -> io::Result<()> {
+    fn arm(&mut self, slot: usize, trigger: Trigger) -> io::Result<()> {
         let id = self.cgroup_ids.get(slot / SLOTS_PER_SCOPE as usize);
         let (Some(id), Some(generation)) = (id, self.generations.get_mut(slot)) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         *generation += 1;
-        let record = wire.record(*id, *generation);
+        let record = trigger.record(*id, *generation);
         self.falling &= !(1 << slot);
-        if wire.direction == Direction::Falling && !wire.is_disabled() {
+        if trigger.direction == Direction::Falling && !trigger.is_disabled() {
             self.falling |= 1 << slot;
         }
         if let Some(uncharge) = &mut self.uncharge
@@ -198,7 +198,7 @@ impl MemoryTrigger for BpfMemoryTrigger {
     }
 
     fn local_wakeup(&mut self, cpu: u32) -> io::Result<Option<LocalWakeup>> {
-        LocalWakeup::open(&mut self.wakers, cpu).map(Some)
+        LocalWakeup::open(&mut self.wakeups, cpu).map(Some)
     }
 
     fn set_first_victim(&mut self, scope: usize, cgroup_id: Option<u64>) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! The cgroup v1 rung: the kernel's own usage notification (`Documentation/admin-guide/cgroup-v1/memory.rst`, 9).
+//! The cgroup v1 hook: the kernel's own usage notification (`Documentation/admin-guide/cgroup-v1/memory.rst`, 9).
 //!
 //! The kernel compares once per 128 charged pages, in either direction, and does not say which threshold it was.
 
@@ -20,9 +20,9 @@ use crate::{
     },
 };
 
-/// All wires of all scopes. Arming one is an order to the registrar: the old wires serve until the new ones do.
+/// All triggers of all scopes. Arming one is an order to the notifier: the old triggers serve until the new ones do.
 pub struct CgroupV1Trigger {
-    /// Holds the eventfd that the thresholds in force ring; readable when it was rung.
+    /// Holds the eventfd that the thresholds in force ring; readable when it was hook.
     epoll: OwnedFd,
     notifier: Notifier,
     triggers: Triggers,
@@ -46,16 +46,16 @@ impl CgroupV1Trigger {
         let epoll = epoll().map_err(|e| format!("epoll: {e}"))?;
         let start = || {
             let any = scopes.first().ok_or(io::ErrorKind::InvalidInput)?;
-            let registrar = Notifier::start(epoll.try_clone()?, any.path())?;
+            let notifier = Notifier::start(epoll.try_clone()?, any.path())?;
             for (scope, files) in files.into_iter().enumerate() {
-                registrar.set_files(scope, files)?;
+                notifier.set_files(scope, files)?;
             }
-            Ok(registrar)
+            Ok(notifier)
         };
-        let registrar = start().map_err(|e: io::Error| format!("its thread: {e}"))?;
+        let notifier = start().map_err(|e: io::Error| format!("its thread: {e}"))?;
         Ok(Self {
             epoll,
-            notifier: registrar,
+            notifier: notifier,
             triggers: [Trigger::DISABLED; MAX_TRIGGERS as usize],
         })
     }
@@ -98,8 +98,8 @@ impl MemoryTrigger for CgroupV1Trigger {
 
     fn watch(&mut self, scope: usize, cgroup: &MemoryCgroup) -> io::Result<()> {
         let slots = scope * SLOTS_PER_SCOPE as usize..(scope + 1) * SLOTS_PER_SCOPE as usize;
-        let wires = self.triggers.get_mut(slots);
-        wires
+        let triggers = self.triggers.get_mut(slots);
+        triggers
             .ok_or(io::ErrorKind::InvalidInput)?
             .fill(Trigger::DISABLED);
         let files = open(cgroup).map_err(io::Error::other)?;
@@ -107,16 +107,16 @@ impl MemoryTrigger for CgroupV1Trigger {
         self.order()
     }
 
-    fn arm(&mut self, slot: usize, wire: Trigger) -> io::Result<()> {
+    fn arm(&mut self, slot: usize, trigger: Trigger) -> io::Result<()> {
         // A floor needs a program in the kernel; here it is a threshold like any other and wakes the agent.
         let Some(armed) = self.triggers.get_mut(slot) else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         // These stay armed after a crossing.
-        if *armed == wire {
+        if *armed == trigger {
             return Ok(());
         }
-        *armed = wire;
+        *armed = trigger;
         self.order()
     }
 

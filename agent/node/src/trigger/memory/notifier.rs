@@ -1,5 +1,5 @@
 //! Registers cgroup v1's usage thresholds, on a thread of its own: the kernel waits for an RCU grace period in each
-//! registration (`__mem_cgroup_usage_register_event`), tens of milliseconds on busy CPUs, which the reflex cannot spare.
+//! registration (`__mem_cgroup_usage_register_event`), tens of milliseconds on busy CPUs, which the fast path cannot spare.
 
 use std::{
     fs::File,
@@ -28,7 +28,7 @@ use crate::{
     trigger::memory::{Direction, Trigger, page_size},
 };
 
-/// All wires.
+/// All triggers.
 pub type Triggers = [Trigger; MAX_TRIGGERS as usize];
 
 /// Below every thread that evicts, above what saturates the CPUs.
@@ -42,7 +42,7 @@ pub struct Files {
     pub control: File,
 }
 
-/// The reflex's end. To order takes no lock and no memory: where the agent's cgroup is at its limit, a page for what is
+/// The fast path's end. To order takes no lock and no memory: where the agent's cgroup is at its limit, a page for what is
 /// written to a pipe has to be reclaimed first, by whoever writes.
 pub struct Notifier {
     orders: Input<Triggers>,
@@ -53,7 +53,7 @@ pub struct Notifier {
 /// What both ends have.
 struct Shared {
     /// Rings at an order, and at the end.
-    bell: EventFd,
+    event: EventFd,
     is_over: AtomicBool,
     /// What went wrong last, until it is told; 0 for nothing.
     errno: AtomicI32,
@@ -62,10 +62,10 @@ struct Shared {
 impl Notifier {
     /// Starts the thread. `epoll` becomes readable at a crossing, and stays the same; `cgroup` is one of the scopes.
     pub fn start(epoll: OwnedFd, cgroup: &Path) -> io::Result<Self> {
-        let (orders, wires) = triple_buffer(&[Trigger::DISABLED; MAX_TRIGGERS as usize]);
+        let (orders, triggers) = triple_buffer(&[Trigger::DISABLED; MAX_TRIGGERS as usize]);
         let (scopes, new_scopes) = channel();
         let shared = Arc::new(Shared {
-            bell: EventFd::new()?,
+            event: EventFd::new()?,
             is_over: AtomicBool::new(false),
             errno: AtomicI32::new(0),
         });
@@ -73,13 +73,13 @@ impl Notifier {
             epoll,
             event: None,
             files: Default::default(),
-            wires,
+            triggers,
             new_scopes,
             shared: Arc::clone(&shared),
         };
         let cgroup = cgroup.to_owned();
         thread::Builder::new()
-            .name("registrar".into())
+            .name("v1-notifier".into())
             .stack_size(STACK_BYTES)
             .spawn(move || {
                 // An eventfd and a place in an epoll are charged. Refused, it works at the agent's limit and at normal
@@ -95,19 +95,19 @@ impl Notifier {
         })
     }
 
-    /// From the next order on this scope's wires are registered with these files. Allocates.
+    /// From the next order on this scope's triggers are registered with these files. Allocates.
     pub fn set_files(&self, scope: usize, files: Files) -> io::Result<()> {
         let sent = self.scopes.send((scope, files));
         sent.map_err(|_| io::ErrorKind::BrokenPipe.into())
     }
 
-    /// Has all wires registered anew; until they are, the last ones serve. Of orders that wait, only the last one counts.
+    /// Has all triggers registered anew; until they are, the last ones serve. Of orders that wait, only the last one counts.
     ///
     /// # Errors
     /// What went wrong with an earlier order.
-    pub fn request_registration(&mut self, wires: &Triggers) -> io::Result<()> {
-        self.orders.write(*wires);
-        self.shared.bell.notify();
+    pub fn request_registration(&mut self, triggers: &Triggers) -> io::Result<()> {
+        self.orders.write(*triggers);
+        self.shared.event.notify();
         match self.shared.errno.swap(0, Ordering::Relaxed) {
             0 => Ok(()),
             errno => Err(io::Error::from_raw_os_error(errno)),
@@ -118,17 +118,17 @@ impl Notifier {
 impl Drop for Notifier {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Release);
-        self.shared.bell.notify();
+        self.shared.event.notify();
     }
 }
 
 /// The thread's end.
 struct Worker {
     epoll: OwnedFd,
-    /// The eventfd of the wires that are in force.
+    /// The eventfd of the triggers that are in force.
     event: Option<EventFd>,
     files: [Option<Files>; MAX_SCOPES as usize],
-    wires: Output<Triggers>,
+    triggers: Output<Triggers>,
     new_scopes: Receiver<(usize, Files)>,
     shared: Arc<Shared>,
 }
@@ -136,13 +136,13 @@ struct Worker {
 impl Worker {
     fn run(&mut self) {
         loop {
-            poll([self.shared.bell.fd().as_raw_fd()], None);
+            poll([self.shared.event.fd().as_raw_fd()], None);
             // Before anything is looked at: what comes later rings again.
-            self.shared.bell.clear();
+            self.shared.event.clear();
             if self.shared.is_over.load(Ordering::Acquire) {
                 return;
             }
-            if !self.wires.update() {
+            if !self.triggers.update() {
                 continue;
             }
             // A scope's files were sent before its first order.
@@ -151,30 +151,30 @@ impl Worker {
                     *place = Some(files);
                 }
             }
-            let wires = *self.wires.output_buffer();
-            if let Err(error) = self.register(&wires) {
+            let triggers = *self.triggers.output_buffer();
+            if let Err(error) = self.register(&triggers) {
                 let errno = error.raw_os_error().unwrap_or(libc::EIO);
                 self.shared.errno.store(errno, Ordering::Relaxed);
             }
         }
     }
 
-    /// Registers all wires with a new eventfd: a threshold cannot be taken back singly, and closing the old one takes
-    /// back all of them, in a worker of the kernel's own. There is no moment without wires.
-    fn register(&mut self, wires: &Triggers) -> io::Result<()> {
+    /// Registers all triggers with a new eventfd: a threshold cannot be taken back singly, and closing the old one takes
+    /// back all of them, in a worker of the kernel's own. There is no moment without triggers.
+    fn register(&mut self, triggers: &Triggers) -> io::Result<()> {
         let event = EventFd::new()?;
-        let scopes = wires.chunks(SLOTS_PER_SCOPE as usize);
+        let scopes = triggers.chunks(SLOTS_PER_SCOPE as usize);
         let mut crossed = false;
-        for (files, wires) in self.files.iter().zip(scopes) {
-            for wire in wires.iter().filter(|w| !w.is_disabled()) {
+        for (files, triggers) in self.files.iter().zip(scopes) {
+            for trigger in triggers.iter().filter(|w| !w.is_disabled()) {
                 let files = files.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
-                match files.register(&event, wire) {
-                    // A scope that was removed must not take the other one's wires with it.
+                match files.register(&event, trigger) {
+                    // A scope that was removed must not take the other one's triggers with it.
                     Err(e) if is_gone(&e) => {}
                     other => {
                         other?;
                         // Crossed while it was registered: nobody else would tell.
-                        crossed |= files.has_crossed(wire)?;
+                        crossed |= files.has_crossed(trigger)?;
                     }
                 }
             }
@@ -198,12 +198,12 @@ impl Worker {
 }
 
 impl Files {
-    /// Registers one wire.
-    pub fn register(&self, event: &EventFd, wire: &Trigger) -> io::Result<()> {
+    /// Registers one trigger.
+    pub fn register(&self, event: &EventFd, trigger: &Trigger) -> io::Result<()> {
         // The kernel compares with >; one page less makes it "at the limit".
-        let limit = match wire.direction {
-            Direction::Rising => wire.limit.saturating_sub(page_size()),
-            Direction::Falling => wire.limit,
+        let limit = match trigger.direction {
+            Direction::Rising => trigger.limit.saturating_sub(page_size()),
+            Direction::Falling => trigger.limit,
         };
         // "<event fd> <fd of memory.usage_in_bytes> <threshold in bytes>", written at once and without allocating.
         let mut line = [0_u8; 64];
@@ -214,12 +214,12 @@ impl Files {
         (&self.control).write_all(&line[..length])
     }
 
-    fn has_crossed(&self, wire: &Trigger) -> io::Result<bool> {
+    fn has_crossed(&self, trigger: &Trigger) -> io::Result<bool> {
         let mut buffer = [0; 32];
         let usage = number(pread(&self.usage, &mut buffer)?).unwrap_or(0);
-        Ok(match wire.direction {
-            Direction::Rising => usage >= wire.limit,
-            Direction::Falling => usage <= wire.limit,
+        Ok(match trigger.direction {
+            Direction::Rising => usage >= trigger.limit,
+            Direction::Falling => usage <= trigger.limit,
         })
     }
 }

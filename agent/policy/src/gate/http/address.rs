@@ -44,7 +44,8 @@ pub(super) fn redirected(
     location: &http::HeaderValue,
     scheme: Scheme,
 ) -> Result<Uri, ProbeError> {
-    let lost = || ProbeError::Exchange("it redirects to where nobody can go".to_owned());
+    let lost =
+        || ProbeError::Exchange("it redirects to an address that cannot be reached".to_owned());
     let text = location.to_str().map_err(|_| lost())?;
     let to: Uri = text.parse().map_err(|_| lost())?;
     let mut parts = to.into_parts();

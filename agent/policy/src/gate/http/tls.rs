@@ -21,7 +21,7 @@ pub enum Trust {
     /// `ca`: the authorities in this file of `gateSecrets`.
     Authorities(String),
     /// `insecureSkipVerify`: nobody's, all certificates are taken.
-    Everybody,
+    AllPods,
 }
 
 impl Trust {
@@ -35,7 +35,7 @@ impl Trust {
         match (scheme, ca, skip) {
             (Scheme::Http, None, false) => Ok(None),
             (Scheme::Https, Some(ca), false) => Ok(Some(Self::Authorities(ca))),
-            (Scheme::Https, None, true) => Ok(Some(Self::Everybody)),
+            (Scheme::Https, None, true) => Ok(Some(Self::AllPods)),
             (Scheme::Https, None, false) => {
                 let reason = "is missing: https needs it, or insecureSkipVerify";
                 Err(ConfigError::value(path, &serde_json::Value::Null, reason))
@@ -115,7 +115,7 @@ impl Secrets {
             .with_safe_default_protocol_versions()
             .map_err(|e| failed(&e))?;
         let config = match trust {
-            Some(Trust::Everybody) => builder
+            Some(Trust::AllPods) => builder
                 .dangerous()
                 .with_custom_certificate_verifier(Arc::new(TakesAll(provider)))
                 .with_no_client_auth(),
@@ -131,7 +131,11 @@ impl Secrets {
                 }
                 builder.with_root_certificates(roots).with_no_client_auth()
             }
-            None => return Err(ProbeError::Secret("nobody is trusted".to_owned())),
+            None => {
+                return Err(ProbeError::Secret(
+                    "no certificate authority is trusted".to_owned(),
+                ));
+            }
         };
         let name = ServerName::try_from(host.to_owned()).map_err(|e| failed(&e))?;
         let connector = TlsConnector::from(Arc::new(config));

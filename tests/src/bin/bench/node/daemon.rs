@@ -10,7 +10,7 @@ use std::{
 use super::guest;
 
 /// Python and a C++ daemon take seconds to start under emulation.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of what a daemon has said that are kept: the last ones.
 const KEPT: usize = 2000;
 
@@ -38,7 +38,7 @@ impl Daemon {
         std::thread::spawn(move || listen(read, &heard));
         let mut daemon = Self { child, said };
         guest::set_oom_score(daemon.child.id(), oom_score).map_err(|e| e.to_string())?;
-        let over = Instant::now() + PATIENCE;
+        let over = Instant::now() + TIMEOUT;
         while !daemon.log().contains(ready) {
             if let Ok(Some(status)) = daemon.child.try_wait() {
                 // The rest of what it said is on its way.
@@ -49,7 +49,7 @@ impl Daemon {
                 ));
             }
             if Instant::now() > over {
-                let seconds = PATIENCE.as_secs();
+                let seconds = TIMEOUT.as_secs();
                 let said = last_lines(&daemon.log());
                 return Err(format!("it was not ready after {seconds} s: {said}"));
             }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use evictd_sys::clock::monotonic_ns;
-use evictd_tests::cast::{HOG, Stage, WORKLOAD};
+use evictd_tests::workload::{HOG, Stage, WORKLOAD};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -23,7 +23,7 @@ use crate::{
 
 const MIB: u64 = 1 << 20;
 /// A hog at 20 MB/s needs ten seconds; daemons that ask politely wait ten more.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// So that a second victim would be seen: the daemons' own pauses are shorter.
 const AFTERMATH: Duration = Duration::from_secs(2);
 /// The longest pause between two looks of any of them.
@@ -121,7 +121,7 @@ pub fn run(task: &Task) -> Result<NodeHeat, Trouble> {
     let oom_before = oom_kills()?;
     let start = monotonic_ns();
     stage.release_hog()?;
-    let over = Instant::now() + PATIENCE;
+    let over = Instant::now() + TIMEOUT;
     while !meter.hog_is_gone() && Instant::now() < over {
         sleep(Duration::from_millis(5));
     }

@@ -2,7 +2,7 @@
 
 use std::{fs, io, path::Path, process::Command};
 
-use evictd_tests::{agent::Agent, cast::Stage};
+use evictd_tests::{agent::Agent, workload::Stage};
 
 use super::{
     daemon::Daemon,

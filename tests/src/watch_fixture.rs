@@ -5,14 +5,14 @@ use std::{future::Future, io, sync::Arc, time::Duration};
 use evictd_kube::{client::ApiClient, policy_status::StatusWriter, watch::policies};
 use evictd_policy::{PauseState, PolicyEvaluator, PolicyStore, evaluator::Settings, gate::Secrets};
 
-use crate::{apiserver::ApiServer, patience::until};
+use crate::{apiserver::ApiServer, wait::until};
 
-const PATIENCE: Duration = Duration::from_secs(40);
+const TIMEOUT: Duration = Duration::from_secs(40);
 
 /// What one agent knows of policies: nothing yet.
-pub fn catalogue() -> Arc<PolicyStore> {
-    let keeper = PolicyEvaluator::new(Settings::default(), Secrets::new(None));
-    Arc::new(PolicyStore::new(keeper))
+pub fn store() -> Arc<PolicyStore> {
+    let evaluator = PolicyEvaluator::new(Settings::default(), Secrets::new(None));
+    Arc::new(PolicyStore::new(evaluator))
 }
 
 /// A scripted API server, and who listens to it.
@@ -22,9 +22,9 @@ pub struct Following {
     /// The way to it.
     pub connection: Arc<ApiClient>,
     /// The policies.
-    pub catalogue: Arc<PolicyStore>,
+    pub store: Arc<PolicyStore>,
     /// Who has paused evictions.
-    pub brakes: Arc<PauseState>,
+    pub pauses: Arc<PauseState>,
     handle: tokio::runtime::Handle,
     // Everything ends when this is dropped.
     _stop: tokio::sync::oneshot::Sender<()>,
@@ -45,8 +45,8 @@ impl Following {
             .enable_all()
             .build()?;
         let connection = runtime.block_on(ApiClient::open(Some(kubeconfig)));
-        let catalogue = catalogue();
-        let brakes = PauseState::new(Arc::clone(catalogue.evaluator().restraint()));
+        let store = store();
+        let pauses = PauseState::new(Arc::clone(store.evaluator().limiter()));
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let handle = runtime.handle().clone();
         std::thread::spawn(move || {
@@ -56,8 +56,8 @@ impl Following {
         Ok(Self {
             server,
             connection: Arc::new(connection.map_err(io::Error::other)?),
-            catalogue,
-            brakes: Arc::new(brakes),
+            store,
+            pauses: Arc::new(pauses),
             handle,
             _stop: stop,
             _dir: dir,
@@ -70,11 +70,11 @@ impl Following {
     }
 
     /// Follows the policies for one agent, whose word on their status comes within `spread`.
-    pub fn policies(&self, catalogue: &Arc<PolicyStore>, spread: Duration) {
+    pub fn policies(&self, store: &Arc<PolicyStore>, spread: Duration) {
         let writer = Arc::new(StatusWriter::new(Arc::clone(&self.connection), spread));
         self.spawn(policies::run(
             Arc::clone(&self.connection),
-            Arc::clone(catalogue),
+            Arc::clone(store),
             Arc::clone(&writer),
             tokio::sync::watch::channel(false).0,
         ));
@@ -83,7 +83,7 @@ impl Following {
 
     /// Names and generations of the policies in force.
     pub fn in_force(&self) -> Vec<(String, i64)> {
-        let remembered = self.catalogue.remembered();
+        let remembered = self.store.remembered();
         let key = |policy: &serde_json::Value| {
             let metadata = &policy["metadata"];
             let name = metadata["name"].as_str().unwrap_or_default();
@@ -97,6 +97,6 @@ impl Following {
 
     /// Waits until the condition holds; false when it does not in time.
     pub fn wait(&self, condition: impl Fn(&Self) -> bool) -> bool {
-        until(PATIENCE, || condition(self))
+        until(TIMEOUT, || condition(self))
     }
 }

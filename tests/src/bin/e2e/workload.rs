@@ -29,7 +29,7 @@ const SURVIVORS: [(&str, Option<&str>, bool); 3] = [
 ];
 /// The pod that runs wild.
 const HOG: &str = "hog";
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 const LOOK: Duration = Duration::from_millis(500);
 
 /// The pods of the story.
@@ -65,7 +65,7 @@ impl Cast {
             "description": "the hog of evictd's end-to-end test",
         });
         create(&Api::<PriorityClass>::all(client.clone()), &class).await?;
-        let mut cast = Self {
+        let mut workload = Self {
             client: client.clone(),
             pods: Api::namespaced(client.clone(), NAMESPACE),
             node: target.name.clone(),
@@ -73,7 +73,7 @@ impl Cast {
             image: image.to_owned(),
             survivors: Vec::new(),
         };
-        cast.wait_for_account().await?;
+        workload.wait_for_account().await?;
         for (name, request, is_limit) in SURVIVORS {
             let resources = match (request, is_limit) {
                 (None, _) => json!({}),
@@ -83,20 +83,20 @@ impl Cast {
                     json!({"requests": both, "limits": both})
                 }
             };
-            let survivor = cast.pod(name, &resources, json!(["--mib", "8"]));
-            create(&cast.pods, &survivor).await?;
+            let survivor = workload.pod(name, &resources, json!(["--mib", "8"]));
+            create(&workload.pods, &survivor).await?;
         }
         for (name, _, _) in SURVIVORS {
-            let pod = cast.wait_until_ready(name).await?;
-            cast.survivors.push(pod);
+            let pod = workload.wait_until_ready(name).await?;
+            workload.survivors.push(pod);
         }
-        println!("e2e: {} pods run that must live", cast.survivors.len());
-        Ok(cast)
+        println!("e2e: {} pods run that must live", workload.survivors.len());
+        Ok(workload)
     }
 
     /// Lets the hog loose, Burstable, restarted by the kubelet if it may be, without a limit of its own; and looks at
     /// every version of its object until that is gone.
-    pub async fn hog(&self, mib: u64, rate: u64, patience: Duration) -> Result<Seen> {
+    pub async fn hog(&self, mib: u64, rate: u64, timeout: Duration) -> Result<Seen> {
         let arguments = json!(["--mib", mib.to_string(), "--rate", rate.to_string()]);
         let resources = json!({"requests": {"memory": "32Mi"}});
         let mut hog = self.pod(HOG, &resources, arguments);
@@ -104,9 +104,9 @@ impl Cast {
         let hog = create(&self.pods, &hog).await?;
         let mut seen = Seen::new(hog.uid().unwrap_or_default());
         let start = Instant::now();
-        match tokio::time::timeout(patience, self.follow(&hog, &mut seen)).await {
+        match tokio::time::timeout(timeout, self.follow(&hog, &mut seen)).await {
             Ok(followed) => followed?,
-            Err(_) => bail!("nobody has evicted the hog within {patience:?}: {seen}"),
+            Err(_) => bail!("nobody has evicted the hog within {timeout:?}: {seen}"),
         }
         seen.lived = start.elapsed();
         Ok(seen)
@@ -168,9 +168,9 @@ impl Cast {
             Api::namespaced(self.client.clone(), NAMESPACE);
         let start = Instant::now();
         while accounts.get_opt("default").await?.is_none() {
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > TIMEOUT {
                 bail!(
-                    "the namespace {NAMESPACE} has no account `default` after {PATIENCE:?}: does the controller manager run?"
+                    "the namespace {NAMESPACE} has no account `default` after {TIMEOUT:?}: does the controller manager run?"
                 );
             }
             tokio::time::sleep(LOOK).await;
@@ -187,7 +187,7 @@ impl Cast {
             }
             let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
             // What the kubelet has turned away never starts.
-            if start.elapsed() > PATIENCE || phase == Some("Failed") {
+            if start.elapsed() > TIMEOUT || phase == Some("Failed") {
                 let warnings = warnings(&self.client, NAMESPACE).await.join("\n  ");
                 let waited = start.elapsed();
                 bail!("{} after {waited:.0?}\n  {warnings}", describe(&pod));
@@ -248,8 +248,8 @@ pub async fn remove(client: &Client) -> Result<()> {
                 .delete(NAMESPACE, &DeleteParams::default())
                 .await?;
         }
-        if start.elapsed() > PATIENCE {
-            bail!("the namespace {NAMESPACE} is not gone after {PATIENCE:?}");
+        if start.elapsed() > TIMEOUT {
+            bail!("the namespace {NAMESPACE} is not gone after {TIMEOUT:?}");
         }
         tokio::time::sleep(LOOK).await;
     }

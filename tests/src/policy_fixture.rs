@@ -18,12 +18,12 @@ use serde_json::{Value, json};
 
 use crate::node::Node;
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What keeps clearances, and the pods that have them.
 pub struct Kept {
     /// Keeps them.
-    pub keeper: Arc<PolicyEvaluator>,
+    pub evaluator: Arc<PolicyEvaluator>,
     /// The pods.
     pub table: Box<PodTable>,
     /// Their cgroups.
@@ -77,13 +77,13 @@ impl Kept {
                 };
             });
         }
-        let keeper = PolicyEvaluator::new(Settings::default(), secrets);
-        keeper.set_policies(PolicySet::new(policies));
+        let evaluator = PolicyEvaluator::new(Settings::default(), secrets);
+        evaluator.set_policies(PolicySet::new(policies));
         let table = node.table();
-        keeper.present(&table.entries);
-        let worker = Worker::start(Arc::clone(&keeper)).expect("a thread");
+        evaluator.present(&table.entries);
+        let worker = Worker::start(Arc::clone(&evaluator)).expect("a thread");
         Self {
-            keeper,
+            evaluator,
             table,
             node,
             _worker: worker,
@@ -103,10 +103,10 @@ impl Kept {
 
     /// Whether a pod could be evicted now.
     pub fn may_go(&self, pod: &str) -> bool {
-        let clearance = &self.entry(pod).permit;
-        self.keeper
-            .restraint()
-            .allows(clearance, monotonic_ns(), LastResort::Nobody)
+        let permit = &self.entry(pod).permit;
+        self.evaluator
+            .limiter()
+            .allows(permit, monotonic_ns(), LastResort::None)
     }
 
     /// Why, or why not.
@@ -115,7 +115,7 @@ impl Kept {
     /// There is no such pod.
     pub fn explain(&self, pod: &str) -> Explanation {
         let name = format!("default/{pod}");
-        let mut all = self.keeper.explain().into_iter();
+        let mut all = self.evaluator.explain().into_iter();
         all.find(|e| e.pod == name).expect("a pod of this name")
     }
 
@@ -124,9 +124,13 @@ impl Kept {
     /// # Panics
     /// It does not in time.
     pub fn wait(&self, what: &str, condition: impl Fn(&Self) -> bool) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         while !condition(self) {
-            assert!(Instant::now() < end, "{what}: {:#?}", self.keeper.explain());
+            assert!(
+                Instant::now() < end,
+                "{what}: {:#?}",
+                self.evaluator.explain()
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }

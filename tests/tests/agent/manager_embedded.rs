@@ -1,4 +1,4 @@
-//! The signals that the reflex is not there for, by `evictd run` as a process: tasks, inodes, bytes, a pod's own limits,
+//! The signals that the fast path is not there for, by `evictd run` as a process: tasks, inodes, bytes, a pod's own limits,
 //! and soft thresholds. Real forks and files, real filesystems on loop devices.
 
 use std::{fs, path::Path, process::Command, time::Duration};
@@ -14,11 +14,11 @@ use evictd_tests::{
     hog::Hog,
     node::MIB,
     or_skip,
-    patience::until,
     scrape::{free_address, metrics},
     skip::not_root,
     skip_if,
-    undying::Undying,
+    unkillable::Undying,
+    wait::until,
 };
 use serde_json::{Value, json};
 
@@ -206,9 +206,9 @@ fn thresholds_that_are_met_as_they_come_into_force_are_told() {
     };
     assert!(until(SOON, || told().len() == all.len()), "{:?}", told());
     // A few rounds more.
-    let rounds = || metrics(&address).unwrap_or_default();
+    let manager = || metrics(&address).unwrap_or_default();
     let counted = "evictd_thresholds_met_in_force_total";
-    assert!(until(SOON, || rounds().contains(counted)));
+    assert!(until(SOON, || manager().contains(counted)));
     std::thread::sleep(Duration::from_secs(2));
     let signals: Vec<String> = told().into_iter().map(|(signal, ..)| signal).collect();
     assert_eq!(signals, all);
@@ -222,7 +222,7 @@ fn thresholds_that_are_met_as_they_come_into_force_are_told() {
         .matches("the threshold is met as it comes into force")
         .count();
     assert!(said >= all.len(), "{log}");
-    let line = rounds();
+    let line = manager();
     let line = line.lines().find(|line| line.starts_with(counted)).unwrap();
     assert!(line.ends_with(&format!(" {said}")), "{line}");
 }

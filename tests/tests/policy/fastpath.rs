@@ -1,4 +1,4 @@
-//! The reflex under policies, with real cgroups: who is spared, in what order the others go, and what limits do.
+//! The fast path under policies, with real cgroups: who is denied, in what order the others go, and what limits do.
 
 use std::time::Duration;
 
@@ -141,7 +141,7 @@ fn a_group_gives_no_more_than_its_limit() {
     let (node, mut hogs) = pods("polgroup", &sizes);
     let table = node.table();
     let minute = 60_000_000_000;
-    node.restraint.set_quota(7, Some(1), minute, None);
+    node.limiter.set_quota(7, Some(1), minute, None);
     for name in ["db-1", "db-2"] {
         set(&table, name, Permission::Always, 0, &[0, 0, 7]);
     }
@@ -158,8 +158,8 @@ fn a_group_gives_no_more_than_its_limit() {
 fn a_pause_holds_everybody() {
     skip_if!(not_root());
     let (node, mut hogs) = pods("polpause", &[("big", "200")]);
-    node.restraint.pause(true);
-    node.restraint.set_last_resort(LastResort::Anybody);
+    node.limiter.pause(true);
+    node.limiter.set_last_resort(LastResort::Any);
     let watched = node.watch(pressed(400)).unwrap().unwrap();
     let report = watched.report(SOON).expect("it is said");
     let Event::NoCandidates { held, .. } = report else {
@@ -167,7 +167,7 @@ fn a_pause_holds_everybody() {
     };
     assert!(held.paused);
     assert!(hogs[0].is_alive());
-    node.restraint.pause(false);
+    node.limiter.pause(false);
     assert!(!watched.evicted(SOON).expect("it goes on").last_resort);
 }
 
@@ -175,7 +175,7 @@ fn a_pause_holds_everybody() {
 fn the_last_resort_takes_those_of_a_condition_before_those_of_a_never() {
     skip_if!(not_root());
     let (node, mut hogs) = pods("pollast", &[("never", "150"), ("when", "60")]);
-    node.restraint.set_last_resort(LastResort::Anybody);
+    node.limiter.set_last_resort(LastResort::Any);
     let table = node.table();
     set(&table, "never", Permission::Never, 0, &[]);
     set(&table, "when", Permission::NotNow, 0, &[]);

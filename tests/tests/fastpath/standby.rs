@@ -1,4 +1,4 @@
-//! Where the reflex is woken and does not come, its deputy decides on the CPU that charges.
+//! Where the fast path is woken and does not come, the standby thread decides on the CPU that charges.
 
 use std::{
     path::PathBuf,
@@ -12,15 +12,15 @@ use evictd_tests::{
     hog::Hog,
     node::{Node, Options, Watched},
     or_skip,
-    patience::until,
     skip::{matrix, no_bpf, no_realtime, not_root},
     skip_if,
+    wait::until,
 };
 
 const SOON: Duration = Duration::from_secs(60);
 /// MiB of a node, of which 100 have to stay available.
 const NODE: u64 = 384;
-/// What a hog takes while nobody minds: near enough that the per-page rung is attached on the slowest machine.
+/// What a hog takes while nobody minds: near enough that the per-page hook is attached on the slowest machine.
 const HEAD: &str = "278";
 /// One obstacle at a time: every CPU is somebody's.
 static ONE: Mutex<()> = Mutex::new(());
@@ -32,7 +32,7 @@ struct Stage {
     watched: Watched,
 }
 
-/// `Err`: the rung is refused here.
+/// `Err`: the hook is refused here.
 fn stage(name: &str, hook: MemoryHook) -> Result<Stage, String> {
     let mut node = Node::new(name, NODE).unwrap();
     let pod = node.pod("hog", QosClass::BestEffort, 0, 0).unwrap();
@@ -52,19 +52,19 @@ impl Stage {
         let mut hog = Hog::start(&self.pod, &arguments).unwrap();
         cpus::tie(hog.pid(), &[cpu]).unwrap();
         hog.take_head().unwrap();
-        // The reflex has looked at it, and a rung that comes and goes is there.
+        // The fast path has looked at it, and a hook that comes and goes is there.
         std::thread::sleep(Duration::from_millis(300));
         hog
     }
 }
 
-/// The reflex is tied to one CPU, which somebody has for himself; the hog crosses on another one.
+/// The fast path is tied to one CPU, which somebody has for himself; the hog crosses on another one.
 fn stands_in(hook: MemoryHook) {
     let stage = or_skip!(stage("deputy", hook));
     let cpus = cpus::allowed();
     let watched = &stage.watched;
-    let reflex = watched.tid().unsigned_abs();
-    let deputy = watched.deputy().expect("a deputy");
+    let fastpath = watched.tid().unsigned_abs();
+    let standby = watched.standby().expect("a deputy");
     for (round, (taken, free)) in [(cpus[0], cpus[1]), (cpus[1], cpus[0])]
         .into_iter()
         .enumerate()
@@ -72,11 +72,11 @@ fn stands_in(hook: MemoryHook) {
         // The CPU that is taken has no time for a test.
         cpus::tie(0, &[free]).unwrap();
         let mut hog = stage.hog(free);
-        cpus::tie(reflex, &[taken]).unwrap();
+        cpus::tie(fastpath, &[taken]).unwrap();
         let obstacle = Obstacle::on(taken).unwrap();
         hog.go().unwrap();
         let evicted = watched.evicted(SOON);
-        let (late, came) = (cpus::of(watched.tid()), cpus::of(deputy));
+        let (late, came) = (cpus::of(watched.tid()), cpus::of(standby));
         assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
         drop(obstacle);
         let evicted = evicted.expect("an eviction without the reflex");
@@ -84,9 +84,9 @@ fn stands_in(hook: MemoryHook) {
         assert_eq!(evicted.hook, hook);
         assert_eq!(watched.deputised(), round as u64 + 1);
         assert_eq!((late, came), (Some(taken), Some(free)));
-        // The reflex goes on with what the deputy has begun.
+        // The fast path goes on with what the standby thread has begun.
         watched.finished(SOON).expect("its end");
-        cpus::tie(reflex, &cpus).unwrap();
+        cpus::tie(fastpath, &cpus).unwrap();
         cpus::tie(0, &cpus).unwrap();
     }
     assert_eq!(stage.node.oom_kills().unwrap(), 0);
@@ -99,7 +99,7 @@ fn stands_in(hook: MemoryHook) {
 
 // R14
 #[test]
-fn where_the_reflex_cannot_run_its_deputy_decides() {
+fn where_the_fast_path_cannot_run_the_standby_decides() {
     skip_if!(no_bpf());
     skip_if!(no_realtime());
     skip_if!((cpus::allowed().len() < 2).then_some("one CPU: nobody could be anywhere else"));
@@ -113,7 +113,7 @@ fn where_the_reflex_cannot_run_its_deputy_decides() {
     }
 }
 
-/// Whoever goes before the wakers is no obstacle: the reflex comes by itself.
+/// Whoever goes before the wake threads is no obstacle: the fast path comes by itself.
 // R14
 #[test]
 fn a_hog_with_real_time_priority_is_evicted_as_well() {
@@ -131,13 +131,13 @@ fn a_hog_with_real_time_priority_is_evicted_as_well() {
     assert_eq!(stage.node.oom_kills().unwrap(), 0);
 }
 
-/// Who has a rung without a program, and no way to tell where a crossing happens, has no deputy.
+/// Who has a hook without a program, and no way to tell where a crossing happens, has no standby thread.
 #[test]
-fn a_rung_without_a_program_has_no_deputy() {
+fn a_hook_without_a_program_has_no_standby() {
     skip_if!(not_root());
     skip_if!(no_realtime());
     let stage = or_skip!(stage("alone", MemoryHook::Sampler));
-    assert!(stage.watched.deputy().is_none());
+    assert!(stage.watched.standby().is_none());
     let mut hog = Hog::start(&stage.pod, &["--mib", "380", "--rate", "50"]).unwrap();
     assert!(stage.watched.evicted(SOON).is_some());
     assert!(until(SOON, || !hog.is_alive()));

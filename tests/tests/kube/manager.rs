@@ -1,11 +1,12 @@
-//! The rounds in a cluster: soft thresholds by the Eviction API, a full disk by DELETE, and what the node says meanwhile. The
+//! The manager in a cluster: soft thresholds by the Eviction API, a full disk by DELETE, and what the node says meanwhile. The
 //! whole agent, real cgroups and files below, a scripted API server above.
 
 use std::{fs, path::PathBuf, time::Duration};
 
 use evictd_store::{incident::files::read as read_incident, record::Record};
 use evictd_tests::{
-    disk::Disk, forker::Forker, hog::Hog, member::ClusterNode, or_skip, skip::not_root, skip_if,
+    cluster_node::ClusterNode, disk::Disk, forker::Forker, hog::Hog, or_skip, skip::not_root,
+    skip_if,
 };
 use serde_json::{Value, json};
 

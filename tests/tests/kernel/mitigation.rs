@@ -12,7 +12,7 @@ use evictd_node::cgroup::{
     reclaim::{self, Refusal},
     throttle::ThrottleList,
 };
-use evictd_store::record::{Record, mitigation::GraduatedAction};
+use evictd_store::record::{Record, mitigation::MitigationRecord};
 use evictd_tests::{
     cgroup::{TestCgroup, memory_root},
     disk::Disk,
@@ -26,7 +26,7 @@ use evictd_tests::{
 use serde_json::json;
 
 /// Emulated machines are slow.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Why version 2 cannot be tried here.
 fn no_v2() -> Option<&'static str> {
@@ -40,7 +40,7 @@ fn no_v2() -> Option<&'static str> {
 }
 
 fn until(what: impl Fn() -> bool) -> bool {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + TIMEOUT;
     while Instant::now() < end {
         if what() {
             return true;
@@ -90,7 +90,7 @@ fn reclaim_gives_back_page_cache() {
     let mut hog = cold_hog(&pod, &disk, 48);
     let before = memory.read().unwrap();
     let asked = before.inactive_file + before.active_file;
-    let given = reclaim::reclaim(&memory, asked, Instant::now() + PATIENCE).unwrap();
+    let given = reclaim::reclaim(&memory, asked, Instant::now() + TIMEOUT).unwrap();
     assert!(given.usage() > 12 * MIB, "{given:?}");
     assert!(
         given.after.usage > 20 * MIB,
@@ -101,7 +101,7 @@ fn reclaim_gives_back_page_cache() {
     matrix("memory.reclaim", "reclaim", &detail);
 }
 
-// R46: a pod that is braked does not grow, and goes on when it is let go.
+// R46: a pod that is throttled does not grow, and goes on when it is let go.
 #[test]
 fn a_brake_stops_growth_until_it_is_released() {
     skip_if!(no_v2());
@@ -112,9 +112,9 @@ fn a_brake_stops_growth_until_it_is_released() {
     let mut hog = Hog::start(&pod, &["--mib", "120", "--head", "40", "--wait"]).unwrap();
     hog.go().unwrap();
     assert!(until(|| memory.usage().unwrap() >= 40 * MIB));
-    let mut brakes = ThrottleList::open(state.path()).unwrap().0;
-    let brake = brakes.set("pod", &memory).unwrap().expect("a brake");
-    assert_eq!(high(&pod), brake.high.to_string());
+    let mut throttles = ThrottleList::open(state.path()).unwrap().0;
+    let throttle = throttles.set("pod", &memory).unwrap().expect("a throttle");
+    assert_eq!(high(&pod), throttle.high.to_string());
     hog.go().unwrap();
     let events = || fs::read_to_string(pod.join("memory.events")).unwrap();
     let is_held = || {
@@ -126,7 +126,7 @@ fn a_brake_stops_growth_until_it_is_released() {
     std::thread::sleep(Duration::from_secs(2));
     let braked = memory.usage().unwrap();
     assert!(braked < 110 * MIB, "it grows on: {} MiB", braked / MIB);
-    assert_eq!(brakes.release(|_| true).unwrap().len(), 1);
+    assert_eq!(throttles.release(|_| true).unwrap().len(), 1);
     assert_eq!(high(&pod), "max");
     assert!(
         until(|| memory.usage().unwrap() >= 119 * MIB),
@@ -135,7 +135,7 @@ fn a_brake_stops_growth_until_it_is_released() {
     let detail = format!(
         "held at {} MiB, limit {} MiB",
         braked / MIB,
-        brake.high / MIB
+        throttle.high / MIB
     );
     matrix("memory.high", "brake", &detail);
 }
@@ -167,7 +167,7 @@ impl Node {
         self.scope.path().join("besteffort").join(pod)
     }
 
-    fn steps(&self) -> Vec<GraduatedAction> {
+    fn steps(&self) -> Vec<MitigationRecord> {
         let steps = self
             .files
             .records()
@@ -179,7 +179,7 @@ impl Node {
         steps.collect()
     }
 
-    fn step(&self, name: &str) -> GraduatedAction {
+    fn step(&self, name: &str) -> MitigationRecord {
         let find = || self.steps().into_iter().find(|step| step.step == name);
         assert!(
             until(|| find().is_some()),
@@ -207,16 +207,16 @@ fn the_steps_come_in_their_order_and_end_with_the_pressure() {
         .expect("the cold pod");
     // The kernel may give a little more than it was asked for.
     assert!(cold.usage_given > 8 * MIB && cold.asked > 0, "{reclaim:?}");
-    let brake = node.step("brake");
+    let throttle = node.step("brake");
     // First in the order of eviction; how many more there are is the configuration's.
-    assert_eq!(brake.pods[0].name, "greedy", "{brake:?}");
+    assert_eq!(throttle.pods[0].name, "greedy", "{throttle:?}");
     assert_eq!(
         high(&node.cgroup("greedy")),
-        brake.pods[0].high.unwrap().to_string()
+        throttle.pods[0].high.unwrap().to_string()
     );
     drop(greedy);
     let release = node.step("release");
-    assert_eq!(release.pods.len(), brake.pods.len());
+    assert_eq!(release.pods.len(), throttle.pods.len());
     assert!(
         release.available_after > release.available_before,
         "{release:?}"
@@ -234,7 +234,7 @@ fn the_steps_come_in_their_order_and_end_with_the_pressure() {
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
-// R46: an agent that is killed leaves nobody braked for longer than until the next one starts; one that ends leaves nobody.
+// R46: an agent that is killed leaves nobody throttled for longer than until the next one starts; one that ends leaves nobody.
 #[test]
 fn nobody_stays_braked_after_the_agent() {
     skip_if!(no_v2());
@@ -266,7 +266,7 @@ fn version_1_refuses_the_steps_and_evicts_as_usual() {
     let node = or_skip!(Node::new("stepsv1", "1s"));
     let memory = MemoryCgroup::open(&node.cgroup("cold")).unwrap();
     assert_eq!(reclaim::can_reclaim(&memory), Err(Refusal::ReclaimOnV1));
-    assert_eq!(reclaim::can_brake(&memory), Err(Refusal::BrakeOnV1));
+    assert_eq!(reclaim::can_throttle(&memory), Err(Refusal::ThrottleOnV1));
     let mut agent = node.files.start(&[]);
     let _greedy = Hog::start(&node.cgroup("greedy"), &["--mib", "90"]).unwrap();
     let is_asked = || {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use evictd_store::record::Record;
 use evictd_tests::{
     apiserver::{self, State},
+    cluster_node::ClusterNode,
     hog::Hog,
-    member::ClusterNode,
     scrape::{free_address, metrics},
     skip::not_root,
     skip_if,
@@ -39,11 +39,11 @@ fn has_taint(state: &State) -> bool {
 fn who_comes_back_at_once_finds_the_door_shut_for_longer() {
     skip_if!(not_root());
     let mut member = ClusterNode::new("comeback", 256).unwrap();
-    // Without a comeback the taint is gone after a second.
+    // Without a recreation the taint is gone after a second.
     member.config["evictionPressureTransitionPeriod"] = "1s".into();
     let address = free_address().unwrap();
     member.config["metricsAddress"] = address.as_str().into();
-    let comebacks = |count: u32| {
+    let recreations = |count: u32| {
         let line = format!("evictd_comebacks_total {count}");
         let address = address.clone();
         move |_: &ClusterNode| metrics(&address).is_ok_and(|text| text.lines().any(|l| l == line))
@@ -52,7 +52,7 @@ fn who_comes_back_at_once_finds_the_door_shut_for_longer() {
     let mut agent = member.start().unwrap();
     for number in 1..=3 {
         // Nobody has come back before the second one.
-        assert!(member.wait(SOON, comebacks(number - 1)), "{number}");
+        assert!(member.wait(SOON, recreations(number - 1)), "{number}");
         let mut hog = Hog::start(&dir, &["--mib", "1024"]).unwrap();
         assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
         assert!(member.wait(SOON, |m| m.reported().len() == number as usize));
@@ -60,18 +60,18 @@ fn who_comes_back_at_once_finds_the_door_shut_for_longer() {
             let open = member.server.wait(SOON, |s| !has_taint(s));
             assert!(open, "nobody has come back");
         } else {
-            // A minute for the first comeback, two for the second.
+            // A minute for the first recreation, two for the second.
             std::thread::sleep(Duration::from_secs(4));
             let shut = has_taint(&member.server.state());
             assert!(shut, "it is held for longer than the period");
         }
         dir = replacement(&member, u64::from(number) + 1);
     }
-    assert!(member.wait(SOON, comebacks(3)));
+    assert!(member.wait(SOON, recreations(3)));
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
-/// What the journal says of comebacks: how often, and for how long the door is shut.
+/// What the journal says of recreations: how often, and for how long the door is shut.
 fn returned(member: &ClusterNode) -> Vec<(u32, u64)> {
     let records = member.records().into_iter();
     let returned = records.filter_map(|record| match record {

@@ -13,7 +13,7 @@ use crate::{
     agent::Agent,
     apiserver::{self, ApiServer, NODE},
     cgroup::TestCgroup,
-    patience::until,
+    wait::until,
 };
 
 /// Bytes in a MiB.
@@ -99,7 +99,7 @@ impl ClusterNode {
         self.cgroup_of(&uid, qos)
     }
 
-    /// Starts an agent and returns when its wire is armed.
+    /// Starts an agent and returns when its trigger is armed.
     ///
     /// # Errors
     /// It ended before.
@@ -152,7 +152,7 @@ impl ClusterNode {
     }
 
     /// Waits until the condition holds; false when it does not in time.
-    pub fn wait(&self, patience: Duration, condition: impl Fn(&Self) -> bool) -> bool {
-        until(patience, || condition(self))
+    pub fn wait(&self, timeout: Duration, condition: impl Fn(&Self) -> bool) -> bool {
+        until(timeout, || condition(self))
     }
 }
