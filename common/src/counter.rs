@@ -48,7 +48,7 @@ pub struct CounterTriggerEvent {
 pub struct CgroupCount {
     /// Things made.
     pub made: i64,
-    /// Things removed, whoever had made them.
+    /// Things removed, by whichever cgroup they were made.
     pub gone: i64,
 }
 

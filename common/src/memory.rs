@@ -8,7 +8,7 @@
 pub const MAX_SCOPES: u32 = 2;
 /// Slots of one scope, see [`slot`]; those of scope `n` begin at `n * SLOTS_PER_SCOPE`.
 pub const SLOTS_PER_SCOPE: u32 = 5;
-/// Slots in the maps `TRIPWIRES` and `TRIPWIRE_STATE`.
+/// Slots in the maps `TRIGGERS` and `TRIGGER_STATE`.
 pub const MAX_TRIGGERS: u32 = MAX_SCOPES * SLOTS_PER_SCOPE;
 
 /// What the slots of a scope are for. The programs only need to know whose they are.
@@ -48,10 +48,10 @@ pub mod action {
     pub const WAKE: u32 = 0;
     /// SIGKILL to the allocating task while it belongs to the first victim, on every charge past the limit.
     pub const KILL: u32 = 1;
-    /// The record, and nobody is woken: for whoever only measures.
+    /// The record, and no wake-up: for measurements.
     pub const RECORD_ONLY: u32 = 2;
     /// Like [`WAKE`]; and where the agent has not come [`RENOTIFY_AFTER_NS`](super::RENOTIFY_AFTER_NS) later, the next charge wakes
-    /// whoever waits on the CPU that makes it.
+    /// the thread that waits on the CPU that makes it.
     pub const WAKE_LOCAL: u32 = 3;
 }
 
@@ -87,7 +87,7 @@ pub struct MemoryTriggerState {
     pub last_miss_generation: u64,
     /// The generation that tripped last.
     pub tripped: u64,
-    /// When somebody was woken for it, in nanoseconds of CLOCK_MONOTONIC; 0 when the agent has come.
+    /// When a thread was woken for it, in nanoseconds of CLOCK_MONOTONIC; 0 when the agent has come.
     pub woken_ns: u64,
     /// Times the program has sent SIGKILL for this slot.
     pub kills: u64,

@@ -145,6 +145,6 @@ pub fn merge_into_parent<K>(shares: &HashMap<K, CgroupCount>, from: &K, to: &K, 
     if up {
         add_to_cgroup(shares, to, share.made, share.gone);
     }
-    // Removed by somebody else meanwhile is removed.
+    // Removed by another CPU meanwhile is removed.
     let _ = shares.remove(from);
 }

@@ -18,7 +18,7 @@ use crate::{
     place::{current_cgroup, device_of, is_unlinked},
 };
 
-/// `s_dev` of the filesystems that are counted; 0 is nobody's.
+/// `s_dev` of the filesystems that are counted; 0 is none.
 #[map]
 static INODE_DEVICES: Array<u32> = Array::with_max_entries(MAX_FILESYSTEMS, 0);
 #[map]

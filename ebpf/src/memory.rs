@@ -24,10 +24,10 @@ use notify::{notify_huge_charge, renotify, wake};
 const SIGKILL: u32 = 9;
 
 #[map]
-static TRIPWIRES: Array<MemoryTrigger> = Array::with_max_entries(MAX_TRIGGERS, 0);
+static TRIGGERS: Array<MemoryTrigger> = Array::with_max_entries(MAX_TRIGGERS, 0);
 #[map]
-static TRIPWIRE_STATE: Array<MemoryTriggerState> = Array::with_max_entries(MAX_TRIGGERS, 0);
-/// For each scope the id of the cgroup of its first victim in order, 0 when nobody may be killed from here.
+static TRIGGER_STATE: Array<MemoryTriggerState> = Array::with_max_entries(MAX_TRIGGERS, 0);
+/// For each scope the id of the cgroup of its first victim in order, 0 when no pod may be killed from here.
 #[map]
 static FIRST_VICTIM: Array<u64> = Array::with_max_entries(MAX_SCOPES, 0);
 /// How often the agent has set a trigger, all slots together.
@@ -164,7 +164,7 @@ fn check_all(context: *mut c_void, charged: Address, mut note: impl FnMut(u64)) 
         usage: 0,
     };
     for slot in 0..MAX_TRIGGERS {
-        let (Some(trigger), Some(state)) = (TRIPWIRES.get(slot), TRIPWIRE_STATE.get_ptr_mut(slot))
+        let (Some(trigger), Some(state)) = (TRIGGERS.get(slot), TRIGGER_STATE.get_ptr_mut(slot))
         else {
             return note(0);
         };

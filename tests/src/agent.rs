@@ -77,7 +77,7 @@ impl Agent {
                     *log += &line;
                     log.push('\n');
                 }
-                // Nobody listens once it has started.
+                // The receiver is gone once it has started.
                 let _ = said.send(line);
             }
         });
@@ -127,7 +127,7 @@ impl Agent {
     }
 }
 
-/// Sends a signal to a child that nobody has waited for.
+/// Sends a signal to a child that was not waited for.
 pub fn signal(child: &Child, signal: i32) -> io::Result<()> {
     // SAFETY: plain integers; until it is waited for the process id is the child's.
     match unsafe { libc::kill(child.id().cast_signed(), signal) } {

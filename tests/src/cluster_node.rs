@@ -50,7 +50,7 @@ impl ClusterNode {
             "scope": {"cgroup": cgroup.path()},
             "stateDir": dir.path().join("state"),
             "cluster": {"nodeName": NODE, "kubeconfig": server.kubeconfig(dir.path())?},
-            // Nobody is there, whatever container runtime this machine has.
+            // No runtime is there, whatever container runtime this machine has.
             "cri": {"socket": dir.path().join("cri.sock")},
             "evictionHard": {"memory.available": "64Mi"},
             "evictionPressureTransitionPeriod": "2s",

@@ -110,7 +110,7 @@ impl Runtime {
 impl Drop for Runtime {
     fn drop(&mut self) {
         if let Some((stop, thread)) = self.running.take() {
-            // Whoever has stopped already does not listen any more.
+            // A server that has stopped already does not listen any more.
             let _ = stop.send(());
             let _ = thread.join();
         }

@@ -17,7 +17,7 @@ pub fn free_address() -> io::Result<String> {
 /// What `/metrics` says, with the head of the answer.
 ///
 /// # Errors
-/// Nobody answers.
+/// No server answers.
 pub fn metrics(address: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect(address)?;
     stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;

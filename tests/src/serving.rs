@@ -65,7 +65,7 @@ impl Serving {
 impl Drop for Serving {
     fn drop(&mut self) {
         if let Some((stop, thread)) = self.running.take() {
-            // Whoever has stopped already does not listen any more.
+            // A server that has stopped already does not listen any more.
             let _ = stop.send(());
             let _ = thread.join();
         }

@@ -25,7 +25,7 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// A new one, which nobody trusts yet.
+    /// A new one, which is not trusted yet.
     ///
     /// # Errors
     /// No key can be made.

@@ -1,4 +1,4 @@
-//! A trace instance of a test's own: what the kernel says of itself, without anybody else's events in between.
+//! A trace instance of a test's own: what the kernel says of itself, without events of others in between.
 
 use std::{
     fs, io,

@@ -32,7 +32,7 @@ pub struct Following {
 }
 
 impl Following {
-    /// A server that was prepared, and nobody who listens yet.
+    /// A server that was prepared, without watchers yet.
     ///
     /// # Errors
     /// No port, no directory, no threads.

@@ -114,7 +114,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Makes the tree of a node of `size` bytes and starts everybody. `hog_arguments` say how the hog allocates; it
+    /// Makes the tree of a node of `size` bytes and starts all pods. `hog_arguments` say how the hog allocates; it
     /// waits until it is released. `quiet` keeps refused `oom_score_adj`s to themselves.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ use crate::{
 const KERNEL: &str = "6.1";
 /// The node of the race.
 const MEMORY_MIB: u32 = 1024;
-/// Emulated, a run takes 10 to 40 s; a hog that nobody stops is given up before this.
+/// Emulated, a run takes 10 to 40 s; a hog that is not stopped is given up before this.
 const SECONDS: u64 = 240;
 
 /// The other daemons, what interprets one of them, and the libraries that they load.

@@ -3,6 +3,7 @@
 mod layers;
 mod modules;
 mod topics;
+mod words;
 
 use std::path::Path;
 
@@ -10,16 +11,17 @@ use anyhow::{bail, ensure};
 
 use crate::shell::workspace_root;
 
-/// Checks manifests, imports and file names; every violation is printed.
+/// Checks manifests, imports, file names and words; every violation is printed.
 pub fn run() -> anyhow::Result<()> {
     let root = workspace_root();
     let mut found = layers::violations(root)?;
     found.extend(modules::cycles(root)?);
     found.extend(topics::violations(root));
+    found.extend(words::violations(root)?);
     for violation in &found {
         eprintln!("lint: {violation}");
     }
-    ensure!(found.is_empty(), "{} violations of the layers", found.len());
+    ensure!(found.is_empty(), "{} violations", found.len());
     Ok(())
 }
 

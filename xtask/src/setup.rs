@@ -46,7 +46,7 @@ pub fn for_tests() {
 /// Where the kernel makes room for tracefs.
 const TRACEFS: &str = "/sys/kernel/tracing";
 
-/// Mounts tracefs where nobody has, as systemd does at boot: untyped tracepoints have their numbers there, and the
+/// Mounts tracefs where it is not mounted, as systemd does at boot: untyped tracepoints have their numbers there, and the
 /// benchmark its clock of signals. A machine that refuses is no failure: who needs it says so.
 pub fn tracefs() {
     let mounted = ["events", "../debug/tracing/events"].map(|dir| Path::new(TRACEFS).join(dir));

@@ -1,5 +1,5 @@
 //! Takes a parsed document apart field by field, so that every error can name the field, the value and the reason,
-//! and what nobody asked for is found out.
+//! and fields that no reader takes are found.
 
 use std::{collections::BTreeMap, path::PathBuf, str::FromStr, time::Duration};
 

@@ -17,7 +17,7 @@ pub struct PolicyConfig {
     pub node_rate: Option<Rate>,
     /// `evictionRates.owner`: the same for the pods of one owner.
     pub owner_rate: Option<Rate>,
-    /// `lastResort`: whom evictd takes when the policies spare everybody.
+    /// `lastResort`: the pods that evictd may take when the policies deny all.
     pub last_resort: LastResort,
     /// `gateSecrets`: the directory with the tokens and certificates that gates name.
     pub secrets: Option<PathBuf>,

@@ -25,7 +25,7 @@ const LARGEST_ANSWER: usize = 16 << 20;
 /// Why a call has come to nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CriError {
-    /// Nobody answers at the socket.
+    /// No process answers at the socket.
     #[error("{}: {reason}", socket.display())]
     Unreachable {
         /// The socket.
@@ -59,7 +59,7 @@ impl CriError {
         matches!(self, Self::Refused { code, .. } if *code == Code::NotFound)
     }
 
-    /// Whether another call would fare no better: nobody is there, or it is no runtime of this version.
+    /// Whether another call would fail as well: no process is there, or it is no runtime of this version.
     pub fn is_final(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Late { .. } => true,
@@ -173,7 +173,7 @@ impl Runtime {
         self.call(path, request).await.map(|Empty {}| ())
     }
 
-    /// Removes a sandbox. The kubelet stops it before, in case that nobody has (`removeSandbox`): its network goes then.
+    /// Removes a sandbox. The kubelet stops it before, in case that it still runs (`removeSandbox`): its network goes then.
     ///
     /// # Errors
     /// As [`CriError`] says.

@@ -1,4 +1,4 @@
-//! One reclaim: ask what there is, remove what nobody needs, stop when the time is over.
+//! One reclaim: ask what there is, remove what is not in use, stop when the time is over.
 
 use std::time::{Duration, Instant};
 
@@ -47,7 +47,7 @@ impl Reclaimer {
         Ok(())
     }
 
-    /// Removes what nobody needs. What a runtime refuses to remove is counted, and the rest goes on.
+    /// Removes what is not in use. What a runtime refuses to remove is counted, and the rest goes on.
     ///
     /// # Errors
     /// The runtime does not answer, or not as one: what was removed before that is in the second part.

@@ -1,4 +1,4 @@
-//! Which containers and sandboxes nobody needs any more, as the kubelet's container garbage collection sees it when the
+//! Which containers and sandboxes are no longer needed, as the kubelet's container garbage collection sees it when the
 //! eviction manager asks for `deleteAllUnusedContainers` (kuberuntime_gc.go).
 
 use std::{
@@ -13,7 +13,7 @@ use super::messages::{Container, ContainerState, PodSandbox, SandboxState};
 /// The sandboxes, with what is to be known of the pods that they are of.
 struct Pods<'a> {
     of_sandbox: BTreeMap<&'a str, &'a str>,
-    /// A sandbox that is ready or a container that runs: this pod lives, whoever has heard of it.
+    /// A sandbox that is ready or a container that runs: this pod lives, whether the agent knows it or not.
     alive: BTreeSet<&'a str>,
     known: &'a KnownPods,
 }

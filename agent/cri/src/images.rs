@@ -1,4 +1,4 @@
-//! Which images nobody uses, oldest first, as the kubelet's image garbage collection sees it (`DeleteUnusedImages` in
+//! Which images are not in use, oldest first, as the kubelet's image garbage collection sees it (`DeleteUnusedImages` in
 //! image_gc_manager.go).
 //!
 //! A runtime does not tell when an image came or was last used, so the kubelet looks every five minutes and remembers; so
@@ -16,7 +16,7 @@ pub type InUse = BTreeSet<String>;
 
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    /// Nanoseconds of the clock; `None` for those that were there at the first look, whose age nobody knows.
+    /// Nanoseconds of the clock; `None` for those that were there at the first look, whose age is not known.
     first_detected: Option<u64>,
     last_used: Option<u64>,
 }
@@ -117,10 +117,10 @@ mod tests {
         records.detect(SECOND, &all[..3], &used(&["a"]));
         records.detect(2 * SECOND, &all, &used(&["b:latest"]));
         let now = 500 * SECOND;
-        let nobody = InUse::default();
+        let in_use = InUse::default();
         // Never used before used; of those the one that came first.
         assert_eq!(
-            ids(records.unused(now, &all, &nobody, AGE)),
+            ids(records.unused(now, &all, &in_use, AGE)),
             ["c", "d", "a", "b"]
         );
         assert_eq!(
@@ -134,23 +134,23 @@ mod tests {
     fn pinned_images_and_young_ones_stay() {
         let mut all = ["old", "young", "pinned"].map(image);
         all[2].pinned = true;
-        let nobody = InUse::default();
+        let in_use = InUse::default();
         let mut records = ImageRecords::default();
-        records.detect(0, &all[..1], &nobody);
-        records.detect(SECOND, &all, &nobody);
-        assert_eq!(ids(records.unused(2 * SECOND, &all, &nobody, AGE)), ["old"]);
+        records.detect(0, &all[..1], &in_use);
+        records.detect(SECOND, &all, &in_use);
+        assert_eq!(ids(records.unused(2 * SECOND, &all, &in_use, AGE)), ["old"]);
         let later = 121 * SECOND;
         assert_eq!(
-            ids(records.unused(later, &all, &nobody, AGE)),
+            ids(records.unused(later, &all, &in_use, AGE)),
             ["old", "young"]
         );
         assert_eq!(
-            ids(records.unused(SECOND, &all, &nobody, Duration::ZERO)),
+            ids(records.unused(SECOND, &all, &in_use, Duration::ZERO)),
             ["old", "young"]
         );
         // One that was not there at the last look has no age.
         assert_eq!(
-            ids(records.unused(later, &[image("new")], &nobody, AGE)),
+            ids(records.unused(later, &[image("new")], &in_use, AGE)),
             [""; 0]
         );
     }
@@ -158,11 +158,11 @@ mod tests {
     #[test]
     fn an_image_that_went_and_came_back_is_a_new_one() {
         let all = [image("a")];
-        let nobody = InUse::default();
+        let in_use = InUse::default();
         let mut records = ImageRecords::default();
-        records.detect(0, &all, &nobody);
-        records.detect(SECOND, &[], &nobody);
-        records.detect(2 * SECOND, &all, &nobody);
-        assert!(records.unused(3 * SECOND, &all, &nobody, AGE).is_empty());
+        records.detect(0, &all, &in_use);
+        records.detect(SECOND, &[], &in_use);
+        records.detect(2 * SECOND, &all, &in_use);
+        assert!(records.unused(3 * SECOND, &all, &in_use, AGE).is_empty());
     }
 }

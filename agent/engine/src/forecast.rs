@@ -87,7 +87,7 @@ impl Trend {
     }
 
     /// Time from the last sample until the line reaches a value; zero if it is there, `None` if it is heading
-    /// elsewhere or nobody knows where.
+    /// elsewhere or at an unknown place.
     pub fn until(&self, value: i64) -> Option<Duration> {
         let (_, now) = self.latest()?;
         if now == value {

@@ -1,6 +1,6 @@
 //! The flight recorder: what was left of each signal in the last looks.
 //!
-//! One thread writes and never waits; whoever reads gets what was not overwritten meanwhile. It has its place from the
+//! One thread writes and never waits; a reader gets what was not overwritten meanwhile. It has its place from the
 //! start and takes no more.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -62,7 +62,7 @@ impl Recorder {
         }
     }
 
-    /// Keeps a sample whatever was kept before it: somebody decides by it. Otherwise as [`Self::record`].
+    /// Keeps a sample whatever was kept before it: a decision depends on it. Otherwise as [`Self::record`].
     pub fn record_always(&self, time: u64, signal: Signal, available: u64) {
         if let Some(last) = self.last.get(signal as usize) {
             last.store(time, Ordering::Relaxed);

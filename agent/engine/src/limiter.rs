@@ -15,7 +15,7 @@ use crate::{
 pub const QUOTAS: usize = 256;
 /// Evictions that a quota remembers.
 const SLOTS: usize = MOST_AT_ONCE as usize;
-/// So many evictions nobody sees.
+/// More evictions than there ever are.
 const UNLIMITED: u32 = u32::MAX;
 /// No eviction was charged.
 const NEVER: i64 = i64::MIN;
@@ -81,7 +81,7 @@ impl Quota {
         if let Some(slot) = oldest {
             slot.store(at.max(NEVER + 1), Ordering::Relaxed);
         }
-        // After `taken`: whoever counts who is left reads this number first, and then errs towards sparing.
+        // After `taken`: the policy side reads this number before it counts the pods that are left, and so errs towards denying.
         self.total.fetch_add(1, Ordering::Release);
     }
 }
@@ -91,7 +91,7 @@ impl Quota {
 pub struct EvictionLimiter {
     paused: AtomicBool,
     last_resort: AtomicU8,
-    /// The first one is nobody's; positions are given out by the policy side.
+    /// The first one belongs to no limit; positions are given out by the policy side.
     quotas: Box<[Quota]>,
 }
 
@@ -117,12 +117,12 @@ impl EvictionLimiter {
         self.paused.load(Ordering::Relaxed)
     }
 
-    /// Says whom the last resort may take.
+    /// Sets which pods the last resort may take.
     pub fn set_last_resort(&self, resort: LastResort) {
         self.last_resort.store(resort as u8, Ordering::Relaxed);
     }
 
-    /// Whom the last resort may take.
+    /// Which pods the last resort may take.
     pub fn last_resort(&self) -> LastResort {
         match self.last_resort.load(Ordering::Relaxed) {
             0 => LastResort::None,
@@ -157,7 +157,7 @@ impl EvictionLimiter {
         }
     }
 
-    /// Whether a pod may go now: it is not on its way already, and every limit that it is under has room. `resort` is whom the last resort takes:
+    /// Whether a pod may go now: it is not on its way already, and every limit that it is under has room. `resort` is what the last resort takes:
     /// [`LastResort::None`] for an ordinary look. Allocates nothing, takes no lock.
     pub fn allows(&self, permit: &EvictionPermit, now: u64, resort: LastResort) -> bool {
         if self.is_paused() || permit.is_ending() {
@@ -177,7 +177,7 @@ impl EvictionLimiter {
         self.has_room_in(permit, now, limits)
     }
 
-    /// Whether the kernel may kill a pod by itself at the floor, where nobody can look whether a permission still
+    /// Whether the kernel may kill a pod by itself at the floor, where no code can check whether a permission still
     /// counts: only one that may go for good.
     pub fn allows_kernel_kill(&self, permit: &EvictionPermit, now: u64) -> bool {
         permit.permission(now) == Permission::Always && self.allows(permit, now, LastResort::None)

@@ -21,11 +21,11 @@ pub struct Shortage {
 /// Something to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Reclaim page cache that nobody has used lately, so many bytes of what counts as used.
+    /// Reclaim page cache that was not used lately, so many bytes of what counts as used.
     Reclaim(u64),
     /// Keep the first candidates from growing.
     Throttle,
-    /// Let everybody grow again.
+    /// Let all pods grow again.
     Unthrottle,
 }
 
@@ -37,7 +37,7 @@ enum At {
     Reclaiming,
     /// It is over.
     Reclaimed,
-    /// Somebody is kept from growing, since then.
+    /// A pod is throttled, since then.
     Throttling(u64),
     /// Nothing is left to do but to wait for the end of the grace period.
     Spent,
@@ -139,7 +139,7 @@ pub struct Portion {
     pub bytes: u64,
 }
 
-/// Whom to take how much from: those with the most cold page cache (`inactive_file`) first, until what counts as used
+/// How much to take from which pod: those with the most cold page cache (`inactive_file`) first, until what counts as used
 /// has been asked for in the amount of the deficit.
 ///
 /// Cold page cache counts as available already, so that it alone brings the signal nothing: the kernel ages the
@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(asked(0), []);
         assert_eq!(asked(15), [(2, 105)]);
         assert_eq!(asked(50), [(2, 110), (3, 60)]);
-        // All there is; whoever has nothing cold uses what it has.
+        // All there is; a pod without cold pages uses what it has.
         assert_eq!(asked(900), [(2, 110), (3, 130), (0, 50)]);
     }
 }

@@ -23,7 +23,7 @@ pub struct EvictionPermit {
 }
 
 impl Default for EvictionPermit {
-    /// Nobody has a rule for it.
+    /// No rule is about it.
     fn default() -> Self {
         Self {
             until: AtomicU64::new(UNBOUNDED),
@@ -49,7 +49,7 @@ pub enum Permission {
     Never,
 }
 
-/// Whom the last resort may take when the policies spare everybody.
+/// Which pods the last resort may take when the policies deny all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum LastResort {
@@ -63,7 +63,7 @@ pub enum LastResort {
 }
 
 impl LastResort {
-    /// Whom it takes when those of this step are not enough.
+    /// The next step, for when the pods of this one are not enough.
     pub fn next(self) -> Self {
         match self {
             Self::None => Self::Conditional,
@@ -80,7 +80,7 @@ impl LastResort {
 }
 
 impl EvictionPermit {
-    /// Sets what the policies say; the order first, so that nobody goes under an old one.
+    /// Sets what the policies say; the order first, so that no pod goes under an old one.
     pub fn set(&self, permission: Permission, order: i16, quotas: &[u16]) {
         self.order.store(order.into(), Ordering::Relaxed);
         let mut packed = 0;
@@ -115,7 +115,7 @@ impl EvictionPermit {
         self.taken.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether an earlier agent has killed it and something is left of it: nobody evicts it a second time.
+    /// Whether an earlier agent has killed it and something is left of it: it is not evicted a second time.
     pub fn is_ending(&self) -> bool {
         self.ending.load(Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
 //! The eviction manager: from observations and pods to evictions, round by round. It asks for node-level reclaim and
-//! for evictions; somebody else does them.
+//! for evictions; the caller carries them out.
 
 pub mod feedback;
 pub mod local_storage;
@@ -82,7 +82,7 @@ impl Planner {
         plan.conditions.sort_unstable();
         plan.conditions.dedup();
         match self.settings.mode {
-            // Whoever exceeds its own limits goes first, and the kubelet waits for what that brings.
+            // A pod that exceeds its own limits goes first, and the kubelet waits for what that brings.
             Mode::Kubelet if !plan.evictions.is_empty() => {}
             Mode::Kubelet => {
                 let first = due.get(..1).unwrap_or_default();
@@ -109,7 +109,7 @@ impl Planner {
     /// Says which pods must go after the node-level reclaim that a round asked for. `before` is the snapshot of that
     /// round, `after` one from after the reclaim.
     ///
-    /// The kubelet lets everybody live if every threshold is satisfied then, its minimum reclaim included; if not, it
+    /// The kubelet lets all pods live if every threshold is satisfied then, its minimum reclaim included; if not, it
     /// decides by what it saw *before*. The `evictd` mode looks at the thresholds that asked for the reclaim, and
     /// decides by what is the case now.
     pub fn after_reclaim(

@@ -15,7 +15,7 @@ pub type Usages = HashMap<String, PodUsage>;
 pub struct Ranked<'a> {
     /// The pod.
     pub pod: &'a Pod,
-    /// How much it uses of what the signal watches, in the signal's unit; `None` if nobody has numbers for it.
+    /// How much it uses of what the signal watches, in the signal's unit; `None` if there are no numbers for it.
     pub usage: Option<u64>,
     /// What it may claim.
     pub inputs: RankInputs,

@@ -2,7 +2,7 @@
 //!
 //! Reading a pod's exact working set costs a system call; an upper bound is known anyway (the last value plus what
 //! may have come since, or the cgroup's usage counter). As more usage never moves a pod back ([`Standing`]), it is
-//! enough to read exactly those pods that come first by their bounds: whoever is first by an exact value, is first.
+//! enough to read exactly those pods that come first by their bounds: the pod that is first by an exact value, is first.
 
 use super::{QosClass, RankInputs, RankKey, Resource};
 use crate::{

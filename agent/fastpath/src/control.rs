@@ -22,7 +22,7 @@ use crate::Event;
 /// Reports that may wait for a slow reader: more than all victims at once make, each of a KiB.
 const EVENTS: usize = 256;
 
-/// To the fast path: a new table of pods, another cgroup of all pods, or the wish to stop.
+/// To the fast path: a new table of pods, another cgroup of all pods, or the request to stop.
 #[derive(Debug)]
 pub struct Control {
     event: EventFd,
@@ -120,7 +120,7 @@ impl Control {
     }
 }
 
-/// From the fast path: reports for whoever has time.
+/// From the fast path: events for the daemon.
 #[derive(Debug)]
 pub struct EventQueue {
     event: EventFd,
@@ -157,7 +157,7 @@ impl EventQueue {
         self.reports.pop()
     }
 
-    /// What the fast path has seen lately; whoever decides writes to it.
+    /// What the fast path has seen lately; the thread that decides writes to it.
     pub fn recorder(&self) -> &Recorder {
         &self.recorder
     }

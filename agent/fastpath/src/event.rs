@@ -43,7 +43,7 @@ pub struct EvictionReport {
     pub shared: u64,
     /// Decided only, nothing was killed.
     pub shadow: bool,
-    /// Policies denied everybody; the last resort took it.
+    /// Policies denied all pods; the last resort took it.
     pub last_resort: bool,
     /// SIGKILL was refused with this errno, 0 when it was not.
     pub errno: i32,
@@ -112,7 +112,7 @@ pub enum Event {
         /// Counts these reports of this agent from 1.
         number: u64,
     },
-    /// The threshold is met and nobody may be evicted; said once per pressure.
+    /// The threshold is met and no pod may be evicted; reported once per pressure.
     NoCandidates {
         /// Whose threshold.
         signal: Signal,

@@ -38,7 +38,7 @@ impl FastPath {
             .name("fastpath".into())
             .spawn(move || {
                 let mut refusals = Refusals {
-                    // Before anybody else is started from here.
+                    // Before another thread is started from here.
                     limit: Scope::memory_v1(&setup.scopes)
                         .and_then(|cgroup| join_root_memcg(cgroup).err()),
                     lock: lock_memory(),
@@ -85,7 +85,7 @@ impl FastPath {
         self.ids.fastpath
     }
 
-    /// The same of the thread that decides where this one is late; `None` where nobody does: on hooks without a kernel
+    /// The same of the thread that decides where this one is late; `None` where there is none: on hooks without a kernel
     /// program, and without the rights for it.
     pub fn standby_tid(&self) -> Option<i32> {
         self.ids.standby

@@ -25,9 +25,9 @@ use crate::{
     spin::Wait,
 };
 
-/// How long whom the kernel may kill stays true while the scopes stand still: pods may change places among themselves.
+/// How long the floor victims stay true while the scopes stand still: pods may change places among themselves.
 const NAMED_FOR_NS: u64 = 1_000_000_000;
-/// The same far from every threshold, where no hook has to be attached: whoever grows is named on the way.
+/// The same far from every threshold, where no hook has to be attached: a pod that grows is named on the way.
 const NAMED_FAR_FOR_NS: u64 = 10_000_000_000;
 
 /// Calm for so long, a pressure is over. A counter that has just reached a threshold goes back by itself when a CPU returns what
@@ -56,7 +56,7 @@ pub(super) struct MemoryMonitor {
     pub(super) usage_cache: UsageCache,
     pub(super) evictions: u64,
     met_in_force: u64,
-    /// When the kernel was last told whom it may kill; 0: it has to be told.
+    /// When the floor victims were published last; 0: they have to be.
     pub(super) named: u64,
     triggers: PendingTriggers,
     /// Since when no threshold is met.
@@ -179,7 +179,7 @@ impl MemoryMonitor {
         tripped.is_some()
     }
 
-    /// Whether a threshold is met: where no program tells of that in the same moment, whoever is awake looks for himself.
+    /// Whether a threshold is met: where no program tells of that in the same moment, the thread that is awake reads the counter.
     pub(super) fn sees_a_crossing(&self) -> bool {
         let trigger = &*self.setup.trigger;
         !trigger.has_program() && self.scopes.iter().any(ScopeMonitor::is_crossed)

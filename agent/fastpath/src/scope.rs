@@ -55,14 +55,14 @@ pub(super) struct ScopeMonitor {
     pub sample: MemorySample,
     /// The threshold is met: the scope is below `resolved` and has been below `threshold`.
     pub pressed: bool,
-    /// It was said that nobody is left.
+    /// It was reported that no candidate is left.
     pub no_candidates: bool,
     /// Pressed, and nothing is left to do until the recovery's trigger trips.
     pub idle: bool,
     /// It was said that the scope cannot be read.
     pub gone: bool,
     pub cause: Cause,
-    /// Whom the kernel may kill past the floor.
+    /// The cgroup whose tasks the kernel may kill past the floor.
     pub first_victim: Option<u64>,
     /// What was available when that was decided, in bytes.
     named_at: u64,
@@ -202,7 +202,7 @@ impl ScopeMonitor {
         }
     }
 
-    /// Whether the scope has moved since the kernel was told whom it may kill: by a sixteenth of what is left, for far
+    /// Whether the scope has moved since the floor victims were published: by a sixteenth of what is left, for far
     /// from the floor an older answer does no harm.
     pub fn has_moved(&self) -> bool {
         self.sample.available.abs_diff(self.named_at) >= (self.distance() / 16).max(NAMING_BYTES)

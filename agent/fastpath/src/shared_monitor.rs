@@ -1,4 +1,4 @@
-//! The state of the loop, and whoever has it: the fast path, or the standby thread where the fast path is late.
+//! The state of the loop, shared by the fast path and the standby thread, which takes over where the fast path is late.
 
 use std::{
     io,
@@ -17,7 +17,7 @@ const LOOKS_PER_POD: usize = 8;
 
 /// Where one thread at a time decides.
 pub(super) struct SharedMonitor {
-    /// Whoever waits has it not. Two threads take it, of the same real-time priority: nobody slow can hold it, and the standby thread
+    /// Locked by the fast path (`lock`) and the standby thread (`try_lock`), both SCHED_FIFO 50. Never held while sleeping: the standby thread
     /// goes away again when it is taken.
     monitor: Mutex<MemoryMonitor>,
     control: Arc<Control>,
@@ -61,7 +61,7 @@ impl SharedMonitor {
         self.control.wake();
     }
 
-    /// Whether the hook has told something that nobody has heard.
+    /// Whether the hook has reported a crossing that no thread has read.
     pub fn has_unread_triggers(&self) -> bool {
         poll([self.trigger_fd()], Some(Duration::ZERO)) != [0]
     }

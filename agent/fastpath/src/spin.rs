@@ -2,7 +2,7 @@
 //!
 //! A thread that sleeps on an idle CPU needs longer to wake up than to decide, and decides slowly with cold caches. So a
 //! trigger a little before the threshold wakes it, and when the growth seen between the last two looks will reach the
-//! threshold within a moment, it stays awake for that moment. Whoever only hovers there is not worth a CPU: the time
+//! threshold within a moment, it stays awake for that moment. A usage that only hovers there is not worth a CPU: the time
 //! that may be spent so is small, and comes back slowly.
 
 use std::time::Duration;
@@ -15,7 +15,7 @@ const SOON_NS: u64 = 1_500_000;
 const RECENT_NS: u64 = 5_000_000;
 /// A look costs some ten microseconds; more often than this it would be a spin of its own.
 const SHORTEST_WAIT: Duration = Duration::from_micros(300);
-/// The rest after the loop was awake in vain: whoever grows was kept from running, and a busy CPU is awake by itself.
+/// The rest after the loop was awake in vain: the growing task was kept from running, and a busy CPU is awake by itself.
 const REST_NS: u64 = 20_000_000;
 /// What may be spent at once, and the share of a CPU in which it comes back.
 const BUDGET_NS: u64 = 20_000_000;
@@ -53,7 +53,7 @@ impl Wait {
 pub struct SpinPolicy {
     /// When it was looked at last, and how far the threshold was then.
     last: Option<(u64, u64)>,
-    /// Bytes per millisecond: the present growth, or half of what was expected before. Whoever is kept from running for
+    /// Bytes per millisecond: the present growth, or half of what was expected before. A task that is kept from running for
     /// a moment will run again.
     speed: u64,
     /// Since when the loop is awake, and until when at most.

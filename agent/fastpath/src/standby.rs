@@ -1,9 +1,9 @@
 //! Who decides when the fast path is woken and does not come.
 //!
 //! To wake a thread that sleeps on another CPU means to wake that CPU: out of its idle state, or from wherever a hypervisor
-//! has put it. On a virtual machine that is some 100 us, and milliseconds now and then, in which whoever charges on the CPU
+//! has put it. On a virtual machine that is some 100 us, and milliseconds now and then, in which the task that charges on the CPU
 //! beside it goes on. But that CPU is awake by definition. So there is a wake thread on each, a thread that is tied to it and
-//! sleeps on a perf event of its own. Where nobody has heard of a crossing in time, the next charge wakes the one of its CPU
+//! sleeps on a perf event of its own. Where no thread has read a crossing in time, the next charge wakes the one of its CPU
 //! ([`evictd_node::trigger::memory::Act::WakeLocal`]); that one ties the standby thread to its CPU and wakes it, and the standby thread decides as the
 //! fast path would have ([`crate::shared_monitor`]). The standby thread is never woken from anywhere else: a thread that is on its way to another
 //! CPU could not be brought here.
@@ -64,7 +64,7 @@ impl Standby {
     /// hook that cannot tell where a crossing happens.
     ///
     /// # Errors
-    /// Why there is none: threads or perf events are refused, or real-time priority is, without which whoever charges
+    /// Why there is none: threads or perf events are refused, or real-time priority is, without which the charging task
     /// goes before a wake thread.
     pub fn start(monitor: &Arc<SharedMonitor>) -> io::Result<Option<Self>> {
         let home = sched_getaffinity(THE_CALLER)?;
@@ -170,7 +170,7 @@ impl StandbyShared {
             if alarm & libc::POLLIN != 0 {
                 // What comes from here on wakes it again.
                 wakeup.clear();
-                // Where the standby thread finds the shared monitor taken, whoever has it goes on; if not, the program asks once more.
+                // Where the standby thread finds the monitor locked, its holder goes on; if not, the program asks once more.
                 if self.monitor.has_unread_triggers() {
                     self.wake_standby();
                 }

@@ -56,7 +56,7 @@ impl StatLag {
     }
 
     /// A look that flushes, or one that has been given the time to, and the bytes that are missing in its statistics all the same. `is_short` tells of a look, and of the bytes that may be
-    /// missing in it, that the threshold is met even with these: nobody waits for them then. `add_up` makes the kernel do that,
+    /// missing in it, that the threshold is met even with these: they are not waited for then. `add_up` makes the kernel do that,
     /// `after` waits and tells the time.
     pub fn sample(
         &mut self,
@@ -81,7 +81,7 @@ impl StatLag {
             } else if is_over {
                 self.given_up = Some(look.usage);
             }
-            // In good time where that is possible: then nobody has to wait for it at the crossing.
+            // In good time where that is possible: then it is not waited for at the crossing.
             if waits || (missing > self.slack / 4 && !is_short(&look, 0)) {
                 add_up();
                 self.told.get_or_insert((look.usage, now));

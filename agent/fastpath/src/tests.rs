@@ -59,7 +59,7 @@ impl Cgroup<'_> {
     }
 }
 
-/// Whoever has no trigger that tells of a crossing in the same moment is awake when it comes, and sees it.
+/// A loop without a trigger that tells of a crossing in the same moment is awake when it comes, and sees it.
 #[test]
 fn without_a_program_a_crossing_is_waited_for_awake() {
     let dir = tempfile::tempdir().unwrap();
@@ -83,7 +83,7 @@ fn without_a_program_a_crossing_is_waited_for_awake() {
     cgroup.is_short_of_it_by(0);
     fs::write(dir.path().join("memory.current"), (413 * MIB).to_string()).unwrap();
     watch.run_once(1002 * MS);
-    // It is known now, and nobody is there to go: nothing is to be looked for.
+    // It is known now, and no pod is there to go: nothing is to be looked for.
     assert!(!watch.sees_a_crossing());
 }
 

@@ -89,7 +89,7 @@ impl ClusterCache {
         self.policies.evaluator().set_namespaces(memory.namespaces);
         self.policies.restore(&memory.policies);
         for source in memory.paused {
-            // Nobody would ever release one that is not looked at any more.
+            // A source that is no longer watched would never be released.
             if source == PauseSource::Node
                 || (source == PauseSource::ConfigMap && self.obeys_config_map)
             {

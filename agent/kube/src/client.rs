@@ -235,7 +235,7 @@ async fn client(kubeconfig: Option<&PathBuf>) -> Result<Client, AccessError> {
         None => Config::incluster().map_err(|e| AccessError::InCluster(e.to_string()))?,
     };
     config.read_timeout = Some(READ_TIMEOUT);
-    // A 429 of the Eviction API means the next candidate, not patience: whoever asks decides what is asked again.
+    // A 429 of the Eviction API means the next candidate, not a pause: the caller decides what is asked again.
     config.default_retry = false;
     Client::try_from(config).map_err(|e| AccessError::Client(e.to_string()))
 }

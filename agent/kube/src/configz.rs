@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::client::{ApiClient, ApiRequest, JSON};
 use crate::session::StartError;
 
-/// The KubeletConfiguration of this node; `None` where nobody wants it, where a file has told already (`told`), or where nobody
+/// The KubeletConfiguration of this node; `None` where it is not wanted, where a file has it already (`told`), or where the kubelet does not
 /// answers: then evictd's own file and the kubelet's defaults hold, and that is said.
 ///
 /// # Errors

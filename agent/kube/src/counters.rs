@@ -11,7 +11,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Every counter with its name, for whoever shows them.
+            /// Every counter with its name, for the metrics.
             pub fn all(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name.get()),)*]
             }

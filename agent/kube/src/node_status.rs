@@ -1,14 +1,14 @@
 //! What the Node says: conditions of evictd's own, and a taint that keeps new pods away.
 //!
 //! The kubelet owns `MemoryPressure`, `DiskPressure` and `PIDPressure`: it writes them with every heartbeat, from its own
-//! polling, so that anybody else's value would be overwritten within seconds, and the node controller derives its own
+//! polling, so that the value of another writer would be overwritten within seconds, and the node controller derives its own
 //! taints from them. evictd therefore has types (`EvictdMemoryPressure`, ...) and taint keys (`evictd.dev/memory-pressure`,
-//! ...) of its own: nobody else writes them, and the kubelet and the node controller leave what they do not know alone.
+//! ...) of its own: no other component writes them, and the kubelet and the node controller leave what they do not know alone.
 //! Every pod needs a toleration to pass such a taint, those of DaemonSets too: that is what ends their ping-pong.
 //!
 //! At rest there is neither: nothing needs to be written for a node that is well. Conditions are patched by type.
-//! Taints are one atomic list: applying one (server-side apply with force) takes everybody else's away, as the recording
-//! of a real server shows. So the list is read, changed, and written back under the condition that nobody has changed
+//! Taints are one atomic list: applying one (server-side apply with force) takes those of others away, as the recording
+//! of a real server shows. So the list is read, changed, and written back under the condition that no other writer has changed
 //! the node in between.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -40,7 +40,7 @@ pub struct DesiredStatus {
     pub message: String,
 }
 
-/// What an agent before this one has left on the node: it ended without cleaning up. Why it was set, and since when, nobody
+/// What an agent before this one has left on the node: it ended without cleaning up. Why it was set, and since when, is not
 /// knows any more, so that it stays for a whole transition period.
 #[derive(Clone, Debug)]
 pub struct StaleConditions {
@@ -195,7 +195,7 @@ impl NodeWriter {
     }
 
     /// Keeps the node as it is wanted until the sender is gone; then takes everything away and ends. Starts from what the
-    /// node says already, and takes that away when its time is over, whether anybody looks or not.
+    /// node says already, and takes that away when its time is over, without a trigger from outside.
     pub async fn run(self, mut left: StaleConditions, mut wanted: watch::Receiver<DesiredStatus>) {
         let pauses = ExponentialBuilder::default()
             .with_min_delay(PAUSES.0)

@@ -1,11 +1,11 @@
 //! The status of policies: whether each can be used, with the place of the error; what it says otherwise than others; and
-//! whether anybody has seen a pod that it selects.
+//! whether any agent has seen a pod that it selects.
 //!
-//! Every agent comes to the same verdict, and one of them has to write it. Each waits for a random time; whoever is first
+//! Every agent comes to the same verdict, and one of them has to write it. Each waits for a random time; the agent that is first
 //! writes, the others see it in their watch and have nothing left to write. Who comes too late nevertheless meets the
 //! resourceVersion that the first one has changed (409), and looks again. An agent writes each of its opinions once: two
 //! versions of evictd with different opinions do not write against each other. What agents see differently, since each has
-//! other pods, goes one way only: from nobody has seen any to somebody has.
+//! other pods, goes one way only: from no agent has seen any to an agent has.
 
 use std::{
     collections::BTreeMap,
@@ -201,14 +201,14 @@ impl State {
             status: status.clone(),
         };
         let pending = self.pending.entry(name.clone()).or_insert_with(fresh);
-        // When somebody else has changed something else, the turn does not change.
+        // When another agent has changed another field, the turn does not change.
         if pending.status != *status {
             *pending = fresh();
         }
     }
 }
 
-/// Somebody was faster, or the server did not answer.
+/// Another agent was faster, or the server did not answer.
 fn is_worth_a_retry(error: &ApiError) -> bool {
     error.code() == 409 || error.is_retryable()
 }

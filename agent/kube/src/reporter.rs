@@ -173,7 +173,7 @@ impl Reporter {
         };
         let e = &job.eviction;
         let event = if e.namespace.is_empty() {
-            // Nobody knows what it was called: the node's Event has to do.
+            // Its name is not known: the node's Event has to do.
             Ok(())
         } else {
             self.events.about_pod(&self.connection, &e.into()).await

@@ -38,7 +38,7 @@ use crate::{
 const FIRST_LIST: Duration = Duration::from_secs(2);
 /// What an earlier agent has left stays at least for so long: by then this one has looked at every signal.
 const FIRST_WORD: Duration = Duration::from_secs(2);
-/// Pods that go and that nobody has heard of yet.
+/// Pods that go and that were not handed to the daemon yet.
 const GOING: usize = 8;
 /// How often an Event is tried that is not about an eviction, and the pause after the first try.
 const EVENT_ATTEMPTS: u32 = 6;
@@ -251,7 +251,7 @@ impl Cluster {
         settle: impl Fn(String, Option<evictd_engine::EvictionDecision>) + Send + 'static,
     ) {
         if let Some(begin) = self.begin.take() {
-            // Nobody listens where the node's task has ended.
+            // The receiver is gone where the node's task has ended.
             let _ = begin.send(());
         }
         let connection = Arc::clone(&self.connection);
@@ -259,7 +259,7 @@ impl Cluster {
         // One is under way, and the manager ask for no other until it is settled.
         let (demands, queue) = mpsc::channel(1);
         self.soft = Some(demands);
-        // Looked at every second; whoever fills it sooner waits.
+        // Read every second; a caller that fills it sooner waits.
         let (going, asked) = mpsc::channel(GOING);
         self.going = Some(asked);
         let task = soft_task::run(evictor, queue, settle, going);

@@ -1,7 +1,7 @@
 //! Soft eviction: pods are asked to go, and may take their time.
 //!
 //! The Eviction API honours PodDisruptionBudgets. A pod that its budget protects is passed over for the next candidate.
-//! Static pods are passed over as well: the API server cannot end them. When budgets protect everybody for longer than is configured, or the hard threshold is met, the first candidate goes
+//! Static pods are passed over as well: the API server cannot end them. When budgets protect all candidates for longer than is configured, or the hard threshold is met, the first candidate goes
 //! nevertheless, by DELETE; the journal, an Event and a counter say so and why.
 
 use std::{
@@ -45,7 +45,7 @@ pub enum SoftOutcome {
         /// What stands in the journal.
         asked: Box<RequestRecord>,
     },
-    /// The candidate at this index was gone already: its memory is on its way back, nobody else needs to go for now.
+    /// The candidate at this index was gone already: its memory is on its way back, no other pod needs to go for now.
     Gone {
         /// Position among the candidates.
         index: usize,
@@ -55,7 +55,7 @@ pub enum SoftOutcome {
         /// For how long they have.
         since: Duration,
     },
-    /// Nobody could be asked: the API server does not answer, or there is no candidate.
+    /// No pod could be asked: the API server does not answer, or there is no candidate.
     NotAsked,
 }
 
@@ -67,7 +67,7 @@ pub struct SoftEvictor {
     mode: Mode,
     max_grace_seconds: i32,
     override_after: Option<Duration>,
-    /// Since when budgets have protected everybody without a break.
+    /// Since when budgets have protected all candidates without a break.
     blocked: Option<Instant>,
     asked: VecDeque<String>,
     /// Requests that are in the journal, by the pod's UID: the same pod is asked again and again while its budget

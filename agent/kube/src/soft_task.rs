@@ -1,4 +1,4 @@
-//! The task that asks pods to go: the manager hand over whom, the API server says who may.
+//! The task that asks pods to end: the manager chooses the candidates, the API server says which may.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use crate::soft_eviction::{SoftEvictor, SoftOutcome, SoftRequest};
 
-/// How long after nobody could go they are asked again: the kubelet's own period.
+/// How long after no pod could be evicted they are asked again: the kubelet's own period.
 const PAUSE: Duration = Duration::from_secs(10);
 /// Without a demand for so long pressure has been over in between.
 const RELIEVED: Duration = Duration::from_secs(60);
@@ -32,7 +32,7 @@ pub async fn run(
         let outcome = evictor.evict_soft(&demand.candidates, demand.hard).await;
         let gone = match outcome {
             SoftOutcome::Evicted { index, asked } => {
-                // Nobody listens any more where the agent ends.
+                // The receiver is gone where the agent ends.
                 let _ = going.send(*asked).await;
                 eviction(&demand, index)
             }

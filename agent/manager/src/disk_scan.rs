@@ -99,7 +99,7 @@ impl DiskScanner {
         Ok(scanner)
     }
 
-    /// Whom to walk from now on. What is known of others is forgotten.
+    /// The pods to scan from now on. What is known of others is forgotten.
     pub fn set_targets(&self, errands: Vec<ScanTarget>) {
         let mut state = self.lock();
         state
@@ -133,7 +133,7 @@ impl DiskScanner {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        // Nobody leaves it half written.
+        // No panic leaves it half written.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -157,7 +157,7 @@ impl DiskScanner {
         }
     }
 
-    /// Waits until the next round is due, or somebody new is there; false when it is over.
+    /// Waits until the next scan is due, or a new pod is there; false when it is over.
     fn rest(&self, began: Instant, known: &[ScanTarget]) -> bool {
         let mut state = self.lock();
         loop {

@@ -45,7 +45,7 @@ pub(super) struct ManagerLoop {
     pub usage_collector: UsageCollector,
     pub scanner: Arc<DiskScanner>,
     pub pods: PodSet,
-    /// Those of the members that have processes: the others have ended, whoever ended them.
+    /// Those of the pods that have processes: the others have ended by themselves or were ended.
     pub running: Vec<Pod>,
     pub limiter: Arc<EvictionLimiter>,
     pub shadow: bool,
@@ -57,7 +57,7 @@ pub(super) struct ManagerLoop {
     pub mitigation: Mitigation,
     pub reported: NodeState,
     pub message: String,
-    /// Signals for which shadow mode has named somebody during this pressure.
+    /// Signals for which shadow mode has reported a victim during this pressure.
     pub shadow_reported: BTreeSet<String>,
     pub decided: u64,
     pub cycles: u64,
@@ -248,7 +248,7 @@ impl ManagerLoop {
         seen
     }
 
-    /// What the policies say of everybody at this moment.
+    /// What the policies say of all pods at this moment.
     fn ask_policies(&mut self) {
         let now = monotonic_ns();
         let by_uid = self.pods.entries.iter().map(|e| (e.pod.uid.as_str(), e));

@@ -24,12 +24,12 @@ use crate::mitigation_worker::{Done, MitigationRequest};
 /// Commands that may wait; of tables only the newest does.
 const COMMANDS: usize = 256;
 
-/// Everybody who runs here.
+/// The pods of the node.
 #[derive(Clone, Debug, Default)]
 pub struct PodSet {
     /// With files held open.
     pub entries: Vec<Arc<Entry>>,
-    /// The same pods, in the same order, as the engine wants them; without those that nobody may evict.
+    /// The same pods, in the same order, as the engine wants them; without protected ones.
     pub pods: Vec<Pod>,
 }
 
@@ -69,10 +69,10 @@ pub enum Command {
     SoftEvictionFinished {
         /// The UID of the pod that was chosen first.
         chosen: String,
-        /// Who goes, if anybody does.
+        /// The pod that goes, if one does.
         gone: Option<EvictionDecision>,
     },
-    /// A reclaim by [`ManagerEvent::Reclaim`] is over: what was removed, or `None` when there is nobody to ask.
+    /// A reclaim by [`ManagerEvent::Reclaim`] is over: what was removed, or `None` when there is no runtime to ask.
     Reclaimed(Option<Removed>),
     /// A step by [`ManagerEvent::Mitigate`] is over.
     MitigationDone(Box<Done>),
@@ -194,7 +194,7 @@ pub struct ReclaimRequest {
     pub of: ReclaimBy,
 }
 
-/// Who may give back what nobody needs on a disk.
+/// What may remove what is not in use on a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReclaimBy {
     /// The container runtime; answered by [`Command::Reclaimed`].

@@ -29,7 +29,7 @@ pub struct MitigationRequest {
     pub step: Step,
     /// Which signal is short.
     pub signal: Signal,
-    /// Who may be touched: for a reclaim everybody, for the throttle the first candidates in their order; for a release those
+    /// The pods in question: for a reclaim all, for the throttle the first candidates in their order; for a release those
     /// who are let go, all of them if none is named.
     pub pods: Vec<Arc<Entry>>,
     /// How long a reclaim may take.
@@ -95,7 +95,7 @@ pub struct MitigationWorker {
 }
 
 impl MitigationWorker {
-    /// Lets go whom an earlier agent has left throttled.
+    /// Releases the pods that an earlier agent has left throttled.
     pub fn open(state_dir: &Path) -> Arc<Self> {
         let (throttles, left) = ThrottleList::open(state_dir).unwrap_or_else(|error| {
             tracing::error!(%error, "whom an earlier agent has left braked is not known");
@@ -146,7 +146,7 @@ impl MitigationWorker {
         }
     }
 
-    /// Lets everybody go, for good.
+    /// Releases all pods, for good.
     pub fn close(&self) {
         match self.throttles().close() {
             Ok(released) => add(&self.counters.released, released.len() as u64),

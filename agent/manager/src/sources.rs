@@ -97,7 +97,7 @@ impl SignalSources {
         self.disks.as_ref().map(|d| d.layout).unwrap_or_default()
     }
 
-    /// Looks at everything. A signal that cannot be read at present has no observation, and a threshold that nobody
+    /// Looks at everything. A signal that cannot be read at present has no observation, and a threshold that is not
     /// observes is not met.
     pub fn sample(&mut self, now: i64) -> Observations {
         let mut seen = Observations::default();

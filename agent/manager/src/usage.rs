@@ -37,7 +37,7 @@ impl UsageCollector {
         &self.usages
     }
 
-    /// Everybody has numbers from now on, if only zeros: a pod without any would be the first to go.
+    /// All pods have numbers from now on, if only zeros: a pod without any would be the first to go.
     pub fn set_members(&mut self, members: &PodSet) {
         self.walked = u64::MAX;
         let known = |uid: &String| members.pods.iter().any(|pod| pod.uid == *uid);

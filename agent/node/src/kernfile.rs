@@ -7,7 +7,7 @@ use evictd_sys::fs::PathError;
 /// Opens a file that will be read again and again, and reads it once.
 ///
 /// The kernel keeps a buffer for the text with the open file. It takes it at the first read and charges it to the reader's
-/// cgroup (`seq_read_iter`, `seq_buf_alloc`); at that cgroup's limit this is a long wait, or the end of the reader. Whoever
+/// cgroup (`seq_read_iter`, `seq_buf_alloc`); at that cgroup's limit this is a long wait, or the end of the reader. A thread that
 /// decides has nothing left to take.
 ///
 /// # Errors
@@ -68,7 +68,7 @@ pub fn values_of<const N: usize>(bytes: &[u8], keys: [&str; N]) -> [Option<u64>;
 
 /// The error of a file that does not hold what the kernel writes there.
 pub fn malformed(what: &'static str) -> io::Error {
-    // Made from a static string: no allocation on the fast path until somebody prints it.
+    // Made from a static string: no allocation on the fast path until it is printed.
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 

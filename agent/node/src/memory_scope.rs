@@ -291,7 +291,7 @@ impl Scope {
             None => reading.usage.saturating_sub(reclaimable),
         };
         let left = self.capacity.saturating_sub(used);
-        // Nobody makes a group's writers wait on v1.
+        // v1 does not make a group's writers wait.
         let unwritten = match word {
             Some(_) if !self.is_machine => reading.dirty_or_writeback.min(reclaimable).min(left),
             _ => 0,

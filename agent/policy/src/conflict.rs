@@ -2,7 +2,7 @@
 //!
 //! Whether two *can* do so follows from what they say: every agent finds the same, because nothing but the policies is
 //! looked at. Most pairs of policies can, since a pod may have any labels together. Whether they *do* takes a pod, and
-//! each agent sees its own. A status tells of a contradiction that somebody has seen, for as long as there can be one.
+//! each agent sees its own. A status tells of a contradiction that an agent has seen, for as long as there can be one.
 
 use super::{
     model::{Evict, EvictionPolicy, Rule},
@@ -28,7 +28,7 @@ pub struct Contradiction<'a> {
 }
 
 /// Every pair of policies that can contradict each other, with the first rules that do; each pair once. Policies in shadow
-/// mode decide nothing and contradict nobody.
+/// mode decide nothing and contradict no other policy.
 pub fn among<'a>(policies: impl IntoIterator<Item = &'a EvictionPolicy>) -> Vec<Contradiction<'a>> {
     let mut policies: Vec<_> = policies.into_iter().filter(|p| !p.shadow).collect();
     policies.sort_by(|a, b| (a.precedence, &a.name).cmp(&(b.precedence, &b.name)));
@@ -63,7 +63,7 @@ impl Contradiction<'_> {
         }
     }
 
-    /// In words for whoever looks at the first policy: the place, the other policy and its place, and who decides.
+    /// In words for a reader of the first policy: the place, the other policy and its place, and who decides.
     pub fn words(&self) -> String {
         let place = |policy: &EvictionPolicy, at: usize| {
             let rule = &policy.rules[at];

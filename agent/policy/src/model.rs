@@ -138,7 +138,7 @@ impl EvictionPolicy {
         self.gates.iter().filter(asked).collect()
     }
 
-    /// A gate that nobody asks would be probed for nothing, or is a rule's slip of the pen.
+    /// A gate that no rule asks would be probed for nothing, or is a rule's slip of the pen.
     fn check_use_of_gates(&self) -> Result<(), ConfigError> {
         let asked: Vec<&str> = (self.rules.iter())
             .flat_map(|rule| self.gates_of(rule))

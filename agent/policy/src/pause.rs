@@ -38,7 +38,7 @@ impl PauseSource {
     }
 }
 
-/// Changes that wait until somebody asks for them; of more the oldest are forgotten and counted.
+/// Changes that wait until they are read; of more the oldest are forgotten and counted.
 const WAITING: usize = 16;
 
 /// A throttle was pulled or released.

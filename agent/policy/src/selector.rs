@@ -101,7 +101,7 @@ impl Selector {
         let Some((first, rest)) = others.split_first() else {
             return true;
         };
-        // Whoever is not selected fails one of the requirements at least.
+        // A pod that is not selected fails one of the requirements at least.
         first.requirements.iter().any(|requirement| {
             if *steps == 0 {
                 return true;
@@ -189,7 +189,7 @@ impl Selector {
             Test::In(values) => Some(values),
             _ => None,
         });
-        // Any other value stands for all that nobody names; absence is the last possibility.
+        // Any other value stands for all that no requirement names; absence is the last possibility.
         let other = "\u{0}".to_owned();
         let mut candidates = named.flatten().chain([&other]).map(Some).chain([None]);
         !candidates.any(|value| requirements.iter().all(|r| r.holds(value)))

@@ -99,6 +99,6 @@ fn is_answered(asked: &Path) -> bool {
             return true;
         }
     }
-    // Nobody has taken it.
+    // No agent has taken it.
     fs::remove_file(asked).is_err()
 }

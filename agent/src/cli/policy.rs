@@ -113,7 +113,7 @@ fn explain(pod: &str, config: &Path, output: OutputFormat) -> Result<String, Com
     }
 }
 
-/// `old` is how many seconds ago it was written, if nobody says how it is now.
+/// `old` is how many seconds ago it was written, if the present state is not known.
 fn say(explanation: &Explanation, old: Option<u64>) -> String {
     let mut text = format!("{} ({})\n", explanation.pod, explanation.uid);
     if let Some(seconds) = old {

@@ -65,7 +65,7 @@ struct RankingJson {
 pub(super) struct PodJson {
     pub(super) pod: String,
     pub(super) uid: String,
-    /// Absent if nobody has numbers for the pod.
+    /// Absent if there are no numbers for the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) usage: Option<u64>,
     request: u64,

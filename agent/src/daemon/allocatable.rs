@@ -37,7 +37,7 @@ impl Allocatable {
     }
 
     /// Looks whether the cgroup that is known is still the same, and searches for it where it is not. Answers when it has
-    /// come or has changed: once for the fast path, and once for whoever looks at it at leisure.
+    /// come or has changed: once for the fast path, and once for the manager.
     ///
     /// # Errors
     /// There is a threshold, but nothing that it could be held against: the reason.

@@ -1,4 +1,4 @@
-//! Why the agent ends although nobody has told it to.
+//! Why the agent ends without having been asked to.
 
 use std::io;
 

@@ -1,4 +1,4 @@
-//! What follows a kill and may take its time: the journal, the log, and seeing to it that nobody survived.
+//! What follows a kill and may take its time: the journal, the log, and making sure that no process survived.
 
 use std::time::Duration;
 
@@ -128,7 +128,7 @@ impl EvictionLog {
     pub fn take_decided(&mut self, decided: &manager::EvictionReport) -> EvictionRecord {
         let pod = &decided.pod.pod;
         let resource = decided.signal.parse().map(Signal::resource);
-        // Nobody requests what is limited by an emptyDir's size.
+        // What is limited by an emptyDir's size is not requested.
         let request = resource.map_or(0, |resource| requested(pod, resource));
         let record = EvictionRecord {
             id: format!("{}-rounds-{}", self.run, decided.number),

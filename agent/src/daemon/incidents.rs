@@ -1,4 +1,4 @@
-//! Incidents: who else was there when somebody was evicted, and what was seen before and after.
+//! Incidents: which other pods were there when a pod was evicted, and what was seen before and after.
 
 use std::sync::Arc;
 

@@ -78,7 +78,7 @@ impl Agent {
         }
     }
 
-    /// Does a step away from this thread; nobody waits for it but the step after it.
+    /// Does a step away from this thread; only the next step waits for it.
     fn mitigate(&self, demand: evictd_manager::mitigation_worker::MitigationRequest) {
         let pods = demand.pods.len();
         if demand.shadow {
@@ -161,7 +161,7 @@ fn settle(manager: &CommandQueue, chosen: String, gone: EvictionDecision) {
     manager.send(Command::SoftEvictionFinished { chosen, gone });
 }
 
-/// Empties directories; they themselves stay, for whoever comes next.
+/// Empties directories; they themselves stay, for the next pod.
 fn clear(directories: &[PathBuf]) {
     for directory in directories {
         if let Err(error) = empty(directory) {

@@ -165,7 +165,7 @@ impl Agent {
         self.eviction_log.take_pauses(&self.policies.pauses);
         self.scanner.stop();
         if let Some(manager) = self.manager.take() {
-            // It may be waiting until somebody takes its note.
+            // It may be waiting until its event is taken.
             self.manager_events.close();
             manager.stop();
         }
@@ -175,7 +175,7 @@ impl Agent {
         if let Some(fastpath) = self.fastpath.take() {
             fastpath.stop();
         }
-        // Nobody is left throttled.
+        // No pod is left throttled.
         self.mitigation.close();
         // The last things that were told may be an eviction.
         self.read_oom_events();

@@ -1,4 +1,4 @@
-//! The node and its pods as somebody sees them who is not the agent: nothing is attached, nobody is asked, and nothing is
+//! The node and its pods as subcommands see them: nothing is attached, no server is asked, and nothing is
 //! open that could kill.
 
 use std::path::{Path, PathBuf};
@@ -47,7 +47,7 @@ pub struct NodeSample {
     pub pods: Vec<Pod>,
     /// Their memory.
     pub usages: Usages,
-    /// Pods of which nobody but their cgroup tells.
+    /// Pods that only their cgroup tells of.
     pub unknown: usize,
 }
 

@@ -26,11 +26,11 @@ use evictd_sys::clock::monotonic_ns;
 const REMEMBERED: usize = 64;
 /// An eviction that ended longer before a kill has nothing to do with it, in nanoseconds.
 const RECENT_NS: u64 = 5_000_000_000;
-/// A cgroup whose usage is this close to its limit when somebody in it is killed was at its limit, in pages: a charge
+/// A cgroup whose usage is this close to its limit when a task in it is killed was at its limit, in pages: a charge
 /// is tried in batches of at most so many.
 const BATCH_PAGES: u64 = 64;
 
-/// Kills since the start of the agent, for whoever shows them.
+/// Kills since the start of the agent.
 #[derive(Debug, Default)]
 pub struct OomCounters {
     /// The OOM killer was first.

@@ -121,7 +121,7 @@ mod tests {
         let (mut pauses, second) = (open(), state());
         second.set(PauseSource::Node, true);
         assert_eq!(reported(&mut pauses, &second, &mut journal), []);
-        // The one after it does not: it was lifted while nobody looked.
+        // The one after it does not: it was lifted between two looks.
         let (mut pauses, third) = (open(), state());
         assert_eq!(
             reported(&mut pauses, &third, &mut journal),

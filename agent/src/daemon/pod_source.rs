@@ -130,7 +130,7 @@ impl PodSource {
         }
     }
 
-    /// Who runs here, by the UID that the container runtime has for a pod; `None` as long as nobody has said.
+    /// The pods of the node, by the UID that the container runtime has for a pod; `None` as long as they are not known.
     pub(super) fn known_pods(&self) -> KnownPods {
         match self {
             Self::Cluster { cluster, .. } => cluster.known_pods(),
@@ -147,7 +147,7 @@ impl PodSource {
     }
 }
 
-/// Who says who runs here: the cluster, or the manifest. The journal is opened before anybody is asked: of two agents on
+/// Where the pods come from: the cluster, or the manifest. The journal is opened before a server is asked: of two agents on
 /// one node the second is refused.
 pub(super) async fn source(
     config: &Config,

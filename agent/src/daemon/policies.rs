@@ -1,4 +1,4 @@
-//! The policies of a running agent: read, read again when their files change, and told to everybody.
+//! The policies of a running agent: read, read again when their files change, and applied to all pods.
 
 use std::{
     path::{Path, PathBuf},
@@ -23,7 +23,7 @@ use crate::telemetry::Labelled;
 const PAUSE: &str = "pause";
 /// File in the state directory with what `evictd policy explain` shows.
 const STATUS: &str = "policies.json";
-/// File in the state directory by which somebody asks for [`STATUS`] as it is now; gone when it is.
+/// File in the state directory by which a subcommand asks for [`STATUS`] as it is now; gone when it is.
 const ASKED: &str = "policies.asked";
 
 /// Keeps policies in force.
@@ -72,7 +72,7 @@ impl Policies {
             told: Vec::new(),
             _worker: worker,
         };
-        // A pause outlives a restart: nobody is evicted before the first look.
+        // A pause outlives a restart: no pod is evicted before the first look.
         started.look_for_pause();
         Ok(started)
     }
@@ -175,7 +175,7 @@ impl Policies {
         self.report();
     }
 
-    /// Writes down what there is to explain, when it has changed by more than the time or somebody asks.
+    /// Writes down what there is to explain, when it has changed by more than the time or a subcommand asks.
     fn report(&mut self) {
         let mut without_time = self.evaluator.explain();
         for explanation in &mut without_time {
@@ -194,7 +194,7 @@ impl Policies {
         match written {
             Ok(()) => {
                 self.told = without_time;
-                // Whoever has asked may have taken it back.
+                // The subcommand may have taken its request back.
                 if is_asked && let Err(error) = std::fs::remove_file(asked) {
                     tracing::debug!(%error, "the reader of the policies' status has gone");
                 }

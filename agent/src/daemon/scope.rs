@@ -47,7 +47,7 @@ pub(super) fn guarded(scope: Scope, config: &Config) -> Scope {
     if !scope.is_machine() {
         return match scope.cgroup().version() {
             Version::V1 => scope.guarded(MemoryGuard::cgroup_v1(amount)),
-            // Whoever writes more than can be written waits there.
+            // A writer that writes more than the disk can take waits there.
             Version::V2 => scope,
         };
     }

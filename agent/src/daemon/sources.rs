@@ -51,7 +51,7 @@ pub(super) fn build(
     })
 }
 
-/// Sensors without a hook: for whoever only looks.
+/// Sources without a hook, for subcommands that only look.
 pub(super) fn without_hooks(
     config: &Config,
     memory: Scope,

@@ -50,7 +50,7 @@ impl Agent {
         let restored = recall::recall(&journal);
         recall::restore(&policies.evaluator, &restored);
         policies.present(&table);
-        // Whom an earlier agent has left throttled is let go before anybody is judged.
+        // Pods that an earlier agent has left throttled are released before a pod is judged.
         let mitigation =
             evictd_manager::mitigation_worker::MitigationWorker::open(&config.state_dir);
         let mut allocatable = Allocatable::new(config, &scope);

@@ -153,7 +153,7 @@ impl Metrics {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A moment of 0 is one that nobody saw.
+    /// A moment of 0 is one that was not seen.
     fn observe(&self, stage: &'static str, from: u64, to: u64) {
         if from != 0 && to >= from {
             let seconds = (to - from) as f64 / 1e9;

@@ -24,10 +24,10 @@ pub struct Hook {
     pub hook: String,
 }
 
-/// A number that somebody keeps.
+/// Reads a number.
 pub type Reading = Box<dyn Fn() -> u64 + Send + Sync>;
 
-/// Numbers that somebody keeps, each under a value of one label.
+/// Numbers, each under a value of one label.
 pub struct Labelled {
     /// Name of the gauge.
     pub name: &'static str,
@@ -39,7 +39,7 @@ pub struct Labelled {
     pub read: Box<dyn Fn() -> Vec<(String, i64)> + Send + Sync>,
 }
 
-/// Whom to ask.
+/// Where the numbers come from.
 #[derive(Default)]
 pub struct Sources {
     /// What the manager saw last.

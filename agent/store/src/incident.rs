@@ -18,7 +18,7 @@ pub const BEFORE_NS: u64 = 60_000_000_000;
 /// Who used most, beside the picture.
 const SHOWN: usize = 8;
 
-/// A pod as it stood when somebody was evicted.
+/// A pod as it stood when a pod was evicted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RankedPod {
@@ -51,7 +51,7 @@ pub struct Incident {
     /// What the moment of the eviction was decided from; absent for other signals than memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judged: Option<Judged>,
-    /// What became of it; absent where nobody waited for that.
+    /// What became of it; absent where that was not waited for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub finish: Option<OutcomeRecord>,
     /// For each signal when it was looked at, and what was available in its own unit.
@@ -101,7 +101,7 @@ impl Incident {
         }
     }
 
-    /// Nobody waits for the memory of a pod that was asked to go: what was seen tells when enough was available.
+    /// The memory of a pod that was asked to end is not waited for: what was seen tells when enough was available.
     pub fn settle(&mut self) {
         if self.grace().is_none() {
             return;

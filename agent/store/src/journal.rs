@@ -1,4 +1,4 @@
-//! The journal: every eviction is on disk before anybody else hears of it, and survives the agent.
+//! The journal: every eviction is on disk before it is reported, and survives the agent.
 //!
 //! One JSON object a line in `journal.jsonl`. When that file is full it becomes `journal.1.jsonl`, in place of the
 //! one before: the journal takes twice [`FILE_BYTES`]. Where no new file can be made the full one goes on, up to twice its size.

@@ -54,7 +54,7 @@ impl Counts {
     /// Takes in a record in the order of the journal. What was carried over counts once.
     pub fn note(&mut self, record: &Record) {
         let counted = match record {
-            // Nobody was killed.
+            // No pod was killed.
             Record::Evicted(e) if e.shadow || e.error.is_some() => return,
             Record::Evicted(e) => Counted::from(e.as_ref()),
             Record::Asked(a) if a.shadow || a.may_be_refused => return,

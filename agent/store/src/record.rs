@@ -36,7 +36,7 @@ pub enum Record {
     Reclaimed(NodeReclaimed),
     /// A step was taken before a pod was evicted.
     Graduated(MitigationRecord),
-    /// The OOM killer has killed somebody.
+    /// The OOM killer has killed a process.
     OomKill(Box<OomKill>),
     /// Evictions were paused, or a pause was lifted.
     Paused(Pause),
@@ -365,7 +365,7 @@ impl From<&RequestRecord> for EvictionRecord {
     }
 }
 
-/// What a pod has requested of a resource, in its unit. Nobody requests inodes or process ids.
+/// What a pod has requested of a resource, in its unit. Inodes and process ids cannot be requested.
 pub fn requested(pod: &Pod, resource: Resource) -> u64 {
     match resource {
         Resource::Memory => pod.memory_request,

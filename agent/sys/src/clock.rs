@@ -1,4 +1,4 @@
-//! The wall clock, compared with the one that nobody sets. Nothing is decided on it; but times in Events and in the journal
+//! The wall clock, compared with the monotonic one. Nothing is decided on it; but times in Events and in the journal
 //! are its.
 
 use std::time::{Duration, Instant, SystemTime};

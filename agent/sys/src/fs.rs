@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Puts a new file in an old one's place: whoever reads sees the one or the other. `durable`: so does whoever reads after
+/// Atomically replaces a file (temporary file, then rename): readers see the old one or the new one. `durable`: so do readers after
 /// the machine has lost its power. Only the owner may read it.
 ///
 /// # Errors

@@ -4,7 +4,7 @@ use std::{os::fd::RawFd, time::Duration};
 
 /// What there is of each descriptor (`revents` of poll(2)), as soon as there is something, or after so much patience; without
 /// a limit when there is none. A negative descriptor is left out. An interrupted wait finds nothing: it is over too early,
-/// which is harmless to whoever looks again.
+/// which is harmless to a caller that looks again.
 pub fn poll<const N: usize>(fds: [RawFd; N], timeout: Option<Duration>) -> [i16; N] {
     let mut fds = fds.map(|fd| libc::pollfd {
         fd,

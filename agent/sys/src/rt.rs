@@ -86,7 +86,7 @@ pub fn probe_realtime() -> Option<io::Error> {
 pub fn prefault_stack<const BYTES: usize>() {
     let mut stack = [0_u8; BYTES];
     for page in stack.chunks_mut(4096) {
-        // Volatile, or the compiler would see that nobody reads it.
+        // Volatile, or the compiler would see that it is never read.
         // SAFETY: a reference into a live local.
         unsafe { std::ptr::write_volatile(&raw mut page[0], 1) };
     }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crossbeam_utils::atomic::AtomicCell;
 
-/// A place for what is new and two for what was used. Each step is one exchange of a pointer or two: in a queue whoever reads waits for a writer that
+/// A place for what is new and two for what was used. Each step is one exchange of a pointer or two: in a queue a reader waits for a writer that
 /// has begun and was interrupted, for ever if it was interrupted by the reader, who has real-time priority.
 ///
 /// One thread hands over, and one at a time takes.

@@ -1,4 +1,4 @@
-//! A crossing wakes the agent, which sleeps on the ring buffer; and if that has not come in time, whoever sleeps on the CPU
+//! A crossing wakes the agent, which sleeps on the ring buffer; and if that has not come in time, the thread that sleeps on the CPU
 //! that charges.
 //!
 //! The second is not done at once: to write to a perf event with cold caches takes 10 to 20 us on a virtual machine, by
@@ -28,7 +28,7 @@ use crate::{
 const NO_WAKEUP: u64 = 1;
 /// `BPF_RB_FORCE_WAKEUP`: wake the reader even when it has not caught up.
 const FORCE_WAKEUP: u64 = 2;
-/// `BPF_RB_AVAIL_DATA`: bytes that nobody has read.
+/// `BPF_RB_AVAIL_DATA`: bytes that were not read.
 const AVAILABLE_DATA: u64 = 0;
 /// `BPF_F_CURRENT_CPU`.
 const CURRENT_CPU: u64 = 0xffff_ffff;
@@ -36,7 +36,7 @@ const CURRENT_CPU: u64 = 0xffff_ffff;
 /// One page: a wake-up is one record, and there are at most as many as slots between two looks of the reader.
 #[map]
 static WAKEUPS: RingBuf = RingBuf::with_byte_size(4096, 0);
-/// One event for each CPU on which somebody waits. What is written there says nothing: to wake is all that it is for.
+/// One event for each CPU on which a thread waits. What is written there says nothing: to wake is all that it is for.
 #[map]
 static WAKERS: PerfEventArray<u64> = PerfEventArray::new(0);
 /// 1 since an alarm, until a slow charge has asked whether it was heard.
@@ -89,8 +89,8 @@ fn set_alarmed(value: u32) {
     }
 }
 
-/// After a charge of so many pages that whoever makes it will be busy clearing them for longer than the agent is given: the next
-/// charge would remind too late. So an alarm that it has caused, and that nobody has heard yet, wakes who waits on this CPU now.
+/// After a charge of so many pages that the task will be busy clearing them for longer than the agent is given: the next
+/// charge would remind too late. So an alarm that it has caused, and that no thread has read yet, wakes the thread that waits on this CPU now.
 #[inline(always)]
 pub fn notify_huge_charge(context: *mut c_void, pages: u64) {
     if pages < SLOW_PAGES || ALARMED.get(0).is_none_or(|alarmed| *alarmed == 0) {
@@ -102,7 +102,7 @@ pub fn notify_huge_charge(context: *mut c_void, pages: u64) {
     }
 }
 
-/// For a trigger that has tripped: where the agent has not come in time, whoever goes on charging wakes who waits on this CPU.
+/// For a trigger that has tripped: where the agent has not come in time, the next charge wakes the thread that waits on this CPU.
 /// How far the charge may go without a look, in pages.
 #[inline(always)]
 pub fn renotify(
@@ -127,13 +127,13 @@ pub fn renotify(
     0
 }
 
-/// Wakes who waits on this CPU, if anybody does.
+/// Wakes the thread that waits on this CPU, if there is one.
 #[inline(always)]
 fn wake_here(context: *mut c_void) {
     let mut nothing = 0_u64;
     let map = (&raw const WAKERS).cast_mut().cast();
     let data = (&raw mut nothing).cast();
-    // SAFETY: the program's own context; a map of the type that the helper wants; eight bytes of the stack. Where nobody
-    // waits it answers ENOENT, and where its page is full ENOSPC: then somebody was woken long ago.
+    // SAFETY: the program's own context; a map of the type that the helper wants; eight bytes of the stack. Where no thread
+    // waits it answers ENOENT, and where its page is full ENOSPC: then a thread was woken long ago.
     unsafe { bpf_perf_event_output(context, map, CURRENT_CPU, data, 8) };
 }

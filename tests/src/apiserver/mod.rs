@@ -91,7 +91,7 @@ impl ApiServer {
     /// Answers again, on the same port, with the state it had.
     ///
     /// # Errors
-    /// The port was taken by somebody else meanwhile.
+    /// The port was taken by another process meanwhile.
     pub fn come_back(&mut self) -> io::Result<()> {
         if self.running.is_some() {
             return Ok(());

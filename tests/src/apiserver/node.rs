@@ -38,7 +38,7 @@ pub fn patch(state: &mut State, name: &str, content_type: &str, body: &Value) ->
         return conflict;
     }
     let mut node = state.node.clone();
-    // `node-taint-apply.json` shows that applying replaces everybody's taints as well: the list is atomic.
+    // `node-taint-apply.json` shows that applying replaces the taints of all writers as well: the list is atomic.
     if content_type.contains("merge-patch") || content_type.contains("apply-patch") {
         match &body["spec"]["taints"] {
             Value::Null => drop(

@@ -1,4 +1,4 @@
-//! From a request to whoever answers it.
+//! From a request to its handler.
 
 use std::{
     collections::BTreeMap,

@@ -156,7 +156,7 @@ impl State {
         self.oldest = self.version;
         let line = too_old(0, self.oldest);
         for watcher in self.watchers.drain(..) {
-            // Whoever has hung up needs not be told.
+            // A client that has hung up needs no answer.
             let _ = watcher.send(line.clone());
         }
     }

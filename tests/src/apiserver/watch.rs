@@ -16,7 +16,7 @@ use super::{
     state::State,
 };
 
-/// Somebody who watches.
+/// A watcher.
 pub struct Watcher {
     collection: Collection,
     wanted: Wanted,
@@ -72,7 +72,7 @@ impl Wanted {
 }
 
 impl Watcher {
-    /// Tells of a change; false when nobody listens any more.
+    /// Sends a change; false when the watcher is gone.
     pub fn tell(&self, collection: Collection, kind: &str, object: &Value) -> bool {
         if self.collection != collection || (kind != "BOOKMARK" && !self.wanted.wants(object)) {
             return !self.is_gone();
@@ -80,12 +80,12 @@ impl Watcher {
         self.send(line(kind, &self.wanted.cut(object)))
     }
 
-    /// Sends a line; false when nobody listens any more.
+    /// Sends a line; false when the watcher is gone.
     pub fn send(&self, line: String) -> bool {
         self.sender.send(line).is_ok()
     }
 
-    /// Whether nobody listens any more.
+    /// Whether the watcher is gone.
     pub fn is_gone(&self) -> bool {
         self.sender.is_closed()
     }

@@ -9,7 +9,7 @@ use sha2::{Digest as _, Sha256};
 pub const PAUSE: &str = "localhost/evictd-pause:1";
 
 /// An archive of an image of this name that runs `program` with these arguments and holds `ballast` bytes that nothing
-/// compresses and nobody else has.
+/// compresses and no other image has.
 ///
 /// # Errors
 /// The program cannot be read.

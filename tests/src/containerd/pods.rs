@@ -29,7 +29,7 @@ impl Pods {
     /// Connects.
     ///
     /// # Errors
-    /// Nobody answers.
+    /// No server answers.
     pub fn connect(socket: &Path) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

@@ -13,7 +13,7 @@ const CLEANUP: u64 = 30 * SECOND;
 pub struct Kill<'a> {
     /// When, in nanoseconds.
     pub time: u64,
-    /// Whom.
+    /// The pod.
     pub pod: usize,
     /// What the strategy says.
     pub why: &'static str,
@@ -26,7 +26,7 @@ pub struct Kill<'a> {
 pub struct Course<'a> {
     /// Pods that were evicted, in order.
     pub kills: Vec<Kill<'a>>,
-    /// When the OOM killer was needed, and whom it took.
+    /// When the OOM killer was needed, and the pod that it took.
     pub ooms: Vec<(u64, usize)>,
 }
 

@@ -209,7 +209,7 @@ pub struct World<'a> {
     pub met_since: Option<u64>,
     /// When a pod was last evicted.
     pub evicted: Option<u64>,
-    /// Whom the OOM killer took, and when.
+    /// The pod that the OOM killer took, and when.
     pub ooms: Vec<(u64, usize)>,
     /// All lines stand still since then, and memory grows by so much per second instead.
     frozen: Option<(u64, f64)>,

@@ -35,13 +35,13 @@ fn a_small_race_is_run_and_reported() {
     let heats = results["scope"]["heats"].as_array().unwrap();
     assert_eq!(heats.len(), 3, "{said}");
     for heat in heats {
-        // Whoever has killed, it was the hog that died: the others do nothing wrong, and the OOM killer takes the
+        // Whatever has killed, it was the hog that died: the others do nothing wrong, and the OOM killer takes the
         // largest.
         assert_eq!(heat["dead"], serde_json::json!(["hog"]), "{heat}");
         assert_eq!(heat["rightPod"], true, "{heat}");
         assert_eq!(heat["contenderDied"], false, "{heat}");
     }
-    // Without anybody it can only have been the OOM killer.
+    // Without a daemon it can only have been the OOM killer.
     assert_eq!(heats[0]["killer"], "oom");
     assert!(results["machine"]["kernel"].as_str().unwrap().len() > 2);
     assert!(

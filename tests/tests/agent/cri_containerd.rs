@@ -18,7 +18,7 @@ use evictd_tests::{
 const BALLAST: usize = 24 << 20;
 
 /// A containerd on a disk of its own, with images that are used by a container that runs, by one that has ended, and by
-/// nobody.
+/// none.
 struct Node {
     // Ended before the disk below it is taken away.
     containerd: Containerd,
@@ -56,9 +56,9 @@ fn names(pods: &Pods) -> Vec<String> {
     names
 }
 
-// R8: what has ended goes, then what only that used, then what nobody used; what runs goes on, and the disk has room again.
+// R8: what has ended goes, then what only that used, then what was unused; what runs goes on, and the disk has room again.
 #[test]
-fn a_real_runtime_gives_back_what_nobody_needs() {
+fn a_real_runtime_removes_what_is_unused() {
     skip_if!(not_root());
     let node = or_skip!(Node::new());
     let pods = Pods::connect(&node.containerd.socket()).unwrap();

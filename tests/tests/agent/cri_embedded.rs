@@ -18,7 +18,7 @@ use serde_json::json;
 
 const MIB: usize = 1 << 20;
 
-/// One pod with files on a disk, on which an image that nobody uses takes most of the room.
+/// One pod with files on a disk, on which an unused image takes most of the room.
 struct Node {
     files: Files,
     pod: Forker,
@@ -100,7 +100,7 @@ fn is_evicted(records: &[Record]) -> bool {
         .any(|record| matches!(record, Record::Evicted(_)))
 }
 
-// R8: the disk has room again, and nobody has to go.
+// R8: the disk has room again, and no pod has to go.
 #[test]
 fn a_reclaim_that_is_enough_spares_the_pod() {
     skip_if!(not_root());

@@ -218,7 +218,7 @@ fn what_the_runtime_refuses_is_counted_and_the_rest_goes_on() {
 }
 
 #[test]
-fn nobody_at_the_socket_is_said_with_its_path() {
+fn a_socket_without_a_server_is_named_with_its_path() {
     let (outcome, _) = reclaim(node(), &BOTH, |config| {
         config.socket = "/nowhere/cri.sock".into()
     });
@@ -272,7 +272,7 @@ fn a_runtime_that_lacks_a_call_ends_the_reclaim() {
 }
 
 #[test]
-fn a_runtime_that_hangs_does_not_hold_anybody_for_ever() {
+fn a_runtime_that_hangs_does_not_hold_evictions_for_ever() {
     let mut state = node();
     state
         .faults
@@ -315,7 +315,7 @@ fn what_does_not_fit_into_the_time_is_left() {
     );
 }
 
-// R8: younger than the kubelet's imageMinimumGCAge. What was there at the first look has no age that anybody knows.
+// R8: younger than the kubelet's imageMinimumGCAge. What was there at the first look has no known age.
 #[test]
 fn an_image_that_has_just_come_stays() {
     let dir = tempfile::tempdir().unwrap();

@@ -269,7 +269,7 @@ fn a_pod_that_fills_the_disk_is_evicted() {
     fs::write(two.dir("calm").join("data"), vec![1; 4 << 20]).unwrap();
     fs::write(two.dir("greedy").join("data"), vec![1; 40 << 20]).unwrap();
     let mut agent = two.files.start(&[]);
-    // Long enough for the first walk; without one nobody could tell whose bytes they are.
+    // Long enough for the first walk; without one it is not known whose bytes they are.
     std::thread::sleep(Duration::from_secs(2));
     assert!(two.files.records().is_empty());
     fs::write(two.dir("greedy").join("more"), vec![1; 40 << 20]).unwrap();
@@ -365,7 +365,7 @@ fn a_soft_threshold_asks_and_waits() {
     assert_eq!((&*asked.name, asked.grace_period_seconds), ("greedy", 5));
     assert_eq!(greedy.wait().unwrap(), Some(libc::SIGTERM));
     assert!(calm.is_alive());
-    // Nobody else is asked once memory is back.
+    // No other pod is asked once memory is back.
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(two.files.records().len(), 1);
     assert_eq!(agent.terminate().unwrap(), Some(0));

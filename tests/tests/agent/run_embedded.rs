@@ -162,7 +162,7 @@ fn shadow_kills_nothing() {
 
 // R4: one threshold drops all defaults, and a kubelet may have none for memory. The OOM killer is alone with it then.
 #[test]
-fn without_a_memory_threshold_nobody_is_evicted_for_memory() {
+fn without_a_memory_threshold_no_pod_is_evicted_for_memory() {
     skip_if!(not_root());
     let scope = TestCgroup::new("nomemory", 128 * MIB).unwrap();
     let dir = scope.child("besteffort/hog").unwrap();

@@ -13,7 +13,7 @@ use evictd_tests::{
 };
 use serde_json::json;
 
-/// An address that nobody uses at the moment.
+/// An address that is not in use at the moment.
 fn address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0")
         .unwrap()

@@ -58,7 +58,7 @@ fn every_round_is_the_kubelets() {
 }
 
 #[test]
-fn the_evictd_mode_spares_whom_the_kubelet_spares_and_foretells() {
+fn the_evictd_mode_protects_the_same_pods_as_the_kubelet_and_forecasts() {
     // R12, R44
     let files = Files::new();
     let mut foretold = 0;

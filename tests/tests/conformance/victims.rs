@@ -53,7 +53,7 @@ fn a_growth_takes_as_many_pods_as_it_takes_to_live_until_their_memory_is_back() 
 
 #[test]
 fn memory_on_its_way_back_counts() {
-    // R43: the victims are still there, what they use is still missing, and nobody else dies for it.
+    // R43: the victims are still there, what they use is still missing, and no other pod dies for it.
     let mut manager = manager(Mode::Evictd, one_gib());
     let mut node = Node::with_memory(800, 1).pod("a", 300).pod("b", 200);
     assert_eq!(names(&step(&mut manager, 1, &node).evictions), ["a"]);
@@ -69,7 +69,7 @@ fn memory_on_its_way_back_counts() {
 
 #[test]
 fn a_victim_that_does_not_die_does_not_block_the_next() {
-    // R43, kubernetes/kubernetes#124081: after its grace period and ten seconds nobody counts on it any more, and it
+    // R43, kubernetes/kubernetes#124081: after its grace period and ten seconds it is not counted on any more, and it
     // is not evicted a second time either.
     let mut manager = manager(Mode::Evictd, one_gib());
     let mut node = Node::with_memory(800, 1).pod("stuck", 300).pod("next", 250);
@@ -86,7 +86,7 @@ fn a_victim_that_does_not_die_does_not_block_the_next() {
 
 #[test]
 fn a_deficit_beyond_all_pods_takes_one_at_a_time() {
-    // R43: everything that runs here together is less than what is missing, so that somebody else has the rest.
+    // R43: everything that runs here together is less than what is missing, so that the rest is outside of the pods.
     let node = Node::with_memory(100, 1).pod("a", 300).pod("b", 200);
     assert_eq!(
         names(&step(&mut manager(Mode::Evictd, one_gib()), 1, &node).evictions),
@@ -113,7 +113,7 @@ fn pods_that_use_nothing_of_what_is_short_are_left_alone() {
 
 #[test]
 fn a_sample_is_acted_on_once() {
-    // R28: the same measurement, seen again, evicts nobody; one without a time always counts as new.
+    // R28: the same measurement, seen again, evicts no pod; one without a time always counts as new.
     for mode in [Mode::Evictd, Mode::Kubelet] {
         let mut manager = manager(mode, one_gib());
         let node = Node::with_memory(900, 1).pod("a", 300);
@@ -185,7 +185,7 @@ fn after_a_reclaim_what_is_the_case_then_decides() {
             manager.after_reclaim(1_000_000_000, &round, before.snapshot(), after.snapshot());
         assert_eq!(names(&evictions), [expected], "{mode:?}");
     }
-    // R11: enough for the threshold and its minimum reclaim, and nobody goes.
+    // R11: enough for the threshold and its minimum reclaim, and no pod goes.
     after.observe(Signal::NodeFsAvailable, 2048 * MI as i64, 2);
     for mode in [Mode::Kubelet, Mode::Evictd] {
         let mut manager = manager(mode, disk_and_memory());
@@ -278,7 +278,7 @@ fn what_the_dead_leave_behind_is_still_to_come() {
     node.observe(Signal::PidAvailable, 900, 1);
     assert_eq!(names(&step(&mut manager, 1, &node).evictions), ["a"]);
     node.pods.remove(0);
-    // Part of it comes; the rest, and nobody else, is waited for. After ten seconds nothing more is expected.
+    // Part of it comes; the rest alone is waited for. After ten seconds nothing more is expected.
     for (second, available, expected) in [
         (2, 900, vec![]),
         (3, 980, vec![]),

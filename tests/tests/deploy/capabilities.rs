@@ -99,7 +99,7 @@ fn a_pod_is_evicted_with_these_capabilities_alone() {
     let mut bystander = Hog::start(&quiet, &["--mib", "40"]).unwrap();
     let config = member.write().unwrap();
     let agent = Agent::start_as(&config, &[], |command| limit(command, granted())).unwrap();
-    // Whoever runs this test may lack some of them too.
+    // The user of this test may lack some of them too.
     let mask = granted().iter().fold(0, |mask, c| mask | 1 << c) & effective("self");
     assert_eq!(effective(&agent.pid().to_string()), mask);
 

@@ -243,7 +243,7 @@ fn probes_have_a_port_of_their_own() {
     assert!(container.get("readinessProbe").is_none());
 }
 
-/// The agent follows its file: a new ConfigMap restarts nobody.
+/// The agent follows its file: a new ConfigMap restarts no agent.
 #[test]
 fn another_configuration_is_the_same_pod() {
     skip_if!(helm().err());

@@ -26,8 +26,8 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(60);
-/// Somebody who is not root.
-const NOBODY: &str = "65534";
+/// A user that is not root.
+const UNPRIVILEGED: &str = "65534";
 
 /// The DaemonSet's `spec.template.spec`, without what no container can have here.
 fn pod_spec() -> Value {
@@ -64,7 +64,7 @@ impl NodeFiles {
 
 impl Drop for NodeFiles {
     fn drop(&mut self) {
-        // Whoever still uses it keeps it until then.
+        // A process that still uses it keeps it until then.
         let _ = umount2(self.dir.path(), MntFlags::MNT_DETACH);
     }
 }
@@ -212,7 +212,7 @@ fn a_container_of_the_daemonset_evicts() {
     let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/pid")).unwrap();
     assert_eq!(namespace(&pid.to_string()), namespace("self"));
 
-    let mut hog = Hog::start(&wild, &["--mib", "1024", "--uid", NOBODY]).unwrap();
+    let mut hog = Hog::start(&wild, &["--mib", "1024", "--uid", UNPRIVILEGED]).unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL), "{said}");
     assert!(
         node.member.wait(SOON, |m| m.reported().len() == 1),
@@ -232,7 +232,7 @@ fn a_privileged_container_evicts_as_well() {
     spec["containers"][0]["securityContext"] = json!({"privileged": true, "readOnlyRootFilesystem": true, "seccompProfile": {"type": "Unconfined"}});
     let wild = node.member.pod("wild", 1, "BestEffort", 0, None).unwrap();
     let (_, said) = or_skip!(node.start(&spec));
-    let mut hog = Hog::start(&wild, &["--mib", "1024", "--uid", NOBODY]).unwrap();
+    let mut hog = Hog::start(&wild, &["--mib", "1024", "--uid", UNPRIVILEGED]).unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL), "{said}");
     let is_reported = node.member.wait(SOON, |m| m.reported().len() == 1);
     let (evictions, reported) = (node.member.evictions(), node.member.reported());

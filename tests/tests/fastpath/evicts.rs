@@ -210,10 +210,10 @@ fn sleeps(tid: i32) -> u64 {
     count.unwrap().trim().parse().unwrap()
 }
 
-/// With nobody left to evict the fast path waits for the way back instead of looking all the time, and is there for the
+/// With no pod left to evict the fast path waits for the way back instead of looking all the time, and is there for the
 /// next pressure.
 #[test]
-fn with_nobody_left_it_waits_for_the_recovery() {
+fn without_candidates_it_waits_for_the_recovery() {
     skip_if!(not_root());
     let mut node = Node::new("idle", 256).unwrap();
     let critical = node
@@ -234,7 +234,7 @@ fn with_nobody_left_it_waits_for_the_recovery() {
         while scope.usage().unwrap() > 100 * MIB {}
         std::thread::sleep(Duration::from_secs(1));
     }
-    // Whoever begins to live while the pressure lasts is found.
+    // A pod that starts while the pressure lasts is found.
     let _hog = Hog::start(&critical, &["--mib", "170"]).unwrap();
     let report = watched.report(SOON);
     assert!(

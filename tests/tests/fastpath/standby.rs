@@ -20,9 +20,9 @@ use evictd_tests::{
 const SOON: Duration = Duration::from_secs(60);
 /// MiB of a node, of which 100 have to stay available.
 const NODE: u64 = 384;
-/// What a hog takes while nobody minds: near enough that the per-page hook is attached on the slowest machine.
+/// What a hog takes while that does no harm: near enough that the per-page hook is attached on the slowest machine.
 const HEAD: &str = "278";
-/// One obstacle at a time: every CPU is somebody's.
+/// One obstacle at a time: every CPU is taken.
 static ONE: Mutex<()> = Mutex::new(());
 
 /// A node with one pod.
@@ -58,7 +58,7 @@ impl Stage {
     }
 }
 
-/// The fast path is tied to one CPU, which somebody has for himself; the hog crosses on another one.
+/// The fast path is tied to one CPU, which a busy thread holds; the hog crosses on another one.
 fn stands_in(hook: MemoryHook) {
     let stage = or_skip!(stage("deputy", hook));
     let cpus = cpus::allowed();
@@ -113,7 +113,7 @@ fn where_the_fast_path_cannot_run_the_standby_decides() {
     }
 }
 
-/// Whoever goes before the wake threads is no obstacle: the fast path comes by itself.
+/// A thread that goes before the wake threads is no obstacle: the fast path comes by itself.
 // R14
 #[test]
 fn a_hog_with_real_time_priority_is_evicted_as_well() {

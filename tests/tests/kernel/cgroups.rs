@@ -95,7 +95,7 @@ fn tracepoint_hook() {
     tells_what_happens(CountHook::Tracepoint);
 }
 
-/// Thousands of cgroups with nobody reading: what does not fit is dropped, counted, and made up for by one rescan.
+/// Thousands of cgroups without a reader: what does not fit is dropped, counted, and made up for by one rescan.
 #[test]
 fn a_full_buffer_asks_for_one_rescan() {
     skip_if!(no_bpf());

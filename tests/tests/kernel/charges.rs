@@ -1,5 +1,5 @@
-//! The agent's own cgroup may be at its limit: whoever decides takes no memory of the kernel's that counts there. It would
-//! have to wait until somebody else's page is written out, or be killed for want of one.
+//! The agent's own cgroup may be at its limit: the deciding thread takes no memory of the kernel's that counts there. It would
+//! have to wait until another task's page is written out, or be killed for want of one.
 
 use std::{fs, time::Duration};
 
@@ -99,7 +99,7 @@ fn evicts_on_nobodys_account(hook: MemoryHook) {
 
 // R14, R40
 #[test]
-fn whoever_is_told_by_fexit() {
+fn fexit_sees_each_charge() {
     skip_if!(not_root());
     evicts_on_nobodys_account(MemoryHook::Fexit);
 }
@@ -113,21 +113,21 @@ fn a_kprobe_sees_each_charge() {
 
 // R14, R40
 #[test]
-fn whoever_is_told_by_a_tracepoint() {
+fn a_tracepoint_sees_each_charge() {
     skip_if!(not_root());
     evicts_on_nobodys_account(MemoryHook::Tracepoint);
 }
 
 // R14, R40
 #[test]
-fn whoever_is_told_by_an_eventfd() {
+fn an_eventfd_sees_each_charge() {
     skip_if!(not_root());
     evicts_on_nobodys_account(MemoryHook::Eventfd);
 }
 
 // R14, R40
 #[test]
-fn whoever_looks_for_himself() {
+fn the_sampler_sees_each_charge() {
     skip_if!(not_root());
     evicts_on_nobodys_account(MemoryHook::Sampler);
 }

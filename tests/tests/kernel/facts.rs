@@ -69,7 +69,7 @@ fn the_guest_mounts_what_was_asked_for() {
     assert_eq!(memory_root().map(|(_, version)| version), Some(expected));
 }
 
-/// When the kernel says that nobody is left in a cgroup, their memory has been given back. On v2 `cgroup.procs` does
+/// When the kernel says that no process is left in a cgroup, their memory has been given back. On v2 `cgroup.procs` does
 /// not say that: 7.2 leaves out a process that has begun to exit and still holds its memory. `populated` does.
 // R43
 #[test]
@@ -79,7 +79,7 @@ fn a_cgroup_without_processes_has_given_its_memory_back() {
     let node = TestCgroup::new("order", 400 * MIB).unwrap();
     let pod = node.child("pod").unwrap();
     let cgroup = MemoryCgroup::open(&pod).unwrap();
-    let nobody_left = || match node.version() {
+    let no_candidates = || match node.version() {
         Version::V1 => fs::read_to_string(pod.join("cgroup.procs"))
             .unwrap()
             .is_empty(),
@@ -89,12 +89,12 @@ fn a_cgroup_without_processes_has_given_its_memory_back() {
     };
     let mut hog = Hog::start(&pod, &["--mib", "300"]).unwrap();
     while cgroup.usage().unwrap() < 300 * MIB {
-        assert!(hog.is_alive() && !nobody_left());
+        assert!(hog.is_alive() && !no_candidates());
     }
     let pid = i32::try_from(hog.pid()).unwrap();
     // SAFETY: a process of this test's own, not yet waited for.
     unsafe { libc::kill(pid, libc::SIGKILL) };
-    while !nobody_left() {}
+    while !no_candidates() {}
     let left = cgroup.usage().unwrap();
     assert!(left < 8 * MIB, "{left} bytes are still charged");
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));

@@ -229,7 +229,7 @@ fn unmounted_under_a_budget() {
     let error = trigger.sample(0).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::ENODEV), "{error}");
     assert_eq!(trigger.counted(0).unwrap(), None);
-    // These go to what lies below the mount point, which nobody watches.
+    // These go to what lies below the mount point, which is not watched.
     let mut forker = Forker::start(None).unwrap();
     forker
         .order(&format!("make {} 200", disk.path().display()))

@@ -190,7 +190,7 @@ impl Node {
     }
 }
 
-// R46: by the agent as a process: one step after the other, each written down, and nobody is evicted while there is time.
+// R46: by the agent as a process: one step after the other, each written down, and no pod is evicted while there is time.
 #[test]
 fn the_steps_come_in_their_order_and_end_with_the_pressure() {
     skip_if!(no_v2());
@@ -234,9 +234,9 @@ fn the_steps_come_in_their_order_and_end_with_the_pressure() {
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
-// R46: an agent that is killed leaves nobody throttled for longer than until the next one starts; one that ends leaves nobody.
+// R46: an agent that is killed leaves no pod throttled for longer than until the next one starts; one that ends leaves none.
 #[test]
-fn nobody_stays_braked_after_the_agent() {
+fn no_pod_stays_throttled_after_the_agent() {
     skip_if!(no_v2());
     let mut node = or_skip!(Node::new("crash", "1h"));
     node.files.config["graduatedAction"] = json!({ "brake": { "pods": 1, "timeLimit": "1h" } });

@@ -53,7 +53,7 @@ fn print(what: &str, hook: impl Display, n: u32, (without, with): (Duration, Dur
         with / n
     );
     use std::io::Write as _;
-    // Past the harness's capture: a figure that nobody sees is none.
+    // Past the harness's capture: a figure that is not shown is none.
     let _ = std::io::stderr().write_all(text.as_bytes());
     assert!(with > Duration::ZERO && without > Duration::ZERO);
 }

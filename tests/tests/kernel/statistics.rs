@@ -67,8 +67,8 @@ fn a_lag_is_added_up() {
                     asked.clear();
                     return;
                 }
-                // Whoever allocates has gone on meanwhile, however long this test was kept from running; and once it may be
-                // that somebody else was in the middle of it.
+                // The allocating process has gone on meanwhile, however long this test was kept from running; and once it may be
+                // that another reader was in the middle of it.
                 if let Some(&before) = asked.iter().rev().nth(2)
                     && usage > before + LAG
                 {

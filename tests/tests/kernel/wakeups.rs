@@ -1,5 +1,5 @@
-//! Who is woken by a crossing: whoever sleeps on the hook's descriptor; by an alarm that is not heard whoever waits on the CPU
-//! that charges; and by a trigger that only takes a note nobody.
+//! Which thread is woken by a crossing: the one that sleeps on the hook's descriptor; by an alarm that is not read the one that waits on the CPU
+//! that charges; and by a trigger that only records none.
 
 use std::{
     fs,
@@ -34,14 +34,14 @@ use evictd_tests::{
 
 /// Long enough for a machine that is emulated while others compile.
 const SOON: Duration = Duration::from_secs(60);
-/// Whoever was woken by a crossing has run by then.
+/// A thread that was woken by a crossing has run by then.
 const A_WHILE: Duration = Duration::from_millis(300);
 
 /// Sleeps until a descriptor is readable.
 struct Sleeper {
     /// Whether it was that what woke it.
     thread: JoinHandle<bool>,
-    /// Dropped, it wakes the sleeper as well. A descriptor that nobody is woken for is readable by then all the same.
+    /// Dropped, it wakes the sleeper as well. A descriptor without a wake-up is readable by then all the same.
     alarm: PipeWriter,
 }
 
@@ -83,7 +83,7 @@ impl Sleeper {
     }
 }
 
-/// A node of one pod, and somebody who crosses 100 MiB.
+/// A node of one pod, and a process that crosses 100 MiB.
 struct Crossing {
     scope: TestCgroup,
     pod: PathBuf,
@@ -135,7 +135,7 @@ impl Crossing {
         assert!(until(SOON, || cgroup.usage().unwrap() >= 160 * MIB));
     }
 
-    /// The last charge of a hog is a huge page: on its CPU no other one comes that could remind anybody, for this test is on
+    /// The last charge of a hog is a huge page: on its CPU no other one comes that could wake a thread, for this test is on
     /// another.
     fn a_huge_page_is_not_waited_for(&mut self) {
         let cpus = cpus::allowed();
@@ -164,7 +164,7 @@ impl Crossing {
         self.trigger.arm(0, trigger).unwrap();
         let waiter = Sleeper::start(&local);
         hog.go().unwrap();
-        // Sooner or later somebody else charges there.
+        // Sooner or later another task charges there.
         let timeout = Duration::from_secs(5);
         assert!(waiter.wakes_within(timeout), "a huge page on {cpu}");
         assert!(self.is_told_once());
@@ -204,7 +204,7 @@ fn on(hook: MemoryHook) {
             let (hog, waiter) = if is_heard {
                 let hog = crossing.cross(cpu);
                 assert!(crossing.is_told_once());
-                // That may have taken longer than anybody was given to hear of it. Once heard of, it is over.
+                // That may have taken longer than a reader is given. Once read, it is over.
                 std::thread::sleep(Duration::from_millis(1));
                 local.clear();
                 (hog, Sleeper::start(&local))

@@ -56,7 +56,7 @@ fn a_soft_threshold_goes_by_the_eviction_api() {
         assert_eq!(eviction.body["deleteOptions"]["gracePeriodSeconds"], 7);
         assert_eq!(state.count("DELETE", ""), 0, "nobody is made to go");
     }
-    // Nobody kills: the kubelet would end the pod that was asked.
+    // The agent does not kill: the kubelet would end the pod that was asked.
     assert!(first.is_alive() && second.is_alive());
     assert!(member.wait(SOON, |m| has_condition(m, "EvictdMemoryPressure")));
     let records = member.records();
@@ -82,7 +82,7 @@ fn a_soft_threshold_goes_by_the_eviction_api() {
     );
 }
 
-// R8: above half of the threshold the kubelet has time to reclaim, and nobody goes when it has.
+// R8: above half of the threshold the kubelet has time to reclaim, and no pod goes when it has.
 #[test]
 fn pods_wait_for_what_the_kubelet_reclaims() {
     skip_if!(not_root());

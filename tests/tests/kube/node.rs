@@ -1,4 +1,4 @@
-//! What the Node says under pressure, and that it is clean again afterwards, whoever cleans up (R6, R7, R17, R24, R29).
+//! What the Node says under pressure, and that it is clean again afterwards, whichever agent cleans up (R6, R7, R17, R24, R29).
 
 use std::{sync::Arc, time::Duration};
 
@@ -114,7 +114,7 @@ fn the_next_agent_cleans_up_after_a_crash() {
     assert!(member.server.wait(SOON, is_clean));
 }
 
-// R7: its own time takes it away: nobody looks at anything, and nobody says anything.
+// R7: its own time takes it away: without a look or an event.
 #[test]
 fn what_was_left_goes_when_its_time_is_over() {
     let server = ApiServer::start().unwrap();
@@ -158,7 +158,7 @@ fn what_was_left_goes_when_its_time_is_over() {
     });
 }
 
-// Somebody else changes the node between reading and writing, and the server fails for a while.
+// Another writer changes the node between reading and writing, and the server fails for a while.
 #[test]
 fn conflicts_and_failures_are_outlasted() {
     skip_if!(not_root());

@@ -51,7 +51,7 @@ fn who_comes_back_at_once_finds_the_door_shut_for_longer() {
     let mut dir = replacement(&member, 1);
     let mut agent = member.start().unwrap();
     for number in 1..=3 {
-        // Nobody has come back before the second one.
+        // No pod has come back before the second one.
         assert!(member.wait(SOON, recreations(number - 1)), "{number}");
         let mut hog = Hog::start(&dir, &["--mib", "1024"]).unwrap();
         assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));

@@ -252,7 +252,7 @@ fn without_a_configured_time_a_budget_holds() {
     assert_eq!(soft.server.state().count("DELETE", ""), 0);
 }
 
-// A pod that is gone, or another one of its name: nothing is done to it, and nobody else goes for it.
+// A pod that is gone, or another one of its name: nothing is done to it, and no other pod goes for it.
 #[test]
 fn who_is_gone_is_not_replaced_by_the_next_one() {
     let mut soft = soft(json!({}));
@@ -276,7 +276,7 @@ impl Soft {
     }
 }
 
-// One pod's own trouble is not everybody's; a server that is away is.
+// One pod's own failure concerns no other pod; a server that is away concerns all.
 #[test]
 fn trouble_with_one_and_trouble_with_all() {
     let mut soft = soft(json!({}));

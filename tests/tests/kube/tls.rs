@@ -1,4 +1,4 @@
-//! The API server behind TLS: by a kubeconfig, by the pod's service account, and with a certificate that nobody trusts.
+//! The API server behind TLS: by a kubeconfig, by the pod's service account, and with a certificate that is not trusted.
 
 use std::{fs, os::unix::process::CommandExt as _, path::Path, time::Duration};
 
@@ -78,9 +78,9 @@ fn mount_account(from: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Somebody else's server: the agent does its work with what the cgroups tell, and sends nothing there.
+/// A server that is not the cluster's: the agent does its work with what the cgroups tell, and sends nothing there.
 #[test]
-fn a_certificate_that_nobody_trusts() {
+fn an_untrusted_certificate() {
     skip_if!(not_root());
     let member = ClusterNode::of(ApiServer::start_tls().unwrap(), "distrust", 256).unwrap();
     member.pod("wild", 1, "BestEffort", 0, None).unwrap();

@@ -209,9 +209,9 @@ fn an_expired_token_is_read_again() {
 fn odd_pods_are_counted() {
     let w = start(|server| {
         let mut state = server.state();
-        let mut nobody = pod("nobody", "", "Burstable", 0, None);
-        nobody["metadata"].as_object_mut().unwrap().remove("uid");
-        state.put_pod(nobody);
+        let mut unknown = pod("nobody", "", "Burstable", 0, None);
+        unknown["metadata"].as_object_mut().unwrap().remove("uid");
+        state.put_pod(unknown);
         let mut broken = pod("broken", "ux", "Burstable", 0, Some("16Mi"));
         broken["spec"]["containers"][0]["resources"]["requests"]["memory"] = json!("lots");
         state.put_pod(broken);

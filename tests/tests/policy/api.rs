@@ -71,8 +71,8 @@ fn a_bad_version_is_named_in_the_status_and_the_last_good_one_stays() {
     assert_eq!(f.store.refused(), (1, false));
     // A selector that nothing can meet is no better.
     let both = json!({"matchLabels": {"app": "a"}, "matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]});
-    let nobody = json!({"selector": both, "rules": [{"name": "r", "evict": "Never"}]});
-    f.server.state().put_policy("db", nobody);
+    let unseen = json!({"selector": both, "rules": [{"name": "r", "evict": "Never"}]});
+    f.server.state().put_policy("db", unseen);
     assert!(f.wait(|f| f.server.state().accepted("db")["observedGeneration"] == 3));
     let message = f.server.state().accepted("db")["message"].to_string();
     assert!(message.contains("can meet all requirements"), "{message}");
@@ -98,7 +98,7 @@ fn a_status_that_is_right_is_not_written_again() {
         f.server
             .wait(SPREAD, |s| s.count("GET", "/evictionpolicies") >= 20)
     );
-    // Whoever had something to write would do so at once: this one does, after all the others.
+    // An agent that had something to write would do so at once: this one does, after all the others.
     f.server.state().put_policy("last", spec(NEVER));
     assert!(f.wait(|f| f.server.state().accepted("last")["status"] == "True"));
     let state = f.server.state();
@@ -119,7 +119,7 @@ fn many_agents_write_once() {
     );
     f.server.state().put_policy("db", spec(NEVER));
     assert!(f.wait(|f| f.server.state().accepted("db")["status"] == "True"));
-    // After this time everybody's turn would have come.
+    // After this time every agent's turn would have come.
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(f.connection.counters.policy_statuses.get(), 1);
 }

@@ -106,7 +106,7 @@ fn the_shipped_policies_are_let_in() {
     }
 }
 
-/// What the definition refuses, nobody has to find in a status; and it refuses nothing that agents would take.
+/// What the definition refuses need not be found in a status; and it refuses nothing that agents would take.
 // R38
 #[test]
 fn mistakes_are_refused_before_any_agent_sees_them() {

@@ -162,7 +162,7 @@ fn top_shows_the_order_that_policies_leave() {
     );
     assert_eq!(top()["policiesUnknown"], false);
     assert_eq!(agent.terminate().unwrap(), Some(0));
-    // Nobody says whether that still holds.
+    // Whether that still holds is not known.
     assert_eq!(
         pods(),
         [(db(), true, Value::Null), (web(), false, Value::Null)]
@@ -303,9 +303,9 @@ fn stopped_with(name: &str, spec: &Value) -> (Option<i32>, u64) {
     (signal, kills)
 }
 
-// R41: past the floor the kernel kills whom the policies let go for good, and nobody else.
+// R41: past the floor the kernel kills only pods that the policies let go for good.
 #[test]
-fn the_kernel_spares_whom_the_policies_spare() {
+fn the_kernel_kills_no_pod_that_the_policies_deny() {
     skip_if!(no_bpf());
     assert_eq!(
         stopped_with("emfloornever", &never()),

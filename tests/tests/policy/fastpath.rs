@@ -18,7 +18,7 @@ use evictd_tests::{
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// Waits until a cgroup holds so much: hogs have their memory before anybody looks.
+/// Waits until a cgroup holds so much: hogs have their memory before the first look.
 fn holds(dir: &std::path::Path, mib: u64) {
     let memory = evictd_node::cgroup::memory::MemoryCgroup::open(dir).unwrap();
     let end = std::time::Instant::now() + SOON;
@@ -60,7 +60,7 @@ fn pressed(threshold: u64) -> Options {
 
 // R12, R38
 #[test]
-fn whom_the_policies_spare_is_passed_over() {
+fn a_pod_that_the_policies_deny_is_passed_over() {
     skip_if!(not_root());
     let (node, mut hogs) = pods(
         "polspare",
@@ -68,7 +68,7 @@ fn whom_the_policies_spare_is_passed_over() {
     );
     let table = node.table();
     set(&table, "big", Permission::Never, 0, &[]);
-    // Its permission has run out, and nobody has renewed it.
+    // Its permission has run out, and it was not renewed.
     set(
         &table,
         "late",
@@ -155,7 +155,7 @@ fn a_group_gives_no_more_than_its_limit() {
 }
 
 #[test]
-fn a_pause_holds_everybody() {
+fn a_pause_holds_all_pods() {
     skip_if!(not_root());
     let (node, mut hogs) = pods("polpause", &[("big", "200")]);
     node.limiter.pause(true);

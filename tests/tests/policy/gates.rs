@@ -83,10 +83,10 @@ fn the_pods_own_answer_decides_and_gets_old() {
 fn what_no_answer_means_is_said() {
     skip_if!(not_root());
     let gate = |on_unknown: &str| json!({"onUnknown": on_unknown, "timeout": "200ms", "http": {"port": 1}});
-    let nobody = vec!["127.0.0.22".to_owned()];
+    let unknown = vec!["127.0.0.22".to_owned()];
     let denied = keep(
         "gatedeny",
-        &nobody,
+        &unknown,
         vec![gated(gate("deny"))],
         Secrets::default(),
     );
@@ -94,7 +94,7 @@ fn what_no_answer_means_is_said() {
     assert!(!may_go(&denied, 0));
     let allowed = keep(
         "gateallow",
-        &nobody,
+        &unknown,
         vec![gated(gate("allow"))],
         Secrets::default(),
     );
@@ -111,7 +111,7 @@ fn what_no_answer_means_is_said() {
     };
     let denied = keep(
         "gatedenynot",
-        &nobody,
+        &unknown,
         vec![turned("deny")],
         Secrets::default(),
     );
@@ -119,7 +119,7 @@ fn what_no_answer_means_is_said() {
     assert!(!may_go(&denied, 0));
     let allowed = keep(
         "gateallownot",
-        &nobody,
+        &unknown,
         vec![turned("allow")],
         Secrets::default(),
     );
@@ -129,7 +129,7 @@ fn what_no_answer_means_is_said() {
 
 /// Each of these answers is none, each is said, and none of them holds up the pod whose server is well.
 #[test]
-fn a_bad_server_hurts_nobody_else() {
+fn a_bad_server_harms_no_other_gate() {
     skip_if!(not_root());
     let good = Scripted::start(31).unwrap();
     good.json("/x", json!({"ok": true}));
@@ -271,7 +271,7 @@ fn not_every_address_is_asked() {
     }
 }
 
-// R33: one answer says whom to ask next.
+// R33: one answer says what to ask next.
 #[test]
 fn a_gate_may_ask_where_another_answer_points() {
     skip_if!(not_root());

@@ -32,7 +32,7 @@ fn keep(name: &str, server: &Scripted, http: Value, secrets: &Secrets) -> Kept {
 
 // R38
 #[test]
-fn the_certificate_must_be_signed_by_whom_the_policy_names() {
+fn the_certificate_must_be_signed_by_the_policys_authority() {
     skip_if!(not_root());
     let (mine, other) = (Authority::new().unwrap(), Authority::new().unwrap());
     let server = Scripted::start_tls(61, &mine).unwrap();

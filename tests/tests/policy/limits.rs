@@ -212,10 +212,10 @@ fn what_was_evicted_before_counts() {
         names
     };
     let once = json!({"groupBy": "app", "maxEvictedAtOnce": 1, "period": "1m"});
-    let everybody = ["default/a", "default/b", "default/c", "default/gone"];
-    assert_eq!(free(vec![], once.clone()), everybody);
+    let all = ["default/a", "default/b", "default/c", "default/gone"];
+    assert_eq!(free(vec![], once.clone()), all);
     assert_eq!(free(vec![past(59, true)], once.clone()), ["default/c"]);
-    assert_eq!(free(vec![past(61, true)], once.clone()), everybody);
+    assert_eq!(free(vec![past(61, true)], once.clone()), all);
     // Whose it was is not known: any group's.
     assert_eq!(free(vec![past(30, false)], once), [""; 0]);
     // It does not count as available: of three that are there only two stay.

@@ -122,7 +122,7 @@ fn no_is_no_and_so_is_what_cannot_be_known_until_a_yes_comes() {
         "the object is gone: an answer that the check refuses",
     );
 
-    // An object of a form that nobody expected is no yes.
+    // An object of an unexpected form is no yes.
     answers(&member, PATH, Some(json!({"kind": "Cluster"})));
     assert!(member.wait(SOON, |m| gate_of(m)["answer"].is_null()));
     spared(&member, &mut hog, "the object has no conditions");

@@ -116,7 +116,7 @@ fn the_last_word_holds_while_the_api_server_is_away() {
 }
 
 #[test]
-fn a_paused_agent_kills_nobody_until_the_pause_is_lifted() {
+fn a_paused_agent_kills_no_pod_until_the_pause_is_lifted() {
     skip_if!(not_root());
     let mut member = ClusterNode::new("pause", 256).unwrap();
     let address = scrape::free_address().unwrap();

@@ -1,5 +1,5 @@
 //! `evictd policy render`: the MutatingAdmissionPolicies have the form of `admissionregistration.k8s.io/v1`, and what they
-//! make of a pod's tolerations is what the rule says, whoever else has a hand in them (R30 to R37).
+//! make of a pod's tolerations is what the rule says, whatever else sets them (R30 to R37).
 
 use std::ffi::OsString;
 
@@ -284,7 +284,7 @@ fn of_a_taint_that_the_rule_does_not_name_the_default_stays() {
 
 /// The first rule that matches decides, there as here; static pods are left alone, and a policy in shadow mode says nothing.
 #[test]
-fn whom_another_rule_takes_is_left_alone() {
+fn a_pod_of_another_rule_is_left_alone() {
     let items = shipped();
     let single = policy_of(&items, "evictd-arangodb.single");
     let pod = |labels: Value, annotations: Value| {

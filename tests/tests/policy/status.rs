@@ -1,4 +1,4 @@
-//! What the status of a policy says that takes a pod to know: contradictions, and whether it selects anybody. Agents on many
+//! What the status of a policy says that takes a pod to know: contradictions, and whether it selects a pod. Agents on many
 //! nodes see different pods and must end with the same words (R38).
 
 use std::{sync::Arc, time::Duration};
@@ -48,7 +48,7 @@ fn present(store: &PolicyStore, cgroup: &TestCgroup, labels: &[(&str, &str)]) {
     store.evaluator().present(&[Arc::new(entry)]);
 }
 
-/// Twenty agents, one of which has a pod: nobody takes back what that one has seen.
+/// Twenty agents, one of which has a pod: no other one takes back what that one has seen.
 #[test]
 fn one_agent_that_sees_a_pod_is_enough() {
     skip_if!(not_root());
@@ -68,7 +68,7 @@ fn one_agent_that_sees_a_pod_is_enough() {
     f.policies(&f.store, SOON);
     assert!(f.wait(|f| says(f, "db", "True")));
     assert_eq!(selects(&f, "db")["reason"], "PodSeen");
-    // A list anew for everybody: whoever had something to say about these two would say it now.
+    // A list anew for all: an agent that had something to say about these two would say it now.
     let about = |f: &Following, name: &str| {
         let path = format!("/evictionpolicies/{name}/");
         f.server.state().count("PATCH", &path)
@@ -105,7 +105,7 @@ fn a_contradiction_stands_in_both_statuses_until_it_is_over() {
     let told = |f: &Following, name: &str| condition(f, name, "Contradicts");
     let because = |f: &Following, name: &str, reason: &str| told(f, name)["reason"] == reason;
     assert!(f.wait(|f| because(f, "db", "Consistent")));
-    // It can contradict, and nobody has seen such a pod.
+    // It can contradict, and no agent has seen such a pod.
     let all = json!({"rules": [{"name": "r", "evict": "Always"}]});
     f.server.state().put_policy("all", all.clone());
     assert!(f.wait(|f| because(f, "db", "NoPodSeen") && because(f, "all", "NoPodSeen")));
@@ -146,7 +146,7 @@ fn a_contradiction_stands_in_both_statuses_until_it_is_over() {
     assert!(f.wait(|f| because(f, "db", "PodSeen") && because(f, "all", "PodSeen")));
     f.server.state().remove(Collection::Policies, "", "all");
     assert!(f.wait(|f| because(f, "db", "Consistent")));
-    // A version that cannot be used is compared with nobody's.
+    // A version that cannot be used is compared with no other.
     let bad = json!({"rules": [{"name": "r", "evict": "Sometimes"}]});
     f.server.state().put_policy("all", bad);
     assert!(f.wait(|f| f.server.state().accepted("all")["status"] == "False"));

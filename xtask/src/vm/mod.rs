@@ -121,7 +121,7 @@ pub fn run(command: Command) -> Result<()> {
         } => {
             let status = run_one(&kernel, &machine, timeout, command, |bytes| {
                 let mut stdout = std::io::stdout();
-                // Whoever reads this may have left; the machine still goes down in order.
+                // The reader of this may have left; the machine still goes down in order.
                 let _ = stdout.write_all(bytes).and_then(|()| stdout.flush());
             })?;
             // The command's own exit code is this one's, as a shell would have it.

@@ -44,7 +44,7 @@ pub fn select(tree: &Path, dest: &Path) -> Result<()> {
         fs::create_dir_all(to.parent().context("a module lies in a directory")?)?;
         fs::rename(tree.join(&path), to)?;
     }
-    // The guest's modprobe reads this index; the kernel calls modprobe when somebody mounts a filesystem.
+    // The guest's modprobe reads this index; the kernel calls modprobe when a filesystem is mounted.
     for list in ["modules.builtin", "modules.order"] {
         if tree.join(list).exists() {
             fs::copy(tree.join(list), dest.join(list))?;

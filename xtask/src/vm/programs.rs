@@ -28,7 +28,7 @@ const MKFS: [(&str, &str); 3] = [
     ("mkfs.btrfs", "btrfs-progs"),
 ];
 
-/// Of use to somebody who looks around inside; taken along when the host has them.
+/// For a shell inside; taken along when the host has them.
 const HANDY: [&str; 2] = ["bpftool", "strace"];
 
 /// Installs what is missing.

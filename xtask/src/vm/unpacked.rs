@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use super::apt::Apt;
 use crate::shell::output;
 
-/// What nobody needs inside, where every file takes memory.
+/// What is not needed inside, where every file takes memory.
 const LEFT_OUT: [&str; 8] = [
     "usr/share/doc",
     "usr/share/man",

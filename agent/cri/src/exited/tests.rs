@@ -47,7 +47,7 @@ fn of_a_pod_that_lives_the_youngest_dead_container_stays() {
         container("c1", "s", 1, Exited),
         container("c3", "s", 3, Running),
     ];
-    // A ready sandbox is enough, whoever has heard of the pod.
+    // A ready sandbox is enough, whether the agent knows the pod or not.
     for known in [known(&[]), known(&["u"]), None] {
         assert_eq!(containers(&all, &sandboxes, &known), ["c0", "c1"]);
     }
@@ -77,7 +77,7 @@ fn of_a_pod_that_is_gone_nothing_stays() {
     assert_eq!(super::sandboxes(&[], &sandboxes, &known), ["old", "new"]);
 }
 
-// R8: nobody has told yet who runs here.
+// R8: the pods of the node are not known yet.
 #[test]
 fn who_cannot_be_told_from_a_pod_that_lives_counts_as_one() {
     let all = [

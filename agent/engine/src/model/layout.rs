@@ -17,7 +17,7 @@ pub struct Layout {
 pub enum NodeReclaim {
     /// Delete containers that have ended.
     Containers,
-    /// Delete images that nobody uses.
+    /// Delete unused images.
     Images,
 }
 

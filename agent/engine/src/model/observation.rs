@@ -12,11 +12,11 @@ pub struct Observation {
     pub available: i64,
     /// How much there is in all.
     pub capacity: i64,
-    /// When it was measured, in nanoseconds since the epoch of whatever clock measured it; `None` if nobody said.
+    /// When it was measured, in nanoseconds since the epoch of whatever clock measured it; `None` if that is not known.
     pub time: Option<i64>,
 }
 
-/// The observations of one instant; a signal that nobody observed has none.
+/// The observations of one instant; a signal that was not observed has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Observations([Option<Observation>; Signal::ALL.len()]);
 

@@ -34,7 +34,7 @@ pub struct Pod {
     pub owner: Option<Owner>,
     /// `metadata.creationTimestamp`, in seconds since 1970.
     pub created: Option<i64>,
-    /// `status.phase`; empty if nobody tells.
+    /// `status.phase`; empty if it is not known.
     pub phase: String,
     /// `status.conditions`: the status of each by its type.
     pub conditions: BTreeMap<String, String>,

@@ -85,7 +85,7 @@ impl fmt::Display for ThresholdValue {
         match self {
             Self::Quantity(quantity) => f.pad(&quantity.to_string()),
             Self::Percentage(share) => {
-                // Four digits are more than anybody writes and less than single precision blurs.
+                // Four digits are more than configurations have and less than single precision blurs.
                 let percent = format!("{:.4}", f64::from(*share) * 100.0);
                 f.pad(&format!(
                     "{}%",

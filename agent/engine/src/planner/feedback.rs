@@ -34,12 +34,12 @@ impl Planner {
         self.recreations.restore(now, evictions, recreations);
     }
 
-    /// Whether somebody was evicted whose end was not seen yet.
+    /// Whether a pod was evicted whose end was not seen yet.
     pub fn awaits_victims(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// Nobody was evicted after all: shadow mode only spoke of it.
+    /// No pod was evicted after all: shadow mode only reported it.
     pub fn forget_victims(&mut self) {
         self.pending.clear();
     }
@@ -49,12 +49,12 @@ impl Planner {
         self.pending.forget(uid);
     }
 
-    /// While somebody is being asked to go, soft thresholds ask for nobody else.
+    /// While one pod is being asked to end, soft thresholds ask for no other one.
     pub fn block_soft(&mut self, held: bool) {
         self.soft_is_held = held;
     }
 
-    /// Everybody who may be asked in place of a soft eviction's pod, in the order of eviction: a budget may protect the
+    /// All pods that may be asked in place of a soft eviction's pod, in the order of eviction: a budget may protect the
     /// first ones. Empty for what no soft threshold asks for.
     pub fn alternatives(
         &self,
@@ -76,7 +76,7 @@ impl Planner {
             .collect()
     }
 
-    /// Everybody who may be evicted for a signal and uses something of what is short, in the order of eviction.
+    /// All pods that may be evicted for a signal and use something of what is short, in the order of eviction.
     pub fn candidates<'a>(&self, node: Snapshot<'a>, signal: Signal) -> Vec<&'a Pod> {
         let may_go = |pod: &Pod| self.state_of(pod) == CandidateState::Eligible;
         self.ranked(node, signal)
@@ -86,7 +86,7 @@ impl Planner {
             .collect()
     }
 
-    /// What came of a soft eviction: who goes in the end, if anybody does.
+    /// What came of a soft eviction: the pod that goes in the end, if one does.
     pub fn soft_eviction_finished(
         &mut self,
         now: i64,
@@ -114,7 +114,7 @@ impl Planner {
         }
     }
 
-    /// The fast path has evicted a pod, on what it saw then: the dip is over before anybody else looks, and the condition
+    /// The fast path has evicted a pod, on what it saw then: the dip is over before the planner looks, and the condition
     /// holds nevertheless; and the pod's owner is known if it comes back.
     pub fn note_external_eviction(
         &mut self,

@@ -1,4 +1,4 @@
-//! Limits on local storage that a pod sets for itself: whoever exceeds them goes, pressure or not.
+//! Limits on local storage that a pod sets for itself: a pod that exceeds them goes, pressure or not.
 
 use crate::{Layout, Message, Pod, PodUsage, message, model::quantity::Quantity};
 

@@ -24,7 +24,7 @@ pub struct Settings {
     pub strategy: RankingStrategy,
     /// How far to go beyond the kubelet.
     pub mode: Mode,
-    /// Signals whose hard thresholds somebody faster acts on: here they count for conditions and forecasts alone.
+    /// Signals whose hard thresholds the fast path acts on: here they count for conditions and forecasts alone.
     pub externally_handled: Vec<Signal>,
 }
 

@@ -157,7 +157,7 @@ fn importance(threshold: &Threshold) -> (u8, bool, Signal) {
     (class, !threshold.is_hard(), threshold.signal)
 }
 
-/// Whether less than the threshold is available, or than the threshold with its minimum reclaim. What nobody observed
+/// Whether less than the threshold is available, or than the threshold with its minimum reclaim. What was not observed
 /// is not met.
 fn is_met(threshold: &Threshold, observations: &Observations, with_reclaim: bool) -> bool {
     let Some(seen) = observations.get(threshold.signal) else {

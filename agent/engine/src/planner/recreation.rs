@@ -24,7 +24,7 @@ const LONGEST_HOLD: Duration = Duration::from_secs(3600);
 pub(super) struct RecreationTracker {
     /// By the UID of the owner.
     evicted: HashMap<String, EvictedPod>,
-    /// When each pod was seen last, by its UID: one that nobody could look at for a round has not come back.
+    /// When each pod was seen last, by its UID: one that could not be seen for a cycle has not come back.
     seen: HashMap<String, i64>,
     /// Until when conditions are held.
     held: HashMap<NodeCondition, i64>,

@@ -15,7 +15,7 @@ pub struct RankInputs {
     /// The pod's QoS class.
     pub qos: QosClass,
     /// What the pod requested, in bytes: memory for memory, ephemeral storage for everything on disk (for inodes,
-    /// which nobody can request, too: see [`RankKey::new`]), zero for process ids.
+    /// which cannot be requested, too: see [`RankKey::new`]), zero for process ids.
     pub request: u64,
     /// What a policy says about the order: the lower number goes first among pods that the strategy's first criterion
     /// holds equal.
@@ -24,7 +24,7 @@ pub struct RankInputs {
 
 /// Where a pod stands in the order of eviction: the least goes first.
 ///
-/// More usage never moves a pod back. The fast path rests on that: whoever is first by upper bounds of usage, and is
+/// More usage never moves a pod back. The fast path rests on that: the pod that is first by upper bounds of usage, and is
 /// so by an exact value, is first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RankKey {
@@ -54,7 +54,7 @@ impl RankKey {
     /// for one that is known not to be.
     ///
     /// - `kubelet`: above request first, then the lower priority, then usage minus request. Process ids go
-    ///   by priority, then number. For inodes the kubelet takes everybody who has any as above request, and then
+    ///   by priority, then number. For inodes the kubelet takes all pods that have any as above request, and then
     ///   subtracts the request for *bytes* of ephemeral storage (`helpers.go`, `disk`); so does this.
     /// - `qos`: BestEffort, Burstable, Guaranteed; inside a class for memory those above request by usage
     ///   minus request, then the others by usage; for everything else by usage.

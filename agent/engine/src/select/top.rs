@@ -14,7 +14,7 @@ pub(super) struct TopCandidates {
     /// The last one first, so that the first one is taken off the end.
     places: [Ranked; ROOM],
     count: usize,
-    /// Whoever is not kept here stands behind this; `None` if everybody is kept.
+    /// Candidates that are not kept here stand behind this; `None` if all are kept.
     rest: Option<Ranked>,
 }
 
@@ -51,7 +51,7 @@ impl TopCandidates {
         }
     }
 
-    /// Whether everybody is kept here.
+    /// Whether all candidates are kept here.
     pub(super) fn is_complete(&self) -> bool {
         self.rest.is_none()
     }

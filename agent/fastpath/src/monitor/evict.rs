@@ -158,7 +158,7 @@ impl MemoryMonitor {
         attainable
     }
 
-    /// Upper bounds for everybody: one number each, which is read now unless it was a moment ago. Only those that come first
+    /// Upper bounds for all pods: one number each, which is read now unless it was a moment ago. Only those that come first
     /// are read in full.
     pub(crate) fn load_candidates(&mut self, resort: LastResort) {
         let now = monotonic_ns();
@@ -293,7 +293,7 @@ impl MemoryMonitor {
         self.setup.table.entries.iter().filter(spared).count()
     }
 
-    /// Takes back whom the kernel may kill when policies have changed meanwhile; true when somebody else is wanted.
+    /// Revokes the floor victims when policies have changed meanwhile; true when other ones are wanted.
     pub(crate) fn revoke_floor_victims(&mut self) -> bool {
         let mut any = false;
         let (now, limiter) = (monotonic_ns(), &self.setup.limiter);
@@ -311,7 +311,7 @@ impl MemoryMonitor {
         any
     }
 
-    /// The kernel reads no clock: whoever may go only for a while is none of its victims.
+    /// Excludes pods with an expiring permit: the eBPF program cannot check the deadline.
     fn exclude_expiring_permits(&mut self) {
         let (now, limiter) = (monotonic_ns(), &self.setup.limiter);
         let PodTable {
@@ -337,7 +337,7 @@ impl MemoryMonitor {
         }
         self.load_candidates(LastResort::None);
         self.exclude_expiring_permits();
-        // The node comes first and leaves nobody out.
+        // The node comes first and leaves no pod out.
         for index in 0..self.scopes.len() {
             self.exclude_pods_outside_scope(index);
             let first = self.first_in_order();

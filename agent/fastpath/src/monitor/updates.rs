@@ -26,7 +26,7 @@ impl MemoryMonitor {
                 .for_each(|monitor| monitor.pace = Pace::default());
         }
         self.named = 0;
-        // Whoever was only spoken of is a pod like any other from now on.
+        // A shadow victim is a pod like any other from now on.
         self.in_flight.forget_shadow_victims();
         self.setup.strategy = settings.strategy;
         let floor = self.floor_is_armed();

@@ -9,7 +9,7 @@ use evictd_node::pods::table::{Entry, PodTable};
 
 use crate::monitor::MemoryMonitor;
 
-/// Older than this nothing is recent: a bound that has grown further would have almost everybody asked again.
+/// Older than this nothing is recent: a bound that has grown further would have almost all pods read again.
 const RECENT_NS: u64 = 2_000_000;
 /// What a page counter may jump ahead by at once: a huge page, or what a CPU charges in advance.
 const JUMP: u64 = 2 << 20;
@@ -73,7 +73,7 @@ impl MemoryMonitor {
         self.first_in_order();
     }
 
-    /// Asks one pod. Whoever decides next has not to ask again.
+    /// Reads one pod, so that the next decision need not.
     pub(crate) fn refresh_next(&mut self, now: u64) {
         let PodTable {
             entries,

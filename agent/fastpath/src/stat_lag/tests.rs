@@ -69,7 +69,7 @@ fn lagging_statistics_are_flushed_without_a_pause() {
     assert_eq!((machine.did(), machine.now.get()), ((2, 1), 0));
 }
 
-/// Somebody else is in the middle of it.
+/// Another reader is in the middle of a flush.
 #[test]
 fn what_is_missing_for_a_moment_is_waited_for() {
     let (machine, mut stat_lag) = stat_lag();
@@ -81,7 +81,7 @@ fn what_is_missing_for_a_moment_is_waited_for() {
     assert_eq!(machine.did(), (5, 4));
 }
 
-/// Not a lag but memory that no line tells of: somebody really takes it.
+/// Not a lag but memory that is in no line: it is really in use.
 #[test]
 fn what_stays_missing_is_believed_and_then_usual() {
     let (machine, mut stat_lag) = stat_lag();

@@ -5,12 +5,12 @@ use serde_json::{Value, json};
 
 /// Whether the newest version can be used.
 pub const ACCEPTED: &str = "Accepted";
-/// Whether it says otherwise than another policy of the same precedence about a pod that somebody has seen.
+/// Whether it says otherwise than another policy of the same precedence about a pod that an agent has seen.
 pub const CONTRADICTS: &str = "Contradicts";
-/// Whether any agent has seen a pod that it selects. It never becomes `False`: nobody sees all pods.
+/// Whether any agent has seen a pod that it selects. It never becomes `False`: no agent sees all pods.
 pub const SELECTS_PODS: &str = "SelectsPods";
 
-/// All that agents write; conditions of other types are somebody else's.
+/// All that agents write; conditions of other types belong to other writers.
 const OURS: [&str; 3] = [ACCEPTED, CONTRADICTS, SELECTS_PODS];
 
 /// A condition without what the server or the clock adds.
@@ -32,7 +32,7 @@ fn wanted<'a>(conditions: &'a [Value], status: &'a PolicyStatus) -> Vec<Said<'a>
     if let Some(place) = &status.refused {
         return vec![said(ACCEPTED, ("False", "Invalid", place.as_str()))];
     }
-    // What somebody has seen, the others believe; of a contradiction only as long as there can be one.
+    // What one agent has seen, the others believe; of a contradiction only as long as there can be one.
     let event = about(conditions, CONTRADICTS, status).find(|c| c["status"] == "True");
     let event = event.and_then(|c| c["message"].as_str());
     let still_can =
@@ -149,7 +149,7 @@ mod tests {
         found["status"].as_str().map(str::to_owned)
     }
 
-    // Agents with and without such pods end with the same words, whoever writes first.
+    // Agents with and without such pods end with the same words, whichever writes first.
     #[test]
     fn what_one_node_has_seen_stays() {
         let (with, without) = (status(None, true), status(None, false));
@@ -216,7 +216,7 @@ mod tests {
         other.contradicts =
             Some("spec.rules[0] (r) says Never, policy a (generation 2) in".to_owned());
         assert!(say(&second, &other));
-        // The other policy has changed: nobody knows any more.
+        // The other policy has changed: it is not known any more.
         without.may_contradict = ["policy a (generation 2)", "policy b (generation 2)"]
             .map(str::to_owned)
             .into();

@@ -26,7 +26,7 @@ use crate::{
     watch::{Events, WatchFailure, WatchHandler, from_cache, run_watcher},
 };
 
-/// The pod store, and the bell that rings when it has changed.
+/// The pod store, and the notification that it has changed.
 #[derive(Debug, Default)]
 pub struct Shared {
     store: Mutex<PodStore>,

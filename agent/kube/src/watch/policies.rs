@@ -142,7 +142,7 @@ impl WatchHandler for Policies {
             Event::InitApply(policy) => self.incoming.push(policy.document),
             Event::InitDone => {
                 let mut documents = std::mem::take(&mut self.incoming);
-                // The same are left out by everybody if there are too many.
+                // Every agent leaves out the same ones if there are too many.
                 documents.sort_by(|a, b| name(a).cmp(name(b)));
                 let verdicts = self.policies.replace(&documents);
                 self.writer.retain(|known| {

@@ -1,4 +1,4 @@
-//! Does what a round came to: kills at once, or hands over whom to ask.
+//! Carries out a plan: kills at once, or hands over the candidates of a soft eviction.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl ManagerLoop {
                 .map_or(true, |signal: Signal| short.contains(&signal))
         });
         if self.shadow_reported.len() != reported_before {
-            // Whom this pressure would have taken is a pod like any other under the next one.
+            // A shadow victim of this pressure is a pod like any other under the next one.
             self.planner.forget_victims();
         }
         for eviction in evictions {
@@ -53,7 +53,7 @@ impl ManagerLoop {
                 Cause::Pressure(signal) => signal.to_string(),
                 Cause::LocalStorage(_) => eviction.uid.clone(),
             };
-            // Nobody dies, so that nothing changes: one decision per pressure is all there is to tell.
+            // No pod dies, so that nothing changes: one decision per pressure is all there is to report.
             if self.shadow && !self.shadow_reported.insert(reported) {
                 continue;
             }

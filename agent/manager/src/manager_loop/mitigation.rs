@@ -45,7 +45,7 @@ impl ManagerLoop {
     /// Takes the next step, if one is due.
     pub(super) fn mitigate(&mut self, seen: &Observations) {
         let shortage = match self.limiter.is_paused() {
-            // Nothing is done, and whoever is throttled is let go.
+            // Nothing is done, and throttled pods are released.
             true => None,
             false => self.shortage(seen),
         };
@@ -75,7 +75,7 @@ impl ManagerLoop {
         };
         self.emit(ManagerEvent::Mitigate(Box::new(demand)));
         if self.shadow {
-            // Nothing is done, so that nobody answers.
+            // Nothing is done, so that no answer comes.
             self.mitigation.steps.reclaimed();
         }
     }
@@ -131,7 +131,7 @@ impl ManagerLoop {
             .max_by_key(|(_, short)| (short.is_met, short.deficit))
     }
 
-    /// Everybody whom no policy spares; those that nobody may evict are not among the members.
+    /// All pods that no policy denies; protected ones are not in the set.
     fn unspared(&self) -> Vec<Arc<Entry>> {
         let unspared = self.running.iter().filter(|pod| !pod.is_denied);
         unspared

@@ -18,7 +18,7 @@ const REST: Duration = Duration::from_secs(10);
 /// The runtime's side keeps to its time by itself; its command needs a moment.
 const GRACE: Duration = Duration::from_millis(500);
 
-/// Who may give back what nobody needs.
+/// What may remove what is not in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReclaimOptions {
     /// The container runtime, within this time.
@@ -42,7 +42,7 @@ struct Waiting {
 pub(crate) struct ReclaimState {
     may: ReclaimOptions,
     waiting: Option<Waiting>,
-    /// The runtime has not answered the last demand yet, whether somebody waits for it or not.
+    /// The runtime has not answered the last request yet, whether it is waited for or not.
     is_asked: bool,
     /// When the last answer came.
     answered: Option<u64>,
@@ -79,7 +79,7 @@ impl ReclaimState {
 }
 
 impl ManagerLoop {
-    /// Asks for what a round wants reclaimed, and sees to it that nobody waits for too long.
+    /// Requests what a plan wants reclaimed, and bounds how long evictions wait for it.
     pub(super) fn reclaim(&mut self, round: &Plan, seen: &Observations) {
         if round.node_reclaim.is_empty() {
             self.reclaim.shadow_reported = false;
@@ -123,7 +123,7 @@ impl ManagerLoop {
         }
     }
 
-    /// What a reclaim would bring may come too late: less than half of a hard threshold is left while nobody knows when
+    /// What a reclaim would bring may come too late: less than half of a hard threshold is left while it is not known when
     /// the kubelet looks, or nothing at all while the runtime is at work.
     fn cannot_wait(&self, of: ReclaimBy, seen: &Observations) -> bool {
         self.thresholds.iter().filter(|t| t.is_hard()).any(|t| {

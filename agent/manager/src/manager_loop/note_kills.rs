@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl ManagerLoop {
-    /// For whoever asks afterwards how it came about. Memory is the fast path's.
+    /// For incidents. Memory is recorded by the fast path.
     pub(super) fn record(&self, seen: &Observations) {
         let now = monotonic_ns();
         for threshold in &self.thresholds {
@@ -73,7 +73,7 @@ impl ManagerLoop {
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }
 
-    /// False when nobody listens any more.
+    /// False when the receiver is gone.
     pub(super) fn emit(&self, note: ManagerEvent) -> bool {
         self.events.blocking_send(note).is_ok()
     }

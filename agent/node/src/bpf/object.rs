@@ -236,7 +236,7 @@ impl BpfObject {
         }
     }
 
-    /// Loads a program that is attached by somebody else, as often as that one likes: the descriptor is all it takes.
+    /// Loads a program that the caller attaches, as often as it wants: the descriptor is all it takes.
     ///
     /// # Errors
     /// The kernel's reason, with the verifier's last words where it gave any.

@@ -12,7 +12,7 @@ use aya::maps::{
 };
 use evictd_sys::poll::poll;
 
-/// One CPU's event: becomes readable when that CPU charges and nobody has heard of an
+/// One CPU's event: becomes readable when that CPU charges and no thread has read an
 /// [`Action::WakeLocal`](crate::trigger::memory::Action::WakeLocal) in time. Its reader is woken from there, and without another CPU's help if it
 /// is tied to that one.
 pub struct LocalWakeup {
@@ -38,7 +38,7 @@ impl LocalWakeup {
 
     /// Forgets what has been heard, and makes room for what comes.
     pub fn clear(&mut self) {
-        // It is readable as long as nobody has asked since the last wake-up, whatever was read meanwhile (`perf_poll`).
+        // It is readable as long as no thread has polled it since the last wake-up, whatever was read meanwhile (`perf_poll`).
         poll([self.event.as_fd().as_raw_fd()], Some(Duration::ZERO));
         self.event.for_each(|_| {});
     }

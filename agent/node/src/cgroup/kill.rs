@@ -91,10 +91,10 @@ impl CgroupKiller {
     /// Sends SIGKILL once to all that is there. Does not allocate.
     ///
     /// # Errors
-    /// The first refusal, after everybody else was signalled. A group that is gone is an empty one.
+    /// The first refusal, after all others were signalled. A group that is gone is an empty one.
     pub fn kill(&self) -> io::Result<KillResult> {
         if let Some(mut kill) = self.kill.as_ref() {
-            // The write would succeed for nobody as well, and an empty group must not pass for a kill.
+            // The write would succeed for an empty group as well, and an empty group must not pass for a kill.
             if self.events.as_ref().is_some_and(is_unpopulated) {
                 return Ok(KillResult {
                     processes: 0,

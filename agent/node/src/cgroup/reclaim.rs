@@ -17,7 +17,7 @@ pub enum Refusal {
         "cgroup v1 has only memory.force_empty, which is too blunt: needs cgroup v2 and kernel 5.19"
     )]
     ReclaimOnV1,
-    /// v1's soft limit is not one that keeps anybody from growing.
+    /// v1's soft limit does not keep a pod from growing.
     #[error("cgroup v1 has no memory.high: needs cgroup v2")]
     ThrottleOnV1,
     /// Younger kernels have the file.
@@ -109,7 +109,7 @@ pub fn reclaim(cgroup: &MemoryCgroup, bytes: u64, until: Instant) -> io::Result<
     Ok(given)
 }
 
-/// Page cache only, where the kernel can be told so (6.8 and later); nobody's memory is to be swapped out.
+/// Page cache only, where the kernel can be told so (6.8 and later); no memory is to be swapped out.
 fn ask(file: &Path, bytes: u64) -> io::Result<()> {
     match fs::write(file, format!("{bytes} swappiness=0")) {
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => fs::write(file, bytes.to_string()),

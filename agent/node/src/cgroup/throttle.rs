@@ -1,5 +1,5 @@
-//! Pods that are kept from growing by `memory.high`. Whoever is throttled is in the state directory before it is done, so
-//! that an agent that is killed leaves nobody throttled for longer than until the next start.
+//! Pods that are kept from growing by `memory.high`. A pod that is throttled is in the state directory before it is done, so
+//! that an agent that is killed leaves no pod throttled for longer than until the next start.
 
 use std::{
     fs, io,
@@ -43,8 +43,8 @@ pub struct ThrottleList {
 }
 
 impl ThrottleList {
-    /// Lets go whom an earlier agent has left throttled, and says how many those were. A file that cannot be read is said
-    /// in the error; then nobody is known to be throttled.
+    /// Releases the pods that an earlier agent has left throttled, and returns how many those were. A file that cannot be read is named
+    /// in the error; then no pod is known to be throttled.
     ///
     /// # Errors
     /// The file cannot be read or written.
@@ -66,7 +66,7 @@ impl ThrottleList {
         Ok((throttles, left))
     }
 
-    /// Nobody is known to be throttled.
+    /// No pod is known to be throttled.
     pub fn empty(state_dir: &Path) -> Self {
         Self {
             dir: state_dir.to_owned(),
@@ -110,18 +110,18 @@ impl ThrottleList {
             .and_then(|()| fs::write(&file, high.to_string()).map_err(PathError::at(&file)));
         if let Err(error) = set {
             self.held.pop();
-            // What is written about somebody who is not throttled does no harm.
+            // An entry of a pod that is not throttled does no harm.
             let _ = self.save();
             return Err(error);
         }
         Ok(Some(throttle))
     }
 
-    /// Lets these grow again, and answers with them. Whose limit somebody else has changed meanwhile keeps that one; whose
+    /// Lets these grow again, and answers with them. A pod whose limit was changed from outside meanwhile keeps that one; one whose
     /// cgroup is gone needs nothing.
     ///
     /// # Errors
-    /// The file cannot be written; everybody was let go nevertheless.
+    /// The file cannot be written; all pods were released nevertheless.
     pub fn release(
         &mut self,
         which: impl Fn(&Throttle) -> bool,
@@ -147,7 +147,7 @@ impl ThrottleList {
         Ok(released)
     }
 
-    /// Lets everybody go and throttles nobody any more.
+    /// Releases all pods and throttles none any more.
     ///
     /// # Errors
     /// As [`Self::release`].

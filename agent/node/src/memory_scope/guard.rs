@@ -29,7 +29,7 @@ impl MemoryGuard {
         }
     }
 
-    /// For a cgroup of v1, whose page cache is no memory that is left as long as it has to be written: nobody makes a group's
+    /// For a cgroup of v1, whose page cache is no memory that is left as long as it has to be written: v1 does not make a group's
     /// writers wait there (`balance_dirty_pages` knows groups on v2 only), and where reclaim finds nothing but dirty pages
     /// (`shrink_folio_list` leaves them to the flusher) the OOM killer comes.
     pub fn cgroup_v1(amount: u64) -> Self {

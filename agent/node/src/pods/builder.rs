@@ -74,7 +74,7 @@ impl PodTableBuilder {
                 unknown += 1;
             }
             let ids = descendant_ids(&group.path);
-            // What was known of a UID once stays true although nobody tells of it any more.
+            // What was known of a UID once stays true although no source names it any more.
             let pod = pod.or_else(|| held.as_ref().map(|h| h.entry.pod.clone()));
             let same = |h: &OpenPod| h.ids == ids && pod.as_ref() == Some(&h.entry.pod);
             match held {

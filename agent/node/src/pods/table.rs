@@ -32,7 +32,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Opens the files of the pod's cgroup; the mode says whom nobody may evict.
+    /// Opens the files of the pod's cgroup; the mode says which pods are protected.
     ///
     /// # Errors
     /// The cgroup is not there.
@@ -95,7 +95,7 @@ pub struct PodTable {
 
 /// Over less than this a growth says nothing, in nanoseconds.
 const GROWTH_NS: u64 = 1_000_000;
-/// So many pods at once have their statistics flushed: whoever made them lag is the one that has grown most.
+/// So many pods at once have their statistics flushed: the pod that made them lag is the one that has grown most.
 const MOST_GROWN: usize = 4;
 
 impl PodTable {
@@ -175,7 +175,7 @@ fn above(entries: &[Arc<Entry>]) -> Vec<PathBuf> {
         above.map(Path::to_owned).collect::<Vec<_>>()
     };
     let dirs: BTreeSet<PathBuf> = entries.iter().flat_map(two).collect();
-    // Whoever lies below another one sorts after it.
+    // A cgroup below another one sorts after it.
     dirs.into_iter().rev().collect()
 }
 
@@ -207,7 +207,7 @@ mod tests {
 
     use super::*;
 
-    /// Whoever has grown most comes first, and whoever has shrunk meanwhile is not forgotten.
+    /// The pod that has grown most comes first, and one that has shrunk meanwhile is not forgotten.
     #[test]
     fn those_that_have_grown_are_added_up() {
         let dir = tempfile::tempdir().unwrap();

@@ -114,7 +114,7 @@ impl Counting {
     }
 }
 
-/// Triggers on the free inodes of up to [`MAX_FILESYSTEMS`] filesystems. On a hook without a hook whoever holds it has to
+/// Triggers on the free inodes of up to [`MAX_FILESYSTEMS`] filesystems. The sampler has to be polled by the caller, which has to
 /// look, see [`next_look`].
 pub struct InodeTrigger {
     watched: Vec<Watched>,
@@ -279,7 +279,7 @@ impl InodeTrigger {
         self.counting.as_ref()?.shares.share(cgroup_id, filesystem)
     }
 
-    /// For whoever looks at shares from another thread; `None` when no filesystem has a hook.
+    /// For a thread that reads the counts of cgroups; `None` when no filesystem has a hook.
     pub fn share_reader(&self) -> Option<ShareReader> {
         Some(self.counting.as_ref()?.shares.clone())
     }

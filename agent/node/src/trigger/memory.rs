@@ -40,12 +40,12 @@ pub enum Direction {
 pub enum Action {
     /// Wakes the agent, once per arming.
     Wake,
-    /// The same; and where nobody has asked for the crossing by [`MemoryTrigger::next`] 60 us later, whoever charges wakes the one
-    /// who has a [`LocalWakeup`] on that CPU. A hook that cannot tell where that is only wakes the agent.
+    /// The same; and where no thread has asked for the crossing by [`MemoryTrigger::next`] 60 us later, the next charge wakes the thread
+    /// that has a [`LocalWakeup`] on that CPU. A hook that cannot tell where that is only wakes the agent.
     WakeLocal,
     /// The kernel kills the first victim's allocating task by itself.
     Kill,
-    /// Is told by [`MemoryTrigger::next`], once per arming, and wakes nobody: for whoever only measures.
+    /// Is returned by [`MemoryTrigger::next`], once per arming, and wakes no thread: for measurements.
     RecordOnly,
 }
 
@@ -128,13 +128,13 @@ pub trait MemoryTrigger: Send {
     /// have been armed anew in the meantime are left out.
     fn next(&mut self) -> Option<TriggerEvent>;
 
-    /// From now on an [`Action::WakeLocal`] that nobody has heard wakes the reader of what is returned, when this CPU charges; `None`
+    /// From now on an [`Action::WakeLocal`] that no thread has read wakes the reader of what is returned, when this CPU charges; `None`
     /// for hooks that cannot tell where that is. It allocates.
     fn local_wakeup(&mut self, _cpu: u32) -> io::Result<Option<LocalWakeup>> {
         Ok(None)
     }
 
-    /// Names the cgroup whose tasks the kernel may kill past the floor of a scope; `None` for nobody. Hooks without
+    /// Names the cgroup whose tasks the kernel may kill past the floor of a scope; `None` for none. Hooks without
     /// a kernel program have no floor and ignore it.
     fn set_first_victim(&mut self, scope: usize, cgroup_id: Option<u64>) -> io::Result<()>;
 
@@ -142,7 +142,7 @@ pub trait MemoryTrigger: Send {
     /// attached or detached something just now.
     fn set_near(&mut self, near: bool) -> io::Result<bool>;
 
-    /// Whether a crossing would be seen now; while not, whoever holds it has to look as often as a sampler.
+    /// Whether a crossing would be seen now; while not, the caller has to look as often as with a sampler.
     fn is_attached(&self) -> bool;
 
     /// Whether a kernel program compares: only that can act by itself past a floor, and knows the counter.
@@ -151,7 +151,7 @@ pub trait MemoryTrigger: Send {
     }
 }
 
-/// The hook without a hook: whoever holds it has to look.
+/// No hook: the caller has to look.
 struct Sampler;
 
 impl MemoryTrigger for Sampler {

@@ -13,7 +13,7 @@ use super::super::{
 use crate::expression::variables;
 
 /// A permission that depends on anything counts for no longer than this without being renewed: as long as it takes to
-/// be sure that whoever renews it is dead. In nanoseconds.
+/// be sure that the thread that renews it is dead. In nanoseconds.
 const RENEWED_WITHIN: u64 = 30_000_000_000;
 
 /// A gate of a policy.
@@ -24,7 +24,7 @@ pub type GateKey = (String, String);
 pub struct GateState {
     /// It was asked last.
     pub asked: u64,
-    /// Nobody has answered yet.
+    /// No answer has come yet.
     pub pending: bool,
     /// When the last usable answer was asked for, and what it was.
     pub answer: Option<(u64, bool)>,
@@ -134,7 +134,7 @@ pub fn evaluate(applied: &Applied, pod: &Value, answers: &Answers, now: u64) -> 
 
 /// What several rules say together: the most sparing one decides.
 pub fn most_restrictive(said: impl IntoIterator<Item = RuleResult>) -> RuleResult {
-    let nobody = RuleResult {
+    let no_rule = RuleResult {
         permission: Permission::Always,
         reason: None,
     };
@@ -144,5 +144,5 @@ pub fn most_restrictive(said: impl IntoIterator<Item = RuleResult>) -> RuleResul
         Permission::NotNow => (2, 0),
         Permission::Never => (3, 0),
     };
-    said.into_iter().max_by_key(sparing).unwrap_or(nobody)
+    said.into_iter().max_by_key(sparing).unwrap_or(no_rule)
 }

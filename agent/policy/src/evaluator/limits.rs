@@ -63,7 +63,7 @@ impl PolicyEvaluator {
                 wanted.push(place);
                 let Some(at) = place else { continue };
                 let group = groups.entry(at).or_insert_with(|| Group {
-                    // Read before anybody is counted: see [`Restraint::charged_in_total`].
+                    // Read before pods are counted: see [`EvictionLimiter::charged_in_total`].
                     charged: self.limiter.charged_in_total(at),
                     available: 0,
                     limit: limit.clone(),
@@ -92,7 +92,7 @@ struct Group {
     limit: Limit,
 }
 
-/// Whether a pod counts towards `minAvailable`: it runs, is ready as far as anybody tells, and was not evicted.
+/// Whether a pod counts towards `minAvailable`: it runs, is ready as far as is known, and was not evicted.
 fn is_available(held: &EvaluatedPod) -> bool {
     let pod = held.pod.pod();
     let ready = pod

@@ -47,7 +47,7 @@ pub struct Settings {
     pub node_rate: Option<Rate>,
     /// For the pods of one owner.
     pub owner_rate: Option<Rate>,
-    /// Whom the last resort may take.
+    /// Which pods the last resort may take.
     pub last_resort: LastResort,
 }
 
@@ -188,7 +188,7 @@ impl PolicyEvaluator {
         self.changed.notify_one();
     }
 
-    /// Judges everybody anew: answers get old, pods get older, usage changes.
+    /// Evaluates all pods anew: answers get old, pods get older, usage changes.
     pub fn evaluate(&self) {
         self.judge_all(&mut self.state());
     }

@@ -1,4 +1,4 @@
-//! What is known of namespaces, and whom the policies match.
+//! What is known of namespaces, and which pods the policies match.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -63,7 +63,7 @@ impl Quotas {
         Some(at)
     }
 
-    /// Gives up the places that nobody has asked for since their evictions stopped counting.
+    /// Gives up the slots that were not asked for since their evictions stopped counting.
     pub fn expire(&mut self, now: u64) {
         self.places.retain(|_, place| now <= place.until);
     }

@@ -1,4 +1,4 @@
-//! Asks the gates: one thread with a small runtime of its own, so that a name server that hangs keeps nobody but the
+//! Asks the gates: one thread with a small runtime of its own, so that a name server that hangs delays only the
 //! gates waiting.
 
 use std::{sync::Arc, time::Duration};
@@ -17,7 +17,7 @@ use crate::{
 
 /// Questions that are out at once.
 const AT_ONCE: usize = 8;
-/// Everybody is judged anew at least this often, where there is anything to judge by.
+/// All pods are evaluated anew at least this often, where there is anything to judge by.
 const LOOK: Duration = Duration::from_secs(1);
 /// A look takes some time; it does not follow the last one sooner than this.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
@@ -108,7 +108,7 @@ async fn work(evaluator: Arc<PolicyEvaluator>) {
 }
 
 impl PolicyEvaluator {
-    /// Whether anything holds for anybody who is here. If not, nothing changes with the time.
+    /// Whether any policy holds for a pod of this node. If not, nothing changes with the time.
     fn is_ruled(&self) -> bool {
         let Settings {
             node_rate,

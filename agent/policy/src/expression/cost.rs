@@ -4,7 +4,7 @@ use cel::common::ast::{CallExpr, Expr, IdedExpr, LiteralValue, operators};
 
 use crate::expression::visit::children_mut;
 
-/// Called once a turn; the sign keeps it out of reach for whoever writes expressions.
+/// Called once a turn; the sign keeps it out of reach of expressions.
 pub(super) const TURN: &str = "@turn";
 
 /// Makes every loop of the tree take a turn from the budget each time round.

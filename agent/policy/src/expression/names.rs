@@ -6,7 +6,7 @@ use super::{ExpressionError, Name};
 use crate::expression::visit::children;
 
 /// Functions that expressions may call: CEL's standard library without time zones and regular expressions, whose cost
-/// nobody bounds.
+/// has no bound.
 const FUNCTIONS: [&str; 22] = [
     "size",
     "contains",

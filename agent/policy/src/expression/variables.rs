@@ -87,7 +87,7 @@ pub fn pod(pod: &Pod, now: i64, usage: u64) -> Value {
         Some(owner) => map([("kind", text(&owner.kind)), ("name", text(&owner.name))]),
         None => map([]),
     };
-    // A pod whose start nobody tells is as young as can be.
+    // A pod whose start is not known is as young as can be.
     let age = pod.created.map_or(0, |created| now.saturating_sub(created));
     map([
         ("name", text(&pod.name)),
@@ -162,7 +162,7 @@ mod tests {
             is_mirror: true,
             ..Pod::default()
         };
-        let (known, nobody) = (pod(&given, 1000, 17), pod(&Pod::default(), 1000, 0));
+        let (known, unknown) = (pod(&given, 1000, 17), pod(&Pod::default(), 1000, 0));
         for text in [
             "pod.name == 'db-0'",
             "pod.namespace == 'shop'",
@@ -185,7 +185,7 @@ mod tests {
             let expression = Expression::parse(text, &[POD]).expect("an expression");
             let answer = |pod: &Value| expression.is_true(&[("pod", pod.clone())]);
             assert_eq!(answer(&known), Ok(true), "{text}");
-            assert_eq!(answer(&nobody), Ok(false), "{text}");
+            assert_eq!(answer(&unknown), Ok(false), "{text}");
         }
     }
 

@@ -29,7 +29,7 @@ const HEAD_BYTES: usize = 16 << 10;
 
 type Response = http::Response<hyper::body::Incoming>;
 
-/// Drives a connection for as long as its answer is read, and ends with whoever waits for it.
+/// Drives a connection for as long as its answer is read, and ends with the caller that waits for it.
 struct Driver(tokio::task::JoinHandle<()>);
 
 impl Drop for Driver {
@@ -156,7 +156,7 @@ impl HttpProbe {
         }
         let mut target = first.clone();
         for _ in 0..=self.redirects {
-            // A token is for whom it was meant, not for whoever that one points at.
+            // A token is for the host that it was meant for, not for one that this host redirects to.
             let token = token
                 .as_deref()
                 .filter(|_| target.authority() == first.authority());

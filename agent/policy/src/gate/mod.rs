@@ -39,7 +39,7 @@ pub struct Gate {
     pub timeout: Duration,
     /// `onUnknown`: what it means to have no answer, or none that still counts.
     pub on_unknown: OnUnknown,
-    /// Whom it asks.
+    /// What it asks.
     pub probe: Probe,
     /// `check`: what makes the answer a yes; none is any 2xx.
     pub check: Option<Expression>,
@@ -55,7 +55,7 @@ pub enum OnUnknown {
     Allow,
 }
 
-/// Whom a gate asks.
+/// What a gate asks.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Probe {
     /// An HTTP server: the pod's own, or another one.

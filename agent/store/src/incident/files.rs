@@ -1,7 +1,7 @@
 //! Incidents on their way to the state directory: one file for each eviction, the newest ones are kept.
 //!
 //! A file is written a moment after the eviction is over, so that it shows what came afterwards. What cannot be written is
-//! counted and said; it stops nobody.
+//! counted and logged; it stops no thread.
 
 use std::{
     collections::VecDeque,
@@ -69,7 +69,7 @@ impl Incidents {
         &self.kept
     }
 
-    /// Somebody was evicted, or asked to go.
+    /// A pod was evicted, or asked to end.
     pub fn begin(&mut self, now: u64, incident: Incident) {
         if self.open.len() >= MOST_OPEN {
             self.open.pop_front();
@@ -234,7 +234,7 @@ mod tests {
             [(SECOND / 2, 7), (SECOND, 7)]
         );
         assert_eq!(read("two"), None);
-        // Nobody told of its end.
+        // Its end was not reported.
         incidents
             .writer()
             .write(incidents.due(6 * SECOND), &samples);

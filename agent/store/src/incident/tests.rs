@@ -120,7 +120,7 @@ fn a_pod_that_was_asked_has_time_and_is_seen_to_go() {
         shadow: true,
         ..asked
     };
-    // Nobody will go.
+    // No pod will go.
     let mut incident = Incident::of_asked(shadow);
     incident.settle();
     assert_eq!((incident.grace(), &incident.finish), (None, &None));

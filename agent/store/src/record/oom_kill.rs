@@ -56,7 +56,7 @@ pub struct AtLimit {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Before {
-    /// Whom it had chosen.
+    /// The process that it had chosen.
     pub pod: PodName,
     /// How long before the kill, in nanoseconds.
     pub nanos_before: u64,

@@ -23,7 +23,7 @@ const QUIET: Duration = Duration::from_millis(20);
 /// No SCHED_FIFO is granted.
 pub fn measure(runs: usize) -> io::Result<Vec<f64>> {
     let cpus = std::thread::available_parallelism()?.get();
-    let (waker, sleeper) = (0, 1 % cpus);
+    let (wake_thread, sleeper) = (0, 1 % cpus);
     // SAFETY: plain integers; the result is checked.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
     if fd < 0 {
@@ -53,7 +53,7 @@ pub fn measure(runs: usize) -> io::Result<Vec<f64>> {
         Ok(())
     });
     let woken = std::thread::spawn(move || -> io::Result<Vec<f64>> {
-        pin(waker)?;
+        pin(wake_thread)?;
         let mut found = Vec::with_capacity(runs);
         for _ in 0..runs {
             let mut child = Command::new("sleep")

@@ -1,4 +1,4 @@
-//! What a daemon costs an innocent neighbour while nobody is killed: the node is close to its threshold, where every hook
+//! What a daemon costs an innocent neighbour while no pod is killed: the node is close to its threshold, where every hook
 //! is attached, and the neighbour's page faults and requests are compared with those on a node without a daemon.
 
 use std::{
@@ -39,7 +39,7 @@ pub struct Beside {
     pub p99_ratio: Option<f64>,
 }
 
-/// Measures everybody round by round, so that what else the machine does hits all alike. Who is absent from the race is
+/// Measures all contenders round by round, so that what else the machine does hits all alike. Which one is absent from the race is
 /// absent here.
 pub fn run(programme: &Programme, absent: &[(String, String)]) -> io::Result<Vec<Beside>> {
     let (manager, time) = match programme.is_quick {

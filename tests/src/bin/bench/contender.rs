@@ -35,7 +35,7 @@ pub enum Contender {
 }
 
 impl Contender {
-    /// Everybody, in the order of the table.
+    /// All of them, in the order of the table.
     pub const ALL: [Self; 11] = [
         Self::Nothing,
         Self::Poll(Duration::from_secs(10)),
@@ -104,7 +104,7 @@ impl Contender {
             Competitor::start(&mut command).map(Running::Competitor)
         };
         match self {
-            Self::Nothing => Ok(Running::Nobody),
+            Self::Nothing => Ok(Running::None),
             Self::Poll(interval) => {
                 let ms = interval.as_millis();
                 let phase = (ms as f64 * phase) as u64;
@@ -157,11 +157,11 @@ fn evictd(
 
 /// A contender at work; ended when dropped.
 pub enum Running {
-    /// Nobody to end.
-    Nobody,
+    /// No process to end.
+    None,
     /// The daemon.
     Evictd(Agent),
-    /// Somebody else.
+    /// Another process.
     Competitor(Competitor),
 }
 
@@ -169,16 +169,16 @@ impl Running {
     /// Its process, if it is one.
     pub fn pid(&self) -> Option<u32> {
         match self {
-            Self::Nobody => None,
+            Self::None => None,
             Self::Evictd(agent) => Some(agent.pid()),
             Self::Competitor(competitor) => Some(competitor.child.id()),
         }
     }
 
-    /// Whether it has ended by itself, or by somebody else's doing.
+    /// Whether it has ended by itself, or was ended from outside.
     pub fn has_died(&mut self) -> io::Result<bool> {
         match self {
-            Self::Nobody => Ok(false),
+            Self::None => Ok(false),
             Self::Evictd(agent) => agent.has_ended(),
             Self::Competitor(competitor) => Ok(competitor.child.try_wait()?.is_some()),
         }
@@ -187,7 +187,7 @@ impl Running {
     /// What it says of its own stages, if it has killed.
     pub fn status(&mut self, files: &Path) -> Option<Verdict> {
         match self {
-            Self::Nobody => None,
+            Self::None => None,
             Self::Competitor(competitor) => competitor.said.try_recv().ok(),
             Self::Evictd(_) => {
                 let (records, _) = journal::read(&files.join("state")).ok()?;
@@ -230,7 +230,7 @@ impl Competitor {
             if output.read_line(&mut line).is_ok()
                 && let Ok(status) = serde_json::from_str(&line)
             {
-                // Nobody listens once the run is over.
+                // The receiver is gone once the run is over.
                 let _ = say.send(status);
             }
         });

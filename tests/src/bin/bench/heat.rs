@@ -68,10 +68,10 @@ pub enum Killer {
     Daemon,
     /// evictd's program in the kernel, past the floor.
     Floor,
-    /// The OOM killer was needed, whoever else acted.
+    /// The OOM killer was needed, whatever else acted.
     Oom,
-    /// Nobody in time.
-    Nobody,
+    /// Nothing in time.
+    None,
 }
 
 /// Microseconds from the crossing; what was not seen is left out.
@@ -99,7 +99,7 @@ pub struct Heat {
     pub rate: u64,
     /// Who killed.
     pub killer: Killer,
-    /// Nobody but the hog died.
+    /// Only the hog died.
     pub right_pod: bool,
     /// Who died.
     pub dead: Vec<&'static str>,
@@ -162,7 +162,7 @@ pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
     let (own, mut running) = plan.start(&stage, files.path())?;
     let exit = Exit::of(stage.hog_pid());
     stage.start_ahead()?;
-    // Everybody has time to see what is coming.
+    // Every contender has time to see what is coming.
     std::thread::sleep(AFTERMATH);
     plan.contender.last_moment(&mut running)?;
     trace.clear()?;
@@ -194,7 +194,7 @@ pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
     let first = kills.iter().find(|kill| is_hog(&kill.receiver));
     let killer = match first {
         _ if oom_killed(&stage) => Killer::Oom,
-        None => Killer::Nobody,
+        None => Killer::None,
         Some(kill) if is_hog(&kill.sender) => Killer::Floor,
         Some(_) => Killer::Daemon,
     };
@@ -218,7 +218,7 @@ pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
         way: plan.way.to_owned(),
         rate: plan.rate,
         killer,
-        right_pod: dead.iter().all(|name| *name == HOG) && killer != Killer::Nobody,
+        right_pod: dead.iter().all(|name| *name == HOG) && killer != Killer::None,
         dead,
         contender_died,
         overshoot_kib: overshoot,

@@ -1,4 +1,4 @@
-//! A cgroup of the contender's own, at its limit: somebody in it reads through a file without end, so that every page
+//! A cgroup of the contender's own, at its limit: a process in it reads through a file without end, so that every page
 //! that the contender needs and has not locked has to be reclaimed from others first.
 
 use std::{

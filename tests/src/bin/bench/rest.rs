@@ -40,7 +40,7 @@ pub struct Resting {
     pub threads: usize,
 }
 
-/// Measures everybody that is a daemon, each for so long.
+/// Measures all contenders that are daemons, each for so long.
 pub fn run(contenders: &[Contender], time: Duration) -> io::Result<Vec<Resting>> {
     let mut found = Vec::new();
     for contender in contenders {

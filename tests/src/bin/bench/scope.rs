@@ -54,7 +54,7 @@ pub struct Race {
     pub work: Vec<f64>,
     /// One line per contender and course, and one per contender over all courses (`way` is `all`).
     pub results: Vec<Line>,
-    /// The neighbour while nobody is killed.
+    /// The neighbour while no pod is killed.
     pub calm: Vec<Beside>,
     /// Every run.
     pub heats: Vec<Heat>,
@@ -72,7 +72,7 @@ pub struct Line {
     pub oom_kills: usize,
     /// Runs that the kernel's floor ended.
     pub floor_kills: usize,
-    /// Runs in which nobody but the hog died.
+    /// Runs in which only the hog died.
     pub right_pod: usize,
     /// Runs that the contender has not survived.
     pub contender_died: usize,
@@ -174,7 +174,7 @@ fn progress(done: usize, total: usize, heat: &Heat) {
         Killer::Daemon => "killed in time",
         Killer::Floor => "the floor killed",
         Killer::Oom => "OOM",
-        Killer::Nobody => "nobody killed",
+        Killer::None => "nobody killed",
     };
     let speed = match heat.rate {
         0 => "full speed".to_owned(),

@@ -59,7 +59,7 @@ pub fn draw(race: &Race) -> String {
     text
 }
 
-/// The neighbour while nobody is killed.
+/// The neighbour while no pod is killed.
 fn calm(lines: &[Beside]) -> String {
     if lines.is_empty() {
         return String::new();

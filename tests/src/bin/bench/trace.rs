@@ -1,4 +1,4 @@
-//! Who sent SIGKILL (or another signal) to whom and when, told by the kernel in the same way for every contender: `signal_generate` in a
+//! Which process sent SIGKILL (or another signal) to which, and when, as the kernel says in the same way for every contender: `signal_generate` in a
 //! trace instance of our own, stamped with CLOCK_MONOTONIC.
 
 use std::io;

@@ -11,7 +11,7 @@ use crate::bare::pin;
 const WORK_NS: u64 = 100_000;
 /// To read the clock twice takes less; what is longer was not the thread's own time.
 const STEP_NS: u64 = 5_000;
-/// The thread keeps everybody else from its CPU: for 10 ms, and as long it rests.
+/// The thread keeps all others from its CPU: for 10 ms, and as long it rests.
 const TIMES_AT_ONCE: usize = 100;
 const REST: Duration = Duration::from_millis(10);
 

@@ -98,7 +98,7 @@ fn introduce(arguments: &Arguments, size: u64) {
     println!("\n{HOG} allocates without end, {rate}.");
 }
 
-/// The node with everybody on it; the hog wants more than there is, so that somebody has to stop it.
+/// The node with all pods on it; the hog wants more than there is, so that it has to be stopped.
 fn play(arguments: &Arguments, size: u64) -> io::Result<Stage> {
     let (far_too_much, rate) = ((size >> 17).to_string(), arguments.rate.to_string());
     Stage::start(

@@ -31,7 +31,7 @@ pub async fn agent(client: &Client, target: &Target) -> Result<Option<Pod>> {
     Ok(pods.into_iter().next())
 }
 
-/// Why nobody needs to wait for this pod any longer: its container starts and ends again, or its image cannot be had.
+/// Why there is no need to wait for this pod any longer: its container starts and ends again, or its image cannot be had.
 pub fn gives_up(pod: &Pod) -> Option<String> {
     const HOPELESS: [&str; 5] = [
         "CrashLoopBackOff",

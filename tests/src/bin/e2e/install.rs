@@ -89,7 +89,7 @@ impl Installation {
             }
             objects = objects::read(&arguments.manifests, &changes)?;
         }
-        // Somebody else's evictd is neither changed nor taken away.
+        // An evictd that this run did not install is neither changed nor taken away.
         for object in &objects {
             let Some(found) = apply::existing(client, object).await? else {
                 continue;

@@ -16,7 +16,7 @@ pub fn missing(directories: Vec<String>) -> Vec<String> {
 pub fn propagates(directory: &str) -> bool {
     match fs::read_to_string(MOUNTINFO) {
         Ok(mounts) => is_handed_on(&mounts, directory),
-        // Nobody says: as usual.
+        // Not stated: as usual.
         Err(_) => true,
     }
 }

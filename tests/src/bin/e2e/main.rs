@@ -1,6 +1,6 @@
 //! `cargo xtask e2e`: evictd on a real cluster. Deploys `deploy/manifests`, starts pods of several classes on one node,
 //! lets one of them take all memory, and looks at what the cluster says: Events by evictd, no OOM kill, no restart,
-//! everybody else alive. Whatever happens, it takes away what it has brought.
+//! all other pods alive. Whatever happens, it takes away what it has brought.
 
 mod agent;
 mod apply;

@@ -137,7 +137,7 @@ fn takes_pods(node: &Node) -> bool {
 }
 
 impl Target {
-    /// Where its container runtime keeps images and writable layers, if nobody has changed that.
+    /// Where its container runtime keeps images and writable layers by default.
     pub fn runtime_root(&self) -> &'static str {
         let is = |distribution: &str| self.kubelet.contains(distribution);
         match self.runtime.split("://").next() {

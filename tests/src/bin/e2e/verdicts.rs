@@ -168,7 +168,7 @@ fn about_hog(seen: &Seen) -> Vec<Verdict> {
     verdicts
 }
 
-/// One Event by evictd on the hog, and none on anybody else.
+/// One Event by evictd on the hog, and none on another object.
 fn evicted_events(all: &[Event], hog: &str) -> Verdict {
     let ours: Vec<&Event> = all.iter().filter(|e| is_ours(e, "Evicted")).collect();
     let good = ours.len() == 1 && ours[0].involved_object.uid.as_deref() == Some(hog);

@@ -19,7 +19,7 @@ use super::{agent::warnings, node::Target, seen::Seen};
 
 /// Where the cast plays, and what its priority class is called.
 pub const NAMESPACE: &str = "evictd-e2e";
-/// The hog's priority: below everybody's, so that nobody else's pod can come before it.
+/// The hog's priority: below all others, so that no other pod can come before it.
 const LOWEST: i32 = -1_000_000;
 /// The pods that must live: name, memory request, whether it is the limit too.
 const SURVIVORS: [(&str, Option<&str>, bool); 3] = [

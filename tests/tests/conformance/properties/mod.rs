@@ -83,14 +83,14 @@ proptest! {
             ranking.order(pods, &usages).iter().map(|ranked| ranked.pod.uid.clone()).collect()
         };
         prop_assert_eq!(order(&pods), order(&shuffled));
-        let mut everybody = order(&pods);
-        everybody.sort_unstable();
-        everybody.dedup();
-        prop_assert_eq!(everybody.len(), pods.len());
+        let mut all = order(&pods);
+        all.sort_unstable();
+        all.dedup();
+        prop_assert_eq!(all.len(), pods.len());
     }
 
     #[test]
-    fn nobody_protected_is_evicted_and_nobody_twice(
+    fn no_protected_pod_is_evicted_and_none_twice(
         settings in settings(),
         (pods, usages) in pods(),
         steps in prop::collection::vec((observations(), signed()), 1..6),
@@ -155,7 +155,7 @@ proptest! {
     }
 
     #[test]
-    fn a_clock_that_goes_back_or_stands_still_evicts_nobody(
+    fn a_clock_that_goes_back_or_stands_still_evicts_no_pod(
         mut settings in settings(),
         (pods, usages) in pods(),
         observations in observations(),
@@ -175,7 +175,7 @@ proptest! {
     }
 
     #[test]
-    fn a_measurement_that_is_not_newer_evicts_nobody(
+    fn a_measurement_that_is_not_newer_evicts_no_pod(
         (pods, usages) in pods(),
         mode in prop::sample::select(&[Mode::Kubelet, Mode::Evictd]),
         times in prop::collection::vec(0..10i64, 1..6),

@@ -210,7 +210,7 @@ fn an_agent_may_do_nothing_else_on_its_node() {
 
     let taints = "may set taints whose key begins with evictd.dev/";
     let conditions = "may set conditions whose type begins with Evictd";
-    // What a server-side apply with force does to everybody else's taints, as it was recorded.
+    // What a server-side apply with force does to the taints of others, as it was recorded.
     let applied = on_pods(
         "UPDATE",
         "nodes",

@@ -67,7 +67,7 @@ fn version_2() -> Result<()> {
         );
     }
     for controller in available.split_whitespace() {
-        // As systemd does: whoever makes a cgroup finds the controllers in it.
+        // As systemd does: a new cgroup has the controllers in it.
         fs::write(
             Path::new(CGROUP).join("cgroup.subtree_control"),
             format!("+{controller}"),

@@ -74,7 +74,7 @@ fn resources_of_the_pod_replace_those_of_its_containers() {
             .as_deref(),
         Some("5Mi")
     );
-    // Ephemeral storage cannot be requested for the pod, and then nobody asks its containers.
+    // Ephemeral storage cannot be requested for the pod, and then its containers are not asked.
     assert_eq!(pod.storage_request, 0);
     assert_eq!(pod.qos, QosClass::Guaranteed);
 }

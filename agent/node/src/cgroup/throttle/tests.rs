@@ -55,7 +55,7 @@ fn the_next_start_unthrottles_what_a_crash_has_left() {
     for (uid, cgroup) in [("left", &left), ("changed", &changed), ("gone", &gone)] {
         throttles.set(uid, cgroup).unwrap().unwrap();
     }
-    // Nobody says goodbye.
+    // No orderly end.
     drop(throttles);
     fs::write(changed.path().join(HIGH), "4096000").unwrap();
     fs::remove_dir_all(gone.path()).unwrap();

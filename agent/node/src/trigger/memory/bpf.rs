@@ -122,7 +122,7 @@ impl BpfMemoryTrigger {
             Ok(Self {
                 hook,
                 cgroup_ids,
-                triggers: object.array("TRIPWIRES")?,
+                triggers: object.array("TRIGGERS")?,
                 generation_count: object.array("ARMINGS")?,
                 first_victim: object.array("FIRST_VICTIM")?,
                 events: object.ring("WAKEUPS")?,
@@ -165,7 +165,7 @@ impl MemoryTrigger for BpfMemoryTrigger {
         {
             self.uncharge = None;
         }
-        // Below MAX_TRIPWIRES, so it fits.
+        // Below MAX_TRIGGERS, so it fits.
         let index = u32::try_from(slot).unwrap_or(u32::MAX);
         self.triggers.set(index, record, 0).map_err(os_error)?;
         let armings: u64 = self.generations.iter().sum();

@@ -43,7 +43,7 @@ pub struct Files {
 }
 
 /// The fast path's end. To order takes no lock and no memory: where the agent's cgroup is at its limit, a page for what is
-/// written to a pipe has to be reclaimed first, by whoever writes.
+/// written to a pipe has to be reclaimed first, by the writer.
 pub struct Notifier {
     orders: Input<Triggers>,
     scopes: Sender<(usize, Files)>,
@@ -173,7 +173,7 @@ impl Worker {
                     Err(e) if is_gone(&e) => {}
                     other => {
                         other?;
-                        // Crossed while it was registered: nobody else would tell.
+                        // Crossed while it was registered: the kernel does not report that.
                         crossed |= files.has_crossed(trigger)?;
                     }
                 }

@@ -20,7 +20,7 @@ use super::{ProbeError, Scheme};
 pub enum Trust {
     /// `ca`: the authorities in this file of `gateSecrets`.
     Authorities(String),
-    /// `insecureSkipVerify`: nobody's, all certificates are taken.
+    /// `insecureSkipVerify`: none, all certificates are taken.
     AllPods,
 }
 

@@ -1,4 +1,4 @@
-//! Somebody else's daemon as a process, and what it says.
+//! Another project's daemon as a process, and what it says.
 
 use std::{
     io::{self, Read as _},
@@ -14,7 +14,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of what a daemon has said that are kept: the last ones.
 const KEPT: usize = 2000;
 
-/// Somebody else's daemon; killed and reaped when dropped.
+/// Another project's daemon; killed and reaped when dropped.
 pub struct Daemon {
     child: Child,
     said: Arc<Mutex<String>>,

@@ -7,7 +7,7 @@ pub const DISK: &str = "/var/disk";
 
 /// Mounts the disk, and lets tmpfs take all of the memory, as a `medium: Memory` volume without a limit can.
 pub fn prepare() -> io::Result<()> {
-    // Children are given scores of their own; whoever counts must be the last to go.
+    // Children are given scores of their own; the process that counts must be the last to go.
     set_oom_score(std::process::id(), -1000)?;
     mount("tmpfs", "/dev/shm", "tmpfs", libc::MS_REMOUNT, "size=100%")?;
     if fs::read_to_string("/proc/mounts")?.contains(DISK) {

@@ -86,7 +86,7 @@ pub struct NodeHeat {
 }
 
 impl NodeHeat {
-    /// For whoever waits.
+    /// For the thread that waits.
     pub fn summary(&self) -> String {
         let signalled = self.signalled_ms.map(|ms| format!(" after {ms:.0} ms"));
         format!(
@@ -106,7 +106,7 @@ pub fn run(task: &Task) -> Result<NodeHeat, Trouble> {
     let before = Meminfo::read()?;
     let hog = hog_arguments(task, before);
     let hog: Vec<&str> = hog.iter().map(String::as_str).collect();
-    // The limit is the machine's own size, which nobody reaches: the OOM killer is the whole guest's.
+    // The limit is the machine's own size, which is never reached: the OOM killer is the whole guest's.
     let mut stage = Stage::start("node", before.total, &hog, false)?;
     let files = tempfile::tempdir()?;
     let mut running = rival
@@ -166,11 +166,11 @@ fn mib(bytes: u64) -> f64 {
     bytes as f64 / MIB as f64
 }
 
-/// Whoever else acted: where the OOM killer was needed, it was needed.
+/// Whatever else acted: where the OOM killer was needed, it was needed.
 fn killer(oom_kills: u64, first: Option<&Kill>, is_hog: impl Fn(&Thread) -> bool) -> Killer {
     match first {
         _ if oom_kills > 0 => Killer::Oom,
-        None => Killer::Nobody,
+        None => Killer::None,
         Some(kill) if is_hog(&kill.sender) => Killer::Floor,
         Some(_) => Killer::Daemon,
     }
@@ -273,6 +273,6 @@ mod tests {
         assert_eq!(killer(1, Some(&by("earlyoom")), is_hog), Killer::Oom);
         assert_eq!(killer(0, Some(&by("earlyoom")), is_hog), Killer::Daemon);
         assert_eq!(killer(0, Some(&by("hog")), is_hog), Killer::Floor);
-        assert_eq!(killer(0, None, is_hog), Killer::Nobody);
+        assert_eq!(killer(0, None, is_hog), Killer::None);
     }
 }

@@ -15,7 +15,7 @@ const SOCKET: &str = "/run/systemd/io.system.ManagedOOM";
 const RUNTIME_DIRECTORY: &str = "/run/systemd/oom";
 const METHOD: &str = "io.systemd.ManagedOOM.SubscribeManagedOOMCGroups";
 
-/// Listens where systemd would, and tells whoever asks that pods below this cgroup (a path below the root) are to be
+/// Listens where systemd would, and tells clients that pods below this cgroup (a path below the root) are to be
 /// killed where its memory pressure is above so many percent.
 pub fn play(cgroup: &str, percent: u32) -> io::Result<()> {
     // Its parent is where the socket is.
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn whoever_subscribes_is_told_and_others_are_not() {
+    fn a_subscriber_is_told_and_others_are_not() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let server = std::thread::spawn(move || serve(&ours, &told("/pods", 50)));
         let mut answers = BufReader::new(theirs.try_clone().unwrap()).split(0);

@@ -133,7 +133,7 @@ impl Meter {
         })
     }
 
-    /// Whether nobody is left in the hog's pod.
+    /// Whether no process is left in the hog's pod.
     pub fn hog_is_gone(&self) -> bool {
         self.hog_is_gone.load(Ordering::Relaxed)
     }

@@ -64,7 +64,7 @@ pub struct Line {
     pub in_time: usize,
     /// Runs in which the OOM killer was needed.
     pub oom_kills: usize,
-    /// Runs in which nobody but the hog died.
+    /// Runs in which only the hog died.
     pub right_pod: usize,
     /// Pods that died and had done nothing, over all runs.
     pub innocents: usize,

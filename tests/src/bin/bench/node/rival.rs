@@ -33,7 +33,7 @@ pub enum Rival {
 }
 
 impl Rival {
-    /// Everybody, in the order of the table.
+    /// All of them, in the order of the table.
     pub const ALL: [Self; 7] = [
         Self::Nothing,
         Self::Earlyoom,
@@ -74,7 +74,7 @@ impl Rival {
     pub fn start(self, stage: &Stage, threshold: u64, files: &Path) -> Result<Running, String> {
         let said = |e: io::Error| e.to_string();
         match self {
-            Self::Nothing => Ok(Running::Nobody),
+            Self::Nothing => Ok(Running::None),
             Self::Evictd => evictd(stage, threshold, files).map_err(said),
             Self::EvictdLevel => {
                 let memory = Meminfo::read().map_err(said)?;
@@ -187,7 +187,7 @@ fn evictd(stage: &Stage, threshold: u64, files: &Path) -> io::Result<Running> {
 
 /// A contender at work; ended when dropped.
 pub enum Running {
-    Nobody,
+    None,
     Evictd(Agent),
     Daemon(Daemon),
 }
@@ -196,7 +196,7 @@ impl Running {
     /// Whether it has lived until now; what never ran has not died.
     pub fn is_alive(&mut self) -> bool {
         match self {
-            Self::Nobody => true,
+            Self::None => true,
             Self::Evictd(agent) => Path::new(&format!("/proc/{}/exe", agent.pid())).exists(),
             Self::Daemon(daemon) => daemon.is_alive(),
         }
@@ -206,7 +206,7 @@ impl Running {
     pub fn log(&self) -> String {
         match self {
             Self::Daemon(daemon) => daemon.log(),
-            Self::Nobody | Self::Evictd(_) => String::new(),
+            Self::None | Self::Evictd(_) => String::new(),
         }
     }
 }
