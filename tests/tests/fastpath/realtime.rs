@@ -115,7 +115,7 @@ fn threads_that_decide_are_real_time_in_a_cgroup_without_a_budget() {
     );
     let text = metrics(&address).unwrap();
     assert!(
-        text.contains("evictd_realtime_priority{thread=\"reflex\"} 1\n"),
+        text.contains("evictd_realtime_priority{thread=\"fastpath\"} 1\n"),
         "{text}"
     );
 }

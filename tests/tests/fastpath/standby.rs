@@ -79,7 +79,7 @@ fn stands_in(hook: MemoryHook) {
         let (late, came) = (cpus::of(watched.tid()), cpus::of(standby));
         assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
         drop(obstacle);
-        let evicted = evicted.expect("an eviction without the reflex");
+        let evicted = evicted.expect("an eviction without the fast path");
         assert!(evicted.available < evicted.threshold);
         assert_eq!(evicted.hook, hook);
         assert_eq!(watched.deputised(), round as u64 + 1);
@@ -93,7 +93,7 @@ fn stands_in(hook: MemoryHook) {
     matrix(
         "memory.available",
         &hook.to_string(),
-        "decides where the reflex cannot run",
+        "decides where the fast path cannot run",
     );
 }
 

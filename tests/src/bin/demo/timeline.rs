@@ -13,7 +13,7 @@ pub fn draw(eviction: &EvictionRecord, finish: &OutcomeRecord) -> String {
             s.crossed,
             "the kernel saw the usage reach the threshold",
         ),
-        ("woken", s.woken, "the reflex thread ran"),
+        ("woken", s.woken, "the fast path ran"),
         (
             "decided",
             s.decided,
