@@ -34,6 +34,16 @@ pub const RENOTIFY_AFTER_NS: u64 = 60_000;
 /// Pages that take longer than [`RENOTIFY_AFTER_NS`] to clear, when they are charged at once: a megabyte at 16 GB/s.
 pub const SLOW_PAGES: u64 = 256;
 
+/// Pods that the programs may kill from for each scope, by rank.
+pub const MAX_VICTIMS: u32 = 16;
+
+/// How long a crossing stays unread until the programs take the agent to be stopped or gone, in nanoseconds. A late
+/// wake-up takes milliseconds; what is left below a threshold of 100 MiB lasts for 50 ms at 2 GB/s.
+pub const ABSENT_AFTER_NS: u64 = 20_000_000;
+
+/// The layout of these records, for agents that find what an agent of another version has pinned.
+pub const LAYOUT: u64 = 1;
+
 /// Which way the counter crosses the limit.
 pub mod direction {
     /// Trips when the counter is at the limit or above it.
@@ -46,7 +56,7 @@ pub mod direction {
 pub mod action {
     /// One record into the wake-up ring buffer per arming, and the agent is woken.
     pub const WAKE: u32 = 0;
-    /// SIGKILL to the allocating task while it belongs to the first victim, on every charge past the limit.
+    /// SIGKILL to the allocating task while it belongs to the victim of rank 0, on every charge past the limit.
     pub const KILL: u32 = 1;
     /// The record, and no wake-up: for measurements.
     pub const RECORD_ONLY: u32 = 2;
@@ -71,6 +81,8 @@ pub struct MemoryTrigger {
     pub direction: u32,
     /// One of [`action`].
     pub action: u32,
+    /// Pages from the limit of a hard threshold to the end of the scope's memory; 0 for other slots.
+    pub span: u64,
 }
 
 /// What a program remembers of a slot.
@@ -87,10 +99,36 @@ pub struct MemoryTriggerState {
     pub last_miss_generation: u64,
     /// The generation that tripped last.
     pub tripped: u64,
+    /// When that was, in nanoseconds of CLOCK_MONOTONIC.
+    pub tripped_ns: u64,
+    /// The producer position of the ring buffer behind its record.
+    pub position: u64,
     /// When a thread was woken for it, in nanoseconds of CLOCK_MONOTONIC; 0 when the agent has come.
     pub woken_ns: u64,
     /// Times the program has sent SIGKILL for this slot.
     pub kills: u64,
+}
+
+/// What the agent leaves to the programs for the time when it is stopped or gone. Times are nanoseconds of CLOCK_MONOTONIC.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PinnedGuard {
+    /// [`LAYOUT`].
+    pub layout: u64,
+    /// The agent lives for sure until then, unless a crossing stays unread.
+    pub lease_ns: u64,
+    /// Nothing is killed from then on; 0: programs never act in the agent's place.
+    pub expires_ns: u64,
+}
+
+/// A pod that the programs may kill from.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct VictimKey {
+    /// Id of the pod's cgroup.
+    pub cgroup_id: u64,
+    /// The scope that is short.
+    pub scope: u64,
 }
 
 /// One crossing, in the wake-up ring buffer.
@@ -113,8 +151,14 @@ pub struct TriggerEvent {
     pub slot: u32,
 }
 
-crate::plain_old_data!(MemoryTrigger, MemoryTriggerState, TriggerEvent);
+crate::plain_old_data!(
+    MemoryTrigger,
+    MemoryTriggerState,
+    PinnedGuard,
+    TriggerEvent,
+    VictimKey
+);
 
-const _: () = assert!(size_of::<MemoryTrigger>() == 4 * 8 + 2 * 4);
-const _: () = assert!(size_of::<MemoryTriggerState>() == 7 * 8);
+const _: () = assert!(size_of::<MemoryTrigger>() == 5 * 8 + 2 * 4);
+const _: () = assert!(size_of::<MemoryTriggerState>() == 9 * 8);
 const _: () = assert!(size_of::<TriggerEvent>() == 5 * 8 + 2 * 4);

@@ -4,32 +4,24 @@ use core::ffi::c_void;
 
 use aya_ebpf::{
     EbpfContext as _, Global,
-    helpers::bpf_send_signal,
     macros::{btf_tracepoint, fexit, kprobe, map},
     maps::{Array, PerCpuArray},
     programs::{BtfTracePointContext, FExitContext, ProbeContext},
 };
 use evictd_common::memory::{
-    MAX_SCOPES, MAX_TRIGGERS, MemoryTrigger, MemoryTriggerState, NEVER, SLOTS_PER_SCOPE, action,
-    direction,
+    MAX_TRIGGERS, MemoryTrigger, MemoryTriggerState, NEVER, SLOTS_PER_SCOPE, action, direction,
 };
 
+mod guard;
 mod notify;
 
-use crate::kstruct::{
-    Address, ancestor, cgroup_id, current_memcg, memcg_of_counter, usage_of, word,
-};
+use crate::kstruct::{Address, ancestor, cgroup_id, memcg_of_counter, usage_of, word};
 use notify::{notify_huge_charge, renotify, wake};
-
-const SIGKILL: u32 = 9;
 
 #[map]
 static TRIGGERS: Array<MemoryTrigger> = Array::with_max_entries(MAX_TRIGGERS, 0);
 #[map]
 static TRIGGER_STATE: Array<MemoryTriggerState> = Array::with_max_entries(MAX_TRIGGERS, 0);
-/// For each scope the id of the cgroup of its first victim in order, 0 when no pod may be killed from here.
-#[map]
-static FIRST_VICTIM: Array<u64> = Array::with_max_entries(MAX_SCOPES, 0);
 /// How often the agent has set a trigger, all slots together.
 #[map]
 static ARMINGS: Array<u64> = Array::with_max_entries(1, 0);
@@ -149,6 +141,8 @@ pub fn memory_charge_entry(ctx: ProbeContext) -> u32 {
 struct Seen {
     counter: Address,
     usage: u64,
+    /// A hard threshold is tripped. Written through memory, as [`SkipAllowance::nearest`] is.
+    tripped: u32,
 }
 
 /// Compares every trigger; `note` hears how far each limit is, in pages.
@@ -162,6 +156,7 @@ fn check_all(context: *mut c_void, charged: Address, mut note: impl FnMut(u64)) 
         // loop once more for each that it does.
         counter: nobodys,
         usage: 0,
+        tripped: 0,
     };
     for slot in 0..MAX_TRIGGERS {
         let (Some(trigger), Some(state)) = (TRIGGERS.get(slot), TRIGGER_STATE.get_ptr_mut(slot))
@@ -182,6 +177,11 @@ fn check_all(context: *mut c_void, charged: Address, mut note: impl FnMut(u64)) 
             &mut seen,
         ));
     }
+    // SAFETY: a field of a local value.
+    if unsafe { (&raw const seen.tripped).read_volatile() } != 0 && guard::stand_in() != 0 {
+        // The next charge looks as well.
+        note(0);
+    }
 }
 
 /// Compares one trigger; its distance in pages. Two CPUs that cross at the same moment may both report it; the agent
@@ -199,6 +199,10 @@ fn check(
         return u64::MAX;
     }
     if trigger.action != action::KILL && state.tripped == trigger.generation {
+        if trigger.action == action::WAKE_LOCAL {
+            // SAFETY: a field that is borrowed here.
+            unsafe { (&raw mut seen.tripped).write_volatile(1) };
+        }
         return renotify(context, trigger, state);
     }
     let counter = if trigger.address != 0 {
@@ -213,7 +217,7 @@ fn check(
         let Some(usage) = word(counter) else {
             return 0;
         };
-        *seen = Seen { counter, usage };
+        (seen.counter, seen.usage) = (counter, usage);
     }
     let usage = seen.usage;
     let distance = if trigger.direction == direction::FALLING {
@@ -230,7 +234,7 @@ fn check(
         return 0;
     }
     if trigger.action == action::KILL {
-        kill_first_victim(slot / SLOTS_PER_SCOPE, state);
+        guard::kill_at_floor(slot / SLOTS_PER_SCOPE, state);
     } else {
         wake(slot, trigger, state, usage, charged);
     }
@@ -259,25 +263,4 @@ fn watched(
     state.memcg = found;
     state.cgroup_id = trigger.cgroup_id;
     Some(found)
-}
-
-/// The task that allocates past the floor dies here when it belongs to the first victim. It is the current
-/// task's own cgroup that counts: a charge may be made on behalf of another one.
-#[inline(always)]
-fn kill_first_victim(scope: u32, state: &mut MemoryTriggerState) {
-    let Some(&victim) = FIRST_VICTIM.get(scope) else {
-        return;
-    };
-    if victim == 0 {
-        return;
-    }
-    let Some(memcg) = current_memcg() else {
-        return;
-    };
-    if ancestor(memcg, victim) != 0 {
-        // SAFETY: acts on the current task only.
-        if unsafe { bpf_send_signal(SIGKILL) } == 0 {
-            state.kills += 1;
-        }
-    }
 }

@@ -192,10 +192,21 @@ fn describe(task: Address) {
 /// `get_mm_rss`: MM_FILEPAGES (0), MM_ANONPAGES (1) and MM_SHMEMPAGES (3), in pages.
 #[inline(always)]
 fn rss(task: Address) -> u64 {
+    resident(task, [0, 1, 3]).unwrap_or(UNKNOWN)
+}
+
+/// Anonymous and shared memory of a task, in pages; 0 where that cannot be read.
+#[inline(always)]
+pub fn private_memory(task: Address) -> u64 {
+    resident(task, [1, 3]).unwrap_or(0)
+}
+
+#[inline(always)]
+fn resident<const N: usize>(task: Address, counters: [u64; N]) -> Option<u64> {
     let stride = u64::from(MM_RSS_STRIDE.load());
     let mm = field(task, &TASK_MM).unwrap_or(0);
     if stride == 0 || mm == 0 {
-        return UNKNOWN;
+        return None;
     }
     let first = mm + u64::from(MM_RSS.load());
     // A per-CPU counter may be below zero for a moment.
@@ -203,7 +214,11 @@ fn rss(task: Address) -> u64 {
         Some(pages) if (pages as i64) > 0 => pages,
         _ => 0,
     };
-    count(0) + count(1) + count(3)
+    let mut pages = 0;
+    for counter in counters {
+        pages += count(counter);
+    }
+    Some(pages)
 }
 
 #[inline(always)]

@@ -2,6 +2,7 @@
 
 pub mod agent;
 pub mod apiserver;
+pub mod bpffs;
 pub mod cgroup;
 pub mod cluster_node;
 pub mod containerd;

@@ -217,6 +217,7 @@ impl Node {
             table,
             earlier: Vec::new(),
             last_eviction: None,
+            is_pinned: false,
             shadow: options.shadow,
             victims_at_once: options.victims_at_once,
             strategy: RankingStrategy::Kubelet,

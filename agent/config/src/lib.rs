@@ -25,6 +25,7 @@ mod filesystems;
 mod graduated;
 pub mod kube;
 mod kubelet;
+mod pinned_guard;
 pub mod pod_manifest;
 mod policy;
 mod source;
@@ -36,6 +37,7 @@ pub use error::ConfigError;
 pub use filesystems::FilesystemPaths;
 pub use kubelet::DEFAULT_PRESSURE_TRANSITION_PERIOD;
 pub use kubelet::EvictionFields;
+pub use pinned_guard::PinnedGuard;
 pub use policy::PolicyConfig;
 pub use source::{KubeletDocument, KubeletSource};
 pub use thresholds::{DEFAULT_EVICTION_HARD, Statements, ThresholdTexts};
@@ -73,6 +75,8 @@ pub struct Config {
     /// `kernelFloor`: the limit at which the kernel itself kills the first victim; without an amount it is half of
     /// the hard threshold.
     pub kernel_floor: Reserve,
+    /// `pinnedGuard`: what the kernel does when the agent is stopped or gone.
+    pub pinned_guard: PinnedGuard,
     /// `filesystems`: where nodefs, imagefs and containerfs are.
     pub filesystems: FilesystemPaths,
     /// `cri`: the container runtime, which gives back what is no longer needed when a disk is short; none is left alone.
@@ -182,6 +186,7 @@ impl Config {
             account_reclaimable_cache: fields.boolean("accountReclaimableCache")?.unwrap_or(false),
             memory_guard: Reserve::take(&mut fields, "memoryGuard", mode == Mode::Evictd)?,
             kernel_floor: Reserve::take(&mut fields, "kernelFloor", true)?,
+            pinned_guard: pinned_guard::take(&mut fields)?,
             filesystems: FilesystemPaths::take(&mut fields)?,
             graduated: graduated::take(&mut fields)?,
             policy: PolicyConfig::take(&mut fields)?,

@@ -41,5 +41,5 @@ pub use planner::plan::{
 pub use planner::pressure::Pressure;
 pub use ranking::key::{RankInputs, RankKey};
 pub use ranking::{Ranked, Ranking, Usages};
-pub use select::{Candidate, CandidateState, ReleaseTarget, Rules, Selection, select};
+pub use select::{Candidate, CandidateState, ReleaseTarget, Rules, Selection, rank, select};
 pub use sizing::MemorySizing;

@@ -113,6 +113,22 @@ pub fn select(
     selection
 }
 
+/// The first candidates in the order of eviction by what is known of them, without reading more: their positions are written
+/// to `ranked`, and nothing is chosen. How many were written. Allocates nothing.
+pub fn rank(candidates: &[Candidate], rules: Rules, ranked: &mut [usize]) -> usize {
+    let passed_over = PassedOver {
+        guaranteed: rules.strategy == RankingStrategy::Qos && !rules.system_over_reserved,
+        idle: false,
+    };
+    let mut front = TopCandidates::of(candidates, rules, passed_over);
+    let mut count = 0;
+    for (at, position) in ranked.iter_mut().zip(std::iter::from_fn(|| front.pop())) {
+        *at = position;
+        count += 1;
+    }
+    count
+}
+
 impl Rules {
     fn place(self, position: usize, candidate: &Candidate) -> Ranked {
         let usage = Some(candidate.usage);

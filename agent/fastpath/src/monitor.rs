@@ -34,6 +34,9 @@ const NAMED_FAR_FOR_NS: u64 = 10_000_000_000;
 /// it had charged in advance (`drain_stock`), and comes again.
 const OVER_AFTER_NS: u64 = 1_000_000_000;
 
+/// A cycle that comes later than it should by this is no sign of a stopped agent, in nanoseconds.
+const LATE_NS: u64 = 50_000_000;
+
 /// What the hook has told since the last turn.
 #[derive(Default)]
 struct PendingTriggers {
@@ -136,7 +139,11 @@ impl MemoryMonitor {
         }
         self.iterate(woken);
         let interval = self.next_look();
-        self.wait(woken, interval)
+        let wait = self.wait(woken, interval);
+        let (now, lasts) = (monotonic_ns(), wait.longest(woken));
+        let lease = now.saturating_add(lasts * 2 + LATE_NS);
+        self.setup.trigger.beat(now, lease);
+        wait
     }
 
     /// The part of a round that cannot wait, for a fast path that is late. What else the hook has told waits for it.
@@ -324,6 +331,8 @@ pub struct Setup {
     pub earlier: Vec<Earlier>,
     /// When an earlier agent last evicted a pod for memory, in nanoseconds of CLOCK_MONOTONIC.
     pub last_eviction: Option<u64>,
+    /// The trigger is pinned: the kernel acts in this thread's place when it is stopped or gone.
+    pub is_pinned: bool,
     /// Decide, report, and kill nothing.
     pub shadow: bool,
     /// The most pods that may be terminating at once; the kubelet's number is 1.

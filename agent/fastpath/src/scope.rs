@@ -14,7 +14,7 @@ use evictd_node::{
     cgroup::memory::Version,
     memory_scope::{MemorySample, Scope},
     sampling,
-    trigger::memory::{TriggerEvent, page_size},
+    trigger::memory::{MAX_VICTIMS, TriggerEvent, page_size},
 };
 use evictd_sys::clock::after;
 
@@ -47,6 +47,38 @@ pub(super) struct ScopeTriggers {
     pub approached: bool,
 }
 
+/// The pods that the kernel may kill from for one scope.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Victims {
+    positions: [usize; MAX_VICTIMS as usize],
+    ids: [u64; MAX_VICTIMS as usize],
+    count: usize,
+}
+
+impl Victims {
+    /// Adds the next one in rank; those without room are left out.
+    pub fn push(&mut self, position: usize, id: u64) {
+        if let (Some(at), Some(to)) = (
+            self.positions.get_mut(self.count),
+            self.ids.get_mut(self.count),
+        ) {
+            (*at, *to) = (position, id);
+            self.count += 1;
+        }
+    }
+
+    /// Ids of their cgroups, by rank.
+    pub fn ids(&self) -> &[u64] {
+        self.ids.get(..self.count).unwrap_or_default()
+    }
+
+    /// With their positions in the table that they were taken from.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, u64)> {
+        let both = self.positions.into_iter().zip(self.ids);
+        both.take(self.count)
+    }
+}
+
 /// A scope that is watched.
 pub(super) struct ScopeMonitor {
     pub scope: Scope,
@@ -62,8 +94,8 @@ pub(super) struct ScopeMonitor {
     /// It was said that the scope cannot be read.
     pub gone: bool,
     pub cause: Cause,
-    /// The cgroup whose tasks the kernel may kill past the floor.
-    pub first_victim: Option<u64>,
+    /// The pods that the kernel may kill from, by rank: positions in the table, and ids of their cgroups.
+    pub victims: Victims,
     /// What was available when that was decided, in bytes.
     named_at: u64,
     armed_limit: u64,
@@ -99,7 +131,7 @@ impl ScopeMonitor {
             idle: false,
             gone: false,
             cause: Cause::default(),
-            first_victim: None,
+            victims: Victims::default(),
             named_at: 0,
             armed_limit: 0,
             floor_limit: 0,

@@ -39,6 +39,14 @@ pub enum Wait {
 }
 
 impl Wait {
+    /// The longest that it takes from `now`, in nanoseconds.
+    pub fn longest(self, now: u64) -> u64 {
+        match self {
+            Self::Sleep(interval) => u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX / 4),
+            Self::Spin(until) => until.saturating_sub(now),
+        }
+    }
+
     /// What does for both: awake if one of them is, else asleep until the first of them is due.
     pub fn and(self, other: Self) -> Self {
         match (self, other) {

@@ -47,6 +47,7 @@ impl Cgroup<'_> {
             table: Box::default(),
             earlier: Vec::new(),
             last_eviction: None,
+            is_pinned: false,
             shadow: false,
             victims_at_once: 1,
             strategy: RankingStrategy::Kubelet,

@@ -15,6 +15,7 @@ use evictd_sys::fs::PathError;
 use crate::daemon::RunError;
 
 mod check;
+mod detach;
 mod evictions;
 mod explained;
 mod input;
@@ -53,6 +54,8 @@ enum Command {
     Rank(rank::Arguments),
     /// Check policies, say what they make of a pod, and render what Kubernetes must know of them.
     Policy(policy::Arguments),
+    /// Remove what agents have left attached to the kernel, for when evictd is uninstalled.
+    Detach(detach::Arguments),
     /// Show what would have been decided over a recorded sequence.
     Replay(replay::Arguments),
 }
@@ -172,6 +175,7 @@ pub fn run(
         }),
         Command::Top(arguments) => top::run(&arguments, stdout),
         Command::Report(arguments) => report::run(&arguments),
+        Command::Detach(arguments) => detach::run(&arguments),
         Command::Thresholds(arguments) => thresholds::run(&arguments),
         Command::Rank(arguments) => rank::run(&arguments),
         Command::Policy(arguments) => policy::run(&arguments),

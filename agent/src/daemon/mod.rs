@@ -4,6 +4,7 @@
 mod allocatable;
 mod error;
 pub mod eviction_log;
+mod guard;
 mod incidents;
 mod manager_events;
 pub mod message;

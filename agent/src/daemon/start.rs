@@ -24,6 +24,7 @@ use super::{
 use crate::{
     daemon::{
         eviction_log::EvictionLog,
+        guard,
         message::MessageBuilder,
         metrics::{self, Dropped, Reloads},
         oom::OomAttributor,
@@ -62,7 +63,7 @@ impl Agent {
 
         let mut object = BpfObject::load();
         let refusal = object.as_ref().err().map(ToString::to_string);
-        let built = memory::build(
+        let mut built = memory::build(
             &cgroups,
             object
                 .as_mut()
@@ -90,12 +91,14 @@ impl Agent {
             thresholds: config.eviction.thresholds.clone(),
         };
         let memory_v1 = Scope::memory_v1(&scopes).map(Path::to_owned);
+        let mut pins = guard::pin(config, &mut *built.trigger);
         let (fastpath, refusals) = FastPath::start(Setup {
             scopes,
             trigger: built.trigger,
             table,
             earlier: recall::terminating(&restored, &entries),
             last_eviction: recall::last_eviction(&restored),
+            is_pinned: pins.is_some(),
             shadow: config.shadow,
             victims_at_once: match config.mode {
                 Mode::Evictd => usize::MAX,
@@ -106,6 +109,7 @@ impl Agent {
             control: Arc::clone(&control),
             events: Arc::clone(&events),
         })?;
+        pins.as_mut().map(guard::replace_earlier);
         let realtime = refusals.fifo.is_none();
         if let Some(error) = refusals.fifo {
             tracing::warn!(%error, "no real-time priority");

@@ -30,6 +30,10 @@ const NO_WAKEUP: u64 = 1;
 const FORCE_WAKEUP: u64 = 2;
 /// `BPF_RB_AVAIL_DATA`: bytes that were not read.
 const AVAILABLE_DATA: u64 = 0;
+/// `BPF_RB_CONS_POS`.
+const CONSUMER_POSITION: u64 = 2;
+/// `BPF_RB_PROD_POS`.
+const PRODUCER_POSITION: u64 = 3;
 /// `BPF_F_CURRENT_CPU`.
 const CURRENT_CPU: u64 = 0xffff_ffff;
 
@@ -59,6 +63,8 @@ pub fn wake(
     // SAFETY: takes no arguments.
     let now = unsafe { bpf_ktime_get_ns() };
     state.woken_ns = now;
+    state.tripped_ns = now;
+    state.position = WAKEUPS.query(PRODUCER_POSITION);
     state.tripped = trigger.generation;
     entry.write(TriggerEvent {
         time_ns: now,
@@ -79,6 +85,12 @@ pub fn wake(
     if trigger.action == action::WAKE_LOCAL {
         set_alarmed(1);
     }
+}
+
+/// Whether the agent has not read the record of a crossing.
+#[inline(always)]
+pub fn is_unread(state: &MemoryTriggerState) -> bool {
+    WAKEUPS.query(CONSUMER_POSITION) < state.position
 }
 
 #[inline(always)]

@@ -5,6 +5,7 @@ mod check_agrees;
 mod cri_containerd;
 mod cri_embedded;
 mod cri_scripted;
+mod guard;
 mod manager_embedded;
 mod run_embedded;
 mod run_pace;

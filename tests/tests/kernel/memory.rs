@@ -145,6 +145,7 @@ fn comes_back_on(hook: MemoryHook) {
         limit: 80 * MIB,
         direction: Direction::Falling,
         action: Action::Wake,
+        span: 0,
     };
     trigger.arm(falling, down_to_80).unwrap();
     std::thread::sleep(Duration::from_millis(50));

@@ -111,6 +111,7 @@ impl Crossing {
             limit: 100 * MIB,
             direction: Direction::Rising,
             action: act,
+            span: 0,
         };
         self.trigger.arm(0, trigger).unwrap();
     }
@@ -160,6 +161,7 @@ impl Crossing {
             limit: usage.unwrap() + MIB,
             direction: Direction::Rising,
             action: Action::WakeLocal,
+            span: 0,
         };
         self.trigger.arm(0, trigger).unwrap();
         let waiter = Sleeper::start(&local);

@@ -7,18 +7,22 @@ use evictd_engine::{
     model::settings::MemoryHook,
     pace::{Decision, Judged, Pending, Relief, Urgency},
     permit::LastResort,
+    rank,
     record::Stages,
     select,
     terminating::Terminating,
 };
-use evictd_node::pods::table::{Entry, PodTable};
+use evictd_node::{
+    pods::table::{Entry, PodTable},
+    trigger::memory::MAX_VICTIMS,
+};
 use evictd_sys::clock::monotonic_ns;
 
 use crate::{
     BlockedBy, Event, EvictionReport,
     in_flight::{MAX_IN_FLIGHT, Victim},
     monitor::{MemoryMonitor, usage_cache::read_usage},
-    scope::{Cause, ScopeMonitor},
+    scope::{Cause, ScopeMonitor, Victims},
 };
 
 impl MemoryMonitor {
@@ -299,12 +303,12 @@ impl MemoryMonitor {
         let (now, limiter) = (monotonic_ns(), &self.setup.limiter);
         let entries = &self.setup.table.entries;
         for (index, monitor) in self.scopes.iter_mut().enumerate() {
-            let entry = monitor
-                .first_victim
-                .and_then(|id| entries.iter().find(|e| e.memory.id() == id));
-            let is_revoked = entry.is_some_and(|e| !limiter.allows_kernel_kill(&e.permit, now));
-            if is_revoked && self.setup.trigger.set_first_victim(index, None).is_ok() {
-                monitor.first_victim = None;
+            let is_revoked = monitor.victims.iter().any(|(position, id)| {
+                let entry = entries.get(position).filter(|e| e.memory.id() == id);
+                entry.is_some_and(|e| !limiter.allows_kernel_kill(&e.permit, now))
+            });
+            if is_revoked && self.setup.trigger.set_victims(index, &[]).is_ok() {
+                monitor.victims = Victims::default();
                 any = true;
             }
         }
@@ -326,13 +330,20 @@ impl MemoryMonitor {
         }
     }
 
-    /// Tells the kernel who goes first, for the case that this thread cannot run when the floor is reached.
+    /// Tells the kernel which pods go first, for the case that this thread cannot run when the floor is reached, and for the
+    /// time without an agent.
     pub(crate) fn publish_floor_victims(&mut self) {
         let has_floor = |monitor: &ScopeMonitor| monitor.scope.limits().floor.is_some();
-        if self.setup.shadow
-            || !self.scopes.iter().any(has_floor)
-            || !self.setup.trigger.has_program()
-        {
+        let is_used = self.setup.is_pinned || self.scopes.iter().any(has_floor);
+        if !is_used || !self.setup.trigger.has_program() {
+            return;
+        }
+        if self.setup.shadow {
+            for (index, monitor) in self.scopes.iter_mut().enumerate() {
+                if self.setup.trigger.set_victims(index, &[]).is_ok() {
+                    monitor.victims = Victims::default();
+                }
+            }
             return;
         }
         self.load_candidates(LastResort::None);
@@ -340,24 +351,39 @@ impl MemoryMonitor {
         // The node comes first and leaves no pod out.
         for index in 0..self.scopes.len() {
             self.exclude_pods_outside_scope(index);
-            let first = self.first_in_order();
-            let PodTable {
-                entries,
-                candidates,
-                ..
-            } = &mut *self.setup.table;
-            // It is named, not chosen: the next scope may name it too.
-            if let Some(named) = first.and_then(|i| candidates.get_mut(i)) {
-                named.state = CandidateState::Eligible;
-            }
-            let victim = first.and_then(|i| Some(entries.get(i)?.memory.id()));
+            let victims = self.ranked_victims();
             if let Some(monitor) = self.scopes.get_mut(index)
-                && victim != monitor.first_victim
-                && self.setup.trigger.set_first_victim(index, victim).is_ok()
+                && victims != monitor.victims
+                && self.setup.trigger.set_victims(index, victims.ids()).is_ok()
             {
-                monitor.first_victim = victim;
+                monitor.victims = victims;
             }
         }
+    }
+
+    /// The candidates that come first, as they are loaded: the first one by what it uses now, the others by upper bounds.
+    fn ranked_victims(&mut self) -> Victims {
+        let mut victims = Victims::default();
+        let (rules, first) = (self.rules(), self.first_in_order());
+        let PodTable {
+            entries,
+            candidates,
+            ..
+        } = &mut *self.setup.table;
+        let id = |position: usize| entries.get(position).map(|entry| entry.memory.id());
+        let mut ranked = [0; MAX_VICTIMS as usize];
+        let others = rank(candidates, rules, &mut ranked);
+        let others = ranked.get(..others).unwrap_or_default().iter().copied();
+        for position in first.into_iter().chain(others) {
+            if let Some(id) = id(position) {
+                victims.push(position, id);
+            }
+        }
+        // They are named, not chosen: the next scope may name the first one too.
+        if let Some(named) = first.and_then(|i| candidates.get_mut(i)) {
+            named.state = CandidateState::Eligible;
+        }
+        victims
     }
 
     fn rules(&self) -> Rules {

@@ -83,6 +83,7 @@ impl ScopeMonitor {
                 limit,
                 direction: Direction::Rising,
                 action: Action::Kill,
+                span: 0,
             },
         };
         self.set(trigger, slot::FLOOR, wire)
@@ -105,6 +106,7 @@ impl ScopeMonitor {
             limit,
             direction: Direction::Falling,
             action: Action::Wake,
+            span: 0,
         };
         self.set(trigger, slot::RECOVERY, wire)
     }
@@ -195,13 +197,16 @@ impl ScopeMonitor {
             return self.calibrate(trigger, None, floor);
         };
         let limits = self.scope.limits();
-        let wire = |amount: u64, act: Action| Trigger {
+        let rising = |amount: u64, action: Action| Trigger {
             limit: self.limit(amount, offset),
             direction: Direction::Rising,
-            action: act,
+            action,
+            span: 0,
         };
-        let hard = wire(limits.threshold, Action::WakeLocal);
-        let approach = wire(
+        let mut hard = rising(limits.threshold, Action::WakeLocal);
+        let end = self.scope.capacity().saturating_add_signed(offset);
+        hard.span = end.saturating_sub(hard.limit);
+        let approach = rising(
             limits.threshold.saturating_add(self.spin_window),
             Action::Wake,
         );

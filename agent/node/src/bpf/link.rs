@@ -3,7 +3,7 @@
 
 use std::{
     io,
-    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+    os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
 };
 
 /// `BPF_RAW_TRACEPOINT_OPEN` of `enum bpf_cmd`; for a BTF-typed program the place is the one it was loaded for.
@@ -20,7 +20,13 @@ struct Attributes {
 /// An attached program; detached when dropped.
 #[derive(Debug)]
 pub struct TracingLink {
-    _fd: OwnedFd,
+    fd: OwnedFd,
+}
+
+impl AsFd for TracingLink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
 }
 
 impl TracingLink {
@@ -48,7 +54,7 @@ impl TracingLink {
             Ok(fd) if fd >= 0 => {
                 // SAFETY: the descriptor is new and has no other owner.
                 let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-                Ok(Self { _fd: fd })
+                Ok(Self { fd })
             }
             _ => Err(io::Error::last_os_error()),
         }

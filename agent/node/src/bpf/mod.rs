@@ -5,4 +5,5 @@ pub(crate) mod link;
 pub mod object;
 pub(crate) mod offsets;
 pub mod perf_wakeup;
+pub mod pin;
 pub(crate) mod tracefs;

@@ -8,7 +8,8 @@ use std::{
 use aya::{
     Ebpf, EbpfLoader,
     maps::{Array, HashMap, MapData, MapError, PerfEventArray, RingBuf},
-    programs::{Program, ProgramError},
+    programs::{Program, ProgramError, links::FdLink},
+    util::KernelVersion,
 };
 
 use super::{btf, offsets};
@@ -203,6 +204,34 @@ impl BpfObject {
         attach(loaded, program.attach_point, self.btf.as_ref())
             .ok_or_else(missing)?
             .map_err(|e| chain(&e))
+    }
+
+    /// Loads and attaches a kprobe. Its link, where this kernel gives one (5.15 and later), keeps it attached; elsewhere the
+    /// object does.
+    ///
+    /// # Errors
+    /// As [`BpfObject::attach`].
+    pub fn attach_kprobe(&mut self, program: &ProgramSpec) -> Result<Option<FdLink>, String> {
+        if KernelVersion::current().is_ok_and(|version| version < KernelVersion::new(5, 15, 0)) {
+            return self.attach(program).map(|()| None);
+        }
+        if !Path::new(KPROBES).exists() {
+            return Err(format!("this kernel has no kprobes: no {KPROBES}"));
+        }
+        let (Some(Program::KProbe(kprobe)), AttachPoint::FunctionEntry(function)) =
+            (self.ebpf.program_mut(program.name), program.attach_point)
+        else {
+            return Err(format!(
+                "the object has no program {} of this type",
+                program.name
+            ));
+        };
+        let attached = kprobe
+            .load()
+            .and_then(|()| kprobe.attach(function, 0))
+            .and_then(|id| kprobe.take_link(id))
+            .map_err(|e| chain(&e))?;
+        FdLink::try_from(attached).map(Some).map_err(|e| chain(&e))
     }
 
     /// Loads and attaches programs that need each other: all of them or none.

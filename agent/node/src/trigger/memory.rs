@@ -4,13 +4,13 @@ mod bpf;
 mod cgroup_v1;
 mod notifier;
 
-use std::{io, os::fd::BorrowedFd};
+use std::{io, os::fd::BorrowedFd, time::Duration};
 
 use evictd_common::memory::{MemoryTrigger as Record, NEVER, action, direction};
 use evictd_engine::model::settings::MemoryHook;
 
 use crate::{
-    bpf::{object::BpfObject, perf_wakeup::LocalWakeup},
+    bpf::{object::BpfObject, perf_wakeup::LocalWakeup, pin::PinDirectory},
     cgroup::memory::MemoryCgroup,
     trigger::{
         hook::{HookUnavailable, ProbeResults, SelectedHook, select},
@@ -18,7 +18,9 @@ use crate::{
     },
 };
 
-pub use evictd_common::memory::{MAX_SCOPES, MAX_TRIGGERS, SLOTS_PER_SCOPE, TriggerEvent, slot};
+pub use evictd_common::memory::{
+    MAX_SCOPES, MAX_TRIGGERS, MAX_VICTIMS, SLOTS_PER_SCOPE, TriggerEvent, slot,
+};
 
 /// Bytes in a page: page counters count pages, everything else in the agent counts bytes.
 pub fn page_size() -> u64 {
@@ -58,6 +60,8 @@ pub struct Trigger {
     pub direction: Direction,
     /// What it does.
     pub action: Action,
+    /// Bytes from the limit to the end of the scope's memory, for the hard threshold; else 0.
+    pub span: u64,
 }
 
 impl Trigger {
@@ -66,6 +70,7 @@ impl Trigger {
         limit: u64::MAX,
         direction: Direction::Rising,
         action: Action::Wake,
+        span: 0,
     };
 
     /// Whether it is one that nothing crosses.
@@ -89,6 +94,7 @@ impl Trigger {
                 Direction::Rising => direction::RISING,
                 Direction::Falling => direction::FALLING,
             },
+            span: self.span / page,
             action: match self.action {
                 Action::Wake => action::WAKE,
                 Action::WakeLocal => action::WAKE_LOCAL,
@@ -134,9 +140,23 @@ pub trait MemoryTrigger: Send {
         Ok(None)
     }
 
-    /// Names the cgroup whose tasks the kernel may kill past the floor of a scope; `None` for none. Hooks without
-    /// a kernel program have no floor and ignore it.
-    fn set_first_victim(&mut self, scope: usize, cgroup_id: Option<u64>) -> io::Result<()>;
+    /// Names the pods whose tasks the kernel may kill for a scope, by rank, at most [`MAX_VICTIMS`]: the first one past the
+    /// floor, the others when no agent is there. Hooks without a kernel program ignore it.
+    fn set_victims(&mut self, _scope: usize, _cgroup_ids: &[u64]) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// The agent lives, and will say so again before `lease_ns` (nanoseconds of CLOCK_MONOTONIC).
+    fn beat(&mut self, _now: u64, _lease_ns: u64) {}
+
+    /// Pins what is attached, so that the kernel goes on with the last victims when the agent is stopped or gone, for so
+    /// long. From now on the hook stays attached.
+    ///
+    /// # Errors
+    /// Why this hook cannot: it has no kernel program, or the kernel refuses.
+    fn pin(&mut self, _pins: &PinDirectory, _expires_after: Duration) -> Result<(), String> {
+        Err(format!("the hook {} has no kernel program", self.hook()))
+    }
 
     /// Tells how close the usage is. The per-page hook is attached only while it is near; `Ok(true)` when that
     /// attached or detached something just now.
@@ -169,9 +189,6 @@ impl MemoryTrigger for Sampler {
     }
     fn next(&mut self) -> Option<TriggerEvent> {
         None
-    }
-    fn set_first_victim(&mut self, _: usize, _: Option<u64>) -> io::Result<()> {
-        Ok(())
     }
     fn set_near(&mut self, _: bool) -> io::Result<bool> {
         Ok(false)

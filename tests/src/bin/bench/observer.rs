@@ -178,6 +178,7 @@ impl Watch {
                 limit,
                 direction: Direction::Rising,
                 action: Action::RecordOnly,
+                span: 0,
             };
             self.trigger.arm(0, trigger)?;
         }

@@ -3,21 +3,24 @@
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
+    time::Duration,
 };
 
 use aya::{
-    maps::{Array, MapData, PerfEventArray, RingBuf},
+    maps::{Array, HashMap, MapData, PerfEventArray, RingBuf},
+    programs::links::FdLink,
     util::KernelVersion,
 };
-use evictd_common::memory::MemoryTrigger as Record;
+use evictd_common::memory::{LAYOUT, MemoryTrigger as Record, PinnedGuard, VictimKey};
 use evictd_engine::model::settings::MemoryHook;
 
-use super::{MAX_SCOPES, MAX_TRIGGERS, SLOTS_PER_SCOPE, TriggerEvent};
+use super::{MAX_SCOPES, MAX_TRIGGERS, MAX_VICTIMS, SLOTS_PER_SCOPE, TriggerEvent};
 use crate::{
     bpf::{
         link::TracingLink,
-        object::{AttachPoint, BpfObject, ProgramSpec, os_error},
+        object::{AttachPoint, BpfObject, ProgramSpec, chain, os_error},
         perf_wakeup::LocalWakeup,
+        pin::PinDirectory,
     },
     cgroup::memory::MemoryCgroup,
     trigger::{
@@ -32,6 +35,9 @@ const UNCHARGE: ProgramSpec = ProgramSpec {
     attach_point: AttachPoint::FunctionExit("page_counter_uncharge"),
 };
 
+/// The name of the link among what is pinned.
+const LINK: &str = "memory";
+
 /// Triggers in the kernel's map, crossings from its ring buffer.
 pub struct BpfMemoryTrigger {
     hook: MemoryHook,
@@ -39,11 +45,15 @@ pub struct BpfMemoryTrigger {
     triggers: Array<MapData, Record>,
     /// How often a trigger was set: what a program remembers of the distance does not outlive that.
     generation_count: Array<MapData, u64>,
-    first_victim: Array<MapData, u64>,
+    victims: HashMap<MapData, VictimKey, u64>,
+    /// The victims in the map, by scope and rank; 0 for none.
+    ranked: [[u64; MAX_VICTIMS as usize]; MAX_SCOPES as usize],
+    guard: Array<MapData, PinnedGuard>,
+    /// How long the programs act without an agent; `None` while nothing is pinned.
+    expires_after: Option<Duration>,
     events: RingBuf<MapData>,
     wakeups: PerfEventArray<MapData>,
-    /// Set for the hook that is attached only while the usage is near.
-    switch: Option<Switch>,
+    link: Link,
     /// Sees what is given back, for falling triggers; the per-page hook sees that by itself.
     uncharge: Option<Switch>,
     /// Slots with a falling trigger, a bit each.
@@ -57,6 +67,16 @@ pub struct BpfMemoryTrigger {
 /// `bpf_tracing_prog_attach` answers ENOENT.
 fn can_attach_again() -> bool {
     KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(5, 13, 0))
+}
+
+/// How the program of the hook is attached.
+enum Link {
+    /// For good.
+    Fixed(TracingLink),
+    /// For good, by a perf event: the kernel gives a link for it since 5.15.
+    Kprobe(Option<FdLink>),
+    /// Only while the usage is near.
+    Switched(Switch),
 }
 
 /// A program that is attached and detached.
@@ -89,20 +109,19 @@ impl BpfMemoryTrigger {
         object: &mut BpfObject,
     ) -> Result<Self, String> {
         let program = hook::program(hook).ok_or_else(|| format!("{hook} has no kernel program"))?;
-        let switch = match hook::cost(hook) {
-            Cost::PerPage => {
-                let program = object.load_program(&program)?;
-                // Tried now, so that a kernel that refuses does so while there is another hook to take.
-                let link = Some(TracingLink::attach(&program).map_err(|e| e.to_string())?);
-                Some(Switch {
+        let link = if matches!(program.attach_point, AttachPoint::FunctionEntry(_)) {
+            Link::Kprobe(object.attach_kprobe(&program)?)
+        } else {
+            let program = object.load_program(&program)?;
+            // Tried now, so that a kernel that refuses does so while there is another hook to take.
+            let link = TracingLink::attach(&program).map_err(|e| e.to_string())?;
+            match hook::cost(hook) {
+                Cost::PerPage => Link::Switched(Switch {
                     program,
-                    link,
+                    link: Some(link),
                     stays: false,
-                })
-            }
-            Cost::PerBatch | Cost::None => {
-                object.attach(&program)?;
-                None
+                }),
+                Cost::PerBatch | Cost::None => Link::Fixed(link),
             }
         };
         // Refused, recovery is seen one charge or one look later.
@@ -124,10 +143,13 @@ impl BpfMemoryTrigger {
                 cgroup_ids,
                 triggers: object.array("TRIGGERS")?,
                 generation_count: object.array("ARMINGS")?,
-                first_victim: object.array("FIRST_VICTIM")?,
+                victims: object.hash("VICTIMS")?,
+                ranked: [[0; MAX_VICTIMS as usize]; MAX_SCOPES as usize],
+                guard: object.array("PINNED_GUARD")?,
+                expires_after: None,
                 events: object.ring("WAKEUPS")?,
                 wakeups: object.events("WAKERS")?,
-                switch,
+                link,
                 uncharge,
                 falling: 0,
                 generations: [0; MAX_TRIGGERS as usize],
@@ -201,22 +223,77 @@ impl MemoryTrigger for BpfMemoryTrigger {
         LocalWakeup::open(&mut self.wakeups, cpu).map(Some)
     }
 
-    fn set_first_victim(&mut self, scope: usize, cgroup_id: Option<u64>) -> io::Result<()> {
-        // A number below MAX_SCOPES; the map refuses any other.
-        let index = u32::try_from(scope).unwrap_or(u32::MAX);
-        self.first_victim
-            .set(index, cgroup_id.unwrap_or(0), 0)
-            .map_err(os_error)
+    fn set_victims(&mut self, scope: usize, cgroup_ids: &[u64]) -> io::Result<()> {
+        let ranked = self.ranked.get_mut(scope);
+        let ranked = ranked.ok_or(io::ErrorKind::InvalidInput)?;
+        let key = |cgroup_id: u64| VictimKey {
+            cgroup_id,
+            scope: scope as u64,
+        };
+        // First those that may not be killed any more.
+        for victim in ranked.iter_mut().filter(|id| **id != 0) {
+            if !cgroup_ids.contains(victim) {
+                self.victims.remove(&key(*victim)).map_err(os_error)?;
+                *victim = 0;
+            }
+        }
+        let before = *ranked;
+        *ranked = [0; MAX_VICTIMS as usize];
+        for (rank, (victim, id)) in ranked.iter_mut().zip(cgroup_ids).enumerate() {
+            *victim = *id;
+            if before.get(rank) != Some(id) {
+                let rank = rank as u64;
+                self.victims.insert(key(*id), rank, 0).map_err(os_error)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn beat(&mut self, now: u64, lease_ns: u64) {
+        let Some(expires_after) = self.expires_after else {
+            return;
+        };
+        let lasts = u64::try_from(expires_after.as_nanos()).unwrap_or(u64::MAX);
+        let guard = PinnedGuard {
+            layout: LAYOUT,
+            lease_ns,
+            expires_ns: now.saturating_add(lasts),
+        };
+        // A lease that is not renewed makes the programs act: nothing else is lost.
+        let _ = self.guard.set(0, guard, 0);
+    }
+
+    fn pin(&mut self, pins: &PinDirectory, expires_after: Duration) -> Result<(), String> {
+        let pinned = match &mut self.link {
+            Link::Fixed(link) => pins.pin(link.as_fd(), LINK),
+            Link::Switched(switch) => switch.set(true).and_then(|_| match &switch.link {
+                Some(link) => pins.pin(link.as_fd(), LINK),
+                None => Err(io::ErrorKind::NotFound.into()),
+            }),
+            Link::Kprobe(link) => {
+                let taken = link.take().ok_or("kprobes have no links before 5.15")?;
+                // Refused, the program is detached: there is no way back from aya's error.
+                let pinned = taken.pin(pins.path_for(LINK)).map_err(|e| chain(&e))?;
+                *link = Some(pinned.into());
+                Ok(())
+            }
+        };
+        pinned.map_err(|e| format!("bpf(BPF_OBJ_PIN): {e}"))?;
+        self.expires_after = Some(expires_after);
+        Ok(())
     }
 
     fn set_near(&mut self, near: bool) -> io::Result<bool> {
-        match &mut self.switch {
-            Some(switch) => switch.set(near),
-            None => Ok(false),
+        match &mut self.link {
+            Link::Switched(switch) => switch.set(near || self.expires_after.is_some()),
+            Link::Fixed(_) | Link::Kprobe(_) => Ok(false),
         }
     }
 
     fn is_attached(&self) -> bool {
-        self.switch.as_ref().is_none_or(|s| s.link.is_some())
+        match &self.link {
+            Link::Switched(switch) => switch.link.is_some(),
+            Link::Fixed(_) | Link::Kprobe(_) => true,
+        }
     }
 }

@@ -134,10 +134,6 @@ impl MemoryTrigger for CgroupV1Trigger {
         })
     }
 
-    fn set_first_victim(&mut self, _: usize, _: Option<u64>) -> io::Result<()> {
-        Ok(())
-    }
-
     fn set_near(&mut self, _: bool) -> io::Result<bool> {
         Ok(false)
     }

@@ -1,0 +1,202 @@
+//! Links and maps that outlive the agent: names in a BPF filesystem (bpffs).
+//!
+//! A pinned link keeps its program attached, and the program keeps its maps. An agent that starts pins its own under names of
+//! their own and removes those of earlier agents once its own are armed: there is no moment without.
+
+use std::{
+    ffi::CString,
+    fs, io,
+    mem::MaybeUninit,
+    os::{
+        fd::{AsRawFd as _, BorrowedFd},
+        unix::ffi::OsStrExt as _,
+    },
+    path::{Path, PathBuf},
+};
+
+use evictd_sys::{clock::monotonic_ns, fs::PathError};
+
+/// `BPF_OBJ_PIN` of `enum bpf_cmd`.
+const OBJ_PIN: libc::c_int = 6;
+/// `BPF_FS_MAGIC`.
+const BPF_FS: u64 = 0xcafe_4a11;
+
+/// The part of `union bpf_attr` that this command reads.
+#[repr(C)]
+struct Attributes {
+    path: u64,
+    fd: u32,
+    flags: u32,
+}
+
+/// Why nothing can be pinned in a directory.
+#[derive(Debug, thiserror::Error)]
+pub enum PinError {
+    /// It cannot be made, read or written to.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// It lies on another filesystem.
+    #[error("{0} is not on a BPF filesystem: mount one at /sys/fs/bpf")]
+    NoBpffs(PathBuf),
+}
+
+/// A directory of pinned links and maps.
+#[derive(Debug)]
+pub struct PinDirectory {
+    path: PathBuf,
+    /// What earlier agents have pinned.
+    earlier: Vec<PathBuf>,
+    /// Tells the names of this agent from theirs.
+    run: u64,
+}
+
+impl PinDirectory {
+    /// The directory below `root` of the agent with this state directory: several agents on one machine share the root.
+    pub fn path_of(root: &Path, state_dir: &Path) -> PathBuf {
+        let name = state_dir.to_string_lossy();
+        // bpffs takes no dots.
+        let part = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+        root.join(name.trim_matches('/').chars().map(part).collect::<String>())
+    }
+
+    /// Makes the directory, or opens the one that is there.
+    ///
+    /// # Errors
+    /// There is no bpffs, or it cannot be written to.
+    pub fn open(path: &Path) -> Result<Self, PinError> {
+        is_bpffs(path)?;
+        fs::create_dir_all(path).map_err(PathError::at(path))?;
+        Ok(Self {
+            earlier: names(path)?,
+            path: path.to_owned(),
+            run: monotonic_ns(),
+        })
+    }
+
+    /// Pins a link or a map.
+    ///
+    /// # Errors
+    /// What `bpf(2)` answers; EPERM and EINVAL for what this kernel cannot pin.
+    pub fn pin(&self, object: BorrowedFd<'_>, name: &str) -> io::Result<()> {
+        let path = CString::new(self.path_for(name).as_os_str().as_bytes())?;
+        let attributes = Attributes {
+            path: path.as_ptr().addr() as u64,
+            // A descriptor is never negative.
+            fd: object.as_raw_fd().cast_unsigned(),
+            flags: 0,
+        };
+        // SAFETY: the attributes and the path outlive the call, and their size is given with them.
+        let done = unsafe {
+            libc::syscall(
+                libc::SYS_bpf,
+                OBJ_PIN,
+                &raw const attributes,
+                size_of::<Attributes>(),
+            )
+        };
+        match done {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Where an object of this agent is pinned.
+    pub fn path_for(&self, name: &str) -> PathBuf {
+        self.path.join(format!("{name}-{}", self.run))
+    }
+
+    /// Removes what earlier agents have pinned; how many names that were.
+    ///
+    /// # Errors
+    /// The first one that cannot be removed, after all others were.
+    pub fn remove_earlier(&mut self) -> Result<usize, PathError> {
+        remove(std::mem::take(&mut self.earlier))
+    }
+}
+
+/// Removes all that agents with this directory have pinned, and the directory; what was removed.
+///
+/// # Errors
+/// The first name that cannot be removed, after all others were.
+pub fn detach(path: &Path) -> Result<Vec<PathBuf>, PathError> {
+    let names = match names(path) {
+        Err(error) if error.source.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        names => names?,
+    };
+    remove(names.clone())?;
+    fs::remove_dir(path).map_err(PathError::at(path))?;
+    Ok(names)
+}
+
+/// Whether a directory lies, or would lie, on a BPF filesystem.
+///
+/// # Errors
+/// It would not, or that cannot be found out.
+pub fn is_bpffs(path: &Path) -> Result<(), PinError> {
+    let mut ancestors = path.ancestors().skip_while(|a| !a.exists());
+    let existing = ancestors.next().unwrap_or(Path::new("/"));
+    let name = CString::new(existing.as_os_str().as_bytes())
+        .map_err(|e| PathError::at(existing)(e.into()))?;
+    let mut found = MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the name ends with a zero, and the buffer has the size that the call fills.
+    if unsafe { libc::statfs(name.as_ptr(), found.as_mut_ptr()) } != 0 {
+        return Err(PathError::at(existing)(io::Error::last_os_error()).into());
+    }
+    // SAFETY: filled by the call.
+    let kind = unsafe { found.assume_init() }.f_type;
+    match u64::try_from(kind) {
+        Ok(BPF_FS) => Ok(()),
+        _ => Err(PinError::NoBpffs(path.to_owned())),
+    }
+}
+
+fn names(path: &Path) -> Result<Vec<PathBuf>, PathError> {
+    let entries = fs::read_dir(path).map_err(PathError::at(path))?;
+    let paths = entries.map(|entry| entry.map(|e| e.path()));
+    paths
+        .collect::<io::Result<_>>()
+        .map_err(PathError::at(path))
+}
+
+fn remove(names: Vec<PathBuf>) -> Result<usize, PathError> {
+    let count = names.len();
+    let failed = names.iter().filter_map(|name| {
+        let error = fs::remove_file(name).err()?;
+        (error.kind() != io::ErrorKind::NotFound).then(|| PathError::at(name)(error))
+    });
+    match failed.collect::<Vec<_>>().into_iter().next() {
+        Some(error) => Err(error),
+        None => Ok(count),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_of_another_filesystem_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = PinDirectory::open(&dir.path().join("evictd")).unwrap_err();
+        assert!(
+            error.to_string().contains("not on a BPF filesystem"),
+            "{error}"
+        );
+        assert!(!dir.path().join("evictd").exists());
+    }
+
+    #[test]
+    fn each_state_directory_has_a_name_that_bpffs_takes() {
+        let path = PinDirectory::path_of(
+            Path::new("/sys/fs/bpf/evictd"),
+            Path::new("/tmp/.a.b/state"),
+        );
+        assert_eq!(path, Path::new("/sys/fs/bpf/evictd/tmp--a-b-state"));
+    }
+
+    #[test]
+    fn where_nothing_is_pinned_nothing_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(detach(&dir.path().join("none")).unwrap().is_empty());
+    }
+}

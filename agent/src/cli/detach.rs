@@ -1,0 +1,32 @@
+//! `evictd detach`: removes what agents have left attached to the kernel.
+
+use std::path::PathBuf;
+
+use evictd_config::Config;
+use evictd_node::bpf::pin::{PinDirectory, detach};
+
+use super::{CommandError, or_installed};
+
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    /// The configuration of the agent; without one, the installed one or the defaults.
+    #[arg(long)]
+    config: Option<PathBuf>,
+}
+
+/// Detaches, and says what that was.
+pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
+    let config = match or_installed(arguments.config.as_deref()) {
+        Some(path) => Config::load(path)?,
+        None => Config::from_values(serde_json::Value::Null, None)?,
+    };
+    let path = PinDirectory::path_of(&config.pinned_guard.directory, &config.state_dir);
+    let removed = detach(&path)?;
+    if removed.is_empty() {
+        return Ok(format!("nothing is pinned in {}\n", path.display()));
+    }
+    let lines = removed
+        .iter()
+        .map(|name| format!("detached {}\n", name.display()));
+    Ok(lines.collect())
+}

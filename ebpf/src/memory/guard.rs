@@ -1,0 +1,145 @@
+//! Kills from here: the first victim past the floor, and ranked victims at the threshold when no agent is there to decide.
+//!
+//! It is always the allocating task that dies, and only if its own cgroup is a victim's: a charge may be made on behalf of
+//! another one. Without an agent no statistics are read, and the counter does not tell page cache from other memory. So a
+//! task dies then only if it holds anonymous or shared memory itself: a writer of files does not.
+
+use aya_ebpf::{
+    helpers::{bpf_get_current_task, bpf_ktime_get_ns, bpf_send_signal},
+    macros::map,
+    maps::{Array, HashMap},
+};
+use evictd_common::memory::{
+    ABSENT_AFTER_NS, MAX_SCOPES, MAX_VICTIMS, MemoryTriggerState, NEVER, PinnedGuard,
+    SLOTS_PER_SCOPE, VictimKey, slot,
+};
+
+use super::{TRIGGER_STATE, TRIGGERS, notify::is_unread};
+use crate::{
+    kstruct::{Address, CSS_PARENT, cgroup_id, current_memcg, field, usage_of, word},
+    oom::private_memory,
+};
+
+const SIGKILL: u32 = 9;
+/// Cgroups from a task's own up to its pod's and beyond.
+const MAX_DEPTH: usize = 16;
+/// A task that holds less than this part of what is left between threshold and the end of memory is not killed without an
+/// agent: what a copying process needs for its buffers.
+const LEAST_PART: u64 = 16;
+
+#[map]
+static PINNED_GUARD: Array<PinnedGuard> = Array::with_max_entries(1, 0);
+/// Ranks of the pods that may be killed from, 0 for the first.
+#[map]
+static VICTIMS: HashMap<VictimKey, u64> = HashMap::with_max_entries(MAX_SCOPES * MAX_VICTIMS, 0);
+
+/// The rank of the current task's pod; [`u64::MAX`] when it is none of the victims.
+#[inline(never)]
+fn rank(scope: u64) -> u64 {
+    let mut at = current_memcg().unwrap_or(0);
+    for _ in 0..MAX_DEPTH {
+        if at == 0 {
+            break;
+        }
+        let key = VictimKey {
+            cgroup_id: cgroup_id(at).unwrap_or(0),
+            scope,
+        };
+        // SAFETY: a number that the agent may replace meanwhile is one of the two.
+        if let Some(rank) = unsafe { VICTIMS.get(&key) } {
+            return *rank;
+        }
+        at = field(at, &CSS_PARENT).unwrap_or(0);
+    }
+    u64::MAX
+}
+
+/// Whether the current task holds enough memory that only its death gives back.
+#[inline(always)]
+fn holds_memory(span: u64) -> bool {
+    // SAFETY: takes no arguments; every program type here may call it.
+    let task: Address = unsafe { bpf_get_current_task() };
+    private_memory(task) > span / LEAST_PART
+}
+
+#[inline(always)]
+fn kill(state: &mut MemoryTriggerState) {
+    // SAFETY: acts on the current task only.
+    if unsafe { bpf_send_signal(SIGKILL) } == 0 {
+        state.kills += 1;
+    }
+}
+
+/// Past the floor the first victim dies, whether an agent is there or not.
+#[inline(always)]
+pub fn kill_at_floor(scope: u32, state: &mut MemoryTriggerState) {
+    if rank(u64::from(scope)) != 0 {
+        return;
+    }
+    if let Some(guard) = PINNED_GUARD.get(0)
+        && guard.expires_ns != 0
+    {
+        // SAFETY: takes no arguments.
+        let now = unsafe { bpf_ktime_get_ns() };
+        let hard = TRIGGERS.get(scope * SLOTS_PER_SCOPE + slot::HARD);
+        let span = hard.map_or(0, |trigger| trigger.span);
+        if now >= guard.expires_ns || (now >= guard.lease_ns && !holds_memory(span)) {
+            return;
+        }
+    }
+    kill(state);
+}
+
+/// At the threshold, when the agent is stopped or gone: the first victim dies, and those of higher ranks the deeper the usage
+/// is between the threshold and the end of memory. 1 when a scope is in that state.
+#[inline(never)]
+pub fn stand_in() -> u32 {
+    let Some(guard) = PINNED_GUARD.get(0) else {
+        return 0;
+    };
+    // SAFETY: takes no arguments.
+    let now = unsafe { bpf_ktime_get_ns() };
+    if now >= guard.expires_ns {
+        return 0;
+    }
+    let is_over = now >= guard.lease_ns;
+    let mut stands_in = 0;
+    for scope in 0..MAX_SCOPES {
+        let at = scope * SLOTS_PER_SCOPE + slot::HARD;
+        let (Some(trigger), Some(state)) = (TRIGGERS.get(at), TRIGGER_STATE.get_ptr_mut(at)) else {
+            return 0;
+        };
+        // SAFETY: as in `check_all`.
+        let state = unsafe { &mut *state };
+        if trigger.generation == 0
+            || trigger.limit == NEVER
+            || state.tripped != trigger.generation
+            || state.memcg == 0
+        {
+            continue;
+        }
+        let is_late = now.saturating_sub(state.tripped_ns) >= ABSENT_AFTER_NS && is_unread(state);
+        if !is_over && !is_late {
+            continue;
+        }
+        stands_in = 1;
+        // The memory behind a remembered pointer may have become another cgroup's.
+        if cgroup_id(state.memcg) != Some(trigger.cgroup_id) {
+            continue;
+        }
+        let usage = word(usage_of(state.memcg)).unwrap_or(0);
+        let Some(depth) = usage.checked_sub(trigger.limit) else {
+            continue;
+        };
+        let step = trigger.span / u64::from(MAX_VICTIMS);
+        let deepest = if step == 0 {
+            u64::MAX - 1
+        } else {
+            depth / step
+        };
+        if rank(u64::from(scope)) <= deepest && holds_memory(trigger.span) {
+            kill(state);
+        }
+    }
+    stands_in
+}

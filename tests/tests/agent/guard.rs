@@ -1,0 +1,279 @@
+//! The guard that outlives the agent: it is killed or stopped on the way to the threshold, and the kernel takes its place.
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Command, Output},
+    time::Duration,
+};
+
+use evictd_node::cgroup::memory::MemoryCgroup;
+use evictd_tests::{
+    agent::{Agent, binary},
+    bpffs::Bpffs,
+    cgroup::TestCgroup,
+    embedded::Files,
+    hog::Hog,
+    node::MIB,
+    or_skip,
+    skip::no_bpf,
+    skip_if,
+    wait::until,
+};
+use serde_json::json;
+
+const SOON: Duration = Duration::from_secs(30);
+/// More than there is.
+const TOO_MUCH: &str = "1024";
+
+/// A scope of 256Mi, of which 64Mi must be available, with a hog's pod and a calm one, and an agent that pins its guard.
+struct Guarded {
+    // Unmounted last.
+    files: Files,
+    scope: TestCgroup,
+    hog: PathBuf,
+    calm: Hog,
+    bpffs: Bpffs,
+}
+
+impl Guarded {
+    fn new(name: &str, bpffs: Bpffs) -> Self {
+        let scope = TestCgroup::new(name, 256 * MIB).unwrap();
+        let (mut files, [hog, calm]) = Files::hog_and_calm(&scope);
+        files.config["pinnedGuard"] = json!({"directory": bpffs.path().join("evictd")});
+        let calm = Hog::start(&calm, &["--mib", "32"]).unwrap();
+        Self {
+            files,
+            scope,
+            hog,
+            calm,
+            bpffs,
+        }
+    }
+
+    /// `None` where this machine's hook cannot be pinned.
+    fn start(&self) -> Option<Agent> {
+        let agent = self.files.start(&[]);
+        agent.log().contains("the guard is pinned").then_some(agent)
+    }
+
+    fn pinned(&self) -> Vec<String> {
+        let agents = fs::read_dir(self.bpffs.path().join("evictd"))
+            .into_iter()
+            .flatten();
+        let dirs = agents
+            .flatten()
+            .filter_map(|agent| fs::read_dir(agent.path()).ok());
+        let names = dirs.flatten().flatten();
+        names
+            .map(|name| name.file_name().to_string_lossy().into_owned())
+            .collect()
+    }
+
+    /// The hog takes too much and is killed; the OOM killer is not needed, and the calm pod lives.
+    fn ends_the_hog(&mut self, mut hog: Hog) {
+        assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+        assert_eq!(self.oom_kills(), 0);
+        assert!(self.calm.is_alive());
+    }
+
+    fn oom_kills(&self) -> u64 {
+        MemoryCgroup::open(self.scope.path())
+            .unwrap()
+            .oom_kills()
+            .unwrap()
+    }
+
+    fn wait_for_usage(&self, mib: u64) {
+        let reached = || self.scope.usage().unwrap() >= mib * MIB;
+        assert!(until(SOON, reached));
+    }
+
+    fn detach(&self) -> Output {
+        let config = self.files.write().unwrap();
+        let mut command = Command::new(binary().unwrap());
+        command.arg("detach").arg("--config").arg(config);
+        command.output().unwrap()
+    }
+}
+
+/// A ramp during which something happens to the agent once so much is used.
+fn on_the_way(name: &str, rate: &str, at_mib: u64, happens: impl FnOnce(Agent)) {
+    skip_if!(no_bpf());
+    let mut guarded = Guarded::new(name, or_skip!(Bpffs::mount()));
+    let agent = or_skip!(
+        guarded
+            .start()
+            .ok_or("the hook of this kernel cannot be pinned")
+    );
+    let hog = Hog::start(&guarded.hog, &["--mib", TOO_MUCH, "--rate", rate]).unwrap();
+    guarded.wait_for_usage(at_mib);
+    happens(agent);
+    guarded.ends_the_hog(hog);
+}
+
+#[test]
+fn killed_before_a_slow_ramp() {
+    on_the_way("guardslow", "60", 40, drop);
+}
+
+#[test]
+fn killed_on_a_fast_ramp() {
+    on_the_way("guardfast", "200", 150, drop);
+}
+
+#[test]
+fn killed_at_full_speed() {
+    on_the_way("guardfull", "0", 40, drop);
+}
+
+#[test]
+fn stopped_on_a_ramp() {
+    on_the_way("guardstop", "200", 120, |agent| {
+        agent.stop().unwrap();
+        // It is killed in the end: a stopped process cannot be waited for.
+        std::mem::forget(agent);
+    });
+}
+
+/// `EVICTD_GUARD_RUNS=50` makes the figures of docs/bench.md.
+#[test]
+fn at_any_moment() {
+    skip_if!(no_bpf());
+    let runs: u64 = match std::env::var("EVICTD_GUARD_RUNS") {
+        Ok(runs) => runs.parse().expect("EVICTD_GUARD_RUNS is a number"),
+        Err(_) => 1,
+    };
+    for rate in ["20", "60", "200", "0"] {
+        for stops in [false, true] {
+            let mut ends = 0;
+            for run in 0..runs {
+                let mut guarded = Guarded::new("guardany", or_skip!(Bpffs::mount()));
+                let agent = or_skip!(
+                    guarded
+                        .start()
+                        .ok_or("the hook of this kernel cannot be pinned")
+                );
+                // From the calm pod's usage to the threshold and somewhat past it.
+                let at_mib = 40 + run * 97 % 155;
+                // The way to that moment is not what is tried.
+                let head = at_mib.saturating_sub(60).to_string();
+                let arguments = ["--mib", TOO_MUCH, "--rate", rate, "--head", &head];
+                let hog = Hog::start(&guarded.hog, &arguments).unwrap();
+                guarded.wait_for_usage(at_mib);
+                if stops {
+                    agent.stop().unwrap();
+                    std::mem::forget(agent);
+                } else {
+                    drop(agent);
+                }
+                guarded.ends_the_hog(hog);
+                ends += 1;
+            }
+            let what = if stops { "SIGSTOP" } else { "SIGKILL" };
+            println!(
+                "{what} at {rate} MB/s: {ends} of {runs} hogs ended by the guard, no OOM kill"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_writer_of_files_dies_of_no_guard() {
+    skip_if!(no_bpf());
+    let mut guarded = Guarded::new("guardwriter", or_skip!(Bpffs::mount()));
+    drop(or_skip!(
+        guarded
+            .start()
+            .ok_or("the hook of this kernel cannot be pinned")
+    ));
+    let dir = guarded.files.dir().to_str().unwrap().to_owned();
+    let arguments = [
+        "--mib", TOO_MUCH, "--way", "write", "--size", "512", "--dir", &dir,
+    ];
+    let mut writer = Hog::start(&guarded.hog, &arguments).unwrap();
+    guarded.wait_for_usage(200);
+    assert!(!until(Duration::from_secs(3), || !writer.is_alive()));
+    assert!(guarded.calm.is_alive());
+}
+
+#[test]
+fn what_is_too_old_kills_no_pod() {
+    skip_if!(no_bpf());
+    let mut guarded = Guarded::new("guardold", or_skip!(Bpffs::mount()));
+    guarded.files.config["pinnedGuard"]["expireAfter"] = json!("1s");
+    drop(or_skip!(
+        guarded
+            .start()
+            .ok_or("the hook of this kernel cannot be pinned")
+    ));
+    assert!(!guarded.pinned().is_empty());
+    std::thread::sleep(Duration::from_secs(2));
+    let mut hog = Hog::start(&guarded.hog, &["--mib", TOO_MUCH, "--rate", "200"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert_eq!(
+        guarded.oom_kills(),
+        1,
+        "the OOM killer's, as without evictd"
+    );
+}
+
+#[test]
+fn the_next_agent_replaces_it_and_detach_removes_it() {
+    skip_if!(no_bpf());
+    let mut guarded = Guarded::new("guardnext", or_skip!(Bpffs::mount()));
+    drop(or_skip!(
+        guarded
+            .start()
+            .ok_or("the hook of this kernel cannot be pinned")
+    ));
+    let first = guarded.pinned();
+    assert!(!first.is_empty());
+    let mut agent = guarded.start().unwrap();
+    assert!(
+        agent
+            .log()
+            .contains("the guard of an earlier agent is replaced"),
+        "{}",
+        agent.log()
+    );
+    let second = guarded.pinned();
+    assert_eq!(second.len(), first.len());
+    assert!(
+        second.iter().all(|name| !first.contains(name)),
+        "{first:?} {second:?}"
+    );
+    let hog = Hog::start(&guarded.hog, &["--mib", TOO_MUCH]).unwrap();
+    guarded.ends_the_hog(hog);
+    // An orderly end leaves it for the next agent.
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+    assert_eq!(guarded.pinned(), second);
+    let detached = guarded.detach();
+    let said = String::from_utf8(detached.stdout).unwrap();
+    assert!(
+        detached.status.success() && said.contains("detached "),
+        "{said}"
+    );
+    assert!(guarded.pinned().is_empty());
+    let again = guarded.detach();
+    assert!(again.status.success());
+    assert!(
+        String::from_utf8(again.stdout)
+            .unwrap()
+            .contains("nothing is pinned")
+    );
+}
+
+#[test]
+fn a_guard_that_is_not_wanted_any_more_is_detached() {
+    skip_if!(no_bpf());
+    let mut guarded = Guarded::new("guardoff", or_skip!(Bpffs::mount()));
+    drop(or_skip!(
+        guarded
+            .start()
+            .ok_or("the hook of this kernel cannot be pinned")
+    ));
+    guarded.files.config["shadow"] = json!(true);
+    assert!(guarded.start().is_none());
+    assert!(guarded.pinned().is_empty());
+}
