@@ -5,10 +5,10 @@ mod signals;
 
 use std::path::Path;
 
-use evictd_config::{Config, FilesystemPaths};
+use evictd_config::{Config, FilesystemPaths, PinnedGuard};
 use evictd_engine::{MemorySizing, model::settings::EvictionConfig};
 use evictd_node::{
-    bpf::object::BpfObject,
+    bpf::{object::BpfObject, pin::is_bpffs},
     cgroup::memory::{MemoryCgroup, Version, memory_root},
     proc::machine::memory_total,
     trigger::{
@@ -111,6 +111,7 @@ impl Check {
             None => (None, Vec::new()),
         };
         findings.extend(evidence);
+        findings.push(pinned_guard(config, memory.as_ref()));
         let mut hooks = signals::memory(memory.map(|built| built.choice), root.as_ref());
         let usable = hooks
             .iter()
@@ -203,6 +204,31 @@ fn memory_hook(root: &Path) -> (Option<Built>, Vec<Finding>) {
         findings.push(evidence(object));
     }
     (built, findings)
+}
+
+/// Whether a guard can outlive the agent; nothing is pinned for that.
+fn pinned_guard(config: Option<&Config>, memory: Option<&Built>) -> Finding {
+    const TOPIC: &str = "pinned guard";
+    let guard = config.map_or_else(PinnedGuard::default, |c| c.pinned_guard.clone());
+    if !guard.enabled {
+        return Finding::new(TOPIC, State::Ok, "pinnedGuard.enabled is false");
+    }
+    let degraded = |reason: String| {
+        let detail = format!("{reason}: the OOM killer decides while no agent runs");
+        Finding::new(TOPIC, State::Degraded, detail)
+    };
+    if let Err(error) = is_bpffs(&guard.directory) {
+        return degraded(error.to_string());
+    }
+    match memory.map(|built| built.trigger.why_not_pinned()) {
+        Some(None) => Finding::new(
+            TOPIC,
+            State::Ok,
+            format!("goes to {}", guard.directory.display()),
+        ),
+        Some(Some(reason)) => degraded(reason),
+        None => degraded("memory is not watched".to_owned()),
+    }
 }
 
 fn evidence(object: &mut BpfObject) -> Finding {

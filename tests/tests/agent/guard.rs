@@ -98,7 +98,7 @@ impl Guarded {
 }
 
 /// A ramp during which something happens to the agent once so much is used.
-fn on_the_way(name: &str, rate: &str, at_mib: u64, happens: impl FnOnce(Agent)) {
+fn on_the_way(name: &str, rate: &str, at_mib: u64, happens: impl FnOnce(Agent) -> Option<Agent>) {
     skip_if!(no_bpf());
     let mut guarded = Guarded::new(name, or_skip!(Bpffs::mount()));
     let agent = or_skip!(
@@ -108,32 +108,40 @@ fn on_the_way(name: &str, rate: &str, at_mib: u64, happens: impl FnOnce(Agent)) 
     );
     let hog = Hog::start(&guarded.hog, &["--mib", TOO_MUCH, "--rate", rate]).unwrap();
     guarded.wait_for_usage(at_mib);
-    happens(agent);
+    let _stopped = happens(agent);
     guarded.ends_the_hog(hog);
+}
+
+/// SIGKILL.
+fn kill(agent: Agent) -> Option<Agent> {
+    drop(agent);
+    None
+}
+
+/// SIGSTOP.
+fn stop(agent: Agent) -> Option<Agent> {
+    agent.stop().unwrap();
+    Some(agent)
 }
 
 #[test]
 fn killed_before_a_slow_ramp() {
-    on_the_way("guardslow", "60", 40, drop);
+    on_the_way("guardslow", "60", 40, kill);
 }
 
 #[test]
 fn killed_on_a_fast_ramp() {
-    on_the_way("guardfast", "200", 150, drop);
+    on_the_way("guardfast", "200", 150, kill);
 }
 
 #[test]
 fn killed_at_full_speed() {
-    on_the_way("guardfull", "0", 40, drop);
+    on_the_way("guardfull", "0", 40, kill);
 }
 
 #[test]
 fn stopped_on_a_ramp() {
-    on_the_way("guardstop", "200", 120, |agent| {
-        agent.stop().unwrap();
-        // It is killed in the end: a stopped process cannot be waited for.
-        std::mem::forget(agent);
-    });
+    on_the_way("guardstop", "200", 120, stop);
 }
 
 /// `EVICTD_GUARD_RUNS=50` makes the figures of docs/bench.md.
@@ -145,7 +153,10 @@ fn at_any_moment() {
         Err(_) => 1,
     };
     for rate in ["20", "60", "200", "0"] {
-        for stops in [false, true] {
+        for (what, happens) in [
+            ("SIGKILL", kill as fn(Agent) -> Option<Agent>),
+            ("SIGSTOP", stop),
+        ] {
             let mut ends = 0;
             for run in 0..runs {
                 let mut guarded = Guarded::new("guardany", or_skip!(Bpffs::mount()));
@@ -161,16 +172,10 @@ fn at_any_moment() {
                 let arguments = ["--mib", TOO_MUCH, "--rate", rate, "--head", &head];
                 let hog = Hog::start(&guarded.hog, &arguments).unwrap();
                 guarded.wait_for_usage(at_mib);
-                if stops {
-                    agent.stop().unwrap();
-                    std::mem::forget(agent);
-                } else {
-                    drop(agent);
-                }
+                let _stopped = happens(agent);
                 guarded.ends_the_hog(hog);
                 ends += 1;
             }
-            let what = if stops { "SIGSTOP" } else { "SIGKILL" };
             println!(
                 "{what} at {rate} MB/s: {ends} of {runs} hogs ended by the guard, no OOM kill"
             );

@@ -33,6 +33,7 @@ const UP_TO_100_MIB: Trigger = Trigger {
     limit: 100 * MIB,
     direction: Direction::Rising,
     action: Action::Wake,
+    span: 0,
 };
 
 /// This hook and no other, or why it cannot be had.

@@ -149,6 +149,11 @@ pub trait MemoryTrigger: Send {
     /// The agent lives, and will say so again before `lease_ns` (nanoseconds of CLOCK_MONOTONIC).
     fn beat(&mut self, _now: u64, _lease_ns: u64) {}
 
+    /// Why what is attached cannot be pinned; `None` if it can, as far as that is known beforehand.
+    fn why_not_pinned(&self) -> Option<String> {
+        Some(format!("the hook {} has no kernel program", self.hook()))
+    }
+
     /// Pins what is attached, so that the kernel goes on with the last victims when the agent is stopped or gone, for so
     /// long. From now on the hook stays attached.
     ///

@@ -37,6 +37,8 @@ const UNCHARGE: ProgramSpec = ProgramSpec {
 
 /// The name of the link among what is pinned.
 const LINK: &str = "memory";
+/// Why a kprobe cannot be pinned.
+const KPROBES_BEFORE: &str = "kprobes have no links before 5.15";
 
 /// Triggers in the kernel's map, crossings from its ring buffer.
 pub struct BpfMemoryTrigger {
@@ -263,6 +265,10 @@ impl MemoryTrigger for BpfMemoryTrigger {
         let _ = self.guard.set(0, guard, 0);
     }
 
+    fn why_not_pinned(&self) -> Option<String> {
+        matches!(self.link, Link::Kprobe(None)).then(|| KPROBES_BEFORE.to_owned())
+    }
+
     fn pin(&mut self, pins: &PinDirectory, expires_after: Duration) -> Result<(), String> {
         let pinned = match &mut self.link {
             Link::Fixed(link) => pins.pin(link.as_fd(), LINK),
@@ -271,7 +277,7 @@ impl MemoryTrigger for BpfMemoryTrigger {
                 None => Err(io::ErrorKind::NotFound.into()),
             }),
             Link::Kprobe(link) => {
-                let taken = link.take().ok_or("kprobes have no links before 5.15")?;
+                let taken = link.take().ok_or(KPROBES_BEFORE)?;
                 // Refused, the program is detached: there is no way back from aya's error.
                 let pinned = taken.pin(pins.path_for(LINK)).map_err(|e| chain(&e))?;
                 *link = Some(pinned.into());
