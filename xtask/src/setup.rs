@@ -14,9 +14,11 @@ const BPF_LINKER_VERSION: &str = "0.13.0";
 const LLVM_PREFIX: &str = "/usr/lib/llvm-22";
 
 /// What some tests need beyond the toolchain: a program that tells whether it is there, and Debian's package.
-const FOR_TESTS: [(&str, &str); 3] = [
+const FOR_TESTS: [(&str, &str); 4] = [
     ("containerd", "containerd"),
     ("runc", "runc"),
+    // Pages of incidents are measured in it.
+    ("chromium", "chromium"),
     // Static: the images of those tests are made of it.
     ("busybox", "busybox-static"),
 ];

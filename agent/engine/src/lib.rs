@@ -27,7 +27,7 @@ pub use model::pod::{
     Container, ContainerKind, EmptyDir, Owner, Pod, SYSTEM_CRITICAL_PRIORITY,
     SYSTEM_NODE_CRITICAL_PRIORITY, Volume,
 };
-pub use model::qos::{ComputeResources, OomScale, QosClass, oom_score_adj};
+pub use model::qos::{ComputeResources, OomScale, QosClass, oom_badness, oom_score_adj};
 pub use model::signal::{NodeCondition, Resource, Signal, UnknownSignal};
 pub use model::threshold::{Threshold, ThresholdValue};
 pub use model::usage::{ContainerUsage, FsUsage, PodUsage, VolumeUsage};

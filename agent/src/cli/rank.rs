@@ -6,7 +6,7 @@ use evictd_config::kube::{pod::read_pods, summary::read_summary};
 use evictd_engine::{
     Layout, OomScale, Ranked, Ranking, Resource, Signal, Usages,
     model::settings::{Mode, RankingStrategy},
-    oom_score_adj,
+    oom_badness, oom_score_adj,
 };
 use serde::Serialize;
 
@@ -133,9 +133,7 @@ pub(super) fn explain(
     let adjusts: Vec<Option<i32>> = ranked.iter().map(|r| adjust(r, capacity)).collect();
     let badness = |position: usize| {
         let memory = usages.get(&ranked[position].pod.uid)?.memory_working_set?;
-        // The kernel's oom_badness: what is used, and a thousandth of the memory for each point.
-        let points =
-            i128::from(memory) + i128::from(adjusts[position]?) * i128::from(capacity?) / 1000;
+        let points = oom_badness(memory, adjusts[position]?, capacity?);
         Some((points, memory))
     };
     let oom_victim = (0..ranked.len())

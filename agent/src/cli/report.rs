@@ -21,6 +21,8 @@ use super::{
 };
 use crate::cli::input::bad;
 
+mod page;
+
 /// What `evictd report` is told.
 #[derive(clap::Args)]
 pub(super) struct Arguments {
@@ -47,6 +49,8 @@ enum Format {
     Json,
     /// A picture, as SVG.
     Svg,
+    /// A page with everything, as one HTML file that loads nothing.
+    Html,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
@@ -60,6 +64,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
                 to_json(&evictions?)
             }
             Format::Svg => Err(bad("-o svg", "is a picture of one incident: which?")),
+            Format::Html => Err(bad("-o html", "is a page about one incident: which?")),
         };
     };
     let Known { incident, reported } = find(known, wanted, &dir)?;
@@ -74,7 +79,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
     match arguments.output {
         Format::Table => Ok(text(&incident, reported.as_ref())),
         Format::Json => to_json(&json!({ "incident": incident, "reported": reported })),
-        Format::Svg => incident.picture().ok_or_else(|| {
+        Format::Html => Ok(page::page(&incident, reported.as_ref())?),
+        Format::Svg => incident.picture()?.ok_or_else(|| {
             bad(
                 wanted,
                 "was not recorded, so that there is nothing to draw; the journal has its stages",
@@ -149,20 +155,24 @@ fn amount(eviction: &EvictionRecord, amount: u64) -> String {
     )
 }
 
-fn text(incident: &Incident, reported: Option<&Reported>) -> String {
-    let eviction = &incident.eviction;
-    let was = if eviction.shadow {
-        "would have been"
-    } else {
-        "was"
+/// What happened to the pod, without the time.
+fn heading(incident: &Incident) -> String {
+    let was = match incident.eviction.shadow {
+        true => "would have been",
+        false => "was",
     };
     let done = match &incident.asked {
         Some(asked) => format!("asked to go within {} s", asked.grace_period_seconds),
         None => "evicted".to_owned(),
     };
+    format!("{} {was} {done}", name(&incident.eviction))
+}
+
+fn text(incident: &Incident, reported: Option<&Reported>) -> String {
+    let eviction = &incident.eviction;
     let mut text = format!(
-        "{} {was} {done} at {}\n\n{}\n\n{}: {} available, threshold {}; told by: {}\n",
-        name(eviction),
+        "{} at {}\n\n{}\n\n{}: {} available, threshold {}; told by: {}\n",
+        heading(incident),
         eviction.time,
         eviction.message.trim(),
         eviction.signal,
@@ -176,8 +186,11 @@ fn text(incident: &Incident, reported: Option<&Reported>) -> String {
         amount(eviction, eviction.request)
     );
     if let Some(pace) = &eviction.pace {
-        text += &why(eviction, pace, incident.finish.as_ref());
-        text.push('\n');
+        text += &format!("{}\n", urgency(eviction, pace));
+        text += &format!(
+            "{}\n\n",
+            expectation(eviction, pace, incident.finish.as_ref())
+        );
     }
     let start = incident.start();
     for (name, time) in incident.moments() {
@@ -228,25 +241,30 @@ fn text(incident: &Incident, reported: Option<&Reported>) -> String {
     text
 }
 
-/// Why the pod went at that moment, what was expected to come, and what came.
-fn why(eviction: &EvictionRecord, pace: &PaceRecord, finish: Option<&OutcomeRecord>) -> String {
+/// Why the pod went at that moment.
+fn urgency(eviction: &EvictionRecord, pace: &PaceRecord) -> String {
     let amount = |bytes| amount(eviction, bytes);
-    let mut text = match pace {
+    match pace {
         PaceRecord { urgent: true, .. } => format!(
-            "urgent: {} were left, used up in {:.1} s at {} per second; the kubelet looks every 10 s\n",
+            "urgent: {} were left, used up in {:.1} s at {} per second; the kubelet looks every 10 s",
             amount(pace.room),
             pace.exhausted_in as f64 / 1e9,
             amount(pace.growth),
         ),
         PaceRecord {
             only_cache: true, ..
-        } => "not urgent: page cache has met the threshold for 10 s; one pod in 10 s\n".to_owned(),
+        } => "not urgent: page cache has met the threshold for 10 s; one pod in 10 s".to_owned(),
         _ => format!(
-            "not urgent: {} were left and did not go fast; one pod in 10 s\n",
+            "not urgent: {} were left and did not go fast; one pod in 10 s",
             amount(pace.room)
         ),
-    };
-    text += &format!("expected to come: {}", amount(pace.expected));
+    }
+}
+
+/// What was expected to come, and what came.
+fn expectation(eviction: &EvictionRecord, pace: &PaceRecord, finish: Option<&OutcomeRecord>) -> String {
+    let amount = |bytes| amount(eviction, bytes);
+    let mut text = format!("expected to come: {}", amount(pace.expected));
     if pace.shared > 0 {
         let shared = amount(pace.shared);
         text += &format!(", {shared} of it when the kubelet unmounts it");
@@ -258,7 +276,7 @@ fn why(eviction: &EvictionRecord, pace: &PaceRecord, finish: Option<&OutcomeReco
         let came = finish.available.saturating_sub(eviction.available);
         text += &format!("; {} more were available at the end", amount(came));
     }
-    text + "\n"
+    text
 }
 
 fn standings(pods: &[RankedPod]) -> String {

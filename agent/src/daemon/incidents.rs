@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 
-use evictd_engine::{PodUsage, Ranking, Resource, Signal, Usages, history::Sample, pace::Judged};
+use evictd_engine::{
+    OomScale, PodUsage, Ranked, Ranking, Resource, Signal, Usages, history::Sample, oom_badness,
+    oom_score_adj, pace::Judged,
+};
 use evictd_node::pods::table::Entry;
+use evictd_policy::evaluator::Explanation;
 use evictd_store::{
     incident::{BEFORE_NS, Incident, RankedPod},
-    record::{EvictionRecord, Record},
+    record::Record,
 };
 use evictd_sys::clock::monotonic_ns;
 
@@ -32,7 +36,7 @@ impl Agent {
     }
 
     fn begin(&mut self, mut incident: Incident) {
-        incident.pods = self.standings(&incident.eviction);
+        self.describe_pods(&mut incident);
         if incident.asked.is_some() {
             // It may last longer than the recorder remembers.
             incident.see(&self.samples());
@@ -62,9 +66,16 @@ impl Agent {
     /// What writes down those that are over by a time, if there are any; it may take its time.
     pub(super) fn incidents_over(&mut self, by: u64) -> Option<impl FnOnce() + Send + use<>> {
         self.follow_asked();
-        let over = self.incidents.due(by);
+        let mut over = self.incidents.due(by);
         if over.is_empty() {
             return None;
+        }
+        for standing in over.iter_mut().flat_map(|incident| &mut incident.pods) {
+            let name = &standing.pod;
+            let entry = self.entries.iter().find(|e| e.pod.to_string() == *name);
+            let read = |entry: &Arc<Entry>| Some(entry.memory.read().ok()?.working_set());
+            // A victim's cgroup goes with it.
+            standing.usage_after = entry.and_then(read).or(standing.evicted.then_some(0));
         }
         let (writer, samples) = (self.incidents.writer(), self.samples());
         Some(move || writer.write(over, &samples))
@@ -77,13 +88,15 @@ impl Agent {
         samples
     }
 
-    /// The pods in the order of eviction, where memory is short; the victim with what it used when it was chosen.
-    fn standings(&self, eviction: &EvictionRecord) -> Vec<RankedPod> {
+    /// The pods in the order of eviction, where memory is short, and the one that the OOM killer would take; the victim with what
+    /// it used when it was chosen.
+    fn describe_pods(&self, incident: &mut Incident) {
+        let eviction = &incident.eviction;
         let Ok(signal) = eviction.signal.parse::<Signal>() else {
-            return Vec::new();
+            return;
         };
         if signal.resource() != Resource::Memory {
-            return Vec::new();
+            return;
         }
         let is_victim = |uid: &str| uid == eviction.uid;
         let usage = |entry: &Arc<Entry>| {
@@ -105,15 +118,41 @@ impl Agent {
             layout: self.layout,
         };
         let pods = self.entries.iter().map(|entry| &entry.pod);
-        let ranked = ranking.order(pods, &usages).into_iter().take(PODS);
-        let standing = |ranked: evictd_engine::Ranked<'_>| RankedPod {
-            pod: ranked.pod.to_string(),
-            usage: ranked.usage,
-            request: ranked.inputs.request,
-            priority: ranked.inputs.priority,
-            qos_class: ranked.inputs.qos.as_str().to_owned(),
-            evicted: is_victim(&ranked.pod.uid),
+        let ranked = ranking.order(pods, &usages);
+        let capacity = self.capacity;
+        let adjust = |ranked: &Ranked<'_>| {
+            let (qos, is_critical) = (ranked.pod.qos, ranked.pod.is_node_critical());
+            let request = ranked.pod.memory_request;
+            oom_score_adj(qos, is_critical, request, capacity, OomScale::Kubernetes)
         };
-        ranked.map(standing).collect()
+        let badness = |ranked: &Ranked<'_>| {
+            let points = oom_badness(ranked.usage?, adjust(ranked), capacity);
+            Some((points, ranked.pod.to_string()))
+        };
+        let oom_victim = ranked.iter().filter_map(badness).max();
+        let policies = self.policies.keeper.explain();
+        let standing = |ranked: &Ranked<'_>| {
+            let pod = ranked.pod;
+            let said = policies.iter().find(|said| said.uid == pod.uid);
+            let evicted = is_victim(&pod.uid);
+            // A limit that this eviction has used up did not spare its pod.
+            let spared = said.filter(|said| !said.may_go && !evicted);
+            let reason = |said: &Explanation| said.reason.clone().unwrap_or_default();
+            RankedPod {
+                pod: pod.to_string(),
+                usage: ranked.usage,
+                request: ranked.inputs.request,
+                priority: ranked.inputs.priority,
+                qos_class: ranked.inputs.qos.as_str().to_owned(),
+                evicted,
+                usage_after: None,
+                oom_score_adj: Some(adjust(ranked)),
+                protected: pod.is_protected(self.config.mode),
+                spared: spared.map(reason),
+            }
+        };
+        incident.pods = ranked.iter().take(PODS).map(standing).collect();
+        incident.capacity = Some(capacity);
+        incident.oom_victim = oom_victim.map(|(_, pod)| pod);
     }
 }

@@ -1,22 +1,21 @@
 //! What is kept of one eviction, to tell afterwards how it came about.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, io, time::Duration};
 
 use evictd_engine::{Resource, Signal, history::Sample, pace::Judged};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    chart::Chart,
     record::{EvictionRecord, OutcomeRecord, RequestRecord},
-    svg::{Axes, Picture},
 };
 
 /// Version of the form.
 const VERSION: u32 = 1;
 const MIB: f64 = (1 << 20) as f64;
+const GIB: f64 = (1 << 30) as f64;
 /// What was seen so long before an eviction belongs to it.
 pub const BEFORE_NS: u64 = 60_000_000_000;
-/// Who used most, beside the picture.
-const SHOWN: usize = 8;
 
 /// A pod as it stood when a pod was evicted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,6 +34,18 @@ pub struct RankedPod {
     pub qos_class: String,
     /// Whether it is the one that was evicted.
     pub evicted: bool,
+    /// Its working set when the incident was written, in bytes; 0 when its cgroup was gone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage_after: Option<u64>,
+    /// The oom_score_adj of its containers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oom_score_adj: Option<i32>,
+    /// It is never evicted: critical pods and, in the kubelet's mode, static ones.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub protected: bool,
+    /// Why policies did not let it go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spared: Option<String>,
 }
 
 /// One eviction, and what was seen before and after it. Times are in nanoseconds of CLOCK_MONOTONIC.
@@ -58,6 +69,12 @@ pub struct Incident {
     pub samples: BTreeMap<String, Vec<(u64, u64)>>,
     /// The pods in the order of eviction, where memory was short.
     pub pods: Vec<RankedPod>,
+    /// Memory of the node, in bytes; absent for other signals, and in files of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<u64>,
+    /// The pod that the OOM killer would have chosen at that moment, by namespace and name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oom_victim: Option<String>,
 }
 
 impl Incident {
@@ -71,6 +88,8 @@ impl Incident {
             finish: None,
             samples: BTreeMap::new(),
             pods: Vec::new(),
+            capacity: None,
+            oom_victim: None,
         }
     }
 
@@ -159,60 +178,89 @@ impl Incident {
         self.moments().first().map_or(0, |(_, time)| *time)
     }
 
-    /// What was available over time, as SVG; `None` when that was not recorded.
-    pub fn picture(&self) -> Option<String> {
+    /// What was available over time; `None` when that was not recorded.
+    pub fn chart(&self) -> Option<Chart> {
         let eviction = &self.eviction;
         let samples = self.samples.get(&eviction.signal)?;
         let resource = eviction.signal.parse::<Signal>().ok()?.resource();
-        let (scale, unit) = match resource {
-            Resource::Memory | Resource::EphemeralStorage => (MIB, "MiB"),
-            Resource::Inodes | Resource::Pids => (1.0, ""),
-        };
         let start = self.start();
         let ms = |time: u64| (i128::from(time) - i128::from(start)) as f64 / 1e6;
         let end = self.moments().last().map_or(0.0, |(_, time)| ms(*time));
         // As much of the time before as it took, and enough to see what it came from.
         let (from, to) = (-(end * 2.0).max(250.0), (end * 1.5).max(100.0));
-        let points = samples.iter().map(|(t, n)| (ms(*t), *n as f64 / scale));
-        let points: Vec<_> = points.filter(|(t, _)| (from..=to).contains(t)).collect();
-        let first = points.first()?.0;
-        let from = from.max(first - (to - first) * 0.02);
-        let threshold = eviction.threshold as f64 / scale;
-        let most = points.iter().map(|(_, n)| *n).fold(threshold, f64::max);
-        let axes = Axes::linear((from, to), (0.0, (most * 1.1).max(1.0)));
-        let title = format!(
-            "{}/{}: {}, {unit} over ms, {}",
-            eviction.namespace, eviction.name, eviction.signal, eviction.time
-        );
-        let mut picture = Picture::new(&title, axes);
-        for ms in ticks(from, to) {
-            picture.x_tick(ms, &format!("{ms:.0}"));
-        }
-        for amount in ticks(0.0, most * 1.1) {
-            picture.y_tick(amount, &format!("{amount:.0}"));
-        }
-        picture.marker(threshold, "threshold");
-        for (row, (name, time)) in self.moments().into_iter().enumerate() {
-            picture.moment(ms(time), row, &format!("{name} {:.2}", ms(time)));
-        }
-        picture.curve("available", &points);
-        for pod in self.pods.iter().take(SHOWN) {
-            let used = pod.usage.map_or(0.0, |usage| usage as f64 / MIB);
-            let mark = if pod.evicted { "*" } else { "" };
-            picture.remark(&format!("{used:.0} MiB {}{mark}", pod.pod));
-        }
-        Some(picture.finish())
-    }
-}
+        let is_near = |(time, _): &&(u64, u64)| (from..=to).contains(&ms(*time));
+        let near: Vec<_> = samples.iter().filter(is_near).collect();
+        let from = from.max(ms(near.first()?.0) - (to - from) * 0.02);
+        let (time_scale, time_unit) = match to - from {
+            extent if extent > 20_000.0 => (1000.0, "s"),
+            _ => (1.0, "ms"),
+        };
 
-/// Some four to eight round numbers of that range.
-fn ticks(from: f64, to: f64) -> impl Iterator<Item = f64> {
-    let rough = (to - from).max(1.0) / 5.0;
-    let power = 10_f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0].map(|n| n * power);
-    let step = step.into_iter().find(|s| *s >= rough).unwrap_or(rough);
-    let (first, last) = ((from / step).ceil() as i64, (to / step).floor() as i64);
-    (first..=last).map(move |n| n as f64 * step)
+        let limits = self.limits();
+        let amounts = near.iter().map(|(_, available)| *available as f64);
+        let levels = limits.iter().map(|(amount, _)| *amount as f64);
+        let (least, most) = amounts
+            .chain(levels)
+            .fold((0.0_f64, 1.0_f64), |(l, m), amount| {
+                (l.min(amount), m.max(amount))
+            });
+        let (scale, unit) = match resource {
+            Resource::Inodes | Resource::Pids => (1.0, resource.as_str()),
+            _ if most >= 10.0 * GIB => (GIB, "GiB"),
+            _ => (MIB, "MiB"),
+        };
+        let mut chart = Chart::new(
+            &format!("{time_unit} since {}", self.moments().first()?.0),
+            from / time_scale..to / time_scale,
+            &format!("{unit} available"),
+            least * 1.1 / scale..most * 1.1 / scale,
+        );
+        for (amount, name) in limits {
+            chart.level(amount as f64 / scale, name);
+        }
+        for (name, time) in self.moments() {
+            chart.moment(ms(time) / time_scale, name);
+        }
+        let point = |(time, amount): &(u64, u64)| (ms(*time) / time_scale, *amount as f64 / scale);
+        chart.curve("available", near.into_iter().map(point).collect());
+        Some(chart)
+    }
+
+    /// What the amount that is available is held against, in the signal's unit. The last one may be below zero: page cache that
+    /// the kubelet counts as used can still be given back.
+    pub fn limits(&self) -> Vec<(i128, &'static str)> {
+        let mut limits = vec![(self.eviction.threshold.into(), "threshold")];
+        let signal = self.eviction.signal.parse().map(Signal::resource);
+        let Some(seen) = self.judged.as_ref().map(|judged| &judged.seen) else {
+            if signal == Ok(Resource::Memory) {
+                limits.push((0, "OOM killer"));
+            }
+            return limits;
+        };
+        let nothing_left = i128::from(seen.available) - i128::from(seen.room.at_once);
+        if seen.guard > 0 {
+            limits.push((nothing_left + i128::from(seen.guard), "guard"));
+        }
+        limits.push((nothing_left, "OOM killer"));
+        limits
+    }
+
+    /// The chart as an SVG file; `None` when there is nothing to draw.
+    ///
+    /// # Errors
+    /// The recorded times do not make a chart.
+    pub fn picture(&self) -> io::Result<Option<String>> {
+        let Some(mut chart) = self.chart() else {
+            return Ok(None);
+        };
+        let eviction = &self.eviction;
+        chart.title(format!(
+            "{}/{}: {}",
+            eviction.namespace, eviction.name, eviction.signal
+        ));
+        chart.title(&eviction.time);
+        chart.draw_file((860, 420)).map(Some)
+    }
 }
 
 pub mod files;

@@ -1,8 +1,8 @@
 //! What is on disk: the journal, incident files, and their schemas.
 
 pub mod backlog;
+pub mod chart;
 pub mod incident;
 pub mod journal;
 pub mod past;
 pub mod record;
-pub mod svg;

@@ -5,7 +5,11 @@ mod check_agrees;
 mod cri_containerd;
 mod cri_embedded;
 mod cri_scripted;
+<<<<<<< main
 mod guard;
+=======
+mod report_page;
+>>>>>>> report
 mod manager_embedded;
 mod run_embedded;
 mod run_pace;

@@ -47,6 +47,10 @@ fn incident(is_full: bool) -> Incident {
         priority: -12,
         qos_class: "Burstable".into(),
         evicted: usage.is_some(),
+        usage_after: usage.map(|_| 15),
+        oom_score_adj: usage.map(|_| 998),
+        protected: usage.is_some(),
+        spared: usage.map(|_| "a gate says no".into()),
     };
     Incident {
         asked: is_full.then(|| asked(true)),

@@ -48,7 +48,15 @@ const LAYERS: [Layer; 11] = [
     (
         "evictd-store",
         &["engine", "sys"],
-        &["jiff", "serde", "serde_json", "thiserror", "tracing"],
+        &[
+            "jiff",
+            "plotters",
+            "serde",
+            "serde_json",
+            "serde_path_to_error",
+            "thiserror",
+            "tracing",
+        ],
     ),
     (
         "evictd-policy",

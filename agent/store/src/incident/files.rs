@@ -17,7 +17,10 @@ use std::{
 use evictd_engine::history::Sample;
 use evictd_sys::fs::PathError;
 
-use crate::{incident::Incident, record::OutcomeRecord};
+use crate::{
+    incident::{Incident, VERSION},
+    record::OutcomeRecord,
+};
 
 /// Where they are, in the state directory.
 const DIRECTORY: &str = "incidents";
@@ -177,17 +180,36 @@ fn names(directory: &Path) -> io::Result<Vec<(SystemTime, PathBuf)>> {
 /// What was kept of an eviction, if anything was.
 ///
 /// # Errors
-/// The file is there and cannot be read.
+/// The file is there and cannot be read, or does not hold an incident: the field is named.
 pub fn read(state_dir: &Path, id: &str) -> Result<Option<Incident>, PathError> {
     let path = file(&state_dir.join(DIRECTORY), id);
     match fs::read(&path) {
         Ok(bytes) => {
-            let incident = serde_json::from_slice(&bytes).map_err(io::Error::from);
+            let incident = decode(&bytes).map_err(io::Error::other);
             incident.map(Some).map_err(PathError::at(&path))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(PathError::at(&path)(error)),
     }
+}
+
+/// What a file holds.
+fn decode(bytes: &[u8]) -> Result<Incident, String> {
+    let mut bytes = serde_json::Deserializer::from_slice(bytes);
+    let incident: Incident = serde_path_to_error::deserialize(&mut bytes).map_err(|error| {
+        match error.path().to_string().as_str() {
+            "." => error.into_inner().to_string(),
+            field => format!("{field}: {}", error.inner()),
+        }
+    })?;
+    bytes.end().map_err(|error| error.to_string())?;
+    if incident.version != VERSION {
+        let version = incident.version;
+        return Err(format!(
+            "version: {version} is not known here, only {VERSION}"
+        ));
+    }
+    Ok(incident)
 }
 
 fn file(directory: &Path, id: &str) -> PathBuf {
@@ -207,6 +229,33 @@ mod tests {
             pods: incident.pods.clone(),
             ..Incident::new(incident.eviction.clone())
         }
+    }
+
+    #[test]
+    fn what_is_damaged_is_named() {
+        let whole = serde_json::to_value(incident("one")).unwrap();
+        let error = |change: fn(&mut serde_json::Value)| {
+            let mut value = whole.clone();
+            change(&mut value);
+            decode(value.to_string().as_bytes()).unwrap_err()
+        };
+        let wrong_type = error(|v| v["eviction"]["stages"]["woken"] = "soon".into());
+        assert!(
+            wrong_type.starts_with("eviction.stages.woken: invalid type: string"),
+            "{wrong_type}"
+        );
+        let sample = error(|v| v["samples"]["memory.available"][1] = 7.into());
+        assert!(
+            sample.starts_with("samples.memory.available[1]: "),
+            "{sample}"
+        );
+        let missing = error(|v| drop(v.as_object_mut().unwrap().remove("eviction")));
+        assert!(missing.contains("missing field `eviction`"), "{missing}");
+        let newer = error(|v| v["version"] = 2.into());
+        assert_eq!(newer, "version: 2 is not known here, only 1");
+        let text = whole.to_string();
+        assert!(decode(&text.as_bytes()[..text.len() / 2]).is_err());
+        assert!(decode(format!("{text}x").as_bytes()).is_err());
     }
 
     // R49

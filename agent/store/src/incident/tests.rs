@@ -49,7 +49,13 @@ pub fn incident(id: &str) -> Incident {
             priority: 0,
             qos_class: "BestEffort".to_owned(),
             evicted: true,
+            usage_after: Some(0),
+            oom_score_adj: Some(1000),
+            protected: false,
+            spared: None,
         }],
+        capacity: Some(512 << 20),
+        oom_victim: Some("default/hog".to_owned()),
     }
 }
 
@@ -57,13 +63,15 @@ pub fn incident(id: &str) -> Incident {
 #[test]
 fn a_picture_shows_the_way_to_it() {
     let incident = incident("a");
-    let picture = incident.picture().unwrap();
+    let picture = incident.picture().unwrap().unwrap();
     for word in [
         "<polyline",
         "threshold",
-        "SIGKILL 0.10",
+        "OOM killer",
+        "crossed to SIGKILL 0.10",
         "available again 30.00",
-        "hog*",
+        "ms since crossed",
+        "default/hog: memory.available",
     ] {
         assert!(picture.contains(word), "{word}: {picture}");
     }
@@ -115,7 +123,13 @@ fn a_pod_that_was_asked_has_time_and_is_seen_to_go() {
     let told: Vec<_> = incident.moments().iter().map(|(name, _)| *name).collect();
     assert_eq!(told, ["asked to go", "available again"]);
     assert_eq!(incident.samples["memory.available"].len(), 5);
-    assert!(incident.picture().unwrap().contains("asked to go 0.00"));
+    assert!(
+        incident
+            .picture()
+            .unwrap()
+            .unwrap()
+            .contains("asked to go 0.00")
+    );
     let shadow = RequestRecord {
         shadow: true,
         ..asked
@@ -126,18 +140,33 @@ fn a_pod_that_was_asked_has_time_and_is_seen_to_go() {
     assert_eq!((incident.grace(), &incident.finish), (None, &None));
 }
 
+/// The guard and the OOM killer look at what can still be used, the chart shows what the kubelet counts.
 #[test]
-fn ticks_are_round() {
-    let of = |from, to| ticks(from, to).collect::<Vec<_>>();
-    assert_eq!(of(-249.0, 100.0), [-200.0, -100.0, 0.0, 100.0]);
-    assert_eq!(of(0.0, 236.0), [0.0, 50.0, 100.0, 150.0, 200.0]);
+fn limits_are_told_in_what_is_available() {
+    let mut incident = incident("a");
+    assert_eq!(
+        incident.limits(),
+        [(100 << 20, "threshold"), (0, "OOM killer")]
+    );
+    let mut judged = Judged::default();
+    judged.seen.available = 99 << 20;
+    judged.seen.room.at_once = 70 << 20;
+    incident.judged = Some(judged);
+    assert_eq!(incident.limits()[1], (29 << 20, "OOM killer"));
+    if let Some(judged) = &mut incident.judged {
+        judged.seen.guard = 50 << 20;
+    }
+    assert_eq!(incident.limits()[1], (79 << 20, "guard"));
+    incident.judged = None;
+    incident.eviction.signal = "pid.available".to_owned();
+    assert_eq!(incident.limits().len(), 1);
 }
 
 #[test]
 fn what_was_not_recorded_is_not_drawn() {
     let mut incident = incident("a");
     incident.samples.clear();
-    assert_eq!(incident.picture(), None);
+    assert_eq!(incident.picture().unwrap(), None);
     incident.eviction.stages.crossed = 0;
     assert_eq!(incident.start(), 1_000_040_000);
 }

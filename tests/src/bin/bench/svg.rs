@@ -1,6 +1,6 @@
 //! The pictures: memory over time, and how long it took from the crossing to SIGKILL.
 
-use evictd_store::svg::{Axes, Picture};
+use evictd_store::chart::Chart;
 
 use crate::{
     heat::{Heat, Killer},
@@ -9,6 +9,8 @@ use crate::{
 };
 
 const MIB: f64 = (1 << 20) as f64;
+/// In pixels.
+const SIZE: (u32, u32) = (860, 420);
 
 /// Memory over time around the crossing, one line per contender: the first run of `touch` at full speed.
 pub fn memory(race: &Race, programme: &Programme) -> Option<String> {
@@ -17,20 +19,15 @@ pub fn memory(race: &Race, programme: &Programme) -> Option<String> {
     let size = programme.size as f64 / MIB;
     let threshold = (programme.size - programme.threshold) as f64 / MIB;
     let shown: Vec<&Heat> = first_of_each(race);
-    let axes = Axes::linear((BEFORE_MS, AFTER_MS), (0.0, size * 1.08));
-    let mut picture = Picture::new(
-        "Memory of the node, a hog at full speed (MiB over ms)",
-        axes,
+    let mut chart = Chart::new(
+        "ms since the threshold was crossed",
+        BEFORE_MS..AFTER_MS,
+        "MiB used",
+        0.0..size * 1.08,
     );
-    for ms in (BEFORE_MS as i32..=AFTER_MS as i32).step_by(40) {
-        picture.x_tick(f64::from(ms), &ms.to_string());
-    }
-    for step in 0..=4 {
-        let mib = size * f64::from(step) / 4.0;
-        picture.y_tick(mib, &format!("{mib:.0}"));
-    }
-    picture.marker(size, "the node is full: the OOM killer");
-    picture.marker(threshold, "threshold, crossed at 0 ms");
+    chart.title("Memory of the node, a hog at full speed");
+    chart.level(size, "OOM killer");
+    chart.level(threshold, "threshold");
     for heat in &shown {
         let crossing = heat.crossing?.time_ns as f64;
         let points: Vec<(f64, f64)> = heat
@@ -39,9 +36,9 @@ pub fn memory(race: &Race, programme: &Programme) -> Option<String> {
             .map(|s| ((s.time_ns as f64 - crossing) / 1e6, s.usage as f64 / MIB))
             .filter(|(ms, _)| (BEFORE_MS..=AFTER_MS).contains(ms))
             .collect();
-        picture.curve(&heat.contender, &points);
+        chart.curve(&heat.contender, points);
     }
-    (!shown.is_empty()).then(|| picture.finish())
+    (!shown.is_empty()).then(|| chart.draw_file(SIZE).ok())?
 }
 
 fn first_of_each(race: &Race) -> Vec<&Heat> {
@@ -83,24 +80,20 @@ pub fn latency(race: &Race) -> Option<String> {
         .filter_map(|(_, v)| v.last())
         .fold(1e3_f64, |a, b| a.max(*b));
     let end = 10_f64.powf(longest.log10().ceil());
-    let axes = Axes::log_x((1.0, end), (0.0, 1.0));
-    let mut picture = Picture::new(
-        "From the crossing to SIGKILL: share of runs signalled by then (runs lost to the OOM killer left out)",
-        axes,
-    );
-    let mut us = 1.0;
-    while us <= end {
-        let label = match us {
-            us if us < 1e3 => format!("{us:.0} us"),
-            us if us < 1e6 => format!("{:.0} ms", us / 1e3),
-            us => format!("{:.0} s", us / 1e6),
-        };
-        picture.x_tick(us, &label);
-        us *= 10.0;
-    }
-    for share in [0.0, 0.25, 0.5, 0.75, 1.0] {
-        picture.y_tick(share, &format!("{:.0} %", share * 100.0));
-    }
+    let mut chart = Chart::new(
+        "time since the crossing",
+        1.0..end,
+        "share of runs",
+        0.0..1.0,
+    )
+    .with_log_x(|us| match us {
+        us if *us < 1e3 => format!("{us:.0} us"),
+        us if *us < 1e6 => format!("{:.0} ms", us / 1e3),
+        us => format!("{:.0} s", us / 1e6),
+    })
+    .with_y_label(|share| format!("{:.0} %", share * 100.0));
+    chart.title("From the crossing to SIGKILL: runs signalled by then");
+    chart.title("Runs lost to the OOM killer are left out.");
     let any = !curves.is_empty();
     for (name, values) in curves {
         let n = values.len() as f64;
@@ -109,7 +102,7 @@ pub fn latency(race: &Race) -> Option<String> {
             let (before, after) = (i as f64 / n, (i + 1) as f64 / n);
             points.extend([(value.max(1.0), before), (value.max(1.0), after)]);
         }
-        picture.curve(&name, &points);
+        chart.curve(&name, points);
     }
-    any.then(|| picture.finish())
+    any.then(|| chart.draw_file(SIZE).ok())?
 }

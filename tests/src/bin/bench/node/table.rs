@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use evictd_store::svg::{Axes, Picture};
+use evictd_store::chart::Chart;
 
 use super::{
     NodeHeat,
@@ -104,22 +104,19 @@ pub fn picture(race: &Race) -> Option<String> {
         }
     }
     let top = shown.iter().map(|h| h.total_mib).fold(0.0, f64::max);
-    let axes = Axes::linear((FROM_S, TO_S), (0.0, top));
-    let title = format!(
-        "MemAvailable of a {} MiB guest, {} at {} MB/s (MiB over seconds, emulated)",
+    let mut chart = Chart::new(
+        "s since the threshold was crossed",
+        FROM_S..TO_S,
+        "MiB available",
+        0.0..top,
+    );
+    chart.title(format!(
+        "MemAvailable of a {} MiB guest, {} at {} MB/s (emulated)",
         race.memory_mib,
         course.way,
         speed(course.rate)
-    );
-    let mut picture = Picture::new(&title, axes);
-    for second in FROM_S as i32..=TO_S as i32 {
-        picture.x_tick(f64::from(second), &second.to_string());
-    }
-    for step in 0..=4 {
-        let mib = top * f64::from(step) / 4.0;
-        picture.y_tick(mib, &format!("{mib:.0}"));
-    }
-    picture.marker(race.threshold_mib as f64, "threshold, crossed at 0 s");
+    ));
+    chart.level(race.threshold_mib as f64, "threshold");
     for heat in shown {
         let points: Vec<(f64, f64)> = heat
             .curve
@@ -127,7 +124,7 @@ pub fn picture(race: &Race) -> Option<String> {
             .map(|(ms, mib)| (ms / 1000.0, *mib))
             .filter(|(s, _)| (FROM_S..=TO_S).contains(s))
             .collect();
-        picture.curve(&heat.contender, &points);
+        chart.curve(&heat.contender, points);
     }
-    Some(picture.finish())
+    chart.draw_file((860, 420)).ok()
 }
