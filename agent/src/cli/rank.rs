@@ -73,13 +73,13 @@ pub(super) struct PodJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) growth: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    excess: Option<i128>,
+    pub(super) excess: Option<i128>,
     above_request: bool,
-    priority: i32,
+    pub(super) priority: i32,
     /// Only a cgroup tells of the pod: it goes after all others.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
-    priority_unknown: bool,
-    qos_class: &'static str,
+    pub(super) priority_unknown: bool,
+    pub(super) qos_class: &'static str,
     /// Whether the pod is passed over: critical pods, and by the kubelet static ones.
     protected: bool,
     /// Why policies do not let it go now, where an agent has said so.
@@ -88,8 +88,27 @@ pub(super) struct PodJson {
     /// Absent if it depends on the node's memory and the summary does not tell that.
     #[serde(skip_serializing_if = "Option::is_none")]
     oom_score_adj: Option<i32>,
-    predicted_oom_victim: bool,
-    predicted_eviction_victim: bool,
+    pub(super) predicted_oom_victim: bool,
+    pub(super) predicted_eviction_victim: bool,
+    /// Seconds until it meets its own limit at this growth, where that was watched and it is heading there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) until_limit_seconds: Option<f64>,
+}
+
+impl PodJson {
+    /// What is to be said of it beside the numbers.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let denied = self.denied.as_ref().map(|why| format!("denied: {why}"));
+        let notes = [
+            (self.predicted_eviction_victim, "evicted first"),
+            (self.predicted_oom_victim, "the OOM killer's choice"),
+            (self.protected, "protected"),
+            (denied.is_some(), denied.as_deref().unwrap_or_default()),
+            (self.usage.is_none(), "no numbers"),
+        ];
+        let notes = notes.into_iter().filter(|(applies, _)| *applies);
+        notes.map(|(_, note)| note.to_owned()).collect()
+    }
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
@@ -159,6 +178,7 @@ pub(super) fn explain(
             oom_score_adj: adjusts[position],
             predicted_oom_victim: oom_victim.is_some_and(|(_, victim)| victim == position),
             predicted_eviction_victim: first == Some(position),
+            until_limit_seconds: None,
         }
     };
     ranked.iter().enumerate().map(row).collect()
@@ -201,19 +221,6 @@ pub(super) fn table(pods: &[PodJson], resource: Resource) -> String {
     let mut table = Table::new(&columns);
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     for (position, pod) in pods.iter().enumerate() {
-        let denied = pod.denied.as_ref().map(|why| format!("spared: {why}"));
-        let notes = [
-            (pod.predicted_eviction_victim, "evicted first"),
-            (pod.predicted_oom_victim, "the OOM killer's choice"),
-            (pod.protected, "protected"),
-            (denied.is_some(), denied.as_deref().unwrap_or_default()),
-            (pod.usage.is_none(), "no numbers"),
-        ];
-        let notes: Vec<&str> = notes
-            .into_iter()
-            .filter(|(applies, _)| *applies)
-            .map(|(_, note)| note)
-            .collect();
         let mut row = vec![
             (position + 1).to_string(),
             pod.pod.clone(),
@@ -223,7 +230,7 @@ pub(super) fn table(pods: &[PodJson], resource: Resource) -> String {
             or_dash((!pod.priority_unknown).then(|| pod.priority.to_string())),
             pod.qos_class.to_owned(),
             or_dash(pod.oom_score_adj.map(|adjust| adjust.to_string())),
-            notes.join(", "),
+            pod.notes().join(", "),
         ];
         if is_watched {
             row.insert(3, or_dash(pod.growth.map(|rate| amount(rate as i128))));

@@ -12,21 +12,21 @@ use super::table::{Alignment, Table, amount_of};
 #[serde(rename_all = "camelCase")]
 pub(super) struct SignalJson {
     #[serde(serialize_with = "name")]
-    signal: Signal,
+    pub(super) signal: Signal,
     /// Absent if it cannot be read here.
     #[serde(skip_serializing_if = "Option::is_none")]
-    available: Option<i64>,
+    pub(super) available: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    capacity: Option<i64>,
-    threshold: i64,
-    grace_period_seconds: f64,
+    pub(super) capacity: Option<i64>,
+    pub(super) threshold: i64,
+    pub(super) grace_period_seconds: f64,
     /// Whether less than the threshold is left.
-    met: bool,
+    pub(super) met: bool,
     /// At the present rate; absent when it is not heading there.
     #[serde(skip_serializing_if = "Option::is_none")]
-    until_threshold_seconds: Option<f64>,
+    pub(super) until_threshold_seconds: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    until_exhausted_seconds: Option<f64>,
+    pub(super) until_exhausted_seconds: Option<f64>,
 }
 
 fn name<S: Serializer>(signal: &Signal, serializer: S) -> Result<S::Ok, S::Error> {
@@ -99,7 +99,7 @@ pub(super) fn table(signals: &[SignalJson]) -> String {
 }
 
 /// Seconds as people say them; a day is beyond every rate.
-fn duration(seconds: f64) -> String {
+pub(super) fn duration(seconds: f64) -> String {
     match seconds {
         s if s < 10.0 => format!("{s:.1} s"),
         s if s < 120.0 => format!("{s:.0} s"),

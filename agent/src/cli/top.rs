@@ -26,6 +26,9 @@ use super::{
 };
 use crate::daemon::node_view::{NodeSample, NodeView};
 
+mod live;
+mod view;
+
 /// What is older says nothing of the present rate.
 const WINDOW: Duration = Duration::from_secs(30);
 /// Moves the cursor to the top left, and empties the screen below it.
@@ -43,9 +46,12 @@ pub(super) struct Arguments {
     /// Seconds between two looks
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
     interval: Duration,
-    /// How often to print; without it for ever on a terminal, and once elsewhere
+    /// How often to print; without it a live view on a terminal, and once elsewhere
     #[arg(short = 'n', long, value_name = "COUNT")]
     iterations: Option<u64>,
+    /// Print once and end, on a terminal too
+    #[arg(long, conflicts_with = "iterations")]
+    once: bool,
     /// How to print it
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputFormat,
@@ -87,35 +93,25 @@ impl Trends {
 
 pub(super) fn run(arguments: &Arguments, stdout: &mut impl Write) -> Result<String, CommandError> {
     let config = config(arguments)?;
-    let mut view = NodeView::open(&config)?;
-    let is_live = io::stdout().is_terminal() && arguments.output == OutputFormat::Table;
-    let mut left = arguments.iterations.or((!is_live).then_some(1));
-    let mut trends = Trends::default();
-    let policies = RuleView::ask(&config.state_dir);
-    let mut look = |view: &mut NodeView| {
-        let now = i64::try_from(monotonic_ns()).unwrap_or(i64::MAX);
-        let mut seen = view.sample(now);
-        trends.observe(now, &seen);
-        let said = policies.read(&config.state_dir)?;
-        for pod in &mut seen.pods {
-            pod.order = said.get(&pod.uid).map_or(0, |said| said.order);
-        }
-        let frame = Frame {
-            config: &config,
-            view,
-            seen: &seen,
-            trends: &trends,
-            policies,
-            said: &said,
-        };
-        frame.print(arguments.output)
-    };
+    let mut watch = Watch::open(&config)?;
+    let is_terminal = io::stdout().is_terminal() && arguments.output == OutputFormat::Table;
+    let count = arguments.iterations.or(arguments.once.then_some(1));
+    if is_terminal && count.is_none() && view::is_capable() {
+        live::run(&mut watch, arguments.interval)?;
+        return Ok(String::new());
+    }
+    let mut left = count.or((!is_terminal).then_some(1));
     // A rate takes two looks.
-    look(&mut view)?;
+    watch.look()?;
     while left != Some(0) {
         std::thread::sleep(arguments.interval);
-        let text = look(&mut view)?;
-        let clear = if is_live { CLEAR } else { "" };
+        let look = watch.look()?;
+        let text = watch.frame(&look).print(arguments.output)?;
+        let clear = if is_terminal && !arguments.once {
+            CLEAR
+        } else {
+            ""
+        };
         match write!(stdout, "{clear}{text}").and_then(|()| stdout.flush()) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
             written => written?,
@@ -123,6 +119,54 @@ pub(super) fn run(arguments: &Arguments, stdout: &mut impl Write) -> Result<Stri
         left = left.map(|left| left - 1);
     }
     Ok(String::new())
+}
+
+/// What is looked at again and again.
+struct Watch<'a> {
+    config: &'a Config,
+    view: NodeView,
+    trends: Trends,
+    policies: RuleView,
+}
+
+/// One look.
+struct Look {
+    seen: NodeSample,
+    said: HashMap<String, Explanation>,
+}
+
+impl<'a> Watch<'a> {
+    /// Asks the agent what policies say, if there is one.
+    fn open(config: &'a Config) -> Result<Self, CommandError> {
+        Ok(Self {
+            config,
+            view: NodeView::open(config)?,
+            trends: Trends::default(),
+            policies: RuleView::ask(&config.state_dir),
+        })
+    }
+
+    fn look(&mut self) -> Result<Look, CommandError> {
+        let now = i64::try_from(monotonic_ns()).unwrap_or(i64::MAX);
+        let mut seen = self.view.look(now);
+        self.trends.observe(now, &seen);
+        let said = self.policies.read(&self.config.state_dir)?;
+        for pod in &mut seen.pods {
+            pod.order = said.get(&pod.uid).map_or(0, |said| said.order);
+        }
+        Ok(Look { seen, said })
+    }
+
+    fn frame<'b>(&'b self, look: &'b Look) -> Frame<'b> {
+        Frame {
+            config: self.config,
+            view: &self.view,
+            seen: &look.seen,
+            trends: &self.trends,
+            policies: self.policies,
+            said: &look.said,
+        }
+    }
 }
 
 fn config(arguments: &Arguments) -> Result<Config, CommandError> {
@@ -137,7 +181,7 @@ fn config(arguments: &Arguments) -> Result<Config, CommandError> {
     }
 }
 
-/// One look.
+/// What one look says.
 struct Frame<'a> {
     config: &'a Config,
     view: &'a NodeView,
@@ -149,17 +193,8 @@ struct Frame<'a> {
 
 impl Frame<'_> {
     fn print(&self, output: OutputFormat) -> Result<String, CommandError> {
-        let pods = self.pods();
+        let (signals, pods) = (self.signals(), self.pods(Signal::MemoryAvailable));
         let is_unknown = self.policies == RuleView::Unknown;
-        // As the agent: containerfs has no thresholds of its own.
-        let layout = self.view.layout();
-        let thresholds = layout.apply(&self.config.eviction.thresholds);
-        let signal = |threshold: &Threshold| {
-            let observation = self.seen.observations.get(threshold.signal);
-            let trend = self.trends.signals.get(&threshold.signal);
-            SignalJson::new(threshold, observation, trend)
-        };
-        let signals: Vec<_> = thresholds.iter().map(signal).collect();
         if output == OutputFormat::Json {
             return to_json(&json!({
                 "signals": signals,
@@ -175,11 +210,24 @@ impl Frame<'_> {
         Ok(text)
     }
 
-    /// The pods in the order of their eviction.
-    fn pods(&self) -> Vec<PodJson> {
+    /// Every threshold in force, held against what is left.
+    fn signals(&self) -> Vec<SignalJson> {
+        // As the agent: containerfs has no thresholds of its own.
+        let layout = self.view.layout();
+        let thresholds = layout.apply(&self.config.eviction.thresholds);
+        let signal = |threshold: &Threshold| {
+            let observation = self.seen.observations.get(threshold.signal);
+            let trend = self.trends.signals.get(&threshold.signal);
+            SignalJson::new(threshold, observation, trend)
+        };
+        thresholds.iter().map(signal).collect()
+    }
+
+    /// The pods in the order in which this signal evicts them. Of disks nobody but the agent knows what pods use.
+    fn pods(&self, signal: Signal) -> Vec<PodJson> {
         let ranking = Ranking {
             strategy: self.config.ranking_strategy,
-            signal: Signal::MemoryAvailable,
+            signal,
             layout: self.view.layout(),
         };
         let ranked = ranking.order(&self.seen.pods, &self.seen.usages);
@@ -193,6 +241,9 @@ impl Frame<'_> {
         let mut pods = rank::explain(mode, &ranked, &self.seen.usages, capacity, denied);
         for pod in &mut pods {
             pod.growth = self.trends.pods.get(&pod.uid).and_then(Trend::rate);
+            let room = self.seen.until_limit.get(&pod.uid);
+            let growth = pod.growth.filter(|growth| *growth > 0.0);
+            pod.until_limit_seconds = room.zip(growth).map(|(room, rate)| *room as f64 / rate);
         }
         pods
     }

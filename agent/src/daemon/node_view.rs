@@ -1,14 +1,18 @@
 //! The node and its pods as subcommands see them: nothing is attached, no server is asked, and nothing is
 //! open that could kill.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use evictd_config::{Config, pod_manifest};
 use evictd_engine::{Layout, Observations, Pod, PodUsage, Usages};
 use evictd_kube::{cache::Memory, pod_store::PodStore};
 use evictd_manager::SignalSources;
 use evictd_node::{
-    cgroup::memory::MemoryCgroup,
+    cgroup::{memory::MemoryCgroup, pids},
     pods::discovery::{guess, pods_below},
     proc::machine::memory_total,
 };
@@ -45,9 +49,15 @@ pub struct NodeSample {
     pub observations: Observations,
     /// Who runs here.
     pub pods: Vec<Pod>,
-    /// Their memory.
+    /// Their memory and their processes.
     pub usages: Usages,
+<<<<<<< main
     /// Pods that only their cgroup tells of.
+=======
+    /// Bytes until the first limit of their own, by UID; absent for pods without one.
+    pub until_limit: HashMap<String, u64>,
+    /// Pods of which nobody but their cgroup tells.
+>>>>>>> report
     pub unknown: usize,
 }
 
@@ -98,6 +108,7 @@ impl NodeView {
             observations: self.sensors.sample(now),
             pods: Vec::with_capacity(pods.len()),
             usages: Usages::default(),
+            until_limit: HashMap::new(),
             unknown,
         };
         for (pod, cgroup) in pods {
@@ -107,9 +118,13 @@ impl NodeView {
             if let Ok(reading) = memory.read() {
                 let usage = PodUsage {
                     memory_working_set: Some(reading.working_set()),
+                    processes: pids::of_pod(&cgroup).ok().map(|pids| pids.processes),
                     ..PodUsage::default()
                 };
                 seen.usages.insert(pod.uid.clone(), usage);
+            }
+            if let Some(room) = until_limit(&memory) {
+                seen.until_limit.insert(pod.uid.clone(), room);
             }
             seen.pods.push(pod);
         }
@@ -135,4 +150,17 @@ impl NodeView {
         });
         (pods.collect(), unknown)
     }
+}
+
+/// Bytes until a pod or one of its containers meets its own limit, whichever is first. Page cache that is not active gives way
+/// before.
+fn until_limit(pod: &MemoryCgroup) -> Option<u64> {
+    let room = |cgroup: &MemoryCgroup| {
+        let limit = cgroup.limit().ok()??;
+        Some(limit.saturating_sub(cgroup.read().ok()?.working_set()))
+    };
+    let children = fs::read_dir(pod.path()).into_iter().flatten();
+    let children = children.filter_map(|entry| MemoryCgroup::open(&entry.ok()?.path()).ok());
+    let rooms = children.filter_map(|container| room(&container));
+    rooms.chain(room(pod)).min()
 }

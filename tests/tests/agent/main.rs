@@ -18,3 +18,4 @@ mod run_reserves;
 mod run_restart;
 mod telemetry_metrics;
 mod telemetry_report;
+mod top_live;

@@ -1,0 +1,104 @@
+//! The live view on a terminal: looks at the node every interval, and follows the keys meanwhile.
+
+use std::{
+    io,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use evictd_engine::Signal;
+use evictd_node::proc::psi::Pressure;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use super::{
+    Watch,
+    view::{Past, State, View, draw},
+};
+use crate::cli::{CommandError, evictions, explained::Said};
+
+/// How long a journal that was read is not read again.
+const JOURNAL: Duration = Duration::from_secs(10);
+/// Evictions that are shown.
+const PAST: usize = 3;
+const RESOURCES: [&str; 3] = ["memory", "io", "cpu"];
+
+/// Shows it until the user has seen enough. The terminal is as before then, also after an error.
+///
+/// # Errors
+/// The terminal cannot be used, or what the agent has written cannot be read.
+pub(super) fn run(watch: &mut Watch<'_>, interval: Duration) -> Result<(), CommandError> {
+    // A rate takes two looks.
+    watch.look()?;
+    let mut terminal = ratatui::try_init()?;
+    let shown = show(watch, interval, |view, state| {
+        terminal.draw(|frame| draw(frame, view, state)).map(drop)
+    });
+    let restored = ratatui::try_restore();
+    shown?;
+    Ok(restored?)
+}
+
+fn show(
+    watch: &mut Watch<'_>,
+    interval: Duration,
+    mut draw: impl FnMut(&View, &mut State) -> io::Result<()>,
+) -> Result<(), CommandError> {
+    let mut state = State::new(interval);
+    let mut past = (Instant::now(), past(&watch.config.state_dir));
+    loop {
+        let look = watch.look()?;
+        let end = Instant::now() + interval;
+        if past.0.elapsed() > JOURNAL {
+            past = (Instant::now(), self::past(&watch.config.state_dir));
+        }
+        loop {
+            let frame = watch.frame(&look);
+            let signals = frame.signals();
+            let signal = state.signal(&signals).unwrap_or(Signal::MemoryAvailable);
+            let view = View {
+                pods: frame.pods(signal),
+                signals,
+                signal,
+                pressure: pressure(),
+                past: past.1.clone(),
+                unknown: look.seen.unknown,
+                are_policies_unknown: watch.policies == Said::Unknown,
+            };
+            draw(&view, &mut state)?;
+            // Rates of change are those of the looks: between two of them only the keys change anything.
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || !event::poll(left)? {
+                break;
+            }
+            match event::read()? {
+                Event::Key(key) if is_end(key) => return Ok(()),
+                Event::Key(key) if key.kind == KeyEventKind::Press => state.press(key.code, &view),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn is_end(key: KeyEvent) -> bool {
+    let is_interrupt =
+        key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+    is_interrupt || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc)
+}
+
+/// The last evictions, the newest first; none where nothing was written yet.
+fn past(state_dir: &Path) -> Vec<Past> {
+    let known = evictions::known(state_dir).unwrap_or_default();
+    let newest = known.iter().rev().take(PAST);
+    newest
+        .map(|known| Past::new(&known.incident.eviction))
+        .collect()
+}
+
+/// Of the node; without what this kernel does not tell.
+fn pressure() -> Vec<(&'static str, Pressure)> {
+    let read = |name: &'static str| {
+        let path = Path::new("/proc/pressure").join(name);
+        Some((name, Pressure::read(&path).ok()?))
+    };
+    RESOURCES.into_iter().filter_map(read).collect()
+}
