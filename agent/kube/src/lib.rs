@@ -10,6 +10,7 @@ pub mod configz;
 pub mod counters;
 pub mod events;
 pub mod eviction_api;
+pub mod fleet;
 pub mod followers;
 pub mod node_status;
 pub mod pause;

@@ -19,6 +19,7 @@ mod detach;
 mod evictions;
 mod explained;
 mod input;
+mod kubectl;
 mod policy;
 mod rank;
 mod replay;
@@ -58,6 +59,12 @@ enum Command {
     Detach(detach::Arguments),
     /// Show what would have been decided over a recorded sequence.
     Replay(replay::Arguments),
+}
+
+/// What was asked for, by the name of the program.
+enum Called {
+    Evictd(Arguments),
+    Plugin(kubectl::Arguments),
 }
 
 /// Where the DaemonSet has its configuration.
@@ -100,6 +107,9 @@ enum CommandError {
     /// What was asked for cannot be had.
     #[error("{what}: {reason}")]
     Argument { what: String, reason: String },
+    /// Other nodes' agents cannot be asked.
+    #[error(transparent)]
+    Fleet(#[from] evictd_kube::fleet::FleetError),
     /// The output cannot be written.
     #[error("standard output: {0}")]
     Write(#[from] io::Error),
@@ -124,7 +134,8 @@ impl CommandError {
             | Self::Input { .. }
             | Self::Argument { .. } => 2,
             Self::Run(error) if error.is_bad_input() => 2,
-            Self::Run(_) | Self::Write(_) => 1,
+            Self::Fleet(error) if error.is_bad_input() => 2,
+            Self::Run(_) | Self::Fleet(_) | Self::Write(_) => 1,
         }
     }
 }
@@ -152,7 +163,14 @@ pub fn run(
     stdout: &mut impl io::Write,
     stderr: &mut impl io::Write,
 ) -> u8 {
-    let arguments = match Arguments::try_parse_from(arguments) {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let program = arguments.first().map(Path::new).and_then(Path::file_name);
+    let is_plugin = program.is_some_and(|name| name == kubectl::PROGRAM);
+    let parsed = match is_plugin {
+        true => kubectl::Arguments::try_parse_from(arguments).map(Called::Plugin),
+        false => Arguments::try_parse_from(arguments).map(Called::Evictd),
+    };
+    let arguments = match parsed {
         Ok(arguments) => arguments,
         Err(error) => {
             // Help and version are "errors" too, for which the exit code is 0. If this cannot be written, nothing can.
@@ -167,6 +185,7 @@ pub fn run(
     };
     // What the exit code is when all went well: a check that finds nothing to work with is no error, but no 0 either.
     let mut success = 0;
+<<<<<<< main
     let result = match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Check(arguments) => check::run(&arguments).map(|(text, usable)| {
@@ -180,12 +199,34 @@ pub fn run(
         Command::Rank(arguments) => rank::run(&arguments),
         Command::Policy(arguments) => policy::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
+=======
+    let result = match arguments {
+        Called::Plugin(arguments) => kubectl::run(&arguments),
+        Called::Evictd(Arguments { command }) => match command {
+            Command::Run(arguments) => run::run(&arguments),
+            Command::Check(arguments) => check::run(&arguments).map(|(text, usable)| {
+                success = u8::from(!usable);
+                text
+            }),
+            Command::Top(arguments) => top::run(&arguments, stdout),
+            Command::Report(arguments) => report::run(&arguments),
+            Command::Thresholds(arguments) => thresholds::run(&arguments),
+            Command::Rank(arguments) => rank::run(&arguments),
+            Command::Policy(arguments) => policy::run(&arguments),
+            Command::Replay(arguments) => replay::run(&arguments),
+        },
+>>>>>>> report
     };
     match result.and_then(|text| print(stdout, &text)) {
         Ok(()) => success,
         Err(error) => {
             // If this cannot be written, nothing can.
-            let _ = writeln!(stderr, "evictd: {error}");
+            let name = if is_plugin {
+                kubectl::PROGRAM
+            } else {
+                "evictd"
+            };
+            let _ = writeln!(stderr, "{name}: {error}");
             error.exit_code()
         }
     }

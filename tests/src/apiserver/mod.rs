@@ -3,6 +3,7 @@
 //! request, so that tests can count and compare them.
 
 mod answer;
+mod exec;
 mod node;
 mod objects;
 mod others;
@@ -25,6 +26,7 @@ use serde_json::{Value, json};
 
 use crate::{serving::Serving, tls::Authority, wait::until};
 
+pub use exec::Ran;
 pub use objects::Collection;
 pub use state::{Fault, InjectedFault, Seen, State};
 

@@ -2,9 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use axum::{body::Body, http::Response};
 use serde_json::{Value, json};
 
-use super::state::State;
+use super::{
+    answer::{answer, not_found},
+    state::State,
+};
 
 /// What can be listed and watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -134,4 +138,39 @@ pub(super) fn namespace_of(object: &Value) -> &str {
 
 pub(super) fn key_of(object: &Value) -> (String, String) {
     (namespace_of(object).to_owned(), name_of(object).to_owned())
+}
+
+/// One object by its name.
+pub(super) fn get(state: &State, of: Collection, namespace: &str, name: &str) -> Response<Body> {
+    let key = (of, namespace.to_owned(), name.to_owned());
+    match state.objects.get(&key) {
+        Some(object) => answer(200, object),
+        None => not_found(of.kind().1, name),
+    }
+}
+
+/// Server-side apply by the only manager of all fields.
+pub(super) fn apply(
+    state: &mut State,
+    of: Collection,
+    namespace: &str,
+    name: &str,
+    mut object: Value,
+) -> Response<Body> {
+    object["metadata"]["namespace"] = namespace.into();
+    object["metadata"]["name"] = name.into();
+    state.put(of, object);
+    get(state, of, namespace, name)
+}
+
+/// Deletes it at once.
+pub(super) fn delete(
+    state: &mut State,
+    of: Collection,
+    namespace: &str,
+    name: &str,
+) -> Response<Body> {
+    let found = get(state, of, namespace, name);
+    state.remove(of, namespace, name);
+    found
 }

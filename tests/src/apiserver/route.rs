@@ -15,8 +15,8 @@ use axum::{
 
 use super::{
     answer::{answer, not_found, scripted, unauthorized},
-    lock, node,
-    objects::Collection,
+    exec, lock, node,
+    objects::{self, Collection},
     others, pods, policies,
     state::{InjectedFault, Seen, State},
     watch::{self, Wanted},
@@ -32,7 +32,8 @@ pub fn router(state: Arc<Mutex<State>>) -> Router {
     })
 }
 
-async fn serve(state: &Mutex<State>, request: Request) -> Response<Body> {
+async fn serve(state: &Mutex<State>, mut request: Request) -> Response<Body> {
+    let upgrade = exec::is_wanted(&request).then(|| hyper::upgrade::on(&mut request));
     let (parts, body) = request.into_parts();
     let body = to_bytes(body, BODY_BYTES).await.unwrap_or_default();
     let header = |name| {
@@ -67,6 +68,9 @@ async fn serve(state: &Mutex<State>, request: Request) -> Response<Body> {
         }
         None => {}
     }
+    if let Some(upgrade) = upgrade {
+        return exec::run(&lock(state), &parts, upgrade);
+    }
     dispatch(&mut lock(state), seen, &accept)
 }
 
@@ -96,6 +100,15 @@ fn dispatch(state: &mut State, seen: Seen, accept: &str) -> Response<Body> {
         ("GET", ["api", "v1", "namespaces"]) => all(state, Collection::Namespaces, None),
         ("GET", ["api", "v1", "namespaces", ns, "configmaps"]) => {
             all(state, Collection::ConfigMaps, Some(ns))
+        }
+        ("GET", ["api", "v1", "namespaces", ns, "configmaps", name]) => {
+            objects::get(state, Collection::ConfigMaps, ns, name)
+        }
+        ("PATCH", ["api", "v1", "namespaces", ns, "configmaps", name]) => {
+            objects::apply(state, Collection::ConfigMaps, ns, name, body)
+        }
+        ("DELETE", ["api", "v1", "namespaces", ns, "configmaps", name]) => {
+            objects::delete(state, Collection::ConfigMaps, ns, name)
         }
         ("GET", ["apis", "evictd.io", "v1alpha1", "evictionpolicies"]) if state.crd => {
             all(state, Collection::Policies, None)
@@ -157,7 +170,7 @@ fn dispatch(state: &mut State, seen: Seen, accept: &str) -> Response<Body> {
 }
 
 /// A query with its percent signs decoded.
-fn decode(query: &str) -> BTreeMap<String, String> {
+pub(super) fn decode(query: &str) -> BTreeMap<String, String> {
     let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
     pairs
         .map(|(key, value)| (key.to_owned(), percent_decoded(value)))

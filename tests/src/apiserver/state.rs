@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     NODE,
+    exec::Ran,
     objects::{Collection, added, key_of},
     watch::{Watcher, too_old},
 };
@@ -82,6 +83,8 @@ pub struct State {
     pub token: Option<String>,
     /// What the kubelet says at /configz.
     pub configz: Value,
+    /// What commands in containers come to, by `namespace/pod` and the command's words.
+    pub commands: BTreeMap<(String, String), Ran>,
     /// What goes wrong, the oldest first.
     pub faults: Vec<Fault>,
     /// Every request so far.
@@ -118,6 +121,7 @@ impl State {
             denied: BTreeSet::new(),
             token: None,
             configz: Value::Null,
+            commands: BTreeMap::new(),
             faults: Vec::new(),
             requests: Vec::new(),
             log: Vec::new(),

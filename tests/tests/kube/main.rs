@@ -2,6 +2,7 @@
 
 mod access;
 mod evicts;
+mod kubectl;
 mod load;
 mod manager;
 mod memory;

@@ -1,0 +1,421 @@
+//! All agents of a cluster, as a user with a kubeconfig reaches them: by what the API server has, and by commands that it runs in
+//! an agent's container. Agents listen nowhere for this.
+
+use std::{io, path::PathBuf, time::Duration};
+
+use evictd_policy::PAUSED;
+use futures::{StreamExt as _, stream};
+use k8s_openapi::{
+    api::core::v1::{ConfigMap, Node, Pod},
+    apimachinery::pkg::apis::meta::v1::Status,
+};
+use kube::{
+    Api, Client, Config, ResourceExt as _,
+    api::{AttachParams, ListParams, Patch, PatchParams},
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde_json::json;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+
+/// Labels of the agents' pods in the chart and in the manifests.
+const AGENTS: &str = "app.kubernetes.io/name=evictd";
+/// The agents' container, and the program in it.
+const CONTAINER: &str = "evictd";
+const PROGRAM: &str = "/evictd";
+/// Name of the ConfigMap that pauses all agents.
+const PAUSE: &str = "evictd-pause";
+/// Who the API server takes for the owner of that ConfigMap's fields.
+const MANAGER: &str = "kubectl-evictd";
+/// What a command in an agent's container may take.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// Of what it prints, so many bytes are read at most.
+const MOST: u64 = 8 << 20;
+/// Commands that run at the same time.
+const AT_ONCE: usize = 8;
+/// Objects of one page of a list.
+const PAGE: u32 = 500;
+/// Names the exit code in a status.
+const EXIT_CODE: &str = "ExitCode";
+
+/// Why a question has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum FleetError {
+    /// The kubeconfig cannot be used.
+    #[error("--kubeconfig: {0}")]
+    Kubeconfig(String),
+    /// What was named is not there.
+    #[error("{what}: {reason}")]
+    Missing {
+        /// The name.
+        what: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The API server refuses, or does not answer.
+    #[error("{what}: {reason}")]
+    Api {
+        /// What was asked.
+        what: String,
+        /// What it said.
+        reason: String,
+    },
+    /// The command in the agent's container failed.
+    #[error("the agent on {node}: {reason}")]
+    Agent {
+        /// Its node.
+        node: String,
+        /// What it said.
+        reason: String,
+    },
+}
+
+impl FleetError {
+    /// Whether something that the user has named is wrong.
+    pub fn is_bad_input(&self) -> bool {
+        matches!(self, Self::Kubeconfig(_) | Self::Missing { .. })
+    }
+}
+
+/// How the cluster is reached.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// The kubeconfig; without it `$KUBECONFIG`, or the user's own.
+    pub kubeconfig: Option<PathBuf>,
+    /// A context of it; without it the current one.
+    pub context: Option<String>,
+    /// The namespace of the agents.
+    pub namespace: String,
+}
+
+/// All agents of a cluster.
+pub struct Fleet {
+    client: Client,
+    namespace: String,
+}
+
+/// A node with what it says about evictd.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeState {
+    /// Its name.
+    pub name: String,
+    /// Whether its annotation pauses its agent.
+    pub is_paused: bool,
+    /// The conditions of pressure that hold, evictd's and the kubelet's.
+    pub pressure: Vec<String>,
+}
+
+/// The pod of an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentPod {
+    /// Its name.
+    pub name: String,
+    /// Its node.
+    pub node: String,
+    /// Whether it is ready.
+    pub is_ready: bool,
+    /// Its phase.
+    pub phase: String,
+    /// `app.kubernetes.io/version`; empty without it.
+    pub version: String,
+}
+
+impl Fleet {
+    /// Reads the kubeconfig; nothing is sent yet.
+    ///
+    /// # Errors
+    /// [`FleetError::Kubeconfig`].
+    pub async fn open(access: Access) -> Result<Self, FleetError> {
+        let wrong = |reason: String| {
+            // One line, whatever a parser says.
+            FleetError::Kubeconfig(reason.split_whitespace().collect::<Vec<_>>().join(" "))
+        };
+        let kubeconfig = match &access.kubeconfig {
+            Some(path) => Kubeconfig::read_from(path)
+                .map_err(|error| wrong(format!("{}: {error}", path.display())))?,
+            None => Kubeconfig::read().map_err(|error| wrong(error.to_string()))?,
+        };
+        let options = KubeConfigOptions {
+            context: access.context,
+            ..KubeConfigOptions::default()
+        };
+        let config = Config::from_custom_kubeconfig(kubeconfig, &options);
+        let mut config = config.await.map_err(|error| wrong(error.to_string()))?;
+        config.read_timeout = Some(DEADLINE);
+        Ok(Self {
+            client: Client::try_from(config).map_err(|error| wrong(error.to_string()))?,
+            namespace: access.namespace,
+        })
+    }
+
+    /// All nodes, by name.
+    ///
+    /// # Errors
+    /// [`FleetError::Api`].
+    pub async fn nodes(&self) -> Result<Vec<NodeState>, FleetError> {
+        let nodes = Api::<Node>::all(self.client.clone());
+        let mut states: Vec<_> = list(&nodes, "nodes", "").await?.iter().map(state).collect();
+        states.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(states)
+    }
+
+    /// The agents that have a node, by its name.
+    ///
+    /// # Errors
+    /// [`FleetError::Api`].
+    pub async fn agents(&self) -> Result<Vec<AgentPod>, FleetError> {
+        let pods = list(&self.agent_pods(), "pods", AGENTS).await?;
+        let mut agents: Vec<_> = pods.iter().filter_map(agent).collect();
+        agents.sort_by(|a, b| (&a.node, &a.name).cmp(&(&b.node, &b.name)));
+        Ok(agents)
+    }
+
+    /// The agent that answers on this node.
+    ///
+    /// # Errors
+    /// [`FleetError::Missing`] where none does, [`FleetError::Api`].
+    pub async fn agent_on(&self, node: &str) -> Result<AgentPod, FleetError> {
+        let agents = self.agents().await?;
+        let mut here = agents.into_iter().filter(|agent| agent.node == node);
+        let running = here.find(|agent| agent.phase == "Running");
+        running.ok_or_else(|| FleetError::Missing {
+            what: node.to_owned(),
+            reason: format!("no agent runs there, in the namespace {}", self.namespace),
+        })
+    }
+
+    /// The node of a pod.
+    ///
+    /// # Errors
+    /// [`FleetError::Missing`] where it has none or is not there, [`FleetError::Api`].
+    pub async fn node_of(&self, namespace: &str, name: &str) -> Result<String, FleetError> {
+        let missing = |reason: &str| FleetError::Missing {
+            what: format!("{namespace}/{name}"),
+            reason: reason.to_owned(),
+        };
+        let pods = Api::<Pod>::namespaced(self.client.clone(), namespace);
+        let pod = pods.get_opt(name).await;
+        let pod = pod.map_err(|error| api("pods", &error))?;
+        let pod = pod.ok_or_else(|| missing("no such pod"))?;
+        let node = pod.spec.and_then(|spec| spec.node_name);
+        node.ok_or_else(|| missing("it has no node yet"))
+    }
+
+    /// Runs `evictd` with these words in an agent's container, and returns what it prints.
+    ///
+    /// # Errors
+    /// [`FleetError::Api`], and [`FleetError::Agent`] with what it said on standard error.
+    pub async fn ask(&self, agent: &AgentPod, words: &[&str]) -> Result<String, FleetError> {
+        let failed = |reason: String| FleetError::Agent {
+            node: agent.node.clone(),
+            reason,
+        };
+        let answer = tokio::time::timeout(DEADLINE, self.execute(agent, words));
+        match answer.await {
+            Ok(answer) => answer,
+            Err(_) => Err(failed(format!("no answer within {DEADLINE:?}"))),
+        }
+    }
+
+    async fn execute(&self, agent: &AgentPod, words: &[&str]) -> Result<String, FleetError> {
+        let failed = |reason: String| FleetError::Agent {
+            node: agent.node.clone(),
+            reason,
+        };
+        let parameters = AttachParams::default().container(CONTAINER).stderr(true);
+        let command = [PROGRAM].iter().chain(words).copied();
+        let pods = self.agent_pods();
+        let process = pods.exec(&agent.name, command.collect::<Vec<_>>(), &parameters);
+        let mut process = process.await.map_err(|error| api("pods/exec", &error))?;
+        let status = process.take_status();
+        let (stdout, stderr) = (process.stdout(), process.stderr());
+        let (stdout, stderr) = futures::join!(whole(stdout), whole(stderr));
+        let stdout = stdout.map_err(|error| failed(error.to_string()))?;
+        let status = match status {
+            Some(status) => status.await,
+            None => None,
+        };
+        match status {
+            Some(Status {
+                status: Some(s), ..
+            }) if s == "Success" => Ok(stdout),
+            Some(status) => {
+                let said = stderr.unwrap_or_default();
+                let said = said.trim().strip_prefix("evictd: ").unwrap_or(said.trim());
+                Err(failed(match (said, exit_code(&status)) {
+                    ("", None) => status.message.unwrap_or_default(),
+                    ("", Some(code)) => format!("ended with {code}"),
+                    (said, _) => said.to_owned(),
+                }))
+            }
+            None => Err(failed("the connection ended before the command".to_owned())),
+        }
+    }
+
+    /// Asks all agents that run, several at a time; the answers stand in the order of their nodes.
+    pub async fn ask_all<'a>(
+        &self,
+        agents: &'a [AgentPod],
+        words: &[&str],
+    ) -> Vec<(&'a AgentPod, Result<String, FleetError>)> {
+        let running = agents.iter().filter(|agent| agent.phase == "Running");
+        let asked = running.map(|agent| async move { (agent, self.ask(agent, words).await) });
+        // Boxed, as each answer has a type of its own.
+        stream::iter(asked.map(Box::pin).collect::<Vec<_>>())
+            .buffered(AT_ONCE)
+            .collect()
+            .await
+    }
+
+    /// Whether the ConfigMap pauses all agents.
+    ///
+    /// # Errors
+    /// [`FleetError::Api`].
+    pub async fn is_paused(&self) -> Result<bool, FleetError> {
+        let map = self.config_maps().get_opt(PAUSE).await;
+        let map = map.map_err(|error| api("configmaps", &error))?;
+        let word = map.and_then(|map| map.data?.remove("paused"));
+        Ok(word.as_deref() == Some("true"))
+    }
+
+    /// Pauses all agents, or lifts that.
+    ///
+    /// # Errors
+    /// [`FleetError::Api`].
+    pub async fn set_paused(&self, is_paused: bool) -> Result<(), FleetError> {
+        let maps = self.config_maps();
+        let done = if is_paused {
+            let map = json!({
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": PAUSE},
+                "data": {"paused": "true"},
+            });
+            let how = PatchParams::apply(MANAGER).force();
+            maps.patch(PAUSE, &how, &Patch::Apply(map)).await.map(drop)
+        } else {
+            match maps.delete(PAUSE, &Default::default()).await {
+                Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+                deleted => deleted.map(drop),
+            }
+        };
+        done.map_err(|error| api("configmaps", &error))
+    }
+
+    /// Pauses the agent of one node, or lifts that.
+    ///
+    /// # Errors
+    /// [`FleetError::Missing`] where there is no such node, [`FleetError::Api`].
+    pub async fn set_node_paused(&self, node: &str, is_paused: bool) -> Result<(), FleetError> {
+        let nodes = Api::<Node>::all(self.client.clone());
+        let word = is_paused.then_some("true");
+        let patch = json!({"metadata": {"annotations": {PAUSED: word}}});
+        let how = PatchParams::default();
+        match nodes.patch_metadata(node, &how, &Patch::Merge(patch)).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 404 => Err(FleetError::Missing {
+                what: node.to_owned(),
+                reason: "no such node".to_owned(),
+            }),
+            Err(error) => Err(api("nodes", &error)),
+        }
+    }
+
+    fn agent_pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    fn config_maps(&self) -> Api<ConfigMap> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+}
+
+/// All objects with these labels, page by page.
+async fn list<K>(objects: &Api<K>, what: &str, labels: &str) -> Result<Vec<K>, FleetError>
+where
+    K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+{
+    let mut wanted = ListParams::default().limit(PAGE);
+    if !labels.is_empty() {
+        wanted = wanted.labels(labels);
+    }
+    let mut all = Vec::new();
+    loop {
+        let page = objects.list(&wanted).await;
+        let page = page.map_err(|error| api(what, &error))?;
+        all.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => wanted = wanted.continue_token(&token),
+            None => return Ok(all),
+        }
+    }
+}
+
+fn state(node: &Node) -> NodeState {
+    let status = node.status.as_ref();
+    let conditions = status.and_then(|status| status.conditions.as_ref());
+    let holds = conditions
+        .into_iter()
+        .flatten()
+        .filter(|c| c.status == "True");
+    let pressure = holds.filter(|c| c.type_.ends_with("Pressure"));
+    NodeState {
+        name: node.name_any(),
+        is_paused: node
+            .annotations()
+            .get(PAUSED)
+            .is_some_and(|word| word == "true"),
+        pressure: pressure.map(|c| c.type_.clone()).collect(),
+    }
+}
+
+fn agent(pod: &Pod) -> Option<AgentPod> {
+    let status = pod.status.as_ref();
+    let conditions = status.and_then(|status| status.conditions.as_ref());
+    let mut conditions = conditions.into_iter().flatten();
+    Some(AgentPod {
+        name: pod.name_any(),
+        node: pod.spec.as_ref()?.node_name.clone()?,
+        is_ready: conditions.any(|c| c.type_ == "Ready" && c.status == "True"),
+        phase: status.and_then(|s| s.phase.clone()).unwrap_or_default(),
+        version: pod
+            .labels()
+            .get("app.kubernetes.io/version")
+            .cloned()
+            .unwrap_or_default(),
+    })
+}
+
+/// Reads a stream to its end, as far as it is not too long.
+async fn whole(stream: Option<impl AsyncRead + Unpin>) -> io::Result<String> {
+    let Some(stream) = stream else {
+        return Ok(String::new());
+    };
+    let mut bytes = Vec::new();
+    stream.take(MOST + 1).read_to_end(&mut bytes).await?;
+    if bytes.len() as u64 > MOST {
+        return Err(io::Error::other(format!("prints more than {MOST} bytes")));
+    }
+    String::from_utf8(bytes).map_err(io::Error::other)
+}
+
+/// The exit code that a status tells of.
+fn exit_code(status: &Status) -> Option<String> {
+    let causes = status.details.as_ref()?.causes.as_ref()?;
+    let code = causes
+        .iter()
+        .find(|cause| cause.reason.as_deref() == Some(EXIT_CODE))?;
+    code.message.clone()
+}
+
+fn api(what: &str, error: &kube::Error) -> FleetError {
+    let reason = match error {
+        kube::Error::Api(status) => {
+            format!("{} {}: {}", status.code, status.reason, status.message)
+        }
+        error => error.to_string(),
+    };
+    FleetError::Api {
+        what: what.to_owned(),
+        reason,
+    }
+}

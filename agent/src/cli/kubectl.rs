@@ -1,0 +1,387 @@
+//! `kubectl evictd`: the same program under the name of a kubectl plugin. It shows all nodes' agents to a user who has a
+//! kubeconfig, and pauses them.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+use evictd_kube::fleet::{Access, AgentPod, Fleet, FleetError, NodeState};
+use serde_json::{Value, json};
+
+use super::{
+    CommandError, INSTALLED, OutputFormat,
+    input::bad,
+    table::{Alignment, Table, bytes},
+    to_json,
+};
+
+/// The file name under which kubectl finds it.
+pub(super) const PROGRAM: &str = "kubectl-evictd";
+/// Incidents that are listed without `--all`.
+const NEWEST: usize = 20;
+
+/// See and pause the evictd agents of a cluster.
+#[derive(Parser)]
+#[command(name = "kubectl-evictd", bin_name = "kubectl evictd", version)]
+pub(super) struct Arguments {
+    /// The kubeconfig; without it $KUBECONFIG, or ~/.kube/config
+    #[arg(long, global = true, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// The context of the kubeconfig; without it the current one
+    #[arg(long, global = true, value_name = "NAME")]
+    context: Option<String>,
+    /// The namespace of the agents
+    #[arg(
+        short,
+        long,
+        global = true,
+        default_value = "evictd",
+        value_name = "NAME"
+    )]
+    namespace: String,
+    /// How to print it
+    #[arg(short, long, global = true, value_enum, default_value_t)]
+    output: OutputFormat,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Show every node with its agent, its pressure and its pauses.
+    Status,
+    /// Say why something is as it is.
+    Explain {
+        #[command(subcommand)]
+        what: Explain,
+    },
+    /// Show the evictions that the agents have on record, or one of them.
+    Incidents {
+        /// The eviction: its id, an end of it that no other one has, or `latest`; needs --node
+        #[arg(value_name = "ID", requires = "node")]
+        incident: Option<String>,
+        /// Of this node alone
+        #[arg(long, value_name = "NAME")]
+        node: Option<String>,
+        /// All of them, not only the newest
+        #[arg(long)]
+        all: bool,
+    },
+    /// Pause evictions, on all nodes or on one.
+    Pause {
+        /// On this node alone
+        #[arg(long, value_name = "NAME")]
+        node: Option<String>,
+    },
+    /// Lift that pause; one by another way holds on.
+    Resume {
+        /// On this node alone
+        #[arg(long, value_name = "NAME")]
+        node: Option<String>,
+    },
+}
+
+#[derive(Subcommand)]
+enum Explain {
+    /// A pod: its place in the order of eviction, what policies say of it, and whom the OOM killer would take.
+    Pod {
+        /// `namespace/name`
+        #[arg(value_name = "NAMESPACE/NAME")]
+        pod: String,
+    },
+}
+
+pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(answer(arguments))
+}
+
+async fn answer(arguments: &Arguments) -> Result<String, CommandError> {
+    // Before anything is sent: bad input changes nothing.
+    let pod = match &arguments.command {
+        Command::Explain {
+            what: Explain::Pod { pod },
+        } => {
+            let parts = pod
+                .split_once('/')
+                .filter(|(ns, name)| !ns.is_empty() && !name.is_empty() && !name.contains('/'));
+            Some(parts.ok_or_else(|| bad(pod, "must be namespace/name"))?)
+        }
+        _ => None,
+    };
+    let fleet = Fleet::open(Access {
+        kubeconfig: arguments.kubeconfig.clone(),
+        context: arguments.context.clone(),
+        namespace: arguments.namespace.clone(),
+    });
+    let fleet = fleet.await?;
+    let output = arguments.output;
+    match &arguments.command {
+        Command::Status => status(&fleet, output).await,
+        Command::Explain { .. } => {
+            let (namespace, name) = pod.unwrap_or_default();
+            explain(&fleet, namespace, name, output).await
+        }
+        Command::Incidents {
+            incident: Some(id),
+            node: Some(node),
+            ..
+        } => {
+            let agent = fleet.agent_on(node).await?;
+            let form = match output {
+                OutputFormat::Table => "table",
+                OutputFormat::Json => "json",
+            };
+            Ok(fleet.ask(&agent, &["report", id, "-o", form]).await?)
+        }
+        Command::Incidents { node, all, .. } => {
+            incidents(&fleet, node.as_deref(), *all, output).await
+        }
+        Command::Pause { node } => pause(&fleet, node.as_deref(), true, output).await,
+        Command::Resume { node } => pause(&fleet, node.as_deref(), false, output).await,
+    }
+}
+
+async fn status(fleet: &Fleet, output: OutputFormat) -> Result<String, CommandError> {
+    let (nodes, agents) = (fleet.nodes().await?, fleet.agents().await?);
+    let all_paused = fleet.is_paused().await?;
+    let agent_of = |node: &NodeState| agents.iter().find(|agent| agent.node == node.name);
+    let paused_by = |node: &NodeState| {
+        let words = [(all_paused, "configMap"), (node.is_paused, "node")];
+        let words = words.into_iter().filter(|(is_set, _)| *is_set);
+        words.map(|(_, by)| by).collect::<Vec<_>>()
+    };
+    if output == OutputFormat::Json {
+        let nodes = nodes.iter().map(|node| {
+            json!({
+                "node": node.name,
+                "agent": agent_of(node).map(|agent| json!({
+                    "pod": agent.name, "phase": agent.phase, "ready": agent.is_ready, "version": agent.version,
+                })),
+                "pressure": node.pressure,
+                "pausedBy": paused_by(node),
+            })
+        });
+        return to_json(&json!({ "nodes": nodes.collect::<Vec<_>>() }));
+    }
+    let mut table = Table::new(&[
+        ("NODE", Alignment::Left),
+        ("AGENT", Alignment::Left),
+        ("VERSION", Alignment::Left),
+        ("PRESSURE", Alignment::Left),
+        ("PAUSED BY", Alignment::Left),
+    ]);
+    let or_dash = |words: Vec<&str>| match words.is_empty() {
+        true => "-".to_owned(),
+        false => words.join(", "),
+    };
+    for node in &nodes {
+        let agent = agent_of(node);
+        let said = agent.map_or("none", |agent| match agent {
+            AgentPod { is_ready: true, .. } => "ready",
+            AgentPod { phase, .. } if phase == "Running" => "not ready",
+            AgentPod { phase, .. } => phase,
+        });
+        table.row([
+            node.name.clone(),
+            said.to_owned(),
+            or_dash(
+                agent
+                    .map(|agent| agent.version.as_str())
+                    .into_iter()
+                    .collect(),
+            ),
+            or_dash(node.pressure.iter().map(String::as_str).collect()),
+            or_dash(paused_by(node)),
+        ]);
+    }
+    let ready = nodes
+        .iter()
+        .filter_map(agent_of)
+        .filter(|agent| agent.is_ready);
+    Ok(format!(
+        "{}\n{} of {} nodes have an agent that is ready\n",
+        table.render(),
+        ready.count(),
+        nodes.len()
+    ))
+}
+
+async fn explain(
+    fleet: &Fleet,
+    namespace: &str,
+    name: &str,
+    output: OutputFormat,
+) -> Result<String, CommandError> {
+    let pod = format!("{namespace}/{name}");
+    let node = fleet.node_of(namespace, name).await?;
+    let agent = fleet.agent_on(&node).await?;
+    let top = ["top", "--once", "--interval", "0.5", "-o", "json"];
+    let top = json_of(&agent, &fleet.ask(&agent, &top).await?)?;
+    let policies = [
+        "policy", "explain", &pod, "--config", INSTALLED, "-o", "json",
+    ];
+    // An agent without policies has nothing to explain, which is no reason to say nothing at all.
+    let policies = fleet.ask(&agent, &policies).await;
+    let pods = top["pods"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    let place = pods.iter().position(|other| other["pod"] == pod.as_str());
+    let Some((place, found)) = place.map(|place| (place, &pods[place])) else {
+        let reason = format!("the agent on {node} does not see it");
+        return Err(FleetError::Missing { what: pod, reason }.into());
+    };
+    let policies = match policies {
+        Ok(text) => Ok(json_of(&agent, &text)?),
+        Err(FleetError::Agent { reason, .. }) => Err(reason),
+        Err(error) => return Err(error.into()),
+    };
+    if output == OutputFormat::Json {
+        return to_json(&json!({
+            "pod": found, "node": node, "place": place + 1, "of": pods.len(), "signals": top["signals"],
+            "policies": policies.ok(),
+        }));
+    }
+    let amount = |field: &str| {
+        found[field]
+            .as_u64()
+            .map_or("-".to_owned(), |n| bytes(n.into()))
+    };
+    let mut text = format!(
+        "{pod} on {node}: {} of {} in the order of eviction for memory\n\
+         uses {}, has requested {}, priority {}, {}\n",
+        place + 1,
+        pods.len(),
+        amount("usage"),
+        amount("request"),
+        found["priority"],
+        found["qosClass"].as_str().unwrap_or_default(),
+    );
+    let is = |field: &str| found[field] == true;
+    let notes = [
+        ("predictedEvictionVictim", "it would be evicted first"),
+        ("predictedOomVictim", "the OOM killer would choose it"),
+        ("protected", "it is protected: evictd never evicts it"),
+    ];
+    for (_, note) in notes.into_iter().filter(|(field, _)| is(field)) {
+        text += &format!("{note}\n");
+    }
+    if let Some(seconds) = found["untilLimitSeconds"].as_f64() {
+        text += &format!("at its present growth it meets its own limit in {seconds:.0} s\n");
+    }
+    match policies {
+        Err(reason) => text += &format!("policies: {reason}\n"),
+        Ok(said) => {
+            for said in said.as_array().into_iter().flatten() {
+                let why = said["reason"].as_str();
+                text += &match (said["mayGo"] == true, why) {
+                    (true, _) => "policies: it may be evicted now\n".to_owned(),
+                    (false, Some(why)) => format!("policies: it is spared: {why}\n"),
+                    (false, None) => "policies: it is spared\n".to_owned(),
+                };
+                for rule in said["rules"].as_array().into_iter().flatten() {
+                    let word = |field: &str| rule[field].as_str().unwrap_or_default();
+                    let says = if rule["saysYes"] == true { "yes" } else { "no" };
+                    text += &format!("  rule {}: {}: {says}\n", word("rule"), word("evict"));
+                }
+            }
+        }
+    }
+    Ok(text)
+}
+
+/// What an agent has printed as JSON.
+fn json_of(agent: &AgentPod, text: &str) -> Result<Value, FleetError> {
+    serde_json::from_str(text).map_err(|error| FleetError::Agent {
+        node: agent.node.clone(),
+        reason: format!("an answer that is no JSON: {error}"),
+    })
+}
+
+async fn incidents(
+    fleet: &Fleet,
+    node: Option<&str>,
+    all: bool,
+    output: OutputFormat,
+) -> Result<String, CommandError> {
+    let agents = match node {
+        Some(node) => vec![fleet.agent_on(node).await?],
+        None => fleet.agents().await?,
+    };
+    let (mut found, mut silent) = (Vec::new(), Vec::new());
+    for (agent, answer) in fleet.ask_all(&agents, &["report", "-o", "json"]).await {
+        match answer.and_then(|text| json_of(agent, &text)) {
+            Ok(Value::Array(evictions)) => {
+                found.extend(evictions.into_iter().map(|mut eviction| {
+                    eviction["node"] = agent.node.as_str().into();
+                    eviction
+                }));
+            }
+            Ok(_) => silent.push(format!("the agent on {}: no list", agent.node)),
+            Err(error) => silent.push(error.to_string()),
+        }
+    }
+    let text =
+        |eviction: &Value, field: &str| eviction[field].as_str().unwrap_or_default().to_owned();
+    found.sort_by_key(|eviction| text(eviction, "time"));
+    let left_out = if all {
+        0
+    } else {
+        found.len().saturating_sub(NEWEST)
+    };
+    let found = found.split_off(left_out);
+    if output == OutputFormat::Json {
+        return to_json(&json!({ "incidents": found, "leftOut": left_out, "unanswered": silent }));
+    }
+    let mut table = Table::new(&[
+        ("TIME", Alignment::Left),
+        ("NODE", Alignment::Left),
+        ("POD", Alignment::Left),
+        ("SIGNAL", Alignment::Left),
+        ("NOTE", Alignment::Left),
+        ("INCIDENT", Alignment::Left),
+    ]);
+    for eviction in &found {
+        let note = match (eviction["error"].as_str(), eviction["shadow"] == true) {
+            (Some(error), _) => format!("refused: {error}"),
+            (None, true) => "shadow".to_owned(),
+            (None, false) => String::new(),
+        };
+        table.row([
+            text(eviction, "time").chars().take(19).collect(),
+            text(eviction, "node"),
+            format!("{}/{}", text(eviction, "namespace"), text(eviction, "name")),
+            text(eviction, "signal"),
+            note,
+            text(eviction, "id"),
+        ]);
+    }
+    let mut shown = table.render();
+    if left_out > 0 {
+        shown += &format!("\n{left_out} older ones are left out: --all shows them\n");
+    }
+    for reason in silent {
+        shown += &format!("\nwithout {reason}\n");
+    }
+    Ok(shown)
+}
+
+async fn pause(
+    fleet: &Fleet,
+    node: Option<&str>,
+    is_paused: bool,
+    output: OutputFormat,
+) -> Result<String, CommandError> {
+    match node {
+        Some(node) => fleet.set_node_paused(node, is_paused).await?,
+        None => fleet.set_paused(is_paused).await?,
+    }
+    if output == OutputFormat::Json {
+        return to_json(&json!({ "node": node, "paused": is_paused }));
+    }
+    let place = node.map_or("all nodes".to_owned(), |node| format!("the node {node}"));
+    let done = if is_paused { "paused" } else { "resumed" };
+    Ok(format!("evictions are {done} on {place}\n"))
+}

@@ -1,0 +1,325 @@
+//! `kubectl evictd`: the plugin as a process, against a scripted API server.
+
+use std::{
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+};
+
+use evictd_tests::{
+    agent::binary,
+    apiserver::{ApiServer, Collection, NODE, Ran, pod},
+};
+use serde_json::{Value, json};
+
+const TOP: &str = "/evictd top --once --interval 0.5 -o json";
+const EXPLAIN: &str = "/evictd policy explain default/db --config /etc/evictd/config.yaml -o json";
+
+/// A cluster of one node with an agent, and the plugin beside it.
+struct Cluster {
+    server: ApiServer,
+    dir: tempfile::TempDir,
+    kubeconfig: PathBuf,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let server = ApiServer::start().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        // As it is installed: the same program under another name.
+        symlink(binary().unwrap(), dir.path().join("kubectl-evictd")).unwrap();
+        let kubeconfig = server.kubeconfig(dir.path()).unwrap();
+        let mut agent = pod("evictd-x7k2p", "agent-1", "Burstable", 2_000_001_000, None);
+        agent["metadata"]["namespace"] = "evictd".into();
+        agent["metadata"]["labels"] = json!({
+            "app.kubernetes.io/name": "evictd", "app.kubernetes.io/version": "0.1.0",
+        });
+        server.state().put_pod(agent);
+        server
+            .state()
+            .put_pod(pod("db", "u1", "Burstable", 7, Some("64Mi")));
+        Self {
+            server,
+            dir,
+            kubeconfig,
+        }
+    }
+
+    fn run(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(self.dir.path().join("kubectl-evictd"));
+        command
+            .args(words)
+            .arg("--kubeconfig")
+            .arg(&self.kubeconfig);
+        command.output().unwrap()
+    }
+
+    fn said(&self, words: &[&str]) -> String {
+        let output = self.run(words);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{words:?}: {stderr}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn json(&self, words: &[&str]) -> Value {
+        serde_json::from_str(&self.said(&[words, &["-o", "json"]].concat())).unwrap()
+    }
+
+    /// The error of a command that ends with this code.
+    fn refused(&self, code: i32, words: &[&str]) -> String {
+        let output = self.run(words);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {stderr}");
+        assert!(output.stdout.is_empty());
+        stderr
+    }
+
+    fn agent_says(&self, command: &str, ran: Ran) {
+        let key = ("evictd/evictd-x7k2p".to_owned(), command.to_owned());
+        self.server.state().commands.insert(key, ran);
+    }
+}
+
+fn prints(value: &Value) -> Ran {
+    Ran {
+        stdout: value.to_string(),
+        ..Ran::default()
+    }
+}
+
+fn fails(stderr: &str) -> Ran {
+    Ran {
+        stderr: format!("evictd: {stderr}\n"),
+        code: 2,
+        ..Ran::default()
+    }
+}
+
+// R49
+#[test]
+fn status_shows_agents_pressure_and_pauses() {
+    let cluster = Cluster::new();
+    let shown = cluster.said(&["status"]);
+    let line = shown.lines().find(|line| line.starts_with(NODE)).unwrap();
+    assert_eq!(
+        line.split_whitespace().collect::<Vec<_>>(),
+        [NODE, "ready", "0.1.0", "-", "-"]
+    );
+    assert!(
+        shown.contains("1 of 1 nodes have an agent that is ready"),
+        "{shown}"
+    );
+
+    cluster.said(&["pause", "--node", NODE]);
+    cluster.said(&["pause"]);
+    {
+        let mut state = cluster.server.state();
+        assert_eq!(
+            state.node["metadata"]["annotations"]["evictd.io/paused"],
+            "true"
+        );
+        assert!(
+            state.node["spec"]["taints"].is_array(),
+            "nothing else has changed"
+        );
+        let key = (
+            Collection::ConfigMaps,
+            "evictd".into(),
+            "evictd-pause".into(),
+        );
+        assert_eq!(state.objects[&key]["data"]["paused"], "true");
+        let condition = json!({"type": "EvictdMemoryPressure", "status": "True"});
+        state.node["status"]["conditions"]
+            .as_array_mut()
+            .unwrap()
+            .push(condition);
+    }
+    let node = &cluster.json(&["status"])["nodes"][0];
+    assert_eq!(node["pausedBy"], json!(["configMap", "node"]));
+    assert_eq!(node["pressure"], json!(["EvictdMemoryPressure"]));
+
+    cluster.said(&["resume"]);
+    let node = &cluster.json(&["status"])["nodes"][0];
+    assert_eq!(
+        node["pausedBy"],
+        json!(["node"]),
+        "one pause is lifted, not the other"
+    );
+    cluster.said(&["resume", "--node", NODE]);
+    // What is lifted already is no error.
+    cluster.said(&["resume"]);
+    assert_eq!(cluster.json(&["status"])["nodes"][0]["pausedBy"], json!([]));
+
+    cluster.server.state().remove_pod("evictd", "evictd-x7k2p");
+    assert!(
+        cluster
+            .said(&["status"])
+            .contains("0 of 1 nodes have an agent")
+    );
+}
+
+// R13, R49
+#[test]
+fn a_pod_is_explained_by_the_agent_on_its_node() {
+    let cluster = Cluster::new();
+    let standing = |name: &str, first: bool, oom: bool| {
+        json!({
+            "pod": format!("default/{name}"), "usage": 100 << 20, "request": 64 << 20, "priority": 7,
+            "qosClass": "Burstable", "predictedEvictionVictim": first, "predictedOomVictim": oom,
+            "untilLimitSeconds": 90.0,
+        })
+    };
+    let pods = [standing("hog", true, false), standing("db", false, true)];
+    cluster.agent_says(TOP, prints(&json!({"signals": [], "pods": pods})));
+    cluster.agent_says(EXPLAIN, fails("policies.json: No such file or directory"));
+    let words = ["explain", "pod", "default/db"];
+    let shown = cluster.said(&words);
+    for line in [
+        "default/db on n2: 2 of 2 in the order of eviction for memory",
+        "uses 100.0 MiB, has requested 64.0 MiB, priority 7, Burstable",
+        "the OOM killer would choose it",
+        "it meets its own limit in 90 s",
+        "policies: policies.json: No such file or directory",
+    ] {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+    assert!(!shown.contains("evicted first"), "{shown}");
+
+    let rule = json!({"rule": "db/leader", "evict": "gate.leader == false", "shadow": false, "saysYes": false, "gates": []});
+    let said = json!([{
+        "pod": "default/db", "uid": "u1", "mayGo": false, "reason": "the gate leader says no", "order": 0, "rules": [rule],
+    }]);
+    cluster.agent_says(EXPLAIN, prints(&said));
+    let shown = cluster.said(&words);
+    assert!(
+        shown.contains("policies: it is spared: the gate leader says no\n"),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("  rule db/leader: gate.leader == false: no\n"),
+        "{shown}"
+    );
+    let explained = cluster.json(&words);
+    assert_eq!(
+        (&explained["place"], &explained["policies"]),
+        (&json!(2), &said)
+    );
+
+    let other = cluster.refused(2, &["explain", "pod", "default/nobody"]);
+    assert_eq!(other, "kubectl-evictd: default/nobody: no such pod\n");
+    cluster
+        .server
+        .state()
+        .put_pod(pod("young", "u9", "Burstable", 7, None));
+    let young = cluster.refused(2, &["explain", "pod", "default/young"]);
+    assert!(young.contains("the agent on n2 does not see it"), "{young}");
+}
+
+// R49
+#[test]
+fn incidents_of_all_nodes_stand_in_the_order_of_time() {
+    let cluster = Cluster::new();
+    let eviction = |number: u32| {
+        json!({
+            "id": format!("i-{number}"), "time": format!("2026-11-23T07:00:{number:02}.5Z"), "namespace": "default",
+            "name": "hog", "signal": "memory.available", "shadow": number == 2,
+        })
+    };
+    let all: Vec<Value> = (0..25).map(eviction).collect();
+    cluster.agent_says("/evictd report -o json", prints(&json!(all)));
+    let shown = cluster.said(&["incidents"]);
+    assert!(
+        shown.contains("2026-11-23T07:00:24  n2    default/hog  memory.available"),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("5 older ones are left out: --all shows them"),
+        "{shown}"
+    );
+    let whole = cluster.said(&["incidents", "--all"]);
+    assert!(
+        whole.contains("shadow  i-2\n") && !whole.contains("left out"),
+        "{whole}"
+    );
+    let found = cluster.json(&["incidents", "--node", NODE]);
+    assert_eq!(found["leftOut"], 5);
+    assert_eq!(found["incidents"][0]["id"], "i-5");
+    assert_eq!(found["incidents"][0]["node"], NODE);
+
+    let one = Ran {
+        stdout: "default/hog was evicted\n".into(),
+        ..Ran::default()
+    };
+    cluster.agent_says("/evictd report latest -o table", one);
+    let one = cluster.said(&["incidents", "latest", "--node", NODE]);
+    assert_eq!(one, "default/hog was evicted\n");
+
+    // One agent that fails hides no other one's.
+    cluster.agent_says(
+        "/evictd report -o json",
+        fails("/var/lib/evictd: No such file"),
+    );
+    let shown = cluster.said(&["incidents"]);
+    assert!(
+        shown.contains("without the agent on n2: /var/lib/evictd: No such file"),
+        "{shown}"
+    );
+    cluster.agent_says(
+        "/evictd report x -o table",
+        fails("x: is none of the 25 incidents"),
+    );
+    let refused = cluster.refused(1, &["incidents", "x", "--node", NODE]);
+    assert!(
+        refused.contains("the agent on n2: x: is none of the 25 incidents"),
+        "{refused}"
+    );
+}
+
+#[test]
+fn bad_input_is_named_and_nothing_is_sent() {
+    let cluster = Cluster::new();
+    let refused = |words: &[&str]| cluster.refused(2, words);
+    assert!(refused(&["explain", "pod", "db"]).contains("db: must be namespace/name"));
+    assert!(refused(&["explain", "pod", "a/b/c"]).contains("a/b/c: must be namespace/name"));
+    assert!(refused(&["incidents", "latest"]).contains("--node <NAME>"));
+    assert!(refused(&["status", "--context", "nowhere"]).contains("--kubeconfig: "));
+    assert!(cluster.server.state().requests.is_empty());
+    assert!(refused(&["pause", "--node", "n9"]).contains("n9: no such node"));
+    assert!(refused(&["incidents", "--node", "n9"]).contains("n9: no agent runs there"));
+
+    let run = |file: &Path| {
+        let mut command = Command::new(cluster.dir.path().join("kubectl-evictd"));
+        command
+            .args(["status", "--kubeconfig"])
+            .arg(file)
+            .output()
+            .unwrap()
+    };
+    let broken = cluster.dir.path().join("broken");
+    std::fs::write(&broken, "clusters: 7").unwrap();
+    for file in [&broken, &cluster.dir.path().join("nowhere")] {
+        let output = run(file);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(
+            stderr.starts_with("kubectl-evictd: --kubeconfig: "),
+            "{stderr}"
+        );
+        assert!(
+            stderr.contains(file.to_str().unwrap()) && stderr.lines().count() == 1,
+            "{stderr}"
+        );
+    }
+}
+
+/// A server that refuses is no bad input.
+#[test]
+fn a_refusal_says_what_was_asked() {
+    let cluster = Cluster::new();
+    cluster.server.state().token = Some("another".into());
+    let refused = cluster.refused(1, &["status"]);
+    assert!(
+        refused.starts_with("kubectl-evictd: nodes: 401"),
+        "{refused}"
+    );
+}
