@@ -33,8 +33,10 @@ const CURVES: [RGBColor; 12] = [
     RGBColor(0x94, 0x67, 0xbd),
     RGBColor(0x17, 0xbe, 0xcf),
 ];
-/// The same drawing in the dark scheme: rules for the colours above, for a screen and not for paper.
-pub const DARK_STYLE: &str = "@media screen and (prefers-color-scheme: dark) {\n\
+/// Rules for the colours above: dashes for what is no curve; and the dark scheme, for a screen and not for paper.
+pub const STYLE: &str = "svg [stroke=\"#B22222\"] { stroke-dasharray: 6 4; }\n\
+    svg [stroke=\"#0072B2\"] { stroke-dasharray: 2 3; }\n\
+    @media screen and (prefers-color-scheme: dark) {\n\
     svg [fill=\"#FFFFFF\"] { fill: #16181d; } svg [fill=\"#333333\"] { fill: #d6d9df; }\n\
     svg [stroke=\"#333333\"] { stroke: #d6d9df; } svg [stroke=\"#E5E5E5\"] { stroke: #33373f; }\n\
     svg [stroke=\"#000000\"] { stroke: #ffffff; } svg [stroke=\"#B22222\"] { stroke: #ff7b72; }\n\
@@ -45,10 +47,10 @@ const FONT: f64 = 12.0;
 const LINE: i32 = 17;
 /// What plotters divides the size of a font by on its way to SVG.
 const FONT_SCALE: f64 = 1.24;
-/// Width of a character at most, on average over a label: sans-serif fonts have 0.5 to 0.6 of their height.
-const CHARACTER: f64 = FONT * 0.62;
-/// Room for the numbers of the y axis and of the x axis.
-const LEFT: i32 = 66;
+/// Width of a character, on average over a label: of wide sans-serif fonts.
+const CHARACTER: f64 = FONT * 0.56;
+/// Room for the numbers and the name of the y axis, with the margin, and for those of the x axis.
+const LEFT: i32 = 72;
 const BOTTOM: i32 = 42;
 const MARGIN: i32 = 10;
 /// Moments as close as this share one label.
@@ -136,7 +138,7 @@ impl Chart {
         self.curves.push((name.to_string(), points));
     }
 
-    /// Draws it at this size in pixels.
+    /// Draws it at this size in pixels, for a page that has [`STYLE`].
     ///
     /// # Errors
     /// A range without extent, or a size without room for the axes.
@@ -154,13 +156,13 @@ impl Chart {
         Ok(text)
     }
 
-    /// The same with the rules for the dark scheme, as a file of its own.
+    /// The same with [`STYLE`], as a file of its own.
     ///
     /// # Errors
     /// See [`Self::draw`].
     pub fn draw_file(&self, size: (u32, u32)) -> io::Result<String> {
         let text = self.draw(size)?;
-        let style = format!(">\n<style>{DARK_STYLE}</style>\n");
+        let style = format!(">\n<style>{STYLE}</style>\n");
         Ok(text.replacen(">\n", &style, 1))
     }
 
@@ -200,9 +202,10 @@ impl Chart {
         }
         let mut chart = ChartBuilder::on(root)
             .margin_top(top)
+            .margin_left(MARGIN)
             .margin_right(right)
             .x_label_area_size(BOTTOM)
-            .y_label_area_size(LEFT)
+            .y_label_area_size(LEFT - MARGIN)
             .build_cartesian_2d(x, self.y.clone())?;
         let count = |pixels: i32, each: i32| usize::try_from(pixels / each).unwrap_or(0).max(2);
         chart
@@ -222,11 +225,11 @@ impl Chart {
 
         for (value, _) in &self.levels {
             let ends = [(self.x.start, *value), (self.x.end, *value)];
-            chart.draw_series(DashedLineSeries::new(ends, 6, 4, LEVEL.stroke_width(1)))?;
+            chart.draw_series(LineSeries::new(ends, LEVEL.stroke_width(1)))?;
         }
         for (value, _) in &self.moments {
             let ends = [(*value, self.y.start), (*value, self.y.end)];
-            chart.draw_series(DashedLineSeries::new(ends, 2, 3, MOMENT.stroke_width(1)))?;
+            chart.draw_series(LineSeries::new(ends, MOMENT.stroke_width(1)))?;
         }
         for (number, (name, points)) in self.curves.iter().enumerate() {
             let colour = CURVES[number % CURVES.len()];

@@ -205,9 +205,13 @@ impl Incident {
                 (l.min(amount), m.max(amount))
             });
         let (scale, unit) = match resource {
-            Resource::Inodes | Resource::Pids => (1.0, resource.as_str()),
-            _ if most >= 10.0 * GIB => (GIB, "GiB"),
-            _ => (MIB, "MiB"),
+            Resource::Inodes | Resource::Pids => match most {
+                most if most >= 1e7 => (1e6, format!("million {}", resource.as_str())),
+                most if most >= 1e5 => (1e3, format!("thousand {}", resource.as_str())),
+                _ => (1.0, resource.as_str().to_owned()),
+            },
+            _ if most >= 10.0 * GIB => (GIB, "GiB".to_owned()),
+            _ => (MIB, "MiB".to_owned()),
         };
         let mut chart = Chart::new(
             &format!("{time_unit} since {}", self.moments().first()?.0),

@@ -4,7 +4,7 @@ use std::io;
 
 use evictd_engine::{Claim, Resource, Signal, Standing as Place, model::settings::RankingStrategy};
 use evictd_store::{
-    chart::DARK_STYLE,
+    chart::STYLE as CHART_STYLE,
     incident::{Incident, Standing},
     record::{PaceRecord, Reported},
 };
@@ -43,7 +43,7 @@ pub(super) fn page(incident: &Incident, reported: Option<&Reported>) -> io::Resu
                 meta name="viewport" content="width=device-width, initial-scale=1";
                 meta http-equiv="Content-Security-Policy" content=(CONTENT);
                 title { (title) }
-                style { (PreEscaped(STYLE)) (PreEscaped(DARK_STYLE)) }
+                style { (PreEscaped(STYLE)) (PreEscaped(CHART_STYLE)) }
             }
             body { main {
                 h1 { (title) }

@@ -53,7 +53,9 @@ fn show(
         }
         loop {
             let frame = watch.frame(&look);
-            let signals = frame.signals();
+            let mut signals = frame.signals();
+            // What is not seen here comes last, and memory first.
+            signals.sort_by_key(|s| (s.available.is_none(), s.signal != Signal::MemoryAvailable));
             let signal = state.signal(&signals).unwrap_or(Signal::MemoryAvailable);
             let view = View {
                 pods: frame.pods(signal),
