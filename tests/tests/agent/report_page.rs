@@ -352,7 +352,8 @@ fn a_damaged_incident_is_refused_in_every_form() {
     let id = &incident.eviction.id;
     let file = state.path().join("incidents").join(format!("{id}.json"));
     let whole: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
-    let damages: [(fn(&mut Value), &str); 3] = [
+    type Damage = fn(&mut Value);
+    let damages: [(Damage, &str); 3] = [
         (
             |v| v["eviction"]["stages"]["woken"] = "soon".into(),
             "eviction.stages.woken: invalid type",
