@@ -185,21 +185,6 @@ pub fn run(
     };
     // What the exit code is when all went well: a check that finds nothing to work with is no error, but no 0 either.
     let mut success = 0;
-<<<<<<< main
-    let result = match arguments.command {
-        Command::Run(arguments) => run::run(&arguments),
-        Command::Check(arguments) => check::run(&arguments).map(|(text, usable)| {
-            success = u8::from(!usable);
-            text
-        }),
-        Command::Top(arguments) => top::run(&arguments, stdout),
-        Command::Report(arguments) => report::run(&arguments),
-        Command::Detach(arguments) => detach::run(&arguments),
-        Command::Thresholds(arguments) => thresholds::run(&arguments),
-        Command::Rank(arguments) => rank::run(&arguments),
-        Command::Policy(arguments) => policy::run(&arguments),
-        Command::Replay(arguments) => replay::run(&arguments),
-=======
     let result = match arguments {
         Called::Plugin(arguments) => kubectl::run(&arguments),
         Called::Evictd(Arguments { command }) => match command {
@@ -210,12 +195,12 @@ pub fn run(
             }),
             Command::Top(arguments) => top::run(&arguments, stdout),
             Command::Report(arguments) => report::run(&arguments),
+            Command::Detach(arguments) => detach::run(&arguments),
             Command::Thresholds(arguments) => thresholds::run(&arguments),
             Command::Rank(arguments) => rank::run(&arguments),
             Command::Policy(arguments) => policy::run(&arguments),
             Command::Replay(arguments) => replay::run(&arguments),
         },
->>>>>>> report
     };
     match result.and_then(|text| print(stdout, &text)) {
         Ok(()) => success,

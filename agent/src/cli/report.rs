@@ -262,7 +262,11 @@ fn urgency(eviction: &EvictionRecord, pace: &PaceRecord) -> String {
 }
 
 /// What was expected to come, and what came.
-fn expectation(eviction: &EvictionRecord, pace: &PaceRecord, finish: Option<&OutcomeRecord>) -> String {
+fn expectation(
+    eviction: &EvictionRecord,
+    pace: &PaceRecord,
+    finish: Option<&OutcomeRecord>,
+) -> String {
     let amount = |bytes| amount(eviction, bytes);
     let mut text = format!("expected to come: {}", amount(pace.expected));
     if pace.shared > 0 {

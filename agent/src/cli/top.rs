@@ -148,7 +148,7 @@ impl<'a> Watch<'a> {
 
     fn look(&mut self) -> Result<Look, CommandError> {
         let now = i64::try_from(monotonic_ns()).unwrap_or(i64::MAX);
-        let mut seen = self.view.look(now);
+        let mut seen = self.view.sample(now);
         self.trends.observe(now, &seen);
         let said = self.policies.read(&self.config.state_dir)?;
         for pod in &mut seen.pods {

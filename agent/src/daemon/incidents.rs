@@ -130,7 +130,7 @@ impl Agent {
             Some((points, ranked.pod.to_string()))
         };
         let oom_victim = ranked.iter().filter_map(badness).max();
-        let policies = self.policies.keeper.explain();
+        let policies = self.policies.evaluator.explain();
         let standing = |ranked: &Ranked<'_>| {
             let pod = ranked.pod;
             let said = policies.iter().find(|said| said.uid == pod.uid);

@@ -51,13 +51,9 @@ pub struct NodeSample {
     pub pods: Vec<Pod>,
     /// Their memory and their processes.
     pub usages: Usages,
-<<<<<<< main
-    /// Pods that only their cgroup tells of.
-=======
     /// Bytes until the first limit of their own, by UID; absent for pods without one.
     pub until_limit: HashMap<String, u64>,
-    /// Pods of which nobody but their cgroup tells.
->>>>>>> report
+    /// Pods that only their cgroup tells of.
     pub unknown: usize,
 }
 

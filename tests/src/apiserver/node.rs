@@ -38,11 +38,7 @@ pub fn patch(state: &mut State, name: &str, content_type: &str, body: &Value) ->
         return conflict;
     }
     let mut node = state.node.clone();
-<<<<<<< main
     // `node-taint-apply.json` shows that applying replaces the taints of all writers as well: the list is atomic.
-    if content_type.contains("merge-patch") || content_type.contains("apply-patch") {
-=======
-    // `node-taint-apply.json` shows that applying replaces everybody's taints as well: the list is atomic.
     if let Some(changed) = body["metadata"]["annotations"].as_object() {
         let annotations = &mut node["metadata"]["annotations"];
         for (key, value) in changed {
@@ -55,7 +51,6 @@ pub fn patch(state: &mut State, name: &str, content_type: &str, body: &Value) ->
     }
     let has_taints = content_type.contains("merge-patch") || content_type.contains("apply-patch");
     if has_taints && body.get("spec").is_some() {
->>>>>>> report
         match &body["spec"]["taints"] {
             Value::Null => drop(
                 node["spec"]

@@ -5,12 +5,9 @@ mod check_agrees;
 mod cri_containerd;
 mod cri_embedded;
 mod cri_scripted;
-<<<<<<< main
 mod guard;
-=======
-mod report_page;
->>>>>>> report
 mod manager_embedded;
+mod report_page;
 mod run_embedded;
 mod run_pace;
 mod run_reload;

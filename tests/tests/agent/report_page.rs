@@ -12,9 +12,9 @@ use evictd_engine::{
     record::Stages,
 };
 use evictd_store::{
-    incident::{Incident, Standing, files::Incidents},
+    incident::{Incident, RankedPod, files::Incidents},
     journal::Journal,
-    record::{Eviction, OutcomeRecord, PaceRecord, Record, Reported},
+    record::{EvictionRecord, OutcomeRecord, PaceRecord, Record, Reported},
 };
 use evictd_tests::{agent::binary, node::MIB, skip::skipped};
 use serde_json::Value;
@@ -26,12 +26,12 @@ const MARKUP: &str = "<img src=x onerror=document.body.remove()>";
 /// Of the page, in pixels.
 const WIDTHS: [u32; 2] = [400, 1200];
 
-fn standing(number: u64) -> Standing {
+fn standing(number: u64) -> RankedPod {
     let name = match number {
         1 => MARKUP.to_owned(),
         number => format!("a-deployment-with-a-long-name-7d9c5b8f64-{number:05}"),
     };
-    Standing {
+    RankedPod {
         pod: format!("a-namespace-with-a-long-name/{name}"),
         usage: (number != 3).then_some((151 - 9 * number) * MIB),
         request: number * 40 * MIB,
@@ -60,7 +60,7 @@ fn crowded() -> Incident {
     judged.seen.available = mib(63);
     judged.seen.room.at_once = mib(60);
     judged.seen.guard = mib(58);
-    let eviction = Eviction {
+    let eviction = EvictionRecord {
         id: id.clone(),
         time: "2026-11-23T07:00:00.123456789Z".into(),
         namespace: "a-namespace-with-a-long-name".into(),

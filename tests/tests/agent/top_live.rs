@@ -11,12 +11,12 @@ use std::{
 };
 
 use evictd_tests::{
-    agent::binary, cgroup::TestCgroup, embedded::Files, hog::Hog, node::MIB, patience::holds,
-    skip::not_root, skip_if,
+    agent::binary, cgroup::TestCgroup, embedded::Files, hog::Hog, node::MIB, skip::not_root,
+    skip_if, wait::until,
 };
 use nix::pty::{Winsize, openpty};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 const LEAVES: &str = "\x1b[?1049l";
 
 /// The program on a terminal of its own, and what the terminal shows.
@@ -82,7 +82,7 @@ impl Shown {
     }
 
     fn waits_for(&self, words: &str) {
-        let seen = holds(PATIENCE, || self.text().contains(words));
+        let seen = until(TIMEOUT, || self.text().contains(words));
         assert!(seen, "{words}:\n{}", self.text());
     }
 
@@ -92,13 +92,13 @@ impl Shown {
 
     fn ends(&mut self) {
         let mut status = None;
-        let ended = holds(PATIENCE, || {
+        let ended = until(TIMEOUT, || {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
         assert!(ended, "{}", self.text());
         assert_eq!(status.unwrap().code(), Some(0), "{}", self.raw());
-        let left = holds(PATIENCE, || self.raw().contains(LEAVES));
+        let left = until(TIMEOUT, || self.raw().contains(LEAVES));
         assert!(left, "the terminal is not as before: {:?}", self.raw());
     }
 }

@@ -2,10 +2,10 @@
 
 use std::io;
 
-use evictd_engine::{Claim, Resource, Signal, Standing as Place, model::settings::RankingStrategy};
+use evictd_engine::{RankInputs, RankKey, Resource, Signal, model::settings::RankingStrategy};
 use evictd_store::{
     chart::STYLE as CHART_STYLE,
-    incident::{Incident, Standing},
+    incident::{Incident, RankedPod},
     record::{PaceRecord, Reported},
 };
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -207,7 +207,7 @@ fn shares(incident: &Incident) -> Markup {
 fn bar(
     incident: &Incident,
     available: Option<u64>,
-    usage: impl Fn(&Standing) -> Option<u64>,
+    usage: impl Fn(&RankedPod) -> Option<u64>,
 ) -> Markup {
     let used: Vec<u64> = incident
         .pods
@@ -254,7 +254,7 @@ fn ranking(incident: &Incident) -> Markup {
 }
 
 /// Why a pod stands where it stands, and whether it could go.
-fn reason(pod: &Standing) -> String {
+fn reason(pod: &RankedPod) -> String {
     let mut reasons = Vec::new();
     if pod.evicted {
         reasons.push("evicted".to_owned());
@@ -316,14 +316,14 @@ fn kubelet(incident: &Incident) -> String {
 }
 
 /// The pod that the kubelet's own order puts first, among those that are recorded.
-fn kubelet_choice(pods: &[Standing]) -> Option<&Standing> {
-    let place = |pod: &&Standing| {
-        let claim = Claim {
+fn kubelet_choice(pods: &[RankedPod]) -> Option<&RankedPod> {
+    let place = |pod: &&RankedPod| {
+        let claim = RankInputs {
             priority: pod.priority,
             request: pod.request,
-            ..Claim::default()
+            ..RankInputs::default()
         };
-        Place::new(RankingStrategy::Kubelet, Resource::Memory, claim, pod.usage)
+        RankKey::new(RankingStrategy::Kubelet, Resource::Memory, claim, pod.usage)
     };
     pods.iter().filter(|pod| !pod.protected).min_by_key(place)
 }

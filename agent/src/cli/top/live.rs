@@ -14,7 +14,7 @@ use super::{
     Watch,
     view::{Past, State, View, draw},
 };
-use crate::cli::{CommandError, evictions, explained::Said};
+use crate::cli::{CommandError, evictions, explained::RuleView};
 
 /// How long a journal that was read is not read again.
 const JOURNAL: Duration = Duration::from_secs(10);
@@ -64,7 +64,7 @@ fn show(
                 pressure: pressure(),
                 past: past.1.clone(),
                 unknown: look.seen.unknown,
-                are_policies_unknown: watch.policies == Said::Unknown,
+                are_policies_unknown: watch.policies == RuleView::Unknown,
             };
             draw(&view, &mut state)?;
             // Rates of change are those of the looks: between two of them only the keys change anything.

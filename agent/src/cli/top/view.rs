@@ -4,7 +4,7 @@ use std::{cmp::Reverse, env, time::Duration};
 
 use evictd_engine::{Resource, Signal};
 use evictd_node::proc::psi::Pressure;
-use evictd_store::record::Eviction;
+use evictd_store::record::EvictionRecord;
 use ratatui::{
     Frame,
     crossterm::event::KeyCode,
@@ -51,7 +51,7 @@ pub(super) struct Past {
 }
 
 impl Past {
-    pub fn new(eviction: &Eviction) -> Self {
+    pub fn new(eviction: &EvictionRecord) -> Self {
         Self {
             // Without fractions of a second.
             time: eviction.time.chars().take(19).collect(),
@@ -65,7 +65,7 @@ impl Past {
 /// The order of the pods on the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sort {
-    Eviction,
+    EvictionRecord,
     Usage,
     Growth,
     Limit,
@@ -74,7 +74,7 @@ enum Sort {
 
 impl Sort {
     const ALL: [(Self, &str); 5] = [
-        (Self::Eviction, "eviction"),
+        (Self::EvictionRecord, "eviction"),
         (Self::Usage, "usage"),
         (Self::Growth, "growth"),
         (Self::Limit, "time to limit"),
@@ -85,7 +85,7 @@ impl Sort {
     fn apply(self, pods: &[PodJson]) -> Vec<(usize, &PodJson)> {
         let mut sorted: Vec<_> = pods.iter().enumerate().collect();
         match self {
-            Self::Eviction => {}
+            Self::EvictionRecord => {}
             Self::Usage => sorted.sort_by_key(|(_, pod)| Reverse(pod.usage)),
             Self::Growth => sorted.sort_by(|(_, a), (_, b)| {
                 let growth = |pod: &PodJson| pod.growth.unwrap_or(f64::MIN);
