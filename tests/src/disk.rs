@@ -98,9 +98,30 @@ impl Disk {
         run("umount", &[&self.path().display().to_string()])
     }
 
+    /// Freezes the filesystem: every write waits until the answer is dropped, as on a disk that does not answer.
+    ///
+    /// # Errors
+    /// What fsfreeze(8) says.
+    pub fn freeze(&self) -> io::Result<Frozen> {
+        let path = self.path();
+        run("fsfreeze", &["--freeze", &path.display().to_string()])?;
+        Ok(Frozen(path))
+    }
+
     /// The mount point.
     pub fn path(&self) -> PathBuf {
         self.dir.path().join("disk")
+    }
+}
+
+/// A filesystem whose writes wait; dropping it lets them go on.
+pub struct Frozen(PathBuf);
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        if let Err(error) = run("fsfreeze", &["--unfreeze", &self.0.display().to_string()]) {
+            eprintln!("{}: still frozen: {error}", self.0.display());
+        }
     }
 }
 

@@ -19,8 +19,17 @@ pub fn free_address() -> io::Result<String> {
 /// # Errors
 /// No server answers.
 pub fn metrics(address: &str) -> io::Result<String> {
+    get(address, "/metrics")
+}
+
+/// What a path says, with the head of the answer.
+///
+/// # Errors
+/// Nothing listens there.
+pub fn get(address: &str, path: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect(address)?;
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
     Ok(text)

@@ -14,7 +14,7 @@ use std::{
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
 use evictd_engine::{Cause, Pod};
 use evictd_store::{
-    journal::SharedJournal,
+    disk_queue::DiskQueue,
     record::{EvictionRecord, Record, Reported},
 };
 use futures::future::join_all;
@@ -50,7 +50,7 @@ const STATIC: &str = "static";
 /// Tells the API server.
 pub struct Reporter {
     connection: Arc<ApiClient>,
-    journal: SharedJournal,
+    journal: DiskQueue,
     pods: Arc<Shared>,
     events: Events,
     jobs: VecDeque<Job>,
@@ -61,7 +61,7 @@ impl Reporter {
     /// A reporter that starts with what an earlier agent has left.
     pub fn new(
         connection: Arc<ApiClient>,
-        journal: SharedJournal,
+        journal: DiskQueue,
         pods: Arc<Shared>,
         node: &str,
         left_over: Vec<EvictionRecord>,
@@ -203,9 +203,8 @@ impl Reporter {
             time: jiff::Timestamp::now().to_string(),
             outcome,
         });
-        if let Err(error) = self.journal.lock().append(&record) {
-            tracing::error!(%error, "the journal cannot be written: the eviction will be reported again");
-        }
+        // The queue logs what it cannot take; the next agent reports such an eviction once more.
+        let _ = self.journal.append(record);
         self.connection.counters.reported.add();
     }
 }

@@ -10,8 +10,13 @@ use evictd_config::{ClusterConfig, Config};
 use evictd_engine::{reclaim::KnownPods, record::NodeState};
 use evictd_policy::{PauseState, PolicyStore};
 use evictd_store::{
+<<<<<<< main
     journal::{JournalError, SharedJournal},
     record::{EvictionRecord, Record, RequestRecord},
+=======
+    disk_queue::DiskQueue,
+    record::{RequestRecord, EvictionRecord, Record},
+>>>>>>> threads
 };
 use evictd_sys::clock::WallClock;
 use tokio::{
@@ -52,9 +57,6 @@ pub enum StartError {
     /// The way to the API server.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// What an earlier agent has left cannot be read.
-    #[error(transparent)]
-    Journal(#[from] JournalError),
     /// The system refuses a thread or a descriptor.
     #[error(transparent)]
     System(#[from] std::io::Error),
@@ -88,15 +90,15 @@ struct Tasks {
 }
 
 impl Cluster {
-    /// Opens the way to the API server and takes over what an earlier agent has left; the first list of pods is there, or
-    /// late.
+    /// Opens the way to the API server and takes over what an earlier agent has left to report; the first list of pods is there,
+    /// or late.
     ///
     /// # Errors
-    /// A kubeconfig that cannot be used, a journal that cannot be read. A server that does not answer is no error.
+    /// A kubeconfig that cannot be used. A server that does not answer is no error.
     pub async fn start(
         config: &Config,
         cluster: &ClusterConfig,
-        journal: &SharedJournal,
+        (journal, left_over): (&DiskQueue, Vec<EvictionRecord>),
         policies: &Arc<PolicyStore>,
         pauses: &Arc<PauseState>,
     ) -> Result<Self, StartError> {
@@ -115,7 +117,6 @@ impl Cluster {
         keeping.restore();
         let followers = Followers::start(&connection, cluster, policies, pauses);
         let watching = pods::run(Arc::clone(&connection), node.clone(), Arc::clone(&pods));
-        let left_over = journal.lock().follow()?;
         if !left_over.is_empty() {
             tracing::info!(
                 evictions = left_over.len(),
@@ -247,7 +248,7 @@ impl Cluster {
         &mut self,
         config: &Config,
         node: &str,
-        journal: &SharedJournal,
+        journal: &DiskQueue,
         settle: impl Fn(String, Option<evictd_engine::EvictionDecision>) + Send + 'static,
     ) {
         if let Some(begin) = self.begin.take() {
@@ -309,7 +310,15 @@ impl Cluster {
         self.tasks.watch.abort();
         self.tasks.check.abort();
         self.tasks.keeping.abort();
-        self.keeping.keep().await;
+        // A disk that does not answer holds up no end.
+        if tokio::time::timeout(LAST_WORDS, self.keeping.keep())
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                "what is known of the cluster is not on disk: the next agent asks for it"
+            );
+        }
         if let Some(soft) = self.tasks.soft {
             soft.abort();
         }

@@ -13,9 +13,10 @@ use std::{
 use evictd_config::Config;
 use evictd_engine::{Pod, model::settings::Mode};
 use evictd_store::{
-    journal::SharedJournal,
+    disk_queue::DiskQueue,
     record::{Record, RequestRecord, counted::Counted},
 };
+use tokio::sync::oneshot;
 
 use crate::{
     client::{ApiClient, ApiError},
@@ -27,6 +28,8 @@ use crate::{
 const DEFAULT_GRACE_SECONDS: i64 = 30;
 /// The shortest time that a pod is given, in seconds: with 0 the object would go before its processes.
 const SHORTEST_GRACE_SECONDS: i64 = 1;
+/// How long a request waits for the disk.
+const DISK_TIME: Duration = Duration::from_secs(2);
 /// Pods that were asked already and need not be asked again; the oldest are forgotten.
 const ASKED: usize = 256;
 
@@ -62,7 +65,7 @@ pub enum SoftOutcome {
 /// Evicts through the API.
 pub struct SoftEvictor {
     connection: Arc<ApiClient>,
-    journal: SharedJournal,
+    journal: DiskQueue,
     events: Events,
     mode: Mode,
     max_grace_seconds: i32,
@@ -79,7 +82,7 @@ impl SoftEvictor {
     /// An evictor for this node with the configured grace period and patience.
     pub fn new(
         connection: Arc<ApiClient>,
-        journal: SharedJournal,
+        journal: DiskQueue,
         node: &str,
         config: &Config,
     ) -> Self {
@@ -112,7 +115,8 @@ impl SoftEvictor {
             None => {
                 remember(&mut self.noted, (asked.uid.clone(), asked.id.clone()));
                 // On disk before the API server hears of it.
-                self.write_down(&Record::Asked(Box::new(asked.clone())));
+                self.write_down(Record::Asked(Box::new(asked.clone())))
+                    .await;
             }
         }
         let grace = asked.grace_period_seconds;
@@ -146,7 +150,8 @@ impl SoftEvictor {
             override_reason: Some(why),
             ..self.request(candidate)
         };
-        self.write_down(&Record::Asked(Box::new(asked.clone())));
+        self.write_down(Record::Asked(Box::new(asked.clone())))
+            .await;
         // What the Eviction API does by itself. Soft evictions are the kubelet's too, for pressure alone.
         let (target, message) = (reference(pod), asked.message.trim_end());
         let set =
@@ -175,7 +180,8 @@ impl SoftEvictor {
         self.blocked = None;
         remember(&mut self.asked, pod.uid.clone());
         // Here it is certain that limits count it.
-        self.write_down(&Record::Counted(Box::new(Counted::agreed(&asked))));
+        self.write_down(Record::Counted(Box::new(Counted::agreed(&asked))))
+            .await;
         if removal != Removal::Deleted {
             return SoftOutcome::Gone { index };
         }
@@ -215,9 +221,19 @@ impl SoftEvictor {
         }
     }
 
-    fn write_down(&self, record: &Record) {
-        if let Err(error) = self.journal.lock().append(record) {
-            tracing::error!(%error, "a soft eviction is not in the journal");
+    /// Waits until the record is on disk, but not for long: an eviction must not fail because a disk does not answer.
+    async fn write_down(&self, record: Record) {
+        let (done, written) = oneshot::channel();
+        // The receiver is gone when the wait was over before.
+        let acknowledge = move |_| {
+            let _ = done.send(());
+        };
+        if self.journal.append_then(record, acknowledge).is_ok()
+            && tokio::time::timeout(DISK_TIME, written).await.is_err()
+        {
+            tracing::warn!(
+                "the disk does not answer: a pod is asked to go before that is in the journal"
+            );
         }
     }
 }

@@ -65,7 +65,6 @@ impl From<StartError> for RunError {
     fn from(error: StartError) -> Self {
         match error {
             StartError::Access(error) => Self::Access(error),
-            StartError::Journal(error) => Self::Journal(error),
             StartError::System(error) => Self::System(error),
         }
     }

@@ -1,3 +1,4 @@
+<<<<<<< main
 //! What follows a kill and may take its time: the journal, the log, and making sure that no process survived.
 
 use std::time::Duration;
@@ -5,16 +6,24 @@ use std::time::Duration;
 use evictd_engine::{Pod, Recreation, Signal, mitigation::Step};
 use evictd_fastpath::{self as fastpath, EARLIER, Event, VictimExit};
 use evictd_manager::{self as manager, MitigationOutcome, Reclaimed};
+=======
+//! What follows a kill and may take its time: the record, the log, and seeing to it that nobody survived.
+
+use std::time::Duration;
+
+use evictd_engine::{Recreation, Signal, mitigation::Step};
+use evictd_fastpath::{EARLIER, Event, Finished, Event};
+use evictd_manager::{EvictionReport, MitigationOutcome, Reclaimed};
+>>>>>>> threads
 use evictd_node::{cgroup::end::kill_until_empty, pods::table::Entry};
 use evictd_policy::PauseState;
 use evictd_store::{
-    journal::SharedJournal,
+    disk_queue::DiskQueue,
     record::{
         EvictionRecord, MetInForce, OutcomeRecord, PaceRecord, Record, RequestRecord, StuckPod,
         counted::boot_id,
         mitigation::{MitigatedPod, MitigationRecord},
         node_reclaim::NodeReclaimed,
-        oom_kill::OomKill,
         requested,
     },
 };
@@ -26,7 +35,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Turns reports of the fast path into records.
 pub struct EvictionLog {
-    journal: SharedJournal,
+    journal: DiskQueue,
     run: String,
     messages: MessageBuilder,
     pauses: Pauses,
@@ -35,11 +44,11 @@ pub struct EvictionLog {
 }
 
 impl EvictionLog {
-    /// Writes to this journal, in these words.
-    pub fn new(journal: SharedJournal, words: MessageBuilder) -> Self {
+    /// Goes on where this journal ends, in these words.
+    pub fn new(journal: DiskQueue, words: MessageBuilder) -> Self {
         // Without procfs the start time alone tells two runs apart.
         let run = format!("{}-{}", boot_id(), evictd_sys::clock::monotonic_ns());
-        let pauses = Pauses::of_journal(journal.lock().dir()).unwrap_or_else(|error| {
+        let pauses = Pauses::of_journal(journal.dir()).unwrap_or_else(|error| {
             tracing::warn!(%error, "whether evictions were paused before cannot be read");
             Pauses::default()
         });
@@ -53,10 +62,8 @@ impl EvictionLog {
     }
 
     /// Takes note of who has paused evictions since this was asked last.
-    pub fn take_pauses(&mut self, pauses: &PauseState) {
-        for pause in self.pauses.changes(pauses) {
-            self.append(&Record::Paused(pause));
-        }
+    pub fn take_pauses(&mut self, pauses: &PauseState) -> impl Iterator<Item = Record> + use<> {
+        self.pauses.changes(pauses).into_iter().map(Record::Paused)
     }
 
     /// Other words from now on.
@@ -64,8 +71,7 @@ impl EvictionLog {
         self.messages = words;
     }
 
-    /// Takes one report. A journal that cannot be written is said and does not stop the agent: killing in time
-    /// matters more than telling of it. Answers with what stands in it, of which others may now hear.
+    /// The record of one report, if it has one.
     pub fn take(&mut self, report: &Event) -> Option<Record> {
         let record = match report {
             Event::Evicted(evicted) => {
@@ -120,7 +126,6 @@ impl EvictionLog {
                 return None;
             }
         };
-        self.append(&record);
         Some(record)
     }
 
@@ -154,13 +159,11 @@ impl EvictionLog {
             workload: Some(pod.into()),
         };
         say_evicted(&record);
-        self.append(&Record::evicted(record.clone()));
         record
     }
 
-    /// Takes note of a pod that is asked to go where no API server asks, or would be. Answers with what stands in the
-    /// journal.
-    pub fn take_asked(&mut self, asked: RequestRecord) -> Record {
+    /// Takes note of a pod that is asked to go where no API server asks, or would be.
+    pub fn take_asked(&self, asked: RequestRecord) -> Record {
         let asks = if asked.shadow {
             "would be asked to go"
         } else {
@@ -172,36 +175,30 @@ impl EvictionLog {
             "{asks}: {}",
             asked.message.trim_end()
         );
-        let record = Record::Asked(Box::new(asked));
-        self.append(&record);
-        record
+        Record::Asked(Box::new(asked))
     }
 
-    /// Takes note of a threshold of the manager that is met as it comes into force. Answers with what stands in the journal.
+    /// Takes note of a threshold of the manager that is met as it comes into force.
     pub fn take_met(&mut self, signal: Signal, available: u64, threshold: u64) -> Record {
         self.met += 1;
         let id = format!("{}-rounds-met-{}", self.run, self.met);
-        let record = Record::MetInForce(met_in_force(id, signal, available, threshold));
-        self.append(&record);
-        record
+        Record::MetInForce(met_in_force(id, signal, available, threshold))
     }
 
     /// Takes note of an evicted pod of the manager whose processes do not end, unless the journal has it: the fast path, or an agent
     /// before this one, may have found it out.
     pub fn take_stuck(&self, entry: &Entry) -> Option<Record> {
         let pod = &entry.pod;
-        let id = {
-            let journal = self.journal.lock();
-            let id = journal.eviction_of(&pod.uid)?;
-            (!journal.knows_stuck(&id)).then_some(id)?
-        };
-        let record = Record::Stuck(stuck_pod(id, pod, entry.memory.usage().unwrap_or(0)));
-        self.append(&record);
-        Some(record)
+        let id = self.journal.eviction_of(&pod.uid)?;
+        if self.journal.knows_stuck(&id) {
+            return None;
+        }
+        let usage = entry.memory.usage().unwrap_or(0);
+        Some(Record::Stuck(stuck_pod(id, pod, usage)))
     }
 
     /// Takes note of what was reclaimed from the node.
-    pub fn take_reclaimed(&self, reclaimed: &Reclaimed) {
+    pub fn take_reclaimed(&self, reclaimed: &Reclaimed) -> Record {
         let record = node_reclaimed(reclaimed);
         tracing::info!(
             containers = record.containers,
@@ -213,11 +210,11 @@ impl EvictionLog {
             took = ?reclaimed.took,
             "reclaimed from the node"
         );
-        self.append(&Record::Reclaimed(record));
+        Record::Reclaimed(record)
     }
 
     /// Takes note of a step that was taken before a pod is evicted.
-    pub fn take_mitigation(&self, mitigation: &MitigationOutcome) {
+    pub fn take_mitigation(&self, mitigation: &MitigationOutcome) -> Record {
         let record = mitigation_action(mitigation);
         tracing::info!(
             step = record.step,
@@ -233,23 +230,7 @@ impl EvictionLog {
             available_after = record.available_after,
             "a step before the eviction"
         );
-        self.append(&Record::Graduated(record));
-    }
-
-    /// Takes note of a pod that has come back: the next agent goes on counting.
-    pub fn take_recreation(&self, comeback: &Recreation) {
-        self.append(&Record::Comeback(comeback.into()));
-    }
-
-    /// Takes note of what the OOM killer has done.
-    pub fn take_oom_kill(&mut self, kill: OomKill) {
-        self.append(&Record::OomKill(Box::new(kill)));
-    }
-
-    fn append(&self, record: &Record) {
-        if let Err(error) = self.journal.lock().append(record) {
-            tracing::error!(%error, ?record, "a record is not in the journal");
-        }
+        Record::Graduated(record)
     }
 
     fn eviction(&self, e: &fastpath::EvictionReport) -> EvictionRecord {
@@ -299,7 +280,7 @@ impl EvictionLog {
 
     /// The eviction of a pod, which may be an earlier agent's.
     fn id_of(&self, number: u64, pod: &Pod) -> String {
-        let earlier = (number == EARLIER).then(|| self.journal.lock().eviction_of(&pod.uid));
+        let earlier = (number == EARLIER).then(|| self.journal.eviction_of(&pod.uid));
         earlier.flatten().unwrap_or_else(|| self.id(number))
     }
 

@@ -1,6 +1,6 @@
 //! Incidents: which other pods were there when a pod was evicted, and what was seen before and after.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use evictd_engine::{
     OomScale, PodUsage, Ranked, Ranking, Resource, Signal, Usages, history::Sample, oom_badness,
@@ -56,20 +56,23 @@ impl Agent {
         });
     }
 
-    /// Writes down those that are over by this time, away from this thread.
-    pub(super) fn write_incidents(&mut self) {
-        if let Some(write) = self.incidents_over(monotonic_ns()) {
-            tokio::task::spawn_blocking(write);
-        }
-    }
-
-    /// What writes down those that are over by a time, if there are any; it may take its time.
-    pub(super) fn incidents_over(&mut self, by: u64) -> Option<impl FnOnce() + Send + use<>> {
+    /// Has those written down that are over by a time, in nanoseconds of CLOCK_MONOTONIC.
+    pub(super) fn write_incidents(&mut self, by: u64) {
         self.follow_asked();
         let mut over = self.incidents.due(by);
         if over.is_empty() {
-            return None;
+            return;
         }
+        let (writer, samples, count) = (self.incidents.writer(), self.samples(), over.len());
+        if !self.write_file(move || writer.write(over, &samples)) {
+            tracing::warn!(
+                count,
+                "incidents are not written down: too many files wait for the disk"
+            );
+            let failed = &self.incidents.kept().failed;
+            failed.fetch_add(count as u64, Ordering::Relaxed);
+        }
+<<<<<<< main
         for standing in over.iter_mut().flat_map(|incident| &mut incident.pods) {
             let name = &standing.pod;
             let entry = self.entries.iter().find(|e| e.pod.to_string() == *name);
@@ -79,6 +82,8 @@ impl Agent {
         }
         let (writer, samples) = (self.incidents.writer(), self.samples());
         Some(move || writer.write(over, &samples))
+=======
+>>>>>>> threads
     }
 
     fn samples(&self) -> Vec<Sample> {

@@ -30,7 +30,10 @@ impl Agent {
             ManagerEvent::Reclaim(demand) => self.take_reclaim(demand),
             ManagerEvent::Reclaimed(reclaimed) => self.take_reclaimed(&reclaimed),
             ManagerEvent::Mitigate(demand) => self.mitigate(*demand),
-            ManagerEvent::Graduated(mitigation) => self.eviction_log.take_mitigation(&mitigation),
+            ManagerEvent::Graduated(mitigation) => {
+                let record = self.eviction_log.take_mitigation(&mitigation);
+                self.write_down(record);
+            }
             ManagerEvent::MetInForce {
                 signal,
                 available,
@@ -38,12 +41,12 @@ impl Agent {
             } => {
                 self.metrics.met_in_force();
                 let record = self.eviction_log.take_met(signal, available, threshold);
-                self.report_to_cluster(&record);
+                self.write_down(record);
             }
             ManagerEvent::Stuck(entry) => {
                 if let Some(record) = self.eviction_log.take_stuck(&entry) {
                     self.metrics.stuck();
-                    self.report_to_cluster(&record);
+                    self.write_down(record);
                 }
             }
             ManagerEvent::Recreated(comeback) => {
@@ -53,7 +56,7 @@ impl Agent {
                     hold = ?comeback.hold,
                     "an evicted pod's owner has put another one here"
                 );
-                self.eviction_log.take_recreation(&comeback);
+                self.write_down(RequestRecord::Recreated((&comeback).into()));
             }
         }
     }
@@ -95,11 +98,12 @@ impl Agent {
         });
     }
 
-    fn take_reclaimed(&self, reclaimed: &Reclaimed) {
+    fn take_reclaimed(&mut self, reclaimed: &Reclaimed) {
         if let Some(cri) = &self.cri {
             cri.note(reclaimed.is_enough);
         }
-        self.eviction_log.take_reclaimed(reclaimed);
+        let record = self.eviction_log.take_reclaimed(reclaimed);
+        self.write_down(record);
     }
 
     fn take_decided(&mut self, decided: &EvictionReport) {
@@ -114,10 +118,9 @@ impl Agent {
                 clear(&left);
             });
         }
-        if let PodSource::Cluster { cluster, .. } = &mut self.pod_source {
-            cluster.evicted(record.clone());
-        }
-        self.note_incident(&Record::evicted(record), None);
+        let record = Record::evicted(record);
+        self.note_incident(&record, None);
+        self.write_down(record);
     }
 
     fn take_demand(&mut self, demand: SoftEvictionRequest) {
@@ -137,6 +140,7 @@ impl Agent {
         asked.shadow = demand.shadow;
         let record = self.eviction_log.take_asked(asked);
         self.note_incident(&record, None);
+        self.write_down(record);
         if demand.shadow {
             return;
         }

@@ -13,7 +13,7 @@ use evictd_cri::Counters;
 use evictd_engine::{Signal, model::settings::MemoryHook};
 use evictd_fastpath::{Event, EventQueue};
 use evictd_manager::{EvictionReport, ManagerHandle};
-use evictd_store::incident::files::IncidentCounters;
+use evictd_store::{disk_queue::DiskQueue, incident::files::IncidentCounters};
 
 use super::{Agent, policies::Policies};
 use crate::{
@@ -43,8 +43,8 @@ pub(super) struct Shown<'a> {
     pub mitigation: &'a Arc<evictd_manager::mitigation_worker::MitigationWorker>,
     /// The fast path has real-time priority.
     pub realtime: bool,
-    /// Records that the journal could not write.
-    pub lost: Arc<AtomicU64>,
+    /// What waits for the disk.
+    pub journal: &'a DiskQueue,
     /// What was written down of evictions.
     pub incidents: &'a Arc<IncidentCounters>,
 }
@@ -118,12 +118,25 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
         "Crossings decided by the standby thread on the CPU where they happened, because the fast path was late",
         Box::new(move || events.taken_over()),
     ));
-    let lost = Arc::clone(&shown.lost);
+    let lost = shown.journal.lost();
     sources.counters.push((
         "journal_records_lost",
         "Records that could not be written to the journal",
         Box::new(move || lost.load(Ordering::Relaxed)),
     ));
+    let queue = shown.journal.clone();
+    sources.gauges.push(Labelled {
+        name: "disk_queue",
+        help: "Records and files that wait to be written to the state directory",
+        label: "kind",
+        read: Box::new(move || {
+            let waiting = [("record", queue.records()), ("file", queue.files())];
+            let number = |n| i64::try_from(n).unwrap_or(i64::MAX);
+            waiting
+                .map(|(kind, n)| (kind.to_owned(), number(n)))
+                .to_vec()
+        }),
+    });
     let unopened = shown.source.unopened();
     sources.counters.push((
         "pods_unopened",

@@ -2,6 +2,7 @@
 //! the kernel. With a cluster the API server describes the pods, and hears what became of them.
 
 mod allocatable;
+mod disk;
 mod error;
 pub mod eviction_log;
 mod guard;
@@ -36,6 +37,7 @@ use evictd_node::{
     },
 };
 use evictd_store::{incident::files::Incidents, record::Record};
+use evictd_sys::clock::monotonic_ns;
 use tokio::io::unix::AsyncFd;
 
 use crate::{
@@ -49,6 +51,7 @@ use crate::{
     telemetry::{self, Health, Metrics},
 };
 use allocatable::Allocatable;
+use disk::DiskWriter;
 use policies::Policies;
 
 pub use error::RunError;
@@ -121,6 +124,7 @@ struct Agent {
     cri: Option<evictd_cri::CriWorker>,
     mitigation: Arc<evictd_manager::mitigation_worker::MitigationWorker>,
     incidents: Incidents,
+    disk: DiskWriter,
     /// What the manager have seen lately.
     seen_by_manager: Arc<Recorder>,
     /// The pods of the table that was handed over last.
@@ -150,6 +154,7 @@ impl Agent {
                     self.reconcile();
                 }
                 Some(note) = self.manager_events.recv() => self.handle_manager_event(note),
+                Some(record) = self.disk.acknowledged() => self.report_to_cluster(record),
                 _ = tick.tick() => self.tick(),
                 gathered = gather(life.as_ref()) => {
                     gathered?;
@@ -163,7 +168,7 @@ impl Agent {
             }
         }
         self.health.ends();
-        self.eviction_log.take_pauses(&self.policies.pauses);
+        self.write_pauses();
         self.scanner.stop();
         if let Some(manager) = self.manager.take() {
             // It may be waiting until its event is taken.
@@ -180,12 +185,12 @@ impl Agent {
         self.mitigation.close();
         // The last things that were told may be an eviction.
         self.read_oom_events();
-        if let Some(write) = self.incidents_over(u64::MAX) {
-            write();
-        }
+        self.write_incidents(u64::MAX);
+        self.flush_disk().await;
         if let PodSource::Cluster { cluster, .. } = self.pod_source {
             cluster.stop().await;
         }
+        self.disk.close();
         tracing::info!("stopped");
         Ok(())
     }
@@ -209,35 +214,28 @@ impl Agent {
             let Some(record) = self.eviction_log.take(&report) else {
                 continue;
             };
-            if let (PodSource::Cluster { cluster, .. }, Record::Evicted(eviction)) =
-                (&mut self.pod_source, &record)
-            {
-                cluster.evicted(eviction.as_ref().clone());
-            }
-            self.report_to_cluster(&record);
             let judged = match &report {
                 Event::Evicted(evicted) => Some(evicted.judged),
                 _ => None,
             };
             self.note_incident(&record, judged);
+            self.write_down(record);
         }
     }
 
-    /// Has the API server hear of a pod that is stuck, and of a threshold that is met as it comes into force.
-    fn report_to_cluster(&self, record: &Record) {
-        if let (PodSource::Cluster { cluster, .. }, Record::Stuck(_) | Record::MetInForce(_)) =
-            (&self.pod_source, record)
-        {
-            cluster.report(record.clone());
+    fn write_pauses(&mut self) {
+        for record in self.eviction_log.take_pauses(&self.policies.pauses) {
+            self.write_down(record);
         }
     }
 
     fn tick(&mut self) {
         self.health.beat();
         self.read_oom_events();
-        self.write_incidents();
-        self.policies.refresh();
-        self.eviction_log.take_pauses(&self.policies.pauses);
+        self.write_incidents(monotonic_ns());
+        self.disk.watch();
+        self.policies.refresh(self.disk.queue());
+        self.write_pauses();
         self.reload(false);
         self.ticks = self.ticks.wrapping_add(1);
         let lost = match &self.counters_object {
@@ -304,7 +302,7 @@ impl Agent {
         }
         while let Some(kill) = self.oom.as_mut().and_then(OomReader::next_kill) {
             if let Some(told) = self.oom_attributor.take(&kill) {
-                self.eviction_log.take_oom_kill(told);
+                self.write_down(Record::OomKill(Box::new(told)));
             }
         }
         for which in DROPS.map(|(_, _, which)| which) {

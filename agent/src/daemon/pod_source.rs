@@ -22,12 +22,9 @@ use evictd_node::{
         table::{Entry, PodTable},
     },
 };
-use evictd_store::{
-    journal::{Journal, SharedJournal},
-    record::RequestRecord,
-};
+use evictd_store::{disk_queue::DiskThread, journal::Journal, past::Restored, record::RequestRecord};
 
-use super::{RunError, policies::Policies};
+use super::{RunError, policies::Policies, recall::recall};
 
 /// Where the pods come from.
 pub(super) enum PodSource {
@@ -147,23 +144,43 @@ impl PodSource {
     }
 }
 
+<<<<<<< main
 /// Where the pods come from: the cluster, or the manifest. The journal is opened before a server is asked: of two agents on
+=======
+/// The source of the pods, with its first table, and the state directory.
+pub(super) struct Opened {
+    pub source: PodSource,
+    pub table: Box<PodTable>,
+    pub disk: DiskThread,
+    pub recalled: Restored,
+}
+
+/// Who says who runs here: the cluster, or the manifest. The journal is opened before anybody is asked: of two agents on
+>>>>>>> threads
 /// one node the second is refused.
-pub(super) async fn source(
+pub(super) async fn open(
     config: &Config,
     scope: &Path,
     policies: &Policies,
-) -> Result<(PodSource, Box<PodTable>, SharedJournal), RunError> {
+) -> Result<Opened, RunError> {
     if let Some(cluster) = &config.cluster {
-        let journal = SharedJournal::new(Journal::open(&config.state_dir)?);
+        let mut journal = Journal::open(&config.state_dir)?;
+        let left_over = journal.follow()?;
+        let (disk, recalled) = start_disk(journal)?;
         let (policies, pauses) = (&policies.policies, &policies.pauses);
-        let cluster = Cluster::start(config, cluster, &journal, policies, pauses).await?;
+        let journal = (disk.queue(), left_over);
+        let cluster = Cluster::start(config, cluster, journal, policies, pauses).await?;
         let mut source = PodSource::Cluster {
             cluster: Box::new(cluster),
             joined: PodTableBuilder::new(scope, config.mode),
         };
         let table = source.refresh().unwrap_or_default();
-        return Ok((source, table, journal));
+        return Ok(Opened {
+            source,
+            table,
+            disk,
+            recalled,
+        });
     }
     let path = config.pod_manifest.as_deref().ok_or(RunError::Missing {
         field: "podManifest",
@@ -171,16 +188,27 @@ pub(super) async fn source(
     })?;
     let pods = pod_manifest::load(path, scope)?;
     let table = first_table(&pods, config.mode)?;
-    let journal = SharedJournal::new(Journal::open(&config.state_dir)?);
+    let (disk, recalled) = start_disk(Journal::open(&config.state_dir)?)?;
     let fingerprint = fingerprint(&pods);
     let mode = config.mode;
-    let manifest = PodSource::Manifest {
+    let source = PodSource::Manifest {
         pods,
         mode,
         fingerprint,
         opener: Opener::default(),
     };
-    Ok((manifest, table, journal))
+    Ok(Opened {
+        source,
+        table,
+        disk,
+        recalled,
+    })
+}
+
+/// Reads the past from the journal and hands it over to the thread that writes it from now on.
+fn start_disk(mut journal: Journal) -> Result<(DiskThread, Restored), RunError> {
+    let recalled = recall(&mut journal);
+    Ok((DiskThread::start(journal)?, recalled))
 }
 
 /// Every pod's cgroup must be there at the start: a manifest that names another one is a mistake.

@@ -2,7 +2,10 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::SystemTime,
 };
 
@@ -15,6 +18,7 @@ use evictd_policy::{
     file,
     gate::Secrets,
 };
+use evictd_store::disk_queue::DiskQueue;
 
 use super::RunError;
 use crate::telemetry::Labelled;
@@ -38,6 +42,7 @@ pub struct Policies {
     seen: Vec<(PathBuf, u64, Option<SystemTime>)>,
     state_dir: PathBuf,
     told: Vec<Explanation>,
+    telling: Arc<Telling>,
     // The thread ends when this is dropped.
     _worker: Option<Worker>,
 }
@@ -70,6 +75,7 @@ impl Policies {
             seen: file::fingerprint(&policy.files),
             state_dir: config.state_dir.clone(),
             told: Vec::new(),
+            telling: Arc::default(),
             _worker: worker,
         };
         // A pause outlives a restart: no pod is evicted before the first look.
@@ -155,7 +161,7 @@ impl Policies {
     }
 
     /// Looks for files that have changed.
-    pub fn refresh(&mut self) {
+    pub fn refresh(&mut self, disk: &DiskQueue) {
         self.look_for_pause();
         self.evaluator.look_after_the_ending();
         let seen = file::fingerprint(&self.files);
@@ -172,11 +178,19 @@ impl Policies {
                 }
             }
         }
-        self.report();
+        self.report(disk);
     }
 
+<<<<<<< main
     /// Writes down what there is to explain, when it has changed by more than the time or a subcommand asks.
     fn report(&mut self) {
+=======
+    /// Has written down what there is to explain, when it has changed by more than the time or somebody asks.
+    fn report(&mut self, disk: &DiskQueue) {
+        if self.telling.is_under_way.load(Ordering::Acquire) {
+            return;
+        }
+>>>>>>> threads
         let mut without_time = self.evaluator.explain();
         for explanation in &mut without_time {
             explanation.for_seconds = None;
@@ -185,9 +199,11 @@ impl Policies {
         }
         let asked = asked_file(&self.state_dir);
         let is_asked = asked.exists();
-        if without_time == self.told && !is_asked {
+        let has_failed = self.telling.has_failed.swap(false, Ordering::Relaxed);
+        if without_time == self.told && !is_asked && !has_failed {
             return;
         }
+<<<<<<< main
         let written = serde_json::to_vec(&self.evaluator.explain())
             .map_err(std::io::Error::from)
             .and_then(|text| evictd_sys::fs::replace(&status_file(&self.state_dir), &text, false));
@@ -197,11 +213,38 @@ impl Policies {
                 // The subcommand may have taken its request back.
                 if is_asked && let Err(error) = std::fs::remove_file(asked) {
                     tracing::debug!(%error, "the reader of the policies' status has gone");
+=======
+        let (telling, path) = (Arc::clone(&self.telling), status_file(&self.state_dir));
+        let text = serde_json::to_vec(&self.evaluator.explain()).map_err(std::io::Error::from);
+        telling.is_under_way.store(true, Ordering::Relaxed);
+        let write = move || {
+            match text.and_then(|text| evictd_sys::fs::replace(&path, &text, false)) {
+                Ok(()) => {
+                    // Whoever has asked may have taken it back.
+                    if is_asked && let Err(error) = std::fs::remove_file(asked) {
+                        tracing::debug!(%error, "nobody waits any more for what the policies say");
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "what the policies say cannot be written down");
+                    telling.has_failed.store(true, Ordering::Relaxed);
+>>>>>>> threads
                 }
             }
-            Err(error) => tracing::debug!(%error, "what the policies say cannot be written down"),
+            telling.is_under_way.store(false, Ordering::Release);
+        };
+        match disk.write_file(write) {
+            Ok(()) => self.told = without_time,
+            Err(_) => self.telling.is_under_way.store(false, Ordering::Relaxed),
         }
     }
+}
+
+/// How the last file fares that says what there is to explain.
+#[derive(Default)]
+struct Telling {
+    is_under_way: AtomicBool,
+    has_failed: AtomicBool,
 }
 
 /// Where an agent with this state directory is asked to write what there is to explain anew.

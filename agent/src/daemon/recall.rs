@@ -5,14 +5,13 @@ use std::{sync::Arc, time::Duration};
 use evictd_engine::{Earlier, ManagedPod as _, Resource};
 use evictd_node::{cgroup::end::end_gracefully, pods::table::Entry};
 use evictd_policy::PolicyEvaluator;
-use evictd_store::{journal::SharedJournal, past::Restored};
+use evictd_store::{journal::Journal, past::Restored};
 
 use crate::daemon::eviction_log::{PATIENCE, ensure_dead};
 
 /// Reads it from the journal. One that cannot be read is said and does not stop the agent.
-pub(super) fn recall(journal: &SharedJournal) -> Restored {
-    let restored = journal.lock().restore();
-    match restored {
+pub(super) fn recall(journal: &mut Journal) -> Restored {
+    match journal.restore() {
         Ok(restored) => {
             if !restored.is_empty() {
                 tracing::info!(

@@ -23,12 +23,13 @@ use super::{
 };
 use crate::{
     daemon::{
+        disk::DiskWriter,
         eviction_log::EvictionLog,
         guard,
         message::MessageBuilder,
         metrics::{self, Dropped, Reloads},
         oom::OomAttributor,
-        pod_source::{PodSource, source},
+        pod_source::{self, Opened, PodSource},
         sources,
     },
     telemetry::{self, Health, Heart, Metrics},
@@ -47,8 +48,13 @@ impl Agent {
         // The manager show the kubelet's count, and go by it under soft thresholds.
         let scope = guarded(scope, config);
         let mut policies = Policies::start(config)?;
-        let (mut source, table, journal) = source(config, scope.cgroup().path(), &policies).await?;
-        let restored = recall::recall(&journal);
+        let Opened {
+            mut source,
+            table,
+            disk,
+            restored,
+        } = pod_source::open(config, scope.cgroup().path(), &policies).await?;
+        let journal = disk.queue().clone();
         recall::restore(&policies.evaluator, &restored);
         policies.present(&table);
         // Pods that an earlier agent has left throttled are released before a pod is judged.
@@ -172,7 +178,7 @@ impl Agent {
             cri: cri.as_ref().map(evictd_cri::CriWorker::counters),
             mitigation: &mitigation,
             realtime,
-            lost: journal.lock().lost(),
+            journal: &journal,
             incidents: incidents.kept(),
         }));
         let metrics = Arc::new(metrics);
@@ -223,6 +229,7 @@ impl Agent {
             cri,
             mitigation,
             incidents,
+            disk: DiskWriter::new(disk),
             entries,
         })
     }

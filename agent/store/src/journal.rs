@@ -16,7 +16,7 @@ use std::{
     io::{self, BufRead as _},
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -72,23 +72,6 @@ pub struct Journal<D: Disk = System> {
     _lock: File,
 }
 
-/// A journal that several tasks write to.
-#[derive(Clone, Debug)]
-pub struct SharedJournal(Arc<Mutex<Journal>>);
-
-impl SharedJournal {
-    /// Shares a journal.
-    pub fn new(journal: Journal) -> Self {
-        Self(Arc::new(Mutex::new(journal)))
-    }
-
-    /// Has the journal alone for a while.
-    pub fn lock(&self) -> MutexGuard<'_, Journal> {
-        // A panic in between leaves at worst half a line, which every reader passes over.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Why a journal cannot be opened or written.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
@@ -112,7 +95,7 @@ impl Journal {
 }
 
 impl<D: Disk> Journal<D> {
-    fn open_on(disk: D, dir: &Path, limit: u64) -> Result<Self, JournalError> {
+    pub(crate) fn open_on(disk: D, dir: &Path, limit: u64) -> Result<Self, JournalError> {
         fs::create_dir_all(dir).map_err(PathError::at(dir))?;
         let lock_path = dir.join("lock");
         let lock = File::create(&lock_path).map_err(PathError::at(&lock_path))?;
@@ -206,16 +189,9 @@ impl<D: Disk> Journal<D> {
         Ok(restored)
     }
 
-    /// The last eviction of a pod by its UID, as far as [`Self::restore`] has read it or it was written since.
-    pub fn eviction_of(&self, uid: &str) -> Option<String> {
-        let id = self.counts.as_ref()?.eviction_of(uid)?;
-        Some(id.to_owned())
-    }
-
-    /// Whether it was written down that the pod of an eviction is stuck; known as [`Self::eviction_of`].
-    pub fn knows_stuck(&self, id: &str) -> bool {
-        let counts = self.counts.as_ref();
-        counts.is_some_and(|counts| counts.knows_stuck(id))
+    /// What limits and recreations count, once [`Self::restore`] has read it.
+    pub fn counts(&self) -> Option<&Counts> {
+        self.counts.as_ref()
     }
 
     /// From now on keeps in mind what the API server has not heard of, starting with what the files hold, and carries

@@ -2,7 +2,11 @@
 
 mod access;
 mod evicts;
+<<<<<<< main
 mod kubectl;
+=======
+mod hanging_disk;
+>>>>>>> threads
 mod load;
 mod manager;
 mod memory;

@@ -9,7 +9,8 @@ use evictd_kube::{
     soft_eviction::{SoftCandidate, SoftEvictor, SoftOutcome},
 };
 use evictd_store::{
-    journal::{self, Journal, SharedJournal},
+    disk_queue::DiskThread,
+    journal::{self, Journal},
     record::{Record, RequestRecord},
 };
 use evictd_tests::apiserver::{self, ApiServer, Fault, InjectedFault, NODE};
@@ -54,8 +55,10 @@ fn soft(cluster: Value) -> Soft {
         .unwrap();
     let connection = runtime.block_on(ApiClient::open(Some(kubeconfig))).unwrap();
     let connection = Arc::new(connection);
-    let journal = SharedJournal::new(Journal::open(&dir.path().join("state")).unwrap());
-    let evictor = SoftEvictor::new(Arc::clone(&connection), journal, NODE, &config);
+    let journal = Journal::open(&dir.path().join("state")).unwrap();
+    let disk = DiskThread::start(journal).unwrap();
+    let queue = disk.queue().clone();
+    let evictor = SoftEvictor::new(Arc::clone(&connection), queue, NODE, &config);
     Soft {
         server,
         evictor,

@@ -3,7 +3,10 @@
 use std::{
     collections::BTreeSet,
     io,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use super::*;

@@ -1,0 +1,158 @@
+//! What the agent writes to its state directory: handed over to the thread that waits for the disk.
+
+use std::time::Duration;
+
+use evictd_store::{
+    disk_queue::{DiskQueue, DiskThread, RECORDS},
+    record::Record,
+};
+use tokio::sync::mpsc;
+
+use super::{Agent, pod_source::Source};
+
+/// A disk that works on one job for so long is said to hang.
+const HANGS: Duration = Duration::from_secs(2);
+/// How long the end of the agent waits for the disk, each time.
+const LAST_WRITES: Duration = Duration::from_secs(3);
+
+/// The thread, and what comes back from it.
+pub(super) struct DiskWriter {
+    thread: DiskThread,
+    /// Records that are on disk, or never will be, for the API server.
+    acknowledged: mpsc::Receiver<Record>,
+    acknowledge: mpsc::Sender<Record>,
+    is_hanging: bool,
+}
+
+impl DiskWriter {
+    pub fn new(thread: DiskThread) -> Self {
+        let (acknowledge, acknowledged) = mpsc::channel(RECORDS);
+        Self {
+            thread,
+            acknowledged,
+            acknowledge,
+            is_hanging: false,
+        }
+    }
+
+    /// The next record of which the API server may hear now. Can be dropped at any time without losing one.
+    pub async fn acknowledged(&mut self) -> Option<Record> {
+        self.acknowledged.recv().await
+    }
+
+    /// Hands over a record. What the API server has to hear of comes back by [`Self::acknowledged`]; at once, as the error, what finds
+    /// no place.
+    fn append(&self, record: Record) -> Result<(), Box<Record>> {
+        if !is_for_cluster(&record) {
+            // It was logged and counted.
+            let _ = self.thread.queue().append(record);
+            return Ok(());
+        }
+        let acknowledge = self.acknowledge.clone();
+        self.thread.queue().append_then(record, move |record| {
+            // The agent has ended otherwise, and the next one reports it.
+            let _ = acknowledge.blocking_send(record);
+        })
+    }
+
+    pub fn queue(&self) -> &DiskQueue {
+        self.thread.queue()
+    }
+
+    /// Logs a disk that does not answer, and that it does again.
+    pub fn watch(&mut self) {
+        let (busy, queue) = (self.thread.queue().busy(), self.thread.queue());
+        let is_hanging = busy > HANGS;
+        if is_hanging == std::mem::replace(&mut self.is_hanging, is_hanging) {
+            return;
+        }
+        if is_hanging {
+            tracing::error!(
+                dir = %queue.dir().display(),
+                records = queue.records(),
+                "the disk does not answer: evictions go on, their records and reports wait"
+            );
+        } else {
+            tracing::warn!(records = queue.records(), "the disk answers again");
+        }
+    }
+
+    /// Waits until what was handed over is on disk, but not for long.
+    async fn flush(&mut self) -> Vec<Record> {
+        let (done, flushed) = tokio::sync::oneshot::channel();
+        let asked = self.thread.queue().flush(move || {
+            let _ = done.send(());
+        });
+        let mut records = Vec::new();
+        if asked.is_ok() {
+            let wait = async {
+                let mut flushed = flushed;
+                loop {
+                    tokio::select! {
+                        Some(record) = self.acknowledged.recv() => records.push(record),
+                        _ = &mut flushed => return,
+                    }
+                }
+            };
+            // `close` says what is lost.
+            let _ = tokio::time::timeout(LAST_WRITES, wait).await;
+        }
+        while let Ok(record) = self.acknowledged.try_recv() {
+            records.push(record);
+        }
+        records
+    }
+
+    /// Ends the thread; a disk that does not answer is given up.
+    pub fn close(self) {
+        drop(self.acknowledged);
+        if let Err(records) = self.thread.close(LAST_WRITES) {
+            tracing::error!(
+                records,
+                "the agent ends without these records: the disk does not answer"
+            );
+        }
+    }
+}
+
+impl Agent {
+    /// Has a record written down. The API server hears of it when it is on disk, or when it is certain that it will not be: killing in
+    /// time matters more than telling of it, and telling more than writing it down.
+    pub(super) fn write_down(&mut self, record: Record) {
+        if let Err(record) = self.disk.append(record) {
+            self.report_to_cluster(*record);
+        }
+    }
+
+    /// Has a file of the state directory written. Says whether it will be.
+    pub(super) fn write_file(&self, write: impl FnOnce() + Send + 'static) -> bool {
+        self.disk.thread.queue().write_file(write).is_ok()
+    }
+
+    /// Events a record to the API server.
+    pub(super) fn report_to_cluster(&mut self, record: Record) {
+        let Source::Cluster { cluster, .. } = &mut self.source else {
+            return;
+        };
+        match record {
+            Record::Evicted(eviction) => cluster.evicted(*eviction),
+            Record::Stuck(_) | Record::MetInForce(_) => cluster.tell(record),
+            _ => {}
+        }
+    }
+
+    /// Events what comes to be on disk in the last moments.
+    pub(super) async fn flush_disk(&mut self) {
+        for record in self.disk.flush().await {
+            self.report_to_cluster(record);
+        }
+    }
+}
+
+/// Whether the API server has to hear of it.
+fn is_for_cluster(record: &Record) -> bool {
+    matches!(
+        record,
+        Record::Evicted(_) | Record::Stuck(_) | Record::MetInForce(_)
+    )
+}

@@ -1,0 +1,162 @@
+//! A disk that does not answer, played by a gate before each sync.
+
+use std::{
+    fs::File,
+    io,
+    path::Path,
+    sync::{Condvar, MutexGuard},
+    time::Instant,
+};
+
+use super::*;
+use crate::{
+    journal::{FILE_BYTES, System, read},
+    record::{Eviction, OutcomeRecord},
+};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// Syncs wait until the gate is open.
+#[derive(Clone, Debug, Default)]
+struct Gated(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gated {
+    fn is_open(&self) -> MutexGuard<'_, bool> {
+        self.0.0.lock().unwrap()
+    }
+
+    fn open_gate(&self) {
+        *self.is_open() = true;
+        self.0.1.notify_all();
+    }
+}
+
+impl Disk for Gated {
+    type File = File;
+
+    fn open(&self, path: &Path) -> io::Result<(File, u64)> {
+        System.open(path)
+    }
+
+    fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<usize> {
+        System.write(file, bytes)
+    }
+
+    fn sync(&self, file: &File) -> io::Result<()> {
+        drop(self.0.1.wait_while(self.is_open(), |open| !*open).unwrap());
+        System.sync(file)
+    }
+
+    fn cut(&self, file: &File, bytes: u64) -> io::Result<()> {
+        System.cut(file, bytes)
+    }
+
+    fn length(&self, file: &File) -> io::Result<u64> {
+        System.length(file)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        System.rename(from, to)
+    }
+
+    fn sync_names(&self, dir: &Path) -> io::Result<()> {
+        System.sync_names(dir)
+    }
+}
+
+fn start(dir: &Path) -> (Gated, DiskThread) {
+    let disk = Gated::default();
+    let journal = Journal::open_on(disk.clone(), dir, FILE_BYTES).unwrap();
+    (disk, DiskThread::start_on(journal).unwrap())
+}
+
+fn eviction(n: usize) -> Record {
+    Record::evicted(Eviction {
+        uid: format!("uid-{n}"),
+        ..Eviction::example(&n.to_string())
+    })
+}
+
+fn finish(n: usize) -> Record {
+    Record::Finished(OutcomeRecord::unknown(&n.to_string()))
+}
+
+fn holds(condition: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + SOON;
+    while !condition() {
+        if Instant::now() > until {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    true
+}
+
+// R42
+#[test]
+fn a_disk_that_hangs_delays_acknowledgements_and_no_caller() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, thread) = start(dir.path());
+    let queue = thread.queue();
+    let acknowledged = Arc::<Mutex<Vec<Record>>>::default();
+    for n in 0..10 {
+        let acknowledged = Arc::clone(&acknowledged);
+        let then = move |record| acknowledged.lock().unwrap().push(record);
+        queue.append_then(eviction(n), then).unwrap();
+    }
+    assert!(holds(|| !queue.busy().is_zero()), "it is said");
+    assert_eq!(queue.records(), 10);
+    assert!(acknowledged.lock().unwrap().is_empty());
+    // What was handed over is known although it is not on disk.
+    assert_eq!(queue.eviction_of("uid-3").as_deref(), Some("3"));
+    disk.open_gate();
+    assert!(holds(|| queue.records() == 0));
+    assert_eq!(thread.close(SOON), Ok(()));
+    let all: Vec<Record> = (0..10).map(eviction).collect();
+    assert_eq!(*acknowledged.lock().unwrap(), all);
+    assert_eq!(read(dir.path()).unwrap(), (all, 0));
+}
+
+#[test]
+fn evictions_have_places_that_nothing_else_takes() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, thread) = start(dir.path());
+    let queue = thread.queue();
+    let others = (0..RECORDS).filter(|n| queue.append(finish(*n)).is_ok());
+    assert_eq!(others.count(), RECORDS - RESERVED);
+    for n in 0..RESERVED {
+        queue.append(eviction(n)).unwrap();
+    }
+    assert_eq!(
+        *queue.append(eviction(RESERVED)).unwrap_err(),
+        eviction(RESERVED)
+    );
+    let lost = (RESERVED + 1) as u64;
+    assert_eq!(queue.lost().load(Ordering::Relaxed), lost);
+    // Files have places of their own.
+    let written = Arc::new(AtomicUsize::new(0));
+    let write = || {
+        let written = Arc::clone(&written);
+        queue.write_file(move || drop(written.fetch_add(1, Ordering::Relaxed)))
+    };
+    for _ in 0..FILES {
+        write().unwrap();
+    }
+    assert_eq!(write(), Err(QueueFull));
+    disk.open_gate();
+    assert_eq!(thread.close(SOON), Ok(()));
+    assert_eq!(written.load(Ordering::Relaxed), FILES);
+    assert_eq!(read(dir.path()).unwrap().0.len(), RECORDS);
+}
+
+#[test]
+fn the_end_does_not_wait_for_a_disk_that_hangs() {
+    let dir = tempfile::tempdir().unwrap();
+    let (disk, thread) = start(dir.path());
+    let queue = thread.queue().clone();
+    queue.append(eviction(1)).unwrap();
+    queue.append(eviction(2)).unwrap();
+    assert_eq!(thread.close(Duration::from_millis(20)), Err(2));
+    disk.open_gate();
+    assert!(holds(|| queue.records() == 0));
+}
