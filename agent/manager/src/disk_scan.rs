@@ -5,10 +5,11 @@
 //! short. What hooks count since a walk is added by [`DiskUse::since`].
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
+    os::fd::AsRawFd as _,
     path::{Path, PathBuf},
     sync::{
-        Arc, Condvar, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -18,6 +19,11 @@ use evictd_engine::{ContainerUsage, FsUsage, PodUsage, VolumeUsage};
 use evictd_node::{
     fs::du::{Usage, Walk, lower_priority},
     trigger::inodes::ShareReader,
+};
+use evictd_sys::{
+    eventfd::EventFd,
+    pi_mutex::{PiMutex, PiMutexGuard},
+    poll::poll,
 };
 
 use crate::{PodDirs, pod_dirs::Named};
@@ -66,19 +72,28 @@ impl DiskUse {
     }
 }
 
+/// The last walk of every pod that was walked, by UID.
+pub type Found = HashMap<String, Arc<DiskUse>>;
+
+/// Both are replaced as a whole: the mutex is held for the exchange of pointers.
 #[derive(Default)]
 struct State {
-    errands: Vec<ScanTarget>,
-    found: HashMap<String, DiskUse>,
-    stop: bool,
+    errands: Arc<Vec<ScanTarget>>,
+    found: Arc<Found>,
 }
 
+<<<<<<< main
 /// The disk scanner, seen from outside.
 #[derive(Default)]
+=======
+/// The scanner, seen from outside.
+>>>>>>> threads
 pub struct DiskScanner {
-    state: Mutex<State>,
-    changed: Condvar,
+    state: PiMutex<State>,
+    /// Tells the thread of a change, also one that comes just before it sleeps.
+    changed: EventFd,
     pressed: AtomicBool,
+    stop: AtomicBool,
     cycles: AtomicU64,
 }
 
@@ -86,9 +101,15 @@ impl DiskScanner {
     /// Starts the thread; it ends when [`Self::stop`] is called.
     ///
     /// # Errors
-    /// The system has no thread to give.
+    /// The system has no thread or descriptor to give.
     pub fn start(shares: Option<ShareReader>) -> std::io::Result<Arc<Self>> {
-        let scanner = Arc::new(Self::default());
+        let scanner = Arc::new(Self {
+            state: PiMutex::default(),
+            changed: EventFd::new()?,
+            pressed: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            cycles: AtomicU64::new(0),
+        });
         let own = Arc::clone(&scanner);
         std::thread::Builder::new()
             .name("disk-scan".into())
@@ -101,18 +122,38 @@ impl DiskScanner {
 
     /// The pods to scan from now on. What is known of others is forgotten.
     pub fn set_targets(&self, errands: Vec<ScanTarget>) {
-        let mut state = self.lock();
-        state
-            .found
-            .retain(|uid, _| errands.iter().any(|e| e.uid == *uid));
-        state.errands = errands;
-        self.changed.notify_all();
+        let old = std::mem::replace(&mut self.lock().errands, Arc::new(errands));
+        drop(old);
+        self.update(|found, errands| {
+            let known: HashSet<&str> = errands.iter().map(|e| e.uid.as_str()).collect();
+            found.retain(|uid, _| known.contains(uid.as_str()));
+        });
+        self.changed.ring();
+    }
+
+    /// Changes a copy of what was found, without the mutex, and puts it in place if no other thread has changed it meanwhile.
+    fn update(&self, change: impl Fn(&mut Found, &[ScanTarget])) {
+        loop {
+            let (errands, before) = {
+                let state = self.lock();
+                (Arc::clone(&state.errands), Arc::clone(&state.found))
+            };
+            let mut found = Found::clone(&before);
+            change(&mut found, &errands);
+            let found = Arc::new(found);
+            let mut state = self.lock();
+            if Arc::ptr_eq(&state.found, &before) && Arc::ptr_eq(&state.errands, &errands) {
+                // `before` keeps the old one until the mutex is free.
+                state.found = found;
+                return;
+            }
+        }
     }
 
     /// While a disk is short walks follow one another without rest.
     pub fn set_pressed(&self, pressed: bool) {
         if self.pressed.swap(pressed, Ordering::Relaxed) != pressed {
-            self.changed.notify_all();
+            self.changed.ring();
         }
     }
 
@@ -122,34 +163,46 @@ impl DiskScanner {
     }
 
     /// The last walk of every pod that was walked.
-    pub fn found(&self) -> HashMap<String, DiskUse> {
-        self.lock().found.clone()
+    pub fn found(&self) -> Arc<Found> {
+        Arc::clone(&self.lock().found)
     }
 
     /// Ends the thread.
     pub fn stop(&self) {
-        self.lock().stop = true;
-        self.changed.notify_all();
+        self.stop.store(true, Ordering::Release);
+        self.changed.ring();
     }
 
+    fn lock(&self) -> PiMutexGuard<'_, State> {
+        self.state.lock()
+    }
+
+<<<<<<< main
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         // No panic leaves it half written.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+=======
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+>>>>>>> threads
     }
 
     fn run(&self, shares: Option<&ShareReader>) {
         loop {
             let began = Instant::now();
-            let errands = self.lock().errands.clone();
-            for target in &errands {
-                let Some(found) = self.scan(target, shares) else {
+            let errands = Arc::clone(&self.lock().errands);
+            for target in errands.iter() {
+                let Some(walked) = self.scan(target, shares) else {
                     return;
                 };
-                let mut state = self.lock();
-                if state.errands.iter().any(|e| e.uid == target.uid) {
-                    state.found.insert(target.uid.clone(), found);
-                    self.cycles.fetch_add(1, Ordering::Release);
-                }
+                let walked = Arc::new(walked);
+                self.update(|found, errands| {
+                    // It may be gone by now.
+                    if errands.iter().any(|e| e.uid == target.uid) {
+                        found.insert(target.uid.clone(), Arc::clone(&walked));
+                    }
+                });
+                self.cycles.fetch_add(1, Ordering::Release);
             }
             if !self.rest(began, &errands) {
                 return;
@@ -159,23 +212,22 @@ impl DiskScanner {
 
     /// Waits until the next scan is due, or a new pod is there; false when it is over.
     fn rest(&self, began: Instant, known: &[ScanTarget]) -> bool {
-        let mut state = self.lock();
+        let known: HashSet<&str> = known.iter().map(|e| e.uid.as_str()).collect();
         loop {
-            let news = state
-                .errands
-                .iter()
-                .any(|e| !known.iter().any(|k| k.uid == e.uid));
+            // Before the look: what changes after it ends the wait.
+            self.changed.silence();
+            let errands = Arc::clone(&self.lock().errands);
+            let news = errands.iter().any(|e| !known.contains(e.uid.as_str()));
             let period = if self.pressed.load(Ordering::Relaxed) {
                 PRESSED_PERIOD
             } else {
                 PERIOD
             };
             let left = period.saturating_sub(began.elapsed());
-            if state.stop || news || left.is_zero() {
-                return !state.stop;
+            if self.is_stopped() || news || left.is_zero() {
+                return !self.is_stopped();
             }
-            let waited = self.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            poll([self.changed.fd().as_raw_fd()], Some(left));
         }
     }
 
@@ -227,17 +279,17 @@ impl DiskScanner {
             if done {
                 return Some(Some(walk.found().0));
             }
-            let rest = if self.pressed.load(Ordering::Relaxed) {
-                Duration::ZERO
-            } else {
-                began.elapsed() * REST
-            };
-            let state = self.lock();
-            if state.stop {
-                return None;
-            }
-            if !rest.is_zero() {
-                drop(self.changed.wait_timeout_while(state, rest, |s| !s.stop));
+            let until = Instant::now() + began.elapsed() * REST;
+            loop {
+                self.changed.silence();
+                if self.is_stopped() {
+                    return None;
+                }
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() || self.pressed.load(Ordering::Relaxed) {
+                    break;
+                }
+                poll([self.changed.fd().as_raw_fd()], Some(left));
             }
         }
     }
@@ -300,6 +352,27 @@ mod tests {
         assert_eq!(found["u"].usage.ephemeral_storage, volume.fs.bytes);
         scanner.set_targets(Vec::new());
         assert!(scanner.found().is_empty());
+        scanner.stop();
+    }
+
+    /// Each change comes while the thread goes to sleep, or may: with a lost one the next walk would be a minute late.
+    #[test]
+    fn no_change_is_lost() {
+        let scanner = DiskScanner::start(None).unwrap();
+        for n in 0..200 {
+            let before = scanner.walked();
+            let target = ScanTarget {
+                uid: n.to_string(),
+                cgroups: Vec::new(),
+                places: fixed(Vec::new()),
+            };
+            scanner.set_targets(vec![target]);
+            let until = Instant::now() + PERIOD / 3;
+            while scanner.walked() == before {
+                assert!(Instant::now() < until, "change {n} is lost");
+                std::thread::yield_now();
+            }
+        }
         scanner.stop();
     }
 }

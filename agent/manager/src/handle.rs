@@ -1,21 +1,15 @@
 //! Starts and ends the thread of the manager.
 
-use std::{
-    io,
-    sync::{Arc, Mutex},
-};
+use std::{io, sync::Arc};
 
 use evictd_engine::history::Recorder;
 use evictd_sys::rt::{MANAGER_PRIORITY, join_root_memcg, prefault_heap, set_sched_fifo};
-use tokio::sync::mpsc;
 
 use crate::{
-    CommandQueue, ManagerEvent,
-    manager_loop::{ManagerLoop, Setup, Status},
+    EventQueue, CommandQueue,
+    manager_loop::{ManagerLoop, Setup, SharedStatus},
 };
 
-/// Notes that may wait for the daemon; it empties them at once, and this thread waits when it does not.
-const EVENTS: usize = 64;
 /// Bytes of heap that an eviction may need beside what each round does; less than glibc would give back (M_TRIM_THRESHOLD).
 const RESERVED_HEAP: usize = 64 << 10;
 
@@ -23,19 +17,20 @@ const RESERVED_HEAP: usize = 64 << 10;
 pub struct ManagerHandle {
     thread: std::thread::JoinHandle<()>,
     commands: Arc<CommandQueue>,
-    status: Arc<Mutex<Status>>,
+    notes: Arc<EventQueue>,
+    status: Arc<SharedStatus>,
     recorder: Arc<Recorder>,
 }
 
 impl ManagerHandle {
-    /// Starts the thread. Its notes come out of the other end.
+    /// Starts the thread.
     ///
     /// # Errors
     /// The system has no thread or descriptor to give.
-    pub fn start(mut setup: Setup) -> io::Result<(Self, mpsc::Receiver<ManagerEvent>)> {
-        let (notes, receiver) = mpsc::channel(EVENTS);
+    pub fn start(mut setup: Setup) -> io::Result<Self> {
+        let notes = EventQueue::new()?;
         let commands = CommandQueue::new()?;
-        let status = Arc::new(Mutex::new(Status::default()));
+        let status = Arc::<SharedStatus>::default();
         let recorder = Arc::<Recorder>::default();
         let shared = (
             Arc::clone(&commands),
@@ -43,7 +38,7 @@ impl ManagerHandle {
             Arc::clone(&recorder),
         );
         let memory_v1 = setup.memory_v1.take();
-        let mut looping = ManagerLoop::new(setup, notes, shared);
+        let mut looping = ManagerLoop::new(setup, Arc::clone(&notes), shared);
         let thread = std::thread::Builder::new()
             .name("manager".into())
             .spawn(move || {
@@ -56,13 +51,13 @@ impl ManagerHandle {
                 prefault_heap::<RESERVED_HEAP>();
                 looping.run();
             })?;
-        let running = Self {
+        Ok(Self {
             thread,
             commands,
+            notes,
             status,
             recorder,
-        };
-        Ok((running, receiver))
+        })
     }
 
     /// Where commands go.
@@ -70,9 +65,14 @@ impl ManagerHandle {
         &self.commands
     }
 
+    /// Where its events come from.
+    pub fn events(&self) -> &Arc<EventQueue> {
+        &self.notes
+    }
+
     /// What the last round saw.
-    pub fn status(&self) -> Arc<Mutex<Status>> {
-        Arc::clone(&self.status)
+    pub fn status(&self) -> &Arc<SharedStatus> {
+        &self.status
     }
 
     /// What the manager have seen lately.
@@ -80,7 +80,7 @@ impl ManagerHandle {
         &self.recorder
     }
 
-    /// Ends the thread. The receiver of its notes must be gone or go on reading.
+    /// Ends the thread.
     pub fn stop(self) {
         self.commands.stop();
         if self.thread.join().is_err() {

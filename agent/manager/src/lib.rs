@@ -7,6 +7,7 @@
 //! does what takes time; what waits for a network is done elsewhere.
 
 mod disk_scan;
+mod event_queue;
 mod handle;
 mod manager_loop;
 mod message;
@@ -16,9 +17,10 @@ mod sources;
 mod usage;
 
 pub use disk_scan::{DirResolver, DiskScanner, ScanTarget, fixed};
+pub use event_queue::EventQueue;
 pub use handle::ManagerHandle;
 pub use manager_loop::node_reclaim::ReclaimOptions;
-pub use manager_loop::{Setup, Status};
+pub use manager_loop::{Setup, SharedStatus, Status};
 pub use message::MitigationOutcome;
 pub use message::{
     Command, CommandQueue, EvictionReport, ManagerEvent, PodSet, ReclaimBy, ReclaimRequest,

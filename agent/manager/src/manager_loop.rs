@@ -9,7 +9,7 @@ use std::{
     collections::{BTreeSet, HashMap},
     os::fd::AsRawFd as _,
     path::PathBuf,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
@@ -22,12 +22,11 @@ use evictd_node::{
     pods::table::Entry,
     trigger::counter::{CounterEvent, Drift},
 };
-use evictd_sys::{clock::monotonic_ns, poll::poll};
-use tokio::sync::mpsc;
+use evictd_sys::{clock::monotonic_ns, pi_mutex::PiMutex, poll::poll};
 
 use super::usage::UsageCollector;
 use crate::{
-    Command, CommandQueue, DiskScanner, ManagerEvent, PodSet, ReclaimOptions, SignalSources,
+    EventQueue, Command, CommandQueue, DiskScanner, ManagerEvent, PodSet, ReclaimOptions, SignalSources,
     manager_loop::{execute::is_short, mitigation::Mitigation, node_reclaim::ReclaimState},
 };
 
@@ -49,9 +48,9 @@ pub(super) struct ManagerLoop {
     pub running: Vec<Pod>,
     pub limiter: Arc<EvictionLimiter>,
     pub shadow: bool,
-    pub events: mpsc::Sender<ManagerEvent>,
+    pub events: Arc<EventQueue>,
     pub commands: Arc<CommandQueue>,
-    pub status: Arc<Mutex<Status>>,
+    pub status: Arc<SharedStatus>,
     pub recorder: Arc<Recorder>,
     pub reclaim: ReclaimState,
     pub mitigation: Mitigation,
@@ -67,8 +66,8 @@ pub(super) struct ManagerLoop {
 impl ManagerLoop {
     pub fn new(
         setup: Setup,
-        notes: mpsc::Sender<ManagerEvent>,
-        (commands, status, recorder): (Arc<CommandQueue>, Arc<Mutex<Status>>, Arc<Recorder>),
+        notes: Arc<EventQueue>,
+        (commands, status, recorder): (Arc<CommandQueue>, Arc<SharedStatus>, Arc<Recorder>),
     ) -> Self {
         let Setup {
             settings,
@@ -126,7 +125,7 @@ impl ManagerLoop {
                 woken: monotonic_ns(),
                 crossed: self.sources.crossed(),
             };
-            for command in self.commands.take() {
+            while let Some(command) = self.commands.next() {
                 self.apply(command);
             }
             interval = self.iterate(wake);
@@ -217,7 +216,11 @@ impl ManagerLoop {
         self.reclaim(&round, &seen);
         self.mitigate(&seen);
         self.report(round, &seen);
-        if self.sources.arm(&self.thresholds, &seen) {
+        let has_changed = self.sources.arm(&self.thresholds, &seen);
+        while let Some(refusal) = self.sources.refusals.pop() {
+            self.note(ManagerEvent::HookRefused(refusal));
+        }
+        if has_changed {
             return Duration::ZERO;
         }
         self.sources.next_look(&self.thresholds, &seen)
@@ -300,6 +303,24 @@ pub struct Setup {
     pub memory_v1: Option<PathBuf>,
     /// What an earlier agent has done.
     pub earlier: evictd_engine::Earlier,
+}
+
+/// The last [`Status`], for those that ask. The mutex is held for the exchange of a pointer.
+#[derive(Debug, Default)]
+pub struct SharedStatus(PiMutex<Arc<Status>>);
+
+impl SharedStatus {
+    /// The last one.
+    pub fn get(&self) -> Arc<Status> {
+        Arc::clone(&self.0.lock())
+    }
+
+    fn set(&self, status: Status) {
+        let new = Arc::new(status);
+        // Freed when the mutex is free again.
+        let old = std::mem::replace(&mut *self.0.lock(), new);
+        drop(old);
+    }
 }
 
 /// What the last round saw, for metrics.

@@ -5,7 +5,7 @@ use std::{
     io,
     os::fd::BorrowedFd,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -17,12 +17,14 @@ use evictd_engine::{
     record::{NodeState, Stages},
 };
 use evictd_node::{memory_scope::Scope, pods::table::Entry};
-use evictd_sys::eventfd::EventFd;
+use evictd_sys::{eventfd::EventFd, pi_mutex::PiMutex};
 
 use crate::mitigation_worker::{Done, MitigationRequest};
 
-/// Commands that may wait; of tables only the newest does.
+/// Commands that may wait; of tables, scopes and settings only the newest does.
 const COMMANDS: usize = 256;
+/// Further places for answers. The manager has less than so many requests under way at once, so that each answer finds a place.
+const ANSWERS: usize = 64;
 
 /// The pods of the node.
 #[derive(Clone, Debug, Default)]
@@ -87,11 +89,34 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// Places that it may take in the inbox, those of all others included.
+    fn places(&self) -> usize {
+        match self {
+            Self::EvictedByFastPath { .. } => COMMANDS,
+            Self::SoftEvictionFinished { .. } | Self::Reclaimed(_) | Self::MitigationDone(_) => COMMANDS + ANSWERS,
+            // One of each.
+            Self::PodSet(_) | Self::PodsMemory(_) | Self::Settings { .. } => usize::MAX,
+        }
+    }
+
+    /// Whether only the newest of these two counts.
+    fn replaces(&self, other: &Self) -> bool {
+        matches!(
+            (self, other),
+            (Self::PodSet(_), Self::PodSet(_))
+                | (Self::PodsMemory(_), Self::PodsMemory(_))
+                | (Self::Settings { .. }, Self::Settings { .. })
+        )
+    }
+}
+
 /// Where commands wait. Never full of what matters: a table replaces the one before.
 #[derive(Debug)]
 pub struct CommandQueue {
     event: EventFd,
-    commands: Mutex<VecDeque<Command>>,
+    commands: PiMutex<VecDeque<Command>>,
+    dropped: AtomicU64,
     stop: AtomicBool,
     turned: AtomicU64,
 }
@@ -104,24 +129,40 @@ impl CommandQueue {
     pub fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             event: EventFd::new()?,
-            commands: Mutex::default(),
+            commands: PiMutex::new(VecDeque::with_capacity(COMMANDS + ANSWERS)),
+            dropped: AtomicU64::new(0),
             stop: AtomicBool::new(false),
             turned: AtomicU64::new(0),
         }))
     }
 
-    /// Sends a command; false when too many wait already.
-    pub fn send(&self, command: Command) -> bool {
-        let mut commands = self.commands.lock().unwrap_or_else(PoisonError::into_inner);
-        if matches!(command, Command::Members(_)) {
-            commands.retain(|other| !matches!(other, Command::Members(_)));
-        } else if commands.len() >= COMMANDS {
-            return false;
+    /// Sends a command; one that is dropped because too many wait already is logged and counted.
+    pub fn send(&self, command: Command) {
+        // What is replaced is freed, and what is refused is logged, when the mutex is free again.
+        let (replaced, refused);
+        {
+            let mut commands = self.commands.lock();
+            let before = commands.iter().position(|other| command.replaces(other));
+            replaced = before.and_then(|at| commands.remove(at));
+            refused = match commands.len() < command.places() {
+                true => {
+                    commands.push_back(command);
+                    None
+                }
+                false => Some(command),
+            };
         }
-        commands.push_back(command);
-        drop(commands);
         self.event.notify();
-        true
+        drop(replaced);
+        if let Some(command) = refused {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            tracing::warn!(?command, "the manager is behind: it is not told this");
+        }
+    }
+
+    /// Commands that were dropped since the start.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
     }
 
     /// Asks the thread to end.
@@ -147,9 +188,10 @@ impl CommandQueue {
         self.event.fd()
     }
 
-    pub(super) fn take(&self) -> VecDeque<Command> {
+    /// The oldest command.
+    pub(super) fn next(&self) -> Option<Command> {
         self.event.clear();
-        std::mem::take(&mut *self.commands.lock().unwrap_or_else(PoisonError::into_inner))
+        self.commands.lock().pop_front()
     }
 }
 
@@ -183,6 +225,8 @@ pub enum ManagerEvent {
     },
     /// The processes of an evicted pod do not end.
     Stuck(Arc<Entry>),
+    /// A kernel hook could not be armed, for this reason; the sampler goes on alone.
+    HookRefused(String),
 }
 
 /// The node is to give back what it can.
@@ -260,4 +304,41 @@ pub struct MitigationOutcome {
     pub available_before: i64,
     /// And now.
     pub available_after: i64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn evicted(n: u64) -> Command {
+        Command::EvictedByFastPath {
+            uid: String::new(),
+            signal: Signal::MemoryAvailable,
+            available: n,
+        }
+    }
+
+    fn all(inbox: &CommandQueue) -> Vec<Command> {
+        std::iter::from_fn(|| inbox.next()).collect()
+    }
+
+    #[test]
+    fn answers_and_tables_find_a_place_in_a_full_inbox() {
+        let inbox = CommandQueue::new().unwrap();
+        for n in 0..=COMMANDS as u64 {
+            inbox.send(evicted(n));
+        }
+        assert_eq!(inbox.dropped(), 1, "the last one");
+        for _ in 0..ANSWERS {
+            inbox.send(Command::Reclaimed(None));
+        }
+        for _ in 0..3 {
+            inbox.send(Command::PodSet(PodSet::default()));
+        }
+        assert_eq!(inbox.dropped(), 1);
+        let commands = all(&inbox);
+        assert_eq!(commands.len(), COMMANDS + ANSWERS + 1, "one table");
+        assert!(matches!(commands.last(), Some(Command::PodSet(_))));
+        assert!(all(&inbox).is_empty());
+    }
 }

@@ -73,6 +73,8 @@ pub struct SignalSources {
     /// The node's filesystems; `None` where none are known.
     pub disks: Option<DiskSources>,
     armed: Vec<Armed>,
+    /// Hooks that could not be armed since this was emptied, with the reason.
+    pub(crate) refusals: Vec<String>,
 }
 
 impl SignalSources {
@@ -89,6 +91,7 @@ impl SignalSources {
             pids,
             disks,
             armed: Vec::new(),
+            refusals: Vec::new(),
         }
     }
 
@@ -177,7 +180,7 @@ impl SignalSources {
             if !self.armed.contains(armed)
                 && let Err(error) = self.set(armed)
             {
-                tracing::warn!(%error, ?armed, "a wire cannot be set: the sampler goes on alone");
+                self.refusals.push(format!("{armed:?}: {error}"));
             }
         }
         self.armed = wanted;

@@ -1,13 +1,16 @@
 //! What each pod uses, measured when it is needed.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use evictd_engine::{ContainerUsage, FsUsage, PodUsage, Resource, Usages, model::settings::Mode};
 use evictd_node::{
     cgroup::memory::descendant_ids, pods::table::Entry, trigger::inodes::ShareReader,
 };
 
-use crate::{DiskScanner, PodSet, SignalSources, disk_scan::DiskUse};
+use crate::{
+    DiskScanner, PodSet, SignalSources,
+    disk_scan::{DiskUse, Found},
+};
 
 /// The use of all pods. Disks are walked in the background; everything else is read when it is asked for.
 pub struct UsageCollector {
@@ -15,7 +18,7 @@ pub struct UsageCollector {
     shares: Option<ShareReader>,
     mode: Mode,
     walked: u64,
-    disk: HashMap<String, DiskUse>,
+    disk: Arc<Found>,
     usages: Usages,
 }
 
@@ -27,7 +30,7 @@ impl UsageCollector {
             shares,
             mode,
             walked: u64::MAX,
-            disk: HashMap::new(),
+            disk: Arc::default(),
             usages: Usages::default(),
         }
     }
@@ -76,7 +79,8 @@ impl UsageCollector {
                     if let Some(shares) = &self.shares {
                         // Of a pod that was not walked yet, what hooks have counted is all there is.
                         let unwalked = DiskUse::default();
-                        let disk = self.disk.get(&entry.pod.uid).unwrap_or(&unwalked);
+                        let disk = self.disk.get(&entry.pod.uid);
+                        let disk = disk.map_or(&unwalked, |disk| disk);
                         usage.containers.clone_from(&disk.usage.containers);
                         usage.volumes.clone_from(&disk.usage.volumes);
                         add_inodes(entry, usage, disk, shares, sensors);

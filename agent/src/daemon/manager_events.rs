@@ -17,7 +17,13 @@ use crate::daemon::{
 };
 
 impl Agent {
-    pub(super) fn handle_manager_event(&mut self, note: ManagerEvent) {
+    pub(super) fn take_notes(&mut self) {
+        while let Some(note) = self.notes.next() {
+            self.handle_manager_event(note);
+        }
+    }
+
+    fn handle_manager_event(&mut self, note: ManagerEvent) {
         match note {
             ManagerEvent::Evicted(decided) => self.take_decided(&decided),
             ManagerEvent::Soft(demand) => self.take_demand(*demand),
@@ -48,6 +54,9 @@ impl Agent {
                     self.metrics.stuck();
                     self.write_down(record);
                 }
+            }
+            ManagerEvent::HookRefused(refusal) => {
+                tracing::warn!(refusal, "a wire cannot be set: the sampler goes on alone");
             }
             ManagerEvent::Recreated(comeback) => {
                 tracing::warn!(

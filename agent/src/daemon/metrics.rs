@@ -97,7 +97,7 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
         hook: shown.memory.to_string(),
     }));
     let mut sources = Sources {
-        status: shown.manager.status(),
+        status: Arc::clone(shown.manager.status()),
         connection: match shown.source {
             PodSource::Cluster { cluster, .. } => Some(Arc::clone(cluster.connection())),
             PodSource::Manifest { .. } => None,
@@ -117,6 +117,18 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
         "deputy_decisions",
         "Crossings decided by the standby thread on the CPU where they happened, because the fast path was late",
         Box::new(move || events.taken_over()),
+    ));
+    let events = Arc::clone(shown.manager.events());
+    sources.counters.push((
+        "manager_events_dropped",
+        "Events of the manager that did not fit into its queue",
+        Box::new(move || events.dropped()),
+    ));
+    let commands = Arc::clone(shown.manager.inbox());
+    sources.counters.push((
+        "manager_commands_dropped",
+        "Commands to the manager that did not fit into its queue",
+        Box::new(move || commands.dropped()),
     ));
     let lost = shown.journal.lost();
     sources.counters.push((

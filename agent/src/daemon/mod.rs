@@ -27,7 +27,7 @@ use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 use evictd_config::Config;
 use evictd_engine::{Layout, Signal, history::Recorder};
 use evictd_fastpath::{Control, Event, EventQueue, FastPath};
-use evictd_manager::{Command, DiskScanner, ManagerEvent, ManagerHandle, PodSet};
+use evictd_manager::{EventQueue, Command, DiskScanner, ManagerHandle, PodSet};
 use evictd_node::{
     bpf::object::BpfObject,
     pods::table::Entry,
@@ -108,7 +108,7 @@ struct Agent {
     cgroup_events: CgroupEvents,
     ticks: u32,
     manager: Option<ManagerHandle>,
-    manager_events: tokio::sync::mpsc::Receiver<ManagerEvent>,
+    manager_events: Arc<EventQueue>,
     scanner: Arc<DiskScanner>,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
@@ -137,6 +137,9 @@ impl Agent {
         // SAFETY: the event queue answers with the same descriptor always, and keeps it open for as long as it lives.
         let reports = unsafe { AsyncFd::register(Arc::clone(&events)) };
         let reports = reports.map_err(|e| e.into_parts().1)?;
+        // SAFETY: as above.
+        let events = unsafe { AsyncFd::register(Arc::clone(&self.manager_events)) };
+        let events = events.map_err(|e| e.into_parts().1)?;
         let life = self
             .cgroup_events
             .fd()
@@ -153,7 +156,10 @@ impl Agent {
                     ready?.clear_ready();
                     self.reconcile();
                 }
-                Some(note) = self.manager_events.recv() => self.handle_manager_event(note),
+                ready = events.readable() => {
+                    ready?.clear_ready();
+                    self.take_notes();
+                }
                 Some(record) = self.disk.acknowledged() => self.report_to_cluster(record),
                 _ = tick.tick() => self.tick(),
                 gathered = gather(life.as_ref()) => {
@@ -171,13 +177,14 @@ impl Agent {
         self.write_pauses();
         self.scanner.stop();
         if let Some(manager) = self.manager.take() {
+<<<<<<< main
             // It may be waiting until its event is taken.
             self.manager_events.close();
+=======
+>>>>>>> threads
             manager.stop();
         }
-        while let Ok(note) = self.manager_events.try_recv() {
-            self.handle_manager_event(note);
-        }
+        self.take_notes();
         if let Some(fastpath) = self.fastpath.take() {
             fastpath.stop();
         }
@@ -284,10 +291,8 @@ impl Agent {
     }
 
     fn send_to_manager(&self, command: Command) {
-        if let Some(manager) = &self.manager
-            && !manager.commands().send(command)
-        {
-            tracing::warn!("the manager is behind: a command is lost");
+        if let Some(manager) = &self.manager {
+            manager.commands().send(command);
         }
     }
 

@@ -134,7 +134,7 @@ impl Agent {
         scanner.set_targets(source.errands(config, &entries));
         let layout = signals.sensors.layout();
         let hooks = metrics::hooks(&signals);
-        let (manager, notes) = ManagerHandle::start(evictd_manager::Setup {
+        let manager = ManagerHandle::start(evictd_manager::Setup {
             settings: sources::settings(config, layout, BY_FASTPATH.to_vec()),
             sensors: signals.sensors,
             scanner: Arc::clone(&scanner),
@@ -206,9 +206,14 @@ impl Agent {
             cgroup_events: signals.life,
             ticks: 0,
             seen_by_manager: Arc::clone(manager.recorder()),
+            notes: Arc::clone(manager.events()),
             manager: Some(manager),
+<<<<<<< main
             manager_events: notes,
             scanner: scanner,
+=======
+            scanner,
+>>>>>>> threads
             metrics,
             health,
             dropped,

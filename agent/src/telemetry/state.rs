@@ -1,13 +1,10 @@
 //! What others count, asked for at each scrape.
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{fmt, sync::Arc};
 
 use evictd_engine::{Forecast, NodeCondition};
 use evictd_kube::client::ApiClient;
-use evictd_manager::Status;
+use evictd_manager::{SharedStatus, Status};
 use evictd_node::trigger::counter::Drift;
 use prometheus_client::{
     collector::Collector,
@@ -43,7 +40,7 @@ pub struct Labelled {
 #[derive(Default)]
 pub struct Sources {
     /// What the manager saw last.
-    pub status: Arc<Mutex<Status>>,
+    pub status: Arc<SharedStatus>,
     /// The connection to the API server, if there is one.
     pub connection: Option<Arc<ApiClient>>,
     /// The hooks in use.
@@ -86,8 +83,7 @@ struct Condition {
 
 impl Collector for Sources {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
-        let status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
-        let status = status.clone();
+        let status = self.status.get();
         signals(&mut encoder, &status)?;
         forecasts(&mut encoder, &status)?;
         conditions(&mut encoder, &status)?;

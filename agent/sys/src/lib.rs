@@ -3,6 +3,7 @@
 pub mod clock;
 pub mod eventfd;
 pub mod fs;
+pub mod pi_mutex;
 pub mod poll;
 pub mod rt;
 pub mod swap_slot;

@@ -148,6 +148,7 @@ impl ManagerLoop {
                     .is_some_and(|now| signed(t.amount(now.capacity)) > now.available)
         };
         self.message = eviction.message.text.trim_end().to_owned();
+        let chosen = eviction.uid.clone();
         let demand = SoftEvictionRequest {
             signal,
             hard: self.thresholds.iter().any(is_met_and_hard),
@@ -158,7 +159,16 @@ impl ManagerLoop {
         if let Some(choice) = demand.candidates.first() {
             self.unthrottle(&choice.pod);
         }
-        self.emit(ManagerEvent::Soft(Box::new(demand)));
+        if !self.emit(ManagerEvent::Soft(Box::new(demand))) {
+            // No answer comes; the next look asks again.
+            let node = Snapshot {
+                observations: seen,
+                pods: &self.running,
+                usages: self.usage_collector.usages(),
+            };
+            self.planner
+                .soft_eviction_finished(signed(monotonic_ns()), node, &chosen, None);
+        }
     }
 
     /// What the records say of a signal; zeros where it was not seen.

@@ -115,8 +115,8 @@ impl ManagerLoop {
         let what = round.node_reclaim.clone();
         if speaks {
             self.reclaim.shadow_reported = self.shadow;
-            self.reclaim.is_asked |= of == ReclaimBy::Runtime;
-            self.emit(ManagerEvent::Reclaim(ReclaimRequest { what, of }));
+            let is_sent = self.emit(ManagerEvent::Reclaim(ReclaimRequest { what, of }));
+            self.reclaim.is_asked |= is_sent && of == ReclaimBy::Runtime;
         }
         if of == ReclaimBy::None {
             self.after_reclaim();

@@ -1,9 +1,6 @@
 //! What others hear of a round.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, PoisonError},
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use evictd_engine::{Observations, Resource, record::NodeState};
 use evictd_sys::clock::monotonic_ns;
@@ -70,11 +67,15 @@ impl ManagerLoop {
             cycles: self.cycles,
             recreations: self.recreations,
         };
-        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+        self.status.set(status);
     }
 
+<<<<<<< main
     /// False when the receiver is gone.
+=======
+    /// Hands an event to the daemon; false when it was dropped because too many wait.
+>>>>>>> threads
     pub(super) fn emit(&self, note: ManagerEvent) -> bool {
-        self.events.blocking_send(note).is_ok()
+        self.events.send(note)
     }
 }

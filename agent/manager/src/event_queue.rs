@@ -1,0 +1,189 @@
+//! The way from the manager thread to the daemon. The manager never waits for its reader: the queue is bounded, and what does not fit is
+//! dropped and counted, reports before evictions and requests.
+
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use evictd_sys::{eventfd::EventFd, pi_mutex::PiMutex};
+
+use crate::Note;
+
+/// Events that may wait.
+const EVENTS: usize = 256;
+
+/// Events of the manager, oldest first.
+#[derive(Debug)]
+pub struct EventQueue {
+    bell: EventFd,
+    notes: PiMutex<VecDeque<Note>>,
+    dropped: AtomicU64,
+}
+
+impl EventQueue {
+    /// An empty queue.
+    ///
+    /// # Errors
+    /// The system has no descriptor to give.
+    pub fn new() -> io::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            bell: EventFd::new()?,
+            notes: PiMutex::new(VecDeque::with_capacity(EVENTS)),
+            dropped: AtomicU64::new(0),
+        }))
+    }
+
+    /// Adds an event; a state of the node replaces the one before. In a full queue an eviction or a request takes the place of the
+    /// oldest report. Says whether the event was taken.
+    pub(crate) fn send(&self, note: Note) -> bool {
+        // What is taken out is freed when the mutex is free again.
+        let (replaced, displaced, refused);
+        {
+            let mut notes = self.notes.lock();
+            replaced = match note {
+                Note::Node(_) => remove(&mut notes, |other| matches!(other, Note::Node(_))),
+                _ => None,
+            };
+            displaced = match notes.len() < EVENTS || is_report(&note) {
+                true => None,
+                false => remove(&mut notes, is_report),
+            };
+            refused = match notes.len() < EVENTS {
+                true => {
+                    notes.push_back(note);
+                    None
+                }
+                false => Some(note),
+            };
+        }
+        let lost = u64::from(displaced.is_some()) + u64::from(refused.is_some());
+        self.dropped.fetch_add(lost, Ordering::Relaxed);
+        self.bell.ring();
+        drop((replaced, displaced));
+        refused.is_none()
+    }
+
+    /// The oldest event.
+    pub fn next(&self) -> Option<Note> {
+        self.bell.silence();
+        self.notes.lock().pop_front()
+    }
+
+    /// Events that did not fit since the start.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+/// Takes out the oldest of a kind.
+fn remove(notes: &mut VecDeque<Note>, is_it: impl Fn(&Note) -> bool) -> Option<Note> {
+    let at = notes.iter().position(is_it)?;
+    notes.remove(at)
+}
+
+/// Whether it only tells of something: nothing follows from it.
+fn is_report(note: &Note) -> bool {
+    match note {
+        Note::Evicted(_)
+        | Note::Soft(_)
+        | Note::Node(_)
+        | Note::Reclaim(_)
+        | Note::Mitigate(_)
+        | Note::Stuck(_) => false,
+        Note::Reclaimed(_)
+        | Note::Graduated(_)
+        | Note::Comeback(_)
+        | Note::MetInForce { .. }
+        | Note::HookRefused(_) => true,
+    }
+}
+
+impl AsFd for EventQueue {
+    /// Becomes readable when there is an event.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.fd()
+    }
+}
+
+impl AsRawFd for EventQueue {
+    fn as_raw_fd(&self) -> RawFd {
+        self.bell.fd().as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evictd_engine::{NodeCondition, Signal, record::NodeState};
+
+    use super::*;
+    use crate::{ReclaimRequest, Reclaimer};
+
+    fn met(n: u64) -> Note {
+        Note::MetInForce {
+            signal: Signal::PidAvailable,
+            available: n,
+            threshold: 0,
+        }
+    }
+
+    fn request() -> Note {
+        Note::Reclaim(ReclaimRequest {
+            what: Vec::new(),
+            of: Reclaimer::Nobody,
+        })
+    }
+
+    fn node(message: &str) -> Note {
+        Note::Node(NodeState {
+            conditions: [NodeCondition::PidPressure].into(),
+            message: message.to_owned(),
+        })
+    }
+
+    fn all(queue: &EventQueue) -> Vec<String> {
+        let kind = |note| match note {
+            Note::MetInForce { available, .. } => format!("met {available}"),
+            Note::Node(state) => state.message,
+            Note::Reclaim(_) => "request".to_owned(),
+            other => panic!("{other:?}"),
+        };
+        std::iter::from_fn(|| queue.next()).map(kind).collect()
+    }
+
+    #[test]
+    fn of_the_nodes_states_only_the_newest_waits() {
+        let queue = EventQueue::new().unwrap();
+        for note in [node("old"), met(1), node("new")] {
+            assert!(queue.send(note));
+        }
+        assert_eq!(all(&queue), ["met 1", "new"]);
+        assert_eq!(queue.dropped(), 0);
+    }
+
+    #[test]
+    fn without_a_reader_nothing_waits_and_reports_give_way_first() {
+        let queue = EventQueue::new().unwrap();
+        for n in 0..EVENTS as u64 {
+            assert!(queue.send(met(n)));
+        }
+        assert!(!queue.send(met(1000)), "a report takes no other's place");
+        assert!(queue.send(request()));
+        assert!(queue.send(node("state")));
+        assert_eq!(queue.dropped(), 3);
+        let left = all(&queue);
+        assert_eq!(left.len(), EVENTS);
+        assert_eq!(left.first().unwrap(), "met 2", "the oldest have gone");
+        assert_eq!(left[EVENTS - 2..], ["request", "state"]);
+        for _ in 0..EVENTS {
+            assert!(queue.send(request()));
+        }
+        assert!(!queue.send(request()), "the sender knows");
+        assert_eq!(queue.dropped(), 4);
+    }
+}
