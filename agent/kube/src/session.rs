@@ -186,9 +186,9 @@ impl Cluster {
         self.pods.changed.notified().await;
     }
 
-    /// The pod of a UID, as far as the API server has told.
-    pub fn pod(&self, uid: &str) -> Option<evictd_engine::Pod> {
-        self.pods.with(|store| store.get(uid).cloned())
+    /// Looks at the pod of a UID, as far as the API server has told.
+    pub fn with_pod<T>(&self, uid: &str, look: impl FnOnce(Option<&evictd_engine::Pod>) -> T) -> T {
+        self.pods.with(|store| look(store.get(uid)))
     }
 
     /// So many pods are known by their cgroups alone: said once, unless the API server has listed its pods.

@@ -27,6 +27,10 @@ impl ManagerHandle {
     ///
     /// # Errors
     /// The system has no thread or descriptor to give.
+    #[expect(
+        clippy::disallowed_macros,
+        reason = "before there is anything to decide"
+    )]
     pub fn start(mut setup: Setup) -> io::Result<Self> {
         let notes = EventQueue::new()?;
         let commands = CommandQueue::new()?;
@@ -81,6 +85,11 @@ impl ManagerHandle {
     }
 
     /// Ends the thread.
+    #[expect(
+        clippy::disallowed_methods,
+        clippy::disallowed_macros,
+        reason = "the caller has normal priority"
+    )]
     pub fn stop(self) {
         self.commands.stop();
         if self.thread.join().is_err() {

@@ -5,6 +5,14 @@
 //! all that are the work of this thread: it sleeps until a trigger is crossed or the nearest threshold could have been
 //! reached, looks at everything, asks the engine's [`evictd_engine::Planner`], and kills or asks. It may allocate, and it
 //! does what takes time; what waits for a network is done elsewhere.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::disallowed_types,
+        clippy::disallowed_methods,
+        clippy::disallowed_macros
+    )
+)]
 
 mod disk_scan;
 mod event_queue;

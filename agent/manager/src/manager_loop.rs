@@ -90,6 +90,7 @@ impl ManagerLoop {
         manager.restore(signed(monotonic_ns()), &earlier);
         Self {
             thresholds: settings.layout.apply(&settings.eviction.thresholds),
+<<<<<<< main
             planner: manager,
             sources: sensors,
             usage_collector: measured,
@@ -97,6 +98,15 @@ impl ManagerLoop {
             running: members.pods.clone(),
             pods: members,
             limiter: limiter,
+=======
+            manager,
+            sensors,
+            measured,
+            scanner,
+            running: Vec::clone(&members.pods),
+            members,
+            limiter,
+>>>>>>> threads
             shadow,
             events: notes,
             commands: commands,
@@ -145,8 +155,10 @@ impl ManagerLoop {
         let now = signed(monotonic_ns());
         match command {
             Command::Members(members) => {
-                self.usage_collector.set_members(&members);
-                self.running.clone_from(&members.pods);
+                if !Arc::ptr_eq(&members.pods, &self.members.pods) {
+                    self.usage_collector.set_members(&members);
+                    self.running.clone_from(&members.pods);
+                }
                 self.pods = members;
             }
             Command::PodsMemory(scope) => self.sources.pods_memory = Some(*scope),
@@ -267,7 +279,7 @@ impl ManagerLoop {
 
     fn find_running(&mut self) {
         let PodSet { entries, pods } = &self.pods;
-        let both = entries.iter().zip(pods);
+        let both = entries.iter().zip(pods.iter());
         let running = both.filter(|(entry, _)| !entry.killer.is_empty());
         self.running = running.map(|(_, pod)| pod.clone()).collect();
     }

@@ -31,8 +31,13 @@ const ANSWERS: usize = 64;
 pub struct PodSet {
     /// With files held open.
     pub entries: Vec<Arc<Entry>>,
+<<<<<<< main
     /// The same pods, in the same order, as the engine wants them; without protected ones.
     pub pods: Vec<Pod>,
+=======
+    /// The same pods, in the same order, as the engine wants them; without those that nobody may evict.
+    pub pods: Arc<Vec<Pod>>,
+>>>>>>> threads
 }
 
 impl PodSet {
@@ -40,8 +45,20 @@ impl PodSet {
     pub fn new(entries: &[Arc<Entry>]) -> Self {
         let entries: Vec<_> = entries.iter().filter(|e| !e.protected).cloned().collect();
         Self {
-            pods: entries.iter().map(|e| e.pod.clone()).collect(),
+            pods: Arc::new(entries.iter().map(|e| e.pod.clone()).collect()),
             entries,
+        }
+    }
+
+    /// The same, with the pods of `before` where only their containers have changed.
+    pub fn after(before: &Self, entries: &[Arc<Entry>]) -> Self {
+        let evictable = || entries.iter().filter(|e| !e.protected);
+        match evictable().map(|e| &e.pod).eq(before.pods.iter()) {
+            true => Self {
+                entries: evictable().cloned().collect(),
+                pods: Arc::clone(&before.pods),
+            },
+            false => Self::new(entries),
         }
     }
 
@@ -137,6 +154,7 @@ impl CommandQueue {
     }
 
     /// Sends a command; one that is dropped because too many wait already is logged and counted.
+    #[expect(clippy::disallowed_macros, reason = "the callers have normal priority")]
     pub fn send(&self, command: Command) {
         // What is replaced is freed, and what is refused is logged, when the mutex is free again.
         let (replaced, refused);

@@ -1,4 +1,11 @@
 //! The blocking side: does one step and says what came of it.
+#![expect(
+    clippy::disallowed_types,
+    clippy::disallowed_macros,
+    reason = "runs on threads of normal priority, which share nothing with the manager but its queues"
+)]
+
+mod threads;
 
 use std::{
     cmp::Reverse,
@@ -9,6 +16,8 @@ use std::{
     },
     time::{Duration, Instant},
 };
+
+pub use threads::StepThreads;
 
 use evictd_engine::{
     Signal,

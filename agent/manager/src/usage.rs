@@ -1,6 +1,6 @@
 //! What each pod uses, measured when it is needed.
 
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use evictd_engine::{ContainerUsage, FsUsage, PodUsage, Resource, Usages, model::settings::Mode};
 use evictd_node::{
@@ -43,9 +43,9 @@ impl UsageCollector {
     /// All pods have numbers from now on, if only zeros: a pod without any would be the first to go.
     pub fn set_members(&mut self, members: &PodSet) {
         self.walked = u64::MAX;
-        let known = |uid: &String| members.pods.iter().any(|pod| pod.uid == *uid);
-        self.usages.retain(|uid, _| known(uid));
-        for pod in &members.pods {
+        let known: HashSet<&str> = members.pods.iter().map(|pod| pod.uid.as_str()).collect();
+        self.usages.retain(|uid, _| known.contains(uid.as_str()));
+        for pod in members.pods.iter() {
             self.usages.entry(pod.uid.clone()).or_default();
         }
     }

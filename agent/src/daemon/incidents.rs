@@ -49,7 +49,7 @@ impl Agent {
         while let Some(asked) = self.pod_source.going() {
             self.begin(Incident::of_asked(asked));
         }
-        let entries = &self.entries;
+        let entries = &self.handed_over.entries;
         self.incidents.find_gone(monotonic_ns(), |uid| {
             let entry = entries.iter().find(|entry| entry.pod.uid == uid);
             entry.is_none_or(|entry| entry.killer.is_empty())
@@ -116,12 +116,13 @@ impl Agent {
             };
             Some((entry.pod.uid.clone(), usage))
         };
-        let usages: Usages = self.entries.iter().filter_map(usage).collect();
+        let usages: Usages = self.handed_over.entries.iter().filter_map(usage).collect();
         let ranking = Ranking {
             strategy: self.config.ranking_strategy,
             signal,
             layout: self.layout,
         };
+<<<<<<< main
         let pods = self.entries.iter().map(|entry| &entry.pod);
         let ranked = ranking.order(pods, &usages);
         let capacity = self.capacity;
@@ -155,6 +156,17 @@ impl Agent {
                 protected: pod.is_protected(self.config.mode),
                 spared: spared.map(reason),
             }
+=======
+        let pods = self.handed_over.entries.iter().map(|entry| &entry.pod);
+        let ranked = ranking.order(pods, &usages).into_iter().take(PODS);
+        let standing = |ranked: evictd_engine::Ranked<'_>| RankedPod {
+            pod: ranked.pod.to_string(),
+            usage: ranked.usage,
+            request: ranked.inputs.request,
+            priority: ranked.inputs.priority,
+            qos_class: ranked.inputs.qos.as_str().to_owned(),
+            evicted: is_victim(&ranked.pod.uid),
+>>>>>>> threads
         };
         incident.pods = ranked.iter().take(PODS).map(standing).collect();
         incident.capacity = Some(capacity);

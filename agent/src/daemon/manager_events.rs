@@ -90,21 +90,18 @@ impl Agent {
         }
     }
 
+<<<<<<< main
     /// Does a step away from this thread; only the next step waits for it.
+=======
+    /// Has a step taken away from this thread.
+>>>>>>> threads
     fn mitigate(&self, demand: evictd_manager::mitigation_worker::MitigationRequest) {
         let pods = demand.pods.len();
         if demand.shadow {
             tracing::warn!(step = ?demand.step, pods, "would act before anybody is evicted");
             return;
         }
-        let Some(manager) = self.manager.as_ref().map(|r| Arc::clone(r.commands())) else {
-            return;
-        };
-        let worker = Arc::clone(&self.mitigation);
-        tokio::task::spawn_blocking(move || {
-            let done = Box::new(worker.work(&demand));
-            manager.send(Command::MitigationDone(done));
-        });
+        self.steps.take(demand);
     }
 
     fn take_reclaimed(&mut self, reclaimed: &Reclaimed) {

@@ -15,6 +15,7 @@ pub mod oom;
 mod os_signals;
 pub mod pause_log;
 mod pod_source;
+mod pod_table;
 pub(crate) mod policies;
 mod recall;
 mod reload;
@@ -27,10 +28,9 @@ use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 use evictd_config::Config;
 use evictd_engine::{Layout, Signal, history::Recorder};
 use evictd_fastpath::{Control, Event, EventQueue, FastPath};
-use evictd_manager::{EventQueue, Command, DiskScanner, ManagerHandle, PodSet};
+use evictd_manager::{EventQueue, Command, ManagerHandle, PodSet, mitigation_worker::StepThreads};
 use evictd_node::{
     bpf::object::BpfObject,
-    pods::table::Entry,
     trigger::{
         cgroups::CgroupEvents,
         oom::{OomReader, kind},
@@ -52,6 +52,7 @@ use crate::{
 };
 use allocatable::Allocatable;
 use disk::DiskWriter;
+use pod_table::HandedOver;
 use policies::Policies;
 
 pub use error::RunError;
@@ -123,12 +124,12 @@ struct Agent {
     policies: Policies,
     cri: Option<evictd_cri::CriWorker>,
     mitigation: Arc<evictd_manager::mitigation_worker::MitigationWorker>,
+    steps: StepThreads,
     incidents: Incidents,
     disk: DiskWriter,
     /// What the manager have seen lately.
     seen_by_manager: Arc<Recorder>,
-    /// The pods of the table that was handed over last.
-    entries: Vec<Arc<Entry>>,
+    handed_over: HandedOver,
 }
 
 impl Agent {
@@ -151,6 +152,7 @@ impl Agent {
         let mut tick = tokio::time::interval(TICK);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
+            let due = self.handed_over.due();
             tokio::select! {
                 ready = reports.readable() => {
                     ready?.clear_ready();
@@ -166,7 +168,8 @@ impl Agent {
                     gathered?;
                     self.on_cgroup_events();
                 }
-                () = self.pod_source.changed() => self.refresh(),
+                () = self.pod_source.changed() => self.follow_api(),
+                () = at(due) => self.follow_waiting(),
                 action = asked.next() => match action {
                     SignalAction::Reload => self.reload(true),
                     SignalAction::Shutdown => break,
@@ -251,42 +254,9 @@ impl Agent {
         };
         if lost || self.ticks.is_multiple_of(RESCAN_TICKS) {
             self.refresh();
-        }
-    }
-
-    /// Cgroups have come and gone: a look at them is due if any of them may be a pod's.
-    fn on_cgroup_events(&mut self) {
-        let mut any = false;
-        while self.cgroup_events.next().is_some() {
-            any = true;
-        }
-        if any {
-            self.refresh();
-        }
-    }
-
-    /// Hands over a new table when a pod's cgroup has come, gone, or changed below.
-    fn refresh(&mut self) {
-        let table = self.pod_source.refresh();
-        self.follow_pods_scope(table.is_some());
-        let Some(table) = table else {
-            return;
-        };
-        self.policies.present(&table);
-        self.scanner
-            .set_targets(self.pod_source.errands(&self.config, &table.entries));
-        self.send_to_manager(Command::Members(PodSet::new(&table.entries)));
-        self.oom_attributor.know(&table.entries);
-        self.entries.clone_from(&table.entries);
-        self.control.send(table);
-    }
-
-    /// Hands over the pods' cgroup when it has come or is another one now.
-    fn follow_pods_scope(&mut self, pods_have_changed: bool) {
-        if let Some((scope, looked_at)) = self.allocatable.refresh(pods_have_changed) {
-            self.oom_attributor.set_pods_scope(scope.cgroup().id());
-            self.control.send_pods(Box::new(scope));
-            self.send_to_manager(Command::PodsMemory(Box::new(looked_at)));
+        } else {
+            // A limit that changes makes no event; a pod that could not be opened is tried again.
+            self.follow_api();
         }
     }
 
@@ -315,6 +285,14 @@ impl Agent {
             let drops = objects.filter_map(|object| object.drops(which).ok());
             self.dropped.set(which, drops.sum());
         }
+    }
+}
+
+/// Ends at a moment; never without one.
+async fn at(due: Option<tokio::time::Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The OOM killer's deeds, told with their cause: whose memory it was, whose limit, and what evictd had done before.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashSet, VecDeque},
     fs,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
@@ -98,9 +98,8 @@ impl OomAttributor {
     pub fn know(&mut self, entries: &[Arc<Entry>]) {
         let now = entries.iter().map(|e| (e.memory.id(), name_of(e)));
         let before = std::mem::replace(&mut self.pods, now.collect());
-        let gone = before
-            .into_iter()
-            .filter(|(id, _)| !self.pods.iter().any(|(other, _)| other == id));
+        let now: HashSet<u64> = self.pods.iter().map(|(id, _)| *id).collect();
+        let gone = before.into_iter().filter(|(id, _)| !now.contains(id));
         self.gone.extend(gone);
         let too_many = self.gone.len().saturating_sub(REMEMBERED);
         drop(self.gone.drain(..too_many));

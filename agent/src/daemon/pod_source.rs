@@ -1,30 +1,36 @@
 //! Who says who runs here.
 
 use std::{
+    collections::BTreeSet,
     fs,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicU64},
+    time::Duration,
 };
 
 use evictd_config::{
     Config,
     pod_manifest::{self, ManifestPod},
 };
-use evictd_engine::{model::settings::Mode, reclaim::KnownPods};
+use evictd_engine::{Pod, model::settings::Mode, reclaim::KnownPods};
 use evictd_kube::session::Cluster;
 use evictd_manager::{POD_LOGS, ScanTarget, fixed, of_kubelet_pod};
 use evictd_node::{
     cgroup::memory::{descendant_ids, descendants},
     pods::{
-        builder::PodTableBuilder,
+        builder::{PodTableBuilder, Known},
         opener::Opener,
         table::{Entry, PodTable},
     },
+    trigger::cgroups::{Change, Happened},
 };
 use evictd_store::{disk_queue::DiskThread, journal::Journal, past::Restored, record::RequestRecord};
 
 use super::{RunError, policies::Policies, recall::recall};
+
+/// After so long a pod's first containers are there.
+const STARTS: Duration = Duration::from_secs(10);
 
 /// Where the pods come from.
 pub(super) enum PodSource {
@@ -46,7 +52,7 @@ impl PodSource {
         match self {
             Self::Cluster { cluster, joined } => {
                 cluster.watch_clock();
-                let look = joined.refresh(|uid| cluster.pod(uid));
+                let look = joined.refresh(|uid, held| told(cluster, uid, held));
                 if look.table.is_some() {
                     cluster.note_unknown(look.unknown);
                 }
@@ -74,6 +80,47 @@ impl PodSource {
         }
     }
 
+    /// The same where only these pods' directories may have changed, and what is told of pods.
+    pub(super) fn follow(&mut self, directories: &BTreeSet<PathBuf>) -> Option<Box<PodTable>> {
+        match self {
+            Self::Cluster { cluster, joined } => {
+                let look = joined.follow(directories, |uid, held| told(cluster, uid, held));
+                if look.table.is_some() {
+                    cluster.note_unknown(look.unknown);
+                }
+                look.table
+            }
+            // A few pods, whose cgroups are looked at all at once.
+            Self::Manifest { .. } => self.refresh(),
+        }
+    }
+
+    /// The directory of the pod that a change of a cgroup concerns, if it concerns one; `mount` is where the hierarchy is.
+    pub(super) fn directory_of(&self, mount: &Path, change: &Change) -> Option<PathBuf> {
+        if change.happened == Happened::Attached {
+            // A process in a container that is known: an exec probe.
+            return None;
+        }
+        match self {
+            Self::Cluster { joined, .. } => joined.directory_of(mount, &change.path),
+            Self::Manifest { pods, .. } => {
+                let path = mount.join(&change.path);
+                let own = pods.iter().map(|pod| &pod.cgroup);
+                let mut concerned =
+                    own.filter(|cgroup| path.starts_with(cgroup) || cgroup.starts_with(&path));
+                concerned.next().cloned()
+            }
+        }
+    }
+
+    /// Whether a change below this directory of a pod can wait: the pod is known, and its first containers are as well.
+    pub(super) fn has_settled(&self, directory: &Path) -> bool {
+        match self {
+            Self::Cluster { joined, .. } => joined.has_held(directory, STARTS),
+            Self::Manifest { .. } => false,
+        }
+    }
+
     /// How many pods could not be opened so far, although their cgroups were there.
     pub(super) fn unopened(&self) -> Arc<AtomicU64> {
         match self {
@@ -90,29 +137,26 @@ impl PodSource {
         }
     }
 
-    /// Where the disk use of these pods is found.
-    pub(super) fn errands(&self, config: &Config, entries: &[Arc<Entry>]) -> Vec<ScanTarget> {
-        let target = |entry: &Arc<Entry>| {
-            let cgroup = entry.memory.path().to_owned();
-            let cgroups = descendant_ids(&cgroup);
-            let places = match self {
-                Self::Manifest { pods, .. } => {
-                    let own = pods.iter().find(|p| p.pod.uid == entry.pod.uid);
-                    fixed(own.map(|p| p.empty_dirs.clone()).unwrap_or_default())
-                }
-                Self::Cluster { .. } => {
-                    let kubelet = config.filesystems.kubelet().to_owned();
-                    let pod = entry.pod.clone();
-                    Arc::new(move || of_kubelet_pod(&kubelet, Path::new(POD_LOGS), &pod, &cgroup))
-                }
-            };
-            ScanTarget {
-                uid: entry.pod.uid.clone(),
-                cgroups,
-                places,
+    /// Where the disk use of a pod is found.
+    pub(super) fn target(&self, config: &Config, entry: &Arc<Entry>) -> ScanTarget {
+        let cgroup = entry.memory.path().to_owned();
+        let cgroups = descendant_ids(&cgroup);
+        let places = match self {
+            Self::Manifest { pods, .. } => {
+                let own = pods.iter().find(|p| p.pod.uid == entry.pod.uid);
+                fixed(own.map(|p| p.empty_dirs.clone()).unwrap_or_default())
+            }
+            Self::Cluster { .. } => {
+                let kubelet = config.filesystems.kubelet().to_owned();
+                let entry = Arc::clone(entry);
+                Arc::new(move || of_kubelet_pod(&kubelet, Path::new(POD_LOGS), &entry.pod, &cgroup))
             }
         };
-        entries.iter().map(target).collect()
+        ScanTarget {
+            uid: entry.pod.uid.clone(),
+            cgroups,
+            places,
+        }
     }
 
     /// The emptyDirs of a pod that is gone, to be emptied; where there is a kubelet, it is its job.
@@ -145,8 +189,16 @@ impl PodSource {
 }
 
 <<<<<<< main
+<<<<<<< main
 /// Where the pods come from: the cluster, or the manifest. The journal is opened before a server is asked: of two agents on
 =======
+=======
+/// What the API server tells of a pod, compared with what is held.
+fn told(cluster: &Cluster, uid: &str, held: Option<&Pod>) -> Known {
+    cluster.with_pod(uid, |told| Known::new(told, held))
+}
+
+>>>>>>> threads
 /// The source of the pods, with its first table, and the state directory.
 pub(super) struct Opened {
     pub source: PodSource,

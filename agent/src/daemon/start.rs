@@ -1,11 +1,15 @@
 //! Puts the agent together.
 
-use std::{io, path::Path, sync::Arc};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use evictd_config::Config;
 use evictd_engine::model::settings::Mode;
 use evictd_fastpath::{Control, EventQueue, FastPath, Setup};
-use evictd_manager::{Command, CommandQueue, DiskScanner, ManagerHandle, PodSet};
+use evictd_manager::{Command, CommandQueue, DiskScanner, ManagerHandle, PodSet, mitigation_worker::StepThreads};
 use evictd_node::{
     bpf::object::BpfObject,
     cgroup::memory::memory_root,
@@ -30,6 +34,7 @@ use crate::{
         metrics::{self, Dropped, Reloads},
         oom::OomAttributor,
         pod_source::{self, Opened, PodSource},
+        pod_table::HandedOver,
         sources,
     },
     telemetry::{self, Health, Heart, Metrics},
@@ -131,7 +136,10 @@ impl Agent {
         }
         let shares = signals.sensors.disks.as_ref();
         let scanner = DiskScanner::start(shares.and_then(|d| d.trigger.share_reader()))?;
-        scanner.set_targets(source.errands(config, &entries));
+        let errands: Vec<_> = entries.iter().map(|e| source.errand(config, e)).collect();
+        scanner.set_targets(errands.clone());
+        let mount = memory_root(Path::new(scope::CGROUP_MOUNT)).map(|(mount, _)| mount);
+        let mount = mount.unwrap_or_else(|| PathBuf::from(scope::CGROUP_MOUNT));
         let layout = signals.sensors.layout();
         let hooks = metrics::hooks(&signals);
         let manager = ManagerHandle::start(evictd_manager::Setup {
@@ -149,6 +157,7 @@ impl Agent {
             memory_v1,
             earlier: recall::earlier(&restored, &entries),
         })?;
+        let steps = StepThreads::start(&mitigation, manager.commands())?;
         let cri = config.cri.clone().map(|cri| {
             let commands = Arc::clone(manager.commands());
             evictd_cri::CriWorker::start(cri, move |removed| {
@@ -233,9 +242,10 @@ impl Agent {
             policies,
             cri,
             mitigation,
+            steps,
             incidents,
             disk: DiskWriter::new(disk),
-            entries,
+            handed_over: HandedOver::new(entries, errands, mount),
         })
     }
 }

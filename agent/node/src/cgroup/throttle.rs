@@ -156,6 +156,10 @@ impl ThrottleList {
         self.release(|_| true)
     }
 
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "no thread of real-time priority limits memory"
+    )]
     fn save(&self) -> Result<(), PathError> {
         let path = self.dir.join(FILE);
         let written = serde_json::to_vec(&self.held)

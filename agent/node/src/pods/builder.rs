@@ -1,9 +1,10 @@
 //! Cgroups joined with whatever is known of the pods in them: the entries of the fast path's table.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::{Arc, atomic::AtomicU64},
+    time::{Duration, Instant},
 };
 
 use evictd_engine::{Pod, model::settings::Mode};
@@ -12,6 +13,7 @@ use super::table::{Entry, PodTable};
 use crate::{
     cgroup::memory::descendant_ids,
     pods::{
+        cgroup_name,
         discovery::{PodGroup, guess, pods_below},
         opener::Opener,
     },
@@ -33,6 +35,30 @@ struct OpenPod {
     /// The ids of the pod's cgroup and of all below it.
     ids: Vec<u64>,
     entry: Arc<Entry>,
+    /// Since when the pod is held, whatever has changed below it.
+    since: Instant,
+}
+
+/// What is told of a pod.
+#[derive(Clone, Debug)]
+pub enum Known {
+    /// Nothing.
+    Not,
+    /// The same as what is held.
+    AsHeld,
+    /// This.
+    As(Box<Pod>),
+}
+
+impl Known {
+    /// What is told, compared with what is held.
+    pub fn new(told: Option<&Pod>, held: Option<&Pod>) -> Self {
+        match told {
+            None => Self::Not,
+            Some(_) if told == held => Self::AsHeld,
+            Some(pod) => Self::As(Box::new(pod.clone())),
+        }
+    }
 }
 
 /// A look at the tree.
@@ -62,18 +88,15 @@ impl PodTableBuilder {
         self.opener.count()
     }
 
-    /// Compares the tree with what is held. `known` answers with the pod of a UID.
-    pub fn refresh(&mut self, known: impl Fn(&str) -> Option<Pod>) -> Refresh {
-        let mut next = BTreeMap::new();
+    /// Compares the whole tree with what is held. `known` is asked for the pod of a UID, with what is held of it.
+    pub fn refresh(&mut self, known: impl Fn(&str, Option<&Pod>) -> Known) -> Refresh {
+        let mut before = std::mem::take(&mut self.held);
         let (mut changed, mut unknown) = (false, 0);
         let groups = pods_below(&self.root);
         for group in groups.found {
-            let held = self.held.remove(&group.path);
-            let pod = known(&group.name.uid);
-            if pod.is_none() {
-                unknown += 1;
-            }
+            let held = before.remove(&group.path);
             let ids = descendant_ids(&group.path);
+<<<<<<< main
             // What was known of a UID once stays true although no source names it any more.
             let pod = pod.or_else(|| held.as_ref().map(|h| h.entry.pod.clone()));
             let same = |h: &OpenPod| h.ids == ids && pod.as_ref() == Some(&h.entry.pod);
@@ -93,17 +116,111 @@ impl PodTableBuilder {
                     None => changed |= held.is_some(),
                 },
             }
+=======
+            self.visit(group, (ids, held), &known, &mut changed, &mut unknown);
+>>>>>>> threads
         }
         if groups.unlisted.is_some() {
             // Not seen, and there nevertheless.
             let there = |path: &PathBuf, _: &mut OpenPod| path.exists();
-            next.extend(self.held.extract_if(.., there));
+            self.held.extend(before.extract_if(.., there));
         }
         self.opener.note_listing(groups.unlisted.as_ref());
         // What is left over is gone.
-        changed |= !self.held.is_empty();
+        changed |= !before.is_empty();
         self.opener.retain(Path::exists);
-        self.held = next;
+        self.answer(changed, unknown)
+    }
+
+    /// Looks at these pods' directories alone, at those that could not be opened before, and at what is told of the others. What it
+    /// costs grows with the number of these directories; the others' files are not touched.
+    pub fn follow(
+        &mut self,
+        directories: &BTreeSet<PathBuf>,
+        known: impl Fn(&str, Option<&Pod>) -> Known,
+    ) -> Refresh {
+        let (mut changed, mut unknown) = (false, 0);
+        let retold = self.held.iter().filter(|(path, held)| {
+            let pod = &held.entry.pod;
+            !directories.contains(*path) && matches!(known(&pod.uid, Some(pod)), Known::As(_))
+        });
+        let mut look_at: BTreeSet<PathBuf> = retold.map(|(path, _)| path.clone()).collect();
+        look_at.extend(self.opener.failed().cloned());
+        look_at.extend(directories.iter().cloned());
+        for path in look_at {
+            let held = self.held.remove(&path);
+            let ids = descendant_ids(&path);
+            match cgroup_name::parse(&path) {
+                Some(name) if !ids.is_empty() && path.starts_with(&self.root) => {
+                    let group = PodGroup { name, path };
+                    self.visit(group, (ids, held), &known, &mut changed, &mut unknown);
+                }
+                // Gone, or no pod of this scope.
+                _ => changed |= held.is_some(),
+            }
+        }
+        self.opener.retain(Path::exists);
+        self.answer(changed, unknown)
+    }
+
+    /// The directory of the pod to which a path below the root of the hierarchy belongs, where the hierarchy is mounted at `mount`.
+    /// `None` for a path that is no pod's, or a pod's of another scope.
+    pub fn directory_of(&self, mount: &Path, path: &Path) -> Option<PathBuf> {
+        // The first part of the path that is a pod is the pod; what follows is in it.
+        let mut ancestors: Vec<&Path> = path.ancestors().collect();
+        ancestors.reverse();
+        let pod = ancestors
+            .into_iter()
+            .find(|part| cgroup_name::parse(part).is_some())?;
+        let directory = mount.join(pod);
+        directory.starts_with(&self.root).then_some(directory)
+    }
+
+    /// Whether the pod of a directory has been held for so long.
+    pub fn has_held(&self, directory: &Path, time: Duration) -> bool {
+        let held = self.held.get(directory);
+        held.is_some_and(|held| held.since.elapsed() >= time)
+    }
+
+    /// Brings one pod up to date that is there.
+    fn visit(
+        &mut self,
+        group: PodGroup,
+        (ids, held): (Vec<u64>, Option<OpenPod>),
+        known: impl Fn(&str, Option<&Pod>) -> Known,
+        changed: &mut bool,
+        unknown: &mut usize,
+    ) {
+        let before = held.as_ref().map(|held| &held.entry.pod);
+        let (pod, is_same) = match known(&group.name.uid, before) {
+            Known::As(pod) => (Some(*pod), false),
+            Known::AsHeld => (before.cloned(), true),
+            // What was known of a UID once stays true although nobody tells of it any more.
+            Known::Not => {
+                *unknown += 1;
+                (before.cloned(), before.is_some())
+            }
+        };
+        match held {
+            Some(held) if is_same && held.ids == ids => {
+                self.held.insert(group.path, held);
+            }
+            held => match self.open(&group, pod, ids) {
+                Some(mut new) => {
+                    *changed = true;
+                    new.since = held.map_or(new.since, |held| held.since);
+                    self.held.insert(group.path, new);
+                }
+                // What is open of it still serves; the next look tries again.
+                None if self.opener.has_failed(&group.path) => {
+                    self.held.extend(held.map(|held| (group.path, held)));
+                }
+                None => *changed |= held.is_some(),
+            },
+        }
+    }
+
+    fn answer(&self, changed: bool, unknown: usize) -> Refresh {
         let table = || PodTable::new(self.held.values().map(|h| Arc::clone(&h.entry)).collect());
         Refresh {
             table: changed.then(|| Box::new(table())),
@@ -114,7 +231,11 @@ impl PodTableBuilder {
     fn open(&mut self, group: &PodGroup, pod: Option<Pod>, ids: Vec<u64>) -> Option<OpenPod> {
         let pod = pod.unwrap_or_else(|| guess(group, self.memory_total));
         let entry = self.opener.open(pod, &group.path, self.mode)?;
-        Some(OpenPod { ids, entry })
+        Some(OpenPod {
+            ids,
+            entry,
+            since: Instant::now(),
+        })
     }
 }
 
@@ -138,8 +259,17 @@ mod tests {
         let procs = pod.join("cgroup.procs");
         symlink(&procs, &procs).unwrap();
         let mut joined = PodTableBuilder::new(dir.path(), Mode::Evictd);
+<<<<<<< main
         let look =
             |joined: &mut PodTableBuilder| joined.refresh(|_| None).table.map(|t| t.entries.len());
+=======
+        let look = |joined: &mut PodTableBuilder| {
+            joined
+                .refresh(|_, _| Known::Not)
+                .table
+                .map(|t| t.entries.len())
+        };
+>>>>>>> threads
         let unopened = joined.unopened();
         let count = || unopened.load(Ordering::Relaxed);
         assert_eq!((look(&mut joined), count()), (None, 1));
@@ -157,5 +287,90 @@ mod tests {
         fs::remove_dir_all(&pod).unwrap();
         assert_eq!((look(&mut joined), count()), (Some(0), 2));
         assert_eq!(joined.opener.failures(), 0);
+    }
+
+    fn pod_dir(root: &Path, uid: &str) -> PathBuf {
+        let pod = root.join(format!("kubepods/pod{uid}"));
+        fs::create_dir_all(pod.join("c1")).unwrap();
+        for file in ["memory.stat", "memory.usage_in_bytes", "cgroup.procs"] {
+            fs::write(pod.join(file), "1").unwrap();
+        }
+        pod
+    }
+
+    #[test]
+    fn only_the_pods_that_have_changed_are_opened_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        let uid = |n: usize| format!("027b1a11-f972-4ec6-943f-{n:012}");
+        let pods: Vec<PathBuf> = (0..3).map(|n| pod_dir(root, &uid(n))).collect();
+        let named = |name: &str, uid: &str| Pod {
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+            ..Pod::default()
+        };
+        let mut joined = PodTableBuilder::new(root, Mode::Evictd);
+        let told = |uid: &str, held: Option<&Pod>| Known::new(Some(&named("a", uid)), held);
+        let all = |table: &PodTable| table.entries.clone();
+        let first = all(&joined.look(told).table.unwrap());
+        assert_eq!(first.len(), 3);
+        assert!(joined.look(told).table.is_none());
+
+        let nothing = BTreeSet::new();
+        assert!(joined.follow(&nothing, told).table.is_none());
+        // A container of the second pod has come; the others keep their open files.
+        fs::create_dir(pods[1].join("c2")).unwrap();
+        let touched = |n: usize| BTreeSet::from([pods[n].clone()]);
+        assert!(joined.follow(&touched(0), told).table.is_none());
+        let second = all(&joined.follow(&touched(1), told).table.unwrap());
+        let kept = |one: &[Arc<Entry>], other: &[Arc<Entry>]| -> Vec<bool> {
+            let pairs = one.iter().zip(other);
+            pairs.map(|(one, other)| Arc::ptr_eq(one, other)).collect()
+        };
+        assert_eq!(kept(&first, &second), [true, false, true]);
+        // Another word of the third: seen without any directory.
+        let retold = |of: &str, held: Option<&Pod>| match of == uid(2) {
+            true => Known::new(Some(&named("b", of)), held),
+            false => told(of, held),
+        };
+        let third = all(&joined.follow(&nothing, retold).table.unwrap());
+        assert_eq!(third[2].pod.name, "b");
+        assert_eq!(kept(&second, &third), [true, true, false]);
+        // Gone, and come.
+        fs::remove_dir_all(&pods[0]).unwrap();
+        assert_eq!(
+            joined
+                .follow(&touched(0), retold)
+                .table
+                .unwrap()
+                .entries
+                .len(),
+            2
+        );
+        let new = pod_dir(root, &uid(7));
+        let come = joined.follow(&BTreeSet::from([new]), retold).table.unwrap();
+        assert_eq!(come.entries.len(), 3);
+        assert!(
+            joined.look(retold).table.is_none(),
+            "a full look finds nothing else"
+        );
+    }
+
+    #[test]
+    fn paths_belong_to_the_pod_that_they_lie_in() {
+        let joined = PodTableBuilder::new(Path::new("/mnt/node"), Mode::Evictd);
+        let of = |path: String| joined.directory_of(Path::new("/mnt"), Path::new(&path));
+        let pod = format!("node/kubepods/burstable/pod{UID}");
+        let directory = Some(Path::new("/mnt").join(&pod));
+        assert_eq!(of(pod.clone()), directory);
+        assert_eq!(of(format!("{pod}/c1")), directory);
+        assert_eq!(of(format!("{pod}/c1/init.scope")), directory);
+        for other in [
+            "node/kubepods/burstable".to_owned(),
+            "system.slice/cron.service".to_owned(),
+            format!("other/kubepods/pod{UID}/c1"),
+        ] {
+            assert_eq!(of(other.clone()), None, "{other}");
+        }
     }
 }

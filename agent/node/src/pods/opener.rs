@@ -65,6 +65,11 @@ impl Opener {
         self.failed.contains(cgroup)
     }
 
+    /// The cgroups of pods that could not be opened at the last attempt.
+    pub fn failed(&self) -> impl Iterator<Item = &PathBuf> {
+        self.failed.iter()
+    }
+
     /// How many could not be opened at the last attempt.
     pub fn failures(&self) -> usize {
         self.failed.len()

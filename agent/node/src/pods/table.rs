@@ -101,14 +101,10 @@ const MOST_GROWN: usize = 4;
 impl PodTable {
     /// A table of these pods.
     pub fn new(mut entries: Vec<Arc<Entry>>) -> Self {
-        let key = |e: &Entry| {
-            (
-                e.pod.namespace.clone(),
-                e.pod.name.clone(),
-                e.pod.uid.clone(),
-            )
-        };
-        entries.sort_by_cached_key(|e| key(e));
+        fn key(e: &Entry) -> (&str, &str, &str) {
+            (&e.pod.namespace, &e.pod.name, &e.pod.uid)
+        }
+        entries.sort_by(|one, other| key(one).cmp(&key(other)));
         let candidates = entries.iter().map(|e| candidate(e)).collect();
         let zeros = vec![0; entries.len()];
         let above = StatFlusher::of(&above(&entries));

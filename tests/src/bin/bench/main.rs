@@ -15,6 +15,7 @@ mod report;
 mod rest;
 mod scope;
 mod stats;
+mod storm;
 mod svg;
 mod table;
 mod trace;
@@ -82,6 +83,8 @@ enum RaceName {
     Busy,
     /// Nothing happens: CPU and memory of each daemon
     Rest,
+    /// Cgroups come and go on a node of 500 pods: CPU of the agent. Only when it is asked for
+    Storm,
 }
 
 /// What a process of the race itself does.
@@ -152,7 +155,8 @@ fn plan(arguments: &Arguments) -> io::Result<()> {
         false => Vec::new(),
     };
     let here = [RaceName::Scope, RaceName::Busy, RaceName::Rest];
-    let on_host = here.into_iter().any(|race| wants(arguments, race));
+    let on_host = here.into_iter().any(|race| wants(arguments, race))
+        || arguments.race.contains(&RaceName::Storm);
     let plan = serde_json::json!({ "in_guest": in_guest, "on_host": on_host });
     println!("{plan}");
     Ok(())
@@ -199,6 +203,12 @@ fn bench(arguments: &Arguments) -> io::Result<()> {
         };
         report.rest = rest::run(contenders, time)?;
         print!("{}", table::rest(&report.rest));
+    }
+    if arguments.race.contains(&RaceName::Storm) {
+        let seconds = if arguments.quick { 4 } else { 20 };
+        let found = storm::run(Duration::from_secs(seconds))?;
+        print!("{}", storm::draw(&found));
+        report.storm = Some(found);
     }
     report.write(&arguments.out, &programme)
 }

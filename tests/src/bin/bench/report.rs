@@ -8,6 +8,7 @@ use crate::{
     node,
     rest::Resting,
     scope::{Programme, Race},
+    storm::Storms,
     svg, table,
 };
 
@@ -29,6 +30,9 @@ pub struct Report {
     /// What each daemon takes at rest.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rest: Vec<Resting>,
+    /// What following cgroups costs that come and go.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub storm: Option<Storms>,
 }
 
 /// Where and when it was measured.
@@ -81,6 +85,7 @@ impl Report {
             scope: None,
             busy: Vec::new(),
             rest: Vec::new(),
+            storm: None,
         }
     }
 

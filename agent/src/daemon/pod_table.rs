@@ -1,0 +1,133 @@
+//! The pod table follows the cgroups: what a change costs grows with what has changed.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+
+use evictd_manager::{Errand, Letter, Members};
+use evictd_node::pods::table::{Entry, PodTable};
+
+use tokio::time::Instant;
+
+use super::Agent;
+
+/// How long a change waits below a pod that has been there for a while. Most short-lived containers are gone by then, and cost one look
+/// at a directory instead of two times all files of the pod.
+const GATHER_BELOW: Duration = Duration::from_millis(200);
+
+/// The table that was handed over last, and what was made of it: what has not changed is not made anew.
+pub(super) struct HandedOver {
+    /// The pods.
+    pub entries: Vec<Arc<Entry>>,
+    errands: Vec<Errand>,
+    members: Members,
+    /// Where the memory hierarchy is mounted.
+    mount: PathBuf,
+    /// Directories of pods below which something has changed, and when they are looked at.
+    waiting: BTreeSet<PathBuf>,
+    due: Option<Instant>,
+}
+
+impl HandedOver {
+    pub fn new(entries: Vec<Arc<Entry>>, errands: Vec<Errand>, mount: PathBuf) -> Self {
+        Self {
+            members: Members::new(&entries),
+            entries,
+            errands,
+            mount,
+            waiting: BTreeSet::new(),
+            due: None,
+        }
+    }
+
+    /// When changes that wait are to be looked at.
+    pub fn due(&self) -> Option<Instant> {
+        self.due
+    }
+}
+
+impl Agent {
+    /// Cgroups have come and gone: a look at the pods among them is due.
+    pub(super) fn on_cgroup_events(&mut self) {
+        let mut directories = BTreeSet::new();
+        let known = &mut self.handed_over;
+        while let Some(change) = self.life.change() {
+            let Some(directory) = self.source.directory_of(&known.mount, &change) else {
+                continue;
+            };
+            let is_below = directory != known.mount.join(&change.path);
+            if is_below && self.source.has_settled(&directory) {
+                known.waiting.insert(directory);
+                known.due.get_or_insert(Instant::now() + GATHER_BELOW);
+            } else {
+                directories.insert(directory);
+            }
+        }
+        if !directories.is_empty() {
+            let table = self.source.follow(&directories);
+            self.publish(table);
+        }
+    }
+
+    /// Looks at the pods whose changes have waited.
+    pub(super) fn follow_waiting(&mut self) {
+        let known = &mut self.handed_over;
+        known.due = None;
+        let directories = std::mem::take(&mut known.waiting);
+        let table = self.source.follow(&directories);
+        self.publish(table);
+    }
+
+    /// The API server has told something new of pods; their cgroups have not changed.
+    pub(super) fn follow_api(&mut self) {
+        let table = self.source.follow(&BTreeSet::new());
+        self.publish(table);
+    }
+
+    /// Compares all cgroups with what is held open.
+    pub(super) fn refresh(&mut self) {
+        let table = self.source.refresh();
+        self.publish(table);
+    }
+
+    /// Hands over a new table when a pod's cgroup has come, gone, or changed below.
+    fn publish(&mut self, table: Option<Box<PodTable>>) {
+        self.follow_pods_scope(table.is_some());
+        let Some(table) = table else {
+            return;
+        };
+        self.policies.present(&table);
+        let before = &self.handed_over;
+        let known: HashMap<*const Entry, &Errand> = before
+            .entries
+            .iter()
+            .map(Arc::as_ptr)
+            .zip(&before.errands)
+            .collect();
+        let errand = |entry: &Arc<Entry>| match known.get(&Arc::as_ptr(entry)) {
+            Some(errand) => Errand::clone(errand),
+            None => self.source.errand(&self.config, entry),
+        };
+        let errands: Vec<Errand> = table.entries.iter().map(errand).collect();
+        let members = Members::after(&before.members, &table.entries);
+        self.handed_over.errands.clone_from(&errands);
+        self.handed_over.members = members.clone();
+        self.handed_over.entries.clone_from(&table.entries);
+        self.walker.set_targets(errands);
+        self.send_to_manager(Letter::Members(members));
+        self.evidence.know(&table.entries);
+        self.mailbox.send(table);
+    }
+
+    /// Hands over the pods' cgroup when it has come or is another one now.
+    pub(super) fn follow_pods_scope(&mut self, pods_have_changed: bool) {
+        if let Some((scope, looked_at)) = self.allocatable.refresh(pods_have_changed) {
+            self.evidence.set_pods_scope(scope.cgroup().id());
+            self.mailbox.send_pods(Box::new(scope));
+            self.send_to_manager(Letter::PodsMemory(Box::new(looked_at)));
+        }
+    }
+}

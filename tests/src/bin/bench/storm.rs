@@ -1,0 +1,201 @@
+//! What following the pods' cgroups costs: a node of 500 pods on which cgroups come and go.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    fmt::Write as _,
+    fs, io,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use evictd_engine::{Pod, model::settings::Mode};
+use evictd_node::pods::builder::{Joined, Known};
+use evictd_tests::{interrupt::interrupted, member::Member};
+use serde::Serialize;
+
+use crate::{contender::Running, process::cpu_time};
+
+/// Four times what a kubelet allows by default.
+const PODS: u64 = 500;
+/// Cgroups that are made each second; as many are removed.
+const RATE: u32 = 500;
+/// Cgroups that are there at once.
+const ALIVE: usize = 20;
+/// Far from any threshold, in MiB.
+const SIZE: u64 = 16 << 10;
+/// Until what a start leaves behind is done.
+const SETTLE: Duration = Duration::from_secs(8);
+/// Looks of each kind that are timed.
+const LOOKS: u32 = 50;
+
+/// One kind of storm.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Storm {
+    /// Where the cgroups come and go.
+    pub place: &'static str,
+    /// Cgroups made in each second.
+    pub made_per_second: f64,
+    /// CPU time of the agent per elapsed time, in percent of one core.
+    pub cpu_percent: f64,
+}
+
+/// How long one comparison of the cgroups with what is held open takes, in microseconds.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Look {
+    pub kind: &'static str,
+    pub median_us: f64,
+}
+
+/// All of it.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Storms {
+    pub pods: u64,
+    pub seconds: f64,
+    pub storms: Vec<Storm>,
+    pub looks: Vec<Look>,
+}
+
+/// Runs each kind of storm for so long.
+pub fn run(time: Duration) -> io::Result<Storms> {
+    let node = Member::new("storm", SIZE)?;
+    let mut containers = Vec::new();
+    for number in 1..=PODS {
+        let name = format!("pod-{number}");
+        containers.push(node.pod(&name, number, "Burstable", 0, Some("10Mi"))?);
+    }
+    let pods: Vec<PathBuf> = containers
+        .iter()
+        .filter_map(|container| container.parent().map(PathBuf::from))
+        .collect();
+    let foreign = node.cgroup.child("system.slice")?;
+    let running = Running::Evictd(node.start()?);
+    let pid = running.pid().unwrap_or_default();
+    let places: [(&str, &[PathBuf], u32); 3] = [
+        ("none", &[], 0),
+        ("other slices", std::slice::from_ref(&foreign), RATE),
+        ("containers of the pods", &pods, RATE),
+    ];
+    let mut storms = Vec::new();
+    for (place, directories, rate) in places {
+        wait(SETTLE)?;
+        let (start, before) = (Instant::now(), cpu_time(pid)?);
+        let made = come_and_go(directories, rate, time)?;
+        let (elapsed, after) = (start.elapsed().as_secs_f64(), cpu_time(pid)?);
+        let used = Duration::from_nanos(after.saturating_sub(before)).as_secs_f64();
+        storms.push(Storm {
+            place,
+            made_per_second: f64::from(made) / elapsed,
+            cpu_percent: used / elapsed * 100.0,
+        });
+    }
+    drop(running);
+    Ok(Storms {
+        pods: PODS,
+        seconds: time.as_secs_f64(),
+        storms,
+        looks: looks(&node, &pods)?,
+    })
+}
+
+/// Makes short-lived cgroups at a rate, in one directory after the other; how many it has made.
+fn come_and_go(directories: &[PathBuf], rate: u32, time: Duration) -> io::Result<u32> {
+    let (start, mut made, mut alive) = (Instant::now(), 0, VecDeque::new());
+    while start.elapsed() < time && !interrupted() {
+        let due = start.elapsed().as_secs_f64() * f64::from(rate);
+        if f64::from(made) >= due || directories.is_empty() {
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        }
+        let directory = &directories[made as usize % directories.len()];
+        let path = directory.join(format!("short-{made}"));
+        fs::create_dir(&path)?;
+        alive.push_back(path);
+        made += 1;
+        if alive.len() > ALIVE
+            && let Some(oldest) = alive.pop_front()
+        {
+            fs::remove_dir(oldest)?;
+        }
+    }
+    for path in alive {
+        fs::remove_dir(path)?;
+    }
+    Ok(made)
+}
+
+/// Times looks at the same tree in this process.
+fn looks(node: &Member, pods: &[PathBuf]) -> io::Result<Vec<Look>> {
+    let told = |uid: &str, held: Option<&Pod>| {
+        let pod = Pod {
+            uid: uid.to_owned(),
+            ..Pod::default()
+        };
+        Known::new(Some(&pod), held)
+    };
+    let mut joined = Joined::new(node.cgroup.path(), Mode::Evictd);
+    drop(joined.look(told));
+    let mut found = Vec::new();
+    // `None`: the whole tree; otherwise so many pods have one container more.
+    for (kind, changed) in [
+        ("whole tree", None),
+        ("no pod changed", Some(0)),
+        ("1 pod changed", Some(1)),
+        ("10 pods changed", Some(10)),
+    ] {
+        let mut times = Vec::new();
+        for n in 0..LOOKS {
+            let some = pods.iter().take(changed.unwrap_or(0));
+            let directories: BTreeSet<PathBuf> = some.cloned().collect();
+            for directory in &directories {
+                fs::create_dir(directory.join(format!("look-{changed:?}-{n}")))?;
+            }
+            let start = Instant::now();
+            let look = match changed {
+                None => joined.look(told),
+                Some(_) => joined.follow(&directories, told),
+            };
+            times.push(start.elapsed().as_secs_f64() * 1e6);
+            drop(look);
+            for directory in &directories {
+                fs::remove_dir(directory.join(format!("look-{changed:?}-{n}")))?;
+            }
+            drop(joined.follow(&directories, told));
+        }
+        times.sort_by(f64::total_cmp);
+        let median_us = times[times.len() / 2];
+        found.push(Look { kind, median_us });
+    }
+    Ok(found)
+}
+
+fn wait(time: Duration) -> io::Result<()> {
+    let end = Instant::now() + time;
+    while Instant::now() < end {
+        if interrupted() {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+/// As text.
+pub fn draw(found: &Storms) -> String {
+    let mut text = format!(
+        "\n{} pods, {:.0} s each\n{:<26} {:>14} {:>12}\n",
+        found.pods, found.seconds, "cgroups come and go in", "made per s", "CPU %"
+    );
+    for storm in &found.storms {
+        let (made, cpu) = (storm.made_per_second, storm.cpu_percent);
+        // A String takes everything.
+        let _ = writeln!(text, "{:<26} {made:>14.0} {cpu:>12.2}", storm.place);
+    }
+    let _ = writeln!(text, "\n{:<26} {:>14}", "one look", "median us");
+    for look in &found.looks {
+        let _ = writeln!(text, "{:<26} {:>14.0}", look.kind, look.median_us);
+    }
+    text
+}
