@@ -31,6 +31,7 @@ impl FastPath {
     ///
     /// # Errors
     /// The thread cannot be started, a scope cannot be read, a trigger cannot be armed.
+    #[expect(clippy::disallowed_methods, reason = "at the start")]
     pub fn start(setup: Setup) -> io::Result<(Self, Refusals)> {
         let control = Arc::clone(&setup.control);
         let (started, ready) = std::sync::mpsc::sync_channel(1);
@@ -92,6 +93,11 @@ impl FastPath {
     }
 
     /// Ends the thread.
+    #[expect(
+        clippy::disallowed_methods,
+        clippy::disallowed_macros,
+        reason = "the caller has normal priority"
+    )]
     pub fn stop(self) {
         self.control.stop();
         if self.thread.join().is_err() {

@@ -66,6 +66,8 @@ pub(super) struct MemoryMonitor {
     calm_since: Option<u64>,
     /// How often every scope was looked at.
     pub(super) cycles: u64,
+    /// Why the hook could not be attached or detached at the last attempt: an errno.
+    pub(super) hook_lost: Option<i32>,
 }
 
 impl MemoryMonitor {
@@ -95,6 +97,7 @@ impl MemoryMonitor {
             triggers: PendingTriggers::default(),
             calm_since: None,
             cycles: 0,
+            hook_lost: None,
         }
     }
 

@@ -1,5 +1,10 @@
 //! The state of the loop, shared by the fast path and the standby thread, which takes over where the fast path is late.
 
+#![expect(
+    clippy::disallowed_types,
+    reason = "the threads that lock this lock have the same priority, or only try"
+)]
+
 use std::{
     io,
     os::fd::{AsRawFd as _, OwnedFd, RawFd},
@@ -52,7 +57,7 @@ impl SharedMonitor {
     /// Decides in place of the fast path when there is something to decide and it has not come.
     pub fn take_over(&self) {
         let woken = monotonic_ns();
-        let Ok(mut watch) = self.monitor.try_lock() else {
+        let Some(mut watch) = self.try_take() else {
             return;
         };
         watch.handle_pending_triggers(woken);
@@ -64,6 +69,11 @@ impl SharedMonitor {
     /// Whether the hook has reported a crossing that no thread has read.
     pub fn has_unread_triggers(&self) -> bool {
         poll([self.trigger_fd()], Some(Duration::ZERO)) != [0]
+    }
+
+    /// The state, if no other thread has it.
+    pub fn try_take(&self) -> Option<MutexGuard<'_, MemoryMonitor>> {
+        self.watch.try_lock().ok()
     }
 
     pub fn lock(&self) -> MutexGuard<'_, MemoryMonitor> {

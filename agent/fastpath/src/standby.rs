@@ -17,6 +17,7 @@ use std::{
         mpsc,
     },
     thread::{Builder, JoinHandle},
+    time::Duration,
 };
 
 use evictd_node::bpf::perf_wakeup::LocalWakeup;
@@ -38,6 +39,8 @@ const WAKE_PRIORITY: i32 = FASTPATH_PRIORITY - 1;
 const WAKE_STACK: usize = 4 << 10;
 /// What is reserved, beside what is touched.
 const STACK_ROOM: usize = 60 << 10;
+/// How often a wake sees whether its CPU has gone and come back meanwhile. Not all kernels hang up the event of a CPU that goes.
+const CPU_LOOK: Duration = Duration::from_secs(10);
 /// What the scheduler's calls take for the thread that makes them.
 const THE_CALLER: Pid = Pid::from_raw(0);
 
@@ -64,8 +67,14 @@ impl Standby {
     /// hook that cannot tell where a crossing happens.
     ///
     /// # Errors
+<<<<<<< main
     /// Why there is none: threads or perf events are refused, or real-time priority is, without which the charging task
     /// goes before a wake thread.
+=======
+    /// Why there is none: threads or perf events are refused, or real-time priority is, without which whoever charges
+    /// goes before a wake.
+    #[expect(clippy::disallowed_methods, reason = "at the start")]
+>>>>>>> threads
     pub fn start(monitor: &Arc<SharedMonitor>) -> io::Result<Option<Self>> {
         let home = sched_getaffinity(THE_CALLER)?;
         let cpus: Vec<usize> = (0..CpuSet::count())
@@ -121,6 +130,11 @@ impl Standby {
     }
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_macros,
+    reason = "at the end"
+)]
 impl Drop for Standby {
     fn drop(&mut self) {
         self.shared.end.notify();
@@ -132,12 +146,18 @@ impl Drop for Standby {
     }
 }
 
+<<<<<<< main
 /// Starts the wake thread of a CPU and waits until it is in its place.
 fn spawn(
     shared: &Arc<StandbyShared>,
     cpu: usize,
     mut wakeup: LocalWakeup,
 ) -> io::Result<JoinHandle<()>> {
+=======
+/// Starts the wake of a CPU and waits until it is in its place.
+#[expect(clippy::disallowed_methods, reason = "at the start")]
+fn spawn(shared: &Arc<StandbyShared>, cpu: usize, wakeup: LocalWakeup) -> io::Result<JoinHandle<()>> {
+>>>>>>> threads
     let shared = Arc::clone(shared);
     let (ready, started) = mpsc::sync_channel(1);
     let thread = Builder::new()
@@ -151,7 +171,7 @@ fn spawn(
             let goes_on = placed.is_ok();
             prefault_stack::<WAKE_STACK>();
             if ready.send(placed).is_ok() && goes_on {
-                shared.wait_for_wakeup(&mut wakeup);
+                shared.wait_for_wakeup(cpu, wakeup);
             }
         })?;
     started.recv().map_err(io::Error::other)??;
@@ -159,26 +179,55 @@ fn spawn(
 }
 
 impl StandbyShared {
+<<<<<<< main
     /// What a wake thread does all its life: sleep.
     fn wait_for_wakeup(&self, wakeup: &mut LocalWakeup) {
         let mut fds = [self.end.fd().as_raw_fd(), wakeup.as_fd().as_raw_fd()];
+=======
+    /// What a wake does all its life: sleep.
+    fn wait_for_wakeup(&self, cpu: usize, wakeup: LocalWakeup) {
+        let mut wakeup = Some(wakeup);
+>>>>>>> threads
         loop {
-            let [end, alarm] = poll(fds, None);
+            let event = wakeup.as_ref().map_or(-1, |w| w.as_fd().as_raw_fd());
+            let [end, alarm] = poll([self.end.fd().as_raw_fd(), event], Some(CPU_LOOK));
             if end != 0 {
                 return;
             }
+<<<<<<< main
             if alarm & libc::POLLIN != 0 {
                 // What comes from here on wakes it again.
                 wakeup.clear();
                 // Where the standby thread finds the monitor locked, its holder goes on; if not, the program asks once more.
                 if self.monitor.has_unread_triggers() {
                     self.wake_standby();
+=======
+            match &mut wakeup {
+                Some(wakeup) if alarm & libc::POLLIN != 0 => {
+                    // What comes from here on wakes it again.
+                    wakeup.clear();
+                    // Where the standby finds the monitor taken, whoever has it goes on; if not, the program asks once more.
+                    if self.monitor.has_unread_triggers() {
+                        self.wake_standby();
+                    }
                 }
-            } else if alarm != 0 {
-                // The event is gone, with its CPU.
-                fds[1] = -1;
+                Some(_) if alarm == 0 && is_tied_to(cpu) => {}
+                // The event is gone, with its CPU; that may be back by now.
+                _ => {
+                    drop(wakeup.take());
+                    wakeup = self.come_back(cpu);
+>>>>>>> threads
+                }
             }
         }
+    }
+
+    /// A new event for a CPU that was away, and the thread in its place again; `None` as long as it is away.
+    fn come_back(&self, cpu: usize) -> Option<LocalWakeup> {
+        sched_setaffinity(THE_CALLER, &only(cpu).ok()?).ok()?;
+        let number = u32::try_from(cpu).ok()?;
+        let opened = self.monitor.try_take()?.setup.trigger.local_wakeup(number);
+        opened.ok()?
     }
 
     fn wake_standby(&self) {
@@ -205,6 +254,12 @@ impl StandbyShared {
             self.called.store(false, Ordering::Release);
         }
     }
+}
+
+/// Whether the calling thread may run on this CPU alone. The kernel lets it run anywhere when the CPU goes, and for good.
+fn is_tied_to(cpu: usize) -> bool {
+    let may_run = sched_getaffinity(THE_CALLER);
+    may_run.is_ok_and(|cpus| only(cpu) == Ok(cpus))
 }
 
 fn only(cpu: usize) -> nix::Result<CpuSet> {

@@ -31,6 +31,8 @@ pub(super) struct StatLag {
     told: Option<(u64, u64)>,
     /// More than usual by so much, in bytes, may be anything.
     slack: u64,
+    /// The same by the number of CPUs alone.
+    slack_of_cpus: u64,
     /// What is unlisted is free of kernel memory: all of it is behind, however long.
     exact: bool,
     /// What was charged, in bytes, when the whole time was waited in vain: nothing is charged there that would make the kernel
@@ -41,13 +43,21 @@ pub(super) struct StatLag {
 impl StatLag {
     /// For a machine with so many CPUs. `exact`: kernel memory has a counter of its own and is no part of what is unlisted.
     pub fn new(cpus: u64, exact: bool) -> Self {
+        let slack_of_cpus = NEW_BYTES + cpus * PAGES_OF_A_CPU * page_size();
         Self {
             baseline: None,
             told: None,
-            slack: NEW_BYTES + cpus * PAGES_OF_A_CPU * page_size(),
+            slack: slack_of_cpus,
+            slack_of_cpus,
             exact,
             given_up: None,
         }
+    }
+
+    /// For a scope with this threshold, in bytes. With many CPUs the slack would exceed it, and a lag could take a pod that need not
+    /// go: half of the threshold is the most, and more is waited for.
+    pub fn bound(&mut self, threshold: u64) {
+        self.slack = self.slack_of_cpus.min((threshold / 2).max(NEW_BYTES));
     }
 
     /// The scope is another one.

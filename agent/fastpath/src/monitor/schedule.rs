@@ -61,16 +61,17 @@ impl MemoryMonitor {
         } else {
             Ok(false)
         };
-        match switched {
-            // What was charged while it was being attached was not seen by it.
-            Ok(true) if wanted => return Duration::ZERO,
-            Ok(_) => {}
-            Err(ref e) => {
-                let errno = e.raw_os_error().unwrap_or(0);
-                self.setup.events.send(Event::HookLost { errno });
-            }
+        let refused = switched.as_ref().err();
+        let errno = refused.map(|error| error.raw_os_error().unwrap_or(0));
+        let is_lost = errno.is_some();
+        // Once for each loss: every look tries again.
+        if let Some(errno) = lost_now(&mut self.hook_lost, errno) {
+            self.setup.events.send(Event::HookLost { errno });
         }
-        let is_lost = switched.is_err();
+        if wanted && matches!(switched, Ok(true)) {
+            // What was charged while it was being attached was not seen by it.
+            return Duration::ZERO;
+        }
         let is_attached = has_triggers && !is_lost && trigger.is_attached();
         let next = |monitor: &ScopeMonitor| {
             let far = sampling::next_look(monitor.distance(), growth);
@@ -97,5 +98,33 @@ impl MemoryMonitor {
         };
         let looks = self.scopes.iter().map(next);
         looks.min().unwrap_or(sampling::CEILING)
+    }
+}
+
+/// The errno to report when the hook is refused, or refused for another reason than before; `before` is what was seen last.
+fn lost_now(before: &mut Option<i32>, now: Option<i32>) -> Option<i32> {
+    let was = std::mem::replace(before, now);
+    now.filter(|_| now != was)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loss_is_reported_once() {
+        let mut before = None;
+        let seen = [
+            (None, None),
+            (Some(1), Some(1)),
+            (Some(1), None),
+            (Some(1), None),
+            (Some(2), Some(2)),
+            (None, None),
+            (Some(2), Some(2)),
+        ];
+        for (now, reported) in seen {
+            assert_eq!(lost_now(&mut before, now), reported);
+        }
     }
 }

@@ -1,5 +1,7 @@
 use std::cell::Cell;
 
+use proptest::prelude::*;
+
 use super::*;
 
 const MIB: u64 = 1 << 20;
@@ -179,4 +181,37 @@ fn the_usual_follows() {
     stat_lag.forget();
     assert_eq!(machine.look(&mut stat_lag, |_| 80 * MIB), look(80 * MIB));
     assert_eq!(machine.did(), (1, 0));
+}
+
+proptest! {
+    /// Whatever the number of CPUs and the size of the machine: page cache as large as the threshold that is not added up yet takes
+    /// no pod. 100Mi is the kubelet's default; with 123 CPUs the slack of the CPUs alone is as much.
+    #[test]
+    fn the_guard_stays_on(
+        cpus in prop_oneof![1_u64..=1024, Just(256), Just(512)],
+        threshold in 17 * MIB..2 << 40,
+        above in 0_u64..=100,
+    ) {
+        let (now, added_up) = (Cell::new(0), Cell::new(false));
+        // So much more than the threshold is available, in per cent of half of it.
+        let available = threshold + threshold / 200 * above;
+        let read = |missing: u64| MemorySample {
+            usage: 4 << 40,
+            available: available - missing,
+            uncategorized: missing,
+            ..MemorySample::default()
+        };
+        let is_short = |look: &MemorySample, missing: u64| look.available + missing < threshold;
+        let after = |pause: Duration| {
+            now.set(now.get() + u64::try_from(pause.as_nanos()).unwrap());
+            now.get()
+        };
+        let mut stat_lag = StatLag::new(cpus, false);
+        stat_lag.bound(threshold);
+        stat_lag.look(|| Ok(read(0)), is_short, || (), after).unwrap();
+        let missing = || if added_up.get() { 0 } else { threshold };
+        let looks = || Ok(read(missing()));
+        let (seen, left) = stat_lag.look(looks, is_short, || added_up.set(true), after).unwrap();
+        prop_assert_eq!((seen.available, left), (available, 0));
+    }
 }
