@@ -22,6 +22,7 @@ pub mod scrape;
 pub mod scripted;
 mod serving;
 pub mod skip;
+pub mod stalled;
 pub mod tls;
 pub mod tracefs;
 pub mod unkillable;

@@ -13,6 +13,11 @@ mod run_pace;
 mod run_reload;
 mod run_reserves;
 mod run_restart;
+mod run_stalled;
 mod telemetry_metrics;
 mod telemetry_report;
+<<<<<<< main
 mod top_live;
+=======
+mod threads;
+>>>>>>> threads

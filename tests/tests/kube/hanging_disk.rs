@@ -41,7 +41,7 @@ fn a_disk_that_hangs_delays_reports_and_no_eviction() {
     let second = member.pod("second", 2, "BestEffort", 0, None).unwrap();
     let mut hog = Hog::start(&second, &["--mib", "1024"]).unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
-    assert!(agent.log().contains("Container second"), "{}", agent.log());
+    assert!(agent.log().contains("default/second"), "{}", agent.log());
     for path in ["/healthz", "/readyz"] {
         let answer = get(&health, path).unwrap();
         assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");

@@ -1,0 +1,92 @@
+//! A loop that does not go on is named by `/healthz`, and holds up no other one.
+
+use std::time::Duration;
+
+use evictd_store::record::Record;
+use evictd_tests::{
+    cgroup::TestCgroup,
+    embedded::Files,
+    hog::Hog,
+    node::MIB,
+    patience::holds,
+    scrape::{free_address, get},
+    skip::not_root,
+    skip_if,
+    stalled::Stalled,
+};
+use serde_json::json;
+
+/// Longer than the longest limit of a loop.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Stalls the thread until `/healthz` names the loop, does something meanwhile, and has it go on.
+fn stall(node: &str, thread: &str, name: &str, meanwhile: impl FnOnce(&mut Hog, &Files)) {
+    let scope = TestCgroup::new(node, 256 * MIB).unwrap();
+    let (mut files, [hog_dir, _]) = Files::hog_and_calm(&scope);
+    let health = free_address().unwrap();
+    files.config["healthAddress"] = json!(health);
+    let mut agent = files.start(&[]);
+    let says = |what: &str| {
+        holds(PATIENCE, || {
+            get(&health, "/healthz").unwrap().contains(what)
+        })
+    };
+    assert!(says("200 OK"));
+    let stalled = Stalled::new(agent.pid(), thread).unwrap();
+    let mut hog = Hog::start(&hog_dir, &["--mib", "1000", "--rate", "400"]).unwrap();
+    meanwhile(&mut hog, &files);
+    assert!(says(&format!("the {name} has not run for ")));
+    let answer = get(&health, "/readyz").unwrap();
+    assert!(answer.starts_with("HTTP/1.1 503"), "{answer}");
+    drop(stalled);
+    assert!(says("200 OK"), "it lives again");
+    hog.wait().unwrap();
+    let evictions = || {
+        let records = files.records().into_iter();
+        records.filter(|r| matches!(r, Record::Evicted(_))).count()
+    };
+    assert!(holds(PATIENCE, || evictions() == 1));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+    assert_eq!(evictions(), 1, "once");
+}
+
+fn is_evicted(hog: &mut Hog, _: &Files) {
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+}
+
+#[test]
+fn a_stalled_main_thread_stops_no_eviction() {
+    skip_if!(not_root());
+    stall("stallmain", "evictd", "async loop", |hog, files| {
+        is_evicted(hog, files);
+        assert!(files.records().is_empty(), "the record waits for it");
+    });
+}
+
+#[test]
+fn a_stalled_manager_stops_no_eviction_for_memory() {
+    skip_if!(not_root());
+    stall("stallmanager", "rounds", "control loop", is_evicted);
+}
+
+#[test]
+fn a_stalled_fast_path_is_named() {
+    skip_if!(not_root());
+    // The standby may evict in its place, and the kernel's OOM killer may come: only the name matters here.
+    let scope = TestCgroup::new("stallfast", 256 * MIB).unwrap();
+    let (mut files, _) = Files::hog_and_calm(&scope);
+    let health = free_address().unwrap();
+    files.config["healthAddress"] = json!(health);
+    let mut agent = files.start(&[]);
+    let says = |what: &str| {
+        holds(PATIENCE, || {
+            get(&health, "/healthz").unwrap().contains(what)
+        })
+    };
+    assert!(says("200 OK"));
+    let stalled = Stalled::new(agent.pid(), "reflex").unwrap();
+    assert!(says("the fast path has not run for "));
+    drop(stalled);
+    assert!(says("200 OK"));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
