@@ -5,14 +5,7 @@
 //! that moment, never on cached ones (kubernetes/kubernetes#51745 is what happens otherwise); bounds that are a fraction of a
 //! millisecond old only tell which pods it need not ask. All that may take its time leaves through a bounded queue and is done
 //! elsewhere.
-#![cfg_attr(
-    test,
-    allow(
-        clippy::disallowed_types,
-        clippy::disallowed_methods,
-        clippy::disallowed_macros
-    )
-)]
+#![cfg_attr(test, allow(clippy::disallowed_types, clippy::disallowed_methods))]
 
 mod control;
 mod event;

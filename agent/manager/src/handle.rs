@@ -27,10 +27,6 @@ impl ManagerHandle {
     ///
     /// # Errors
     /// The system has no thread or descriptor to give.
-    #[expect(
-        clippy::disallowed_macros,
-        reason = "before there is anything to decide"
-    )]
     pub fn start(mut setup: Setup) -> io::Result<Self> {
         let notes = EventQueue::new()?;
         let commands = CommandQueue::new()?;
@@ -48,10 +44,9 @@ impl ManagerHandle {
             .spawn(move || {
                 // The fast path was refused as well then, and that was said.
                 let _ = memory_v1.map(|cgroup| join_root_memcg(&cgroup));
-                // A fork bomb leaves nothing to a thread of normal priority; a refusal only makes it slower.
-                if let Some(error) = set_sched_fifo(MANAGER_PRIORITY) {
-                    tracing::debug!(%error, "the manager has no real-time priority");
-                }
+                // A fork bomb leaves nothing to a thread of normal priority. Where this is refused, the reflex was refused as well, and
+                // that was said.
+                let _ = set_sched_fifo(MANAGER_PRIORITY);
                 prefault_heap::<RESERVED_HEAP>();
                 looping.run();
             })?;
@@ -85,15 +80,16 @@ impl ManagerHandle {
     }
 
     /// Ends the thread.
-    #[expect(
-        clippy::disallowed_methods,
-        clippy::disallowed_macros,
-        reason = "the caller has normal priority"
-    )]
+    #[expect(clippy::disallowed_methods, reason = "the caller has normal priority")]
     pub fn stop(self) {
         self.commands.stop();
+<<<<<<< main
         if self.thread.join().is_err() {
             tracing::error!("the manager has panicked");
         }
+=======
+        // A panic has said what it was.
+        let _ = self.thread.join();
+>>>>>>> threads
     }
 }

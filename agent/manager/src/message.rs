@@ -153,10 +153,9 @@ impl CommandQueue {
         }))
     }
 
-    /// Sends a command; one that is dropped because too many wait already is logged and counted.
-    #[expect(clippy::disallowed_macros, reason = "the callers have normal priority")]
-    pub fn send(&self, command: Command) {
-        // What is replaced is freed, and what is refused is logged, when the mutex is free again.
+    /// Sends a command; one that is dropped because too many wait already is counted, and the answer is false.
+    pub fn send(&self, command: Command) -> bool {
+        // What is replaced or refused is freed when the mutex is free again.
         let (replaced, refused);
         {
             let mut commands = self.commands.lock();
@@ -172,10 +171,9 @@ impl CommandQueue {
         }
         self.event.notify();
         drop(replaced);
-        if let Some(command) = refused {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(?command, "the manager is behind: it is not told this");
-        }
+        self.dropped
+            .fetch_add(u64::from(refused.is_some()), Ordering::Relaxed);
+        refused.is_none()
     }
 
     /// Commands that were dropped since the start.

@@ -1,7 +1,6 @@
 //! The blocking side: does one step and says what came of it.
 #![expect(
     clippy::disallowed_types,
-    clippy::disallowed_macros,
     reason = "runs on threads of normal priority, which share nothing with the manager but its queues"
 )]
 

@@ -261,8 +261,10 @@ impl Agent {
     }
 
     fn send_to_manager(&self, command: Command) {
-        if let Some(manager) = &self.manager {
-            manager.commands().send(command);
+        if let Some(manager) = &self.manager
+            && !manager.commands().send(command)
+        {
+            tracing::warn!("the manager is behind: a command is lost");
         }
     }
 

@@ -69,7 +69,7 @@ fn a_disk_that_hangs_delays_reports_and_no_eviction() {
             .count("DELETE", &format!("/pods/{name}"));
         assert_eq!(deletes, 1, "{name}");
     }
-    assert!(agent.log().contains("the disk answers again"));
+    assert!(member.wait(SOON, |_| agent.log().contains("the disk answers again")));
     let text = metrics(&shown).unwrap();
     assert!(
         text.contains("evictd_journal_records_lost_total 0"),
