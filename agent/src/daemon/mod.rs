@@ -195,8 +195,9 @@ impl Agent {
         self.mitigation.close();
         // The last things that were told may be an eviction.
         self.read_oom_events();
-        self.write_incidents(u64::MAX);
+        // A pod that is being asked to go meanwhile has an incident as well.
         self.flush_disk().await;
+        self.write_incidents(u64::MAX);
         if let PodSource::Cluster { cluster, .. } = self.pod_source {
             cluster.stop().await;
         }

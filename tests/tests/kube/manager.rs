@@ -68,6 +68,11 @@ fn a_soft_threshold_goes_by_the_eviction_api() {
         .iter()
         .find_map(asked)
         .expect("it is in the journal");
+    let is_agreed = |m: &ClusterNode| {
+        let records = m.records();
+        records.iter().any(|r| matches!(r, Record::Counted(_)))
+    };
+    assert!(member.wait(SOON, is_agreed));
     // The kubelet has ended it.
     drop(second);
     assert_eq!(agent.terminate().unwrap(), Some(0));

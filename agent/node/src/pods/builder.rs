@@ -151,7 +151,8 @@ impl PodTableBuilder {
             let held = self.held.remove(&path);
             let ids = descendant_ids(&path);
             match cgroup_name::parse(&path) {
-                Some(name) if !ids.is_empty() && path.starts_with(&self.root) => {
+                // One that is there and cannot be listed is opened anew, which fails, and stays as it is.
+                Some(name) if path.exists() && path.starts_with(&self.root) => {
                     let group = PodGroup { name, path };
                     self.visit(group, (ids, held), &known, &mut changed, &mut unknown);
                 }
