@@ -167,16 +167,10 @@ impl ScopeMonitor {
         if self.depends_on_statistics(woken, growth) {
             add_up();
         }
-<<<<<<< main
+        self.stat_lag.bound(limits.threshold);
         let (look, missing) =
             self.stat_lag
                 .sample(|| self.scope.sample(), is_short, add_up, after)?;
-=======
-        self.stat_lag.bound(limits.threshold);
-        let (look, missing) = self
-            .stat_lag
-            .sample(|| self.scope.sample(), is_short, add_up, after)?;
->>>>>>> threads
         self.sample = look;
         self.gone = false;
         self.pressed = is_pressing(self.sample.available);

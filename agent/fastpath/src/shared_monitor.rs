@@ -73,7 +73,7 @@ impl SharedMonitor {
 
     /// The state, if no other thread has it.
     pub fn try_take(&self) -> Option<MutexGuard<'_, MemoryMonitor>> {
-        self.watch.try_lock().ok()
+        self.monitor.try_lock().ok()
     }
 
     pub fn lock(&self) -> MutexGuard<'_, MemoryMonitor> {

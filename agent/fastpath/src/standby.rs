@@ -67,14 +67,9 @@ impl Standby {
     /// hook that cannot tell where a crossing happens.
     ///
     /// # Errors
-<<<<<<< main
     /// Why there is none: threads or perf events are refused, or real-time priority is, without which the charging task
     /// goes before a wake thread.
-=======
-    /// Why there is none: threads or perf events are refused, or real-time priority is, without which whoever charges
-    /// goes before a wake.
     #[expect(clippy::disallowed_methods, reason = "at the start")]
->>>>>>> threads
     pub fn start(monitor: &Arc<SharedMonitor>) -> io::Result<Option<Self>> {
         let home = sched_getaffinity(THE_CALLER)?;
         let cpus: Vec<usize> = (0..CpuSet::count())
@@ -135,30 +130,19 @@ impl Drop for Standby {
     fn drop(&mut self) {
         self.shared.end.notify();
         for thread in self.threads.drain(..) {
-<<<<<<< main
-            if thread.join().is_err() {
-                tracing::error!("the standby thread or a wake thread has panicked");
-            }
-=======
             // A panic has said what it was.
             let _ = thread.join();
->>>>>>> threads
         }
     }
 }
 
-<<<<<<< main
 /// Starts the wake thread of a CPU and waits until it is in its place.
+#[expect(clippy::disallowed_methods, reason = "at the start")]
 fn spawn(
     shared: &Arc<StandbyShared>,
     cpu: usize,
-    mut wakeup: LocalWakeup,
+    wakeup: LocalWakeup,
 ) -> io::Result<JoinHandle<()>> {
-=======
-/// Starts the wake of a CPU and waits until it is in its place.
-#[expect(clippy::disallowed_methods, reason = "at the start")]
-fn spawn(shared: &Arc<StandbyShared>, cpu: usize, wakeup: LocalWakeup) -> io::Result<JoinHandle<()>> {
->>>>>>> threads
     let shared = Arc::clone(shared);
     let (ready, started) = mpsc::sync_channel(1);
     let thread = Builder::new()
@@ -180,34 +164,20 @@ fn spawn(shared: &Arc<StandbyShared>, cpu: usize, wakeup: LocalWakeup) -> io::Re
 }
 
 impl StandbyShared {
-<<<<<<< main
     /// What a wake thread does all its life: sleep.
-    fn wait_for_wakeup(&self, wakeup: &mut LocalWakeup) {
-        let mut fds = [self.end.fd().as_raw_fd(), wakeup.as_fd().as_raw_fd()];
-=======
-    /// What a wake does all its life: sleep.
     fn wait_for_wakeup(&self, cpu: usize, wakeup: LocalWakeup) {
         let mut wakeup = Some(wakeup);
->>>>>>> threads
         loop {
             let event = wakeup.as_ref().map_or(-1, |w| w.as_fd().as_raw_fd());
             let [end, alarm] = poll([self.end.fd().as_raw_fd(), event], Some(CPU_LOOK));
             if end != 0 {
                 return;
             }
-<<<<<<< main
-            if alarm & libc::POLLIN != 0 {
-                // What comes from here on wakes it again.
-                wakeup.clear();
-                // Where the standby thread finds the monitor locked, its holder goes on; if not, the program asks once more.
-                if self.monitor.has_unread_triggers() {
-                    self.wake_standby();
-=======
             match &mut wakeup {
                 Some(wakeup) if alarm & libc::POLLIN != 0 => {
                     // What comes from here on wakes it again.
                     wakeup.clear();
-                    // Where the standby finds the monitor taken, whoever has it goes on; if not, the program asks once more.
+                    // Where the standby thread finds the monitor locked, its holder goes on; if not, the program asks once more.
                     if self.monitor.has_unread_triggers() {
                         self.wake_standby();
                     }
@@ -217,7 +187,6 @@ impl StandbyShared {
                 _ => {
                     drop(wakeup.take());
                     wakeup = self.come_back(cpu);
->>>>>>> threads
                 }
             }
         }

@@ -10,13 +10,8 @@ use evictd_config::{ClusterConfig, Config};
 use evictd_engine::{reclaim::KnownPods, record::NodeState};
 use evictd_policy::{PauseState, PolicyStore};
 use evictd_store::{
-<<<<<<< main
-    journal::{JournalError, SharedJournal},
-    record::{EvictionRecord, Record, RequestRecord},
-=======
     disk_queue::DiskQueue,
-    record::{RequestRecord, EvictionRecord, Record},
->>>>>>> threads
+    record::{EvictionRecord, Record, RequestRecord},
 };
 use evictd_sys::clock::WallClock;
 use tokio::{

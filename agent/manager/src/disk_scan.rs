@@ -82,12 +82,7 @@ struct State {
     found: Arc<Found>,
 }
 
-<<<<<<< main
-/// The disk scanner, seen from outside.
-#[derive(Default)]
-=======
 /// The scanner, seen from outside.
->>>>>>> threads
 pub struct DiskScanner {
     state: PiMutex<State>,
     /// Tells the thread of a change, also one that comes just before it sleeps.
@@ -128,7 +123,7 @@ impl DiskScanner {
             let known: HashSet<&str> = errands.iter().map(|e| e.uid.as_str()).collect();
             found.retain(|uid, _| known.contains(uid.as_str()));
         });
-        self.changed.ring();
+        self.changed.notify();
     }
 
     /// Changes a copy of what was found, without the mutex, and puts it in place if no other thread has changed it meanwhile.
@@ -153,7 +148,7 @@ impl DiskScanner {
     /// While a disk is short walks follow one another without rest.
     pub fn set_pressed(&self, pressed: bool) {
         if self.pressed.swap(pressed, Ordering::Relaxed) != pressed {
-            self.changed.ring();
+            self.changed.notify();
         }
     }
 
@@ -170,21 +165,15 @@ impl DiskScanner {
     /// Ends the thread.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        self.changed.ring();
+        self.changed.notify();
     }
 
     fn lock(&self) -> PiMutexGuard<'_, State> {
         self.state.lock()
     }
 
-<<<<<<< main
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        // No panic leaves it half written.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-=======
     fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
->>>>>>> threads
     }
 
     fn run(&self, shares: Option<&ShareReader>) {
@@ -215,7 +204,7 @@ impl DiskScanner {
         let known: HashSet<&str> = known.iter().map(|e| e.uid.as_str()).collect();
         loop {
             // Before the look: what changes after it ends the wait.
-            self.changed.silence();
+            self.changed.clear();
             let errands = Arc::clone(&self.lock().errands);
             let news = errands.iter().any(|e| !known.contains(e.uid.as_str()));
             let period = if self.pressed.load(Ordering::Relaxed) {
@@ -281,7 +270,7 @@ impl DiskScanner {
             }
             let until = Instant::now() + began.elapsed() * REST;
             loop {
-                self.changed.silence();
+                self.changed.clear();
                 if self.is_stopped() {
                     return None;
                 }
@@ -360,7 +349,7 @@ mod tests {
     fn no_change_is_lost() {
         let scanner = DiskScanner::start(None).unwrap();
         for n in 0..200 {
-            let before = scanner.walked();
+            let before = scanner.scanned();
             let target = ScanTarget {
                 uid: n.to_string(),
                 cgroups: Vec::new(),
@@ -368,7 +357,7 @@ mod tests {
             };
             scanner.set_targets(vec![target]);
             let until = Instant::now() + PERIOD / 3;
-            while scanner.walked() == before {
+            while scanner.scanned() == before {
                 assert!(Instant::now() < until, "change {n} is lost");
                 std::thread::yield_now();
             }

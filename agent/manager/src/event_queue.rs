@@ -13,7 +13,7 @@ use std::{
 
 use evictd_sys::{eventfd::EventFd, pi_mutex::PiMutex};
 
-use crate::Note;
+use crate::ManagerEvent;
 
 /// Events that may wait.
 const EVENTS: usize = 256;
@@ -21,8 +21,8 @@ const EVENTS: usize = 256;
 /// Events of the manager, oldest first.
 #[derive(Debug)]
 pub struct EventQueue {
-    bell: EventFd,
-    notes: PiMutex<VecDeque<Note>>,
+    event: EventFd,
+    notes: PiMutex<VecDeque<ManagerEvent>>,
     dropped: AtomicU64,
 }
 
@@ -33,7 +33,7 @@ impl EventQueue {
     /// The system has no descriptor to give.
     pub fn new() -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            bell: EventFd::new()?,
+            event: EventFd::new()?,
             notes: PiMutex::new(VecDeque::with_capacity(EVENTS)),
             dropped: AtomicU64::new(0),
         }))
@@ -41,13 +41,15 @@ impl EventQueue {
 
     /// Adds an event; a state of the node replaces the one before. In a full queue an eviction or a request takes the place of the
     /// oldest report. Says whether the event was taken.
-    pub(crate) fn send(&self, note: Note) -> bool {
+    pub(crate) fn send(&self, note: ManagerEvent) -> bool {
         // What is taken out is freed when the mutex is free again.
         let (replaced, displaced, refused);
         {
             let mut notes = self.notes.lock();
             replaced = match note {
-                Note::Node(_) => remove(&mut notes, |other| matches!(other, Note::Node(_))),
+                ManagerEvent::Node(_) => {
+                    remove(&mut notes, |other| matches!(other, ManagerEvent::Node(_)))
+                }
                 _ => None,
             };
             displaced = match notes.len() < EVENTS || is_report(&note) {
@@ -64,14 +66,14 @@ impl EventQueue {
         }
         let lost = u64::from(displaced.is_some()) + u64::from(refused.is_some());
         self.dropped.fetch_add(lost, Ordering::Relaxed);
-        self.bell.ring();
+        self.event.notify();
         drop((replaced, displaced));
         refused.is_none()
     }
 
     /// The oldest event.
-    pub fn next(&self) -> Option<Note> {
-        self.bell.silence();
+    pub fn next(&self) -> Option<ManagerEvent> {
+        self.event.clear();
         self.notes.lock().pop_front()
     }
 
@@ -82,38 +84,41 @@ impl EventQueue {
 }
 
 /// Takes out the oldest of a kind.
-fn remove(notes: &mut VecDeque<Note>, is_it: impl Fn(&Note) -> bool) -> Option<Note> {
+fn remove(
+    notes: &mut VecDeque<ManagerEvent>,
+    is_it: impl Fn(&ManagerEvent) -> bool,
+) -> Option<ManagerEvent> {
     let at = notes.iter().position(is_it)?;
     notes.remove(at)
 }
 
 /// Whether it only tells of something: nothing follows from it.
-fn is_report(note: &Note) -> bool {
+fn is_report(note: &ManagerEvent) -> bool {
     match note {
-        Note::Evicted(_)
-        | Note::Soft(_)
-        | Note::Node(_)
-        | Note::Reclaim(_)
-        | Note::Mitigate(_)
-        | Note::Stuck(_) => false,
-        Note::Reclaimed(_)
-        | Note::Graduated(_)
-        | Note::Comeback(_)
-        | Note::MetInForce { .. }
-        | Note::HookRefused(_) => true,
+        ManagerEvent::Evicted(_)
+        | ManagerEvent::Soft(_)
+        | ManagerEvent::Node(_)
+        | ManagerEvent::Reclaim(_)
+        | ManagerEvent::Mitigate(_)
+        | ManagerEvent::Stuck(_) => false,
+        ManagerEvent::Reclaimed(_)
+        | ManagerEvent::Graduated(_)
+        | ManagerEvent::Recreated(_)
+        | ManagerEvent::MetInForce { .. }
+        | ManagerEvent::HookRefused(_) => true,
     }
 }
 
 impl AsFd for EventQueue {
     /// Becomes readable when there is an event.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.bell.fd()
+        self.event.fd()
     }
 }
 
 impl AsRawFd for EventQueue {
     fn as_raw_fd(&self) -> RawFd {
-        self.bell.fd().as_raw_fd()
+        self.event.fd().as_raw_fd()
     }
 }
 
@@ -122,25 +127,25 @@ mod tests {
     use evictd_engine::{NodeCondition, Signal, record::NodeState};
 
     use super::*;
-    use crate::{ReclaimRequest, Reclaimer};
+    use crate::{ReclaimBy, ReclaimRequest};
 
-    fn met(n: u64) -> Note {
-        Note::MetInForce {
+    fn met(n: u64) -> ManagerEvent {
+        ManagerEvent::MetInForce {
             signal: Signal::PidAvailable,
             available: n,
             threshold: 0,
         }
     }
 
-    fn request() -> Note {
-        Note::Reclaim(ReclaimRequest {
+    fn request() -> ManagerEvent {
+        ManagerEvent::Reclaim(ReclaimRequest {
             what: Vec::new(),
-            of: Reclaimer::Nobody,
+            of: ReclaimBy::None,
         })
     }
 
-    fn node(message: &str) -> Note {
-        Note::Node(NodeState {
+    fn node(message: &str) -> ManagerEvent {
+        ManagerEvent::Node(NodeState {
             conditions: [NodeCondition::PidPressure].into(),
             message: message.to_owned(),
         })
@@ -148,9 +153,9 @@ mod tests {
 
     fn all(queue: &EventQueue) -> Vec<String> {
         let kind = |note| match note {
-            Note::MetInForce { available, .. } => format!("met {available}"),
-            Note::Node(state) => state.message,
-            Note::Reclaim(_) => "request".to_owned(),
+            ManagerEvent::MetInForce { available, .. } => format!("met {available}"),
+            ManagerEvent::Node(state) => state.message,
+            ManagerEvent::Reclaim(_) => "request".to_owned(),
             other => panic!("{other:?}"),
         };
         std::iter::from_fn(|| queue.next()).map(kind).collect()

@@ -6,7 +6,7 @@ use evictd_engine::history::Recorder;
 use evictd_sys::rt::{MANAGER_PRIORITY, join_root_memcg, prefault_heap, set_sched_fifo};
 
 use crate::{
-    EventQueue, CommandQueue,
+    CommandQueue, EventQueue,
     manager_loop::{ManagerLoop, Setup, SharedStatus},
 };
 
@@ -44,7 +44,7 @@ impl ManagerHandle {
             .spawn(move || {
                 // The fast path was refused as well then, and that was said.
                 let _ = memory_v1.map(|cgroup| join_root_memcg(&cgroup));
-                // A fork bomb leaves nothing to a thread of normal priority. Where this is refused, the reflex was refused as well, and
+                // A fork bomb leaves nothing to a thread of normal priority. Where this is refused, the fast path was refused as well, and
                 // that was said.
                 let _ = set_sched_fifo(MANAGER_PRIORITY);
                 prefault_heap::<RESERVED_HEAP>();
@@ -83,13 +83,7 @@ impl ManagerHandle {
     #[expect(clippy::disallowed_methods, reason = "the caller has normal priority")]
     pub fn stop(self) {
         self.commands.stop();
-<<<<<<< main
-        if self.thread.join().is_err() {
-            tracing::error!("the manager has panicked");
-        }
-=======
         // A panic has said what it was.
         let _ = self.thread.join();
->>>>>>> threads
     }
 }

@@ -26,7 +26,8 @@ use evictd_sys::{clock::monotonic_ns, pi_mutex::PiMutex, poll::poll};
 
 use super::usage::UsageCollector;
 use crate::{
-    EventQueue, Command, CommandQueue, DiskScanner, ManagerEvent, PodSet, ReclaimOptions, SignalSources,
+    Command, CommandQueue, DiskScanner, EventQueue, ManagerEvent, PodSet, ReclaimOptions,
+    SignalSources,
     manager_loop::{execute::is_short, mitigation::Mitigation, node_reclaim::ReclaimState},
 };
 
@@ -90,23 +91,13 @@ impl ManagerLoop {
         manager.restore(signed(monotonic_ns()), &earlier);
         Self {
             thresholds: settings.layout.apply(&settings.eviction.thresholds),
-<<<<<<< main
             planner: manager,
             sources: sensors,
             usage_collector: measured,
-            scanner: scanner,
-            running: members.pods.clone(),
-            pods: members,
-            limiter: limiter,
-=======
-            manager,
-            sensors,
-            measured,
             scanner,
             running: Vec::clone(&members.pods),
-            members,
+            pods: members,
             limiter,
->>>>>>> threads
             shadow,
             events: notes,
             commands: commands,
@@ -155,7 +146,7 @@ impl ManagerLoop {
         let now = signed(monotonic_ns());
         match command {
             Command::Members(members) => {
-                if !Arc::ptr_eq(&members.pods, &self.members.pods) {
+                if !Arc::ptr_eq(&members.pods, &self.pods.pods) {
                     self.usage_collector.set_members(&members);
                     self.running.clone_from(&members.pods);
                 }
@@ -230,7 +221,7 @@ impl ManagerLoop {
         self.report(round, &seen);
         let has_changed = self.sources.arm(&self.thresholds, &seen);
         while let Some(refusal) = self.sources.refusals.pop() {
-            self.note(ManagerEvent::HookRefused(refusal));
+            self.emit(ManagerEvent::HookRefused(refusal));
         }
         if has_changed {
             return Duration::ZERO;

@@ -31,13 +31,8 @@ const ANSWERS: usize = 64;
 pub struct PodSet {
     /// With files held open.
     pub entries: Vec<Arc<Entry>>,
-<<<<<<< main
     /// The same pods, in the same order, as the engine wants them; without protected ones.
-    pub pods: Vec<Pod>,
-=======
-    /// The same pods, in the same order, as the engine wants them; without those that nobody may evict.
     pub pods: Arc<Vec<Pod>>,
->>>>>>> threads
 }
 
 impl PodSet {
@@ -107,13 +102,15 @@ pub enum Command {
 }
 
 impl Command {
-    /// Places that it may take in the inbox, those of all others included.
+    /// Places that it may take in the queue, those of all others included.
     fn places(&self) -> usize {
         match self {
             Self::EvictedByFastPath { .. } => COMMANDS,
-            Self::SoftEvictionFinished { .. } | Self::Reclaimed(_) | Self::MitigationDone(_) => COMMANDS + ANSWERS,
+            Self::SoftEvictionFinished { .. } | Self::Reclaimed(_) | Self::MitigationDone(_) => {
+                COMMANDS + ANSWERS
+            }
             // One of each.
-            Self::PodSet(_) | Self::PodsMemory(_) | Self::Settings { .. } => usize::MAX,
+            Self::Members(_) | Self::PodsMemory(_) | Self::Settings { .. } => usize::MAX,
         }
     }
 
@@ -121,7 +118,7 @@ impl Command {
     fn replaces(&self, other: &Self) -> bool {
         matches!(
             (self, other),
-            (Self::PodSet(_), Self::PodSet(_))
+            (Self::Members(_), Self::Members(_))
                 | (Self::PodsMemory(_), Self::PodsMemory(_))
                 | (Self::Settings { .. }, Self::Settings { .. })
         )
@@ -334,27 +331,27 @@ mod tests {
         }
     }
 
-    fn all(inbox: &CommandQueue) -> Vec<Command> {
-        std::iter::from_fn(|| inbox.next()).collect()
+    fn all(queue: &CommandQueue) -> Vec<Command> {
+        std::iter::from_fn(|| queue.next()).collect()
     }
 
     #[test]
-    fn answers_and_tables_find_a_place_in_a_full_inbox() {
-        let inbox = CommandQueue::new().unwrap();
+    fn answers_and_tables_find_a_place_in_a_full_queue() {
+        let queue = CommandQueue::new().unwrap();
         for n in 0..=COMMANDS as u64 {
-            inbox.send(evicted(n));
+            queue.send(evicted(n));
         }
-        assert_eq!(inbox.dropped(), 1, "the last one");
+        assert_eq!(queue.dropped(), 1, "the last one");
         for _ in 0..ANSWERS {
-            inbox.send(Command::Reclaimed(None));
+            queue.send(Command::Reclaimed(None));
         }
         for _ in 0..3 {
-            inbox.send(Command::PodSet(PodSet::default()));
+            queue.send(Command::Members(PodSet::default()));
         }
-        assert_eq!(inbox.dropped(), 1);
-        let commands = all(&inbox);
+        assert_eq!(queue.dropped(), 1);
+        let commands = all(&queue);
         assert_eq!(commands.len(), COMMANDS + ANSWERS + 1, "one table");
-        assert!(matches!(commands.last(), Some(Command::PodSet(_))));
-        assert!(all(&inbox).is_empty());
+        assert!(matches!(commands.last(), Some(Command::Members(_))));
+        assert!(all(&queue).is_empty());
     }
 }

@@ -4,8 +4,6 @@
     reason = "runs on threads of normal priority, which share nothing with the manager but its queues"
 )]
 
-mod threads;
-
 use std::{
     cmp::Reverse,
     path::Path,
@@ -15,8 +13,6 @@ use std::{
     },
     time::{Duration, Instant},
 };
-
-pub use threads::StepThreads;
 
 use evictd_engine::{
     Signal,

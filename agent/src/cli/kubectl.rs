@@ -82,7 +82,7 @@ enum Command {
 
 #[derive(Subcommand)]
 enum Explain {
-    /// A pod: its place in the order of eviction, what policies say of it, and whom the OOM killer would take.
+    /// A pod: its place in the order of eviction, what policies say of it, and the OOM killer's choice.
     Pod {
         /// `namespace/name`
         #[arg(value_name = "NAMESPACE/NAME")]

@@ -223,7 +223,7 @@ impl Frame<'_> {
         thresholds.iter().map(signal).collect()
     }
 
-    /// The pods in the order in which this signal evicts them. Of disks nobody but the agent knows what pods use.
+    /// The pods in the order in which this signal evicts them. Only the agent knows what pods use of disks.
     fn pods(&self, signal: Signal) -> Vec<PodJson> {
         let ranking = Ranking {
             strategy: self.config.ranking_strategy,

@@ -8,7 +8,7 @@ use evictd_store::{
 };
 use tokio::sync::mpsc;
 
-use super::{Agent, pod_source::Source};
+use super::{Agent, pod_source::PodSource};
 
 /// A disk that works on one job for so long is said to hang.
 const HANGS: Duration = Duration::from_secs(2);
@@ -131,12 +131,12 @@ impl Agent {
 
     /// Events a record to the API server.
     pub(super) fn report_to_cluster(&mut self, record: Record) {
-        let Source::Cluster { cluster, .. } = &mut self.source else {
+        let PodSource::Cluster { cluster, .. } = &mut self.pod_source else {
             return;
         };
         match record {
             Record::Evicted(eviction) => cluster.evicted(*eviction),
-            Record::Stuck(_) | Record::MetInForce(_) => cluster.tell(record),
+            Record::Stuck(_) | Record::MetInForce(_) => cluster.report(record),
             _ => {}
         }
     }

@@ -1,20 +1,10 @@
-<<<<<<< main
-//! What follows a kill and may take its time: the journal, the log, and making sure that no process survived.
+//! What follows a kill and may take its time: the record, the log, and making sure that no process survived.
 
 use std::time::Duration;
 
-use evictd_engine::{Pod, Recreation, Signal, mitigation::Step};
+use evictd_engine::{Pod, Signal, mitigation::Step};
 use evictd_fastpath::{self as fastpath, EARLIER, Event, VictimExit};
 use evictd_manager::{self as manager, MitigationOutcome, Reclaimed};
-=======
-//! What follows a kill and may take its time: the record, the log, and seeing to it that nobody survived.
-
-use std::time::Duration;
-
-use evictd_engine::{Recreation, Signal, mitigation::Step};
-use evictd_fastpath::{EARLIER, Event, Finished, Event};
-use evictd_manager::{EvictionReport, MitigationOutcome, Reclaimed};
->>>>>>> threads
 use evictd_node::{cgroup::end::kill_until_empty, pods::table::Entry};
 use evictd_policy::PauseState;
 use evictd_store::{

@@ -63,6 +63,14 @@ impl Agent {
         if over.is_empty() {
             return;
         }
+        for standing in over.iter_mut().flat_map(|incident| &mut incident.pods) {
+            let name = &standing.pod;
+            let entries = &self.handed_over.entries;
+            let entry = entries.iter().find(|e| e.pod.to_string() == *name);
+            let read = |entry: &Arc<Entry>| Some(entry.memory.read().ok()?.working_set());
+            // A victim's cgroup goes with it.
+            standing.usage_after = entry.and_then(read).or(standing.evicted.then_some(0));
+        }
         let (writer, samples, count) = (self.incidents.writer(), self.samples(), over.len());
         if !self.write_file(move || writer.write(over, &samples)) {
             tracing::warn!(
@@ -72,18 +80,6 @@ impl Agent {
             let failed = &self.incidents.kept().failed;
             failed.fetch_add(count as u64, Ordering::Relaxed);
         }
-<<<<<<< main
-        for standing in over.iter_mut().flat_map(|incident| &mut incident.pods) {
-            let name = &standing.pod;
-            let entry = self.entries.iter().find(|e| e.pod.to_string() == *name);
-            let read = |entry: &Arc<Entry>| Some(entry.memory.read().ok()?.working_set());
-            // A victim's cgroup goes with it.
-            standing.usage_after = entry.and_then(read).or(standing.evicted.then_some(0));
-        }
-        let (writer, samples) = (self.incidents.writer(), self.samples());
-        Some(move || writer.write(over, &samples))
-=======
->>>>>>> threads
     }
 
     fn samples(&self) -> Vec<Sample> {
@@ -122,8 +118,7 @@ impl Agent {
             signal,
             layout: self.layout,
         };
-<<<<<<< main
-        let pods = self.entries.iter().map(|entry| &entry.pod);
+        let pods = self.handed_over.entries.iter().map(|entry| &entry.pod);
         let ranked = ranking.order(pods, &usages);
         let capacity = self.capacity;
         let adjust = |ranked: &Ranked<'_>| {
@@ -156,17 +151,6 @@ impl Agent {
                 protected: pod.is_protected(self.config.mode),
                 spared: spared.map(reason),
             }
-=======
-        let pods = self.handed_over.entries.iter().map(|entry| &entry.pod);
-        let ranked = ranking.order(pods, &usages).into_iter().take(PODS);
-        let standing = |ranked: evictd_engine::Ranked<'_>| RankedPod {
-            pod: ranked.pod.to_string(),
-            usage: ranked.usage,
-            request: ranked.inputs.request,
-            priority: ranked.inputs.priority,
-            qos_class: ranked.inputs.qos.as_str().to_owned(),
-            evicted: is_victim(&ranked.pod.uid),
->>>>>>> threads
         };
         incident.pods = ranked.iter().take(PODS).map(standing).collect();
         incident.capacity = Some(capacity);

@@ -18,7 +18,7 @@ use crate::daemon::{
 
 impl Agent {
     pub(super) fn take_notes(&mut self) {
-        while let Some(note) = self.notes.next() {
+        while let Some(note) = self.manager_events.next() {
             self.handle_manager_event(note);
         }
     }
@@ -65,7 +65,7 @@ impl Agent {
                     hold = ?comeback.hold,
                     "an evicted pod's owner has put another one here"
                 );
-                self.write_down(RequestRecord::Recreated((&comeback).into()));
+                self.write_down(Record::Comeback((&comeback).into()));
             }
         }
     }
@@ -90,11 +90,7 @@ impl Agent {
         }
     }
 
-<<<<<<< main
-    /// Does a step away from this thread; only the next step waits for it.
-=======
     /// Has a step taken away from this thread.
->>>>>>> threads
     fn mitigate(&self, demand: evictd_manager::mitigation_worker::MitigationRequest) {
         let pods = demand.pods.len();
         if demand.shadow {

@@ -124,7 +124,7 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
         "Events of the manager that did not fit into its queue",
         Box::new(move || events.dropped()),
     ));
-    let commands = Arc::clone(shown.manager.inbox());
+    let commands = Arc::clone(shown.manager.commands());
     sources.counters.push((
         "manager_commands_dropped",
         "Commands to the manager that did not fit into its queue",

@@ -28,7 +28,7 @@ use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 use evictd_config::Config;
 use evictd_engine::{Layout, Signal, history::Recorder};
 use evictd_fastpath::{Control, Event, EventQueue, FastPath};
-use evictd_manager::{EventQueue, Command, ManagerHandle, PodSet, mitigation_worker::StepThreads};
+use evictd_manager::{self as manager, Command, DiskScanner, ManagerHandle, StepThreads};
 use evictd_node::{
     bpf::object::BpfObject,
     trigger::{
@@ -109,7 +109,7 @@ struct Agent {
     cgroup_events: CgroupEvents,
     ticks: u32,
     manager: Option<ManagerHandle>,
-    manager_events: Arc<EventQueue>,
+    manager_events: Arc<manager::EventQueue>,
     scanner: Arc<DiskScanner>,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
@@ -180,11 +180,6 @@ impl Agent {
         self.write_pauses();
         self.scanner.stop();
         if let Some(manager) = self.manager.take() {
-<<<<<<< main
-            // It may be waiting until its event is taken.
-            self.manager_events.close();
-=======
->>>>>>> threads
             manager.stop();
         }
         self.take_notes();

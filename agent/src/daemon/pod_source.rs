@@ -19,13 +19,15 @@ use evictd_manager::{POD_LOGS, ScanTarget, fixed, of_kubelet_pod};
 use evictd_node::{
     cgroup::memory::{descendant_ids, descendants},
     pods::{
-        builder::{PodTableBuilder, Known},
+        builder::{Known, PodTableBuilder},
         opener::Opener,
         table::{Entry, PodTable},
     },
-    trigger::cgroups::{Change, Happened},
+    trigger::cgroups::{CgroupEvent, CgroupEventKind},
 };
-use evictd_store::{disk_queue::DiskThread, journal::Journal, past::Restored, record::RequestRecord};
+use evictd_store::{
+    disk_queue::DiskThread, journal::Journal, past::Restored, record::RequestRecord,
+};
 
 use super::{RunError, policies::Policies, recall::recall};
 
@@ -96,8 +98,8 @@ impl PodSource {
     }
 
     /// The directory of the pod that a change of a cgroup concerns, if it concerns one; `mount` is where the hierarchy is.
-    pub(super) fn directory_of(&self, mount: &Path, change: &Change) -> Option<PathBuf> {
-        if change.happened == Happened::Attached {
+    pub(super) fn directory_of(&self, mount: &Path, change: &CgroupEvent) -> Option<PathBuf> {
+        if change.kind == CgroupEventKind::Attached {
             // A process in a container that is known: an exec probe.
             return None;
         }
@@ -188,27 +190,20 @@ impl PodSource {
     }
 }
 
-<<<<<<< main
-<<<<<<< main
-/// Where the pods come from: the cluster, or the manifest. The journal is opened before a server is asked: of two agents on
-=======
-=======
 /// What the API server tells of a pod, compared with what is held.
 fn told(cluster: &Cluster, uid: &str, held: Option<&Pod>) -> Known {
     cluster.with_pod(uid, |told| Known::new(told, held))
 }
 
->>>>>>> threads
 /// The source of the pods, with its first table, and the state directory.
 pub(super) struct Opened {
     pub source: PodSource,
     pub table: Box<PodTable>,
     pub disk: DiskThread,
-    pub recalled: Restored,
+    pub restored: Restored,
 }
 
-/// Who says who runs here: the cluster, or the manifest. The journal is opened before anybody is asked: of two agents on
->>>>>>> threads
+/// Where the pods come from: the cluster, or the manifest. The journal is opened before a server is asked: of two agents on
 /// one node the second is refused.
 pub(super) async fn open(
     config: &Config,
@@ -231,7 +226,7 @@ pub(super) async fn open(
             source,
             table,
             disk,
-            recalled,
+            restored: recalled,
         });
     }
     let path = config.pod_manifest.as_deref().ok_or(RunError::Missing {
@@ -253,7 +248,7 @@ pub(super) async fn open(
         source,
         table,
         disk,
-        recalled,
+        restored: recalled,
     })
 }
 

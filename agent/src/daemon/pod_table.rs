@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use evictd_manager::{Errand, Letter, Members};
+use evictd_manager::{Command, PodSet, ScanTarget};
 use evictd_node::pods::table::{Entry, PodTable};
 
 use tokio::time::Instant;
@@ -22,8 +22,8 @@ const GATHER_BELOW: Duration = Duration::from_millis(200);
 pub(super) struct HandedOver {
     /// The pods.
     pub entries: Vec<Arc<Entry>>,
-    errands: Vec<Errand>,
-    members: Members,
+    targets: Vec<ScanTarget>,
+    members: PodSet,
     /// Where the memory hierarchy is mounted.
     mount: PathBuf,
     /// Directories of pods below which something has changed, and when they are looked at.
@@ -32,11 +32,11 @@ pub(super) struct HandedOver {
 }
 
 impl HandedOver {
-    pub fn new(entries: Vec<Arc<Entry>>, errands: Vec<Errand>, mount: PathBuf) -> Self {
+    pub fn new(entries: Vec<Arc<Entry>>, targets: Vec<ScanTarget>, mount: PathBuf) -> Self {
         Self {
-            members: Members::new(&entries),
+            members: PodSet::new(&entries),
             entries,
-            errands,
+            targets,
             mount,
             waiting: BTreeSet::new(),
             due: None,
@@ -54,12 +54,12 @@ impl Agent {
     pub(super) fn on_cgroup_events(&mut self) {
         let mut directories = BTreeSet::new();
         let known = &mut self.handed_over;
-        while let Some(change) = self.life.change() {
-            let Some(directory) = self.source.directory_of(&known.mount, &change) else {
+        while let Some(change) = self.cgroup_events.next() {
+            let Some(directory) = self.pod_source.directory_of(&known.mount, &change) else {
                 continue;
             };
             let is_below = directory != known.mount.join(&change.path);
-            if is_below && self.source.has_settled(&directory) {
+            if is_below && self.pod_source.has_settled(&directory) {
                 known.waiting.insert(directory);
                 known.due.get_or_insert(Instant::now() + GATHER_BELOW);
             } else {
@@ -67,7 +67,7 @@ impl Agent {
             }
         }
         if !directories.is_empty() {
-            let table = self.source.follow(&directories);
+            let table = self.pod_source.follow(&directories);
             self.publish(table);
         }
     }
@@ -77,19 +77,19 @@ impl Agent {
         let known = &mut self.handed_over;
         known.due = None;
         let directories = std::mem::take(&mut known.waiting);
-        let table = self.source.follow(&directories);
+        let table = self.pod_source.follow(&directories);
         self.publish(table);
     }
 
     /// The API server has told something new of pods; their cgroups have not changed.
     pub(super) fn follow_api(&mut self) {
-        let table = self.source.follow(&BTreeSet::new());
+        let table = self.pod_source.follow(&BTreeSet::new());
         self.publish(table);
     }
 
     /// Compares all cgroups with what is held open.
     pub(super) fn refresh(&mut self) {
-        let table = self.source.refresh();
+        let table = self.pod_source.refresh();
         self.publish(table);
     }
 
@@ -101,33 +101,33 @@ impl Agent {
         };
         self.policies.present(&table);
         let before = &self.handed_over;
-        let known: HashMap<*const Entry, &Errand> = before
+        let known: HashMap<*const Entry, &ScanTarget> = before
             .entries
             .iter()
             .map(Arc::as_ptr)
-            .zip(&before.errands)
+            .zip(&before.targets)
             .collect();
-        let errand = |entry: &Arc<Entry>| match known.get(&Arc::as_ptr(entry)) {
-            Some(errand) => Errand::clone(errand),
-            None => self.source.errand(&self.config, entry),
+        let target = |entry: &Arc<Entry>| match known.get(&Arc::as_ptr(entry)) {
+            Some(target) => ScanTarget::clone(target),
+            None => self.pod_source.target(&self.config, entry),
         };
-        let errands: Vec<Errand> = table.entries.iter().map(errand).collect();
-        let members = Members::after(&before.members, &table.entries);
-        self.handed_over.errands.clone_from(&errands);
+        let targets: Vec<ScanTarget> = table.entries.iter().map(target).collect();
+        let members = PodSet::after(&before.members, &table.entries);
+        self.handed_over.targets.clone_from(&targets);
         self.handed_over.members = members.clone();
         self.handed_over.entries.clone_from(&table.entries);
-        self.walker.set_targets(errands);
-        self.send_to_manager(Letter::Members(members));
-        self.evidence.know(&table.entries);
-        self.mailbox.send(table);
+        self.scanner.set_targets(targets);
+        self.send_to_manager(Command::Members(members));
+        self.oom_attributor.know(&table.entries);
+        self.control.send(table);
     }
 
     /// Hands over the pods' cgroup when it has come or is another one now.
     pub(super) fn follow_pods_scope(&mut self, pods_have_changed: bool) {
         if let Some((scope, looked_at)) = self.allocatable.refresh(pods_have_changed) {
-            self.evidence.set_pods_scope(scope.cgroup().id());
-            self.mailbox.send_pods(Box::new(scope));
-            self.send_to_manager(Letter::PodsMemory(Box::new(looked_at)));
+            self.oom_attributor.set_pods_scope(scope.cgroup().id());
+            self.control.send_pods(Box::new(scope));
+            self.send_to_manager(Command::PodsMemory(Box::new(looked_at)));
         }
     }
 }

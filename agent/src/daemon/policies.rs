@@ -181,16 +181,11 @@ impl Policies {
         self.report(disk);
     }
 
-<<<<<<< main
-    /// Writes down what there is to explain, when it has changed by more than the time or a subcommand asks.
-    fn report(&mut self) {
-=======
-    /// Has written down what there is to explain, when it has changed by more than the time or somebody asks.
+    /// Has written down what there is to explain, when it has changed by more than the time or a subcommand asks.
     fn report(&mut self, disk: &DiskQueue) {
         if self.telling.is_under_way.load(Ordering::Acquire) {
             return;
         }
->>>>>>> threads
         let mut without_time = self.evaluator.explain();
         for explanation in &mut without_time {
             explanation.for_seconds = None;
@@ -203,32 +198,20 @@ impl Policies {
         if without_time == self.told && !is_asked && !has_failed {
             return;
         }
-<<<<<<< main
-        let written = serde_json::to_vec(&self.evaluator.explain())
-            .map_err(std::io::Error::from)
-            .and_then(|text| evictd_sys::fs::replace(&status_file(&self.state_dir), &text, false));
-        match written {
-            Ok(()) => {
-                self.told = without_time;
-                // The subcommand may have taken its request back.
-                if is_asked && let Err(error) = std::fs::remove_file(asked) {
-                    tracing::debug!(%error, "the reader of the policies' status has gone");
-=======
         let (telling, path) = (Arc::clone(&self.telling), status_file(&self.state_dir));
         let text = serde_json::to_vec(&self.evaluator.explain()).map_err(std::io::Error::from);
         telling.is_under_way.store(true, Ordering::Relaxed);
         let write = move || {
             match text.and_then(|text| evictd_sys::fs::replace(&path, &text, false)) {
                 Ok(()) => {
-                    // Whoever has asked may have taken it back.
+                    // The subcommand may have taken its request back.
                     if is_asked && let Err(error) = std::fs::remove_file(asked) {
-                        tracing::debug!(%error, "nobody waits any more for what the policies say");
+                        tracing::debug!(%error, "the reader of the policies' status has gone");
                     }
                 }
                 Err(error) => {
                     tracing::debug!(%error, "what the policies say cannot be written down");
                     telling.has_failed.store(true, Ordering::Relaxed);
->>>>>>> threads
                 }
             }
             telling.is_under_way.store(false, Ordering::Release);

@@ -9,7 +9,7 @@ use std::{
 use evictd_config::Config;
 use evictd_engine::model::settings::Mode;
 use evictd_fastpath::{Control, EventQueue, FastPath, Setup};
-use evictd_manager::{Command, CommandQueue, DiskScanner, ManagerHandle, PodSet, mitigation_worker::StepThreads};
+use evictd_manager::{Command, CommandQueue, DiskScanner, ManagerHandle, PodSet, StepThreads};
 use evictd_node::{
     bpf::object::BpfObject,
     cgroup::memory::memory_root,
@@ -136,8 +136,8 @@ impl Agent {
         }
         let shares = signals.sensors.disks.as_ref();
         let scanner = DiskScanner::start(shares.and_then(|d| d.trigger.share_reader()))?;
-        let errands: Vec<_> = entries.iter().map(|e| source.errand(config, e)).collect();
-        scanner.set_targets(errands.clone());
+        let targets: Vec<_> = entries.iter().map(|e| source.target(config, e)).collect();
+        scanner.set_targets(targets.clone());
         let mount = memory_root(Path::new(scope::CGROUP_MOUNT)).map(|(mount, _)| mount);
         let mount = mount.unwrap_or_else(|| PathBuf::from(scope::CGROUP_MOUNT));
         let layout = signals.sensors.layout();
@@ -215,14 +215,9 @@ impl Agent {
             cgroup_events: signals.life,
             ticks: 0,
             seen_by_manager: Arc::clone(manager.recorder()),
-            notes: Arc::clone(manager.events()),
+            manager_events: Arc::clone(manager.events()),
             manager: Some(manager),
-<<<<<<< main
-            manager_events: notes,
-            scanner: scanner,
-=======
             scanner,
->>>>>>> threads
             metrics,
             health,
             dropped,
@@ -245,7 +240,7 @@ impl Agent {
             steps,
             incidents,
             disk: DiskWriter::new(disk),
-            handed_over: HandedOver::new(entries, errands, mount),
+            handed_over: HandedOver::new(entries, targets, mount),
         })
     }
 }

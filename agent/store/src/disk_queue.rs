@@ -164,11 +164,7 @@ impl DiskQueue {
         self.publish(record, Some(Box::new(acknowledge)))
     }
 
-    fn publish(
-        &self,
-        record: Record,
-        acknowledge: Option<Acknowledge>,
-    ) -> Result<(), Box<Record>> {
+    fn publish(&self, record: Record, acknowledge: Option<Acknowledge>) -> Result<(), Box<Record>> {
         self.lock_counts().note(&record);
         let places = match is_essential(&record) {
             true => RECORDS,

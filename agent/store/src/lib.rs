@@ -1,11 +1,8 @@
 //! What is on disk: the journal, incident files, and their schemas.
 
 pub mod backlog;
-<<<<<<< main
 pub mod chart;
-=======
 pub mod disk_queue;
->>>>>>> threads
 pub mod incident;
 pub mod journal;
 pub mod past;

@@ -16,8 +16,5 @@ mod run_restart;
 mod run_stalled;
 mod telemetry_metrics;
 mod telemetry_report;
-<<<<<<< main
-mod top_live;
-=======
 mod threads;
->>>>>>> threads
+mod top_live;

@@ -8,16 +8,16 @@ use evictd_tests::{
     embedded::Files,
     hog::Hog,
     node::MIB,
-    patience::holds,
     scrape::{free_address, get},
     skip::not_root,
     skip_if,
     stalled::Stalled,
+    wait::until,
 };
 use serde_json::json;
 
 /// Longer than the longest limit of a loop.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Stalls the thread until `/healthz` names the loop, does something meanwhile, and has it go on.
 fn stall(node: &str, thread: &str, name: &str, meanwhile: impl FnOnce(&mut Hog, &Files)) {
@@ -26,11 +26,7 @@ fn stall(node: &str, thread: &str, name: &str, meanwhile: impl FnOnce(&mut Hog, 
     let health = free_address().unwrap();
     files.config["healthAddress"] = json!(health);
     let mut agent = files.start(&[]);
-    let says = |what: &str| {
-        holds(PATIENCE, || {
-            get(&health, "/healthz").unwrap().contains(what)
-        })
-    };
+    let says = |what: &str| until(TIMEOUT, || get(&health, "/healthz").unwrap().contains(what));
     assert!(says("200 OK"));
     let stalled = Stalled::new(agent.pid(), thread).unwrap();
     let mut hog = Hog::start(&hog_dir, &["--mib", "1000", "--rate", "400"]).unwrap();
@@ -45,7 +41,7 @@ fn stall(node: &str, thread: &str, name: &str, meanwhile: impl FnOnce(&mut Hog, 
         let records = files.records().into_iter();
         records.filter(|r| matches!(r, Record::Evicted(_))).count()
     };
-    assert!(holds(PATIENCE, || evictions() == 1));
+    assert!(until(TIMEOUT, || evictions() == 1));
     assert_eq!(agent.terminate().unwrap(), Some(0));
     assert_eq!(evictions(), 1, "once");
 }
@@ -66,7 +62,7 @@ fn a_stalled_main_thread_stops_no_eviction() {
 #[test]
 fn a_stalled_manager_stops_no_eviction_for_memory() {
     skip_if!(not_root());
-    stall("stallmanager", "rounds", "control loop", is_evicted);
+    stall("stallmanager", "manager", "control loop", is_evicted);
 }
 
 #[test]
@@ -78,13 +74,9 @@ fn a_stalled_fast_path_is_named() {
     let health = free_address().unwrap();
     files.config["healthAddress"] = json!(health);
     let mut agent = files.start(&[]);
-    let says = |what: &str| {
-        holds(PATIENCE, || {
-            get(&health, "/healthz").unwrap().contains(what)
-        })
-    };
+    let says = |what: &str| until(TIMEOUT, || get(&health, "/healthz").unwrap().contains(what));
     assert!(says("200 OK"));
-    let stalled = Stalled::new(agent.pid(), "reflex").unwrap();
+    let stalled = Stalled::new(agent.pid(), "fastpath").unwrap();
     assert!(says("the fast path has not run for "));
     drop(stalled);
     assert!(says("200 OK"));

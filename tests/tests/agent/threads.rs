@@ -6,10 +6,10 @@ use evictd_tests::{
     cgroup::TestCgroup,
     embedded::Files,
     node::MIB,
-    patience::holds,
     scrape::free_address,
     skip::{no_realtime, not_root},
     skip_if,
+    wait::until,
 };
 use serde_json::json;
 
@@ -54,10 +54,7 @@ fn the_threads_are_those_of_the_table() {
     skip_if!(not_root());
     skip_if!(no_realtime());
     let table = table();
-    assert_eq!(
-        table.get("rounds").or_else(|| table.get("manager")),
-        Some(&1)
-    );
+    assert_eq!(table.get("manager"), Some(&1));
     let scope = TestCgroup::new("threads", 256 * MIB).unwrap();
     let (mut files, _) = Files::hog_and_calm(&scope);
     files.config["healthAddress"] = json!(free_address().unwrap());
@@ -76,13 +73,13 @@ fn the_threads_are_those_of_the_table() {
         threads.retain(|(name, priority)| expected(name) != Some(*priority));
         threads
     };
-    assert!(holds(SOON, || differ().is_empty()), "{:?}", differ());
+    assert!(until(SOON, || differ().is_empty()), "{:?}", differ());
     // A thread has the name of the program until it has its own.
-    for name in ["evictd", "journal", "health", "metrics", "walker"] {
+    for name in ["evictd", "journal", "health", "metrics", "disk-scan"] {
         let runs = || threads(agent.pid()).iter().any(|(n, _)| n == name);
-        assert!(holds(SOON, runs), "{name}: {:?}", threads(agent.pid()));
+        assert!(until(SOON, runs), "{name}: {:?}", threads(agent.pid()));
     }
-    assert!(holds(SOON, || differ().is_empty()), "{:?}", differ());
+    assert!(until(SOON, || differ().is_empty()), "{:?}", differ());
     let running = threads(agent.pid());
     assert!(
         running.iter().filter(|(_, fifo)| *fifo > 0).count() >= 2,

@@ -60,7 +60,7 @@ impl Stage {
 
 /// The fast path is tied to one CPU, which a busy thread holds; the hog crosses on another one.
 fn stands_in(hook: MemoryHook) {
-    let stage = or_skip!(stage("deputy", hook));
+    let stage = or_skip!(stage("standby", hook));
     let cpus = cpus::allowed();
     let watched = &stage.watched;
     let fastpath = watched.tid().unsigned_abs();

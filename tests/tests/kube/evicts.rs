@@ -403,19 +403,14 @@ fn a_pod_that_cannot_be_opened_is_told_and_tried_again() {
     assert!(is_told("a pod cannot be opened"), "{}", agent.log());
     // Enough for nothing: those that are known stay.
     allow(0);
-<<<<<<< main
     member
         .cgroup_of(&ClusterNode::uid(3), "BestEffort")
         .unwrap();
-    assert!(is_told("pods cannot be listed"), "{}", agent.log());
-=======
-    member.cgroup_of(&ClusterNode::uid(3), "BestEffort").unwrap();
     assert!(
         is_told(&format!("pod{}", ClusterNode::uid(3))),
         "{}",
         agent.log()
     );
->>>>>>> threads
     let mut known = Hog::start(&calm, &["--mib", "1024"]).unwrap();
     assert_eq!(known.wait().unwrap(), Some(libc::SIGKILL));
     limit_files(&agent, Some(&before));

@@ -4,9 +4,9 @@ use std::{fs, os::unix::fs::symlink, time::Duration};
 
 use evictd_store::record::Record;
 use evictd_tests::{
+    cluster_node::ClusterNode,
     disk::Disk,
     hog::Hog,
-    member::Member,
     scrape::{free_address, get, metrics},
     skip::{not_root, skipped},
     skip_if,
@@ -23,7 +23,7 @@ fn a_disk_that_hangs_delays_reports_and_no_eviction() {
         Ok(disk) => disk,
         Err(error) => return skipped("a_disk_that_hangs", &error.to_string()),
     };
-    let mut member = Member::new("hangs", 256).unwrap();
+    let mut member = ClusterNode::new("hangs", 256).unwrap();
     let state = disk.path().join("state");
     fs::create_dir(&state).unwrap();
     symlink(&state, member.dir().join("state")).unwrap();

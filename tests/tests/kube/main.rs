@@ -2,11 +2,8 @@
 
 mod access;
 mod evicts;
-<<<<<<< main
-mod kubectl;
-=======
 mod hanging_disk;
->>>>>>> threads
+mod kubectl;
 mod load;
 mod manager;
 mod memory;

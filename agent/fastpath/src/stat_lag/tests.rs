@@ -208,10 +208,10 @@ proptest! {
         };
         let mut stat_lag = StatLag::new(cpus, false);
         stat_lag.bound(threshold);
-        stat_lag.look(|| Ok(read(0)), is_short, || (), after).unwrap();
+        stat_lag.sample(|| Ok(read(0)), is_short, || (), after).unwrap();
         let missing = || if added_up.get() { 0 } else { threshold };
         let looks = || Ok(read(missing()));
-        let (seen, left) = stat_lag.look(looks, is_short, || added_up.set(true), after).unwrap();
+        let (seen, left) = stat_lag.sample(looks, is_short, || added_up.set(true), after).unwrap();
         prop_assert_eq!((seen.available, left), (available, 0));
     }
 }

@@ -73,13 +73,8 @@ impl ManagerLoop {
             within: config.reclaim.unwrap_or_default(),
             shadow: self.shadow,
         };
-<<<<<<< main
-        self.emit(ManagerEvent::Mitigate(Box::new(demand)));
-        if self.shadow {
-=======
         let is_sent = self.emit(ManagerEvent::Mitigate(Box::new(demand)));
         if self.shadow || !is_sent {
->>>>>>> threads
             // Nothing is done, so that no answer comes.
             self.mitigation.steps.reclaimed();
         }

@@ -70,11 +70,7 @@ impl ManagerLoop {
         self.status.set(status);
     }
 
-<<<<<<< main
-    /// False when the receiver is gone.
-=======
     /// Hands an event to the daemon; false when it was dropped because too many wait.
->>>>>>> threads
     pub(super) fn emit(&self, note: ManagerEvent) -> bool {
         self.events.send(note)
     }

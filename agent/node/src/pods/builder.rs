@@ -96,29 +96,7 @@ impl PodTableBuilder {
         for group in groups.found {
             let held = before.remove(&group.path);
             let ids = descendant_ids(&group.path);
-<<<<<<< main
-            // What was known of a UID once stays true although no source names it any more.
-            let pod = pod.or_else(|| held.as_ref().map(|h| h.entry.pod.clone()));
-            let same = |h: &OpenPod| h.ids == ids && pod.as_ref() == Some(&h.entry.pod);
-            match held {
-                Some(held) if same(&held) => {
-                    next.insert(group.path, held);
-                }
-                held => match self.open(&group, pod, ids) {
-                    Some(new) => {
-                        changed = true;
-                        next.insert(group.path, new);
-                    }
-                    // What is open of it still serves; the next look tries again.
-                    None if self.opener.has_failed(&group.path) => {
-                        next.extend(held.map(|held| (group.path, held)));
-                    }
-                    None => changed |= held.is_some(),
-                },
-            }
-=======
             self.visit(group, (ids, held), &known, &mut changed, &mut unknown);
->>>>>>> threads
         }
         if groups.unlisted.is_some() {
             // Not seen, and there nevertheless.
@@ -196,7 +174,7 @@ impl PodTableBuilder {
         let (pod, is_same) = match known(&group.name.uid, before) {
             Known::As(pod) => (Some(*pod), false),
             Known::AsHeld => (before.cloned(), true),
-            // What was known of a UID once stays true although nobody tells of it any more.
+            // What was known of a UID once stays true although no source names it any more.
             Known::Not => {
                 *unknown += 1;
                 (before.cloned(), before.is_some())
@@ -260,17 +238,12 @@ mod tests {
         let procs = pod.join("cgroup.procs");
         symlink(&procs, &procs).unwrap();
         let mut joined = PodTableBuilder::new(dir.path(), Mode::Evictd);
-<<<<<<< main
-        let look =
-            |joined: &mut PodTableBuilder| joined.refresh(|_| None).table.map(|t| t.entries.len());
-=======
         let look = |joined: &mut PodTableBuilder| {
             joined
                 .refresh(|_, _| Known::Not)
                 .table
                 .map(|t| t.entries.len())
         };
->>>>>>> threads
         let unopened = joined.unopened();
         let count = || unopened.load(Ordering::Relaxed);
         assert_eq!((look(&mut joined), count()), (None, 1));
@@ -313,9 +286,9 @@ mod tests {
         let mut joined = PodTableBuilder::new(root, Mode::Evictd);
         let told = |uid: &str, held: Option<&Pod>| Known::new(Some(&named("a", uid)), held);
         let all = |table: &PodTable| table.entries.clone();
-        let first = all(&joined.look(told).table.unwrap());
+        let first = all(&joined.refresh(told).table.unwrap());
         assert_eq!(first.len(), 3);
-        assert!(joined.look(told).table.is_none());
+        assert!(joined.refresh(told).table.is_none());
 
         let nothing = BTreeSet::new();
         assert!(joined.follow(&nothing, told).table.is_none());
@@ -352,7 +325,7 @@ mod tests {
         let come = joined.follow(&BTreeSet::from([new]), retold).table.unwrap();
         assert_eq!(come.entries.len(), 3);
         assert!(
-            joined.look(retold).table.is_none(),
+            joined.refresh(retold).table.is_none(),
             "a full look finds nothing else"
         );
     }

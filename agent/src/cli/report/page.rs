@@ -14,7 +14,7 @@ use super::{amount, expectation, heading, name, urgency};
 use crate::cli::table::bytes;
 
 const STYLE: &str = include_str!("page.css");
-/// The policy for whoever opens the file: it loads and runs nothing.
+/// The policy for browsers: the page loads and runs nothing.
 const CONTENT: &str = "default-src 'none'; style-src 'unsafe-inline'";
 /// How often the kubelet looks, in nanoseconds.
 const KUBELET_LOOKS_NS: f64 = evictd_engine::pace::MONITORING_INTERVAL_NS as f64;

@@ -11,7 +11,7 @@ use std::{
 use super::*;
 use crate::{
     journal::{FILE_BYTES, System, read},
-    record::{Eviction, OutcomeRecord},
+    record::{EvictionRecord, OutcomeRecord},
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -71,9 +71,9 @@ fn start(dir: &Path) -> (Gated, DiskThread) {
 }
 
 fn eviction(n: usize) -> Record {
-    Record::evicted(Eviction {
+    Record::evicted(EvictionRecord {
         uid: format!("uid-{n}"),
-        ..Eviction::example(&n.to_string())
+        ..EvictionRecord::example(&n.to_string())
     })
 }
 

@@ -9,8 +9,8 @@ use std::{
 };
 
 use evictd_engine::{Pod, model::settings::Mode};
-use evictd_node::pods::builder::{Joined, Known};
-use evictd_tests::{interrupt::interrupted, member::Member};
+use evictd_node::pods::builder::{Known, PodTableBuilder};
+use evictd_tests::{cluster_node::ClusterNode, interrupt::interrupted};
 use serde::Serialize;
 
 use crate::{contender::Running, process::cpu_time};
@@ -60,7 +60,7 @@ pub struct Storms {
 
 /// Runs each kind of storm for so long.
 pub fn run(time: Duration) -> io::Result<Storms> {
-    let node = Member::new("storm", SIZE)?;
+    let node = ClusterNode::new("storm", SIZE)?;
     let mut containers = Vec::new();
     for number in 1..=PODS {
         let name = format!("pod-{number}");
@@ -127,7 +127,7 @@ fn come_and_go(directories: &[PathBuf], rate: u32, time: Duration) -> io::Result
 }
 
 /// Times looks at the same tree in this process.
-fn looks(node: &Member, pods: &[PathBuf]) -> io::Result<Vec<Look>> {
+fn looks(node: &ClusterNode, pods: &[PathBuf]) -> io::Result<Vec<Look>> {
     let told = |uid: &str, held: Option<&Pod>| {
         let pod = Pod {
             uid: uid.to_owned(),
@@ -135,8 +135,8 @@ fn looks(node: &Member, pods: &[PathBuf]) -> io::Result<Vec<Look>> {
         };
         Known::new(Some(&pod), held)
     };
-    let mut joined = Joined::new(node.cgroup.path(), Mode::Evictd);
-    drop(joined.look(told));
+    let mut joined = PodTableBuilder::new(node.cgroup.path(), Mode::Evictd);
+    drop(joined.refresh(told));
     let mut found = Vec::new();
     // `None`: the whole tree; otherwise so many pods have one container more.
     for (kind, changed) in [
@@ -154,7 +154,7 @@ fn looks(node: &Member, pods: &[PathBuf]) -> io::Result<Vec<Look>> {
             }
             let start = Instant::now();
             let look = match changed {
-                None => joined.look(told),
+                None => joined.refresh(told),
                 Some(_) => joined.follow(&directories, told),
             };
             times.push(start.elapsed().as_secs_f64() * 1e6);

@@ -13,42 +13,42 @@ use std::{
 use evictd_engine::mitigation::Step;
 
 use crate::{
-    CommandQueue, Letter,
-    mitigation_worker::{Demand, Done, Worker},
+    Command, CommandQueue,
+    mitigation_worker::{Done, MitigationRequest, MitigationWorker},
 };
 
-/// Steps that may wait for each thread. The inbox has a place for the answer to each of them.
+/// Steps that may wait for each thread. The commands has a place for the answer to each of them.
 const STEPS: usize = 16;
 
 /// The running threads; they end when this is dropped and what they have begun is done.
 pub struct StepThreads {
-    reclaim: SyncSender<Demand>,
-    limit: SyncSender<Demand>,
-    inbox: Arc<CommandQueue>,
+    reclaim: SyncSender<MitigationRequest>,
+    limit: SyncSender<MitigationRequest>,
+    commands: Arc<CommandQueue>,
 }
 
 impl StepThreads {
-    /// Starts the threads; what comes of a step goes to the inbox.
+    /// Starts the threads; what comes of a step goes to the commands.
     ///
     /// # Errors
     /// The system has no thread to give.
-    pub fn start(worker: &Arc<Worker>, inbox: &Arc<CommandQueue>) -> io::Result<Self> {
+    pub fn start(worker: &Arc<MitigationWorker>, commands: &Arc<CommandQueue>) -> io::Result<Self> {
         let worker = Arc::clone(worker);
-        Self::start_with(move |demand| worker.work(demand), inbox)
+        Self::start_with(move |request| worker.work(request), commands)
     }
 
     fn start_with(
-        work: impl Fn(&Demand) -> Done + Clone + Send + 'static,
-        inbox: &Arc<CommandQueue>,
+        work: impl Fn(&MitigationRequest) -> Done + Clone + Send + 'static,
+        commands: &Arc<CommandQueue>,
     ) -> io::Result<Self> {
         let spawn = |name: &str| {
-            let (demands, queue) = sync_channel::<Demand>(STEPS);
-            let (work, inbox) = (work.clone(), Arc::clone(inbox));
+            let (demands, queue) = sync_channel::<MitigationRequest>(STEPS);
+            let (work, commands) = (work.clone(), Arc::clone(commands));
             std::thread::Builder::new()
                 .name(name.to_owned())
                 .spawn(move || {
-                    for demand in queue {
-                        inbox.send(Letter::Graduated(Box::new(work(&demand))));
+                    for request in queue {
+                        commands.send(Command::MitigationDone(Box::new(work(&request))));
                     }
                 })?;
             io::Result::Ok(demands)
@@ -56,23 +56,23 @@ impl StepThreads {
         Ok(Self {
             reclaim: spawn("reclaim")?,
             limit: spawn("memory-high")?,
-            inbox: Arc::clone(inbox),
+            commands: Arc::clone(commands),
         })
     }
 
     /// Has a step taken. A step that finds no place is answered at once, as refused.
-    pub fn take(&self, demand: Demand) {
-        let thread = match demand.step {
+    pub fn take(&self, request: MitigationRequest) {
+        let thread = match request.step {
             Step::Reclaim(_) => &self.reclaim,
-            Step::Brake | Step::Release => &self.limit,
+            Step::Throttle | Step::Unthrottle => &self.limit,
         };
-        let (step, signal) = (demand.step, demand.signal);
-        if thread.try_send(demand).is_err() {
+        let (step, signal) = (request.step, request.signal);
+        if thread.try_send(request).is_err() {
             tracing::warn!(
                 ?step,
                 "a step before the eviction is refused: too many wait"
             );
-            self.inbox.send(Letter::Graduated(Box::new(Done {
+            self.commands.send(Command::MitigationDone(Box::new(Done {
                 step,
                 signal,
                 pods: Vec::new(),
@@ -94,8 +94,8 @@ mod tests {
 
     use super::*;
 
-    fn demand(step: Step) -> Demand {
-        Demand {
+    fn request(step: Step) -> MitigationRequest {
+        MitigationRequest {
             step,
             signal: Signal::MemoryAvailable,
             pods: Vec::new(),
@@ -104,20 +104,20 @@ mod tests {
         }
     }
 
-    fn done(demand: &Demand) -> Done {
+    fn done(request: &MitigationRequest) -> Done {
         Done {
-            step: demand.step,
-            signal: demand.signal,
+            step: request.step,
+            signal: request.signal,
             pods: Vec::new(),
             refusal: None,
             took: Duration::ZERO,
         }
     }
 
-    fn answer(inbox: &CommandQueue) -> Done {
+    fn answer(commands: &CommandQueue) -> Done {
         let until = Instant::now() + Duration::from_secs(20);
         while Instant::now() < until {
-            if let Some(Letter::Graduated(done)) = inbox.next() {
+            if let Some(Command::MitigationDone(done)) = commands.next() {
                 return *done;
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -127,29 +127,29 @@ mod tests {
 
     #[test]
     fn a_release_does_not_wait_for_a_reclaim_and_each_step_is_answered() {
-        let inbox = CommandQueue::new().unwrap();
+        let commands = CommandQueue::new().unwrap();
         let (go_on, wait) = channel::<()>();
         let wait = Arc::new(evictd_sys::pi_mutex::PiMutex::<Receiver<()>>::new(wait));
-        let work = move |demand: &Demand| {
-            if let Step::Reclaim(_) = demand.step {
+        let work = move |request: &MitigationRequest| {
+            if let Step::Reclaim(_) = request.step {
                 let _ = wait.lock().recv();
             }
-            done(demand)
+            done(request)
         };
-        let threads = StepThreads::start_with(work, &inbox).unwrap();
-        threads.take(demand(Step::Reclaim(1)));
-        threads.take(demand(Step::Release));
-        assert_eq!(answer(&inbox).step, Step::Release);
+        let threads = StepThreads::start_with(work, &commands).unwrap();
+        threads.take(request(Step::Reclaim(1)));
+        threads.take(request(Step::Unthrottle));
+        assert_eq!(answer(&commands).step, Step::Unthrottle);
         // One is at work or about to be, so many wait, and the rest is too much.
         let more = STEPS + 5;
         for n in 0..more as u64 {
-            threads.take(demand(Step::Reclaim(n)));
+            threads.take(request(Step::Reclaim(n)));
         }
         drop(go_on);
-        let answers: Vec<Done> = (0..=more).map(|_| answer(&inbox)).collect();
+        let answers: Vec<Done> = (0..=more).map(|_| answer(&commands)).collect();
         let refused = answers.iter().filter(|done| done.refusal.is_some());
         let refused = refused.count();
         assert!((5..=6).contains(&refused), "{refused}");
-        assert!(inbox.next().is_none(), "each is answered once");
+        assert!(commands.next().is_none(), "each is answered once");
     }
 }
