@@ -18,6 +18,9 @@ pub struct ClusterConfig {
     /// `cluster.kubeletConfig`: a KubeletConfiguration whose eviction settings hold where the file has none. While it cannot be
     /// read, `/configz` or the kubelet's defaults stand in for it.
     pub kubelet_config: Option<PathBuf>,
+    /// `cluster.kubeletConfigDir`: the kubelet's `--config-dir`, whose files are merged into `kubeletConfig`. One that is not there
+    /// has no files.
+    pub kubelet_config_dir: Option<PathBuf>,
     /// `cluster.configz`: take those settings from the running kubelet, through the API server's node proxy. Needs the
     /// right to `get nodes/proxy`, which is far more than evictd needs otherwise: off by default.
     pub configz: bool,
@@ -51,6 +54,7 @@ impl ClusterConfig {
             node_name,
             kubeconfig: cluster.absolute_path("kubeconfig")?,
             kubelet_config: cluster.absolute_path("kubeletConfig")?,
+            kubelet_config_dir: cluster.absolute_path("kubeletConfigDir")?,
             configz: cluster.boolean("configz")?.unwrap_or(false),
             soft_override_after: cluster.duration("softOverrideAfter")?,
             taint: cluster.boolean("taint")?.unwrap_or(true),
@@ -130,6 +134,7 @@ mod tests {
             node_name: "n2".into(),
             kubeconfig: None,
             kubelet_config: None,
+            kubelet_config_dir: None,
             configz: false,
             soft_override_after: None,
             taint: true,

@@ -19,6 +19,7 @@ use crate::decode::ObjectDecoder;
 mod cluster;
 mod cri;
 pub mod decode;
+mod drop_ins;
 pub mod duration;
 mod error;
 mod filesystems;
@@ -39,7 +40,7 @@ pub use kubelet::DEFAULT_PRESSURE_TRANSITION_PERIOD;
 pub use kubelet::EvictionFields;
 pub use pinned_guard::PinnedGuard;
 pub use policy::PolicyConfig;
-pub use source::{KubeletDocument, KubeletSource};
+pub use source::{KubeletDocument, KubeletFiles, KubeletSource};
 pub use thresholds::{DEFAULT_EVICTION_HARD, Statements, ThresholdTexts};
 
 /// Where the journal lives if nothing else is configured.
@@ -118,16 +119,16 @@ impl Config {
     }
 
     /// Reads a configuration file; the eviction fields that it lacks are taken from a KubeletConfiguration, whose
-    /// other fields mean nothing here. Without one, `cluster.kubeletConfig` may name it.
+    /// other fields mean nothing here. Without one, `cluster.kubeletConfig` may name it. The drop-ins of
+    /// `cluster.kubeletConfigDir` are merged into it.
     ///
     /// # Errors
     ///
     /// As [`Config::load`], for either file.
     pub fn load_over(path: &Path, kubelet_config: Option<&Path>) -> Result<Self, ConfigError> {
         let document = read_document(path)?;
-        let named = kubelet_named(&document);
-        let kubelet = kubelet_config.or(named.as_deref());
-        Self::from_values(document, kubelet.map(read_document).transpose()?)
+        let kubelet = KubeletFiles::of(&document, kubelet_config).read()?;
+        Self::from_values(document, kubelet)
     }
 
     /// The same where a KubeletConfiguration that is missing or cannot be read is no error: what was known `before` stands in
@@ -142,8 +143,8 @@ impl Config {
         before: &KubeletDocument,
     ) -> Result<(Self, KubeletDocument), ConfigError> {
         let document = read_document(path)?;
-        let named = kubelet_named(&document);
-        let kubelet = KubeletDocument::read(kubelet_config.or(named.as_deref()), before)?;
+        let files = KubeletFiles::of(&document, kubelet_config);
+        let kubelet = KubeletDocument::read(&files, before)?;
         let config = Self::from_values(document, kubelet.document.clone())?;
         Ok((config, kubelet))
     }
@@ -245,12 +246,6 @@ impl Reserve {
         reserve.deny_unknown_fields()?;
         Ok(taken)
     }
-}
-
-/// The KubeletConfiguration that a configuration names.
-fn kubelet_named(document: &Value) -> Option<PathBuf> {
-    let named = document["cluster"]["kubeletConfig"].as_str();
-    named.map(PathBuf::from)
 }
 
 /// Takes the eviction fields out of a KubeletConfiguration.

@@ -1,10 +1,53 @@
 //! Where the kubelet's settings come from, and what holds where its file cannot be read.
 
-use std::{fmt, io, path::Path};
+use std::{
+    fmt, io,
+    path::{Path, PathBuf},
+};
 
 use serde_json::Value;
 
-use super::{ConfigError, read_document};
+use super::{ConfigError, drop_ins, read_document};
+
+/// The files in which the kubelet's settings are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KubeletFiles {
+    /// The kubelet's `--config`.
+    pub config: Option<PathBuf>,
+    /// The kubelet's `--config-dir`.
+    pub directory: Option<PathBuf>,
+}
+
+impl KubeletFiles {
+    /// Those that a configuration names; `config` comes before the one of the document.
+    pub(super) fn of(document: &Value, config: Option<&Path>) -> Self {
+        let named = |field: &str| document["cluster"][field].as_str().map(PathBuf::from);
+        Self {
+            config: config
+                .map(Path::to_owned)
+                .or_else(|| named("kubeletConfig")),
+            directory: named("kubeletConfigDir"),
+        }
+    }
+
+    /// All files as they are now: what changes when one of them does.
+    pub fn all(&self) -> Vec<PathBuf> {
+        let drop_ins = self.directory.as_deref().map(drop_ins::files);
+        let drop_ins = drop_ins.and_then(Result::ok).unwrap_or_default();
+        let named = [self.config.clone(), self.directory.clone()];
+        named.into_iter().flatten().chain(drop_ins).collect()
+    }
+
+    /// What they say together; `None` if neither is named. Both must be readable.
+    ///
+    /// # Errors
+    /// One that cannot be read, or is no KubeletConfiguration.
+    pub(super) fn read(&self) -> Result<Option<Value>, ConfigError> {
+        let base = self.config.as_deref().map(read_document).transpose()?;
+        let drop_ins = self.directory.as_deref().map(drop_ins::read).transpose()?;
+        Ok(drop_ins::merge(base, drop_ins.unwrap_or_default()))
+    }
+}
 
 /// Where the kubelet's settings come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -76,24 +119,38 @@ impl KubeletDocument {
         }
     }
 
-    /// Reads the file, if one is named. One that is missing or cannot be read is no error: what was known before stands in for
-    /// it, or the kubelet's defaults.
+    /// Reads the files, if any are named. One that is missing or cannot be read is no error: what was known before stands in for
+    /// it, or the kubelet's defaults. A directory of drop-ins that is missing has none.
     ///
     /// # Errors
-    /// A file that can be read and is neither YAML nor JSON.
-    pub(super) fn read(file: Option<&Path>, before: &Self) -> Result<Self, ConfigError> {
+    /// A file that can be read and is no KubeletConfiguration.
+    pub(super) fn read(files: &KubeletFiles, before: &Self) -> Result<Self, ConfigError> {
         use KubeletSource::{Configz, Defaults, File, LastRead, Unnamed};
-        let Some(path) = file else {
-            return Ok(match before.source {
+        let mut files = files.clone();
+        let missing = files.directory.take_if(|path| !path.exists());
+        let missing = missing.map(|path| {
+            let source = io::ErrorKind::NotFound.into();
+            ConfigError::Read { path, source }.to_string()
+        });
+        if files == KubeletFiles::default() {
+            let known = match before.source {
                 Configz => before.clone(),
+                _ if missing.is_some() => Self {
+                    source: Defaults,
+                    ..Self::default()
+                },
                 _ => Self::default(),
+            };
+            return Ok(Self {
+                unreadable: missing,
+                ..known
             });
-        };
-        match read_document(path) {
+        }
+        match files.read() {
             Ok(document) => Ok(Self {
                 source: File,
-                document: Some(document),
-                unreadable: None,
+                document,
+                unreadable: missing,
             }),
             Err(error) if cannot_be_read(&error) => Ok(Self {
                 source: match before.source {
@@ -126,7 +183,11 @@ mod tests {
     fn what_cannot_be_read_has_a_stand_in() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("kubelet.yaml");
-        let read = |before: &KubeletDocument| KubeletDocument::read(Some(&path), before);
+        let files = KubeletFiles {
+            config: Some(path.clone()),
+            directory: None,
+        };
+        let read = |before: &KubeletDocument| KubeletDocument::read(&files, before);
         let none = KubeletDocument::default();
         let missing = read(&none).unwrap();
         assert_eq!(missing.source, KubeletSource::Defaults);
@@ -156,9 +217,64 @@ mod tests {
             assert!(read(&file).is_err());
         }
         assert_eq!(
-            KubeletDocument::read(None, &asked).unwrap(),
+            KubeletDocument::read(&KubeletFiles::default(), &asked).unwrap(),
             asked,
             "no file is named"
+        );
+    }
+
+    #[test]
+    fn drop_ins_are_part_of_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = KubeletFiles {
+            config: Some(dir.path().join("kubelet.yaml")),
+            directory: Some(dir.path().join("kubelet.conf.d")),
+        };
+        let (config, drop_ins) = (
+            files.config.clone().unwrap(),
+            files.directory.clone().unwrap(),
+        );
+        let read = |before: &KubeletDocument| KubeletDocument::read(&files, before).unwrap();
+        fs::write(&config, "evictionHard: {memory.available: 1Gi}").unwrap();
+        // A directory that is not there is said, and keeps nothing from being read.
+        let without = read(&KubeletDocument::default());
+        assert_eq!(without.source, KubeletSource::File);
+        let said = without.unreadable.clone().unwrap();
+        assert!(said.contains("kubelet.conf.d: "), "{said}");
+        fs::create_dir(&drop_ins).unwrap();
+        assert_eq!(read(&without).unreadable, None);
+        let one = drop_ins.join("10-memory.conf");
+        fs::write(&one, "evictionHard: {memory.available: 2Gi}").unwrap();
+        assert_eq!(files.all(), [config.clone(), drop_ins.clone(), one.clone()]);
+        let with = read(&without);
+        let hard = |document: &KubeletDocument| {
+            document.document.as_ref().unwrap()["evictionHard"]["memory.available"].clone()
+        };
+        assert_eq!((hard(&without), hard(&with)), (json!("1Gi"), json!("2Gi")));
+        // The file alone goes: what both said last holds.
+        fs::remove_file(&config).unwrap();
+        let last = read(&with);
+        assert_eq!(
+            (last.source, hard(&last)),
+            (KubeletSource::LastRead, json!("2Gi"))
+        );
+        // A node whose kubelet has flags and drop-ins, and no file.
+        let only = KubeletFiles {
+            config: None,
+            ..files.clone()
+        };
+        let alone = KubeletDocument::read(&only, &KubeletDocument::default()).unwrap();
+        assert_eq!(
+            (alone.source, hard(&alone)),
+            (KubeletSource::File, json!("2Gi"))
+        );
+        fs::write(&one, "a: [").unwrap();
+        assert!(KubeletDocument::read(&only, &alone).is_err());
+        fs::remove_dir_all(&drop_ins).unwrap();
+        let none = KubeletDocument::read(&only, &KubeletDocument::default()).unwrap();
+        assert_eq!(
+            (none.source, none.document),
+            (KubeletSource::Defaults, None)
         );
     }
 }

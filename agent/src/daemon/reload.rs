@@ -7,7 +7,7 @@ use std::{
     sync::atomic::Ordering,
 };
 
-use evictd_config::{Config, ConfigError, KubeletDocument};
+use evictd_config::{Config, ConfigError, KubeletDocument, KubeletFiles};
 use evictd_fastpath::FastPathSettings;
 use evictd_manager::Command;
 use serde_json::Value;
@@ -76,13 +76,14 @@ impl ConfigSource {
 
     fn look(&self, config: &Config) -> Vec<Stamp> {
         let named = config.cluster.as_ref();
-        let named = named.and_then(|c| c.kubelet_config.as_deref());
-        let files = [
-            Some(self.config.as_path()),
-            self.kubelet_config.as_deref(),
-            named,
-        ];
-        files.into_iter().flatten().map(stamp).collect()
+        let kubelet = KubeletFiles {
+            config: named.and_then(|c| c.kubelet_config.clone()),
+            directory: named.and_then(|c| c.kubelet_config_dir.clone()),
+        };
+        let kubelet = kubelet.all();
+        let given = [Some(&self.config), self.kubelet_config.as_ref()];
+        let files = given.into_iter().flatten().chain(&kubelet);
+        files.map(|path| stamp(path)).collect()
     }
 
     /// The new configuration when a file has changed.

@@ -1,0 +1,194 @@
+//! The kubelet's `--config-dir`: files that are merged into its configuration, as `mergeKubeletConfigurations` in
+//! `cmd/kubelet/app/server.go` does it.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Map, Value};
+
+use super::{ConfigError, read_document, thresholds::DEFAULT_EVICTION_HARD};
+
+/// What the files' names end with; others are passed over.
+const EXTENSION: &str = "conf";
+/// So many files are read; the kubelet has no limit.
+const MOST_FILES: usize = 1024;
+/// The fields that a KubeletConfiguration has for its own sake.
+const TYPE: [&str; 2] = ["apiVersion", "kind"];
+
+/// The files of a directory and of those below it, in the order in which the kubelet merges them: lexical, each directory
+/// where its name stands.
+///
+/// # Errors
+/// A directory cannot be read, or has too many files.
+pub fn files(directory: &Path) -> Result<Vec<PathBuf>, ConfigError> {
+    let mut found = Vec::new();
+    collect(directory, &mut found)?;
+    Ok(found)
+}
+
+fn collect(directory: &Path, found: &mut Vec<PathBuf>) -> Result<(), ConfigError> {
+    let failed = |source| ConfigError::Read {
+        path: directory.into(),
+        source,
+    };
+    let entries = fs::read_dir(directory).map_err(failed)?;
+    let mut entries = entries.collect::<io::Result<Vec<_>>>().map_err(failed)?;
+    entries.sort_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let path = entry.path();
+        // A link to a directory is not followed, and is no file to read either.
+        if entry.file_type().map_err(failed)?.is_dir() {
+            collect(&path, found)?;
+        } else if path.extension().is_some_and(|e| e == EXTENSION) {
+            if found.len() == MOST_FILES {
+                let reason = format!("more than {MOST_FILES} files");
+                return Err(failed(io::Error::other(reason)));
+            }
+            found.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// Reads the files of a directory.
+///
+/// # Errors
+/// One that cannot be read, is neither YAML nor JSON, or is no KubeletConfiguration.
+pub fn read(directory: &Path) -> Result<Vec<Value>, ConfigError> {
+    files(directory)?
+        .iter()
+        .map(|path| read_one(path))
+        .collect()
+}
+
+fn read_one(path: &Path) -> Result<Value, ConfigError> {
+    let document = read_document(path)?;
+    let wrong = |reason: String| ConfigError::Syntax {
+        path: path.into(),
+        reason,
+    };
+    match &document {
+        Value::Null => return Ok(Value::Object(Map::new())),
+        Value::Object(_) => {}
+        _ => return Err(wrong("must be a map of fields".to_owned())),
+    }
+    match document["kind"].as_str() {
+        None | Some("KubeletConfiguration") => Ok(document),
+        Some(kind) => Err(wrong(format!(
+            "kind: {kind:?}: must be KubeletConfiguration"
+        ))),
+    }
+}
+
+/// Merges drop-ins into the kubelet's configuration file, or into nothing: maps field by field, everything else as a whole, and
+/// null takes a field away (RFC 7396).
+///
+/// The kubelet sets the default hard thresholds when it reads a file that has none, and merges then: a drop-in that names one of
+/// them leaves the others in force. Without a file there are none but the drop-ins'.
+pub fn merge(base: Option<Value>, drop_ins: Vec<Value>) -> Option<Value> {
+    if drop_ins.is_empty() {
+        return base;
+    }
+    let of_file = base.is_some();
+    let mut merged = match base {
+        None | Some(Value::Null) => Value::Object(Map::new()),
+        Some(base) => base,
+    };
+    if of_file
+        && let Value::Object(fields) = &mut merged
+        && fields.get("evictionHard").is_none_or(Value::is_null)
+    {
+        let defaults = DEFAULT_EVICTION_HARD.iter();
+        let defaults = defaults.map(|(signal, value)| (signal.to_string(), (*value).into()));
+        fields.insert("evictionHard".to_owned(), Value::Object(defaults.collect()));
+    }
+    for mut drop_in in drop_ins {
+        if let Value::Object(fields) = &mut drop_in {
+            fields.retain(|name, _| !TYPE.contains(&name.as_str()));
+        }
+        json_patch::merge(&mut merged, &drop_in);
+    }
+    Some(merged)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn files_are_merged_in_the_kubelets_order() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        // `filepath.WalkDir`: 10 before 2, a directory where its name stands, and only *.conf.
+        write("20-b.conf", "evictionMaxPodGracePeriod: 20");
+        write("100-a.conf", "evictionMaxPodGracePeriod: 100");
+        write("15-more/z.conf", "evictionMaxPodGracePeriod: 15");
+        write("30-c.conf.bak", "evictionMaxPodGracePeriod: 30");
+        write("40-d.yaml", "evictionMaxPodGracePeriod: 40");
+        write("05-empty.conf", "# nothing\n");
+        let names: Vec<_> = files(dir.path()).unwrap();
+        let names: Vec<_> = names
+            .iter()
+            .map(|p| p.strip_prefix(dir.path()).unwrap().to_str().unwrap())
+            .collect();
+        let expected = ["05-empty.conf", "100-a.conf", "15-more/z.conf", "20-b.conf"];
+        assert_eq!(names, expected);
+        let merged = merge(None, read(dir.path()).unwrap()).unwrap();
+        assert_eq!(merged["evictionMaxPodGracePeriod"], 20);
+
+        for (text, expected) in [
+            ("- a\n", "z.conf: must be a map of fields"),
+            ("kind: Pod\n", "kind: \"Pod\": must be KubeletConfiguration"),
+            ("a: [", "z.conf: "),
+        ] {
+            write("15-more/z.conf", text);
+            let error = read(dir.path()).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    /// The examples of "Kubelet Configuration Directory Merging" in Kubernetes' documentation, and what `server.go` does to
+    /// thresholds.
+    #[test]
+    fn maps_are_merged_and_lists_replaced() {
+        let base = json!({
+            "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+            "evictionHard": {"memory.available": "100Mi", "nodefs.available": "10%"},
+            "enforceNodeAllocatable": ["pods", "kube-reserved"],
+            "systemReserved": {"memory": "1Gi", "cpu": "1"},
+        });
+        let drop_ins = vec![
+            json!({"kind": "KubeletConfiguration", "evictionHard": {"memory.available": "200Mi"}}),
+            json!({"enforceNodeAllocatable": ["pods"], "systemReserved": {"cpu": null}}),
+        ];
+        let merged = merge(Some(base.clone()), drop_ins).unwrap();
+        assert_eq!(
+            merged["evictionHard"],
+            json!({"memory.available": "200Mi", "nodefs.available": "10%"})
+        );
+        assert_eq!(merged["enforceNodeAllocatable"], json!(["pods"]));
+        assert_eq!(merged["systemReserved"], json!({"memory": "1Gi"}));
+        assert_eq!(merged["kind"], "KubeletConfiguration");
+
+        // No thresholds in the file: the defaults, and the drop-in's on top.
+        let one = vec![json!({"evictionHard": {"memory.available": "1Gi"}})];
+        for base in [Value::Null, json!({"a": 1})] {
+            let merged = merge(Some(base), one.clone()).unwrap();
+            let hard = merged["evictionHard"].as_object().unwrap();
+            assert_eq!(hard.len(), DEFAULT_EVICTION_HARD.len());
+            assert_eq!(hard["memory.available"], "1Gi");
+            assert_eq!(hard["nodefs.available"], "10%");
+        }
+        assert_eq!(merge(None, one.clone()), Some(one[0].clone()));
+        assert_eq!(merge(Some(base.clone()), Vec::new()), Some(base));
+        assert_eq!(merge(None, Vec::new()), None);
+    }
+}
