@@ -1,11 +1,13 @@
 //! What a cluster applies: the chart, and the plain manifests that it renders to.
 
 pub mod helm;
+pub mod promtool;
 
 use std::{
     collections::BTreeMap,
     io,
     path::{Path, PathBuf},
+    process::Command,
 };
 
 use serde_json::{Value, json};
@@ -45,6 +47,23 @@ pub fn without_capabilities(container: &mut Value, names: &[&str]) {
     }
 }
 
+/// Runs a program; an error is its own words.
+///
+/// # Errors
+/// It cannot be started, or ends with something else than 0.
+pub fn run(command: &mut Command) -> io::Result<String> {
+    let output = command.output()?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(said);
+    }
+    let error = String::from_utf8_lossy(&output.stderr);
+    Err(io::Error::other(format!(
+        "{command:?}: {said}{}",
+        error.trim()
+    )))
+}
+
 /// `deploy/` of the checkout.
 pub fn dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
@@ -65,30 +84,76 @@ pub fn plain_values() -> Value {
     json!({"namespace": {"create": true}})
 }
 
-/// The files of `deploy/manifests` as the chart renders them: name and content.
-pub fn plain(rendered: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+/// The agent's configuration among the plain manifests, of which kustomize makes the ConfigMap.
+pub const CONFIGURATION: &str = "config.yaml";
+
+/// The files of `deploy/manifests` as the chart renders them: name and content. Kustomize names the ConfigMap by its content
+/// as the chart does, so that an overlay with another configuration is rolled out as well.
+///
+/// # Errors
+/// The chart has not rendered to one ConfigMap with a configuration.
+pub fn plain(rendered: &BTreeMap<String, String>) -> io::Result<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
+    let mut config_map = None;
     for (template, text) in rendered {
         let name = template.rsplit('/').next().unwrap_or(template);
-        if name.ends_with(".yaml") && !text.trim().is_empty() {
-            let head =
-                "# Rendered from deploy/chart; see docs/deploy.md before changing it by hand.\n";
-            files.insert(name.to_owned(), format!("{head}{}\n", text.trim()));
+        let text = text.trim().trim_start_matches("---").trim();
+        if !name.ends_with(".yaml") || text.is_empty() {
+            continue;
         }
+        if name == "configmap.yaml" {
+            config_map = objects(text)?.pop();
+            continue;
+        }
+        let head = "# Rendered from deploy/chart; see docs/deploy.md before changing it by hand.\n";
+        files.insert(name.to_owned(), format!("{head}{text}\n"));
+    }
+    let config_map = config_map.ok_or_else(|| io::Error::other("no ConfigMap"))?;
+    let (Some(name), Some(data)) = (
+        config_map["metadata"]["name"].as_str(),
+        config_map["data"][CONFIGURATION].as_str(),
+    ) else {
+        return Err(io::Error::other(format!(
+            "no {CONFIGURATION} in {config_map}"
+        )));
+    };
+    for text in files.values_mut() {
+        *text = text.replace(name, RELEASE);
     }
     let resources: Vec<String> = files.keys().map(|name| format!("- {name}\n")).collect();
     files.insert(
         "kustomization.yaml".to_owned(),
         format!(
             "# kubectl apply -k deploy/manifests\n\
-             # Another image or configuration: an overlay of your own with `images:` and `patches:`, or the chart.\n\
+             # Another image or configuration: an overlay of your own with `images:`, `patches:` and a `configMapGenerator` with\n\
+             # `behavior: replace`, or the chart.\n\
              apiVersion: kustomize.config.k8s.io/v1beta1\n\
              kind: Kustomization\n\
-             resources:\n{}",
-            resources.concat()
+             resources:\n{1}\
+             # Named by its content: another configuration is rolled out node after node.\n\
+             configMapGenerator:\n\
+             - name: {RELEASE}\n\
+             {0}namespace: {RELEASE}\n\
+             {0}files: [{CONFIGURATION}]\n\
+             {0}options:\n\
+             {0}  immutable: true\n",
+            "  ",
+            resources.concat(),
         ),
     );
-    files
+    files.insert(CONFIGURATION.to_owned(), data.to_owned());
+    Ok(files)
+}
+
+/// The ConfigMap of a configuration, as kustomize makes it but for its name's hash.
+pub fn config_map(configuration: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": RELEASE, "namespace": RELEASE},
+        "immutable": true,
+        "data": {CONFIGURATION: configuration},
+    })
 }
 
 /// The objects in a YAML stream.
@@ -107,7 +172,10 @@ pub fn objects(text: &str) -> io::Result<Vec<Value>> {
 pub fn all_objects(files: &BTreeMap<String, String>) -> io::Result<Vec<Value>> {
     let mut all = Vec::new();
     for (name, text) in files {
-        if name.ends_with(".yaml") && !name.ends_with("kustomization.yaml") {
+        let file = name.rsplit('/').next().unwrap_or(name);
+        if file == CONFIGURATION {
+            all.push(config_map(text));
+        } else if name.ends_with(".yaml") && file != "kustomization.yaml" {
             let found = objects(text).map_err(|e| io::Error::other(format!("{name}: {e}")))?;
             all.extend(found);
         }

@@ -58,7 +58,7 @@ fn the_chart_is_clean() {
 #[test]
 fn the_plain_manifests_are_what_the_chart_renders_to() {
     skip_if!(helm().err());
-    let expected = plain(&render(&plain_values()));
+    let expected = plain(&render(&plain_values())).unwrap();
     let dir = deploy::dir().join("manifests");
     if std::env::var_os("EVICTD_BLESS").is_some() {
         let _ = fs::remove_dir_all(&dir);
@@ -103,7 +103,18 @@ fn kustomize_gives_the_same_objects() {
         texts.sort();
         texts
     };
-    let built = objects(&String::from_utf8(out.stdout).unwrap()).unwrap();
+    let text = String::from_utf8(out.stdout).unwrap();
+    // Kustomize's hash instead of the chart's.
+    let built = objects(&text).unwrap();
+    let name = &one(&built, "ConfigMap").unwrap()["metadata"]["name"];
+    let name = name.as_str().unwrap().to_owned();
+    assert!(
+        name.len() > "evictd-".len() && name.starts_with("evictd-"),
+        "{name}"
+    );
+    let volume = &one(&built, "DaemonSet").unwrap()["spec"]["template"]["spec"]["volumes"][0];
+    assert_eq!(volume["configMap"]["name"], name);
+    let built = objects(&text.replace(&name, "evictd")).unwrap();
     assert_eq!(sorted(built), sorted(all_objects(&manifests()).unwrap()));
 }
 
@@ -243,24 +254,80 @@ fn probes_have_a_port_of_their_own() {
     assert!(container.get("readinessProbe").is_none());
 }
 
+<<<<<<< main
 /// The agent follows its file: a new ConfigMap restarts no agent.
+=======
+/// What stands between the rest of the cluster and the agents' ports.
 #[test]
-fn another_configuration_is_the_same_pod() {
+fn metrics_are_for_those_who_scrape_them() {
+    skip_if!(helm().err());
+    let ingress = |values: Value| {
+        let objects = rendered(&values);
+        one(&objects, "NetworkPolicy").map(|policy| {
+            assert_eq!(policy["spec"]["policyTypes"], json!(["Ingress"]));
+            let template = &one(&objects, "DaemonSet").unwrap()["spec"]["template"];
+            let selected = policy["spec"]["podSelector"]["matchLabels"]
+                .as_object()
+                .unwrap();
+            for (key, value) in selected {
+                assert_eq!(template["metadata"]["labels"][key], *value);
+            }
+            policy["spec"]["ingress"].clone()
+        })
+    };
+    let default = ingress(json!({})).unwrap();
+    let port = json!([{"port": "metrics", "protocol": "TCP"}]);
+    assert_eq!(default[0]["ports"], port);
+    let from = &default[0]["from"][0]["namespaceSelector"]["matchLabels"];
+    assert_eq!(from["kubernetes.io/metadata.name"], "monitoring");
+    assert_eq!(default.as_array().unwrap().len(), 1);
+    // An empty list of peers in a rule would be every pod.
+    let closed = json!([]);
+    assert_eq!(
+        ingress(json!({"networkPolicy": {"scrapers": []}})),
+        Some(closed.clone())
+    );
+    assert_eq!(
+        ingress(json!({"metrics": {"enabled": false}})),
+        Some(closed)
+    );
+    let own = json!([{"ipBlock": {"cidr": "10.0.0.0/8"}}]);
+    let chosen = ingress(json!({"networkPolicy": {"scrapers": own}})).unwrap();
+    assert_eq!(chosen[0]["from"], own);
+    assert_eq!(ingress(json!({"networkPolicy": {"enabled": false}})), None);
+    assert_eq!(ingress(json!({"hostNetwork": true})), None);
+}
+
+/// A configuration is seen by an agent when the rollout reaches its node, and not before.
+>>>>>>> deploy
+#[test]
+fn another_configuration_is_rolled_out() {
     skip_if!(helm().err());
     let parts = |values: &Value| {
         let objects = rendered(values);
-        let template = one(&objects, "DaemonSet").unwrap()["spec"]["template"].clone();
-        (
-            template,
-            one(&objects, "ConfigMap").unwrap()["data"].clone(),
-        )
+        let daemonset = one(&objects, "DaemonSet").unwrap();
+        let map = one(&objects, "ConfigMap").unwrap();
+        assert_eq!(map["immutable"], true);
+        let mounted = &daemonset["spec"]["template"]["spec"]["volumes"][0]["configMap"]["name"];
+        assert_eq!(*mounted, map["metadata"]["name"]);
+        (daemonset["spec"]["template"].clone(), map.clone())
     };
-    let (template, data) = parts(&json!({}));
-    let (same_template, other_data) = parts(&json!({"config": {"shadow": true}}));
-    assert_eq!(template, same_template);
-    assert_ne!(data, other_data);
-    let (other_template, _) = parts(&json!({"podLabels": {"team": "nodes"}}));
+    let (template, map) = parts(&json!({}));
+    let (other_template, other_map) = parts(&json!({"config": {"shadow": true}}));
+    assert_ne!(map["metadata"]["name"], other_map["metadata"]["name"]);
     assert_ne!(template, other_template);
+    // Nothing but the name: the rest of the pod is as it was.
+    let name = |template: &Value| template["spec"]["volumes"][0]["configMap"]["name"].clone();
+    let text = other_template.to_string();
+    let same = text.replace(
+        name(&other_template).as_str().unwrap(),
+        name(&template).as_str().unwrap(),
+    );
+    assert_eq!(same, template.to_string());
+    // What is no configuration leaves its ConfigMap alone.
+    let (other_template, same_map) = parts(&json!({"podLabels": {"team": "nodes"}}));
+    assert_ne!(template, other_template);
+    assert_eq!(map, same_map);
 }
 
 #[test]
@@ -289,6 +356,14 @@ fn wrong_values_are_refused_by_name() {
             "metrics.enabled",
         ),
         (json!({"serviceAccount": {"create": false}}), "name"),
+        (
+            json!({"metrics": {"enabled": false, "prometheusRule": {"enabled": true}}}),
+            "metrics.prometheusRule.enabled needs metrics.enabled",
+        ),
+        (
+            json!({"networkPolicy": {"scrapers": [{"pods": {}}]}}),
+            "pods",
+        ),
     ] {
         let result = helm()
             .unwrap()

@@ -5,5 +5,8 @@ mod capabilities;
 mod chart;
 mod container;
 mod e2e;
+mod monitoring;
+mod pools;
+mod presets;
 mod requirements;
 mod schema;

@@ -10,6 +10,7 @@ use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     apps::v1::DaemonSet,
     core::v1::{ConfigMap, Namespace, ServiceAccount},
+    networking::v1::NetworkPolicy,
     rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -29,6 +30,7 @@ fn check(object: &Value) -> Result<(), String> {
         "v1 ServiceAccount" => typed::<ServiceAccount>(object),
         "v1 ConfigMap" => typed::<ConfigMap>(object),
         "apps/v1 DaemonSet" => typed::<DaemonSet>(object),
+        "networking.k8s.io/v1 NetworkPolicy" => typed::<NetworkPolicy>(object),
         "rbac.authorization.k8s.io/v1 ClusterRole" => typed::<ClusterRole>(object),
         "rbac.authorization.k8s.io/v1 ClusterRoleBinding" => typed::<ClusterRoleBinding>(object),
         "rbac.authorization.k8s.io/v1 Role" => typed::<Role>(object),
@@ -88,7 +90,7 @@ fn the_plain_manifests_fit_the_schemas() {
     let objects = plain();
     assert_eq!(
         objects.len(),
-        18,
+        19,
         "an object has come or gone: is it checked?"
     );
     for object in &objects {
@@ -109,13 +111,19 @@ fn the_chart_fits_the_schemas_whatever_is_switched_on() {
                "nodeSelector": {"a": "b"}, "affinity": {"nodeAffinity": {}}, "podLabels": {"a": "b"},
                "podAnnotations": {"a": "b"}, "commonLabels": {"c": "d"},
                "serviceAccount": {"annotations": {"a": "b"}},
-               "extraEnv": [{"name": "EVICTD_LOG", "value": "debug"}]}),
+               "extraEnv": [{"name": "EVICTD_LOG", "value": "debug"}], "networkPolicy": {"scrapers": []}}),
     ] {
         let rendered = helm()
             .unwrap()
             .render(&chart(), &values, "r", "kube-system");
         let objects = all_objects(&rendered.unwrap()).unwrap();
-        assert_eq!(objects.len(), 17);
+        // No NetworkPolicy holds in the node's own network.
+        let expected = if values["hostNetwork"] == true {
+            17
+        } else {
+            18
+        };
+        assert_eq!(objects.len(), expected);
         for object in &objects {
             check(object).unwrap_or_else(|e| panic!("{values}: {e}"));
         }

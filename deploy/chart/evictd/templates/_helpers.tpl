@@ -65,6 +65,9 @@ host: {{ $address | quote }}
 {{- with .Values.kubelet.configFile -}}
 {{- $cluster = dict "kubeletConfig" . -}}
 {{- end -}}
+{{- with .Values.kubelet.configDir -}}
+{{- $_ := set $cluster "kubeletConfigDir" . -}}
+{{- end -}}
 {{- with .Values.pause.configMap -}}
 {{- $_ := set $cluster "pauseConfigMap" (printf "%s/%s" $.Release.Namespace .) -}}
 {{- end -}}

@@ -3,7 +3,7 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
-use evictd_tests::deploy::{objects, without_capabilities};
+use evictd_tests::deploy::{CONFIGURATION, config_map, objects, without_capabilities};
 use kube::api::DynamicObject;
 use serde_json::{Value, json};
 
@@ -50,7 +50,11 @@ pub fn read(dir: &Path, changes: &Changes) -> Result<Vec<DynamicObject>> {
             Some(root) => text.replace(USUAL_RUNTIME_ROOT, root),
             None => text,
         };
-        for mut object in objects(&text).with_context(|| path.display().to_string())? {
+        let found = match path.ends_with(CONFIGURATION) {
+            true => vec![config_map(&text)],
+            false => objects(&text).with_context(|| path.display().to_string())?,
+        };
+        for mut object in found {
             containers += change(&mut object, changes)?;
             let object: Result<DynamicObject, _> = serde_json::from_value(object);
             all.push(object.with_context(|| path.display().to_string())?);
@@ -97,6 +101,10 @@ fn change(object: &mut Value, changes: &Changes) -> Result<usize> {
         }
         // JSON is YAML.
         object["data"]["config.yaml"] = config.to_string().into();
+        // Its name has no hash here: an earlier run's must take another configuration.
+        if let Some(fields) = object.as_object_mut() {
+            fields.remove("immutable");
+        }
     }
     if object["kind"] != "DaemonSet" {
         return Ok(0);

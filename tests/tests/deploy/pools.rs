@@ -1,0 +1,218 @@
+//! Node pools: every node has one agent, with the values of the first pool that names it.
+
+use std::collections::BTreeMap;
+
+use evictd_tests::{
+    deploy::{all_objects, chart, helm::helm},
+    skip_if,
+};
+use serde_json::{Value, json};
+
+fn render(values: &Value) -> Result<Vec<Value>, String> {
+    let files = helm()?.render(&chart(), values, "evictd", "evictd");
+    let files = files.map_err(|e| e.to_string())?;
+    all_objects(&files).map_err(|e| e.to_string())
+}
+
+fn of<'a>(objects: &'a [Value], kind: &str) -> BTreeMap<&'a str, &'a Value> {
+    let of_kind = objects.iter().filter(|o| o["kind"] == kind);
+    of_kind
+        .map(|o| (o["metadata"]["name"].as_str().unwrap(), o))
+        .collect()
+}
+
+/// A canary before the other nodes of a cloud's group, of which it takes some.
+fn pools() -> Value {
+    json!({
+        "config": {"evictionHard": {"memory.available": "200Mi", "nodefs.available": "10%"}, "shadow": true},
+        "nodePools": [
+            {
+                "name": "canary",
+                "nodeLabel": {"key": "evictd.dev/canary", "values": ["true"]},
+                "config": {"evictionHard": {"memory.available": "300Mi"}, "shadow": false},
+                "image": {"tag": "0.2.0"},
+                "minReadySeconds": 600,
+            },
+            {
+                "name": "large",
+                "nodeLabel": {"key": "cloud.google.com/gke-nodepool", "values": ["a", "b"]},
+                "containerRuntime": {"root": "/mnt/disks/containerd"},
+                "updateStrategy": {"maxUnavailable": "5%"},
+                "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+                    {"matchExpressions": [{"key": "x", "operator": "Exists"}]},
+                    {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]},
+                ]}}},
+            },
+        ],
+    })
+}
+
+/// Whether a node with these labels is one of the DaemonSet's, as the scheduler sees it (terms are ORed, their
+/// expressions ANDed).
+fn takes(daemonset: &Value, labels: &BTreeMap<&str, &str>) -> bool {
+    let spec = &daemonset["spec"]["template"]["spec"];
+    let required =
+        &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    let Some(terms) = required["nodeSelectorTerms"].as_array() else {
+        return true;
+    };
+    let holds = |expression: &Value| {
+        let value = labels.get(expression["key"].as_str().unwrap());
+        let listed = value.is_some_and(|v| {
+            let values = expression["values"].as_array();
+            values.is_some_and(|values| values.iter().any(|one| one == v))
+        });
+        match expression["operator"].as_str().unwrap() {
+            "In" => listed,
+            "NotIn" => !listed,
+            "Exists" => value.is_some(),
+            other => panic!("{other}"),
+        }
+    };
+    terms.iter().any(|term| {
+        let expressions = term["matchExpressions"].as_array().unwrap();
+        // No node of the test has a name.
+        term.get("matchFields").is_none() && expressions.iter().all(holds)
+    })
+}
+
+#[test]
+fn every_node_has_one_agent() {
+    skip_if!(helm().err());
+    let objects = render(&pools()).unwrap();
+    let daemonsets = of(&objects, "DaemonSet");
+    assert_eq!(
+        daemonsets.keys().copied().collect::<Vec<_>>(),
+        ["evictd", "evictd-canary", "evictd-large"]
+    );
+    let (canary, group) = ("evictd.dev/canary", "cloud.google.com/gke-nodepool");
+    for (labels, expected) in [
+        (vec![], "evictd"),
+        (vec![(canary, "false")], "evictd"),
+        (vec![(canary, "true")], "evictd-canary"),
+        (vec![(group, "c"), ("x", "")], "evictd"),
+        (vec![(group, "b"), ("x", "")], "evictd-large"),
+        (
+            vec![(group, "a"), ("x", ""), (canary, "true")],
+            "evictd-canary",
+        ),
+    ] {
+        let labels: BTreeMap<&str, &str> = labels.into_iter().collect();
+        let taking: Vec<&str> = daemonsets
+            .iter()
+            .filter(|(_, daemonset)| takes(daemonset, &labels))
+            .map(|(name, _)| *name)
+            .collect();
+        assert_eq!(taking, [expected], "{labels:?}");
+    }
+    // Neither takes the other's pods for its own.
+    let selectors: Vec<String> = daemonsets
+        .values()
+        .map(|d| {
+            let selector = &d["spec"]["selector"]["matchLabels"];
+            let labels = &d["spec"]["template"]["metadata"]["labels"];
+            for (key, value) in selector.as_object().unwrap() {
+                assert_eq!(labels[key], *value);
+            }
+            selector["evictd.dev/pool"].to_string()
+        })
+        .collect();
+    assert_eq!(selectors, ["\"default\"", "\"canary\"", "\"large\""]);
+}
+
+#[test]
+fn a_pool_has_its_own_values_on_top_of_all() {
+    skip_if!(helm().err());
+    let objects = render(&pools()).unwrap();
+    let daemonsets = of(&objects, "DaemonSet");
+    let maps = of(&objects, "ConfigMap");
+    assert_eq!(maps.len(), 3);
+    let configuration = |name: &str| -> Value {
+        let spec = &daemonsets[name]["spec"]["template"]["spec"];
+        let map = spec["volumes"][0]["configMap"]["name"].as_str().unwrap();
+        let text = maps[map]["data"]["config.yaml"].as_str().unwrap();
+        serde_saphyr::from_str(text).unwrap()
+    };
+    let canary = configuration("evictd-canary");
+    let both = json!({"memory.available": "300Mi", "nodefs.available": "10%"});
+    assert_eq!(canary["evictionHard"], both);
+    assert_eq!(canary["shadow"], false);
+    let all = configuration("evictd");
+    assert_eq!(all["evictionHard"]["memory.available"], "200Mi");
+    assert_eq!(all["shadow"], true);
+    let large = configuration("evictd-large");
+    assert_eq!(large["filesystems"]["imagefs"], "/mnt/disks/containerd");
+    assert_eq!(large["evictionRates"], all["evictionRates"]);
+
+    let spec = |name: &str| &daemonsets[name]["spec"];
+    assert_eq!(spec("evictd-canary")["minReadySeconds"], 600);
+    assert_eq!(spec("evictd")["minReadySeconds"], 30);
+    let at_once = |name: &str| &spec(name)["updateStrategy"]["rollingUpdate"]["maxUnavailable"];
+    assert_eq!(
+        (at_once("evictd-large"), at_once("evictd")),
+        (&json!("5%"), &json!(1))
+    );
+    let image = |name: &str| &spec(name)["template"]["spec"]["containers"][0]["image"];
+    assert_eq!(image("evictd-canary"), "localhost/evictd:0.2.0");
+    assert_ne!(image("evictd"), image("evictd-canary"));
+}
+
+/// A change of a pool's configuration restarts that pool's agents and no others.
+#[test]
+fn a_canary_is_changed_alone() {
+    skip_if!(helm().err());
+    let mut values = pools();
+    let before = render(&values).unwrap();
+    values["nodePools"][0]["config"]["evictionHard"]["memory.available"] = "400Mi".into();
+    let after = render(&values).unwrap();
+    let (before, after) = (of(&before, "DaemonSet"), of(&after, "DaemonSet"));
+    for (name, daemonset) in &before {
+        assert_eq!(
+            *daemonset == after[name],
+            *name != "evictd-canary",
+            "{name}"
+        );
+    }
+    // What holds for all restarts all.
+    values["config"]["evictionRates"] = json!({"node": {"evictions": 1}});
+    let last = render(&values).unwrap();
+    let last = of(&last, "DaemonSet");
+    assert!(after.iter().all(|(name, d)| *d != last[name]));
+}
+
+#[test]
+fn contradicting_pools_are_refused_by_name() {
+    skip_if!(helm().err());
+    for (pointer, value, expected) in [
+        (
+            "/nodePools/1/name",
+            json!("canary"),
+            "nodePools[1].name: \"canary\" is the name of nodePools[0]",
+        ),
+        (
+            "/nodePools/0/name",
+            json!("default"),
+            "nodePools[0].name: \"default\" is the name of the nodes",
+        ),
+        (
+            "/nodePools/1/nodeLabel",
+            json!({"key": "evictd.dev/canary", "values": ["maybe", "true"]}),
+            "nodePools[1].nodeLabel.values: nodes with evictd.dev/canary=true are in nodePools[0]",
+        ),
+        ("/nodePools/0/name", json!("Canary"), "name"),
+        ("/nodePools/0/nodeLabel/values", json!([]), "values"),
+        ("/nodePools/0/metrics", json!({"port": 1}), "metrics"),
+        ("/nodePools/0/config", json!({"stateDir": "/x"}), "stateDir"),
+        (
+            "/nodePools/0/kubelet",
+            json!({"configFil": "/x"}),
+            "configFil",
+        ),
+    ] {
+        let mut values = pools();
+        let (parent, field) = pointer.rsplit_once('/').unwrap();
+        values.pointer_mut(parent).unwrap()[field] = value;
+        let error = render(&values).expect_err(pointer);
+        assert!(error.contains(expected), "{pointer}: {error}");
+    }
+}

@@ -1,0 +1,242 @@
+//! The presets of the chart, rendered against what is recorded of each distribution in `distributions.yaml`.
+
+use std::{collections::BTreeMap, fs, path::Path, process::Command};
+
+use evictd_tests::{
+    agent::binary,
+    deploy::{all_objects, chart, helm::helm, one},
+    skip_if,
+};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// What is known of the nodes of one distribution.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Distribution {
+    name: String,
+    sources: Vec<String>,
+    config_file: Option<String>,
+    config_dir: Option<String>,
+    runtime_root: String,
+    socket: String,
+    cgroup_driver: String,
+    #[serde(default)]
+    se_linux_type: Option<String>,
+    #[serde(default)]
+    security_context_constraints: Option<String>,
+    #[serde(default)]
+    quota_for_critical_pods: bool,
+    directories: Vec<String>,
+    /// Empty: the root can be written to.
+    #[serde(default)]
+    writable: Vec<String>,
+    kubelet: Option<String>,
+    #[serde(default)]
+    drop_ins: BTreeMap<String, String>,
+    thresholds: Vec<String>,
+}
+
+fn distributions() -> Vec<Distribution> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/deploy/distributions.yaml");
+    serde_saphyr::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn rendered(name: &str) -> Vec<Value> {
+    let preset = fs::read_to_string(chart().join(format!("presets/{name}.yaml"))).unwrap();
+    let values: Value = serde_saphyr::from_str(&preset).unwrap();
+    let files = helm()
+        .unwrap()
+        .render(&chart(), &values, "evictd", "evictd");
+    all_objects(&files.unwrap_or_else(|e| panic!("{name}: {e}"))).unwrap()
+}
+
+fn configuration(objects: &[Value]) -> Value {
+    let text = one(objects, "ConfigMap").unwrap()["data"]["config.yaml"].as_str();
+    serde_saphyr::from_str(text.unwrap()).unwrap()
+}
+
+#[test]
+fn every_preset_has_its_facts_and_every_fact_its_source() {
+    let mut presets: Vec<String> = fs::read_dir(chart().join("presets"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let mut known: Vec<String> = distributions()
+        .iter()
+        .map(|d| {
+            assert!(
+                d.sources.iter().all(|s| s.starts_with("https://")),
+                "{}",
+                d.name
+            );
+            assert!(d.sources.len() > 1, "{}", d.name);
+            assert!(["systemd", "cgroupfs"].contains(&d.cgroup_driver.as_str()));
+            format!("{}.yaml", d.name)
+        })
+        .collect();
+    presets.sort();
+    known.sort();
+    assert_eq!(presets, known);
+    // What the documentation says of presets names each.
+    let docs = fs::read_to_string(chart().join("../../../docs/deploy.md")).unwrap();
+    for preset in presets {
+        let name = preset.trim_end_matches(".yaml");
+        assert!(
+            docs.contains(&format!("`{name}`")),
+            "docs/deploy.md: {name}"
+        );
+    }
+}
+
+#[test]
+fn a_preset_names_what_the_node_has() {
+    skip_if!(helm().err());
+    for d in distributions() {
+        let name = &d.name;
+        let objects = rendered(name);
+        let config = configuration(&objects);
+        let cluster = &config["cluster"];
+        assert_eq!(
+            cluster["kubeletConfig"].as_str(),
+            d.config_file.as_deref(),
+            "{name}"
+        );
+        assert_eq!(
+            cluster["kubeletConfigDir"].as_str(),
+            d.config_dir.as_deref(),
+            "{name}"
+        );
+        assert_eq!(config["filesystems"]["imagefs"], *d.runtime_root, "{name}");
+        assert_eq!(config["cri"]["socket"], *d.socket, "{name}");
+
+        let spec = &one(&objects, "DaemonSet").unwrap()["spec"]["template"]["spec"];
+        for volume in spec["volumes"].as_array().unwrap() {
+            let Some(path) = volume["hostPath"]["path"].as_str() else {
+                continue;
+            };
+            match volume["hostPath"]["type"].as_str().unwrap() {
+                // The pod does not start without it.
+                "Directory" => assert!(d.directories.iter().any(|p| p == path), "{name}: {path}"),
+                "DirectoryOrCreate" => {
+                    let below = |parent: &String| path.starts_with(&format!("{parent}/"));
+                    let can = d.directories.iter().any(|p| p == path)
+                        || d.writable.is_empty()
+                        || d.writable.iter().any(below);
+                    assert!(can, "{name}: {path} is on a read-only file system");
+                }
+                other => panic!("{name}: {other}"),
+            }
+        }
+        // Where the agent looks for the files and the socket, the node's are mounted.
+        let mounts = spec["containers"][0]["volumeMounts"].as_array().unwrap();
+        let looked_for = [&d.config_file, &d.config_dir, &Some(d.socket.clone())];
+        for path in looked_for.into_iter().flatten() {
+            let mounted = mounts.iter().any(|m| {
+                let at = m["mountPath"].as_str().unwrap();
+                path == at || path.starts_with(&format!("{at}/"))
+            });
+            assert!(mounted, "{name}: {path} is not in the container");
+        }
+        let context = &spec["containers"][0]["securityContext"];
+        assert_eq!(context["privileged"], false, "{name}");
+        if let Some(kind) = &d.se_linux_type {
+            assert_eq!(context["seLinuxOptions"]["type"], **kind, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_preset_brings_what_the_api_server_asks_for() {
+    skip_if!(helm().err());
+    for d in distributions() {
+        let objects = rendered(&d.name);
+        let quota = one(&objects, "ResourceQuota");
+        assert_eq!(quota.is_some(), d.quota_for_critical_pods, "{}", d.name);
+        if let Some(quota) = quota {
+            let spec = &one(&objects, "DaemonSet").unwrap()["spec"]["template"]["spec"];
+            let scope = &quota["spec"]["scopeSelector"]["matchExpressions"][0];
+            assert_eq!(scope["scopeName"], "PriorityClass");
+            assert_eq!(scope["values"][0], spec["priorityClassName"]);
+        }
+        let scc = objects.iter().find(|o| {
+            let role = o["roleRef"]["name"].as_str().unwrap_or_default();
+            role.starts_with("system:openshift:scc:")
+        });
+        assert_eq!(
+            scc.is_some(),
+            d.security_context_constraints.is_some(),
+            "{}",
+            d.name
+        );
+        if let (Some(binding), Some(scc)) = (scc, &d.security_context_constraints) {
+            assert_eq!(
+                binding["roleRef"]["name"],
+                format!("system:openshift:scc:{scc}")
+            );
+            let account = &one(&objects, "ServiceAccount").unwrap()["metadata"]["name"];
+            assert_eq!(binding["subjects"][0]["name"], *account);
+        }
+    }
+}
+
+/// The agent's own reading of the recorded files, by the rendered configuration.
+#[test]
+fn the_thresholds_on_each_distribution_are_the_recorded_ones() {
+    skip_if!(helm().err());
+    for d in distributions() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = configuration(&rendered(&d.name));
+        let mut place = |field: &str, file: &str| {
+            if config["cluster"].get(field).is_some() {
+                let path = dir.path().join(file);
+                config["cluster"][field] = path.to_str().unwrap().into();
+                return Some(path);
+            }
+            None
+        };
+        let (file, drop_ins) = (
+            place("kubeletConfig", "kubelet"),
+            place("kubeletConfigDir", "kubelet.d"),
+        );
+        if let (Some(path), Some(text)) = (file, &d.kubelet) {
+            fs::write(path, text).unwrap();
+        }
+        if let Some(path) = drop_ins {
+            fs::create_dir(&path).unwrap();
+            for (name, text) in &d.drop_ins {
+                fs::write(path.join(name), text).unwrap();
+            }
+        }
+        config["cluster"]["nodeName"] = "n1".into();
+        let path = dir.path().join("config.json");
+        fs::write(&path, config.to_string()).unwrap();
+        let out = Command::new(binary().unwrap())
+            .args(["thresholds", "-o", "json", "--config"])
+            .arg(&path)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{}: {said}", d.name);
+        let found: Value = serde_json::from_slice(&out.stdout).unwrap();
+        let mut found: Vec<String> = found
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|t| t["signal"] != "allocatableMemory.available")
+            .map(|t| format!("{}<{}", t["signal"].as_str().unwrap(), amount(&t["value"])))
+            .collect();
+        found.sort();
+        assert_eq!(found, d.thresholds, "{}", d.name);
+    }
+}
+
+/// As a KubeletConfiguration has it.
+fn amount(value: &Value) -> String {
+    match (value["percentage"].as_f64(), value["quantity"].as_u64()) {
+        (Some(share), _) => format!("{}%", (share * 100.0).round()),
+        (_, Some(bytes)) if bytes % (1 << 20) == 0 => format!("{}Mi", bytes >> 20),
+        (_, Some(number)) => number.to_string(),
+        _ => panic!("{value}"),
+    }
+}
