@@ -45,7 +45,7 @@ impl PodRef<'_> {
     }
 }
 
-/// What a DELETE or an Eviction came to.
+/// What a DELETE or the dry run of an Eviction came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Removal {
     /// The pod is being deleted now.
@@ -117,11 +117,15 @@ pub async fn delete(
     removal(connection.call(&call).await)
 }
 
-/// Asks for an eviction, which a PodDisruptionBudget may refuse with 429.
+/// Asks whether a pod may be evicted, which a PodDisruptionBudget may refuse with 429. It is a dry run: the budget is read, and
+/// nothing happens to the pod. [`Removal::Deleted`] is a yes.
+///
+/// An EvictionRecord does not say on which node its pod is. The admission policies let dry runs through and hold the DELETE that
+/// follows to the agent's own node.
 ///
 /// # Errors
 /// No answer, or a refusal other than that this pod does not exist any more.
-pub async fn evict(
+pub async fn may_evict(
     connection: &ApiClient,
     pod: PodRef<'_>,
     grace_period_seconds: i64,
@@ -132,7 +136,8 @@ pub async fn evict(
         "metadata": {"name": pod.name, "namespace": pod.namespace},
         "deleteOptions": delete_options(pod, grace_period_seconds),
     });
-    let call = ApiRequest::new(Method::POST, pod.path("/eviction"), JSON, &body);
+    let path = pod.path("/eviction?dryRun=All");
+    let call = ApiRequest::new(Method::POST, path, JSON, &body);
     removal(connection.call(&call).await)
 }
 

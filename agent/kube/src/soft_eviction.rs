@@ -1,7 +1,13 @@
 //! Soft eviction: pods are asked to go, and may take their time.
 //!
+<<<<<<< main
 //! The Eviction API honours PodDisruptionBudgets. A pod that its budget protects is passed over for the next candidate.
 //! Static pods are passed over as well: the API server cannot end them. When budgets protect all candidates for longer than is configured, or the hard threshold is met, the first candidate goes
+=======
+//! A dry run of the Eviction API says whether PodDisruptionBudgets let a pod go; a DELETE with the same preconditions follows. A pod
+//! that its budget protects is passed over for the next candidate.
+//! Static pods are passed over as well: the API server cannot end them. When budgets protect everybody for longer than is configured, or the hard threshold is met, the first candidate goes
+>>>>>>> deploy
 //! nevertheless, by DELETE; the journal, an Event and a counter say so and why.
 
 use std::{
@@ -104,7 +110,7 @@ impl SoftEvictor {
         self.blocked = None;
     }
 
-    /// One pod by the Eviction API. `Ok(None)`: its budget protects it.
+    /// One pod, if the Eviction API would let it go. `Ok(None)`: its budget protects it.
     async fn ask(
         &mut self,
         candidate: &SoftCandidate,
@@ -120,11 +126,33 @@ impl SoftEvictor {
             }
         }
         let grace = asked.grace_period_seconds;
+<<<<<<< main
         match eviction_api::evict(&self.connection, reference(&candidate.pod), grace).await {
             Ok(removal) => Ok(Some((removal, asked))),
             Err(error) if is_budget(&error) => Ok(None),
             Err(error) => Err(error),
+=======
+        let pod = reference(candidate.pod);
+        let removal = match eviction_api::may_evict(&self.connection, pod, grace).await {
+            Ok(Removal::Deleted) => self.remove(candidate.pod, &asked).await?,
+            Ok(removal) => removal,
+            Err(error) if is_budget(&error) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        Ok(Some((removal, asked)))
+    }
+
+    /// Does what the Eviction API does for a pod that may go. Soft evictions are the kubelet's too, for pressure alone.
+    async fn remove(&self, pod: &Pod, asked: &RequestRecord) -> Result<Removal, ApiError> {
+        let message = asked.message.trim_end();
+        let (connection, target) = (&self.connection, reference(pod));
+        let set =
+            eviction_api::set_disruption_target(connection, target, message, &asked.time).await;
+        if let Err(error) = set {
+            tracing::debug!(%pod, %error, "DisruptionTarget is not set");
+>>>>>>> deploy
         }
+        eviction_api::delete(connection, target, asked.grace_period_seconds).await
     }
 
     /// One pod against its budget.
@@ -150,6 +178,7 @@ impl SoftEvictor {
             override_reason: Some(why),
             ..self.request(candidate)
         };
+<<<<<<< main
         self.write_down(Record::Asked(Box::new(asked.clone())))
             .await;
         // What the Eviction API does by itself. Soft evictions are the kubelet's too, for pressure alone.
@@ -162,6 +191,10 @@ impl SoftEvictor {
         }
         let grace = asked.grace_period_seconds;
         let removal = eviction_api::delete(&self.connection, reference(pod), grace).await;
+=======
+        self.write_down(&Record::Asked(Box::new(asked.clone())));
+        let removal = self.remove(pod, &asked).await;
+>>>>>>> deploy
         let removal = removal
             .inspect_err(|error| tracing::warn!(%pod, %error, "the override has failed"))
             .ok()?;

@@ -81,8 +81,14 @@ pub fn delete(state: &mut State, namespace: &str, name: &str, options: &Value) -
     answer(200, &pod)
 }
 
-/// `POST .../pods/NAME/eviction`.
-pub fn evict(state: &mut State, namespace: &str, name: &str, body: &Value) -> Response<Body> {
+/// `POST .../pods/NAME/eviction`. A dry run is answered the same, and changes nothing.
+pub fn evict(
+    state: &mut State,
+    namespace: &str,
+    name: &str,
+    body: &Value,
+    dry_run: bool,
+) -> Response<Body> {
     let Some(pod) = find(state, namespace, name) else {
         return not_found("pods", name);
     };
@@ -94,7 +100,7 @@ pub fn evict(state: &mut State, namespace: &str, name: &str, body: &Value) -> Re
     if !terminating && state.budgets.contains(&format!("{namespace}/{name}")) {
         return budget("web");
     }
-    if !terminating {
+    if !terminating && !dry_run {
         delete(state, namespace, name, options);
     }
     created()

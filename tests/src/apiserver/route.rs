@@ -131,7 +131,8 @@ fn dispatch(state: &mut State, seen: Seen, accept: &str) -> Response<Body> {
             pods::delete(state, ns, name, &body)
         }
         ("POST", ["api", "v1", "namespaces", ns, "pods", name, "eviction"]) => {
-            pods::evict(state, ns, name, &body)
+            let dry_run = decode(&query).get("dryRun").is_some_and(|v| v == "All");
+            pods::evict(state, ns, name, &body, dry_run)
         }
         ("GET", ["api", "v1", "nodes", name]) => node::get(state, name),
         ("GET", ["api", "v1", "nodes", _, "proxy", "configz"]) => answer(200, &state.configz),

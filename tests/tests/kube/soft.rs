@@ -142,12 +142,26 @@ fn a_budget_is_honoured_and_the_next_one_goes() {
         "asked once, no retries"
     );
     assert_eq!(state.count("POST", "/web-3/eviction"), 0, "one at a time");
+    // Budgets are asked in a dry run; the DELETE is what an admission policy can hold to this node.
+    assert!(
+        state
+            .all("POST", "/eviction")
+            .all(|r| r.query == "dryRun=All")
+    );
     let request = state.all("POST", "/web-2/eviction").next().unwrap();
     assert_eq!(request.body["kind"], "Eviction");
-    assert_eq!(
-        request.body["deleteOptions"],
-        json!({"gracePeriodSeconds": 5, "preconditions": {"uid": "uid-1"}})
-    );
+    let options = json!({"gracePeriodSeconds": 5, "preconditions": {"uid": "uid-1"}});
+    assert_eq!(request.body["deleteOptions"], options);
+    let condition = state.all("PATCH", "/web-2/status").next().unwrap();
+    let deletes: Vec<_> = state.all("DELETE", "").collect();
+    let [delete] = deletes[..] else {
+        panic!("{deletes:?}");
+    };
+    assert!(delete.path.ends_with("/pods/web-2"), "{}", delete.path);
+    for (field, value) in options.as_object().unwrap() {
+        assert_eq!(delete.body[field], *value);
+    }
+    assert!(request.at <= condition.at && condition.at <= delete.at);
     drop(state);
     assert_eq!(soft.event_reasons(), ["Evicted"]);
     assert_eq!(
@@ -184,8 +198,11 @@ fn who_cannot_be_ended_is_not_asked() {
         assert!(next, "{outcome:?}");
         let state = soft.server.state();
         assert_eq!(state.count("POST", "/web-2/eviction"), 0);
-        assert_eq!(state.count("DELETE", ""), 0);
         assert_eq!(state.count("POST", "/web-3/eviction"), 1);
+        assert_eq!(
+            state.count("DELETE", ""),
+            state.count("DELETE", "/pods/web-3")
+        );
     }
 }
 

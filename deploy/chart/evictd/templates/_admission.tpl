@@ -29,7 +29,27 @@ spec:
     {{- toYaml .root.Values.admissionPolicy.validationActions | nindent 4 }}
 {{- end -}}
 
-{{/* `a == b` for a field that either side may lack. */}}
-{{- define "evictd.same" -}}
-(has(object.{{ . }}) ? has(oldObject.{{ . }}) && object.{{ . }} == oldObject.{{ . }} : !has(oldObject.{{ . }}))
+{{/*
+Part of an object is what it was, whatever fields it has or will have: every field but those that are listed. dyn(): the fields are
+gone through by name, which no type has. An absent part has no fields.
+*/}}
+{{- define "evictd.unchanged" -}}
+{{- $new := printf "(has(object.%[1]s) ? dyn(object.%[1]s) : {})" (index . 0) -}}
+{{- $old := printf "(has(oldObject.%[1]s) ? dyn(oldObject.%[1]s) : {})" (index . 0) -}}
+{{- $but := printf "field in ['%s']" (join "', '" (rest .)) -}}
+{{ $new }}.all(field, {{ $but }} || (field in {{ $old }} && {{ $new }}[field] == {{ $old }}[field])) &&
+{{ $old }}.all(field, {{ $but }} || field in {{ $new }})
+{{- end -}}
+
+{{/* metadata but for what the API server itself writes. */}}
+{{- define "evictd.unchangedMetadata" -}}
+{{ include "evictd.unchanged" (list "metadata" "managedFields" "resourceVersion" "generation") }}
+{{- end -}}
+
+{{/* A list is what it was, but for the items for which the condition does not hold. */}}
+{{- define "evictd.unchangedList" -}}
+{{- $part := index . 0 -}}
+{{- $path := index . 1 -}}
+(has(object.{{ $part }}) && has(object.{{ $path }}) ? object.{{ $path }}.filter({{ index . 2 }}) : []) ==
+(has(oldObject.{{ $part }}) && has(oldObject.{{ $path }}) ? oldObject.{{ $path }}.filter({{ index . 2 }}) : [])
 {{- end -}}

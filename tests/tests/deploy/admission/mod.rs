@@ -37,10 +37,7 @@ fn own() -> Vec<(&'static str, Request)> {
     vec![
         ("deletes a pod", deletion()),
         ("sets DisruptionTarget", pod_status(disruption_target)),
-        (
-            "evicts a pod",
-            eviction(Some("643b88bf-5ab1-450b-a239-7f9bcca4b4d8")),
-        ),
+        ("asks whether a pod may be evicted", eviction(true)),
         (
             "sets its taint",
             node_change("nodes", |node| push(&mut node["spec"]["taints"], taint)),
@@ -94,7 +91,7 @@ fn an_agent_may_do_its_work_on_its_node() {
 fn an_agent_of_another_node_may_do_none_of_it() {
     let policies = policies();
     for (what, mut request) in own() {
-        // An Eviction does not say on which node its pod is: docs/deploy.md says so too. A policy is of no node.
+        // A question changes nothing, and a policy is of no node.
         if ["pods/eviction", "evictionpolicies/status"].contains(&request.resource) {
             continue;
         }
@@ -205,8 +202,8 @@ fn an_agent_may_do_nothing_else_on_its_node() {
         push(&mut p["status"]["conditions"], audited);
     });
     refused("another's condition", others, "its own three conditions");
-    refused("no UID", eviction(None), "only by its UID");
-    refused("an empty UID", eviction(Some("")), "only by its UID");
+    // Of whatever node: an Eviction does not say it.
+    refused("an eviction", eviction(false), "in a dry run only");
 
     let taints = "may set taints whose key begins with evictd.dev/";
     let conditions = "may set conditions whose type begins with Evictd";
@@ -269,4 +266,103 @@ fn an_agent_may_do_nothing_else_on_its_node() {
     let mut posing = event("CREATE", NODE, Value::Null);
     posing.object["reportingController"] = "kubelet".into();
     refused("another's name", posing, "reportingController 'evictd'");
+}
+
+/// Every field of every object that an agent may patch: each that is there and each that a later version may add, changed,
+/// added and taken away. A list of fields would forget some.
+#[test]
+fn no_field_can_be_changed_but_the_agents_own() {
+    let policies = policies();
+    let mut checked = 0;
+    let allowed: [(Request, &[&str]); 5] = [
+        (
+            pod_status(|_| {}),
+            &[
+                "/status/conditions",
+                "/metadata/managedFields",
+                "/metadata/resourceVersion",
+                "/metadata/generation",
+            ],
+        ),
+        (
+            node_change("nodes", |_| {}),
+            &[
+                "/spec/taints",
+                "/status/conditions",
+                "/metadata/managedFields",
+                "/metadata/resourceVersion",
+                "/metadata/generation",
+            ],
+        ),
+        (
+            node_change("nodes/status", |_| {}),
+            &[
+                "/spec/taints",
+                "/status/conditions",
+                "/metadata/managedFields",
+                "/metadata/resourceVersion",
+                "/metadata/generation",
+            ],
+        ),
+        (
+            policy_status(|_| {}),
+            &[
+                "/status/conditions",
+                "/metadata/managedFields",
+                "/metadata/resourceVersion",
+                "/metadata/generation",
+            ],
+        ),
+        (
+            event("UPDATE", NODE, recorded("event-created")),
+            &[
+                "/series",
+                "/metadata/managedFields",
+                "/metadata/resourceVersion",
+                "/metadata/generation",
+            ],
+        ),
+    ];
+    for (request, own) in allowed {
+        policies.admit(&request).unwrap();
+        let mut parts = vec!["", "/metadata", "/status"];
+        if request.object.get("spec").is_some() {
+            parts.push("/spec");
+        }
+        if request.resource == "events" {
+            parts.retain(|part| *part != "/status");
+        } else {
+            // Other parts than these are no field that the API server keeps.
+            parts.remove(0);
+        }
+        for part in parts {
+            let mut names: Vec<String> = match request.object.pointer(part) {
+                Some(Value::Object(fields)) => fields.keys().cloned().collect(),
+                _ => Vec::new(),
+            };
+            names.extend(["fieldOfALaterVersion".to_owned()]);
+            for name in names {
+                let path = format!("{part}/{name}");
+                if own.contains(&path.as_str()) || path == "/metadata" {
+                    continue;
+                }
+                let mut changed = request.clone();
+                changed.object.pointer_mut(part).unwrap()[&name] = "changed".into();
+                let what = format!("{} of {}", path, request.resource);
+                policies.admit(&changed).expect_err(&what);
+                let mut gone = request.clone();
+                let fields = gone.object.pointer_mut(part).unwrap().as_object_mut();
+                if fields.unwrap().remove(&name).is_some() {
+                    policies.admit(&gone).expect_err(&what);
+                }
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 60, "{checked}");
+    // What the API server itself writes at each change.
+    let mut written = pod_status(disruption_target);
+    written.object["metadata"]["resourceVersion"] = "9".into();
+    written.object["metadata"]["managedFields"] = json!([{"manager": "evictd"}]);
+    policies.admit(&written).unwrap();
 }

@@ -15,6 +15,8 @@ pub struct Request {
     pub group: &'static str,
     /// `pods`, `pods/status`.
     pub resource: &'static str,
+    /// `request.dryRun`.
+    pub dry_run: bool,
     /// What it is to become; null for a DELETE.
     pub object: Value,
     /// What it is; null for a CREATE.
@@ -139,7 +141,9 @@ fn evaluate(
     let source = expression.as_str().ok_or("no expression")?;
     let program = Program::compile(source).map_err(|e| format!("{source}: {e}"))?;
     let mut context = Context::default();
-    let about = json!({"userInfo": request.user, "operation": request.operation});
+    let about = json!({
+        "userInfo": request.user, "operation": request.operation, "dryRun": request.dry_run,
+    });
     for (name, value) in [
         ("request", &about),
         ("object", &request.object),

@@ -52,6 +52,7 @@ pub fn on_pods(
         operation,
         group: "",
         resource,
+        dry_run: false,
         object,
         old,
     }
@@ -88,16 +89,17 @@ pub fn disruption_target(pod: &mut Value) {
     push(&mut pod["status"]["conditions"], condition);
 }
 
-pub fn eviction(uid: Option<&str>) -> Request {
-    let mut object = json!({
+pub fn eviction(dry_run: bool) -> Request {
+    let uid = "643b88bf-5ab1-450b-a239-7f9bcca4b4d8";
+    let object = json!({
         "apiVersion": "policy/v1", "kind": "Eviction",
         "metadata": {"name": "free-1", "namespace": "default"},
-        "deleteOptions": {"gracePeriodSeconds": 5},
+        "deleteOptions": {"gracePeriodSeconds": 5, "preconditions": {"uid": uid}},
     });
-    if let Some(uid) = uid {
-        object["deleteOptions"]["preconditions"] = json!({"uid": uid});
+    Request {
+        dry_run,
+        ..on_pods("CREATE", "pods/eviction", object, Value::Null)
     }
-    on_pods("CREATE", "pods/eviction", object, Value::Null)
 }
 
 pub fn event(operation: &'static str, instance: &str, old: Value) -> Request {
