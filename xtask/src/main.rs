@@ -8,6 +8,7 @@ mod judge;
 mod lint;
 mod parallel;
 mod plan;
+mod release;
 mod setup;
 mod shell;
 mod test;
@@ -31,6 +32,8 @@ enum Command {
     Bench(bench::Arguments),
     /// Judge evictions of drawn incidents in hindsight; arguments go to the judge (try `-- --help`)
     Judge(judge::Arguments),
+    /// Write everything that a version consists of: images, chart, CRDs, SBOM, checksums, provenance
+    Release(release::Arguments),
     /// Check what the layers may import, cycles between modules, and file names
     Lint,
     /// Run every test; what cannot run here is said with its reason
@@ -48,6 +51,7 @@ fn main() -> anyhow::Result<()> {
         Command::Image(arguments) => image::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Judge(arguments) => judge::run(&arguments),
+        Command::Release(arguments) => release::run(&arguments),
         Command::Lint => lint::run(),
         Command::Test(arguments) => test::run(&arguments),
         Command::Vm(command) => vm::run(command),

@@ -3,9 +3,9 @@
 //! The archive is what `ctr images import` and `podman load` take. It is built here because the image is one file:
 //! a layer, a configuration, a manifest and an index, and because the same commit must give the same bytes.
 
-mod archive;
+pub mod archive;
 mod build;
-mod oci;
+pub mod oci;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -83,7 +83,7 @@ impl Arch {
     }
 
     /// The name that OCI and Debian both use.
-    const fn name(self) -> &'static str {
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Amd64 => "amd64",
             Self::Arm64 => "arm64",
@@ -135,11 +135,38 @@ pub fn for_e2e(agent: bool, hog: bool) -> Result<()> {
     Ok(())
 }
 
-fn write(program: &Program, arch: Arch) -> Result<()> {
+/// The static binary of the agent.
+pub fn agent(arch: Arch) -> Result<Vec<u8>> {
+    compiled(&EVICTD, arch)
+}
+
+/// The agent's image for all architectures of the binaries, as a layout with one index.
+pub fn of_agents(binaries: &[(Arch, Vec<u8>)], provenance: &Provenance) -> Result<oci::Files> {
+    let reference = EVICTD.reference();
+    let sources: Vec<_> = binaries
+        .iter()
+        .map(|(arch, program)| oci::Source {
+            program,
+            name: EVICTD.name,
+            description: EVICTD.description,
+            reference: &reference,
+            arch: *arch,
+            provenance,
+        })
+        .collect();
+    oci::assemble_all(&sources)
+}
+
+fn compiled(program: &Program, arch: Arch) -> Result<Vec<u8>> {
     let binary = build::static_binary(program, arch)?;
     let content =
         std::fs::read(&binary).with_context(|| format!("cannot read {}", binary.display()))?;
     build::require_static(&content, arch).with_context(|| format!("{}", binary.display()))?;
+    Ok(content)
+}
+
+fn write(program: &Program, arch: Arch) -> Result<()> {
+    let content = compiled(program, arch)?;
     let reference = program.reference();
     let image = oci::assemble(&oci::Source {
         program: &content,
@@ -147,7 +174,7 @@ fn write(program: &Program, arch: Arch) -> Result<()> {
         description: program.description,
         reference: &reference,
         arch,
-        provenance: provenance(),
+        provenance: &provenance(),
     })?;
     let path = archive_path(program, arch);
     archive::write(&path, &image)?;
@@ -177,14 +204,15 @@ fn archive_path(program: &Program, arch: Arch) -> PathBuf {
 }
 
 /// What the image says about where it came from. Both are the commit's, so that building twice changes nothing.
-struct Provenance {
+pub struct Provenance {
     /// RFC 3339; the Unix epoch outside a git checkout.
-    created: String,
+    pub created: String,
     /// The commit, absent outside a git checkout.
-    revision: Option<String>,
+    pub revision: Option<String>,
 }
 
-fn provenance() -> Provenance {
+/// Of the checkout.
+pub fn provenance() -> Provenance {
     let git = |format: &str| {
         let mut git = Command::new("git");
         git.current_dir(workspace_root()).env("TZ", "UTC0").args([

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
@@ -33,7 +33,7 @@ pub struct Source<'a> {
     /// The architecture that it is for.
     pub arch: Arch,
     /// Where it came from.
-    pub provenance: Provenance,
+    pub provenance: &'a Provenance,
 }
 
 /// An image archive's files by their path in it.
@@ -42,11 +42,39 @@ pub type Files = BTreeMap<String, Vec<u8>>;
 /// Lays out the OCI image of one binary, run as root from an otherwise empty root directory.
 pub fn assemble(source: &Source<'_>) -> Result<Files> {
     let mut files = Files::new();
+    let mut manifest = add_image(&mut files, source)?;
+    manifest["annotations"] = names(source.reference);
+    layout(&mut files, &manifest)?;
+    Ok(files)
+}
+
+/// Lays out one image for several architectures: an index of which a node takes its own. All sources have the same reference.
+pub fn assemble_all(sources: &[Source<'_>]) -> Result<Files> {
+    let mut files = Files::new();
+    let manifests: Result<Vec<Value>> = sources
+        .iter()
+        .map(|source| add_image(&mut files, source))
+        .collect();
+    let first = sources.first().context("an image has an architecture")?;
+    let index = json!({
+        "schemaVersion": 2,
+        "mediaType": INDEX,
+        "manifests": manifests?,
+        "annotations": annotations(first),
+    });
+    let mut index = blob(&mut files, INDEX, serde_json::to_vec(&index)?);
+    index["annotations"] = names(first.reference);
+    layout(&mut files, &index)?;
+    Ok(files)
+}
+
+/// Adds the image of one binary and returns its manifest's descriptor.
+fn add_image(files: &mut Files, source: &Source<'_>) -> Result<Value> {
     let content = BTreeMap::from([(source.name.to_owned(), source.program.to_vec())]);
     let layer = archive::tar(&content, 0o755)?;
     // The layer is not compressed: its digest is its diff id too.
     let diff_id = sha256(&layer);
-    let layer = blob(&mut files, LAYER, layer);
+    let layer = blob(files, LAYER, layer);
 
     let annotations = annotations(source);
     let created = &source.provenance.created;
@@ -64,11 +92,7 @@ pub fn assemble(source: &Source<'_>) -> Result<Files> {
         "rootfs": {"type": "layers", "diff_ids": [diff_id]},
         "history": [{"created": created, "created_by": "cargo xtask image"}],
     });
-    let configuration = blob(
-        &mut files,
-        CONFIGURATION,
-        serde_json::to_vec(&configuration)?,
-    );
+    let configuration = blob(files, CONFIGURATION, serde_json::to_vec(&configuration)?);
 
     let manifest = json!({
         "schemaVersion": 2,
@@ -77,19 +101,26 @@ pub fn assemble(source: &Source<'_>) -> Result<Files> {
         "layers": [layer],
         "annotations": annotations,
     });
-    let mut manifest = blob(&mut files, MANIFEST, serde_json::to_vec(&manifest)?);
+    let mut manifest = blob(files, MANIFEST, serde_json::to_vec(&manifest)?);
     manifest["platform"] = json!({"architecture": source.arch.name(), "os": "linux"});
-    let tag = source.reference.rsplit(':').next();
-    manifest["annotations"] = json!({
-        CONTAINERD_NAME: source.reference,
-        "org.opencontainers.image.ref.name": tag,
-    });
+    Ok(manifest)
+}
 
-    let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [manifest]});
+/// What importers call it.
+fn names(reference: &str) -> Value {
+    json!({
+        CONTAINERD_NAME: reference,
+        "org.opencontainers.image.ref.name": reference.rsplit(':').next(),
+    })
+}
+
+/// Makes an OCI layout of the blobs, with one entry.
+pub fn layout(files: &mut Files, entry: &Value) -> Result<()> {
+    let index = json!({"schemaVersion": 2, "mediaType": INDEX, "manifests": [entry]});
     files.insert("index.json".to_owned(), serde_json::to_vec(&index)?);
     let layout = json!({"imageLayoutVersion": "1.0.0"});
     files.insert("oci-layout".to_owned(), serde_json::to_vec(&layout)?);
-    Ok(files)
+    Ok(())
 }
 
 fn annotations(source: &Source<'_>) -> Value {
@@ -108,7 +139,7 @@ fn annotations(source: &Source<'_>) -> Value {
 }
 
 /// Puts a blob in and returns its descriptor.
-fn blob(files: &mut Files, media_type: &str, content: Vec<u8>) -> Value {
+pub fn blob(files: &mut Files, media_type: &str, content: Vec<u8>) -> Value {
     let digest = sha256(&content);
     let descriptor = json!({"mediaType": media_type, "digest": digest, "size": content.len()});
     files.insert(blob_path(&digest), content);

@@ -21,7 +21,7 @@ fn image(program: &[u8]) -> Files {
         description: "for a test",
         reference: REFERENCE,
         arch: Arch::Amd64,
-        provenance: Provenance {
+        provenance: &Provenance {
             created: "2026-11-21T06:00:00Z".to_owned(),
             revision: Some("0123abcd".to_owned()),
         },

@@ -1,0 +1,74 @@
+//! The chart as `helm package` writes it, and as the artifact that `helm pull oci://...` reads from a registry.
+
+use std::{io::Write as _, path::Path};
+
+use anyhow::{Context as _, Result, ensure};
+use flate2::{Compression, GzBuilder};
+use serde_json::{Value, json};
+
+use super::{VERSION, read_tree};
+use crate::image::{Provenance, archive, oci};
+
+/// Helm's media types.
+pub const CONFIGURATION: &str = "application/vnd.cncf.helm.config.v1+json";
+/// Of the package.
+pub const LAYER: &str = "application/vnd.cncf.helm.chart.content.v1.tar+gzip";
+
+/// A packaged chart.
+pub struct Package {
+    /// `Chart.yaml`.
+    metadata: Value,
+    /// The gzipped tar.
+    pub archive: Vec<u8>,
+}
+
+/// Packages a chart's directory; nothing in it depends on when and where that is done.
+pub fn package(directory: &Path) -> Result<Package> {
+    let files = read_tree(directory, "evictd")?;
+    let metadata = files
+        .get("evictd/Chart.yaml")
+        .context("Chart.yaml is missing")?;
+    let metadata: Value = serde_saphyr::from_str(std::str::from_utf8(metadata)?)?;
+    for field in ["version", "appVersion"] {
+        ensure!(
+            metadata[field] == VERSION,
+            "Chart.yaml: {field} is not {VERSION}"
+        );
+    }
+    let mut gzip = GzBuilder::new()
+        .mtime(0)
+        .write(Vec::new(), Compression::best());
+    gzip.write_all(&archive::tar(&files, 0o644)?)?;
+    Ok(Package {
+        metadata,
+        archive: gzip.finish()?,
+    })
+}
+
+/// The OCI layout of a chart.
+pub fn artifact(package: &Package, provenance: &Provenance) -> Result<oci::Files> {
+    let mut files = oci::Files::new();
+    let configuration = serde_json::to_vec(&package.metadata)?;
+    let configuration = oci::blob(&mut files, CONFIGURATION, configuration);
+    let layer = oci::blob(&mut files, LAYER, package.archive.clone());
+    let mut annotations = json!({
+        "org.opencontainers.image.title": package.metadata["name"],
+        "org.opencontainers.image.description": package.metadata["description"],
+        "org.opencontainers.image.version": VERSION,
+        "org.opencontainers.image.created": provenance.created,
+    });
+    if let Some(revision) = &provenance.revision {
+        annotations["org.opencontainers.image.revision"] = revision.as_str().into();
+    }
+    let manifest = json!({
+        "schemaVersion": 2,
+        "mediaType": oci::MANIFEST,
+        "config": configuration,
+        "layers": [layer],
+        "annotations": annotations,
+    });
+    let mut manifest = oci::blob(&mut files, oci::MANIFEST, serde_json::to_vec(&manifest)?);
+    manifest["annotations"] = json!({"org.opencontainers.image.ref.name": VERSION});
+    oci::layout(&mut files, &manifest)?;
+    Ok(files)
+}

@@ -1,0 +1,241 @@
+use std::{collections::BTreeMap, fs, io::Read as _};
+
+use flate2::read::GzDecoder;
+use serde_json::Value;
+
+use super::{Artifacts, Inputs, VERSION, artifacts, chart, entry, hex, read_tree, sbom, write};
+use crate::{
+    image::{Arch, Provenance, oci},
+    shell::workspace_root,
+};
+
+fn release() -> Artifacts {
+    let root = workspace_root();
+    let arches = [Arch::Amd64, Arch::Arm64];
+    artifacts(&Inputs {
+        root,
+        binaries: arches
+            .map(|arch| (arch, format!("program for {}", arch.name()).into_bytes()))
+            .to_vec(),
+        provenance: Provenance {
+            created: "2026-11-21T06:00:00Z".to_owned(),
+            revision: Some("0123abcd".to_owned()),
+        },
+        crates: Vec::from(arches.map(|arch| (arch, sbom::crates(root, arch).unwrap()))),
+        compiler: "rustc 1.95.0".to_owned(),
+    })
+    .unwrap()
+}
+
+fn files_of(tar: &[u8]) -> BTreeMap<String, Vec<u8>> {
+    let mut archive = tar::Archive::new(tar);
+    let mut files = BTreeMap::new();
+    for entry in archive.entries().unwrap() {
+        let mut entry = entry.unwrap();
+        if entry.header().entry_type().is_file() {
+            let mut content = Vec::new();
+            entry.read_to_end(&mut content).unwrap();
+            files.insert(entry.path().unwrap().to_str().unwrap().to_owned(), content);
+        }
+    }
+    files
+}
+
+/// The document that a descriptor names, whose digest and size must be right.
+fn follow(files: &BTreeMap<String, Vec<u8>>, descriptor: &Value) -> Vec<u8> {
+    let digest = descriptor["digest"].as_str().unwrap();
+    let content = &files[&oci::blob_path(digest)];
+    assert_eq!(oci::sha256(content), digest);
+    assert_eq!(descriptor["size"], content.len());
+    content.clone()
+}
+
+fn json(content: &[u8]) -> Value {
+    serde_json::from_slice(content).unwrap()
+}
+
+#[test]
+fn one_image_serves_all_architectures() {
+    let release = release();
+    let image = files_of(&release[&format!("evictd-{VERSION}.oci.tar")]);
+    let entry = json(&image["index.json"])["manifests"][0].clone();
+    assert_eq!(entry["mediaType"], oci::INDEX);
+    let name = entry["annotations"][oci::CONTAINERD_NAME].as_str().unwrap();
+    assert_eq!(name, format!("localhost/evictd:{VERSION}"));
+    let index = json(&follow(&image, &entry));
+    let mut seen = 1;
+    let mut arches = Vec::new();
+    for descriptor in index["manifests"].as_array().unwrap() {
+        let arch = descriptor["platform"]["architecture"].as_str().unwrap();
+        let manifest = json(&follow(&image, descriptor));
+        let configuration = json(&follow(&image, &manifest["config"]));
+        assert_eq!(configuration["architecture"], arch);
+        let layer = files_of(&follow(&image, &manifest["layers"][0]));
+        assert_eq!(layer["evictd"], format!("program for {arch}").into_bytes());
+        assert_eq!(
+            layer["evictd"],
+            release[&format!("evictd-{VERSION}-linux-{arch}")]
+        );
+        arches.push(arch.to_owned());
+        seen += 3;
+    }
+    assert_eq!(arches, ["amd64", "arm64"]);
+    let blobs = image
+        .keys()
+        .filter(|name| name.starts_with("blobs/"))
+        .count();
+    assert_eq!(blobs, seen, "nothing that no document refers to");
+}
+
+#[test]
+fn the_chart_is_the_checkouts() {
+    let release = release();
+    let layout = files_of(&release[&format!("evictd-chart-{VERSION}.oci.tar")]);
+    let manifest = json(&layout["index.json"])["manifests"][0].clone();
+    let manifest = json(&follow(&layout, &manifest));
+    assert_eq!(manifest["config"]["mediaType"], chart::CONFIGURATION);
+    let metadata = json(&follow(&layout, &manifest["config"]));
+    assert_eq!(
+        (metadata["name"].as_str(), metadata["version"].as_str()),
+        (Some("evictd"), Some(VERSION))
+    );
+    assert_eq!(manifest["layers"][0]["mediaType"], chart::LAYER);
+    let package = follow(&layout, &manifest["layers"][0]);
+    assert_eq!(package, release[&format!("evictd-chart-{VERSION}.tgz")]);
+    let mut tar = Vec::new();
+    GzDecoder::new(&package[..]).read_to_end(&mut tar).unwrap();
+    let directory = workspace_root().join("deploy/chart/evictd");
+    assert_eq!(files_of(&tar), read_tree(&directory, "evictd").unwrap());
+}
+
+#[test]
+fn definitions_and_manifests_are_part_of_it() {
+    let release = release();
+    let crd = fs::read(workspace_root().join("deploy/crds/evictionpolicies.yaml")).unwrap();
+    assert_eq!(release["crd-evictionpolicies.yaml"], crd);
+    let manifests = files_of(&release[&format!("evictd-manifests-{VERSION}.tar")]);
+    assert!(manifests.contains_key("manifests/kustomization.yaml"));
+    let told = String::from_utf8(release["RELEASE.md"].clone()).unwrap();
+    assert!(told.starts_with(&format!("## {VERSION}")), "{told}");
+}
+
+#[test]
+fn checksums_and_provenance_cover_every_file() {
+    let release = release();
+    let sums = String::from_utf8(release["SHA256SUMS"].clone()).unwrap();
+    let sums: BTreeMap<&str, &str> = sums
+        .lines()
+        .map(|line| line.split_once("  ").unwrap())
+        .map(|(sum, name)| (name, sum))
+        .collect();
+    let statement = json(&release["provenance.intoto.json"]);
+    let subjects: BTreeMap<&str, &str> = statement["subject"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|s| {
+            (
+                s["name"].as_str().unwrap(),
+                s["digest"]["sha256"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    for (name, content) in &release {
+        let sum = hex(content);
+        if name != "SHA256SUMS" {
+            assert_eq!(sums[name.as_str()], sum, "{name}");
+            if name != "provenance.intoto.json" {
+                assert_eq!(subjects[name.as_str()], sum, "{name}");
+            }
+        }
+    }
+    assert_eq!(
+        (sums.len(), subjects.len()),
+        (release.len() - 1, release.len() - 2)
+    );
+    let definition = &statement["predicate"]["buildDefinition"];
+    assert_eq!(
+        definition["resolvedDependencies"][0]["digest"]["gitCommit"],
+        "0123abcd"
+    );
+    assert_eq!(definition["internalParameters"]["compiler"], "rustc 1.95.0");
+}
+
+#[test]
+fn the_sbom_names_what_is_linked_and_nothing_else() {
+    let release = release();
+    let bom = json(&release[&format!("evictd-{VERSION}-linux-amd64.cdx.json")]);
+    assert_eq!(
+        bom["metadata"]["component"]["purl"],
+        format!("pkg:cargo/evictd@{VERSION}")
+    );
+    let components = bom["components"].as_array().unwrap();
+    let names: Vec<&str> = components
+        .iter()
+        .map(|c| c["name"].as_str().unwrap())
+        .collect();
+    for linked in ["aya", "kube", "evictd-engine", "serde", "libc"] {
+        assert!(names.contains(&linked), "{linked}: {names:?}");
+    }
+    for other in ["proptest", "serde_derive", "evictd-tests", "xtask"] {
+        assert!(!names.contains(&other), "{other}");
+    }
+    // Every reference has its component.
+    let mut known: Vec<&Value> = components.iter().map(|c| &c["bom-ref"]).collect();
+    known.push(&bom["metadata"]["component"]["bom-ref"]);
+    for dependency in bom["dependencies"].as_array().unwrap() {
+        assert!(known.contains(&&dependency["ref"]));
+        for on in dependency["dependsOn"].as_array().unwrap() {
+            assert!(known.contains(&on), "{on}");
+        }
+    }
+    let without = components.iter().filter(|c| {
+        let own = c["name"].as_str().unwrap().starts_with("evictd");
+        !own && c.get("licenses").is_none()
+    });
+    assert_eq!(without.count(), 0, "every crate says its license");
+}
+
+#[test]
+fn the_same_commit_gives_the_same_bytes() {
+    assert!(release() == release());
+}
+
+#[test]
+fn a_release_is_written_whole_and_over_no_other_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let files = Artifacts::from([
+        ("SHA256SUMS".to_owned(), Vec::new()),
+        ("a".to_owned(), b"1".to_vec()),
+    ]);
+    write(&out, &files).unwrap();
+    fs::write(out.join("left-over"), "").unwrap();
+    write(&out, &files).unwrap();
+    assert!(!out.join("left-over").exists());
+    assert_eq!(fs::read(out.join("a")).unwrap(), b"1");
+    let other = dir.path().join("other");
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("thesis"), "").unwrap();
+    let error = write(&other, &files).unwrap_err().to_string();
+    assert!(error.contains("is no release"), "{error}");
+    assert!(other.join("thesis").exists());
+}
+
+#[test]
+fn a_version_without_an_entry_is_no_release() {
+    let changelog = "# Changelog\n\n## 0.2.0 (2026-12-01)\n\n- b\n\n## 0.1.0\n\n- a\n";
+    assert_eq!(entry(changelog, "0.1.0").unwrap(), "## 0.1.0\n\n- a\n");
+    assert_eq!(
+        entry(changelog, "0.2.0").unwrap(),
+        "## 0.2.0 (2026-12-01)\n\n- b\n"
+    );
+    for (text, expected) in [
+        ("# Changelog\n", "CHANGELOG.md: no section `## 0.1.0`"),
+        ("## 0.1.0-rc.1\n\n- a\n", "no section"),
+        ("## 0.1.0\n\n## 0.0.9\n\n- a\n", "says nothing"),
+    ] {
+        let error = entry(text, "0.1.0").unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
