@@ -9,7 +9,7 @@ use super::{
 };
 
 /// What the server knows besides: group and version, kind, plural, whether it is namespaced.
-const KINDS: [(&str, &str, &str, bool); 10] = [
+const KINDS: [(&str, &str, &str, bool); 11] = [
     ("v1", "Namespace", "namespaces", false),
     ("v1", "ServiceAccount", "serviceaccounts", true),
     ("v1", "ConfigMap", "configmaps", true),
@@ -25,6 +25,12 @@ const KINDS: [(&str, &str, &str, bool); 10] = [
         "ClusterRoleBinding",
         "clusterrolebindings",
         false,
+    ),
+    (
+        "networking.k8s.io/v1",
+        "NetworkPolicy",
+        "networkpolicies",
+        true,
     ),
     ("rbac.authorization.k8s.io/v1", "Role", "roles", true),
     (

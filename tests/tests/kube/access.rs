@@ -9,6 +9,13 @@ use evictd_tests::{
     apiserver::{ApiServer, NODE},
     cluster_node::ClusterNode,
     hog::Hog,
+<<<<<<< main
+=======
+    member::ClusterNode,
+    node::MIB,
+    patience::holds,
+    scrape::{free_address, metrics},
+>>>>>>> deploy
     skip::not_root,
     skip_if,
 };
@@ -140,6 +147,59 @@ fn thresholds_come_from_the_kubelets_file() {
     let own = json!({"cluster": cluster, "evictionHard": {"memory.available": "7Mi"}});
     let found = thresholds(own);
     assert!(found.contains(&(7_u64 << 20).to_string()), "{found}");
+}
+
+/// The kubelet's drop-ins, from a directory that comes after the agent, as they come, change and go.
+#[test]
+fn drop_ins_of_the_kubelet_are_followed() {
+    skip_if!(not_root());
+    let mut member = ClusterNode::new("dropins", 256).unwrap();
+    let kubelet = member.dir().join("kubelet.yaml");
+    let directory = member.dir().join("kubelet.conf.d");
+    fs::write(&kubelet, "evictionHard: {memory.available: 40Mi}\n").unwrap();
+    let address = free_address().unwrap();
+    let config = member.config.as_object_mut().unwrap();
+    config.remove("evictionHard");
+    config.insert("metricsAddress".into(), json!(address));
+    member.config["cluster"]["kubeletConfig"] = json!(kubelet);
+    member.config["cluster"]["kubeletConfigDir"] = json!(directory);
+    let mut agent = member.start().unwrap();
+    let in_force = |mib: u64| {
+        let line = format!(
+            "evictd_threshold{{signal=\"memory.available\",hard=\"true\"}} {}",
+            mib * MIB
+        );
+        let shown = || metrics(&address).is_ok_and(|text| text.lines().any(|l| l == line));
+        assert!(holds(SOON, shown), "{line}: {}", agent.log());
+    };
+    in_force(40);
+    let said = agent.log();
+    assert!(
+        said.contains("kubelet.conf.d: "),
+        "a missing directory is said: {said}"
+    );
+    fs::create_dir(&directory).unwrap();
+    let write = |name: &str, quantity: &str| {
+        let text = format!("evictionHard: {{memory.available: {quantity}}}\n");
+        fs::write(directory.join(name), text).unwrap();
+    };
+    write("20-late.conf", "56Mi");
+    in_force(56);
+    // An earlier one is hidden, a later change is not.
+    write("10-early.conf", "48Mi");
+    write("20-late.conf", "64Mi");
+    in_force(64);
+    fs::remove_file(directory.join("20-late.conf")).unwrap();
+    in_force(48);
+    // What is wrong changes nothing.
+    write("30-wrong.conf", "ten");
+    let refused = || {
+        let line = "evictd_configuration_refused_total 1";
+        metrics(&address).is_ok_and(|text| text.lines().any(|l| l == line))
+    };
+    assert!(holds(SOON, refused), "{}", agent.log());
+    in_force(48);
+    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 /// Thresholds of the running kubelet: 180Mi, which 90 MiB in a node of 256 MiB do not leave.
