@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     Arch, Provenance, archive, build,
-    oci::{CONTAINERD_NAME, Files, Source, assemble},
+    oci::{CONTAINERD_NAME, Files, Source, assemble, assemble_all},
     verify,
 };
 use crate::shell::output;
@@ -15,18 +15,31 @@ use crate::shell::output;
 const REFERENCE: &str = "localhost/evictd:0.1.0";
 
 fn image(program: &[u8]) -> Files {
-    assemble(&Source {
+    let provenance = provenance();
+    assemble(&source(program, Arch::Amd64, REFERENCE, &provenance)).unwrap()
+}
+
+fn provenance() -> Provenance {
+    Provenance {
+        created: "2026-11-21T06:00:00Z".to_owned(),
+        revision: Some("0123abcd".to_owned()),
+    }
+}
+
+fn source<'a>(
+    program: &'a [u8],
+    arch: Arch,
+    reference: &'a str,
+    provenance: &'a Provenance,
+) -> Source<'a> {
+    Source {
         program,
         name: "evictd",
         description: "for a test",
-        reference: REFERENCE,
-        arch: Arch::Amd64,
-        provenance: &Provenance {
-            created: "2026-11-21T06:00:00Z".to_owned(),
-            revision: Some("0123abcd".to_owned()),
-        },
-    })
-    .unwrap()
+        reference,
+        arch,
+        provenance,
+    }
 }
 
 fn written(dir: &Path, files: &Files) -> std::path::PathBuf {
@@ -204,4 +217,17 @@ fn containerd_imports_it_under_its_name() {
     assert!(line.contains("linux/amd64"), "{images}");
     let check = output(&mut containerd.ctr(&["images", "check"])).unwrap();
     assert!(check.contains("complete (2/2)"), "{check}");
+
+    // One image for two architectures, under one name.
+    let reference = "localhost/evictd:all";
+    let provenance = provenance();
+    let both = [Arch::Amd64, Arch::Arm64].map(|a| source(b"program", a, reference, &provenance));
+    let path = written(containerd.dir.path(), &assemble_all(&both).unwrap());
+    let path = path.to_str().unwrap();
+    let import = ["images", "import", "--no-unpack", "--all-platforms", path];
+    output(&mut containerd.ctr(&import)).unwrap();
+    let images = output(&mut containerd.ctr(&["images", "list"])).unwrap();
+    let line = images.lines().find(|line| line.starts_with(reference));
+    let line = line.unwrap_or_else(|| panic!("{images}"));
+    assert!(line.contains("linux/amd64,linux/arm64"), "{images}");
 }
