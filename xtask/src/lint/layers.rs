@@ -22,6 +22,7 @@ const LAYERS: [Layer; 11] = [
         &["engine"],
         &[
             "jiff",
+            "json-patch",
             "serde",
             "serde-saphyr",
             "serde_json",
