@@ -1,6 +1,6 @@
 //! The chart, through Helm's own engine: it is clean, the plain manifests say the same, and what it says fits the agent.
 
-use std::{collections::BTreeMap, fs, process::Command};
+use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
 use evictd_kube::access::{PAUSE_RIGHTS, RIGHTS, Right};
 use evictd_tests::{
@@ -89,33 +89,75 @@ fn the_chart_brings_the_definition_of_policies() {
     );
 }
 
-#[test]
-fn kustomize_gives_the_same_objects() {
-    let kubectl = |arguments: &[&str]| Command::new("kubectl").args(arguments).output();
-    let missing = kubectl(&["version", "--client"]).is_err();
-    skip_if!(missing.then_some("kubectl is not installed"));
-    let dir = deploy::dir().join("manifests");
-    let out = kubectl(&["kustomize", dir.to_str().unwrap()]).unwrap();
+/// What `kubectl kustomize` builds of a directory.
+fn kustomized(dir: &Path) -> String {
+    let mut kubectl = Command::new("kubectl");
+    let out = kubectl.arg("kustomize").arg(dir).output().unwrap();
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{said}");
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// Why nothing can be built here.
+fn no_kubectl() -> Option<&'static str> {
+    let version = Command::new("kubectl")
+        .args(["version", "--client"])
+        .output();
+    version.is_err().then_some("kubectl is not installed")
+}
+
+/// The ConfigMap's name, which must be the one that the DaemonSet mounts.
+fn mounted(objects: &[Value]) -> String {
+    let name = &one(objects, "ConfigMap").unwrap()["metadata"]["name"];
+    let volumes = &one(objects, "DaemonSet").unwrap()["spec"]["template"]["spec"]["volumes"];
+    assert_eq!(volumes[0]["configMap"]["name"], *name);
+    name.as_str().unwrap().to_owned()
+}
+
+#[test]
+fn kustomize_gives_the_same_objects() {
+    skip_if!(no_kubectl());
+    let text = kustomized(&deploy::dir().join("manifests"));
     let sorted = |objects: Vec<Value>| {
         let mut texts: Vec<String> = objects.iter().map(Value::to_string).collect();
         texts.sort();
         texts
     };
-    let text = String::from_utf8(out.stdout).unwrap();
     // Kustomize's hash instead of the chart's.
-    let built = objects(&text).unwrap();
-    let name = &one(&built, "ConfigMap").unwrap()["metadata"]["name"];
-    let name = name.as_str().unwrap().to_owned();
+    let name = mounted(&objects(&text).unwrap());
     assert!(
         name.len() > "evictd-".len() && name.starts_with("evictd-"),
         "{name}"
     );
-    let volume = &one(&built, "DaemonSet").unwrap()["spec"]["template"]["spec"]["volumes"][0];
-    assert_eq!(volume["configMap"]["name"], name);
     let built = objects(&text.replace(&name, "evictd")).unwrap();
     assert_eq!(sorted(built), sorted(all_objects(&manifests()).unwrap()));
+}
+
+/// An overlay with another configuration is rolled out too.
+#[test]
+fn an_overlay_with_another_configuration_is_another_pod() {
+    skip_if!(no_kubectl());
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().join("base");
+    fs::create_dir(&base).unwrap();
+    for (name, text) in manifests() {
+        fs::write(base.join(name), text).unwrap();
+    }
+    fs::write(dir.path().join("config.yaml"), "shadow: true\n").unwrap();
+    fs::write(
+        dir.path().join("kustomization.yaml"),
+        "resources: [base]\n\
+         configMapGenerator:\n\
+         - {name: evictd, namespace: evictd, behavior: replace, files: [config.yaml]}\n",
+    )
+    .unwrap();
+    let overlaid = objects(&kustomized(dir.path())).unwrap();
+    assert_ne!(
+        mounted(&overlaid),
+        mounted(&objects(&kustomized(&base)).unwrap())
+    );
+    let data = &one(&overlaid, "ConfigMap").unwrap()["data"]["config.yaml"];
+    assert_eq!(data, "shadow: true\n");
 }
 
 /// `apiGroup/resource verb` of every rule.
