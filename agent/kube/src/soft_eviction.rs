@@ -1,13 +1,8 @@
 //! Soft eviction: pods are asked to go, and may take their time.
 //!
-<<<<<<< main
-//! The Eviction API honours PodDisruptionBudgets. A pod that its budget protects is passed over for the next candidate.
-//! Static pods are passed over as well: the API server cannot end them. When budgets protect all candidates for longer than is configured, or the hard threshold is met, the first candidate goes
-=======
 //! A dry run of the Eviction API says whether PodDisruptionBudgets let a pod go; a DELETE with the same preconditions follows. A pod
 //! that its budget protects is passed over for the next candidate.
-//! Static pods are passed over as well: the API server cannot end them. When budgets protect everybody for longer than is configured, or the hard threshold is met, the first candidate goes
->>>>>>> deploy
+//! Static pods are passed over as well: the API server cannot end them. When budgets protect all candidates for longer than is configured, or the hard threshold is met, the first candidate goes
 //! nevertheless, by DELETE; the journal, an Event and a counter say so and why.
 
 use std::{
@@ -126,15 +121,9 @@ impl SoftEvictor {
             }
         }
         let grace = asked.grace_period_seconds;
-<<<<<<< main
-        match eviction_api::evict(&self.connection, reference(&candidate.pod), grace).await {
-            Ok(removal) => Ok(Some((removal, asked))),
-            Err(error) if is_budget(&error) => Ok(None),
-            Err(error) => Err(error),
-=======
-        let pod = reference(candidate.pod);
+        let pod = reference(&candidate.pod);
         let removal = match eviction_api::may_evict(&self.connection, pod, grace).await {
-            Ok(Removal::Deleted) => self.remove(candidate.pod, &asked).await?,
+            Ok(Removal::Deleted) => self.remove(&candidate.pod, &asked).await?,
             Ok(removal) => removal,
             Err(error) if is_budget(&error) => return Ok(None),
             Err(error) => return Err(error),
@@ -150,7 +139,6 @@ impl SoftEvictor {
             eviction_api::set_disruption_target(connection, target, message, &asked.time).await;
         if let Err(error) = set {
             tracing::debug!(%pod, %error, "DisruptionTarget is not set");
->>>>>>> deploy
         }
         eviction_api::delete(connection, target, asked.grace_period_seconds).await
     }
@@ -178,23 +166,9 @@ impl SoftEvictor {
             override_reason: Some(why),
             ..self.request(candidate)
         };
-<<<<<<< main
         self.write_down(Record::Asked(Box::new(asked.clone())))
             .await;
-        // What the Eviction API does by itself. Soft evictions are the kubelet's too, for pressure alone.
-        let (target, message) = (reference(pod), asked.message.trim_end());
-        let set =
-            eviction_api::set_disruption_target(&self.connection, target, message, &asked.time)
-                .await;
-        if let Err(error) = set {
-            tracing::debug!(%pod, %error, "DisruptionTarget is not set");
-        }
-        let grace = asked.grace_period_seconds;
-        let removal = eviction_api::delete(&self.connection, reference(pod), grace).await;
-=======
-        self.write_down(&Record::Asked(Box::new(asked.clone())));
         let removal = self.remove(pod, &asked).await;
->>>>>>> deploy
         let removal = removal
             .inspect_err(|error| tracing::warn!(%pod, %error, "the override has failed"))
             .ok()?;

@@ -296,9 +296,6 @@ fn probes_have_a_port_of_their_own() {
     assert!(container.get("readinessProbe").is_none());
 }
 
-<<<<<<< main
-/// The agent follows its file: a new ConfigMap restarts no agent.
-=======
 /// What stands between the rest of the cluster and the agents' ports.
 #[test]
 fn metrics_are_for_those_who_scrape_them() {
@@ -341,7 +338,6 @@ fn metrics_are_for_those_who_scrape_them() {
 }
 
 /// A configuration is seen by an agent when the rollout reaches its node, and not before.
->>>>>>> deploy
 #[test]
 fn another_configuration_is_rolled_out() {
     skip_if!(helm().err());

@@ -9,15 +9,11 @@ use evictd_tests::{
     apiserver::{ApiServer, NODE},
     cluster_node::ClusterNode,
     hog::Hog,
-<<<<<<< main
-=======
-    member::ClusterNode,
     node::MIB,
-    patience::holds,
     scrape::{free_address, metrics},
->>>>>>> deploy
     skip::not_root,
     skip_if,
+    wait::until,
 };
 use serde_json::json;
 
@@ -170,7 +166,7 @@ fn drop_ins_of_the_kubelet_are_followed() {
             mib * MIB
         );
         let shown = || metrics(&address).is_ok_and(|text| text.lines().any(|l| l == line));
-        assert!(holds(SOON, shown), "{line}: {}", agent.log());
+        assert!(until(SOON, shown), "{line}: {}", agent.log());
     };
     in_force(40);
     let said = agent.log();
@@ -197,7 +193,7 @@ fn drop_ins_of_the_kubelet_are_followed() {
         let line = "evictd_configuration_refused_total 1";
         metrics(&address).is_ok_and(|text| text.lines().any(|l| l == line))
     };
-    assert!(holds(SOON, refused), "{}", agent.log());
+    assert!(until(SOON, refused), "{}", agent.log());
     in_force(48);
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }

@@ -137,7 +137,9 @@ fn evictions_have_places_that_nothing_else_takes() {
     let written = Arc::new(AtomicUsize::new(0));
     let write = || {
         let written = Arc::clone(&written);
-        queue.write_file(move || drop(written.fetch_add(1, Ordering::Relaxed)))
+        queue.write_file(move || {
+            written.fetch_add(1, Ordering::Relaxed);
+        })
     };
     for _ in 0..FILES {
         write().unwrap();
