@@ -11,6 +11,8 @@ const WINDOWS: usize = 14;
 const SHORTEST_NS: u64 = 1_000_000;
 /// A growth is taken to go on for so many times as long as it was seen.
 const LASTS: u64 = 16;
+/// An amount that has fallen by less has not shrunk: counters are read one after the other.
+const STEADY: i128 = 1 << 20;
 
 /// The recent growth of one amount. Allocates nothing; the caller brings the clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,14 +21,34 @@ pub struct Growth {
     latest: Option<Sample>,
 }
 
-/// An amount at a time in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Sample {
-    time: u64,
-    amount: u64,
+/// An amount at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sample {
+    /// Nanoseconds.
+    pub time: u64,
+    /// What is in use and cannot be given back.
+    pub amount: u64,
     /// Beside it, what victims still have.
     #[serde(default)]
-    dying: u64,
+    pub dying: u64,
+    /// Beside it, page cache that has to be written before it can be given back.
+    #[serde(default)]
+    pub unwritten: u64,
+    /// Free swap: what is swapped out is in use no longer, and has grown all the same.
+    #[serde(default)]
+    pub swap: u64,
+}
+
+impl Sample {
+    /// By how much the amount has grown, what was swapped out meanwhile included.
+    fn grown_since(&self, begin: Self) -> i128 {
+        let all = |sample: &Self| i128::from(sample.amount) - i128::from(sample.swap);
+        all(self) - all(&begin)
+    }
+}
+
+fn unsigned(amount: i128) -> u64 {
+    u64::try_from(amount.max(0)).unwrap_or(u64::MAX)
 }
 
 /// Where one window begins, and where the next one will.
@@ -42,10 +64,21 @@ struct Window {
 pub struct Room {
     /// At once.
     pub at_once: u64,
-    /// Only at [`Room::per_second`]: page cache that has to be written first, memory that has to be swapped out.
+    /// Only at [`Room::per_second`]: page cache that has to be written first.
     pub slowly: u64,
     /// How fast that becomes available, per second.
     pub per_second: u64,
+    /// By swapping: what grows waits for the device, and nothing is used up before this is.
+    #[serde(default)]
+    pub swap: u64,
+}
+
+impl Room {
+    /// All of it, whenever it comes.
+    pub fn in_all(self) -> u64 {
+        let slowly = self.slowly.saturating_add(self.swap);
+        self.at_once.saturating_add(slowly)
+    }
 }
 
 /// A growth that was seen over one window.
@@ -55,16 +88,14 @@ pub struct Grown {
     pub amount: u64,
     /// In so many nanoseconds; never zero.
     pub elapsed: u64,
+    /// By so much grew meanwhile what takes the room that there is at once and is not counted in `amount`.
+    pub unwritten: u64,
 }
 
 impl Growth {
-    /// Takes in an amount, and beside it what victims still have; times go forward.
-    pub fn observe(&mut self, time: u64, amount: u64, dying: u64) {
-        let sample = Sample {
-            time,
-            amount,
-            dying,
-        };
+    /// Takes in a sample; times go forward.
+    pub fn observe(&mut self, sample: Sample) {
+        let time = sample.time;
         if self.latest.is_some_and(|latest| time <= latest.time) {
             return;
         }
@@ -72,7 +103,7 @@ impl Growth {
         let mut length = SHORTEST_NS;
         for window in &mut self.windows {
             match window.next {
-                Some(next) if time - next.time < length => {}
+                Some(next) if window.begin.is_some() && time - next.time < length => {}
                 next => {
                     window.begin = next.or(Some(sample));
                     window.next = Some(sample);
@@ -80,6 +111,23 @@ impl Growth {
             }
             length *= 2;
         }
+    }
+
+    /// Of the amount so much belongs to a victim from now on, which had as much at every moment since `since`: what was seen
+    /// since then was the growth of others, and what was seen before tells nothing.
+    pub fn leave_out(&mut self, held: u64, since: u64) {
+        let without = |sample: Sample| {
+            (sample.time >= since).then(|| Sample {
+                amount: sample.amount.saturating_sub(held),
+                dying: sample.dying.saturating_add(held),
+                ..sample
+            })
+        };
+        for window in &mut self.windows {
+            window.begin = window.begin.and_then(without);
+            window.next = window.next.and_then(without);
+        }
+        self.latest = self.latest.and_then(without);
     }
 
     /// Nothing of what was seen before tells of what is to come.
@@ -92,30 +140,43 @@ impl Growth {
         let seen = self.windows.iter().filter_map(move |window| {
             let (begin, latest) = (window.begin?, self.latest?);
             Some(Grown {
-                amount: latest.amount.saturating_sub(begin.amount),
+                amount: unsigned(latest.grown_since(begin)),
                 elapsed: latest.time - begin.time,
+                unwritten: latest.unwritten.saturating_sub(begin.unwritten),
             })
         });
         seen.filter(move |grown| grown.elapsed > 0 && grown.amount >= noise.max(1))
     }
 
     /// The nanoseconds in which the room is used up although victims give something back, as windows of at least `shortest`
-    /// nanoseconds tell; `None` where it is not.
-    pub fn exhausts_net(&self, room: u64, shortest: u64) -> Option<u64> {
+    /// nanoseconds tell that began at `since` or later; `None` where it is not.
+    pub fn exhausts_net(&self, room: u64, since: u64, shortest: u64) -> Option<u64> {
         let room = Room {
             at_once: room,
             ..Room::default()
         };
         let ends = self.windows.iter().filter_map(|window| {
             let (begin, latest) = (window.begin?, self.latest?);
-            let all = |sample: Sample| sample.amount.saturating_add(sample.dying);
+            let dying = i128::from(latest.dying) - i128::from(begin.dying);
             let grown = Grown {
-                amount: all(latest).saturating_sub(all(begin)),
+                amount: unsigned(latest.grown_since(begin) + dying),
                 elapsed: latest.time - begin.time,
+                unwritten: 0,
             };
-            (grown.elapsed >= shortest && grown.amount > 0).then(|| grown.exhausts(room))
+            let counts = begin.time >= since && grown.elapsed >= shortest && grown.amount > 0;
+            counts.then(|| grown.exhausts(room))
         });
         ends.min()
+    }
+
+    /// Whether the amount has shrunk over the shortest window of at least so many nanoseconds.
+    pub fn shrinks(&self, shortest: u64) -> bool {
+        let mut seen = self.windows.iter().filter_map(|window| {
+            let (begin, latest) = (window.begin?, self.latest?);
+            let is_long = latest.time - begin.time >= shortest;
+            is_long.then(|| latest.grown_since(begin) < -STEADY)
+        });
+        seen.next().unwrap_or(false)
     }
 
     /// The growth that uses up the room first, and the nanoseconds that this takes; `None` where no growth that was seen
@@ -138,17 +199,16 @@ impl Grown {
     /// The nanoseconds in which a growth that goes on for ever uses up the room.
     fn exhausts(self, room: Room) -> u64 {
         let speed = self.per_second().max(1);
-        let in_all = scaled(
-            room.at_once.saturating_add(room.slowly),
-            1_000_000_000,
-            speed,
-        );
+        let in_all = scaled(room.in_all(), 1_000_000_000, speed);
+        let in_time = room.at_once.saturating_add(room.swap);
         let faster = speed.saturating_sub(room.per_second);
         if faster == 0 {
             return in_all;
         }
-        // What comes slowly is not there when it is needed, unless all of it has come by then.
-        in_all.min(scaled(room.at_once, 1_000_000_000, faster))
+        // What comes slowly is not there when it is needed, unless all of it has come by then; and who writes page cache takes
+        // from the same room.
+        let faster = faster.saturating_add(scaled(self.unwritten, 1_000_000_000, self.elapsed));
+        in_all.min(scaled(in_time, 1_000_000_000, faster))
     }
 }
 
@@ -175,11 +235,19 @@ mod tests {
         }
     }
 
+    fn sample(time: u64, amount: u64) -> Sample {
+        Sample {
+            time,
+            amount,
+            ..Sample::default()
+        }
+    }
+
     /// A growth of so many MiB per second, seen every millisecond for so long.
     fn steady(mib_per_second: u64, ms: u64) -> Growth {
         let mut growth = Growth::default();
         for t in 0..=ms {
-            growth.observe(1 + t * MS, t * MIB * mib_per_second / 1000, 0);
+            growth.observe(sample(1 + t * MS, t * MIB * mib_per_second / 1000));
         }
         growth
     }
@@ -195,9 +263,9 @@ mod tests {
     #[test]
     fn a_short_burst_is_not_taken_to_go_on_for_long() {
         let mut growth = steady(0, 1000);
-        growth.observe(1001 * MS, MIB, 0);
+        growth.observe(sample(1001 * MS, MIB));
         assert_eq!(growth.exhausts(at_once(100), MIB), None);
-        growth.observe(1002 * MS, 8 * MIB, 0);
+        growth.observe(sample(1002 * MS, 8 * MIB));
         let (end, _) = growth.exhausts(at_once(100), MIB).unwrap();
         assert!(end < 100 * MS, "{end}");
     }
@@ -205,10 +273,10 @@ mod tests {
     #[test]
     fn what_shrinks_or_is_noise_exhausts_nothing() {
         let mut growth = Growth::default();
-        growth.observe(1, 500 * MIB, 0);
-        growth.observe(SECOND, 400 * MIB, 0);
+        growth.observe(sample(1, 500 * MIB));
+        growth.observe(sample(SECOND, 400 * MIB));
         assert_eq!(growth.exhausts(at_once(1), 1), None);
-        growth.observe(2 * SECOND, 401 * MIB, 0);
+        growth.observe(sample(2 * SECOND, 401 * MIB));
         assert_eq!(growth.exhausts(at_once(1), 2 * MIB), None);
         assert!(growth.exhausts(at_once(1), MIB).is_some());
     }
@@ -219,7 +287,7 @@ mod tests {
         let mut growth = steady(100, 500);
         let (from, base) = (501 * MS, 10 * MIB);
         for t in 0..200 {
-            growth.observe(1 + from + t * MS, base + t * MIB / 10, 0);
+            growth.observe(sample(1 + from + t * MS, base + t * MIB / 10));
         }
         let (_, grown) = growth.exhausts(at_once(50), MIB).unwrap();
         assert!((90..=110).contains(&(grown.per_second() / MIB)));
@@ -228,9 +296,9 @@ mod tests {
     #[test]
     fn what_comes_slowly_counts_when_it_has_come() {
         let room = |slowly| Room {
-            at_once: 0,
             slowly: slowly * MIB,
             per_second: 32 * MIB,
+            ..Room::default()
         };
         // Slower than what comes: all of it is there in time.
         let (end, _) = steady(16, 8000).exhausts(room(160), MIB).unwrap();
@@ -258,8 +326,8 @@ mod tests {
             let mut growth = Growth::default();
             let (at_once, slowly, per_second) = room;
             for (time, amount) in samples {
-                growth.observe(time, amount, 0);
-                let _ = growth.exhausts(Room { at_once, slowly, per_second }, noise);
+                growth.observe(sample(time, amount));
+                let _ = growth.exhausts(Room { at_once, slowly, per_second, swap: slowly }, noise);
             }
         }
     }

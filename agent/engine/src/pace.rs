@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::growth::{Grown, Growth, Room};
+use super::growth::{Grown, Growth, Room, Sample};
 
 const SECOND: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;
@@ -20,15 +20,21 @@ const DEATH_NS: u64 = SECOND / 2;
 const SETTLE_NS: u64 = 10 * MS;
 /// By so much at most statistics may be off that were flushed, in the signal's unit: bytes that each CPU keeps to itself.
 const BLUR: u64 = 16 << 20;
-/// What will be short within so long is.
+/// What will be short within so long is, where it is the last moment.
 const MOMENT_NS: u64 = 5 * MS;
 /// Expected to be back earlier than the room is used up, by so much.
 const MARGIN_NS: u64 = 5 * MS;
+/// While something is pending, a growth that uses up the room later than this takes no other pod yet.
+const EARLY_NS: u64 = 2 * DEATH_NS;
+/// Memory that is short within [`MOMENT_NS`] counts only if nothing would be left so soon: there is no time for another look.
+const LAST_LOOK_NS: u64 = 20 * MS;
+/// So long after memory has come a next pod's can be there.
+const NEXT_DEATH_NS: u64 = 100 * MS;
 /// SIGKILL ends a pod's growth so soon, with the time that it takes to see it.
-const LAST_NS: u64 = 12 * MS;
+const LAST_NS: u64 = 8 * MS;
 /// Whether more comes back than others use is seen over so long at least.
 const FLOW_NS: u64 = 16 * MS;
-/// A look or two: page cache has met the threshold for as long as the kubelet needs to see it, whatever lies between two looks.
+/// A look or two: the threshold has been met for as long as the kubelet needs to see it, whatever lies between two looks.
 const LOOKS_NS: u64 = 50 * MS;
 
 /// What is short, as of one look. Amounts are in the signal's unit, times in nanoseconds of one monotonic clock.
@@ -66,6 +72,9 @@ pub struct Pending {
     /// Some of it has come a moment ago.
     #[serde(default)]
     pub flows: bool,
+    /// Since when the last of those gives something back from which some has come a moment ago.
+    #[serde(default)]
+    pub flows_since: Option<u64>,
 }
 
 impl Pending {
@@ -75,6 +84,7 @@ impl Pending {
         self.soon = self.soon.saturating_add(other.soon);
         self.due = self.due.into_iter().chain(other.due).min();
         self.flows |= other.flows;
+        self.flows_since = self.flows_since.max(other.flows_since);
     }
 
     /// Adds what the end of a victim's processes is expected to give.
@@ -148,11 +158,13 @@ pub struct Pace {
 impl Pace {
     /// Takes a look: the growth follows, and whether the threshold is met. `now` never goes back.
     pub fn observe(&mut self, now: u64, seen: &Shortage) {
-        if seen.dying == 0 && self.is_settling(now) {
-            self.growth.forget();
-        }
-        let others = seen.used.saturating_sub(seen.dying);
-        self.growth.observe(now, others, seen.dying);
+        self.growth.observe(Sample {
+            time: now,
+            amount: seen.used.saturating_sub(seen.dying),
+            dying: seen.dying,
+            unwritten: seen.room.slowly,
+            swap: seen.room.swap,
+        });
         let is_met = seen.is_met(self.met_since.is_some());
         self.met_since = is_met.then(|| self.met_since.unwrap_or(now));
         let is_short = is_met && seen.is_short(self.short_since.is_some());
@@ -167,50 +179,56 @@ impl Pace {
         self.met_since.is_some()
     }
 
-    /// What to do about the look that was taken last. `pending` is what victims of before are expected to give back.
+    /// What to do about the look that was taken last. `pending` is what victims of before are expected to give back. What is
+    /// not urgent may end by itself: it has to last as long as the kubelet needs to see it for certain.
     pub fn decide(&self, now: u64, seen: &Shortage, pending: Pending) -> Decision {
-        let urgent = self.urgency(seen);
+        let lasts = MONITORING_INTERVAL_NS + LOOKS_NS;
+        self.decide_after(now, seen, pending, lasts)
+    }
+
+    /// The same for what does not come and go by itself (disk, inodes, process ids), and is looked at by the second: the first
+    /// look counts.
+    pub fn decide_at_first_look(&self, now: u64, seen: &Shortage, pending: Pending) -> Decision {
+        self.decide_after(now, seen, pending, 0)
+    }
+
+    fn decide_after(&self, now: u64, seen: &Shortage, pending: Pending, lasts: u64) -> Decision {
+        let urgent = self.urgency(now, seen);
         if let Some((exhausted_in, grown)) = urgent {
             let urgency = Urgency::Urgent {
                 exhausted_in,
                 growth: grown.per_second(),
             };
-            return match pending.due {
-                None => Decision::Evict {
+            let Some(due) = pending.due else {
+                return Decision::Evict {
                     urgency,
                     amount: None,
-                },
-                // Nothing tells the victims' own growth from that of others.
-                Some(_) if seen.dying == 0 && self.is_settling(now) => {
-                    Decision::Wait { until: u64::MAX }
-                }
-                Some(due) => {
-                    let wait = due.saturating_sub(now).saturating_add(MARGIN_NS);
-                    let is_in_time = if pending.flows && !self.is_settling(now) {
-                        // What comes and what others use have been weighed by the kernel.
-                        let end = self.growth.exhausts_net(seen.room.at_once, FLOW_NS);
-                        end.is_none_or(|end| end > DEATH_NS / 2)
-                    } else {
-                        exhausted_in > wait
-                    };
-                    if is_in_time {
-                        return Decision::Wait { until: u64::MAX };
-                    }
-                    // As much as it takes to be there still when the first of it is due, or when what goes now is back.
-                    let lasts = wait.min(DEATH_NS / 2);
-                    let needed = grown_in(grown.per_second(), lasts);
-                    Decision::Evict {
-                        urgency,
-                        amount: Some(needed.saturating_sub(seen.room.at_once).max(1)),
-                    }
-                }
+                };
+            };
+            let wait = due.saturating_sub(now).saturating_add(MARGIN_NS);
+            // A pod that goes later is in time, too.
+            let is_early = exhausted_in > EARLY_NS;
+            if is_early || self.is_in_time(now, seen, pending, (exhausted_in, grown, wait)) {
+                return Decision::Wait { until: u64::MAX };
+            }
+            // As much as it takes to be there still when the first of it is due, or when what goes now is back.
+            let needed = grown_in(grown.per_second(), wait.min(DEATH_NS / 2));
+            return Decision::Evict {
+                urgency,
+                amount: Some(needed.saturating_sub(seen.room.at_once).max(1)),
             };
         }
-        self.decide_paced(now, seen, pending)
+        self.decide_paced(now, seen, pending, lasts)
     }
 
-    /// The same where nothing is urgent: for soft thresholds, below which there is a hard one.
-    pub fn decide_paced(&self, now: u64, seen: &Shortage, pending: Pending) -> Decision {
+    /// The same where nothing is urgent and the threshold has lasted its grace period: for soft thresholds, below which there
+    /// is a hard one.
+    pub fn decide_soft(&self, now: u64, seen: &Shortage, pending: Pending) -> Decision {
+        self.decide_paced(now, seen, pending, 0)
+    }
+
+    /// At the kubelet's pace, once the threshold has been met for so many nanoseconds.
+    fn decide_paced(&self, now: u64, seen: &Shortage, pending: Pending, lasts: u64) -> Decision {
         let Some(met_since) = self.met_since else {
             return Decision::Calm;
         };
@@ -221,12 +239,8 @@ impl Pace {
         if pending.amount >= deficit.max(1) {
             return Decision::Wait { until: u64::MAX };
         }
-        // A shortage that the kernel could end by itself has to last as long as the kubelet needs to see it for certain.
         let only_cache = self.short_since.is_none();
-        let ripe = match self.short_since {
-            Some(since) => since,
-            None => met_since.saturating_add(MONITORING_INTERVAL_NS + LOOKS_NS),
-        };
+        let ripe = met_since.saturating_add(lasts);
         let after_last = self
             .last_eviction
             .map_or(0, |last| last.saturating_add(MONITORING_INTERVAL_NS));
@@ -255,11 +269,27 @@ impl Pace {
             || attainable.saturating_add(pending.amount) >= deficit
     }
 
-    /// A pod was evicted for this, or for something else that it gives back to this as well.
+    /// A pod was evicted for this, or for something else that it gives back to this as well. Its growth is not told from that
+    /// of others: growth is seen anew.
     pub fn evicted(&mut self, now: u64) {
+        self.note_eviction(now);
+        self.growth.forget();
+    }
+
+    /// The same for a pod that has `held` so much at every moment since `since`: what grew was others.
+    pub fn evicted_that_has_not_grown(&mut self, now: u64, held: u64, since: u64) {
+        self.note_eviction(now);
+        self.growth.leave_out(held, since);
+    }
+
+    fn note_eviction(&mut self, now: u64) {
         self.last_eviction = Some(now);
         self.evictions = self.evictions.saturating_add(1);
-        self.growth.forget();
+    }
+
+    /// When a pod was last evicted.
+    pub fn last_eviction(&self) -> Option<u64> {
+        self.last_eviction
     }
 
     /// What is counted as victims' has become others': growth is seen anew.
@@ -275,17 +305,51 @@ impl Pace {
         };
     }
 
+    /// Whether what is pending saves the node from a growth that uses up the room in `exhausted_in`. The first of it is due
+    /// after `wait`.
+    fn is_in_time(
+        &self,
+        now: u64,
+        seen: &Shortage,
+        pending: Pending,
+        (exhausted_in, grown, wait): (u64, Grown, u64),
+    ) -> bool {
+        if let (Some(began), Some(last)) = (pending.flows_since, self.last_eviction) {
+            // Once it comes, the kernel weighs what comes against what others use.
+            let since = began.max(last);
+            let until = since.saturating_add(FLOW_NS);
+            if now < until {
+                return exhausted_in > until - now + LAST_NS;
+            }
+            let (growth, room) = (&self.growth, seen.room.at_once);
+            let end = growth.exhausts_net(room, since, FLOW_NS / 2);
+            return end.is_none_or(|end| end > DEATH_NS / 2);
+        }
+        // Until a next pod's memory can be there, if one has to go then.
+        let until_next = grown_in(grown.per_second(), wait.saturating_add(NEXT_DEATH_NS));
+        let Room { at_once, swap, .. } = seen.usable();
+        let there = at_once.saturating_add(swap).saturating_add(pending.amount);
+        exhausted_in > wait && until_next <= there
+    }
+
     /// Whether growth that is seen now may still be that of the last victim.
-    fn is_settling(&self, now: u64) -> bool {
+    pub(crate) fn is_settling(&self, now: u64) -> bool {
         self.last_eviction
             .is_some_and(|last| now < last.saturating_add(SETTLE_NS))
     }
 
     /// The growth that uses up the room before the kubelet would have looked again, if one does.
-    fn urgency(&self, seen: &Shortage) -> Option<(u64, Grown)> {
-        let (end, grown) = self.growth.exhausts(seen.room, seen.noise(self.is_met()))?;
+    fn urgency(&self, now: u64, seen: &Shortage) -> Option<(u64, Grown)> {
+        let has_evicted = |last: u64| now < last.saturating_add(SECOND);
+        if self.last_eviction.is_some_and(has_evicted) && self.growth.shrinks(MOMENT_NS) {
+            // A death has ended it, also one that the OOM killer has caused.
+            return None;
+        }
+        let (end, grown) = self
+            .growth
+            .exhausts(seen.usable(), seen.noise(self.is_met()))?;
         let is_urgent =
-            end < MONITORING_INTERVAL_NS + DEATH_NS && seen.is_close(self.is_met(), grown);
+            end < MONITORING_INTERVAL_NS + DEATH_NS && seen.is_close(self.is_met(), end, grown);
         is_urgent.then_some((end, grown))
     }
 }
@@ -312,10 +376,18 @@ impl Relief {
     pub fn new(judged: &Judged, growth: u64, growers: u64) -> Self {
         let (pace, pending) = (&judged.pace, judged.pending);
         let is_settling = pace.is_settling(judged.now);
+        let Room {
+            at_once,
+            slowly,
+            per_second,
+            swap,
+        } = judged.seen.usable();
+        // What can be written meanwhile is there for the growth.
+        let written = if slowly > 0 { per_second } else { 0 };
         Self {
             now: judged.now,
-            room: judged.seen.room.at_once,
-            growth,
+            room: at_once.saturating_add(swap),
+            growth: growth.saturating_sub(written),
             growers,
             is_settling,
             is_overtaken: pending.flows && !is_settling,
@@ -341,7 +413,8 @@ impl Relief {
         }
         let wait = due.saturating_sub(self.now).saturating_add(MARGIN_NS);
         let until_then = grown_in(self.growth, wait);
-        if until_then < self.room {
+        // A growth that the disk keeps up with uses up nothing.
+        if self.growth == 0 || until_then < self.room {
             return false;
         }
         // What goes now comes no sooner where enough is on its way; but a growth ends at once with the pod whose it is.
@@ -384,11 +457,24 @@ impl Shortage {
         self.available < self.threshold || (was_met && self.available < self.resolved)
     }
 
-    /// Whether so little is left that its end may be urgent, or will be within a moment: statistics do not tell it closer, and
-    /// growth goes on meanwhile.
-    fn is_close(&self, is_met: bool, grown: Grown) -> bool {
+    /// The room, with no more swap than there is to be swapped out.
+    fn usable(&self) -> Room {
+        Room {
+            swap: self.room.swap.min(self.used),
+            ..self.room
+        }
+    }
+
+    /// Whether so little is left that its end may be urgent; at the last moment, whether so little will be: statistics do not
+    /// tell it closer, and growth goes on meanwhile. Page cache that waits for the disk is no shortage by itself, but where it
+    /// fills the room fast, growth beside it is urgent in time for a death.
+    fn is_close(&self, is_met: bool, end: u64, grown: Grown) -> bool {
+        let fills = self.guard > 0 && grown.unwritten > 0 && end < DEATH_NS / 2;
         if !is_met {
-            return self.room.at_once < self.guard;
+            return self.room.at_once < self.guard || fills;
+        }
+        if end > LAST_LOOK_NS {
+            return self.room.at_once < self.threshold;
         }
         let soon = grown_in(grown.per_second(), MOMENT_NS).min(BLUR);
         self.room.at_once < self.threshold.saturating_add(soon)
@@ -396,18 +482,20 @@ impl Shortage {
 
     /// Whether less can be used than the threshold asks for: the kernel cannot end this shortage by itself.
     fn is_short(&self, was_short: bool) -> bool {
-        let room = self.room.at_once.saturating_add(self.room.slowly);
+        let room = self.usable().in_all();
         room < self.threshold || (was_short && room < self.resolved)
     }
 
     /// A growth that is smaller says nothing. Where only the guard's amount is short, page cache waits for a disk: what the
     /// kernel needs to keep track of it grows with it.
     fn noise(&self, is_met: bool) -> u64 {
-        let room = self.room.at_once.saturating_add(self.room.slowly);
+        let room = self.usable().in_all();
         let share = if is_met { 16 } else { 4 };
+        // The less is left, the less may be missed.
         (self.threshold / share)
-            .min(BLUR * 16 / share)
+            .min(BLUR)
             .min(room / 8)
+            .min((self.room.at_once / 4).max(BLUR / 2))
     }
 }
 

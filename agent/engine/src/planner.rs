@@ -228,9 +228,13 @@ impl Planner {
             .pending
             .pending(now, node, self.settings.layout, signal);
         let shortage = shortage(threshold, seen);
+        // For a moment growth may be the pending' own.
+        if pending.due.is_some() && pace.is_settling(nanos(now)) {
+            return Vec::new();
+        }
         let decision = match threshold.is_hard() {
-            true => pace.decide(nanos(now), &shortage, pending),
-            false => pace.decide_paced(nanos(now), &shortage, pending),
+            true => pace.decide_at_first_look(nanos(now), &shortage, pending),
+            false => pace.decide_soft(nanos(now), &shortage, pending),
         };
         let Decision::Evict { urgency, amount } = decision else {
             return Vec::new();
@@ -268,6 +272,10 @@ impl Planner {
             let thresholds = self.pressure.thresholds().filter(|t| t.signal == signal);
             let highest = thresholds.max_by_key(|t| t.amount(seen.capacity));
             if let Some(threshold) = highest {
+                // Samples do not tell what pending still have.
+                if pace.is_settling(nanos(now)) {
+                    pace.forget_growth();
+                }
                 pace.observe(nanos(now), &shortage(threshold, seen));
             }
         }

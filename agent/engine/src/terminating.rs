@@ -30,6 +30,8 @@ pub struct Terminating {
     shared: u64,
     least: u64,
     progress: u64,
+    /// When it was first seen to give something back.
+    began: Option<u64>,
     exited: Option<u64>,
     stuck: bool,
 }
@@ -71,6 +73,7 @@ impl Terminating {
             shared: shared.min(expected),
             least: u64::MAX,
             progress: signalled,
+            began: None,
             exited: None,
             stuck: false,
         }
@@ -97,6 +100,7 @@ impl Terminating {
             self.least = usage;
         } else if usage < self.least {
             (self.least, self.progress) = (usage, now);
+            self.began.get_or_insert(now);
         }
         if seen.populated {
             if self.exited.is_some() {
@@ -158,9 +162,15 @@ impl Terminating {
                     false => now.saturating_sub(due),
                 };
                 let soon = now.saturating_add(overdue.max(EXIT_NS / 2));
-                pending.add_soon(left - shared, due.max(soon));
-                pending.flows |=
-                    self.has_given() && now.saturating_sub(self.progress) < EXIT_NS / 2;
+                // What is overdue may never come: it is no reason to spare another pod.
+                match overdue {
+                    0 => pending.add_soon(left - shared, due.max(soon)),
+                    _ => pending.add(left - shared, due.max(soon)),
+                }
+                if self.has_given() && now.saturating_sub(self.progress) < EXIT_NS / 2 {
+                    pending.flows = true;
+                    pending.flows_since = pending.flows_since.max(self.began);
+                }
                 pending.add(shared, now.saturating_add(UNMOUNT_NS));
             }
             Some(exited) if now.saturating_sub(exited) < CLEANUP_NS => {

@@ -305,8 +305,9 @@ impl Scope {
             dying: 0,
             room: Room {
                 at_once: left - unwritten,
-                slowly: unwritten.saturating_add(swap.min(used)),
+                slowly: unwritten,
                 per_second: WRITES_PER_SECOND,
+                swap,
             },
             guard: word.map_or(0, |word| word.amount.min(threshold)),
         }

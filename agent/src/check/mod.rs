@@ -159,7 +159,7 @@ fn met_now(config: &Config) -> Finding {
             TOPIC,
             State::Degraded,
             format!(
-                "met already: {}: pods go for it as soon as this configuration is in force, under a soft threshold when its grace period is over, one in ten seconds",
+                "met already: {}: pods go for it as soon as this configuration is in force, for memory after ten seconds, under a soft threshold when its grace period is over, one in ten seconds",
                 met.join(", ")
             ),
         ),

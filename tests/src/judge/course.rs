@@ -17,6 +17,8 @@ pub struct Kill<'a> {
     pub pod: usize,
     /// What the strategy says.
     pub why: &'static str,
+    /// The numbers that it says it for.
+    pub numbers: String,
     /// The node just before.
     pub before: Box<World<'a>>,
 }
@@ -32,12 +34,13 @@ pub struct Course<'a> {
 
 impl<'a> Course<'a> {
     /// Evicts a pod. One that was evicted before is signalled again, and counts once.
-    pub fn kill(&mut self, world: &mut World<'a>, pod: usize, why: &'static str) {
+    pub fn kill(&mut self, world: &mut World<'a>, pod: usize, why: &'static str, numbers: &str) {
         if self.kills.iter().all(|kill| kill.pod != pod) {
             self.kills.push(Kill {
                 time: world.now,
                 pod,
                 why,
+                numbers: numbers.to_owned(),
                 before: Box::new(world.clone()),
             });
         }
@@ -126,11 +129,16 @@ impl<'a> Strategy<'a> for Kubelet {
         self.next = world.now + MONITORING_INTERVAL;
         if self.met {
             let mut candidates = world.candidates(|pod| world.is_signalled(pod));
+<<<<<<< main
             if let Some(&pod) = world
                 .choose(&mut candidates, ReleaseTarget::First, 1)
                 .first()
             {
                 course.kill(world, pod, "met");
+=======
+            if let Some(&pod) = world.choose(&mut candidates, ReleaseTarget::First, 1).first() {
+                course.kill(world, pod, "met", "");
+>>>>>>> judge
                 self.waits = Some((pod, world.now + CLEANUP));
                 self.next = world.now + SECOND;
             }
@@ -155,7 +163,7 @@ impl<'a> Strategy<'a> for Poller {
         if deficit > 0 {
             let mut candidates = world.candidates(|pod| world.is_signalled(pod));
             for pod in world.choose(&mut candidates, ReleaseTarget::Amount(deficit), usize::MAX) {
-                course.kill(world, pod, "met");
+                course.kill(world, pod, "met", "");
             }
         }
     }

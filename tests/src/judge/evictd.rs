@@ -23,10 +23,23 @@ const GUARD: u64 = 100 << 20;
 const WRITES_PER_SECOND: u64 = 32 << 20;
 const IDLE: Duration = Duration::from_millis(20);
 const HOOKED_FLOOR: Duration = Duration::from_millis(10);
+<<<<<<< main
 /// As the fast path's: what a victim has brought is told at the latest so long after its SIGKILL.
 const TELL: u64 = 2000 * MS;
 
 /// What the fast path knows between two looks.
+=======
+/// As the reflex's: what a victim has brought is told at the latest so long after its end.
+const TELL: u64 = 2000 * MS;
+
+/// As the reflex's: what has to move for all pods to be asked anew, in bytes, and how long an answer lasts otherwise.
+const NAMING: u64 = 2 << 20;
+const NAMED_FOR: u64 = 1000 * MS;
+const OLDER: u64 = 1000 * MS;
+const STILL: u64 = 1 << 20;
+
+/// What the reflex knows between two looks.
+>>>>>>> judge
 pub struct Evictd {
     pace: Pace,
     in_flight: Vec<Victim>,
@@ -34,7 +47,61 @@ pub struct Evictd {
     restart: Option<u64>,
     trigger: Option<f64>,
     pressed: bool,
-    marks: Vec<(u64, u64, Vec<u64>)>,
+    growers: Growers,
+}
+
+/// As `PodTable`: what each pod used when all were asked last, and by how much it has grown.
+#[derive(Default)]
+struct Growers {
+    at: u64,
+    /// What was available then.
+    available: u64,
+    usages: Vec<u64>,
+    /// Bytes per second; 0 where that is not known.
+    grew: Vec<u64>,
+    /// The same as of a second or two before.
+    older_at: u64,
+    older: Vec<u64>,
+}
+
+impl Growers {
+    /// As `PodTable::note_growth`.
+    fn note(&mut self, world: &World<'_>) {
+        let elapsed = world.now - self.at;
+        if elapsed < MS {
+            return;
+        }
+        let count = world.incident.pods.len();
+        let usages: Vec<u64> = (0..count).map(|p| world.usage(p).unwrap_or(0)).collect();
+        let per_second = |(now, before): (&u64, &u64)| {
+            let grown = u128::from(now.saturating_sub(*before));
+            (grown * u128::from(1000 * MS) / u128::from(elapsed)) as u64
+        };
+        self.grew = match self.usages.is_empty() {
+            true => vec![0; count],
+            false => usages.iter().zip(&self.usages).map(per_second).collect(),
+        };
+        if self.at - self.older_at >= OLDER || self.older.is_empty() {
+            (self.older_at, self.older) = (self.at, self.usages.clone());
+        }
+        (self.at, self.usages) = (world.now, usages);
+    }
+
+    /// As `PodTable::still_since`: since when a pod is known not to have grown.
+    fn still_since(&self, pod: usize, usage: u64) -> Option<u64> {
+        let was = *self.older.get(pod)?;
+        (usage.abs_diff(was) <= STILL).then_some(self.older_at)
+    }
+
+    /// As `Watch::name_when_due`: asks all pods when the node has moved, or after a second.
+    fn note_when_due(&mut self, world: &World<'_>, look: &Look) {
+        let distance = look.available.saturating_sub(look.shortage.threshold);
+        let has_moved = look.available.abs_diff(self.available) >= (distance / 16).max(NAMING);
+        if has_moved || world.now - self.at >= NAMED_FOR {
+            self.available = look.available;
+            self.note(world);
+        }
+    }
 }
 
 struct Victim {
@@ -61,7 +128,7 @@ impl Evictd {
             restart,
             trigger: None,
             pressed: false,
-            marks: Vec::new(),
+            growers: Growers::default(),
         }
     }
 
@@ -99,8 +166,9 @@ impl Evictd {
                 dying: 0,
                 room: Room {
                     at_once: left - unwritten,
-                    slowly: unwritten + reading.swap.min(used),
+                    slowly: unwritten,
                     per_second: WRITES_PER_SECOND,
+                    swap: reading.swap,
                 },
                 guard: word.map_or(0, |_| GUARD.min(threshold)),
             },
@@ -144,16 +212,20 @@ impl Evictd {
             Urgency::Paced { only_cache: true } => "paced, page cache",
             Urgency::Paced { only_cache: false } => "paced",
         };
-        let base = self.marks.iter().rev().find(|m| m.0 + MS <= now).cloned();
-        let usages: Vec<u64> = (0..candidates.len())
-            .map(|p| world.usage(p).unwrap_or(0))
-            .collect();
-        let grew = |pod: usize| {
-            base.as_ref().map_or(0, |b| {
-                (usages[pod].saturating_sub(b.2[pod]) as u128 * 1_000_000_000 / (now - b.0) as u128)
-                    as u64
-            })
+        let numbers = match urgency {
+            Urgency::Urgent {
+                exhausted_in,
+                growth,
+            } => format!(
+                " (nothing left in {:.4} s at {} MiB/s, {} MiB pending)",
+                exhausted_in as f64 / 1e9,
+                growth >> 20,
+                pending.amount >> 20
+            ),
+            Urgency::Paced { .. } => String::new(),
         };
+        self.growers.note(world);
+        let grew = |pod: usize| self.growers.grew.get(pod).copied().unwrap_or(0);
         let growers = candidates
             .iter()
             .enumerate()
@@ -185,7 +257,7 @@ impl Evictd {
             }
             let expected = candidates[pod].usage;
             let shared = world.shared(pod);
-            course.kill(world, pod, why);
+            course.kill(world, pod, why, &numbers);
             let terminating = Terminating::new(now, expected, shared);
             let mut own = Pending::default();
             terminating.add_to(&mut own, now, Some(expected));
@@ -194,7 +266,13 @@ impl Evictd {
                 terminating,
                 told: false,
             });
-            self.pace.evicted(now);
+            match self.growers.still_since(pod, expected) {
+                Some(since) => {
+                    let held = world.held(pod);
+                    self.pace.evicted_that_has_not_grown(now, held, since);
+                }
+                None => self.pace.evicted(now),
+            }
             room = room.saturating_sub(1);
             match &mut relief {
                 Some(relief) => relief.add(grew(pod), own),
@@ -214,8 +292,9 @@ impl Evictd {
                 .observe(now, Remains { populated, usage });
             let is_enough =
                 victim.terminating.exited().is_some() && look.available >= look.shortage.threshold;
-            let is_late =
-                now.saturating_sub(victim.terminating.signalled()) > TELL && fate != Fate::Dying;
+            let since = victim.terminating.exited();
+            let since = since.unwrap_or(victim.terminating.signalled());
+            let is_late = now.saturating_sub(since) > TELL && fate != Fate::Dying;
             victim.told |= is_enough || is_late;
             !(victim.told && fate == Fate::Released)
         });
@@ -267,18 +346,10 @@ impl<'a> Strategy<'a> for Evictd {
         let (threshold, resolved) = (look.shortage.threshold, look.shortage.resolved);
         self.pressed = look.available < threshold || (self.pressed && look.available < resolved);
         self.relieve(world, &look.shortage, course);
-        if look.shortage.room.at_once < 2 * threshold {
-            let usages = (0..world.incident.pods.len())
-                .map(|p| world.usage(p).unwrap_or(0))
-                .collect();
-            self.marks.push((world.now, look.shortage.used, usages));
-            if self.marks.len() > 8 {
-                self.marks.remove(0);
-            }
-        } else {
-            self.marks.clear();
-        }
         self.finish(world, &look);
+        if !self.pressed || self.dying() == 0 {
+            self.growers.note_when_due(world, &look);
+        }
         self.next = world.now + self.wait(world, &look);
         if let Some(restart) = self.restart {
             self.next = self.next.min(restart.max(world.now + 1));

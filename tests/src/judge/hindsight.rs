@@ -3,8 +3,9 @@
 use evictd_engine::ReleaseTarget;
 
 use super::{
+    AT_ONCE,
     course::Kill,
-    world::{SECOND, World},
+    world::{MS, SECOND, World},
 };
 
 /// The kubelet has looked again at the latest.
@@ -116,4 +117,35 @@ pub fn was_demanded(kill: &Kill<'_>) -> bool {
     world.met_since.is_some_and(is_whole)
         && world.evicted.is_none_or(is_whole)
         && !world.is_covered()
+}
+
+/// What a needless pod went for, in a few words: what the strategy said, and what memory was like.
+pub fn cause(kill: &Kill<'_>) -> String {
+    let world = &kill.before;
+    let after_another = match world.evicted {
+        Some(last) if world.now < last + SECOND => ", within 1 s of another",
+        Some(_) => ", later than that after another",
+        None => "",
+    };
+    let state = if world.short_since.is_some() {
+        "memory is short"
+    } else if world.is_tight() {
+        "what is to be written makes it short"
+    } else {
+        match crosses_in(world, AT_ONCE) {
+            Some(early) if early <= 5 * MS => "memory is short within 5 ms",
+            Some(_) => "memory is short within 50 ms",
+            None => "memory is not short",
+        }
+    };
+    format!("{}: {state}{after_another}", kill.why)
+}
+
+/// In how many nanoseconds memory is short, if it is within so many and no pod goes.
+fn crosses_in(world: &World<'_>, within: u64) -> Option<u64> {
+    let (mut world, from) = (world.clone(), world.now);
+    while world.now < from + within && !world.is_tight() {
+        world.step_to_crossing(from + within);
+    }
+    world.is_tight().then(|| world.now - from)
 }

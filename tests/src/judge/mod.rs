@@ -44,7 +44,7 @@ pub use report::{Report, Tally};
 use world::World;
 
 use self::evictd::Evictd;
-use hindsight::{Hindsight, look_back, was_demanded, was_ending};
+use hindsight::{Hindsight, cause, look_back, was_demanded, was_ending};
 
 /// The strategies, in the order of the results.
 pub const STRATEGIES: [&str; 3] = ["evictd", "kubelet", "poll-100ms"];
@@ -69,6 +69,8 @@ pub struct Verdict {
     pub ooms: usize,
     /// The judge would have denied the node an OOM kill.
     pub avoidable: bool,
+    /// What each needless pod went for.
+    pub causes: Vec<String>,
 }
 
 /// What the judge says of one incident.
@@ -157,9 +159,11 @@ fn status(course: &Course<'_>, back: &Hindsight) -> (Verdict, Vec<&'static str>)
         } else if kill.before.short_since.is_none() {
             status.needless += 1;
             status.cache += 1;
+            status.causes.push(cause(kill));
             "needless (cache)"
         } else {
             status.needless += 1;
+            status.causes.push(cause(kill));
             "needless (brief)"
         };
     }
@@ -210,7 +214,7 @@ pub fn replay(seed: u64) -> String {
         for (kill, word) in course.kills.iter().zip(words) {
             let (spec, before) = (&incident.pods[kill.pod], &kill.before);
             let said = format!(
-                "EVICTS pod {} ({}; {:?}, priority {}, request {:.0} MiB, exit {:.1} ms, unmount {:.1} s{}): {}: {word}; {}",
+                "EVICTS pod {} ({}; {:?}, priority {}, request {:.0} MiB, exit {:.1} ms, unmount {:.1} s{}): {}{}: {word}; {}",
                 kill.pod,
                 before.pod_text(kill.pod),
                 spec.inputs.qos,
@@ -220,6 +224,7 @@ pub fn replay(seed: u64) -> String {
                 seconds(spec.unmount),
                 if spec.stuck { ", stuck" } else { "" },
                 kill.why,
+                kill.numbers,
                 state(before),
             );
             lines.push((kill.time, said));

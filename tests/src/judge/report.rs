@@ -1,6 +1,6 @@
 //! What came of many incidents.
 
-use std::{fmt, thread};
+use std::{collections::BTreeMap, fmt, thread};
 
 use serde_json::{Value, json};
 
@@ -81,6 +81,18 @@ impl Report {
             .sum()
     }
 
+    /// How many needless pods of one of [`STRATEGIES`] went for what, the most first.
+    pub fn causes(&self, strategy: usize) -> Vec<(&str, usize)> {
+        let mut causes = BTreeMap::new();
+        let verdicts = self.judgements.iter().map(|j| &j.verdicts[strategy]);
+        for cause in verdicts.flat_map(|status| &status.causes) {
+            *causes.entry(cause.as_str()).or_default() += 1;
+        }
+        let mut causes: Vec<(&str, usize)> = causes.into_iter().collect();
+        causes.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        causes
+    }
+
     /// The worst incidents of one of [`STRATEGIES`], the worst first.
     pub fn worst(&self, strategy: usize) -> Vec<&Judgement> {
         let badness = |j: &&Judgement| {
@@ -119,6 +131,7 @@ impl Report {
                 "avoidableOomKills": tally.avoidable,
                 "incidentsWithOomKills": tally.ooms,
                 "kills": tally.kills,
+                "causes": self.causes(index).into_iter().collect::<BTreeMap<_, _>>(),
                 "worst": worst.collect::<Vec<_>>(),
             })
         });
@@ -154,6 +167,15 @@ impl fmt::Display for Report {
                 tally.ooms,
                 tally.kills
             )?;
+        }
+        for (index, name) in STRATEGIES.iter().enumerate() {
+            let causes = self.causes(index);
+            if !causes.is_empty() {
+                writeln!(f, "\nWhat the needless pods of {name} went for:")?;
+            }
+            for (cause, count) in causes {
+                writeln!(f, "  {count}: {cause}")?;
+            }
         }
         for (index, name) in STRATEGIES.iter().enumerate() {
             let worst = self.worst(index);

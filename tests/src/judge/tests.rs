@@ -24,8 +24,8 @@ fn evictd_is_no_worse_than_it_was_and_the_others_lose() {
 }
 
 /// Incidents with an avoidable OOM kill among the first 500.
-const AVOIDABLE: usize = 2;
+const AVOIDABLE: usize = 1;
 /// Needless pods while memory was short.
-const NEEDLESS: usize = 5;
+const NEEDLESS: usize = 1;
 /// Needless pods where page cache alone met the threshold.
-const CACHE: usize = 5;
+const CACHE: usize = 1;

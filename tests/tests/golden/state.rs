@@ -31,6 +31,7 @@ fn incident(is_full: bool) -> Incident {
             at_once: 5,
             slowly: 6,
             per_second: 7,
+            swap: 13,
         },
         guard: 8,
     };

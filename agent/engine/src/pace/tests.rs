@@ -57,15 +57,86 @@ fn a_growth_that_ends_before_the_kubelet_looks_is_urgent() {
 #[test]
 fn a_slow_growth_goes_at_the_kubelets_pace() {
     let mut pace = Pace::default();
-    let (now, at) = looked(&mut pace, SECOND, 9000, |ms| seen(405 + ms / 1000, 0));
+    let of = |ms| seen(405 + ms / 1000, 0);
+    let (now, at) = looked(&mut pace, SECOND, 18_000, of);
+    let wait = Decision::Wait {
+        until: SECOND + 8000 * MS + MONITORING_INTERVAL_NS + LOOKS_NS,
+    };
+    assert_eq!(pace.decide(now, &at, Pending::default()), wait);
+    let (now, at) = looked(&mut pace, now + MS, 100, |ms| of(18_000 + ms));
     assert_eq!(pace.decide(now, &at, Pending::default()), ONE_PACED);
     pace.evicted(now);
     let until = now + MONITORING_INTERVAL_NS;
     let wait = Decision::Wait { until };
-    let (now, at) = looked(&mut pace, now + MS, 9000, |_| seen(420, 0));
+    let (now, at) = looked(&mut pace, now + MS, 9000, |_| seen(425, 0));
     assert_eq!(pace.decide(now, &at, Pending::default()), wait);
     pace.observe(until, &at);
     assert_eq!(pace.decide(until, &at, Pending::default()), ONE_PACED);
+}
+
+/// The kubelet, which looks once in ten seconds, may not have seen it either.
+// R40
+#[test]
+fn a_shortage_that_ends_within_the_kubelets_interval_takes_no_pod() {
+    let mut pace = Pace::default();
+    let (now, at) = looked(&mut pace, SECOND, 9990, |_| seen(420, 0));
+    assert!(matches!(
+        pace.decide(now, &at, Pending::default()),
+        Decision::Wait { .. }
+    ));
+    let enough = seen(400, 0);
+    pace.observe(now + MS, &enough);
+    assert_eq!(
+        pace.decide(now + MS, &enough, Pending::default()),
+        Decision::Calm
+    );
+    // A soft threshold has lasted its grace period.
+    let at = seen(420, 0);
+    pace.observe(now + 2 * MS, &at);
+    assert_eq!(
+        pace.decide_soft(now + 2 * MS, &at, Pending::default()),
+        ONE_PACED
+    );
+}
+
+/// What others grew by is known when a pod goes that did not grow itself.
+#[test]
+fn growth_stays_known_when_the_victim_has_not_grown() {
+    let of = |ms: u64| seen(380 + ms / 10, 0);
+    let after = |is_still: bool| {
+        let mut pace = Pace::default();
+        let (now, _) = looked(&mut pace, SECOND, 900, of);
+        match is_still {
+            true => pace.evicted_that_has_not_grown(now, 5 * MIB, SECOND),
+            false => pace.evicted(now),
+        }
+        // It is gone a millisecond later.
+        let at = Shortage {
+            used: (465 + 6) * MIB - 5 * MIB,
+            ..of(901)
+        };
+        pace.observe(now + MS, &at);
+        is_urgent(pace.decide(now + MS, &at, Pending::default()))
+    };
+    assert!(after(true));
+    assert!(!after(false));
+}
+
+/// Swap takes what does not fit; what grows waits for the device, and has grown all the same.
+#[test]
+fn swap_is_room_until_it_is_full() {
+    let of = |left: u64| {
+        let mut seen = seen(512, 0);
+        seen.room.swap = left * MIB;
+        seen
+    };
+    let decide = |left: u64| {
+        let mut pace = Pace::default();
+        let (now, at) = looked(&mut pace, SECOND, 100, |ms| of(left + 10 - ms / 10));
+        pace.decide(now, &at, Pending::default())
+    };
+    assert!(!is_urgent(decide(2000)), "100 MiB/s would take 20 s");
+    assert!(is_urgent(decide(100)));
 }
 
 /// Memory is not short: page cache is in the way of the kubelet's formula only.
@@ -159,9 +230,12 @@ fn tmpfs_that_comes_too_late_takes_the_next_pod_with_it() {
     let mut pending = Pending::default();
     pending.add(200 * MIB, 6 * SECOND);
     let of = |ms| seen(420 + ms / 20, 0);
+    let waits = Decision::Wait { until: u64::MAX };
     let (now, at) = looked(&mut pace, SECOND + 3 * MS, 400, of);
+    assert_eq!(pace.decide(now, &at, pending), waits, "there is time");
+    let (now, at) = looked(&mut pace, now + MS, 500, |ms| of(401 + ms));
     assert!(is_urgent(pace.decide(now, &at, pending)));
-    let (now, at) = looked(&mut pace, now + MS, 400, |_| of(400));
+    let (now, at) = looked(&mut pace, now + MS, 400, |_| of(900));
     let mut calm = Pace::default();
     calm.observe(now, &at);
     assert_eq!(
@@ -183,11 +257,10 @@ fn the_minimum_reclaim_goes_at_the_kubelets_pace() {
     pace.evicted(now);
     // The threshold is satisfied again, the minimum reclaim is not.
     let (later, at) = looked(&mut pace, now + 3 * MS, 5000, |_| with_reclaim(320));
-    let until = now + MONITORING_INTERVAL_NS;
-    assert_eq!(
-        pace.decide(later, &at, Pending::default()),
-        Decision::Wait { until }
-    );
+    let Decision::Wait { until } = pace.decide(later, &at, Pending::default()) else {
+        panic!("it is not urgent");
+    };
+    assert!(until >= now + MONITORING_INTERVAL_NS && until < now + MONITORING_INTERVAL_NS + SECOND);
     pace.observe(until, &at);
     assert_eq!(pace.decide(until, &at, Pending::default()), ONE_PACED);
 }

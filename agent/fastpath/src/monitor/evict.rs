@@ -216,7 +216,13 @@ impl MemoryMonitor {
         }
         let signalled = monotonic_ns();
         // What a victim shares outlives its processes; it is read when the signal is on its way.
-        let shared = entry.memory.read().map_or(0, |reading| reading.shmem);
+        let reading = entry.memory.read().ok();
+        let shared = reading.as_ref().map_or(0, |reading| reading.shmem);
+        // What it held while others grew.
+        let still = reading.and_then(|reading| {
+            let since = self.setup.table.still_since(victim, reading.usage)?;
+            Some((reading.usage - reading.reclaimable(), since))
+        });
         self.evictions += 1;
         let Cause {
             crossed,
@@ -261,7 +267,12 @@ impl MemoryMonitor {
         }));
         // It gives to every scope that counts it.
         for monitor in self.scopes.iter_mut().filter(|p| p.scope.holds(&entry)) {
-            monitor.pace.evicted(signalled);
+            match still {
+                Some((held, since)) => {
+                    monitor.pace.evicted_that_has_not_grown(signalled, held, since);
+                }
+                None => monitor.pace.evicted(signalled),
+            }
         }
         (errno == 0).then_some(gives)
     }
@@ -330,9 +341,15 @@ impl MemoryMonitor {
         }
     }
 
+<<<<<<< main
     /// Tells the kernel which pods go first, for the case that this thread cannot run when the floor is reached, and for the
     /// time without an agent.
+=======
+    /// Tells the kernel who goes first, for the case that this thread cannot run when the floor is reached. In any case all
+    /// pods were asked what they use: by how much each has grown is known when one has to go.
+>>>>>>> judge
     pub(crate) fn publish_floor_victims(&mut self) {
+        self.load_candidates(LastResort::None);
         let has_floor = |monitor: &ScopeMonitor| monitor.scope.limits().floor.is_some();
         let is_used = self.setup.is_pinned || self.scopes.iter().any(has_floor);
         if !is_used || !self.setup.trigger.has_program() {
@@ -346,7 +363,6 @@ impl MemoryMonitor {
             }
             return;
         }
-        self.load_candidates(LastResort::None);
         self.exclude_expiring_permits();
         // The node comes first and leaves no pod out.
         for index in 0..self.scopes.len() {

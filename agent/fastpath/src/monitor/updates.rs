@@ -63,9 +63,15 @@ impl MemoryMonitor {
                 self.setup.control.retire_scope(scope);
             }
             // This frees the box: once, and at a quiet time.
-            None => self
-                .scopes
-                .push(ScopeMonitor::new(*scope, index, self.growth, self.cpus)),
+            None => {
+                let mut monitor = ScopeMonitor::new(*scope, index, self.growth, self.cpus);
+                // A pod that went for the node gave to the pods' cgroup as well.
+                let last = self.scopes.iter().filter_map(|p| p.pace.last_eviction());
+                if let Some(last) = last.max() {
+                    monitor.pace.evicted(last);
+                }
+                self.scopes.push(monitor);
+            }
         }
         let settled = watched.and_then(|()| match self.scopes.get_mut(index) {
             Some(monitor) => monitor.settle(trigger, floor),
