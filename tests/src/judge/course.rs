@@ -129,16 +129,11 @@ impl<'a> Strategy<'a> for Kubelet {
         self.next = world.now + MONITORING_INTERVAL;
         if self.met {
             let mut candidates = world.candidates(|pod| world.is_signalled(pod));
-<<<<<<< main
             if let Some(&pod) = world
                 .choose(&mut candidates, ReleaseTarget::First, 1)
                 .first()
             {
-                course.kill(world, pod, "met");
-=======
-            if let Some(&pod) = world.choose(&mut candidates, ReleaseTarget::First, 1).first() {
                 course.kill(world, pod, "met", "");
->>>>>>> judge
                 self.waits = Some((pod, world.now + CLEANUP));
                 self.next = world.now + SECOND;
             }

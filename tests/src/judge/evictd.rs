@@ -23,23 +23,16 @@ const GUARD: u64 = 100 << 20;
 const WRITES_PER_SECOND: u64 = 32 << 20;
 const IDLE: Duration = Duration::from_millis(20);
 const HOOKED_FLOOR: Duration = Duration::from_millis(10);
-<<<<<<< main
-/// As the fast path's: what a victim has brought is told at the latest so long after its SIGKILL.
+/// As the fast path's: what a victim has brought is told at the latest so long after its end.
 const TELL: u64 = 2000 * MS;
 
-/// What the fast path knows between two looks.
-=======
-/// As the reflex's: what a victim has brought is told at the latest so long after its end.
-const TELL: u64 = 2000 * MS;
-
-/// As the reflex's: what has to move for all pods to be asked anew, in bytes, and how long an answer lasts otherwise.
+/// As the fast path's: what has to move for all pods to be asked anew, in bytes, and how long an answer lasts otherwise.
 const NAMING: u64 = 2 << 20;
 const NAMED_FOR: u64 = 1000 * MS;
 const OLDER: u64 = 1000 * MS;
 const STILL: u64 = 1 << 20;
 
-/// What the reflex knows between two looks.
->>>>>>> judge
+/// What the fast path knows between two looks.
 pub struct Evictd {
     pace: Pace,
     in_flight: Vec<Victim>,

@@ -269,7 +269,9 @@ impl MemoryMonitor {
         for monitor in self.scopes.iter_mut().filter(|p| p.scope.holds(&entry)) {
             match still {
                 Some((held, since)) => {
-                    monitor.pace.evicted_that_has_not_grown(signalled, held, since);
+                    monitor
+                        .pace
+                        .evicted_that_has_not_grown(signalled, held, since);
                 }
                 None => monitor.pace.evicted(signalled),
             }
@@ -341,13 +343,8 @@ impl MemoryMonitor {
         }
     }
 
-<<<<<<< main
     /// Tells the kernel which pods go first, for the case that this thread cannot run when the floor is reached, and for the
-    /// time without an agent.
-=======
-    /// Tells the kernel who goes first, for the case that this thread cannot run when the floor is reached. In any case all
-    /// pods were asked what they use: by how much each has grown is known when one has to go.
->>>>>>> judge
+    /// time without an agent. In any case all pods are read: by how much each has grown is known when one has to go.
     pub(crate) fn publish_floor_victims(&mut self) {
         self.load_candidates(LastResort::None);
         let has_floor = |monitor: &ScopeMonitor| monitor.scope.limits().floor.is_some();

@@ -87,14 +87,10 @@ pub struct PodTable {
     /// What each used when that was asked, and when it was (nanoseconds of CLOCK_MONOTONIC); 0: never.
     earlier: Vec<u64>,
     earlier_at: u64,
-<<<<<<< main
-    /// What each used when its statistics were flushed last, in bytes.
-=======
     /// The same a second or two before.
     older: Vec<u64>,
     older_at: u64,
-    /// What each used when its statistics were added up last, in bytes.
->>>>>>> judge
+    /// What each used when its statistics were flushed last, in bytes.
     seen: Vec<u64>,
     /// Of the cgroups that the pods lie in: their classes, and the cgroup of all pods.
     above: StatFlusher,
@@ -102,15 +98,11 @@ pub struct PodTable {
 
 /// Over less than this a growth says nothing, in nanoseconds.
 const GROWTH_NS: u64 = 1_000_000;
-<<<<<<< main
-/// So many pods at once have their statistics flushed: the pod that made them lag is the one that has grown most.
-=======
 /// What is `older` is so much older at least, in nanoseconds.
 const OLDER_NS: u64 = 1_000_000_000;
 /// A pod whose counter has moved by less than this has not grown, in bytes.
 const STILL: u64 = 1 << 20;
-/// So many pods at once have their statistics added up: whoever made them lag is the one that has grown most.
->>>>>>> judge
+/// So many pods at once have their statistics flushed: the pod that made them lag is the one that has grown most.
 const MOST_GROWN: usize = 4;
 
 impl PodTable {
@@ -160,17 +152,13 @@ impl PodTable {
         self.earlier_at = now;
     }
 
-<<<<<<< main
-    /// Makes the kernel flush the statistics of those pods that have grown most since that was done for them, and of the
-=======
     /// Since when (nanoseconds of CLOCK_MONOTONIC) a pod that uses so much now is known not to have grown.
     pub fn still_since(&self, place: usize, usage: u64) -> Option<u64> {
         let was = *self.older.get(place)?;
         (self.older_at > 0 && usage.abs_diff(was) <= STILL).then_some(self.older_at)
     }
 
-    /// Makes the kernel add up the statistics of those pods that have grown most since that was done for them, and of the
->>>>>>> judge
+    /// Makes the kernel flush the statistics of those pods that have grown most since that was done for them, and of the
     /// cgroups above. Does not allocate.
     pub fn flush_statistics(&mut self) {
         let mut most = [(0, usize::MAX); MOST_GROWN];
@@ -234,9 +222,6 @@ mod tests {
 
     use super::*;
 
-<<<<<<< main
-    /// The pod that has grown most comes first, and one that has shrunk meanwhile is not forgotten.
-=======
     #[test]
     fn a_pod_that_has_not_grown_is_known_after_a_second() {
         let dir = tempfile::tempdir().unwrap();
@@ -258,8 +243,7 @@ mod tests {
         assert_eq!(note(7 * second, usage), Some(6 * second));
     }
 
-    /// Whoever has grown most comes first, and whoever has shrunk meanwhile is not forgotten.
->>>>>>> judge
+    /// The pod that has grown most comes first, and one that has shrunk meanwhile is not forgotten.
     #[test]
     fn those_that_have_grown_are_added_up() {
         let dir = tempfile::tempdir().unwrap();
