@@ -17,6 +17,7 @@ pub mod interrupt;
 pub mod judge;
 pub mod node;
 pub mod policy_fixture;
+pub mod policies;
 pub mod runtime;
 pub mod scrape;
 pub mod scripted;

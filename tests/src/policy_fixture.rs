@@ -11,12 +11,12 @@ use evictd_node::pods::table::{Entry, PodTable};
 use evictd_policy::{
     EvictionPolicy, PolicyEvaluator, PolicySet,
     evaluator::{Explanation, Settings, Worker},
-    gate::Secrets,
+    gate::{ClusterAddresses, Secrets},
 };
 use evictd_sys::clock::monotonic_ns;
 use serde_json::{Value, json};
 
-use crate::node::Node;
+use crate::{node::Node, policies::scoped};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -47,7 +47,7 @@ pub fn policy(name: &str, spec: Value) -> EvictionPolicy {
         "apiVersion": evictd_policy::API_VERSION,
         "kind": evictd_policy::KIND,
         "metadata": {"name": name},
-        "spec": spec,
+        "spec": scoped(spec),
     });
     EvictionPolicy::read(document).expect("a policy")
 }
@@ -78,6 +78,7 @@ impl Kept {
             });
         }
         let evaluator = PolicyEvaluator::new(Settings::default(), secrets);
+        evaluator.set_cluster_addresses(ClusterAddresses::default());
         evaluator.set_policies(PolicySet::new(policies));
         let table = node.table();
         evaluator.present(&table.entries);

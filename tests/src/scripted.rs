@@ -72,9 +72,23 @@ impl Scripted {
     /// # Errors
     /// No port, no thread, no certificate.
     pub fn start_tls(host: u8, authority: &Authority) -> io::Result<Self> {
+        Self::start_tls_at(host, 0, authority, &[])
+    }
+
+    /// The same on the port of another one, with more names in the certificate.
+    ///
+    /// # Errors
+    /// No port, no thread, no certificate.
+    pub fn start_tls_at(
+        host: u8,
+        port: u16,
+        authority: &Authority,
+        names: &[&str],
+    ) -> io::Result<Self> {
         let ip = Ipv4Addr::new(127, 0, 0, host);
-        let tls = authority.server(&[&ip.to_string()])?;
-        Self::start_with((ip, 0).into(), Some(tls))
+        let address = ip.to_string();
+        let names: Vec<&str> = names.iter().copied().chain([address.as_str()]).collect();
+        Self::start_with((ip, port).into(), Some(authority.server(&names)?))
     }
 
     /// Starts a server at `127.0.0.<host>`, on the port of another one.

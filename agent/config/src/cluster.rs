@@ -2,8 +2,14 @@
 
 use std::{env, fmt, path::PathBuf, time::Duration};
 
+use ipnet::IpNet;
+
 use super::ConfigError;
 use crate::decode::ObjectDecoder;
+
+mod taint;
+
+pub use taint::{DEFAULT_TAINT_PREFIX, TaintConfig, TaintEffect};
 
 /// Variable with the node's name, as a DaemonSet sets it from `spec.nodeName`.
 const NODE_NAME: &str = "NODE_NAME";
@@ -27,11 +33,14 @@ pub struct ClusterConfig {
     /// `cluster.softOverrideAfter`: how long PodDisruptionBudgets may refuse soft evictions; `None`, the default, is as
     /// long as the hard threshold is not met.
     pub soft_override_after: Option<Duration>,
-    /// `cluster.taint`: keep new pods away with a NoSchedule taint while a condition holds; on by default.
-    pub taint: bool,
+    /// `cluster.taint`: lead new pods elsewhere by a taint while a condition holds; `None` where it is `false`.
+    pub taint: Option<TaintConfig>,
     /// `cluster.pauseConfigMap`, as `namespace/name`: while its entry `paused` is `true` no agent evicts; `None` by
     /// default.
     pub pause_config_map: Option<ConfigMapName>,
+    /// `cluster.serviceCIDRs`: the networks of ClusterIPs, at which gates ask only where their policy says so. None: the network
+    /// around the address of the Service `kubernetes`.
+    pub service_networks: Vec<IpNet>,
 }
 
 impl ClusterConfig {
@@ -57,18 +66,35 @@ impl ClusterConfig {
             kubelet_config_dir: cluster.absolute_path("kubeletConfigDir")?,
             configz: cluster.boolean("configz")?.unwrap_or(false),
             soft_override_after: cluster.duration("softOverrideAfter")?,
-            taint: cluster.boolean("taint")?.unwrap_or(true),
+            taint: taint::take(&mut cluster)?,
             pause_config_map: config_map(&mut cluster, "pauseConfigMap")?,
+            service_networks: networks(&mut cluster, "serviceCIDRs")?,
         };
         cluster.deny_unknown_fields()?;
         Ok(Some(taken))
     }
 }
 
+<<<<<<< main
 fn config_map(
     cluster: &mut ObjectDecoder,
     field: &str,
 ) -> Result<Option<ConfigMapName>, ConfigError> {
+=======
+fn networks(cluster: &mut ObjectDecoder, field: &str) -> Result<Vec<IpNet>, ConfigError> {
+    let path = cluster.path_of(field);
+    let texts = cluster.texts(field)?.unwrap_or_default();
+    let texts = texts.iter().enumerate();
+    let parsed = texts.map(|(i, text)| {
+        let reason = "must be a network such as 10.96.0.0/12";
+        let wrong = |_| ConfigError::text(format!("{path}[{i}]"), text, reason);
+        text.parse().map_err(wrong)
+    });
+    parsed.collect()
+}
+
+fn config_map(cluster: &mut ObjectDecoder, field: &str) -> Result<Option<ConfigMapName>, ConfigError> {
+>>>>>>> policy
     let path = cluster.path_of(field);
     let Some(text) = cluster.text(field)? else {
         return Ok(None);
@@ -137,8 +163,9 @@ mod tests {
             kubelet_config_dir: None,
             configz: false,
             soft_override_after: None,
-            taint: true,
+            taint: Some(TaintConfig::default()),
             pause_config_map: None,
+            service_networks: Vec::new(),
         };
         assert_eq!(read, expected);
     }
@@ -165,6 +192,10 @@ mod tests {
             (
                 json!({"nodeName": "n2", "pauseConfigMap": "a/b/c"}),
                 "cluster.pauseConfigMap: \"a/b/c\": must be the namespace and the name",
+            ),
+            (
+                json!({"nodeName": "n2", "serviceCIDRs": ["10.96.0.0/12", "10.96.0.0"]}),
+                "cluster.serviceCIDRs[1]: \"10.96.0.0\": must be a network",
             ),
             (
                 json!({"nodeName": "n2", "kubeconfig": "config"}),

@@ -33,8 +33,10 @@ pub struct SignalReading {
 /// What the node should say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeState {
-    /// The conditions that hold.
+    /// The conditions that hold: for a whole transition period after the last sign of pressure.
     pub conditions: BTreeSet<NodeCondition>,
+    /// Those of them whose thresholds were met at the last look, or by an eviction since the look before.
+    pub pressed: BTreeSet<NodeCondition>,
     /// Why, for people.
     pub message: String,
 }

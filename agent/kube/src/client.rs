@@ -2,14 +2,23 @@
 //! server no longer takes the old one.
 
 use std::{
+    env, io,
+    net::IpAddr,
     path::PathBuf,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
-use evictd_policy::{evaluator::ObjectReader, gate::Answer};
+use evictd_policy::{
+    evaluator::ObjectReader,
+    gate::{Answer, ClusterAddresses},
+};
 use futures::future::BoxFuture;
 use http::{Method, Request};
+use ipnet::IpNet;
 use kube::{
     Client, Config,
     client::Body,
@@ -21,6 +30,10 @@ use super::counters::Counters;
 
 /// How long a request may take before it counts as lost.
 pub const DEADLINE: Duration = Duration::from_secs(10);
+/// Variable with the address of the Service `kubernetes`, in every pod.
+const SERVICE_HOST: &str = "KUBERNETES_SERVICE_HOST";
+/// How long the start waits for the API server's name to be looked up.
+const LOOKUP: Duration = Duration::from_secs(2);
 /// Longer than a watch may be silent: it ends by itself after less than five minutes.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -118,10 +131,20 @@ impl<'a> ApiRequest<'a> {
     }
 }
 
+impl ApiRequest<'_> {
+    /// Whether it changes nothing, or an Event, or asks for the agent's own rights.
+    fn is_harmless(&self) -> bool {
+        let of = |group: &str| self.path.starts_with(&format!("/apis/{group}/"));
+        self.method == Method::GET || of("events.k8s.io") || of("authorization.k8s.io")
+    }
+}
+
 /// The way to the API server.
 pub struct ApiClient {
     kubeconfig: Option<PathBuf>,
     client: Mutex<Client>,
+    api_server: Vec<IpAddr>,
+    shadow: AtomicBool,
     /// What was counted.
     pub counters: Counters,
 }
@@ -132,12 +155,39 @@ impl ApiClient {
     /// # Errors
     /// A kubeconfig or service account that cannot be used. A server that does not answer is none.
     pub async fn open(kubeconfig: Option<PathBuf>) -> Result<Self, AccessError> {
-        let client = client(kubeconfig.as_ref()).await?;
+        let config = config(kubeconfig.as_ref()).await?;
+        let api_server = addresses_of(&config.cluster_url).await;
+        let client = client(config)?;
         Ok(Self {
             kubeconfig,
             client: Mutex::new(client),
+            api_server,
+            shadow: AtomicBool::new(false),
             counters: Counters::default(),
         })
+    }
+
+    /// The API server's addresses, and the networks of ClusterIPs: those that are `configured`, or the one around the address of
+    /// the Service `kubernetes`.
+    pub fn cluster_addresses(&self, configured: &[IpNet]) -> ClusterAddresses {
+        let mut services = configured.to_vec();
+        if services.is_empty() {
+            services.extend(kubernetes_service().map(ClusterAddresses::services_around));
+        }
+        ClusterAddresses {
+            api_server: self.api_server.clone(),
+            services,
+        }
+    }
+
+    /// In shadow mode nothing is sent that changes anything but Events.
+    pub fn set_shadow(&self, shadow: bool) {
+        self.shadow.store(shadow, Ordering::Relaxed);
+    }
+
+    /// Whether the agent is in shadow mode.
+    pub fn is_shadow(&self) -> bool {
+        self.shadow.load(Ordering::Relaxed)
     }
 
     /// The present client.
@@ -155,7 +205,8 @@ impl ApiClient {
         if self.counters.unauthorized.add_first() {
             tracing::warn!("the API server does not take the token: it is read again");
         }
-        match client(self.kubeconfig.as_ref()).await {
+        let read_again = config(self.kubeconfig.as_ref()).await.and_then(client);
+        match read_again {
             Ok(client) => *self.locked() = client,
             Err(error) => tracing::warn!(%error, "the token cannot be read again"),
         }
@@ -166,6 +217,11 @@ impl ApiClient {
     /// # Errors
     /// See [`ApiError`].
     pub async fn call(&self, call: &ApiRequest<'_>) -> Result<Value, ApiError> {
+        if self.is_shadow() && !call.is_harmless() {
+            let (method, path) = (&call.method, &call.path);
+            let reason = format!("{method} {path} is not sent in shadow mode");
+            return Err(ApiError::Unanswered(reason));
+        }
         let mut answer = self.once(call).await;
         if matches!(&answer, Err(e) if e.code() == 401) {
             self.reload().await;
@@ -229,11 +285,32 @@ async fn exchange(client: Client, call: &ApiRequest<'_>) -> Result<Value, ApiErr
     })
 }
 
-async fn client(kubeconfig: Option<&PathBuf>) -> Result<Client, AccessError> {
-    let mut config = match kubeconfig {
-        Some(path) => from_file(path).await?,
-        None => Config::incluster().map_err(|e| AccessError::InCluster(e.to_string()))?,
-    };
+async fn config(kubeconfig: Option<&PathBuf>) -> Result<Config, AccessError> {
+    match kubeconfig {
+        Some(path) => from_file(path).await,
+        None => Config::incluster().map_err(|e| AccessError::InCluster(e.to_string())),
+    }
+}
+
+fn kubernetes_service() -> Option<IpAddr> {
+    env::var(SERVICE_HOST).ok()?.parse().ok()
+}
+
+/// The addresses of the API server: of the URL, and of the Service.
+async fn addresses_of(url: &http::Uri) -> Vec<IpAddr> {
+    let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
+    let mut addresses: Vec<IpAddr> = kubernetes_service().into_iter().collect();
+    let looked_up = tokio::time::timeout(LOOKUP, tokio::net::lookup_host((host, 0))).await;
+    match looked_up.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
+        Ok(found) => addresses.extend(found.map(|a| a.ip().to_canonical())),
+        Err(error) => {
+            tracing::warn!(host, %error, "the API server's address is not known: gates are not kept from it");
+        }
+    }
+    addresses
+}
+
+fn client(mut config: Config) -> Result<Client, AccessError> {
     config.read_timeout = Some(READ_TIMEOUT);
     // A 429 of the Eviction API means the next candidate, not a pause: the caller decides what is asked again.
     config.default_retry = false;

@@ -56,6 +56,8 @@ counters! {
     soft_blocked,
     /// Evictions against a PodDisruptionBudget.
     soft_overrides,
+    /// Pods of this node that the kubelet has evicted.
+    kubelet_evictions,
     /// Statuses of policies that this agent has written.
     policy_statuses,
     /// Times that the wall clock went back.

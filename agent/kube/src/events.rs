@@ -29,6 +29,8 @@ const WOULD_EVICT: &str = "WouldEvict";
 const STUCK: &str = "EvictedPodStuck";
 /// Reason of an Event about a threshold that is met as it comes into force.
 const MET_IN_FORCE: &str = "EvictionThresholdMetInForce";
+/// Reason of an Event about what the Node would say.
+const WOULD_SET_CONDITIONS: &str = "WouldSetConditions";
 /// Where Events about nodes live, which have no namespace.
 const NODE_NAMESPACE: &str = "default";
 /// Longest note that the API takes, in bytes.
@@ -166,28 +168,54 @@ impl Events {
                     Ok(signal) => signal.quantity(i64::try_from(units).unwrap_or(i64::MAX)),
                     Err(_) => Quantity::bytes(units),
                 };
-                let event = json!({
-                    "apiVersion": "events.k8s.io/v1",
-                    "kind": "Event",
-                    "metadata": {"name": name(&self.node, &met.id), "namespace": NODE_NAMESPACE},
-                    "eventTime": micro_time(&met.time),
-                    "reportingController": CONTROLLER,
-                    "reportingInstance": self.node,
-                    "action": "Configuring",
-                    "reason": MET_IN_FORCE,
-                    "type": "Warning",
-                    "note": cut(format!(
-                        "The threshold of {} is met as it comes into force: {} available, {} wanted. Pods go for it at the kubelet's pace.",
-                        met.signal,
-                        amount(met.available),
-                        amount(met.threshold),
-                    )),
-                    "regarding": self.node_reference(),
-                });
+                let note = format!(
+                    "The threshold of {} is met as it comes into force: {} available, {} wanted. Pods go for it at the kubelet's pace.",
+                    met.signal,
+                    amount(met.available),
+                    amount(met.threshold),
+                );
+                let what = ("Configuring", MET_IN_FORCE, "Warning");
+                let event = self.node_event(&met.id, &met.time, what, note);
+                create(connection, NODE_NAMESPACE, &event).await
+            }
+            Record::ShadowNode(would) => {
+                let note = match would.conditions.as_slice() {
+                    [] => "Shadow mode: the Node would have none of evictd's conditions and taints any more".to_owned(),
+                    conditions => format!(
+                        "Shadow mode: the Node would have the conditions {}, and perhaps their taints: {}",
+                        conditions.join(", "),
+                        would.message,
+                    ),
+                };
+                let what = ("Observing", WOULD_SET_CONDITIONS, "Normal");
+                let event = self.node_event(&would.id, &would.time, what, note);
                 create(connection, NODE_NAMESPACE, &event).await
             }
             _ => Ok(()),
         }
+    }
+
+    /// An Event about the node that happens once: its action, reason and type.
+    fn node_event(
+        &self,
+        id: &str,
+        time: &str,
+        (action, reason, of_type): (&str, &str, &str),
+        note: String,
+    ) -> Value {
+        json!({
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"name": name(&self.node, id), "namespace": NODE_NAMESPACE},
+            "eventTime": micro_time(time),
+            "reportingController": CONTROLLER,
+            "reportingInstance": self.node,
+            "action": action,
+            "reason": reason,
+            "type": of_type,
+            "note": cut(note),
+            "regarding": self.node_reference(),
+        })
     }
 
     /// Tells of an eviction on the node: a new Event, or one more of the last.

@@ -1,6 +1,7 @@
-//! What the Node says: conditions of evictd's own, and a taint that keeps new pods away.
+//! What the Node says: conditions of evictd's own, and a taint that leads new pods elsewhere.
 //!
 //! The kubelet owns `MemoryPressure`, `DiskPressure` and `PIDPressure`: it writes them with every heartbeat, from its own
+<<<<<<< main
 //! polling, so that the value of another writer would be overwritten within seconds, and the node controller derives its own
 //! taints from them. evictd therefore has types (`EvictdMemoryPressure`, ...) and taint keys (`evictd.dev/memory-pressure`,
 //! ...) of its own: no other component writes them, and the kubelet and the node controller leave what they do not know alone.
@@ -10,16 +11,38 @@
 //! Taints are one atomic list: applying one (server-side apply with force) takes those of others away, as the recording
 //! of a real server shows. So the list is read, changed, and written back under the condition that no other writer has changed
 //! the node in between.
+=======
+//! polling, so that any other value would be overwritten within seconds, and the node controller derives its own
+//! taints from them. evictd therefore has types (`EvictdMemoryPressure`, ...) and taint keys (`evictd.dev/memory-pressure`,
+//! ...) of its own: nothing else writes them, and the kubelet and the node controller leave what they do not know alone.
+//!
+//! Kubernetes adds tolerations for the kubelet's taints to pods by itself: of memory pressure to all that are not BestEffort,
+//! of all three to those of DaemonSets. It knows no other taints. With the effect `NoSchedule` evictd's would keep away pods that
+//! the kubelet's lets in; so it is `PreferNoSchedule` unless the configuration says otherwise.
+//!
+//! At rest there is neither: nothing needs to be written for a node that is well. Conditions are patched by type.
+//! Taints are one atomic list: applying one (server-side apply with force) takes all others away, as the recording
+//! of a real server shows. So the list is read, changed, and written back under the condition that the node has not changed
+//! in between.
+>>>>>>> policy
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
+use evictd_config::{DEFAULT_TAINT_PREFIX, TaintConfig};
 use evictd_engine::NodeCondition;
 use http::Method;
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
 
+<<<<<<< main
 use super::client::{ApiClient, ApiError, ApiRequest, JSON, MERGE, STRATEGIC_MERGE};
+=======
+use super::client::{ApiError, ApiRequest, ApiClient, JSON, MERGE, STRATEGIC_MERGE};
+pub use taints::Taints;
+
+mod taints;
+>>>>>>> policy
 
 /// Attempts at the list of taints before a pause.
 const CONFLICTS: usize = 5;
@@ -36,6 +59,8 @@ const ALL: [NodeCondition; 3] = [
 pub struct DesiredStatus {
     /// The conditions that hold.
     pub conditions: BTreeSet<NodeCondition>,
+    /// Those of them whose thresholds are met at this moment.
+    pub pressed: BTreeSet<NodeCondition>,
     /// Why, for people.
     pub message: String,
 }
@@ -46,6 +71,8 @@ pub struct DesiredStatus {
 pub struct StaleConditions {
     /// The conditions, with or without their taint.
     pub conditions: BTreeSet<NodeCondition>,
+    /// Those with a taint.
+    pub taints: BTreeSet<NodeCondition>,
     /// When its time is over.
     pub until: Instant,
 }
@@ -72,7 +99,7 @@ impl StaleConditions {
 pub struct NodeWriter {
     connection: Arc<ApiClient>,
     node: String,
-    taint: bool,
+    taint: Option<TaintConfig>,
 }
 
 /// The condition's type.
@@ -80,18 +107,18 @@ pub fn condition_type(condition: NodeCondition) -> String {
     format!("Evictd{condition}")
 }
 
-/// The taint's key.
-pub fn taint_key(condition: NodeCondition) -> &'static str {
+/// The taint's key behind its prefix.
+fn taint_name(condition: NodeCondition) -> &'static str {
     match condition {
-        NodeCondition::DiskPressure => "evictd.dev/disk-pressure",
-        NodeCondition::MemoryPressure => "evictd.dev/memory-pressure",
-        NodeCondition::PidPressure => "evictd.dev/pid-pressure",
+        NodeCondition::DiskPressure => "disk-pressure",
+        NodeCondition::MemoryPressure => "memory-pressure",
+        NodeCondition::PidPressure => "pid-pressure",
     }
 }
 
 impl NodeWriter {
     /// A writer to the Node of this name; without `taint` it sets conditions only.
-    pub fn new(connection: Arc<ApiClient>, node: &str, taint: bool) -> Self {
+    pub fn new(connection: Arc<ApiClient>, node: &str, taint: Option<TaintConfig>) -> Self {
         Self {
             connection,
             node: node.to_owned(),
@@ -108,28 +135,36 @@ impl NodeWriter {
         self.connection.call(&call).await
     }
 
-    /// The conditions of an agent before this one that are still on the node.
+    /// The condition that a taint of this key stands for, if it is one of ours: the default prefix is, whatever is configured now.
+    fn condition_of(&self, key: &str) -> Option<NodeCondition> {
+        let configured = self.taint.as_ref().map(|taint| taint.key_prefix.as_str());
+        let prefixes = configured.into_iter().chain([DEFAULT_TAINT_PREFIX]);
+        let names: Vec<&str> = prefixes.filter_map(|p| key.strip_prefix(p)).collect();
+        ALL.into_iter().find(|c| names.contains(&taint_name(*c)))
+    }
+
+    /// The conditions of an agent before this one that are still on the node, and those of them with a taint.
     ///
     /// # Errors
     /// No answer, or a refusal.
-    pub async fn left_over(&self) -> Result<BTreeSet<NodeCondition>, ApiError> {
+    pub async fn left_over(
+        &self,
+    ) -> Result<(BTreeSet<NodeCondition>, BTreeSet<NodeCondition>), ApiError> {
         let node = self.read().await?;
-        let has = |list: &Value, field: &str, value: &str| {
-            let list = list.as_array().map(Vec::as_slice).unwrap_or_default();
-            list.iter().any(|item| item[field] == value)
+        let items = |list: &Value| list.as_array().cloned().unwrap_or_default();
+        let taints = items(&node["spec"]["taints"]).into_iter();
+        let taints: BTreeSet<_> = taints
+            .filter_map(|t| self.condition_of(t["key"].as_str()?))
+            .collect();
+        let conditions = items(&node["status"]["conditions"]);
+        let is_there = |c: &NodeCondition| {
+            taints.contains(c) || conditions.iter().any(|i| i["type"] == condition_type(*c))
         };
-        let left = ALL.into_iter().filter(|c| {
-            has(&node["status"]["conditions"], "type", &condition_type(*c))
-                || has(&node["spec"]["taints"], "key", taint_key(*c))
-        });
-        Ok(left.collect())
+        Ok((ALL.into_iter().filter(is_there).collect(), taints))
     }
 
-    /// Makes the node say what is wanted; `before` is what it says.
-    ///
-    /// # Errors
-    /// No answer, or a refusal. Doing it again is harmless.
-    pub async fn write(
+    /// Makes the conditions what is wanted; `before` are those that are there.
+    async fn write_conditions(
         &self,
         before: &BTreeSet<NodeCondition>,
         wanted: &DesiredStatus,
@@ -158,15 +193,17 @@ impl NodeWriter {
         if conditions.is_empty() {
             return Ok(());
         }
-        if self.taint {
-            self.write_taints(&wanted.conditions).await?;
-        }
         let body = json!({"status": {"conditions": conditions}});
         let call = ApiRequest::new(Method::PATCH, self.path("/status"), STRATEGIC_MERGE, &body);
         self.connection.call(&call).await.map(drop)
     }
 
-    async fn write_taints(&self, wanted: &BTreeSet<NodeCondition>) -> Result<(), ApiError> {
+    /// Makes our taints those of these conditions.
+    async fn write_taints(
+        &self,
+        taint: &TaintConfig,
+        wanted: &BTreeSet<NodeCondition>,
+    ) -> Result<(), ApiError> {
         let mut last = ApiError::Unanswered("the node changes too fast".to_owned());
         for _ in 0..CONFLICTS {
             let node = self.read().await?;
@@ -174,9 +211,15 @@ impl NodeWriter {
                 .as_array()
                 .cloned()
                 .unwrap_or_default();
-            let is_ours = |taint: &Value| ALL.iter().any(|c| taint["key"] == taint_key(*c));
+            let is_ours = |taint: &Value| {
+                let key = taint["key"].as_str().unwrap_or_default();
+                self.condition_of(key).is_some()
+            };
             let mut new: Vec<Value> = old.iter().filter(|t| !is_ours(t)).cloned().collect();
-            let ours = |c: &NodeCondition| json!({"key": taint_key(*c), "effect": "NoSchedule"});
+            let ours = |c: &NodeCondition| {
+                let key = format!("{}{}", taint.key_prefix, taint_name(*c));
+                json!({"key": key, "effect": taint.effect.as_str()})
+            };
             new.extend(wanted.iter().map(ours));
             if new == old {
                 return Ok(());
@@ -194,8 +237,14 @@ impl NodeWriter {
         Err(last)
     }
 
+<<<<<<< main
     /// Keeps the node as it is wanted until the sender is gone; then takes everything away and ends. Starts from what the
     /// node says already, and takes that away when its time is over, without a trigger from outside.
+=======
+    /// Keeps the node as it is wanted until the sender is gone. What holds then stays: an upgrade under pressure is not the end of
+    /// the pressure, and the next agent takes it over. Starts from what the node says already, and takes that away when its time is
+    /// over, whether or not anything else happens.
+>>>>>>> policy
     pub async fn run(self, mut left: StaleConditions, mut wanted: watch::Receiver<DesiredStatus>) {
         let pauses = ExponentialBuilder::default()
             .with_min_delay(PAUSES.0)
@@ -203,29 +252,50 @@ impl NodeWriter {
             .with_jitter()
             .without_max_times();
         let mut backoff = pauses.build();
-        let mut before = left.conditions.clone();
+        let (mut before, mut tainted) = (left.conditions.clone(), left.taints.clone());
+        let times = self.taint.as_ref().map(|t| (t.set_after, t.remove_after));
+        let (set_after, remove_after) = times.unwrap_or_default();
+        let mut taints = Taints::new(set_after, remove_after, &left.taints);
         let (mut ending, mut unsure) = (false, false);
         loop {
-            let mut target = DesiredStatus::default();
-            if !ending {
-                target = wanted.borrow_and_update().clone();
-                target.conditions.extend(left.now());
-            }
-            if target.conditions == before && !unsure {
+            let mut target = wanted.borrow_and_update().clone();
+            target.conditions.extend(left.now());
+            let (set, next) = taints.update(Instant::now(), &target);
+            if target.conditions == before && set == tainted && !unsure {
                 if ending {
                     return;
                 }
+                let due = async {
+                    match next {
+                        Some(at) => tokio::time::sleep_until(at).await,
+                        None => std::future::pending().await,
+                    }
+                };
                 tokio::select! {
                     changed = wanted.changed() => ending = changed.is_err(),
                     () = left.over() => {}
+                    () = due => {}
                 }
                 continue;
             }
-            match self.write(&before, &target).await {
+            let written = async {
+                if let Some(taint) = self.taint.as_ref().filter(|_| set != tainted || unsure) {
+                    self.write_taints(taint, &set).await?;
+                }
+                if target.conditions != before || unsure {
+                    self.write_conditions(&before, &target).await?;
+                }
+                Ok::<_, ApiError>(())
+            };
+            match written.await {
                 Ok(()) => {
-                    let names: Vec<&str> = target.conditions.iter().map(|c| c.as_str()).collect();
-                    tracing::info!(conditions = names.join(","), "the node says so");
-                    before = target.conditions;
+                    let names = |set: &BTreeSet<NodeCondition>| {
+                        let names: Vec<&str> = set.iter().map(|c| c.as_str()).collect();
+                        names.join(",")
+                    };
+                    let (conditions, taints) = (names(&target.conditions), names(&set));
+                    tracing::info!(conditions, taints, "the node says so");
+                    (before, tainted) = (target.conditions, set);
                     unsure = false;
                     backoff = pauses.build();
                 }

@@ -141,6 +141,9 @@ impl StatusWriter {
     }
 
     async fn write(&self, mut pending: Pending, seen: Seen) {
+        if self.connection.is_shadow() {
+            return;
+        }
         let status = pending.status.clone();
         let name = &status.name;
         let body = json!({

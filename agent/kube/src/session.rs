@@ -1,7 +1,6 @@
 //! The agent's side of the cluster: the pods it works with, and what it tells.
 
 use std::{
-    collections::BTreeSet,
     sync::Arc,
     time::{Duration, Instant, SystemTime},
 };
@@ -10,8 +9,13 @@ use evictd_config::{ClusterConfig, Config};
 use evictd_engine::{reclaim::KnownPods, record::NodeState};
 use evictd_policy::{PauseState, PolicyStore};
 use evictd_store::{
+<<<<<<< main
     disk_queue::DiskQueue,
     record::{EvictionRecord, Record, RequestRecord},
+=======
+    journal::{JournalError, SharedJournal},
+    record::{RequestRecord, EvictionRecord, Record, shadow::KubeletEviction},
+>>>>>>> policy
 };
 use evictd_sys::clock::WallClock;
 use tokio::{
@@ -100,6 +104,9 @@ impl Cluster {
         let node = &cluster.node_name;
         let connection = ApiClient::open(cluster.kubeconfig.clone()).await;
         let connection = Arc::new(connection.map_err(|e: AccessError| e)?);
+        connection.set_shadow(config.shadow);
+        let own = connection.cluster_addresses(&cluster.service_networks);
+        policies.keeper().set_cluster_addresses(own);
         let pods = Arc::new(Shared::default());
         let keeping = Arc::new(ClusterCache::new(
             &config.state_dir,
@@ -112,6 +119,12 @@ impl Cluster {
         keeping.restore();
         let followers = Followers::start(&connection, cluster, policies, pauses);
         let watching = pods::run(Arc::clone(&connection), node.clone(), Arc::clone(&pods));
+<<<<<<< main
+=======
+        let mut left_over = journal.lock().follow()?;
+        // Nothing is deleted in shadow mode: they wait for an agent that is not.
+        left_over.retain(|eviction| eviction.shadow || !config.shadow);
+>>>>>>> policy
         if !left_over.is_empty() {
             tracing::info!(
                 evictions = left_over.len(),
@@ -127,7 +140,7 @@ impl Cluster {
         );
         let (evictions, queue) = mpsc::channel(QUEUE);
         let (wanted, wishes) = channel::channel(DesiredStatus::default());
-        let writer = NodeWriter::new(Arc::clone(&connection), node, cluster.taint);
+        let writer = NodeWriter::new(Arc::clone(&connection), node, cluster.taint.clone());
         let transition = config.eviction.pressure_transition_period;
         let (begin, begun) = oneshot::channel();
         let checked = Arc::clone(&connection);
@@ -142,7 +155,13 @@ impl Cluster {
                 tokio::spawn(async move { keeping.run().await })
             },
             reporter: tokio::spawn(reporter.run(queue)),
-            node: tokio::spawn(keep_node(writer, wishes, begun, transition.max(FIRST_WORD))),
+            node: tokio::spawn(keep_node(
+                writer,
+                wishes,
+                begun,
+                transition.max(FIRST_WORD),
+                config.shadow,
+            )),
             soft: None,
         };
         let mut started = Self {
@@ -225,13 +244,27 @@ impl Cluster {
         });
     }
 
+    /// Whether nothing may be changed from now on.
+    pub fn set_shadow(&self, shadow: bool) {
+        self.connection.set_shadow(shadow);
+    }
+
+    /// Pods that the kubelet has evicted since this was asked last.
+    pub fn kubelet_evictions(&self) -> Vec<KubeletEviction> {
+        self.pods.kubelet_evictions()
+    }
+
     /// What the node should say from now on.
     pub fn node_state(&self, state: NodeState) {
         self.wanted.send_if_modified(|wanted| {
-            let changed = wanted.conditions != state.conditions;
+            let changed =
+                (&wanted.conditions, &wanted.pressed) != (&state.conditions, &state.pressed);
             if changed {
-                wanted.message = state.message;
-                wanted.conditions = state.conditions;
+                *wanted = DesiredStatus {
+                    conditions: state.conditions,
+                    pressed: state.pressed,
+                    message: state.message,
+                };
             }
             changed
         });
@@ -299,7 +332,7 @@ impl Cluster {
         &self.connection
     }
 
-    /// Tells what is left to tell, takes conditions and taint away, and ends; all within a few seconds.
+    /// Tells what is left to tell, and ends; all within a few seconds. Conditions and taints that hold stay for the next agent.
     pub async fn stop(self) {
         drop(self.followers);
         self.tasks.watch.abort();
@@ -333,16 +366,26 @@ async fn keep_node(
     wanted: channel::Receiver<DesiredStatus>,
     begun: oneshot::Receiver<()>,
     stay: Duration,
+    shadow: bool,
 ) {
     let mut pause = Duration::from_millis(500);
-    let conditions = loop {
+    let (conditions, taints) = loop {
         match writer.left_over().await {
+            Ok((conditions, _)) if shadow => {
+                if !conditions.is_empty() {
+                    tracing::warn!(
+                        ?conditions,
+                        "an earlier agent has left conditions or taints on the node: shadow mode leaves them alone"
+                    );
+                }
+                break Default::default();
+            }
             Ok(left) => break left,
             Err(error) if error.is_retryable() && wanted.has_changed().is_ok() => {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_secs(30));
             }
-            Err(_) => break BTreeSet::new(),
+            Err(_) => break Default::default(),
         }
     };
     if !conditions.is_empty() {
@@ -354,7 +397,16 @@ async fn keep_node(
         let _ = begun.await;
     }
     let until = tokio::time::Instant::now() + stay;
+<<<<<<< main
     writer
         .run(StaleConditions { conditions, until }, wanted)
         .await;
+=======
+    let left = DesiredStatus {
+        conditions,
+        taints,
+        until,
+    };
+    writer.run(left, wanted).await;
+>>>>>>> policy
 }

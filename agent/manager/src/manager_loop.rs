@@ -56,6 +56,10 @@ pub(super) struct ManagerLoop {
     pub reclaim: ReclaimState,
     pub mitigation: Mitigation,
     pub reported: NodeState,
+    /// When, in nanoseconds of CLOCK_MONOTONIC.
+    pub told_at: u64,
+    /// Conditions for which the fast path has evicted since the last sample.
+    pub evicted_for: BTreeSet<NodeCondition>,
     pub message: String,
     /// Signals for which shadow mode has reported a victim during this pressure.
     pub shadow_reported: BTreeSet<String>,
@@ -106,6 +110,8 @@ impl ManagerLoop {
             reclaim: ReclaimState::new(reclaims),
             mitigation: Mitigation::new(mitigation),
             reported: NodeState::default(),
+            told_at: 0,
+            evicted_for: BTreeSet::new(),
             message: String::new(),
             shadow_reported: BTreeSet::new(),
             decided: 0,
@@ -158,6 +164,7 @@ impl ManagerLoop {
                 signal,
                 available,
             } => {
+                self.evicted_for.insert(signal.node_condition());
                 let mut dip = self.sources.sample(now);
                 if let Some(seen) = dip.get(signal) {
                     let available = signed(available).min(seen.available);

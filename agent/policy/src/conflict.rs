@@ -133,7 +133,10 @@ mod tests {
 
     use super::*;
 
-    fn policy(name: &str, spec: Value) -> EvictionPolicy {
+    fn policy(name: &str, mut spec: Value) -> EvictionPolicy {
+        if spec.get("namespaceSelector").is_none() {
+            spec["allNamespaces"] = "a test".into();
+        }
         let document = json!({
             "apiVersion": crate::API_VERSION,
             "kind": crate::KIND,

@@ -37,6 +37,8 @@ pub struct EvictionPolicy {
     pub shadow: bool,
     /// `spec.namespaceSelector`: over the labels of the pod's namespace.
     pub namespaces: Selector,
+    /// `spec.allNamespaces`: why there is no `namespaceSelector`, in words.
+    pub all_namespaces: Option<String>,
     /// `spec.selector`: over the pod's labels.
     pub pods: Selector,
     /// `spec.gates`: questions that rules ask.
@@ -79,16 +81,75 @@ impl EvictionPolicy {
             precedence: spec.int32("precedence")?.unwrap_or(0),
             shadow: spec.boolean("shadow")?.unwrap_or(false),
             namespaces: Selector::take(&mut spec, "namespaceSelector")?,
+            all_namespaces: spec.text("allNamespaces")?,
             pods: Selector::take(&mut spec, "selector")?,
             rules: rules(&mut spec, &gates)?,
             gates,
         };
         spec.deny_unknown_fields()?;
+        policy.check_namespaces()?;
         policy.check_use_of_gates()?;
         for i in 0..policy.rules.len() {
             policy.check_use_of_rule(i)?;
         }
         Ok(policy)
+    }
+
+    /// A pod's labels and answers are its author's word, in every namespace: a policy that goes by them has to say whose word
+    /// counts.
+    fn check_namespaces(&self) -> Result<(), ConfigError> {
+        let missing = |reason: String| {
+            let field = "spec.namespaceSelector";
+            Err(ConfigError::value(field, &Value::Null, reason))
+        };
+        match &self.all_namespaces {
+            Some(why) if why.trim().is_empty() => {
+                let reason = "must say why the policy holds in all namespaces";
+                return Err(ConfigError::text("spec.allNamespaces", why, reason));
+            }
+            Some(why) if !self.namespaces.is_empty() => {
+                let reason = "cannot be used together with spec.namespaceSelector";
+                return Err(ConfigError::text("spec.allNamespaces", why, reason));
+            }
+            _ => {}
+        }
+        if !self.namespaces.is_empty() {
+            return Ok(());
+        }
+        if let Some(gate) = self.gates.iter().find(|gate| gate.sends_token()) {
+            return missing(format!(
+                "is missing: gate {} sends a token; name the namespaces whose pods it may ask about",
+                gate.name
+            ));
+        }
+        let goes_by_labels = |when: &Evict| match when {
+            Evict::When(when) => {
+                let fields = when.selected("pod");
+                fields.iter().any(|f| ["labels", "annotations"].contains(f))
+            }
+            Evict::Always | Evict::Never => false,
+        };
+        let is_bound = self.pods.is_empty()
+            && self.gates.is_empty()
+            && !(self.rules.iter()).any(|r| !r.pods.is_empty() || goes_by_labels(&r.evict));
+        if is_bound || self.all_namespaces.is_some() {
+            return Ok(());
+        }
+        missing(
+            "is missing: each author of a pod can give it the labels that this policy goes by; name the namespaces, or \
+             say in spec.allNamespaces why it holds in all of them"
+                .to_owned(),
+        )
+    }
+
+    /// What an operator should know of a policy that can be used all the same.
+    pub fn warning(&self) -> Option<String> {
+        let insecure = self.gates.iter().filter(|g| g.sends_token_insecurely());
+        let names: Vec<&str> = insecure.map(|g| g.name.as_str()).collect();
+        (!names.is_empty()).then(|| {
+            let names = names.join(", ");
+            format!("allowInsecure: anyone in the way can read the token of these gates: {names}")
+        })
     }
 
     /// A rule for pods that the policy itself does not select, or that the rules before it take, would never apply.

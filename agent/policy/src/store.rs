@@ -28,6 +28,8 @@ pub struct PolicyStatus {
     pub generation: Option<i64>,
     /// The field and the reason why it cannot be used; `None` if it can.
     pub refused: Option<String>,
+    /// What is unsafe about it although it is in force.
+    pub warning: Option<String>,
     /// Other objects that can say otherwise about the same pods with the same precedence, as
     /// [`crate::conflict::named`] names them. Files have no part in it: they differ from node to node.
     pub may_contradict: Arc<[String]>,
@@ -67,6 +69,7 @@ impl PolicyStore {
         let mut state = self.state();
         state.files_refused = policies.is_none();
         if let Some(policies) = policies {
+            policies.iter().for_each(state::warn_of);
             state.files = policies.into_iter().map(Arc::new).collect();
             self.enforce(state);
         }

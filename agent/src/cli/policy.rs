@@ -84,6 +84,11 @@ fn check(files: &[PathBuf]) -> Result<String, CommandError> {
         ]);
     }
     let mut text = table.render();
+    for policy in &policies {
+        if let Some(warning) = policy.warning() {
+            text += &format!("note: {}: {warning}\n", policy.name);
+        }
+    }
     for found in conflict::among(&policies) {
         text += &format!("note: {}: {}\n", found.one.name, found.words());
     }

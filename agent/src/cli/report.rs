@@ -1,10 +1,10 @@
 //! `evictd report`: how an eviction came about, stage by stage, and what became of it. It reads what the agent has
 //! left in its state directory, whether or not it still runs.
 
-use std::{io, path::PathBuf};
+use std::{io, path::PathBuf, time::Duration};
 
 use clap::ValueEnum;
-use evictd_config::{Config, DEFAULT_STATE_DIR};
+use evictd_config::{Config, DEFAULT_STATE_DIR, duration};
 use evictd_engine::{Resource, Signal};
 use evictd_store::{
     incident::{Incident, RankedPod, files},
@@ -21,13 +21,24 @@ use super::{
 };
 use crate::cli::input::bad;
 
+<<<<<<< main
 mod page;
+=======
+mod shadow;
+>>>>>>> policy
 
 /// What `evictd report` is told.
 #[derive(clap::Args)]
 pub(super) struct Arguments {
     /// The eviction: its id, an end of it that no other one has, or `latest`; without it all are listed
     incident: Option<String>,
+    /// What shadow mode would have evicted, what the kubelet and the OOM killer did instead and when, and how often no other
+    /// component saw a need
+    #[arg(long, conflicts_with = "incident")]
+    shadow: bool,
+    /// How far --shadow looks back
+    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = duration::parse, requires = "shadow")]
+    since: Duration,
     /// The agent's configuration file, which names its state directory; without it the installed one
     #[arg(long, value_name = "FILE", conflicts_with = "state_dir")]
     config: Option<PathBuf>,
@@ -55,6 +66,18 @@ enum Format {
 
 pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
     let dir = state_dir(arguments)?;
+    if arguments.shadow {
+        let since = jiff::Timestamp::now() - arguments.since;
+        let compared = shadow::compare(&dir, since)?;
+        return match arguments.output {
+            Format::Table => Ok(compared.text()),
+            Format::Json => to_json(&compared),
+            Format::Svg => Err(bad(
+                "-o svg",
+                "is a picture of one incident, not of --shadow",
+            )),
+        };
+    }
     let known = known(&dir)?;
     let Some(wanted) = &arguments.incident else {
         return match arguments.output {

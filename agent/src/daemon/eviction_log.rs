@@ -2,9 +2,15 @@
 
 use std::time::Duration;
 
+<<<<<<< main
 use evictd_engine::{Pod, Signal, mitigation::Step};
 use evictd_fastpath::{self as fastpath, EARLIER, Event, VictimExit};
 use evictd_manager::{self as manager, MitigationOutcome, Reclaimed};
+=======
+use evictd_engine::{Pod, Recreation, Signal, mitigation::Step, record::NodeState};
+use evictd_fastpath::{EARLIER, Event, Finished, Event};
+use evictd_manager::{EvictionReport, MitigationOutcome, Reclaimed};
+>>>>>>> policy
 use evictd_node::{cgroup::end::kill_until_empty, pods::table::Entry};
 use evictd_policy::PauseState;
 use evictd_store::{
@@ -15,6 +21,7 @@ use evictd_store::{
         mitigation::{MitigatedPod, MitigationRecord},
         node_reclaim::NodeReclaimed,
         requested,
+        shadow::{KubeletEviction, ShadowNode},
     },
 };
 
@@ -31,6 +38,8 @@ pub struct EvictionLog {
     pauses: Pauses,
     /// Thresholds of the manager that were met as they came into force.
     met: u64,
+    /// What the Node would have said in shadow mode.
+    shadow_nodes: u64,
 }
 
 impl EvictionLog {
@@ -48,6 +57,7 @@ impl EvictionLog {
             messages: words,
             pauses,
             met: 0,
+            shadow_nodes: 0,
         }
     }
 
@@ -220,7 +230,53 @@ impl EvictionLog {
             available_after = record.available_after,
             "a step before the eviction"
         );
+<<<<<<< main
         Record::Graduated(record)
+=======
+        self.append(&Record::Graduated(record));
+    }
+
+    /// Takes note of a pod that has come back: the next agent goes on counting.
+    pub fn take_recreation(&self, comeback: &Recreation) {
+        self.append(&Record::Comeback(comeback.into()));
+    }
+
+    /// Takes note of what the Node would say.
+    pub fn take_shadow_node(&mut self, state: &NodeState) -> Record {
+        self.shadow_nodes += 1;
+        let record = Record::ShadowNode(ShadowNode {
+            id: format!("{}-node-{}", self.run, self.shadow_nodes),
+            time: jiff::Timestamp::now().to_string(),
+            conditions: state
+                .conditions
+                .iter()
+                .map(|c| c.as_str().to_owned())
+                .collect(),
+            message: state.message.clone(),
+        });
+        self.append(&record);
+        record
+    }
+
+    /// Takes note of pods that the kubelet has evicted, unless this agent has.
+    pub fn take_kubelet_evictions(&self, evicted: Vec<KubeletEviction>) {
+        for eviction in evicted {
+            if self.journal.lock().eviction_of(&eviction.uid).is_none() {
+                self.append(&Record::KubeletEvicted(eviction));
+            }
+        }
+    }
+
+    /// Takes note of what the OOM killer has done.
+    pub fn take_oom_kill(&mut self, kill: OomKill) {
+        self.append(&Record::OomKill(Box::new(kill)));
+    }
+
+    fn append(&self, record: &Record) {
+        if let Err(error) = self.journal.lock().append(record) {
+            tracing::error!(%error, ?record, "a record is not in the journal");
+        }
+>>>>>>> policy
     }
 
     fn eviction(&self, e: &fastpath::EvictionReport) -> EvictionRecord {

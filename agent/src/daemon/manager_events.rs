@@ -2,7 +2,12 @@
 
 use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
 
+<<<<<<< main
 use evictd_engine::EvictionDecision;
+=======
+use evictd_engine::{EvictionDecision, record::NodeState};
+use evictd_kube::soft_eviction::{SoftCandidate, SoftRequest};
+>>>>>>> policy
 use evictd_manager::{
     Command, CommandQueue, EvictionReport, ManagerEvent, ReclaimBy, ReclaimRequest, Reclaimed,
     SoftEvictionRequest,
@@ -29,9 +34,7 @@ impl Agent {
             ManagerEvent::Soft(demand) => self.take_demand(*demand),
             ManagerEvent::Node(state) => {
                 tracing::info!(conditions = ?state.conditions, why = state.message, "the node's conditions");
-                if let PodSource::Cluster { cluster, .. } = &mut self.pod_source {
-                    cluster.node_state(state);
-                }
+                self.take_node_state(state);
             }
             ManagerEvent::Reclaim(demand) => self.take_reclaim(demand),
             ManagerEvent::Reclaimed(reclaimed) => self.take_reclaimed(&reclaimed),
@@ -66,6 +69,27 @@ impl Agent {
                     "an evicted pod's owner has put another one here"
                 );
                 self.write_down(Record::Comeback((&comeback).into()));
+            }
+        }
+    }
+
+    /// In shadow mode the node says nothing: what it would say is written down and told by an Event.
+    fn take_node_state(&mut self, state: NodeState) {
+        let is_news = self.node_state.conditions != state.conditions;
+        self.node_state = state;
+        if self.config.shadow && is_news {
+            let record = self.eviction_log.take_shadow_node(&self.node_state);
+            self.report_to_cluster(&record);
+        }
+        self.tell_node();
+    }
+
+    /// Has the node say what it should; nothing in shadow mode.
+    pub(super) fn tell_node(&self) {
+        if let PodSource::Cluster { cluster, .. } = &self.pod_source {
+            cluster.set_shadow(self.config.shadow);
+            if !self.config.shadow {
+                cluster.node_state(self.node_state.clone());
             }
         }
     }

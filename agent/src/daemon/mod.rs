@@ -26,7 +26,7 @@ mod start;
 use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use evictd_config::Config;
-use evictd_engine::{Layout, Signal, history::Recorder};
+use evictd_engine::{Layout, Signal, history::Recorder, record::NodeState};
 use evictd_fastpath::{Control, Event, EventQueue, FastPath};
 use evictd_manager::{self as manager, Command, DiskScanner, ManagerHandle, StepThreads};
 use evictd_node::{
@@ -74,6 +74,7 @@ const BY_FASTPATH: [Signal; 2] = [Signal::MemoryAvailable, Signal::AllocatableMe
 /// # Errors
 /// See [`RunError`].
 pub fn run(config: &Config, origin: ConfigSource) -> Result<(), RunError> {
+    abort_on_panic();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .max_blocking_threads(4)
@@ -92,6 +93,18 @@ pub fn run(config: &Config, origin: ConfigSource) -> Result<(), RunError> {
         let agent = Agent::start(config, origin, Arc::clone(&health)).await?;
         agent.serve(asked).await
     })
+}
+
+/// A thread that is gone without the others is worse than a restart. The thread that handles what gates are answered is the
+/// exception: there a panic ends one question.
+fn abort_on_panic() {
+    let say = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        say(panic);
+        if std::thread::current().name() != Some(evictd_policy::evaluator::THREAD) {
+            std::process::abort();
+        }
+    }));
 }
 
 struct Agent {
@@ -126,7 +139,12 @@ struct Agent {
     mitigation: Arc<evictd_manager::mitigation_worker::MitigationWorker>,
     steps: StepThreads,
     incidents: Incidents,
+<<<<<<< main
     disk: DiskWriter,
+=======
+    /// What the node should say, or would in shadow mode.
+    node_state: NodeState,
+>>>>>>> policy
     /// What the manager have seen lately.
     seen_by_manager: Arc<Recorder>,
     handed_over: HandedOver,
@@ -177,7 +195,15 @@ impl Agent {
             }
         }
         self.health.ends();
+<<<<<<< main
         self.write_pauses();
+=======
+        self.eviction_log.take_pauses(&self.policies.pauses);
+        if let PodSource::Cluster { cluster, .. } = &self.pod_source {
+            let evicted = cluster.kubelet_evictions();
+            self.eviction_log.take_kubelet_evictions(evicted);
+        }
+>>>>>>> policy
         self.scanner.stop();
         if let Some(manager) = self.manager.take() {
             manager.stop();
@@ -229,9 +255,20 @@ impl Agent {
         }
     }
 
+<<<<<<< main
     fn write_pauses(&mut self) {
         for record in self.eviction_log.take_pauses(&self.policies.pauses) {
             self.write_down(record);
+=======
+    /// Has the API server hear of a pod that is stuck, and of a threshold that is met as it comes into force.
+    fn report_to_cluster(&self, record: &Record) {
+        if let (
+            PodSource::Cluster { cluster, .. },
+            Record::Stuck(_) | Record::MetInForce(_) | Record::ShadowNode(_),
+        ) = (&self.pod_source, record)
+        {
+            cluster.report(record.clone());
+>>>>>>> policy
         }
     }
 

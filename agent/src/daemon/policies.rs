@@ -16,7 +16,7 @@ use evictd_policy::{
     PauseSource, PauseState, PolicyEvaluator, PolicyStore,
     evaluator::{Explanation, Settings, Worker},
     file,
-    gate::Secrets,
+    gate::{ClusterAddresses, Secrets},
 };
 use evictd_store::disk_queue::DiskQueue;
 
@@ -60,6 +60,9 @@ impl Policies {
             last_resort: policy.last_resort,
         };
         let evaluator = PolicyEvaluator::new(settings, Secrets::new(policy.secrets.clone()));
+        if config.cluster.is_none() {
+            evaluator.set_cluster_addresses(ClusterAddresses::default());
+        }
         let policies = Arc::new(PolicyStore::new(Arc::clone(&evaluator)));
         policies.set_files(Some(file::load(&policy.files)?));
         let pauses = Arc::new(PauseState::new(Arc::clone(evaluator.limiter())));

@@ -155,6 +155,7 @@ impl Agent {
             mitigation: new.graduated,
         });
         self.config = new;
+        self.tell_node();
         // The pods' cgroup is handed over with its new amounts.
         self.follow_pods_scope(true);
         Ok(true)

@@ -7,7 +7,7 @@ use std::{
 };
 
 use evictd_config::Config;
-use evictd_engine::model::settings::Mode;
+use evictd_engine::{model::settings::Mode, record::NodeState};
 use evictd_fastpath::{Control, EventQueue, FastPath, Setup};
 use evictd_manager::{Command, CommandQueue, DiskScanner, ManagerHandle, PodSet, StepThreads};
 use evictd_node::{
@@ -164,11 +164,11 @@ impl Agent {
                 commands.send(Command::Reclaimed(removed));
             })
         });
-        recall::go_on(
-            &restored,
-            &entries,
-            matches!(source, PodSource::Manifest { .. }),
-        );
+        // In shadow mode what an earlier agent has begun waits for one that is not.
+        if !config.shadow {
+            let ends_pods = matches!(source, PodSource::Manifest { .. });
+            recall::go_on(&restored, &entries, ends_pods);
+        }
         let incidents = Incidents::new(&config.state_dir);
         let dropped = Arc::new(Dropped::default());
         let reloads = Arc::new(Reloads::default());
@@ -227,7 +227,12 @@ impl Agent {
             control: control,
             events: events,
             eviction_log: EvictionLog::new(journal, words),
+<<<<<<< main
             pod_source: source,
+=======
+            source,
+            node_state: NodeState::default(),
+>>>>>>> policy
             allocatable,
             capacity,
             layout,

@@ -40,7 +40,9 @@ impl ReportBacklog {
             | Record::MetInForce(_)
             | Record::Counted(_)
             | Record::Comeback(_)
-            | Record::TimeBound(_) => {}
+            | Record::TimeBound(_)
+            | Record::KubeletEvicted(_)
+            | Record::ShadowNode(_) => {}
         }
     }
 

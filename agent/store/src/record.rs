@@ -4,6 +4,7 @@ pub mod counted;
 pub mod mitigation;
 pub mod node_reclaim;
 pub mod oom_kill;
+pub mod shadow;
 
 use evictd_engine::{
     Pod, Resource,
@@ -18,6 +19,7 @@ use crate::record::{
     mitigation::MitigationRecord,
     node_reclaim::NodeReclaimed,
     oom_kill::OomKill,
+    shadow::{KubeletEviction, ShadowNode},
 };
 
 /// One line.
@@ -50,6 +52,10 @@ pub enum Record {
     Comeback(Returned),
     /// What stands above is older than this.
     TimeBound(TimeBound),
+    /// The kubelet has evicted a pod.
+    KubeletEvicted(KubeletEviction),
+    /// What the Node would say, in shadow mode.
+    ShadowNode(ShadowNode),
 }
 
 /// An evicted pod gives nothing back and has processes all the same; it is not evicted again.

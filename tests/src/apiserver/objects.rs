@@ -5,10 +5,15 @@ use std::collections::BTreeMap;
 use axum::{body::Body, http::Response};
 use serde_json::{Value, json};
 
+<<<<<<< main
 use super::{
     answer::{answer, not_found},
     state::State,
 };
+=======
+use super::state::State;
+use crate::policies::scoped;
+>>>>>>> policy
 
 /// What can be listed and watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,7 +78,7 @@ impl State {
     /// A policy with this `spec`; its status stays.
     pub fn put_policy(&mut self, name: &str, spec: Value) {
         let status = self.policy(name)["status"].clone();
-        let policy = json!({"metadata": {"name": name}, "spec": spec, "status": status});
+        let policy = json!({"metadata": {"name": name}, "spec": scoped(spec), "status": status});
         self.put(Collection::Policies, policy);
     }
 

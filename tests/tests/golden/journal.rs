@@ -12,6 +12,7 @@ use evictd_store::{
         mitigation::{MitigatedPod, MitigationRecord},
         node_reclaim::NodeReclaimed,
         oom_kill::{AtLimit, Before, OomCause, OomKill, PodName},
+        shadow::{KubeletEviction, ShadowNode},
     },
 };
 
@@ -221,6 +222,19 @@ fn records() -> Vec<Record> {
             hold_seconds: 3,
         }),
         Record::TimeBound(TimeBound { time: text(TIME) }),
+        Record::KubeletEvicted(KubeletEviction {
+            time: text(TIME),
+            namespace: text("shop"),
+            name: text("db-0"),
+            uid: text("u1"),
+            message: text("The node was low on resource: memory."),
+        }),
+        Record::ShadowNode(ShadowNode {
+            id: format!("{BOOT}-1000-node-1"),
+            time: text(TIME),
+            conditions: vec![text("MemoryPressure")],
+            message: text("memory.available<100Mi"),
+        }),
     ];
     for is_full in [true, false] {
         records.extend([
@@ -258,6 +272,8 @@ fn number(record: &Record) -> usize {
         Record::Counted(_) => 10,
         Record::Comeback(_) => 11,
         Record::TimeBound(_) => 12,
+        Record::KubeletEvicted(_) => 13,
+        Record::ShadowNode(_) => 14,
     }
 }
 
@@ -280,7 +296,7 @@ fn records_are_written_as_ever() {
     let mut kinds: Vec<_> = records.iter().map(number).collect();
     kinds.sort_unstable();
     kinds.dedup();
-    assert_eq!(kinds, (0..13).collect::<Vec<_>>(), "every kind is there");
+    assert_eq!(kinds, (0..15).collect::<Vec<_>>(), "every kind is there");
     check("journal.jsonl", &written(&records));
 }
 

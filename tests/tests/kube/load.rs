@@ -81,6 +81,8 @@ fn the_load_of_one_agent_is_what_the_page_says() {
     skip_if!(not_root());
     let mut member = ClusterNode::new("load", 512).unwrap();
     member.config["evictionPressureTransitionPeriod"] = "10s".into();
+    // Each pressure has its taint: more requests than with the default.
+    member.config["cluster"]["taint"] = serde_json::json!({"setAfter": "0s"});
     // As the chart has it.
     member.config["cluster"]["pauseConfigMap"] = "evictd/evictd-pause".into();
     let groups: Vec<_> = (0..BURST)

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use evictd_config::TaintConfig;
 use evictd_kube::{
     client::ApiClient,
     node_status::{DesiredStatus, NodeWriter, StaleConditions},
@@ -34,7 +35,11 @@ fn taints(state: &State) -> Vec<String> {
 }
 
 fn says(state: &State) -> bool {
-    has_condition(state) && taints(state) == ["example.org/kept", "evictd.dev/memory-pressure"]
+    let taints_of = &state.node["spec"]["taints"];
+    let is_soft = taints_of[1]["effect"] == "PreferNoSchedule";
+    has_condition(state)
+        && is_soft
+        && taints(state) == ["example.org/kept", "evictd.dev/memory-pressure"]
 }
 
 fn is_clean(state: &State) -> bool {
@@ -45,6 +50,8 @@ fn is_clean(state: &State) -> bool {
 fn pressed(name: &str, period: &str) -> (ClusterNode, evictd_tests::agent::Agent) {
     let mut member = ClusterNode::new(name, 256).unwrap();
     member.config["evictionPressureTransitionPeriod"] = period.into();
+    // As soon as the condition: how long the pressure lasts depends on the machine.
+    member.config["cluster"]["taint"] = json!({"setAfter": "0s"});
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
     let agent = member.start().unwrap();
     let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
@@ -87,14 +94,40 @@ fn condition_and_taint_come_and_go() {
     }
 }
 
-// A clean end cleans up, although the period is not over.
+// An upgrade under pressure: what holds is taken over, and goes when its time is over.
 #[test]
-fn a_clean_end_leaves_a_clean_node() {
+fn the_next_agent_takes_over_what_holds() {
     skip_if!(not_root());
-    let (member, mut agent) = pressed("clean", "5m");
+    let (member, mut agent) = pressed("takeover", "4s");
     assert!(member.server.wait(SOON, says));
     assert_eq!(agent.terminate().unwrap(), Some(0));
+    assert!(says(&member.server.state()), "the pressure is not over");
+    let before = member.server.state().count("PATCH", "/api/v1/nodes/n2");
+    let mut next = member.start().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let writes = member.server.state().count("PATCH", "/api/v1/nodes/n2");
+    assert_eq!(writes, before, "taken over, not written again");
+    assert!(member.server.wait(SOON, is_clean));
+    assert_eq!(next.terminate().unwrap(), Some(0));
     assert!(is_clean(&member.server.state()));
+}
+
+// The pod is dead within milliseconds: the condition says so for its period, and no taint leads other pods away.
+#[test]
+fn a_pressure_of_a_moment_sets_no_taint() {
+    skip_if!(not_root());
+    let mut member = ClusterNode::new("moment", 256).unwrap();
+    member.config["evictionPressureTransitionPeriod"] = "4s".into();
+    member.config["cluster"]["taint"] = json!({"setAfter": "2s"});
+    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let agent = member.start().unwrap();
+    let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(member.server.wait(SOON, has_condition), "{}", agent.log());
+    assert!(member.server.wait(SOON, |s| !has_condition(s)));
+    let state = member.server.state();
+    let mut writes = state.all("PATCH", "/api/v1/nodes/n2");
+    assert!(writes.all(|write| write.path.ends_with("/status")));
 }
 
 // After kill -9 the next agent keeps to the period and cleans up then.
@@ -122,7 +155,7 @@ fn what_was_left_goes_when_its_time_is_over() {
     let kubeconfig = server.kubeconfig(dir.path()).unwrap();
     {
         let mut state = server.state();
-        let taint = json!({"key": "evictd.dev/memory-pressure", "effect": "NoSchedule"});
+        let taint = json!({"key": "evictd.dev/memory-pressure", "effect": "PreferNoSchedule"});
         let condition = json!({"type": "EvictdMemoryPressure", "status": "True"});
         let node = &mut state.node;
         node["spec"]["taints"].as_array_mut().unwrap().push(taint);
@@ -136,12 +169,19 @@ fn what_was_left_goes_when_its_time_is_over() {
         .unwrap();
     runtime.block_on(async {
         let connection = ApiClient::open(Some(kubeconfig)).await.unwrap();
-        let writer = NodeWriter::new(Arc::new(connection), NODE, true);
-        let conditions = writer.left_over().await.unwrap();
-        assert_eq!(conditions.len(), 1);
+        let writer = NodeWriter::new(Arc::new(connection), NODE, Some(TaintConfig::default()));
+        let (conditions, taints) = writer.left_over().await.unwrap();
+        assert_eq!((conditions.len(), taints.len()), (1, 1));
         let until = tokio::time::Instant::now() + Duration::from_millis(300);
         let (_silent, wanted) = tokio::sync::watch::channel(DesiredStatus::default());
-        let keeping = writer.run(StaleConditions { conditions, until }, wanted);
+        let keeping = writer.run(
+            StaleConditions {
+                conditions,
+                taints,
+                until,
+            },
+            wanted,
+        );
         let cleaned = async {
             while !is_clean(&server.state()) {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -163,6 +203,7 @@ fn what_was_left_goes_when_its_time_is_over() {
 fn conflicts_and_failures_are_outlasted() {
     skip_if!(not_root());
     let mut member = ClusterNode::new("conflict", 256).unwrap();
+    member.config["cluster"]["taint"] = json!({"setAfter": "0s"});
     member.config["evictionPressureTransitionPeriod"] = "5m".into();
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
     let _agent = member.start().unwrap();

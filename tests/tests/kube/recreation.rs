@@ -41,6 +41,7 @@ fn who_comes_back_at_once_finds_the_door_shut_for_longer() {
     let mut member = ClusterNode::new("comeback", 256).unwrap();
     // Without a recreation the taint is gone after a second.
     member.config["evictionPressureTransitionPeriod"] = "1s".into();
+    member.config["cluster"]["taint"] = json!({"setAfter": "0s"});
     let address = free_address().unwrap();
     member.config["metricsAddress"] = address.as_str().into();
     let recreations = |count: u32| {

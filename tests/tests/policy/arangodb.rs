@@ -11,6 +11,7 @@ use evictd_tests::{
     scripted::{Script, Scripted},
     skip::not_root,
     skip_if,
+    tls::Authority,
 };
 use serde_json::{Value, json};
 
@@ -20,13 +21,23 @@ const SHARDS: &str = "/_admin/cluster/shardDistribution";
 const AGENCY: &str = "/_api/agency/config";
 const APPLIER: &str = "/_api/replication/applier-state?global=true";
 
-/// The shipped policy, with the port of the scripted servers, an address in place of the coordinators' service, and short
-/// intervals.
+/// What the operator puts into every certificate of the deployment.
+const SERVICE: &str = "db.default.svc";
+
+/// The shipped policy, with the port of the scripted servers on loopback, an address in place of the coordinators' service, and
+/// short intervals.
 fn arangodb(port: u16, coordinator: &str) -> EvictionPolicy {
     let text = fs::read_to_string(deploy::policy("arangodb.yaml")).unwrap();
     let service = "pod.labels.arango_deployment + '.' + pod.namespace + '.svc'";
-    assert_eq!(text.matches(service).count(), 3);
-    let text = text.replace(service, &format!("\"'{coordinator}'\""));
+    let service = format!("      host: {service}\n");
+    assert_eq!(text.matches(&service).count(), 3);
+    let text = text.replace(&service, &format!("      host: \"'{coordinator}'\"\n"));
+    let hosts = "['*.$(namespace).svc']";
+    assert_eq!(text.matches(hosts).count(), 8);
+    let text = text.replace(hosts, "['*.$(namespace).svc', 127.0.0.0/8]");
+    let enabled = "{evictd.io/arangodb: enabled}";
+    assert_eq!(text.matches(enabled).count(), 1);
+    let text = text.replace(enabled, "{kubernetes.io/metadata.name: default}");
     let text = text.replace("port: 8529", &format!("port: {port}"));
     let mut text = text.replace("maxAge: 1h", "maxAge: 1s");
     for interval in ["2s", "5s", "30s"] {
@@ -51,12 +62,29 @@ fn member(name: &str, role: &str, ip: &str) -> Pod {
     }
 }
 
-/// The directory with the servers' token.
-fn secrets() -> (tempfile::TempDir, Secrets) {
-    let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("arangodb-jwt"), "a.b.c").unwrap();
-    let secrets = Secrets::new(Some(dir.path().to_owned()));
-    (dir, secrets)
+/// The servers' authority, and the directory with their token.
+struct Trusted {
+    authority: Authority,
+    secrets: Secrets,
+    _dir: tempfile::TempDir,
+}
+
+impl Trusted {
+    fn new() -> Self {
+        let authority = Authority::new().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("arangodb-jwt"), "a.b.c").unwrap();
+        fs::write(dir.path().join("arangodb-ca.crt"), authority.pem()).unwrap();
+        Self {
+            secrets: Secrets::new(Some(dir.path().to_owned())),
+            authority,
+            _dir: dir,
+        }
+    }
+
+    fn server(&self, host: u8, port: u16) -> Scripted {
+        Scripted::start_tls_at(host, port, &self.authority, &[SERVICE]).unwrap()
+    }
 }
 
 // R30, R31, R34, R36, R37
@@ -66,6 +94,7 @@ fn types_without_conditions() {
         .unwrap()
         .remove(0);
     let set = PolicySet::new([policy]);
+    let enabled = labels(&[("evictd.io/arangodb", "enabled")]);
     let seconds = |s| Some(Wait::Seconds(s));
     for (role, evict, wait) in [
         ("id", Evict::Always, seconds(5)),
@@ -74,7 +103,7 @@ fn types_without_conditions() {
         ("syncmaster", Evict::Always, seconds(15)),
         ("syncworker", Evict::Always, seconds(60)),
     ] {
-        let ruling = set.ruling(&member("m", role, ""), &BTreeMap::new());
+        let ruling = set.ruling(&member("m", role, ""), &enabled);
         let rule = ruling.rules[0].rule();
         assert_eq!(
             (
@@ -87,7 +116,7 @@ fn types_without_conditions() {
         );
     }
     for role in ["dbserver", "agent"] {
-        let ruling = set.ruling(&member("m", role, ""), &BTreeMap::new());
+        let ruling = set.ruling(&member("m", role, ""), &enabled);
         let rule = ruling.rules[0].rule();
         assert!(matches!(rule.evict, Evict::When(_)));
         assert_eq!(
@@ -100,7 +129,10 @@ fn types_without_conditions() {
     }
     let mut stranger = member("m", "dbserver", "");
     stranger.labels.insert("app".into(), "postgres".into());
-    assert!(set.ruling(&stranger, &BTreeMap::new()).rules.is_empty());
+    assert!(set.ruling(&stranger, &enabled).rules.is_empty());
+    // The labels of a pod are not enough.
+    let elsewhere = set.ruling(&member("m", "single", ""), &BTreeMap::new());
+    assert!(elsewhere.rules.is_empty());
 }
 
 fn shards(plan: &str, current: &str) -> Value {
@@ -112,8 +144,9 @@ fn shards(plan: &str, current: &str) -> Value {
 #[test]
 fn a_db_server_goes_drained_and_leading_nothing() {
     skip_if!(not_root());
-    let server = Scripted::start(71).unwrap();
-    let coordinator = Scripted::start_at(72, server.port()).unwrap();
+    let trusted = Trusted::new();
+    let server = trusted.server(71, 0);
+    let coordinator = trusted.server(72, server.port());
     server.json("/_admin/server/id", json!({"id": "PRMR-1"}));
     let numbers = |cleaned: &[&str]| json!({"numberOfDBServers": 3, "numberOfCoordinators": 2, "cleanedServers": cleaned});
     let health = json!({
@@ -127,7 +160,7 @@ fn a_db_server_goes_drained_and_leading_nothing() {
     coordinator.json(HEALTH, health);
     coordinator.json(SHARDS, shards("DBServer0001", "DBServer0001"));
     let policy = arangodb(server.port(), &coordinator.ip());
-    let (_dir, secrets) = secrets();
+    let secrets = trusted.secrets.clone();
     let kept = Kept::new(
         "adbdrain",
         vec![member("prmr", "dbserver", &server.ip())],
@@ -182,12 +215,13 @@ fn agency(own: &str, leader: &str, acked: Value, pool: &[(&str, String)]) -> Val
 #[test]
 fn an_agent_goes_when_the_agency_stands_without_it() {
     skip_if!(not_root());
-    let own = Scripted::start(73).unwrap();
-    let leader = Scripted::start_at(74, own.port()).unwrap();
+    let trusted = Trusted::new();
+    let own = trusted.server(73, 0);
+    let leader = trusted.server(74, own.port());
     let pool = [
-        ("A1", format!("tcp://{}:{}", own.ip(), own.port())),
-        ("A2", format!("tcp://{}:{}", leader.ip(), leader.port())),
-        ("A3", "tcp://127.0.0.75:1".to_owned()),
+        ("A1", format!("ssl://{}:{}", own.ip(), own.port())),
+        ("A2", format!("ssl://{}:{}", leader.ip(), leader.port())),
+        ("A3", "ssl://127.0.0.75:1".to_owned()),
     ];
     let acked = |a1: f64, a3: f64| {
         let ack = |t: f64| json!({"lastAckedTime": t, "lastAckedIndex": 7});
@@ -196,7 +230,7 @@ fn an_agent_goes_when_the_agency_stands_without_it() {
     own.json(AGENCY, agency("A1", "A1", acked(0.0, 0.2), &pool));
     leader.json(AGENCY, agency("A2", "A2", acked(0.2, 0.2), &pool));
     let policy = arangodb(own.port(), "127.0.0.1");
-    let (_dir, secrets) = secrets();
+    let secrets = trusted.secrets.clone();
     let kept = Kept::new(
         "adbagent",
         vec![member("agnt", "agent", &own.ip())],
@@ -231,7 +265,8 @@ fn an_agent_goes_when_the_agency_stands_without_it() {
 #[test]
 fn a_single_server_goes_only_as_a_follower_of_a_pair() {
     skip_if!(not_root());
-    let server = Scripted::start(76).unwrap();
+    let trusted = Trusted::new();
+    let server = trusted.server(76, 0);
     server.json(
         "/_admin/server/role",
         json!({"role": "SINGLE", "mode": "resilient"}),
@@ -241,7 +276,7 @@ fn a_single_server_goes_only_as_a_follower_of_a_pair() {
         json!({"state": {"running": false}, "server": {"version": "3.11"}}),
     );
     let policy = arangodb(server.port(), "127.0.0.1");
-    let (_dir, secrets) = secrets();
+    let secrets = trusted.secrets.clone();
     let mut paired = member("pair", "single", &server.ip());
     paired
         .labels

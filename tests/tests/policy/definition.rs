@@ -111,17 +111,19 @@ fn the_shipped_policies_are_let_in() {
 #[test]
 fn mistakes_are_refused_before_any_agent_sees_them() {
     let definition = definition();
+    let selector = json!({"matchLabels": {"a": "b"}});
     let rule = |more: Value| {
         let mut rule = json!({"name": "r", "evict": "Always"});
         let fields = more.as_object().unwrap().clone();
         rule.as_object_mut().unwrap().extend(fields);
-        json!({"rules": [rule]})
+        json!({"namespaceSelector": selector, "rules": [rule]})
     };
     let gate = |more: Value| {
         let mut gate = json!({"name": "g"});
         let fields = more.as_object().unwrap().clone();
         gate.as_object_mut().unwrap().extend(fields);
-        json!({"gates": [gate], "rules": [{"name": "r", "evict": "When", "when": "gates.g"}]})
+        let rule = json!({"name": "r", "evict": "When", "when": "gates.g"});
+        json!({"namespaceSelector": selector, "gates": [gate], "rules": [rule]})
     };
     let asks = |requirement: Value| rule(json!({"selector": {"matchExpressions": [requirement]}}));
     let http = |http: Value| gate(json!({ "http": http }));
@@ -132,7 +134,10 @@ fn mistakes_are_refused_before_any_agent_sees_them() {
     for (spec, expected) in [
         (json!({}), "spec: \"rules\" is missing"),
         (json!({"rules": []}), "spec.rules: too little"),
-        (json!({"rules": many}), "spec.rules: too much"),
+        (
+            json!({"allNamespaces": "x", "rules": many}),
+            "spec.rules: too much",
+        ),
         (
             json!({"rules": [{"name": "r", "evict": "Never"}, {"name": "r", "evict": "Never"}]}),
             "spec.rules: the same name twice",
@@ -190,8 +195,54 @@ fn mistakes_are_refused_before_any_agent_sees_them() {
             "spec.gates[0].http.port: out of range",
         ),
         (
-            http(json!({"port": 80, "redirects": 9})),
+            http(json!({"port": 80, "redirects": 1})),
             "spec.gates[0].http.redirects: out of range",
+        ),
+        (
+            http(json!({"port": 80, "token": "t"})),
+            "spec.gates[0].http: a token needs https with ca",
+        ),
+        (
+            http(
+                json!({"port": 80, "scheme": "https", "ca": "c", "token": "t", "allowInsecure": true}),
+            ),
+            "spec.gates[0].http: a token needs https with ca",
+        ),
+        (
+            http(json!({"port": 80, "allowInsecure": true})),
+            "spec.gates[0].http: a token needs https with ca",
+        ),
+        (
+            http(json!({"port": 80, "host": "pod.name"})),
+            "spec.gates[0].http: host and serverName need hosts",
+        ),
+        (
+            http(json!({"port": 80, "serverName": "pod.name", "hosts": ["a.b"]})),
+            "spec.gates[0].http: serverName needs https with ca",
+        ),
+        (
+            http(json!({"port": 80, "clusterIPs": true})),
+            "spec.gates[0].http: clusterIPs needs host",
+        ),
+        (
+            json!({"gates": [{"name": "g", "http": {"port": 80}}], "rules": [{"name": "r", "evict": "When", "when": "gates.g"}]}),
+            "spec: name the namespaces in namespaceSelector",
+        ),
+        (
+            json!({"selector": {"matchLabels": {"a": "b"}}, "rules": [{"name": "r", "evict": "Never"}]}),
+            "spec: name the namespaces in namespaceSelector",
+        ),
+        (
+            json!({"namespaceSelector": {"matchLabels": {"a": "b"}}, "allNamespaces": "x", "rules": [{"name": "r", "evict": "Never"}]}),
+            "spec: name the namespaces in namespaceSelector",
+        ),
+        (
+            json!({
+                "allNamespaces": "x",
+                "gates": [{"name": "g", "http": {"port": 80, "token": "t", "allowInsecure": true}}],
+                "rules": [{"name": "r", "evict": "When", "when": "gates.g"}],
+            }),
+            "spec: a policy with a token needs a namespaceSelector",
         ),
         (
             http(json!({"port": 80, "maxBytes": 1 << 30})),

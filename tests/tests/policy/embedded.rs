@@ -9,6 +9,7 @@ use evictd_tests::{
     embedded::Files,
     hog::Hog,
     node::MIB,
+    policies::scoped,
     scripted::Scripted,
     skip::{no_bpf, not_root},
     skip_if,
@@ -45,7 +46,7 @@ impl Ruled {
             "apiVersion": "evictd.io/v1alpha1",
             "kind": "EvictionPolicy",
             "metadata": {"name": name},
-            "spec": spec,
+            "spec": scoped(spec.clone()),
         });
         // At once, as an editor or a mounted ConfigMap does it.
         let new = self.files.dir().join("new");

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 
 use cel::{Context, Program, to_value};
-use evictd_tests::deploy;
+use evictd_tests::{deploy, policies::scoped};
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding,
 };
@@ -47,7 +47,7 @@ fn rendered(spec: &Value) -> Vec<Value> {
         "apiVersion": evictd_policy::API_VERSION,
         "kind": evictd_policy::KIND,
         "metadata": {"name": "p"},
-        "spec": spec,
+        "spec": scoped(spec.clone()),
     });
     std::fs::write(&path, policy.to_string()).unwrap();
     render(&path)

@@ -1,6 +1,6 @@
 //! The shipped policies for what is no ArangoDB (see `policy_arangodb`): each rule of them.
 
-use std::fs;
+use std::{collections::BTreeMap, fs};
 
 use evictd_engine::{Owner, Pod};
 use evictd_policy::{file, gate::Secrets};
@@ -22,7 +22,8 @@ fn the_other_policies_say_what_they_are_for() {
     let text = fs::read_to_string(deploy::policy("leader-based-database.yaml")).unwrap();
     let text = text
         .replace("port: 8008", &format!("port: {}", server.port()))
-        .replace("interval: 2s", "interval: 100ms");
+        .replace("interval: 2s", "interval: 100ms")
+        .replace("path: /health}", "path: /health, hosts: [127.0.0.0/8]}");
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("p.yaml");
     fs::write(&path, text).unwrap();
@@ -31,6 +32,7 @@ fn the_other_policies_say_what_they_are_for() {
         file::load(&[
             deploy::policy("batch-jobs.yaml"),
             deploy::policy("daemonsets.yaml"),
+            deploy::policy("long-running-jobs.yaml"),
         ])
         .unwrap(),
     );
@@ -72,6 +74,19 @@ fn the_other_policies_say_what_they_are_for() {
         of_daemon_set("modest", 1 << 30),
     ];
     let kept = Kept::new("adbothers", pods, policies, Secrets::default());
+    // Without the administrator's labels only the policy for all namespaces holds.
+    assert!(
+        ["db", "young", "working", "modest"]
+            .iter()
+            .all(|pod| kept.may_go(pod))
+    );
+    let enabled = labels(&[
+        ("kubernetes.io/metadata.name", "kube-system"),
+        ("evictd.io/leader-based-database", "enabled"),
+        ("evictd.io/long-running-jobs", "enabled"),
+    ]);
+    let known = BTreeMap::from([("default".to_owned(), enabled)]);
+    kept.keeper.set_namespaces(known);
     kept.wait("it is not in sync", |k| {
         k.explain("db").rules[0].gates[0].answer == Some(false)
     });

@@ -64,11 +64,12 @@ fn wanted<'a>(conditions: &'a [Value], status: &'a PolicyStatus) -> Vec<Said<'a>
             "no agent has seen a pod that it selects since this version is in force",
         )
     };
+    let accepted = match status.warning.as_deref() {
+        Some(warning) => ("True", "Insecure", warning),
+        None => ("True", "Compiled", "every rule and gate can be used"),
+    };
     vec![
-        said(
-            ACCEPTED,
-            ("True", "Compiled", "every rule and gate can be used"),
-        ),
+        said(ACCEPTED, accepted),
         said(CONTRADICTS, contradicts),
         said(SELECTS_PODS, selects),
     ]
@@ -138,6 +139,7 @@ mod tests {
             uid: "u".to_owned(),
             generation: Some(4),
             refused: refused.map(str::to_owned),
+            warning: None,
             may_contradict: std::sync::Arc::default(),
             contradicts: None,
             selects,

@@ -6,11 +6,13 @@
 
 use std::{
     borrow::Cow,
-    sync::{Arc, Mutex, PoisonError},
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use evictd_config::kube::{decode::JsonError, pod};
 use evictd_engine::Pod;
+use evictd_store::record::shadow::KubeletEviction;
 use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{
     Api, Client, Resource,
@@ -34,13 +36,62 @@ pub struct Shared {
     pub changed: Notify,
     /// The same for the reporter, which waits for the names of pods that only their cgroup told of.
     pub changed_for_reports: Notify,
+    kubelet_evictions: Mutex<KubeletEvictions>,
 }
+
+/// Pods that the kubelet has evicted.
+#[derive(Debug, Default)]
+struct KubeletEvictions {
+    /// Not taken yet.
+    news: Vec<KubeletEviction>,
+    /// UIDs of those that were seen, the oldest first.
+    seen: VecDeque<String>,
+}
+
+/// So many UIDs are kept: as many as a node can have pods, evicted ones that are still there included.
+const MOST_SEEN: usize = 1024;
+/// So many wait to be taken, which happens every second.
+const MOST_NEWS: usize = 256;
+/// `status.reason` of a pod that the kubelet has evicted.
+const EVICTED: &str = "Evicted";
 
 impl Shared {
     /// Looks at the pod store or changes it.
     pub fn with<T>(&self, f: impl FnOnce(&mut PodStore) -> T) -> T {
         // A panic while it was held has ended the agent already.
         f(&mut self.store.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Pods that the kubelet has evicted since this was asked last, the oldest first.
+    pub fn kubelet_evictions(&self) -> Vec<KubeletEviction> {
+        std::mem::take(&mut self.evicted().news)
+    }
+
+    fn evicted(&self) -> MutexGuard<'_, KubeletEvictions> {
+        let evicted = self.kubelet_evictions.lock();
+        evicted.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes note of a pod that the kubelet has evicted; one that was evicted before the agent looked is no news.
+    fn note_evicted(&self, pod: &Pod, message: String, is_news: bool) -> bool {
+        let mut evicted = self.evicted();
+        if evicted.seen.contains(&pod.uid) {
+            return false;
+        }
+        if evicted.seen.len() == MOST_SEEN {
+            evicted.seen.pop_front();
+        }
+        evicted.seen.push_back(pod.uid.clone());
+        if is_news && evicted.news.len() < MOST_NEWS {
+            evicted.news.push(KubeletEviction {
+                time: jiff::Timestamp::now().to_string(),
+                namespace: pod.namespace.clone(),
+                name: pod.name.clone(),
+                uid: pod.uid.clone(),
+                message,
+            });
+        }
+        is_news
     }
 }
 
@@ -50,6 +101,8 @@ pub struct WatchedPod {
     metadata: ObjectMeta,
     pod: Result<Pod, JsonError>,
     is_over: bool,
+    /// `status.message` where the kubelet has evicted it.
+    evicted: Option<String>,
 }
 
 impl<'de> Deserialize<'de> for WatchedPod {
@@ -68,6 +121,13 @@ impl<'de> Deserialize<'de> for WatchedPod {
                 value["status"]["phase"].as_str(),
                 Some("Succeeded" | "Failed")
             ),
+            evicted: (value["status"]["phase"] == "Failed" && value["status"]["reason"] == EVICTED)
+                .then(|| {
+                    value["status"]["message"]
+                        .as_str()
+                        .unwrap_or_default()
+                        .to_owned()
+                }),
             pod: pod::read_pod("pod", &value),
         })
     }
@@ -145,8 +205,14 @@ fn take(connection: &ApiClient, shared: &Shared, event: Event<WatchedPod>) {
     match event {
         Event::Init => shared.with(PodStore::begin_relist),
         Event::InitDone => shared.with(PodStore::end_relist),
-        Event::InitApply(pod) => return put(connection, shared, pod),
-        Event::Apply(pod) => put(connection, shared, pod),
+        Event::InitApply(pod) => {
+            note_evicted(connection, shared, &pod, false);
+            return put(connection, shared, pod);
+        }
+        Event::Apply(pod) => {
+            note_evicted(connection, shared, &pod, true);
+            put(connection, shared, pod);
+        }
         Event::Delete(pod) => {
             if let Ok(pod) = pod.pod {
                 shared.with(|store| store.remove(&pod));
@@ -156,6 +222,15 @@ fn take(connection: &ApiClient, shared: &Shared, event: Event<WatchedPod>) {
     shared.changed.notify_one();
     // Rings only for who waits at this moment: the reporter does not need to know what has changed while it worked.
     shared.changed_for_reports.notify_waiters();
+}
+
+fn note_evicted(connection: &ApiClient, shared: &Shared, watched: &WatchedPod, is_news: bool) {
+    if let (Ok(pod), Some(message)) = (&watched.pod, &watched.evicted)
+        && shared.note_evicted(pod, message.clone(), is_news)
+    {
+        connection.counters.kubelet_evictions.add();
+        tracing::info!(%pod, message, "the kubelet has evicted a pod");
+    }
 }
 
 fn put(connection: &ApiClient, shared: &Shared, watched: WatchedPod) {

@@ -10,6 +10,9 @@ use crate::{
     manager_loop::{ManagerLoop, execute::is_short},
 };
 
+/// What is pressed may change at every look; it is reported no sooner than so long after the last time, in nanoseconds.
+const TOLD_AGAIN_NS: u64 = 1_000_000_000;
+
 impl ManagerLoop {
     /// For incidents. Memory is recorded by the fast path.
     pub(super) fn record(&self, seen: &Observations) {
@@ -29,14 +32,27 @@ impl ManagerLoop {
         if let Some(met) = self.thresholds.iter().find(|t| is_short(t, seen)) {
             self.message = met.to_string();
         }
+        let short = self.thresholds.iter().filter(|t| is_short(t, seen));
+        let mut pressed: BTreeSet<_> = short.map(|t| t.signal.node_condition()).collect();
+        pressed.append(&mut self.evicted_for);
         let state = NodeState {
             conditions: conditions.clone(),
+            pressed,
             message: self.message.clone(),
         };
+<<<<<<< main
         if state.conditions != self.reported.conditions
             && self.emit(ManagerEvent::Node(state.clone()))
         {
             self.reported = state;
+=======
+        let now = monotonic_ns();
+        let is_due = now.saturating_sub(self.told_at) >= TOLD_AGAIN_NS;
+        let is_news = state.conditions != self.reported.conditions
+            || (state.pressed != self.reported.pressed && is_due);
+        if is_news && self.emit(ManagerEvent::Node(state.clone())) {
+            (self.reported, self.told_at) = (state, now);
+>>>>>>> policy
         }
         self.cycles += 1;
         for recreation in round.recreations {

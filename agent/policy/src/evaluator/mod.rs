@@ -15,7 +15,7 @@ use evictd_sys::clock::monotonic_ns;
 use futures::future::BoxFuture;
 
 use super::{
-    gate::{self, Secrets},
+    gate::{self, ClusterAddresses, Secrets},
     selector::Labels,
     set::{Applied, PolicySet, Ruling},
 };
@@ -35,7 +35,7 @@ mod worker;
 
 pub use explain::{Explanation, GateView, RuleView};
 pub use gate_state::GateState;
-pub use worker::Worker;
+pub use worker::{THREAD, Worker};
 
 /// Pairs of policies whose contradictions are kept in mind.
 const MOST_REPORTED: usize = 1024;
@@ -64,6 +64,7 @@ pub struct PolicyEvaluator {
     secrets: Secrets,
     state: Mutex<State>,
     objects: std::sync::OnceLock<Arc<dyn ObjectReader>>,
+    cluster: std::sync::OnceLock<ClusterAddresses>,
     changed: tokio::sync::Notify,
     replaced: tokio::sync::Notify,
 }
@@ -109,6 +110,7 @@ impl PolicyEvaluator {
             secrets,
             state: Mutex::default(),
             objects: std::sync::OnceLock::new(),
+            cluster: std::sync::OnceLock::new(),
             changed: tokio::sync::Notify::new(),
             replaced: tokio::sync::Notify::new(),
         })
@@ -123,6 +125,12 @@ impl PolicyEvaluator {
     pub fn connect(&self, objects: Arc<dyn ObjectReader>) {
         // The first one stays: there is only one cluster.
         let _ = self.objects.set(objects);
+    }
+
+    /// Gates may ask at these addresses only where their policy names them. Until this is reported_conflicts no gate asks any server.
+    pub fn set_cluster_addresses(&self, addresses: ClusterAddresses) {
+        // The first ones stay: there is only one cluster.
+        let _ = self.cluster.set(addresses);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

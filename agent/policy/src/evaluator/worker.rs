@@ -1,9 +1,10 @@
 //! Asks the gates: one thread with a small runtime of its own, so that a name server that hangs delays only the
 //! gates waiting.
 
-use std::{sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use evictd_sys::clock::monotonic_ns;
+use futures::FutureExt as _;
 use tokio::sync::Semaphore;
 
 use super::{
@@ -21,6 +22,10 @@ const AT_ONCE: usize = 8;
 const LOOK: Duration = Duration::from_secs(1);
 /// A look takes some time; it does not follow the last one sooner than this.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
+
+/// The thread's name. A panic there ends one question and not the process: what servers answer is handled there and nowhere
+/// else.
+pub const THREAD: &str = "policy";
 
 /// The thread that asks. It ends with the process or when it is told to.
 pub struct Worker {
@@ -51,11 +56,17 @@ impl Worker {
         let stop = Arc::new(tokio::sync::Notify::new());
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
-            .name("policy".into())
+            .name(THREAD.into())
             .spawn(move || {
                 runtime.block_on(async {
+                    let working = async {
+                        let work = || AssertUnwindSafe(work(Arc::clone(&evaluator))).catch_unwind();
+                        while work().await.is_err() {
+                            tokio::time::sleep(LOOK).await;
+                        }
+                    };
                     tokio::select! {
-                        () = work(evaluator) => {}
+                        () = working => {}
                         () = stopped.notified() => {}
                     }
                 });
@@ -89,7 +100,10 @@ async fn work(evaluator: Arc<PolicyEvaluator>) {
             tokio::spawn(async move {
                 // Never closed.
                 let _place = room.acquire().await;
-                let results = evaluator.probe(&question).await;
+                // What a server answers must not be able to end more than its own question.
+                let results = AssertUnwindSafe(evaluator.probe(&question)).catch_unwind().await;
+                let results =
+                    results.unwrap_or_else(|_| Err("its answer cannot be handled".to_owned()));
                 evaluator.record_result(&question, results);
             });
         }
@@ -203,17 +217,17 @@ impl PolicyEvaluator {
     }
 
     async fn ask_server(&self, probe: &HttpProbe, question: &ProbeTask) -> Result<Answer, String> {
-        let host = match &probe.host {
-            Some(host) => host
-                .to_text(&question.variables)
-                .map_err(|e| format!("host: {e}"))?,
-            None => match variables::field(&question.variables[0].1, "ip") {
-                Some(cel::Value::String(ip)) => ip.as_ref().clone(),
-                _ => String::new(),
-            },
+        let ip = match variables::field(&question.variables[0].1, "ip") {
+            Some(cel::Value::String(ip)) => ip.as_str(),
+            _ => "",
         };
+        let target = probe
+            .target(&question.variables, ip, &question.namespace)
+            .map_err(|e| format!("host: {e}"))?;
+        let cluster = self.cluster.get();
+        let cluster = cluster.ok_or("the addresses of the cluster itself are not known yet")?;
         probe
-            .ask(&host, &self.secrets)
+            .ask(&target, cluster, &self.secrets)
             .await
             .map_err(|e| e.to_string())
     }

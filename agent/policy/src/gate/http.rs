@@ -1,29 +1,31 @@
-//! Asks an HTTP server, within limits: time, size, redirects, and where it may be sent.
+//! Asks an HTTP server, within limits: time, size, and where it may be sent. Redirects are answers: none is followed.
 
 use evictd_config::{ConfigError, decode::ObjectDecoder};
-use http::{Request, StatusCode, Uri, header, uri::Authority};
+use http::{Request, StatusCode, header, uri::Authority};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::{body::Bytes, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::{
-    super::expression::{Expression, Name},
+    super::expression::{EvaluationError, Expression, Name},
     expression,
 };
-use address::{bad_host, connect, endpoint, redirected};
+use address::{Filter, bad_host, connect, endpoint};
 
+pub use address::ClusterAddresses;
+pub use hosts::Hosts;
 pub use tls::{Secrets, Trust};
 
 mod address;
+mod body;
+mod hosts;
 mod tls;
 
 /// Bytes of an answer that are read by default.
 const DEFAULT_BYTES: u64 = 64 << 10;
 /// Nor may a policy let it be more.
 const MOST_BYTES: u64 = 1 << 20;
-/// Redirects that a policy may let a gate follow.
-const MOST_REDIRECTS: u64 = 3;
 /// What the head of an answer may take, in bytes.
 const HEAD_BYTES: usize = 16 << 10;
 
@@ -45,18 +47,35 @@ pub struct HttpProbe {
     pub scheme: Scheme,
     /// `host`: an expression; the pod's IP by default.
     pub host: Option<Expression>,
+    /// `hosts`: what `host` and `serverName` may come to, and addresses that are asked although they are no pod's.
+    pub hosts: Option<Hosts>,
+    /// `clusterIPs`: `host` may be a Service.
+    pub cluster_ips: bool,
     /// `port`.
     pub port: u16,
     /// `path`, with the query.
     pub path: String,
     /// `token`: the file in `gateSecrets` that holds a bearer token.
     pub token: Option<String>,
+    /// `allowInsecure`: the token goes to a server that has not shown who it is.
+    pub allow_insecure: bool,
     /// `ca` and `insecureSkipVerify`: whose word counts for the server's certificate.
     pub trust: Option<Trust>,
+    /// `serverName`: an expression, the name that the certificate must have; the host by default.
+    pub server_name: Option<Expression>,
     /// `maxBytes`: a longer answer is none.
     pub max_bytes: usize,
-    /// `redirects`: so many are followed; none by default.
-    pub redirects: u8,
+}
+
+/// One question's way, worked out from the probe's expressions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The pod's IP, or what `host` came to.
+    pub host: String,
+    /// What `serverName` came to.
+    pub server_name: Option<String>,
+    /// The pod's namespace.
+    pub namespace: String,
 }
 
 /// `http` or `https`.
@@ -98,9 +117,9 @@ pub enum ProbeError {
     /// More than `maxBytes`.
     #[error("the answer is longer than {0} bytes")]
     TooLong(usize),
-    /// More than `redirects`.
-    #[error("it redirects more than {0} times")]
-    Redirects(u8),
+    /// More, or deeper nested, than is taken.
+    #[error("{0}")]
+    TooComplex(&'static str),
     /// Nothing within the time.
     #[error("no answer within {0:?}")]
     TimedOut(std::time::Duration),
@@ -113,44 +132,122 @@ impl HttpProbe {
             &[("http", Scheme::Http), ("https", Scheme::Https)],
         )?;
         let scheme = scheme.unwrap_or_default();
+        // What policies of before may still say.
+        let path_of_redirects = fields.path_of("redirects");
+        if let Some(redirects) = fields.take("redirects").filter(|n| *n != 0) {
+            let reason =
+                "must be left out: no redirect is followed; let host name the server that answers";
+            return Err(ConfigError::value(path_of_redirects, &redirects, reason));
+        }
         let probe = Self {
             scheme,
             host: expression(&mut fields, "host", names)?,
+            hosts: Hosts::take(&mut fields)?,
+            cluster_ips: fields.boolean("clusterIPs")?.unwrap_or(false),
             port: port(&mut fields)?,
             path: path(&mut fields)?,
             token: tls::secret_name(&mut fields, "token")?,
+            allow_insecure: fields.boolean("allowInsecure")?.unwrap_or(false),
             trust: Trust::take(&mut fields, scheme)?,
+            server_name: expression(&mut fields, "serverName", names)?,
             // At most 2^20, which fits everywhere.
             max_bytes: number(&mut fields, "maxBytes", MOST_BYTES)?.unwrap_or(DEFAULT_BYTES)
                 as usize,
-            redirects: number(&mut fields, "redirects", MOST_REDIRECTS)?.unwrap_or(0) as u8,
         };
+        probe.check(&fields)?;
         fields.deny_unknown_fields()?;
         Ok(probe)
     }
 
-    /// Asks a host and reads the answer. It takes as long as the peer likes: the caller sets an end to it.
+    fn check(&self, fields: &ObjectDecoder) -> Result<(), ConfigError> {
+        let wrong = |field: &str, value: serde_json::Value, reason: &str| {
+            Err(ConfigError::value(fields.path_of(field), &value, reason))
+        };
+        let is_authentic = matches!(self.trust, Some(Trust::Authorities(_)));
+        match &self.token {
+            Some(token) if !is_authentic && !self.allow_insecure => {
+                let reason = "is sent only to a server that proves who it is: set scheme: https and ca, or allowInsecure: true to send it to any server that answers";
+                return wrong("token", token.as_str().into(), reason);
+            }
+            Some(_) if is_authentic && self.allow_insecure => {
+                let reason = "contradicts ca: the server proves who it is";
+                return wrong("allowInsecure", true.into(), reason);
+            }
+            None if self.allow_insecure => {
+                return wrong("allowInsecure", true.into(), "means nothing without token");
+            }
+            _ => {}
+        }
+        if self.server_name.is_some() && !is_authentic {
+            let reason = "means nothing without scheme: https and ca";
+            return wrong("serverName", true.into(), reason);
+        }
+        if self.hosts.is_none() && (self.host.is_some() || self.server_name.is_some()) {
+            let reason = "is missing: host and serverName come from what pods and servers say; name what they may be, such as '*.$(namespace).svc'";
+            return wrong("hosts", serde_json::Value::Null, reason);
+        }
+        if self.cluster_ips && self.host.is_none() {
+            let reason = "means nothing without host: a pod's own address is no ClusterIP";
+            return wrong("clusterIPs", true.into(), reason);
+        }
+        Ok(())
+    }
+
+    /// Where to ask about a pod, in terms of expressions' `variables`; `pod_ip` without `host`.
+    ///
+    /// # Errors
+    /// An expression has no result, or one that is no text.
+    pub fn target(
+        &self,
+        variables: &[(&str, cel::Value)],
+        pod_ip: &str,
+        namespace: &str,
+    ) -> Result<Target, EvaluationError> {
+        let text = |expression: &Option<Expression>| {
+            let text = expression.as_ref().map(|e| e.to_text(variables));
+            text.transpose()
+        };
+        Ok(Target {
+            host: text(&self.host)?.unwrap_or_else(|| pod_ip.to_owned()),
+            server_name: text(&self.server_name)?,
+            namespace: namespace.to_owned(),
+        })
+    }
+
+    /// Asks a server and reads the answer. It takes as long as the peer likes: the caller sets an end to it.
     ///
     /// # Errors
     /// See [`ProbeError`].
-    pub async fn ask(&self, host: &str, secrets: &Secrets) -> Result<Answer, ProbeError> {
+    pub async fn ask(
+        &self,
+        target: &Target,
+        cluster: &ClusterAddresses,
+        secrets: &Secrets,
+    ) -> Result<Answer, ProbeError> {
+        let host = endpoint(&target.host, self.port)?;
+        let names = [
+            self.host.as_ref().map(|_| host),
+            target.server_name.as_deref(),
+        ];
+        for name in names.into_iter().flatten() {
+            let hosts = self.hosts.as_ref();
+            if !hosts.is_some_and(|hosts| hosts.allow(name, &target.namespace)) {
+                return Err(bad_host(name, "is not among hosts"));
+            }
+        }
         let token = match &self.token {
             Some(name) => Some(secrets.token(name)?),
             None => None,
         };
-        let (host, port) = endpoint(host, self.port)?;
         let authority = if host.contains(':') {
-            format!("[{host}]:{port}")
+            format!("[{host}]:{}", self.port)
         } else {
-            format!("{host}:{port}")
+            format!("{host}:{}", self.port)
         };
-        let scheme = match self.scheme {
-            Scheme::Http => "http",
-            Scheme::Https => "https",
-        };
-        let first: Uri = format!("{scheme}://{authority}{}", self.path)
+        let authority: Authority = authority
             .parse()
             .map_err(|_| bad_host(host, "cannot be part of a URL"))?;
+<<<<<<< main
         if first.authority().map(Authority::as_str) != Some(&authority) {
             return Err(bad_host(host, "is not the name of a host"));
         }
@@ -184,11 +281,24 @@ impl HttpProbe {
         let stream = connect(host, port).await?;
         match self.scheme {
             Scheme::Http => send(stream, target, token).await,
+=======
+        let filter = Filter {
+            cluster,
+            hosts: self.hosts.as_ref(),
+            cluster_ips: self.cluster_ips,
+        };
+        let stream = connect(host, self.port, filter).await?;
+        let request = request(&authority, &self.path, token.as_deref())?;
+        let (response, _driver) = match self.scheme {
+            Scheme::Http => send(stream, request).await?,
+>>>>>>> policy
             Scheme::Https => {
-                let stream = secrets.over_tls(self.trust.as_ref(), host, stream).await?;
-                send(stream, target, token).await
+                let name = target.server_name.as_deref().unwrap_or(host);
+                let stream = secrets.over_tls(self.trust.as_ref(), name, stream).await?;
+                send(stream, request).await?
             }
-        }
+        };
+        self.read_answer(response).await
     }
 
     async fn read_answer(&self, response: Response) -> Result<Answer, ProbeError> {
@@ -204,8 +314,7 @@ impl HttpProbe {
             }
         })?;
         let bytes = body.to_bytes();
-        let body = serde_json::from_slice(&bytes)
-            .unwrap_or_else(|_| String::from_utf8_lossy(&bytes).into_owned().into());
+        let body = body::parse(&bytes).map_err(ProbeError::TooComplex)?;
         Ok(Answer { status, body })
     }
 }
@@ -217,33 +326,36 @@ impl Answer {
     }
 }
 
-async fn send(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    target: &Uri,
+fn request(
+    authority: &Authority,
+    path: &str,
     token: Option<&str>,
-) -> Result<(Response, Driver), ProbeError> {
-    let failed = |e: &dyn std::fmt::Display| ProbeError::Exchange(e.to_string());
-    let (mut sender, connection) = http1::Builder::new()
-        .max_buf_size(HEAD_BYTES)
-        .handshake(TokioIo::new(stream))
-        .await
-        .map_err(|e| failed(&e))?;
-    let path = target.path_and_query().map_or("/", |p| p.as_str());
-    let authority = target.authority().map_or("", Authority::as_str);
+) -> Result<Request<Empty<Bytes>>, ProbeError> {
     let mut request = Request::get(path)
-        .header(header::HOST, authority)
+        .header(header::HOST, authority.as_str())
         .header(header::ACCEPT, "application/json")
         .header(header::USER_AGENT, "evictd")
         .header(header::CONNECTION, "close");
     if let Some(token) = token {
         request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
     }
-    let request = request
-        .body(Empty::<Bytes>::new())
-        .map_err(|e| failed(&e))?;
+    let request = request.body(Empty::new());
+    request.map_err(|e| ProbeError::Exchange(e.to_string()))
+}
+
+async fn send(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    request: Request<Empty<Bytes>>,
+) -> Result<(Response, Driver), ProbeError> {
+    let failed = |e: hyper::Error| ProbeError::Exchange(e.to_string());
+    let (mut sender, connection) = http1::Builder::new()
+        .max_buf_size(HEAD_BYTES)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(failed)?;
     // What goes wrong here goes wrong for the reader too.
     let driver = Driver(tokio::spawn(async move { drop(connection.await) }));
-    let response = sender.send_request(request).await.map_err(|e| failed(&e))?;
+    let response = sender.send_request(request).await.map_err(failed)?;
     Ok((response, driver))
 }
 

@@ -9,7 +9,9 @@ use serde_json::Value;
 use super::expression::{Expression, Name};
 use crate::expression::variables::POD;
 
-pub use http::{Answer, HttpProbe, ProbeError, Scheme, Secrets, Trust};
+pub use http::{
+    Answer, ClusterAddresses, Hosts, HttpProbe, ProbeError, Scheme, Secrets, Target, Trust,
+};
 pub use object::ObjectProbe;
 
 mod http;
@@ -139,10 +141,20 @@ impl Gate {
         Ok(gate)
     }
 
+    /// Whether it sends a token to a server that has not proved who it is.
+    pub fn sends_token_insecurely(&self) -> bool {
+        matches!(&self.probe, Probe::Http(http) if http.allow_insecure)
+    }
+
+    /// Whether it sends a token.
+    pub fn sends_token(&self) -> bool {
+        matches!(&self.probe, Probe::Http(http) if http.token.is_some())
+    }
+
     /// The gates whose answers this one needs.
     pub fn needs(&self) -> Vec<&str> {
         let expressions = match &self.probe {
-            Probe::Http(http) => vec![http.host.as_ref()],
+            Probe::Http(http) => vec![http.host.as_ref(), http.server_name.as_ref()],
             Probe::Object(object) => vec![Some(&object.name), object.namespace.as_ref()],
         };
         let all = expressions.into_iter().chain([self.check.as_ref()]);

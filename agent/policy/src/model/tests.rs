@@ -4,7 +4,15 @@ use serde_json::{Value, json};
 
 use super::*;
 
-fn policy(spec: Value) -> Result<EvictionPolicy, String> {
+/// A policy that holds everywhere unless it says otherwise.
+fn policy(mut spec: Value) -> Result<EvictionPolicy, String> {
+    if spec.get("namespaceSelector").is_none() && spec.get("allNamespaces").is_none() {
+        spec["allNamespaces"] = "a test".into();
+    }
+    read(spec)
+}
+
+fn read(spec: Value) -> Result<EvictionPolicy, String> {
     let document = json!({
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -36,7 +44,7 @@ fn everything_is_read() {
                 "name": "follower",
                 "maxAge": "1m",
                 "onUnknown": "allow",
-                "http": {"port": 80, "host": "answers.config.leader", "redirects": 1},
+                "http": {"port": 80, "host": "answers.config.leader", "hosts": ["*.$(namespace).svc"], "redirects": 0},
                 "check": "answer.ok && status == 200",
             },
         ],
@@ -239,8 +247,44 @@ fn a_gate_has_limits() {
             "spec.gates[0].http.maxBytes: 1073741824: must be",
         ),
         (
-            gate(json!({"http": {"port": 80, "redirects": 50}})),
-            "spec.gates[0].http.redirects: 50: must be",
+            gate(json!({"http": {"port": 80, "redirects": 1}})),
+            "spec.gates[0].http.redirects: 1: must be left out: no redirect is followed",
+        ),
+        (
+            gate(json!({"http": {"port": 80, "token": "t"}})),
+            "spec.gates[0].http.token: \"t\": is sent only to a server that proves who it is: set scheme: https and ca, or allowInsecure: true",
+        ),
+        (
+            gate(
+                json!({"http": {"port": 80, "scheme": "https", "insecureSkipVerify": true, "token": "t"}}),
+            ),
+            "spec.gates[0].http.token: \"t\": is sent only to a server that proves who it is",
+        ),
+        (
+            gate(
+                json!({"http": {"port": 80, "scheme": "https", "ca": "c", "token": "t", "allowInsecure": true}}),
+            ),
+            "spec.gates[0].http.allowInsecure: true: contradicts ca",
+        ),
+        (
+            gate(json!({"http": {"port": 80, "allowInsecure": true}})),
+            "spec.gates[0].http.allowInsecure: true: means nothing without token",
+        ),
+        (
+            gate(json!({"http": {"port": 80, "token": "t", "allowInsecure": true}})),
+            "spec.namespaceSelector: null: is missing: gate g sends a token; name the namespaces",
+        ),
+        (
+            gate(json!({"http": {"port": 80, "host": "pod.name"}})),
+            "spec.gates[0].http.hosts: null: is missing: host and serverName come from",
+        ),
+        (
+            gate(json!({"http": {"port": 80, "serverName": "pod.name"}})),
+            "spec.gates[0].http.serverName: true: means nothing without scheme: https and ca",
+        ),
+        (
+            gate(json!({"http": {"port": 80, "clusterIPs": true}})),
+            "spec.gates[0].http.clusterIPs: true: means nothing without host",
         ),
         (
             gate(json!({"http": {"port": 80, "scheme": "https"}})),
@@ -277,6 +321,64 @@ fn a_gate_has_limits() {
             "{error} should start with {expected}"
         );
     }
+}
+
+/// What is selected by labels has to be selected by namespaces, or the policy says why it is not.
+#[test]
+fn a_policy_that_goes_by_labels_says_where_it_holds() {
+    let rules = json!([{"name": "r", "evict": "Never"}]);
+    let app = json!({"matchLabels": {"app": "db"}});
+    let missing =
+        "spec.namespaceSelector: null: is missing: each author of a pod can give it the labels";
+    for spec in [
+        json!({"selector": app, "rules": rules}),
+        json!({"namespaceSelector": {}, "selector": app, "rules": rules}),
+        json!({"rules": [{"name": "r", "selector": app, "evict": "Never"}]}),
+        json!({"rules": [{"name": "r", "evict": "When", "when": "pod.labels.app == 'db'"}]}),
+        json!({"gates": [{"name": "g", "http": {"port": 1}}], "rules": [{"name": "r", "evict": "When", "when": "gates.g"}]}),
+    ] {
+        let error = read(spec.clone()).expect_err("it says nothing");
+        assert!(
+            error.starts_with(missing) && error.contains("spec.allNamespaces"),
+            "{error}"
+        );
+        let mut with_reason = spec.clone();
+        with_reason["allNamespaces"] = "all of them are ours".into();
+        assert!(read(with_reason).is_ok(), "{spec}");
+        let mut with_selector = spec;
+        with_selector["namespaceSelector"] = json!({"matchLabels": {"team": "db"}});
+        assert!(read(with_selector.clone()).is_ok(), "{with_selector}");
+        with_selector["allNamespaces"] = "why".into();
+        let error = read(with_selector).expect_err("one or the other");
+        assert!(
+            error.starts_with("spec.allNamespaces: \"why\": cannot be used"),
+            "{error}"
+        );
+    }
+    assert!(read(json!({"rules": rules})).is_ok(), "it selects nothing");
+    let error = read(json!({"rules": rules, "allNamespaces": " "})).expect_err("no reason");
+    assert!(
+        error.starts_with("spec.allNamespaces: \" \": must say why"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_is_unsafe_is_told() {
+    let gate = |http: Value| {
+        read(json!({
+            "namespaceSelector": {"matchLabels": {"team": "db"}},
+            "gates": [{"name": "g", "http": http}],
+            "rules": [{"name": "r", "evict": "When", "when": "gates.g"}],
+        }))
+        .expect("a policy")
+        .warning()
+    };
+    let safe = gate(json!({"port": 1, "scheme": "https", "ca": "c", "token": "t"}));
+    assert_eq!(safe, None);
+    let unsafe_ = gate(json!({"port": 1, "token": "t", "allowInsecure": true}));
+    let words = "allowInsecure: anyone in the way can read the token of these gates: g";
+    assert_eq!(unsafe_.as_deref(), Some(words));
 }
 
 /// What a gate without an answer makes of a condition is the condition's own business.

@@ -87,6 +87,7 @@ impl State {
         let (refused, good) = match EvictionPolicy::read(document.clone()) {
             Ok(policy) => {
                 tracing::info!(policy = name, generation, "a policy is in force");
+                warn_of(&policy);
                 let document = json!({
                     "apiVersion": document["apiVersion"],
                     "kind": document["kind"],
@@ -108,10 +109,13 @@ impl State {
                 (Some(reason), last_good)
             }
         };
+        let newest = good.as_ref().filter(|_| refused.is_none());
+        let newest = newest.map(|good: &Good| Arc::clone(&good.policy));
         let status = PolicyStatus {
             name: name.clone(),
             uid,
             generation,
+            warning: newest.and_then(|policy| policy.warning()),
             refused,
             may_contradict: Arc::default(),
             contradicts: None,
@@ -183,5 +187,12 @@ impl State {
         }
         self.overridden = overridden;
         PolicySet::new(policies)
+    }
+}
+
+/// Says in the log what is unsafe about a policy that comes into force.
+pub(super) fn warn_of(policy: &EvictionPolicy) {
+    if let Some(warning) = policy.warning() {
+        tracing::warn!(policy = policy.name, warning, "a policy in force is unsafe");
     }
 }

@@ -1,11 +1,101 @@
 //! Where a gate's question goes, and where it may not be sent.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::LazyLock,
+};
 
-use http::Uri;
+use ipnet::IpNet;
 use tokio::net::TcpStream;
 
-use super::{ProbeError, Scheme};
+use super::{Hosts, ProbeError};
+
+/// Addresses at which a cloud, or a cluster on it, serves a machine's own credentials and that are not link-local: AWS (IPv6,
+/// and the EKS Pod Identity agent), Azure's platform, Alibaba Cloud, Oracle Cloud, Google Cloud (IPv6).
+const METADATA: [&str; 6] = [
+    "fd00:ec2::254/128",
+    "fd00:ec2::23/128",
+    "168.63.129.16/32",
+    "100.100.100.200/32",
+    "192.0.0.192/32",
+    "fd20:ce::254/128",
+];
+
+static METADATA_NETWORKS: LazyLock<Vec<IpNet>> =
+    LazyLock::new(|| METADATA.iter().filter_map(|n| n.parse().ok()).collect());
+
+/// Addresses of the cluster itself, which a gate reaches only where its policy names them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClusterAddresses {
+    /// The API server's.
+    pub api_server: Vec<IpAddr>,
+    /// The networks of ClusterIPs.
+    pub services: Vec<IpNet>,
+}
+
+/// What a policy says of the addresses that its gate may reach.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Filter<'a> {
+    pub cluster: &'a ClusterAddresses,
+    /// An address that is named here is meant.
+    pub hosts: Option<&'a Hosts>,
+    /// `clusterIPs`.
+    pub cluster_ips: bool,
+}
+
+impl Filter<'_> {
+    /// Why an address is not asked.
+    fn refusal(&self, address: IpAddr) -> Option<&'static str> {
+        let address = address.to_canonical();
+        let leads_nowhere = match address {
+            IpAddr::V4(ip) => ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast(),
+            IpAddr::V6(ip) => ip.is_unspecified() || ip.is_multicast(),
+        };
+        if leads_nowhere {
+            return Some("is no address of one server");
+        }
+        if self.hosts.is_some_and(|hosts| hosts.names_address(address)) {
+            return None;
+        }
+        let is_link_local = match address {
+            IpAddr::V4(ip) => ip.is_link_local(),
+            IpAddr::V6(ip) => ip.is_unicast_link_local(),
+        };
+        let is_in = |networks: &[IpNet]| networks.iter().any(|n| n.contains(&address));
+        if address.is_loopback() {
+            Some("is a loopback address")
+        } else if is_link_local {
+            Some("is a link-local address")
+        } else if is_in(&METADATA_NETWORKS) {
+            Some("is a cloud's metadata address")
+        } else if self.cluster.api_server.contains(&address) {
+            Some("is the API server's address")
+        } else if !self.cluster_ips && is_in(&self.cluster.services) {
+            Some("is a ClusterIP, and the gate has no clusterIPs: true")
+        } else {
+            None
+        }
+    }
+}
+
+impl ClusterAddresses {
+    /// The network of ClusterIPs that the address of the Service `kubernetes` suggests: its /16, or its /112. No distribution
+    /// has a smaller one by default.
+    pub fn services_around(kubernetes: IpAddr) -> IpNet {
+        let (address, length) = match kubernetes.to_canonical() {
+            IpAddr::V4(ip) => {
+                let [a, b, ..] = ip.octets();
+                (IpAddr::V4(Ipv4Addr::new(a, b, 0, 0)), 16)
+            }
+            IpAddr::V6(ip) => {
+                let mut octets = ip.octets();
+                octets[14..].fill(0);
+                (IpAddr::V6(Ipv6Addr::from(octets)), 112)
+            }
+        };
+        IpNet::new_assert(address, length)
+    }
+}
 
 pub(super) fn bad_host(host: &str, reason: &str) -> ProbeError {
     ProbeError::Address {
@@ -14,30 +104,33 @@ pub(super) fn bad_host(host: &str, reason: &str) -> ProbeError {
     }
 }
 
-/// A host, with the port if it names one itself: servers tell of each other as `tcp://host:port`.
-pub(super) fn endpoint(text: &str, port: u16) -> Result<(&str, u16), ProbeError> {
+/// The host of a text that may be a URL: servers tell of each other as `tcp://host:port`. A port must be the gate's own.
+pub(super) fn endpoint(text: &str, port: u16) -> Result<&str, ProbeError> {
     let rest = text.split_once("://").map_or(text, |(_, rest)| rest);
     let rest = rest.trim_end_matches('/');
-    let (host, port) = if rest.parse::<IpAddr>().is_ok() {
-        (rest, port)
+    let host = if rest.parse::<IpAddr>().is_ok() {
+        rest
     } else if let Some((host, own)) = rest.rsplit_once(':') {
-        let own = own
-            .parse()
-            .map_err(|_| bad_host(text, "is not the name of a host"))?;
-        (host.trim_start_matches('[').trim_end_matches(']'), own)
+        match own.parse::<u16>() {
+            Ok(own) if own == port => {}
+            Ok(_) => return Err(bad_host(text, "has another port than the gate")),
+            Err(_) => return Err(bad_host(text, "is not the name of a host")),
+        }
+        host.trim_start_matches('[').trim_end_matches(']')
     } else {
-        (rest, port)
+        rest
     };
     if host.is_empty() {
         return Err(bad_host("host", "is empty: the pod has no IP yet"));
     }
     let named = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
     if host.parse::<IpAddr>().is_ok() || host.bytes().all(named) {
-        return Ok((host, port));
+        return Ok(host);
     }
     Err(bad_host(text, "is not the name of a host"))
 }
 
+<<<<<<< main
 /// The next address: the scheme stays, so that a redirect cannot take TLS away.
 pub(super) fn redirected(
     from: &Uri,
@@ -65,10 +158,28 @@ pub(super) fn redirected(
 }
 
 pub(super) async fn connect(host: &str, port: u16) -> Result<TcpStream, ProbeError> {
+=======
+/// Looks a host up once and connects to an address that has passed the filter, so that the name cannot lead elsewhere later.
+pub(super) async fn connect(
+    host: &str,
+    port: u16,
+    filter: Filter<'_>,
+) -> Result<TcpStream, ProbeError> {
+>>>>>>> policy
     let addresses = tokio::net::lookup_host((host, port)).await;
-    let addresses = addresses.map_err(|e| bad_host(host, &e.to_string()))?;
-    let mut last = bad_host(host, "has no address that may be asked");
-    for address in addresses.filter(may_be_asked) {
+    let addresses: Vec<SocketAddr> = addresses
+        .map_err(|e| bad_host(host, &e.to_string()))?
+        .collect();
+    let mut last = bad_host(host, "has no address");
+    for address in addresses {
+        if let Some(reason) = filter.refusal(address.ip()) {
+            let reason = format!(
+                "{} {reason}: it is not asked unless hosts names it",
+                address.ip()
+            );
+            last = bad_host(host, &reason);
+            continue;
+        }
         match TcpStream::connect(address).await {
             Ok(stream) => return Ok(stream),
             Err(e) => last = bad_host(host, &e.to_string()),
@@ -77,34 +188,25 @@ pub(super) async fn connect(host: &str, port: u16) -> Result<TcpStream, ProbeErr
     Err(last)
 }
 
-/// Link-local addresses serve the machine's own secrets in most clouds; the others lead nowhere.
-fn may_be_asked(address: &SocketAddr) -> bool {
-    match address.ip().to_canonical() {
-        IpAddr::V4(ip) => {
-            !(ip.is_link_local() || ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast())
-        }
-        IpAddr::V6(ip) => !(ip.is_unicast_link_local() || ip.is_unspecified() || ip.is_multicast()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_is_a_host_with_or_without_a_port() {
+    fn an_endpoint_is_a_host_with_or_without_the_gates_port() {
         for (text, expected) in [
-            ("10.0.0.7", Some(("10.0.0.7", 80))),
+            ("10.0.0.7", Some("10.0.0.7")),
             (
                 "db-agnt-1.db-int.shop.svc",
-                Some(("db-agnt-1.db-int.shop.svc", 80)),
+                Some("db-agnt-1.db-int.shop.svc"),
             ),
             (
                 "tcp://db-agnt-1.db-int.shop.svc:8529",
-                Some(("db-agnt-1.db-int.shop.svc", 8529)),
+                Some("db-agnt-1.db-int.shop.svc"),
             ),
-            ("ssl://[fd00::7]:8529/", Some(("fd00::7", 8529))),
-            ("fd00::7", Some(("fd00::7", 80))),
+            ("ssl://[fd00::7]:8529/", Some("fd00::7")),
+            ("fd00::7", Some("fd00::7")),
+            ("db.shop.svc:22", None),
             ("", None),
             ("a/b", None),
             ("user@host", None),
@@ -112,7 +214,67 @@ mod tests {
             ("tcp://:8529", None),
             ("host name", None),
         ] {
-            assert_eq!(endpoint(text, 80).ok(), expected, "{text}");
+            assert_eq!(endpoint(text, 8529).ok(), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn machines_and_clusters_own_addresses_are_refused() {
+        let kubernetes: IpAddr = "10.96.0.1".parse().expect("an address");
+        let cluster = ClusterAddresses {
+            api_server: vec![kubernetes, "192.168.7.1".parse().expect("an address")],
+            services: vec![ClusterAddresses::services_around(kubernetes)],
+        };
+        let refusal = |hosts: Option<&Hosts>, cluster_ips, address: &str| {
+            let filter = Filter {
+                cluster: &cluster,
+                hosts,
+                cluster_ips,
+            };
+            filter.refusal(address.parse().expect("an address"))
+        };
+        for (address, reason) in [
+            ("127.0.0.1", "loopback"),
+            ("::1", "loopback"),
+            ("::ffff:127.0.0.9", "loopback"),
+            ("169.254.169.254", "link-local"),
+            ("169.254.170.23", "link-local"),
+            ("fe80::1", "link-local"),
+            ("fd00:ec2::254", "metadata"),
+            ("168.63.129.16", "metadata"),
+            ("100.100.100.200", "metadata"),
+            ("192.168.7.1", "API server"),
+            ("10.96.0.1", "API server"),
+            ("10.96.200.3", "ClusterIP"),
+            ("0.0.0.0", "no address"),
+            ("ff02::1", "no address"),
+        ] {
+            let refused = refusal(None, false, address);
+            assert!(
+                refused.is_some_and(|r| r.contains(reason)),
+                "{address}: {refused:?}"
+            );
+        }
+        assert_eq!(refusal(None, false, "10.244.1.7"), None, "a pod's");
+        assert_eq!(refusal(None, true, "10.96.200.3"), None);
+        assert!(
+            refusal(None, true, "10.96.0.1").is_some(),
+            "not the API server's"
+        );
+        let mut fields = evictd_config::decode::Fields::open(
+            "",
+            serde_json::json!({"hosts": ["127.0.0.0/8", "10.96.0.1", "0.0.0.0"]}),
+        )
+        .expect("a map");
+        let hosts = Hosts::take(&mut fields).expect("a list");
+        assert_eq!(refusal(hosts.as_ref(), false, "127.0.0.1"), None, "named");
+        assert_eq!(refusal(hosts.as_ref(), false, "10.96.0.1"), None, "named");
+        assert!(refusal(hosts.as_ref(), false, "0.0.0.0").is_some());
+        assert!(refusal(hosts.as_ref(), false, "10.96.0.2").is_some());
+        let six: IpAddr = "fd00:10:96::1".parse().expect("an address");
+        assert_eq!(
+            ClusterAddresses::services_around(six).to_string(),
+            "fd00:10:96::/112"
+        );
     }
 }

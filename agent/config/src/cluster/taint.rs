@@ -1,0 +1,168 @@
+//! `cluster.taint`: the taints of a node under pressure.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::is_subdomain;
+use crate::{ConfigError, decode::Fields};
+
+/// In front of `memory-pressure`, `disk-pressure` and `pid-pressure`, unless the configuration has another prefix.
+pub const DEFAULT_TAINT_PREFIX: &str = "evictd.dev/";
+/// The kubelet looks so often: what is over sooner, it may not see either.
+const SET_AFTER: Duration = Duration::from_secs(10);
+/// cluster-autoscaler's, under Kubernetes' own domain: it ignores taints behind them.
+const AUTOSCALER: [&str; 2] = [
+    "status-taint.cluster-autoscaler.kubernetes.io/",
+    "startup-taint.cluster-autoscaler.kubernetes.io/",
+];
+
+/// Taints while a condition holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaintConfig {
+    /// `cluster.taint.keyPrefix`: the key up to the condition's name.
+    pub key_prefix: String,
+    /// `cluster.taint.effect`.
+    pub effect: TaintEffect,
+    /// `cluster.taint.setAfter`: how long after its condition a taint comes, if the pressure lasts or has come back by then.
+    pub set_after: Duration,
+    /// `cluster.taint.removeAfter`: how long after its condition it goes.
+    pub remove_after: Duration,
+}
+
+/// What a taint means for pods that do not tolerate it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TaintEffect {
+    /// The scheduler takes another node if there is one.
+    #[default]
+    PreferNoSchedule,
+    /// They do not come.
+    NoSchedule,
+}
+
+impl TaintEffect {
+    /// The API's word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::PreferNoSchedule => "PreferNoSchedule",
+            Self::NoSchedule => "NoSchedule",
+        }
+    }
+}
+
+impl Default for TaintConfig {
+    fn default() -> Self {
+        Self {
+            key_prefix: DEFAULT_TAINT_PREFIX.to_owned(),
+            effect: TaintEffect::default(),
+            set_after: SET_AFTER,
+            remove_after: Duration::ZERO,
+        }
+    }
+}
+
+/// Takes the field `taint`: `true` is an object without fields, `false` no taint.
+pub(super) fn take(cluster: &mut Fields) -> Result<Option<TaintConfig>, ConfigError> {
+    let path = cluster.path_of("taint");
+    let mut taint = match cluster.take("taint") {
+        Some(Value::Bool(false)) => return Ok(None),
+        None | Some(Value::Bool(true)) => return Ok(Some(TaintConfig::default())),
+        Some(value @ Value::Object(_)) => Fields::open(&path, value)?,
+        Some(other) => {
+            let reason = "must be true, false, or a map of fields";
+            return Err(ConfigError::value(path, &other, reason));
+        }
+    };
+    let base = TaintConfig::default();
+    let prefix = taint.text("keyPrefix")?;
+    if let Some(prefix) = prefix.as_ref().filter(|prefix| !is_key_prefix(prefix)) {
+        let reason = "must be a domain that is not Kubernetes' own, or one of cluster-autoscaler's prefixes, with a slash and perhaps the beginning of a name";
+        return Err(ConfigError::text(
+            taint.path_of("keyPrefix"),
+            prefix,
+            reason,
+        ));
+    }
+    let effects = [TaintEffect::PreferNoSchedule, TaintEffect::NoSchedule];
+    let effects = effects.map(|effect| (effect.as_str(), effect));
+    let taken = TaintConfig {
+        key_prefix: prefix.unwrap_or(base.key_prefix),
+        effect: taint.choice("effect", &effects)?.unwrap_or(base.effect),
+        set_after: taint.duration("setAfter")?.unwrap_or(base.set_after),
+        remove_after: taint.duration("removeAfter")?.unwrap_or(base.remove_after),
+    };
+    taint.finish()?;
+    Ok(Some(taken))
+}
+
+/// The beginning of a qualified name whose taints belong to no other component.
+fn is_key_prefix(prefix: &str) -> bool {
+    let Some((domain, name)) = prefix.split_once('/') else {
+        return false;
+    };
+    let of = |own: &str| domain == own || domain.ends_with(&format!(".{own}"));
+    let is_kubernetes = of("kubernetes.io") || of("k8s.io");
+    let starts_well = name.is_empty() || name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
+    is_subdomain(domain)
+        && (!is_kubernetes || AUTOSCALER.iter().any(|own| prefix.starts_with(own)))
+        && starts_well
+        // With the longest name behind it, 63 characters.
+        && name.len() <= 48
+        && name.bytes().all(good)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(taint: Value) -> Result<Option<TaintConfig>, String> {
+        let mut fields = Fields::open("cluster", json!({ "taint": taint })).expect("a map");
+        take(&mut fields).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn it_is_a_switch_or_an_object() {
+        assert_eq!(read(json!(false)), Ok(None));
+        assert_eq!(read(json!(true)), Ok(Some(TaintConfig::default())));
+        assert_eq!(read(json!({})), Ok(Some(TaintConfig::default())));
+        let prefix = "status-taint.cluster-autoscaler.kubernetes.io/evictd-";
+        let all = json!({"keyPrefix": prefix, "effect": "NoSchedule", "setAfter": "0s", "removeAfter": "1m"});
+        let expected = TaintConfig {
+            key_prefix: prefix.to_owned(),
+            effect: TaintEffect::NoSchedule,
+            set_after: Duration::ZERO,
+            remove_after: Duration::from_secs(60),
+        };
+        assert_eq!(read(all), Ok(Some(expected)));
+    }
+
+    #[test]
+    fn every_mistake_names_its_field() {
+        for (taint, expected) in [
+            (json!("yes"), "cluster.taint: \"yes\": must be true, false"),
+            (
+                json!({"effect": "NoExecute"}),
+                "cluster.taint.effect: \"NoExecute\": must be one of PreferNoSchedule, NoSchedule",
+            ),
+            (
+                json!({"keyPrefix": "node.kubernetes.io/"}),
+                "cluster.taint.keyPrefix: \"node.kubernetes.io/\": must be a domain",
+            ),
+            (
+                json!({"keyPrefix": "evictd"}),
+                "cluster.taint.keyPrefix: \"evictd\": must be a domain",
+            ),
+            (
+                json!({"setAfter": "10"}),
+                "cluster.taint.setAfter: \"10\": a unit is missing",
+            ),
+            (json!({"key": "x"}), "cluster.taint.key: unknown field"),
+        ] {
+            let error = read(taint).expect_err(expected);
+            assert!(error.starts_with(expected), "{error}");
+        }
+    }
+}

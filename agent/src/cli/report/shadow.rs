@@ -1,0 +1,291 @@
+//! `evictd report --shadow`: what shadow mode would have done, and what happened instead.
+
+use std::path::Path;
+
+use evictd_store::{
+    journal,
+    record::{Eviction, Record, oom_kill::OomCause},
+};
+use evictd_sys::fs::PathError;
+use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
+
+use crate::cli::{
+    CommandError,
+    table::{Alignment, Table},
+};
+
+/// What happens so long after a decision has to do with it: the kubelet's own pressure transition period.
+const CONSEQUENCES: SignedDuration = SignedDuration::from_mins(5);
+
+/// All that is known of a stretch of time.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Comparison {
+    /// From when on, as RFC 3339.
+    since: String,
+    /// What shadow mode would have evicted, oldest first.
+    would_evict: Vec<Decision>,
+    /// How many of those the kubelet followed with an eviction of its own.
+    kubelet_acted: usize,
+    /// How many the OOM killer followed.
+    oom_killer_acted: usize,
+    /// How many neither followed: no other component saw a need.
+    nothing_followed: usize,
+    /// Evictions by the kubelet, and kills for want of the node's memory, before which shadow mode had decided nothing.
+    unforeseen: Vec<Foreign>,
+    /// How often the Node would have said something else.
+    node_changes: usize,
+}
+
+/// A decision of shadow mode.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Decision {
+    time: String,
+    pod: String,
+    signal: String,
+    message: String,
+    /// The kubelet's first eviction after it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kubelet: Option<Foreign>,
+    /// The OOM killer's first kill after it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oom_killer: Option<Foreign>,
+}
+
+/// What another component did.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Foreign {
+    time: String,
+    pod: String,
+    /// `kubelet` or `oomKiller`.
+    by: &'static str,
+    /// After the decision, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    after_seconds: Option<f64>,
+    #[serde(skip)]
+    at: Timestamp,
+}
+
+/// Compares what the journal of a directory has since a moment.
+///
+/// # Errors
+/// A directory or a file that cannot be read.
+pub(super) fn compare(dir: &Path, since: Timestamp) -> Result<Comparison, CommandError> {
+    // A directory that is not there has no journal, which is not the same as an empty one.
+    std::fs::read_dir(dir).map_err(PathError::at(dir))?;
+    let (records, _) = journal::read(dir)?;
+    Ok(Comparison::of(records, since))
+}
+
+impl Comparison {
+    fn of(records: impl IntoIterator<Item = Record>, since: Timestamp) -> Self {
+        let (mut decisions, mut foreign, mut node_changes) = (Vec::new(), Vec::new(), 0);
+        let mut known = std::collections::BTreeSet::new();
+        let time = |text: &str| text.parse::<Timestamp>().ok().filter(|at| *at >= since);
+        let mut decide = |eviction: Eviction| {
+            // What waited for the API server is carried over into a new file, and is there twice.
+            if let Some(at) = time(&eviction.time).filter(|_| eviction.shadow)
+                && known.insert(eviction.id.clone())
+            {
+                decisions.push((at, eviction));
+            }
+        };
+        for record in records {
+            match record {
+                Record::Evicted(eviction) => decide(*eviction),
+                Record::Asked(asked) => decide(asked.as_ref().into()),
+                Record::KubeletEvicted(e) => foreign.extend(time(&e.time).map(|at| Foreign {
+                    pod: format!("{}/{}", e.namespace, e.name),
+                    time: e.time,
+                    by: "kubelet",
+                    after_seconds: None,
+                    at,
+                })),
+                // A pod at a limit of its own says nothing about the node.
+                Record::OomKill(kill)
+                    if matches!(kill.cause, OomCause::Machine | OomCause::Scope) =>
+                {
+                    let pod = match &kill.pod {
+                        Some(pod) if pod.name.is_empty() => pod.uid.clone(),
+                        Some(pod) => format!("{}/{}", pod.namespace, pod.name),
+                        None => format!("{} (no pod)", kill.comm),
+                    };
+                    foreign.extend(time(&kill.time).map(|at| Foreign {
+                        time: kill.time.clone(),
+                        pod,
+                        by: "oomKiller",
+                        after_seconds: None,
+                        at,
+                    }));
+                }
+                Record::ShadowNode(node) => node_changes += usize::from(time(&node.time).is_some()),
+                _ => {}
+            }
+        }
+        decisions.sort_by_key(|(at, _)| *at);
+        foreign.sort_by_key(|f| f.at);
+        let is_after = |f: &Foreign, at: Timestamp| {
+            let after = f.at.duration_since(at);
+            !after.is_negative() && after <= CONSEQUENCES
+        };
+        let first = |at: Timestamp, by: &str| {
+            let mut found = foreign
+                .iter()
+                .find(|f| f.by == by && is_after(f, at))?
+                .clone();
+            found.after_seconds = Some(found.at.duration_since(at).as_secs_f64());
+            Some(found)
+        };
+        let unforeseen = foreign
+            .iter()
+            .filter(|f| !decisions.iter().any(|(at, _)| is_after(f, *at)))
+            .cloned()
+            .collect();
+        let would_evict: Vec<Decision> = decisions
+            .iter()
+            .map(|(at, eviction)| Decision {
+                time: eviction.time.clone(),
+                pod: super::name(eviction),
+                signal: eviction.signal.clone(),
+                message: eviction.message.trim().to_owned(),
+                kubelet: first(*at, "kubelet"),
+                oom_killer: first(*at, "oomKiller"),
+            })
+            .collect();
+        let count =
+            |wanted: fn(&Decision) -> bool| would_evict.iter().filter(|d| wanted(d)).count();
+        Self {
+            since: since.to_string(),
+            kubelet_acted: count(|d| d.kubelet.is_some()),
+            oom_killer_acted: count(|d| d.oom_killer.is_some()),
+            nothing_followed: count(|d| d.kubelet.is_none() && d.oom_killer.is_none()),
+            would_evict,
+            unforeseen,
+            node_changes,
+        }
+    }
+
+    /// For people.
+    pub(super) fn text(&self) -> String {
+        let mut text = format!(
+            "since {}: {} pods would have been evicted\n  the kubelet evicted within 5 min after {} of these decisions\n  \
+             the OOM killer killed within 5 min after {}\n  neither did after {}: no other component saw a need\n  \
+             the Node's conditions would have changed {} times\n",
+            self.since,
+            self.would_evict.len(),
+            self.kubelet_acted,
+            self.oom_killer_acted,
+            self.nothing_followed,
+            self.node_changes,
+        );
+        if !self.would_evict.is_empty() {
+            let mut table = Table::new(&[
+                ("TIME", Alignment::Left),
+                ("POD", Alignment::Left),
+                ("SIGNAL", Alignment::Left),
+                ("KUBELET", Alignment::Left),
+                ("OOM KILLER", Alignment::Left),
+            ]);
+            for decision in &self.would_evict {
+                table.row([
+                    decision.time.clone(),
+                    decision.pod.clone(),
+                    decision.signal.clone(),
+                    cell(decision.kubelet.as_ref()),
+                    cell(decision.oom_killer.as_ref()),
+                ]);
+            }
+            text += &format!("\n{}", table.render());
+        }
+        if !self.unforeseen.is_empty() {
+            text += "\nwithout a decision before:\n";
+            for foreign in &self.unforeseen {
+                text += &format!("  {} {} {}\n", foreign.time, foreign.by, foreign.pod);
+            }
+        }
+        text
+    }
+}
+
+fn cell(foreign: Option<&Foreign>) -> String {
+    foreign.map_or_else(
+        || "-".to_owned(),
+        |f| {
+            format!(
+                "{} after {:.1} s",
+                f.pod,
+                f.after_seconds.unwrap_or_default()
+            )
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn records() -> Vec<Record> {
+        let eviction = |id: &str, time: &str, shadow: bool| {
+            json!({
+                "event": "evicted", "id": id, "time": time, "namespace": "shop", "name": "web", "uid": id, "reason": "Evicted",
+                "message": "low\n", "signal": "memory.available", "shadow": shadow, "hook": "sampler",
+                "stages": {"crossed": 0, "woken": 0, "decided": 0, "signalled": 0}, "available": 1, "threshold": 2,
+                "usageAtCrossing": 0, "usageAtDecision": 0, "workingSet": 0, "request": 0,
+            })
+        };
+        let kubelet = |time: &str, name: &str| json!({"event": "kubeletEvicted", "time": time, "namespace": "shop", "name": name, "uid": name, "message": "m"});
+        let oom = |time: &str, cause: &str| {
+            json!({
+                "event": "oomKill", "time": time, "at": 0, "pid": 7, "comm": "java", "cgroup": "", "oomScoreAdj": 0,
+                "cause": cause, "before": [], "wasFirst": true,
+            })
+        };
+        let lines: Vec<Value> = vec![
+            eviction("old", "2026-11-22T00:00:00Z", true),
+            eviction("a", "2026-11-22T02:00:00Z", true),
+            eviction("a", "2026-11-22T02:00:00Z", true),
+            kubelet("2026-11-22T02:00:09.5Z", "api"),
+            oom("2026-11-22T02:01:00Z", "machine"),
+            eviction("real", "2026-11-22T03:00:00Z", false),
+            eviction("b", "2026-11-22T04:00:00Z", true),
+            oom("2026-11-22T04:01:00Z", "podLimit"),
+            kubelet("2026-11-22T04:06:00Z", "late"),
+            json!({"event": "shadowNode", "id": "n", "time": "2026-11-22T04:00:00Z", "conditions": ["MemoryPressure"], "message": "m"}),
+        ];
+        let read = |line: Value| serde_json::from_value(line).expect("a record");
+        lines.into_iter().map(read).collect()
+    }
+
+    #[test]
+    fn each_decision_is_compared_with_what_followed() {
+        let since = "2026-11-22T01:00:00Z".parse().expect("a time");
+        let compared = Comparison::of(records(), since);
+        let counts = (
+            compared.would_evict.len(),
+            compared.kubelet_acted,
+            compared.oom_killer_acted,
+            compared.nothing_followed,
+            compared.node_changes,
+        );
+        assert_eq!(counts, (2, 1, 1, 1, 1));
+        let kubelet = compared.would_evict[0].kubelet.as_ref().expect("it acted");
+        assert_eq!(
+            (kubelet.pod.as_str(), kubelet.after_seconds),
+            ("shop/api", Some(9.5))
+        );
+        let unforeseen: Vec<&str> = compared.unforeseen.iter().map(|f| f.pod.as_str()).collect();
+        assert_eq!(unforeseen, ["shop/late"], "more than five minutes later");
+        let text = compared.text();
+        assert!(text.contains("2 pods would have been evicted"), "{text}");
+        assert!(text.contains("shop/api after 9.5 s"), "{text}");
+        assert!(
+            text.contains("neither did after 1: no other component saw a need"),
+            "{text}"
+        );
+    }
+}
