@@ -7,8 +7,10 @@ use ipnet::IpNet;
 use super::ConfigError;
 use crate::decode::ObjectDecoder;
 
+mod fleet;
 mod taint;
 
+pub use fleet::FleetConfig;
 pub use taint::{DEFAULT_TAINT_PREFIX, TaintConfig, TaintEffect};
 
 /// Variable with the node's name, as a DaemonSet sets it from `spec.nodeName`.
@@ -41,6 +43,11 @@ pub struct ClusterConfig {
     /// `cluster.serviceCIDRs`: the networks of ClusterIPs, at which gates ask only where their policy says so. None: the network
     /// around the address of the Service `kubernetes`.
     pub service_networks: Vec<IpNet>,
+    /// `cluster.fleetBrake`: slow down and pause when many nodes evict; `None` by default.
+    pub fleet_brake: Option<FleetConfig>,
+    /// `cluster.tenantPolicies.maxGrace`: follow PodEvictionPolicies, and grant their pods at most this grace; `None` by default:
+    /// they mean nothing.
+    pub tenant_grace: Option<Duration>,
 }
 
 impl ClusterConfig {
@@ -69,6 +76,8 @@ impl ClusterConfig {
             taint: taint::take(&mut cluster)?,
             pause_config_map: config_map(&mut cluster, "pauseConfigMap")?,
             service_networks: networks(&mut cluster, "serviceCIDRs")?,
+            fleet_brake: fleet::take(&mut cluster)?,
+            tenant_grace: tenant_grace(&mut cluster)?,
         };
         cluster.deny_unknown_fields()?;
         Ok(Some(taken))
@@ -76,11 +85,23 @@ impl ClusterConfig {
 }
 
 <<<<<<< main
+<<<<<<< main
 fn config_map(
     cluster: &mut ObjectDecoder,
     field: &str,
 ) -> Result<Option<ConfigMapName>, ConfigError> {
 =======
+=======
+fn tenant_grace(cluster: &mut ObjectDecoder) -> Result<Option<Duration>, ConfigError> {
+    let Some(mut tenants) = cluster.object("tenantPolicies")? else {
+        return Ok(None);
+    };
+    let grace = tenants.duration("maxGrace")?;
+    tenants.deny_unknown_fields()?;
+    Ok(Some(grace.unwrap_or_default()))
+}
+
+>>>>>>> policy
 fn networks(cluster: &mut ObjectDecoder, field: &str) -> Result<Vec<IpNet>, ConfigError> {
     let path = cluster.path_of(field);
     let texts = cluster.texts(field)?.unwrap_or_default();
@@ -166,6 +187,8 @@ mod tests {
             taint: Some(TaintConfig::default()),
             pause_config_map: None,
             service_networks: Vec::new(),
+            fleet_brake: None,
+            tenant_grace: None,
         };
         assert_eq!(read, expected);
     }
@@ -196,6 +219,10 @@ mod tests {
             (
                 json!({"nodeName": "n2", "serviceCIDRs": ["10.96.0.0/12", "10.96.0.0"]}),
                 "cluster.serviceCIDRs[1]: \"10.96.0.0\": must be a network",
+            ),
+            (
+                json!({"nodeName": "n2", "tenantPolicies": {"maxGrace": "5"}}),
+                "cluster.tenantPolicies.maxGrace: \"5\": a unit is missing",
             ),
             (
                 json!({"nodeName": "n2", "kubeconfig": "config"}),

@@ -32,7 +32,9 @@ mod policy;
 mod source;
 mod thresholds;
 
-pub use cluster::{ClusterConfig, ConfigMapName, DEFAULT_TAINT_PREFIX, TaintConfig, TaintEffect};
+pub use cluster::{
+    ClusterConfig, ConfigMapName, DEFAULT_TAINT_PREFIX, FleetConfig, TaintConfig, TaintEffect,
+};
 pub use cri::CriConfig;
 pub use error::ConfigError;
 pub use filesystems::FilesystemPaths;

@@ -136,7 +136,11 @@ mod tests {
         assert_eq!(RULES.judge(slow, 11, 1310), Some(again), "it goes on");
         let paused = state(FleetPace::Paused, 3100);
         assert_eq!(RULES.judge(slow, 20, 1300), Some(paused));
-        assert_eq!(RULES.judge(paused, 4000, 1400), None, "a pause is not drawn out");
+        assert_eq!(
+            RULES.judge(paused, 4000, 1400),
+            None,
+            "a pause is not drawn out"
+        );
         assert_eq!(RULES.judge(paused, 10, 1400), None, "nor weakened");
     }
 
@@ -147,7 +151,10 @@ mod tests {
         assert_eq!(RULES.in_force(paused, 3100), state(FleetPace::Slow, 3700));
         assert_eq!(RULES.in_force(paused, 3700), FleetState::default());
         // While they are slow, too many pause again.
-        assert_eq!(RULES.judge(paused, 20, 3200), Some(state(FleetPace::Paused, 5000)));
+        assert_eq!(
+            RULES.judge(paused, 20, 3200),
+            Some(state(FleetPace::Paused, 5000))
+        );
         let slow = state(FleetPace::Slow, 1600);
         assert_eq!(RULES.in_force(slow, 1600), FleetState::default());
     }

@@ -1,5 +1,6 @@
 //! Decides: thresholds, state, ranking. No I/O, no clock, no async.
 
+pub mod fleet;
 mod forecast;
 pub mod growth;
 pub mod history;

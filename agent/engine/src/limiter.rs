@@ -8,6 +8,7 @@ use std::{
 
 use crate::{
     Pod,
+    fleet::{FleetPace, FleetRules},
     permit::{EvictionPermit, LastResort, Permission, QUOTAS_OF_A_POD},
 };
 
@@ -91,8 +92,23 @@ impl Quota {
 pub struct EvictionLimiter {
     paused: AtomicBool,
     last_resort: AtomicU8,
+<<<<<<< main
     /// The first one belongs to no limit; positions are given out by the policy side.
+=======
+    fleet: FleetHold,
+    /// When a limit was last charged, in nanoseconds of CLOCK_MONOTONIC; zero as long as none was.
+    last_eviction: AtomicU64,
+    /// The first one is nobody's; positions are given out by the policy side.
+>>>>>>> policy
     quotas: Box<[Quota]>,
+}
+
+/// What the fleet brake holds back, in nanoseconds of CLOCK_MONOTONIC: it ends by itself.
+#[derive(Debug, Default)]
+struct FleetHold {
+    paused_until: AtomicU64,
+    slow_until: AtomicU64,
+    interval: AtomicU64,
 }
 
 impl Default for EvictionLimiter {
@@ -101,6 +117,8 @@ impl Default for EvictionLimiter {
         Self {
             paused: AtomicBool::new(false),
             last_resort: AtomicU8::new(LastResort::None as u8),
+            fleet: FleetHold::default(),
+            last_eviction: AtomicU64::new(0),
             quotas: (0..QUOTAS).map(|_| Quota::default()).collect(),
         }
     }
@@ -117,7 +135,56 @@ impl EvictionLimiter {
         self.paused.load(Ordering::Relaxed)
     }
 
+<<<<<<< main
     /// Sets which pods the last resort may take.
+=======
+    /// Takes the fleet's pace, which ends after `left`; a pause is followed by a window of slow ones. `now` is nanoseconds of
+    /// CLOCK_MONOTONIC.
+    pub fn set_fleet(&self, pace: FleetPace, left: Duration, rules: &FleetRules, now: u64) {
+        let end = now.saturating_add(nanos(left));
+        let (paused, slow) = match pace {
+            FleetPace::Normal => (0, 0),
+            FleetPace::Slow => (0, end),
+            FleetPace::Paused => (end, end.saturating_add(nanos(rules.window))),
+        };
+        let hold = &self.fleet;
+        hold.interval
+            .store(nanos(rules.slow_interval), Ordering::Relaxed);
+        hold.slow_until.store(slow, Ordering::Relaxed);
+        hold.paused_until.store(paused, Ordering::Relaxed);
+    }
+
+    /// The fleet's pace at this moment.
+    pub fn fleet_pace(&self, now: u64) -> FleetPace {
+        if now < self.fleet.paused_until.load(Ordering::Relaxed) {
+            FleetPace::Paused
+        } else if now < self.fleet.slow_until.load(Ordering::Relaxed) {
+            FleetPace::Slow
+        } else {
+            FleetPace::Normal
+        }
+    }
+
+    /// Whether the fleet brake lets a pod go at the kubelet's pace. What is urgent does not ask.
+    pub fn lets_paced(&self, now: u64) -> bool {
+        match self.fleet_pace(now) {
+            FleetPace::Normal => true,
+            FleetPace::Paused => false,
+            FleetPace::Slow => {
+                let interval = self.fleet.interval.load(Ordering::Relaxed);
+                let last = self.last_eviction();
+                last == 0 || now >= last.saturating_add(interval)
+            }
+        }
+    }
+
+    /// When this node has last evicted a pod, in nanoseconds of CLOCK_MONOTONIC; zero if it has not.
+    pub fn last_eviction(&self) -> u64 {
+        self.last_eviction.load(Ordering::Relaxed)
+    }
+
+    /// Says whom the last resort may take.
+>>>>>>> policy
     pub fn set_last_resort(&self, resort: LastResort) {
         self.last_resort.store(resort as u8, Ordering::Relaxed);
     }
@@ -196,6 +263,7 @@ impl EvictionLimiter {
     /// Charges all limits of a pod that is about to be evicted.
     pub fn charge(&self, permit: &EvictionPermit, now: u64) {
         permit.mark_used(now);
+        self.last_eviction.store(now, Ordering::Relaxed);
         let quotas = permit.quotas(QUOTAS_OF_A_POD);
         quotas
             .filter_map(|q| self.quotas.get(q))
@@ -209,6 +277,10 @@ impl EvictionLimiter {
             quota.charge(at);
         }
     }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn signed(now: u64) -> i64 {
@@ -267,6 +339,34 @@ mod tests {
             !limiter.allows(&pod, 0, LastResort::Any),
             "a pause is a pause"
         );
+    }
+
+    #[test]
+    fn the_fleets_pace_ends_by_itself() {
+        let rules = FleetRules {
+            window: Duration::from_nanos(100),
+            slow_nodes: 1,
+            pause_nodes: 2,
+            pause: Duration::from_nanos(1000),
+            slow_interval: Duration::from_nanos(50),
+        };
+        let limiter = EvictionLimiter::default();
+        assert!(limiter.lets_paced(0));
+        limiter.set_fleet(FleetPace::Paused, Duration::from_nanos(1000), &rules, 5000);
+        assert!(!limiter.lets_paced(5999));
+        let pod = EvictionPermit::default();
+        assert!(
+            limiter.allows(&pod, 5999, LastResort::None),
+            "an urgent one goes"
+        );
+        limiter.charge(&pod, 5990);
+        assert_eq!(limiter.fleet_pace(6000), FleetPace::Slow);
+        assert!(!limiter.lets_paced(6039) && limiter.lets_paced(6040));
+        assert_eq!(limiter.fleet_pace(6100), FleetPace::Normal);
+        limiter.set_fleet(FleetPace::Slow, Duration::from_nanos(90), &rules, 7000);
+        assert_eq!(limiter.fleet_pace(7089), FleetPace::Slow);
+        limiter.set_fleet(FleetPace::Normal, Duration::ZERO, &rules, 7010);
+        assert_eq!(limiter.fleet_pace(7011), FleetPace::Normal);
     }
 
     #[test]

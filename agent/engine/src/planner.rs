@@ -17,7 +17,7 @@ use super::{
     Threshold, Trend,
     growth::Room,
     local_storage_excess, message,
-    pace::{Decision, Pace, Shortage},
+    pace::{Decision, Pace, Shortage, Urgency},
     select,
 };
 use crate::{
@@ -39,6 +39,7 @@ pub struct Planner {
     /// When pods may go for each signal, in the `evictd` mode.
     paces: [Pace; Signal::ALL.len()],
     soft_is_held: bool,
+    paced_is_held: bool,
 }
 
 impl Planner {
@@ -55,6 +56,7 @@ impl Planner {
             trends,
             paces: [Pace::default(); Signal::ALL.len()],
             soft_is_held: false,
+            paced_is_held: false,
         }
     }
 
@@ -138,6 +140,11 @@ impl Planner {
         }
     }
 
+    /// Holds back whatever is not urgent, or lets it go on.
+    pub fn hold_paced(&mut self, held: bool) {
+        self.paced_is_held = held;
+    }
+
     /// Whether a threshold that is due leads to evictions here.
     fn acts_on(&self, threshold: &Threshold) -> bool {
         match threshold.is_hard() {
@@ -162,6 +169,9 @@ impl Planner {
     }
 
     fn local_storage_evictions(&mut self, now: i64, node: Snapshot<'_>) -> Vec<EvictionDecision> {
+        if self.paced_is_held {
+            return Vec::new();
+        }
         let candidates = node
             .pods
             .iter()
@@ -195,6 +205,7 @@ impl Planner {
         let mut evictions = Vec::new();
         for threshold in due {
             let chosen = match self.settings.mode {
+                Mode::Kubelet if self.paced_is_held => Vec::new(),
                 Mode::Kubelet => self.choose(node, threshold, ReleaseTarget::First),
                 Mode::Evictd => self.choose_in_time(now, node, threshold),
             };
@@ -239,6 +250,9 @@ impl Planner {
         let Decision::Evict { urgency, amount } = decision else {
             return Vec::new();
         };
+        if self.paced_is_held && matches!(urgency, Urgency::Paced { .. }) {
+            return Vec::new();
+        }
         let attainable = self.attainable(node, signal);
         if !pace.is_worth_it(&shortage, urgency, attainable, pending) {
             return Vec::new();

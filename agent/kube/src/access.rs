@@ -5,7 +5,10 @@ use http::Method;
 use serde_json::json;
 
 use super::client::{ApiClient, ApiRequest, JSON};
-use crate::policy_status::{GROUP, PLURAL};
+use crate::{
+    policy_status::{GROUP, PLURAL},
+    watch::tenants::TENANT_PLURAL,
+};
 
 /// One right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,14 +75,39 @@ pub const PAUSE_RIGHTS: [Right; 2] = [
     right("watch", "", "configmaps", "", "a pause of all agents"),
 ];
 
+/// The rights that it needs everywhere where it follows the policies of namespaces.
+pub const TENANT_RIGHTS: [Right; 2] = [
+    right("list", GROUP, TENANT_PLURAL, "", "policies of namespaces"),
+    right("watch", GROUP, TENANT_PLURAL, "", "policies of namespaces"),
+];
+
+/// The same for the two ConfigMaps of the fleet brake.
+pub const FLEET_RIGHTS: [Right; 4] = [
+    right("get", "", "configmaps", "", "the fleet brake"),
+    right("list", "", "configmaps", "", "the fleet brake"),
+    right("watch", "", "configmaps", "", "the fleet brake"),
+    right("patch", "", "configmaps", "", "the fleet brake"),
+];
+
 /// Asks for each right and logs those that are missing; they are returned. What cannot be asked now is not missing:
 /// the requests themselves will show it.
-pub async fn check(connection: &ApiClient, pause: Option<&ConfigMapName>) -> Vec<Right> {
+pub async fn check(
+    connection: &ApiClient,
+    pause: Option<&ConfigMapName>,
+    fleet: Option<&ConfigMapName>,
+    follows_tenants: bool,
+) -> Vec<Right> {
     let mut missing = Vec::new();
     let everywhere = RIGHTS.map(|right| (right, "", ""));
     let there = pause
         .map(|map| PAUSE_RIGHTS.map(|right| (right, map.namespace.as_str(), map.name.as_str())));
-    for (right, namespace, name) in everywhere.into_iter().chain(there.into_iter().flatten()) {
+    let brake = fleet
+        .map(|map| FLEET_RIGHTS.map(|right| (right, map.namespace.as_str(), map.name.as_str())));
+    let there = there.into_iter().flatten();
+    let tenants = TENANT_RIGHTS.map(|right| (right, "", ""));
+    let tenants = tenants.into_iter().filter(|_| follows_tenants);
+    let all = everywhere.into_iter().chain(tenants).chain(there);
+    for (right, namespace, name) in all.chain(brake.into_iter().flatten()) {
         let review = json!({
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",

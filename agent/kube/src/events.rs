@@ -9,7 +9,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_engine::{Signal, model::quantity::Quantity};
+use evictd_engine::{
+    Signal,
+    fleet::{FleetPace, FleetState},
+    model::quantity::Quantity,
+};
 use evictd_store::record::{EvictionRecord, Record};
 use http::Method;
 use serde_json::{Value, json};
@@ -31,6 +35,8 @@ const STUCK: &str = "EvictedPodStuck";
 const MET_IN_FORCE: &str = "EvictionThresholdMetInForce";
 /// Reason of an Event about what the Node would say.
 const WOULD_SET_CONDITIONS: &str = "WouldSetConditions";
+/// Reason of an Event about the fleet brake.
+const FLEET_BRAKE: &str = "FleetBrakePulled";
 /// Where Events about nodes live, which have no namespace.
 const NODE_NAMESPACE: &str = "default";
 /// Longest note that the API takes, in bytes.
@@ -193,6 +199,30 @@ impl Events {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Tells that this node has pulled the fleet brake because so many nodes have evicted.
+    ///
+    /// # Errors
+    /// No answer, or a refusal.
+    pub async fn about_fleet(
+        &self,
+        connection: &ApiClient,
+        state: &FleetState,
+        nodes: u32,
+    ) -> Result<(), ApiError> {
+        let time = jiff::Timestamp::now();
+        let done = match state.pace {
+            FleetPace::Paused => "are paused",
+            FleetPace::Normal | FleetPace::Slow => "are slowed down",
+        };
+        let note = format!(
+            "{nodes} nodes have evicted pods lately: evictions at the kubelet's pace {done} on all nodes. Urgent ones go on."
+        );
+        let id = format!("fleet-{}", time.as_nanosecond());
+        let what = ("Pausing", FLEET_BRAKE, "Warning");
+        let event = self.node_event(&id, &time.to_string(), what, note);
+        create(connection, NODE_NAMESPACE, &event).await
     }
 
     /// An Event about the node that happens once: its action, reason and type.

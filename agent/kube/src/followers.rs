@@ -8,9 +8,10 @@ use tokio::{sync::watch as channel, task::JoinHandle};
 
 use super::client::ApiClient;
 use crate::{
+    fleet::Fleet,
     pause,
     policy_status::{SPREAD, StatusWriter},
-    watch::{namespaces, policies},
+    watch::{namespaces, policies, tenants},
 };
 
 /// All of them, until it is dropped.
@@ -66,6 +67,18 @@ impl Followers {
                 seen,
             )));
             answers.push(config_map);
+        }
+        if let Some(brake) = &config.fleet_brake {
+            let restraint = Arc::clone(evaluator.restraint());
+            let connection = Arc::clone(connection);
+            let fleet = Fleet::new(connection, brake.clone(), &config.node_name, restraint);
+            tasks.push(tokio::spawn(fleet.run()));
+        }
+        if config.tenant_grace.is_some() {
+            tasks.push(tokio::spawn(tenants::run(
+                Arc::clone(connection),
+                Arc::clone(policies),
+            )));
         }
         Self {
             tasks,

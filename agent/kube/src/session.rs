@@ -145,10 +145,12 @@ impl Cluster {
         let (begin, begun) = oneshot::channel();
         let checked = Arc::clone(&connection);
         let pause = cluster.pause_config_map.clone();
+        let follows_tenants = cluster.tenant_grace.is_some();
+        let fleet = cluster.fleet_brake.as_ref().map(|f| f.config_map.clone());
         let tasks = Tasks {
             watch: tokio::spawn(watching),
             check: tokio::spawn(async move {
-                access::check(&checked, pause.as_ref()).await;
+                access::check(&checked, pause.as_ref(), fleet.as_ref(), follows_tenants).await;
             }),
             keeping: {
                 let keeping = Arc::clone(&keeping);

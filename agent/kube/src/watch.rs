@@ -4,6 +4,7 @@
 pub mod namespaces;
 pub mod pods;
 pub mod policies;
+pub mod tenants;
 
 use std::{pin::Pin, time::Duration};
 

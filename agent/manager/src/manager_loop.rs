@@ -215,6 +215,8 @@ impl ManagerLoop {
     fn iterate(&mut self, wake: Wake) -> Duration {
         let seen = self.sample();
         self.record(&seen);
+        self.planner
+            .hold_paced(!self.limiter.lets_paced(monotonic_ns()));
         let node = Snapshot {
             observations: &seen,
             pods: &self.running,

@@ -14,6 +14,7 @@ pub mod pause;
 mod selector;
 pub mod set;
 pub mod store;
+mod tenant;
 pub mod tolerations;
 
 pub use evaluator::PolicyEvaluator;
@@ -22,3 +23,4 @@ pub use pause::{PAUSED, PauseChange, PauseSource, PauseState};
 pub use selector::{Labels, Selector};
 pub use set::PolicySet;
 pub use store::{PolicyStatus, PolicyStore};
+pub use tenant::{PodEvictionPolicy, TENANT_KIND, Terms};

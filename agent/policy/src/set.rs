@@ -8,12 +8,14 @@ use super::{
     gate::Gate,
     model::{Evict, EvictionPolicy, Limit, Rule},
     selector::Labels,
+    tenant::{PodEvictionPolicy, Terms},
 };
 
 /// The policies in force. Those of higher precedence come first, equals by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PolicySet {
     policies: Vec<Arc<EvictionPolicy>>,
+    tenants: Vec<Arc<PodEvictionPolicy>>,
 }
 
 /// The rules that hold for one pod.
@@ -23,6 +25,8 @@ pub struct Ruling {
     pub rules: Vec<Applied>,
     /// The same of policies in shadow mode, which change nothing.
     pub shadow: Vec<Applied>,
+    /// What the pod's own namespace asks for.
+    pub terms: Terms,
 }
 
 /// A rule that holds for a pod.
@@ -54,12 +58,13 @@ impl Applied {
 impl Ruling {
     /// Whether no rule holds, not even in shadow mode.
     pub fn is_empty(&self) -> bool {
-        self.rules.is_empty() && self.shadow.is_empty()
+        self.rules.is_empty() && self.shadow.is_empty() && self.terms == Terms::default()
     }
 
-    /// The order number: the highest that a rule gives, which spares the most.
+    /// The order number: the highest that a rule gives, which spares the most, and what the namespace adds to that.
     pub fn order(&self) -> i16 {
-        self.rules.iter().map(|a| a.rule().order).max().unwrap_or(0)
+        let order = self.rules.iter().map(|a| a.rule().order).max();
+        self.terms.apply(order.unwrap_or(0))
     }
 
     /// The limits of all rules with what makes them one limit and not another.
@@ -110,7 +115,16 @@ impl PolicySet {
     pub fn new(policies: impl IntoIterator<Item: Into<Arc<EvictionPolicy>>>) -> Self {
         let mut policies: Vec<_> = policies.into_iter().map(Into::into).collect();
         policies.sort_by(|a, b| (b.precedence, &a.name).cmp(&(a.precedence, &b.name)));
-        Self { policies }
+        Self {
+            policies,
+            tenants: Vec::new(),
+        }
+    }
+
+    /// The same with policies of namespaces about their own pods.
+    #[must_use]
+    pub fn with_tenants(self, tenants: Vec<Arc<PodEvictionPolicy>>) -> Self {
+        Self { tenants, ..self }
     }
 
     /// The policies.
@@ -120,7 +134,7 @@ impl PolicySet {
 
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
-        self.policies.is_empty()
+        self.policies.is_empty() && self.tenants.is_empty()
     }
 
     /// The labels of namespaces that policies ask for, beyond their name, which every namespace has as a label.
@@ -168,6 +182,8 @@ impl PolicySet {
                 ruling.rules.push(applied);
             }
         }
+        let tenants = self.tenants.iter().filter(|tenant| tenant.is_about(pod));
+        ruling.terms = tenants.fold(Terms::default(), |all, one| all.and(one.terms));
         ruling
     }
 }

@@ -162,6 +162,43 @@ impl PolicyStore {
         }
     }
 
+    /// All policies of namespaces about their own pods.
+    pub fn replace_tenants(&self, documents: &[Value]) {
+        let mut state = self.state();
+        let before = std::mem::take(&mut state.tenants);
+        state.tenants_refused.clear();
+        for document in documents {
+            state.put_tenant(document);
+        }
+        // Of one that cannot be used any more the last good version stays.
+        let refused: Vec<_> = state.tenants_refused.iter().cloned().collect();
+        for key in refused {
+            if let Some(good) = before.get(&key) {
+                state.tenants.insert(key, Arc::clone(good));
+            }
+        }
+        self.enforce(state);
+    }
+
+    /// A new or changed policy of a namespace.
+    pub fn put_tenant(&self, document: &Value) {
+        let mut state = self.state();
+        state.put_tenant(document);
+        self.enforce(state);
+    }
+
+    /// A policy of a namespace is gone.
+    pub fn remove_tenant(&self, document: &Value) {
+        let mut state = self.state();
+        state.remove_tenant(document);
+        self.enforce(state);
+    }
+
+    /// Policies of namespaces whose newest version cannot be used.
+    pub fn tenants_refused(&self) -> usize {
+        self.state().tenants_refused.len()
+    }
+
     /// What an earlier agent had in force; whatever the API server tells of replaces it.
     pub fn restore(&self, documents: &[Value]) {
         let mut state = self.state();

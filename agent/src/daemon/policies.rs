@@ -10,7 +10,7 @@ use std::{
 };
 
 use evictd_config::Config;
-use evictd_engine::Pod;
+use evictd_engine::{Pod, fleet::FleetPace};
 use evictd_node::pods::table::PodTable;
 use evictd_policy::{
     PauseSource, PauseState, PolicyEvaluator, PolicyStore,
@@ -19,6 +19,8 @@ use evictd_policy::{
     gate::{ClusterAddresses, Secrets},
 };
 use evictd_store::disk_queue::DiskQueue;
+
+use evictd_sys::clock::monotonic_ns;
 
 use super::RunError;
 use crate::telemetry::Labelled;
@@ -58,6 +60,11 @@ impl Policies {
             node_rate: policy.node_rate,
             owner_rate: policy.owner_rate,
             last_resort: policy.last_resort,
+            max_grace: config
+                .cluster
+                .as_ref()
+                .and_then(|cluster| cluster.tenant_grace)
+                .unwrap_or_default(),
         };
         let evaluator = PolicyEvaluator::new(settings, Secrets::new(policy.secrets.clone()));
         if config.cluster.is_none() {
@@ -114,9 +121,11 @@ impl Policies {
         let refused = move || {
             let (objects, files) = policies.refused();
             let objects = i64::try_from(objects).unwrap_or(i64::MAX);
+            let tenants = i64::try_from(policies.tenants_refused()).unwrap_or(i64::MAX);
             vec![
                 ("api".to_owned(), objects),
                 ("file".to_owned(), i64::from(files)),
+                ("tenants".to_owned(), tenants),
             ]
         };
         let paused = move || {
@@ -125,7 +134,19 @@ impl Policies {
             };
             PauseSource::ALL.map(state).to_vec()
         };
+        let limiter = Arc::clone(self.evaluator.limiter());
+        let fleet = move || {
+            let pace = limiter.fleet_pace(monotonic_ns());
+            let state = |held: FleetPace| (held.as_str().to_owned(), i64::from(held == pace));
+            [FleetPace::Slow, FleetPace::Paused].map(state).to_vec()
+        };
         vec![
+            Labelled {
+                name: "fleet_brake",
+                help: "1 while the fleet source holds evictions at the kubelet's pace back in this way",
+                label: "pace",
+                read: Box::new(fleet),
+            },
             Labelled {
                 name: "policy_pods",
                 help: "Pods of this node that a policy in force matches",

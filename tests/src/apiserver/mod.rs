@@ -3,7 +3,11 @@
 //! request, so that tests can count and compare them.
 
 mod answer;
+<<<<<<< main
 mod exec;
+=======
+mod configmaps;
+>>>>>>> policy
 mod node;
 mod objects;
 mod others;

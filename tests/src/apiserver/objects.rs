@@ -28,6 +28,8 @@ pub enum Collection {
     ConfigMaps,
     /// `evictionpolicies.evictd.io`
     Policies,
+    /// `podevictionpolicies.evictd.io`
+    TenantPolicies,
 }
 
 impl Collection {
@@ -39,6 +41,7 @@ impl Collection {
             Self::Namespaces => ("v1", "Namespace"),
             Self::ConfigMaps => ("v1", "ConfigMap"),
             Self::Policies => ("evictd.io/v1alpha1", "EvictionPolicy"),
+            Self::TenantPolicies => ("evictd.io/v1alpha1", "PodEvictionPolicy"),
         }
     }
 }

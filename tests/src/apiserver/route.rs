@@ -15,8 +15,13 @@ use axum::{
 
 use super::{
     answer::{answer, not_found, scripted, unauthorized},
+<<<<<<< main
     exec, lock, node,
     objects::{self, Collection},
+=======
+    configmaps, lock, node,
+    objects::Collection,
+>>>>>>> policy
     others, pods, policies,
     state::{InjectedFault, Seen, State},
     watch::{self, Wanted},
@@ -112,6 +117,15 @@ fn dispatch(state: &mut State, seen: Seen, accept: &str) -> Response<Body> {
         }
         ("GET", ["apis", "evictd.io", "v1alpha1", "evictionpolicies"]) if state.crd => {
             all(state, Collection::Policies, None)
+        }
+        ("GET", ["api", "v1", "namespaces", ns, "configmaps", name]) => {
+            configmaps::get(state, ns, name)
+        }
+        ("PATCH", ["api", "v1", "namespaces", ns, "configmaps", name]) => {
+            configmaps::patch(state, (ns, name), &content_type, &body)
+        }
+        ("GET", ["apis", "evictd.io", "v1alpha1", "podevictionpolicies"]) if state.crd => {
+            all(state, Collection::TenantPolicies, None)
         }
         (
             "PATCH",

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
-use evictd_kube::access::{PAUSE_RIGHTS, RIGHTS, Right};
+use evictd_kube::access::{FLEET_RIGHTS, PAUSE_RIGHTS, RIGHTS, Right};
 use evictd_tests::{
     agent::binary,
     deploy::{self, all_objects, chart, helm::helm, objects, one, plain, plain_values},
@@ -198,14 +198,23 @@ fn the_role_grants_what_the_agent_asks_for_and_nothing_else() {
     let plain = all_objects(&manifests()).unwrap();
     assert_eq!(granted(one(&plain, "ClusterRole").unwrap()), expected);
     let roles = |kind| plain.iter().filter(|o| o["kind"] == kind).count();
-    assert_eq!((roles("ClusterRole"), roles("Role")), (1, 1));
+    assert_eq!((roles("ClusterRole"), roles("Role")), (1, 2));
+    let role = |name: &str| {
+        let is_it = |o: &&Value| o["kind"] == "Role" && o["metadata"]["name"] == name;
+        plain.iter().find(is_it).expect(name)
+    };
+    let fleet = role("evictd-fleet");
+    assert_eq!(granted(fleet), wanted(&FLEET_RIGHTS));
+    let maps = json!(["evictd-fleet", "evictd-fleet-evictions"]);
+    assert_eq!(fleet["rules"][0]["resourceNames"], maps);
     // One ConfigMap, and the one that the agent is told to look at.
-    let role = one(&plain, "Role").unwrap();
+    let role = role("evictd-pause");
     assert_eq!(granted(role), wanted(&PAUSE_RIGHTS));
     assert_eq!(role["rules"][0]["resourceNames"], json!(["evictd-pause"]));
     let config = one(&plain, "ConfigMap").unwrap()["data"]["config.yaml"].to_string();
     assert!(
-        config.contains("pauseConfigMap: evictd/evictd-pause"),
+        config.contains("pauseConfigMap: evictd/evictd-pause")
+            && config.contains("configMap: evictd/evictd-fleet"),
         "{config}"
     );
 
@@ -215,7 +224,7 @@ fn the_role_grants_what_the_agent_asks_for_and_nothing_else() {
     expected.push("/nodes/proxy get".to_owned());
     expected.sort();
     assert_eq!(granted(one(&all, "ClusterRole").unwrap()), expected);
-    let none = rendered(&json!({"pause": {"configMap": ""}}));
+    let none = rendered(&json!({"pause": {"configMap": ""}, "fleetBrake": {"enabled": false}}));
     assert!(one(&none, "Role").is_none() && one(&none, "RoleBinding").is_none());
 }
 

@@ -42,7 +42,7 @@ fn every_missing_right_is_named() {
         .unwrap();
     let missing = runtime.block_on(async {
         let connection = Arc::new(ApiClient::open(Some(kubeconfig)).await.unwrap());
-        access::check(&connection, Some(&pause)).await
+        access::check(&connection, Some(&pause), None, false).await
     });
     let names: Vec<String> = missing
         .iter()

@@ -14,3 +14,4 @@ mod pause;
 mod render;
 mod shipped;
 mod status;
+mod tenants;

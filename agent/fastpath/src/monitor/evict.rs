@@ -38,6 +38,10 @@ impl MemoryMonitor {
         let Decision::Evict { urgency, .. } = monitor.pace.decide(now, &seen, pending) else {
             return self.in_flight.dying() == 0;
         };
+        if matches!(urgency, Urgency::Paced { .. }) && !self.setup.limiter.lets_paced(now) {
+            self.report_no_candidates(index, false);
+            return self.in_flight.dying() == 0;
+        }
         let judged = Judged {
             now,
             pace: monitor.pace,
@@ -281,7 +285,7 @@ impl MemoryMonitor {
 
     fn report_no_candidates(&mut self, index: usize, in_vain: bool) {
         let held = BlockedBy {
-            paused: self.setup.limiter.is_paused(),
+            paused: self.setup.limiter.is_paused() || !self.setup.limiter.lets_paced(monotonic_ns()),
             denied: self.denied(),
             in_vain,
         };

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use evictd_engine::{
@@ -49,6 +49,8 @@ pub struct Settings {
     pub owner_rate: Option<Rate>,
     /// Which pods the last resort may take.
     pub last_resort: LastResort,
+    /// The longest grace that a namespace's own policy is granted; none by default.
+    pub max_grace: Duration,
 }
 
 /// Reads objects of the API server for gates.
@@ -205,10 +207,23 @@ impl PolicyEvaluator {
         let now = monotonic_ns();
         state.quotas.expire(now);
         let quotas = self.limits(state, now);
+        let wall = seconds_since_1970();
         for held in state.pods.values_mut() {
             let value = facts(held);
             let ask = |applied| evaluate(applied, &value, &held.answers, now);
             held.said = most_restrictive(held.ruling.rules.iter().map(ask));
+            let created = held.pod.pod().created;
+            if let Some(left) = (held.ruling.terms).left(created, wall, self.settings.max_grace) {
+                let reason = format!(
+                    "its namespace asks for a grace of {} s more",
+                    left.as_secs()
+                );
+                let grace = RuleResult {
+                    permission: Permission::NotNow,
+                    reason: Some(reason),
+                };
+                held.said = most_restrictive([held.said.clone(), grace]);
+            }
             held.shadow = most_restrictive(held.ruling.shadow.iter().map(ask));
             let limits = quotas.get(&held.pod.pod().uid);
             let permit = held.pod.permit();
@@ -248,9 +263,12 @@ fn facts(held: &EvaluatedPod) -> cel::Value {
 }
 
 fn pod_value(managed: &dyn ManagedPod) -> cel::Value {
+    variables::pod(managed.pod(), seconds_since_1970(), managed.memory_usage())
+}
+
+fn seconds_since_1970() -> i64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let now = now.map_or(0, |d| i64::try_from(d.as_secs()).unwrap_or(i64::MAX));
-    variables::pod(managed.pod(), now, managed.memory_usage())
+    now.map_or(0, |d| i64::try_from(d.as_secs()).unwrap_or(i64::MAX))
 }
 
 impl State {

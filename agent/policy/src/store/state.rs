@@ -8,13 +8,15 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{
-    super::{EvictionPolicy, PolicySet},
+    super::{EvictionPolicy, PodEvictionPolicy, PolicySet},
     PolicyStatus,
 };
 use crate::conflict::{self, Contradiction};
 
 /// Policies of the API server that are kept; those beyond are left out, and that is said.
 pub const MOST_OBJECTS: usize = 256;
+/// Policies of namespaces that are kept.
+const MOST_TENANTS: usize = 1024;
 /// Longest reason that is told, in characters: an expression may be quoted in it.
 const LONGEST_REASON: usize = 1024;
 
@@ -25,6 +27,10 @@ pub(super) struct State {
     pub files_refused: bool,
     /// By name.
     pub objects: BTreeMap<String, Object>,
+    /// Policies of namespaces, by namespace and name.
+    pub tenants: BTreeMap<(String, String), Arc<PodEvictionPolicy>>,
+    /// Those of them whose newest version cannot be used.
+    pub tenants_refused: BTreeSet<(String, String)>,
     /// Names of objects that a file overrides, said already.
     overridden: BTreeSet<String>,
     /// It was said that there are too many.
@@ -129,7 +135,39 @@ impl State {
         Some(status)
     }
 
+<<<<<<< main
     /// Finds which policies can contradict each other among the newest versions: a last good version that holds in place of a bad one is not
+=======
+    /// A policy of a namespace, new or changed. One that cannot be used leaves the last good version in force.
+    pub fn put_tenant(&mut self, document: &Value) {
+        let key = tenant_key(document);
+        if !self.tenants.contains_key(&key) && self.tenants.len() >= MOST_TENANTS {
+            tracing::error!(policy = ?key, most = MOST_TENANTS, "there are too many policies of namespaces: this one is left out");
+            return;
+        }
+        match PodEvictionPolicy::read(document.clone()) {
+            Ok(policy) => {
+                self.tenants_refused.remove(&key);
+                self.tenants.insert(key, Arc::new(policy));
+            }
+            Err(error) => {
+                tracing::error!(policy = ?key, %error, "a namespace's policy cannot be used");
+                if self.tenants_refused.len() < MOST_TENANTS {
+                    self.tenants_refused.insert(key);
+                }
+            }
+        }
+    }
+
+    /// Such a policy is gone.
+    pub fn remove_tenant(&mut self, document: &Value) {
+        let key = tenant_key(document);
+        self.tenants.remove(&key);
+        self.tenants_refused.remove(&key);
+    }
+
+    /// Finds who can contradict whom among the newest versions: a last good version that holds in place of a bad one is not
+>>>>>>> policy
     /// known to every agent.
     pub fn compare(&mut self) {
         let newest = |o: &Object| Some(Arc::clone(&o.newest()?.policy));
@@ -186,8 +224,13 @@ impl State {
             );
         }
         self.overridden = overridden;
-        PolicySet::new(policies)
+        PolicySet::new(policies).with_tenants(self.tenants.values().cloned().collect())
     }
+}
+
+fn tenant_key(document: &Value) -> (String, String) {
+    let text = |field: &str| document["metadata"][field].as_str().unwrap_or_default();
+    (text("namespace").to_owned(), text("name").to_owned())
 }
 
 /// Says in the log what is unsafe about a policy that comes into force.

@@ -71,6 +71,15 @@ host: {{ $address | quote }}
 {{- with .Values.pause.configMap -}}
 {{- $_ := set $cluster "pauseConfigMap" (printf "%s/%s" $.Release.Namespace .) -}}
 {{- end -}}
+{{- with .Values.fleetBrake -}}
+{{- if .enabled -}}
+{{- $map := printf "%s/%s-fleet" $.Release.Namespace (include "evictd.fullname" $) -}}
+{{- $_ := set $cluster "fleetBrake" (mergeOverwrite (dict "configMap" $map) (omit . "enabled")) -}}
+{{- end -}}
+{{- end -}}
+{{- if .Values.tenantPolicies.enabled -}}
+{{- $_ := set $cluster "tenantPolicies" (dict "maxGrace" .Values.tenantPolicies.maxGrace) -}}
+{{- end -}}
 {{- $filesystems := dict "nodefs" .Values.kubelet.rootDir "imagefs" .Values.containerRuntime.root -}}
 {{- $config := dict "stateDir" .Values.stateDir "cluster" $cluster "filesystems" $filesystems -}}
 {{- with .Values.containerRuntime -}}

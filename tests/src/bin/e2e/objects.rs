@@ -79,11 +79,14 @@ fn rank(object: &DynamicObject) -> u8 {
 
 /// How many containers were changed.
 fn change(object: &mut Value, changes: &Changes) -> Result<usize> {
-    if object["kind"] == "ConfigMap" {
+    // Those of the fleet brake are empty.
+    if object["kind"] == "ConfigMap" && !object["data"].is_null() {
         let text = object["data"]["config.yaml"].as_str().unwrap_or_default();
         let mut config = objects(text)?
             .pop()
             .context("the ConfigMap has no config.yaml")?;
+        // The hog is dead before the pressure has lasted.
+        config["cluster"]["taint"] = json!({"setAfter": "0s"});
         if let Some(threshold) = &changes.threshold {
             config["evictionHard"] = json!({"memory.available": threshold});
         }
@@ -233,10 +236,9 @@ mod tests {
         )
         .unwrap();
         assert_eq!(config["evictionHard"], json!({"memory.available": "2Gi"}));
-        assert_eq!(
-            config["cluster"],
-            json!({"pauseConfigMap": "evictd/evictd-pause"})
-        );
+        let cluster = &config["cluster"];
+        assert_eq!(cluster["pauseConfigMap"], "evictd/evictd-pause");
+        assert!(cluster["kubeletConfig"].is_null(), "{cluster}");
         assert_eq!(config["stateDir"], "/var/lib/evictd");
         assert!(objects.iter().all(|o| !o.name_any().is_empty()));
     }

@@ -8,8 +8,8 @@ use std::fs;
 use evictd_tests::deploy::{self, objects};
 use policy::{Policies, Request};
 use requests::{
-    AGENT, NODE, deletion, disruption_target, event, eviction, node_change, on_pods, pod_status,
-    policy_status, push, recorded, user,
+    AGENT, NODE, config_map, deletion, disruption_target, event, eviction, node_change, on_pods,
+    pod_status, policy_status, push, recorded, user,
 };
 use serde_json::{Value, json};
 
@@ -38,6 +38,22 @@ fn own() -> Vec<(&'static str, Request)> {
         ("deletes a pod", deletion()),
         ("sets DisruptionTarget", pod_status(disruption_target)),
         ("asks whether a pod may be evicted", eviction(true)),
+        (
+            "tells of its evictions, and forgets old ones",
+            config_map(
+                "evictd-fleet-evictions",
+                json!({"other": "1", "old": "0"}),
+                json!({"other": "1", NODE: "2"}),
+            ),
+        ),
+        (
+            "sets the fleet's pace",
+            config_map(
+                "evictd-fleet",
+                json!({}),
+                json!({"pace": "slow", "until": "t", "nodes": "10", "by": NODE}),
+            ),
+        ),
         (
             "sets its taint",
             node_change("nodes", |node| push(&mut node["spec"]["taints"], taint)),
@@ -205,6 +221,45 @@ fn an_agent_may_do_nothing_else_on_its_node() {
     // Of whatever node: an Eviction does not say it.
     refused("an eviction", eviction(false), "in a dry run only");
 
+    for (what, name, before, after, expected) in [
+        (
+            "another node's evictions",
+            "evictd-fleet-evictions",
+            json!({"other": "1"}),
+            json!({"other": "2"}),
+            "evictions of its own node only",
+        ),
+        (
+            "evictions of a node that told of none",
+            "evictd-fleet-evictions",
+            json!({}),
+            json!({"other": "2"}),
+            "evictions of its own node only",
+        ),
+        (
+            "a pace in another's name",
+            "evictd-fleet",
+            json!({}),
+            json!({"pace": "paused", "by": "other"}),
+            "in the name of its own node only",
+        ),
+        (
+            "the pause",
+            "evictd-pause",
+            json!({}),
+            json!({"paused": "true"}),
+            "the two ConfigMaps of its fleet brake only",
+        ),
+        (
+            "the configuration",
+            "evictd",
+            json!({}),
+            json!({"config.yaml": ""}),
+            "the two ConfigMaps of its fleet brake only",
+        ),
+    ] {
+        refused(what, config_map(name, before, after), expected);
+    }
     let taints = "may set taints whose key begins with evictd.dev/";
     let conditions = "may set conditions whose type begins with Evictd";
     // What a server-side apply with force does to the taints of others, as it was recorded.

@@ -127,3 +127,10 @@ pub fn policy_status(change: impl FnOnce(&mut Value)) -> Request {
         ..on_pods("UPDATE", "evictionpolicies/status", object, old)
     }
 }
+
+/// A ConfigMap of the release's namespace as it was and as it is to be.
+pub fn config_map(name: &str, before: Value, after: Value) -> Request {
+    let map =
+        |data: Value| json!({"metadata": {"namespace": "evictd", "name": name}, "data": data});
+    on_pods("UPDATE", "configmaps", map(after), map(before))
+}

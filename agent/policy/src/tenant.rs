@@ -1,0 +1,185 @@
+//! `PodEvictionPolicy`: what the owners of a namespace say of their own pods. It can make them go earlier, and ask for a grace
+//! after their start; the configuration bounds the grace. It spares nothing that another policy does not spare, and is about no
+//! other namespace's pods.
+
+use std::time::Duration;
+
+use evictd_config::{ConfigError, decode::Fields};
+use evictd_engine::Pod;
+use serde_json::Value;
+
+use crate::{API_VERSION, Selector};
+
+/// `kind` of such a policy.
+pub const TENANT_KIND: &str = "PodEvictionPolicy";
+/// Lowest order number.
+const LOWEST: i16 = -1000;
+
+/// A policy of one namespace about its own pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodEvictionPolicy {
+    /// `metadata.namespace`: the only one whose pods it is about.
+    pub namespace: String,
+    /// `metadata.name`.
+    pub name: String,
+    /// `spec.selector`: over the pod's labels; none is all pods of the namespace.
+    pub pods: Selector,
+    /// What it asks for.
+    pub terms: Terms,
+}
+
+/// What tenants' policies ask for a pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// `spec.order`: added to what other policies say, never above 0: the pod goes earlier.
+    pub order: i16,
+    /// `spec.grace`: so long after its creation the pod asks to be spared.
+    pub grace: Duration,
+}
+
+impl Terms {
+    /// Both together: the earlier order, the longer grace.
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            order: self.order.min(other.order),
+            grace: self.grace.max(other.grace),
+        }
+    }
+
+    /// An order number of other policies with this one added.
+    pub fn apply(self, order: i16) -> i16 {
+        order.saturating_add(self.order).max(LOWEST)
+    }
+
+    /// The time that a pod which was created at `created` is still spared at `now`, both in seconds since 1970, when a grace of
+    /// `most` is granted at most. A pod whose creation is not known is not spared.
+    pub fn left(self, created: Option<i64>, now: i64, most: Duration) -> Option<Duration> {
+        let granted = self.grace.min(most);
+        let age = now.saturating_sub(created?);
+        let left = granted.checked_sub(Duration::from_secs(u64::try_from(age).unwrap_or(0)))?;
+        (!left.is_zero()).then_some(left)
+    }
+}
+
+impl PodEvictionPolicy {
+    /// Reads a policy as the API server has it.
+    ///
+    /// # Errors
+    /// The first mistake, with its field.
+    pub fn read(document: Value) -> Result<Self, ConfigError> {
+        let mut fields = Fields::open("", document)?;
+        for (field, expected) in [("apiVersion", API_VERSION), ("kind", TENANT_KIND)] {
+            let found = fields.required_text(field)?;
+            if found != expected {
+                let reason = format!("must be {expected}");
+                return Err(ConfigError::text(field, &found, reason));
+            }
+        }
+        let missing = |field: &str| ConfigError::value(field, &Value::Null, "is missing");
+        let metadata = fields.object("metadata")?;
+        let mut metadata = metadata.ok_or_else(|| missing("metadata"))?;
+        let (namespace, name) = (
+            metadata.required_text("namespace")?,
+            metadata.required_text("name")?,
+        );
+        let spec = fields.object("spec")?;
+        let mut spec = spec.ok_or_else(|| missing("spec"))?;
+        fields.finish()?;
+        let order = spec.int32("order")?.unwrap_or(0);
+        let earlier = i16::try_from(order)
+            .ok()
+            .filter(|order| (LOWEST..=0).contains(order));
+        let policy = Self {
+            namespace,
+            name,
+            pods: Selector::take(&mut spec, "selector")?,
+            terms: Terms {
+                order: earlier.ok_or_else(|| {
+                    let reason = format!(
+                        "must lie between {LOWEST} and 0: a tenant's pods can go earlier, not later"
+                    );
+                    ConfigError::value("spec.order", &order.into(), reason)
+                })?,
+                grace: spec.duration("grace")?.unwrap_or_default(),
+            },
+        };
+        spec.finish()?;
+        Ok(policy)
+    }
+
+    /// Whether it is about a pod.
+    pub fn is_about(&self, pod: &Pod) -> bool {
+        self.namespace == pod.namespace && self.pods.matches(&pod.labels)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(spec: Value) -> Result<PodEvictionPolicy, String> {
+        let document = json!({
+            "apiVersion": API_VERSION,
+            "kind": TENANT_KIND,
+            "metadata": {"namespace": "shop", "name": "p", "uid": "u"},
+            "spec": spec,
+        });
+        PodEvictionPolicy::read(document).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn it_can_only_ask_for_less() {
+        let policy = read(json!({
+            "selector": {"matchLabels": {"app": "batch"}}, "order": -100, "grace": "10m",
+        }))
+        .expect("a policy");
+        let mut pod = Pod {
+            namespace: "shop".into(),
+            ..Pod::default()
+        };
+        pod.labels.insert("app".into(), "batch".into());
+        assert!(policy.is_about(&pod));
+        pod.namespace = "other".into();
+        assert!(!policy.is_about(&pod), "another namespace's");
+        for (spec, expected) in [
+            (
+                json!({"order": 1}),
+                "spec.order: 1: must lie between -1000 and 0",
+            ),
+            (json!({"evict": "Never"}), "spec.evict: unknown field"),
+            (json!({"gates": []}), "spec.gates: unknown field"),
+            (
+                json!({"grace": "5"}),
+                "spec.grace: \"5\": a unit is missing",
+            ),
+        ] {
+            let error = read(spec).expect_err(expected);
+            assert!(error.starts_with(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_grace_is_as_long_as_the_cluster_grants() {
+        let terms = |order, seconds| Terms {
+            order,
+            grace: Duration::from_secs(seconds),
+        };
+        let most = Duration::from_secs(300);
+        let asked = terms(-5, 600).and(terms(-100, 60));
+        assert_eq!((asked.order, asked.grace.as_secs()), (-100, 600));
+        assert_eq!((asked.apply(20), asked.apply(-950)), (-80, -1000));
+        assert_eq!(
+            asked.left(Some(1000), 1100, most),
+            Some(Duration::from_secs(200))
+        );
+        assert_eq!(asked.left(Some(1000), 1300, most), None);
+        assert_eq!(
+            asked.left(Some(1000), 1100, Duration::ZERO),
+            None,
+            "none is granted"
+        );
+        assert_eq!(asked.left(None, 1100, most), None);
+    }
+}

@@ -1,0 +1,220 @@
+//! The fleet brake: many nodes that evict slow each other down and then pause, and what is urgent goes on.
+
+use std::{sync::Arc, time::Duration};
+
+use evictd_config::{ConfigMapName, FleetConfig};
+use evictd_engine::{
+    fleet::{FleetPace, FleetRules},
+    limiter::EvictionLimiter,
+    permit::{EvictionPermit, LastResort},
+};
+use evictd_kube::fleet::Fleet;
+use evictd_sys::clock::monotonic_ns;
+use evictd_tests::{
+    apiserver::{Fault, InjectedFault, State},
+    following::Following,
+    hog::Hog,
+    member::Member,
+    node::MIB,
+    skip::not_root,
+    skip_if,
+};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+const SPACE: &str = "evictd";
+const NAME: &str = "evictd-fleet";
+const EVICTIONS: &str = "evictd-fleet-evictions";
+const SOON: Duration = Duration::from_secs(30);
+
+/// One node's agent, as far as the brake goes.
+struct Node {
+    restraint: Arc<EvictionLimiter>,
+}
+
+impl Node {
+    fn new(following: &Following, name: &str) -> Self {
+        let config = FleetConfig {
+            config_map: ConfigMapName {
+                namespace: SPACE.into(),
+                name: NAME.into(),
+            },
+            rules: FleetRules {
+                window: Duration::from_secs(600),
+                slow_nodes: 2,
+                pause_nodes: 3,
+                pause: Duration::from_secs(600),
+                slow_interval: Duration::from_secs(60),
+            },
+        };
+        let restraint = Arc::new(EvictionLimiter::default());
+        let times = (Duration::ZERO, Duration::from_millis(200));
+        let connection = Arc::clone(&following.connection);
+        let fleet = Fleet::with_times(connection, config, name, Arc::clone(&restraint), times);
+        following.spawn(fleet.run());
+        Self { restraint }
+    }
+
+    fn evicts(&self) {
+        self.restraint.charge(&EvictionPermit::default(), monotonic_ns());
+    }
+
+    fn pace(&self) -> FleetPace {
+        self.restraint.fleet_pace(monotonic_ns())
+    }
+}
+
+fn maps(state: &mut State) {
+    state.put_config_map(SPACE, NAME, json!({}));
+    state.put_config_map(SPACE, EVICTIONS, json!({}));
+}
+
+fn entries(state: &State) -> Vec<String> {
+    let map = state.config_map(SPACE, EVICTIONS);
+    let data = map["data"].as_object().cloned().unwrap_or_default();
+    data.into_iter().map(|(node, _)| node).collect()
+}
+
+fn ago(minutes: i64) -> Value {
+    let then = Timestamp::now() - SignedDuration::from_mins(minutes);
+    then.to_string().into()
+}
+
+#[test]
+fn nodes_that_evict_slow_all_down_and_then_pause_them() {
+    let f = Following::new(|server| maps(&mut server.state())).unwrap();
+    let (one, two, calm) = (
+        Node::new(&f, "n1"),
+        Node::new(&f, "n2"),
+        Node::new(&f, "n3"),
+    );
+    one.evicts();
+    assert!(f.wait(|f| entries(&f.server.state()) == ["n1"]));
+    assert_eq!(one.pace(), FleetPace::Normal);
+    two.evicts();
+    assert!(
+        f.wait(|_| calm.pace() == FleetPace::Slow),
+        "it has evicted nothing itself"
+    );
+    assert!(f.wait(|_| one.pace() == FleetPace::Slow));
+    let now = monotonic_ns();
+    assert!(calm.restraint.lets_paced(now), "its first one");
+    assert!(
+        !one.restraint.lets_paced(now),
+        "its next one comes a minute later"
+    );
+    // A node that another agent speaks for, and one from long ago that is taken away.
+    {
+        let mut state = f.server.state();
+        let mut data = state.config_map(SPACE, EVICTIONS)["data"].clone();
+        data["other"] = ago(1);
+        data["gone"] = ago(60);
+        state.put_config_map(SPACE, EVICTIONS, data);
+    }
+    one.evicts();
+    let nodes = [&one, &two, &calm];
+    assert!(f.wait(|_| nodes.iter().all(|n| n.pace() == FleetPace::Paused)));
+    let urgent = |n: &Node| {
+        let pod = EvictionPermit::default();
+        n.restraint.lets_go(&pod, monotonic_ns(), LastResort::Nobody)
+    };
+    assert!(
+        nodes
+            .iter()
+            .all(|n| urgent(n) && !n.restraint.lets_paced(monotonic_ns()))
+    );
+    assert!(f.wait(|f| f.server.state().count("POST", "/events") == 2));
+    let state = f.server.state();
+    assert_eq!(entries(&state), ["n1", "n2", "other"]);
+    let told = state
+        .all("POST", "/events")
+        .map(|e| e.body["reason"].clone());
+    assert_eq!(told.collect::<Vec<_>>(), ["FleetBrakePulled"; 2]);
+}
+
+/// When there are enough entries nobody needs another one; a watch of them there is none.
+#[test]
+fn enough_entries_take_no_more_writes() {
+    let f = Following::new(|server| {
+        let mut state = server.state();
+        maps(&mut state);
+        let data = json!({"a": ago(1), "b": ago(2), "c": ago(3)});
+        state.put_config_map(SPACE, EVICTIONS, data);
+    })
+    .unwrap();
+    let nodes: Vec<Node> = (0..5).map(|i| Node::new(&f, &format!("n{i}"))).collect();
+    nodes.iter().for_each(Node::evicts);
+    assert!(f.wait(|_| nodes.iter().all(|n| n.pace() == FleetPace::Paused)));
+    let state = f.server.state();
+    assert_eq!(state.count("PATCH", EVICTIONS), 0);
+    assert!(
+        state
+            .all("GET", EVICTIONS)
+            .all(|r| !r.query.contains("watch"))
+    );
+    // Those that were late have heard that another one was faster.
+    assert!(state.count("PATCH", NAME) <= nodes.len());
+}
+
+/// What nobody can tell changes nothing, and is told when it can be.
+#[test]
+fn without_the_api_server_each_node_goes_on_by_itself() {
+    let f = Following::new(|server| {
+        let mut state = server.state();
+        let fault = |method, path| Fault {
+            method,
+            path,
+            times: 2,
+            what: InjectedFault::Status(503),
+        };
+        state.faults.push(fault("GET", EVICTIONS));
+    })
+    .unwrap();
+    let node = Node::new(&f, "n1");
+    node.evicts();
+    assert!(
+        f.wait(|f| f.server.state().count("GET", EVICTIONS) >= 3),
+        "404 at last"
+    );
+    assert_eq!(node.pace(), FleetPace::Normal);
+    assert!(node.restraint.lets_paced(monotonic_ns()));
+    maps(&mut f.server.state());
+    assert!(f.wait(|f| entries(&f.server.state()) == ["n1"]));
+}
+
+/// Through the running agent: while other nodes have paused the fleet, a slow shortage waits; when they have not any more, it
+/// does not.
+#[test]
+fn a_paused_fleet_holds_back_what_is_not_urgent() {
+    skip_if!(not_root());
+    let mut member = Member::new("fleet", 256).unwrap();
+    let map = format!("{SPACE}/{NAME}");
+    member.config["cluster"]["fleetBrake"] = json!({"configMap": map, "slowInterval": "1s"});
+    let until = Timestamp::now() + SignedDuration::from_mins(10);
+    {
+        let mut state = member.server.state();
+        maps(&mut state);
+        let paused =
+            json!({"pace": "paused", "until": until.to_string(), "nodes": "40", "by": "other"});
+        state.put_config_map(SPACE, NAME, paused);
+    }
+    let base = member.pod("base", 1, "BestEffort", 0, None).unwrap();
+    let slow = member.pod("slow", 2, "BestEffort", 0, None).unwrap();
+    let agent = member.start().unwrap();
+    let heard = member.wait(SOON, |_| agent.log().contains("many nodes evict"));
+    assert!(heard, "{}", agent.log());
+    let _base = Hog::start(&base, &["--mib", "150"]).unwrap();
+    assert!(member.wait(SOON, |m| m.cgroup.usage().unwrap() > 145 * MIB));
+    let _slow = Hog::start(&slow, &["--mib", "60", "--rate", "3"]).unwrap();
+    assert!(member.wait(SOON * 2, |m| m.cgroup.usage().unwrap() > 200 * MIB));
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(member.evictions(), [], "{}", agent.log());
+    member.server.state().put_config_map(SPACE, NAME, json!({}));
+    assert!(
+        member.wait(SOON * 2, |m| m.evictions().len() == 1),
+        "{}",
+        agent.log()
+    );
+    let entered = member.server.wait(SOON, |s| entries(s) == ["n2"]);
+    assert!(entered, "it tells of its own");
+}

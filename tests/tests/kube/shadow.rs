@@ -1,0 +1,91 @@
+//! Shadow mode: what would be done is told and written down, and nothing is changed, neither on the node nor in the cluster.
+
+use std::{process::Command, time::Duration};
+
+use evictd_kube::policy_status::SPREAD;
+use evictd_store::record::Record;
+use evictd_tests::{
+    agent::binary,
+    apiserver::{self, State},
+    hog::Hog,
+    member::Member,
+    skip::not_root,
+    skip_if,
+};
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_secs(30);
+
+fn events(state: &State, reason: &str) -> usize {
+    let events = state.all("POST", "/events");
+    events.filter(|e| e.body["reason"] == reason).count()
+}
+
+/// What was sent that is neither a question nor an Event.
+fn writes(state: &State) -> Vec<String> {
+    let methods = ["POST", "PUT", "PATCH", "DELETE"];
+    let sent = methods.iter().flat_map(|method| state.all(method, "/"));
+    let is_write = |path: &str| !path.contains("/events") && !path.ends_with("accessreviews");
+    sent.filter(|r| is_write(&r.path))
+        .map(|r| format!("{} {}", r.method, r.path))
+        .collect()
+}
+
+#[test]
+fn shadow_mode_sends_nothing_but_events() {
+    skip_if!(not_root());
+    let mut member = Member::new("shadow", 256).unwrap();
+    member.config["shadow"] = true.into();
+    member.config["cluster"]["taint"] = json!({"setAfter": "0s"});
+    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let policy = json!({"rules": [{"name": "r", "evict": "Always"}]});
+    member.server.state().put_policy("all", policy);
+    let mut agent = member.start().unwrap();
+    let mut hog = Hog::start(&wild, &["--mib", "210"]).unwrap();
+    let told = member.server.wait(SOON, |s| {
+        events(s, "WouldEvict") > 0 && events(s, "WouldSetConditions") > 0
+    });
+    assert!(told, "{}", agent.log());
+    assert!(hog.is_alive(), "nothing was killed");
+    // The kubelet finds the shortage too.
+    let mut evicted = apiserver::pod("other", &Member::uid(2), "BestEffort", 0, None);
+    evicted["status"] = json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."});
+    member.server.state().put_pod(evicted);
+    let written = member.wait(SOON, |m| {
+        let mut records = m.records().into_iter();
+        records.any(|r| matches!(r, Record::KubeletEvicted(e) if e.name == "other"))
+    });
+    assert!(written, "{}", agent.log());
+    // By then the turn of this agent to write the policy's status would have come.
+    std::thread::sleep(SPREAD + Duration::from_secs(1));
+    drop(hog);
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+    let state = member.server.state();
+    assert_eq!(writes(&state), [""; 0]);
+    assert_eq!(state.policy("all")["status"], Value::Null);
+    drop(state);
+    assert!(wild.exists(), "the pod's cgroup is there");
+
+    let mut report = Command::new(binary().unwrap());
+    report.args([
+        "report",
+        "--shadow",
+        "-o",
+        "json",
+        "--since",
+        "1h",
+        "--state-dir",
+    ]);
+    let output = report.arg(member.dir().join("state")).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    let compared: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let decision = &compared["wouldEvict"][0];
+    assert_eq!(decision["pod"], "default/wild");
+    assert_eq!(decision["kubelet"]["pod"], "default/other");
+    assert_eq!(
+        (&compared["kubeletActed"], &compared["nothingFollowed"]),
+        (&json!(1), &json!(0))
+    );
+    assert!(compared["nodeChanges"].as_u64() > Some(0), "{compared}");
+}

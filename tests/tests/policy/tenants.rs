@@ -1,0 +1,71 @@
+//! PodEvictionPolicies through a running agent: a namespace can have its own pods go earlier, and nothing more than the cluster grants.
+
+use std::{path::PathBuf, time::Duration};
+
+use evictd_tests::{
+    apiserver::Collection, hog::Hog, member::Member, node::MIB, skip::not_root, skip_if,
+};
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// Two BestEffort pods of the namespace `default`, created just now.
+fn two(name: &str) -> (Member, PathBuf, PathBuf) {
+    let mut member = Member::new(name, 256).unwrap();
+    member.config["cluster"]["tenantPolicies"] = json!({"maxGrace": "1h"});
+    let big = member.pod("big", 1, "BestEffort", 0, None).unwrap();
+    let small = member.pod("small", 2, "BestEffort", 0, None).unwrap();
+    (member, big, small)
+}
+
+fn tenant(member: &Member, namespace: &str, app: &str, spec: Value) {
+    let mut spec = spec;
+    spec["selector"] = json!({"matchLabels": {"app": app}});
+    let metadata = json!({"namespace": namespace, "name": app});
+    let policy = json!({"metadata": metadata, "spec": spec});
+    member
+        .server
+        .state()
+        .put(Collection::TenantPolicies, policy);
+}
+
+/// Fills the node: `big` uses most, so that it goes unless a policy says otherwise. Answers with who went.
+fn goes(member: &Member, big: &std::path::Path, small: &std::path::Path) -> String {
+    let mut first = Hog::start(big, &["--mib", "120"]).unwrap();
+    assert!(member.wait(SOON, |m| m.cgroup.usage().unwrap() > 115 * MIB));
+    let second = Hog::start(small, &["--mib", "100"]).unwrap();
+    assert!(member.wait(SOON, |m| !m.evictions().is_empty()));
+    drop(second);
+    drop(first.is_alive());
+    member.evictions().remove(0).name
+}
+
+#[test]
+fn a_pod_goes_earlier_by_its_own_namespaces_word() {
+    skip_if!(not_root());
+    let (member, big, small) = two("tenantorder");
+    tenant(&member, "default", "small", json!({"order": -10}));
+    // Another namespace has no say.
+    tenant(&member, "other", "big", json!({"order": -1000}));
+    let agent = member.start().unwrap();
+    assert!(
+        member
+            .server
+            .wait(SOON, |s| s.count("GET", "/podevictionpolicies") >= 2)
+    );
+    assert_eq!(goes(&member, &big, &small), "small", "{}", agent.log());
+}
+
+#[test]
+fn without_the_clusters_consent_they_mean_nothing() {
+    skip_if!(not_root());
+    let (mut member, big, small) = two("tenantoff");
+    member.config["cluster"]["tenantPolicies"] = Value::Null;
+    tenant(&member, "default", "small", json!({"order": -10}));
+    let agent = member.start().unwrap();
+    assert_eq!(goes(&member, &big, &small), "big", "{}", agent.log());
+    assert_eq!(
+        member.server.state().count("GET", "/podevictionpolicies"),
+        0
+    );
+}
