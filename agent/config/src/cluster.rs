@@ -84,14 +84,6 @@ impl ClusterConfig {
     }
 }
 
-<<<<<<< main
-<<<<<<< main
-fn config_map(
-    cluster: &mut ObjectDecoder,
-    field: &str,
-) -> Result<Option<ConfigMapName>, ConfigError> {
-=======
-=======
 fn tenant_grace(cluster: &mut ObjectDecoder) -> Result<Option<Duration>, ConfigError> {
     let Some(mut tenants) = cluster.object("tenantPolicies")? else {
         return Ok(None);
@@ -101,7 +93,6 @@ fn tenant_grace(cluster: &mut ObjectDecoder) -> Result<Option<Duration>, ConfigE
     Ok(Some(grace.unwrap_or_default()))
 }
 
->>>>>>> policy
 fn networks(cluster: &mut ObjectDecoder, field: &str) -> Result<Vec<IpNet>, ConfigError> {
     let path = cluster.path_of(field);
     let texts = cluster.texts(field)?.unwrap_or_default();
@@ -114,8 +105,10 @@ fn networks(cluster: &mut ObjectDecoder, field: &str) -> Result<Vec<IpNet>, Conf
     parsed.collect()
 }
 
-fn config_map(cluster: &mut ObjectDecoder, field: &str) -> Result<Option<ConfigMapName>, ConfigError> {
->>>>>>> policy
+fn config_map(
+    cluster: &mut ObjectDecoder,
+    field: &str,
+) -> Result<Option<ConfigMapName>, ConfigError> {
     let path = cluster.path_of(field);
     let Some(text) = cluster.text(field)? else {
         return Ok(None);

@@ -92,14 +92,10 @@ impl Quota {
 pub struct EvictionLimiter {
     paused: AtomicBool,
     last_resort: AtomicU8,
-<<<<<<< main
-    /// The first one belongs to no limit; positions are given out by the policy side.
-=======
     fleet: FleetHold,
     /// When a limit was last charged, in nanoseconds of CLOCK_MONOTONIC; zero as long as none was.
     last_eviction: AtomicU64,
-    /// The first one is nobody's; positions are given out by the policy side.
->>>>>>> policy
+    /// The first one belongs to no limit; positions are given out by the policy side.
     quotas: Box<[Quota]>,
 }
 
@@ -135,9 +131,6 @@ impl EvictionLimiter {
         self.paused.load(Ordering::Relaxed)
     }
 
-<<<<<<< main
-    /// Sets which pods the last resort may take.
-=======
     /// Takes the fleet's pace, which ends after `left`; a pause is followed by a window of slow ones. `now` is nanoseconds of
     /// CLOCK_MONOTONIC.
     pub fn set_fleet(&self, pace: FleetPace, left: Duration, rules: &FleetRules, now: u64) {
@@ -183,8 +176,7 @@ impl EvictionLimiter {
         self.last_eviction.load(Ordering::Relaxed)
     }
 
-    /// Says whom the last resort may take.
->>>>>>> policy
+    /// Sets which pods the last resort may take.
     pub fn set_last_resort(&self, resort: LastResort) {
         self.last_resort.store(resort as u8, Ordering::Relaxed);
     }

@@ -1,296 +1,421 @@
-//! The fleet brake over the API server: two ConfigMaps, no server of its own.
-//!
-//! `NAME-evictions` has one entry for each node that has evicted lately, with the time. Nothing watches it: a node that has evicted
-//! reads it from the API server's cache, and adds its entry unless there are enough already, at most once in [`REPORT_EVERY`] and
-//! after a random wait. The answer to that write tells how many nodes there are. The node that finds enough writes `NAME`, which
-//! all watch and which changes a few times in an incident. So five thousand nodes that evict at once make some hundred writes, and
-//! then reads at a rate of nodes by [`REPORT_EVERY`].
-//!
-//! Without the API server a node knows what it has heard last until that ends by itself, and goes on at its own pace.
+//! All agents of a cluster, as a user with a kubeconfig reaches them: by what the API server has, and by commands that it runs in
+//! an agent's container. Agents listen nowhere for this.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{io, path::PathBuf, time::Duration};
 
-use evictd_config::{ConfigMapName, FleetConfig};
-use evictd_engine::{
-    fleet::{FleetPace, FleetState},
-    limiter::EvictionLimiter,
+use evictd_policy::PAUSED;
+use futures::{StreamExt as _, stream};
+use k8s_openapi::{
+    api::core::v1::{ConfigMap, Node, Pod},
+    apimachinery::pkg::apis::meta::v1::Status,
 };
-use evictd_sys::clock::monotonic_ns;
-use http::Method;
-use jiff::Timestamp;
-use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
-    Api, Client,
-    runtime::watcher::{self, Event, watcher},
+    Api, Client, Config, ResourceExt as _,
+    api::{AttachParams, ListParams, Patch, PatchParams},
+    config::{KubeConfigOptions, Kubeconfig},
 };
-use serde_json::{Map, Value, json};
+use serde_json::json;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-use crate::{
-    client::{ApiError, Call, Connection, JSON, MERGE},
-    events,
-    watch::{Events, Listener, Trouble, follow, from_cache},
-};
+/// Labels of the agents' pods in the chart and in the manifests.
+const AGENTS: &str = "app.kubernetes.io/name=evictd";
+/// The agents' container, and the program in it.
+const CONTAINER: &str = "evictd";
+const PROGRAM: &str = "/evictd";
+/// Name of the ConfigMap that pauses all agents.
+const PAUSE: &str = "evictd-pause";
+/// Who the API server takes for the owner of that ConfigMap's fields.
+const MANAGER: &str = "kubectl-evictd";
+/// What a command in an agent's container may take.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// Of what it prints, so many bytes are read at most.
+const MOST: u64 = 8 << 20;
+/// Commands that run at the same time.
+const AT_ONCE: usize = 8;
+/// Objects of one page of a list.
+const PAGE: u32 = 500;
+/// Names the exit code in a status.
+const EXIT_CODE: &str = "ExitCode";
 
-/// A node tells of its evictions no more often.
-const REPORT_EVERY: Duration = Duration::from_secs(30);
-/// It waits for a random part of this before, so that not all nodes write before any of them has read what others wrote.
-const SPREAD: Duration = Duration::from_secs(5);
-/// How often it is looked whether the node has evicted.
-const LOOK: Duration = Duration::from_secs(1);
-/// Entries beyond which none is added, whatever the configuration says.
-const MOST_ENTRIES: usize = 2000;
-/// Old entries that one write takes away.
-const MOST_REMOVED: usize = 64;
-
-/// What the watched ConfigMap says.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Told {
-    state: FleetState,
-    resource_version: Option<String>,
+/// Why a question has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum FleetError {
+    /// The kubeconfig cannot be used.
+    #[error("--kubeconfig: {0}")]
+    Kubeconfig(String),
+    /// What was named is not there.
+    #[error("{what}: {reason}")]
+    Missing {
+        /// The name.
+        what: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The API server refuses, or does not answer.
+    #[error("{what}: {reason}")]
+    Api {
+        /// What was asked.
+        what: String,
+        /// What it said.
+        reason: String,
+    },
+    /// The command in the agent's container failed.
+    #[error("the agent on {node}: {reason}")]
+    Agent {
+        /// Its node.
+        node: String,
+        /// What it said.
+        reason: String,
+    },
 }
 
-/// One node's part of the fleet brake.
+impl FleetError {
+    /// Whether something that the user has named is wrong.
+    pub fn is_bad_input(&self) -> bool {
+        matches!(self, Self::Kubeconfig(_) | Self::Missing { .. })
+    }
+}
+
+/// How the cluster is reached.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// The kubeconfig; without it `$KUBECONFIG`, or the user's own.
+    pub kubeconfig: Option<PathBuf>,
+    /// A context of it; without it the current one.
+    pub context: Option<String>,
+    /// The namespace of the agents.
+    pub namespace: String,
+}
+
+/// All agents of a cluster.
 pub struct Fleet {
-    connection: Arc<Connection>,
-    config: FleetConfig,
-    node: String,
-    restraint: Arc<EvictionLimiter>,
-    told: Mutex<Told>,
-    spread: Duration,
-    report_every: Duration,
+    client: Client,
+    namespace: String,
+}
+
+/// A node with what it says about evictd.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeState {
+    /// Its name.
+    pub name: String,
+    /// Whether its annotation pauses its agent.
+    pub is_paused: bool,
+    /// The conditions of pressure that hold, evictd's and the kubelet's.
+    pub pressure: Vec<String>,
+}
+
+/// The pod of an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentPod {
+    /// Its name.
+    pub name: String,
+    /// Its node.
+    pub node: String,
+    /// Whether it is ready.
+    pub is_ready: bool,
+    /// Its phase.
+    pub phase: String,
+    /// `app.kubernetes.io/version`; empty without it.
+    pub version: String,
 }
 
 impl Fleet {
-    /// A part that is not yet running.
-    pub fn new(
-        connection: Arc<Connection>,
-        config: FleetConfig,
-        node: &str,
-        restraint: Arc<EvictionLimiter>,
-    ) -> Arc<Self> {
-        Self::with_times(connection, config, node, restraint, (SPREAD, REPORT_EVERY))
-    }
-
-    /// The same with other times than [`SPREAD`] and [`REPORT_EVERY`].
-    pub fn with_times(
-        connection: Arc<Connection>,
-        config: FleetConfig,
-        node: &str,
-        restraint: Arc<EvictionLimiter>,
-        (spread, report_every): (Duration, Duration),
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            connection,
-            config,
-            node: node.to_owned(),
-            restraint,
-            told: Mutex::default(),
-            spread,
-            report_every,
+    /// Reads the kubeconfig; nothing is sent yet.
+    ///
+    /// # Errors
+    /// [`FleetError::Kubeconfig`].
+    pub async fn open(access: Access) -> Result<Self, FleetError> {
+        let wrong = |reason: String| {
+            // One line, whatever a parser says.
+            FleetError::Kubeconfig(reason.split_whitespace().collect::<Vec<_>>().join(" "))
+        };
+        let kubeconfig = match &access.kubeconfig {
+            Some(path) => Kubeconfig::read_from(path)
+                .map_err(|error| wrong(format!("{}: {error}", path.display())))?,
+            None => Kubeconfig::read().map_err(|error| wrong(error.to_string()))?,
+        };
+        let options = KubeConfigOptions {
+            context: access.context,
+            ..KubeConfigOptions::default()
+        };
+        let config = Config::from_custom_kubeconfig(kubeconfig, &options);
+        let mut config = config.await.map_err(|error| wrong(error.to_string()))?;
+        config.read_timeout = Some(DEADLINE);
+        Ok(Self {
+            client: Client::try_from(config).map_err(|error| wrong(error.to_string()))?,
+            namespace: access.namespace,
         })
     }
 
-    /// Follows what all nodes are told, and tells of this node's evictions, for ever.
-    pub async fn run(self: Arc<Self>) {
-        let listener = Follower {
-            fleet: Arc::clone(&self),
-            incoming: None,
+    /// All nodes, by name.
+    ///
+    /// # Errors
+    /// [`FleetError::Api`].
+    pub async fn nodes(&self) -> Result<Vec<NodeState>, FleetError> {
+        let nodes = Api::<Node>::all(self.client.clone());
+        let mut states: Vec<_> = list(&nodes, "nodes", "").await?.iter().map(state).collect();
+        states.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(states)
+    }
+
+    /// The agents that have a node, by its name.
+    ///
+    /// # Errors
+    /// [`FleetError::Api`].
+    pub async fn agents(&self) -> Result<Vec<AgentPod>, FleetError> {
+        let pods = list(&self.agent_pods(), "pods", AGENTS).await?;
+        let mut agents: Vec<_> = pods.iter().filter_map(agent).collect();
+        agents.sort_by(|a, b| (&a.node, &a.name).cmp(&(&b.node, &b.name)));
+        Ok(agents)
+    }
+
+    /// The agent that answers on this node.
+    ///
+    /// # Errors
+    /// [`FleetError::Missing`] where none does, [`FleetError::Api`].
+    pub async fn agent_on(&self, node: &str) -> Result<AgentPod, FleetError> {
+        let agents = self.agents().await?;
+        let mut here = agents.into_iter().filter(|agent| agent.node == node);
+        let running = here.find(|agent| agent.phase == "Running");
+        running.ok_or_else(|| FleetError::Missing {
+            what: node.to_owned(),
+            reason: format!("no agent runs there, in the namespace {}", self.namespace),
+        })
+    }
+
+    /// The node of a pod.
+    ///
+    /// # Errors
+    /// [`FleetError::Missing`] where it has none or is not there, [`FleetError::Api`].
+    pub async fn node_of(&self, namespace: &str, name: &str) -> Result<String, FleetError> {
+        let missing = |reason: &str| FleetError::Missing {
+            what: format!("{namespace}/{name}"),
+            reason: reason.to_owned(),
         };
-        tokio::select! {
-            () = follow(&self.connection, listener) => {}
-            () = self.tell() => {}
-        }
+        let pods = Api::<Pod>::namespaced(self.client.clone(), namespace);
+        let pod = pods.get_opt(name).await;
+        let pod = pod.map_err(|error| api("pods", &error))?;
+        let pod = pod.ok_or_else(|| missing("no such pod"))?;
+        let node = pod.spec.and_then(|spec| spec.node_name);
+        node.ok_or_else(|| missing("it has no node yet"))
     }
 
-    async fn tell(&self) {
-        let mut told = self.restraint.last_eviction();
-        loop {
-            tokio::time::sleep(LOOK.min(self.report_every)).await;
-            let last = self.restraint.last_eviction();
-            if last == told {
-                continue;
-            }
-            tokio::time::sleep(self.spread.mul_f64(fastrand::f64())).await;
-            match self.report().await {
-                // Evictions since then are told by the next report.
-                Ok(()) => told = last,
-                Err(error) => {
-                    tracing::debug!(%error, "the fleet has not heard of this node's evictions");
-                }
-            }
-            tokio::time::sleep(self.report_every).await;
-        }
-    }
-
-    fn path(&self, suffix: &str) -> String {
-        let ConfigMapName { namespace, name } = &self.config.config_map;
-        format!("/api/v1/namespaces/{namespace}/configmaps/{name}{suffix}")
-    }
-
-    /// Tells that this node has evicted, unless enough others have, and pulls the brake if they are too many.
-    async fn report(&self) -> Result<(), ApiError> {
-        let rules = &self.config.rules;
-        let now = Timestamp::now().as_second();
-        let path = self.path("-evictions");
-        let query = format!("{path}?resourceVersion=0");
-        let nothing = Value::Null;
-        let call = Call::new(Method::GET, query, JSON, &nothing);
-        let mut entries = entries(&self.connection.call(&call).await?);
-        let fresh = |entries: &BTreeMap<String, i64>| {
-            let fresh = entries.values().filter(|at| rules.counts(**at, now));
-            u32::try_from(fresh.count()).unwrap_or(u32::MAX)
+    /// Runs `evictd` with these words in an agent's container, and returns what it prints.
+    ///
+    /// # Errors
+    /// [`FleetError::Api`], and [`FleetError::Agent`] with what it said on standard error.
+    pub async fn ask(&self, agent: &AgentPod, words: &[&str]) -> Result<String, FleetError> {
+        let failed = |reason: String| FleetError::Agent {
+            node: agent.node.clone(),
+            reason,
         };
-        if fresh(&entries) < rules.pause_nodes && entries.len() < MOST_ENTRIES {
-            let old = entries.iter().filter(|(_, at)| !rules.counts(**at, now));
-            let mut data: Map<String, Value> = old
-                .take(MOST_REMOVED)
-                .map(|(node, _)| (node.clone(), Value::Null))
-                .collect();
-            let time = Timestamp::from_second(now).map(|time| time.to_string());
-            data.insert(self.node.clone(), time.unwrap_or_default().into());
-            let body = json!({ "data": data });
-            let call = Call::new(Method::PATCH, path, MERGE, &body);
-            entries = self::entries(&self.connection.call(&call).await?);
-        }
-        let told = self.told();
-        match rules.judge(told.state, fresh(&entries), now) {
-            Some(state) => self.pull(state, fresh(&entries), &told).await,
-            None => Ok(()),
+        let answer = tokio::time::timeout(DEADLINE, self.execute(agent, words));
+        match answer.await {
+            Ok(answer) => answer,
+            Err(_) => Err(failed(format!("no answer within {DEADLINE:?}"))),
         }
     }
 
-    async fn pull(&self, state: FleetState, nodes: u32, told: &Told) -> Result<(), ApiError> {
-        let until = Timestamp::from_second(state.until).map(|time| time.to_string());
-        let body = json!({
-            // Another node may have been faster.
-            "metadata": {"resourceVersion": told.resource_version},
-            "data": {
-                "pace": state.pace.as_str(),
-                "until": until.unwrap_or_default(),
-                "nodes": nodes.to_string(),
-                "by": self.node,
-            },
-        });
-        let call = Call::new(Method::PATCH, self.path(""), MERGE, &body);
-        match self.connection.call(&call).await {
-            Ok(map) => {
-                self.hear(read(&map));
-                let events = events::Events::new(&self.node);
-                // One node tells of it, in place of thousands.
-                let told = events.about_fleet(&self.connection, &state, nodes).await;
-                if let Err(error) = told {
-                    tracing::debug!(%error, "no Event tells of the fleet brake");
-                }
-                Ok(())
+    async fn execute(&self, agent: &AgentPod, words: &[&str]) -> Result<String, FleetError> {
+        let failed = |reason: String| FleetError::Agent {
+            node: agent.node.clone(),
+            reason,
+        };
+        let parameters = AttachParams::default().container(CONTAINER).stderr(true);
+        let command = [PROGRAM].iter().chain(words).copied();
+        let pods = self.agent_pods();
+        let process = pods.exec(&agent.name, command.collect::<Vec<_>>(), &parameters);
+        let mut process = process.await.map_err(|error| api("pods/exec", &error))?;
+        let status = process.take_status();
+        let (stdout, stderr) = (process.stdout(), process.stderr());
+        let (stdout, stderr) = futures::join!(whole(stdout), whole(stderr));
+        let stdout = stdout.map_err(|error| failed(error.to_string()))?;
+        let status = match status {
+            Some(status) => status.await,
+            None => None,
+        };
+        match status {
+            Some(Status {
+                status: Some(s), ..
+            }) if s == "Success" => Ok(stdout),
+            Some(status) => {
+                let said = stderr.unwrap_or_default();
+                let said = said.trim().strip_prefix("evictd: ").unwrap_or(said.trim());
+                Err(failed(match (said, exit_code(&status)) {
+                    ("", None) => status.message.unwrap_or_default(),
+                    ("", Some(code)) => format!("ended with {code}"),
+                    (said, _) => said.to_owned(),
+                }))
             }
-            Err(error) if error.code() == 409 => Ok(()),
-            Err(error) => Err(error),
+            None => Err(failed("the connection ended before the command".to_owned())),
         }
     }
 
-    fn told(&self) -> Told {
-        self.told
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+    /// Asks all agents that run, several at a time; the answers stand in the order of their nodes.
+    pub async fn ask_all<'a>(
+        &self,
+        agents: &'a [AgentPod],
+        words: &[&str],
+    ) -> Vec<(&'a AgentPod, Result<String, FleetError>)> {
+        let running = agents.iter().filter(|agent| agent.phase == "Running");
+        let asked = running.map(|agent| async move { (agent, self.ask(agent, words).await) });
+        // Boxed, as each answer has a type of its own.
+        stream::iter(asked.map(Box::pin).collect::<Vec<_>>())
+            .buffered(AT_ONCE)
+            .collect()
+            .await
     }
 
-    /// Takes what all nodes are told. Only the time that is left is kept, so that it ends without the API server.
-    fn hear(&self, told: Told) {
-        let now = Timestamp::now().as_second();
-        let state = self.config.rules.in_force(told.state, now);
-        let before = std::mem::replace(
-            &mut *self.told.lock().unwrap_or_else(PoisonError::into_inner),
-            told,
-        );
-        let left = Duration::from_secs(u64::try_from(state.until - now).unwrap_or(0));
-        self.restraint
-            .set_fleet(state.pace, left, &self.config.rules, monotonic_ns());
-        if self.config.rules.in_force(before.state, now).pace != state.pace {
-            let pace = state.pace.as_str();
-            match state.pace {
-                FleetPace::Normal => tracing::info!(pace, "the fleet brake is released"),
-                FleetPace::Slow | FleetPace::Paused => tracing::warn!(
-                    pace,
-                    ?left,
-                    "many nodes evict: evictions at the kubelet's pace are held back, urgent ones are not"
-                ),
+    /// Whether the ConfigMap pauses all agents.
+    ///
+    /// # Errors
+    /// [`FleetError::Api`].
+    pub async fn is_paused(&self) -> Result<bool, FleetError> {
+        let map = self.config_maps().get_opt(PAUSE).await;
+        let map = map.map_err(|error| api("configmaps", &error))?;
+        let word = map.and_then(|map| map.data?.remove("paused"));
+        Ok(word.as_deref() == Some("true"))
+    }
+
+    /// Pauses all agents, or lifts that.
+    ///
+    /// # Errors
+    /// [`FleetError::Api`].
+    pub async fn set_paused(&self, is_paused: bool) -> Result<(), FleetError> {
+        let maps = self.config_maps();
+        let done = if is_paused {
+            let map = json!({
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": PAUSE},
+                "data": {"paused": "true"},
+            });
+            let how = PatchParams::apply(MANAGER).force();
+            maps.patch(PAUSE, &how, &Patch::Apply(map)).await.map(drop)
+        } else {
+            match maps.delete(PAUSE, &Default::default()).await {
+                Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+                deleted => deleted.map(drop),
             }
+        };
+        done.map_err(|error| api("configmaps", &error))
+    }
+
+    /// Pauses the agent of one node, or lifts that.
+    ///
+    /// # Errors
+    /// [`FleetError::Missing`] where there is no such node, [`FleetError::Api`].
+    pub async fn set_node_paused(&self, node: &str, is_paused: bool) -> Result<(), FleetError> {
+        let nodes = Api::<Node>::all(self.client.clone());
+        let word = is_paused.then_some("true");
+        let patch = json!({"metadata": {"annotations": {PAUSED: word}}});
+        let how = PatchParams::default();
+        match nodes.patch_metadata(node, &how, &Patch::Merge(patch)).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 404 => Err(FleetError::Missing {
+                what: node.to_owned(),
+                reason: "no such node".to_owned(),
+            }),
+            Err(error) => Err(api("nodes", &error)),
+        }
+    }
+
+    fn agent_pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    fn config_maps(&self) -> Api<ConfigMap> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+}
+
+/// All objects with these labels, page by page.
+async fn list<K>(objects: &Api<K>, what: &str, labels: &str) -> Result<Vec<K>, FleetError>
+where
+    K: Clone + serde::de::DeserializeOwned + std::fmt::Debug,
+{
+    let mut wanted = ListParams::default().limit(PAGE);
+    if !labels.is_empty() {
+        wanted = wanted.labels(labels);
+    }
+    let mut all = Vec::new();
+    loop {
+        let page = objects.list(&wanted).await;
+        let page = page.map_err(|error| api(what, &error))?;
+        all.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => wanted = wanted.continue_token(&token),
+            None => return Ok(all),
         }
     }
 }
 
-/// The times of nodes' evictions.
-fn entries(map: &Value) -> BTreeMap<String, i64> {
-    let data = map["data"].as_object().into_iter().flatten();
-    data.filter_map(|(node, time)| Some((node.clone(), seconds(time.as_str()?)?)))
-        .collect()
-}
-
-fn seconds(time: &str) -> Option<i64> {
-    time.parse::<Timestamp>().ok().map(|time| time.as_second())
-}
-
-/// What a ConfigMap says to all nodes; without sense it says nothing.
-fn read(map: &Value) -> Told {
-    let text = |field: &str| map["data"][field].as_str().unwrap_or_default();
-    let pace = FleetPace::ALL
+fn state(node: &Node) -> NodeState {
+    let status = node.status.as_ref();
+    let conditions = status.and_then(|status| status.conditions.as_ref());
+    let holds = conditions
         .into_iter()
-        .find(|p| p.as_str() == text("pace"));
-    let state = pace.zip(seconds(text("until")));
-    Told {
-        state: state.map_or_else(FleetState::default, |(pace, until)| FleetState {
-            pace,
-            until,
-        }),
-        resource_version: map["metadata"]["resourceVersion"]
-            .as_str()
-            .map(str::to_owned),
+        .flatten()
+        .filter(|c| c.status == "True");
+    let pressure = holds.filter(|c| c.type_.ends_with("Pressure"));
+    NodeState {
+        name: node.name_any(),
+        is_paused: node
+            .annotations()
+            .get(PAUSED)
+            .is_some_and(|word| word == "true"),
+        pressure: pressure.map(|c| c.type_.clone()).collect(),
     }
 }
 
-struct Follower {
-    fleet: Arc<Fleet>,
-    /// What a list has brought that is not at its end.
-    incoming: Option<Told>,
+fn agent(pod: &Pod) -> Option<AgentPod> {
+    let status = pod.status.as_ref();
+    let conditions = status.and_then(|status| status.conditions.as_ref());
+    let mut conditions = conditions.into_iter().flatten();
+    Some(AgentPod {
+        name: pod.name_any(),
+        node: pod.spec.as_ref()?.node_name.clone()?,
+        is_ready: conditions.any(|c| c.type_ == "Ready" && c.status == "True"),
+        phase: status.and_then(|s| s.phase.clone()).unwrap_or_default(),
+        version: pod
+            .labels()
+            .get("app.kubernetes.io/version")
+            .cloned()
+            .unwrap_or_default(),
+    })
 }
 
-fn told(map: &ConfigMap) -> Told {
-    // A ConfigMap has always a form in JSON.
-    read(&serde_json::to_value(map).unwrap_or_default())
-}
-
-impl Listener for Follower {
-    type Object = ConfigMap;
-
-    const RARE_RETRY: bool = true;
-
-    fn open(&self, client: Client) -> Events<ConfigMap> {
-        let ConfigMapName { namespace, name } = &self.fleet.config.config_map;
-        let fields = format!("metadata.name={name}");
-        let api = Api::<ConfigMap>::namespaced(client, namespace);
-        Box::pin(watcher(api, from_cache(Some(&fields))))
+/// Reads a stream to its end, as far as it is not too long.
+async fn whole(stream: Option<impl AsyncRead + Unpin>) -> io::Result<String> {
+    let Some(stream) = stream else {
+        return Ok(String::new());
+    };
+    let mut bytes = Vec::new();
+    stream.take(MOST + 1).read_to_end(&mut bytes).await?;
+    if bytes.len() as u64 > MOST {
+        return Err(io::Error::other(format!("prints more than {MOST} bytes")));
     }
+    String::from_utf8(bytes).map_err(io::Error::other)
+}
 
-    fn take(&mut self, event: Event<ConfigMap>) {
-        match event {
-            Event::Init => self.incoming = None,
-            Event::InitApply(map) => self.incoming = Some(told(&map)),
-            Event::InitDone => self.fleet.hear(self.incoming.take().unwrap_or_default()),
-            Event::Apply(map) => self.fleet.hear(told(&map)),
-            Event::Delete(_) => self.fleet.hear(Told::default()),
+/// The exit code that a status tells of.
+fn exit_code(status: &Status) -> Option<String> {
+    let causes = status.details.as_ref()?.causes.as_ref()?;
+    let code = causes
+        .iter()
+        .find(|cause| cause.reason.as_deref() == Some(EXIT_CODE))?;
+    code.message.clone()
+}
+
+fn api(what: &str, error: &kube::Error) -> FleetError {
+    let reason = match error {
+        kube::Error::Api(status) => {
+            format!("{} {}: {}", status.code, status.reason, status.message)
         }
-    }
-
-    fn stopped(&mut self, _: Trouble, error: &watcher::Error) {
-        tracing::warn!(%error, "the fleet brake cannot be seen now: what is known of it ends by itself");
-    }
-
-    fn goes_on(&mut self) {
-        tracing::info!("the watch of the fleet brake works again");
+        error => error.to_string(),
+    };
+    FleetError::Api {
+        what: what.to_owned(),
+        reason,
     }
 }

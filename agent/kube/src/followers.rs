@@ -8,7 +8,7 @@ use tokio::{sync::watch as channel, task::JoinHandle};
 
 use super::client::ApiClient;
 use crate::{
-    fleet::Fleet,
+    fleet_brake::Fleet,
     pause,
     policy_status::{SPREAD, StatusWriter},
     watch::{namespaces, policies, tenants},
@@ -69,9 +69,9 @@ impl Followers {
             answers.push(config_map);
         }
         if let Some(brake) = &config.fleet_brake {
-            let restraint = Arc::clone(evaluator.restraint());
+            let limiter = Arc::clone(evaluator.limiter());
             let connection = Arc::clone(connection);
-            let fleet = Fleet::new(connection, brake.clone(), &config.node_name, restraint);
+            let fleet = Fleet::new(connection, brake.clone(), &config.node_name, limiter);
             tasks.push(tokio::spawn(fleet.run()));
         }
         if config.tenant_grace.is_some() {

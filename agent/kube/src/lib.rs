@@ -11,6 +11,7 @@ pub mod counters;
 pub mod events;
 pub mod eviction_api;
 pub mod fleet;
+pub mod fleet_brake;
 pub mod followers;
 pub mod node_status;
 pub mod pause;

@@ -1,17 +1,6 @@
 //! What the Node says: conditions of evictd's own, and a taint that leads new pods elsewhere.
 //!
 //! The kubelet owns `MemoryPressure`, `DiskPressure` and `PIDPressure`: it writes them with every heartbeat, from its own
-<<<<<<< main
-//! polling, so that the value of another writer would be overwritten within seconds, and the node controller derives its own
-//! taints from them. evictd therefore has types (`EvictdMemoryPressure`, ...) and taint keys (`evictd.dev/memory-pressure`,
-//! ...) of its own: no other component writes them, and the kubelet and the node controller leave what they do not know alone.
-//! Every pod needs a toleration to pass such a taint, those of DaemonSets too: that is what ends their ping-pong.
-//!
-//! At rest there is neither: nothing needs to be written for a node that is well. Conditions are patched by type.
-//! Taints are one atomic list: applying one (server-side apply with force) takes those of others away, as the recording
-//! of a real server shows. So the list is read, changed, and written back under the condition that no other writer has changed
-//! the node in between.
-=======
 //! polling, so that any other value would be overwritten within seconds, and the node controller derives its own
 //! taints from them. evictd therefore has types (`EvictdMemoryPressure`, ...) and taint keys (`evictd.dev/memory-pressure`,
 //! ...) of its own: nothing else writes them, and the kubelet and the node controller leave what they do not know alone.
@@ -24,7 +13,6 @@
 //! Taints are one atomic list: applying one (server-side apply with force) takes all others away, as the recording
 //! of a real server shows. So the list is read, changed, and written back under the condition that the node has not changed
 //! in between.
->>>>>>> policy
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -35,14 +23,10 @@ use http::Method;
 use serde_json::{Value, json};
 use tokio::{sync::watch, time::Instant};
 
-<<<<<<< main
 use super::client::{ApiClient, ApiError, ApiRequest, JSON, MERGE, STRATEGIC_MERGE};
-=======
-use super::client::{ApiError, ApiRequest, ApiClient, JSON, MERGE, STRATEGIC_MERGE};
 pub use taints::Taints;
 
 mod taints;
->>>>>>> policy
 
 /// Attempts at the list of taints before a pause.
 const CONFLICTS: usize = 5;
@@ -237,14 +221,9 @@ impl NodeWriter {
         Err(last)
     }
 
-<<<<<<< main
-    /// Keeps the node as it is wanted until the sender is gone; then takes everything away and ends. Starts from what the
-    /// node says already, and takes that away when its time is over, without a trigger from outside.
-=======
     /// Keeps the node as it is wanted until the sender is gone. What holds then stays: an upgrade under pressure is not the end of
     /// the pressure, and the next agent takes it over. Starts from what the node says already, and takes that away when its time is
     /// over, whether or not anything else happens.
->>>>>>> policy
     pub async fn run(self, mut left: StaleConditions, mut wanted: watch::Receiver<DesiredStatus>) {
         let pauses = ExponentialBuilder::default()
             .with_min_delay(PAUSES.0)

@@ -9,13 +9,8 @@ use evictd_config::{ClusterConfig, Config};
 use evictd_engine::{reclaim::KnownPods, record::NodeState};
 use evictd_policy::{PauseState, PolicyStore};
 use evictd_store::{
-<<<<<<< main
     disk_queue::DiskQueue,
-    record::{EvictionRecord, Record, RequestRecord},
-=======
-    journal::{JournalError, SharedJournal},
-    record::{RequestRecord, EvictionRecord, Record, shadow::KubeletEviction},
->>>>>>> policy
+    record::{EvictionRecord, Record, RequestRecord, shadow::KubeletEviction},
 };
 use evictd_sys::clock::WallClock;
 use tokio::{
@@ -97,7 +92,7 @@ impl Cluster {
     pub async fn start(
         config: &Config,
         cluster: &ClusterConfig,
-        (journal, left_over): (&DiskQueue, Vec<EvictionRecord>),
+        (journal, mut left_over): (&DiskQueue, Vec<EvictionRecord>),
         policies: &Arc<PolicyStore>,
         pauses: &Arc<PauseState>,
     ) -> Result<Self, StartError> {
@@ -106,7 +101,7 @@ impl Cluster {
         let connection = Arc::new(connection.map_err(|e: AccessError| e)?);
         connection.set_shadow(config.shadow);
         let own = connection.cluster_addresses(&cluster.service_networks);
-        policies.keeper().set_cluster_addresses(own);
+        policies.evaluator().set_cluster_addresses(own);
         let pods = Arc::new(Shared::default());
         let keeping = Arc::new(ClusterCache::new(
             &config.state_dir,
@@ -119,12 +114,8 @@ impl Cluster {
         keeping.restore();
         let followers = Followers::start(&connection, cluster, policies, pauses);
         let watching = pods::run(Arc::clone(&connection), node.clone(), Arc::clone(&pods));
-<<<<<<< main
-=======
-        let mut left_over = journal.lock().follow()?;
         // Nothing is deleted in shadow mode: they wait for an agent that is not.
         left_over.retain(|eviction| eviction.shadow || !config.shadow);
->>>>>>> policy
         if !left_over.is_empty() {
             tracing::info!(
                 evictions = left_over.len(),
@@ -399,16 +390,10 @@ async fn keep_node(
         let _ = begun.await;
     }
     let until = tokio::time::Instant::now() + stay;
-<<<<<<< main
-    writer
-        .run(StaleConditions { conditions, until }, wanted)
-        .await;
-=======
-    let left = DesiredStatus {
+    let left = StaleConditions {
         conditions,
         taints,
         until,
     };
     writer.run(left, wanted).await;
->>>>>>> policy
 }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use evictd_config::{ConfigError, decode::Fields};
+use evictd_config::{ConfigError, decode::ObjectDecoder};
 use evictd_engine::Pod;
 use serde_json::Value;
 
@@ -67,7 +67,7 @@ impl PodEvictionPolicy {
     /// # Errors
     /// The first mistake, with its field.
     pub fn read(document: Value) -> Result<Self, ConfigError> {
-        let mut fields = Fields::open("", document)?;
+        let mut fields = ObjectDecoder::open("", document)?;
         for (field, expected) in [("apiVersion", API_VERSION), ("kind", TENANT_KIND)] {
             let found = fields.required_text(field)?;
             if found != expected {
@@ -84,7 +84,7 @@ impl PodEvictionPolicy {
         );
         let spec = fields.object("spec")?;
         let mut spec = spec.ok_or_else(|| missing("spec"))?;
-        fields.finish()?;
+        fields.deny_unknown_fields()?;
         let order = spec.int32("order")?.unwrap_or(0);
         let earlier = i16::try_from(order)
             .ok()
@@ -103,7 +103,7 @@ impl PodEvictionPolicy {
                 grace: spec.duration("grace")?.unwrap_or_default(),
             },
         };
-        spec.finish()?;
+        spec.deny_unknown_fields()?;
         Ok(policy)
     }
 

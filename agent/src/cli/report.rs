@@ -21,11 +21,8 @@ use super::{
 };
 use crate::cli::input::bad;
 
-<<<<<<< main
 mod page;
-=======
 mod shadow;
->>>>>>> policy
 
 /// What `evictd report` is told.
 #[derive(clap::Args)]
@@ -75,6 +72,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
             Format::Svg => Err(bad(
                 "-o svg",
                 "is a picture of one incident, not of --shadow",
+            )),
+            Format::Html => Err(bad(
+                "-o html",
+                "is a page about one incident, not of --shadow",
             )),
         };
     }

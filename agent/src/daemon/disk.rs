@@ -136,7 +136,9 @@ impl Agent {
         };
         match record {
             Record::Evicted(eviction) => cluster.evicted(*eviction),
-            Record::Stuck(_) | Record::MetInForce(_) => cluster.report(record),
+            Record::Stuck(_) | Record::MetInForce(_) | Record::ShadowNode(_) => {
+                cluster.report(record)
+            }
             _ => {}
         }
     }

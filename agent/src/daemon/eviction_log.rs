@@ -2,15 +2,9 @@
 
 use std::time::Duration;
 
-<<<<<<< main
-use evictd_engine::{Pod, Signal, mitigation::Step};
+use evictd_engine::{Pod, Signal, mitigation::Step, record::NodeState};
 use evictd_fastpath::{self as fastpath, EARLIER, Event, VictimExit};
 use evictd_manager::{self as manager, MitigationOutcome, Reclaimed};
-=======
-use evictd_engine::{Pod, Recreation, Signal, mitigation::Step, record::NodeState};
-use evictd_fastpath::{EARLIER, Event, Finished, Event};
-use evictd_manager::{EvictionReport, MitigationOutcome, Reclaimed};
->>>>>>> policy
 use evictd_node::{cgroup::end::kill_until_empty, pods::table::Entry};
 use evictd_policy::PauseState;
 use evictd_store::{
@@ -230,21 +224,13 @@ impl EvictionLog {
             available_after = record.available_after,
             "a step before the eviction"
         );
-<<<<<<< main
         Record::Graduated(record)
-=======
-        self.append(&Record::Graduated(record));
     }
 
-    /// Takes note of a pod that has come back: the next agent goes on counting.
-    pub fn take_recreation(&self, comeback: &Recreation) {
-        self.append(&Record::Comeback(comeback.into()));
-    }
-
-    /// Takes note of what the Node would say.
+    /// What the Node would say.
     pub fn take_shadow_node(&mut self, state: &NodeState) -> Record {
         self.shadow_nodes += 1;
-        let record = Record::ShadowNode(ShadowNode {
+        Record::ShadowNode(ShadowNode {
             id: format!("{}-node-{}", self.run, self.shadow_nodes),
             time: jiff::Timestamp::now().to_string(),
             conditions: state
@@ -253,30 +239,20 @@ impl EvictionLog {
                 .map(|c| c.as_str().to_owned())
                 .collect(),
             message: state.message.clone(),
-        });
-        self.append(&record);
-        record
+        })
     }
 
-    /// Takes note of pods that the kubelet has evicted, unless this agent has.
-    pub fn take_kubelet_evictions(&self, evicted: Vec<KubeletEviction>) {
-        for eviction in evicted {
-            if self.journal.lock().eviction_of(&eviction.uid).is_none() {
-                self.append(&Record::KubeletEvicted(eviction));
-            }
-        }
-    }
-
-    /// Takes note of what the OOM killer has done.
-    pub fn take_oom_kill(&mut self, kill: OomKill) {
-        self.append(&Record::OomKill(Box::new(kill)));
-    }
-
-    fn append(&self, record: &Record) {
-        if let Err(error) = self.journal.lock().append(record) {
-            tracing::error!(%error, ?record, "a record is not in the journal");
-        }
->>>>>>> policy
+    /// Pods that the kubelet has evicted, but for those that this agent has.
+    pub fn take_kubelet_evictions(
+        &self,
+        evicted: Vec<KubeletEviction>,
+    ) -> impl Iterator<Item = Record> + use<> {
+        let journal = self.journal.clone();
+        let is_foreign = move |e: &KubeletEviction| journal.eviction_of(&e.uid).is_none();
+        evicted
+            .into_iter()
+            .filter(is_foreign)
+            .map(Record::KubeletEvicted)
     }
 
     fn eviction(&self, e: &fastpath::EvictionReport) -> EvictionRecord {

@@ -2,12 +2,7 @@
 
 use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
 
-<<<<<<< main
-use evictd_engine::EvictionDecision;
-=======
 use evictd_engine::{EvictionDecision, record::NodeState};
-use evictd_kube::soft_eviction::{SoftCandidate, SoftRequest};
->>>>>>> policy
 use evictd_manager::{
     Command, CommandQueue, EvictionReport, ManagerEvent, ReclaimBy, ReclaimRequest, Reclaimed,
     SoftEvictionRequest,
@@ -79,7 +74,7 @@ impl Agent {
         self.node_state = state;
         if self.config.shadow && is_news {
             let record = self.eviction_log.take_shadow_node(&self.node_state);
-            self.report_to_cluster(&record);
+            self.write_down(record);
         }
         self.tell_node();
     }

@@ -139,12 +139,9 @@ struct Agent {
     mitigation: Arc<evictd_manager::mitigation_worker::MitigationWorker>,
     steps: StepThreads,
     incidents: Incidents,
-<<<<<<< main
     disk: DiskWriter,
-=======
     /// What the node should say, or would in shadow mode.
     node_state: NodeState,
->>>>>>> policy
     /// What the manager have seen lately.
     seen_by_manager: Arc<Recorder>,
     handed_over: HandedOver,
@@ -195,15 +192,8 @@ impl Agent {
             }
         }
         self.health.ends();
-<<<<<<< main
         self.write_pauses();
-=======
-        self.eviction_log.take_pauses(&self.policies.pauses);
-        if let PodSource::Cluster { cluster, .. } = &self.pod_source {
-            let evicted = cluster.kubelet_evictions();
-            self.eviction_log.take_kubelet_evictions(evicted);
-        }
->>>>>>> policy
+        self.write_kubelet_evictions();
         self.scanner.stop();
         if let Some(manager) = self.manager.take() {
             manager.stop();
@@ -255,20 +245,19 @@ impl Agent {
         }
     }
 
-<<<<<<< main
     fn write_pauses(&mut self) {
         for record in self.eviction_log.take_pauses(&self.policies.pauses) {
             self.write_down(record);
-=======
-    /// Has the API server hear of a pod that is stuck, and of a threshold that is met as it comes into force.
-    fn report_to_cluster(&self, record: &Record) {
-        if let (
-            PodSource::Cluster { cluster, .. },
-            Record::Stuck(_) | Record::MetInForce(_) | Record::ShadowNode(_),
-        ) = (&self.pod_source, record)
-        {
-            cluster.report(record.clone());
->>>>>>> policy
+        }
+    }
+
+    fn write_kubelet_evictions(&mut self) {
+        let PodSource::Cluster { cluster, .. } = &self.pod_source else {
+            return;
+        };
+        let evicted = cluster.kubelet_evictions();
+        for record in self.eviction_log.take_kubelet_evictions(evicted) {
+            self.write_down(record);
         }
     }
 

@@ -227,12 +227,8 @@ impl Agent {
             control: control,
             events: events,
             eviction_log: EvictionLog::new(journal, words),
-<<<<<<< main
             pod_source: source,
-=======
-            source,
             node_state: NodeState::default(),
->>>>>>> policy
             allocatable,
             capacity,
             layout,

@@ -310,7 +310,9 @@ fn is_essential(record: &Record) -> bool {
         | Record::Graduated(_)
         | Record::OomKill(_)
         | Record::Paused(_)
-        | Record::MetInForce(_) => false,
+        | Record::MetInForce(_)
+        | Record::KubeletEvicted(_)
+        | Record::ShadowNode(_) => false,
     }
 }
 

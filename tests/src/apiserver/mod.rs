@@ -3,11 +3,8 @@
 //! request, so that tests can count and compare them.
 
 mod answer;
-<<<<<<< main
-mod exec;
-=======
 mod configmaps;
->>>>>>> policy
+mod exec;
 mod node;
 mod objects;
 mod others;

@@ -5,15 +5,11 @@ use std::collections::BTreeMap;
 use axum::{body::Body, http::Response};
 use serde_json::{Value, json};
 
-<<<<<<< main
 use super::{
     answer::{answer, not_found},
     state::State,
 };
-=======
-use super::state::State;
 use crate::policies::scoped;
->>>>>>> policy
 
 /// What can be listed and watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -15,13 +15,8 @@ use axum::{
 
 use super::{
     answer::{answer, not_found, scripted, unauthorized},
-<<<<<<< main
-    exec, lock, node,
+    configmaps, exec, lock, node,
     objects::{self, Collection},
-=======
-    configmaps, lock, node,
-    objects::Collection,
->>>>>>> policy
     others, pods, policies,
     state::{InjectedFault, Seen, State},
     watch::{self, Wanted},
@@ -109,7 +104,9 @@ fn dispatch(state: &mut State, seen: Seen, accept: &str) -> Response<Body> {
         ("GET", ["api", "v1", "namespaces", ns, "configmaps", name]) => {
             objects::get(state, Collection::ConfigMaps, ns, name)
         }
-        ("PATCH", ["api", "v1", "namespaces", ns, "configmaps", name]) => {
+        ("PATCH", ["api", "v1", "namespaces", ns, "configmaps", name])
+            if content_type.contains("apply-patch") =>
+        {
             objects::apply(state, Collection::ConfigMaps, ns, name, body)
         }
         ("DELETE", ["api", "v1", "namespaces", ns, "configmaps", name]) => {
@@ -117,9 +114,6 @@ fn dispatch(state: &mut State, seen: Seen, accept: &str) -> Response<Body> {
         }
         ("GET", ["apis", "evictd.io", "v1alpha1", "evictionpolicies"]) if state.crd => {
             all(state, Collection::Policies, None)
-        }
-        ("GET", ["api", "v1", "namespaces", ns, "configmaps", name]) => {
-            configmaps::get(state, ns, name)
         }
         ("PATCH", ["api", "v1", "namespaces", ns, "configmaps", name]) => {
             configmaps::patch(state, (ns, name), &content_type, &body)

@@ -8,16 +8,16 @@ use evictd_engine::{
     limiter::EvictionLimiter,
     permit::{EvictionPermit, LastResort},
 };
-use evictd_kube::fleet::Fleet;
+use evictd_kube::fleet_brake::Fleet;
 use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
     apiserver::{Fault, InjectedFault, State},
-    following::Following,
+    cluster_node::ClusterNode,
     hog::Hog,
-    member::Member,
     node::MIB,
     skip::not_root,
     skip_if,
+    watch_fixture::Following,
 };
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ const SOON: Duration = Duration::from_secs(30);
 
 /// One node's agent, as far as the brake goes.
 struct Node {
-    restraint: Arc<EvictionLimiter>,
+    limiter: Arc<EvictionLimiter>,
 }
 
 impl Node {
@@ -47,20 +47,21 @@ impl Node {
                 slow_interval: Duration::from_secs(60),
             },
         };
-        let restraint = Arc::new(EvictionLimiter::default());
+        let limiter = Arc::new(EvictionLimiter::default());
         let times = (Duration::ZERO, Duration::from_millis(200));
         let connection = Arc::clone(&following.connection);
-        let fleet = Fleet::with_times(connection, config, name, Arc::clone(&restraint), times);
+        let fleet = Fleet::with_times(connection, config, name, Arc::clone(&limiter), times);
         following.spawn(fleet.run());
-        Self { restraint }
+        Self { limiter }
     }
 
     fn evicts(&self) {
-        self.restraint.charge(&EvictionPermit::default(), monotonic_ns());
+        self.limiter
+            .charge(&EvictionPermit::default(), monotonic_ns());
     }
 
     fn pace(&self) -> FleetPace {
-        self.restraint.fleet_pace(monotonic_ns())
+        self.limiter.fleet_pace(monotonic_ns())
     }
 }
 
@@ -98,9 +99,9 @@ fn nodes_that_evict_slow_all_down_and_then_pause_them() {
     );
     assert!(f.wait(|_| one.pace() == FleetPace::Slow));
     let now = monotonic_ns();
-    assert!(calm.restraint.lets_paced(now), "its first one");
+    assert!(calm.limiter.lets_paced(now), "its first one");
     assert!(
-        !one.restraint.lets_paced(now),
+        !one.limiter.lets_paced(now),
         "its next one comes a minute later"
     );
     // A node that another agent speaks for, and one from long ago that is taken away.
@@ -116,12 +117,12 @@ fn nodes_that_evict_slow_all_down_and_then_pause_them() {
     assert!(f.wait(|_| nodes.iter().all(|n| n.pace() == FleetPace::Paused)));
     let urgent = |n: &Node| {
         let pod = EvictionPermit::default();
-        n.restraint.lets_go(&pod, monotonic_ns(), LastResort::Nobody)
+        n.limiter.allows(&pod, monotonic_ns(), LastResort::None)
     };
     assert!(
         nodes
             .iter()
-            .all(|n| urgent(n) && !n.restraint.lets_paced(monotonic_ns()))
+            .all(|n| urgent(n) && !n.limiter.lets_paced(monotonic_ns()))
     );
     assert!(f.wait(|f| f.server.state().count("POST", "/events") == 2));
     let state = f.server.state();
@@ -177,7 +178,7 @@ fn without_the_api_server_each_node_goes_on_by_itself() {
         "404 at last"
     );
     assert_eq!(node.pace(), FleetPace::Normal);
-    assert!(node.restraint.lets_paced(monotonic_ns()));
+    assert!(node.limiter.lets_paced(monotonic_ns()));
     maps(&mut f.server.state());
     assert!(f.wait(|f| entries(&f.server.state()) == ["n1"]));
 }
@@ -187,7 +188,7 @@ fn without_the_api_server_each_node_goes_on_by_itself() {
 #[test]
 fn a_paused_fleet_holds_back_what_is_not_urgent() {
     skip_if!(not_root());
-    let mut member = Member::new("fleet", 256).unwrap();
+    let mut member = ClusterNode::new("fleet", 256).unwrap();
     let map = format!("{SPACE}/{NAME}");
     member.config["cluster"]["fleetBrake"] = json!({"configMap": map, "slowInterval": "1s"});
     let until = Timestamp::now() + SignedDuration::from_mins(10);

@@ -2,12 +2,9 @@
 
 mod access;
 mod evicts;
-<<<<<<< main
+mod fleet;
 mod hanging_disk;
 mod kubectl;
-=======
-mod fleet;
->>>>>>> policy
 mod load;
 mod manager;
 mod memory;

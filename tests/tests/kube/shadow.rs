@@ -7,8 +7,8 @@ use evictd_store::record::Record;
 use evictd_tests::{
     agent::binary,
     apiserver::{self, State},
+    cluster_node::ClusterNode,
     hog::Hog,
-    member::Member,
     skip::not_root,
     skip_if,
 };
@@ -34,7 +34,7 @@ fn writes(state: &State) -> Vec<String> {
 #[test]
 fn shadow_mode_sends_nothing_but_events() {
     skip_if!(not_root());
-    let mut member = Member::new("shadow", 256).unwrap();
+    let mut member = ClusterNode::new("shadow", 256).unwrap();
     member.config["shadow"] = true.into();
     member.config["cluster"]["taint"] = json!({"setAfter": "0s"});
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
@@ -48,7 +48,7 @@ fn shadow_mode_sends_nothing_but_events() {
     assert!(told, "{}", agent.log());
     assert!(hog.is_alive(), "nothing was killed");
     // The kubelet finds the shortage too.
-    let mut evicted = apiserver::pod("other", &Member::uid(2), "BestEffort", 0, None);
+    let mut evicted = apiserver::pod("other", &ClusterNode::uid(2), "BestEffort", 0, None);
     evicted["status"] = json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."});
     member.server.state().put_pod(evicted);
     let written = member.wait(SOON, |m| {

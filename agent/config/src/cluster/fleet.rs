@@ -6,7 +6,7 @@ use evictd_engine::fleet::FleetRules;
 use serde_json::Value;
 
 use super::{ConfigMapName, config_map};
-use crate::{ConfigError, decode::Fields};
+use crate::{ConfigError, decode::ObjectDecoder};
 
 /// The fleet brake of one release.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ const DEFAULTS: FleetRules = FleetRules {
 const MOST_NODES: u64 = 1000;
 
 /// Takes the field `fleetBrake`; without it there is none.
-pub(super) fn take(cluster: &mut Fields) -> Result<Option<FleetConfig>, ConfigError> {
+pub(super) fn take(cluster: &mut ObjectDecoder) -> Result<Option<FleetConfig>, ConfigError> {
     let Some(mut brake) = cluster.object("fleetBrake")? else {
         return Ok(None);
     };
@@ -48,13 +48,13 @@ pub(super) fn take(cluster: &mut Fields) -> Result<Option<FleetConfig>, ConfigEr
         let reason = format!("must not be below slowNodes, which is {}", rules.slow_nodes);
         return Err(ConfigError::value(path, &rules.pause_nodes.into(), reason));
     }
-    brake.finish()?;
+    brake.deny_unknown_fields()?;
     Ok(Some(FleetConfig { config_map, rules }))
 }
 
-fn nodes(brake: &mut Fields, field: &str, default: u32) -> Result<u32, ConfigError> {
+fn nodes(brake: &mut ObjectDecoder, field: &str, default: u32) -> Result<u32, ConfigError> {
     let path = brake.path_of(field);
-    let Some(value) = brake.take(field) else {
+    let Some(value) = brake.optional(field) else {
         return Ok(default);
     };
     let number = value.as_u64().filter(|n| (1..=MOST_NODES).contains(n));
@@ -64,7 +64,11 @@ fn nodes(brake: &mut Fields, field: &str, default: u32) -> Result<u32, ConfigErr
 }
 
 /// Between a second and a day.
-fn period(brake: &mut Fields, field: &str, default: Duration) -> Result<Duration, ConfigError> {
+fn period(
+    brake: &mut ObjectDecoder,
+    field: &str,
+    default: Duration,
+) -> Result<Duration, ConfigError> {
     let Some(period) = brake.duration(field)? else {
         return Ok(default);
     };
@@ -87,7 +91,7 @@ mod tests {
 
     fn read(brake: Value) -> Result<Option<FleetConfig>, String> {
         let document = json!({ "fleetBrake": brake });
-        let mut fields = Fields::open("cluster", document).expect("a map");
+        let mut fields = ObjectDecoder::open("cluster", document).expect("a map");
         take(&mut fields).map_err(|e| e.to_string())
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::is_subdomain;
-use crate::{ConfigError, decode::Fields};
+use crate::{ConfigError, decode::ObjectDecoder};
 
 /// In front of `memory-pressure`, `disk-pressure` and `pid-pressure`, unless the configuration has another prefix.
 pub const DEFAULT_TAINT_PREFIX: &str = "evictd.dev/";
@@ -62,12 +62,12 @@ impl Default for TaintConfig {
 }
 
 /// Takes the field `taint`: `true` is an object without fields, `false` no taint.
-pub(super) fn take(cluster: &mut Fields) -> Result<Option<TaintConfig>, ConfigError> {
+pub(super) fn take(cluster: &mut ObjectDecoder) -> Result<Option<TaintConfig>, ConfigError> {
     let path = cluster.path_of("taint");
-    let mut taint = match cluster.take("taint") {
+    let mut taint = match cluster.optional("taint") {
         Some(Value::Bool(false)) => return Ok(None),
         None | Some(Value::Bool(true)) => return Ok(Some(TaintConfig::default())),
-        Some(value @ Value::Object(_)) => Fields::open(&path, value)?,
+        Some(value @ Value::Object(_)) => ObjectDecoder::open(&path, value)?,
         Some(other) => {
             let reason = "must be true, false, or a map of fields";
             return Err(ConfigError::value(path, &other, reason));
@@ -91,7 +91,7 @@ pub(super) fn take(cluster: &mut Fields) -> Result<Option<TaintConfig>, ConfigEr
         set_after: taint.duration("setAfter")?.unwrap_or(base.set_after),
         remove_after: taint.duration("removeAfter")?.unwrap_or(base.remove_after),
     };
-    taint.finish()?;
+    taint.deny_unknown_fields()?;
     Ok(Some(taken))
 }
 
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     fn read(taint: Value) -> Result<Option<TaintConfig>, String> {
-        let mut fields = Fields::open("cluster", json!({ "taint": taint })).expect("a map");
+        let mut fields = ObjectDecoder::open("cluster", json!({ "taint": taint })).expect("a map");
         take(&mut fields).map_err(|e| e.to_string())
     }
 

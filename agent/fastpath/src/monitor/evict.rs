@@ -285,7 +285,8 @@ impl MemoryMonitor {
 
     fn report_no_candidates(&mut self, index: usize, in_vain: bool) {
         let held = BlockedBy {
-            paused: self.setup.limiter.is_paused() || !self.setup.limiter.lets_paced(monotonic_ns()),
+            paused: self.setup.limiter.is_paused()
+                || !self.setup.limiter.lets_paced(monotonic_ns()),
             denied: self.denied(),
             in_vain,
         };

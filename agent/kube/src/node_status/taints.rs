@@ -8,7 +8,7 @@ use std::{
 use evictd_engine::NodeCondition;
 use tokio::time::Instant;
 
-use super::Wanted;
+use super::DesiredStatus;
 
 /// Which conditions have their taint. A pressure that is over before its time is up sets none; one that comes back while its
 /// condition holds does.
@@ -41,7 +41,7 @@ impl Taints {
     pub fn update(
         &mut self,
         now: Instant,
-        wanted: &Wanted,
+        wanted: &DesiredStatus,
     ) -> (BTreeSet<NodeCondition>, Option<Instant>) {
         let mut next: Option<Instant> = None;
         let mut due = |at: Instant| next = Some(next.map_or(at, |first| first.min(at)));
@@ -80,9 +80,9 @@ mod tests {
     const MEMORY: NodeCondition = NodeCondition::MemoryPressure;
     const S: Duration = Duration::from_secs(1);
 
-    fn wanted(holds: bool, pressed: bool) -> Wanted {
+    fn wanted(holds: bool, pressed: bool) -> DesiredStatus {
         let set = |is_in: bool| is_in.then_some(MEMORY).into_iter().collect();
-        Wanted {
+        DesiredStatus {
             conditions: set(holds),
             pressed: set(pressed),
             message: String::new(),

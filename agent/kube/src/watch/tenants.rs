@@ -12,9 +12,9 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use crate::{
-    client::Connection,
+    client::ApiClient,
     policy_status::{GROUP, VERSION},
-    watch::{Events, Listener, Trouble, follow, from_cache},
+    watch::{Events, WatchFailure, WatchHandler, from_cache, run_watcher},
 };
 
 /// Name of the resource.
@@ -72,22 +72,22 @@ impl Resource for WatchedTenantPolicy {
     }
 }
 
-/// Keeps the catalogue up to date for ever.
-pub async fn run(connection: Arc<Connection>, catalogue: Arc<PolicyStore>) {
+/// Keeps the policies up to date for ever.
+pub async fn run(connection: Arc<ApiClient>, policies: Arc<PolicyStore>) {
     let listener = TenantPolicies {
-        catalogue,
+        policies,
         incoming: Vec::new(),
     };
-    follow(&connection, listener).await;
+    run_watcher(&connection, listener).await;
 }
 
 struct TenantPolicies {
-    catalogue: Arc<PolicyStore>,
+    policies: Arc<PolicyStore>,
     /// What a list has brought so far that is not at its end.
     incoming: Vec<Value>,
 }
 
-impl Listener for TenantPolicies {
+impl WatchHandler for TenantPolicies {
     type Object = WatchedTenantPolicy;
 
     const RARE_RETRY: bool = true;
@@ -96,29 +96,29 @@ impl Listener for TenantPolicies {
         Box::pin(watcher(Api::all(client), from_cache(None)))
     }
 
-    fn take(&mut self, event: Event<WatchedTenantPolicy>) {
+    fn apply(&mut self, event: Event<WatchedTenantPolicy>) {
         match event {
             Event::Init => self.incoming.clear(),
             Event::InitApply(policy) => self.incoming.push(policy.document),
             Event::InitDone => {
                 let documents = std::mem::take(&mut self.incoming);
-                self.catalogue.replace_tenants(&documents);
+                self.policies.replace_tenants(&documents);
             }
-            Event::Apply(policy) => self.catalogue.put_tenant(&policy.document),
-            Event::Delete(policy) => self.catalogue.remove_tenant(&policy.document),
+            Event::Apply(policy) => self.policies.put_tenant(&policy.document),
+            Event::Delete(policy) => self.policies.remove_tenant(&policy.document),
         }
     }
 
-    fn stopped(&mut self, trouble: Trouble, error: &watcher::Error) {
-        if trouble == Trouble::Absent {
+    fn failed(&mut self, trouble: WatchFailure, error: &watcher::Error) {
+        if trouble == WatchFailure::Absent {
             tracing::info!("the API server has no {TENANT_PLURAL}.{GROUP} (deploy/crds)");
-            self.catalogue.replace_tenants(&[]);
+            self.policies.replace_tenants(&[]);
         } else {
             tracing::warn!(%error, "the watch of tenants' policies has stopped: those known stay in force");
         }
     }
 
-    fn goes_on(&mut self) {
+    fn recovered(&mut self) {
         tracing::info!("the watch of tenants' policies works again");
     }
 }

@@ -40,19 +40,12 @@ impl ManagerLoop {
             pressed,
             message: self.message.clone(),
         };
-<<<<<<< main
-        if state.conditions != self.reported.conditions
-            && self.emit(ManagerEvent::Node(state.clone()))
-        {
-            self.reported = state;
-=======
         let now = monotonic_ns();
         let is_due = now.saturating_sub(self.told_at) >= TOLD_AGAIN_NS;
         let is_news = state.conditions != self.reported.conditions
             || (state.pressed != self.reported.pressed && is_due);
         if is_news && self.emit(ManagerEvent::Node(state.clone())) {
             (self.reported, self.told_at) = (state, now);
->>>>>>> policy
         }
         self.cycles += 1;
         for recreation in round.recreations {

@@ -101,7 +101,9 @@ async fn work(evaluator: Arc<PolicyEvaluator>) {
                 // Never closed.
                 let _place = room.acquire().await;
                 // What a server answers must not be able to end more than its own question.
-                let results = AssertUnwindSafe(evaluator.probe(&question)).catch_unwind().await;
+                let results = AssertUnwindSafe(evaluator.probe(&question))
+                    .catch_unwind()
+                    .await;
                 let results =
                     results.unwrap_or_else(|_| Err("its answer cannot be handled".to_owned()));
                 evaluator.record_result(&question, results);

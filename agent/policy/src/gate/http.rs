@@ -134,7 +134,7 @@ impl HttpProbe {
         let scheme = scheme.unwrap_or_default();
         // What policies of before may still say.
         let path_of_redirects = fields.path_of("redirects");
-        if let Some(redirects) = fields.take("redirects").filter(|n| *n != 0) {
+        if let Some(redirects) = fields.optional("redirects").filter(|n| *n != 0) {
             let reason =
                 "must be left out: no redirect is followed; let host name the server that answers";
             return Err(ConfigError::value(path_of_redirects, &redirects, reason));
@@ -247,41 +247,6 @@ impl HttpProbe {
         let authority: Authority = authority
             .parse()
             .map_err(|_| bad_host(host, "cannot be part of a URL"))?;
-<<<<<<< main
-        if first.authority().map(Authority::as_str) != Some(&authority) {
-            return Err(bad_host(host, "is not the name of a host"));
-        }
-        let mut target = first.clone();
-        for _ in 0..=self.redirects {
-            // A token is for the host that it was meant for, not for one that this host redirects to.
-            let token = token
-                .as_deref()
-                .filter(|_| target.authority() == first.authority());
-            let (response, _driver) = self.exchange(&target, token, secrets).await?;
-            let location = response
-                .headers()
-                .get(header::LOCATION)
-                .filter(|_| self.redirects > 0 && response.status().is_redirection());
-            match location {
-                Some(location) => target = redirected(&target, location, self.scheme)?,
-                None => return self.read_answer(response).await,
-            }
-        }
-        Err(ProbeError::Redirects(self.redirects))
-    }
-
-    async fn exchange(
-        &self,
-        target: &Uri,
-        token: Option<&str>,
-        secrets: &Secrets,
-    ) -> Result<(Response, Driver), ProbeError> {
-        let host = target.host().unwrap_or_default().trim_matches(['[', ']']);
-        let port = target.port_u16().unwrap_or(self.port);
-        let stream = connect(host, port).await?;
-        match self.scheme {
-            Scheme::Http => send(stream, target, token).await,
-=======
         let filter = Filter {
             cluster,
             hosts: self.hosts.as_ref(),
@@ -291,7 +256,6 @@ impl HttpProbe {
         let request = request(&authority, &self.path, token.as_deref())?;
         let (response, _driver) = match self.scheme {
             Scheme::Http => send(stream, request).await?,
->>>>>>> policy
             Scheme::Https => {
                 let name = target.server_name.as_deref().unwrap_or(host);
                 let stream = secrets.over_tls(self.trust.as_ref(), name, stream).await?;

@@ -135,9 +135,6 @@ impl State {
         Some(status)
     }
 
-<<<<<<< main
-    /// Finds which policies can contradict each other among the newest versions: a last good version that holds in place of a bad one is not
-=======
     /// A policy of a namespace, new or changed. One that cannot be used leaves the last good version in force.
     pub fn put_tenant(&mut self, document: &Value) {
         let key = tenant_key(document);
@@ -167,7 +164,6 @@ impl State {
     }
 
     /// Finds who can contradict whom among the newest versions: a last good version that holds in place of a bad one is not
->>>>>>> policy
     /// known to every agent.
     pub fn compare(&mut self) {
         let newest = |o: &Object| Some(Arc::clone(&o.newest()?.policy));

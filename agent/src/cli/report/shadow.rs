@@ -4,7 +4,7 @@ use std::path::Path;
 
 use evictd_store::{
     journal,
-    record::{Eviction, Record, oom_kill::OomCause},
+    record::{EvictionRecord, Record, oom_kill::OomCause},
 };
 use evictd_sys::fs::PathError;
 use jiff::{SignedDuration, Timestamp};
@@ -85,7 +85,7 @@ impl Comparison {
         let (mut decisions, mut foreign, mut node_changes) = (Vec::new(), Vec::new(), 0);
         let mut known = std::collections::BTreeSet::new();
         let time = |text: &str| text.parse::<Timestamp>().ok().filter(|at| *at >= since);
-        let mut decide = |eviction: Eviction| {
+        let mut decide = |eviction: EvictionRecord| {
             // What waited for the API server is carried over into a new file, and is there twice.
             if let Some(at) = time(&eviction.time).filter(|_| eviction.shadow)
                 && known.insert(eviction.id.clone())

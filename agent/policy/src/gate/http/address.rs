@@ -130,42 +130,12 @@ pub(super) fn endpoint(text: &str, port: u16) -> Result<&str, ProbeError> {
     Err(bad_host(text, "is not the name of a host"))
 }
 
-<<<<<<< main
-/// The next address: the scheme stays, so that a redirect cannot take TLS away.
-pub(super) fn redirected(
-    from: &Uri,
-    location: &http::HeaderValue,
-    scheme: Scheme,
-) -> Result<Uri, ProbeError> {
-    let lost =
-        || ProbeError::Exchange("it redirects to an address that cannot be reached".to_owned());
-    let text = location.to_str().map_err(|_| lost())?;
-    let to: Uri = text.parse().map_err(|_| lost())?;
-    let mut parts = to.into_parts();
-    let wanted = match scheme {
-        Scheme::Http => http::uri::Scheme::HTTP,
-        Scheme::Https => http::uri::Scheme::HTTPS,
-    };
-    match &parts.scheme {
-        Some(scheme) if *scheme != wanted => return Err(lost()),
-        Some(_) => {}
-        None => {
-            parts.scheme = Some(wanted);
-            parts.authority = from.authority().cloned();
-        }
-    }
-    Uri::from_parts(parts).map_err(|_| lost())
-}
-
-pub(super) async fn connect(host: &str, port: u16) -> Result<TcpStream, ProbeError> {
-=======
 /// Looks a host up once and connects to an address that has passed the filter, so that the name cannot lead elsewhere later.
 pub(super) async fn connect(
     host: &str,
     port: u16,
     filter: Filter<'_>,
 ) -> Result<TcpStream, ProbeError> {
->>>>>>> policy
     let addresses = tokio::net::lookup_host((host, port)).await;
     let addresses: Vec<SocketAddr> = addresses
         .map_err(|e| bad_host(host, &e.to_string()))?

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use evictd_config::{ConfigError, decode::Fields};
+use evictd_config::{ConfigError, decode::ObjectDecoder};
 use ipnet::IpNet;
 
 /// Entries of one list.
@@ -19,7 +19,7 @@ pub struct Hosts {
 
 impl Hosts {
     /// Takes the field `hosts`; `None` if it is absent.
-    pub(super) fn take(fields: &mut Fields) -> Result<Option<Self>, ConfigError> {
+    pub(super) fn take(fields: &mut ObjectDecoder) -> Result<Option<Self>, ConfigError> {
         let path = fields.path_of("hosts");
         let Some(texts) = fields.texts("hosts")? else {
             return Ok(None);
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     fn read(hosts: Value) -> Result<Option<Hosts>, String> {
-        let mut fields = Fields::open("http", json!({ "hosts": hosts })).expect("a map");
+        let mut fields = ObjectDecoder::open("http", json!({ "hosts": hosts })).expect("a map");
         Hosts::take(&mut fields).map_err(|e| e.to_string())
     }
 

@@ -1,0 +1,296 @@
+//! The fleet brake over the API server: two ConfigMaps, no server of its own.
+//!
+//! `NAME-evictions` has one entry for each node that has evicted lately, with the time. Nothing watches it: a node that has evicted
+//! reads it from the API server's cache, and adds its entry unless there are enough already, at most once in [`REPORT_EVERY`] and
+//! after a random wait. The answer to that write tells how many nodes there are. The node that finds enough writes `NAME`, which
+//! all watch and which changes a few times in an incident. So five thousand nodes that evict at once make some hundred writes, and
+//! then reads at a rate of nodes by [`REPORT_EVERY`].
+//!
+//! Without the API server a node knows what it has heard last until that ends by itself, and goes on at its own pace.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use evictd_config::{ConfigMapName, FleetConfig};
+use evictd_engine::{
+    fleet::{FleetPace, FleetState},
+    limiter::EvictionLimiter,
+};
+use evictd_sys::clock::monotonic_ns;
+use http::Method;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api, Client,
+    runtime::watcher::{self, Event, watcher},
+};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    client::{ApiClient, ApiError, ApiRequest, JSON, MERGE},
+    events,
+    watch::{Events, WatchFailure, WatchHandler, from_cache, run_watcher},
+};
+
+/// A node tells of its evictions no more often.
+const REPORT_EVERY: Duration = Duration::from_secs(30);
+/// It waits for a random part of this before, so that not all nodes write before any of them has read what others wrote.
+const SPREAD: Duration = Duration::from_secs(5);
+/// How often it is looked whether the node has evicted.
+const LOOK: Duration = Duration::from_secs(1);
+/// Entries beyond which none is added, whatever the configuration says.
+const MOST_ENTRIES: usize = 2000;
+/// Old entries that one write takes away.
+const MOST_REMOVED: usize = 64;
+
+/// What the watched ConfigMap says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Told {
+    state: FleetState,
+    resource_version: Option<String>,
+}
+
+/// One node's part of the fleet brake.
+pub struct Fleet {
+    connection: Arc<ApiClient>,
+    config: FleetConfig,
+    node: String,
+    limiter: Arc<EvictionLimiter>,
+    told: Mutex<Told>,
+    spread: Duration,
+    report_every: Duration,
+}
+
+impl Fleet {
+    /// A part that is not yet running.
+    pub fn new(
+        connection: Arc<ApiClient>,
+        config: FleetConfig,
+        node: &str,
+        limiter: Arc<EvictionLimiter>,
+    ) -> Arc<Self> {
+        Self::with_times(connection, config, node, limiter, (SPREAD, REPORT_EVERY))
+    }
+
+    /// The same with other times than [`SPREAD`] and [`REPORT_EVERY`].
+    pub fn with_times(
+        connection: Arc<ApiClient>,
+        config: FleetConfig,
+        node: &str,
+        limiter: Arc<EvictionLimiter>,
+        (spread, report_every): (Duration, Duration),
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            connection,
+            config,
+            node: node.to_owned(),
+            limiter,
+            told: Mutex::default(),
+            spread,
+            report_every,
+        })
+    }
+
+    /// Follows what all nodes are told, and tells of this node's evictions, for ever.
+    pub async fn run(self: Arc<Self>) {
+        let listener = Follower {
+            fleet: Arc::clone(&self),
+            incoming: None,
+        };
+        tokio::select! {
+            () = run_watcher(&self.connection, listener) => {}
+            () = self.tell() => {}
+        }
+    }
+
+    async fn tell(&self) {
+        let mut told = self.limiter.last_eviction();
+        loop {
+            tokio::time::sleep(LOOK.min(self.report_every)).await;
+            let last = self.limiter.last_eviction();
+            if last == told {
+                continue;
+            }
+            tokio::time::sleep(self.spread.mul_f64(fastrand::f64())).await;
+            match self.report().await {
+                // Evictions since then are told by the next report.
+                Ok(()) => told = last,
+                Err(error) => {
+                    tracing::debug!(%error, "the fleet has not heard of this node's evictions");
+                }
+            }
+            tokio::time::sleep(self.report_every).await;
+        }
+    }
+
+    fn path(&self, suffix: &str) -> String {
+        let ConfigMapName { namespace, name } = &self.config.config_map;
+        format!("/api/v1/namespaces/{namespace}/configmaps/{name}{suffix}")
+    }
+
+    /// Tells that this node has evicted, unless enough others have, and pulls the brake if they are too many.
+    async fn report(&self) -> Result<(), ApiError> {
+        let rules = &self.config.rules;
+        let now = Timestamp::now().as_second();
+        let path = self.path("-evictions");
+        let query = format!("{path}?resourceVersion=0");
+        let nothing = Value::Null;
+        let call = ApiRequest::new(Method::GET, query, JSON, &nothing);
+        let mut entries = entries(&self.connection.call(&call).await?);
+        let fresh = |entries: &BTreeMap<String, i64>| {
+            let fresh = entries.values().filter(|at| rules.counts(**at, now));
+            u32::try_from(fresh.count()).unwrap_or(u32::MAX)
+        };
+        if fresh(&entries) < rules.pause_nodes && entries.len() < MOST_ENTRIES {
+            let old = entries.iter().filter(|(_, at)| !rules.counts(**at, now));
+            let mut data: Map<String, Value> = old
+                .take(MOST_REMOVED)
+                .map(|(node, _)| (node.clone(), Value::Null))
+                .collect();
+            let time = Timestamp::from_second(now).map(|time| time.to_string());
+            data.insert(self.node.clone(), time.unwrap_or_default().into());
+            let body = json!({ "data": data });
+            let call = ApiRequest::new(Method::PATCH, path, MERGE, &body);
+            entries = self::entries(&self.connection.call(&call).await?);
+        }
+        let told = self.told();
+        match rules.judge(told.state, fresh(&entries), now) {
+            Some(state) => self.pull(state, fresh(&entries), &told).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn pull(&self, state: FleetState, nodes: u32, told: &Told) -> Result<(), ApiError> {
+        let until = Timestamp::from_second(state.until).map(|time| time.to_string());
+        let body = json!({
+            // Another node may have been faster.
+            "metadata": {"resourceVersion": told.resource_version},
+            "data": {
+                "pace": state.pace.as_str(),
+                "until": until.unwrap_or_default(),
+                "nodes": nodes.to_string(),
+                "by": self.node,
+            },
+        });
+        let call = ApiRequest::new(Method::PATCH, self.path(""), MERGE, &body);
+        match self.connection.call(&call).await {
+            Ok(map) => {
+                self.hear(read(&map));
+                let events = events::Events::new(&self.node);
+                // One node tells of it, in place of thousands.
+                let told = events.about_fleet(&self.connection, &state, nodes).await;
+                if let Err(error) = told {
+                    tracing::debug!(%error, "no Event tells of the fleet brake");
+                }
+                Ok(())
+            }
+            Err(error) if error.code() == 409 => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn told(&self) -> Told {
+        self.told
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Takes what all nodes are told. Only the time that is left is kept, so that it ends without the API server.
+    fn hear(&self, told: Told) {
+        let now = Timestamp::now().as_second();
+        let state = self.config.rules.in_force(told.state, now);
+        let before = std::mem::replace(
+            &mut *self.told.lock().unwrap_or_else(PoisonError::into_inner),
+            told,
+        );
+        let left = Duration::from_secs(u64::try_from(state.until - now).unwrap_or(0));
+        self.limiter
+            .set_fleet(state.pace, left, &self.config.rules, monotonic_ns());
+        if self.config.rules.in_force(before.state, now).pace != state.pace {
+            let pace = state.pace.as_str();
+            match state.pace {
+                FleetPace::Normal => tracing::info!(pace, "the fleet brake is released"),
+                FleetPace::Slow | FleetPace::Paused => tracing::warn!(
+                    pace,
+                    ?left,
+                    "many nodes evict: evictions at the kubelet's pace are held back, urgent ones are not"
+                ),
+            }
+        }
+    }
+}
+
+/// The times of nodes' evictions.
+fn entries(map: &Value) -> BTreeMap<String, i64> {
+    let data = map["data"].as_object().into_iter().flatten();
+    data.filter_map(|(node, time)| Some((node.clone(), seconds(time.as_str()?)?)))
+        .collect()
+}
+
+fn seconds(time: &str) -> Option<i64> {
+    time.parse::<Timestamp>().ok().map(|time| time.as_second())
+}
+
+/// What a ConfigMap says to all nodes; without sense it says nothing.
+fn read(map: &Value) -> Told {
+    let text = |field: &str| map["data"][field].as_str().unwrap_or_default();
+    let pace = FleetPace::ALL
+        .into_iter()
+        .find(|p| p.as_str() == text("pace"));
+    let state = pace.zip(seconds(text("until")));
+    Told {
+        state: state.map_or_else(FleetState::default, |(pace, until)| FleetState {
+            pace,
+            until,
+        }),
+        resource_version: map["metadata"]["resourceVersion"]
+            .as_str()
+            .map(str::to_owned),
+    }
+}
+
+struct Follower {
+    fleet: Arc<Fleet>,
+    /// What a list has brought that is not at its end.
+    incoming: Option<Told>,
+}
+
+fn told(map: &ConfigMap) -> Told {
+    // A ConfigMap has always a form in JSON.
+    read(&serde_json::to_value(map).unwrap_or_default())
+}
+
+impl WatchHandler for Follower {
+    type Object = ConfigMap;
+
+    const RARE_RETRY: bool = true;
+
+    fn open(&self, client: Client) -> Events<ConfigMap> {
+        let ConfigMapName { namespace, name } = &self.fleet.config.config_map;
+        let fields = format!("metadata.name={name}");
+        let api = Api::<ConfigMap>::namespaced(client, namespace);
+        Box::pin(watcher(api, from_cache(Some(&fields))))
+    }
+
+    fn apply(&mut self, event: Event<ConfigMap>) {
+        match event {
+            Event::Init => self.incoming = None,
+            Event::InitApply(map) => self.incoming = Some(told(&map)),
+            Event::InitDone => self.fleet.hear(self.incoming.take().unwrap_or_default()),
+            Event::Apply(map) => self.fleet.hear(told(&map)),
+            Event::Delete(_) => self.fleet.hear(Told::default()),
+        }
+    }
+
+    fn failed(&mut self, _: WatchFailure, error: &watcher::Error) {
+        tracing::warn!(%error, "the fleet brake cannot be seen now: what is known of it ends by itself");
+    }
+
+    fn recovered(&mut self) {
+        tracing::info!("the watch of the fleet brake works again");
+    }
+}
