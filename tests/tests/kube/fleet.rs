@@ -204,10 +204,11 @@ fn a_paused_fleet_holds_back_what_is_not_urgent() {
     let agent = member.start().unwrap();
     let heard = member.wait(SOON, |_| agent.log().contains("many nodes evict"));
     assert!(heard, "{}", agent.log());
-    let _base = Hog::start(&base, &["--mib", "150"]).unwrap();
-    assert!(member.wait(SOON, |m| m.cgroup.usage().unwrap() > 145 * MIB));
-    let _slow = Hog::start(&slow, &["--mib", "60", "--rate", "3"]).unwrap();
-    assert!(member.wait(SOON * 2, |m| m.cgroup.usage().unwrap() > 200 * MIB));
+    let _base = Hog::start(&base, &["--mib", "100"]).unwrap();
+    assert!(member.wait(SOON, |m| m.cgroup.usage().unwrap() > 95 * MIB));
+    let _slow = Hog::start(&slow, &["--mib", "110", "--rate", "4"]).unwrap();
+    let is_short = member.wait(SOON * 2, |m| m.cgroup.usage().unwrap() > 200 * MIB);
+    assert!(is_short, "{}", agent.log());
     std::thread::sleep(Duration::from_secs(3));
     assert_eq!(member.evictions(), [], "{}", agent.log());
     member.server.state().put_config_map(SPACE, NAME, json!({}));

@@ -31,12 +31,11 @@ fn tenant(member: &Member, namespace: &str, app: &str, spec: Value) {
 
 /// Fills the node: `big` uses most, so that it goes unless a policy says otherwise. Answers with who went.
 fn goes(member: &Member, big: &std::path::Path, small: &std::path::Path) -> String {
-    let mut first = Hog::start(big, &["--mib", "120"]).unwrap();
+    let first = Hog::start(big, &["--mib", "120"]).unwrap();
     assert!(member.wait(SOON, |m| m.cgroup.usage().unwrap() > 115 * MIB));
     let second = Hog::start(small, &["--mib", "100"]).unwrap();
     assert!(member.wait(SOON, |m| !m.evictions().is_empty()));
-    drop(second);
-    drop(first.is_alive());
+    drop((first, second));
     member.evictions().remove(0).name
 }
 

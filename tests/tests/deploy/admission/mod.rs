@@ -89,7 +89,7 @@ fn own() -> Vec<(&'static str, Request)> {
 #[test]
 fn every_policy_is_bound_and_every_expression_compiles() {
     let policies = policies();
-    assert_eq!(policies.len(), 5);
+    assert_eq!(policies.len(), 6);
     assert!(policies.compile() >= 20);
 }
 
