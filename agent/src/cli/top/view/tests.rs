@@ -169,7 +169,7 @@ fn all_of_it_fits_on_a_small_terminal() {
     assert!(
         lines
             .iter()
-            .any(|line| line.contains("the OOM killer's choice")),
+            .any(|line| line.contains("evicted first, the OOM")),
         "{lines:#?}"
     );
     assert_eq!(
