@@ -169,7 +169,6 @@ impl Fleet {
         Ok(agents)
     }
 
-<<<<<<< main
     /// The agent that answers on this node.
     ///
     /// # Errors
@@ -182,27 +181,6 @@ impl Fleet {
             what: node.to_owned(),
             reason: format!("no agent runs there, in the namespace {}", self.namespace),
         })
-=======
-    async fn tell(&self) {
-        // None yet.
-        let mut told = 0;
-        loop {
-            tokio::time::sleep(LOOK.min(self.report_every)).await;
-            let last = self.restraint.last_eviction();
-            if last == told {
-                continue;
-            }
-            tokio::time::sleep(self.spread.mul_f64(fastrand::f64())).await;
-            match self.report().await {
-                // Evictions since then are told by the next report.
-                Ok(()) => told = last,
-                Err(error) => {
-                    tracing::debug!(%error, "the fleet has not heard of this node's evictions");
-                }
-            }
-            tokio::time::sleep(self.report_every).await;
-        }
->>>>>>> policy
     }
 
     /// The node of a pod.

@@ -107,7 +107,8 @@ impl Fleet {
     }
 
     async fn tell(&self) {
-        let mut told = self.limiter.last_eviction();
+        // None yet.
+        let mut told = 0;
         loop {
             tokio::time::sleep(LOOK.min(self.report_every)).await;
             let last = self.limiter.last_eviction();

@@ -148,6 +148,7 @@ mod tests {
         ManagerEvent::Node(NodeState {
             conditions: [NodeCondition::PidPressure].into(),
             message: message.to_owned(),
+            ..NodeState::default()
         })
     }
 

@@ -192,12 +192,7 @@ impl Agent {
             }
         }
         self.health.ends();
-<<<<<<< main
         self.write_pauses();
-        self.write_kubelet_evictions();
-=======
-        self.eviction_log.take_pauses(&self.policies.pauses);
->>>>>>> policy
         self.scanner.stop();
         if let Some(manager) = self.manager.take() {
             manager.stop();
@@ -268,20 +263,11 @@ impl Agent {
     fn tick(&mut self) {
         self.health.beat();
         self.read_oom_events();
-<<<<<<< main
         self.write_incidents(monotonic_ns());
         self.disk.watch();
         self.policies.refresh(self.disk.queue());
         self.write_pauses();
-=======
-        self.write_incidents();
-        self.policies.refresh();
-        self.eviction_log.take_pauses(&self.policies.pauses);
-        if let PodSource::Cluster { cluster, .. } = &self.pod_source {
-            let evicted = cluster.kubelet_evictions();
-            self.eviction_log.take_kubelet_evictions(evicted);
-        }
->>>>>>> policy
+        self.write_kubelet_evictions();
         self.reload(false);
         self.ticks = self.ticks.wrapping_add(1);
         let lost = match &self.counters_object {

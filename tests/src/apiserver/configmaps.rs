@@ -9,14 +9,6 @@ use super::{
     state::State,
 };
 
-/// `GET .../configmaps/NAME`.
-pub fn get(state: &State, namespace: &str, name: &str) -> Response<Body> {
-    match state.config_map(namespace, name) {
-        Value::Null => not_found("configmaps", name),
-        map => answer(200, &map),
-    }
-}
-
 /// `PATCH .../configmaps/NAME`: a merge patch of `data`, in which null takes an entry away.
 pub fn patch(
     state: &mut State,

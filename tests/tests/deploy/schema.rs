@@ -90,11 +90,7 @@ fn the_plain_manifests_fit_the_schemas() {
     let objects = plain();
     assert_eq!(
         objects.len(),
-<<<<<<< main
-        19,
-=======
         24,
->>>>>>> policy
         "an object has come or gone: is it checked?"
     );
     for object in &objects {
@@ -121,17 +117,7 @@ fn the_chart_fits_the_schemas_whatever_is_switched_on() {
             .unwrap()
             .render(&chart(), &values, "r", "kube-system");
         let objects = all_objects(&rendered.unwrap()).unwrap();
-<<<<<<< main
-        // No NetworkPolicy holds in the node's own network.
-        let expected = if values["hostNetwork"] == true {
-            17
-        } else {
-            18
-        };
-        assert_eq!(objects.len(), expected);
-=======
         assert_eq!(objects.len(), 23);
->>>>>>> policy
         for object in &objects {
             check(object).unwrap_or_else(|e| panic!("{values}: {e}"));
         }

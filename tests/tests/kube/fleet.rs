@@ -134,7 +134,7 @@ fn nodes_that_evict_slow_all_down_and_then_pause_them() {
     assert_eq!(told.collect::<Vec<_>>(), ["FleetBrakePulled"; 2]);
 }
 
-/// When there are enough entries nobody needs another one; a watch of them there is none.
+/// When there are enough entries no other one is needed; nothing watches them.
 #[test]
 fn enough_entries_take_no_more_writes() {
     let f = Following::new(|server| {
@@ -158,7 +158,7 @@ fn enough_entries_take_no_more_writes() {
     assert!(state.count("PATCH", NAME) <= nodes.len());
 }
 
-/// What nobody can tell changes nothing, and is told when it can be.
+/// What cannot be reported changes nothing, and is reported later.
 #[test]
 fn without_the_api_server_each_node_goes_on_by_itself() {
     let f = Following::new(|server| {

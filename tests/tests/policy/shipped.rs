@@ -86,7 +86,7 @@ fn the_other_policies_say_what_they_are_for() {
         ("evictd.io/long-running-jobs", "enabled"),
     ]);
     let known = BTreeMap::from([("default".to_owned(), enabled)]);
-    kept.keeper.set_namespaces(known);
+    kept.evaluator.set_namespaces(known);
     kept.wait("it is not in sync", |k| {
         k.explain("db").rules[0].gates[0].answer == Some(false)
     });

@@ -3,22 +3,22 @@
 use std::{path::PathBuf, time::Duration};
 
 use evictd_tests::{
-    apiserver::Collection, hog::Hog, member::Member, node::MIB, skip::not_root, skip_if,
+    apiserver::Collection, cluster_node::ClusterNode, hog::Hog, node::MIB, skip::not_root, skip_if,
 };
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(30);
 
 /// Two BestEffort pods of the namespace `default`, created just now.
-fn two(name: &str) -> (Member, PathBuf, PathBuf) {
-    let mut member = Member::new(name, 256).unwrap();
+fn two(name: &str) -> (ClusterNode, PathBuf, PathBuf) {
+    let mut member = ClusterNode::new(name, 256).unwrap();
     member.config["cluster"]["tenantPolicies"] = json!({"maxGrace": "1h"});
     let big = member.pod("big", 1, "BestEffort", 0, None).unwrap();
     let small = member.pod("small", 2, "BestEffort", 0, None).unwrap();
     (member, big, small)
 }
 
-fn tenant(member: &Member, namespace: &str, app: &str, spec: Value) {
+fn tenant(member: &ClusterNode, namespace: &str, app: &str, spec: Value) {
     let mut spec = spec;
     spec["selector"] = json!({"matchLabels": {"app": app}});
     let metadata = json!({"namespace": namespace, "name": app});
@@ -30,7 +30,7 @@ fn tenant(member: &Member, namespace: &str, app: &str, spec: Value) {
 }
 
 /// Fills the node: `big` uses most, so that it goes unless a policy says otherwise. Answers with who went.
-fn goes(member: &Member, big: &std::path::Path, small: &std::path::Path) -> String {
+fn goes(member: &ClusterNode, big: &std::path::Path, small: &std::path::Path) -> String {
     let first = Hog::start(big, &["--mib", "120"]).unwrap();
     assert!(member.wait(SOON, |m| m.cgroup.usage().unwrap() > 115 * MIB));
     let second = Hog::start(small, &["--mib", "100"]).unwrap();

@@ -21,6 +21,7 @@ const LAYERS: [Layer; 11] = [
         "evictd-config",
         &["engine"],
         &[
+            "ipnet",
             "jiff",
             "json-patch",
             "serde",
@@ -70,6 +71,7 @@ const LAYERS: [Layer; 11] = [
             "http-body-util",
             "hyper",
             "hyper-util",
+            "ipnet",
             "jiff",
             "rustls",
             "serde",
@@ -114,6 +116,7 @@ const LAYERS: [Layer; 11] = [
             "fastrand",
             "futures",
             "http",
+            "ipnet",
             "jiff",
             "k8s-openapi",
             "kube",

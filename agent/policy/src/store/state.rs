@@ -163,7 +163,7 @@ impl State {
         self.tenants_refused.remove(&key);
     }
 
-    /// Finds who can contradict whom among the newest versions: a last good version that holds in place of a bad one is not
+    /// Finds which policies can contradict each other among the newest versions: a last good version that holds in place of a bad one is not
     /// known to every agent.
     pub fn compare(&mut self) {
         let newest = |o: &Object| Some(Arc::clone(&o.newest()?.policy));

@@ -231,7 +231,7 @@ mod tests {
             refusal(None, true, "10.96.0.1").is_some(),
             "not the API server's"
         );
-        let mut fields = evictd_config::decode::Fields::open(
+        let mut fields = evictd_config::decode::ObjectDecoder::open(
             "",
             serde_json::json!({"hosts": ["127.0.0.0/8", "10.96.0.1", "0.0.0.0"]}),
         )
