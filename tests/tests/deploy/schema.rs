@@ -190,7 +190,10 @@ fn the_daemonset_is_what_docs_deploy_says() {
         .filter(|m| m["readOnly"] != true)
         .map(|m| &m["mountPath"])
         .collect();
-    assert_eq!(writable, ["/var/lib/evictd", "/sys/fs/cgroup"]);
+    assert_eq!(
+        writable,
+        ["/var/lib/evictd", "/sys/fs/cgroup", "/sys/fs/bpf"]
+    );
     // Every capability and every mount is explained where people look for it.
     let docs = fs::read_to_string(deploy::dir().join("../docs/deploy.md")).unwrap();
     let names = context["capabilities"]["add"].as_array().unwrap().iter();

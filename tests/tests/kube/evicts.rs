@@ -418,8 +418,12 @@ fn a_pod_that_cannot_be_opened_is_told_and_tried_again() {
     let is_reported = |m: &ClusterNode| m.reported().len() == 1;
     assert!(member.wait(Duration::from_secs(60), is_reported));
     assert_eq!(member.evictions()[0].name, "calm");
-    let is_counted =
-        |_: &ClusterNode| metrics(&address).is_ok_and(|m| m.contains("pods_unopened_total 2"));
+    // These two, and the calm one if what the API server tells of it has changed meanwhile: it is opened anew then.
+    let is_counted = |_: &ClusterNode| {
+        let text = metrics(&address).unwrap_or_default();
+        let counts = ["pods_unopened_total 2", "pods_unopened_total 3"];
+        counts.iter().any(|count| text.contains(count))
+    };
     assert!(member.wait(SOON, is_counted), "{:?}", metrics(&address));
     let mut hog = Hog::start(&wild, &["--mib", "1024", "--wait"]).unwrap();
     // Those that could not be opened are tried again each second.

@@ -54,7 +54,8 @@ fn a_soft_threshold_goes_by_the_eviction_api() {
         let state = member.server.state();
         let eviction = state.all("POST", "/pods/free/eviction").next().unwrap();
         assert_eq!(eviction.body["deleteOptions"]["gracePeriodSeconds"], 7);
-        assert_eq!(state.count("DELETE", ""), 0, "nobody is made to go");
+        assert_eq!(eviction.body["deleteOptions"]["dryRun"], json!(["All"]));
+        assert_eq!(state.count("DELETE", "/pods/guarded"), 0);
     }
     // The agent does not kill: the kubelet would end the pod that was asked.
     assert!(first.is_alive() && second.is_alive());
