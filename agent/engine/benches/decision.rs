@@ -52,7 +52,7 @@ fn candidates(count: usize) -> (Vec<Candidate>, Vec<u64>) {
             let usage = exact + number(64) * MI;
             (
                 Candidate {
-                    inputs: inputs,
+                    inputs,
                     usage,
                     is_exact: false,
                     state: CandidateState::Eligible,

@@ -72,8 +72,8 @@ impl Ranking {
         Ranked {
             pod,
             usage,
-            inputs: inputs,
-            key: key,
+            inputs,
+            key,
         }
     }
 }

@@ -140,7 +140,7 @@ impl ScopeMonitor {
             spin_window: spin_window(growth),
             spin_armed: false,
             offset: None,
-            stat_lag: stat_lag,
+            stat_lag,
             pace: Pace::default(),
             machine: MachineShare::open(),
             flushed: None,

@@ -103,14 +103,14 @@ impl Standby {
         let standby = told.recv().map_err(io::Error::other)??;
         let shared = Arc::new(StandbyShared {
             monitor: Arc::clone(monitor),
-            standby: standby,
+            standby,
             call,
             called: AtomicBool::new(false),
             end,
         });
         hand.send(Arc::clone(&shared)).map_err(io::Error::other)?;
         let mut standby = Self {
-            shared: shared,
+            shared,
             threads: vec![thread],
         };
         for (cpu, wakeup) in wakeups {

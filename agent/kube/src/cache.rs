@@ -60,8 +60,8 @@ impl ClusterCache {
             path: state_dir.join(FILE),
             connection,
             pods,
-            policies: policies,
-            pauses: pauses,
+            policies,
+            pauses,
             obeys_config_map,
             written: std::sync::Mutex::default(),
         }

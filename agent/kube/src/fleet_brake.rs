@@ -1,10 +1,10 @@
 //! The fleet brake over the API server: two ConfigMaps, no server of its own.
 //!
 //! `NAME-evictions` has one entry for each node that has evicted lately, with the time. Nothing watches it: a node that has evicted
-//! reads it from the API server's cache, and adds its entry unless there are enough already, at most once in [`REPORT_EVERY`] and
+//! reads it from the API server's cache, and adds its entry unless there are enough already, at most once in `REPORT_EVERY` and
 //! after a random wait. The answer to that write tells how many nodes there are. The node that finds enough writes `NAME`, which
 //! all watch and which changes a few times in an incident. So five thousand nodes that evict at once make some hundred writes, and
-//! then reads at a rate of nodes by [`REPORT_EVERY`].
+//! then reads at a rate of nodes by `REPORT_EVERY`.
 //!
 //! Without the API server a node knows what it has heard last until that ends by itself, and goes on at its own pace.
 
@@ -75,7 +75,7 @@ impl Fleet {
         Self::with_times(connection, config, node, limiter, (SPREAD, REPORT_EVERY))
     }
 
-    /// The same with other times than [`SPREAD`] and [`REPORT_EVERY`].
+    /// The same with other times than `SPREAD` and `REPORT_EVERY`.
     pub fn with_times(
         connection: Arc<ApiClient>,
         config: FleetConfig,

@@ -104,7 +104,7 @@ impl ManagerLoop {
             limiter,
             shadow,
             events: notes,
-            commands: commands,
+            commands,
             status,
             recorder,
             reclaim: ReclaimState::new(reclaims),

@@ -59,7 +59,7 @@ impl PauseChange {
     pub fn now(source: PauseSource, pauses: &PauseState) -> Self {
         Self {
             time: jiff::Timestamp::now(),
-            source: source,
+            source,
             paused: pauses.is_set(source),
             evictions_paused: pauses.is_paused(),
         }
@@ -79,7 +79,7 @@ impl PauseState {
     /// None is pulled.
     pub fn new(limiter: Arc<EvictionLimiter>) -> Self {
         Self {
-            limiter: limiter,
+            limiter,
             set: Default::default(),
             changes: Mutex::default(),
         }

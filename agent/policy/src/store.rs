@@ -49,7 +49,7 @@ impl PolicyStore {
     /// Nothing is known yet.
     pub fn new(evaluator: Arc<PolicyEvaluator>) -> Self {
         Self {
-            evaluator: evaluator,
+            evaluator,
             state: Mutex::default(),
         }
     }

@@ -54,7 +54,7 @@ impl Agent {
     pub(super) fn on_cgroup_events(&mut self) {
         let mut directories = BTreeSet::new();
         let known = &mut self.handed_over;
-        while let Some(change) = self.cgroup_events.next() {
+        while let Some(change) = self.cgroup_events.next_event() {
             let Some(directory) = self.pod_source.directory_of(&known.mount, &change) else {
                 continue;
             };

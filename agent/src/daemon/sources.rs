@@ -149,7 +149,7 @@ fn disks(
         );
     };
     Ok(Some(DiskSources {
-        trigger: trigger,
+        trigger,
         names: [a, b, c],
         layout: match found.layout {
             Found::One => Layout::default(),

@@ -30,7 +30,7 @@ fn until(
 ) -> Vec<CgroupEvent> {
     let (mut seen, end) = (Vec::new(), Instant::now() + Duration::from_secs(10));
     while Instant::now() < end {
-        while let Some(change) = life.next() {
+        while let Some(change) = life.next_event() {
             if !change.path.starts_with(below) {
                 continue;
             }
@@ -116,7 +116,7 @@ fn a_full_buffer_asks_for_one_rescan() {
         "4000 records do not fit into the buffer"
     );
     let mut read = 0;
-    while life.next().is_some() {
+    while life.next_event().is_some() {
         read += 1;
     }
     assert!(read > 500, "what did fit is there: {read}");
@@ -146,7 +146,7 @@ fn a_path_that_is_cut_asks_for_a_rescan() {
     let end = Instant::now() + Duration::from_secs(5);
     while !life.rescan_due(&object).unwrap() {
         assert!(Instant::now() < end, "the cut path was not noticed");
-        while life.next().is_some() {}
+        while life.next_event().is_some() {}
         std::thread::sleep(Duration::from_millis(1));
     }
 }
@@ -157,6 +157,6 @@ fn without_programs_a_rescan_is_always_due() {
     let object = BpfObject::load_counts().unwrap();
     let mut life = CgroupEvents::build(Err("no bpf"), None).unwrap();
     assert_eq!(life.choice().hook, CountHook::Sampler);
-    assert!(life.fd().is_none() && life.next().is_none());
+    assert!(life.fd().is_none() && life.next_event().is_none());
     assert!(life.rescan_due(&object).unwrap() && life.rescan_due(&object).unwrap());
 }

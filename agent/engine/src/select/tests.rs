@@ -17,7 +17,7 @@ fn candidate(priority: i32, request: u64, usage: u64) -> Candidate {
         request,
     };
     Candidate {
-        inputs: inputs,
+        inputs,
         usage,
         is_exact: true,
         state: CandidateState::Eligible,

@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn what_is_there_stays_with_its_condition() {
         let start = Instant::now();
-        let mut taints = Taints::new(10 * S, 0 * S, &BTreeSet::from([MEMORY]));
+        let mut taints = Taints::new(10 * S, Duration::ZERO, &BTreeSet::from([MEMORY]));
         assert_eq!(taints.update(start, &wanted(true, false)).0.len(), 1);
         assert_eq!(taints.update(start + S, &wanted(false, false)).0.len(), 0);
     }

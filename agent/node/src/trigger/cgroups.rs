@@ -150,7 +150,7 @@ impl CgroupEvents {
     }
 
     /// The oldest change not read yet.
-    pub fn next(&mut self) -> Option<CgroupEvent> {
+    pub fn next_event(&mut self) -> Option<CgroupEvent> {
         loop {
             let item = self.ring.as_mut()?.next()?;
             let Ok(bytes) = <&[u8; size_of::<Event>()]>::try_from(&*item) else {

@@ -249,8 +249,5 @@ pub fn build(
     }
     let choice = select(&facts, forced)?;
     let trigger = found.unwrap_or_else(|| Box::new(Sampler));
-    Ok(Built {
-        trigger: trigger,
-        choice,
-    })
+    Ok(Built { trigger, choice })
 }

@@ -108,7 +108,7 @@ impl PolicyEvaluator {
         limiter.set_last_resort(settings.last_resort);
         Arc::new(Self {
             settings,
-            limiter: limiter,
+            limiter,
             secrets,
             state: Mutex::default(),
             objects: std::sync::OnceLock::new(),

@@ -73,7 +73,7 @@ fn start(dir: &Path) -> (Gated, DiskThread) {
 fn eviction(n: usize) -> Record {
     Record::evicted(EvictionRecord {
         uid: format!("uid-{n}"),
-        ..EvictionRecord::example(&n.to_string())
+        ..EvictionRecord::example(n.to_string())
     })
 }
 

@@ -55,7 +55,7 @@ impl CgroupV1Trigger {
         let notifier = start().map_err(|e: io::Error| format!("its thread: {e}"))?;
         Ok(Self {
             epoll,
-            notifier: notifier,
+            notifier,
             triggers: [Trigger::DISABLED; MAX_TRIGGERS as usize],
         })
     }
