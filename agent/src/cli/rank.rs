@@ -84,6 +84,7 @@ pub(super) struct PodJson {
     protected: bool,
     /// Why policies do not let it go now, where an agent has said so.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "spared")]
     denied: Option<String>,
     /// Absent if it depends on the node's memory and the summary does not tell that.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -98,7 +99,7 @@ pub(super) struct PodJson {
 impl PodJson {
     /// What is to be said of it beside the numbers.
     pub(super) fn notes(&self) -> Vec<String> {
-        let denied = self.denied.as_ref().map(|why| format!("denied: {why}"));
+        let denied = self.denied.as_ref().map(|why| format!("spared: {why}"));
         let notes = [
             (self.predicted_eviction_victim, "evicted first"),
             (self.predicted_oom_victim, "the OOM killer's choice"),

@@ -103,7 +103,7 @@ impl EvictionLog {
                     available,
                     threshold,
                     paused = held.paused,
-                    denied = held.denied,
+                    spared = held.denied,
                     in_vain = held.in_vain,
                     "the threshold is met and no pod may be evicted"
                 );

@@ -416,7 +416,12 @@ fn a_pod_that_cannot_be_opened_is_told_and_tried_again() {
     limit_files(&agent, Some(&before));
     // Connections were refused as well, and their pauses have grown to half a minute.
     let is_reported = |m: &ClusterNode| m.reported().len() == 1;
-    assert!(member.wait(Duration::from_secs(60), is_reported));
+    assert!(
+        member.wait(Duration::from_secs(60), is_reported),
+        "{:?}\n{}",
+        member.records(),
+        agent.log()
+    );
     assert_eq!(member.evictions()[0].name, "calm");
     // These two, and the calm one if what the API server tells of it has changed meanwhile: it is opened anew then.
     let is_counted = |_: &ClusterNode| {

@@ -88,6 +88,7 @@ fn the_door_stays_shut_when_the_agent_is_killed() {
     skip_if!(not_root());
     let mut member = ClusterNode::new("comekill", 256).unwrap();
     member.config["evictionPressureTransitionPeriod"] = "1s".into();
+    member.config["cluster"]["taint"] = json!({"setAfter": "0s"});
     let mut dir = replacement(&member, 1);
     let mut agent = member.start().unwrap();
     for number in 1..=4_u32 {
