@@ -48,6 +48,8 @@ const PREVIOUS: &str = "journal.1.jsonl";
 pub struct Journal<D: Disk = System> {
     disk: D,
     dir: PathBuf,
+    /// The directory itself, open from the start: names reach the disk through it when no descriptor is left.
+    names: File,
     /// Where records go; `None` until a file could be made.
     file: Option<D::File>,
     /// Its name is `CURRENT`; otherwise it is full, is called `PREVIOUS` already, and the new one could not be made yet.
@@ -104,9 +106,11 @@ impl<D: Disk> Journal<D> {
             Err(fs::TryLockError::WouldBlock) => return Err(JournalError::InUse(dir.to_owned())),
             Err(fs::TryLockError::Error(e)) => return Err(PathError::at(&lock_path)(e).into()),
         }
+        let names = File::open(dir).map_err(PathError::at(dir))?;
         let mut journal = Self {
             disk,
             dir: dir.to_owned(),
+            names,
             file: None,
             is_current: false,
             bytes: 0,
@@ -258,7 +262,7 @@ impl<D: Disk> Journal<D> {
             self.is_torn = false;
         }
         if self.names_pending {
-            let synced = self.disk.sync_names(&self.dir);
+            let synced = self.disk.sync_names(&self.names);
             synced.map_err(PathError::at(&self.dir))?;
             self.names_pending = false;
         }

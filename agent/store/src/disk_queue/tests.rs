@@ -59,7 +59,7 @@ impl Disk for Gated {
         System.rename(from, to)
     }
 
-    fn sync_names(&self, dir: &Path) -> io::Result<()> {
+    fn sync_names(&self, dir: &File) -> io::Result<()> {
         System.sync_names(dir)
     }
 }

@@ -48,11 +48,11 @@ pub trait Disk: fmt::Debug + Send {
     /// The disk is full, broken or read-only.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Waits until the names in a directory are on disk.
+    /// Waits until the names in an open directory are on disk. It takes no descriptor: there may be none left.
     ///
     /// # Errors
     /// They are not.
-    fn sync_names(&self, dir: &Path) -> io::Result<()>;
+    fn sync_names(&self, dir: &File) -> io::Result<()>;
 }
 
 /// The machine's own disk.
@@ -88,7 +88,7 @@ impl Disk for System {
         fs::rename(from, to)
     }
 
-    fn sync_names(&self, dir: &Path) -> io::Result<()> {
-        File::open(dir)?.sync_all()
+    fn sync_names(&self, dir: &File) -> io::Result<()> {
+        dir.sync_all()
     }
 }

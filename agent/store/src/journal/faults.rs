@@ -119,7 +119,7 @@ impl Disk for Faulty {
         System.rename(from, to)
     }
 
-    fn sync_names(&self, _: &Path) -> io::Result<()> {
+    fn sync_names(&self, _: &File) -> io::Result<()> {
         self.call(Call::Names)
     }
 }
