@@ -117,7 +117,7 @@ fn the_chart_fits_the_schemas_whatever_is_switched_on() {
             .unwrap()
             .render(&chart(), &values, "r", "kube-system");
         let objects = all_objects(&rendered.unwrap()).unwrap();
-        assert_eq!(objects.len(), 23);
+        assert_eq!(objects.len(), 24);
         for object in &objects {
             check(object).unwrap_or_else(|e| panic!("{values}: {e}"));
         }
