@@ -67,7 +67,7 @@ impl CriWorker {
         config: CriConfig,
         settled: impl Fn(Option<Removed>) + Send + Sync + 'static,
     ) -> Self {
-        // The manager ask for the next one only when this one is over.
+        // The manager asks for the next one only when this one is over.
         let (requests, mut queue) = mpsc::channel::<Request>(1);
         let counters = Arc::new(Counters::default());
         let mut work = Work {

@@ -278,7 +278,7 @@ impl Cluster {
         }
         let connection = Arc::clone(&self.connection);
         let evictor = SoftEvictor::new(connection, journal.clone(), node, config);
-        // One is under way, and the manager ask for no other until it is settled.
+        // One is under way, and the manager asks for no other until it is settled.
         let (demands, queue) = mpsc::channel(1);
         self.soft = Some(demands);
         // Read every second; a caller that fills it sooner waits.

@@ -74,7 +74,7 @@ impl ManagerHandle {
         &self.status
     }
 
-    /// What the manager have seen lately.
+    /// What the manager has seen lately.
     pub fn recorder(&self) -> &Arc<Recorder> {
         &self.recorder
     }

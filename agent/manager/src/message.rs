@@ -278,7 +278,7 @@ pub struct Reclaimed {
     pub took: std::time::Duration,
 }
 
-/// A pod that the manager have killed.
+/// A pod that the manager has killed.
 #[derive(Clone, Debug)]
 pub struct EvictionReport {
     /// The victim.

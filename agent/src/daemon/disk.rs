@@ -129,21 +129,19 @@ impl Agent {
         self.disk.thread.queue().write_file(write).is_ok()
     }
 
-    /// Events a record to the API server.
+    /// Reports a record to the API server.
     pub(super) fn report_to_cluster(&mut self, record: Record) {
         let PodSource::Cluster { cluster, .. } = &mut self.pod_source else {
             return;
         };
         match record {
             Record::Evicted(eviction) => cluster.evicted(*eviction),
-            Record::Stuck(_) | Record::MetInForce(_) | Record::ShadowNode(_) => {
-                cluster.report(record)
-            }
+            record if is_for_cluster(&record) => cluster.report(record),
             _ => {}
         }
     }
 
-    /// Events what comes to be on disk in the last moments.
+    /// Reports what comes to be on disk in the last moments.
     pub(super) async fn flush_disk(&mut self) {
         for record in self.disk.flush().await {
             self.report_to_cluster(record);
@@ -155,6 +153,6 @@ impl Agent {
 fn is_for_cluster(record: &Record) -> bool {
     matches!(
         record,
-        Record::Evicted(_) | Record::Stuck(_) | Record::MetInForce(_)
+        Record::Evicted(_) | Record::Stuck(_) | Record::MetInForce(_) | Record::ShadowNode(_)
     )
 }

@@ -1,4 +1,4 @@
-//! What the manager have done or want done.
+//! What the manager has done or want done.
 
 use std::{fs, io, path::PathBuf, sync::Arc, time::Duration};
 

@@ -243,7 +243,7 @@ impl Agent {
         }
     }
 
-    /// What the manager have done.
+    /// What the manager has done.
     pub(super) fn show_decided(&self, d: &EvictionReport) {
         self.metrics
             .evicted(&d.signal, d.shadow, d.stages, d.errno != 0, None);

@@ -142,7 +142,7 @@ struct Agent {
     disk: DiskWriter,
     /// What the node should say, or would in shadow mode.
     node_state: NodeState,
-    /// What the manager have seen lately.
+    /// What the manager has seen lately.
     seen_by_manager: Arc<Recorder>,
     handed_over: HandedOver,
 }

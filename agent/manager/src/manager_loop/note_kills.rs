@@ -34,10 +34,10 @@ impl ManagerLoop {
         }
         let short = self.thresholds.iter().filter(|t| is_short(t, seen));
         let mut pressed: BTreeSet<_> = short.map(|t| t.signal.node_condition()).collect();
-        pressed.append(&mut self.evicted_for);
+        pressed.extend(&self.evicted_for);
         let state = NodeState {
             conditions: conditions.clone(),
-            pressed,
+            pressed: pressed.clone(),
             message: self.message.clone(),
         };
         let now = monotonic_ns();
@@ -46,6 +46,10 @@ impl ManagerLoop {
             || (state.pressed != self.reported.pressed && is_due);
         if is_news && self.emit(ManagerEvent::Node(state.clone())) {
             (self.reported, self.told_at) = (state, now);
+        }
+        // An eviction counts as pressure until it is reported: the shortage itself may be over by then.
+        if pressed == self.reported.pressed {
+            self.evicted_for.clear();
         }
         self.cycles += 1;
         for recreation in round.recreations {
