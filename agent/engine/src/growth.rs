@@ -37,6 +37,9 @@ pub struct Sample {
     /// Free swap: what is swapped out is in use no longer, and has grown all the same.
     #[serde(default)]
     pub swap: u64,
+    /// The part of the amount that is kernel memory and may keep track of page cache.
+    #[serde(default)]
+    pub kernel: u64,
 }
 
 impl Sample {
@@ -44,6 +47,14 @@ impl Sample {
     fn grown_since(&self, begin: Self) -> i128 {
         let all = |sample: &Self| i128::from(sample.amount) - i128::from(sample.swap);
         all(self) - all(&begin)
+    }
+
+    /// What kernel memory may have grown by for the page cache that was written meanwhile: inodes, dentries and buffer heads, which
+    /// the kernel gives back with it. A file of one page takes some 1.5 KiB of them.
+    fn bookkeeping_since(&self, begin: Self) -> i128 {
+        let kernel = self.kernel.saturating_sub(begin.kernel);
+        let unwritten = self.unwritten.saturating_sub(begin.unwritten);
+        kernel.min(unwritten / 2).into()
     }
 }
 
@@ -140,7 +151,7 @@ impl Growth {
         let seen = self.windows.iter().filter_map(move |window| {
             let (begin, latest) = (window.begin?, self.latest?);
             Some(Grown {
-                amount: unsigned(latest.grown_since(begin)),
+                amount: unsigned(latest.grown_since(begin) - latest.bookkeeping_since(begin)),
                 elapsed: latest.time - begin.time,
                 unwritten: latest.unwritten.saturating_sub(begin.unwritten),
             })
@@ -196,12 +207,6 @@ impl Grown {
         scaled(self.amount, 1_000_000_000, self.elapsed)
     }
 
-    /// Whether it may be all inodes, dentries and buffer heads of the page cache that grew meanwhile: the kernel gives them back
-    /// with it. A file of one page takes some 1.5 KiB of them.
-    fn is_bookkeeping(self) -> bool {
-        self.amount <= self.unwritten / 2
-    }
-
     /// The nanoseconds in which a growth that goes on for ever uses up the room.
     fn exhausts(self, room: Room) -> u64 {
         let speed = self.per_second().max(1);
@@ -213,10 +218,7 @@ impl Grown {
         }
         // What comes slowly is not there when it is needed, unless all of it has come by then; and who writes page cache takes
         // from the same room.
-        let beside = match self.is_bookkeeping() {
-            true => 0,
-            false => scaled(self.unwritten, 1_000_000_000, self.elapsed),
-        };
+        let beside = scaled(self.unwritten, 1_000_000_000, self.elapsed);
         let faster = faster.saturating_add(beside);
         in_all.min(scaled(in_time, 1_000_000_000, faster))
     }
@@ -319,25 +321,33 @@ mod tests {
 
     // R40
     #[test]
-    fn what_the_kernel_keeps_for_page_cache_hastens_no_end() {
+    fn what_the_kernel_keeps_for_page_cache_is_no_growth() {
         let room = Room {
             at_once: 100 * MIB,
             slowly: 100 * MIB,
             per_second: 32 * MIB,
             swap: 0,
         };
-        let end = |grown: u64, unwritten: u64| {
-            let grown = Grown {
-                amount: grown * MIB,
-                elapsed: SECOND,
-                unwritten: unwritten * MIB,
-            };
-            grown.exhausts(room)
+        let end = |amount: u64, kernel: u64| {
+            let mut growth = Growth::default();
+            for t in [0, 1] {
+                growth.observe(Sample {
+                    time: 1 + t * SECOND,
+                    amount: t * amount * MIB,
+                    kernel: t * kernel * MIB,
+                    unwritten: t * 120 * MIB,
+                    ..Sample::default()
+                });
+            }
+            growth.exhausts(room, 1).map(|(end, _)| end / MS)
         };
-        // Of inodes and dentries beside small files, which take a third of what they are for.
-        assert!(end(40, 120) >= 5 * SECOND);
-        // Of a pod beside the same files.
-        assert!(end(200, 120) < SECOND / 2);
+        // Inodes and dentries of small files.
+        assert_eq!(end(40, 40), None);
+        // A pod beside the same files.
+        assert!(end(160, 40) < Some(500));
+        // Kernel memory that is too much for them: a fork bomb.
+        assert!(end(260, 260) < Some(500));
+        assert!(end(40, 0) < Some(1000));
     }
 
     proptest! {

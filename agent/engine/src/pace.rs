@@ -52,6 +52,9 @@ pub struct Shortage {
     /// The part of it that belongs to victims which were sent SIGKILL: how it changes is no growth of others.
     #[serde(default)]
     pub dying: u64,
+    /// The part of `used` that is kernel memory of which the kernel does not tell whether it can be given back (cgroup v1).
+    #[serde(default)]
+    pub kernel: u64,
     /// What can still be used before nothing is left.
     pub room: Room,
     /// Less room than this may be urgent although the kubelet finds the threshold not met; 0 where its count alone holds.
@@ -164,6 +167,7 @@ impl Pace {
             dying: seen.dying,
             unwritten: seen.room.slowly,
             swap: seen.room.swap,
+            kernel: seen.kernel,
         });
         let is_met = seen.is_met(self.met_since.is_some());
         self.met_since = is_met.then(|| self.met_since.unwrap_or(now));

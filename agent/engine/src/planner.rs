@@ -431,12 +431,11 @@ fn shortage(threshold: &Threshold, seen: Observation) -> Shortage {
         threshold: threshold.amount(seen.capacity),
         resolved: threshold.resolved_amount(seen.capacity),
         used: unsigned(seen.capacity.saturating_sub(seen.available)),
-        dying: 0,
         room: Room {
             at_once: available,
             ..Room::default()
         },
-        guard: 0,
+        ..Shortage::default()
     }
 }
 

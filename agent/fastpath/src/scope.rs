@@ -195,7 +195,7 @@ impl ScopeMonitor {
         }
         if self.scope.cgroup().version() == Version::V1 {
             let slab = self.machine.slab_in(self.sample.kernel);
-            self.sample.has_reclaimable(slab);
+            self.sample.has_reclaimable_slab(slab);
         }
     }
 

@@ -303,6 +303,7 @@ impl Scope {
             resolved,
             used,
             dying: 0,
+            kernel: reading.kernel.min(used),
             room: Room {
                 at_once: left - unwritten,
                 slowly: unwritten,
@@ -366,6 +367,12 @@ impl MemorySample {
         self.reclaimable += bytes;
         self.shortage.used -= bytes;
         self.shortage.room.at_once += bytes;
+    }
+
+    /// The same of its kernel memory.
+    pub fn has_reclaimable_slab(&mut self, bytes: u64) {
+        self.has_reclaimable(bytes);
+        self.shortage.kernel = self.shortage.kernel.saturating_sub(bytes);
     }
 }
 

@@ -156,7 +156,6 @@ impl Evictd {
                 threshold,
                 resolved,
                 used,
-                dying: 0,
                 room: Room {
                     at_once: left - unwritten,
                     slowly: unwritten,
@@ -164,6 +163,7 @@ impl Evictd {
                     swap: reading.swap,
                 },
                 guard: word.map_or(0, |_| GUARD.min(threshold)),
+                ..Shortage::default()
             },
         }
     }

@@ -12,12 +12,11 @@ fn seen(hard: u64, cache: u64) -> Shortage {
         threshold: THRESHOLD,
         resolved: THRESHOLD,
         used: hard * MIB,
-        dying: 0,
         room: Room {
             at_once: CAPACITY.saturating_sub(hard * MIB),
             ..Room::default()
         },
-        guard: 0,
+        ..Shortage::default()
     }
 }
 
