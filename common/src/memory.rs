@@ -131,6 +131,16 @@ pub struct VictimKey {
     pub scope: u64,
 }
 
+/// The first kill that the programs made from a pod, by the id of its cgroup, until the agent takes note of it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelKill {
+    /// When, in nanoseconds of CLOCK_MONOTONIC.
+    pub time_ns: u64,
+    /// The scope that was short.
+    pub scope: u64,
+}
+
 /// One crossing, in the wake-up ring buffer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -152,6 +162,7 @@ pub struct TriggerEvent {
 }
 
 crate::plain_old_data!(
+    KernelKill,
     MemoryTrigger,
     MemoryTriggerState,
     PinnedGuard,

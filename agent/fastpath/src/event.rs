@@ -43,6 +43,8 @@ pub struct EvictionReport {
     pub shared: u64,
     /// Decided only, nothing was killed.
     pub shadow: bool,
+    /// The kernel program has killed from it by itself, past the floor or in the agent's place; `judged` is no decision then.
+    pub by_kernel: bool,
     /// Policies denied all pods; the last resort took it.
     pub last_resort: bool,
     /// SIGKILL was refused with this errno, 0 when it was not.
@@ -101,6 +103,9 @@ pub enum Event {
     Finished(VictimExit),
     /// See [`StuckVictim`]; once for each victim.
     Stuck(StuckVictim),
+    /// The kernel program has killed from a pod so long ago (in nanoseconds) that its eviction is not completed; `None` for a pod
+    /// that is not known.
+    KernelKill(Option<Arc<Entry>>, u64),
     /// A threshold was met when it came into force: at the start, or as another one than before.
     MetInForce {
         /// Whose threshold.

@@ -271,7 +271,9 @@ impl MemoryMonitor {
         } else {
             recorder.record(woken, signal, available);
         }
-        let idle = self.resolve_pressure(index, monotonic_ns());
+        let now = monotonic_ns();
+        self.take_kernel_kills(now);
+        let idle = self.resolve_pressure(index, now);
         let Some(monitor) = self.scopes.get_mut(index) else {
             return Ok(());
         };

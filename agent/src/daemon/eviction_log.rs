@@ -109,6 +109,16 @@ impl EvictionLog {
                 );
                 return None;
             }
+            Event::KernelKill(pod, ago) => {
+                let pod = pod.as_ref().map(|entry| entry.pod.to_string());
+                let ago = Duration::from_nanos(*ago);
+                tracing::error!(
+                    pod,
+                    ?ago,
+                    "the kernel program has killed a process of a pod that is not evicted for it"
+                );
+                return None;
+            }
             Event::HookLost { errno } => {
                 let error = std::io::Error::from_raw_os_error(*errno);
                 tracing::error!(%error, "the hook could not be attached; the sampler goes on alone");
@@ -280,6 +290,7 @@ impl EvictionLog {
             pace: Some(PaceRecord {
                 expected: e.working_set,
                 shared: e.shared,
+                by_kernel: e.by_kernel,
                 ..PaceRecord::new(
                     e.urgency,
                     e.judged.seen.room.at_once,
@@ -379,6 +390,7 @@ fn say_evicted(e: &EvictionRecord) {
             .as_ref()
             .filter(|pace| pace.urgent)
             .map(|pace| pace.exhausted_in / 1_000_000),
+        by_kernel = e.pace.as_ref().filter(|pace| pace.by_kernel).map(|_| true),
         room = e.pace.as_ref().map(|pace| pace.room),
         pending = e.pace.as_ref().map(|pace| pace.pending),
         error = e.error,

@@ -3,7 +3,7 @@
 use evictd_config::Config;
 use evictd_node::{
     bpf::pin::{PinDirectory, detach},
-    trigger::memory::MemoryTrigger,
+    trigger::memory::{MemoryTrigger, inherit_kills},
 };
 
 /// Pins what the fast path has attached; `None` where that cannot be done, which the log says. A configuration that does not
@@ -40,8 +40,15 @@ pub fn pin(config: &Config, trigger: &mut dyn MemoryTrigger) -> Option<PinDirect
     }
 }
 
-/// This agent's triggers are armed: the guard of an earlier one has done its duty.
+/// This agent's triggers are armed: the guard of an earlier one has done its duty. The fast path takes note of what it has killed.
 pub fn replace_earlier(pins: &mut PinDirectory) {
+    match inherit_kills(pins) {
+        Ok(0) => {}
+        Ok(pods) => tracing::warn!(pods, "the guard has killed while no agent ran"),
+        Err(error) => {
+            tracing::error!(%error, "what the guard has killed while no agent ran cannot be read");
+        }
+    }
     match pins.remove_earlier() {
         Ok(0) => {}
         Ok(_) => tracing::info!("the guard of an earlier agent is replaced"),

@@ -236,7 +236,7 @@ impl Agent {
                 continue;
             };
             let judged = match &report {
-                Event::Evicted(evicted) => Some(evicted.judged),
+                Event::Evicted(evicted) => (!evicted.by_kernel).then_some(evicted.judged),
                 _ => None,
             };
             self.note_incident(&record, judged);

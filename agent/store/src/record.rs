@@ -223,6 +223,9 @@ pub struct PaceRecord {
     pub expected: u64,
     /// That part.
     pub shared: u64,
+    /// The kernel program has killed from the pod by itself: past the floor, or in the agent's place.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub by_kernel: bool,
 }
 
 impl PaceRecord {

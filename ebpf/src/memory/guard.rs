@@ -10,7 +10,7 @@ use aya_ebpf::{
     maps::{Array, HashMap},
 };
 use evictd_common::memory::{
-    ABSENT_AFTER_NS, MAX_SCOPES, MAX_VICTIMS, MemoryTriggerState, NEVER, PinnedGuard,
+    ABSENT_AFTER_NS, KernelKill, MAX_SCOPES, MAX_VICTIMS, MemoryTriggerState, NEVER, PinnedGuard,
     SLOTS_PER_SCOPE, VictimKey, slot,
 };
 
@@ -21,6 +21,8 @@ use crate::{
 };
 
 const SIGKILL: u32 = 9;
+/// `BPF_NOEXIST`: only a key that is not there yet.
+const NO_EXIST: u64 = 1;
 /// Cgroups from a task's own up to its pod's and beyond.
 const MAX_DEPTH: usize = 16;
 /// A task that holds less than this part of what is left between threshold and the end of memory is not killed without an
@@ -32,26 +34,33 @@ static PINNED_GUARD: Array<PinnedGuard> = Array::with_max_entries(1, 0);
 /// Ranks of the pods that may be killed from, 0 for the first.
 #[map]
 static VICTIMS: HashMap<VictimKey, u64> = HashMap::with_max_entries(MAX_SCOPES * MAX_VICTIMS, 0);
+/// The first kill from each pod, by the id of its cgroup: the agent tells of it and ends what is left of the pod.
+#[map]
+static KILLED: HashMap<u64, KernelKill> = HashMap::with_max_entries(MAX_SCOPES * MAX_VICTIMS, 0);
 
-/// The rank of the current task's pod; [`u64::MAX`] when it is none of the victims.
+/// The id of the cgroup of the current task's pod, if that is one of the victims; else 0.
 #[inline(never)]
-fn rank(scope: u64) -> u64 {
+fn victim(scope: u64) -> u64 {
     let mut at = current_memcg().unwrap_or(0);
     for _ in 0..MAX_DEPTH {
         if at == 0 {
             break;
         }
-        let key = VictimKey {
-            cgroup_id: cgroup_id(at).unwrap_or(0),
-            scope,
-        };
-        // SAFETY: a number that the agent may replace meanwhile is one of the two.
-        if let Some(rank) = unsafe { VICTIMS.get(&key) } {
-            return *rank;
+        let id = cgroup_id(at).unwrap_or(0);
+        if rank(scope, id) != u64::MAX {
+            return id;
         }
         at = field(at, &CSS_PARENT).unwrap_or(0);
     }
-    u64::MAX
+    0
+}
+
+/// The rank of a pod; [`u64::MAX`] when it is none of the victims.
+#[inline(always)]
+fn rank(scope: u64, cgroup_id: u64) -> u64 {
+    let key = VictimKey { cgroup_id, scope };
+    // SAFETY: a number that the agent may replace meanwhile is one of the two.
+    unsafe { VICTIMS.get(&key) }.map_or(u64::MAX, |rank| *rank)
 }
 
 /// Whether the current task holds enough memory that only its death gives back.
@@ -62,18 +71,27 @@ fn holds_memory(span: u64) -> bool {
     private_memory(task) > span / LEAST_PART
 }
 
+/// Kills the current task, which is one of this pod's.
 #[inline(always)]
-fn kill(state: &mut MemoryTriggerState) {
+fn kill(state: &mut MemoryTriggerState, scope: u64, cgroup_id: u64) {
     // SAFETY: acts on the current task only.
     if unsafe { bpf_send_signal(SIGKILL) } == 0 {
         state.kills += 1;
+        let kill = KernelKill {
+            // SAFETY: takes no arguments.
+            time_ns: unsafe { bpf_ktime_get_ns() },
+            scope,
+        };
+        // Only the first one from a pod. A map that is full loses what it would tell, and nothing else.
+        let _ = KILLED.insert(&cgroup_id, &kill, NO_EXIST);
     }
 }
 
 /// Past the floor the first victim dies, whether an agent is there or not.
 #[inline(always)]
 pub fn kill_at_floor(scope: u32, state: &mut MemoryTriggerState) {
-    if rank(u64::from(scope)) != 0 {
+    let pod = victim(u64::from(scope));
+    if rank(u64::from(scope), pod) != 0 {
         return;
     }
     if let Some(guard) = PINNED_GUARD.get(0)
@@ -87,7 +105,7 @@ pub fn kill_at_floor(scope: u32, state: &mut MemoryTriggerState) {
             return;
         }
     }
-    kill(state);
+    kill(state, u64::from(scope), pod);
 }
 
 /// At the threshold, when the agent is stopped or gone: the first victim dies, and those of higher ranks the deeper the usage
@@ -137,8 +155,9 @@ pub fn stand_in() -> u32 {
         } else {
             depth / step
         };
-        if rank(u64::from(scope)) <= deepest && holds_memory(trigger.span) {
-            kill(state);
+        let pod = victim(u64::from(scope));
+        if rank(u64::from(scope), pod) <= deepest && holds_memory(trigger.span) {
+            kill(state, u64::from(scope), pod);
         }
     }
     stands_in

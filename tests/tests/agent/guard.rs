@@ -8,6 +8,7 @@ use std::{
 };
 
 use evictd_node::cgroup::memory::MemoryCgroup;
+use evictd_store::record::Record;
 use evictd_tests::{
     agent::{Agent, binary},
     bpffs::Bpffs,
@@ -77,6 +78,24 @@ impl Guarded {
         assert!(self.calm.is_alive());
     }
 
+    /// What the guard has killed is an evicted pod like others, once: the agent says so that was stopped, or the next one.
+    fn is_told_by(&self, stopped: Option<Agent>) {
+        let agent = match stopped {
+            Some(agent) => agent.go_on().map(|()| agent).unwrap(),
+            None => self.start().unwrap(),
+        };
+        let evicted = || {
+            let records = self.files.records().into_iter();
+            let evicted = records.filter_map(|record| match record {
+                Record::Evicted(eviction) => Some(eviction.name),
+                _ => None,
+            });
+            evicted.collect::<Vec<_>>()
+        };
+        assert!(until(SOON, || !evicted().is_empty()), "{}", agent.log());
+        assert_eq!(evicted(), ["hog"], "{}", agent.log());
+    }
+
     fn oom_kills(&self) -> u64 {
         MemoryCgroup::open(self.scope.path())
             .unwrap()
@@ -108,8 +127,9 @@ fn on_the_way(name: &str, rate: &str, at_mib: u64, happens: impl FnOnce(Agent) -
     );
     let hog = Hog::start(&guarded.hog, &["--mib", TOO_MUCH, "--rate", rate]).unwrap();
     guarded.wait_for_usage(at_mib);
-    let _stopped = happens(agent);
+    let stopped = happens(agent);
     guarded.ends_the_hog(hog);
+    guarded.is_told_by(stopped);
 }
 
 /// SIGKILL.
@@ -172,8 +192,9 @@ fn at_any_moment() {
                 let arguments = ["--mib", TOO_MUCH, "--rate", rate, "--head", &head];
                 let hog = Hog::start(&guarded.hog, &arguments).unwrap();
                 guarded.wait_for_usage(at_mib);
-                let _stopped = happens(agent);
+                let stopped = happens(agent);
                 guarded.ends_the_hog(hog);
+                guarded.is_told_by(stopped);
                 ends += 1;
             }
             println!(

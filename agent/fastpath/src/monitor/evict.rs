@@ -5,7 +5,7 @@ use std::sync::Arc;
 use evictd_engine::{
     Candidate, CandidateState, Observation, Observations, ReleaseTarget, Resource, Rules,
     model::settings::MemoryHook,
-    pace::{Decision, Judged, Pending, Relief, Urgency},
+    pace::{Decision, Judged, MONITORING_INTERVAL_NS, Pending, Relief, Urgency},
     permit::LastResort,
     rank,
     record::Stages,
@@ -105,6 +105,7 @@ impl MemoryMonitor {
                 urgency,
                 judged,
                 resort,
+                killed: None,
             };
             // A pod that died by itself in between gives nothing; the next one is asked for.
             let Some(gives) = self.kill(index, victim, why) else {
@@ -118,6 +119,46 @@ impl MemoryMonitor {
             relief.add(grew.copied().unwrap_or(0), gives);
         }
         self.in_flight.dying() == 0
+    }
+
+    /// Takes note of pods from which the kernel has killed by itself: what is left of them is killed, and they are evicted pods
+    /// like others.
+    pub(crate) fn take_kernel_kills(&mut self, now: u64) {
+        while let Some(kill) = self.setup.trigger.next_kill() {
+            let mut entries = self.setup.table.entries.iter();
+            let position = entries.position(|e| e.memory.id() == kill.cgroup_id);
+            let entry = position.and_then(|position| self.setup.table.entries.get(position));
+            if entry.is_some_and(|entry| self.in_flight.contains(entry)) {
+                continue;
+            }
+            let ago = now.saturating_sub(kill.time);
+            let (Some(position), Some(monitor)) = (position, self.scopes.get(kill.scope)) else {
+                self.setup.events.send(Event::KernelKill(None, ago));
+                continue;
+            };
+            if ago > KERNEL_KILL_NS || self.in_flight.room() == 0 {
+                let pod = entry.map(Arc::clone);
+                self.setup.events.send(Event::KernelKill(pod, ago));
+                continue;
+            }
+            let judged = Judged {
+                now: kill.time,
+                pace: monitor.pace,
+                seen: monitor.shortage(0, 0),
+                pending: Pending::default(),
+            };
+            let urgency = Urgency::Urgent {
+                exhausted_in: 0,
+                growth: 0,
+            };
+            let why = Why {
+                urgency,
+                judged,
+                resort: LastResort::None,
+                killed: Some(kill.time),
+            };
+            self.kill(kill.scope, position, why);
+        }
     }
 
     /// What those that may go grow by together, in bytes per second.
@@ -203,22 +244,22 @@ impl MemoryMonitor {
         let entry = Arc::clone(self.setup.table.entries.get(victim)?);
         let monitor = self.scopes.get(index)?;
         let working_set = self.setup.table.candidates.get(victim)?.usage;
-        let decided = monotonic_ns();
+        let decided = why.killed.unwrap_or_else(monotonic_ns);
         let shadow = self.setup.shadow;
         let limiter = &self.setup.limiter;
         // Several are chosen at once: the one before may have used up what this one's limits had left.
-        if !limiter.allows(&entry.permit, decided, why.resort) {
+        if why.killed.is_none() && !limiter.allows(&entry.permit, decided, why.resort) {
             return None;
         }
         let mut errno = 0;
         if !shadow {
             match entry.killer.kill() {
-                Ok(round) if round.empty => return None,
+                Ok(round) if round.empty && why.killed.is_none() => return None,
                 Ok(_) => limiter.charge(&entry.permit, decided),
                 Err(e) => errno = e.raw_os_error().unwrap_or(libc::EIO),
             }
         }
-        let signalled = monotonic_ns();
+        let signalled = why.killed.unwrap_or_else(monotonic_ns);
         // What a victim shares outlives its processes; it is read when the signal is on its way.
         let reading = entry.memory.read().ok();
         let shared = reading.as_ref().map_or(0, |reading| reading.shmem);
@@ -250,7 +291,8 @@ impl MemoryMonitor {
             signal: monitor.scope.signal(),
             stages: Stages {
                 crossed,
-                woken,
+                // The kernel's kill came before the agent.
+                woken: woken.min(decided),
                 decided,
                 signalled,
             },
@@ -265,6 +307,7 @@ impl MemoryMonitor {
             judged: why.judged,
             shared: shared.min(working_set),
             shadow,
+            by_kernel: why.killed.is_some(),
             last_resort: why.resort != LastResort::None,
             errno,
             pod: Arc::clone(&entry),
@@ -428,10 +471,16 @@ impl MemoryMonitor {
     }
 }
 
+/// So long after a kill of the kernel's own the pod's eviction is completed, in nanoseconds: the kubelet would have taken note of
+/// the pressure within that time. Later the pod may run again for good.
+const KERNEL_KILL_NS: u64 = MONITORING_INTERVAL_NS;
+
 /// Why a pod goes, as far as its report tells.
 #[derive(Clone, Copy)]
 struct Why {
     urgency: Urgency,
     judged: Judged,
     resort: LastResort,
+    /// When the kernel has killed from it by itself, in nanoseconds of CLOCK_MONOTONIC.
+    killed: Option<u64>,
 }

@@ -7,7 +7,7 @@ use std::{
 
 use aya::{
     Ebpf, EbpfLoader,
-    maps::{Array, HashMap, MapData, MapError, PerfEventArray, RingBuf},
+    maps::{Array, HashMap, Map, MapData, MapError, PerfEventArray, RingBuf},
     programs::{Program, ProgramError, links::FdLink},
     util::KernelVersion,
 };
@@ -291,8 +291,13 @@ impl BpfObject {
         &mut self,
         name: &'static str,
     ) -> Result<Array<MapData, T>, ObjectError> {
-        let map = self.ebpf.take_map(name).ok_or(ObjectError::Missing(name))?;
+        let map = self.map(name)?;
         Array::try_from(map).map_err(|e| ObjectError::Map(name, e))
+    }
+
+    /// Takes a map of any kind out of the object.
+    pub fn map(&mut self, name: &'static str) -> Result<Map, ObjectError> {
+        self.ebpf.take_map(name).ok_or(ObjectError::Missing(name))
     }
 
     /// Takes a hash map out of the object.
@@ -300,19 +305,19 @@ impl BpfObject {
         &mut self,
         name: &'static str,
     ) -> Result<HashMap<MapData, K, V>, ObjectError> {
-        let map = self.ebpf.take_map(name).ok_or(ObjectError::Missing(name))?;
+        let map = self.map(name)?;
         HashMap::try_from(map).map_err(|e| ObjectError::Map(name, e))
     }
 
     /// Takes a ring buffer out of the object.
     pub fn ring(&mut self, name: &'static str) -> Result<RingBuf<MapData>, ObjectError> {
-        let map = self.ebpf.take_map(name).ok_or(ObjectError::Missing(name))?;
+        let map = self.map(name)?;
         RingBuf::try_from(map).map_err(|e| ObjectError::Map(name, e))
     }
 
     /// Takes an array of events, one per CPU, out of the object.
     pub fn events(&mut self, name: &'static str) -> Result<PerfEventArray<MapData>, ObjectError> {
-        let map = self.ebpf.take_map(name).ok_or(ObjectError::Missing(name))?;
+        let map = self.map(name)?;
         PerfEventArray::try_from(map).map_err(|e| ObjectError::Map(name, e))
     }
 }

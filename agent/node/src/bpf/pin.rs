@@ -105,6 +105,16 @@ impl PinDirectory {
         self.path.join(format!("{name}-{}", self.run))
     }
 
+    /// Where earlier agents have pinned an object of theirs.
+    pub fn earlier(&self, name: &str) -> impl Iterator<Item = &Path> {
+        let prefix = format!("{name}-");
+        let is_named = move |path: &&PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name.starts_with(&prefix))
+        };
+        self.earlier.iter().filter(is_named).map(PathBuf::as_path)
+    }
+
     /// Removes what earlier agents have pinned; how many names that were.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 mod bpf;
 mod cgroup_v1;
+mod kernel_kills;
 mod notifier;
 
 use std::{io, os::fd::BorrowedFd, time::Duration};
@@ -18,6 +19,7 @@ use crate::{
     },
 };
 
+pub use self::kernel_kills::{KernelKill, inherit as inherit_kills};
 pub use evictd_common::memory::{
     MAX_SCOPES, MAX_TRIGGERS, MAX_VICTIMS, SLOTS_PER_SCOPE, TriggerEvent, slot,
 };
@@ -144,6 +146,11 @@ pub trait MemoryTrigger: Send {
     /// floor, the others when no agent is there. Hooks without a kernel program ignore it.
     fn set_victims(&mut self, _scope: usize, _cgroup_ids: &[u64]) -> io::Result<()> {
         Ok(())
+    }
+
+    /// The next pod from which the kernel has killed by itself since the agent took note of one; `None` when there is no more.
+    fn next_kill(&mut self) -> Option<KernelKill> {
+        None
     }
 
     /// The agent lives, and will say so again before `lease_ns` (nanoseconds of CLOCK_MONOTONIC).

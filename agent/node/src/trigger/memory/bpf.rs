@@ -25,7 +25,10 @@ use crate::{
     cgroup::memory::MemoryCgroup,
     trigger::{
         hook::{self, Cost},
-        memory::{Direction, MemoryTrigger, Trigger},
+        memory::{
+            Direction, MemoryTrigger, Trigger,
+            kernel_kills::{KernelKill, KernelKills},
+        },
     },
 };
 
@@ -50,6 +53,7 @@ pub struct BpfMemoryTrigger {
     victims: HashMap<MapData, VictimKey, u64>,
     /// The victims in the map, by scope and rank; 0 for none.
     ranked: [[u64; MAX_VICTIMS as usize]; MAX_SCOPES as usize],
+    killed: KernelKills,
     guard: Array<MapData, PinnedGuard>,
     /// How long the programs act without an agent; `None` while nothing is pinned.
     expires_after: Option<Duration>,
@@ -147,6 +151,7 @@ impl BpfMemoryTrigger {
                 generation_count: object.array("ARMINGS")?,
                 victims: object.hash("VICTIMS")?,
                 ranked: [[0; MAX_VICTIMS as usize]; MAX_SCOPES as usize],
+                killed: KernelKills::new(object.map("KILLED")?),
                 guard: object.array("PINNED_GUARD")?,
                 expires_after: None,
                 events: object.ring("WAKEUPS")?,
@@ -251,6 +256,10 @@ impl MemoryTrigger for BpfMemoryTrigger {
         Ok(())
     }
 
+    fn next_kill(&mut self) -> Option<KernelKill> {
+        self.killed.take()
+    }
+
     fn beat(&mut self, now: u64, lease_ns: u64) {
         let Some(expires_after) = self.expires_after else {
             return;
@@ -270,6 +279,7 @@ impl MemoryTrigger for BpfMemoryTrigger {
     }
 
     fn pin(&mut self, pins: &PinDirectory, expires_after: Duration) -> Result<(), String> {
+        self.killed.pin(pins)?;
         let pinned = match &mut self.link {
             Link::Fixed(link) => pins.pin(link.as_fd(), LINK),
             Link::Switched(switch) => switch.set(true).and_then(|_| match &switch.link {

@@ -1,0 +1,73 @@
+//! Pods from which the kernel programs have killed by themselves, until the agent takes note of it.
+
+use aya::maps::{HashMap, Map, MapData, MapError};
+use evictd_common::memory::KernelKill as Record;
+
+use crate::bpf::{object::chain, pin::PinDirectory};
+
+/// The name of the map among what is pinned.
+const NAME: &str = "killed";
+
+/// The programs have killed a process of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KernelKill {
+    /// Id of the pod's cgroup.
+    pub cgroup_id: u64,
+    /// Index of the scope that was short.
+    pub scope: usize,
+    /// When, in nanoseconds of CLOCK_MONOTONIC.
+    pub time: u64,
+}
+
+/// The programs' map of them.
+pub(super) struct KernelKills(Map);
+
+impl KernelKills {
+    pub(super) fn new(map: Map) -> Self {
+        Self(map)
+    }
+
+    /// Takes one of them out of the map; `None` when it is empty. Does not allocate.
+    pub(super) fn take(&mut self) -> Option<KernelKill> {
+        let mut kills = HashMap::<_, u64, Record>::try_from(&mut self.0).ok()?;
+        let cgroup_id = kills.keys().next()?.ok()?;
+        let record = kills.get(&cgroup_id, 0);
+        kills.remove(&cgroup_id).ok()?;
+        let record = record.ok()?;
+        Some(KernelKill {
+            cgroup_id,
+            scope: usize::try_from(record.scope).ok()?,
+            time: record.time_ns,
+        })
+    }
+
+    /// Pins the map, so that the next agent hears of what the programs kill without this one.
+    ///
+    /// # Errors
+    /// What `bpf(2)` answers.
+    pub(super) fn pin(&self, pins: &PinDirectory) -> Result<(), String> {
+        self.0.pin(pins.path_for(NAME)).map_err(|e| chain(&e))
+    }
+}
+
+/// Moves what the programs of earlier agents have killed into this agent's map; how many pods that are.
+///
+/// # Errors
+/// A map cannot be read or written; the others were moved.
+pub fn inherit(pins: &PinDirectory) -> Result<usize, MapError> {
+    let open = |path| HashMap::<_, u64, Record>::try_from(Map::HashMap(MapData::from_pin(path)?));
+    let mut own = open(pins.path_for(NAME))?;
+    let (mut count, mut result) = (0, Ok(()));
+    for path in pins.earlier(NAME) {
+        let moved = open(path.to_owned()).and_then(|earlier| {
+            for kill in earlier.iter() {
+                let (cgroup_id, record) = kill?;
+                own.insert(cgroup_id, record, 0)?;
+                count += 1;
+            }
+            Ok(())
+        });
+        result = result.and(moved);
+    }
+    result.map(|()| count)
+}
