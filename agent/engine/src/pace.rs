@@ -358,6 +358,15 @@ impl Pace {
     }
 }
 
+/// Which pod an urgent decision takes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextVictim {
+    /// The first in the order of eviction.
+    First,
+    /// The first of those that grow: what comes back is enough, and only the end of a growth is sooner.
+    Growing,
+}
+
 /// How many pods an urgent decision takes: asked before each of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Relief {
@@ -407,24 +416,28 @@ impl Relief {
         self.pending.merge(gives);
     }
 
-    /// Whether one more pod has to go: nothing would be left before the memory of those that go is there.
-    pub fn needs_another(&self) -> bool {
+    /// The pod that has to go next: nothing would be left before the memory of those that go is there. `None`: no more.
+    pub fn next(&self) -> Option<NextVictim> {
+        let first = Some(NextVictim::First);
         let Some(due) = self.pending.due else {
-            return true;
+            return first;
         };
         if self.is_overtaken {
-            return true;
+            return first;
         }
         let wait = due.saturating_sub(self.now).saturating_add(MARGIN_NS);
         let until_then = grown_in(self.growth, wait);
         // A growth that the disk keeps up with uses up nothing.
         if self.growth == 0 || until_then < self.room {
-            return false;
+            return None;
         }
         // What goes now comes no sooner where enough is on its way; but a growth ends at once with the pod whose it is.
         let is_enough = until_then <= self.room.saturating_add(self.pending.soon);
+        if !(is_enough || self.is_settling) {
+            return first;
+        }
         let ends_it = self.growers > 0 && grown_in(self.growers, LAST_NS) >= self.room;
-        ends_it || !(is_enough || self.is_settling)
+        ends_it.then_some(NextVictim::Growing)
     }
 }
 

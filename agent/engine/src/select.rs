@@ -35,6 +35,24 @@ pub enum CandidateState {
     Terminating,
     /// It could not be read: its cgroup is no more.
     NotFound,
+    /// It has no part in a growth that must end at once ([`spare_still`]).
+    Still,
+}
+
+/// Less than this part of all growth is none.
+const LEAST_PART: u64 = 64;
+
+/// Passes over the candidates that have no part in the growth that must end, until they are loaded anew; `grew` is what each
+/// grows by.
+pub fn spare_still(candidates: &mut [Candidate], grew: &[u64]) {
+    let eligible = |candidate: &Candidate| candidate.state == CandidateState::Eligible;
+    let may_go = candidates.iter().zip(grew).filter(|(c, _)| eligible(c));
+    let all = may_go.fold(0_u64, |sum, (_, grew)| sum.saturating_add(*grew));
+    for (candidate, grew) in candidates.iter_mut().zip(grew) {
+        if eligible(candidate) && *grew <= all / LEAST_PART {
+            candidate.state = CandidateState::Still;
+        }
+    }
 }
 
 /// The rules of one choice.

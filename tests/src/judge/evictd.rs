@@ -5,7 +5,8 @@ use std::time::Duration;
 use evictd_engine::{
     CandidateState, ReleaseTarget,
     growth::Room,
-    pace::{Decision, Judged, Pace, Pending, Relief, Shortage, Urgency},
+    pace::{Decision, Judged, NextVictim, Pace, Pending, Relief, Shortage, Urgency},
+    spare_still,
     terminating::{Fate, Remains, Terminating},
 };
 use evictd_node::sampling::{self, Nearness};
@@ -239,8 +240,12 @@ impl Evictd {
             _ => None,
         };
         while room > 0 {
-            if relief.is_some_and(|r| !r.needs_another()) {
-                break;
+            match relief.as_ref().map(Relief::next) {
+                Some(None) => break,
+                Some(Some(NextVictim::Growing)) => {
+                    spare_still(&mut candidates, &self.growers.grew);
+                }
+                Some(Some(NextVictim::First)) | None => {}
             }
             let victims = world.choose(&mut candidates, ReleaseTarget::Amount(1), 1);
             let Some(&pod) = victims.first() else { break };

@@ -281,7 +281,7 @@ fn a_shortage_that_no_pod_can_end_takes_one() {
     assert!(pace.is_worth_it(&at, urgent, MIB, Pending::default()));
 }
 
-/// What grows behind others in the order goes with them, but only when nothing else would be in time.
+/// What grows behind others in the order goes as well, but only when nothing else would be in time.
 #[test]
 fn a_growth_of_other_pods_takes_as_many_as_end_it() {
     let judged = |mib_left: u64| Judged {
@@ -292,11 +292,12 @@ fn a_growth_of_other_pods_takes_as_many_as_end_it() {
     let mut gives = Pending::default();
     gives.add_soon(800 * MIB, SECOND + 50 * MS);
     let fast = 5000 * MIB;
-    for (mib_left, grew, goes_on) in [(90, 0, false), (30, 0, true), (30, fast, false)] {
+    let grower = Some(NextVictim::Growing);
+    for (mib_left, grew, next) in [(90, 0, None), (30, 0, grower), (30, fast, None)] {
         let mut relief = Relief::new(&judged(mib_left), fast, fast);
-        assert!(relief.needs_another(), "one goes");
+        assert_eq!(relief.next(), Some(NextVictim::First), "one goes");
         relief.add(grew, gives);
-        assert_eq!(relief.needs_another(), goes_on, "{mib_left} {grew}");
+        assert_eq!(relief.next(), next, "{mib_left} {grew}");
     }
 }
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use evictd_engine::{
     Candidate, CandidateState, Observation, Observations, ReleaseTarget, Resource, Rules,
     model::settings::MemoryHook,
-    pace::{Decision, Judged, MONITORING_INTERVAL_NS, Pending, Relief, Urgency},
+    pace::{Decision, Judged, MONITORING_INTERVAL_NS, NextVictim, Pending, Relief, Urgency},
     permit::LastResort,
     rank,
     record::Stages,
-    select,
+    select, spare_still,
     terminating::Terminating,
 };
 use evictd_node::{
@@ -74,12 +74,21 @@ impl MemoryMonitor {
             Urgency::Paced { .. } => None,
         };
         let mut victims = [0];
-        while room > 0 && relief.is_none_or(|relief| relief.needs_another()) {
+        while room > 0 {
             let PodTable {
                 entries,
                 candidates,
+                grew,
                 ..
             } = &mut *self.setup.table;
+            let is_growing = match relief.as_ref().map(Relief::next) {
+                Some(None) => break,
+                Some(Some(NextVictim::Growing)) => {
+                    spare_still(candidates, grew);
+                    true
+                }
+                Some(Some(NextVictim::First)) | None => false,
+            };
             let exact = |i: usize| entries.get(i)?.memory.read().map(|r| r.working_set()).ok();
             let chosen = select(
                 candidates,
@@ -88,6 +97,9 @@ impl MemoryMonitor {
                 exact,
                 &mut victims,
             );
+            if chosen.count == 0 && is_growing {
+                break;
+            }
             if chosen.count == 0 {
                 let last = self.setup.limiter.last_resort();
                 if resort < last && self.in_flight.dying() == 0 && self.denied() > 0 {
