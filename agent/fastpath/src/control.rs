@@ -13,11 +13,11 @@ use crossbeam_queue::ArrayQueue;
 use evictd_engine::{history::Recorder, model::settings::RankingStrategy};
 use evictd_node::{
     memory_scope::{Limits, Scope},
-    pods::table::PodTable,
+    pods::table::{Entry, PodTable},
 };
 use evictd_sys::{eventfd::EventFd, swap_slot::SwapSlot};
 
-use crate::Event;
+use crate::{Event, in_flight::MAX_IN_FLIGHT};
 
 /// Reports that may wait for a slow reader: more than all victims at once make, each of a KiB.
 const EVENTS: usize = 256;
@@ -29,6 +29,8 @@ pub struct Control {
     table: SwapSlot<PodTable>,
     scope: SwapSlot<Scope>,
     settings: SwapSlot<FastPathSettings>,
+    /// Pods that the manager has killed, and when.
+    killed: ArrayQueue<(Arc<Entry>, u64)>,
     stop: AtomicBool,
 }
 
@@ -51,6 +53,7 @@ impl Control {
             table: SwapSlot::default(),
             scope: SwapSlot::default(),
             settings: SwapSlot::default(),
+            killed: ArrayQueue::new(MAX_IN_FLIGHT),
             stop: AtomicBool::new(false),
         }))
     }
@@ -71,6 +74,17 @@ impl Control {
     pub fn send_settings(&self, settings: FastPathSettings) {
         self.settings.publish(Box::new(settings));
         self.event.notify();
+    }
+
+    /// The manager has killed a pod, at a moment in nanoseconds of CLOCK_MONOTONIC: what comes back of it is pending. Neither
+    /// blocks nor allocates; the oldest one that was not taken yet makes room.
+    pub fn note_kill(&self, pod: &Arc<Entry>, signalled: u64) {
+        self.killed.force_push((Arc::clone(pod), signalled));
+        self.event.notify();
+    }
+
+    pub(super) fn take_kill(&self) -> Option<(Arc<Entry>, u64)> {
+        self.killed.pop()
     }
 
     pub(super) fn take_settings(&self) -> Option<FastPathSettings> {

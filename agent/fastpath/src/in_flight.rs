@@ -46,6 +46,8 @@ pub struct Victim {
     pub shadow: bool,
     pub terminating: Terminating,
     pub peak_usage: u64,
+    /// The manager has killed it, and tells of it.
+    is_foreign: bool,
     /// What became of it was told.
     told: bool,
     killed: u64,
@@ -67,7 +69,21 @@ impl Victim {
             killed: terminating.signalled(),
             terminating,
             peak_usage,
+            is_foreign: false,
             told: false,
+        }
+    }
+
+    /// A pod that the manager has signalled.
+    pub fn foreign(pod: Arc<Entry>, signalled: u64) -> Self {
+        let reading = pod.memory.read().ok();
+        let expected = reading.as_ref().map_or(0, MemoryReading::working_set);
+        let shared = reading.map_or(0, |reading| reading.shmem);
+        let terminating = Terminating::new(signalled, expected, shared);
+        Self {
+            is_foreign: true,
+            told: true,
+            ..Self::new(pod, (EARLIER, 0, false), terminating, 0)
         }
     }
 
@@ -210,7 +226,7 @@ impl InFlight {
             let (look, threshold) = at(victim.scope);
             victim.peak_usage = victim.peak_usage.max(look.usage);
             let fate = victim.observe(now);
-            if fate == Fate::BecameStuck {
+            if fate == Fate::BecameStuck && !victim.is_foreign {
                 send(VictimEvent::Stuck(StuckVictim {
                     pod: Arc::clone(&victim.pod),
                     number: victim.number,

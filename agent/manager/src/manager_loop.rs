@@ -63,6 +63,7 @@ pub(super) struct ManagerLoop {
     pub message: String,
     /// Signals for which shadow mode has reported a victim during this pressure.
     pub shadow_reported: BTreeSet<String>,
+    pub on_kill: OnKill,
     pub decided: u64,
     pub cycles: u64,
     pub recreations: u64,
@@ -86,6 +87,7 @@ impl ManagerLoop {
             // The thread has seen to it.
             memory_v1: _,
             earlier,
+            on_kill,
         } = setup;
         let disks = sensors.disks.as_ref();
         let shares = disks.and_then(|d| d.trigger.share_reader());
@@ -114,6 +116,7 @@ impl ManagerLoop {
             evicted_for: BTreeSet::new(),
             message: String::new(),
             shadow_reported: BTreeSet::new(),
+            on_kill,
             decided: 0,
             cycles: 0,
             recreations: 0,
@@ -293,7 +296,10 @@ pub(super) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What the manager need.
+/// Told of each kill at once, with the moment of SIGKILL in nanoseconds of CLOCK_MONOTONIC. It must not block.
+pub type OnKill = Box<dyn Fn(&Arc<Entry>, u64) + Send>;
+
+/// What the manager needs.
 pub struct Setup {
     /// Thresholds, layout and all that the engine is told.
     pub settings: evictd_engine::Settings,
@@ -315,6 +321,8 @@ pub struct Setup {
     pub memory_v1: Option<PathBuf>,
     /// What an earlier agent has done.
     pub earlier: evictd_engine::Earlier,
+    /// The fast path counts on what comes back, whatever the pod was killed for.
+    pub on_kill: OnKill,
 }
 
 /// The last [`Status`], for those that ask. The mutex is held for the exchange of a pointer.

@@ -156,6 +156,10 @@ impl Agent {
             mitigation: config.graduated,
             memory_v1,
             earlier: recall::earlier(&restored, &entries),
+            on_kill: {
+                let control = Arc::clone(&control);
+                Box::new(move |pod, signalled| control.note_kill(pod, signalled))
+            },
         })?;
         let steps = StepThreads::start(&mitigation, manager.commands())?;
         let cri = config.cri.clone().map(|cri| {

@@ -199,6 +199,14 @@ fn floor_of(threshold_of_pods: bool) {
     let scope = MemoryCgroup::open(node.cgroup.path()).unwrap();
     assert!(scope.usage().unwrap() < 310 * MIB);
     assert_eq!(node.oom_kills().unwrap(), 0);
+    // The pod is an evicted pod like others.
+    let evicted = watched.evicted(SOON).expect("it is told");
+    assert!(evicted.by_kernel && evicted.pod.pod.name == "hog");
+    assert_eq!(
+        evicted.signal == Signal::AllocatableMemoryAvailable,
+        threshold_of_pods
+    );
+    assert!(watched.finished(SOON).is_some());
     assert!(watched.report(Duration::from_millis(50)).is_none());
 }
 

@@ -1,15 +1,22 @@
 //! The fast path with real cgroups, real hogs, and the kernel's OOM killer as the rival.
 
-use std::{os::unix::fs::MetadataExt as _, time::Duration};
+use std::{
+    fs::File,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use evictd_engine::{QosClass, model::settings::MemoryHook, pace::MONITORING_INTERVAL_NS};
 use evictd_fastpath::Event;
 use evictd_node::cgroup::memory::MemoryCgroup;
+use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
     hog::Hog,
     node::{MIB, Node, Options},
     skip::{matrix, no_bpf, not_root},
     skip_if,
+    wait::until,
 };
 
 /// Long enough for a machine that is emulated while others compile.
@@ -167,6 +174,50 @@ fn a_deficit_that_does_not_grow_goes_at_the_kubelets_pace() {
     }
     std::thread::sleep(Duration::from_millis(300));
     assert!(hogs[2].is_alive(), "two are enough");
+}
+
+// R42, R43
+/// The manager has killed a pod for something else. What it still holds in a memory-backed volume comes when the kubelet unmounts that:
+/// no other pod goes for it meanwhile.
+#[test]
+fn what_the_manager_has_killed_is_pending() {
+    skip_if!(not_root());
+    let mut node = Node::new("foreign", 512).unwrap();
+    let volume = tempfile::tempdir_in("/dev/shm").unwrap();
+    let [a, b] = ["a", "b"].map(|name| node.pod(name, QosClass::BestEffort, 0, 0).unwrap());
+    let dir = volume.path().to_str().unwrap();
+    let mut first = Hog::start(&a, &["--mib", "100", "--way", "tmpfs", "--dir", dir]).unwrap();
+    let mut second = Hog::start(&b, &["--mib", "120"]).unwrap();
+    let usage = |pod: &Path| MemoryCgroup::open(pod).unwrap().usage().unwrap();
+    assert!(until(SOON, || usage(&a) > 100 * MIB && usage(&b) > 120 * MIB));
+    // The kubelet's mount keeps the file; here a descriptor does.
+    let files = std::fs::read_dir(format!("/proc/{}/fd", first.pid())).unwrap();
+    let files = files.flatten().map(|entry| entry.path());
+    let is_in_volume = |fd: &PathBuf| std::fs::read_link(fd).unwrap().starts_with(volume.path());
+    let kept = files.filter(is_in_volume).map(File::open);
+    let kept: Vec<_> = kept.collect::<Result<_, _>>().unwrap();
+    assert_eq!(kept.len(), 1);
+    let entry = node
+        .table()
+        .entries
+        .iter()
+        .find(|e| e.pod.name == "a")
+        .cloned();
+    let options = Options {
+        threshold: 370 * MIB,
+        ..Options::default()
+    };
+    let watched = node.watch(options).unwrap().unwrap();
+    watched.control.note_kill(&entry.unwrap(), monotonic_ns());
+    assert_eq!(
+        first.wait().unwrap(),
+        Some(libc::SIGKILL),
+        "it is killed again"
+    );
+    let longer = Duration::from_nanos(MONITORING_INTERVAL_NS) + Duration::from_secs(2);
+    assert!(watched.report(longer).is_none());
+    assert!(usage(&a) > 100 * MIB, "the volume is there");
+    assert!(second.is_alive());
 }
 
 /// A pod without a process gives nothing: the next one is asked.

@@ -2,7 +2,7 @@
 
 use evictd_engine::pace::Pace;
 
-use crate::{monitor::MemoryMonitor, scope::ScopeMonitor};
+use crate::{in_flight::Victim, monitor::MemoryMonitor, scope::ScopeMonitor};
 
 impl MemoryMonitor {
     /// Takes what is there.
@@ -13,6 +13,20 @@ impl MemoryMonitor {
         }
         self.apply_scope();
         self.apply_settings();
+        self.apply_kills();
+    }
+
+    /// What the manager has killed gives memory back as well, whatever it was for.
+    fn apply_kills(&mut self) {
+        while let Some((pod, signalled)) = self.setup.control.take_kill() {
+            if self.in_flight.contains(&pod) {
+                continue;
+            }
+            for monitor in self.scopes.iter_mut().filter(|m| m.scope.holds(&pod)) {
+                monitor.pace.evicted(signalled);
+            }
+            self.in_flight.push(Victim::foreign(pod, signalled));
+        }
     }
 
     fn apply_settings(&mut self) {

@@ -87,6 +87,9 @@ impl ManagerLoop {
             }
         }
         let signalled = monotonic_ns();
+        if !self.shadow && errno == 0 {
+            (self.on_kill)(&pod, signalled);
+        }
         self.decided += 1;
         let (signal, numbers) = match eviction.cause {
             Cause::Pressure(signal) => {
