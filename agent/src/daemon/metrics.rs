@@ -20,7 +20,7 @@ use crate::{
     daemon::{oom::OomCounters, pod_source::PodSource, sources::Signals},
     telemetry::{Hook, Labelled, Sources},
 };
-use names::{GRADUATED, INCIDENTS, OOM_KILLS, RECLAIMS, Shows};
+use names::{INCIDENTS, MITIGATION, OOM_KILLS, RECLAIMS, Shows};
 
 pub(super) use names::DROPS;
 
@@ -108,13 +108,13 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
     };
     let events = Arc::clone(shown.events);
     sources.counters.push((
-        "reports_dropped",
+        "fastpath_events_dropped",
         "Events of the fast path that did not fit into its queue",
         Box::new(move || events.dropped()),
     ));
     let events = Arc::clone(shown.events);
     sources.counters.push((
-        "deputy_decisions",
+        "standby_decisions",
         "Crossings decided by the standby thread on the CPU where they happened, because the fast path was late",
         Box::new(move || events.taken_over()),
     ));
@@ -156,7 +156,7 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
         Box::new(move || unopened.load(Ordering::Relaxed)),
     ));
     show(&mut sources, shown.oom, OOM_KILLS);
-    show(&mut sources, shown.mitigation, GRADUATED);
+    show(&mut sources, shown.mitigation, MITIGATION);
     show(&mut sources, shown.incidents, INCIDENTS);
     if let Some(counters) = shown.cri {
         show(&mut sources, counters, RECLAIMS);
@@ -233,8 +233,14 @@ impl Agent {
         match report {
             Event::Evicted(e) => {
                 let signal = e.signal.as_str();
-                self.metrics
-                    .evicted(signal, e.shadow, e.stages, e.errno != 0, Some(e.number));
+                self.metrics.evicted(
+                    &e.pod.pod,
+                    signal,
+                    e.shadow,
+                    e.stages,
+                    e.errno != 0,
+                    Some(e.number),
+                );
             }
             Event::Finished(finished) => self.metrics.finished(finished),
             Event::Stuck(_) => self.metrics.stuck(),
@@ -245,7 +251,13 @@ impl Agent {
 
     /// What the manager has done.
     pub(super) fn show_decided(&self, d: &EvictionReport) {
-        self.metrics
-            .evicted(&d.signal, d.shadow, d.stages, d.errno != 0, None);
+        self.metrics.evicted(
+            &d.pod.pod,
+            &d.signal,
+            d.shadow,
+            d.stages,
+            d.errno != 0,
+            None,
+        );
     }
 }

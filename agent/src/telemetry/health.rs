@@ -11,7 +11,7 @@ use std::{
 
 use evictd_sys::clock::monotonic_ns;
 
-use super::http::{self, Answer, Limits};
+use super::http::{self, Answer, Limits, Request};
 use crate::telemetry::ServeError;
 
 /// Probes take no time, and the kubelet is one client.
@@ -171,7 +171,7 @@ pub fn serve(address: SocketAddr, health: Arc<Health>) -> Result<SocketAddr, Ser
     };
     let listener = TcpListener::bind(address).map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
-    let probe = move |path: &str| match path {
+    let probe = move |request: Request<'_>| match request.path {
         "/healthz" | "/livez" => healthz(&health),
         "/readyz" => answer(health.readiness()),
         _ => Answer::plain("404 Not Found", "/healthz or /readyz\n"),

@@ -27,6 +27,15 @@ pub(super) struct Limits {
     pub answer: Duration,
 }
 
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Request<'a> {
+    /// The path, without a query.
+    pub path: &'a str,
+    /// The text of the `Accept` header; empty where there is none.
+    pub accept: &'a str,
+}
+
 /// What is answered.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Answer {
@@ -49,7 +58,7 @@ impl Answer {
     }
 }
 
-/// Serves a bound listener on a new thread, for as long as the process lives. `answer` is given the path of each GET.
+/// Serves a bound listener on a new thread, for as long as the process lives. `answer` is given each GET.
 ///
 /// # Errors
 /// The system has no thread to give, or refuses a listener that does not block.
@@ -57,7 +66,7 @@ pub(super) fn spawn(
     name: &str,
     listener: TcpListener,
     limits: Limits,
-    answer: impl FnMut(&str) -> Answer + Send + 'static,
+    answer: impl FnMut(Request<'_>) -> Answer + Send + 'static,
 ) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let mut server = Server {
@@ -95,7 +104,7 @@ enum State {
     Answer(Vec<u8>, usize),
 }
 
-impl<F: FnMut(&str) -> Answer> Server<F> {
+impl<F: FnMut(Request<'_>) -> Answer> Server<F> {
     fn run(&mut self) {
         loop {
             let (new, ready) = self.wait();
@@ -207,7 +216,11 @@ fn who_goes<I: Iterator<Item = (IpAddr, bool)>>(all: impl Fn() -> I) -> Option<u
 
 impl Connection {
     /// Reads or writes what can be read or written without waiting; false when the connection is over.
-    fn go_on(&mut self, answered_by: Instant, answer: &mut impl FnMut(&str) -> Answer) -> bool {
+    fn go_on(
+        &mut self,
+        answered_by: Instant,
+        answer: &mut impl FnMut(Request<'_>) -> Answer,
+    ) -> bool {
         if let State::Request(head) = &mut self.state {
             let answer = match read_head(&mut self.stream, head) {
                 Ok(Head::Partial) => return true,
@@ -260,14 +273,18 @@ fn read_head(stream: &mut impl io::Read, head: &mut Vec<u8>) -> io::Result<Head>
 }
 
 /// The answer to a complete head.
-fn respond(head: &[u8], answer: &mut impl FnMut(&str) -> Answer) -> Answer {
-    let line = head.split(|b| *b == b'\r').next().unwrap_or_default();
-    let line = std::str::from_utf8(line).unwrap_or_default();
-    let parts: Vec<&str> = line.split(' ').collect();
+fn respond(head: &[u8], answer: &mut impl FnMut(Request<'_>) -> Answer) -> Answer {
+    let mut lines = std::str::from_utf8(head).unwrap_or_default().split("\r\n");
+    let parts: Vec<&str> = lines.next().unwrap_or_default().split(' ').collect();
+    let accept = lines.find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("accept").then(|| value.trim())
+    });
     match parts[..] {
-        ["GET", target, version] if version.starts_with("HTTP/1.") => {
-            answer(target.split('?').next().unwrap_or(target))
-        }
+        ["GET", target, version] if version.starts_with("HTTP/1.") => answer(Request {
+            path: target.split('?').next().unwrap_or(target),
+            accept: accept.unwrap_or_default(),
+        }),
         [_, _, version] if version.starts_with("HTTP/1.") => {
             Answer::plain("405 Method Not Allowed", "only GET\n")
         }
@@ -327,7 +344,10 @@ mod tests {
     fn serve(limits: Limits, body: &'static str) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let answer = move |path: &str| Answer::plain("200 OK", format!("{path} {body}"));
+        let answer = move |request: Request<'_>| {
+            let Request { path, accept } = request;
+            Answer::plain("200 OK", format!("{path} {accept}{body}"))
+        };
         spawn("served", listener, limits, answer).unwrap();
         address
     }
@@ -363,6 +383,11 @@ mod tests {
         assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
         assert!(text.contains("\r\nContent-Length: 13\r\n"), "{text}");
         assert!(text.ends_with("\r\n\r\n/metrics body"), "{text}");
+        let text = ask(
+            address,
+            "GET / HTTP/1.1\r\nHost: a\r\naccept: text/plain \r\n\r\n",
+        );
+        assert!(text.ends_with("\r\n\r\n/ text/plainbody"), "{text}");
         for (request, status) in [
             ("POST / HTTP/1.1\r\n\r\n", "405"),
             ("hello\r\n\r\n", "400"),

@@ -1,12 +1,12 @@
 //! Metrics, in the text format of OpenMetrics. Names are in docs/metrics.md.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashSet, VecDeque},
     fmt,
     sync::{Mutex, PoisonError},
 };
 
-use evictd_engine::record::Stages;
+use evictd_engine::{Pod, record::Stages};
 use evictd_fastpath::VictimExit;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
@@ -29,6 +29,16 @@ struct Evicted {
     shadow: bool,
 }
 
+/// Namespaces and kinds of owners that are shown under their names; others are `other`.
+const OWNERS: usize = 200;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct EvictedOf {
+    namespace: String,
+    owner_kind: String,
+    shadow: bool,
+}
+
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Stage {
     stage: &'static str,
@@ -38,6 +48,9 @@ struct Stage {
 pub struct Metrics {
     registry: Registry,
     evictions: Family<Evicted, Counter>,
+    owners: Family<EvictedOf, Counter>,
+    /// Those that are shown under their names.
+    shown: Mutex<HashSet<EvictedOf>>,
     refused: Counter,
     stuck: Counter,
     met_in_force: Counter,
@@ -60,6 +73,12 @@ impl Metrics {
             "evictions",
             "Pods killed, by signal; with shadow=\"true\" those that would have been",
             evictions.clone(),
+        );
+        let owners = Family::default();
+        registry.register(
+            "pod_evictions",
+            "The same by namespace and kind of owner: 200 of them, and then other",
+            owners.clone(),
         );
         let stuck = Counter::default();
         registry.register(
@@ -90,6 +109,8 @@ impl Metrics {
         Self {
             registry,
             evictions,
+            owners,
+            shown: Mutex::default(),
             refused,
             stuck,
             met_in_force,
@@ -111,12 +132,14 @@ impl Metrics {
     /// An eviction by the fast path (with its number, for [`Self::finished`]) or by the manager.
     pub fn evicted(
         &self,
+        pod: &Pod,
         signal: &str,
         shadow: bool,
         stages: Stages,
         refused: bool,
         number: Option<u64>,
     ) {
+        self.count_owner(pod, shadow);
         let signal = signal.to_owned();
         self.evictions
             .get_or_create(&Evicted { signal, shadow })
@@ -134,6 +157,27 @@ impl Metrics {
             }
             signalled.push_back((number, stages.signalled));
         }
+    }
+
+    fn count_owner(&self, pod: &Pod, shadow: bool) {
+        let of = |namespace: &str, owner_kind: &str| EvictedOf {
+            namespace: namespace.to_owned(),
+            owner_kind: owner_kind.to_owned(),
+            shadow,
+        };
+        let kind = pod.owner.as_ref().map_or("", |owner| owner.kind.as_str());
+        let own = of(&pod.namespace, kind);
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_shown = shown.contains(&own) || shown.len() < OWNERS;
+        let labels = match is_shown {
+            true => own.clone(),
+            false => of("other", "other"),
+        };
+        if is_shown {
+            shown.insert(own);
+        }
+        drop(shown);
+        self.owners.get_or_create(&labels).inc();
     }
 
     /// The end of an eviction by the fast path.

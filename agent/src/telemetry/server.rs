@@ -2,6 +2,7 @@
 
 use crate::telemetry::http::ServeError;
 use std::{
+    collections::HashSet,
     net::{SocketAddr, TcpListener},
     sync::Arc,
     time::Duration,
@@ -9,7 +10,7 @@ use std::{
 
 use super::{
     health::{Health, healthz},
-    http::{self, Answer, Limits},
+    http::{self, Answer, Limits, Request},
     metrics::Metrics,
 };
 
@@ -18,7 +19,56 @@ const LIMITS: Limits = Limits {
     head: Duration::from_secs(2),
     answer: Duration::from_secs(10),
 };
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const OPEN_METRICS: &str = "application/openmetrics-text";
+
+/// The format that a scraper asks for: OpenMetrics, or Prometheus' text format, which all of them read.
+fn render(metrics: &Metrics, accept: &str) -> Result<Answer, std::fmt::Error> {
+    let (kind, body) = match accept.contains(OPEN_METRICS) {
+        true => (
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            metrics.text()?,
+        ),
+        false => (
+            "text/plain; version=0.0.4; charset=utf-8",
+            prometheus_text(&metrics.text()?),
+        ),
+    };
+    Ok(Answer {
+        status: "200 OK",
+        kind,
+        body,
+    })
+}
+
+/// OpenMetrics as Prometheus' text format: a counter is described under the name that its series has, and nothing marks the end.
+fn prometheus_text(text: &str) -> String {
+    let counters: HashSet<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
+        .collect();
+    let mut out = String::with_capacity(text.len() + 64 * counters.len());
+    for line in text.lines() {
+        let described = line.strip_prefix("# ").and_then(|rest| {
+            let (keyword, rest) = rest.split_once(' ')?;
+            let (name, rest) = rest.split_once(' ')?;
+            Some((keyword, name, rest))
+        });
+        match described {
+            Some(("HELP" | "TYPE", name, rest)) => {
+                let suffix = if counters.contains(name) {
+                    "_total"
+                } else {
+                    ""
+                };
+                let keyword = line.get(..6).unwrap_or_default();
+                out.extend([keyword, " ", name, suffix, " ", rest, "\n"]);
+            }
+            _ if line.starts_with('#') => {}
+            _ => out.extend([line, "\n"]),
+        }
+    }
+    out
+}
 
 /// Serves `/metrics`, and `/healthz` as a deprecated alias of the one at `healthAddress`, for as long as the process lives. The
 /// address that was bound.
@@ -37,13 +87,9 @@ pub fn serve(
     };
     let listener = TcpListener::bind(address).map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
-    let answer = move |path: &str| match path {
-        "/metrics" => match metrics.text() {
-            Ok(body) => Answer {
-                status: "200 OK",
-                kind: OPEN_METRICS,
-                body,
-            },
+    let answer = move |request: Request<'_>| match request.path {
+        "/metrics" => match render(&metrics, request.accept) {
+            Ok(answer) => answer,
             Err(error) => Answer::plain("500 Internal Server Error", error.to_string()),
         },
         "/healthz" => healthz(&health),
@@ -51,4 +97,22 @@ pub fn serve(
     };
     http::spawn("metrics", listener, LIMITS, answer).map_err(failed)?;
     Ok(bound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_is_described_under_the_name_of_its_series() {
+        let text = "# HELP evictd_evictions Pods killed.\n# TYPE evictd_evictions counter\n\
+            evictd_evictions_total{signal=\"a\"} 1\n# HELP evictd_stage_seconds Time.\n# TYPE evictd_stage_seconds histogram\n\
+            # UNIT evictd_stage_seconds seconds\nevictd_stage_seconds_sum{stage=\"wake\"} 0.5\n# EOF\n";
+        assert_eq!(
+            prometheus_text(text),
+            "# HELP evictd_evictions_total Pods killed.\n# TYPE evictd_evictions_total counter\n\
+            evictd_evictions_total{signal=\"a\"} 1\n# HELP evictd_stage_seconds Time.\n# TYPE evictd_stage_seconds histogram\n\
+            evictd_stage_seconds_sum{stage=\"wake\"} 0.5\n"
+        );
+    }
 }

@@ -51,6 +51,23 @@ pub struct Sources {
     pub counters: Vec<(&'static str, &'static str, Reading)>,
 }
 
+/// Counters under their names, and the former names of these, which are shown until the next release.
+const FORMER_NAMES: [(&str, &str); 10] = [
+    ("fastpath_events_dropped", "reports_dropped"),
+    ("manager_cycles", "rounds"),
+    ("mitigation_reclaimed_bytes", "graduated_reclaimed_bytes"),
+    (
+        "mitigation_reclaimed_working_set_bytes",
+        "graduated_reclaimed_working_set_bytes",
+    ),
+    ("mitigation_reclaims", "graduated_reclaims"),
+    ("mitigation_refusals", "graduated_refusals"),
+    ("mitigation_throttles", "graduated_brakes"),
+    ("mitigation_unthrottles", "graduated_releases"),
+    ("recreations", "comebacks"),
+    ("standby_decisions", "deputy_decisions"),
+];
+
 impl fmt::Debug for Sources {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sources").finish_non_exhaustive()
@@ -87,6 +104,13 @@ impl Collector for Sources {
         signals(&mut encoder, &status)?;
         forecasts(&mut encoder, &status)?;
         conditions(&mut encoder, &status)?;
+        let build = [([("version", env!("CARGO_PKG_VERSION"))], 1_i64)];
+        gauges(
+            &mut encoder,
+            "build_info",
+            "Always 1; the version of the agent",
+            build,
+        )?;
         let hooks = self.hooks.iter().map(|hook| {
             let labels = HookLabels {
                 signal: hook.signal.clone(),
@@ -103,13 +127,13 @@ impl Collector for Sources {
         )?;
         counter(
             &mut encoder,
-            "rounds",
+            "manager_cycles",
             "Looks at all signals",
             status.cycles,
         )?;
         counter(
             &mut encoder,
-            "comebacks",
+            "recreations",
             "Evicted pods whose owner has put another one on this node (R17, R29)",
             status.recreations,
         )?;
@@ -270,5 +294,12 @@ fn counter(
 ) -> Result<(), fmt::Error> {
     let metric = prometheus_client::metrics::MetricType::Counter;
     let family = encoder.encode_descriptor(name, help, None, metric)?;
+    ConstCounter::new(value).encode(family)?;
+    let former = FORMER_NAMES.iter().find(|(now, _)| *now == name);
+    let Some((_, former)) = former else {
+        return Ok(());
+    };
+    let help = format!("Deprecated: evictd_{name}_total");
+    let family = encoder.encode_descriptor(former, &help, None, metric)?;
     ConstCounter::new(value).encode(family)
 }

@@ -4,12 +4,13 @@ use std::{
     collections::HashMap,
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use evictd_tests::{
-    cgroup::TestCgroup, embedded::Files, hog::Hog, node::MIB, skip::not_root, skip_if,
-    wait::wait_for,
+    cgroup::TestCgroup, deploy::promtool::promtool, embedded::Files, hog::Hog, node::MIB,
+    skip::not_root, skip_if, wait::wait_for,
 };
 use serde_json::json;
 
@@ -22,11 +23,15 @@ fn address() -> SocketAddr {
 }
 
 fn ask(address: SocketAddr, request: &str) -> String {
+    ask_with(address, request, "")
+}
+
+fn ask_with(address: SocketAddr, request: &str, headers: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream
         .set_read_timeout(Some(Duration::from_secs(20)))
         .unwrap();
-    write!(stream, "{request} HTTP/1.1\r\nHost: agent\r\n\r\n").unwrap();
+    write!(stream, "{request} HTTP/1.1\r\nHost: agent\r\n{headers}\r\n").unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap();
     text
@@ -36,7 +41,10 @@ fn ask(address: SocketAddr, request: &str) -> String {
 fn scrape(address: SocketAddr) -> HashMap<String, f64> {
     let text = ask(address, "GET /metrics");
     assert!(text.starts_with("HTTP/1.1 200 OK\r\n"), "{text}");
-    assert!(text.trim_end().ends_with("# EOF"), "{text}");
+    assert!(
+        text.contains("\r\nContent-Type: text/plain; version=0.0.4"),
+        "{text}"
+    );
     let (_, body) = text.split_once("\r\n\r\n").unwrap();
     let series = body.lines().filter(|l| !l.starts_with('#'));
     series
@@ -45,6 +53,30 @@ fn scrape(address: SocketAddr) -> HashMap<String, f64> {
             (name.to_owned(), value.parse().unwrap())
         })
         .collect()
+}
+
+/// Prometheus' own checker finds no fault with the names, types and texts.
+fn passes_promtool(address: SocketAddr) {
+    let promtool = match promtool() {
+        Ok(promtool) => promtool,
+        Err(reason) => return println!("not checked: {reason}"),
+    };
+    let text = ask(address, "GET /metrics");
+    let (_, body) = text.split_once("\r\n\r\n").unwrap();
+    let mut check = Command::new(promtool)
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = check.stdin.take().unwrap();
+    stdin.write_all(body.as_bytes()).unwrap();
+    drop(stdin);
+    let output = check.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned()
+        + &String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.trim().is_empty(), "{said}");
 }
 
 // R48, R44: an eviction in numbers.
@@ -63,7 +95,7 @@ fn an_eviction_is_counted_and_its_stages_are_timed() {
     // What is shown is as of the last round; it answers before the first one.
     let before = wait_for(Duration::from_secs(20), || {
         let shown = scrape(address);
-        (shown["evictd_rounds_total"] > 0.0).then_some(shown)
+        (shown["evictd_manager_cycles_total"] > 0.0).then_some(shown)
     });
     let before = before.expect("a first round");
     let capacity = "evictd_signal_capacity{signal=\"memory.available\"}";
@@ -96,7 +128,22 @@ fn an_eviction_is_counted_and_its_stages_are_timed() {
         let count = format!("evictd_stage_seconds_count{{stage=\"{stage}\"}}");
         assert_eq!(after.get(&count), Some(&1.0), "{stage}");
     }
-    assert_eq!(after["evictd_reports_dropped_total"], 0.0);
+    assert_eq!(after["evictd_fastpath_events_dropped_total"], 0.0);
+    assert_eq!(
+        after["evictd_reports_dropped_total"], 0.0,
+        "its former name"
+    );
+    let owner =
+        "evictd_pod_evictions_total{namespace=\"default\",owner_kind=\"\",shadow=\"false\"}";
+    assert_eq!(after[owner], 1.0);
+    let version = env!("CARGO_PKG_VERSION");
+    let build = format!("evictd_build_info{{version=\"{version}\"}}");
+    assert_eq!(after[&build], 1.0);
+    passes_promtool(address);
+    let accept = "Accept: application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.1\r\n";
+    let text = ask_with(address, "GET /metrics", accept);
+    assert!(text.contains("\r\nContent-Type: application/openmetrics-text; version=1.0.0"));
+    assert!(text.ends_with("# EOF\n"), "{text}");
     assert_eq!(
         after[condition], 1.0,
         "the dip was over before anybody else looked"
@@ -140,7 +187,7 @@ fn idle_connections_hold_up_no_probe() {
     assert!(ask(health, "GET /metrics").starts_with("HTTP/1.1 404"));
     // For those who have not changed their probes yet.
     assert!(ask(metrics, "GET /healthz").ends_with("ok\n"));
-    assert!(ask(metrics, "GET /metrics").contains("# EOF"));
+    assert!(ask(metrics, "GET /metrics").contains("# TYPE "));
     for stream in &mut idle {
         stream
             .set_read_timeout(Some(Duration::from_secs(30)))

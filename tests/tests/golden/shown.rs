@@ -6,7 +6,7 @@ use evictd::{
     check::{Check, Finding, Refused, SignalHook, State},
     telemetry::{Metrics, Sources},
 };
-use evictd_engine::record::Stages;
+use evictd_engine::{Pod, record::Stages};
 use serde_json::Value;
 
 use super::check;
@@ -153,7 +153,14 @@ fn metrics_of_evictions_are_as_ever() {
         decided: 3,
         signalled: 4,
     };
-    metrics.evicted("memory.available", false, stages, true, None);
+    metrics.evicted(
+        &Pod::default(),
+        "memory.available",
+        false,
+        stages,
+        true,
+        None,
+    );
     let text = metrics.text().unwrap();
     let shown = families(&text) + &series(&text);
     check("metrics-of-evictions.txt", &shown);

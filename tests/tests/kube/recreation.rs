@@ -45,7 +45,7 @@ fn who_comes_back_at_once_finds_the_door_shut_for_longer() {
     let address = free_address().unwrap();
     member.config["metricsAddress"] = address.as_str().into();
     let recreations = |count: u32| {
-        let line = format!("evictd_comebacks_total {count}");
+        let line = format!("evictd_recreations_total {count}");
         let address = address.clone();
         move |_: &ClusterNode| metrics(&address).is_ok_and(|text| text.lines().any(|l| l == line))
     };

@@ -106,35 +106,35 @@ pub const RECLAIMS: [Shows<Counters>; 9] = [
     ),
 ];
 
-/// Under which names graduated action is shown.
-pub const GRADUATED: [Shows<evictd_manager::mitigation_worker::MitigationWorker>; 6] = [
+/// Under which names mitigation is shown.
+pub const MITIGATION: [Shows<evictd_manager::mitigation_worker::MitigationWorker>; 6] = [
     (
-        "graduated_reclaims",
+        "mitigation_reclaims",
         "Times that cold page cache was reclaimed under a soft threshold",
         |w| &w.counters().reclaims,
     ),
     (
-        "graduated_reclaimed_bytes",
+        "mitigation_reclaimed_bytes",
         "By how much less was charged to pods after that",
         |w| &w.counters().reclaimed,
     ),
     (
-        "graduated_reclaimed_working_set_bytes",
+        "mitigation_reclaimed_working_set_bytes",
         "What of that counted as used",
         |w| &w.counters().reclaimed_working_set,
     ),
     (
-        "graduated_brakes",
+        "mitigation_throttles",
         "Pods kept from growing by memory.high",
         |w| &w.counters().throttles,
     ),
     (
-        "graduated_releases",
+        "mitigation_unthrottles",
         "Pods let grow again, those that an earlier agent had left included",
         |w| &w.counters().released,
     ),
     (
-        "graduated_refusals",
+        "mitigation_refusals",
         "Steps that were refused, or not done in full",
         |w| &w.counters().refused,
     ),
