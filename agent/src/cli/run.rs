@@ -27,15 +27,28 @@ pub(super) struct Arguments {
     /// Decide and report, kill nothing
     #[arg(long)]
     shadow: bool,
+    /// How lines of the log are written
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum LogFormat {
+    Text,
+    // One object a line, with the same fields.
+    Json,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
     let filter = EnvFilter::try_from_env(LOG_VARIABLE).unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
+        .with_ansi(std::io::stderr().is_terminal());
+    match arguments.log_format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().flatten_event(true).init(),
+    }
     let kubelet_config = arguments.kubelet_config.as_deref();
     let (config, origin) = configured(&arguments.config, kubelet_config, arguments.shadow)?;
     daemon::run(&config, origin)?;

@@ -30,7 +30,7 @@ use evictd_engine::{Layout, Signal, history::Recorder, record::NodeState};
 use evictd_fastpath::{Control, Event, EventQueue, FastPath};
 use evictd_manager::{self as manager, Command, DiskScanner, ManagerHandle, StepThreads};
 use evictd_node::{
-    bpf::object::BpfObject,
+    bpf::{kernel_log::KernelLog, object::BpfObject},
     trigger::{
         cgroups::CgroupEvents,
         oom::{OomReader, kind},
@@ -110,6 +110,7 @@ fn abort_on_panic() {
 struct Agent {
     // Programs stay attached for as long as the object lives.
     object: Option<BpfObject>,
+    kernel_log: Option<KernelLog>,
     oom: Option<OomReader>,
     fastpath: Option<FastPath>,
     control: Arc<Control>,
@@ -262,6 +263,9 @@ impl Agent {
 
     fn tick(&mut self) {
         self.health.beat();
+        if let Some(log) = &mut self.kernel_log {
+            log.flush();
+        }
         self.read_oom_events();
         self.write_incidents(monotonic_ns());
         self.disk.watch();

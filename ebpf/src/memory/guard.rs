@@ -9,6 +9,7 @@ use aya_ebpf::{
     macros::map,
     maps::{Array, HashMap},
 };
+use aya_log_ebpf::debug;
 use evictd_common::memory::{
     ABSENT_AFTER_NS, KernelKill, MAX_SCOPES, MAX_VICTIMS, MemoryTriggerState, NEVER, PinnedGuard,
     SLOTS_PER_SCOPE, VictimKey, slot,
@@ -82,6 +83,10 @@ fn kill(state: &mut MemoryTriggerState, scope: u64, cgroup_id: u64) {
             time_ns: unsafe { bpf_ktime_get_ns() },
             scope,
         };
+        debug!(
+            (),
+            "killed a task of cgroup {} for scope {}", cgroup_id, scope
+        );
         // Only the first one from a pod. A map that is full loses what it would tell, and nothing else.
         let _ = KILLED.insert(&cgroup_id, &kill, NO_EXIST);
     }

@@ -12,6 +12,7 @@ use aya_ebpf::{
     macros::map,
     maps::{Array, PerfEventArray, RingBuf},
 };
+use aya_log_ebpf::debug;
 use evictd_common::{
     drops::Drop,
     memory::{
@@ -78,6 +79,10 @@ pub fn wake(
         tgid: (bpf_get_current_pid_tgid() >> 32) as u32,
         slot,
     });
+    debug!(
+        (),
+        "slot {} tripped at {} pages, limit {}", slot, usage, trigger.limit
+    );
     entry.submit(match trigger.action {
         action::RECORD_ONLY => NO_WAKEUP,
         _ => FORCE_WAKEUP,

@@ -6,6 +6,7 @@ mod cri_containerd;
 mod cri_embedded;
 mod cri_scripted;
 mod guard;
+mod logs;
 mod manager_embedded;
 mod report_page;
 mod run_embedded;

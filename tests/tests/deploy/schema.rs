@@ -103,7 +103,8 @@ fn the_chart_fits_the_schemas_whatever_is_switched_on() {
     skip_if!(helm().err());
     for values in [
         json!({"metrics": {"probes": false, "address": "::1"}, "hostMounts": {"bpffs": true}, "hostNetwork": true}),
-        json!({"security": {"privileged": true}, "metrics": {"enabled": false}}),
+        json!({"security": {"privileged": true}, "metrics": {"enabled": false},
+               "log": {"format": "json", "filter": "info,evictd_ebpf=debug"}}),
         json!({"security": {"extraCapabilities": ["SYS_ADMIN"], "seLinuxOptions": null,
                "seccompProfile": {"type": "Localhost", "localhostProfile": "evictd.json"}}}),
         json!({"hostMounts": {"tracing": false, "propagation": ""}, "kubelet": {"configFile": "/etc/kubernetes/kubelet.yaml"},

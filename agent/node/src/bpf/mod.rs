@@ -1,6 +1,7 @@
 //! Loading and attaching eBPF programs.
 
 pub mod btf;
+pub mod kernel_log;
 pub(crate) mod link;
 pub mod object;
 pub(crate) mod offsets;

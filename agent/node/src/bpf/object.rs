@@ -12,7 +12,11 @@ use aya::{
     util::KernelVersion,
 };
 
-use super::{btf, offsets};
+use super::{
+    btf,
+    kernel_log::{self, KernelLog},
+    offsets,
+};
 
 /// The object files that `build.rs` made from `ebpf/`.
 static COUNTS: &[u8] =
@@ -120,6 +124,14 @@ impl BpfObject {
     /// # Errors
     /// No BTF, no `bpf(2)`, not allowed to: the reason says which.
     pub fn load() -> Result<Self, ObjectError> {
+        Self::load_with_log(false)
+    }
+
+    /// The same; `on` has the memory programs write what they do to the log ([`BpfObject::kernel_log`]).
+    ///
+    /// # Errors
+    /// As [`BpfObject::load`].
+    pub fn load_with_log(on: bool) -> Result<Self, ObjectError> {
         let kernel = btf::Btf::of_kernel()?;
         let mut globals = offsets::resolve(&kernel)?;
         let victims = offsets::resolve_victims(&kernel).map_err(|e| e.to_string());
@@ -132,7 +144,7 @@ impl BpfObject {
         });
         globals.push(("SLACK_SHIFT", slack_shift()));
         let btf = aya::Btf::from_sys_fs().map_err(aya::EbpfError::BtfError)?;
-        let mut object = Self::create(OBJECT, Some(btf), &globals)?;
+        let mut object = Self::create(OBJECT, Some(btf), &globals, on)?;
         object.victims = victims;
         Ok(object)
     }
@@ -156,7 +168,7 @@ impl BpfObject {
                 None
             }
         };
-        Self::create(COUNTS, btf, &globals)
+        Self::create(COUNTS, btf, &globals, false)
     }
 
     /// Drops the kernel's type table: only loading a program needs it, and it is the largest thing that an agent holds
@@ -169,9 +181,11 @@ impl BpfObject {
         object: &[u8],
         btf: Option<aya::Btf>,
         globals: &[(&'static str, u32)],
+        logs: bool,
     ) -> Result<Self, ObjectError> {
         let mut loader = EbpfLoader::new();
         loader.btf(btf.as_ref());
+        kernel_log::prepare(&mut loader, logs);
         for (name, value) in globals {
             loader.override_global(name, value, true);
         }
@@ -181,6 +195,11 @@ impl BpfObject {
             btf,
             victims: Err("this object knows no victims".to_owned()),
         })
+    }
+
+    /// What the programs write, where the object was loaded for that.
+    pub fn kernel_log(&mut self) -> Option<KernelLog> {
+        KernelLog::new(&mut self.ebpf)
     }
 
     /// Loads and attaches one program.

@@ -1,0 +1,77 @@
+//! The log of a running agent: its formats, and what the kernel programs write to it.
+
+use std::{process::Command, time::Duration};
+
+use evictd_tests::{
+    agent::Agent,
+    cgroup::TestCgroup,
+    embedded::Files,
+    hog::Hog,
+    node::MIB,
+    skip::{no_bpf, not_root},
+    skip_if,
+    wait::until,
+};
+use serde_json::Value;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// An agent that is started so, after the eviction of a hog.
+fn log_of(name: &str, arguments: &[&str], filter: &str) -> String {
+    let scope = TestCgroup::new(name, 256 * MIB).unwrap();
+    let (files, [hog, _]) = Files::hog_and_calm(&scope);
+    let config = files.write().unwrap();
+    let filtered = |command: &mut Command| {
+        command.env("EVICTD_LOG", filter);
+    };
+    let mut agent = Agent::start_as(&config, arguments, filtered).unwrap();
+    let mut hog = Hog::start(&hog, &["--mib", "1000"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(
+        until(SOON, || agent.log().contains("evicted: ")),
+        "{}",
+        agent.log()
+    );
+    // The lines of the programs are read once a second.
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+    agent.log()
+}
+
+#[test]
+fn the_kernel_programs_write_when_the_filter_asks_for_it() {
+    skip_if!(no_bpf());
+    let quiet = log_of("logquiet", &[], "info");
+    assert!(!quiet.contains("evictd_ebpf"), "{quiet}");
+    let hook = |log: &str| {
+        let line = log.lines().find(|line| line.contains("watching"));
+        let hook = line.and_then(|line| line.split_once("hook="));
+        hook.and_then(|(_, rest)| rest.split(' ').next().map(str::to_owned))
+    };
+    let telling = log_of("logkernel", &[], "info,evictd_ebpf=debug");
+    assert_eq!(hook(&telling), hook(&quiet), "the same hook");
+    let refused = telling.contains("the kernel refuses programs that write to the log");
+    skip_if!(refused.then_some("this kernel refuses programs that write to the log"));
+    assert!(
+        telling.contains("evictd_ebpf: slot 0 tripped at "),
+        "{telling}"
+    );
+}
+
+#[test]
+fn a_line_is_a_json_object_where_that_is_wanted() {
+    skip_if!(not_root());
+    let log = log_of("logjson", &["--log-format", "json"], "info");
+    let lines = log
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let evicted = |line: &Value| {
+        line["message"]
+            .as_str()
+            .is_some_and(|m| m.starts_with("evicted: "))
+    };
+    let evicted: Vec<_> = lines.filter(evicted).collect();
+    assert_eq!(evicted.len(), 1, "{log}");
+    assert_eq!(evicted[0]["pod"], "default/hog");
+    assert_eq!(evicted[0]["urgent"], true);
+}
