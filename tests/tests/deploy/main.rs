@@ -1,6 +1,7 @@
 //! What is shipped: chart, manifests, image, documents.
 
 mod admission;
+mod book;
 mod capabilities;
 mod chart;
 mod container;

@@ -1,0 +1,147 @@
+//! The documents: `docs/SUMMARY.md` lists every page, and every relative link leads to a file and a heading that are there.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Documents outside of `docs`.
+const OTHERS: [&str; 4] = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "CHANGELOG.md",
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+/// The pages below a directory.
+fn pages(directory: &Path, found: &mut BTreeSet<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            pages(&path, found);
+        } else if path.extension().is_some_and(|e| e == "md") {
+            found.insert(path);
+        }
+    }
+}
+
+/// The lines of a page that are no fenced code.
+fn prose(text: &str) -> Vec<&str> {
+    let mut is_code = false;
+    let mut found = Vec::new();
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            is_code = !is_code;
+        } else if !is_code {
+            found.push(line);
+        }
+    }
+    found
+}
+
+/// What the links and pictures of a page name; spans of code are left out.
+fn links(text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for line in prose(text) {
+        let line: String = line.split('`').step_by(2).collect();
+        let targets = line.split("](").skip(1);
+        let targets = targets.filter_map(|rest| rest.split_once(')'));
+        found.extend(targets.map(|(target, _)| target.to_owned()));
+    }
+    found
+}
+
+/// The fragment of a heading, as GitHub makes it.
+fn slug(heading: &str) -> String {
+    let text = heading.trim().to_lowercase();
+    let kept = text
+        .chars()
+        .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+/// The fragments of a page: of headings that are the same, the second one has `-1` behind it.
+fn fragments(text: &str) -> BTreeSet<String> {
+    let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+    let mut found = BTreeSet::new();
+    for line in prose(text) {
+        let Some(heading) = line.trim_start_matches('#').strip_prefix(' ') else {
+            continue;
+        };
+        if !line.starts_with('#') {
+            continue;
+        }
+        let slug = slug(heading);
+        let count = counts.entry(slug.clone()).or_default();
+        found.insert(match *count {
+            0 => slug,
+            count => format!("{slug}-{count}"),
+        });
+        *count += 1;
+    }
+    found
+}
+
+#[test]
+fn the_summary_lists_every_page() {
+    let docs = root().join("docs");
+    let summary = docs.join("SUMMARY.md");
+    let mut there = BTreeSet::new();
+    pages(&docs, &mut there);
+    there.remove(&summary);
+    let text = fs::read_to_string(&summary).unwrap();
+    let links = links(&text);
+    let listed: BTreeSet<PathBuf> = links.iter().map(|link| docs.join(link)).collect();
+    assert_eq!(listed.len(), links.len(), "a page is listed twice");
+    assert_eq!(listed, there);
+}
+
+#[test]
+fn every_relative_link_leads_to_something() {
+    let mut files: BTreeSet<PathBuf> = OTHERS.iter().map(|name| root().join(name)).collect();
+    pages(&root().join("docs"), &mut files);
+    let mut wrong = Vec::new();
+    for file in &files {
+        let text = fs::read_to_string(file).unwrap();
+        for link in links(&text) {
+            if link.contains("://") {
+                continue;
+            }
+            let (path, fragment) = link.split_once('#').unwrap_or((link.as_str(), ""));
+            let target = match path {
+                "" => file.clone(),
+                path => file.parent().unwrap().join(path),
+            };
+            let is_there = match fragment {
+                "" => target.exists(),
+                fragment => {
+                    let text = fs::read_to_string(&target).unwrap_or_default();
+                    fragments(&text).contains(fragment)
+                }
+            };
+            if !is_there {
+                wrong.push(format!("{}: {link}", file.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn headings_have_the_fragments_that_github_gives_them() {
+    let text =
+        "# A page\n## `kernelFloor`, and what it does\n## A page\n```\n# no heading\n```\n#none\n";
+    let expected = ["a-page", "a-page-1", "kernelfloor-and-what-it-does"];
+    assert_eq!(fragments(text), BTreeSet::from(expected.map(str::to_owned)));
+}
+
+#[test]
+fn code_has_no_links() {
+    let text = "See [`a`](a.md#b) and `[c](c.md)`.\n```\n[d](d.md)\n```\n";
+    assert_eq!(links(text), ["a.md#b"]);
+}
