@@ -253,7 +253,7 @@ fn put(connection: &ApiClient, shared: &Shared, watched: WatchedPod) {
             if oddities.mirror && counters.mirror_pods.add_first() {
                 tracing::info!(
                     pod = full_name,
-                    "static pods are here; they are not evicted"
+                    "static pods are here; the API server has only their mirrors"
                 );
             }
             if oddities.terminating && counters.terminating_pods.add_first() {

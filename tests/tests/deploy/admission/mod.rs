@@ -129,6 +129,14 @@ fn a_token_without_a_node_may_do_nothing() {
 }
 
 #[test]
+fn a_taint_that_evicts_pods_is_denied() {
+    let taint = json!({"key": "evictd.dev/memory-pressure", "effect": "NoExecute"});
+    let set = node_change("nodes", |node| push(&mut node["spec"]["taints"], taint));
+    let error = policies().admit(&set).unwrap_err();
+    assert!(error.contains("but for NoExecute"), "{error}");
+}
+
+#[test]
 fn others_are_none_of_the_policies_business() {
     let policies = policies();
     for (what, mut request) in own() {
