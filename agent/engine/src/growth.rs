@@ -218,8 +218,7 @@ impl Grown {
         }
         // What comes slowly is not there when it is needed, unless all of it has come by then; and who writes page cache takes
         // from the same room.
-        let beside = scaled(self.unwritten, 1_000_000_000, self.elapsed);
-        let faster = faster.saturating_add(beside);
+        let faster = faster.saturating_add(scaled(self.unwritten, 1_000_000_000, self.elapsed));
         in_all.min(scaled(in_time, 1_000_000_000, faster))
     }
 }

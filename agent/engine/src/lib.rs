@@ -43,6 +43,7 @@ pub use planner::pressure::Pressure;
 pub use ranking::key::{RankInputs, RankKey};
 pub use ranking::{Ranked, Ranking, Usages};
 pub use select::{
-    Candidate, CandidateState, ReleaseTarget, Rules, Selection, rank, select, spare_still,
+    Candidate, CandidateState, ReleaseTarget, Rules, Selection, growth_of, rank, select,
+    spare_still,
 };
 pub use sizing::MemorySizing;

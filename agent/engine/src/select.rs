@@ -42,14 +42,22 @@ pub enum CandidateState {
 /// Less than this part of all growth is none.
 const LEAST_PART: u64 = 64;
 
+fn may_go(candidate: &Candidate) -> bool {
+    candidate.state == CandidateState::Eligible
+}
+
+/// What the candidates that may go grow by together; `grew` is what each grows by, in bytes per second.
+pub fn growth_of(candidates: &[Candidate], grew: &[u64]) -> u64 {
+    let growers = candidates.iter().zip(grew).filter(|(c, _)| may_go(c));
+    growers.fold(0, |sum, (_, grew)| sum.saturating_add(*grew))
+}
+
 /// Passes over the candidates that have no part in the growth that must end, until they are loaded anew; `grew` is what each
 /// grows by.
 pub fn spare_still(candidates: &mut [Candidate], grew: &[u64]) {
-    let eligible = |candidate: &Candidate| candidate.state == CandidateState::Eligible;
-    let may_go = candidates.iter().zip(grew).filter(|(c, _)| eligible(c));
-    let all = may_go.fold(0_u64, |sum, (_, grew)| sum.saturating_add(*grew));
+    let all = growth_of(candidates, grew);
     for (candidate, grew) in candidates.iter_mut().zip(grew) {
-        if eligible(candidate) && *grew <= all / LEAST_PART {
+        if may_go(candidate) && *grew <= all / LEAST_PART {
             candidate.state = CandidateState::Still;
         }
     }

@@ -76,10 +76,8 @@ impl Victim {
 
     /// A pod that the manager has signalled.
     pub fn foreign(pod: Arc<Entry>, signalled: u64) -> Self {
-        let reading = pod.memory.read().ok();
-        let expected = reading.as_ref().map_or(0, MemoryReading::working_set);
-        let shared = reading.map_or(0, |reading| reading.shmem);
-        let terminating = Terminating::new(signalled, expected, shared);
+        let (usage, shared) = held(&pod);
+        let terminating = Terminating::new(signalled, usage.unwrap_or(0), shared);
         Self {
             is_foreign: true,
             told: true,
@@ -89,12 +87,11 @@ impl Victim {
 
     /// A pod that an earlier agent has signalled.
     fn resumed(earlier: &Earlier, now: u64) -> Self {
-        let reading = earlier.pod.memory.read().ok();
+        let (usage, shared) = held(&earlier.pod);
         let left = Remains {
             populated: !earlier.pod.killer.is_empty(),
-            usage: reading.as_ref().map(MemoryReading::working_set),
+            usage,
         };
-        let shared = reading.map_or(0, |reading| reading.shmem);
         let signalled = earlier.signalled;
         let terminating = Terminating::resume(signalled, now, left, shared, earlier.is_stuck);
         Self {
@@ -128,6 +125,13 @@ impl Victim {
         }
         fate
     }
+}
+
+/// A pod's working set, `None` once its cgroup was removed, and the part of it that outlives its processes; in bytes.
+fn held(pod: &Entry) -> (Option<u64>, u64) {
+    let reading = pod.memory.read().ok();
+    let usage = reading.as_ref().map(MemoryReading::working_set);
+    (usage, reading.map_or(0, |reading| reading.shmem))
 }
 
 /// What was found about victims at one look.

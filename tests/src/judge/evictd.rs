@@ -5,6 +5,7 @@ use std::time::Duration;
 use evictd_engine::{
     CandidateState, ReleaseTarget,
     growth::Room,
+    growth_of,
     pace::{Decision, Judged, NextVictim, Pace, Pending, Relief, Shortage, Urgency},
     spare_still,
     terminating::{Fate, Remains, Terminating},
@@ -220,12 +221,7 @@ impl Evictd {
         };
         self.growers.note(world);
         let grew = |pod: usize| self.growers.grew.get(pod).copied().unwrap_or(0);
-        let growers = candidates
-            .iter()
-            .enumerate()
-            .filter(|(_, c)| c.state == CandidateState::Eligible)
-            .map(|(p, _)| grew(p))
-            .sum();
+        let growers = growth_of(&candidates, &self.growers.grew);
         let mut relief = match urgency {
             Urgency::Urgent { growth, .. } => Some(Relief::new(
                 &Judged {
@@ -240,12 +236,11 @@ impl Evictd {
             _ => None,
         };
         while room > 0 {
-            match relief.as_ref().map(Relief::next) {
-                Some(None) => break,
-                Some(Some(NextVictim::Growing)) => {
-                    spare_still(&mut candidates, &self.growers.grew);
-                }
-                Some(Some(NextVictim::First)) | None => {}
+            let Some(next) = relief.map_or(Some(NextVictim::First), |relief| relief.next()) else {
+                break;
+            };
+            if next == NextVictim::Growing {
+                spare_still(&mut candidates, &self.growers.grew);
             }
             let victims = world.choose(&mut candidates, ReleaseTarget::Amount(1), 1);
             let Some(&pod) = victims.first() else { break };

@@ -260,3 +260,24 @@ proptest! {
         choose(&mut pods, RULES, ReleaseTarget::Amount(amount));
     }
 }
+
+/// A pod ahead in the order has no part in the growth: the first of those that grow is chosen.
+#[test]
+fn who_does_not_grow_is_passed_over() {
+    let mut candidates = [
+        candidate(-1, 0, 900),
+        candidate(0, 0, 100),
+        candidate(1, 0, 50),
+    ];
+    candidates[2].state = CandidateState::Protected;
+    let grew = [1, 6400, 1 << 40];
+    assert_eq!(growth_of(&candidates, &grew), 6401);
+    spare_still(&mut candidates, &grew);
+    let states = candidates.map(|candidate| candidate.state);
+    let expected = [
+        CandidateState::Still,
+        CandidateState::Eligible,
+        CandidateState::Protected,
+    ];
+    assert_eq!(states, expected);
+}

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use evictd_engine::{
-    Candidate, CandidateState, Observation, Observations, ReleaseTarget, Resource, Rules,
+    CandidateState, Observation, Observations, ReleaseTarget, Resource, Rules, growth_of,
     model::settings::MemoryHook,
     pace::{Decision, Judged, MONITORING_INTERVAL_NS, NextVictim, Pending, Relief, Urgency},
     permit::LastResort,
@@ -81,14 +81,12 @@ impl MemoryMonitor {
                 grew,
                 ..
             } = &mut *self.setup.table;
-            let is_growing = match relief.as_ref().map(Relief::next) {
-                Some(None) => break,
-                Some(Some(NextVictim::Growing)) => {
-                    spare_still(candidates, grew);
-                    true
-                }
-                Some(Some(NextVictim::First)) | None => false,
+            let Some(next) = relief.map_or(Some(NextVictim::First), |relief| relief.next()) else {
+                break;
             };
+            if next == NextVictim::Growing {
+                spare_still(candidates, grew);
+            }
             let exact = |i: usize| entries.get(i)?.memory.read().map(|r| r.working_set()).ok();
             let chosen = select(
                 candidates,
@@ -97,7 +95,7 @@ impl MemoryMonitor {
                 exact,
                 &mut victims,
             );
-            if chosen.count == 0 && is_growing {
+            if chosen.count == 0 && next == NextVictim::Growing {
                 break;
             }
             if chosen.count == 0 {
@@ -178,10 +176,7 @@ impl MemoryMonitor {
         let PodTable {
             candidates, grew, ..
         } = &*self.setup.table;
-        let may_go =
-            |(candidate, _): &(&Candidate, &u64)| candidate.state == CandidateState::Eligible;
-        let growers = candidates.iter().zip(grew).filter(may_go);
-        growers.fold(0, |sum, (_, grew)| sum.saturating_add(*grew))
+        growth_of(candidates, grew)
     }
 
     /// Which of the candidates, as they are loaded, comes first.

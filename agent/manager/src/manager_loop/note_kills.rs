@@ -37,19 +37,20 @@ impl ManagerLoop {
         pressed.extend(&self.evicted_for);
         let state = NodeState {
             conditions: conditions.clone(),
-            pressed: pressed.clone(),
+            pressed,
             message: self.message.clone(),
         };
         let now = monotonic_ns();
         let is_due = now.saturating_sub(self.told_at) >= TOLD_AGAIN_NS;
         let is_news = state.conditions != self.reported.conditions
             || (state.pressed != self.reported.pressed && is_due);
-        if is_news && self.emit(ManagerEvent::Node(state.clone())) {
-            (self.reported, self.told_at) = (state, now);
-        }
+        let is_told = is_news && self.emit(ManagerEvent::Node(state.clone()));
         // An eviction counts as pressure until it is reported: the shortage itself may be over by then.
-        if pressed == self.reported.pressed {
+        if is_told || state.pressed == self.reported.pressed {
             self.evicted_for.clear();
+        }
+        if is_told {
+            (self.reported, self.told_at) = (state, now);
         }
         self.cycles += 1;
         for recreation in round.recreations {
