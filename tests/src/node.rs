@@ -199,14 +199,8 @@ impl Node {
             scopes.push(Scope::of_pods(pods, limits, false).map_err(io::Error::other)?);
         }
         let cgroups: Vec<_> = scopes.iter().map(Scope::cgroup).collect();
-        let mut object = BpfObject::load();
-        let refusal = object
-            .as_ref()
-            .err()
-            .map(ToString::to_string)
-            .unwrap_or_default();
-        let object_or_reason = object.as_mut().map_err(|_| refusal.as_str());
-        let built = match memory::build(&cgroups, object_or_reason, options.hook) {
+        let (object, built) = memory::load(&cgroups, options.hook, false);
+        let built = match built {
             Ok(built) => built,
             Err(refused) => return Ok(Err(refused)),
         };

@@ -189,21 +189,15 @@ fn memory_hook(root: &Path) -> (Option<Built>, Vec<Finding>) {
     let Ok(scope) = MemoryCgroup::open(root) else {
         return (None, Vec::new());
     };
-    let mut object = BpfObject::load();
-    let mut findings = Vec::new();
-    let refusal = object.as_ref().err().map(ToString::to_string);
-    findings.push(match &refusal {
-        None => Finding::new("eBPF", State::Ok, "the object loads, offsets come from BTF"),
-        Some(reason) => Finding::new("eBPF", State::Degraded, reason.clone()),
-    });
-    let object_or_reason = object
-        .as_mut()
-        .map_err(|_| refusal.as_deref().unwrap_or_default());
-    let built = memory::build(&[&scope], object_or_reason, None).ok();
+    let (mut object, built) = memory::load(&[&scope], None, false);
+    let mut findings = vec![match &object {
+        Ok(_) => Finding::new("eBPF", State::Ok, "the object loads, offsets come from BTF"),
+        Err(reason) => Finding::new("eBPF", State::Degraded, reason.to_string()),
+    }];
     if let Ok(object) = &mut object {
         findings.push(evidence(object));
     }
-    (built, findings)
+    (built.ok(), findings)
 }
 
 /// Whether a guard can outlive the agent; nothing is pinned for that.

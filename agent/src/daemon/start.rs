@@ -7,24 +7,14 @@ use std::{
 };
 
 use evictd_config::Config;
-use evictd_engine::{
-    model::settings::{MemoryHook, Mode},
-    record::NodeState,
-};
+use evictd_engine::{model::settings::Mode, record::NodeState};
 use evictd_fastpath::{Control, EventQueue, FastPath, Setup};
 use evictd_manager::{Command, CommandQueue, DiskScanner, ManagerHandle, PodSet, StepThreads};
 use evictd_node::{
-    bpf::{
-        kernel_log,
-        object::{BpfObject, ObjectError},
-    },
-    cgroup::memory::{MemoryCgroup, memory_root},
+    bpf::{kernel_log, object::BpfObject},
+    cgroup::memory::memory_root,
     memory_scope::Scope,
-    trigger::{
-        hook::HookUnavailable,
-        memory::{self, Built},
-        oom::OomReader,
-    },
+    trigger::{memory, oom::OomReader},
 };
 use evictd_store::incident::files::Incidents;
 
@@ -49,20 +39,6 @@ use crate::{
     },
     telemetry::{self, Health, Heart, Metrics},
 };
-
-/// The memory hook, and the object that it is part of; with `logs`, one that writes to the log.
-fn memory_hook(
-    cgroups: &[&MemoryCgroup],
-    forced: Option<MemoryHook>,
-    logs: bool,
-) -> Result<(Result<BpfObject, ObjectError>, Built), HookUnavailable> {
-    let mut object = BpfObject::load_with_log(logs);
-    let refusal = object.as_ref().err().map(ToString::to_string);
-    let loaded = object.as_mut();
-    let loaded = loaded.map_err(|_| refusal.as_deref().unwrap_or_default());
-    let built = memory::build(cgroups, loaded, forced)?;
-    Ok((object, built))
-}
 
 impl Agent {
     pub(super) async fn start(
@@ -96,13 +72,14 @@ impl Agent {
         let scopes: Vec<_> = std::iter::once(scope).chain(pods_scope).collect();
         let cgroups: Vec<_> = scopes.iter().map(Scope::cgroup).collect();
 
-        let (mut object, mut built) = memory_hook(&cgroups, config.memory_hook, false)?;
+        let (mut object, built) = memory::load(&cgroups, config.memory_hook, false);
+        let mut built = built?;
         let mut kernel_log = None;
         if kernel_log::is_wanted() {
             // A kernel that refuses what writes the lines takes the same hook without them.
-            match memory_hook(&cgroups, config.memory_hook, true) {
-                Ok(logging) if logging.1.choice.hook == built.choice.hook => {
-                    (object, built) = logging;
+            match memory::load(&cgroups, config.memory_hook, true) {
+                (logging, Ok(same)) if same.choice.hook == built.choice.hook => {
+                    (object, built) = (logging, same);
                     kernel_log = object.as_mut().ok().and_then(BpfObject::kernel_log);
                 }
                 _ => tracing::warn!("the kernel refuses programs that write to the log"),

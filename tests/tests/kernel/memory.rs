@@ -4,14 +4,11 @@ use std::time::{Duration, Instant};
 
 use evictd_engine::model::settings::MemoryHook;
 use evictd_node::{
-    bpf::object::{BpfObject, ObjectError},
+    bpf::object::BpfObject,
     cgroup::memory::{MemoryCgroup, Version},
-    trigger::{
-        hook::HookUnavailable,
-        memory::{
-            ANY_SLOT, Action, Direction, MemoryTrigger, Trigger, TriggerEvent, build, page_size,
-            slot, slot_of,
-        },
+    trigger::memory::{
+        ANY_SLOT, Action, Direction, MemoryTrigger, Trigger, TriggerEvent, build, load, page_size,
+        slot, slot_of,
     },
 };
 use evictd_sys::clock::monotonic_ns;
@@ -36,23 +33,13 @@ const UP_TO_100_MIB: Trigger = Trigger {
     span: 0,
 };
 
-/// This hook and no other, or why it cannot be had.
-fn forced(
-    scope: &MemoryCgroup,
-    object: &mut Result<BpfObject, ObjectError>,
-    hook: MemoryHook,
-) -> Result<Box<dyn MemoryTrigger>, HookUnavailable> {
-    let object = object.as_mut().map_err(|e| &*e.to_string().leak());
-    build(&[scope], object, Some(hook)).map(|built| built.trigger)
-}
-
 /// One trigger at 100 MiB, a hog of 160: what the record says must lie between what the file says before and after.
 fn crosses_on(hook: MemoryHook) {
     let scope_dir = TestCgroup::new("wire", 256 * MIB).unwrap();
     let pod = scope_dir.child("burstable/pod1").unwrap();
     let scope = MemoryCgroup::open(scope_dir.path()).unwrap();
-    let mut object = BpfObject::load();
-    let mut trigger = or_skip!(forced(&scope, &mut object, hook));
+    let (_object, built) = load(&[&scope], Some(hook), false);
+    let mut trigger = or_skip!(built).trigger;
     trigger.arm(0, UP_TO_100_MIB).unwrap();
 
     let mut hog = Hog::start(&pod, &["--mib", "160", "--wait"]).unwrap();
@@ -130,8 +117,8 @@ fn comes_back_on(hook: MemoryHook) {
     let cgroup = TestCgroup::new("back", 256 * MIB).unwrap();
     let pod = cgroup.child("burstable/pod1").unwrap();
     let scope = MemoryCgroup::open(cgroup.path()).unwrap();
-    let mut object = BpfObject::load();
-    let mut trigger = or_skip!(forced(&scope, &mut object, hook));
+    let (_object, built) = load(&[&scope], Some(hook), false);
+    let mut trigger = or_skip!(built).trigger;
     let (rising, falling) = (slot_of(0, slot::HARD), slot_of(0, slot::RECOVERY));
     for slot in 0..=falling {
         trigger.arm(slot, Trigger::DISABLED).unwrap();

@@ -11,7 +11,11 @@ use evictd_common::memory::{MemoryTrigger as Record, NEVER, action, direction};
 use evictd_engine::model::settings::MemoryHook;
 
 use crate::{
-    bpf::{object::BpfObject, perf_wakeup::LocalWakeup, pin::PinDirectory},
+    bpf::{
+        object::{BpfObject, ObjectError},
+        perf_wakeup::LocalWakeup,
+        pin::PinDirectory,
+    },
     cgroup::memory::MemoryCgroup,
     trigger::{
         hook::{HookUnavailable, ProbeResults, SelectedHook, select},
@@ -216,6 +220,24 @@ pub struct Built {
     pub trigger: Box<dyn MemoryTrigger>,
     /// Which hook it is and why the better ones are not.
     pub choice: SelectedHook,
+}
+
+/// Loads the eBPF object and does what [`build`] does with it; `logs` as in [`BpfObject::load_with_log`]. The programs stay attached
+/// for as long as the object lives.
+pub fn load(
+    scopes: &[&MemoryCgroup],
+    forced: Option<MemoryHook>,
+    logs: bool,
+) -> (
+    Result<BpfObject, ObjectError>,
+    Result<Built, HookUnavailable>,
+) {
+    let mut object = BpfObject::load_with_log(logs);
+    let refusal = object.as_ref().err().map(ToString::to_string);
+    let loaded = object.as_mut();
+    let loaded = loaded.map_err(|_| refusal.as_deref().unwrap_or_default());
+    let built = build(scopes, loaded, forced);
+    (object, built)
 }
 
 /// Probes the hooks from the best down (only `forced`, when given), decides, and builds the trigger of up to

@@ -18,7 +18,6 @@ use std::{
 
 use evictd_engine::model::settings::MemoryHook;
 use evictd_node::{
-    bpf::object::BpfObject,
     memory_scope::Scope,
     trigger::memory::{self, Action, Direction, MemoryTrigger, Trigger, page_size},
 };
@@ -80,12 +79,7 @@ pub struct Observer {
 impl Observer {
     /// Starts to watch for the moment when less than `amount` bytes are available.
     pub fn start(scope: Scope, amount: u64) -> io::Result<Self> {
-        let mut object = BpfObject::load();
-        let built = memory::build(
-            &[scope.cgroup()],
-            object.as_mut().map_err(|_| "no object"),
-            None,
-        );
+        let (object, built) = memory::load(&[scope.cgroup()], None, false);
         let mut trigger = built.map_err(io::Error::other)?.trigger;
         let exact = trigger.has_program();
         trigger.set_near(true)?;
