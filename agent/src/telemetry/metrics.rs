@@ -166,15 +166,12 @@ impl Metrics {
             shadow,
         };
         let kind = pod.owner.as_ref().map_or("", |owner| owner.kind.as_str());
-        let own = of(&pod.namespace, kind);
+        let mut labels = of(&pod.namespace, kind);
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_shown = shown.contains(&own) || shown.len() < OWNERS;
-        let labels = match is_shown {
-            true => own.clone(),
-            false => of("other", "other"),
-        };
-        if is_shown {
-            shown.insert(own);
+        if shown.len() < OWNERS {
+            shown.insert(labels.clone());
+        } else if !shown.contains(&labels) {
+            labels = of("other", "other");
         }
         drop(shown);
         self.owners.get_or_create(&labels).inc();

@@ -54,14 +54,13 @@ fn prometheus_text(text: &str) -> String {
             Some((keyword, name, rest))
         });
         match described {
-            Some(("HELP" | "TYPE", name, rest)) => {
+            Some((keyword @ ("HELP" | "TYPE"), name, rest)) => {
                 let suffix = if counters.contains(name) {
                     "_total"
                 } else {
                     ""
                 };
-                let keyword = line.get(..6).unwrap_or_default();
-                out.extend([keyword, " ", name, suffix, " ", rest, "\n"]);
+                out.extend(["# ", keyword, " ", name, suffix, " ", rest, "\n"]);
             }
             _ if line.starts_with('#') => {}
             _ => out.extend([line, "\n"]),

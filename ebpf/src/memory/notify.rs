@@ -79,14 +79,14 @@ pub fn wake(
         tgid: (bpf_get_current_pid_tgid() >> 32) as u32,
         slot,
     });
-    debug!(
-        (),
-        "slot {} tripped at {} pages, limit {}", slot, usage, trigger.limit
-    );
     entry.submit(match trigger.action {
         action::RECORD_ONLY => NO_WAKEUP,
         _ => FORCE_WAKEUP,
     });
+    debug!(
+        (),
+        "slot {} tripped at {} pages, limit {}", slot, usage, trigger.limit
+    );
     if trigger.action == action::WAKE_LOCAL {
         set_alarmed(1);
     }
