@@ -13,6 +13,7 @@ use crate::{
     agent::Agent,
     apiserver::{self, ApiServer, NODE},
     cgroup::TestCgroup,
+    embedded::evictions,
     wait::until,
 };
 
@@ -131,13 +132,7 @@ impl ClusterNode {
 
     /// The evictions in the journal.
     pub fn evictions(&self) -> Vec<EvictionRecord> {
-        let records = self.records().into_iter();
-        records
-            .filter_map(|r| match r {
-                Record::Evicted(e) => Some(*e),
-                _ => None,
-            })
-            .collect()
+        evictions(self.records())
     }
 
     /// What the journal says was reported.

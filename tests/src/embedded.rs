@@ -9,7 +9,7 @@ use std::{
 
 use evictd_store::{
     journal,
-    record::{Record, oom_kill::OomKill},
+    record::{EvictionRecord, Record, oom_kill::OomKill},
 };
 use serde_json::{Value, json};
 
@@ -20,6 +20,15 @@ use crate::{
 };
 
 const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The evictions among these records.
+pub fn evictions(records: Vec<Record>) -> Vec<EvictionRecord> {
+    let evictions = records.into_iter().filter_map(|record| match record {
+        Record::Evicted(eviction) => Some(*eviction),
+        _ => None,
+    });
+    evictions.collect()
+}
 
 /// What an agent is started with.
 pub struct Files {
@@ -116,6 +125,22 @@ impl Files {
     pub fn records(&self) -> Vec<Record> {
         let read = journal::read(&self.dir.path().join("state"));
         read.expect("a journal").0
+    }
+
+    /// The evictions in the journal.
+    ///
+    /// # Panics
+    /// It cannot be read.
+    pub fn evictions(&self) -> Vec<EvictionRecord> {
+        evictions(self.records())
+    }
+
+    /// The names of the pods that were evicted, in order.
+    ///
+    /// # Panics
+    /// The journal cannot be read.
+    pub fn evicted(&self) -> Vec<String> {
+        self.evictions().into_iter().map(|e| e.name).collect()
     }
 
     /// Waits until the journal has an OOM kill, and answers with the first.

@@ -4,7 +4,7 @@ pub mod helm;
 pub mod promtool;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     path::{Path, PathBuf},
     process::Command,
@@ -64,9 +64,36 @@ pub fn run(command: &mut Command) -> io::Result<String> {
     )))
 }
 
+/// The checkout.
+///
+/// # Panics
+/// Never: the tests lie in a directory of it.
+pub fn checkout() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("tests/ has a parent")
+}
+
+/// The files below a directory whose names end so.
+///
+/// # Errors
+/// A directory cannot be listed.
+pub fn files_below(directory: &Path, extension: &str) -> io::Result<BTreeSet<PathBuf>> {
+    let mut found = BTreeSet::new();
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            found.extend(files_below(&path, extension)?);
+        } else if path.extension().is_some_and(|e| e == extension) {
+            found.insert(path);
+        }
+    }
+    Ok(found)
+}
+
 /// `deploy/` of the checkout.
 pub fn dir() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
+    checkout().join("deploy")
 }
 
 /// The policy of this file that is shipped.

@@ -8,7 +8,6 @@ use std::{
 };
 
 use evictd_node::cgroup::memory::MemoryCgroup;
-use evictd_store::record::Record;
 use evictd_tests::{
     agent::{Agent, binary},
     bpffs::Bpffs,
@@ -84,16 +83,13 @@ impl Guarded {
             Some(agent) => agent.go_on().map(|()| agent).unwrap(),
             None => self.start().unwrap(),
         };
-        let evicted = || {
-            let records = self.files.records().into_iter();
-            let evicted = records.filter_map(|record| match record {
-                Record::Evicted(eviction) => Some(eviction.name),
-                _ => None,
-            });
-            evicted.collect::<Vec<_>>()
-        };
-        assert!(until(SOON, || !evicted().is_empty()), "{}", agent.log());
-        assert_eq!(evicted(), ["hog"], "{}", agent.log());
+        let files = &self.files;
+        assert!(
+            until(SOON, || !files.evicted().is_empty()),
+            "{}",
+            agent.log()
+        );
+        assert_eq!(files.evicted(), ["hog"], "{}", agent.log());
     }
 
     fn oom_kills(&self) -> u64 {

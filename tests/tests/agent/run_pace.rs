@@ -102,16 +102,11 @@ impl Scene {
     }
 
     fn evictions(&self) -> Vec<EvictionRecord> {
-        let records = self.files.records().into_iter();
-        let evictions = records.filter_map(|record| match record {
-            Record::Evicted(eviction) => Some(*eviction),
-            _ => None,
-        });
-        evictions.collect()
+        self.files.evictions()
     }
 
     fn evicted(&self) -> Vec<String> {
-        self.evictions().into_iter().map(|e| e.name).collect()
+        self.files.evicted()
     }
 
     fn assert_innocent(&mut self, agent: &Agent) {

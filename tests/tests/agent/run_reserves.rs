@@ -75,10 +75,8 @@ fn stopped_in_a_ramp(floor: bool) -> (Option<i32>, u64, bool) {
         .filter(|r| matches!(r, Record::OomKill(k) if k.was_first));
     assert_eq!(told.count() as u64, kills);
     // And what the kernel's floor did: the pod is an evicted pod like others.
-    let told = files
-        .records()
-        .into_iter()
-        .filter(|r| matches!(r, Record::Evicted(e) if e.name == "hog"));
+    let evicted = files.evicted();
+    let told = evicted.iter().filter(|name| *name == "hog");
     assert_eq!(told.count(), usize::from(floor));
     (signal, kills, others)
 }

@@ -47,11 +47,7 @@ impl Limited {
     }
 
     fn evicted(&self) -> Vec<String> {
-        let evicted = self.files.records().into_iter().filter_map(|r| match r {
-            Record::Evicted(e) => Some(e.name),
-            _ => None,
-        });
-        evicted.collect()
+        self.files.evicted()
     }
 
     fn reason(&self, pod: &str) -> Value {
@@ -269,13 +265,8 @@ fn what_an_earlier_victim_holds_is_due_until_it_is_stuck() {
     let stuck = place(|r| matches!(r, Record::Stuck(_)));
     let next = place(|r| matches!(r, Record::Evicted(e) if e.name == "b"));
     assert!(stuck < next, "{records:?}");
-    let at: Vec<u64> = records
-        .iter()
-        .filter_map(|record| match record {
-            Record::Evicted(e) => Some(e.stages.signalled),
-            _ => None,
-        })
-        .collect();
+    let evictions = limited.files.evictions().into_iter();
+    let at: Vec<u64> = evictions.map(|e| e.stages.signalled).collect();
     assert!(at[1] - at[0] >= 10_000_000_000, "{at:?}");
     assert_eq!(dying.told().1, 1, "{}", agent.log());
     dying.dies();

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use evictd_store::record::Record;
 use evictd_tests::{
     cgroup::TestCgroup,
     embedded::Files,
@@ -37,10 +36,7 @@ fn stall(node: &str, thread: &str, name: &str, meanwhile: impl FnOnce(&mut Hog, 
     drop(stalled);
     assert!(says("200 OK"), "it lives again");
     hog.wait().unwrap();
-    let evictions = || {
-        let records = files.records().into_iter();
-        records.filter(|r| matches!(r, Record::Evicted(_))).count()
-    };
+    let evictions = || files.evictions().len();
     assert!(until(TIMEOUT, || evictions() == 1));
     assert_eq!(agent.terminate().unwrap(), Some(0));
     assert_eq!(evictions(), 1, "once");

@@ -3,8 +3,10 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
+
+use evictd_tests::deploy::{checkout, files_below};
 
 /// Documents outside of `docs`.
 const OTHERS: [&str; 4] = [
@@ -13,22 +15,6 @@ const OTHERS: [&str; 4] = [
     "SECURITY.md",
     "CHANGELOG.md",
 ];
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
-}
-
-/// The pages below a directory.
-fn pages(directory: &Path, found: &mut BTreeSet<PathBuf>) {
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            pages(&path, found);
-        } else if path.extension().is_some_and(|e| e == "md") {
-            found.insert(path);
-        }
-    }
-}
 
 /// The lines of a page that are no fenced code.
 fn prose(text: &str) -> Vec<&str> {
@@ -70,12 +56,12 @@ fn fragments(text: &str) -> BTreeSet<String> {
     let mut counts: BTreeMap<String, u32> = BTreeMap::new();
     let mut found = BTreeSet::new();
     for line in prose(text) {
-        let Some(heading) = line.trim_start_matches('#').strip_prefix(' ') else {
+        let heading = line
+            .strip_prefix('#')
+            .map(|rest| rest.trim_start_matches('#'));
+        let Some(heading) = heading.and_then(|rest| rest.strip_prefix(' ')) else {
             continue;
         };
-        if !line.starts_with('#') {
-            continue;
-        }
         let slug = slug(heading);
         let count = counts.entry(slug.clone()).or_default();
         found.insert(match *count {
@@ -89,10 +75,9 @@ fn fragments(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn the_summary_lists_every_page() {
-    let docs = root().join("docs");
+    let docs = checkout().join("docs");
     let summary = docs.join("SUMMARY.md");
-    let mut there = BTreeSet::new();
-    pages(&docs, &mut there);
+    let mut there = files_below(&docs, "md").unwrap();
     there.remove(&summary);
     let text = fs::read_to_string(&summary).unwrap();
     let links = links(&text);
@@ -103,8 +88,8 @@ fn the_summary_lists_every_page() {
 
 #[test]
 fn every_relative_link_leads_to_something() {
-    let mut files: BTreeSet<PathBuf> = OTHERS.iter().map(|name| root().join(name)).collect();
-    pages(&root().join("docs"), &mut files);
+    let mut files = files_below(&checkout().join("docs"), "md").unwrap();
+    files.extend(OTHERS.iter().map(|name| checkout().join(name)));
     let mut wrong = Vec::new();
     for file in &files {
         let text = fs::read_to_string(file).unwrap();

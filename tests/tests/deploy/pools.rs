@@ -121,6 +121,18 @@ fn every_node_has_one_agent() {
 }
 
 #[test]
+fn admission_lets_each_pool_set_its_own_taints() {
+    skip_if!(helm().err());
+    let mut values = pools();
+    values["nodePools"][0]["config"]["cluster"] = json!({"taint": {"keyPrefix": "example.com/"}});
+    let objects = render(&values).unwrap();
+    let policies = of(&objects, "ValidatingAdmissionPolicy");
+    let rules = policies["evictd-nodes"]["spec"]["validations"].to_string();
+    let own = "t.key.startsWith('example.com/') || t.key.startsWith('evictd.dev/')";
+    assert!(rules.contains(own), "{rules}");
+}
+
+#[test]
 fn a_pool_has_its_own_values_on_top_of_all() {
     skip_if!(helm().err());
     let objects = render(&pools()).unwrap();

@@ -3,8 +3,9 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::{Path, PathBuf},
 };
+
+use evictd_tests::deploy::{checkout, files_below};
 
 /// Rows of the requirements.
 const ROWS: std::ops::RangeInclusive<u32> = 1..=49;
@@ -14,21 +15,6 @@ const PLACES: [(&str, &str); 2] = [("tests/tests", "tests/tests/"), ("agent", ""
 
 /// For each row the files with its tests, and the names of these; no name is the whole file.
 type Proofs = BTreeMap<u32, BTreeMap<String, BTreeSet<String>>>;
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
-}
-
-fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|e| e == "rs") {
-            found.push(path);
-        }
-    }
-}
 
 /// The rows that a comment names: `R3`, `R4 to R11`.
 fn rows(comment: &str) -> BTreeSet<u32> {
@@ -97,12 +83,11 @@ fn collect(file: &str, text: &str, proofs: &mut Proofs) {
 fn proofs() -> Proofs {
     let mut proofs = Proofs::new();
     for (place, _) in PLACES {
-        let mut files = Vec::new();
-        sources(&root().join(place), &mut files);
+        let mut files = files_below(&checkout().join(place), "rs").unwrap();
         // Its comments say what a row's number looks like.
         files.retain(|f| !f.ends_with("requirements.rs"));
         for file in files {
-            let name = file.strip_prefix(root()).unwrap().to_str().unwrap();
+            let name = file.strip_prefix(checkout()).unwrap().to_str().unwrap();
             collect(name, &fs::read_to_string(&file).unwrap(), &mut proofs);
         }
     }
@@ -142,7 +127,7 @@ fn document(old: &str, proofs: &Proofs) -> String {
 
 #[test]
 fn the_document_has_every_row_and_its_tests() {
-    let path = root().join("docs/requirements.md");
+    let path = checkout().join("docs/requirements.md");
     let old = fs::read_to_string(&path).unwrap();
     let proofs = proofs();
     let numbers = old.lines().filter_map(|line| {

@@ -3,7 +3,6 @@
 use std::{fs, path::PathBuf, time::Duration};
 
 use evictd_node::cgroup::memory::MemoryCgroup;
-use evictd_store::record::Record;
 use evictd_tests::{
     cgroup::TestCgroup,
     embedded::Files,
@@ -60,11 +59,7 @@ impl Ruled {
     }
 
     fn evicted(&self) -> Vec<String> {
-        let evicted = self.files.records().into_iter().filter_map(|r| match r {
-            Record::Evicted(e) => Some(e.name),
-            _ => None,
-        });
-        evicted.collect()
+        self.files.evicted()
     }
 
     fn explained(&self, pod: &str) -> Value {
