@@ -52,6 +52,9 @@ pub struct Shortage {
     /// The part of it that belongs to victims which were sent SIGKILL: how it changes is no growth of others.
     #[serde(default)]
     pub dying: u64,
+    /// By so much `dying` has changed between the beginning of the look and its end: counters are read one after the other.
+    #[serde(default)]
+    pub skew: u64,
     /// The part of `used` that is kernel memory of which the kernel does not tell whether it can be given back (cgroup v1).
     #[serde(default)]
     pub kernel: u64,
@@ -159,16 +162,19 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Takes a look: the growth follows, and whether the threshold is met. `now` never goes back.
+    /// Takes a look: the growth follows, and whether the threshold is met. `now` never goes back. What a victim gave back in the
+    /// middle of the look would pass for a growth of others; such a look tells nothing of growth.
     pub fn observe(&mut self, now: u64, seen: &Shortage) {
-        self.growth.observe(Sample {
-            time: now,
-            amount: seen.used.saturating_sub(seen.dying),
-            dying: seen.dying,
-            unwritten: seen.room.slowly,
-            swap: seen.room.swap,
-            kernel: seen.kernel,
-        });
+        if seen.skew <= seen.noise(self.is_met()) {
+            self.growth.observe(Sample {
+                time: now,
+                amount: seen.used.saturating_sub(seen.dying),
+                dying: seen.dying,
+                unwritten: seen.room.slowly,
+                swap: seen.room.swap,
+                kernel: seen.kernel,
+            });
+        }
         let is_met = seen.is_met(self.met_since.is_some());
         self.met_since = is_met.then(|| self.met_since.unwrap_or(now));
         let is_short = is_met && seen.is_short(self.short_since.is_some());

@@ -260,6 +260,7 @@ impl MemoryMonitor {
             return Ok(());
         };
         let was_pressed = monitor.pressed;
+        let (_, _, dying_before) = self.in_flight.pending(&monitor.scope, woken);
         let (hook, table) = (self.setup.trigger.hook(), &mut self.setup.table);
         monitor.sample(woken, triggers, hook, self.growth, || {
             table.flush_statistics()
@@ -273,7 +274,7 @@ impl MemoryMonitor {
         }
         let now = monotonic_ns();
         self.take_kernel_kills(now);
-        let idle = self.resolve_pressure(index, now);
+        let idle = self.resolve_pressure(index, now, dying_before);
         let Some(monitor) = self.scopes.get_mut(index) else {
             return Ok(());
         };

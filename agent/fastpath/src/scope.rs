@@ -220,13 +220,15 @@ impl ScopeMonitor {
         is_due
     }
 
-    /// What is short as the pace is decided by it; `shadow` bytes are taken for given back already, `dying` bytes are victims'.
-    pub fn shortage(&self, shadow: u64, dying: u64) -> Shortage {
+    /// What is short as the pace is decided by it; `shadow` bytes are taken for given back already, `dying` bytes are victims',
+    /// who had `dying_before` when the look began.
+    pub fn shortage(&self, shadow: u64, dying: u64, dying_before: u64) -> Shortage {
         let seen = self.sample.shortage;
         let used = seen.used.saturating_sub(shadow);
         Shortage {
             used,
             dying: dying.min(used),
+            skew: dying.abs_diff(dying_before),
             room: Room {
                 at_once: seen.room.at_once.saturating_add(shadow),
                 ..seen.room

@@ -303,6 +303,7 @@ impl Scope {
             resolved,
             used,
             dying: 0,
+            skew: 0,
             kernel: reading.kernel.min(used),
             room: Room {
                 at_once: left - unwritten,

@@ -23,6 +23,7 @@ use super::{
 fn incident(is_full: bool) -> Incident {
     let seen = Shortage {
         dying: 4 << 20,
+        skew: 14,
         kernel: 16,
         available: 1,
         threshold: 2,

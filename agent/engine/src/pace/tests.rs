@@ -321,6 +321,26 @@ fn a_victim_that_grows_takes_no_other_pod_with_it() {
     }
 }
 
+/// Between the read of the scope and that of its victim the victim has given back 100 MiB.
+#[test]
+fn what_comes_back_in_the_middle_of_a_look_is_no_growth_of_others() {
+    for (skew, urgent) in [(0, true), (100, false)] {
+        let mut pace = Pace::default();
+        pace.evicted(SECOND);
+        let of = |ms: u64| {
+            let torn = ms == 10;
+            Shortage {
+                dying: if torn { 100 * MIB } else { 200 * MIB },
+                skew: if torn { skew * MIB } else { 0 },
+                ..seen(420, 0)
+            }
+        };
+        let (now, at) = looked(&mut pace, SECOND + MS, 10, of);
+        let decision = pace.decide(now, &at, Pending::default());
+        assert_eq!(is_urgent(decision), urgent, "{skew}");
+    }
+}
+
 proptest::proptest! {
     /// Whatever is seen, paced evictions are ten seconds apart.
     #[test]

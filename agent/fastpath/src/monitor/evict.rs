@@ -27,13 +27,18 @@ use crate::{
 
 impl MemoryMonitor {
     /// Asks the pace whether a pod may go for a scope, and kills as many as it says; whether nothing is to be done before the
-    /// next look.
-    pub(crate) fn resolve_pressure(&mut self, index: usize, now: u64) -> bool {
+    /// next look. Victims held `dying_before` bytes when the look at the scope began.
+    pub(crate) fn resolve_pressure(
+        &mut self,
+        index: usize,
+        now: u64,
+        dying_before: u64,
+    ) -> bool {
         let Some(monitor) = self.scopes.get_mut(index) else {
             return true;
         };
         let (pending, shadow, dying) = self.in_flight.pending(&monitor.scope, now);
-        let seen = monitor.shortage(shadow, dying);
+        let seen = monitor.shortage(shadow, dying, dying_before);
         monitor.pace.observe(now, &seen);
         let Decision::Evict { urgency, .. } = monitor.pace.decide(now, &seen, pending) else {
             return self.in_flight.dying() == 0;
@@ -154,7 +159,7 @@ impl MemoryMonitor {
             let judged = Judged {
                 now: kill.time,
                 pace: monitor.pace,
-                seen: monitor.shortage(0, 0),
+                seen: monitor.shortage(0, 0, 0),
                 pending: Pending::default(),
             };
             let urgency = Urgency::Urgent {
