@@ -11,8 +11,8 @@ use aya_ebpf::{
 };
 use aya_log_ebpf::debug;
 use evictd_common::memory::{
-    ABSENT_AFTER_NS, KernelKill, MAX_SCOPES, MAX_VICTIMS, MemoryTriggerState, NEVER, PinnedGuard,
-    SLOTS_PER_SCOPE, VictimKey, slot,
+    ABSENT_AFTER_NS, KernelKill, MAX_SCOPES, MAX_VICTIMS, MemoryTrigger, MemoryTriggerState, NEVER,
+    PinnedGuard, SLOTS_PER_SCOPE, VictimKey, slot,
 };
 
 use super::{TRIGGER_STATE, TRIGGERS, notify::is_unread};
@@ -92,6 +92,14 @@ fn kill(state: &mut MemoryTriggerState, scope: u64, cgroup_id: u64) {
     }
 }
 
+/// Whether the crossing of a scope's threshold is unread for so long that no agent is there to decide.
+#[inline(always)]
+fn is_unread_for_long(trigger: &MemoryTrigger, state: &MemoryTriggerState, now: u64) -> bool {
+    state.tripped == trigger.generation
+        && now.saturating_sub(state.tripped_ns) >= ABSENT_AFTER_NS
+        && is_unread(state)
+}
+
 /// Past the floor the first victim dies, whether an agent is there or not.
 #[inline(always)]
 pub fn kill_at_floor(scope: u32, state: &mut MemoryTriggerState) {
@@ -104,9 +112,12 @@ pub fn kill_at_floor(scope: u32, state: &mut MemoryTriggerState) {
     {
         // SAFETY: takes no arguments.
         let now = unsafe { bpf_ktime_get_ns() };
-        let hard = TRIGGERS.get(scope * SLOTS_PER_SCOPE + slot::HARD);
-        let span = hard.map_or(0, |trigger| trigger.span);
-        if now >= guard.expires_ns || (now >= guard.lease_ns && !holds_memory(span)) {
+        let at = scope * SLOTS_PER_SCOPE + slot::HARD;
+        let (Some(hard), Some(crossing)) = (TRIGGERS.get(at), TRIGGER_STATE.get(at)) else {
+            return;
+        };
+        let is_absent = now >= guard.lease_ns || is_unread_for_long(hard, crossing, now);
+        if now >= guard.expires_ns || (is_absent && !holds_memory(hard.span)) {
             return;
         }
     }
@@ -141,8 +152,7 @@ pub fn stand_in() -> u32 {
         {
             continue;
         }
-        let is_late = now.saturating_sub(state.tripped_ns) >= ABSENT_AFTER_NS && is_unread(state);
-        if !is_over && !is_late {
+        if !is_over && !is_unread_for_long(trigger, state, now) {
             continue;
         }
         stands_in = 1;

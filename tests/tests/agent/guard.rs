@@ -209,8 +209,6 @@ fn a_writer_of_files_dies_of_no_guard() {
             .start()
             .ok_or("the hook of this kernel cannot be pinned")
     ));
-    // Until the agent's last lease ends, the programs hold the floor as if it still followed the page cache.
-    std::thread::sleep(Duration::from_secs(3));
     let dir = guarded.files.dir().to_str().unwrap().to_owned();
     let arguments = [
         "--mib", TOO_MUCH, "--way", "write", "--size", "512", "--dir", &dir,

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use evictd_engine::model::settings::MemoryHook;
 use evictd_node::{
-    bpf::object::BpfObject,
+    bpf::{object::BpfObject, pin::PinDirectory},
     cgroup::memory::{MemoryCgroup, Version},
     trigger::memory::{
         ANY_SLOT, Action, Direction, MemoryTrigger, Trigger, TriggerEvent, build, load, page_size,
@@ -13,6 +13,7 @@ use evictd_node::{
 };
 use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
+    bpffs::Bpffs,
     cgroup::TestCgroup,
     hog::Hog,
     node::MIB,
@@ -21,6 +22,8 @@ use evictd_tests::{
     skip_if,
     wait::wait_for,
 };
+
+const SOON: Duration = Duration::from_secs(20);
 
 fn wait_for_trip(trigger: &mut dyn MemoryTrigger, timeout: Duration) -> Option<TriggerEvent> {
     wait_for(timeout, || trigger.next())
@@ -49,7 +52,7 @@ fn crosses_on(hook: MemoryHook) {
     );
     let (before, t0) = (scope.usage().unwrap(), monotonic_ns());
     hog.go().unwrap();
-    let trip = wait_for_trip(&mut *trigger, Duration::from_secs(20)).expect("the wire trips");
+    let trip = wait_for_trip(&mut *trigger, SOON).expect("the wire trips");
     let (after, t1) = (scope.usage().unwrap(), monotonic_ns());
 
     assert!(
@@ -125,7 +128,7 @@ fn comes_back_on(hook: MemoryHook) {
     }
     trigger.arm(rising, UP_TO_100_MIB).unwrap();
     let mut hog = Hog::start(&pod, &["--mib", "160"]).unwrap();
-    let up = wait_for_trip(&mut *trigger, Duration::from_secs(20)).expect("the way up");
+    let up = wait_for_trip(&mut *trigger, SOON).expect("the way up");
     while scope.usage().unwrap() < 160 * MIB {
         assert!(hog.is_alive());
     }
@@ -139,7 +142,7 @@ fn comes_back_on(hook: MemoryHook) {
     std::thread::sleep(Duration::from_millis(50));
     if hook == MemoryHook::Eventfd {
         // Its thresholds stay armed, and one that is past its limit rings when it has been registered.
-        wait_for_trip(&mut *trigger, Duration::from_secs(20)).expect("the rising one is past");
+        wait_for_trip(&mut *trigger, SOON).expect("the rising one is past");
         while trigger.next().is_some() {}
     } else {
         assert!(trigger.next().is_none(), "it is still above");
@@ -154,7 +157,7 @@ fn comes_back_on(hook: MemoryHook) {
     };
     let down = by_itself.or_else(|| {
         let _charge = Hog::start(&pod, &["--mib", "1"]).unwrap();
-        wait_for_trip(&mut *trigger, Duration::from_secs(20))
+        wait_for_trip(&mut *trigger, SOON)
     });
     let down = down.expect("the way back");
     if hook != MemoryHook::Eventfd {
@@ -220,6 +223,61 @@ fn eventfd_hook() {
     crosses_on(MemoryHook::Eventfd);
 }
 
+/// An agent that reads moves the floor with the page cache. Where the crossing stays unread, no agent does, although its lease
+/// lasts: the floor takes a task that holds memory, and spares a writer of files.
+#[test]
+fn the_floor_without_a_reader_spares_a_writer_of_files() {
+    skip_if!(no_bpf());
+    let bpffs = or_skip!(Bpffs::mount());
+    let state = tempfile::tempdir().unwrap();
+    let cgroup = TestCgroup::new("floor", 256 * MIB).unwrap();
+    let pod = cgroup.child("burstable/pod1").unwrap();
+    let scope = MemoryCgroup::open(cgroup.path()).unwrap();
+    let (_object, built) = load(&[&scope], None, false);
+    let mut trigger = or_skip!(built).trigger;
+    let directory = PinDirectory::path_of(&bpffs.path().join("evictd"), state.path());
+    let pins = PinDirectory::open(&directory).unwrap();
+    or_skip!(trigger.pin(&pins, Duration::from_secs(60)));
+    let (hard, floor) = (slot_of(0, slot::HARD), slot_of(0, slot::FLOOR));
+    for slot in 0..=floor {
+        trigger.arm(slot, Trigger::DISABLED).unwrap();
+    }
+    let id = MemoryCgroup::open(&pod).unwrap().id();
+    trigger.set_victims(0, &[id]).unwrap();
+    let now = monotonic_ns();
+    trigger.beat(now, now + 60_000_000_000);
+    let mut arm = || {
+        let threshold = Trigger {
+            span: 156 * MIB,
+            ..UP_TO_100_MIB
+        };
+        trigger.arm(hard, threshold).unwrap();
+        let last = Trigger {
+            limit: 200 * MIB,
+            action: Action::Kill,
+            ..UP_TO_100_MIB
+        };
+        trigger.arm(floor, last).unwrap();
+    };
+
+    arm();
+    let files = tempfile::tempdir().unwrap();
+    let dir = files.path().to_str().unwrap();
+    let writes = [
+        "--mib", "1024", "--way", "write", "--size", "230", "--rate", "400", "--dir", dir,
+    ];
+    let mut writer = Hog::start(&pod, &writes).unwrap();
+    let is_full = || scope.usage().unwrap() >= 220 * MIB;
+    assert!(wait_for(SOON, || is_full().then_some(())).is_some());
+    assert!(writer.is_alive());
+    drop((writer, files));
+
+    arm();
+    let mut hog = Hog::start(&pod, &["--mib", "1024", "--rate", "400"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert_eq!(scope.oom_kills().unwrap(), 0);
+}
+
 /// A charge outside the scope never trips its trigger.
 #[test]
 fn strangers_do_not_trip() {
@@ -245,7 +303,7 @@ fn strangers_do_not_trip() {
     let _stranger = Hog::start(&outside, &["--mib", "64"]).unwrap();
     assert!(wait_for_trip(&mut *built.trigger, Duration::from_millis(300)).is_none());
     let _hog = Hog::start(&inside, &["--mib", "64"]).unwrap();
-    assert!(wait_for_trip(&mut *built.trigger, Duration::from_secs(20)).is_some());
+    assert!(wait_for_trip(&mut *built.trigger, SOON).is_some());
 }
 
 /// The per-page hook comes and goes; while it is away nothing trips, and once it is back the next charge does.
@@ -287,5 +345,5 @@ fn the_per_page_hook_is_switched() {
     trigger.set_near(true).unwrap();
     assert!(trigger.is_attached());
     let _more = Hog::start(&pod, &["--mib", "1"]).unwrap();
-    assert!(wait_for_trip(&mut *trigger, Duration::from_secs(20)).is_some());
+    assert!(wait_for_trip(&mut *trigger, SOON).is_some());
 }

@@ -28,12 +28,7 @@ use crate::{
 impl MemoryMonitor {
     /// Asks the pace whether a pod may go for a scope, and kills as many as it says; whether nothing is to be done before the
     /// next look. Victims held `dying_before` bytes when the look at the scope began.
-    pub(crate) fn resolve_pressure(
-        &mut self,
-        index: usize,
-        now: u64,
-        dying_before: u64,
-    ) -> bool {
+    pub(crate) fn resolve_pressure(&mut self, index: usize, now: u64, dying_before: u64) -> bool {
         let Some(monitor) = self.scopes.get_mut(index) else {
             return true;
         };
