@@ -17,7 +17,10 @@ use evictd_node::{
 };
 use evictd_sys::{eventfd::EventFd, swap_slot::SwapSlot};
 
-use crate::{Event, in_flight::MAX_IN_FLIGHT};
+use crate::{
+    Event,
+    in_flight::{KilledBy, MAX_IN_FLIGHT},
+};
 
 /// Reports that may wait for a slow reader: more than all victims at once make, each of a KiB.
 const EVENTS: usize = 256;
@@ -29,8 +32,8 @@ pub struct Control {
     table: SwapSlot<PodTable>,
     scope: SwapSlot<Scope>,
     settings: SwapSlot<FastPathSettings>,
-    /// Pods that the manager has killed, and when.
-    killed: ArrayQueue<(Arc<Entry>, u64)>,
+    /// Pods that the fast path has not killed, and when they were.
+    killed: ArrayQueue<(Arc<Entry>, u64, KilledBy)>,
     stop: AtomicBool,
 }
 
@@ -76,14 +79,14 @@ impl Control {
         self.event.notify();
     }
 
-    /// The manager has killed a pod, at a moment in nanoseconds of CLOCK_MONOTONIC: what comes back of it is pending. Neither
+    /// Another part of the node has killed a pod, at a moment in nanoseconds of CLOCK_MONOTONIC: what comes back of it is pending. Neither
     /// blocks nor allocates; the oldest one that was not taken yet makes room.
-    pub fn note_kill(&self, pod: &Arc<Entry>, signalled: u64) {
-        self.killed.force_push((Arc::clone(pod), signalled));
+    pub fn note_kill(&self, pod: &Arc<Entry>, signalled: u64, by: KilledBy) {
+        self.killed.force_push((Arc::clone(pod), signalled, by));
         self.event.notify();
     }
 
-    pub(super) fn take_kill(&self) -> Option<(Arc<Entry>, u64)> {
+    pub(super) fn take_kill(&self) -> Option<(Arc<Entry>, u64, KilledBy)> {
         self.killed.pop()
     }
 

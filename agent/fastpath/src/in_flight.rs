@@ -35,6 +35,15 @@ pub struct Earlier {
     pub is_stuck: bool,
 }
 
+/// What else of a node kills pods whose memory is pending then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KilledBy {
+    /// evictd's manager: for disk, inodes or process ids.
+    Manager,
+    /// The kubelet's eviction manager. The fast path does not signal such a pod.
+    Kubelet,
+}
+
 /// One victim between SIGKILL and the return of its memory.
 #[derive(Debug)]
 pub struct Victim {
@@ -46,8 +55,8 @@ pub struct Victim {
     pub shadow: bool,
     pub terminating: Terminating,
     pub peak_usage: u64,
-    /// The manager has killed it, and tells of it.
-    is_foreign: bool,
+    /// Who has killed it and tells of it, where that is not the fast path.
+    killed_by: Option<KilledBy>,
     /// What became of it was told.
     told: bool,
     killed: u64,
@@ -69,17 +78,17 @@ impl Victim {
             killed: terminating.signalled(),
             terminating,
             peak_usage,
-            is_foreign: false,
+            killed_by: None,
             told: false,
         }
     }
 
-    /// A pod that the manager has signalled.
-    pub fn foreign(pod: Arc<Entry>, signalled: u64) -> Self {
+    /// A pod that the fast path has not signalled.
+    pub fn foreign(pod: Arc<Entry>, signalled: u64, by: KilledBy) -> Self {
         let (usage, shared) = held(&pod);
         let terminating = Terminating::new(signalled, usage.unwrap_or(0), shared);
         Self {
-            is_foreign: true,
+            killed_by: Some(by),
             told: true,
             ..Self::new(pod, (EARLIER, 0, false), terminating, 0)
         }
@@ -107,7 +116,7 @@ impl Victim {
         }
     }
 
-    /// Takes a look at it and signals it again if it has processes.
+    /// Takes a look at it and signals it again if it has processes and is evictd's.
     fn observe(&mut self, now: u64) -> Fate {
         let populated = !self.pod.killer.is_empty();
         let usage = self.pod.memory.usage().ok();
@@ -118,7 +127,8 @@ impl Victim {
             _ if self.terminating.is_stuck() => STUCK_KILL_NS,
             _ => 0,
         };
-        if populated && now.saturating_sub(self.killed) >= interval {
+        let is_kubelets = self.killed_by == Some(KilledBy::Kubelet);
+        if populated && !is_kubelets && now.saturating_sub(self.killed) >= interval {
             self.killed = now;
             // A fork that was under way when its parent was signalled; refusals were reported already.
             let _ = self.pod.killer.kill();
@@ -230,7 +240,7 @@ impl InFlight {
             let (look, threshold) = at(victim.scope);
             victim.peak_usage = victim.peak_usage.max(look.usage);
             let fate = victim.observe(now);
-            if fate == Fate::BecameStuck && !victim.is_foreign {
+            if fate == Fate::BecameStuck && victim.killed_by.is_none() {
                 send(VictimEvent::Stuck(StuckVictim {
                     pod: Arc::clone(&victim.pod),
                     number: victim.number,

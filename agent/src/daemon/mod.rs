@@ -27,7 +27,7 @@ use std::{io, os::fd::OwnedFd, sync::Arc, time::Duration};
 
 use evictd_config::Config;
 use evictd_engine::{Layout, Signal, history::Recorder, record::NodeState};
-use evictd_fastpath::{Control, Event, EventQueue, FastPath};
+use evictd_fastpath::{Control, Event, EventQueue, FastPath, KilledBy};
 use evictd_manager::{self as manager, Command, DiskScanner, ManagerHandle, StepThreads};
 use evictd_node::{
     bpf::{kernel_log::KernelLog, object::BpfObject},
@@ -251,12 +251,21 @@ impl Agent {
         }
     }
 
-    fn write_kubelet_evictions(&mut self) {
+    /// What the kubelet evicts gives memory back as well: the fast path counts it as pending. To be called before pods that are
+    /// over leave the table.
+    fn take_kubelet_evictions(&mut self) {
         let PodSource::Cluster { cluster, .. } = &self.pod_source else {
             return;
         };
         let evicted = cluster.kubelet_evictions();
         for record in self.eviction_log.take_kubelet_evictions(evicted) {
+            if let Record::KubeletEvicted(evicted) = &record {
+                let mut entries = self.handed_over.entries.iter();
+                if let Some(entry) = entries.find(|entry| entry.pod.uid == evicted.uid) {
+                    self.control
+                        .note_kill(entry, monotonic_ns(), KilledBy::Kubelet);
+                }
+            }
             self.write_down(record);
         }
     }
@@ -271,7 +280,7 @@ impl Agent {
         self.disk.watch();
         self.policies.refresh(self.disk.queue());
         self.write_pauses();
-        self.write_kubelet_evictions();
+        self.take_kubelet_evictions();
         self.reload(false);
         self.ticks = self.ticks.wrapping_add(1);
         let lost = match &self.counters_object {

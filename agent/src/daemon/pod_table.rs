@@ -83,6 +83,7 @@ impl Agent {
 
     /// The API server has told something new of pods; their cgroups have not changed.
     pub(super) fn follow_api(&mut self) {
+        self.take_kubelet_evictions();
         let table = self.pod_source.follow(&BTreeSet::new());
         self.publish(table);
     }

@@ -8,7 +8,7 @@ use std::{
 
 use evictd_config::Config;
 use evictd_engine::{model::settings::Mode, record::NodeState};
-use evictd_fastpath::{Control, EventQueue, FastPath, Setup};
+use evictd_fastpath::{Control, EventQueue, FastPath, KilledBy, Setup};
 use evictd_manager::{Command, CommandQueue, DiskScanner, ManagerHandle, PodSet, StepThreads};
 use evictd_node::{
     bpf::{kernel_log, object::BpfObject},
@@ -162,7 +162,7 @@ impl Agent {
             earlier: recall::earlier(&restored, &entries),
             on_kill: {
                 let control = Arc::clone(&control);
-                Box::new(move |pod, signalled| control.note_kill(pod, signalled))
+                Box::new(move |pod, signalled| control.note_kill(pod, signalled, KilledBy::Manager))
             },
         })?;
         let steps = StepThreads::start(&mitigation, manager.commands())?;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use evictd_engine::{QosClass, model::settings::MemoryHook, pace::MONITORING_INTERVAL_NS};
-use evictd_fastpath::Event;
+use evictd_fastpath::{Event, KilledBy};
 use evictd_node::cgroup::memory::MemoryCgroup;
 use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
@@ -208,7 +208,9 @@ fn what_the_manager_has_killed_is_pending() {
         ..Options::default()
     };
     let watched = node.watch(options).unwrap().unwrap();
-    watched.control.note_kill(&entry.unwrap(), monotonic_ns());
+    watched
+        .control
+        .note_kill(&entry.unwrap(), monotonic_ns(), KilledBy::Manager);
     assert_eq!(
         first.wait().unwrap(),
         Some(libc::SIGKILL),

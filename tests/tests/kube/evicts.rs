@@ -10,6 +10,7 @@ use evictd_tests::{
     apiserver::{self, Fault, InjectedFault},
     cluster_node::ClusterNode,
     hog::Hog,
+    node::MIB,
     scrape::{free_address, metrics},
     skip::not_root,
     skip_if,
@@ -322,7 +323,12 @@ fn with_static_pod(name: &str, mode: &str) -> (ClusterNode, Agent, [Hog; 2]) {
     let other = member.pod("other", 1, "BestEffort", 0, None).unwrap();
     let mut hogs = [
         Hog::start(&of_file, &["--mib", "120"]).unwrap(),
-        Hog::start(&other, &["--mib", "100", "--head", "40", "--wait"]).unwrap(),
+        // Slow enough that what the first victim gives back is there in time.
+        Hog::start(
+            &other,
+            &["--mib", "100", "--head", "40", "--rate", "200", "--wait"],
+        )
+        .unwrap(),
     ];
     let agent = member.start().unwrap();
     hogs[1].take_head().unwrap();
@@ -339,7 +345,8 @@ fn a_static_pod_goes_by_its_priority() {
     assert!(reported(&member, 1));
     assert_eq!(member.evictions()[0].uid, ClusterNode::uid(9));
     assert_eq!(member.reported()[0].outcome, "static");
-    assert_eq!(events(&member, "Evicted", "Pod").len(), 1);
+    let told = events(&member, "Evicted", "Pod");
+    assert_eq!(told.len(), 1, "{}", agent.log());
     assert!(hogs[1].is_alive());
     {
         let state = member.server.state();
@@ -358,6 +365,31 @@ fn the_kubelets_mode_evicts_no_static_pod() {
     assert!(reported(&member, 1));
     assert_eq!(member.evictions()[0].uid, ClusterNode::uid(1));
     assert!(hogs[0].is_alive());
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+/// Both see the same shortage, and the kubelet evicts first: what its pod holds is pending, no second pod goes for it, and the pod
+/// itself is the kubelet's to end.
+// R23
+#[test]
+fn a_pod_that_the_kubelet_evicts_is_enough() {
+    skip_if!(not_root());
+    let member = ClusterNode::new("beside", 256).unwrap();
+    let first = member.pod("first", 1, "BestEffort", 0, None).unwrap();
+    let second = member.pod("second", 2, "BestEffort", 0, None).unwrap();
+    let mut hogs = [first, second].map(|pod| Hog::start(&pod, &["--mib", "105"]).unwrap());
+    let is_met = |m: &ClusterNode| m.cgroup.usage().unwrap() > 205 * MIB;
+    assert!(member.wait(SOON, is_met));
+    let mut agent = member.start().unwrap();
+    std::thread::sleep(Duration::from_secs(5));
+    let mut evicted = apiserver::pod("first", &ClusterNode::uid(1), "BestEffort", 0, None);
+    evicted["status"] = json!({"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."});
+    member.server.state().put_pod(evicted);
+    // By its own count evictd's turn would have come after ten.
+    std::thread::sleep(Duration::from_secs(7));
+    assert!(hogs.iter_mut().all(Hog::is_alive), "{}", agent.log());
+    drop(hogs);
+    assert!(member.evictions().is_empty(), "{}", agent.log());
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 

@@ -16,16 +16,16 @@ impl MemoryMonitor {
         self.apply_kills();
     }
 
-    /// What the manager has killed gives memory back as well, whatever it was for.
+    /// What the manager or the kubelet has killed gives memory back as well, whatever it was for.
     fn apply_kills(&mut self) {
-        while let Some((pod, signalled)) = self.setup.control.take_kill() {
+        while let Some((pod, signalled, by)) = self.setup.control.take_kill() {
             if self.in_flight.contains(&pod) {
                 continue;
             }
             for monitor in self.scopes.iter_mut().filter(|m| m.scope.holds(&pod)) {
                 monitor.pace.evicted(signalled);
             }
-            self.in_flight.push(Victim::foreign(pod, signalled));
+            self.in_flight.push(Victim::foreign(pod, signalled, by));
         }
     }
 
