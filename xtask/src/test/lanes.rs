@@ -17,9 +17,8 @@ use crate::{
 
 /// Integration tests whose title begins so run alone: they measure what a kernel does at that moment, or have real-time
 /// threads react to it, and other tests would disturb them and be disturbed.
-const ALONE: [&str; 6] = [
+const ALONE: [&str; 5] = [
     "agent::bench_",
-    "agent::rounds_",
     "agent::run_",
     "fastpath::",
     "kernel::",
