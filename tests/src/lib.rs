@@ -4,6 +4,7 @@ pub mod agent;
 pub mod apiserver;
 pub mod bpffs;
 pub mod cgroup;
+pub mod chaos;
 pub mod cluster_node;
 pub mod containerd;
 pub mod cpus;

@@ -1,6 +1,7 @@
 //! `cargo xtask ...`: everything a developer or CI runs, each command installing what it needs.
 
 mod bench;
+mod chaos;
 mod demo;
 mod e2e;
 mod image;
@@ -30,6 +31,8 @@ enum Command {
     Image(image::Arguments),
     /// Measure evictd against other daemons and the machine's limits; arguments go to the benchmark (try `-- --help`)
     Bench(bench::Arguments),
+    /// Let faults strike while a hog grows, and check what must hold in the end; arguments go to the program (try `-- --help`)
+    Chaos(chaos::Arguments),
     /// Judge evictions of drawn incidents in hindsight; arguments go to the judge (try `-- --help`)
     Judge(judge::Arguments),
     /// Write everything that a version consists of: images, chart, CRDs, SBOM, checksums, provenance
@@ -50,6 +53,7 @@ fn main() -> anyhow::Result<()> {
         Command::E2e(arguments) => e2e::run(&arguments),
         Command::Image(arguments) => image::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Chaos(arguments) => chaos::run(&arguments),
         Command::Judge(arguments) => judge::run(&arguments),
         Command::Release(arguments) => release::run(&arguments),
         Command::Lint => lint::run(),

@@ -2,6 +2,7 @@
 
 mod allocatable;
 mod allocates_nothing;
+mod chaos;
 mod evicts;
 mod machine;
 mod realtime;

@@ -1,6 +1,7 @@
 //! The agent and an API server.
 
 mod access;
+mod chaos;
 mod evicts;
 mod fleet;
 mod hanging_disk;

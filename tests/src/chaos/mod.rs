@@ -1,0 +1,81 @@
+//! Chaos: a hog on its way to the threshold, and a fault that strikes the agent or what it leans on at a drawn moment. Whatever
+//! the fault, the same must hold in the end: no OOM kill, no innocent pod dead, the eviction told, and told once.
+
+mod fault;
+mod kernel_map;
+mod node;
+
+use std::{fmt, io};
+
+pub use fault::Fault;
+
+/// One incident.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    /// What goes wrong.
+    pub fault: Fault,
+    /// How fast the hog grows, in MiB per second; 0 for as fast as it can.
+    pub rate: u64,
+    /// The moment of the fault is drawn by it.
+    pub seed: u64,
+}
+
+/// What came of a case.
+#[derive(Debug)]
+pub enum Outcome {
+    /// All that must hold held.
+    Kept,
+    /// What did not hold, and the agent's log.
+    Broken {
+        /// A sentence each.
+        violations: Vec<String>,
+        /// Of the last agent.
+        log: String,
+    },
+    /// This machine cannot show it, and why.
+    Skipped(String),
+}
+
+impl Case {
+    /// Plays it.
+    ///
+    /// # Errors
+    /// The scene cannot be set, which says nothing of the agent.
+    pub fn run(self) -> io::Result<Outcome> {
+        if let Some(why) = self.fault.cannot_strike() {
+            return Ok(Outcome::Skipped(why));
+        }
+        let mut random = fastrand::Rng::with_seed(self.seed);
+        let mut node = node::Node::new(self.fault)?;
+        if let Err(why) = node.start() {
+            return Ok(Outcome::Skipped(why.to_string()));
+        }
+        if self.fault.needs_guard() && !node.is_guarded() {
+            return Ok(Outcome::Skipped("the hook cannot be pinned here".into()));
+        }
+        let mut hog = node.start_hog(self.rate)?;
+        node.wait_for_usage(node::LEAST_MIB + random.u64(..node::RANGE_MIB), &mut hog);
+        let struck = fault::strike(self.fault, &mut node, &mut hog, &mut random)?;
+        let ended = hog.wait();
+        struck.heal(&mut node)?;
+        let violations = node.violations(self.fault, ended);
+        Ok(if violations.is_empty() {
+            Outcome::Kept
+        } else {
+            Outcome::Broken {
+                violations,
+                log: node.log(),
+            }
+        })
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { fault, rate, seed } = self;
+        match rate {
+            0 => write!(f, "{fault} at full speed, seed {seed}"),
+            _ => write!(f, "{fault} at {rate} MiB/s, seed {seed}"),
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The scene: a member of a cluster with a hog and two innocent pods, a container runtime, and an agent that pins its guard.
+
+use std::{fs, io, path::PathBuf, time::Duration};
+
+use evictd_node::cgroup::memory::MemoryCgroup;
+use evictd_store::{journal, record::Record};
+use serde_json::json;
+
+use super::Fault;
+use crate::{
+    agent::Agent,
+    apiserver::State,
+    bpffs::Bpffs,
+    cluster_node::ClusterNode,
+    disk::Disk,
+    hog::Hog,
+    node::MIB,
+    runtime::{self, Runtime},
+    scrape::{free_address, get},
+    wait::until,
+};
+
+/// Of 256 MiB the threshold leaves 192 to be used.
+const MIB_IN_ALL: u64 = 256;
+/// What the innocent pods use together, in MiB.
+const INNOCENT_MIB: u64 = 60;
+/// A fault strikes at this usage in MiB or later.
+pub const LEAST_MIB: u64 = INNOCENT_MIB + 10;
+/// Within so many MiB from there: before the threshold, and behind it.
+pub const RANGE_MIB: u64 = 150;
+/// More than any answer of a slow machine takes.
+const LONG: Duration = Duration::from_secs(90);
+/// What should not happen twice has had its time then.
+const MOMENT: Duration = Duration::from_millis(700);
+
+/// The scene. What is dropped first comes first: the agent before what it stands on.
+pub struct Node {
+    agent: Option<Agent>,
+    innocent: Vec<Hog>,
+    pub runtime: Option<Runtime>,
+    bpffs: Option<Bpffs>,
+    pub member: ClusterNode,
+    hog: PathBuf,
+    health: String,
+    disk: Option<Disk>,
+}
+
+impl Node {
+    pub fn new(fault: Fault) -> io::Result<Self> {
+        let mut member = ClusterNode::new("chaos", MIB_IN_ALL)?;
+        let health = free_address()?;
+        member.config["healthAddress"] = json!(health);
+        let bpffs = Bpffs::mount().ok();
+        if let Some(bpffs) = &bpffs {
+            let directory = bpffs.path().join("evictd");
+            member.config["pinnedGuard"] = json!({ "directory": directory });
+        }
+        let disk = match fault.is_of_disk() {
+            true => Some(Disk::new("ext4", 16, 500)?),
+            false => None,
+        };
+        if let Some(disk) = &disk {
+            member.config["stateDir"] = json!(disk.path().join("state"));
+        }
+        let calm = member.pod("calm", 1, "Guaranteed", 0, Some("64Mi"))?;
+        let near = member.pod("near", 2, "Burstable", 0, Some("32Mi"))?;
+        let hog = member.pod("hog", 3, "BestEffort", 0, None)?;
+        let runtime = Runtime::start(&member.dir().join("cri.sock"), runtime::State::default())?;
+        let innocent = vec![
+            Hog::start(&calm, &["--mib", "40"])?,
+            Hog::start(&near, &["--mib", "20"])?,
+        ];
+        Ok(Self {
+            agent: None,
+            innocent,
+            runtime: Some(runtime),
+            bpffs,
+            member,
+            hog,
+            health,
+            disk,
+        })
+    }
+
+    /// Starts an agent in the place of the one before.
+    pub fn start(&mut self) -> io::Result<()> {
+        self.agent = Some(self.another()?);
+        Ok(())
+    }
+
+    /// Starts an agent beside the one that runs.
+    pub fn another(&self) -> io::Result<Agent> {
+        self.member.start()
+    }
+
+    pub fn agent(&self) -> io::Result<&Agent> {
+        let agent = self.agent.as_ref();
+        agent.ok_or_else(|| io::Error::other("no agent runs"))
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.agent.as_ref().map_or(0, Agent::pid)
+    }
+
+    pub fn log(&self) -> String {
+        self.agent.as_ref().map(Agent::log).unwrap_or_default()
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        self.agent = None;
+    }
+
+    /// SIGTERM.
+    pub fn end(&mut self) -> io::Result<()> {
+        match self.agent.take() {
+            Some(mut agent) => agent.terminate().map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the kernel acts in the agent's place.
+    pub fn is_guarded(&self) -> bool {
+        self.log().contains("the guard is pinned")
+    }
+
+    /// Where agents pin.
+    pub fn pins(&self) -> PathBuf {
+        let bpffs = self.bpffs.as_ref();
+        bpffs.map_or_else(PathBuf::new, |bpffs| bpffs.path().join("evictd"))
+    }
+
+    pub fn disk(&self) -> io::Result<&Disk> {
+        let disk = self.disk.as_ref();
+        disk.ok_or_else(|| io::Error::other("no disk of its own"))
+    }
+
+    /// Where the container runtime listens.
+    pub fn socket(&self) -> PathBuf {
+        self.member.dir().join("cri.sock")
+    }
+
+    pub fn start_hog(&self, rate: u64) -> io::Result<Hog> {
+        Hog::start(&self.hog, &["--mib", "1024", "--rate", &rate.to_string()])
+    }
+
+    /// Returns earlier when the hog has died.
+    pub fn wait_for_usage(&self, mib: u64, hog: &mut Hog) {
+        let reached = || self.member.cgroup.usage().is_ok_and(|u| u >= mib * MIB);
+        until(LONG, || reached() || !hog.is_alive());
+    }
+
+    fn records(&self) -> Vec<Record> {
+        let dir = self.member.config["stateDir"].as_str().map(PathBuf::from);
+        let read = dir.and_then(|dir| journal::read(&dir).ok());
+        read.map(|(records, _)| records).unwrap_or_default()
+    }
+
+    /// What does not hold although it must, a sentence each. The hog has ended as told.
+    pub fn violations(&mut self, fault: Fault, ended: io::Result<Option<i32>>) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut must = |holds: bool, sentence: String| {
+            if !holds {
+                found.push(sentence);
+            }
+        };
+        let told = self
+            .member
+            .server
+            .wait(LONG, |state| !events(state).is_empty());
+        must(told, "no Event tells of the eviction".into());
+        let deleted = self
+            .member
+            .server
+            .wait(LONG, |state| state.count("DELETE", "/pods/") > 0);
+        must(deleted, "the pod is not deleted".into());
+        std::thread::sleep(MOMENT);
+
+        must(
+            matches!(ended, Ok(Some(libc::SIGKILL))),
+            format!("the hog has ended by {ended:?}"),
+        );
+        let kills = MemoryCgroup::open(self.member.cgroup.path()).and_then(|m| m.oom_kills());
+        must(matches!(kills, Ok(0)), format!("OOM kills: {kills:?}"));
+        let alive = self
+            .innocent
+            .iter_mut()
+            .filter_map(|i| i.is_alive().then_some(()));
+        must(alive.count() == 2, "an innocent pod has died".into());
+        {
+            let state = self.member.server.state();
+            let regarding: Vec<_> = events(&state);
+            must(regarding == ["hog"], format!("Events about {regarding:?}"));
+            let deleted: Vec<_> = state
+                .all("DELETE", "/pods/")
+                .map(|seen| seen.path.clone())
+                .filter(|path| !path.ends_with("/hog"))
+                .collect();
+            must(deleted.is_empty(), format!("DELETE of {deleted:?}"));
+        }
+        let records = self.records();
+        let evicted: Vec<_> = records
+            .iter()
+            .filter_map(|record| match record {
+                Record::Evicted(eviction) => Some(eviction.name.as_str()),
+                _ => None,
+            })
+            .collect();
+        let is_lost = fault.may_lose_record() && evicted.is_empty();
+        must(
+            evicted == ["hog"] || is_lost,
+            format!("the journal tells of {evicted:?}"),
+        );
+        let healthy = until(LONG, || {
+            get(&self.health, "/healthz").is_ok_and(|answer| answer.contains("200 OK"))
+        });
+        must(healthy, "the agent is not healthy afterwards".into());
+        found
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.agent = None;
+        // An agent that has lost its disk may have left what it had pinned.
+        let _ = fs::remove_dir_all(self.pins());
+    }
+}
+
+/// The pods that Events say were evicted.
+fn events(state: &State) -> Vec<String> {
+    let evicted = state.events.values().filter(|e| e["reason"] == "Evicted");
+    let pods = evicted.filter(|e| e["regarding"]["kind"] == "Pod");
+    pods.filter_map(|e| e["regarding"]["name"].as_str().map(str::to_owned))
+        .collect()
+}

@@ -1,0 +1,37 @@
+//! What only a guest can show: the wall clock jumps; and a guard without its agent on the guest's kernel.
+
+use evictd_tests::{
+    chaos::{Case, Fault, Outcome},
+    skip::{in_guest, skipped},
+    skip_if,
+};
+
+fn play(fault: Fault) {
+    skip_if!((!in_guest()).then_some("not inside a guest of cargo xtask vm"));
+    let case = Case {
+        fault,
+        // An emulated machine is slow.
+        rate: 10,
+        seed: 1,
+    };
+    match case.run().unwrap() {
+        Outcome::Kept => {}
+        Outcome::Skipped(why) => skipped(module_path!(), &why),
+        Outcome::Broken { violations, log } => panic!("{case}: {violations:#?}\n{log}"),
+    }
+}
+
+#[test]
+fn the_clock_jumps() {
+    play(Fault::ClockJumps);
+}
+
+#[test]
+fn the_agent_is_killed() {
+    play(Fault::AgentKilled);
+}
+
+#[test]
+fn the_agent_is_stopped() {
+    play(Fault::AgentStopped);
+}
