@@ -9,7 +9,7 @@ use serde_json::json;
 use super::Fault;
 use crate::{
     agent::Agent,
-    apiserver::State,
+    apiserver::{ApiServer, State},
     bpffs::Bpffs,
     cluster_node::ClusterNode,
     disk::Disk,
@@ -47,7 +47,7 @@ pub struct Node {
 
 impl Node {
     pub fn new(fault: Fault) -> io::Result<Self> {
-        let mut member = ClusterNode::new("chaos", MIB_IN_ALL)?;
+        let mut member = ClusterNode::of(ApiServer::start_tls()?, "chaos", MIB_IN_ALL)?;
         let health = free_address()?;
         member.config["healthAddress"] = json!(health);
         let bpffs = Bpffs::mount().ok();
