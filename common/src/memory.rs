@@ -81,7 +81,7 @@ pub struct MemoryTrigger {
     pub direction: u32,
     /// One of [`action`].
     pub action: u32,
-    /// Pages from the limit of a hard threshold to the end of the scope's memory; 0 for other slots.
+    /// Pages of the hard threshold, for the slots by which a program may kill; else 0.
     pub span: u64,
 }
 

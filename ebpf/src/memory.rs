@@ -234,7 +234,7 @@ fn check(
         return 0;
     }
     if trigger.action == action::KILL {
-        guard::kill_at_floor(slot / SLOTS_PER_SCOPE, state);
+        guard::kill_at_floor(slot / SLOTS_PER_SCOPE, trigger.span, state);
     } else {
         wake(slot, trigger, state, usage, charged);
     }

@@ -7,6 +7,10 @@ use std::{
     process::{Command, Stdio},
 };
 
+use nix::fcntl::posix_fallocate;
+
+use crate::skip::in_guest;
+
 /// A mounted filesystem.
 pub struct Disk {
     // Removed last, with the image and the mount point in it.
@@ -38,7 +42,8 @@ impl Disk {
     pub fn new(kind: &str, mib: u64, inodes: u64) -> io::Result<Self> {
         let dir = tempfile::tempdir()?;
         let image = dir.path().join("image");
-        File::create(&image)?.set_len(mib << 20)?;
+        let file = File::create(&image)?;
+        file.set_len(mib << 20)?;
         let image = image.display().to_string();
         let inodes = inodes.to_string();
         let arguments: &[&str] = match kind {
@@ -46,6 +51,11 @@ impl Disk {
             _ => &["-q", &image],
         };
         run(&format!("mkfs.{kind}"), arguments)?;
+        if in_guest() {
+            // A guest has its files in memory, and a loop device charges new pages of its image to the cgroup that writes: none is
+            // new then.
+            posix_fallocate(&file, 0, (mib << 20).cast_signed())?;
+        }
         let made = Self {
             dir,
             kind: kind.to_owned(),

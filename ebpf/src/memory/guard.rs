@@ -1,8 +1,8 @@
 //! Kills from here: the first victim past the floor, and ranked victims at the threshold when no agent is there to decide.
 //!
 //! It is always the allocating task that dies, and only if its own cgroup is a victim's: a charge may be made on behalf of
-//! another one. Without an agent no statistics are read, and the counter does not tell page cache from other memory. So a
-//! task dies then only if it holds anonymous or shared memory itself: a writer of files does not.
+//! another one. No statistics are read here, and the counter does not tell page cache from other memory. So a task dies only
+//! if it holds anonymous or shared memory itself: a writer of files does not.
 
 use aya_ebpf::{
     helpers::{bpf_get_current_task, bpf_ktime_get_ns, bpf_send_signal},
@@ -11,8 +11,8 @@ use aya_ebpf::{
 };
 use aya_log_ebpf::debug;
 use evictd_common::memory::{
-    ABSENT_AFTER_NS, KernelKill, MAX_SCOPES, MAX_VICTIMS, MemoryTrigger, MemoryTriggerState, NEVER,
-    PinnedGuard, SLOTS_PER_SCOPE, VictimKey, slot,
+    ABSENT_AFTER_NS, KernelKill, MAX_SCOPES, MAX_VICTIMS, MemoryTriggerState, NEVER, PinnedGuard,
+    SLOTS_PER_SCOPE, VictimKey, slot,
 };
 
 use super::{TRIGGER_STATE, TRIGGERS, notify::is_unread};
@@ -26,8 +26,7 @@ const SIGKILL: u32 = 9;
 const NO_EXIST: u64 = 1;
 /// Cgroups from a task's own up to its pod's and beyond.
 const MAX_DEPTH: usize = 16;
-/// A task that holds less than this part of what is left between threshold and the end of memory is not killed without an
-/// agent: what a copying process needs for its buffers.
+/// A task that holds less than this part of the hard threshold is not killed: what a copying process needs for its buffers.
 const LEAST_PART: u64 = 16;
 
 #[map]
@@ -92,17 +91,10 @@ fn kill(state: &mut MemoryTriggerState, scope: u64, cgroup_id: u64) {
     }
 }
 
-/// Whether the crossing of a scope's threshold is unread for so long that no agent is there to decide.
+/// Past the floor the first victim dies, whether an agent is there or not. An agent moves the floor with the page cache, and may be
+/// late: then a writer of files is past it although memory is not short.
 #[inline(always)]
-fn is_unread_for_long(trigger: &MemoryTrigger, state: &MemoryTriggerState, now: u64) -> bool {
-    state.tripped == trigger.generation
-        && now.saturating_sub(state.tripped_ns) >= ABSENT_AFTER_NS
-        && is_unread(state)
-}
-
-/// Past the floor the first victim dies, whether an agent is there or not.
-#[inline(always)]
-pub fn kill_at_floor(scope: u32, state: &mut MemoryTriggerState) {
+pub fn kill_at_floor(scope: u32, span: u64, state: &mut MemoryTriggerState) {
     let pod = victim(u64::from(scope));
     if rank(u64::from(scope), pod) != 0 {
         return;
@@ -112,16 +104,13 @@ pub fn kill_at_floor(scope: u32, state: &mut MemoryTriggerState) {
     {
         // SAFETY: takes no arguments.
         let now = unsafe { bpf_ktime_get_ns() };
-        let at = scope * SLOTS_PER_SCOPE + slot::HARD;
-        let (Some(hard), Some(crossing)) = (TRIGGERS.get(at), TRIGGER_STATE.get(at)) else {
-            return;
-        };
-        let is_absent = now >= guard.lease_ns || is_unread_for_long(hard, crossing, now);
-        if now >= guard.expires_ns || (is_absent && !holds_memory(hard.span)) {
+        if now >= guard.expires_ns {
             return;
         }
     }
-    kill(state, u64::from(scope), pod);
+    if holds_memory(span) {
+        kill(state, u64::from(scope), pod);
+    }
 }
 
 /// At the threshold, when the agent is stopped or gone: the first victim dies, and those of higher ranks the deeper the usage
@@ -152,7 +141,8 @@ pub fn stand_in() -> u32 {
         {
             continue;
         }
-        if !is_over && !is_unread_for_long(trigger, state, now) {
+        let is_late = now.saturating_sub(state.tripped_ns) >= ABSENT_AFTER_NS && is_unread(state);
+        if !is_over && !is_late {
             continue;
         }
         stands_in = 1;

@@ -10,7 +10,6 @@ mod logs;
 mod manager_embedded;
 mod report_page;
 mod run_embedded;
-mod run_pace;
 mod run_reload;
 mod run_reserves;
 mod run_restart;

@@ -5,5 +5,6 @@ mod allocates_nothing;
 mod chaos;
 mod evicts;
 mod machine;
+mod pace;
 mod realtime;
 mod standby;

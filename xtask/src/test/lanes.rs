@@ -182,14 +182,14 @@ mod tests {
         };
         let all = [
             ("agent", "cri_scripted"),
-            ("agent", "run_pace"),
+            ("agent", "run_reload"),
             ("golden", ""),
             ("kernel", "pids"),
         ];
         let (beside, alone) = split(all.map(|(n, m)| harness(n, m)).into());
         let titles = |these: &[Harness]| these.iter().map(Harness::title).collect::<Vec<_>>();
         assert_eq!(titles(&beside), ["agent::cri_scripted", "golden"]);
-        assert_eq!(titles(&alone), ["agent::run_pace", "kernel::pids"]);
+        assert_eq!(titles(&alone), ["agent::run_reload", "kernel::pids"]);
     }
 
     #[test]

@@ -55,8 +55,8 @@ impl ScopeMonitor {
         }
     }
 
-    /// The floor's trigger follows what the kernel could take back: the kernel kills past it only where memory is short, not where
-    /// page cache is in the way of the kubelet's formula. It does so while the threshold is met too.
+    /// The floor's trigger follows what the kernel could take back or swap out: the kernel kills past it only where memory is short,
+    /// not where page cache is in the way of the kubelet's formula. It does so while the threshold is met too.
     pub(crate) fn follow_floor(
         &mut self,
         trigger: &mut dyn MemoryTrigger,
@@ -69,8 +69,10 @@ impl ScopeMonitor {
         let limit = limits.floor.filter(|_| floor).map_or(u64::MAX, |floor| {
             let ahead = floor.saturating_add(BATCH_BYTES).min(limits.threshold);
             let discounted = self.sample.reclaimable_cache.max(self.sample.reclaimable);
+            // Where something can be swapped out, the usage stays at its limit and grows no further.
+            let swap = self.sample.shortage.room.swap;
             self.scope
-                .usage_limit(ahead.max(floor), discounted)
+                .usage_limit(ahead.max(floor), discounted.saturating_add(swap))
                 .saturating_add_signed(offset)
         });
         if self.floor_limit != 0 && limit.abs_diff(self.floor_limit) < REARM_BYTES {
@@ -83,7 +85,7 @@ impl ScopeMonitor {
                 limit,
                 direction: Direction::Rising,
                 action: Action::Kill,
-                span: 0,
+                span: limits.threshold,
             },
         };
         self.set(trigger, slot::FLOOR, wire)
@@ -204,8 +206,7 @@ impl ScopeMonitor {
             span: 0,
         };
         let mut hard = rising(limits.threshold, Action::WakeLocal);
-        let end = self.scope.capacity().saturating_add_signed(offset);
-        hard.span = end.saturating_sub(hard.limit);
+        hard.span = limits.threshold;
         let approach = rising(
             limits.threshold.saturating_add(self.spin_window),
             Action::Wake,

@@ -66,7 +66,7 @@ pub struct Trigger {
     pub direction: Direction,
     /// What it does.
     pub action: Action,
-    /// Bytes from the limit to the end of the scope's memory, for the hard threshold; else 0.
+    /// Bytes of the hard threshold, for the triggers by which the kernel may kill; else 0.
     pub span: u64,
 }
 
