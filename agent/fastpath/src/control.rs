@@ -79,8 +79,8 @@ impl Control {
         self.event.notify();
     }
 
-    /// Another part of the node has killed a pod, at a moment in nanoseconds of CLOCK_MONOTONIC: what comes back of it is pending. Neither
-    /// blocks nor allocates; the oldest one that was not taken yet makes room.
+    /// Another part of the node has killed a pod, at a moment in nanoseconds of CLOCK_MONOTONIC: what comes back of it is pending.
+    /// Neither blocks nor allocates; the oldest one that was not taken yet makes room.
     pub fn note_kill(&self, pod: &Arc<Entry>, signalled: u64, by: KilledBy) {
         self.killed.force_push((Arc::clone(pod), signalled, by));
         self.event.notify();

@@ -370,7 +370,7 @@ fn the_kubelets_mode_evicts_no_static_pod() {
 
 /// Both see the same shortage, and the kubelet evicts first: what its pod holds is pending, no second pod goes for it, and the pod
 /// itself is the kubelet's to end.
-// R23
+// R43
 #[test]
 fn a_pod_that_the_kubelet_evicts_is_enough() {
     skip_if!(not_root());

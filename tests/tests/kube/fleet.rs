@@ -207,7 +207,8 @@ fn a_paused_fleet_holds_back_what_is_not_urgent() {
     assert!(heard, "{}", agent.log());
     let _base = Hog::start(&base, &["--mib", "100"]).unwrap();
     assert!(member.wait(SOON, |m| m.cgroup.usage().unwrap() > 95 * MIB));
-    let _slow = Hog::start(&slow, &["--mib", "110", "--rate", "4"]).unwrap();
+    // What is left lasts for fifteen seconds at this rate, with room for a hog that catches up.
+    let _slow = Hog::start(&slow, &["--mib", "105", "--rate", "3"]).unwrap();
     let is_short = member.wait(SOON * 2, |m| m.cgroup.usage().unwrap() > 200 * MIB);
     assert!(is_short, "{}", agent.log());
     std::thread::sleep(Duration::from_secs(3));
