@@ -24,6 +24,8 @@ use crate::{
 
 /// Until what is killed after the hog's end is killed, at most.
 const STAGES: Duration = Duration::from_millis(60);
+/// What an agent says that finds another one on its state directory.
+const IN_USE: &str = "another evictd runs on it";
 /// How long the clock is wrong by.
 const CLOCK_SECONDS: i64 = 3600;
 
@@ -76,18 +78,16 @@ pub enum Fault {
     ClockJumps,
 }
 
-/// The disk behind the state directory, by what strikes it.
+/// What has to be put right.
 enum Struck {
     Nothing,
     Stopped,
     NoAgent,
     Stalled(Stalled),
-    Second(Box<crate::agent::Agent>),
     Full(PathBuf),
     ReadOnly,
     Frozen(Frozen),
     ApiAway,
-    ApiFaults,
     Clock,
 }
 
@@ -161,11 +161,17 @@ pub(super) fn strike(
             node.start()?;
             Struck::Nothing
         }
-        Fault::SecondAgent => match node.another() {
-            Ok(agent) => Struck::Second(Box::new(agent)),
-            // It has found the first one, and said so.
-            Err(_) => Struck::Nothing,
-        },
+        Fault::SecondAgent => {
+            // The state directory is what it must find in use, not the port.
+            let address = node.member.config["healthAddress"].take();
+            let second = node.another();
+            node.member.config["healthAddress"] = address;
+            match second {
+                Err(error) if error.to_string().contains(IN_USE) => Struck::Nothing,
+                Err(error) => return Err(error),
+                Ok(_) => return Err(io::Error::other("two agents have one state directory")),
+            }
+        }
         Fault::FastPathStalled => stalled(node, "fastpath")?,
         Fault::ManagerStalled => stalled(node, "manager")?,
         Fault::MainStalled => stalled(node, "evictd")?,
@@ -215,33 +221,25 @@ impl Healing {
     pub fn heal(self, node: &mut Node) -> io::Result<()> {
         match self.0 {
             Struck::Nothing => Ok(()),
-            Struck::Stopped => node.agent()?.go_on(),
-            Struck::NoAgent => node.start(),
             Struck::Stalled(thread) => {
                 drop(thread);
                 Ok(())
             }
-            Struck::Second(agent) => {
-                drop(agent);
-                Ok(())
-            }
-            Struck::Full(file) => fs::remove_file(file),
-            Struck::ReadOnly => chattr(node, "-i"),
             Struck::Frozen(disk) => {
                 drop(disk);
                 Ok(())
             }
+            Struck::Stopped => node.agent()?.go_on(),
+            Struck::NoAgent => node.start(),
+            Struck::Full(file) => fs::remove_file(file),
+            Struck::ReadOnly => chattr(node, "-i"),
             Struck::ApiAway => node.member.server.come_back(),
-            Struck::ApiFaults => {
-                node.member.server.state().faults.clear();
-                Ok(())
-            }
             Struck::Clock => move_clock(-CLOCK_SECONDS),
         }
     }
 }
 
-/// The next requests below a path go wrong, one after the other.
+/// The next requests below a path go wrong, one after the other, whenever they come: most of them with the report.
 fn inject(node: &Node, path: &'static str, faults: &[InjectedFault]) -> Struck {
     let faults = faults.iter().map(|what| apiserver::Fault {
         method: "",
@@ -250,7 +248,7 @@ fn inject(node: &Node, path: &'static str, faults: &[InjectedFault]) -> Struck {
         what: *what,
     });
     node.member.server.state().faults.extend(faults);
-    Struck::ApiFaults
+    Struck::Nothing
 }
 
 /// Leaves no byte of the state directory's disk.

@@ -47,9 +47,7 @@ impl Case {
         }
         let mut random = fastrand::Rng::with_seed(self.seed);
         let mut node = node::Node::new(self.fault)?;
-        if let Err(why) = node.start() {
-            return Ok(Outcome::Skipped(why.to_string()));
-        }
+        node.start()?;
         if self.fault.needs_guard() && !node.is_guarded() {
             return Ok(Outcome::Skipped("the hook cannot be pinned here".into()));
         }

@@ -163,7 +163,12 @@ fn a_pod_that_was_asked_to_go_has_a_report_as_well() {
         assert!(told.contains(word), "{word}: {told}");
     }
     let picture = text(&evictd(&["report", "latest", "-o", "svg"], at));
-    assert!(picture.contains("asked to go 0.00"), "{picture}");
+    // Where the pod is found gone late, the first two are too close for a label each.
+    let labels = ["asked to go 0.00", "asked to go, available again"];
+    assert!(
+        labels.iter().any(|label| picture.contains(label)),
+        "{picture}"
+    );
     let list = text(&evictd(&["report"], at));
     assert!(list.contains("asked, 5 s"), "{list}");
     let listed = json(&evictd(&["report", "-o", "json"], at));

@@ -71,10 +71,12 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let _ = preparation.join();
         times.lap("packages and kernels, after the build");
         let (beside, alone) = lanes::split(tests);
-        // They wait for the agent and for time more than they compute.
-        let at_once = thread::available_parallelism()?.get() + 1;
-        let mut durations = lanes::run(&beside, at_once, &mut tally)?;
-        times.lap(&format!("{} harnesses, {at_once} at a time", beside.len()));
+        let processors = thread::available_parallelism()?.get();
+        let mut durations = lanes::run(&beside, processors, &mut tally)?;
+        times.lap(&format!(
+            "{} harnesses, {processors} at a time",
+            beside.len()
+        ));
         durations.extend(lanes::run(&alone, 1, &mut tally)?);
         times.lap(&format!("{} harnesses, one at a time", alone.len()));
         times.parts(durations);
