@@ -135,6 +135,22 @@ impl Files {
         evictions(self.records())
     }
 
+    /// What each eviction of memory was decided from, as far as it is written.
+    ///
+    /// # Panics
+    /// It cannot be read.
+    pub fn judged(&self) -> Vec<Value> {
+        let Ok(files) = fs::read_dir(self.dir.path().join("state/incidents")) else {
+            return Vec::new();
+        };
+        let read = |file: io::Result<fs::DirEntry>| -> Value {
+            let text = fs::read(file.expect("an incident").path()).expect("an incident");
+            let incident: Value = serde_json::from_slice(&text).expect("an incident");
+            incident["judged"].clone()
+        };
+        files.map(read).collect()
+    }
+
     /// The names of the pods that were evicted, in order.
     ///
     /// # Panics

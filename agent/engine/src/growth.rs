@@ -40,6 +40,9 @@ pub struct Sample {
     /// The part of the amount that is kernel memory and may keep track of page cache.
     #[serde(default)]
     pub kernel: u64,
+    /// The part of the amount that statistics do not list yet: what it is, a later sample tells.
+    #[serde(default)]
+    pub unlisted: u64,
 }
 
 impl Sample {
@@ -47,6 +50,13 @@ impl Sample {
     fn grown_since(&self, begin: Self) -> i128 {
         let all = |sample: &Self| i128::from(sample.amount) - i128::from(sample.swap);
         all(self) - all(&begin)
+    }
+
+    /// What of the growth tells nothing yet: memory that is in no statistics may be page cache, and kernel memory may keep track
+    /// of it.
+    fn unknown_since(&self, begin: Self) -> i128 {
+        let unlisted = self.unlisted.saturating_sub(begin.unlisted);
+        self.bookkeeping_since(begin) + i128::from(unlisted)
     }
 
     /// What kernel memory may have grown by for the page cache that was written meanwhile: inodes, dentries and buffer heads, which
@@ -151,7 +161,7 @@ impl Growth {
         let seen = self.windows.iter().filter_map(move |window| {
             let (begin, latest) = (window.begin?, self.latest?);
             Some(Grown {
-                amount: unsigned(latest.grown_since(begin) - latest.bookkeeping_since(begin)),
+                amount: unsigned(latest.grown_since(begin) - latest.unknown_since(begin)),
                 elapsed: latest.time - begin.time,
                 unwritten: latest.unwritten.saturating_sub(begin.unwritten),
             })
@@ -347,6 +357,27 @@ mod tests {
         // Kernel memory that is too much for them: a fork bomb.
         assert!(end(260, 260) < Some(500));
         assert!(end(40, 0) < Some(1000));
+    }
+
+    // R40
+    #[test]
+    fn what_is_in_no_statistics_is_no_growth_until_they_list_it() {
+        let end = |amounts: &[(u64, u64)]| {
+            let mut growth = Growth::default();
+            for (t, (amount, unlisted)) in (0..).zip(amounts) {
+                growth.observe(Sample {
+                    unlisted: unlisted * MIB,
+                    ..sample(1 + t * MS, amount * MIB)
+                });
+            }
+            growth.exhausts(at_once(30), 6 * MIB).map(|(end, _)| end)
+        };
+        // Page cache: it is listed a look later.
+        assert_eq!(end(&[(0, 0), (8, 8), (0, 0)]), None);
+        assert_eq!(end(&[(0, 0), (8, 8)]), None);
+        // Anonymous memory.
+        assert!(end(&[(0, 0), (8, 8), (8, 0)]).is_some());
+        assert!(end(&[(0, 0), (8, 2)]).is_some());
     }
 
     proptest! {

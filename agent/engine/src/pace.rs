@@ -58,6 +58,9 @@ pub struct Shortage {
     /// The part of `used` that is kernel memory of which the kernel does not tell whether it can be given back (cgroup v1).
     #[serde(default)]
     pub kernel: u64,
+    /// The part of `used` that is new and in no statistics yet: what it is, the next look tells.
+    #[serde(default)]
+    pub unlisted: u64,
     /// What can still be used before nothing is left.
     pub room: Room,
     /// Less room than this may be urgent although the kubelet finds the threshold not met; 0 where its count alone holds.
@@ -173,6 +176,7 @@ impl Pace {
                 unwritten: seen.room.slowly,
                 swap: seen.room.swap,
                 kernel: seen.kernel,
+                unlisted: seen.unlisted,
             });
         }
         let is_met = seen.is_met(self.met_since.is_some());

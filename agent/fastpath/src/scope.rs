@@ -189,7 +189,7 @@ impl ScopeMonitor {
     fn apply_machine_share(&mut self, missing: u64) {
         if missing > 0 {
             let cache = self.machine.cache_in(missing);
-            self.sample.has_reclaimable(cache);
+            self.sample.has_unlisted_cache(cache);
         } else if !self.pressed {
             self.machine.settle();
         }

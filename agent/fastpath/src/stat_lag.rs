@@ -65,9 +65,9 @@ impl StatLag {
         (self.baseline, self.told, self.given_up) = (None, None, None);
     }
 
-    /// A look that flushes, or one that has been given the time to, and the bytes that are missing in its statistics all the same. `is_short` tells of a look, and of the bytes that may be
-    /// missing in it, that the threshold is met even with these: they are not waited for then. `add_up` makes the kernel do that,
-    /// `after` waits and tells the time.
+    /// A look that flushes, or one that has been given the time to, and the bytes that its statistics lag by all the same.
+    /// `is_short` tells of a look, and of the bytes that may be missing in it, that the threshold is met even with these: they
+    /// are not waited for then. `add_up` makes the kernel flush, `after` waits and tells the time.
     pub fn sample(
         &mut self,
         read: impl Fn() -> io::Result<MemorySample>,
@@ -80,9 +80,10 @@ impl StatLag {
         // At once, the first time: most lags are gone then.
         let mut pause = Duration::ZERO;
         loop {
-            let look = read()?;
+            let mut look = read()?;
             let missing = self.unaccounted(&look, now);
-            let is_behind = missing > self.slack && !is_short(&look, missing);
+            let lags = missing > self.slack;
+            let is_behind = lags && !is_short(&look, missing);
             let stands = |charged: u64| look.usage.abs_diff(charged) < self.slack;
             let is_over = now.saturating_sub(start) >= FLUSH_DEADLINE_NS;
             let waits = is_behind && !is_over && !self.given_up.is_some_and(stands);
@@ -92,15 +93,25 @@ impl StatLag {
                 self.given_up = Some(look.usage);
             }
             // In good time where that is possible: then it is not waited for at the crossing.
-            if waits || (missing > self.slack / 4 && !is_short(&look, 0)) {
+            if waits || missing > self.slack / 4 {
                 add_up();
                 self.told.get_or_insert((look.usage, now));
             }
             if !waits {
-                return Ok((look, if is_behind { missing } else { 0 }));
+                // What stays missing although the kernel was told to flush is more than counters that are read one after the other.
+                look.shortage.unlisted = if self.is_overdue(now) {
+                    missing.min(self.slack)
+                } else {
+                    missing
+                };
+                return Ok((look, if lags { missing } else { 0 }));
             }
             now = after(mem::replace(&mut pause, PAUSE));
         }
+    }
+
+    fn is_overdue(&self, now: u64) -> bool {
+        self.told.is_some_and(|(_, since)| is_overdue(since, now))
     }
 
     /// The bytes by which more is unlisted than usual.
@@ -111,13 +122,18 @@ impl StatLag {
             let missing = (charged + look.uncategorized).saturating_sub(look.usage);
             if missing <= *usual + self.slack / 4 {
                 self.told = None;
-            } else if now.saturating_sub(since) >= FLUSH_DEADLINE_NS && !self.exact {
+            } else if is_overdue(since, now) && !self.exact {
                 (*usual, self.told) = (missing, None);
             }
         }
         *usual = look.uncategorized.min(*usual);
         look.uncategorized - *usual
     }
+}
+
+/// Whether the kernel, told to flush at `since`, would have.
+fn is_overdue(since: u64, now: u64) -> bool {
+    now.saturating_sub(since) >= FLUSH_DEADLINE_NS
 }
 
 #[cfg(test)]

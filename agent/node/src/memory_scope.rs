@@ -305,6 +305,7 @@ impl Scope {
             dying: 0,
             skew: 0,
             kernel: reading.kernel.min(used),
+            unlisted: 0,
             room: Room {
                 at_once: left - unwritten,
                 slowly: unwritten,
@@ -362,18 +363,23 @@ pub struct MemorySample {
 }
 
 impl MemorySample {
-    /// So much of what is charged turned out to be reclaimable too, in bytes.
-    pub fn has_reclaimable(&mut self, bytes: u64) {
+    /// So much of what no statistics list turned out to be page cache, in bytes.
+    pub fn has_unlisted_cache(&mut self, bytes: u64) {
+        self.has_reclaimable(bytes);
+        self.shortage.unlisted = self.shortage.unlisted.saturating_sub(bytes);
+    }
+
+    /// So much of its kernel memory turned out to be reclaimable, in bytes.
+    pub fn has_reclaimable_slab(&mut self, bytes: u64) {
+        self.has_reclaimable(bytes);
+        self.shortage.kernel = self.shortage.kernel.saturating_sub(bytes);
+    }
+
+    fn has_reclaimable(&mut self, bytes: u64) {
         let bytes = bytes.min(self.shortage.used);
         self.reclaimable += bytes;
         self.shortage.used -= bytes;
         self.shortage.room.at_once += bytes;
-    }
-
-    /// The same of its kernel memory.
-    pub fn has_reclaimable_slab(&mut self, bytes: u64) {
-        self.has_reclaimable(bytes);
-        self.shortage.kernel = self.shortage.kernel.saturating_sub(bytes);
     }
 }
 

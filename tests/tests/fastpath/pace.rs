@@ -121,9 +121,15 @@ impl Scene {
         self.files.evicted()
     }
 
+    /// What the agent has said, and what it decided from.
+    fn told(&self, agent: &Agent) -> String {
+        std::thread::sleep(MOMENT);
+        format!("{}\n{}", agent.log(), json!(self.files.judged()))
+    }
+
     fn assert_innocent(&mut self, agent: &Agent) {
         let evicted = self.evicted();
-        assert!(evicted.is_empty(), "{evicted:?}: {}", agent.log());
+        assert!(evicted.is_empty(), "{evicted:?}: {}", self.told(agent));
         assert!(self.neighbours.iter_mut().all(Hog::is_alive));
         assert_eq!(self.pods_memory().oom_kills().unwrap(), 0);
     }
@@ -147,7 +153,8 @@ fn only_the_hog_dies(way: &str, limited: Limited) {
         _ => ("4000", "450"),
     };
     let mut worker = scene.start("worker", &["--way", way, "--mib", mib, "--size", size]);
-    assert!(worker.says("done").unwrap(), "{way}: {}", agent.log());
+    let is_done = worker.says("done").unwrap();
+    assert!(is_done, "{way}: {}", scene.told(&agent));
     std::thread::sleep(MOMENT);
     assert!(worker.is_alive());
     scene.assert_innocent(&agent);

@@ -25,6 +25,7 @@ fn incident(is_full: bool) -> Incident {
         dying: 4 << 20,
         skew: 14,
         kernel: 16,
+        unlisted: 17,
         available: 1,
         threshold: 2,
         resolved: 3,

@@ -341,6 +341,25 @@ fn what_comes_back_in_the_middle_of_a_look_is_no_growth_of_others() {
     }
 }
 
+/// A writer's page cache was charged between the read of the statistics and that of the counter.
+// R40
+#[test]
+fn what_no_statistics_list_is_no_growth_of_a_pod() {
+    for (unlisted, urgent) in [(0, true), (8, false)] {
+        let mut pace = Pace::default();
+        let of = |ms: u64| {
+            let torn = ms == 10;
+            Shortage {
+                unlisted: if torn { unlisted * MIB } else { 0 },
+                ..seen(470 + if torn { 8 } else { 0 }, 0)
+            }
+        };
+        let (now, at) = looked(&mut pace, SECOND, 10, of);
+        let decision = pace.decide(now, &at, Pending::default());
+        assert_eq!(is_urgent(decision), urgent, "{unlisted}");
+    }
+}
+
 proptest::proptest! {
     /// Whatever is seen, paced evictions are ten seconds apart.
     #[test]
