@@ -37,6 +37,23 @@ fn a_kubeconfig_with_an_authority() {
     an_eviction_is_reported(&member);
 }
 
+/// Without TLS, on a machine that has no certificates of authorities.
+#[test]
+fn plain_http_needs_no_authority() {
+    skip_if!(not_root());
+    let member = ClusterNode::new("plain", 256).unwrap();
+    member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let config = member.write().unwrap();
+    let _agent = Agent::start_as(&config, &[], |command| {
+        let none = member.dir().join("none");
+        command
+            .env("SSL_CERT_FILE", &none)
+            .env("SSL_CERT_DIR", none);
+    })
+    .unwrap();
+    an_eviction_is_reported(&member);
+}
+
 /// As a DaemonSet's pod finds it: two variables, and three files at a fixed place.
 #[test]
 fn the_service_account_of_a_pod() {
