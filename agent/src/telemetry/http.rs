@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use bytes::{Buf, Bytes, BytesMut, buf::Chain};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 /// The longest request head, in bytes.
@@ -43,13 +44,13 @@ pub(super) struct Answer {
     pub status: &'static str,
     /// Content-Type.
     pub kind: &'static str,
-    /// The text.
-    pub body: String,
+    /// The text. It is sent as it is, without a copy.
+    pub body: Bytes,
 }
 
 impl Answer {
     /// A text for people.
-    pub fn plain(status: &'static str, body: impl Into<String>) -> Self {
+    pub fn plain(status: &'static str, body: impl Into<Bytes>) -> Self {
         Self {
             status,
             kind: "text/plain; charset=utf-8",
@@ -99,9 +100,9 @@ struct Connection {
 
 enum State {
     /// What has come of the request's head.
-    Request(Vec<u8>),
-    /// The answer, and how much of it is sent.
-    Answer(Vec<u8>, usize),
+    Request(BytesMut),
+    /// What of the answer is not sent yet: head and body.
+    Answer(Chain<Bytes, Bytes>),
 }
 
 impl<F: FnMut(Request<'_>) -> Answer> Server<F> {
@@ -144,7 +145,7 @@ impl<F: FnMut(Request<'_>) -> Answer> Server<F> {
         fds.extend(self.connections.iter().map(|c| {
             let flags = match c.state {
                 State::Request(_) => PollFlags::POLLIN,
-                State::Answer(..) => PollFlags::POLLOUT,
+                State::Answer(_) => PollFlags::POLLOUT,
             };
             PollFd::new(c.stream.as_fd(), flags)
         }));
@@ -168,7 +169,7 @@ impl<F: FnMut(Request<'_>) -> Answer> Server<F> {
                         stream,
                         peer: peer.ip(),
                         deadline: now + self.limits.head,
-                        state: State::Request(Vec::new()),
+                        state: State::Request(BytesMut::new()),
                     });
                 }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
@@ -231,11 +232,11 @@ impl Connection {
                 Err(_) => return false,
             };
             self.deadline = answered_by;
-            self.state = State::Answer(encode(&answer), 0);
+            self.state = State::Answer(encode(answer));
         }
         match &mut self.state {
-            State::Answer(text, sent) => {
-                let unfinished = write_rest(&mut self.stream, text, sent);
+            State::Answer(rest) => {
+                let unfinished = write_rest(&mut self.stream, rest);
                 if !unfinished {
                     // What the client has sent beyond its request would make a plain close a reset.
                     let _ = self.stream.shutdown(Shutdown::Write);
@@ -253,7 +254,7 @@ enum Head {
     TooLong,
 }
 
-fn read_head(stream: &mut impl io::Read, head: &mut Vec<u8>) -> io::Result<Head> {
+fn read_head(stream: &mut impl io::Read, head: &mut BytesMut) -> io::Result<Head> {
     let mut buffer = [0; 1024];
     loop {
         match stream.read(&mut buffer) {
@@ -292,20 +293,20 @@ fn respond(head: &[u8], answer: &mut impl FnMut(Request<'_>) -> Answer) -> Answe
     }
 }
 
-fn encode(answer: &Answer) -> Vec<u8> {
+fn encode(answer: Answer) -> Chain<Bytes, Bytes> {
     let Answer { status, kind, body } = answer;
     let length = body.len();
-    format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
-    )
-    .into_bytes()
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+    );
+    Bytes::from(head).chain(body)
 }
 
 /// Whether there is more to send, later.
-fn write_rest(stream: &mut impl io::Write, text: &[u8], sent: &mut usize) -> bool {
-    while let Some(rest) = text.get(*sent..).filter(|rest| !rest.is_empty()) {
-        match stream.write(rest) {
-            Ok(n) if n > 0 => *sent += n,
+fn write_rest(stream: &mut impl io::Write, rest: &mut impl Buf) -> bool {
+    while rest.has_remaining() {
+        match stream.write(rest.chunk()) {
+            Ok(n) if n > 0 => rest.advance(n),
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => return true,
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             _ => return false,

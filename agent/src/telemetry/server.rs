@@ -36,7 +36,7 @@ fn render(metrics: &Metrics, accept: &str) -> Result<Answer, std::fmt::Error> {
     Ok(Answer {
         status: "200 OK",
         kind,
-        body,
+        body: body.into(),
     })
 }
 
