@@ -46,6 +46,8 @@ impl ObjectDecoder {
 
     /// Takes a field as it is; null counts as absent.
     pub fn optional(&mut self, name: &str) -> Option<Value> {
+        #[cfg(test)]
+        super::reference::note(self.path_of(name));
         self.map.remove(name).filter(|value| !value.is_null())
     }
 

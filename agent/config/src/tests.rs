@@ -256,7 +256,7 @@ fn errors_name_field_value_and_reason_in_one_line() {
         ),
         (
             "metricsAddress: here",
-            r#"metricsAddress: "here": invalid socket address syntax"#,
+            r#"metricsAddress: "here": must be an IP address and a port such as 127.0.0.1:9393"#,
         ),
         (
             "healthAddress: 9394",
