@@ -101,7 +101,7 @@ impl Metrics {
         let stages = Family::new_with_constructor(histogram as fn() -> Histogram);
         registry.register_with_unit(
             "stage",
-            "Time from one stage of an eviction to the next: wake, decide, signal, exit, freed (R48)",
+            "Time from one stage of an eviction to the next: wake, decide, signal, exit, freed",
             Unit::Seconds,
             stages.clone(),
         );

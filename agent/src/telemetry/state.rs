@@ -134,7 +134,7 @@ impl Collector for Sources {
         counter(
             &mut encoder,
             "recreations",
-            "Evicted pods whose owner has put another one on this node (R17, R29)",
+            "Evicted pods whose owner has put another one on this node",
             status.recreations,
         )?;
         for gauge in &self.gauges {
@@ -146,14 +146,8 @@ impl Collector for Sources {
             counter(&mut encoder, name, help, read())?;
         }
         if let Some(connection) = &self.connection {
-            for (name, value) in connection.counters.all() {
-                let name = format!("api_{name}");
-                counter(
-                    &mut encoder,
-                    &name,
-                    "Between this agent and the API server",
-                    value,
-                )?;
+            for (name, help, value) in connection.counters.all() {
+                counter(&mut encoder, &format!("api_{name}"), help, value)?;
             }
         }
         Ok(())
@@ -223,13 +217,13 @@ fn forecasts(encoder: &mut DescriptorEncoder, status: &Status) -> Result<(), fmt
     gauges(
         encoder,
         "until_threshold_seconds",
-        "Time until the highest threshold is met at the present rate; absent when it is not coming nearer (R44)",
+        "Time until the highest threshold is met at the present rate; absent when it is not coming nearer",
         until(|f| f.until_threshold),
     )?;
     gauges(
         encoder,
         "until_exhausted_seconds",
-        "Time until nothing is left at the present rate (R44)",
+        "Time until nothing is left at the present rate",
         until(|f| f.until_exhausted),
     )
 }

@@ -1,6 +1,6 @@
 //! What people and programs read: the command line's help, `evictd check`, metrics of evictions.
 
-use std::{collections::BTreeSet, ffi::OsString, fmt::Write as _};
+use std::{collections::BTreeSet, ffi::OsString, fmt::Write as _, fs, path::Path};
 
 use evictd::{
     check::{Check, Finding, Refused, SignalHook, State},
@@ -9,7 +9,7 @@ use evictd::{
 use evictd_engine::{Pod, record::Stages};
 use serde_json::Value;
 
-use super::check;
+use super::{check, golden};
 
 /// Standard output of a command line.
 fn said(arguments: &[&str]) -> String {
@@ -164,4 +164,44 @@ fn metrics_of_evictions_are_as_ever() {
     let text = metrics.text().unwrap();
     let shown = families(&text) + &series(&text);
     check("metrics-of-evictions.txt", &shown);
+}
+
+/// Every family that an agent shows has its place on the page, by its name or under a former one, and the page has no other.
+#[test]
+fn the_page_of_metrics_has_every_metric() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
+    let page = fs::read_to_string(page).unwrap();
+    let word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '*');
+    let in_code = page.split('`').skip(1).step_by(2);
+    let named = in_code.filter_map(|code| {
+        let end = code.find(|c| !word(c)).unwrap_or(code.len());
+        code[..end].strip_prefix("evictd_").map(|_| &code[..end])
+    });
+    let named: BTreeSet<&str> = named.collect();
+    let text = golden("metrics.txt") + &golden("metrics-of-evictions.txt");
+    let families = text.lines().filter_map(|line| {
+        let (name, kind) = line.strip_prefix("# TYPE ")?.split_once(' ')?;
+        let is_bare = kind == "counter" && !name.ends_with("_total");
+        Some(if is_bare {
+            format!("{name}_total")
+        } else {
+            name.to_owned()
+        })
+    });
+    let families: BTreeSet<String> = families.collect();
+    let is_of = |name: &str, family: &str| match name.strip_suffix('*') {
+        Some(prefix) => family.starts_with(prefix),
+        None => name == family,
+    };
+    let missing = families
+        .iter()
+        .filter(|f| !named.iter().any(|n| is_of(n, f)));
+    let gone = named
+        .iter()
+        .filter(|n| !families.iter().any(|f| is_of(n, f)));
+    let (missing, gone): (Vec<_>, Vec<_>) = (missing.collect(), gone.collect());
+    assert!(
+        missing.is_empty() && gone.is_empty(),
+        "not on the page: {missing:?}, only there: {gone:?}"
+    );
 }
