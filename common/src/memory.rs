@@ -42,7 +42,7 @@ pub const MAX_VICTIMS: u32 = 16;
 pub const ABSENT_AFTER_NS: u64 = 20_000_000;
 
 /// The layout of these records, for agents that find what an agent of another version has pinned.
-pub const LAYOUT: u64 = 1;
+pub const LAYOUT: u64 = 2;
 
 /// Which way the counter crosses the limit.
 pub mod direction {
@@ -83,6 +83,8 @@ pub struct MemoryTrigger {
     pub action: u32,
     /// Pages of the hard threshold, for the slots by which a program may kill; else 0.
     pub span: u64,
+    /// For the hard threshold: the limit as if no page cache counted as available, in pages; else 0.
+    pub full: u64,
 }
 
 /// What a program remembers of a slot.
@@ -131,6 +133,17 @@ pub struct VictimKey {
     pub scope: u64,
 }
 
+/// When they may.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Victim {
+    /// Its place in the order of eviction, 0 for the first.
+    pub rank: u64,
+    /// A task of it that holds so many pages of anonymous and shared memory has used up what was left above the threshold at the
+    /// agent's last look, whatever page cache there is by now.
+    pub enough: u64,
+}
+
 /// The first kill that the programs made from a pod, by the id of its cgroup, until the agent takes note of it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -167,9 +180,10 @@ crate::plain_old_data!(
     MemoryTriggerState,
     PinnedGuard,
     TriggerEvent,
+    Victim,
     VictimKey
 );
 
-const _: () = assert!(size_of::<MemoryTrigger>() == 5 * 8 + 2 * 4);
+const _: () = assert!(size_of::<MemoryTrigger>() == 6 * 8 + 2 * 4);
 const _: () = assert!(size_of::<MemoryTriggerState>() == 9 * 8);
 const _: () = assert!(size_of::<TriggerEvent>() == 5 * 8 + 2 * 4);

@@ -182,6 +182,7 @@ fn check_all(context: *mut c_void, charged: Address, mut note: impl FnMut(u64)) 
         // The next charge looks as well.
         note(0);
     }
+    guard::stand_in_for_growth();
 }
 
 /// Compares one trigger; its distance in pages. Two CPUs that cross at the same moment may both report it; the agent

@@ -14,7 +14,7 @@ use evictd_node::{
     cgroup::memory::Version,
     memory_scope::{MemorySample, Scope},
     sampling,
-    trigger::memory::{MAX_VICTIMS, TriggerEvent, page_size},
+    trigger::memory::{KernelVictim, MAX_VICTIMS, TriggerEvent, page_size},
 };
 use evictd_sys::clock::after;
 
@@ -47,35 +47,38 @@ pub(super) struct ScopeTriggers {
     pub approached: bool,
 }
 
+/// A pod that has grown by less has not used up what was left, as far as the kernel is told.
+const STEP_BYTES: u64 = 16 << 20;
+
 /// The pods that the kernel may kill from for one scope.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Victims {
     positions: [usize; MAX_VICTIMS as usize],
-    ids: [u64; MAX_VICTIMS as usize],
+    named: [KernelVictim; MAX_VICTIMS as usize],
     count: usize,
 }
 
 impl Victims {
     /// Adds the next one in rank; those without room are left out.
-    pub fn push(&mut self, position: usize, id: u64) {
+    pub fn push(&mut self, position: usize, victim: KernelVictim) {
         if let (Some(at), Some(to)) = (
             self.positions.get_mut(self.count),
-            self.ids.get_mut(self.count),
+            self.named.get_mut(self.count),
         ) {
-            (*at, *to) = (position, id);
+            (*at, *to) = (position, victim);
             self.count += 1;
         }
     }
 
-    /// Ids of their cgroups, by rank.
-    pub fn ids(&self) -> &[u64] {
-        self.ids.get(..self.count).unwrap_or_default()
+    /// As the kernel is told, by rank.
+    pub fn named(&self) -> &[KernelVictim] {
+        self.named.get(..self.count).unwrap_or_default()
     }
 
-    /// With their positions in the table that they were taken from.
+    /// Their positions in the table that they were taken from, with the ids of their cgroups.
     pub fn iter(&self) -> impl Iterator<Item = (usize, u64)> {
-        let both = self.positions.into_iter().zip(self.ids);
-        both.take(self.count)
+        let ids = self.named.into_iter().map(|victim| victim.cgroup_id);
+        self.positions.into_iter().zip(ids).take(self.count)
     }
 }
 
@@ -246,6 +249,16 @@ impl ScopeMonitor {
     /// The kernel has been told.
     pub fn is_named(&mut self) {
         self.named_at = self.sample.available;
+    }
+
+    /// What a task must hold, in bytes, to have used up all that was left at the last look, if its pod `held` so much then:
+    /// whatever page cache there is later. In steps by which memory may move without being a growth.
+    pub fn enough(&self, held: u64) -> u64 {
+        let threshold = self.scope.limits().threshold;
+        let left = self.sample.shortage.room.in_all().saturating_sub(threshold);
+        let step = (threshold / 16).clamp(1, STEP_BYTES);
+        let steps = held.saturating_add(left).div_ceil(step);
+        steps.saturating_add(1).saturating_mul(step)
     }
 
     /// Bytes that may still be used before the threshold is met.

@@ -2,7 +2,8 @@
 //!
 //! It is always the allocating task that dies, and only if its own cgroup is a victim's: a charge may be made on behalf of
 //! another one. No statistics are read here, and the counter does not tell page cache from other memory. So a task dies only
-//! if it holds anonymous or shared memory itself: a writer of files does not.
+//! if it holds anonymous or shared memory itself: a writer of files does not. What a task holds also tells of a shortage that the
+//! counter hides, because page cache goes as the task grows.
 
 use aya_ebpf::{
     helpers::{bpf_get_current_task, bpf_ktime_get_ns, bpf_send_signal},
@@ -12,7 +13,7 @@ use aya_ebpf::{
 use aya_log_ebpf::debug;
 use evictd_common::memory::{
     ABSENT_AFTER_NS, KernelKill, MAX_SCOPES, MAX_VICTIMS, MemoryTriggerState, NEVER, PinnedGuard,
-    SLOTS_PER_SCOPE, VictimKey, slot,
+    SLOTS_PER_SCOPE, Victim, VictimKey, slot,
 };
 
 use super::{TRIGGER_STATE, TRIGGERS, notify::is_unread};
@@ -31,9 +32,9 @@ const LEAST_PART: u64 = 16;
 
 #[map]
 static PINNED_GUARD: Array<PinnedGuard> = Array::with_max_entries(1, 0);
-/// Ranks of the pods that may be killed from, 0 for the first.
+/// The pods that may be killed from.
 #[map]
-static VICTIMS: HashMap<VictimKey, u64> = HashMap::with_max_entries(MAX_SCOPES * MAX_VICTIMS, 0);
+static VICTIMS: HashMap<VictimKey, Victim> = HashMap::with_max_entries(MAX_SCOPES * MAX_VICTIMS, 0);
 /// The first kill from each pod, by the id of its cgroup: the agent tells of it and ends what is left of the pod.
 #[map]
 static KILLED: HashMap<u64, KernelKill> = HashMap::with_max_entries(MAX_SCOPES * MAX_VICTIMS, 0);
@@ -59,8 +60,16 @@ fn victim(scope: u64) -> u64 {
 #[inline(always)]
 fn rank(scope: u64, cgroup_id: u64) -> u64 {
     let key = VictimKey { cgroup_id, scope };
-    // SAFETY: a number that the agent may replace meanwhile is one of the two.
-    unsafe { VICTIMS.get(&key) }.map_or(u64::MAX, |rank| *rank)
+    // SAFETY: an entry that the agent replaces meanwhile is one of the two, or another victim's.
+    unsafe { VICTIMS.get(&key) }.map_or(u64::MAX, |victim| victim.rank)
+}
+
+/// The pages that a task of a pod must hold to have used up what was left; [`u64::MAX`] when it is none of the victims.
+#[inline(always)]
+fn enough(scope: u64, cgroup_id: u64) -> u64 {
+    let key = VictimKey { cgroup_id, scope };
+    // SAFETY: as in `rank`.
+    unsafe { VICTIMS.get(&key) }.map_or(u64::MAX, |victim| victim.enough)
 }
 
 /// Whether the current task holds enough memory that only its death gives back.
@@ -166,4 +175,38 @@ pub fn stand_in() -> u32 {
         }
     }
     stands_in
+}
+
+/// Where page cache hides the threshold, when the agent is stopped or gone: the counter stays where it is while a pod takes the
+/// place of page cache. A task of a victim dies that has used up by itself all that was left when the agent looked last.
+#[inline(never)]
+pub fn stand_in_for_growth() {
+    let Some(guard) = PINNED_GUARD.get(0) else {
+        return;
+    };
+    // SAFETY: takes no arguments.
+    let now = unsafe { bpf_ktime_get_ns() };
+    if now < guard.lease_ns || now >= guard.expires_ns {
+        return;
+    }
+    // SAFETY: takes no arguments; every program type here may call it.
+    let held = private_memory(unsafe { bpf_get_current_task() });
+    for scope in 0..MAX_SCOPES {
+        let at = scope * SLOTS_PER_SCOPE + slot::HARD;
+        let (Some(trigger), Some(state)) = (TRIGGERS.get(at), TRIGGER_STATE.get_ptr_mut(at)) else {
+            return;
+        };
+        // SAFETY: as in `check_all`.
+        let state = unsafe { &mut *state };
+        if trigger.full == 0 || cgroup_id(state.memcg) != Some(trigger.cgroup_id) {
+            continue;
+        }
+        if word(usage_of(state.memcg)).unwrap_or(0) < trigger.full {
+            continue;
+        }
+        let pod = victim(u64::from(scope));
+        if held >= enough(u64::from(scope), pod) {
+            kill(state, u64::from(scope), pod);
+        }
+    }
 }

@@ -5,7 +5,6 @@ mod check_agrees;
 mod cri_containerd;
 mod cri_embedded;
 mod cri_scripted;
-mod guard;
 mod logs;
 mod manager_embedded;
 mod report_page;

@@ -4,6 +4,7 @@ mod allocatable;
 mod allocates_nothing;
 mod chaos;
 mod evicts;
+mod guard;
 mod machine;
 mod pace;
 mod realtime;

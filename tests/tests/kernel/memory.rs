@@ -7,8 +7,8 @@ use evictd_node::{
     bpf::object::BpfObject,
     cgroup::memory::{MemoryCgroup, Version},
     trigger::memory::{
-        ANY_SLOT, Action, Direction, MemoryTrigger, Trigger, TriggerEvent, build, load, page_size,
-        slot, slot_of,
+        ANY_SLOT, Action, Direction, KernelVictim, MemoryTrigger, Trigger, TriggerEvent, build,
+        load, page_size, slot, slot_of,
     },
 };
 use evictd_sys::clock::monotonic_ns;
@@ -32,7 +32,7 @@ const UP_TO_100_MIB: Trigger = Trigger {
     limit: 100 * MIB,
     direction: Direction::Rising,
     action: Action::Wake,
-    span: 0,
+    ..Trigger::DISABLED
 };
 
 /// One trigger at 100 MiB, a hog of 160: what the record says must lie between what the file says before and after.
@@ -135,7 +135,7 @@ fn comes_back_on(hook: MemoryHook) {
         limit: 80 * MIB,
         direction: Direction::Falling,
         action: Action::Wake,
-        span: 0,
+        ..Trigger::DISABLED
     };
     trigger.arm(falling, down_to_80).unwrap();
     std::thread::sleep(Duration::from_millis(50));
@@ -237,7 +237,11 @@ fn the_floor_spares_a_writer_of_files() {
         trigger.arm(slot, Trigger::DISABLED).unwrap();
     }
     let id = MemoryCgroup::open(&pod).unwrap().id();
-    trigger.set_victims(0, &[id]).unwrap();
+    let victim = KernelVictim {
+        cgroup_id: id,
+        enough: u64::MAX,
+    };
+    trigger.set_victims(0, &[victim]).unwrap();
     let mut arm = || {
         trigger.arm(hard, UP_TO_100_MIB).unwrap();
         let last = Trigger {

@@ -92,7 +92,7 @@ fn faults() {
                     } else {
                         Action::Wake
                     },
-                    span: 0,
+                    ..memory::Trigger::DISABLED
                 };
                 trigger.arm(slot, limit).map_err(|e| e.to_string())?;
             }

@@ -111,7 +111,7 @@ impl Crossing {
             limit: 100 * MIB,
             direction: Direction::Rising,
             action: act,
-            span: 0,
+            ..Trigger::DISABLED
         };
         self.trigger.arm(0, trigger).unwrap();
     }
@@ -161,7 +161,7 @@ impl Crossing {
             limit: usage.unwrap() + MIB,
             direction: Direction::Rising,
             action: Action::WakeLocal,
-            span: 0,
+            ..Trigger::DISABLED
         };
         self.trigger.arm(0, trigger).unwrap();
         let waiter = Sleeper::start(&local);

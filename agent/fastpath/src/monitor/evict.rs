@@ -14,7 +14,7 @@ use evictd_engine::{
 };
 use evictd_node::{
     pods::table::{Entry, PodTable},
-    trigger::memory::MAX_VICTIMS,
+    trigger::memory::{KernelVictim, MAX_VICTIMS},
 };
 use evictd_sys::clock::monotonic_ns;
 
@@ -419,10 +419,14 @@ impl MemoryMonitor {
         // The node comes first and leaves no pod out.
         for index in 0..self.scopes.len() {
             self.exclude_pods_outside_scope(index);
-            let victims = self.ranked_victims();
+            let victims = self.ranked_victims(index);
             if let Some(monitor) = self.scopes.get_mut(index)
                 && victims != monitor.victims
-                && self.setup.trigger.set_victims(index, victims.ids()).is_ok()
+                && self
+                    .setup
+                    .trigger
+                    .set_victims(index, victims.named())
+                    .is_ok()
             {
                 monitor.victims = victims;
             }
@@ -430,9 +434,12 @@ impl MemoryMonitor {
     }
 
     /// The candidates that come first, as they are loaded: the first one by what it uses now, the others by upper bounds.
-    fn ranked_victims(&mut self) -> Victims {
+    fn ranked_victims(&mut self, index: usize) -> Victims {
         let mut victims = Victims::default();
         let (rules, first) = (self.rules(), self.first_in_order());
+        let Some(monitor) = self.scopes.get(index) else {
+            return victims;
+        };
         let PodTable {
             entries,
             candidates,
@@ -443,8 +450,9 @@ impl MemoryMonitor {
         let others = rank(candidates, rules, &mut ranked);
         let others = ranked.get(..others).unwrap_or_default().iter().copied();
         for position in first.into_iter().chain(others) {
-            if let Some(id) = id(position) {
-                victims.push(position, id);
+            if let (Some(cgroup_id), Some(candidate)) = (id(position), candidates.get(position)) {
+                let enough = monitor.enough(candidate.usage);
+                victims.push(position, KernelVictim { cgroup_id, enough });
             }
         }
         // They are named, not chosen: the next scope may name the first one too.

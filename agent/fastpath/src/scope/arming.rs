@@ -86,6 +86,7 @@ impl ScopeMonitor {
                 direction: Direction::Rising,
                 action: Action::Kill,
                 span: limits.threshold,
+                ..Trigger::DISABLED
             },
         };
         self.set(trigger, slot::FLOOR, wire)
@@ -107,8 +108,7 @@ impl ScopeMonitor {
         let wire = Trigger {
             limit,
             direction: Direction::Falling,
-            action: Action::Wake,
-            span: 0,
+            ..Trigger::DISABLED
         };
         self.set(trigger, slot::RECOVERY, wire)
     }
@@ -203,10 +203,14 @@ impl ScopeMonitor {
             limit: self.limit(amount, offset),
             direction: Direction::Rising,
             action,
-            span: 0,
+            ..Trigger::DISABLED
         };
-        let mut hard = rising(limits.threshold, Action::WakeLocal);
-        hard.span = limits.threshold;
+        let full = self.scope.usage_limit(limits.threshold, 0);
+        let hard = Trigger {
+            span: limits.threshold,
+            full: full.saturating_add_signed(offset),
+            ..rising(limits.threshold, Action::WakeLocal)
+        };
         let approach = rising(
             limits.threshold.saturating_add(self.spin_window),
             Action::Wake,

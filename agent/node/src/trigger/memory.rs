@@ -68,6 +68,9 @@ pub struct Trigger {
     pub action: Action,
     /// Bytes of the hard threshold, for the triggers by which the kernel may kill; else 0.
     pub span: u64,
+    /// For the hard threshold: its limit as if no page cache counted as available; else 0. Past it, and without an agent, the kernel kills
+    /// the allocating task that holds [`KernelVictim::enough`].
+    pub full: u64,
 }
 
 impl Trigger {
@@ -77,6 +80,7 @@ impl Trigger {
         direction: Direction::Rising,
         action: Action::Wake,
         span: 0,
+        full: 0,
     };
 
     /// Whether it is one that nothing crosses.
@@ -101,6 +105,7 @@ impl Trigger {
                 Direction::Falling => direction::FALLING,
             },
             span: self.span / page,
+            full: self.full.div_ceil(page),
             action: match self.action {
                 Action::Wake => action::WAKE,
                 Action::WakeLocal => action::WAKE_LOCAL,
@@ -109,6 +114,15 @@ impl Trigger {
             },
         }
     }
+}
+
+/// A pod whose tasks the kernel may kill.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelVictim {
+    /// Id of its cgroup.
+    pub cgroup_id: u64,
+    /// A task of it that holds so many bytes of anonymous and shared memory has used up all that was left above the threshold.
+    pub enough: u64,
 }
 
 /// Slot number in a [`TriggerEvent`] of a hook that cannot tell which of its triggers was crossed.
@@ -148,7 +162,7 @@ pub trait MemoryTrigger: Send {
 
     /// Names the pods whose tasks the kernel may kill for a scope, by rank, at most [`MAX_VICTIMS`]: the first one past the
     /// floor, the others when no agent is there. Hooks without a kernel program ignore it.
-    fn set_victims(&mut self, _scope: usize, _cgroup_ids: &[u64]) -> io::Result<()> {
+    fn set_victims(&mut self, _scope: usize, _victims: &[KernelVictim]) -> io::Result<()> {
         Ok(())
     }
 

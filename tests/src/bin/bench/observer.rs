@@ -172,7 +172,7 @@ impl Watch {
                 limit,
                 direction: Direction::Rising,
                 action: Action::RecordOnly,
-                span: 0,
+                ..Trigger::DISABLED
             };
             self.trigger.arm(0, trigger)?;
         }

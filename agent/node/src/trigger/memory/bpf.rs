@@ -11,10 +11,12 @@ use aya::{
     programs::links::FdLink,
     util::KernelVersion,
 };
-use evictd_common::memory::{LAYOUT, MemoryTrigger as Record, PinnedGuard, VictimKey};
+use evictd_common::memory::{LAYOUT, MemoryTrigger as Record, PinnedGuard, Victim, VictimKey};
 use evictd_engine::model::settings::MemoryHook;
 
-use super::{MAX_SCOPES, MAX_TRIGGERS, MAX_VICTIMS, SLOTS_PER_SCOPE, TriggerEvent};
+use super::{
+    KernelVictim, MAX_SCOPES, MAX_TRIGGERS, MAX_VICTIMS, SLOTS_PER_SCOPE, TriggerEvent, page_size,
+};
 use crate::{
     bpf::{
         link::TracingLink,
@@ -50,9 +52,9 @@ pub struct BpfMemoryTrigger {
     triggers: Array<MapData, Record>,
     /// How often a trigger was set: what a program remembers of the distance does not outlive that.
     generation_count: Array<MapData, u64>,
-    victims: HashMap<MapData, VictimKey, u64>,
-    /// The victims in the map, by scope and rank; 0 for none.
-    ranked: [[u64; MAX_VICTIMS as usize]; MAX_SCOPES as usize],
+    victims: HashMap<MapData, VictimKey, Victim>,
+    /// The victims in the map, by scope and rank; the id 0 for none.
+    ranked: [[KernelVictim; MAX_VICTIMS as usize]; MAX_SCOPES as usize],
     killed: KernelKills,
     guard: Array<MapData, PinnedGuard>,
     /// How long the programs act without an agent; `None` while nothing is pinned.
@@ -150,7 +152,7 @@ impl BpfMemoryTrigger {
                 triggers: object.array("TRIGGERS")?,
                 generation_count: object.array("ARMINGS")?,
                 victims: object.hash("VICTIMS")?,
-                ranked: [[0; MAX_VICTIMS as usize]; MAX_SCOPES as usize],
+                ranked: Default::default(),
                 killed: KernelKills::new(object.map("KILLED")?),
                 guard: object.array("PINNED_GUARD")?,
                 expires_after: None,
@@ -230,27 +232,31 @@ impl MemoryTrigger for BpfMemoryTrigger {
         LocalWakeup::open(&mut self.wakeups, cpu).map(Some)
     }
 
-    fn set_victims(&mut self, scope: usize, cgroup_ids: &[u64]) -> io::Result<()> {
+    fn set_victims(&mut self, scope: usize, victims: &[KernelVictim]) -> io::Result<()> {
         let ranked = self.ranked.get_mut(scope);
         let ranked = ranked.ok_or(io::ErrorKind::InvalidInput)?;
-        let key = |cgroup_id: u64| VictimKey {
-            cgroup_id,
+        let key = |victim: &KernelVictim| VictimKey {
+            cgroup_id: victim.cgroup_id,
             scope: scope as u64,
         };
         // First those that may not be killed any more.
-        for victim in ranked.iter_mut().filter(|id| **id != 0) {
-            if !cgroup_ids.contains(victim) {
-                self.victims.remove(&key(*victim)).map_err(os_error)?;
-                *victim = 0;
+        for victim in ranked.iter_mut().filter(|victim| victim.cgroup_id != 0) {
+            if victims.iter().all(|v| v.cgroup_id != victim.cgroup_id) {
+                self.victims.remove(&key(victim)).map_err(os_error)?;
+                *victim = KernelVictim::default();
             }
         }
-        let before = *ranked;
-        *ranked = [0; MAX_VICTIMS as usize];
-        for (rank, (victim, id)) in ranked.iter_mut().zip(cgroup_ids).enumerate() {
-            *victim = *id;
-            if before.get(rank) != Some(id) {
-                let rank = rank as u64;
-                self.victims.insert(key(*id), rank, 0).map_err(os_error)?;
+        let before = std::mem::take(ranked);
+        for (rank, (victim, named)) in ranked.iter_mut().zip(victims).enumerate() {
+            *victim = *named;
+            if before.get(rank) != Some(named) {
+                let entry = Victim {
+                    rank: rank as u64,
+                    enough: named.enough / page_size(),
+                };
+                self.victims
+                    .insert(key(named), entry, 0)
+                    .map_err(os_error)?;
             }
         }
         Ok(())
