@@ -134,20 +134,20 @@ fn values(field: &str) -> String {
 }
 
 fn default(field: &str, defaults: &[Value]) -> String {
-    // The Node has no name by default.
     let found = defaults.iter().find_map(|d| d.pointer(&pointer(field)));
-    let text = match found.filter(|_| !NAMES.contains(&field)) {
-        None | Some(Value::Array(_)) if found.is_none_or(|v| v == &json!([])) => {
-            return String::new();
-        }
-        Some(Value::Object(map)) => {
-            let entries: Vec<String> = map.iter().map(|(k, v)| format!("{k}<{v}")).collect();
-            entries.join(", ").replace('"', "")
-        }
-        Some(value) => value.to_string().replace('"', ""),
+    let text = match found {
         None => return String::new(),
+        Some(_) if NAMES.contains(&field) => return String::new(),
+        Some(Value::Array(items)) if items.is_empty() => return String::new(),
+        Some(Value::Object(signals)) => {
+            let signals = signals
+                .iter()
+                .map(|(signal, value)| format!("{signal}<{value}"));
+            signals.collect::<Vec<_>>().join(", ")
+        }
+        Some(value) => value.to_string(),
     };
-    format!("`{text}`")
+    format!("`{}`", text.replace('"', ""))
 }
 
 /// What people wrote of each field.
