@@ -122,6 +122,14 @@ impl Disk {
     pub fn path(&self) -> PathBuf {
         self.dir.path().join("disk")
     }
+
+    /// Waits until all that was written is on it.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn sync(&self) -> io::Result<()> {
+        run("sync", &["-f", &self.path().display().to_string()])
+    }
 }
 
 /// A filesystem whose writes wait; dropping it lets them go on.

@@ -7,8 +7,9 @@ use std::{
     time::Duration,
 };
 
+use evictd_engine::pace::Judged;
 use evictd_store::{
-    journal,
+    incident, journal,
     record::{EvictionRecord, Record, oom_kill::OomKill},
 };
 use serde_json::{Value, json};
@@ -139,16 +140,13 @@ impl Files {
     ///
     /// # Panics
     /// It cannot be read.
-    pub fn judged(&self) -> Vec<Value> {
-        let Ok(files) = fs::read_dir(self.dir.path().join("state/incidents")) else {
-            return Vec::new();
+    pub fn judged(&self) -> Vec<Judged> {
+        let state = self.dir.path().join("state");
+        let read = |eviction: &EvictionRecord| {
+            let incident = incident::files::read(&state, &eviction.id);
+            incident.expect("an incident")?.judged
         };
-        let read = |file: io::Result<fs::DirEntry>| -> Value {
-            let text = fs::read(file.expect("an incident").path()).expect("an incident");
-            let incident: Value = serde_json::from_slice(&text).expect("an incident");
-            incident["judged"].clone()
-        };
-        files.map(read).collect()
+        self.evictions().iter().filter_map(read).collect()
     }
 
     /// The names of the pods that were evicted, in order.

@@ -1,7 +1,7 @@
 //! Takes a parsed document apart field by field, so that every error can name the field, the value and the reason,
 //! and fields that no reader takes are found.
 
-use std::{collections::BTreeMap, path::PathBuf, str::FromStr, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use serde_json::{Map, Value};
 
@@ -155,6 +155,16 @@ impl ObjectDecoder {
                 "must be an absolute path",
             ))
         }
+    }
+
+    /// Takes a field that is an IP address with a port.
+    pub fn socket_address(&mut self, name: &str) -> Result<Option<SocketAddr>, ConfigError> {
+        let Some(text) = self.text(name)? else {
+            return Ok(None);
+        };
+        let reason = "must be an IP address and a port such as 127.0.0.1:9393";
+        let parsed = text.parse().map(Some);
+        parsed.map_err(|_| ConfigError::text(self.path_of(name), &text, reason))
     }
 
     /// Takes a field that is a text with a grammar of its own.

@@ -193,8 +193,8 @@ impl Config {
             filesystems: FilesystemPaths::take(&mut fields)?,
             graduated: graduated::take(&mut fields)?,
             policy: PolicyConfig::take(&mut fields)?,
-            metrics_address: address(&mut fields, "metricsAddress")?,
-            health_address: address(&mut fields, "healthAddress")?,
+            metrics_address: fields.socket_address("metricsAddress")?,
+            health_address: fields.socket_address("healthAddress")?,
         };
         fields.deny_unknown_fields()?;
         if let (Some(_), Some(manifest)) = (&config.cluster, &config.pod_manifest) {
@@ -206,15 +206,6 @@ impl Config {
         }
         Ok(config)
     }
-}
-
-fn address(fields: &mut ObjectDecoder, name: &str) -> Result<Option<SocketAddr>, ConfigError> {
-    let Some(text) = fields.text(name)? else {
-        return Ok(None);
-    };
-    let reason = "must be an IP address and a port such as 127.0.0.1:9393";
-    let parsed = text.parse().map(Some);
-    parsed.map_err(|_| ConfigError::text(fields.path_of(name), &text, reason))
 }
 
 /// What `memoryHook` may say.

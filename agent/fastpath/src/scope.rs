@@ -26,6 +26,8 @@ use machine_share::MachineShare;
 
 /// Pods change places only by growing, and less than this is no reason to ask all of them again.
 const NAMING_BYTES: u64 = 2 << 20;
+/// A pod that has grown by less has not used up what was left, as far as the kernel is told.
+const STEP_BYTES: u64 = 16 << 20;
 
 /// What is known of the crossing that started the present pressure.
 #[derive(Clone, Copy, Default)]
@@ -46,9 +48,6 @@ pub(super) struct ScopeTriggers {
     /// The threshold is close.
     pub approached: bool,
 }
-
-/// A pod that has grown by less has not used up what was left, as far as the kernel is told.
-const STEP_BYTES: u64 = 16 << 20;
 
 /// The pods that the kernel may kill from for one scope.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]

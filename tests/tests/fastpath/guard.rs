@@ -52,10 +52,13 @@ impl Guarded {
         }
     }
 
-    /// `None` where this machine's hook cannot be pinned.
-    fn start(&self) -> Option<Agent> {
+    /// Fails where this machine's hook cannot be pinned: a reason to skip.
+    fn start(&self) -> Result<Agent, &'static str> {
         let agent = self.files.start(&[]);
-        agent.log().contains("the guard is pinned").then_some(agent)
+        let is_pinned = agent.log().contains("the guard is pinned");
+        is_pinned
+            .then_some(agent)
+            .ok_or("the hook of this kernel cannot be pinned")
     }
 
     fn pinned(&self) -> Vec<String> {
@@ -117,11 +120,7 @@ impl Guarded {
 fn on_the_way(name: &str, rate: &str, at_mib: u64, happens: impl FnOnce(Agent) -> Option<Agent>) {
     skip_if!(no_bpf());
     let mut guarded = Guarded::new(name, or_skip!(Bpffs::mount()));
-    let agent = or_skip!(
-        guarded
-            .start()
-            .ok_or("the hook of this kernel cannot be pinned")
-    );
+    let agent = or_skip!(guarded.start());
     let hog = Hog::start(&guarded.hog, &["--mib", TOO_MUCH, "--rate", rate]).unwrap();
     guarded.wait_for_usage(at_mib);
     let stopped = happens(agent);
@@ -166,14 +165,11 @@ fn stopped_on_a_ramp() {
 fn at_any_moment() {
     skip_if!(no_bpf());
     skip_if!(in_guest().then_some("inside a guest: its figures are those of emulation"));
-    let (runs, rates): (u64, &[&str]) = match std::env::var("EVICTD_GUARD_RUNS") {
-        Ok(runs) => {
-            let runs = runs.parse().expect("EVICTD_GUARD_RUNS is a number");
-            (runs, &["20", "60", "200", "0"])
-        }
-        Err(_) => (1, &["60", "0"]),
+    let runs: u64 = match std::env::var("EVICTD_GUARD_RUNS") {
+        Ok(runs) => runs.parse().expect("EVICTD_GUARD_RUNS is a number"),
+        Err(_) => 1,
     };
-    for rate in rates {
+    for rate in ["20", "60", "200", "0"] {
         for (what, happens) in [
             ("SIGKILL", kill as fn(Agent) -> Option<Agent>),
             ("SIGSTOP", stop),
@@ -181,11 +177,7 @@ fn at_any_moment() {
             let mut ends = 0;
             for run in 0..runs {
                 let mut guarded = Guarded::new("guardany", or_skip!(Bpffs::mount()));
-                let agent = or_skip!(
-                    guarded
-                        .start()
-                        .ok_or("the hook of this kernel cannot be pinned")
-                );
+                let agent = or_skip!(guarded.start());
                 // From the calm pod's usage to the threshold and somewhat past it.
                 let at_mib = 40 + run * 97 % 155;
                 // The way to that moment is not what is tried.
@@ -223,14 +215,9 @@ fn a_hog_that_takes_the_place_of_page_cache() {
         let calm = guarded.scope.path().join("calm");
         let mut writer = Hog::start(&calm, &writer).unwrap();
         assert!(writer.says("done").unwrap());
-        let synced = Command::new("sync").arg("-f").arg(&dir).status();
-        assert!(synced.unwrap().success());
+        disk.sync().unwrap();
         guarded.wait_for_usage(150);
-        let agent = or_skip!(
-            guarded
-                .start()
-                .ok_or("the hook of this kernel cannot be pinned")
-        );
+        let agent = or_skip!(guarded.start());
         let hog = Hog::start(&guarded.hog, &["--mib", TOO_MUCH, "--rate", "60"]).unwrap();
         guarded.wait_for_usage(220);
         let stopped = happens(agent);
@@ -244,15 +231,11 @@ fn a_hog_that_takes_the_place_of_page_cache() {
 fn a_writer_of_files_dies_of_no_guard() {
     skip_if!(no_bpf());
     let mut guarded = Guarded::new("guardwriter", or_skip!(Bpffs::mount()));
-    drop(or_skip!(
-        guarded
-            .start()
-            .ok_or("the hook of this kernel cannot be pinned")
-    ));
+    drop(or_skip!(guarded.start()));
     let disk = Disk::new("ext4", 280, 1000).unwrap();
     let dir = disk.path().display().to_string();
     let arguments = [
-        "--mib", TOO_MUCH, "--way", "write", "--size", "220", "--dir", &dir,
+        "--mib", TOO_MUCH, "--way", "write", "--size", "240", "--dir", &dir,
     ];
     let mut writer = Hog::start(&guarded.hog, &arguments).unwrap();
     guarded.wait_for_usage(200);
@@ -265,11 +248,7 @@ fn what_is_too_old_kills_no_pod() {
     skip_if!(no_bpf());
     let mut guarded = Guarded::new("guardold", or_skip!(Bpffs::mount()));
     guarded.files.config["pinnedGuard"]["expireAfter"] = json!("1s");
-    drop(or_skip!(
-        guarded
-            .start()
-            .ok_or("the hook of this kernel cannot be pinned")
-    ));
+    drop(or_skip!(guarded.start()));
     assert!(!guarded.pinned().is_empty());
     std::thread::sleep(Duration::from_secs(2));
     let mut hog = Hog::start(&guarded.hog, &["--mib", TOO_MUCH, "--rate", "200"]).unwrap();
@@ -285,11 +264,7 @@ fn what_is_too_old_kills_no_pod() {
 fn the_next_agent_replaces_it_and_detach_removes_it() {
     skip_if!(no_bpf());
     let mut guarded = Guarded::new("guardnext", or_skip!(Bpffs::mount()));
-    drop(or_skip!(
-        guarded
-            .start()
-            .ok_or("the hook of this kernel cannot be pinned")
-    ));
+    drop(or_skip!(guarded.start()));
     let first = guarded.pinned();
     assert!(!first.is_empty());
     let mut agent = guarded.start().unwrap();
@@ -331,12 +306,8 @@ fn the_next_agent_replaces_it_and_detach_removes_it() {
 fn a_guard_that_is_not_wanted_any_more_is_detached() {
     skip_if!(no_bpf());
     let mut guarded = Guarded::new("guardoff", or_skip!(Bpffs::mount()));
-    drop(or_skip!(
-        guarded
-            .start()
-            .ok_or("the hook of this kernel cannot be pinned")
-    ));
+    drop(or_skip!(guarded.start()));
     guarded.files.config["shadow"] = json!(true);
-    assert!(guarded.start().is_none());
+    assert!(guarded.start().is_err());
     assert!(guarded.pinned().is_empty());
 }

@@ -47,7 +47,7 @@ struct Scene {
     /// Where the pods' files lie.
     dir: PathBuf,
     // Removed last: 150,000 files take longer to remove one by one than their disk.
-    _disk: Disk,
+    disk: Disk,
 }
 
 const NEIGHBOURS: [&str; 3] = ["one", "two", "three"];
@@ -89,7 +89,7 @@ impl Scene {
             scope,
             files,
             neighbours: Vec::new(),
-            _disk: disk,
+            disk,
         };
         let each = EACH.to_string();
         for name in NEIGHBOURS {
@@ -160,8 +160,7 @@ fn only_the_hog_dies(way: &str, limited: Limited) {
     scene.assert_innocent(&agent);
 
     // What a slow disk still has to write would make the hog urgent before it is the largest consumer.
-    let sync = Command::new("sync").arg("-f").arg(&scene.dir).status();
-    assert!(sync.unwrap().success());
+    scene.disk.sync().unwrap();
     // Anonymous memory beside the page cache.
     let mut hog = scene.start("hog", &["--mib", "4000", "--rate", "200"]);
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
