@@ -42,7 +42,7 @@ pub const MAX_VICTIMS: u32 = 16;
 pub const ABSENT_AFTER_NS: u64 = 20_000_000;
 
 /// The layout of these records, for agents that find what an agent of another version has pinned.
-pub const LAYOUT: u64 = 2;
+pub const LAYOUT: u64 = 3;
 
 /// Which way the counter crosses the limit.
 pub mod direction {
@@ -81,8 +81,6 @@ pub struct MemoryTrigger {
     pub direction: u32,
     /// One of [`action`].
     pub action: u32,
-    /// Pages of the hard threshold, for the slots by which a program may kill; else 0.
-    pub span: u64,
     /// For the hard threshold: the limit as if no page cache counted as available, in pages; else 0.
     pub full: u64,
 }
@@ -184,6 +182,6 @@ crate::plain_old_data!(
     VictimKey
 );
 
-const _: () = assert!(size_of::<MemoryTrigger>() == 6 * 8 + 2 * 4);
+const _: () = assert!(size_of::<MemoryTrigger>() == 5 * 8 + 2 * 4);
 const _: () = assert!(size_of::<MemoryTriggerState>() == 9 * 8);
 const _: () = assert!(size_of::<TriggerEvent>() == 5 * 8 + 2 * 4);

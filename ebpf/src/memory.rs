@@ -178,11 +178,7 @@ fn check_all(context: *mut c_void, charged: Address, mut note: impl FnMut(u64)) 
         ));
     }
     // SAFETY: a field of a local value.
-    if unsafe { (&raw const seen.tripped).read_volatile() } != 0 && guard::stand_in() != 0 {
-        // The next charge looks as well.
-        note(0);
-    }
-    guard::stand_in_for_growth();
+    guard::stand_in(unsafe { (&raw const seen.tripped).read_volatile() });
 }
 
 /// Compares one trigger; its distance in pages. Two CPUs that cross at the same moment may both report it; the agent
@@ -235,7 +231,7 @@ fn check(
         return 0;
     }
     if trigger.action == action::KILL {
-        guard::kill_at_floor(slot / SLOTS_PER_SCOPE, trigger.span, state);
+        guard::kill_at_floor(slot / SLOTS_PER_SCOPE, state);
     } else {
         wake(slot, trigger, state, usage, charged);
     }

@@ -12,7 +12,7 @@ use evictd_engine::{
 };
 use evictd_node::{
     cgroup::memory::Version,
-    memory_scope::{MemorySample, Scope},
+    memory_scope::{Limits, MemorySample, Scope},
     sampling,
     trigger::memory::{KernelVictim, MAX_VICTIMS, TriggerEvent, page_size},
 };
@@ -251,13 +251,26 @@ impl ScopeMonitor {
     }
 
     /// What a task must hold, in bytes, to have used up all that was left at the last look, if its pod `held` so much then:
-    /// whatever page cache there is later. In steps by which memory may move without being a growth.
-    pub fn enough(&self, held: u64) -> u64 {
-        let threshold = self.scope.limits().threshold;
-        let left = self.sample.shortage.room.in_all().saturating_sub(threshold);
-        let step = (threshold / 16).clamp(1, STEP_BYTES);
+    /// whatever page cache there is later. In steps by which memory may move without being a growth; later ranks may use up to half
+    /// of the threshold as well.
+    pub fn enough(&self, rank: usize, held: u64) -> u64 {
+        let Limits {
+            threshold, floor, ..
+        } = self.scope.limits();
+        let room = self.sample.shortage.room.in_all();
+        let left = room.saturating_sub(threshold.max(floor.unwrap_or(0)));
+        let step = self.step();
         let steps = held.saturating_add(left).div_ceil(step);
-        steps.saturating_add(1).saturating_mul(step)
+        let deeper = threshold / (2 * u64::from(MAX_VICTIMS)) * rank as u64;
+        steps
+            .saturating_add(1)
+            .saturating_mul(step)
+            .saturating_add(deeper)
+    }
+
+    /// By so many bytes memory may move without being a growth.
+    pub fn step(&self) -> u64 {
+        (self.scope.limits().threshold / 16).clamp(1, STEP_BYTES)
     }
 
     /// Bytes that may still be used before the threshold is met.

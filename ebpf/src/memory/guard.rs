@@ -1,9 +1,11 @@
-//! Kills from here: the first victim past the floor, and ranked victims at the threshold when no agent is there to decide.
+//! Kills from here: the first victim past the floor, and ranked victims when no agent is there to decide.
 //!
 //! It is always the allocating task that dies, and only if its own cgroup is a victim's: a charge may be made on behalf of
-//! another one. No statistics are read here, and the counter does not tell page cache from other memory. So a task dies only
-//! if it holds anonymous or shared memory itself: a writer of files does not. What a task holds also tells of a shortage that the
-//! counter hides, because page cache goes as the task grows.
+//! another one. No statistics are read here, and a counter does not tell page cache from other memory. So there are two
+//! proofs of a shortage that page cache cannot give: a task that holds by itself all that was left at the agent's last look
+//! ([`Victim::enough`]), and a reclaim that gives nothing back.
+
+mod reclaim;
 
 use aya_ebpf::{
     helpers::{bpf_get_current_task, bpf_ktime_get_ns, bpf_send_signal},
@@ -27,8 +29,6 @@ const SIGKILL: u32 = 9;
 const NO_EXIST: u64 = 1;
 /// Cgroups from a task's own up to its pod's and beyond.
 const MAX_DEPTH: usize = 16;
-/// A task that holds less than this part of the hard threshold is not killed: what a copying process needs for its buffers.
-const LEAST_PART: u64 = 16;
 
 #[map]
 static PINNED_GUARD: Array<PinnedGuard> = Array::with_max_entries(1, 0);
@@ -72,12 +72,17 @@ fn enough(scope: u64, cgroup_id: u64) -> u64 {
     unsafe { VICTIMS.get(&key) }.map_or(u64::MAX, |victim| victim.enough)
 }
 
-/// Whether the current task holds enough memory that only its death gives back.
+/// Anonymous and shared memory of the current task, in pages.
 #[inline(always)]
-fn holds_memory(span: u64) -> bool {
+fn held() -> u64 {
     // SAFETY: takes no arguments; every program type here may call it.
-    let task: Address = unsafe { bpf_get_current_task() };
-    private_memory(task) > span / LEAST_PART
+    private_memory(unsafe { bpf_get_current_task() })
+}
+
+#[inline(always)]
+fn now_ns() -> u64 {
+    // SAFETY: takes no arguments.
+    unsafe { bpf_ktime_get_ns() }
 }
 
 /// Kills the current task, which is one of this pod's.
@@ -87,8 +92,7 @@ fn kill(state: &mut MemoryTriggerState, scope: u64, cgroup_id: u64) {
     if unsafe { bpf_send_signal(SIGKILL) } == 0 {
         state.kills += 1;
         let kill = KernelKill {
-            // SAFETY: takes no arguments.
-            time_ns: unsafe { bpf_ktime_get_ns() },
+            time_ns: now_ns(),
             scope,
         };
         debug!(
@@ -100,97 +104,37 @@ fn kill(state: &mut MemoryTriggerState, scope: u64, cgroup_id: u64) {
     }
 }
 
-/// Past the floor the first victim dies, whether an agent is there or not. An agent moves the floor with the page cache, and may be
-/// late: then a writer of files is past it although memory is not short.
+/// Past the floor the first victim dies, whether an agent is there or not, by the task that has used up what was left. An agent moves
+/// the floor with the page cache, and may be late: then the counter is past it although memory is not short.
 #[inline(always)]
-pub fn kill_at_floor(scope: u32, span: u64, state: &mut MemoryTriggerState) {
+pub fn kill_at_floor(scope: u32, state: &mut MemoryTriggerState) {
     let pod = victim(u64::from(scope));
-    if rank(u64::from(scope), pod) != 0 {
+    if rank(u64::from(scope), pod) != 0 || held() < enough(u64::from(scope), pod) {
         return;
     }
     if let Some(guard) = PINNED_GUARD.get(0)
         && guard.expires_ns != 0
+        && now_ns() >= guard.expires_ns
     {
-        // SAFETY: takes no arguments.
-        let now = unsafe { bpf_ktime_get_ns() };
-        if now >= guard.expires_ns {
-            return;
-        }
+        return;
     }
-    if holds_memory(span) {
-        kill(state, u64::from(scope), pod);
-    }
+    kill(state, u64::from(scope), pod);
 }
 
-/// At the threshold, when the agent is stopped or gone: the first victim dies, and those of higher ranks the deeper the usage
-/// is between the threshold and the end of memory. 1 when a scope is in that state.
+/// When the agent is stopped or gone: past the threshold as if there were no page cache, a task of a victim dies that has used up by
+/// itself what was left when the agent looked last, and somewhat more for later ranks. `tripped`: a crossing may wait for the
+/// agent.
 #[inline(never)]
-pub fn stand_in() -> u32 {
+pub fn stand_in(tripped: u32) {
     let Some(guard) = PINNED_GUARD.get(0) else {
-        return 0;
+        return;
     };
-    // SAFETY: takes no arguments.
-    let now = unsafe { bpf_ktime_get_ns() };
-    if now >= guard.expires_ns {
-        return 0;
-    }
+    let now = now_ns();
     let is_over = now >= guard.lease_ns;
-    let mut stands_in = 0;
-    for scope in 0..MAX_SCOPES {
-        let at = scope * SLOTS_PER_SCOPE + slot::HARD;
-        let (Some(trigger), Some(state)) = (TRIGGERS.get(at), TRIGGER_STATE.get_ptr_mut(at)) else {
-            return 0;
-        };
-        // SAFETY: as in `check_all`.
-        let state = unsafe { &mut *state };
-        if trigger.generation == 0
-            || trigger.limit == NEVER
-            || state.tripped != trigger.generation
-            || state.memcg == 0
-        {
-            continue;
-        }
-        let is_late = now.saturating_sub(state.tripped_ns) >= ABSENT_AFTER_NS && is_unread(state);
-        if !is_over && !is_late {
-            continue;
-        }
-        stands_in = 1;
-        // The memory behind a remembered pointer may have become another cgroup's.
-        if cgroup_id(state.memcg) != Some(trigger.cgroup_id) {
-            continue;
-        }
-        let usage = word(usage_of(state.memcg)).unwrap_or(0);
-        let Some(depth) = usage.checked_sub(trigger.limit) else {
-            continue;
-        };
-        let step = trigger.span / u64::from(MAX_VICTIMS);
-        let deepest = if step == 0 {
-            u64::MAX - 1
-        } else {
-            depth / step
-        };
-        let pod = victim(u64::from(scope));
-        if rank(u64::from(scope), pod) <= deepest && holds_memory(trigger.span) {
-            kill(state, u64::from(scope), pod);
-        }
-    }
-    stands_in
-}
-
-/// Where page cache hides the threshold, when the agent is stopped or gone: the counter stays where it is while a pod takes the
-/// place of page cache. A task of a victim dies that has used up by itself all that was left when the agent looked last.
-#[inline(never)]
-pub fn stand_in_for_growth() {
-    let Some(guard) = PINNED_GUARD.get(0) else {
-        return;
-    };
-    // SAFETY: takes no arguments.
-    let now = unsafe { bpf_ktime_get_ns() };
-    if now < guard.lease_ns || now >= guard.expires_ns {
+    if now >= guard.expires_ns || !(is_over || tripped != 0) {
         return;
     }
-    // SAFETY: takes no arguments; every program type here may call it.
-    let held = private_memory(unsafe { bpf_get_current_task() });
+    let held = held();
     for scope in 0..MAX_SCOPES {
         let at = scope * SLOTS_PER_SCOPE + slot::HARD;
         let (Some(trigger), Some(state)) = (TRIGGERS.get(at), TRIGGER_STATE.get_ptr_mut(at)) else {
@@ -198,10 +142,16 @@ pub fn stand_in_for_growth() {
         };
         // SAFETY: as in `check_all`.
         let state = unsafe { &mut *state };
-        if trigger.full == 0 || cgroup_id(state.memcg) != Some(trigger.cgroup_id) {
+        let is_late = state.tripped == trigger.generation
+            && now.saturating_sub(state.tripped_ns) >= ABSENT_AFTER_NS
+            && is_unread(state);
+        if trigger.full == 0 || !(is_over || is_late) {
             continue;
         }
-        if word(usage_of(state.memcg)).unwrap_or(0) < trigger.full {
+        // The memory behind a remembered pointer may have become another cgroup's.
+        if cgroup_id(state.memcg) != Some(trigger.cgroup_id)
+            || word(usage_of(state.memcg)).unwrap_or(0) < trigger.full
+        {
             continue;
         }
         let pod = victim(u64::from(scope));

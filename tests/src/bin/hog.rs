@@ -37,6 +37,8 @@ enum Way {
     Read,
     /// The same through a mapping of the file.
     Map,
+    /// Touches that much and gives it back, again and again.
+    Churn,
     /// Makes files of one byte in `--dir`, each of which counts as a KiB: the kernel keeps dentries and inodes for them.
     Files,
 }
@@ -128,6 +130,12 @@ fn main() -> io::Result<()> {
         Way::Processes => fork_many(bytes, pace)?,
         Way::Write | Way::Read | Way::Map => use_file(&arguments, bytes, pace)?,
         Way::Files => make_files(&arguments.dir, bytes, pace)?,
+        Way::Churn => loop {
+            let at = take(Way::Touch, bytes)?;
+            // SAFETY: the mapping that was just made, which nothing refers to.
+            unsafe { libc::munmap(at, bytes) };
+            std::thread::sleep(Duration::from_millis(1));
+        },
         Way::Threads => {
             let threads: Vec<_> = (0..8)
                 .map(|_| std::thread::spawn(move || allocate(Way::Touch, bytes / 8, Pace(0))))
@@ -178,7 +186,8 @@ fn allocate(way: Way, bytes: usize, pace: Pace) -> io::Result<()> {
     Ok(())
 }
 
-fn take(way: Way, length: usize) -> io::Result<()> {
+/// A fresh mapping whose pages are all there; it stays for as long as the process does.
+fn take(way: Way, length: usize) -> io::Result<*mut libc::c_void> {
     let populate = if way == Way::Populate {
         libc::MAP_POPULATE
     } else {
@@ -206,7 +215,7 @@ fn take(way: Way, length: usize) -> io::Result<()> {
         // SAFETY: inside the mapping that was just made.
         unsafe { at.cast::<u8>().add(offset).write_volatile(1) };
     }
-    Ok(())
+    Ok(at)
 }
 
 /// Writes to a file without a name: it goes away with the process, however that ends.

@@ -243,6 +243,65 @@ fn a_writer_of_files_dies_of_no_guard() {
     assert!(guarded.calm.is_alive());
 }
 
+/// Page cache that comes after the agent's last look is in the counter, and the kernel can give it back: no pod dies that goes on
+/// allocating beside it, however much it holds. A hog that comes then is ended all the same.
+#[test]
+fn page_cache_that_comes_kills_no_pod() {
+    skip_if!(no_bpf());
+    for (name, happens) in [
+        ("guardcomes", kill as fn(Agent) -> Option<Agent>),
+        ("guardcomesstop", stop),
+    ] {
+        let mut guarded = Guarded::new(name, or_skip!(Bpffs::mount()));
+        let disk = Disk::new("ext4", 280, 1000).unwrap();
+        let dir = disk.path().display().to_string();
+        // One pod that comes first in the order of eviction, and the calm one's neighbour.
+        let allocates = |mib: &str, cgroup: &PathBuf| {
+            let arguments = ["--mib", mib, "--head", "40", "--way", "churn"];
+            Hog::start(cgroup, &arguments).unwrap()
+        };
+        let calm = guarded.scope.path().join("calm");
+        let mut innocents = [allocates("41", &guarded.hog), allocates("41", &calm)];
+        guarded.wait_for_usage(110);
+        let agent = or_skip!(guarded.start());
+        let stopped = happens(agent);
+        let writes = [
+            "--mib", "1500", "--way", "write", "--size", "230", "--rate", "400", "--dir", &dir,
+        ];
+        let writer = Hog::start(&calm, &writes).unwrap();
+        guarded.wait_for_usage(240);
+        let dies = || !innocents.iter_mut().all(|pod| pod.is_alive());
+        assert!(!until(Duration::from_secs(4), dies));
+        assert!(guarded.calm.is_alive());
+        drop(writer);
+        let hog = Hog::start(&guarded.hog, &["--mib", TOO_MUCH, "--rate", "100"]).unwrap();
+        guarded.ends_the_hog(hog);
+        assert!(innocents[1].is_alive());
+        guarded.is_told_by(stopped);
+    }
+}
+
+/// No process of such a pod uses up by itself what was left.
+#[test]
+fn a_hog_of_many_processes() {
+    skip_if!(no_bpf());
+    for (name, happens) in [
+        ("guardmany", kill as fn(Agent) -> Option<Agent>),
+        ("guardmanystop", stop),
+    ] {
+        let mut guarded = Guarded::new(name, or_skip!(Bpffs::mount()));
+        let agent = or_skip!(guarded.start());
+        let arguments = ["--mib", TOO_MUCH, "--way", "processes", "--rate", "60"];
+        let _hog = Hog::start(&guarded.hog, &arguments).unwrap();
+        guarded.wait_for_usage(100);
+        let stopped = happens(agent);
+        guarded.wait_for_usage(240);
+        let oom = until(Duration::from_secs(4), || guarded.oom_kills() > 0);
+        assert!(!oom && guarded.calm.is_alive());
+        guarded.is_told_by(stopped);
+    }
+}
+
 #[test]
 fn what_is_too_old_kills_no_pod() {
     skip_if!(no_bpf());

@@ -239,7 +239,7 @@ fn the_floor_spares_a_writer_of_files() {
     let id = MemoryCgroup::open(&pod).unwrap().id();
     let victim = KernelVictim {
         cgroup_id: id,
-        enough: u64::MAX,
+        enough: 150 * MIB,
     };
     trigger.set_victims(0, &[victim]).unwrap();
     let mut arm = || {
@@ -247,7 +247,6 @@ fn the_floor_spares_a_writer_of_files() {
         let last = Trigger {
             limit: 200 * MIB,
             action: Action::Kill,
-            span: 156 * MIB,
             ..UP_TO_100_MIB
         };
         trigger.arm(floor, last).unwrap();

@@ -449,9 +449,10 @@ impl MemoryMonitor {
         let mut ranked = [0; MAX_VICTIMS as usize];
         let others = rank(candidates, rules, &mut ranked);
         let others = ranked.get(..others).unwrap_or_default().iter().copied();
-        for position in first.into_iter().chain(others) {
+        for (rank, position) in first.into_iter().chain(others).enumerate() {
             if let (Some(cgroup_id), Some(candidate)) = (id(position), candidates.get(position)) {
-                let enough = monitor.enough(candidate.usage);
+                let held = held(entries, position, candidate.usage, monitor.step());
+                let enough = monitor.enough(rank, held);
                 victims.push(position, KernelVictim { cgroup_id, enough });
             }
         }
@@ -484,6 +485,17 @@ impl MemoryMonitor {
         }
         observations.system_over_reserved()
     }
+}
+
+/// What only the pod's end gives back of what it uses, in bytes. Where that is less than a step, it is not asked.
+fn held(entries: &[Arc<Entry>], position: usize, usage: u64, step: u64) -> u64 {
+    let reading = entries
+        .get(position)
+        .filter(|_| usage > step)
+        .and_then(|entry| entry.memory.read().ok());
+    reading.map_or(usage, |reading| {
+        reading.usage.saturating_sub(reading.reclaimable())
+    })
 }
 
 /// So long after a kill of the kernel's own the pod's eviction is completed, in nanoseconds: the kubelet would have taken note of

@@ -85,7 +85,6 @@ impl ScopeMonitor {
                 limit,
                 direction: Direction::Rising,
                 action: Action::Kill,
-                span: limits.threshold,
                 ..Trigger::DISABLED
             },
         };
@@ -207,7 +206,6 @@ impl ScopeMonitor {
         };
         let full = self.scope.usage_limit(limits.threshold, 0);
         let hard = Trigger {
-            span: limits.threshold,
             full: full.saturating_add_signed(offset),
             ..rising(limits.threshold, Action::WakeLocal)
         };

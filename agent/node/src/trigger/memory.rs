@@ -66,8 +66,6 @@ pub struct Trigger {
     pub direction: Direction,
     /// What it does.
     pub action: Action,
-    /// Bytes of the hard threshold, for the triggers by which the kernel may kill; else 0.
-    pub span: u64,
     /// For the hard threshold: its limit as if no page cache counted as available; else 0. Past it, and without an agent, the kernel kills
     /// the allocating task that holds [`KernelVictim::enough`].
     pub full: u64,
@@ -79,7 +77,6 @@ impl Trigger {
         limit: u64::MAX,
         direction: Direction::Rising,
         action: Action::Wake,
-        span: 0,
         full: 0,
     };
 
@@ -104,7 +101,6 @@ impl Trigger {
                 Direction::Rising => direction::RISING,
                 Direction::Falling => direction::FALLING,
             },
-            span: self.span / page,
             full: self.full.div_ceil(page),
             action: match self.action {
                 Action::Wake => action::WAKE,

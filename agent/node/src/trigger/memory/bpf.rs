@@ -40,6 +40,24 @@ const UNCHARGE: ProgramSpec = ProgramSpec {
     attach_point: AttachPoint::FunctionExit("page_counter_uncharge"),
 };
 
+/// Reclaims that give nothing back, with the names of their links among what is pinned.
+const RECLAIMS: [(&str, ProgramSpec); 2] = [
+    (
+        "reclaim",
+        ProgramSpec {
+            name: "memory_reclaim_of_cgroup",
+            attach_point: AttachPoint::BtfTracepoint("mm_vmscan_memcg_reclaim_end"),
+        },
+    ),
+    (
+        "direct-reclaim",
+        ProgramSpec {
+            name: "memory_reclaim_of_machine",
+            attach_point: AttachPoint::BtfTracepoint("mm_vmscan_direct_reclaim_end"),
+        },
+    ),
+];
+
 /// The name of the link among what is pinned.
 const LINK: &str = "memory";
 /// Why a kprobe cannot be pinned.
@@ -64,6 +82,8 @@ pub struct BpfMemoryTrigger {
     link: Link,
     /// Sees what is given back, for falling triggers; the per-page hook sees that by itself.
     uncharge: Option<Switch>,
+    /// See reclaims that give nothing back, with the names of their links; attached with the pins.
+    reclaims: Vec<(&'static str, OwnedFd)>,
     /// Slots with a falling trigger, a bit each.
     falling: u32,
     generations: [u64; MAX_TRIGGERS as usize],
@@ -141,6 +161,13 @@ impl BpfMemoryTrigger {
                 link: None,
                 stays: !can_attach_again(),
             });
+        let mut reclaims = Vec::new();
+        for (name, program) in RECLAIMS {
+            match object.load_program(&program) {
+                Ok(program) => reclaims.push((name, program)),
+                Err(reason) => tracing::info!(name, reason, "not seen without an agent"),
+            }
+        }
         let mut cgroup_ids = [0; MAX_SCOPES as usize];
         for (id, scope) in cgroup_ids.iter_mut().zip(scopes) {
             *id = scope.id();
@@ -160,6 +187,7 @@ impl BpfMemoryTrigger {
                 wakeups: object.events("WAKERS")?,
                 link,
                 uncharge,
+                reclaims,
                 falling: 0,
                 generations: [0; MAX_TRIGGERS as usize],
                 handed_on: [0; MAX_TRIGGERS as usize],
@@ -301,6 +329,14 @@ impl MemoryTrigger for BpfMemoryTrigger {
             }
         };
         pinned.map_err(|e| format!("bpf(BPF_OBJ_PIN): {e}"))?;
+        // The pins keep them attached.
+        for (name, program) in self.reclaims.drain(..) {
+            let pinned =
+                TracingLink::attach(&program).and_then(|link| pins.pin(link.as_fd(), name));
+            if let Err(error) = pinned {
+                tracing::info!(name, %error, "not seen without an agent");
+            }
+        }
         self.expires_after = Some(expires_after);
         Ok(())
     }

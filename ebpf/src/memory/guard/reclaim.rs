@@ -1,0 +1,116 @@
+//! A reclaim that gives nothing back, when no agent is there: the proof of a shortage that no single task has to give.
+//!
+//! It runs in the context of the allocating task, each time that it has looked for memory at a limit or on the whole machine. The
+//! kernel tries 16 times (`MAX_RECLAIM_RETRIES`) before its OOM killer acts.
+
+use aya_ebpf::{
+    macros::{btf_tracepoint, map},
+    maps::Array,
+    programs::BtfTracePointContext,
+};
+use evictd_common::memory::{MAX_SCOPES, SLOTS_PER_SCOPE, slot};
+
+use super::{super::BATCH, PINNED_GUARD, TRIGGER_STATE, TRIGGERS, kill, now_ns, rank, victim};
+use crate::kstruct::{
+    Address, CSS_PARENT, cgroup_id, current_memcg, field, limit_of, usage_of, word,
+};
+
+/// One reclaim that gives nothing may have met pages that are being written.
+const FAILED_BEFORE: u64 = 2;
+/// What a pod gives back by its end is waited for, in nanoseconds, before a task of another one dies.
+const GIVEN_BACK_NS: u64 = 50_000_000;
+/// Cgroups from a task's own up to a scope.
+const MAX_DEPTH: usize = 16;
+/// `PAGE_COUNTER_MAX`, and what is close to it: no limit.
+const NO_LIMIT: u64 = 1 << 50;
+
+/// What has become of the last reclaims in a scope.
+#[repr(C)]
+struct Reclaims {
+    /// So many in a row gave nothing.
+    failed: u64,
+    /// The cgroup of the pod from which a task was killed last for that.
+    pod: u64,
+    /// When that was, in nanoseconds of CLOCK_MONOTONIC.
+    killed_ns: u64,
+}
+
+#[map]
+static RECLAIMS: Array<Reclaims> = Array::with_max_entries(MAX_SCOPES, 0);
+
+/// `TP_PROTO(unsigned long nr_reclaimed)`: in a cgroup that is at its limit.
+#[btf_tracepoint(function = "mm_vmscan_memcg_reclaim_end")]
+pub fn memory_reclaim_of_cgroup(ctx: BtfTracePointContext) -> i32 {
+    has_ended(ctx.arg(0), true);
+    0
+}
+
+/// `TP_PROTO(unsigned long nr_reclaimed)`: on the machine, by a task that waits for it.
+#[btf_tracepoint(function = "mm_vmscan_direct_reclaim_end")]
+pub fn memory_reclaim_of_machine(ctx: BtfTracePointContext) -> i32 {
+    has_ended(ctx.arg(0), false);
+    0
+}
+
+#[inline(always)]
+fn has_ended(reclaimed: u64, of_cgroup: bool) {
+    let Some(guard) = PINNED_GUARD.get(0) else {
+        return;
+    };
+    let now = now_ns();
+    let is_absent = now >= guard.lease_ns && now < guard.expires_ns;
+    for scope in 0..MAX_SCOPES {
+        let at = scope * SLOTS_PER_SCOPE + slot::HARD;
+        let (Some(trigger), Some(state), Some(reclaims)) = (
+            TRIGGERS.get(at),
+            TRIGGER_STATE.get_ptr_mut(at),
+            RECLAIMS.get_ptr_mut(scope),
+        ) else {
+            return;
+        };
+        // SAFETY: slots of array maps, valid for the whole run of the program. Other CPUs may write the same words: a count
+        // that loses one is a kill that comes later.
+        let (state, reclaims) = unsafe { (&mut *state, &mut *reclaims) };
+        if trigger.full == 0
+            || cgroup_id(state.memcg) != Some(trigger.cgroup_id)
+            || !is_short(state.memcg, of_cgroup)
+        {
+            continue;
+        }
+        if reclaimed > 0 {
+            reclaims.failed = 0;
+            continue;
+        }
+        reclaims.failed += 1;
+        let pod = victim(u64::from(scope));
+        let is_another = pod != reclaims.pod && now - reclaims.killed_ns < GIVEN_BACK_NS;
+        let is_early = rank(u64::from(scope), pod).saturating_add(FAILED_BEFORE) > reclaims.failed;
+        if !is_absent || is_another || is_early {
+            continue;
+        }
+        kill(state, u64::from(scope), pod);
+        (reclaims.pod, reclaims.killed_ns) = (pod, now);
+    }
+}
+
+/// Whether it was for this cgroup that the current task has reclaimed memory: it is at its limit, and none below it that the task
+/// is in. The machine is the one without a limit.
+#[inline(never)]
+fn is_short(scope: Address, of_cgroup: bool) -> bool {
+    if !of_cgroup {
+        return word(limit_of(scope)).unwrap_or(0) >= NO_LIMIT;
+    }
+    let mut at = current_memcg().unwrap_or(0);
+    for _ in 0..MAX_DEPTH {
+        if at == 0 {
+            return false;
+        }
+        let limit = word(limit_of(at)).unwrap_or(0);
+        let is_at_limit = word(usage_of(at)).unwrap_or(0) + BATCH >= limit;
+        if is_at_limit || at == scope {
+            return is_at_limit && at == scope;
+        }
+        at = field(at, &CSS_PARENT).unwrap_or(0);
+    }
+    false
+}
