@@ -150,10 +150,11 @@ impl ScopeMonitor {
     }
 
     /// A fresh look; whether the threshold is met follows from it. `add_up` makes the kernel's statistics of the pods
-    /// fresh, where they lag; `growth` is the fastest that the machine can make, in bytes per second.
+    /// fresh, where they lag; `growth` is the fastest that the machine can make, in bytes per second; victims hold `dying` bytes.
     pub fn sample(
         &mut self,
         woken: u64,
+        dying: u64,
         triggers: &ScopeTriggers,
         hook: MemoryHook,
         growth: u64,
@@ -177,7 +178,8 @@ impl ScopeMonitor {
         self.gone = false;
         self.pressed = is_pressing(self.sample.available);
         if !self.scope.is_machine() {
-            self.apply_machine_share(missing);
+            // What a process unmaps leaves the statistics first, and the counter when it is freed: a victim's is no page cache.
+            self.apply_machine_share(missing.saturating_sub(dying));
         }
         if self.pressed && !was_pressed {
             self.cause = cause(woken, triggers, hook);
