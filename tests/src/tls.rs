@@ -4,11 +4,11 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::serve::Listener;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
-    KeyPair,
+    BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, DnType,
+    ExtendedKeyUsagePurpose, IsCa, KeyPair,
 };
 use rustls::{
-    RootCertStore, ServerConfig,
+    ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned,
     crypto::CryptoProvider,
     pki_types::PrivatePkcs8KeyDer,
     server::{WebPkiClientVerifier, danger::ClientCertVerifier},
@@ -77,16 +77,54 @@ impl Authority {
         Ok((certificate.pem(), key.serialize_pem()))
     }
 
-    fn serve(
-        &self,
-        names: &[&str],
-        clients: Arc<dyn ClientCertVerifier>,
-    ) -> io::Result<Arc<ServerConfig>> {
+    /// Certificate and key of a server with these names or addresses, both in PEM.
+    ///
+    /// # Errors
+    /// A name that is none.
+    pub fn server_pem(&self, names: &[&str]) -> io::Result<(String, String)> {
+        let (certificate, key) = self.sign(names)?;
+        Ok((certificate.pem(), key.serialize_pem()))
+    }
+
+    fn sign(&self, names: &[&str]) -> io::Result<(Certificate, KeyPair)> {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let key = KeyPair::generate().map_err(io::Error::other)?;
         let certificate = CertificateParams::new(names)
             .and_then(|params| params.signed_by(&key, &self.issuer))
             .map_err(io::Error::other)?;
+        Ok((certificate, key))
+    }
+
+    /// A connection to a server that has to have a certificate of this authority.
+    ///
+    /// # Errors
+    /// No server, or one with another certificate.
+    pub fn connect(
+        &self,
+        address: SocketAddr,
+    ) -> io::Result<StreamOwned<ClientConnection, std::net::TcpStream>> {
+        let mut roots = RootCertStore::empty();
+        roots
+            .add(self.issuer.der().clone())
+            .map_err(io::Error::other)?;
+        let config = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(io::Error::other)?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let name = address.ip().into();
+        let connection = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
+        let mut stream = StreamOwned::new(connection, std::net::TcpStream::connect(address)?);
+        stream.conn.complete_io(&mut stream.sock)?;
+        Ok(stream)
+    }
+
+    fn serve(
+        &self,
+        names: &[&str],
+        clients: Arc<dyn ClientCertVerifier>,
+    ) -> io::Result<Arc<ServerConfig>> {
+        let (certificate, key) = self.sign(names)?;
         let config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .map_err(io::Error::other)?

@@ -26,6 +26,7 @@ mod filesystems;
 mod graduated;
 pub mod kube;
 mod kubelet;
+mod metrics_tls;
 mod pinned_guard;
 pub mod pod_manifest;
 mod policy;
@@ -40,6 +41,7 @@ pub use error::ConfigError;
 pub use filesystems::FilesystemPaths;
 pub use kubelet::DEFAULT_PRESSURE_TRANSITION_PERIOD;
 pub use kubelet::EvictionFields;
+pub use metrics_tls::{CertificateFiles, MetricsTls};
 pub use pinned_guard::PinnedGuard;
 pub use policy::PolicyConfig;
 pub use source::{KubeletDocument, KubeletFiles, KubeletSource};
@@ -90,6 +92,8 @@ pub struct Config {
     pub policy: PolicyConfig,
     /// `metricsAddress`: where metrics are served, if at all.
     pub metrics_address: Option<SocketAddr>,
+    /// `metricsTls`: that they are served over TLS, and who may read them.
+    pub metrics_tls: Option<MetricsTls>,
     /// `healthAddress`: where the kubelet's probes are answered, if at all.
     pub health_address: Option<SocketAddr>,
 }
@@ -171,6 +175,7 @@ impl Config {
                 &[("evictd", Mode::Evictd), ("kubelet", Mode::Kubelet)],
             )?
             .unwrap_or_default();
+        let metrics_address = fields.socket_address("metricsAddress")?;
         let config = Self {
             eviction,
             mode,
@@ -179,8 +184,6 @@ impl Config {
                 .unwrap_or_default(),
             scope: Scope::take(&mut fields)?,
             pod_manifest: fields.absolute_path("podManifest")?,
-            cluster,
-            cri,
             state_dir: fields
                 .absolute_path("stateDir")?
                 .unwrap_or_else(|| DEFAULT_STATE_DIR.into()),
@@ -193,8 +196,15 @@ impl Config {
             filesystems: FilesystemPaths::take(&mut fields)?,
             graduated: graduated::take(&mut fields)?,
             policy: PolicyConfig::take(&mut fields)?,
-            metrics_address: fields.socket_address("metricsAddress")?,
+            metrics_address,
+            metrics_tls: metrics_tls::take(
+                &mut fields,
+                metrics_address.is_some(),
+                cluster.is_some(),
+            )?,
             health_address: fields.socket_address("healthAddress")?,
+            cluster,
+            cri,
         };
         fields.deny_unknown_fields()?;
         if let (Some(_), Some(manifest)) = (&config.cluster, &config.pod_manifest) {

@@ -14,7 +14,11 @@ use serde_json::{Value, json};
 use super::Config;
 
 /// Fields that have no default and stand in the documents of defaults.
-const NAMES: [&str; 2] = ["cluster.nodeName", "cluster.fleetBrake.configMap"];
+const NAMES: [&str; 3] = [
+    "cluster.nodeName",
+    "cluster.fleetBrake.configMap",
+    "metricsAddress",
+];
 
 thread_local! {
     static TAKEN: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) };
@@ -50,6 +54,8 @@ fn documents() -> [Value; 3] {
         },
         "cri": { "enabled": true },
         "graduatedAction": { "reclaim": { "enabled": true }, "brake": { "enabled": true } },
+        "metricsAddress": "127.0.0.1:1",
+        "metricsTls": { "certificateFile": "/tls.crt", "privateKeyFile": "/tls.key", "authorization": false },
         "pinnedGuard": { "enabled": true, "directory": "/sys/fs/bpf/evictd", "expireAfter": "1m" },
     });
     [
@@ -65,6 +71,8 @@ fn spelled_out() -> [Value; 2] {
         "cluster": {
             "nodeName": "node-1", "taint": {}, "fleetBrake": { "configMap": "evictd/fleet" }, "tenantPolicies": {},
         },
+        "metricsAddress": "127.0.0.1:1",
+        "metricsTls": {},
     });
     let all = json!({
         "cluster": {
@@ -78,6 +86,8 @@ fn spelled_out() -> [Value; 2] {
             },
             "tenantPolicies": { "maxGrace": "0s" },
         },
+        "metricsAddress": "127.0.0.1:1",
+        "metricsTls": { "authorization": true },
         "pinnedGuard": { "enabled": true, "directory": "/sys/fs/bpf/evictd", "expireAfter": "10m" },
     });
     [least, all]

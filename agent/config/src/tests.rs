@@ -259,6 +259,18 @@ fn errors_name_field_value_and_reason_in_one_line() {
             r#"metricsAddress: "here": must be an IP address and a port such as 127.0.0.1:9393"#,
         ),
         (
+            "metricsTls: {}",
+            "metricsTls: {}: needs metricsAddress: without it no port is open",
+        ),
+        (
+            "metricsAddress: 127.0.0.1:1\nmetricsTls: {authorization: true}",
+            "metricsTls.authorization: true: needs cluster: the API server says who may read the metrics",
+        ),
+        (
+            "metricsAddress: 127.0.0.1:1\nmetricsTls: {certificateFile: /tls.crt}",
+            r#"metricsTls.certificateFile: "/tls.crt": needs privateKeyFile beside it"#,
+        ),
+        (
             "healthAddress: 9394",
             "healthAddress: 9394: must be a string",
         ),

@@ -89,24 +89,23 @@ pub const FLEET_RIGHTS: [Right; 4] = [
     right("patch", "", "configmaps", "", "the fleet brake"),
 ];
 
-/// Asks for each right and logs those that are missing; they are returned. What cannot be asked now is not missing:
+/// Asks for each right, and for `more` that the configuration asks for everywhere, and logs those that are missing; they are returned. What cannot be asked now is not missing:
 /// the requests themselves will show it.
 pub async fn check(
     connection: &ApiClient,
     pause: Option<&ConfigMapName>,
     fleet: Option<&ConfigMapName>,
-    follows_tenants: bool,
+    more: impl IntoIterator<Item = Right>,
 ) -> Vec<Right> {
     let mut missing = Vec::new();
-    let everywhere = RIGHTS.map(|right| (right, "", ""));
+    let everywhere = RIGHTS.into_iter().chain(more);
+    let everywhere = everywhere.map(|right| (right, "", ""));
     let there = pause
         .map(|map| PAUSE_RIGHTS.map(|right| (right, map.namespace.as_str(), map.name.as_str())));
     let brake = fleet
         .map(|map| FLEET_RIGHTS.map(|right| (right, map.namespace.as_str(), map.name.as_str())));
     let there = there.into_iter().flatten();
-    let tenants = TENANT_RIGHTS.map(|right| (right, "", ""));
-    let tenants = tenants.into_iter().filter(|_| follows_tenants);
-    let all = everywhere.into_iter().chain(tenants).chain(there);
+    let all = everywhere.chain(there);
     for (right, namespace, name) in all.chain(brake.into_iter().flatten()) {
         let review = json!({
             "apiVersion": "authorization.k8s.io/v1",

@@ -132,10 +132,13 @@ impl<'a> ApiRequest<'a> {
 }
 
 impl ApiRequest<'_> {
-    /// Whether it changes nothing, or an Event, or asks for the agent's own rights.
+    /// Whether it changes nothing, or an Event, or asks for the agent's own rights or a scraper's.
     fn is_harmless(&self) -> bool {
         let of = |group: &str| self.path.starts_with(&format!("/apis/{group}/"));
-        self.method == Method::GET || of("events.k8s.io") || of("authorization.k8s.io")
+        self.method == Method::GET
+            || of("events.k8s.io")
+            || of("authorization.k8s.io")
+            || of("authentication.k8s.io")
     }
 }
 

@@ -18,6 +18,7 @@ pub mod pause;
 pub mod pod_store;
 pub mod policy_status;
 pub mod reporter;
+pub mod scraper_access;
 pub mod session;
 pub mod soft_eviction;
 pub mod soft_task;

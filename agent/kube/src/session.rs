@@ -19,10 +19,11 @@ use tokio::{
 };
 
 use super::{
-    access,
+    access::{self, Right, TENANT_RIGHTS},
     client::{AccessError, ApiClient},
     events::Events,
     followers::Followers,
+    scraper_access::SCRAPER_RIGHTS,
 };
 use crate::{
     cache::ClusterCache,
@@ -136,12 +137,17 @@ impl Cluster {
         let (begin, begun) = oneshot::channel();
         let checked = Arc::clone(&connection);
         let pause = cluster.pause_config_map.clone();
-        let follows_tenants = cluster.tenant_grace.is_some();
+        let tenants = TENANT_RIGHTS
+            .into_iter()
+            .filter(|_| cluster.tenant_grace.is_some());
+        let reviews = config.metrics_tls.as_ref().is_some_and(|t| t.authorization);
+        let more = tenants.chain(SCRAPER_RIGHTS.into_iter().filter(|_| reviews));
+        let more: Vec<Right> = more.collect();
         let fleet = cluster.fleet_brake.as_ref().map(|f| f.config_map.clone());
         let tasks = Tasks {
             watch: tokio::spawn(watching),
             check: tokio::spawn(async move {
-                access::check(&checked, pause.as_ref(), fleet.as_ref(), follows_tenants).await;
+                access::check(&checked, pause.as_ref(), fleet.as_ref(), more).await;
             }),
             keeping: {
                 let keeping = Arc::clone(&keeping);

@@ -190,6 +190,7 @@ fn keep_what_needs_a_restart(new: &mut Config, old: &Config) {
         &mut new.metrics_address,
         &old.metrics_address,
     );
+    keep("metricsTls", &mut new.metrics_tls, &old.metrics_tls);
     keep(
         "healthAddress",
         &mut new.health_address,

@@ -200,9 +200,14 @@ impl Agent {
         }));
         let metrics = Arc::new(metrics);
         if let Some(address) = config.metrics_address {
-            let served = telemetry::serve(address, Arc::clone(&metrics), Arc::clone(&health));
-            let address = served?;
-            tracing::info!(%address, "metrics are served");
+            let api = match &source {
+                PodSource::Cluster { cluster, .. } => Some(cluster.connection()),
+                _ => None,
+            };
+            let tls = config.metrics_tls.as_ref();
+            let (metrics, health) = (Arc::clone(&metrics), Arc::clone(&health));
+            let address = telemetry::serve(address, tls, api, metrics, health)?;
+            tracing::info!(%address, tls = tls.is_some(), "metrics are served");
         }
         if let (PodSource::Cluster { cluster, .. }, Some(settings)) = (&mut source, &config.cluster)
         {

@@ -1,6 +1,7 @@
 //! Whether the agent lives: its loops note when they have turned, and a thread of its own answers the kubelet's probes.
 
 use std::{
+    io,
     net::{SocketAddr, TcpListener},
     sync::{
         Arc, OnceLock,
@@ -164,11 +165,7 @@ fn answer(status: Result<(), String>) -> Answer {
 /// # Errors
 /// The address is in use, or is none of this machine's.
 pub fn serve(address: SocketAddr, health: Arc<Health>) -> Result<SocketAddr, ServeError> {
-    let failed = |source| ServeError {
-        field: "healthAddress",
-        address,
-        source,
-    };
+    let failed = |e: io::Error| ServeError::new("healthAddress", address, &e);
     let listener = TcpListener::bind(address).map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     let probe = move |request: Request<'_>| match request.path {
@@ -176,7 +173,7 @@ pub fn serve(address: SocketAddr, health: Arc<Health>) -> Result<SocketAddr, Ser
         "/readyz" => answer(health.readiness()),
         _ => Answer::plain("404 Not Found", "/healthz or /readyz\n"),
     };
-    http::spawn("health", listener, LIMITS, probe).map_err(failed)?;
+    http::spawn("health", listener, LIMITS, None, probe).map_err(failed)?;
     Ok(bound)
 }
 

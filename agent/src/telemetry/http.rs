@@ -3,14 +3,16 @@
 
 use std::{
     collections::HashMap,
-    io,
-    net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream},
-    os::fd::AsFd as _,
+    io::{self, Read, Write},
+    net::{IpAddr, TcpListener},
+    os::fd::{AsFd as _, BorrowedFd},
     time::{Duration, Instant},
 };
 
 use bytes::{Buf, Bytes, BytesMut, buf::Chain};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::tls::{Tls, Transport};
 
 /// The longest request head, in bytes.
 const HEAD_BYTES: usize = 8 << 10;
@@ -35,6 +37,8 @@ pub(super) struct Request<'a> {
     pub path: &'a str,
     /// The text of the `Accept` header; empty where there is none.
     pub accept: &'a str,
+    /// The same of `Authorization`.
+    pub authorization: &'a str,
 }
 
 /// What is answered.
@@ -59,7 +63,27 @@ impl Answer {
     }
 }
 
-/// Serves a bound listener on a new thread, for as long as the process lives. `answer` is given each GET.
+/// What gives the answers.
+pub(super) trait Responder: Send + 'static {
+    /// The answer to a GET; `None` while it is not known.
+    fn answer(&mut self, request: Request<'_>) -> Option<Answer>;
+
+    /// Becomes readable when an answer that was not known may be. It is called before the answers are asked for again.
+    fn news(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Takes in what has made that readable.
+    fn take_news(&self) {}
+}
+
+impl<F: FnMut(Request<'_>) -> Answer + Send + 'static> Responder for F {
+    fn answer(&mut self, request: Request<'_>) -> Option<Answer> {
+        Some(self(request))
+    }
+}
+
+/// Serves a bound listener on a new thread, for as long as the process lives; over TLS where that is given.
 ///
 /// # Errors
 /// The system has no thread to give, or refuses a listener that does not block.
@@ -67,13 +91,15 @@ pub(super) fn spawn(
     name: &str,
     listener: TcpListener,
     limits: Limits,
-    answer: impl FnMut(Request<'_>) -> Answer + Send + 'static,
+    tls: Option<Tls>,
+    responder: impl Responder,
 ) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let mut server = Server {
         listener,
         limits,
-        answer,
+        tls,
+        responder,
         connections: Vec::with_capacity(limits.connections),
         no_descriptor_until: None,
     };
@@ -81,17 +107,18 @@ pub(super) fn spawn(
     thread.spawn(move || server.run()).map(drop)
 }
 
-struct Server<F> {
+struct Server<R> {
     listener: TcpListener,
     limits: Limits,
-    answer: F,
+    tls: Option<Tls>,
+    responder: R,
     /// The oldest first.
     connections: Vec<Connection>,
     no_descriptor_until: Option<Instant>,
 }
 
 struct Connection {
-    stream: TcpStream,
+    stream: Transport,
     peer: IpAddr,
     /// When it is closed, whatever its state.
     deadline: Instant,
@@ -101,32 +128,51 @@ struct Connection {
 enum State {
     /// What has come of the request's head.
     Request(BytesMut),
+    /// The complete head, whose answer is not known yet.
+    Waiting(BytesMut),
     /// What of the answer is not sent yet: head and body.
     Answer(Chain<Bytes, Bytes>),
 }
 
-impl<F: FnMut(Request<'_>) -> Answer> Server<F> {
+/// What can be done after a wait.
+struct Ready {
+    /// There are new connections.
+    new: bool,
+    /// Answers may be known now.
+    news: bool,
+    /// Whether each of the connections can go on.
+    connections: Vec<bool>,
+}
+
+impl<R: Responder> Server<R> {
     fn run(&mut self) {
         loop {
-            let (new, ready) = self.wait();
+            let ready = self.wait();
             let now = Instant::now();
-            let mut ready = ready.into_iter();
-            let (limits, answer) = (self.limits, &mut self.answer);
+            if ready.news {
+                self.responder.take_news();
+            }
+            let mut can_go_on = ready.connections.into_iter();
+            let (limits, responder) = (self.limits, &mut self.responder);
             self.connections.retain_mut(|connection| {
-                let goes_on = match ready.next() {
-                    Some(true) => connection.go_on(now + limits.answer, answer),
-                    _ => true,
+                let is_ready = can_go_on.next().unwrap_or(false);
+                let goes_on = match connection.state {
+                    // Nothing but its end was waited for.
+                    State::Waiting(_) if is_ready => false,
+                    State::Waiting(_) if !ready.news => true,
+                    State::Request(_) | State::Answer(_) if !is_ready => true,
+                    _ => connection.go_on(now + limits.answer, responder),
                 };
                 goes_on && now < connection.deadline
             });
-            if new {
+            if ready.new {
                 self.accept(now);
             }
         }
     }
 
-    /// Waits until something can be done; whether there are new connections, and for each of the others whether it is ready.
-    fn wait(&mut self) -> (bool, Vec<bool>) {
+    /// Waits until something can be done.
+    fn wait(&mut self) -> Ready {
         let now = Instant::now();
         self.no_descriptor_until = self.no_descriptor_until.filter(|until| now < *until);
         let deadlines = self.connections.iter().map(|c| c.deadline);
@@ -140,20 +186,27 @@ impl<F: FnMut(Request<'_>) -> Answer> Server<F> {
             None => PollFlags::POLLIN,
             Some(_) => PollFlags::empty(),
         };
-        let mut fds = Vec::with_capacity(1 + self.connections.len());
+        let news = self.responder.news();
+        let mut fds = Vec::with_capacity(2 + self.connections.len());
         fds.push(PollFd::new(self.listener.as_fd(), listening));
+        fds.extend(news.map(|fd| PollFd::new(fd, PollFlags::POLLIN)));
         fds.extend(self.connections.iter().map(|c| {
             let flags = match c.state {
-                State::Request(_) => PollFlags::POLLIN,
+                State::Request(_) => PollFlags::POLLIN | c.stream.wants(),
                 State::Answer(_) => PollFlags::POLLOUT,
+                // Its end is told in any case.
+                State::Waiting(_) => PollFlags::empty(),
             };
             PollFd::new(c.stream.as_fd(), flags)
         }));
         // Interrupted, or without memory: nothing is ready, and it is tried again.
         let any = poll(&mut fds, timeout).is_ok_and(|n| n > 0);
         let mut ready = fds.iter().map(|fd| any && fd.any().unwrap_or(true));
-        let new = ready.next().unwrap_or(false);
-        (new, ready.collect())
+        Ready {
+            new: ready.next().unwrap_or(false),
+            news: news.is_some() && ready.next().unwrap_or(false),
+            connections: ready.collect(),
+        }
     }
 
     /// Takes in the connections that wait, one turn's worth of them.
@@ -164,6 +217,14 @@ impl<F: FnMut(Request<'_>) -> Answer> Server<F> {
                     if stream.set_nonblocking(true).is_err() {
                         continue;
                     }
+                    let stream = match &mut self.tls {
+                        None => Transport::Plain(stream),
+                        Some(tls) => match tls.accept(stream) {
+                            Ok(stream) => stream,
+                            // Said there.
+                            Err(_) => continue,
+                        },
+                    };
                     self.make_room();
                     self.connections.push(Connection {
                         stream,
@@ -193,7 +254,7 @@ impl<F: FnMut(Request<'_>) -> Answer> Server<F> {
     /// Closes a connection of the address that has most of them, so that one client cannot take the place of another.
     fn drop_one(&mut self) {
         let all = || {
-            let of = |c: &Connection| (c.peer, matches!(c.state, State::Request(_)));
+            let of = |c: &Connection| (c.peer, !matches!(c.state, State::Answer(_)));
             self.connections.iter().map(of)
         };
         if let Some(index) = who_goes(all) {
@@ -217,33 +278,38 @@ fn who_goes<I: Iterator<Item = (IpAddr, bool)>>(all: impl Fn() -> I) -> Option<u
 
 impl Connection {
     /// Reads or writes what can be read or written without waiting; false when the connection is over.
-    fn go_on(
-        &mut self,
-        answered_by: Instant,
-        answer: &mut impl FnMut(Request<'_>) -> Answer,
-    ) -> bool {
-        if let State::Request(head) = &mut self.state {
-            let answer = match read_head(&mut self.stream, head) {
+    fn go_on(&mut self, answered_by: Instant, responder: &mut impl Responder) -> bool {
+        let answer = match &mut self.state {
+            State::Request(head) => match read_head(&mut self.stream, head) {
                 Ok(Head::Partial) => return true,
-                Ok(Head::Complete) => respond(head, answer),
+                Ok(Head::Complete) => {
+                    self.deadline = answered_by;
+                    let answer = respond(head, responder);
+                    if answer.is_none() {
+                        self.state = State::Waiting(std::mem::take(head));
+                    }
+                    answer
+                }
                 Ok(Head::TooLong) => {
-                    Answer::plain("431 Request Header Fields Too Large", "too long\n")
+                    self.deadline = answered_by;
+                    let status = "431 Request Header Fields Too Large";
+                    Some(Answer::plain(status, "too long\n"))
                 }
                 Err(_) => return false,
-            };
-            self.deadline = answered_by;
+            },
+            State::Waiting(head) => respond(head, responder),
+            State::Answer(_) => None,
+        };
+        if let Some(answer) = answer {
             self.state = State::Answer(encode(answer));
         }
         match &mut self.state {
             State::Answer(rest) => {
                 let unfinished = write_rest(&mut self.stream, rest);
-                if !unfinished {
-                    // What the client has sent beyond its request would make a plain close a reset.
-                    let _ = self.stream.shutdown(Shutdown::Write);
-                }
-                unfinished
+                // What the client has sent beyond its request would make a plain close a reset.
+                unfinished || self.stream.finish()
             }
-            State::Request(_) => true,
+            State::Request(_) | State::Waiting(_) => true,
         }
     }
 }
@@ -254,7 +320,7 @@ enum Head {
     TooLong,
 }
 
-fn read_head(stream: &mut impl io::Read, head: &mut BytesMut) -> io::Result<Head> {
+fn read_head(stream: &mut impl Read, head: &mut BytesMut) -> io::Result<Head> {
     let mut buffer = [0; 1024];
     loop {
         match stream.read(&mut buffer) {
@@ -273,23 +339,30 @@ fn read_head(stream: &mut impl io::Read, head: &mut BytesMut) -> io::Result<Head
     }
 }
 
-/// The answer to a complete head.
-fn respond(head: &[u8], answer: &mut impl FnMut(Request<'_>) -> Answer) -> Answer {
+/// The answer to a complete head, as far as it is known.
+fn respond(head: &[u8], responder: &mut impl Responder) -> Option<Answer> {
     let mut lines = std::str::from_utf8(head).unwrap_or_default().split("\r\n");
     let parts: Vec<&str> = lines.next().unwrap_or_default().split(' ').collect();
-    let accept = lines.find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("accept").then(|| value.trim())
-    });
+    let header = |wanted: &str| {
+        let value = lines.clone().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            name.eq_ignore_ascii_case(wanted).then(|| value.trim())
+        });
+        value.unwrap_or_default()
+    };
     match parts[..] {
-        ["GET", target, version] if version.starts_with("HTTP/1.") => answer(Request {
+        ["GET", target, version] if version.starts_with("HTTP/1.") => responder.answer(Request {
             path: target.split('?').next().unwrap_or(target),
-            accept: accept.unwrap_or_default(),
+            accept: header("accept"),
+            authorization: header("authorization"),
         }),
         [_, _, version] if version.starts_with("HTTP/1.") => {
-            Answer::plain("405 Method Not Allowed", "only GET\n")
+            Some(Answer::plain("405 Method Not Allowed", "only GET\n"))
         }
-        _ => Answer::plain("400 Bad Request", "not a request of HTTP/1.1\n"),
+        _ => Some(Answer::plain(
+            "400 Bad Request",
+            "not a request of HTTP/1.1\n",
+        )),
     }
 }
 
@@ -303,7 +376,7 @@ fn encode(answer: Answer) -> Chain<Bytes, Bytes> {
 }
 
 /// Whether there is more to send, later.
-fn write_rest(stream: &mut impl io::Write, rest: &mut impl Buf) -> bool {
+fn write_rest(stream: &mut impl Write, rest: &mut impl Buf) -> bool {
     while rest.has_remaining() {
         match stream.write(rest.chunk()) {
             Ok(n) if n > 0 => rest.advance(n),
@@ -315,23 +388,33 @@ fn write_rest(stream: &mut impl io::Write, rest: &mut impl Buf) -> bool {
     false
 }
 
-/// The address cannot be used.
+/// An address, a certificate or a key cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("{field}: {address}: {source}")]
+#[error("{field}: {value}: {reason}")]
 pub struct ServeError {
     /// The field that names it.
-    pub(super) field: &'static str,
-    /// The configured address.
-    pub(super) address: SocketAddr,
-    /// The system's reason.
-    pub(super) source: io::Error,
+    field: &'static str,
+    /// What is configured: an address, or a path.
+    value: String,
+    /// What is wrong with it.
+    reason: String,
+}
+
+impl ServeError {
+    pub(super) fn new(field: &'static str, value: impl ToString, reason: &impl ToString) -> Self {
+        Self {
+            field,
+            value: value.to_string(),
+            reason: reason.to_string(),
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::{
         io::{Read as _, Write as _},
-        net::SocketAddr,
+        net::{SocketAddr, TcpStream},
     };
 
     use super::*;
@@ -346,10 +429,10 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let answer = move |request: Request<'_>| {
-            let Request { path, accept } = request;
+            let Request { path, accept, .. } = request;
             Answer::plain("200 OK", format!("{path} {accept}{body}"))
         };
-        spawn("served", listener, limits, answer).unwrap();
+        spawn("served", listener, limits, None, answer).unwrap();
         address
     }
 

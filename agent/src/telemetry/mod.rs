@@ -3,8 +3,10 @@
 mod health;
 mod http;
 mod metrics;
+mod scrapers;
 mod server;
 mod state;
+mod tls;
 
 pub use health::{CONTROL_LOOP_LIMIT, FAST_PATH_LIMIT, Health, Heart, serve as serve_health};
 

@@ -1,17 +1,23 @@
-//! `/metrics` over HTTP, on a thread of its own.
+//! `/metrics` over HTTP or HTTPS, on a thread of its own.
 
-use crate::telemetry::http::ServeError;
 use std::{
     collections::HashSet,
+    io,
     net::{SocketAddr, TcpListener},
+    os::fd::BorrowedFd,
     sync::Arc,
     time::Duration,
 };
 
+use evictd_config::MetricsTls;
+use evictd_kube::client::ApiClient;
+
 use super::{
     health::{Health, healthz},
-    http::{self, Answer, Limits, Request},
+    http::{self, Answer, Limits, Request, Responder, ServeError},
     metrics::Metrics,
+    scrapers::Scrapers,
+    tls::Tls,
 };
 
 const LIMITS: Limits = Limits {
@@ -69,32 +75,68 @@ fn prometheus_text(text: &str) -> String {
     out
 }
 
+/// What is asked for at the metrics' address.
+struct MetricsServer {
+    metrics: Arc<Metrics>,
+    health: Arc<Health>,
+    /// Who may read the metrics; without it all may that reach the port.
+    scrapers: Option<Scrapers>,
+}
+
+impl Responder for MetricsServer {
+    fn answer(&mut self, request: Request<'_>) -> Option<Answer> {
+        Some(match request.path {
+            "/metrics" => {
+                if let Some(scrapers) = &self.scrapers
+                    && let Err(refusal) = scrapers.check(request.authorization)?
+                {
+                    return Some(refusal);
+                }
+                match render(&self.metrics, request.accept) {
+                    Ok(answer) => answer,
+                    Err(error) => Answer::plain("500 Internal Server Error", error.to_string()),
+                }
+            }
+            "/healthz" => healthz(&self.health),
+            _ => Answer::plain("404 Not Found", "/metrics or /healthz\n"),
+        })
+    }
+
+    fn news(&self) -> Option<BorrowedFd<'_>> {
+        self.scrapers.as_ref().map(Scrapers::news)
+    }
+
+    fn take_news(&self) {
+        self.scrapers.iter().for_each(Scrapers::take_news);
+    }
+}
+
 /// Serves `/metrics`, and `/healthz` as a deprecated alias of the one at `healthAddress`, for as long as the process lives. The
 /// address that was bound.
 ///
 /// # Errors
-/// The address is in use, or is none of this machine's.
+/// The address is in use, or is none of this machine's; a certificate or key that cannot be used.
 pub fn serve(
     address: SocketAddr,
+    tls: Option<&MetricsTls>,
+    api: Option<&Arc<ApiClient>>,
     metrics: Arc<Metrics>,
     health: Arc<Health>,
 ) -> Result<SocketAddr, ServeError> {
-    let failed = |source| ServeError {
-        field: "metricsAddress",
-        address,
-        source,
+    let failed = |e: io::Error| ServeError::new("metricsAddress", address, &e);
+    let scrapers = match api.filter(|_| tls.is_some_and(|tls| tls.authorization)) {
+        Some(api) => Some(Scrapers::start(Arc::clone(api)).map_err(failed)?),
+        None => None,
     };
+    let tls = tls.map(|tls| Tls::open(tls.files.as_ref())).transpose()?;
     let listener = TcpListener::bind(address).map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
-    let answer = move |request: Request<'_>| match request.path {
-        "/metrics" => match render(&metrics, request.accept) {
-            Ok(answer) => answer,
-            Err(error) => Answer::plain("500 Internal Server Error", error.to_string()),
-        },
-        "/healthz" => healthz(&health),
-        _ => Answer::plain("404 Not Found", "/metrics or /healthz\n"),
+    let server = MetricsServer {
+        metrics,
+        health,
+        scrapers,
     };
-    http::spawn("metrics", listener, LIMITS, answer).map_err(failed)?;
+    http::spawn("metrics", listener, LIMITS, tls, server).map_err(failed)?;
     Ok(bound)
 }
 

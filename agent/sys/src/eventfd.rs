@@ -27,7 +27,7 @@ impl EventFd {
     /// Wakes the thread that polls [`Self::fd`].
     pub fn notify(&self) {
         let one = 1_u64;
-        // SAFETY: writes the eight bytes of a local. It fails only when the counter is full, and then it has hook.
+        // SAFETY: writes the eight bytes of a local. It fails only when the counter is full, and then it is readable already.
         unsafe {
             libc::write(
                 self.0.as_raw_fd(),
@@ -37,7 +37,7 @@ impl EventFd {
         };
     }
 
-    /// Forgets that it has hook.
+    /// Forgets that it was notified.
     pub fn clear(&self) {
         let mut count = 0_u64;
         // SAFETY: reads eight bytes into the eight bytes of a local; nothing to read is fine.
@@ -50,7 +50,7 @@ impl EventFd {
         };
     }
 
-    /// Becomes readable when it has hook.
+    /// Becomes readable when it was notified.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

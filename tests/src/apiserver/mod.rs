@@ -11,6 +11,7 @@ mod others;
 mod pods;
 mod policies;
 mod route;
+mod scrapers;
 mod state;
 mod watch;
 

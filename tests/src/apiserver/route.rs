@@ -17,7 +17,7 @@ use super::{
     answer::{answer, not_found, scripted, unauthorized},
     configmaps, exec, lock, node,
     objects::{self, Collection},
-    others, pods, policies,
+    others, pods, policies, scrapers,
     state::{InjectedFault, Seen, State},
     watch::{self, Wanted},
 };
@@ -170,6 +170,12 @@ fn dispatch(state: &mut State, seen: Seen, accept: &str) -> Response<Body> {
                 "selfsubjectaccessreviews",
             ],
         ) => node::review(state, body),
+        ("POST", ["apis", "authentication.k8s.io", "v1", "tokenreviews"]) => {
+            scrapers::token_review(state, body)
+        }
+        ("POST", ["apis", "authorization.k8s.io", "v1", "subjectaccessreviews"]) => {
+            scrapers::access_review(state, body)
+        }
         // A collection that is not there, such as policies without their definition.
         ("GET", ["apis", _, _, _]) => {
             not_found("the server could not find the requested resource", &path)

@@ -81,6 +81,8 @@ pub struct State {
     pub denied: BTreeSet<String>,
     /// The only token that is good, if any is asked for.
     pub token: Option<String>,
+    /// Who has which token, as TokenReviews tell, and whether that user may get `/metrics`.
+    pub scrapers: BTreeMap<String, (String, bool)>,
     /// What the kubelet says at /configz.
     pub configz: Value,
     /// What commands in containers come to, by `namespace/pod` and the command's words.
@@ -120,6 +122,7 @@ impl State {
             budgets: BTreeSet::new(),
             denied: BTreeSet::new(),
             token: None,
+            scrapers: BTreeMap::new(),
             configz: Value::Null,
             commands: BTreeMap::new(),
             faults: Vec::new(),

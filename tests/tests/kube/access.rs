@@ -3,7 +3,7 @@
 use std::{fs, path::Path, process::Command, sync::Arc, time::Duration};
 
 use evictd_config::ConfigMapName;
-use evictd_kube::{access, client::ApiClient};
+use evictd_kube::{access, client::ApiClient, scraper_access::SCRAPER_RIGHTS};
 use evictd_tests::{
     agent::binary,
     apiserver::{ApiServer, NODE},
@@ -29,6 +29,7 @@ fn every_missing_right_is_named() {
         "create pods/eviction",
         "patch nodes/status",
         "patch evictionpolicies/status",
+        "create subjectaccessreviews",
         "watch configmaps",
     ];
     let pause = ConfigMapName {
@@ -42,7 +43,7 @@ fn every_missing_right_is_named() {
         .unwrap();
     let missing = runtime.block_on(async {
         let connection = Arc::new(ApiClient::open(Some(kubeconfig)).await.unwrap());
-        access::check(&connection, Some(&pause), None, false).await
+        access::check(&connection, Some(&pause), None, SCRAPER_RIGHTS).await
     });
     let names: Vec<String> = missing
         .iter()
@@ -51,7 +52,7 @@ fn every_missing_right_is_named() {
     assert_eq!(names, denied);
     assert_eq!(
         server.state().count("POST", "selfsubjectaccessreviews"),
-        access::RIGHTS.len() + access::PAUSE_RIGHTS.len()
+        access::RIGHTS.len() + access::PAUSE_RIGHTS.len() + SCRAPER_RIGHTS.len()
     );
     let state = server.state();
     let last = state.requests.last().unwrap();

@@ -11,6 +11,7 @@ mod manager;
 mod memory;
 mod node;
 mod recreation;
+mod scrapers;
 mod server;
 mod shadow;
 mod soft;

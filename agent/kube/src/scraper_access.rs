@@ -1,0 +1,85 @@
+//! Whether the bearer of a token may read the metrics: the API server knows the token (TokenReview) and allows its user `get` on
+//! the path (SubjectAccessReview), as for the metrics of Kubernetes' own components.
+
+use http::Method;
+use serde_json::{Value, json};
+
+use super::{
+    access::Right,
+    client::{ApiClient, ApiError, ApiRequest, JSON},
+};
+
+const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
+const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+/// The path that the right is for.
+const PATH: &str = "/metrics";
+
+/// The rights that the agent needs everywhere where it asks.
+pub const SCRAPER_RIGHTS: [Right; 2] = [
+    Right {
+        verb: "create",
+        group: "authentication.k8s.io",
+        resource: "tokenreviews",
+        subresource: "",
+        purpose: "knowing who reads the metrics",
+    },
+    Right {
+        verb: "create",
+        group: "authorization.k8s.io",
+        resource: "subjectaccessreviews",
+        subresource: "",
+        purpose: "knowing who may read the metrics",
+    },
+];
+
+/// What the API server says of a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScraperAccess {
+    /// Its bearer may read the metrics.
+    Allowed,
+    /// Its bearer is known and may not.
+    Forbidden,
+    /// It is no token of this cluster.
+    Unauthenticated,
+}
+
+/// Asks the API server about a token.
+///
+/// # Errors
+/// No answer, or no right to ask.
+pub async fn review(connection: &ApiClient, token: &str) -> Result<ScraperAccess, ApiError> {
+    let asked = json!({
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenReview",
+        "spec": { "token": token },
+    });
+    let known = post(connection, TOKEN_REVIEWS, &asked).await?;
+    let status = &known["status"];
+    if status["authenticated"] != true {
+        return Ok(ScraperAccess::Unauthenticated);
+    }
+    let user = &status["user"];
+    let asked = json!({
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": user["username"],
+            "uid": user["uid"],
+            "groups": user["groups"],
+            "extra": user["extra"],
+            "nonResourceAttributes": { "verb": "get", "path": PATH },
+        },
+    });
+    let allowed = post(connection, ACCESS_REVIEWS, &asked).await?;
+    let status = &allowed["status"];
+    Ok(if status["allowed"] == true && status["denied"] != true {
+        ScraperAccess::Allowed
+    } else {
+        ScraperAccess::Forbidden
+    })
+}
+
+async fn post(connection: &ApiClient, path: &str, body: &Value) -> Result<Value, ApiError> {
+    let request = ApiRequest::new(Method::POST, path, JSON, body);
+    connection.call(&request).await
+}

@@ -1,0 +1,220 @@
+//! TLS for the metrics: the certificate, which is read again when its file changes, and a connection over it or without it.
+
+use std::{
+    fs,
+    io::{self, Read, Write},
+    net::{Shutdown, TcpStream},
+    os::fd::{AsFd, BorrowedFd},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use evictd_config::CertificateFiles;
+use nix::poll::PollFlags;
+use rustls::{
+    ServerConfig, ServerConnection, StreamOwned,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject as _},
+};
+
+use super::http::ServeError;
+
+const CERTIFICATE: &str = "metricsTls.certificateFile";
+const KEY: &str = "metricsTls.privateKeyFile";
+/// How often the files are looked at, when connections come.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+
+/// What a server needs for TLS.
+pub(super) struct Tls {
+    config: Arc<ServerConfig>,
+    /// Where the certificate comes from; without files it is the agent's own.
+    files: Option<Followed>,
+}
+
+/// Files, and what is known of them.
+struct Followed {
+    files: CertificateFiles,
+    modified: [Option<SystemTime>; 2],
+    looked: Instant,
+}
+
+impl Tls {
+    /// Reads the files, or makes a certificate that the agent signs itself and keeps in memory, as components of Kubernetes do.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or holds no certificate or key that fit each other.
+    pub fn open(files: Option<&CertificateFiles>) -> Result<Self, ServeError> {
+        let Some(files) = files else {
+            let config = self_signed().map_err(|e| ServeError::new("metricsTls", "true", &e))?;
+            return Ok(Self {
+                config: Arc::new(config),
+                files: None,
+            });
+        };
+        // Before the files are read: what changes meanwhile is read again.
+        let modified = files.modified();
+        Ok(Self {
+            config: Arc::new(from_files(files)?),
+            files: Some(Followed {
+                files: files.clone(),
+                modified,
+                looked: Instant::now(),
+            }),
+        })
+    }
+
+    /// A connection whose handshake begins.
+    pub fn accept(&mut self, stream: TcpStream) -> Result<Transport, rustls::Error> {
+        self.look_again();
+        let connection = ServerConnection::new(Arc::clone(&self.config))?;
+        Ok(Transport::Tls(Box::new(StreamOwned::new(
+            connection, stream,
+        ))))
+    }
+
+    /// Takes a certificate that was renewed. One that cannot be used leaves the one before in its place.
+    fn look_again(&mut self) {
+        let Some(followed) = &mut self.files else {
+            return;
+        };
+        if followed.looked.elapsed() < LOOK_AGAIN {
+            return;
+        }
+        followed.looked = Instant::now();
+        let modified = followed.files.modified();
+        if modified == std::mem::replace(&mut followed.modified, modified) {
+            return;
+        }
+        match from_files(&followed.files) {
+            Ok(config) => self.config = Arc::new(config),
+            Err(error) => {
+                tracing::error!(%error, "the metrics keep the certificate that they have");
+            }
+        }
+    }
+}
+
+trait Modified {
+    fn modified(&self) -> [Option<SystemTime>; 2];
+}
+
+impl Modified for CertificateFiles {
+    /// When certificate and key were changed last, as far as they are there.
+    fn modified(&self) -> [Option<SystemTime>; 2] {
+        [&self.certificate, &self.private_key]
+            .map(|path| fs::metadata(path).and_then(|file| file.modified()).ok())
+    }
+}
+
+fn from_files(files: &CertificateFiles) -> Result<ServerConfig, ServeError> {
+    let at = |field, path: &PathBuf, e: &dyn std::fmt::Display| {
+        ServeError::new(field, path.display(), &e.to_string())
+    };
+    let CertificateFiles {
+        certificate,
+        private_key,
+    } = files;
+    let chain = read_chain(certificate).map_err(|e| at(CERTIFICATE, certificate, &e))?;
+    let key = PrivateKeyDer::from_pem_file(private_key).map_err(|e| at(KEY, private_key, &e))?;
+    config(chain, key).map_err(|e| at(KEY, private_key, &e))
+}
+
+fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
+    let chain = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    let chain: Vec<_> = chain.map_err(|e| e.to_string())?;
+    match chain.is_empty() {
+        true => Err("has no certificate".to_owned()),
+        false => Ok(chain),
+    }
+}
+
+fn self_signed() -> Result<ServerConfig, Box<dyn std::error::Error + Send + Sync>> {
+    let made = rcgen::generate_simple_self_signed(["evictd".to_owned()])?;
+    let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+    Ok(config(vec![made.cert.der().clone()], key.into())?)
+}
+
+fn config(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<ServerConfig, rustls::Error> {
+    ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+}
+
+/// A connection that does not block.
+pub(super) enum Transport {
+    /// Without TLS.
+    Plain(TcpStream),
+    /// With it.
+    Tls(Box<StreamOwned<ServerConnection, TcpStream>>),
+}
+
+impl Transport {
+    /// What the handshake waits for beside the request.
+    pub fn wants(&self) -> PollFlags {
+        match self {
+            Self::Tls(stream) if stream.conn.wants_write() => PollFlags::POLLOUT,
+            _ => PollFlags::empty(),
+        }
+    }
+
+    /// All is written: says so to the client. Whether there is more to send, later.
+    pub fn finish(&mut self) -> bool {
+        let socket = match self {
+            Self::Plain(socket) => socket,
+            Self::Tls(stream) => {
+                stream.conn.send_close_notify();
+                while stream.conn.wants_write() {
+                    match stream.conn.write_tls(&mut stream.sock) {
+                        Ok(n) if n > 0 => {}
+                        Err(e) if e.kind() == io::ErrorKind::WouldBlock => return true,
+                        Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                        _ => break,
+                    }
+                }
+                &mut stream.sock
+            }
+        };
+        // The client may be gone.
+        let _ = socket.shutdown(Shutdown::Write);
+        false
+    }
+}
+
+impl Read for Transport {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.read(buffer),
+            Self::Tls(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Transport {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.write(bytes),
+            Self::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.flush(),
+            Self::Tls(stream) => stream.flush(),
+        }
+    }
+}
+
+impl AsFd for Transport {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Plain(stream) => stream.as_fd(),
+            Self::Tls(stream) => stream.sock.as_fd(),
+        }
+    }
+}

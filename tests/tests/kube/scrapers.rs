@@ -1,0 +1,243 @@
+//! Metrics over TLS, for those whom the API server allows to read them.
+
+use std::{
+    fs,
+    io::{Read as _, Write as _},
+    net::SocketAddr,
+    process::Command,
+    time::Duration,
+};
+
+use evictd_tests::{
+    agent::binary,
+    apiserver::{Fault, InjectedFault},
+    cluster_node::ClusterNode,
+    scrape::{free_address, metrics},
+    skip::not_root,
+    skip_if,
+    tls::Authority,
+    wait::until,
+};
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// A node whose agent serves metrics with a certificate of an authority.
+struct Served {
+    node: ClusterNode,
+    authority: Authority,
+    address: SocketAddr,
+}
+
+impl Served {
+    fn new(name: &str) -> Self {
+        let mut node = ClusterNode::new(name, 256).unwrap();
+        let (authority, address) = (Authority::new().unwrap(), free_address().unwrap());
+        node.config["metricsAddress"] = json!(address);
+        let [certificate, key] = ["tls.crt", "tls.key"].map(|file| node.dir().join(file));
+        node.config["metricsTls"] =
+            json!({ "certificateFile": certificate, "privateKeyFile": key });
+        let address = address.parse().unwrap();
+        let served = Self {
+            node,
+            authority,
+            address,
+        };
+        served.renew(&served.authority);
+        served
+    }
+
+    /// The server gets a certificate of this authority.
+    fn renew(&self, authority: &Authority) {
+        let (certificate, key) = authority.server_pem(&["127.0.0.1"]).unwrap();
+        let write = |file: &str, text| fs::write(self.node.dir().join(file), text).unwrap();
+        write("tls.key", key);
+        write("tls.crt", certificate);
+    }
+
+    /// What is answered to a request for a path with this token.
+    fn get(&self, path: &str, token: Option<&str>) -> String {
+        let mut stream = self.authority.connect(self.address).unwrap();
+        let token = token.map_or_else(String::new, |t| format!("Authorization: Bearer {t}\r\n"));
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\n{token}\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    fn status(&self, token: Option<&str>) -> String {
+        let answer = self.get("/metrics", token);
+        let shows = answer.contains("evictd_build_info");
+        let status = answer.split(' ').nth(1).unwrap().to_owned();
+        assert_eq!(shows, status == "200", "{answer}");
+        status
+    }
+
+    fn reviews(&self) -> [usize; 2] {
+        ["/tokenreviews", "/subjectaccessreviews"]
+            .map(|path| self.node.server.state().count("POST", path))
+    }
+}
+
+// R48
+#[test]
+fn metrics_are_read_by_those_who_may() {
+    skip_if!(not_root());
+    let served = Served::new("scrapers");
+    let knows = |token: &str, user: &str, may| {
+        let scrapers = &mut served.node.server.state().scrapers;
+        scrapers.insert(token.to_owned(), (user.to_owned(), may));
+    };
+    knows(
+        "prometheus-token",
+        "system:serviceaccount:monitoring:prometheus",
+        true,
+    );
+    knows("tenant-token", "system:serviceaccount:shop:default", false);
+    let mut agent = served.node.start().unwrap();
+    assert_eq!(served.status(None), "401");
+    assert_eq!(served.status(Some("forged")), "401");
+    assert_eq!(served.status(Some("tenant-token")), "403");
+    assert_eq!(
+        served.status(Some("prometheus-token")),
+        "200",
+        "{}",
+        agent.log()
+    );
+    assert_eq!(served.reviews(), [3, 2]);
+    // What the server has said holds for a while.
+    for _ in 0..20 {
+        assert_eq!(served.status(Some("prometheus-token")), "200");
+        assert_eq!(served.status(Some("tenant-token")), "403");
+    }
+    assert_eq!(served.reviews(), [3, 2]);
+    // It is all that is served without a token, and nothing without TLS.
+    assert!(served.get("/healthz", None).ends_with("ok\n"));
+    let plain = metrics(&served.address.to_string()).unwrap_or_default();
+    assert!(!plain.contains("evictd_"), "{plain}");
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+/// No client is let in without an answer, and one that waits for it holds up no other.
+#[test]
+fn without_an_answer_of_the_api_server_no_metrics_are_shown() {
+    skip_if!(not_root());
+    let served = Served::new("unreviewed");
+    let scrapers = [("known".to_owned(), ("prometheus".to_owned(), true))];
+    served.node.server.state().scrapers.extend(scrapers);
+    let mut agent = served.node.start().unwrap();
+    assert_eq!(served.status(Some("known")), "200");
+    for what in [InjectedFault::Status(500), InjectedFault::Status(403)] {
+        served.node.server.state().faults.push(Fault {
+            method: "POST",
+            path: "/tokenreviews",
+            times: 1,
+            what,
+        });
+        let token = format!("{}", served.reviews()[0]);
+        assert_eq!(served.status(Some(&token)), "503", "{}", agent.log());
+    }
+    served.node.server.state().faults.push(Fault {
+        method: "POST",
+        path: "/tokenreviews",
+        times: 1,
+        what: InjectedFault::Hang,
+    });
+    let mut waits = served.authority.connect(served.address).unwrap();
+    let request = "GET /metrics HTTP/1.1\r\nAuthorization: Bearer hangs\r\n\r\n";
+    waits.write_all(request.as_bytes()).unwrap();
+    for _ in 0..20 {
+        assert_eq!(served.status(Some("known")), "200");
+    }
+    // Its review takes no longer than any request, and it is told, or its time is over.
+    let mut text = String::new();
+    let _ = waits.read_to_string(&mut text);
+    assert!(
+        text.is_empty() || text.starts_with("HTTP/1.1 503"),
+        "{text}"
+    );
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+/// A certificate that was renewed is taken without a restart; one that cannot be used changes nothing.
+#[test]
+fn a_renewed_certificate_is_taken() {
+    skip_if!(not_root());
+    let mut served = Served::new("renewed");
+    served.node.config["metricsTls"]["authorization"] = json!(false);
+    let mut agent = served.node.start().unwrap();
+    assert_eq!(served.status(None), "200");
+    fs::write(served.node.dir().join("tls.crt"), "nothing").unwrap();
+    let said = || {
+        drop(served.authority.connect(served.address).unwrap());
+        agent.log().contains("metricsTls.certificateFile: ")
+    };
+    assert!(until(SOON, said), "{}", agent.log());
+    let next = Authority::new().unwrap();
+    served.renew(&next);
+    assert!(
+        until(SOON, || next.connect(served.address).is_ok()),
+        "{}",
+        agent.log()
+    );
+    served.authority = next;
+    assert_eq!(served.status(None), "200");
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+/// Without files the agent has a certificate of its own.
+#[test]
+fn without_files_the_certificate_is_the_agents_own() {
+    skip_if!(not_root());
+    let mut served = Served::new("selfsigned");
+    served.node.config["metricsTls"] = json!({});
+    let _agent = served.node.start().unwrap();
+    let refused = served.authority.connect(served.address).unwrap_err();
+    assert!(
+        refused.to_string().contains("invalid peer certificate"),
+        "{refused}"
+    );
+}
+
+/// Bad input: one line that names the field, exit code 2.
+#[test]
+fn what_cannot_be_used_is_named() {
+    skip_if!(not_root());
+    let served = Served::new("badtls");
+    let dir = served.node.dir();
+    let (_, other) = served.authority.server_pem(&["127.0.0.1"]).unwrap();
+    fs::write(dir.join("other.key"), other).unwrap();
+    fs::write(dir.join("empty"), "").unwrap();
+    let file = |name: &str| json!(dir.join(name));
+    let both = |certificate: &str, key: &str| json!({ "certificateFile": file(certificate), "privateKeyFile": file(key) });
+    let cases: [(Value, &str); 7] = [
+        (both("nowhere", "tls.key"), "metricsTls.certificateFile: "),
+        (both("empty", "tls.key"), "has no certificate"),
+        (both("tls.crt", "nowhere"), "metricsTls.privateKeyFile: "),
+        (both("tls.crt", "other.key"), "metricsTls.privateKeyFile: "),
+        (
+            json!({ "certificateFile": file("tls.crt") }),
+            "metricsTls.certificateFile: ",
+        ),
+        (
+            json!({ "privateKeyFile": file("tls.key") }),
+            "metricsTls.privateKeyFile: ",
+        ),
+        (json!({ "certFile": "/a" }), "metricsTls.certFile: "),
+    ];
+    for (tls, expected) in cases {
+        let mut config = served.node.config.clone();
+        config["metricsTls"] = tls;
+        let path = dir.join("bad.json");
+        fs::write(&path, config.to_string()).unwrap();
+        let output = Command::new(binary().unwrap())
+            .args(["run", "--config"])
+            .arg(path)
+            .output()
+            .unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(expected), "{expected}: {error}");
+    }
+}
