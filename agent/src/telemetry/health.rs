@@ -12,8 +12,10 @@ use std::{
 
 use evictd_sys::clock::monotonic_ns;
 
-use super::http::{self, Answer, Limits, Request};
-use crate::telemetry::ServeError;
+use super::{
+    error::ServeError,
+    http::{self, Answer, Limits, Request},
+};
 
 /// Probes take no time, and the kubelet is one client.
 const LIMITS: Limits = Limits {

@@ -388,28 +388,6 @@ fn write_rest(stream: &mut impl Write, rest: &mut impl Buf) -> bool {
     false
 }
 
-/// An address, a certificate or a key cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[error("{field}: {value}: {reason}")]
-pub struct ServeError {
-    /// The field that names it.
-    field: &'static str,
-    /// What is configured: an address, or a path.
-    value: String,
-    /// What is wrong with it.
-    reason: String,
-}
-
-impl ServeError {
-    pub(super) fn new(field: &'static str, value: impl ToString, reason: &impl ToString) -> Self {
-        Self {
-            field,
-            value: value.to_string(),
-            reason: reason.to_string(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::{

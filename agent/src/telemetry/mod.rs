@@ -1,5 +1,6 @@
 //! What the agent shows of itself: metrics for Prometheus, and whether it is alive.
 
+mod error;
 mod health;
 mod http;
 mod metrics;
@@ -12,6 +13,6 @@ pub use health::{CONTROL_LOOP_LIMIT, FAST_PATH_LIMIT, Health, Heart, serve as se
 
 pub use metrics::Metrics;
 
-pub use http::ServeError;
+pub use error::ServeError;
 pub use server::serve;
 pub use state::{Hook, Labelled, Sources};

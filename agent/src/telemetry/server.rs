@@ -13,8 +13,9 @@ use evictd_config::MetricsTls;
 use evictd_kube::client::ApiClient;
 
 use super::{
+    error::ServeError,
     health::{Health, healthz},
-    http::{self, Answer, Limits, Request, Responder, ServeError},
+    http::{self, Answer, Limits, Request, Responder},
     metrics::Metrics,
     scrapers::Scrapers,
     tls::Tls,

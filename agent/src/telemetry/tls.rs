@@ -18,7 +18,7 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject as _},
 };
 
-use super::http::ServeError;
+use super::error::ServeError;
 
 const CERTIFICATE: &str = "metricsTls.certificateFile";
 const KEY: &str = "metricsTls.privateKeyFile";

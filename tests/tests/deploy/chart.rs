@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
-use evictd_kube::access::{FLEET_RIGHTS, PAUSE_RIGHTS, RIGHTS, Right};
+use evictd_kube::{
+    access::{FLEET_RIGHTS, PAUSE_RIGHTS, RIGHTS, Right},
+    scraper_access::SCRAPER_RIGHTS,
+};
 use evictd_tests::{
     agent::binary,
     deploy::{self, all_objects, chart, helm::helm, objects, one, plain, plain_values},
@@ -228,6 +231,46 @@ fn the_role_grants_what_the_agent_asks_for_and_nothing_else() {
     assert!(one(&none, "Role").is_none() && one(&none, "RoleBinding").is_none());
 }
 
+/// A certificate from a Secret, the right to review tokens, and a role for those who scrape.
+#[test]
+fn metrics_over_tls() {
+    skip_if!(helm().err());
+    let rendered = |tls: Value| {
+        let monitor = json!({"enabled": true, "tokenSecret": {"name": "scraper"}});
+        rendered(&json!({"metrics": {"tls": tls, "podMonitor": monitor}}))
+    };
+    let objects = rendered(json!({"enabled": true, "secretName": "evictd-tls"}));
+    thresholds(&objects).unwrap();
+    let config = one(&objects, "ConfigMap").unwrap()["data"]["config.yaml"].to_string();
+    assert!(config.contains("metricsTls:"), "{config}");
+    let template = &one(&objects, "DaemonSet").unwrap()["spec"]["template"]["spec"];
+    let volumes = template["volumes"].as_array().unwrap();
+    let secret = json!({"name": "metrics-tls", "secret": {"secretName": "evictd-tls"}});
+    assert!(volumes.contains(&secret));
+    let monitor = one(&objects, "PodMonitor").unwrap();
+    let endpoint = &monitor["spec"]["podMetricsEndpoints"][0];
+    assert_eq!(endpoint["scheme"], "https");
+    let token = json!({"name": "scraper", "key": "token"});
+    assert_eq!(endpoint["authorization"]["credentials"], token);
+    let roles = |objects: &[Value]| -> Vec<Value> {
+        let roles = objects.iter().filter(|o| o["kind"] == "ClusterRole");
+        roles.map(|role| role["rules"].clone()).collect()
+    };
+    let reader = json!([{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]);
+    let [agent, scraper] = roles(&objects).try_into().unwrap();
+    assert_eq!(scraper, reader);
+    for right in SCRAPER_RIGHTS {
+        let rule = json!({"apiGroups": [right.group], "resources": [right.resource], "verbs": [right.verb]});
+        assert!(agent.as_array().unwrap().contains(&rule), "{rule}");
+    }
+    let open = rendered(json!({"enabled": true, "authorization": false}));
+    thresholds(&open).unwrap();
+    assert_eq!(roles(&open).len(), 1);
+    let template = &one(&open, "DaemonSet").unwrap()["spec"]["template"]["spec"];
+    let mounts = template["containers"][0]["volumeMounts"].as_array();
+    assert!(mounts.unwrap().iter().all(|m| m["name"] != "metrics-tls"));
+}
+
 /// The thresholds that the agent reads from a rendered ConfigMap.
 fn thresholds(objects: &[Value]) -> Result<Value, String> {
     let dir = tempfile::tempdir().unwrap();
@@ -401,6 +444,14 @@ fn wrong_values_are_refused_by_name() {
         (
             json!({"metrics": {"enabled": false, "podMonitor": {"enabled": true}}}),
             "metrics.enabled",
+        ),
+        (
+            json!({"metrics": {"enabled": false, "tls": {"enabled": true}}}),
+            "metrics.tls.enabled needs metrics.enabled",
+        ),
+        (
+            json!({"metrics": {"tls": {"enabled": true}, "podMonitor": {"enabled": true}}}),
+            "metrics.podMonitor.tokenSecret.name is needed",
         ),
         (json!({"serviceAccount": {"create": false}}), "name"),
         (

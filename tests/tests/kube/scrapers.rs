@@ -1,4 +1,4 @@
-//! Metrics over TLS, for those whom the API server allows to read them.
+//! Metrics over TLS, for scrapers that the API server lets in.
 
 use std::{
     fs,

@@ -91,6 +91,18 @@ host: {{ $address | quote }}
 {{- end -}}
 {{- if .Values.metrics.enabled -}}
 {{- $_ := set $config "metricsAddress" (include "evictd.socket" (list .Values.metrics.address .Values.metrics.port)) -}}
+{{- with .Values.metrics.tls -}}
+{{- if .enabled -}}
+{{- $tls := dict "authorization" .authorization -}}
+{{- if .secretName -}}
+{{- $_ := set $tls "certificateFile" "/etc/evictd-metrics/tls.crt" -}}
+{{- $_ := set $tls "privateKeyFile" "/etc/evictd-metrics/tls.key" -}}
+{{- end -}}
+{{- $_ := set $config "metricsTls" $tls -}}
+{{- end -}}
+{{- end -}}
+{{- else if .Values.metrics.tls.enabled -}}
+{{- fail "metrics.tls.enabled needs metrics.enabled" -}}
 {{- end -}}
 {{- if .Values.health.enabled -}}
 {{- $_ := set $config "healthAddress" (include "evictd.socket" (list (include "evictd.healthAddress" .) .Values.health.port)) -}}
