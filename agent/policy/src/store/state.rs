@@ -17,6 +17,8 @@ use crate::conflict::{self, Contradiction};
 pub const MOST_OBJECTS: usize = 256;
 /// Policies of namespaces that are kept.
 const MOST_TENANTS: usize = 1024;
+/// As many of one namespace: no tenant takes the places of others.
+const MOST_OF_NAMESPACE: usize = 32;
 /// Longest reason that is told, in characters: an expression may be quoted in it.
 const LONGEST_REASON: usize = 1024;
 
@@ -31,6 +33,8 @@ pub(super) struct State {
     pub tenants: BTreeMap<(String, String), Arc<PodEvictionPolicy>>,
     /// Those of them whose newest version cannot be used.
     pub tenants_refused: BTreeSet<(String, String)>,
+    /// Namespaces of which it was said that they have too many.
+    crowded: BTreeSet<String>,
     /// Names of objects that a file overrides, said already.
     overridden: BTreeSet<String>,
     /// It was said that there are too many.
@@ -138,8 +142,19 @@ impl State {
     /// A policy of a namespace, new or changed. One that cannot be used leaves the last good version in force.
     pub fn put_tenant(&mut self, document: &Value) {
         let key = tenant_key(document);
-        if !self.tenants.contains_key(&key) && self.tenants.len() >= MOST_TENANTS {
-            tracing::error!(policy = ?key, most = MOST_TENANTS, "there are too many policies of namespaces: this one is left out");
+        let has_place = |all: usize, of_namespace: usize| {
+            all < MOST_TENANTS && of_namespace < MOST_OF_NAMESPACE
+        };
+        let beside = self.tenants.keys().filter(|(of, _)| *of == key.0).count();
+        if !self.tenants.contains_key(&key) && !has_place(self.tenants.len(), beside) {
+            if self.crowded.len() < MOST_TENANTS && self.crowded.insert(key.0.clone()) {
+                tracing::error!(
+                    policy = ?key,
+                    most = MOST_TENANTS,
+                    of_namespace = MOST_OF_NAMESPACE,
+                    "there are too many policies of namespaces: this one and others of its namespace are left out"
+                );
+            }
             return;
         }
         match PodEvictionPolicy::read(document.clone()) {
@@ -149,7 +164,8 @@ impl State {
             }
             Err(error) => {
                 tracing::error!(policy = ?key, %error, "a namespace's policy cannot be used");
-                if self.tenants_refused.len() < MOST_TENANTS {
+                let beside = self.tenants_refused.iter().filter(|(of, _)| *of == key.0);
+                if has_place(self.tenants_refused.len(), beside.count()) {
                     self.tenants_refused.insert(key);
                 }
             }
@@ -161,6 +177,7 @@ impl State {
         let key = tenant_key(document);
         self.tenants.remove(&key);
         self.tenants_refused.remove(&key);
+        self.crowded.remove(&key.0);
     }
 
     /// Finds which policies can contradict each other among the newest versions: a last good version that holds in place of a bad one is not

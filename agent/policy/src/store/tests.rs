@@ -107,3 +107,44 @@ fn there_is_an_end_to_how_many_are_kept() {
     store.remove("p0");
     assert!(store.put(&document("late", 1, "Never")).is_some());
 }
+
+/// One namespace takes no places that others need.
+#[test]
+fn a_namespace_has_places_of_its_own() {
+    let store = store();
+    let policy = |namespace: &str, name: usize, order: i32| {
+        json!({
+            "apiVersion": "evictd.io/v1alpha1",
+            "kind": "PodEvictionPolicy",
+            "metadata": {"namespace": namespace, "name": name.to_string()},
+            "spec": {"order": order},
+        })
+    };
+    let of = |namespace: &str| {
+        let state = store.state();
+        let of = |key: &&(String, String)| key.0 == namespace;
+        (
+            state.tenants.keys().filter(of).count(),
+            state.tenants_refused.iter().filter(of).count(),
+        )
+    };
+    let crowd: Vec<Value> = (0..3000).map(|n| policy("crowd", n, -1)).collect();
+    store.replace_tenants(&crowd);
+    (0..3000).for_each(|n| store.put_tenant(&policy("broken", n, 5)));
+    store.put_tenant(&policy("calm", 0, -1));
+    assert_eq!(
+        [of("crowd"), of("broken"), of("calm")],
+        [(32, 0), (0, 32), (1, 0)]
+    );
+    // A known one may change, and one that goes makes room.
+    store.put_tenant(&policy("crowd", 0, -2));
+    store.remove_tenant(&policy("crowd", 1, -1));
+    store.put_tenant(&policy("crowd", 4000, -1));
+    assert_eq!(of("crowd"), (32, 0));
+    assert!(
+        store
+            .state()
+            .tenants
+            .contains_key(&("crowd".into(), "4000".into()))
+    );
+}
