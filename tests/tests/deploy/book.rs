@@ -7,6 +7,7 @@ use std::{
 };
 
 use evictd_tests::deploy::{checkout, files_below};
+use mdbook_driver::MDBook;
 
 /// Documents outside of `docs`.
 const OTHERS: [&str; 4] = [
@@ -111,6 +112,38 @@ fn every_relative_link_leads_to_something() {
             };
             if !is_there {
                 wrong.push(format!("{}: {link}", file.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// What the links of a built page name.
+fn hrefs(page: &str) -> Vec<String> {
+    let targets = page.split("href=\"").skip(1);
+    let targets = targets.filter_map(|rest| rest.split_once('"'));
+    targets.map(|(target, _)| target.to_owned()).collect()
+}
+
+#[test]
+fn the_book_is_built_and_its_links_lead_to_something() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut book = MDBook::load(checkout()).unwrap();
+    book.config.build.build_dir = dir.path().into();
+    book.build().unwrap();
+    let pages = files_below(dir.path(), "html").unwrap();
+    assert!(pages.len() > files_below(&checkout().join("docs"), "md").unwrap().len());
+    let mut wrong = Vec::new();
+    for page in &pages {
+        let directory = page.parent().unwrap();
+        let depth = directory.strip_prefix(dir.path()).unwrap().components();
+        let above = "../".repeat(depth.count() + 1);
+        for link in hrefs(&fs::read_to_string(page).unwrap()) {
+            let path = link.split(['#', '?']).next().unwrap_or_default();
+            // Files of the checkout, which the pages on their own lead to.
+            let is_outside = link.contains(':') || path.starts_with(&above);
+            if !(is_outside || path.is_empty() || directory.join(path).exists()) {
+                wrong.push(format!("{}: {link}", page.display()));
             }
         }
     }

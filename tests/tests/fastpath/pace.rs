@@ -259,8 +259,9 @@ fn a_threshold_that_is_raised_by_mistake_takes_one_pod() {
     skip_if!(no_room());
     let mut scene = Scene::new("pace-raised", 512, Limited::Node);
     let others = TestCgroup::new("pace-busy", 512 * MIB).unwrap();
+    let busy = others.child("busy").unwrap();
     let churn = ["--mib", "30", "--way", "churn"];
-    let _busy = [(); 8].map(|()| Hog::start(others.path(), &churn).unwrap());
+    let _busy = [(); 8].map(|()| Hog::start(&busy, &churn).unwrap());
     let agent = scene.files.start(&[]);
     assert_eq!(met_already(&scene.files), None);
     scene.files.config["evictionHard"] = json!({ "memory.available": "450Mi" });
