@@ -15,8 +15,8 @@ use crate::kstruct::{
     Address, CSS_PARENT, cgroup_id, current_memcg, field, limit_of, usage_of, word,
 };
 
-/// One reclaim that gives nothing may have met pages that are being written.
-const FAILED_BEFORE: u64 = 2;
+/// A few reclaims that give nothing, of as many tasks at once, may have met pages that are being written.
+const FAILED_BEFORE: u64 = 4;
 /// What a pod gives back by its end is waited for, in nanoseconds, before a task of another one dies.
 const GIVEN_BACK_NS: u64 = 50_000_000;
 /// Cgroups from a task's own up to a scope.
@@ -83,7 +83,8 @@ fn has_ended(reclaimed: u64, of_cgroup: bool) {
         }
         reclaims.failed += 1;
         let pod = victim(u64::from(scope));
-        let is_another = pod != reclaims.pod && now - reclaims.killed_ns < GIVEN_BACK_NS;
+        let since = now.saturating_sub(reclaims.killed_ns);
+        let is_another = pod != reclaims.pod && since < GIVEN_BACK_NS;
         let is_early = rank(u64::from(scope), pod).saturating_add(FAILED_BEFORE) > reclaims.failed;
         if !is_absent || is_another || is_early {
             continue;

@@ -61,6 +61,9 @@ struct Arguments {
     /// Pods beside the cast of six, which use nothing: what ranking many costs
     #[arg(long, default_value_t = 0)]
     crowd: u32,
+    /// How many minutes `--race storm` stays near a threshold
+    #[arg(long, default_value_t = 2)]
+    near: u64,
     /// Folder for the report
     #[arg(long, default_value = "target/bench")]
     out: PathBuf,
@@ -83,7 +86,8 @@ enum RaceName {
     Busy,
     /// Nothing happens: CPU and memory of each daemon
     Rest,
-    /// Cgroups come and go on a node of 500 pods: CPU of the agent. Only when it is asked for
+    /// Cgroups and processes come and go on a node of 500 pods, and a node stays near its threshold: CPU of the agent. Only when it
+    /// is asked for
     Storm,
 }
 
@@ -206,7 +210,8 @@ fn bench(arguments: &Arguments) -> io::Result<()> {
     }
     if arguments.race.contains(&RaceName::Storm) {
         let seconds = if arguments.quick { 4 } else { 20 };
-        let found = storm::run(Duration::from_secs(seconds))?;
+        let near = Duration::from_secs(arguments.near * 60).max(Duration::from_secs(seconds));
+        let found = storm::run(Duration::from_secs(seconds), near)?;
         print!("{}", storm::draw(&found));
         report.storm = Some(found);
     }

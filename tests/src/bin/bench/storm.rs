@@ -1,19 +1,26 @@
-//! What following the pods' cgroups costs: a node of 500 pods on which cgroups come and go.
+//! What a big and busy node costs: 500 pods, cgroups that come and go or are just there, processes that come and go, and a node
+//! that stays near its threshold.
 
 use std::{
     collections::{BTreeSet, VecDeque},
     fmt::Write as _,
     fs, io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 use evictd_engine::{Pod, model::settings::Mode};
 use evictd_node::pods::builder::{Known, PodTableBuilder};
-use evictd_tests::{cluster_node::ClusterNode, interrupt::interrupted};
+use evictd_tests::{
+    cgroup::TestCgroup, cluster_node::ClusterNode, forker::Forker, hog::Hog, interrupt::interrupted,
+};
 use serde::Serialize;
+use serde_json::json;
 
-use crate::{contender::Running, process::cpu_time};
+use crate::{
+    contender::Running,
+    process::{Footprint, cpu_time},
+};
 
 /// Four times what a kubelet allows by default.
 const PODS: u64 = 500;
@@ -28,13 +35,22 @@ const SETTLE: Duration = Duration::from_secs(8);
 /// Looks of each kind that are timed.
 const LOOKS: u32 = 50;
 
+/// Cgroups of others that are just there, 100 in each of so many slices.
+const SLICES: u64 = 100;
+/// Processes that a fork storm makes between two looks at the clock.
+const FORKS: u32 = 200;
+/// Of the node that stays near its threshold, in MiB; 100 of them must stay available.
+const NEAR_SIZE: u64 = 512;
+/// Parts of the time near the threshold that are compared.
+const PARTS: u32 = 6;
+
 /// One kind of storm.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Storm {
-    /// Where the cgroups come and go.
+    /// What comes and goes, and where.
     pub place: &'static str,
-    /// Cgroups made in each second.
+    /// Cgroups or processes made in each second.
     pub made_per_second: f64,
     /// CPU time of the agent per elapsed time, in percent of one core.
     pub cpu_percent: f64,
@@ -48,6 +64,16 @@ pub struct Look {
     pub median_us: f64,
 }
 
+/// A part of the time near the threshold.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Near {
+    /// CPU time of the agent per elapsed time, in percent of one core.
+    pub cpu_percent: f64,
+    /// Its heap and stacks at the end, in KiB.
+    pub anonymous: u64,
+}
+
 /// All of it.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -56,10 +82,24 @@ pub struct Storms {
     pub seconds: f64,
     pub storms: Vec<Storm>,
     pub looks: Vec<Look>,
+    /// Part after part.
+    pub near: Vec<Near>,
 }
 
-/// Runs each kind of storm for so long.
-pub fn run(time: Duration) -> io::Result<Storms> {
+/// What is done to the node.
+enum Load<'a> {
+    /// Nothing.
+    Rest,
+    /// Cgroups come and go in these directories.
+    ComeAndGo(&'a [PathBuf]),
+    /// Cgroups are there, below this one.
+    AreThere(&'a TestCgroup),
+    /// Processes come and go in this one.
+    Forks(&'a Path),
+}
+
+/// Runs each kind of storm for so long, and stays near a threshold for as long as `near` says.
+pub fn run(time: Duration, near: Duration) -> io::Result<Storms> {
     let node = ClusterNode::new("storm", SIZE)?;
     let mut containers = Vec::new();
     for number in 1..=PODS {
@@ -73,16 +113,32 @@ pub fn run(time: Duration) -> io::Result<Storms> {
     let foreign = node.cgroup.child("system.slice")?;
     let running = Running::Evictd(node.start()?);
     let pid = running.pid().unwrap_or_default();
-    let places: [(&str, &[PathBuf], u32); 3] = [
-        ("none", &[], 0),
-        ("other slices", std::slice::from_ref(&foreign), RATE),
-        ("containers of the pods", &pods, RATE),
+    let loads: [(&str, Load<'_>); 5] = [
+        ("nothing", Load::Rest),
+        (
+            "cgroups in other slices",
+            Load::ComeAndGo(std::slice::from_ref(&foreign)),
+        ),
+        ("containers of the pods", Load::ComeAndGo(&pods)),
+        ("10,000 more cgroups there", Load::AreThere(&node.cgroup)),
+        ("processes in a pod", Load::Forks(&containers[0])),
     ];
     let mut storms = Vec::new();
-    for (place, directories, rate) in places {
+    for (place, load) in loads {
+        if let Load::AreThere(cgroup) = load {
+            for slice in 0..SLICES {
+                for leaf in 0..100 {
+                    cgroup.child(&format!("crowd.slice/s{slice}/c{leaf}"))?;
+                }
+            }
+        }
         wait(SETTLE)?;
         let (start, before) = (Instant::now(), cpu_time(pid)?);
-        let made = come_and_go(directories, rate, time)?;
+        let made = match load {
+            Load::Rest | Load::AreThere(_) => come_and_go(&[], 0, time)?,
+            Load::ComeAndGo(directories) => come_and_go(directories, RATE, time)?,
+            Load::Forks(pod) => fork(pod, time)?,
+        };
         let (elapsed, after) = (start.elapsed().as_secs_f64(), cpu_time(pid)?);
         let used = Duration::from_nanos(after.saturating_sub(before)).as_secs_f64();
         storms.push(Storm {
@@ -97,7 +153,48 @@ pub fn run(time: Duration) -> io::Result<Storms> {
         seconds: time.as_secs_f64(),
         storms,
         looks: looks(&node, &pods)?,
+        near: stay_near(near)?,
     })
+}
+
+/// Starts and reaps processes in a pod as fast as the machine can; how many.
+fn fork(pod: &Path, time: Duration) -> io::Result<u32> {
+    let (mut forker, start, mut made) = (Forker::start(Some(pod))?, Instant::now(), 0);
+    while start.elapsed() < time && !interrupted() {
+        forker.order(&format!("storm {FORKS}"))?;
+        made += FORKS;
+    }
+    Ok(made)
+}
+
+/// A node that stays some 20 to 60 MiB above its threshold while a pod takes and gives back 40 MiB all the time: what the agent
+/// costs with its hook attached, part after part.
+fn stay_near(time: Duration) -> io::Result<Vec<Near>> {
+    let mut node = ClusterNode::new("near", NEAR_SIZE)?;
+    node.config["evictionHard"] = json!({"memory.available": "100Mi"});
+    let steady = node.pod("steady", 1, "Burstable", 0, Some("400Mi"))?;
+    let restless = node.pod("restless", 2, "Burstable", 0, Some("400Mi"))?;
+    let _steady = Hog::start(&steady, &["--mib", "350"])?;
+    let _restless = Hog::start(&restless, &["--mib", "40", "--way", "churn"])?;
+    wait(SETTLE)?;
+    let running = Running::Evictd(node.start()?);
+    let pid = running.pid().unwrap_or_default();
+    wait(SETTLE)?;
+    let mut parts = Vec::new();
+    for _ in 0..PARTS {
+        let (start, before) = (Instant::now(), cpu_time(pid)?);
+        wait(time / PARTS)?;
+        let (elapsed, after) = (start.elapsed().as_secs_f64(), cpu_time(pid)?);
+        let used = Duration::from_nanos(after.saturating_sub(before)).as_secs_f64();
+        parts.push(Near {
+            cpu_percent: used / elapsed * 100.0,
+            anonymous: Footprint::of(pid)?.anonymous,
+        });
+    }
+    if !node.evictions().is_empty() {
+        return Err(io::Error::other("a pod was evicted near the threshold"));
+    }
+    Ok(parts)
 }
 
 /// Makes short-lived cgroups at a rate, in one directory after the other; how many it has made.
@@ -186,7 +283,7 @@ fn wait(time: Duration) -> io::Result<()> {
 pub fn draw(found: &Storms) -> String {
     let mut text = format!(
         "\n{} pods, {:.0} s each\n{:<26} {:>14} {:>12}\n",
-        found.pods, found.seconds, "cgroups come and go in", "made per s", "CPU %"
+        found.pods, found.seconds, "what comes and goes", "made per s", "CPU %"
     );
     for storm in &found.storms {
         let (made, cpu) = (storm.made_per_second, storm.cpu_percent);
@@ -196,6 +293,15 @@ pub fn draw(found: &Storms) -> String {
     let _ = writeln!(text, "\n{:<26} {:>14}", "one look", "median us");
     for look in &found.looks {
         let _ = writeln!(text, "{:<26} {:>14.0}", look.kind, look.median_us);
+    }
+    let _ = writeln!(
+        text,
+        "\n{:<26} {:>14} {:>12}",
+        "near the threshold, part", "heap KiB", "CPU %"
+    );
+    for (part, near) in (1..).zip(&found.near) {
+        let (heap, cpu) = (near.anonymous, near.cpu_percent);
+        let _ = writeln!(text, "{part:<26} {heap:>14} {cpu:>12.2}");
     }
     text
 }
