@@ -221,7 +221,7 @@ impl<R: Responder> Server<R> {
                         None => Transport::Plain(stream),
                         Some(tls) => match tls.accept(stream) {
                             Ok(stream) => stream,
-                            // Said there.
+                            // The client sees its connection end.
                             Err(_) => continue,
                         },
                     };

@@ -46,14 +46,15 @@ impl Tls {
     /// A file that cannot be read, or holds no certificate or key that fit each other.
     pub fn open(files: Option<&CertificateFiles>) -> Result<Self, ServeError> {
         let Some(files) = files else {
-            let config = self_signed().map_err(|e| ServeError::new("metricsTls", "true", &e))?;
+            let config =
+                self_signed().map_err(|e| ServeError::new("metricsTls", "self-signed", &e))?;
             return Ok(Self {
                 config: Arc::new(config),
                 files: None,
             });
         };
         // Before the files are read: what changes meanwhile is read again.
-        let modified = files.modified();
+        let modified = modified(files);
         Ok(Self {
             config: Arc::new(from_files(files)?),
             files: Some(Followed {
@@ -82,7 +83,7 @@ impl Tls {
             return;
         }
         followed.looked = Instant::now();
-        let modified = followed.files.modified();
+        let modified = modified(&followed.files);
         if modified == std::mem::replace(&mut followed.modified, modified) {
             return;
         }
@@ -95,16 +96,10 @@ impl Tls {
     }
 }
 
-trait Modified {
-    fn modified(&self) -> [Option<SystemTime>; 2];
-}
-
-impl Modified for CertificateFiles {
-    /// When certificate and key were changed last, as far as they are there.
-    fn modified(&self) -> [Option<SystemTime>; 2] {
-        [&self.certificate, &self.private_key]
-            .map(|path| fs::metadata(path).and_then(|file| file.modified()).ok())
-    }
+/// When certificate and key were changed last, as far as they are there.
+fn modified(files: &CertificateFiles) -> [Option<SystemTime>; 2] {
+    [&files.certificate, &files.private_key]
+        .map(|path| fs::metadata(path).and_then(|file| file.modified()).ok())
 }
 
 fn from_files(files: &CertificateFiles) -> Result<ServerConfig, ServeError> {
