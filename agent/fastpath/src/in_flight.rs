@@ -209,7 +209,7 @@ impl InFlight {
                 let reading = victim.pod.memory.read().ok();
                 let usage = reading.map(|reading| reading.usage);
                 victim.terminating.add_to(&mut pending, now, usage);
-                let held = reading.map_or(0, |reading| reading.usage - reading.reclaimable());
+                let held = reading.map_or(0, |reading| reading.unreclaimable());
                 dying = dying.saturating_add(held);
             }
         }

@@ -25,7 +25,7 @@ pub struct Right {
     pub purpose: &'static str,
 }
 
-const fn right(
+pub(crate) const fn right(
     verb: &'static str,
     group: &'static str,
     resource: &'static str,
@@ -89,8 +89,8 @@ pub const FLEET_RIGHTS: [Right; 4] = [
     right("patch", "", "configmaps", "", "the fleet brake"),
 ];
 
-/// Asks for each right, and for `more` that the configuration asks for everywhere, and logs those that are missing; they are returned. What cannot be asked now is not missing:
-/// the requests themselves will show it.
+/// Asks for each right, and for `more` that the configuration needs everywhere, and logs those that are missing; they are returned.
+/// What cannot be asked now is not missing: the requests themselves will show it.
 pub async fn check(
     connection: &ApiClient,
     pause: Option<&ConfigMapName>,

@@ -5,7 +5,7 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::{
-    access::Right,
+    access::{Right, right},
     client::{ApiClient, ApiError, ApiRequest, JSON},
 };
 
@@ -16,20 +16,20 @@ const PATH: &str = "/metrics";
 
 /// The rights that the agent needs everywhere where it asks.
 pub const SCRAPER_RIGHTS: [Right; 2] = [
-    Right {
-        verb: "create",
-        group: "authentication.k8s.io",
-        resource: "tokenreviews",
-        subresource: "",
-        purpose: "knowing who reads the metrics",
-    },
-    Right {
-        verb: "create",
-        group: "authorization.k8s.io",
-        resource: "subjectaccessreviews",
-        subresource: "",
-        purpose: "knowing who may read the metrics",
-    },
+    right(
+        "create",
+        "authentication.k8s.io",
+        "tokenreviews",
+        "",
+        "knowing who reads the metrics",
+    ),
+    right(
+        "create",
+        "authorization.k8s.io",
+        "subjectaccessreviews",
+        "",
+        "knowing who may read the metrics",
+    ),
 ];
 
 /// What the API server says of a token.

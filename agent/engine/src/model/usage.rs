@@ -82,4 +82,9 @@ impl MemoryReading {
         let cache = self.inactive_file.saturating_add(self.active_file);
         cache.saturating_add(self.slab_reclaimable).min(self.usage)
     }
+
+    /// What only the end of its processes gives back, in bytes: all that is not [`reclaimable`](Self::reclaimable).
+    pub fn unreclaimable(&self) -> u64 {
+        self.usage - self.reclaimable()
+    }
 }

@@ -273,7 +273,7 @@ impl MemoryMonitor {
         // What it held while others grew.
         let still = reading.and_then(|reading| {
             let since = self.setup.table.still_since(victim, reading.usage)?;
-            Some((reading.usage - reading.reclaimable(), since))
+            Some((reading.unreclaimable(), since))
         });
         self.evictions += 1;
         let Cause {
@@ -493,9 +493,7 @@ fn held(entries: &[Arc<Entry>], position: usize, usage: u64, step: u64) -> u64 {
         .get(position)
         .filter(|_| usage > step)
         .and_then(|entry| entry.memory.read().ok());
-    reading.map_or(usage, |reading| {
-        reading.usage.saturating_sub(reading.reclaimable())
-    })
+    reading.map_or(usage, |reading| reading.unreclaimable())
 }
 
 /// So long after a kill of the kernel's own the pod's eviction is completed, in nanoseconds: the kubelet would have taken note of

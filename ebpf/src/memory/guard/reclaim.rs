@@ -10,7 +10,9 @@ use aya_ebpf::{
 };
 use evictd_common::memory::{MAX_SCOPES, SLOTS_PER_SCOPE, slot};
 
-use super::{super::BATCH, PINNED_GUARD, TRIGGER_STATE, TRIGGERS, kill, now_ns, rank, victim};
+use super::{
+    super::BATCH, MAX_DEPTH, PINNED_GUARD, TRIGGER_STATE, TRIGGERS, kill, now_ns, rank, victim,
+};
 use crate::kstruct::{
     Address, CSS_PARENT, cgroup_id, current_memcg, field, limit_of, usage_of, word,
 };
@@ -19,8 +21,6 @@ use crate::kstruct::{
 const FAILED_BEFORE: u64 = 4;
 /// What a pod gives back by its end is waited for, in nanoseconds, before a task of another one dies.
 const GIVEN_BACK_NS: u64 = 50_000_000;
-/// Cgroups from a task's own up to a scope.
-const MAX_DEPTH: usize = 16;
 /// `PAGE_COUNTER_MAX`, and what is close to it: no limit.
 const NO_LIMIT: u64 = 1 << 50;
 

@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use evictd_sys::clock::monotonic_ns;
@@ -21,6 +22,31 @@ pub fn cpu_time(pid: u32) -> io::Result<u64> {
         total += first.unwrap_or(0_u64);
     }
     Ok(total)
+}
+
+/// CPU time of a process while `work` goes on.
+pub struct CpuShare<T> {
+    /// What came of the work.
+    pub outcome: T,
+    /// How long it took, in seconds.
+    pub seconds: f64,
+    /// In percent of one core.
+    pub percent: f64,
+}
+
+impl<T> CpuShare<T> {
+    /// Measures it.
+    pub fn of(pid: u32, work: impl FnOnce() -> io::Result<T>) -> io::Result<Self> {
+        let (start, before) = (Instant::now(), cpu_time(pid)?);
+        let outcome = work()?;
+        let (seconds, after) = (start.elapsed().as_secs_f64(), cpu_time(pid)?);
+        let used = Duration::from_nanos(after.saturating_sub(before)).as_secs_f64();
+        Ok(Self {
+            outcome,
+            seconds,
+            percent: used / seconds * 100.0,
+        })
+    }
 }
 
 /// Memory of a process, in KiB.

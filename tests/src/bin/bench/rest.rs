@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::{
     contender::{Contender, Running},
-    process::{Footprint, cpu_time},
+    process::{CpuShare, Footprint},
 };
 
 /// Far from the threshold as most nodes are: a deadline sampler looks once a second. No memory is used for it.
@@ -101,15 +101,12 @@ impl Drop for Sleeper {
 
 fn rest(contender: String, setting: &str, pid: u32, time: Duration) -> io::Result<Resting> {
     wait(SETTLE)?;
-    let (start, before) = (Instant::now(), cpu_time(pid)?);
-    wait(time)?;
-    let (elapsed, after) = (start.elapsed(), cpu_time(pid)?);
-    let used = Duration::from_nanos(after.saturating_sub(before));
+    let share = CpuShare::of(pid, || wait(time))?;
     Ok(Resting {
         contender,
         setting: setting.to_owned(),
-        cpu_percent: used.as_secs_f64() / elapsed.as_secs_f64() * 100.0,
-        seconds: elapsed.as_secs_f64(),
+        cpu_percent: share.percent,
+        seconds: share.seconds,
         memory_kib: Footprint::of(pid)?,
         threads: std::fs::read_dir(format!("/proc/{pid}/task"))?.count(),
     })

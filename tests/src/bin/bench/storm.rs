@@ -19,7 +19,7 @@ use serde_json::json;
 
 use crate::{
     contender::Running,
-    process::{Footprint, cpu_time},
+    process::{CpuShare, Footprint},
 };
 
 /// Four times what a kubelet allows by default.
@@ -133,18 +133,15 @@ pub fn run(time: Duration, near: Duration) -> io::Result<Storms> {
             }
         }
         wait(SETTLE)?;
-        let (start, before) = (Instant::now(), cpu_time(pid)?);
-        let made = match load {
-            Load::Rest | Load::AreThere(_) => come_and_go(&[], 0, time)?,
-            Load::ComeAndGo(directories) => come_and_go(directories, RATE, time)?,
-            Load::Forks(pod) => fork(pod, time)?,
-        };
-        let (elapsed, after) = (start.elapsed().as_secs_f64(), cpu_time(pid)?);
-        let used = Duration::from_nanos(after.saturating_sub(before)).as_secs_f64();
+        let share = CpuShare::of(pid, || match load {
+            Load::Rest | Load::AreThere(_) => come_and_go(&[], 0, time),
+            Load::ComeAndGo(directories) => come_and_go(directories, RATE, time),
+            Load::Forks(pod) => fork(pod, time),
+        })?;
         storms.push(Storm {
             place,
-            made_per_second: f64::from(made) / elapsed,
-            cpu_percent: used / elapsed * 100.0,
+            made_per_second: f64::from(share.outcome) / share.seconds,
+            cpu_percent: share.percent,
         });
     }
     drop(running);
@@ -182,12 +179,9 @@ fn stay_near(time: Duration) -> io::Result<Vec<Near>> {
     wait(SETTLE)?;
     let mut parts = Vec::new();
     for _ in 0..PARTS {
-        let (start, before) = (Instant::now(), cpu_time(pid)?);
-        wait(time / PARTS)?;
-        let (elapsed, after) = (start.elapsed().as_secs_f64(), cpu_time(pid)?);
-        let used = Duration::from_nanos(after.saturating_sub(before)).as_secs_f64();
+        let share = CpuShare::of(pid, || wait(time / PARTS))?;
         parts.push(Near {
-            cpu_percent: used / elapsed * 100.0,
+            cpu_percent: share.percent,
             anonymous: Footprint::of(pid)?.anonymous,
         });
     }
