@@ -184,8 +184,9 @@ impl Dying {
         assert!(until(SOON, || memory.usage().unwrap() > 145 * MIB));
         let undying = Undying::hold(hog.pid()).unwrap();
         let system = limited.scope.child("system").unwrap();
+        // So slow that the first victim's memory is waited for: at full speed it would not come in time.
         let rest = if has_innocent { "30" } else { "60" };
-        let other = Hog::start(&system, &["--mib", rest]).unwrap();
+        let other = Hog::start(&system, &["--mib", rest, "--rate", "20"]).unwrap();
         assert!(until(SOON, || !limited.evicted().is_empty()));
         drop(agent);
         assert_eq!(limited.evicted(), ["a"]);
