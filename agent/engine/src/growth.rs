@@ -134,6 +134,15 @@ impl Growth {
         }
     }
 
+    /// What may have left the counters of victims since the last sample without being free yet, for the kernel uncharges a page
+    /// before it frees it: no growth of others, as far as the next sample does not show it again.
+    pub fn freed_late(&self, sample: Sample) -> u64 {
+        self.latest.map_or(0, |last| {
+            let left = last.dying.saturating_sub(sample.dying);
+            sample.amount.saturating_sub(last.amount).min(left)
+        })
+    }
+
     /// Of the amount so much belongs to a victim from now on, which had as much at every moment since `since`: what was seen
     /// since then was the growth of others, and what was seen before tells nothing.
     pub fn leave_out(&mut self, held: u64, since: u64) {

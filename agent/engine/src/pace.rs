@@ -169,7 +169,7 @@ impl Pace {
     /// middle of the look would pass for a growth of others; such a look tells nothing of growth.
     pub fn observe(&mut self, now: u64, seen: &Shortage) {
         if seen.skew <= seen.noise(self.is_met()) {
-            self.growth.observe(Sample {
+            let sample = Sample {
                 time: now,
                 amount: seen.used.saturating_sub(seen.dying),
                 dying: seen.dying,
@@ -177,7 +177,9 @@ impl Pace {
                 swap: seen.room.swap,
                 kernel: seen.kernel,
                 unlisted: seen.unlisted,
-            });
+            };
+            let unlisted = sample.unlisted + self.growth.freed_late(sample);
+            self.growth.observe(Sample { unlisted, ..sample });
         }
         let is_met = seen.is_met(self.met_since.is_some());
         self.met_since = is_met.then(|| self.met_since.unwrap_or(now));

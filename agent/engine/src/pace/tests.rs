@@ -328,14 +328,14 @@ fn what_comes_back_in_the_middle_of_a_look_is_no_growth_of_others() {
         let mut pace = Pace::default();
         pace.evicted(SECOND);
         let of = |ms: u64| {
-            let torn = ms == 10;
+            let torn = ms >= 10;
             Shortage {
                 dying: if torn { 100 * MIB } else { 200 * MIB },
                 skew: if torn { skew * MIB } else { 0 },
                 ..seen(420, 0)
             }
         };
-        let (now, at) = looked(&mut pace, SECOND + MS, 10, of);
+        let (now, at) = looked(&mut pace, SECOND + MS, 11, of);
         let decision = pace.decide(now, &at, Pending::default());
         assert_eq!(is_urgent(decision), urgent, "{skew}");
     }
@@ -378,4 +378,30 @@ proptest::proptest! {
             }
         }
     }
+}
+
+/// Of 300 MiB of a victim 40 are uncharged and not free yet: they are used, and no one's.
+// R42
+#[test]
+fn what_a_victim_frees_late_is_no_growth_of_others() {
+    let at = |hard: u64, dying: u64| Shortage {
+        dying: dying * MIB,
+        ..seen(hard, 0)
+    };
+    let mut pace = Pace::default();
+    pace.evicted(SECOND);
+    looked(&mut pace, SECOND + MS, 100, |_| at(480, 300));
+    let now = SECOND + 102 * MS;
+    let pending = |ms: u64| Pending {
+        amount: 5 * MIB,
+        due: Some(now + ms * MS),
+        ..Pending::default()
+    };
+    pace.observe(now, &at(480, 260));
+    let decision = pace.decide(now, &at(480, 260), pending(1));
+    assert!(!is_urgent(decision), "{decision:?}");
+    // The same of others: it is there at the next look, too.
+    pace.observe(now + MS, &at(480, 260));
+    let decision = pace.decide(now + MS, &at(480, 260), pending(1));
+    assert!(is_urgent(decision), "{decision:?}");
 }
