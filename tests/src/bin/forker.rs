@@ -92,6 +92,7 @@ fn number(text: &str) -> io::Result<u64> {
 
 /// A child that waits for a signal, or ends at once.
 fn fork(waits: bool) -> io::Result<libc::pid_t> {
+    let own = std::process::id();
     // SAFETY: this process has one thread; the child calls only what is async-signal-safe.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
@@ -100,8 +101,11 @@ fn fork(waits: bool) -> io::Result<libc::pid_t> {
                 // Does not outlive this process, however that ends.
                 // SAFETY: plain integers.
                 unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-                // SAFETY: no arguments.
-                unsafe { libc::pause() };
+                // It may have ended before that.
+                if std::os::unix::process::parent_id() == own {
+                    // SAFETY: no arguments.
+                    unsafe { libc::pause() };
+                }
             }
             // SAFETY: ends the child without running the parent's destructors.
             unsafe { libc::_exit(0) }

@@ -15,15 +15,9 @@ use crate::{
     plan::{self, Executable},
 };
 
-/// Integration tests whose title begins so run alone: they measure what a kernel does at that moment, or have real-time
+/// Integration tests whose title begins so run alone: they measure what a kernel does at that moment, or how soon real-time
 /// threads react to it, and other tests would disturb them and be disturbed.
-const ALONE: [&str; 5] = [
-    "agent::bench_",
-    "agent::run_",
-    "fastpath::",
-    "kernel::",
-    "policy::fastpath",
-];
+const ALONE: [&str; 3] = ["agent::bench_", "fastpath::", "kernel::"];
 
 /// Tests that share a process: the unit tests of a library or binary, or those of one file of an integration test.
 pub struct Harness {
@@ -182,14 +176,14 @@ mod tests {
         };
         let all = [
             ("agent", "cri_scripted"),
-            ("agent", "run_reload"),
+            ("agent", "bench_smoke"),
             ("golden", ""),
             ("kernel", "pids"),
         ];
         let (beside, alone) = split(all.map(|(n, m)| harness(n, m)).into());
         let titles = |these: &[Harness]| these.iter().map(Harness::title).collect::<Vec<_>>();
         assert_eq!(titles(&beside), ["agent::cri_scripted", "golden"]);
-        assert_eq!(titles(&alone), ["agent::run_reload", "kernel::pids"]);
+        assert_eq!(titles(&alone), ["agent::bench_smoke", "kernel::pids"]);
     }
 
     #[test]

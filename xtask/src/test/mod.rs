@@ -71,12 +71,10 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         let _ = preparation.join();
         times.lap("packages and kernels, after the build");
         let (beside, alone) = lanes::split(tests);
-        let processors = thread::available_parallelism()?.get();
-        let mut durations = lanes::run(&beside, processors, &mut tally)?;
-        times.lap(&format!(
-            "{} harnesses, {processors} at a time",
-            beside.len()
-        ));
+        // They wait for most of their time.
+        let at_once = 2 * thread::available_parallelism()?.get();
+        let mut durations = lanes::run(&beside, at_once, &mut tally)?;
+        times.lap(&format!("{} harnesses, {at_once} at a time", beside.len()));
         durations.extend(lanes::run(&alone, 1, &mut tally)?);
         times.lap(&format!("{} harnesses, one at a time", alone.len()));
         times.parts(durations);
