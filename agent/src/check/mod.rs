@@ -200,29 +200,44 @@ fn memory_hook(root: &Path) -> (Option<Built>, Vec<Finding>) {
     (built.ok(), findings)
 }
 
+const PINNED_GUARD: &str = "pinned guard";
+
 /// Whether a guard can outlive the agent; nothing is pinned for that.
 fn pinned_guard(config: Option<&Config>, memory: Option<&Built>) -> Finding {
-    const TOPIC: &str = "pinned guard";
     let guard = config.map_or_else(PinnedGuard::default, |c| c.pinned_guard.clone());
     if !guard.enabled {
-        return Finding::new(TOPIC, State::Ok, "pinnedGuard.enabled is false");
+        return Finding::new(PINNED_GUARD, State::Ok, "pinnedGuard.enabled is false");
     }
     let degraded = |reason: String| {
         let detail = format!("{reason}: the OOM killer decides while no agent runs");
-        Finding::new(TOPIC, State::Degraded, detail)
+        Finding::new(PINNED_GUARD, State::Degraded, detail)
     };
     if let Err(error) = is_bpffs(&guard.directory) {
         return degraded(error.to_string());
     }
-    match memory.map(|built| built.trigger.why_not_pinned()) {
-        Some(None) => Finding::new(
-            TOPIC,
-            State::Ok,
-            format!("goes to {}", guard.directory.display()),
-        ),
-        Some(Some(reason)) => degraded(reason),
-        None => degraded("memory is not watched".to_owned()),
+    let Some(trigger) = memory.map(|built| &built.trigger) else {
+        return degraded("memory is not watched".to_owned());
+    };
+    match trigger.why_not_pinned() {
+        Some(reason) => degraded(reason),
+        None => pinned_at(&guard.directory, trigger.unseen()),
     }
+}
+
+/// A guard that can be pinned there, and what it will not see.
+fn pinned_at(directory: &Path, unseen: &[String]) -> Finding {
+    let goes_to = format!("goes to {}", directory.display());
+    let (state, detail) = match unseen {
+        [] => (State::Ok, goes_to),
+        _ => (
+            State::Degraded,
+            format!(
+                "{goes_to}; without an agent it sees growth by a task's own memory alone: {}",
+                unseen.join("; ")
+            ),
+        ),
+    };
+    Finding::new(PINNED_GUARD, state, detail)
 }
 
 fn evidence(object: &mut BpfObject) -> Finding {
@@ -262,5 +277,25 @@ fn sizing(capacity: u64, eviction: &EvictionConfig) -> Finding {
                 gib(short)
             ),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // R48
+    #[test]
+    fn a_guard_that_sees_less_is_degraded_and_says_why() {
+        let directory = Path::new("/sys/fs/bpf/evictd");
+        let all = pinned_at(directory, &[]);
+        assert_eq!(
+            (all.state, &*all.detail),
+            (State::Ok, "goes to /sys/fs/bpf/evictd")
+        );
+        let refused = ["memory_reclaim_of_cgroup: unknown BTF type".to_owned()];
+        let less = pinned_at(directory, &refused);
+        assert_eq!(less.state, State::Degraded);
+        assert!(less.detail.ends_with(&refused[0]), "{}", less.detail);
     }
 }

@@ -175,6 +175,11 @@ pub trait MemoryTrigger: Send {
         Some(format!("the hook {} has no kernel program", self.hook()))
     }
 
+    /// What the programs will not see without an agent, each with the kernel's reason.
+    fn unseen(&self) -> &[String] {
+        &[]
+    }
+
     /// Pins what is attached, so that the kernel goes on with the last victims when the agent is stopped or gone, for so
     /// long. From now on the hook stays attached.
     ///

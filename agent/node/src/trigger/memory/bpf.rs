@@ -84,6 +84,8 @@ pub struct BpfMemoryTrigger {
     uncharge: Option<Switch>,
     /// See reclaims that give nothing back, with the names of their links; attached with the pins.
     reclaims: Vec<(&'static str, OwnedFd)>,
+    /// Those that the kernel refuses, with its reasons.
+    unseen: Vec<String>,
     /// Slots with a falling trigger, a bit each.
     falling: u32,
     generations: [u64; MAX_TRIGGERS as usize],
@@ -161,11 +163,14 @@ impl BpfMemoryTrigger {
                 link: None,
                 stays: !can_attach_again(),
             });
-        let mut reclaims = Vec::new();
+        let (mut reclaims, mut unseen) = (Vec::new(), Vec::new());
         for (name, program) in RECLAIMS {
             match object.load_program(&program) {
                 Ok(program) => reclaims.push((name, program)),
-                Err(reason) => tracing::info!(name, reason, "not seen without an agent"),
+                Err(reason) => {
+                    tracing::info!(name, reason, "not seen without an agent");
+                    unseen.push(format!("{}: {reason}", program.name));
+                }
             }
         }
         let mut cgroup_ids = [0; MAX_SCOPES as usize];
@@ -188,6 +193,7 @@ impl BpfMemoryTrigger {
                 link,
                 uncharge,
                 reclaims,
+                unseen,
                 falling: 0,
                 generations: [0; MAX_TRIGGERS as usize],
                 handed_on: [0; MAX_TRIGGERS as usize],
@@ -310,6 +316,10 @@ impl MemoryTrigger for BpfMemoryTrigger {
 
     fn why_not_pinned(&self) -> Option<String> {
         matches!(self.link, Link::Kprobe(None)).then(|| KPROBES_BEFORE.to_owned())
+    }
+
+    fn unseen(&self) -> &[String] {
+        &self.unseen
     }
 
     fn pin(&mut self, pins: &PinDirectory, expires_after: Duration) -> Result<(), String> {
