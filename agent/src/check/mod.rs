@@ -284,7 +284,6 @@ fn sizing(capacity: u64, eviction: &EvictionConfig) -> Finding {
 mod tests {
     use super::*;
 
-    // R48
     #[test]
     fn a_guard_that_sees_less_is_degraded_and_says_why() {
         let directory = Path::new("/sys/fs/bpf/evictd");

@@ -381,7 +381,7 @@ proptest::proptest! {
 }
 
 /// Of 300 MiB of a victim 40 are uncharged and not free yet: they are used, and no one's.
-// R42
+// R43
 #[test]
 fn what_a_victim_frees_late_is_no_growth_of_others() {
     let at = |hard: u64, dying: u64| Shortage {
