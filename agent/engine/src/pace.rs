@@ -178,7 +178,9 @@ impl Pace {
                 kernel: seen.kernel,
                 unlisted: seen.unlisted,
             };
-            let unlisted = sample.unlisted + self.growth.freed_late(sample);
+            let unlisted = sample
+                .unlisted
+                .saturating_add(self.growth.freed_late(sample));
             self.growth.observe(Sample { unlisted, ..sample });
         }
         let is_met = seen.is_met(self.met_since.is_some());
