@@ -26,7 +26,7 @@ fn stall(node: &str, thread: &str, name: &str, meanwhile: impl FnOnce(&mut Hog, 
     files.config["healthAddress"] = json!(health);
     let mut agent = files.start(&[]);
     let says = |what: &str| until(TIMEOUT, || get(&health, "/healthz").unwrap().contains(what));
-    assert!(says("200 OK"));
+    assert!(is_ready(&health));
     let stalled = Stalled::new(agent.pid(), thread).unwrap();
     let mut hog = Hog::start(&hog_dir, &["--mib", "1000", "--rate", "400"]).unwrap();
     meanwhile(&mut hog, &files);
@@ -40,6 +40,13 @@ fn stall(node: &str, thread: &str, name: &str, meanwhile: impl FnOnce(&mut Hog, 
     assert!(until(TIMEOUT, || evictions() == 1));
     assert_eq!(agent.terminate().unwrap(), Some(0));
     assert_eq!(evictions(), 1, "once");
+}
+
+/// Waits until each loop has turned: a thread has its name only once it runs.
+fn is_ready(health: &str) -> bool {
+    until(TIMEOUT, || {
+        get(health, "/readyz").unwrap().contains("200 OK")
+    })
 }
 
 fn is_evicted(hog: &mut Hog, _: &Files) {
@@ -71,7 +78,7 @@ fn a_stalled_fast_path_is_named() {
     files.config["healthAddress"] = json!(health);
     let mut agent = files.start(&[]);
     let says = |what: &str| until(TIMEOUT, || get(&health, "/healthz").unwrap().contains(what));
-    assert!(says("200 OK"));
+    assert!(is_ready(&health));
     let stalled = Stalled::new(agent.pid(), "fastpath").unwrap();
     assert!(says("the fast path has not run for "));
     drop(stalled);

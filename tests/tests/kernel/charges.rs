@@ -60,7 +60,7 @@ fn evicts_on_nobodys_account(hook: MemoryHook) {
     hog.take_head().unwrap();
     // Until a program is attached, if it is one.
     std::thread::sleep(Duration::from_millis(500));
-    let trace = or_skip!(Instance::new("charges"));
+    let trace = or_skip!(Instance::new(&format!("charges-{hook}")));
     let deciders: Vec<_> = [Some(watched.tid()), watched.standby()]
         .into_iter()
         .flatten()
