@@ -39,7 +39,8 @@ fn add(at: *mut i64, delta: i64) {
 }
 
 impl EventCounter {
-    /// Adds to a count and compares its triggers. Two CPUs that cross at the same moment may both report it.
+    /// Adds to a count and compares its triggers. Two CPUs that cross at the same moment may both report it; the agent
+    /// takes the first.
     #[inline(always)]
     pub fn count(&self, index: u32, delta: i64, cgroup_id: u64) {
         let Some(at) = self.counts.get_ptr_mut(index) else {

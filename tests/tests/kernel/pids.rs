@@ -193,13 +193,13 @@ fn crosses_both_ways(hook: CountHook) {
         wait_for(Duration::from_secs(10), || trigger.crossed()).expect("recovery is told");
     assert_eq!(crossed.slot, 3);
     assert!(crossed.available >= available, "{crossed:?}");
+    let again = wait_for(Duration::from_millis(100), || trigger.crossed());
+    assert!(again.is_none(), "once per arming: {again:?}");
 
     trigger.arm(2, None).unwrap();
     forker.order("hold 500").unwrap();
-    assert!(
-        wait_for(Duration::from_millis(100), || trigger.crossed()).is_none(),
-        "a cleared wire"
-    );
+    let cleared = wait_for(Duration::from_millis(100), || trigger.crossed());
+    assert!(cleared.is_none(), "a cleared wire: {cleared:?}");
     matrix("pid.available", &hook.to_string(), "crossed both ways");
 }
 

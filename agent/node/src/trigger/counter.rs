@@ -78,6 +78,8 @@ pub(super) struct MapNames {
 struct Slot {
     trigger: Option<Trigger>,
     generation: u64,
+    /// The generation whose crossing was handed out: two CPUs that cross at once both report it.
+    told: u64,
 }
 
 #[derive(Default)]
@@ -214,7 +216,8 @@ impl EventCounter {
         self.trips.as_fd()
     }
 
-    /// The oldest crossing not read yet. Those of triggers that were set anew in the meantime are left out.
+    /// The oldest crossing not read yet, once per arming. Those of triggers that were set anew in the meantime are left
+    /// out.
     pub fn next(&mut self) -> Option<CounterEvent> {
         loop {
             let item = self.trips.next()?;
@@ -228,12 +231,15 @@ impl EventCounter {
                 (trip.slot / TRIGGERS) as usize,
                 (trip.slot % TRIGGERS) as usize,
             );
-            let Some(state) = self.counters.get(counter) else {
+            let Some(state) = self.counters.get_mut(counter) else {
                 continue;
             };
+            let armed = &mut state.slots[slot];
             if let Some(base) = state.base
-                && state.slots[slot].generation == trip.generation
+                && armed.generation == trip.generation
+                && armed.told != trip.generation
             {
+                armed.told = trip.generation;
                 return Some(CounterEvent {
                     counter,
                     slot,
@@ -281,6 +287,7 @@ mod tests {
             Slot {
                 trigger,
                 generation: 1,
+                told: 0,
             },
         )
     }
