@@ -14,20 +14,20 @@ const MS: u64 = 1_000_000;
 /// The kubelet's monitoring interval (`monitoringInterval`): it looks so often, and evicts one pod then.
 pub const MONITORING_INTERVAL_NS: u64 = 10 * SECOND;
 /// What the end of a process and the return of its memory may take beside that.
-const DEATH_NS: u64 = SECOND / 2;
+const DEATH_NS: u64 = 400 * MS;
+/// The memory of a pod that is killed now is back so soon, if its end takes long.
+const BACK_NS: u64 = SECOND / 4;
 /// A growth that is seen so soon after a SIGKILL may still be the victim's own: its threads end when they leave the kernel, and
 /// statistics may be late. Only other pods' own counters tell of theirs then.
 const SETTLE_NS: u64 = 10 * MS;
 /// By so much at most statistics may be off that were flushed, in the signal's unit: bytes that each CPU keeps to itself.
 const BLUR: u64 = 16 << 20;
-/// What will be short within so long is, where it is the last moment.
+/// What has shrunk over so long shrinks.
 const MOMENT_NS: u64 = 5 * MS;
 /// Expected to be back earlier than the room is used up, by so much.
 const MARGIN_NS: u64 = 5 * MS;
 /// While something is pending, a growth that uses up the room later than this takes no other pod yet.
-const EARLY_NS: u64 = 2 * DEATH_NS;
-/// Memory that is short within [`MOMENT_NS`] counts only if nothing would be left so soon: there is no time for another look.
-const LAST_LOOK_NS: u64 = 20 * MS;
+const EARLY_NS: u64 = SECOND;
 /// So long after memory has come a next pod's can be there.
 const NEXT_DEATH_NS: u64 = 100 * MS;
 /// SIGKILL ends a pod's growth so soon, with the time that it takes to see it.
@@ -84,6 +84,9 @@ pub struct Pending {
     /// Since when the last of those gives something back from which some has come a moment ago.
     #[serde(default)]
     pub flows_since: Option<u64>,
+    /// When the first part is due of those that have given nothing yet.
+    #[serde(default)]
+    pub begins: Option<u64>,
 }
 
 impl Pending {
@@ -91,7 +94,8 @@ impl Pending {
     fn merge(&mut self, other: Self) {
         self.amount = self.amount.saturating_add(other.amount);
         self.soon = self.soon.saturating_add(other.soon);
-        self.due = self.due.into_iter().chain(other.due).min();
+        self.due = earliest(self.due, other.due);
+        self.begins = earliest(self.begins, other.begins);
         self.flows |= other.flows;
         self.flows_since = self.flows_since.max(other.flows_since);
     }
@@ -106,9 +110,14 @@ impl Pending {
     pub fn add(&mut self, amount: u64, due: u64) {
         if amount > 0 {
             self.amount = self.amount.saturating_add(amount);
-            self.due = Some(self.due.map_or(due, |first| first.min(due)));
+            self.due = earliest(self.due, Some(due));
         }
     }
+}
+
+/// The earlier one of two times that may be unknown.
+pub(crate) fn earliest(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    one.into_iter().chain(other).min()
 }
 
 /// Why a pod may go at this moment.
@@ -230,7 +239,7 @@ impl Pace {
                 return Decision::Wait { until: u64::MAX };
             }
             // As much as it takes to be there still when the first of it is due, or when what goes now is back.
-            let needed = grown_in(grown.per_second(), wait.min(DEATH_NS / 2));
+            let needed = grown_in(grown.per_second(), wait.min(BACK_NS));
             return Decision::Evict {
                 urgency,
                 amount: Some(needed.saturating_sub(seen.room.at_once).max(1)),
@@ -336,12 +345,18 @@ impl Pace {
             // Once it comes, the kernel weighs what comes against what others use.
             let since = began.max(last);
             let until = since.saturating_add(FLOW_NS);
-            if now < until {
-                return exhausted_in > until - now + LAST_NS;
-            }
             let (growth, room) = (&self.growth, seen.room.at_once);
+            if now < until {
+                let comes = growth.exhausts_net(room, began, MS).is_none()
+                    && now >= began.saturating_add(MS);
+                return comes || exhausted_in > until - now + LAST_NS;
+            }
+            // What has not begun to come is weighed once it has; until then there is time for another death.
+            let enough = pending.begins.map_or(BACK_NS, |begins| {
+                begins.saturating_sub(now).saturating_add(NEXT_DEATH_NS)
+            });
             let end = growth.exhausts_net(room, since, FLOW_NS / 2);
-            return end.is_none_or(|end| end > DEATH_NS / 2);
+            return end.is_none_or(|end| end > enough);
         }
         // Until a next pod's memory can be there, if one has to go then.
         let until_next = grown_in(grown.per_second(), wait.saturating_add(NEXT_DEATH_NS));
@@ -496,19 +511,14 @@ impl Shortage {
         }
     }
 
-    /// Whether so little is left that its end may be urgent; at the last moment, whether so little will be: statistics do not
-    /// tell it closer, and growth goes on meanwhile. Page cache that waits for the disk is no shortage by itself, but where it
-    /// fills the room fast, growth beside it is urgent in time for a death.
+    /// Whether so little is left that its end may be urgent. Page cache that waits for the disk is no shortage by itself, but
+    /// where it fills the room fast, growth beside it is urgent in time for a death.
     fn is_close(&self, is_met: bool, end: u64, grown: Grown) -> bool {
-        let fills = self.guard > 0 && grown.unwritten > 0 && end < DEATH_NS / 2;
+        let fills = self.guard > 0 && grown.unwritten > 0 && end < BACK_NS;
         if !is_met {
             return self.room.at_once < self.guard || fills;
         }
-        if end > LAST_LOOK_NS {
-            return self.room.at_once < self.threshold;
-        }
-        let soon = grown_in(grown.per_second(), MOMENT_NS).min(BLUR);
-        self.room.at_once < self.threshold.saturating_add(soon)
+        self.room.at_once < self.threshold
     }
 
     /// Whether less can be used than the threshold asks for: the kernel cannot end this shortage by itself.

@@ -1,6 +1,6 @@
 //! A victim between SIGKILL and the return of its memory: what it is still expected to give, by when, and whether it is stuck.
 
-use super::pace::Pending;
+use super::pace::{Pending, earliest};
 
 const SECOND: u64 = 1_000_000_000;
 const MS: u64 = 1_000_000;
@@ -41,7 +41,7 @@ pub struct Terminating {
 pub struct Remains {
     /// Whether it has processes.
     pub populated: bool,
-    /// What its cgroup is charged for, in bytes; `None` once it was removed.
+    /// What its cgroup is charged for that the kernel cannot take, in bytes; `None` once it was removed.
     pub usage: Option<u64>,
 }
 
@@ -139,7 +139,7 @@ impl Terminating {
             .is_some_and(|exited| !self.lingers(now, exited, usage))
     }
 
-    /// Adds what it is still expected to give; `usage` is what its cgroup is charged for now.
+    /// Adds what it is still expected to give; `usage` is as [`Remains::usage`] now.
     pub fn add_to(&self, pending: &mut Pending, now: u64, usage: Option<u64>) {
         // Removed: everything has come.
         let left = usage.unwrap_or(0).min(self.expected);
@@ -166,6 +166,9 @@ impl Terminating {
                 match overdue {
                     0 => pending.add_soon(left - shared, due.max(soon)),
                     _ => pending.add(left - shared, due.max(soon)),
+                }
+                if !self.has_given() && overdue == 0 && left > shared {
+                    pending.begins = earliest(pending.begins, Some(due));
                 }
                 if self.has_given() && now.saturating_sub(self.progress) < EXIT_NS / 2 {
                     pending.flows = true;

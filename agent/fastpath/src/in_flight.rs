@@ -96,10 +96,10 @@ impl Victim {
 
     /// A pod that an earlier agent has signalled.
     fn resumed(earlier: &Earlier, now: u64) -> Self {
-        let (usage, shared) = held(&earlier.pod);
+        let (_, shared) = held(&earlier.pod);
         let left = Remains {
             populated: !earlier.pod.killer.is_empty(),
-            usage,
+            usage: left(&earlier.pod),
         };
         let signalled = earlier.signalled;
         let terminating = Terminating::resume(signalled, now, left, shared, earlier.is_stuck);
@@ -119,7 +119,7 @@ impl Victim {
     /// Takes a look at it and signals it again if it has processes and is evictd's.
     fn observe(&mut self, now: u64) -> Fate {
         let populated = !self.pod.killer.is_empty();
-        let usage = self.pod.memory.usage().ok();
+        let usage = left(&self.pod);
         let fate = self.terminating.observe(now, Remains { populated, usage });
         let interval = match fate {
             // Those that run now have done nothing.
@@ -135,6 +135,13 @@ impl Victim {
         }
         fate
     }
+}
+
+/// What a pod holds that the kernel cannot take, `None` once its cgroup was removed; in bytes. Page cache that reclaim takes from a
+/// victim is nothing that its end gives back.
+fn left(pod: &Entry) -> Option<u64> {
+    let reading = pod.memory.read().ok();
+    reading.as_ref().map(MemoryReading::unreclaimable)
 }
 
 /// A pod's working set, `None` once its cgroup was removed, and the part of it that outlives its processes; in bytes.
@@ -206,11 +213,9 @@ impl InFlight {
                 shadow = shadow.saturating_add(usage);
                 pending.add(usage, now);
             } else {
-                let reading = victim.pod.memory.read().ok();
-                let usage = reading.map(|reading| reading.usage);
-                victim.terminating.add_to(&mut pending, now, usage);
-                let held = reading.map_or(0, |reading| reading.unreclaimable());
-                dying = dying.saturating_add(held);
+                let held = left(&victim.pod);
+                victim.terminating.add_to(&mut pending, now, held);
+                dying = dying.saturating_add(held.unwrap_or(0));
             }
         }
         (pending, shadow, dying)
@@ -264,7 +269,7 @@ impl InFlight {
                     available: look.available,
                 }));
             }
-            let usage = victim.pod.memory.usage().ok();
+            let usage = left(&victim.pod);
             let is_over = fate == Fate::Restarted || victim.terminating.is_over(now, usage);
             if victim.told && is_over {
                 self.victims.swap_remove(next);
@@ -273,5 +278,49 @@ impl InFlight {
             }
         }
         self.victims.len() < count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use evictd_engine::model::{pod::Pod, settings::Mode};
+
+    use super::*;
+
+    // R40
+    #[test]
+    fn page_cache_that_reclaim_takes_from_a_victim_is_nothing_that_it_gives_back() {
+        const MIB: u64 = 1 << 20;
+        let dir = tempfile::tempdir().unwrap();
+        let uses = |usage: u64, cache: u64| {
+            let write = |name: &str, text: String| fs::write(dir.path().join(name), text).unwrap();
+            write("memory.current", (usage * MIB).to_string());
+            let [anon, cache] = [usage - cache, cache].map(|mib| mib * MIB);
+            write(
+                "memory.stat",
+                format!(
+                    "anon {anon}\nfile {cache}\nkernel 0\ninactive_file {cache}\nactive_file 0\n"
+                ),
+            );
+            write("cgroup.procs", String::new());
+        };
+        uses(100, 40);
+        let pod = Entry::open(Pod::default(), dir.path(), Mode::Evictd).unwrap();
+        let mut victim = Terminating::new(0, 100 * MIB, 0);
+        let mut look = |now| {
+            let usage = left(&pod);
+            let seen = Remains {
+                populated: true,
+                usage,
+            };
+            (victim.observe(now, seen), usage)
+        };
+        assert_eq!(look(1_000_000), (Fate::Dying, Some(60 * MIB)));
+        uses(61, 1);
+        assert_eq!(look(1_000_000_000), (Fate::Dying, Some(60 * MIB)));
+        let (fate, _) = look(2_100_000_000);
+        assert_eq!(fate, Fate::BecameStuck, "its end has brought nothing");
     }
 }

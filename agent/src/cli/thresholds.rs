@@ -107,7 +107,7 @@ fn table(thresholds: &[Threshold]) -> String {
 /// When pods go, for people: programs know what they want.
 const PACE: &str = "
 A met hard threshold evicts one pod, that of memory when it has been met for ten seconds, and the next one ten seconds later.
-It is urgent when what cannot be given back will be used up within 10.5 s, at the growth that is seen.
+It is urgent when what cannot be given back will be used up within 10.4 s, at the growth that is seen.
 Then pods go at once: as many as it takes until the memory of the first is back, usually one.
 Page cache alone is never urgent, nor is what swap can take.
 A threshold that is met as it comes into force is told, and evicts in the same way.

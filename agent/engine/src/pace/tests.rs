@@ -176,6 +176,49 @@ fn a_growth_beside_cache_is_urgent_once_memory_is_short() {
     assert!(is_urgent(pace.decide(now, &at, Pending::default())));
 }
 
+/// However fast it grows: the last moment begins when memory is short.
+#[test]
+fn no_growth_is_urgent_before_memory_is_short() {
+    for (left, urgent) in [(101, false), (99, true)] {
+        let mut pace = Pace::default();
+        let of = |ms| seen(512 - left - 10 * (10 - ms), 100);
+        let (now, at) = looked(&mut pace, SECOND, 10, of);
+        assert!(pace.is_met());
+        let decision = pace.decide(now, &at, Pending::default());
+        assert_eq!(is_urgent(decision), urgent, "{left}: {decision:?}");
+    }
+}
+
+/// Memory comes from one victim, and others use up more than that: what is left, in 150 ms. Another victim's is due before.
+#[test]
+fn what_has_not_begun_to_come_is_waited_for() {
+    let decide = |begins: Option<u64>| {
+        let mut pace = Pace::default();
+        pace.evicted(SECOND);
+        let of = |ms| Shortage {
+            dying: (300 - ms) * MIB,
+            ..seen(420 + ms / 3, 0)
+        };
+        let (now, at) = looked(&mut pace, SECOND + MS, 60, of);
+        let mut pending = Pending::default();
+        pending.add_soon(260 * MIB, SECOND + 20 * MS);
+        let pending = Pending {
+            flows: true,
+            flows_since: Some(SECOND + 2 * MS),
+            begins,
+            ..pending
+        };
+        (now, pace.decide(now, &at, pending))
+    };
+    let (now, decision) = decide(None);
+    assert!(is_urgent(decision), "{decision:?}");
+    let (_, decision) = decide(Some(now + 300 * MS));
+    assert!(is_urgent(decision), "it comes too late: {decision:?}");
+    let waits = Decision::Wait { until: u64::MAX };
+    let (_, decision) = decide(Some(now + 20 * MS));
+    assert_eq!(decision, waits);
+}
+
 /// On cgroup v1 page cache that has to be written first gives nothing to a fast growth.
 #[test]
 fn dirty_cache_counts_for_a_slow_growth_only() {

@@ -87,13 +87,21 @@ pub struct PodTable {
     /// What each used when that was asked, and when it was (nanoseconds of CLOCK_MONOTONIC); 0: never.
     earlier: Vec<u64>,
     earlier_at: u64,
-    /// The same a second or two before.
-    older: Vec<u64>,
-    older_at: u64,
+    /// The same a second or two before that, and as much before again.
+    older: [Usages; 2],
     /// What each used when its statistics were flushed last, in bytes.
     seen: Vec<u64>,
     /// Of the cgroups that the pods lie in: their classes, and the cgroup of all pods.
     above: StatFlusher,
+}
+
+/// What each pod used at one moment.
+#[derive(Debug, Default)]
+struct Usages {
+    /// In nanoseconds of CLOCK_MONOTONIC; 0: never.
+    at: u64,
+    /// In bytes, one per entry.
+    bytes: Vec<u64>,
 }
 
 /// Over less than this a growth says nothing, in nanoseconds.
@@ -121,8 +129,10 @@ impl PodTable {
             grew: zeros.clone(),
             earlier: zeros.clone(),
             earlier_at: 0,
-            older: zeros.clone(),
-            older_at: 0,
+            older: [(); 2].map(|()| Usages {
+                at: 0,
+                bytes: zeros.clone(),
+            }),
             seen: zeros,
             above,
         }
@@ -135,9 +145,11 @@ impl PodTable {
             return;
         }
         let is_first = self.earlier_at == 0;
-        if self.earlier_at.saturating_sub(self.older_at) >= OLDER_NS {
-            self.older.copy_from_slice(&self.earlier);
-            self.older_at = self.earlier_at;
+        if self.earlier_at.saturating_sub(self.older[0].at) >= OLDER_NS {
+            self.older.swap(0, 1);
+            let older = &mut self.older[0];
+            older.at = self.earlier_at;
+            older.bytes.copy_from_slice(&self.earlier);
         }
         let usages = self.candidates.iter().zip(&mut self.earlier);
         for ((candidate, earlier), grew) in usages.zip(&mut self.grew) {
@@ -154,8 +166,12 @@ impl PodTable {
 
     /// Since when (nanoseconds of CLOCK_MONOTONIC) a pod that uses so much now is known not to have grown.
     pub fn still_since(&self, place: usize, usage: u64) -> Option<u64> {
-        let was = *self.older.get(place)?;
-        (self.older_at > 0 && usage.abs_diff(was) <= STILL).then_some(self.older_at)
+        let is_still = |older: &&Usages| {
+            let was = older.bytes.get(place);
+            older.at > 0 && was.is_some_and(|was| usage.abs_diff(*was) <= STILL)
+        };
+        let older = self.older.iter().rev().find(is_still)?;
+        Some(older.at)
     }
 
     /// Makes the kernel flush the statistics of those pods that have grown most since that was done for them, and of the
@@ -240,7 +256,8 @@ mod tests {
         assert_eq!(note(5 * second + 10_000_000, usage), Some(5 * second));
         assert_eq!(note(5 * second + 20_000_000, usage + 2 * STILL), None);
         assert_eq!(note(6 * second, usage), Some(5 * second));
-        assert_eq!(note(7 * second, usage), Some(6 * second));
+        assert_eq!(note(7 * second, usage), Some(5 * second));
+        assert_eq!(note(8 * second, usage), Some(6 * second));
     }
 
     /// The pod that has grown most comes first, and one that has shrunk meanwhile is not forgotten.

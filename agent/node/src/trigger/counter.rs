@@ -315,7 +315,7 @@ mod tests {
         fn below_or_recovered(base in -1_000_000_i64..1_000_000, limit in 0_i64..1_000_000, count in -1_000_000_i64..1_000_000) {
             let holds = |crossing| {
                 let trigger = Some(Trigger { available: limit, crossing });
-                let r = record(base, Slot { trigger, generation: 1 });
+                let r = record(base, Slot { trigger, generation: 1, told: 0 });
                 if r.direction == direction::FALLING { count <= r.limit } else { count >= r.limit }
             };
             proptest::prop_assert_eq!(holds(Crossing::Below), base - count < limit);
