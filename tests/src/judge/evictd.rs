@@ -14,7 +14,7 @@ use evictd_node::sampling::{self, Nearness};
 
 use super::{
     course::{Course, Strategy},
-    world::{MS, ScopeKind, World},
+    world::{MS, Reading, ScopeKind, World},
 };
 
 /// As the fast path's: how many victims may be on their way.
@@ -34,6 +34,20 @@ const NAMED_FOR: u64 = 1000 * MS;
 const OLDER: u64 = 1000 * MS;
 const STILL: u64 = 1 << 20;
 
+/// The fastest growth that one CPU makes, in bytes per second.
+const FASTEST_OF_A_CPU: u64 = 4 << 30;
+/// As `StatLag`'s: what may be new in no line, and what each CPU keeps to itself; in bytes.
+const NEW: u64 = 8 << 20;
+const KEPT_BY_A_CPU: u64 = 3 * 64 * 4096;
+/// What each CPU may keep of two counters of the machine: 125 pages each (`vm_stat`'s threshold), in bytes.
+const BLUR_OF_A_CPU: u64 = 2 * 125 * 4096;
+
+/// What the kubelet counts as available.
+fn counted(world: &World<'_>, reading: &Reading) -> u64 {
+    let working_set = reading.usage.saturating_sub(reading.inactive);
+    world.incident.capacity.saturating_sub(working_set)
+}
+
 /// What the fast path knows between two looks.
 pub struct Evictd {
     pace: Pace,
@@ -43,6 +57,10 @@ pub struct Evictd {
     trigger: Option<f64>,
     pressed: bool,
     growers: Growers,
+    /// As `ScopeMonitor`: when the statistics were last flushed because all depends on them, and what they showed.
+    flushed: Option<(u64, u64)>,
+    /// What the last look found.
+    shortage: Shortage,
 }
 
 /// As `PodTable`: what each pod used when all were asked last, and by how much it has grown.
@@ -54,9 +72,8 @@ struct Growers {
     usages: Vec<u64>,
     /// Bytes per second; 0 where that is not known.
     grew: Vec<u64>,
-    /// The same as of a second or two before.
-    older_at: u64,
-    older: Vec<u64>,
+    /// The same as of a second or two before, and as much before again.
+    older: [(u64, Vec<u64>); 2],
 }
 
 impl Growers {
@@ -76,16 +93,21 @@ impl Growers {
             true => vec![0; count],
             false => usages.iter().zip(&self.usages).map(per_second).collect(),
         };
-        if self.at - self.older_at >= OLDER || self.older.is_empty() {
-            (self.older_at, self.older) = (self.at, self.usages.clone());
+        if self.at - self.older[0].0 >= OLDER {
+            self.older.swap(0, 1);
+            self.older[0] = (self.at, self.usages.clone());
         }
         (self.at, self.usages) = (world.now, usages);
     }
 
     /// As `PodTable::still_since`: since when a pod is known not to have grown.
     fn still_since(&self, pod: usize, usage: u64) -> Option<u64> {
-        let was = *self.older.get(pod)?;
-        (usage.abs_diff(was) <= STILL).then_some(self.older_at)
+        let is_still = |older: &&(u64, Vec<u64>)| {
+            let was = older.1.get(pod);
+            was.is_some_and(|was| usage.abs_diff(*was) <= STILL)
+        };
+        let (at, _) = self.older.iter().rev().find(is_still)?;
+        Some(*at)
     }
 
     /// As `Watch::name_when_due`: asks all pods when the node has moved, or after a second.
@@ -124,17 +146,66 @@ impl Evictd {
             trigger: None,
             pressed: false,
             growers: Growers::default(),
+            flushed: None,
+            shortage: Shortage::default(),
         }
     }
 
-    /// The look as `Scope::look` makes it of the statistics.
-    fn see(world: &World<'_>) -> Look {
-        let incident = world.incident;
+    /// What the statistics show, flushed where `StatLag::sample` would have them flushed, and how much is in none of them yet.
+    fn read(&mut self, world: &World<'_>) -> (Reading, u64) {
         let reading = world.read();
+        if self.depends_on_statistics(world, &reading) {
+            return (world.read_flushed(), 0);
+        }
+        let missing = reading.usage.saturating_sub(reading.listed);
+        let cpus = world.incident.fastest / FASTEST_OF_A_CPU;
+        let slack = NEW + cpus * KEPT_BY_A_CPU;
+        let is_short = || counted(world, &reading).saturating_add(missing) < world.limits().0;
+        match world.incident.scope {
+            // Nothing stands beside a root's statistics.
+            ScopeKind::Machine => (reading, 0),
+            _ if missing > slack && !is_short() => (world.read_flushed(), 0),
+            _ => (reading, missing),
+        }
+    }
+
+    /// As `ScopeMonitor::depends_on_statistics`.
+    fn depends_on_statistics(&mut self, world: &World<'_>, reading: &Reading) -> bool {
+        let Shortage {
+            threshold, room, ..
+        } = self.shortage;
+        let free = world.incident.capacity.saturating_sub(reading.usage);
+        if world.incident.scope == ScopeKind::Machine || free >= threshold.saturating_mul(2) {
+            self.flushed = None;
+            return false;
+        }
+        let is_due = self.flushed.is_none_or(|(since, left)| {
+            let lasts = sampling::next_look(left, world.incident.fastest).as_nanos();
+            u128::from(world.now - since) >= lasts
+        });
+        if is_due {
+            self.flushed = Some((world.now, room.at_once.saturating_sub(threshold)));
+        }
+        is_due
+    }
+
+    /// The look as `Scope::look` makes it of the statistics.
+    fn see(&mut self, world: &World<'_>) -> Look {
+        let incident = world.incident;
+        let (reading, unlisted) = self.read(world);
         let (threshold, resolved) = world.limits();
         let capacity = incident.capacity;
-        let counted = capacity.saturating_sub(reading.usage.saturating_sub(reading.inactive));
-        let reclaimable = (reading.inactive + reading.active).min(reading.usage);
+        let counted = counted(world, &reading);
+        let cache = match incident.scope {
+            // `MemAvailable` is made of counters of which each CPU keeps a little to itself.
+            ScopeKind::Machine => {
+                let blur = incident.fastest / FASTEST_OF_A_CPU * BLUR_OF_A_CPU;
+                let (shown, flushed) = (reading.cache(), world.read_flushed().cache());
+                shown.clamp(flushed.saturating_sub(blur), flushed.saturating_add(blur))
+            }
+            _ => reading.cache(),
+        };
+        let reclaimable = cache.min(reading.usage);
         let used = reading.usage - reclaimable;
         let left = capacity.saturating_sub(used);
         let free = capacity.saturating_sub(reading.usage);
@@ -165,6 +236,7 @@ impl Evictd {
                     swap: reading.swap,
                 },
                 guard: word.map_or(0, |_| GUARD.min(threshold)),
+                unlisted,
                 ..Shortage::default()
             },
         }
@@ -183,8 +255,9 @@ impl Evictd {
         let seen = &mut seen;
         for victim in &self.in_flight {
             seen.dying += world.held(victim.pod);
-            let usage = world.usage(victim.pod);
-            victim.terminating.add_to(&mut pending, now, usage);
+            victim
+                .terminating
+                .add_to(&mut pending, now, world.left(victim.pod));
         }
         self.pace.observe(now, seen);
         let Decision::Evict { urgency, .. } = self.pace.decide(now, seen, pending) else {
@@ -279,7 +352,7 @@ impl Evictd {
         let now = world.now;
         self.in_flight.retain_mut(|victim| {
             let populated = world.populated(victim.pod);
-            let usage = world.usage(victim.pod);
+            let usage = world.left(victim.pod);
             let fate = victim
                 .terminating
                 .observe(now, Remains { populated, usage });
@@ -335,7 +408,8 @@ impl<'a> Strategy<'a> for Evictd {
                 ..Self::new(None)
             };
         }
-        let look = Self::see(world);
+        let look = self.see(world);
+        self.shortage = look.shortage;
         let (threshold, resolved) = (look.shortage.threshold, look.shortage.resolved);
         self.pressed = look.available < threshold || (self.pressed && look.available < resolved);
         self.relieve(world, &look.shortage, course);

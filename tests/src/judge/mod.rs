@@ -18,8 +18,8 @@
 //! the first that follows its crossing, or any other one that is left over.
 //!
 //! **Ended by itself.** A pod beyond the number is not needless but counted apart where the threshold was crossed in the
-//! sense above, and the fastest growth that was seen over the last 10 ms, 100 ms, 1 s or 8 s, had it gone on, would have led
-//! to an OOM kill within 10.5 s, with what earlier victims give back: nothing but the future tells.
+//! sense above, and the fastest growth that was seen over any of 28 times from a millisecond to twelve seconds, had it gone
+//! on, would have led to an OOM kill within 10.5 s, with what earlier victims give back: nothing but the future tells.
 //!
 //! **The kubelet's count demands it.** A pod beyond the number is not needless but counted apart where the kubelet is certain
 //! to take one: with statistics that are exact and up to date its count has met the threshold (or the minimum reclaim, once

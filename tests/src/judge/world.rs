@@ -15,8 +15,16 @@ pub const SECOND: u64 = 1000 * MS;
 const LONGEST_STEP: u64 = 20 * MS;
 /// Statistics of cache that turned active are flushed this late.
 const FLUSH: u64 = 2 * SECOND;
-/// The growth that the judge sees is measured over each of these.
-const SEEN_OVER: [u64; 4] = [10 * MS, 100 * MS, SECOND, 8 * SECOND];
+/// The growth that the judge sees is measured over each of these, in nanoseconds: 1, 1.5, 2, 3, 4, 6, ... ms, up to 12 s.
+const SEEN_OVER: [u64; 28] = {
+    let mut over = [MS; 28];
+    let mut index = 0;
+    while index < over.len() {
+        over[index] = (2 + index as u64 % 2) * (MS << (index / 2)) / 2;
+        index += 1;
+    }
+    over
+};
 
 /// An amount over time: straight between its points, level before and behind them. Times in nanoseconds, amounts in bytes.
 #[derive(Clone, Debug, Default)]
@@ -186,8 +194,17 @@ pub struct Reading {
     pub active: u64,
     /// To be written.
     pub dirty: u64,
+    /// All that the statistics list.
+    pub listed: u64,
     /// Free swap.
     pub swap: u64,
+}
+
+impl Reading {
+    /// Page cache on both lists.
+    pub fn cache(&self) -> u64 {
+        self.inactive + self.active
+    }
 }
 
 /// The node at one moment.
@@ -279,6 +296,11 @@ impl<'a> World<'a> {
         (state.anon + state.tmpfs) as u64
     }
 
+    /// The same; `None` once its cgroup is removed.
+    pub fn left(&self, pod: usize) -> Option<u64> {
+        (!self.pods[pod].removed).then(|| self.held(pod))
+    }
+
     /// A pod's shared memory.
     pub fn shared(&self, pod: usize) -> u64 {
         self.pods[pod].tmpfs as u64
@@ -299,10 +321,18 @@ impl<'a> World<'a> {
     pub fn read(&self) -> Reading {
         let behind = self.now.saturating_sub(self.incident.lag);
         let index = self.history.partition_point(|entry| entry.0 <= behind);
-        let shown = match index.checked_sub(1) {
+        self.read_as(match index.checked_sub(1) {
             Some(last) => self.history[last].1,
             None => self.totals,
-        };
+        })
+    }
+
+    /// The same after they were flushed.
+    pub fn read_flushed(&self) -> Reading {
+        self.read_as(self.totals)
+    }
+
+    fn read_as(&self, shown: Totals) -> Reading {
         let (mut inactive, mut active) = (shown.inactive + shown.dirty, shown.active);
         if self.incident.late_lists {
             let since = |(pod, spec): (&PodState, &PodSpec)| match pod.dies {
@@ -321,6 +351,7 @@ impl<'a> World<'a> {
             inactive: inactive as u64,
             active: active as u64,
             dirty: shown.dirty as u64,
+            listed: shown.usage() as u64,
             swap: (self.incident.swap - self.swapped).max(0.0) as u64,
         }
     }
@@ -394,7 +425,7 @@ impl<'a> World<'a> {
     }
 
     /// Bytes that processes can use at once, whatever page cache there is.
-    fn left(&self) -> f64 {
+    fn left_at_once(&self) -> f64 {
         let dirty = match self.incident.scope {
             ScopeKind::V1 => self.totals.dirty,
             _ => 0.0,
@@ -404,7 +435,7 @@ impl<'a> World<'a> {
 
     /// Whether page cache that has to be written first leaves less than the threshold.
     pub fn is_tight(&self) -> bool {
-        self.short_since.is_some() || self.left() < self.limits().0 as f64
+        self.short_since.is_some() || self.left_at_once() < self.limits().0 as f64
     }
 
     /// From now on the fastest growth that was seen over any of some windows goes on.
@@ -434,7 +465,7 @@ impl<'a> World<'a> {
 
     /// One step towards a time, and no further than to the next crossing.
     pub fn step_to_crossing(&mut self, towards: u64) {
-        let left = self.left() - self.limits().0 as f64;
+        let left = self.left_at_once() - self.limits().0 as f64;
         let to = self.stop(towards, Some(left.max(0.0)));
         self.settle(to);
     }
@@ -599,6 +630,9 @@ impl<'a> World<'a> {
         self.swapped += swapped;
         self.totals.hard -= swapped;
         over -= swapped;
+        if self.frozen.is_none() {
+            over -= self.fall_back(over);
+        }
         if swapped < free && self.frozen.is_none() {
             // Who allocates waits for the swap device.
             return;
@@ -608,6 +642,21 @@ impl<'a> World<'a> {
         if over > 4096.0 && !self.pods.iter().any(is_ending) {
             self.oom_kill();
         }
+    }
+
+    /// Gives up so many bytes of huge pages that are not filled, and tells how many there were: a huge page that cannot be
+    /// charged makes no OOM kill, small ones are taken in its place.
+    fn fall_back(&mut self, over: f64) -> f64 {
+        let mut left = over;
+        let clock = self.clock();
+        let pods = self.pods.iter_mut().zip(&self.incident.pods);
+        for (pod, spec) in pods.filter(|(pod, spec)| spec.huge && pod.dies.is_none()) {
+            let unfilled = (pod.anon - spec.anon.at(clock)).clamp(0.0, left);
+            pod.anon -= unfilled;
+            left -= unfilled;
+        }
+        self.totals.hard -= over - left;
+        over - left
     }
 
     fn oom_kill(&mut self) {
