@@ -1,8 +1,11 @@
 //! Cgroups of a test's own, version 1 or 2, gone when the test ends, however it ends.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io::{self, Write as _},
+    os::unix::process::CommandExt as _,
     path::{Path, PathBuf},
+    process::Command,
     sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
@@ -130,6 +133,18 @@ impl Drop for TestCgroup {
         }
         eprintln!("{} could not be removed", self.path.display());
     }
+}
+
+/// Lets a command begin in a cgroup: it is charged there from its first page on.
+///
+/// # Errors
+/// The cgroup is not there.
+pub fn begin_in(cgroup: &Path, command: &mut Command) -> io::Result<()> {
+    let procs = cgroup.join("cgroup.procs");
+    let mut procs = File::options().write(true).open(procs)?;
+    // SAFETY: between fork and exec only write(2) is called, on a file that was opened before.
+    unsafe { command.pre_exec(move || procs.write_all(b"0")) };
+    Ok(())
 }
 
 fn kill_all(dir: &Path) {

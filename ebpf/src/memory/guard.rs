@@ -14,13 +14,13 @@ use aya_ebpf::{
 };
 use aya_log_ebpf::debug;
 use evictd_common::memory::{
-    ABSENT_AFTER_NS, KernelKill, MAX_SCOPES, MAX_VICTIMS, MemoryTriggerState, NEVER, PinnedGuard,
+    ABSENT_AFTER_NS, KernelKill, MAX_SCOPES, MAX_VICTIMS, MemoryTriggerState, PinnedGuard,
     SLOTS_PER_SCOPE, Victim, VictimKey, slot,
 };
 
 use super::{TRIGGER_STATE, TRIGGERS, notify::is_unread};
 use crate::{
-    kstruct::{Address, CSS_PARENT, cgroup_id, current_memcg, field, usage_of, word},
+    kstruct::{CSS_PARENT, cgroup_id, current_memcg, field, usage_of, word},
     oom::private_memory,
 };
 

@@ -13,6 +13,7 @@ mod run_reload;
 mod run_reserves;
 mod run_restart;
 mod run_stalled;
+mod self_test;
 mod telemetry_metrics;
 mod telemetry_report;
 mod threads;

@@ -133,7 +133,7 @@ impl EventCounter {
 
     /// What is available by the count, `None` before the first sample.
     pub fn counted(&self, counter: usize) -> io::Result<Option<i64>> {
-        let count = self.count(counter)?;
+        let count = self.events(counter)?;
         let base = self.counters.get(counter).and_then(|c| c.base);
         Ok(base.map(|base| base - count))
     }
@@ -144,10 +144,10 @@ impl EventCounter {
         counter: usize,
         mut available: impl FnMut() -> io::Result<i64>,
     ) -> io::Result<Sample> {
-        let mut before = self.count(counter)?;
+        let mut before = self.events(counter)?;
         let (mut count, mut truth) = (before, available()?);
         for _ in 1..QUIET_READS {
-            count = self.count(counter)?;
+            count = self.events(counter)?;
             if count == before {
                 break;
             }
@@ -250,7 +250,8 @@ impl EventCounter {
         }
     }
 
-    fn count(&self, counter: usize) -> io::Result<i64> {
+    /// What the programs have counted: what was started or made, less what has ended or was removed.
+    pub fn events(&self, counter: usize) -> io::Result<i64> {
         let index = u32::try_from(counter).map_err(|_| io::ErrorKind::InvalidInput)?;
         self.counts.get(&index, 0).map_err(os_error)
     }

@@ -4,6 +4,7 @@ mod bpf;
 mod cgroup_v1;
 mod kernel_kills;
 mod notifier;
+mod self_test;
 
 use std::{io, os::fd::BorrowedFd, time::Duration};
 
@@ -18,8 +19,11 @@ use crate::{
     },
     cgroup::memory::MemoryCgroup,
     trigger::{
-        hook::{HookUnavailable, ProbeResults, SelectedHook, select},
-        memory::{bpf::BpfMemoryTrigger, cgroup_v1::CgroupV1Trigger},
+        hook::{self, HookUnavailable, ProbeResults, SelectedHook, select},
+        memory::{
+            bpf::{Attached, BpfMemoryTrigger},
+            cgroup_v1::CgroupV1Trigger,
+        },
     },
 };
 
@@ -268,6 +272,7 @@ pub fn build(
     let mut facts = ProbeResults::default();
     let mut found: Option<Box<dyn MemoryTrigger>> = None;
     let mut object = object;
+    let mut with_program = None;
     for hook in MemoryHook::LADDER {
         if found.is_some() || forced.is_some_and(|f| f != hook) {
             continue;
@@ -275,9 +280,7 @@ pub fn build(
         let tried = match (hook, &mut object) {
             (MemoryHook::Sampler, _) => Ok(Box::new(Sampler) as Box<dyn MemoryTrigger>),
             (MemoryHook::Eventfd, _) => CgroupV1Trigger::new(scopes).map(|e| Box::new(e) as _),
-            (_, Ok(object)) => {
-                BpfMemoryTrigger::new(hook, scopes, object).map(|c| Box::new(c) as _)
-            }
+            (_, Ok(object)) => attach(hook, scopes, object, &mut with_program),
             (_, Err(reason)) => Err((*reason).to_owned()),
         };
         facts.record(
@@ -294,4 +297,32 @@ pub fn build(
     let choice = select(&facts, forced)?;
     let trigger = found.unwrap_or_else(|| Box::new(Sampler));
     Ok(Built { trigger, choice })
+}
+
+/// Attaches the program of a hook and has it tested. What fails the test stays in `refused` for the next hook, with the maps.
+fn attach(
+    hook: MemoryHook,
+    scopes: &[&MemoryCgroup],
+    object: &mut BpfObject,
+    refused: &mut Option<BpfMemoryTrigger>,
+) -> Result<Box<dyn MemoryTrigger>, String> {
+    let attached = Attached::new(hook, object)?;
+    let mut trigger = match refused.take() {
+        Some(mut trigger) => {
+            trigger.set_hook(attached);
+            trigger
+        }
+        None => BpfMemoryTrigger::new(attached, scopes, object)?,
+    };
+    match self_test::run(&mut trigger, scopes) {
+        Ok(()) => Ok(Box::new(trigger)),
+        Err(reason) => {
+            // A kprobe of a kernel before 5.15 goes with the object.
+            if let Some(program) = hook::program(hook) {
+                object.detach(program.name);
+            }
+            *refused = Some(trigger);
+            Err(reason)
+        }
+    }
 }

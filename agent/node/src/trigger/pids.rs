@@ -68,6 +68,49 @@ impl Counting {
     }
 }
 
+/// Attaches the programs of a hook and has them tested. `counting` keeps the maps from one hook to the next.
+fn attach(
+    hook: CountHook,
+    object: &mut BpfObject,
+    counting: &mut Option<Counting>,
+) -> Result<(), String> {
+    object.attach_all(programs(hook))?;
+    let counting = match counting {
+        Some(maps) => maps,
+        none => none.insert(Counting::new(object).map_err(|e| e.to_string())?),
+    };
+    let tested = self_test(|| counting.budget.events(0));
+    if tested.is_err() {
+        for program in programs(hook) {
+            object.detach(program.name);
+        }
+    }
+    tested
+}
+
+/// Whether the hook counts threads that the agent starts. Where none can be started nothing is known against the hook.
+fn self_test(events: impl Fn() -> io::Result<i64>) -> Result<(), String> {
+    /// As many others may end in the same moment.
+    const ATTEMPTS: usize = 5;
+    for _ in 0..ATTEMPTS {
+        let before = events().map_err(|e| e.to_string())?;
+        let started = std::thread::Builder::new()
+            .name("self-test".to_owned())
+            .spawn(|| {});
+        let Ok(started) = started else {
+            return Ok(());
+        };
+        // It does nothing that could fail.
+        let _ = started.join();
+        if events().map_err(|e| e.to_string())? != before {
+            return Ok(());
+        }
+    }
+    Err(format!(
+        "its self-test failed: {ATTEMPTS} threads were started, and it counted none"
+    ))
+}
+
 /// Triggers on the node's tasks. The sampler has to be polled by its owner, see [`next_look`].
 pub struct PidTrigger {
     pids: Pids,
@@ -90,23 +133,25 @@ impl PidTrigger {
         let mut counting = None;
         let mut object = object;
         for &hook in CountHook::PREFERENCE {
-            if counting.is_some() || forced.is_some_and(|f| f != hook) {
+            if forced.is_some_and(|f| f != hook) {
                 continue;
             }
             let tried = match (hook, &mut object) {
                 (CountHook::Sampler, _) => Ok(()),
                 (_, Err(reason)) => Err((*reason).to_owned()),
-                (_, Ok(object)) => object.attach_all(programs(hook)).and_then(|()| {
-                    counting = Some(Counting::new(object).map_err(|e| e.to_string())?);
-                    Ok(())
-                }),
+                (_, Ok(object)) => attach(hook, object, &mut counting),
             };
+            let found = tried.is_ok();
             facts.record(hook, tried);
+            if found {
+                break;
+            }
         }
+        let choice = select(&facts, forced)?;
         Ok(Self {
             pids,
-            choice: select(&facts, forced)?,
-            counting,
+            counting: counting.filter(|_| choice.hook != CountHook::Sampler),
+            choice,
         })
     }
 
@@ -220,4 +265,23 @@ pub fn fastest_growth() -> u64 {
 /// When to look again without a hook, `distance` tasks above the nearest limit.
 pub fn next_look(distance: u64) -> Duration {
     sampling::next_look(distance, fastest_growth())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn a_hook_that_counts_no_thread_is_refused() {
+        let reason = self_test(|| Ok(7)).unwrap_err();
+        assert!(reason.contains("its self-test failed"), "{reason}");
+        // As many others have ended as were started, but not every time.
+        let reads = Cell::new(0);
+        let events = || Ok(i64::from(reads.replace(reads.get() + 1) > 4));
+        assert_eq!(self_test(events), Ok(()));
+        let unread = self_test(|| Err(io::ErrorKind::NotFound.into()));
+        assert_eq!(unread, Err("entity not found".to_owned()));
+    }
 }

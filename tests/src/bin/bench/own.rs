@@ -2,15 +2,14 @@
 //! that the contender needs and has not locked has to be reclaimed from others first.
 
 use std::{
-    fs::{self, File},
-    io::{self, Write as _},
+    fs, io,
     path::PathBuf,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
 
 use evictd_node::cgroup::memory::Version;
-use evictd_tests::cgroup::TestCgroup;
+use evictd_tests::cgroup::{TestCgroup, begin_in};
 
 use crate::load::Kind;
 
@@ -49,13 +48,7 @@ impl Own {
 
     /// Lets a command begin as a member: it is charged here from its first page on.
     pub fn admit(&self, command: &mut Command) -> io::Result<()> {
-        use std::os::unix::process::CommandExt as _;
-        let mut procs = File::options()
-            .write(true)
-            .open(self.leaf.join("cgroup.procs"))?;
-        // SAFETY: between fork and exec only write(2) is called, on a file that was opened before.
-        unsafe { command.pre_exec(move || procs.write_all(b"0")) };
-        Ok(())
+        begin_in(&self.leaf, command)
     }
 
     /// Takes the room away, and sets the reader to work. Returns when the limit was hit.

@@ -65,7 +65,7 @@ const KPROBES_BEFORE: &str = "kprobes have no links before 5.15";
 
 /// Triggers in the kernel's map, crossings from its ring buffer.
 pub struct BpfMemoryTrigger {
-    hook: MemoryHook,
+    attached: Attached,
     cgroup_ids: [u64; MAX_SCOPES as usize],
     triggers: Array<MapData, Record>,
     /// How often a trigger was set: what a program remembers of the distance does not outlive that.
@@ -79,9 +79,6 @@ pub struct BpfMemoryTrigger {
     expires_after: Option<Duration>,
     events: RingBuf<MapData>,
     wakeups: PerfEventArray<MapData>,
-    link: Link,
-    /// Sees what is given back, for falling triggers; the per-page hook sees that by itself.
-    uncharge: Option<Switch>,
     /// See reclaims that give nothing back, with the names of their links; attached with the pins.
     reclaims: Vec<(&'static str, OwnedFd)>,
     /// Those that the kernel refuses, with its reasons.
@@ -91,6 +88,14 @@ pub struct BpfMemoryTrigger {
     generations: [u64; MAX_TRIGGERS as usize],
     /// The generation of each slot whose crossing was handed on.
     handed_on: [u64; MAX_TRIGGERS as usize],
+}
+
+/// What a hook has in the kernel.
+pub struct Attached {
+    hook: MemoryHook,
+    link: Link,
+    /// Sees what is given back, for falling triggers; the per-page hook sees that by itself.
+    uncharge: Option<Switch>,
 }
 
 /// Whether a fexit program can be attached once more: before 5.13 its trampoline goes with its first link, and
@@ -131,13 +136,9 @@ impl Switch {
     }
 }
 
-impl BpfMemoryTrigger {
+impl Attached {
     /// Attaches the program of this hook; the reason is the kernel's.
-    pub fn new(
-        hook: MemoryHook,
-        scopes: &[&MemoryCgroup],
-        object: &mut BpfObject,
-    ) -> Result<Self, String> {
+    pub fn new(hook: MemoryHook, object: &mut BpfObject) -> Result<Self, String> {
         let program = hook::program(hook).ok_or_else(|| format!("{hook} has no kernel program"))?;
         let link = if matches!(program.attach_point, AttachPoint::FunctionEntry(_)) {
             Link::Kprobe(object.attach_kprobe(&program)?)
@@ -163,6 +164,21 @@ impl BpfMemoryTrigger {
                 link: None,
                 stays: !can_attach_again(),
             });
+        Ok(Self {
+            hook,
+            link,
+            uncharge,
+        })
+    }
+}
+
+impl BpfMemoryTrigger {
+    /// Takes the maps out of the object.
+    pub fn new(
+        attached: Attached,
+        scopes: &[&MemoryCgroup],
+        object: &mut BpfObject,
+    ) -> Result<Self, String> {
         let (mut reclaims, mut unseen) = (Vec::new(), Vec::new());
         for (name, program) in RECLAIMS {
             match object.load_program(&program) {
@@ -179,7 +195,7 @@ impl BpfMemoryTrigger {
         }
         let maps = || -> Result<Self, crate::bpf::object::ObjectError> {
             Ok(Self {
-                hook,
+                attached,
                 cgroup_ids,
                 triggers: object.array("TRIGGERS")?,
                 generation_count: object.array("ARMINGS")?,
@@ -190,8 +206,6 @@ impl BpfMemoryTrigger {
                 expires_after: None,
                 events: object.ring("WAKEUPS")?,
                 wakeups: object.events("WAKERS")?,
-                link,
-                uncharge,
                 reclaims,
                 unseen,
                 falling: 0,
@@ -201,11 +215,16 @@ impl BpfMemoryTrigger {
         };
         maps().map_err(|e| e.to_string())
     }
+
+    /// Another hook serves the same maps: the programs refer to them by descriptors that live here.
+    pub fn set_hook(&mut self, attached: Attached) {
+        self.attached = attached;
+    }
 }
 
 impl MemoryTrigger for BpfMemoryTrigger {
     fn hook(&self) -> MemoryHook {
-        self.hook
+        self.attached.hook
     }
 
     fn watch(&mut self, scope: usize, cgroup: &MemoryCgroup) -> io::Result<()> {
@@ -225,10 +244,10 @@ impl MemoryTrigger for BpfMemoryTrigger {
         if trigger.direction == Direction::Falling && !trigger.is_disabled() {
             self.falling |= 1 << slot;
         }
-        if let Some(uncharge) = &mut self.uncharge
+        if let Some(uncharge) = &mut self.attached.uncharge
             && uncharge.set(self.falling != 0).is_err()
         {
-            self.uncharge = None;
+            self.attached.uncharge = None;
         }
         // Below MAX_TRIGGERS, so it fits.
         let index = u32::try_from(slot).unwrap_or(u32::MAX);
@@ -315,7 +334,7 @@ impl MemoryTrigger for BpfMemoryTrigger {
     }
 
     fn why_not_pinned(&self) -> Option<String> {
-        matches!(self.link, Link::Kprobe(None)).then(|| KPROBES_BEFORE.to_owned())
+        matches!(self.attached.link, Link::Kprobe(None)).then(|| KPROBES_BEFORE.to_owned())
     }
 
     fn unseen(&self) -> &[String] {
@@ -324,7 +343,7 @@ impl MemoryTrigger for BpfMemoryTrigger {
 
     fn pin(&mut self, pins: &PinDirectory, expires_after: Duration) -> Result<(), String> {
         self.killed.pin(pins)?;
-        let pinned = match &mut self.link {
+        let pinned = match &mut self.attached.link {
             Link::Fixed(link) => pins.pin(link.as_fd(), LINK),
             Link::Switched(switch) => switch.set(true).and_then(|_| match &switch.link {
                 Some(link) => pins.pin(link.as_fd(), LINK),
@@ -352,14 +371,14 @@ impl MemoryTrigger for BpfMemoryTrigger {
     }
 
     fn set_near(&mut self, near: bool) -> io::Result<bool> {
-        match &mut self.link {
+        match &mut self.attached.link {
             Link::Switched(switch) => switch.set(near || self.expires_after.is_some()),
             Link::Fixed(_) | Link::Kprobe(_) => Ok(false),
         }
     }
 
     fn is_attached(&self) -> bool {
-        match &self.link {
+        match &self.attached.link {
             Link::Switched(switch) => switch.link.is_some(),
             Link::Fixed(_) | Link::Kprobe(_) => true,
         }

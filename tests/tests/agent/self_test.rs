@@ -1,0 +1,34 @@
+//! A hook of memory is tested with memory of the agent's own before the agent watches with it.
+
+use evictd_tests::{
+    agent::Agent,
+    cgroup::{TestCgroup, begin_in},
+    embedded::Files,
+    node::MIB,
+    skip::no_bpf,
+    skip_if,
+};
+use serde_json::json;
+
+// R14, R39
+#[test]
+fn a_hook_is_tested_where_the_agent_is_in_the_scope() {
+    skip_if!(no_bpf());
+    let scope = TestCgroup::new("self-test", 256 * MIB).unwrap();
+    let own = scope.child("besteffort/agent").unwrap();
+    let files = Files::new(scope.path(), &json!([]));
+    let config = files.write().unwrap();
+
+    let begin = |command: &mut _| begin_in(&own, command).unwrap();
+    let mut inside = Agent::start_as(&config, &[], begin).unwrap();
+    let log = inside.log();
+    assert!(log.contains("the hook has passed its self-test"), "{log}");
+    assert!(!log.contains("its self-test failed"), "{log}");
+    assert_eq!(inside.terminate().unwrap(), Some(0));
+
+    // Nothing of what it takes counts in the scope: silence says nothing about the hook.
+    let mut outside = files.start(&[]);
+    let log = outside.log();
+    assert!(log.contains("the hook has had no self-test"), "{log}");
+    assert_eq!(outside.terminate().unwrap(), Some(0));
+}
