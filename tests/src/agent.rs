@@ -49,7 +49,24 @@ impl Agent {
         more: &[&str],
         change: impl FnOnce(&mut Command),
     ) -> io::Result<Self> {
-        let mut command = Command::new(binary()?);
+        Self::launch(&binary()?, config, more, change)
+    }
+
+    /// As [`Agent::start`], with another program than the one that was built with the tests.
+    ///
+    /// # Errors
+    /// As [`Agent::start`].
+    pub fn start_program(program: &Path, config: &Path) -> io::Result<Self> {
+        Self::launch(program, config, &[], |_| {})
+    }
+
+    fn launch(
+        program: &Path,
+        config: &Path,
+        more: &[&str],
+        change: impl FnOnce(&mut Command),
+    ) -> io::Result<Self> {
+        let mut command = Command::new(program);
         command
             .args(["run", "--config"])
             .arg(config)

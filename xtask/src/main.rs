@@ -13,6 +13,7 @@ mod release;
 mod setup;
 mod shell;
 mod test;
+mod upgrade;
 mod vm;
 
 use clap::Parser;
@@ -41,6 +42,8 @@ enum Command {
     Lint,
     /// Run every test; what cannot run here is said with its reason
     Test(test::Arguments),
+    /// Go from an earlier version to this one and back, with the agents of both
+    Upgrade(upgrade::Arguments),
     /// Run tests, commands or a shell inside virtual machines with real kernels
     #[command(subcommand)]
     Vm(vm::Command),
@@ -58,6 +61,7 @@ fn main() -> anyhow::Result<()> {
         Command::Release(arguments) => release::run(&arguments),
         Command::Lint => lint::run(),
         Command::Test(arguments) => test::run(&arguments),
+        Command::Upgrade(arguments) => upgrade::run(&arguments),
         Command::Vm(command) => vm::run(command),
     }
 }

@@ -18,3 +18,4 @@ mod telemetry_metrics;
 mod telemetry_report;
 mod threads;
 mod top_live;
+mod upgrade;

@@ -1,0 +1,147 @@
+//! From the version before to this one and back: one journal, one state directory, one pinned guard. `EVICTD_BEFORE` names the
+//! agent of the version before; `cargo xtask upgrade` builds it.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use evictd_node::cgroup::memory::MemoryCgroup;
+use evictd_tests::{
+    agent::{Agent, binary},
+    bpffs::Bpffs,
+    cgroup::TestCgroup,
+    embedded::Files,
+    hog::Hog,
+    node::MIB,
+    or_skip,
+    skip::not_root,
+    skip_if,
+    wait::until,
+};
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_secs(30);
+/// More than the threshold leaves of the scope, and less than the scope.
+const TOO_MUCH: [&str; 2] = ["--mib", "210"];
+
+fn version_before() -> Result<PathBuf, &'static str> {
+    let path = env::var_os("EVICTD_BEFORE").map(PathBuf::from);
+    path.ok_or("EVICTD_BEFORE names no agent of the version before: cargo xtask upgrade")
+}
+
+/// A node that agents of both versions take over from one another.
+struct Node {
+    // Unmounted last.
+    files: Files,
+    scope: TestCgroup,
+    bpffs: Bpffs,
+    calm: Hog,
+    /// What has been evicted so far.
+    evicted: usize,
+}
+
+impl Node {
+    /// A scope of 256Mi, of which 64Mi must be available. Three evictions an hour may happen.
+    fn new(bpffs: Bpffs) -> Self {
+        let scope = TestCgroup::new("upgrade", 256 * MIB).unwrap();
+        let (mut files, [_, calm]) = Files::hog_and_calm(&scope);
+        files.config["pinnedGuard"] = json!({"directory": bpffs.path().join("evictd")});
+        files.config["evictionRates"] = json!({"node": {"evictions": 3, "period": "1h"}});
+        let calm = Hog::start(&calm, &["--mib", "32"]).unwrap();
+        Self {
+            files,
+            scope,
+            bpffs,
+            calm,
+            evicted: 0,
+        }
+    }
+
+    fn start(&self, program: &Path) -> Agent {
+        let config = self.files.write().unwrap();
+        Agent::start_program(program, &config).unwrap()
+    }
+
+    fn hog(&self) -> Hog {
+        Hog::start(&self.scope.path().join("besteffort/hog"), &TOO_MUCH).unwrap()
+    }
+
+    /// The hog is evicted, and the journal says so.
+    fn evicts_the_hog(&mut self, agent: &Agent) {
+        assert_eq!(self.hog().wait().unwrap(), Some(libc::SIGKILL));
+        self.evicted += 1;
+        let is_written = || self.files.evicted().len() == self.evicted;
+        assert!(until(SOON, is_written), "{}", agent.log());
+        assert_eq!(self.files.evicted().last().unwrap(), "hog");
+        let incidents = || self.reports(&binary().unwrap()).len() == self.evicted;
+        assert!(until(SOON, incidents), "{}", agent.log());
+    }
+
+    /// The hog uses too much and stays: what the agents before have evicted counts.
+    fn spares_the_hog(&self, agent: &Agent) {
+        let mut hog = self.hog();
+        let said = || agent.log().contains("no pod may be evicted");
+        assert!(until(SOON, said), "{}", agent.log());
+        assert!(hog.is_alive());
+    }
+
+    /// What a version reads of all incidents.
+    fn reports(&self, program: &Path) -> Vec<Value> {
+        let ids = self.files.evictions().into_iter().map(|e| e.id);
+        ids.filter_map(|id| {
+            let output = Command::new(program)
+                .args(["report", &id, "-o", "json", "--state-dir"])
+                .arg(self.files.dir().join("state"))
+                .output()
+                .unwrap();
+            serde_json::from_slice(&output.stdout).ok()
+        })
+        .collect()
+    }
+
+    /// How many agents have pinned a guard that is there still.
+    fn guards(&self) -> usize {
+        let dir = fs::read_dir(self.bpffs.path().join("evictd"));
+        dir.into_iter().flatten().flatten().count()
+    }
+}
+
+// R42
+#[test]
+fn to_this_version_and_back() {
+    skip_if!(not_root());
+    let before = or_skip!(version_before());
+    let now = binary().unwrap();
+    let mut node = Node::new(or_skip!(Bpffs::mount()));
+    let mut guards = Vec::new();
+    for program in [&before, &now, &before] {
+        let agent = node.start(program);
+        node.evicts_the_hog(&agent);
+        assert!(until(SOON, || node.guards() <= 1), "{}", agent.log());
+        guards.push(node.guards());
+        // SIGKILL: the next one finds what it has left.
+        drop(agent);
+    }
+    // All of them, or none where the hook of this kernel cannot be pinned.
+    assert!(guards.iter().all(|n| *n == guards[0]), "{guards:?}");
+    for program in [&before, &now] {
+        let agent = node.start(program);
+        node.spares_the_hog(&agent);
+        assert_eq!(node.reports(program).len(), node.evicted);
+        drop(agent);
+    }
+    let memory = MemoryCgroup::open(node.scope.path()).unwrap();
+    assert_eq!(memory.oom_kills().unwrap(), 0);
+    assert!(node.calm.is_alive());
+    let config = node.files.write().unwrap();
+    let detach = Command::new(&now)
+        .args(["detach", "--config"])
+        .arg(config)
+        .output()
+        .unwrap();
+    assert!(detach.status.success());
+    assert_eq!(node.guards(), 0);
+}
