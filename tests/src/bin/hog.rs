@@ -23,6 +23,8 @@ enum Way {
     Populate,
     /// mmap with MADV_HUGEPAGE, then one write per page.
     Thp,
+    /// mmap with MAP_HUGETLB: pages that the administrator has set aside.
+    Hugetlb,
     /// Writes to a file on tmpfs (see `--dir`).
     Tmpfs,
     /// Many threads that touch at once.
@@ -188,10 +190,10 @@ fn allocate(way: Way, bytes: usize, pace: Pace) -> io::Result<()> {
 
 /// A fresh mapping whose pages are all there; it stays for as long as the process does.
 fn take(way: Way, length: usize) -> io::Result<*mut libc::c_void> {
-    let populate = if way == Way::Populate {
-        libc::MAP_POPULATE
-    } else {
-        0
+    let flags = match way {
+        Way::Populate => libc::MAP_POPULATE,
+        Way::Hugetlb => libc::MAP_HUGETLB,
+        _ => 0,
     };
     // SAFETY: a fresh private mapping at an address of the kernel's choice.
     let at = unsafe {
@@ -199,7 +201,7 @@ fn take(way: Way, length: usize) -> io::Result<*mut libc::c_void> {
             ptr::null_mut(),
             length,
             libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | populate,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags,
             -1,
             0,
         )

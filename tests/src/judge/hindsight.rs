@@ -18,14 +18,15 @@ const TOO_SOON: u64 = NEXT_LOOK + SECOND / 2;
 pub struct Hindsight {
     /// When each of the pods had to go, in nanoseconds.
     pub kills: Vec<u64>,
-    /// OOM kills that it did not spare the node.
-    pub ooms: usize,
+    /// How often memory was used up all the same. Also where the OOM killer only helps an earlier victim to die: a perfect decision
+    /// keeps the node from that.
+    pub used_up: usize,
 }
 
 /// How a prefix of the ranking did.
 struct Outcome<'a> {
     world: World<'a>,
-    ooms: usize,
+    used_up: usize,
     ended: bool,
 }
 
@@ -45,8 +46,10 @@ pub fn look_back<'a>(mut world: World<'a>) -> Hindsight {
         let mut best: Option<(usize, Outcome<'a>)> = None;
         for count in least.min(ranking.len())..=ranking.len() {
             let outcome = after(&world, &ranking[..count]);
-            let is_good = outcome.ooms == 0 && outcome.ended;
-            let is_better = best.as_ref().is_none_or(|(_, b)| outcome.ooms < b.ooms);
+            let is_good = outcome.used_up == 0 && outcome.ended;
+            let is_better = best
+                .as_ref()
+                .is_none_or(|(_, b)| outcome.used_up < b.used_up);
             if is_good || is_better {
                 best = Some((count, outcome));
             }
@@ -60,7 +63,7 @@ pub fn look_back<'a>(mut world: World<'a>) -> Hindsight {
         if count == 0 && !outcome.ended && !ranking.is_empty() {
             // No number ends it, and the kubelet takes one.
             let one = after(&world, &ranking[..1]);
-            if one.ooms <= outcome.ooms {
+            if one.used_up <= outcome.used_up {
                 (count, outcome) = (1, one);
             }
         }
@@ -68,7 +71,7 @@ pub fn look_back<'a>(mut world: World<'a>) -> Hindsight {
         continues = !outcome.ended;
         world = outcome.world;
     }
-    found.ooms = world.ooms.len();
+    found.used_up = world.used_up;
     found
 }
 
@@ -81,17 +84,21 @@ fn ranking(world: &World<'_>) -> Vec<usize> {
 /// The node at the end of the shortage, or when the kubelet has looked again, be it after the incident.
 fn after<'a>(world: &World<'a>, victims: &[usize]) -> Outcome<'a> {
     let mut world = world.clone();
-    let (ooms, until) = (world.ooms.len(), world.now + NEXT_LOOK);
+    let (before, until) = (world.used_up, world.now + NEXT_LOOK);
     victims.iter().for_each(|pod| world.kill(*pod));
     let mut was_short = world.short_since.is_some();
-    while world.is_tight() && world.now < until && world.ooms.len() == ooms {
+    while world.is_tight() && world.now < until && world.used_up == before {
         world.step(until, None);
         was_short |= world.short_since.is_some();
     }
-    let ooms = world.ooms.len() - ooms;
-    // Page cache that waits for the disk is no reason to evict as long as there is no OOM kill.
+    let used_up = world.used_up - before;
+    // Page cache that waits for the disk is no reason to evict as long as memory is not used up.
     let ended = !world.is_tight() || !was_short;
-    Outcome { world, ooms, ended }
+    Outcome {
+        world,
+        used_up,
+        ended,
+    }
 }
 
 /// Whether a pod was evicted at a genuine crossing by a growth that would have used up the memory before the kubelet had
@@ -101,12 +108,12 @@ pub fn was_ending(kill: &Kill<'_>) -> bool {
         return false;
     }
     let mut world = kill.before.as_ref().clone();
-    let (ooms, until) = (world.ooms.len(), world.now + TOO_SOON);
+    let (before, until) = (world.used_up, world.now + TOO_SOON);
     world.freeze();
-    while world.now < until && world.ooms.len() == ooms {
+    while world.now < until && world.used_up == before {
         world.step(until, None);
     }
-    world.ooms.len() > ooms
+    world.used_up > before
 }
 
 /// Whether the kubelet is certain to have found the threshold met: its count did at every moment of a whole monitoring

@@ -27,7 +27,8 @@
 //! going to give back does not cover it. So it is one pod, and one more each 10 s. This is told of the node as the strategy
 //! left it, by the world's true values; a pod that goes before the 10 s are over stays needless, also one of the kubelet's.
 //!
-//! **Avoidable** is the OOM kill of a node that the judge spares one.
+//! **Avoidable** is the OOM kill of a node whose memory the judge keeps from being used up. An OOM whose choice was sent SIGKILL
+//! before is none: the kernel only helps it to die. The judge's own choice has to do without that help.
 //!
 //! A needless pod is told by what the node was like: *cache*: the threshold was met by page cache alone, *brief*: the
 //! shortage was genuine but would have ended by itself within 10 s, or with what was on its way.
@@ -143,7 +144,7 @@ fn status(course: &Course<'_>, back: &Hindsight) -> (Verdict, Vec<&'static str>)
     let mut status = Verdict {
         kills: course.kills.len(),
         ooms: course.ooms.len(),
-        avoidable: !course.ooms.is_empty() && back.ooms == 0,
+        avoidable: !course.ooms.is_empty() && back.used_up == 0,
         ..Verdict::default()
     };
     for (kill, word) in course.kills.iter().zip(&mut words) {
@@ -196,8 +197,8 @@ pub fn replay(seed: u64) -> String {
     let times: Vec<f64> = back.kills.iter().map(|time| seconds(*time)).collect();
     let _ = writeln!(
         text,
-        "hindsight: pods at {times:?}, OOM kills {}",
-        back.ooms
+        "hindsight: pods at {times:?}, memory used up {} times",
+        back.used_up
     );
     for (index, name) in STRATEGIES.iter().enumerate() {
         let _ = writeln!(text, "\n{name}");

@@ -226,7 +226,9 @@ pub struct World<'a> {
     pub met_since: Option<u64>,
     /// When a pod was last evicted.
     pub evicted: Option<u64>,
-    /// The pod that the OOM killer took, and when.
+    /// How often memory was used up.
+    pub used_up: usize,
+    /// The pods that the OOM killer took then, and when.
     pub ooms: Vec<(u64, usize)>,
     /// All lines stand still since then, and memory grows by so much per second instead.
     frozen: Option<(u64, f64)>,
@@ -247,6 +249,7 @@ impl<'a> World<'a> {
             short_since: None,
             met_since: None,
             evicted: None,
+            used_up: 0,
             ooms: Vec::new(),
             frozen: None,
             mark: 0,
@@ -665,14 +668,19 @@ impl<'a> World<'a> {
         let Some((index, _)) = with.max_by(|a, b| a.1.anon.total_cmp(&b.1.anon)) else {
             // Nothing is left to kill: the node panics.
             if self.ooms.last().is_none_or(|last| last.1 != usize::MAX) {
+                self.used_up += 1;
                 self.ooms.push((self.now, usize::MAX));
             }
             return;
         };
         let pod = &mut self.pods[index];
         pod.oom = true;
-        pod.dies = Some(pod.dies.map_or(self.now, |dies| dies.min(self.now)));
-        self.ooms.push((self.now, index));
+        self.used_up += 1;
+        // What was sent SIGKILL already is only helped to die (`oom_kill_process`): no pod has died of it.
+        if pod.dies.is_none_or(|dies| dies > self.now) {
+            pod.dies = Some(self.now);
+            self.ooms.push((self.now, index));
+        }
     }
 }
 

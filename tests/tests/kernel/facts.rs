@@ -1,21 +1,28 @@
 //! What every hook and every decision takes for granted about the kernel below.
 
 use std::{
-    fs, thread,
+    fs,
+    path::Path,
+    thread,
     time::{Duration, Instant},
 };
 
 use evictd_node::{
     bpf::btf::Btf,
     cgroup::memory::{MemoryCgroup, Version},
+    proc::machine::MemAvailable,
 };
 use evictd_tests::{
     cgroup::{TestCgroup, memory_root},
     hog::Hog,
     node::MIB,
-    skip::{no_bpf, not_root},
+    skip::{in_guest, no_bpf, not_root},
     skip_if,
+    unkillable::Undying,
+    wait::until,
 };
+
+const SOON: Duration = Duration::from_secs(30);
 
 #[test]
 fn btf_describes_the_charge_path() {
@@ -48,6 +55,67 @@ fn an_oom_kill_at_a_limit_is_real_and_counted() {
         "{}: {text}",
         file.display()
     );
+}
+
+/// Where the OOM killer's choice was sent SIGKILL before, no process is killed and none is counted: the reaper takes its memory
+/// (`oom_kill_process`). The judge takes that for granted.
+#[test]
+fn an_oom_that_chooses_a_victim_of_before_kills_no_other_process() {
+    skip_if!(not_root());
+    skip_if!(memory_root().is_none().then_some("no memory cgroups here"));
+    let node = TestCgroup::new("chosen", 160 * MIB).unwrap();
+    let [dying, other] = ["dying", "other"].map(|pod| node.child(pod).unwrap());
+    let usage = |pod: &Path| MemoryCgroup::open(pod).unwrap().usage().unwrap();
+    let mut victim = Hog::start(&dying, &["--mib", "100"]).unwrap();
+    assert!(until(SOON, || usage(&dying) >= 100 * MIB));
+    let undying = Undying::hold(victim.pid()).unwrap();
+    let pid = i32::try_from(victim.pid()).unwrap();
+    // SAFETY: a process of this test's own, not yet waited for.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+    // It comes to the limit at 60.
+    let mut grows = Hog::start(&other, &["--mib", "100"]).unwrap();
+    let has_it_all = || !grows.is_alive() || usage(&other) >= 100 * MIB;
+    assert!(until(SOON, has_it_all));
+    assert!(grows.is_alive());
+    let kills = [node.path(), &dying, &other].map(|dir| MemoryCgroup::open(dir).unwrap());
+    assert!(kills.iter().all(|group| group.oom_kills().unwrap() == 0));
+    assert!(usage(&dying) < 60 * MIB, "the reaper has taken its memory");
+    drop(undying);
+    assert_eq!(victim.wait().unwrap(), Some(libc::SIGKILL));
+}
+
+/// Pages of hugetlbfs are missing in `MemAvailable` from the moment at which they are set aside, and are charged to no memory
+/// counter: they make a machine's scope smaller, and cost nothing in a cgroup's.
+#[test]
+fn pages_of_hugetlbfs_are_in_no_memory_counter() {
+    const WANTED: u64 = 32 * MIB;
+    const POOL: &str = "/proc/sys/vm/nr_hugepages";
+    skip_if!(not_root());
+    skip_if!(
+        (!in_guest()).then_some("not inside a guest of cargo xtask vm: the pool is the machine's")
+    );
+    let available = || {
+        MemAvailable::open(Path::new("/proc"))
+            .unwrap()
+            .read()
+            .unwrap()
+    };
+    let before = available();
+    fs::write(POOL, (WANTED / (2 * MIB)).to_string()).unwrap();
+    let pages: u64 = fs::read_to_string(POOL).unwrap().trim().parse().unwrap();
+    skip_if!((pages * 2 * MIB < WANTED).then_some("no huge pages are left"));
+    let set_aside = before.saturating_sub(available());
+    let node = TestCgroup::new("hugetlb", 64 * MIB).unwrap();
+    let pod = node.child("pod").unwrap();
+    let mut hog = Hog::start(&pod, &["--mib", "32", "--way", "hugetlb"]).unwrap();
+    let free = || fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
+    let are_used = until(SOON, || free().is_ok_and(|free| free.trim() == "0"));
+    let (is_alive, usage) = (hog.is_alive(), node.usage().unwrap());
+    drop(hog);
+    fs::write(POOL, "0").unwrap();
+    assert!(are_used && is_alive, "{:?} are free", free());
+    assert!(usage < 8 * MIB, "{usage} bytes are charged");
+    assert!(set_aside > WANTED / 2, "{set_aside} bytes are missing");
 }
 
 /// The machine's own cgroup version is the one that the tests work with, and not a mixture.

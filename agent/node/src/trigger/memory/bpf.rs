@@ -79,8 +79,8 @@ pub struct BpfMemoryTrigger {
     expires_after: Option<Duration>,
     events: RingBuf<MapData>,
     wakeups: PerfEventArray<MapData>,
-    /// See reclaims that give nothing back, with the names of their links; attached with the pins.
-    reclaims: Vec<(&'static str, OwnedFd)>,
+    /// See reclaims that give nothing back, with the names of their links and their own; attached with the pins.
+    reclaims: Vec<(&'static str, &'static str, OwnedFd)>,
     /// Those that the kernel refuses, with its reasons.
     unseen: Vec<String>,
     /// Slots with a falling trigger, a bit each.
@@ -180,11 +180,11 @@ impl BpfMemoryTrigger {
         object: &mut BpfObject,
     ) -> Result<Self, String> {
         let (mut reclaims, mut unseen) = (Vec::new(), Vec::new());
-        for (name, program) in RECLAIMS {
+        for (link, program) in RECLAIMS {
             match object.load_program(&program) {
-                Ok(program) => reclaims.push((name, program)),
+                Ok(fd) => reclaims.push((link, program.name, fd)),
                 Err(reason) => {
-                    tracing::info!(name, reason, "not seen without an agent");
+                    tracing::info!(program = program.name, reason, "not seen without an agent");
                     unseen.push(format!("{}: {reason}", program.name));
                 }
             }
@@ -359,11 +359,10 @@ impl MemoryTrigger for BpfMemoryTrigger {
         };
         pinned.map_err(|e| format!("bpf(BPF_OBJ_PIN): {e}"))?;
         // The pins keep them attached.
-        for (name, program) in self.reclaims.drain(..) {
-            let pinned =
-                TracingLink::attach(&program).and_then(|link| pins.pin(link.as_fd(), name));
+        for (name, program, fd) in self.reclaims.drain(..) {
+            let pinned = TracingLink::attach(&fd).and_then(|link| pins.pin(link.as_fd(), name));
             if let Err(error) = pinned {
-                tracing::info!(name, %error, "not seen without an agent");
+                tracing::info!(program, %error, "not seen without an agent");
             }
         }
         self.expires_after = Some(expires_after);
