@@ -109,7 +109,7 @@ fn say(signal: Signal, choice: &SelectedHook<CountHook>) {
     for (hook, reason) in &choice.refused {
         tracing::info!(%signal, %hook, reason, "a better hook is refused");
     }
-    tracing::info!(%signal, hook = %choice.hook, "a wire");
+    tracing::info!(%signal, hook = %choice.hook, "the signal has its hook");
 }
 
 fn disks(
@@ -125,11 +125,12 @@ fn disks(
     let [nodefs, imagefs, containerfs] = &paths;
     let found = NodeFilesystems::find(nodefs, imagefs, containerfs)?;
     let built = InodeTrigger::build(&[nodefs, imagefs, containerfs], object, None);
-    let trigger = built.map_err(|e| std::io::Error::other(e.to_string()))?;
+    let mut trigger = built.map_err(|e| std::io::Error::other(e.to_string()))?;
+    trigger.self_test(&config.state_dir)?;
     let name = |path: &Path, available, inodes_free| {
         let filesystem = trigger.index_of(path)?;
-        if let Some((kind, choice)) = trigger.choice(filesystem) {
-            tracing::info!(signal = %inodes_free, kind, hook = %choice.hook, "a wire");
+        if let Some((_, choice)) = trigger.choice(filesystem) {
+            say(inodes_free, choice);
         }
         Some(DiskSource {
             filesystem,

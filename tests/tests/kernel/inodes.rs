@@ -60,6 +60,33 @@ fn counts_and_crosses(kind: &str, hook: CountHook, slack: i64) {
     counts_on(&cgroup, &disk.path(), &disk.path(), or_skip!(built), slack);
 }
 
+/// A hook that counts passes its self-test and leaves no file; the sampler takes the place of one that does not.
+#[test]
+fn a_silent_hook_is_replaced() {
+    skip_if!(no_bpf());
+    let disk = or_skip!(Disk::new("ext4", DISK_MIB, INODES));
+    for (is_silent, expected) in [(false, CountHook::Typed), (true, CountHook::Sampler)] {
+        let mut object = BpfObject::load_counts().unwrap();
+        let hook = Some(CountHook::Typed);
+        let built = InodeTrigger::build(&[&disk.path()], Ok(&mut object), hook);
+        let mut trigger = or_skip!(built);
+        if is_silent {
+            object.detach("inodes_ext4_made");
+            object.detach("inodes_ext4_freed");
+        }
+        trigger.self_test(&disk.path()).unwrap();
+        let (_, choice) = trigger.choice(0).unwrap();
+        assert_eq!(choice.hook, expected);
+        let failed = |(_, reason): &(CountHook, String)| reason.contains("self-test failed");
+        assert_eq!(choice.refused.iter().any(failed), is_silent);
+        assert!(!disk.path().join("self-test").exists());
+        // It counts on, by statfs alone where the hook is gone.
+        let sample = trigger.sample(0).unwrap().unwrap();
+        assert!(sample.available > 0);
+        assert_eq!(trigger.counted(0).unwrap().is_none(), is_silent);
+    }
+}
+
 fn counts_on(cgroup: &TestCgroup, disk: &Path, work: &Path, mut trigger: InodeTrigger, slack: i64) {
     let statfs = Filesystem::open(disk).unwrap();
     let pod = cgroup.child("pod").unwrap();

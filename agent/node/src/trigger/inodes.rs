@@ -7,7 +7,8 @@ mod hooks;
 pub mod shares;
 
 use std::{
-    io,
+    fs::{self, File},
+    io, mem,
     os::fd::BorrowedFd,
     path::{Path, PathBuf},
     sync::Arc,
@@ -173,6 +174,45 @@ impl InodeTrigger {
         self.watched.iter().position(|w| w.superblock == superblock)
     }
 
+    /// Tests the hook of the filesystem that a directory is on: a file that is made there has to be counted. The sampler takes the
+    /// place of a hook that is silent. Where no file can be made nothing is known against the hook.
+    ///
+    /// # Errors
+    /// A map cannot be read or written.
+    pub fn self_test(&mut self, directory: &Path) -> io::Result<()> {
+        /// As many others may be removed in the same moment.
+        const ATTEMPTS: usize = 5;
+        let index = self.index_of(directory).unwrap_or(usize::MAX);
+        let (Some(watched), Some(counting)) = (self.watched.get_mut(index), &mut self.counting)
+        else {
+            return Ok(());
+        };
+        if watched.choice.hook == CountHook::Sampler {
+            return Ok(());
+        }
+        let path = directory.join("self-test");
+        for _ in 0..ATTEMPTS {
+            // One that a killed agent has left.
+            let _ = fs::remove_file(&path);
+            let before = counting.budget.events(index)?;
+            let made = File::create_new(&path);
+            let after = counting.budget.events(index)?;
+            if made.is_err() || after != before {
+                let _ = fs::remove_file(&path);
+                return Ok(());
+            }
+        }
+        let _ = fs::remove_file(&path);
+        let silent = mem::replace(&mut watched.choice.hook, CountHook::Sampler);
+        let reason = format!(
+            "its self-test failed: {ATTEMPTS} files were made in {}, and it counted none",
+            directory.display()
+        );
+        watched.choice.refused.push((silent, reason));
+        watched.counted = false;
+        counting.set_device(index, 0)
+    }
+
     /// How many filesystems are watched.
     pub fn filesystems(&self) -> usize {
         self.watched.len()
@@ -199,7 +239,7 @@ impl InodeTrigger {
             .filter(|_| watched.choice.hook != CountHook::Sampler);
         let first = match (watched.read(), hooked) {
             (Err(error), Some(counting)) => {
-                if std::mem::take(&mut watched.counted) {
+                if mem::take(&mut watched.counted) {
                     counting.set_device(filesystem, 0)?;
                     counting.budget.suspend(filesystem)?;
                 }
@@ -213,7 +253,7 @@ impl InodeTrigger {
                 }));
             }
             (Ok(read), Some(counting)) => {
-                if !std::mem::replace(&mut watched.counted, true) {
+                if !mem::replace(&mut watched.counted, true) {
                     // Another filesystem may be there now, without a look at the time between.
                     counting.budget.suspend(filesystem)?;
                     counting.set_device(filesystem, watched.superblock.device)?;
