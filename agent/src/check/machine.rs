@@ -2,7 +2,10 @@
 
 use std::{fs, path::Path};
 
-use evictd_node::{bpf::btf::VMLINUX, proc::psi::Pressure};
+use evictd_node::{
+    bpf::btf::VMLINUX,
+    proc::{numa, psi::Pressure},
+};
 use evictd_sys::rt::probe_realtime;
 
 use super::{Finding, State};
@@ -56,6 +59,7 @@ pub fn findings(proc: &Path, sys: &Path) -> Vec<Finding> {
         lockdown(sys),
         lsm(sys),
         swap(proc),
+        numa(sys),
         psi(proc),
         realtime(),
     ]
@@ -138,6 +142,25 @@ fn swap(proc: &Path) -> Finding {
             );
             Finding::new(TOPIC, State::Degraded, detail)
         }
+    }
+}
+
+fn numa(sys: &Path) -> Finding {
+    const TOPIC: &str = "NUMA nodes";
+    match numa::nodes(sys) {
+        Ok(nodes) if nodes.len() > 1 => {
+            let each = nodes
+                .iter()
+                .map(|n| format!("{}: {} MiB", n.id, n.available >> 20));
+            let each: Vec<_> = each.collect();
+            let detail = format!(
+                "available are {}; memory.available is of all together, and tasks bound to one node can meet the OOM killer before it is short",
+                each.join(", ")
+            );
+            Finding::new(TOPIC, State::Ok, detail)
+        }
+        Ok(_) => Finding::new(TOPIC, State::Ok, "memory is in one node"),
+        Err(error) => Finding::new(TOPIC, State::Degraded, error.to_string()),
     }
 }
 

@@ -2,9 +2,12 @@
 
 pub mod names;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, AtomicUsize, Ordering},
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
 };
 
 use evictd_common::drops::Drop;
@@ -13,6 +16,7 @@ use evictd_cri::Counters;
 use evictd_engine::{Signal, model::settings::MemoryHook};
 use evictd_fastpath::{Event, EventQueue};
 use evictd_manager::{EvictionReport, ManagerHandle};
+use evictd_node::proc::numa;
 use evictd_store::{disk_queue::DiskQueue, incident::files::IncidentCounters};
 
 use super::{Agent, policies::Policies};
@@ -179,6 +183,20 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
         help: "1 for a thread that has SCHED_FIFO; the log says why one has not",
         label: "thread",
         read: Box::new(move || vec![("fastpath".to_owned(), realtime)]),
+    });
+    sources.gauges.push(Labelled {
+        name: "numa_node_available_bytes",
+        help: "Memory of a NUMA node that tasks bound to it can use: free, page cache, and reclaimable slab",
+        label: "node",
+        read: Box::new(|| {
+            // Where the files cannot be read there is nothing to show.
+            let nodes = numa::nodes(Path::new("/sys")).unwrap_or_default();
+            let bytes = |n| i64::try_from(n).unwrap_or(i64::MAX);
+            let shown = nodes.into_iter();
+            shown
+                .map(|node| (node.id.to_string(), bytes(node.available)))
+                .collect()
+        }),
     });
     let reloads = Arc::clone(shown.reloads);
     sources.gauges.push(Labelled {

@@ -112,7 +112,10 @@ pub fn series(text: &str) -> String {
         .filter(|line| !line.starts_with("evictd_until_"))
         .map(|line| {
             let (name, _) = line.rsplit_once(' ').unwrap();
-            blank(&blank(&blank(name, "rung"), "hook"), "signal")
+            let blank = |series: String, label: &&str| blank(&series, label);
+            ["rung", "hook", "signal", "node"]
+                .iter()
+                .fold(name.to_owned(), blank)
         })
         .collect();
     in_order(names)

@@ -10,7 +10,10 @@ use std::{
 use evictd_node::{
     bpf::btf::Btf,
     cgroup::memory::{MemoryCgroup, Version},
-    proc::machine::MemAvailable,
+    proc::{
+        machine::{MemAvailable, memory_total},
+        numa,
+    },
 };
 use evictd_tests::{
     cgroup::{TestCgroup, memory_root},
@@ -135,6 +138,20 @@ fn the_guest_mounts_what_was_asked_for() {
         _ => Version::V2,
     };
     assert_eq!(memory_root().map(|(_, version)| version), Some(expected));
+}
+
+/// What is used of the NUMA nodes together is what is used of the machine. A hypervisor may have added memory that no node tells of.
+#[test]
+fn numa_nodes_are_the_machine() {
+    let nodes = numa::nodes(Path::new("/sys")).unwrap();
+    skip_if!(nodes.is_empty().then_some("this kernel has no NUMA"));
+    let proc = Path::new("/proc");
+    let available = MemAvailable::open(proc).unwrap().read().unwrap();
+    let total = memory_total(proc).unwrap();
+    let used: u64 = nodes.iter().map(|node| node.total - node.available).sum();
+    let difference = used.abs_diff(total - available);
+    // The watermarks' reserves are used by the machine's count alone.
+    assert!(difference <= total / 10, "{total} {available} {nodes:?}");
 }
 
 /// When the kernel says that no process is left in a cgroup, their memory has been given back. On v2 `cgroup.procs` does

@@ -133,7 +133,7 @@ fn open_meminfo<T>(
 }
 
 /// The bytes that a line of meminfo tells in kB. Does not allocate.
-fn meminfo(text: &[u8], name: &str) -> Option<u64> {
+pub(super) fn meminfo(text: &[u8], name: &str) -> Option<u64> {
     let line = |line: &[u8]| {
         let rest = line.strip_prefix(name.as_bytes())?.trim_ascii();
         number(rest.strip_suffix(b" kB")?)?.checked_mul(1024)

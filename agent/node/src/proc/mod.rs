@@ -1,6 +1,7 @@
 //! procfs.
 
 pub mod machine;
+pub mod numa;
 pub mod pidfd;
 pub mod pids;
 pub mod process;
