@@ -10,7 +10,8 @@ mod tests;
 
 use std::{
     collections::BTreeMap,
-    fs,
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -26,6 +27,8 @@ use crate::{
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What was released is told in here, by hand.
 const CHANGELOG: &str = "CHANGELOG.md";
+/// How a program begins.
+const ELF: &[u8] = b"\x7fELF";
 
 /// What `cargo xtask release` takes.
 #[derive(clap::Args)]
@@ -217,7 +220,11 @@ fn write(out: &Path, artifacts: &Artifacts) -> Result<()> {
     let _ = fs::remove_dir_all(&partial);
     fs::create_dir_all(&partial).with_context(|| partial.display().to_string())?;
     for (name, content) in artifacts {
-        fs::write(partial.join(name), content).with_context(|| format!("cannot write {name}"))?;
+        let path = partial.join(name);
+        fs::write(&path, content).with_context(|| format!("cannot write {name}"))?;
+        if content.starts_with(ELF) {
+            fs::set_permissions(&path, Permissions::from_mode(0o755))?;
+        }
     }
     if out.exists() {
         fs::remove_dir_all(out).with_context(|| out.display().to_string())?;

@@ -208,8 +208,12 @@ fn a_release_is_written_whole_and_over_no_other_directory() {
     let files = Artifacts::from([
         ("SHA256SUMS".to_owned(), Vec::new()),
         ("a".to_owned(), b"1".to_vec()),
+        ("program".to_owned(), ELF.to_vec()),
     ]);
     write(&out, &files).unwrap();
+    let mode = |name: &str| fs::metadata(out.join(name)).unwrap().permissions().mode();
+    assert_eq!(mode("program") & 0o111, 0o111, "it can be run");
+    assert_eq!(mode("a") & 0o111, 0);
     fs::write(out.join("left-over"), "").unwrap();
     write(&out, &files).unwrap();
     assert!(!out.join("left-over").exists());
