@@ -1,9 +1,11 @@
-use std::{collections::BTreeMap, fs, io::Read as _};
+use std::{collections::BTreeMap, fs, io::Read as _, os::unix::fs::PermissionsExt as _};
 
 use flate2::read::GzDecoder;
 use serde_json::Value;
 
-use super::{Artifacts, Inputs, VERSION, artifacts, chart, entry, hex, read_tree, sbom, write};
+use super::{
+    Artifacts, ELF, Inputs, VERSION, artifacts, chart, entry, hex, read_tree, sbom, write,
+};
 use crate::{
     image::{Arch, Provenance, oci},
     shell::workspace_root,
