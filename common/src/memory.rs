@@ -4,6 +4,26 @@
 //! number of its directory) or any kernel word whose address the agent knows. Userspace writes [`MemoryTrigger`], the
 //! programs write [`MemoryTriggerState`]: two maps, so that neither side can overwrite what the other one wrote.
 
+/// Pages that a CPU charges in advance (`MEMCG_CHARGE_BATCH`): the counter moves by so much at once.
+pub const CHARGE_BATCH: u64 = 64;
+
+/// Binary logarithm of twice the number of CPUs, rounded up: by so much the distance to a limit is divided among them.
+pub const fn slack_shift(cpus: u64) -> u32 {
+    (2 * cpus).next_power_of_two().ilog2()
+}
+
+/// Pages that a CPU may let pass without a look, `nearest` pages from the nearest limit: all CPUs together, each of which may be
+/// about to charge a batch, use up half of the way at most.
+#[inline(always)]
+pub const fn skip_allowance(nearest: u64, shift: u32) -> u64 {
+    let share = nearest.saturating_sub(CHARGE_BATCH << shift) >> shift;
+    if share < CHARGE_BATCH {
+        share
+    } else {
+        CHARGE_BATCH
+    }
+}
+
 /// Scopes that one program watches at once: the node, and the pods' cgroup.
 pub const MAX_SCOPES: u32 = 2;
 /// Slots of one scope, see [`slot`]; those of scope `n` begin at `n * SLOTS_PER_SCOPE`.
@@ -185,3 +205,26 @@ crate::plain_old_data!(
 const _: () = assert!(size_of::<MemoryTrigger>() == 5 * 8 + 2 * 4);
 const _: () = assert!(size_of::<MemoryTriggerState>() == 9 * 8);
 const _: () = assert!(size_of::<TriggerEvent>() == 5 * 8 + 2 * 4);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 1 CPU, 2, 256, 512 and all between; a page from the limit, 2 TiB and all between.
+    #[test]
+    fn all_cpus_together_use_up_half_of_the_way_at_most() {
+        for cpus in 1..=1024 {
+            let shift = slack_shift(cpus);
+            for distance in (0..=29).map(|bits| 1_u64 << bits) {
+                for nearest in [distance - 1, distance, distance + distance / 3] {
+                    let allowed = skip_allowance(nearest, shift);
+                    assert!(allowed <= CHARGE_BATCH);
+                    let used = cpus * (allowed + CHARGE_BATCH);
+                    assert!(allowed == 0 || used <= nearest / 2, "{cpus} {nearest}");
+                }
+            }
+        }
+        assert_eq!([1, 2, 3, 256, 512].map(slack_shift), [1, 2, 3, 9, 10]);
+        assert_eq!(skip_allowance(1 << 29, slack_shift(512)), CHARGE_BATCH);
+    }
+}

@@ -10,6 +10,7 @@ use aya_ebpf::{
 };
 use evictd_common::memory::{
     MAX_TRIGGERS, MemoryTrigger, MemoryTriggerState, NEVER, SLOTS_PER_SCOPE, action, direction,
+    skip_allowance,
 };
 
 mod guard;
@@ -27,7 +28,7 @@ static TRIGGER_STATE: Array<MemoryTriggerState> = Array::with_max_entries(MAX_TR
 static ARMINGS: Array<u64> = Array::with_max_entries(1, 0);
 #[map]
 static SLACK: PerCpuArray<SkipAllowance> = PerCpuArray::with_max_entries(1, 0);
-/// Binary logarithm of twice the number of CPUs, rounded up.
+/// [`slack_shift`](evictd_common::memory::slack_shift) of this machine.
 #[unsafe(no_mangle)]
 static SLACK_SHIFT: Global<u32> = Global::new(0);
 
@@ -47,9 +48,6 @@ struct SkipAllowance {
     /// follows through the loop over the triggers multiply what it has to look at, until it gives up.
     nearest: u64,
 }
-
-/// Pages that a CPU charges in advance (`MEMCG_CHARGE_BATCH`): the counter moves by so much at once.
-const BATCH: u64 = 64;
 
 impl SkipAllowance {
     /// Takes from it, if there is enough.
@@ -77,10 +75,7 @@ impl SkipAllowance {
     /// Grants what the distances allow that were noted.
     #[inline(always)]
     fn refill(&mut self, armings: u64) {
-        let shift = SLACK_SHIFT.load() & 31;
-        // Each CPU may be about to charge its batch.
-        let free = self.nearest.saturating_sub(BATCH << shift);
-        self.left = (free >> shift).min(BATCH);
+        self.left = skip_allowance(self.nearest, SLACK_SHIFT.load() & 31);
         self.armings = armings;
     }
 }

@@ -12,6 +12,8 @@ use aya::{
     util::KernelVersion,
 };
 
+use evictd_common::memory::slack_shift;
+
 use super::{
     btf,
     kernel_log::{self, KernelLog},
@@ -102,13 +104,6 @@ pub struct BpfObject {
     pub(crate) victims: Result<VictimArgument, String>,
 }
 
-/// Binary logarithm of twice the number of CPUs, rounded up: by so much the distance to a limit is divided among them.
-fn slack_shift() -> u32 {
-    // Where the list cannot be read, as for more CPUs than there are: that only costs looks.
-    let cpus = aya::util::online_cpus().map_or(1 << 13, |cpus| cpus.len());
-    (2 * cpus).next_power_of_two().ilog2()
-}
-
 /// What `tp_btf/mark_victim` passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VictimArgument {
@@ -142,7 +137,9 @@ impl BpfObject {
                 _ => VictimArgument::Numbers,
             }
         });
-        globals.push(("SLACK_SHIFT", slack_shift()));
+        // Where the list cannot be read, as for more CPUs than there are: that only costs looks.
+        let cpus = aya::util::online_cpus().map_or(1 << 13, |cpus| cpus.len() as u64);
+        globals.push(("SLACK_SHIFT", slack_shift(cpus)));
         let btf = aya::Btf::from_sys_fs().map_err(aya::EbpfError::BtfError)?;
         let mut object = Self::create(OBJECT, Some(btf), &globals, on)?;
         object.victims = victims;

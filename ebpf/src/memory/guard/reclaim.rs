@@ -8,11 +8,9 @@ use aya_ebpf::{
     maps::Array,
     programs::BtfTracePointContext,
 };
-use evictd_common::memory::{MAX_SCOPES, SLOTS_PER_SCOPE, slot};
+use evictd_common::memory::{CHARGE_BATCH, MAX_SCOPES, SLOTS_PER_SCOPE, slot};
 
-use super::{
-    super::BATCH, MAX_DEPTH, PINNED_GUARD, TRIGGER_STATE, TRIGGERS, kill, now_ns, rank, victim,
-};
+use super::{MAX_DEPTH, PINNED_GUARD, TRIGGER_STATE, TRIGGERS, kill, now_ns, rank, victim};
 use crate::kstruct::{
     Address, CSS_PARENT, cgroup_id, current_memcg, field, limit_of, usage_of, word,
 };
@@ -107,7 +105,7 @@ fn is_short(scope: Address, of_cgroup: bool) -> bool {
             return false;
         }
         let limit = word(limit_of(at)).unwrap_or(0);
-        let is_at_limit = word(usage_of(at)).unwrap_or(0) + BATCH >= limit;
+        let is_at_limit = word(usage_of(at)).unwrap_or(0) + CHARGE_BATCH >= limit;
         if is_at_limit || at == scope {
             return is_at_limit && at == scope;
         }
