@@ -103,11 +103,12 @@ fn pages_of_hugetlbfs_are_in_no_memory_counter() {
             .read()
             .unwrap()
     };
-    let before = available();
     fs::write(POOL, (WANTED / (2 * MIB)).to_string()).unwrap();
     let pages: u64 = fs::read_to_string(POOL).unwrap().trim().parse().unwrap();
-    skip_if!((pages * 2 * MIB < WANTED).then_some("no huge pages are left"));
-    let set_aside = before.saturating_sub(available());
+    if pages * 2 * MIB < WANTED {
+        fs::write(POOL, "0").unwrap();
+        return skip_if!(Some("no huge pages are left"));
+    }
     let node = TestCgroup::new("hugetlb", 64 * MIB).unwrap();
     let pod = node.child("pod").unwrap();
     let mut hog = Hog::start(&pod, &["--mib", "32", "--way", "hugetlb"]).unwrap();
@@ -115,10 +116,13 @@ fn pages_of_hugetlbfs_are_in_no_memory_counter() {
     let are_used = until(SOON, || free().is_ok_and(|free| free.trim() == "0"));
     let (is_alive, usage) = (hog.is_alive(), node.usage().unwrap());
     drop(hog);
+    let set_aside = available();
     fs::write(POOL, "0").unwrap();
     assert!(are_used && is_alive, "{:?} are free", free());
     assert!(usage < 8 * MIB, "{usage} bytes are charged");
-    assert!(set_aside > WANTED / 2, "{set_aside} bytes are missing");
+    // What the kernel had to free for the pool is no measure: what it gives back is.
+    let is_back = || available() >= set_aside + WANTED * 3 / 4;
+    assert!(until(SOON, is_back), "{set_aside}, then {}", available());
 }
 
 /// The machine's own cgroup version is the one that the tests work with, and not a mixture.
