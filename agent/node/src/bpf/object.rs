@@ -11,7 +11,6 @@ use aya::{
     programs::{Program, ProgramError, links::FdLink},
     util::KernelVersion,
 };
-
 use evictd_common::memory::slack_shift;
 
 use super::{

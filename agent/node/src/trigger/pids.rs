@@ -116,6 +116,8 @@ pub struct PidTrigger {
     pids: Pids,
     choice: SelectedHook<CountHook>,
     counting: Option<Counting>,
+    /// Maps of a hook that has failed its self-test: the programs that see cgroups go write them, and are loaded later.
+    _unused: Option<Counting>,
 }
 
 impl PidTrigger {
@@ -148,10 +150,15 @@ impl PidTrigger {
             }
         }
         let choice = select(&facts, forced)?;
+        let (counting, unused) = match choice.hook {
+            CountHook::Sampler => (None, counting),
+            CountHook::Typed | CountHook::Tracepoint => (counting, None),
+        };
         Ok(Self {
             pids,
-            counting: counting.filter(|_| choice.hook != CountHook::Sampler),
             choice,
+            counting,
+            _unused: unused,
         })
     }
 
