@@ -11,6 +11,7 @@ use std::{
 
 use evictd_engine::Pod;
 use evictd_node::{cgroup::memory::descendants, fs::mounts};
+use evictd_sys::fs::read_lossy;
 
 /// Where the container runtime's logs of all pods lie (the kubelet's `podLogsDirectory`).
 pub const POD_LOGS: &str = "/var/log/pods";
@@ -62,7 +63,7 @@ fn layers(cgroup: &Path) -> Named {
     let layer = |group: &PathBuf| {
         let procs = fs::read_to_string(group.join("cgroup.procs")).ok()?;
         let pid: u32 = procs.lines().next()?.parse().ok()?;
-        let mounts = fs::read_to_string(format!("/proc/{pid}/mountinfo")).ok()?;
+        let mounts = read_lossy(format!("/proc/{pid}/mountinfo")).ok()?;
         Some((container_name(&mounts)?, mounts::upper_of_root(&mounts)?))
     };
     let mut found: Named = groups.iter().filter_map(layer).collect();

@@ -1,4 +1,4 @@
-//! Files in the state directory that are replaced as a whole.
+//! Files in the state directory that are replaced as a whole, texts of the kernel, and errors that name the file.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -30,6 +30,17 @@ pub fn replace(path: &Path, bytes: &[u8], durable: bool) -> io::Result<()> {
         Some(directory) if durable => File::open(directory)?.sync_all(),
         _ => Ok(()),
     }
+}
+
+/// Reads a text of the kernel's in which other users choose the names: commands, directories under mount points. What is not UTF-8 in
+/// it is replaced, so that one such name hides no other line.
+///
+/// # Errors
+/// Not there, or not readable.
+pub fn read_lossy(path: impl AsRef<Path>) -> io::Result<String> {
+    let bytes = fs::read(path)?;
+    Ok(String::from_utf8(bytes)
+        .unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
 }
 
 /// An error that carries the path, because "No such file or directory" alone does not help.

@@ -4,13 +4,13 @@
 //! that its files are made on. `/proc/self/mountinfo` (proc_pid_mountinfo(5)) has the superblock's.
 
 use std::{
-    fs, io,
+    io,
     mem::MaybeUninit,
     os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
 };
 
-use evictd_sys::fs::PathError;
+use evictd_sys::fs::{PathError, read_lossy};
 
 use crate::kernfile::malformed;
 
@@ -53,7 +53,7 @@ pub fn superblock_of(path: &Path) -> Result<Superblock, PathError> {
 pub fn mount_of(path: &Path) -> Result<(Superblock, PathBuf), PathError> {
     let mut at = path.to_owned();
     for _ in 0..MAX_STACK {
-        let text = fs::read_to_string(MOUNTINFO).map_err(PathError::at(Path::new(MOUNTINFO)))?;
+        let text = read_lossy(MOUNTINFO).map_err(PathError::at(Path::new(MOUNTINFO)))?;
         let id = mount_id(&at).map_err(PathError::at(&at))?;
         let mount = text.lines().filter_map(parse).find(|m| m.id == id);
         let mount =

@@ -1,6 +1,6 @@
 //! When processes were started.
 
-use std::fs;
+use evictd_sys::fs::read_lossy;
 
 /// Fields of `/proc/PID/stat` between the command's closing parenthesis and `starttime`.
 const BEFORE_START: usize = 19;
@@ -8,7 +8,7 @@ const BEFORE_START: usize = 19;
 /// When a process was started, in nanoseconds of CLOCK_MONOTONIC, rounded down to the kernel's tick (10 ms); below zero
 /// where the machine slept meanwhile. `None` for a process that is gone or not to be seen.
 pub fn started(pid: i32) -> Option<i64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = read_lossy(format!("/proc/{pid}/stat")).ok()?;
     let boottime = clock(libc::CLOCK_BOOTTIME);
     let slept = boottime.saturating_sub(clock(libc::CLOCK_MONOTONIC));
     Some(start_of(&stat, ticks_per_second())?.saturating_sub(slept))

@@ -6,6 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use crate::fs::read_lossy;
+
 /// The bit of CAP_SYS_NICE (`include/uapi/linux/capability.h`).
 const CAP_SYS_NICE: u32 = 23;
 /// A cgroup's budget of real-time run time, in microseconds a period. Only kernels that group real-time tasks have it.
@@ -22,8 +24,8 @@ pub struct CpuGroup {
 impl CpuGroup {
     /// The calling thread's, if it has no budget there.
     pub fn without_budget() -> Option<Self> {
-        let groups = fs::read_to_string("/proc/thread-self/cgroup").ok()?;
-        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+        let groups = read_lossy("/proc/thread-self/cgroup").ok()?;
+        let mounts = read_lossy("/proc/self/mountinfo").ok()?;
         let all = candidates(&groups, &mounts);
         let budget = |dir: &Path| fs::read_to_string(dir.join(BUDGET)).ok();
         let dir = all.into_iter().find(|dir| budget(dir).is_some())?;
