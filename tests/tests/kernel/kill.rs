@@ -439,3 +439,72 @@ fn an_empty_pod_is_no_kill() {
     assert_eq!(member.wait().unwrap(), Some(libc::SIGKILL));
     assert!(until(SOON, || killer.kill().unwrap().empty));
 }
+
+/// The pod's cgroups in v1's freezer, frozen; removed when dropped.
+struct Frozen(Vec<PathBuf>);
+
+impl Frozen {
+    fn with(stage: &Stage, pid: u32) -> Self {
+        let root = stage
+            .pod
+            .ancestors()
+            .find(|dir| dir.ends_with("memory"))
+            .unwrap();
+        let freezer = root.with_file_name("freezer");
+        let at = freezer.join(stage.container.strip_prefix(root).unwrap());
+        fs::create_dir_all(&at).unwrap();
+        enter(&at, pid);
+        fs::write(at.join("freezer.state"), "FROZEN").unwrap();
+        let is_frozen = || fs::read(at.join("freezer.state")).is_ok_and(|text| text == b"FROZEN\n");
+        assert!(until(SOON, is_frozen));
+        let made = at.ancestors().take_while(|dir| *dir != freezer);
+        Self(made.map(Path::to_owned).collect())
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        for dir in &self.0 {
+            // Other tests may have groups there.
+            let _ = fs::remove_dir(dir);
+        }
+    }
+}
+
+/// A container that was paused, or that the kubelet's checkpoint has frozen.
+#[test]
+fn a_frozen_pod_is_thawed_to_die() {
+    skip_if!(not_root());
+    let stage = Stage::new("frozen");
+    let is_v1 = stage.cgroup.path().starts_with("/sys/fs/cgroup/memory");
+    skip_if!((!is_v1).then_some("cgroup v2 kills frozen tasks"));
+    let mut member = idle(&stage.container);
+    let frozen = Frozen::with(&stage, member.pid());
+    CgroupKiller::open(&stage.pod).unwrap().kill().unwrap();
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(
+        is_alive(member.pid()),
+        "a frozen task does not act on a signal"
+    );
+    kill_until_empty(&stage.pod, SOON).unwrap();
+    assert_eq!(member.wait().unwrap(), Some(libc::SIGKILL));
+    drop(frozen);
+}
+
+/// Its processes are listed in its domain, and reading its own list is refused.
+#[test]
+fn a_threaded_group_is_no_refusal() {
+    skip_if!(not_root());
+    let stage = Stage::new("threaded");
+    let threaded = stage.container.join("threaded");
+    fs::create_dir(&threaded).unwrap();
+    let made = fs::write(threaded.join("cgroup.type"), "threaded");
+    skip_if!(made.is_err().then_some("cgroup v1 has no threaded groups"));
+    let mut member = idle(&stage.container);
+    let killer = CgroupKiller::open(&stage.pod).unwrap();
+    let result = killer.kill();
+    assert_eq!(member.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(!result.unwrap().empty);
+    kill_until_empty(&stage.pod, SOON).unwrap();
+    fs::remove_dir(&threaded).unwrap();
+}

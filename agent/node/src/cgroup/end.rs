@@ -1,6 +1,7 @@
 //! Ends pods in threads that may take their time, until nothing is left of them.
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -8,7 +9,7 @@ use std::{
 use evictd_sys::fs::{PathError, is_gone};
 
 use super::kill::CgroupKiller;
-use crate::proc::pidfd::Pidfd;
+use crate::{cgroup::memory::descendants, proc::pidfd::Pidfd};
 
 /// Why a pod is not dead.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +17,7 @@ pub enum KillError {
     /// A file or process refused.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// Processes are left after the time was over: in uninterruptible sleep, or in a frozen v1 group.
+    /// Processes are left after the time was over: in uninterruptible sleep, or in a v1 group that could not be thawed.
     #[error("{path}: processes are still there after {after:?}", path = .path.display())]
     Survivors {
         /// The pod's cgroup.
@@ -49,6 +50,7 @@ pub fn kill_until_empty(path: &Path, patience: Duration) -> Result<(), KillError
         if killer.is_empty() {
             return Ok(());
         }
+        thaw(path);
         if start.elapsed() > patience {
             return Err(KillError::Survivors {
                 path: path.to_owned(),
@@ -91,6 +93,32 @@ fn is_lacking(error: &std::io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)
+    )
+}
+
+/// Thaws the groups of a pod in v1's freezer, where a frozen task does not act on SIGKILL. A container runtime or the kubelet's
+/// checkpoint (CRIU) may have left them so. v2 kills frozen tasks.
+fn thaw(path: &Path) {
+    let Some(freezer) = freezer_of(path) else {
+        return;
+    };
+    for dir in descendants(&freezer).unwrap_or_default() {
+        let state = dir.join("freezer.state");
+        if fs::read(&state).is_ok_and(|text| text != b"THAWED\n") {
+            // Refused, the pod is one that does not die, and is reported as such.
+            let _ = fs::write(&state, "THAWED");
+        }
+    }
+}
+
+/// The same cgroup in v1's freezer hierarchy: the container runtimes give a cgroup the same name in each.
+fn freezer_of(path: &Path) -> Option<PathBuf> {
+    // Only the root of a v1 hierarchy has that file.
+    let is_root = |dir: &&Path| dir.ends_with("memory") && dir.join("release_agent").exists();
+    let root = path.ancestors().find(is_root)?;
+    Some(
+        root.with_file_name("freezer")
+            .join(path.strip_prefix(root).ok()?),
     )
 }
 

@@ -59,7 +59,11 @@ impl Group {
     /// Calls `each` for every process that is in the group now. Does not allocate.
     pub(super) fn for_each(&self, each: &mut dyn FnMut(i32)) -> io::Result<()> {
         match &self.procs {
-            Procs::Again(file) => for_each_pid(file, each),
+            Procs::Again(file) => match for_each_pid(file, each) {
+                // A threaded group: its processes are listed in its domain.
+                Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
+                read => read,
+            },
             Procs::Once { held, is_read } => {
                 let first = !is_read.swap(true, Ordering::Relaxed);
                 // Taken out for as long as it is read: no other thread may close it.

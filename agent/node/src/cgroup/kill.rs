@@ -65,8 +65,7 @@ impl CgroupKiller {
             match Group::open(&dir, version) {
                 Ok(group) => {
                     if kill.is_none() && version == Version::V2 {
-                        // Takes the buffer for the text, as `hold` does; to the end, where the kernel lets go of the tasks. A
-                        // threaded group refuses to be read: its processes are its domain's.
+                        // Takes the buffer for the text, as `open_primed` does; to the end, where the kernel lets go of the tasks.
                         let _ = group.for_each(&mut |_| ());
                     }
                     groups.push(group);
