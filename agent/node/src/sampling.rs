@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::proc::machine::online_cpus;
+
 /// Shortest interval: below it looking costs more than it tells.
 pub const FLOOR: Duration = Duration::from_millis(1);
 /// Longest interval: the ground (inactive_file, capacity) moves without any hook firing.
@@ -14,8 +16,8 @@ pub const CEILING: Duration = Duration::from_secs(1);
 pub fn fastest_growth() -> u64 {
     const PER_CPU: u64 = 4 << 30;
     const MACHINE: u64 = 64 << 30;
-    let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
-    (cpus * PER_CPU).min(MACHINE)
+    // Not only those that this process may run on.
+    (online_cpus() * PER_CPU).min(MACHINE)
 }
 
 /// The time in which the fastest growth could use up `distance` bytes, within [`FLOOR`] and [`CEILING`].

@@ -25,6 +25,7 @@ use crate::{
         mounts::{Superblock, mount_of, superblock_of},
         statfs::{Filesystem, FilesystemReading},
     },
+    proc::machine::online_cpus,
     sampling,
     trigger::{
         counter::{CounterEvent, Drift, EventCounter, MapNames, Sample, Trigger},
@@ -349,7 +350,7 @@ fn free(inodes: u64) -> i64 {
 /// Inodes that the machine can make in a second at most: an empty file takes some 5 us of a CPU.
 pub fn fastest_growth() -> u64 {
     const PER_CPU: u64 = 400_000;
-    std::thread::available_parallelism().map_or(1, |n| n.get() as u64) * PER_CPU
+    online_cpus() * PER_CPU
 }
 
 /// When to look again without a hook, `distance` inodes above the nearest limit.

@@ -7,7 +7,10 @@ use aya::maps::{HashMap, MapData};
 use super::counter::CgroupCount;
 use crate::{
     bpf::object::{AttachPoint, BpfObject, ObjectError, ProgramSpec, os_error},
-    proc::pids::{PidReading, Pids},
+    proc::{
+        machine::online_cpus,
+        pids::{PidReading, Pids},
+    },
     sampling,
     trigger::{
         counter::{CounterEvent, Drift, EventCounter, MapNames, Sample, Trigger},
@@ -266,7 +269,7 @@ impl PidTrigger {
 /// Tasks that the machine can start in a second at most: a thread takes some 10 us of a CPU, a process more.
 pub fn fastest_growth() -> u64 {
     const PER_CPU: u64 = 200_000;
-    std::thread::available_parallelism().map_or(1, |n| n.get() as u64) * PER_CPU
+    online_cpus() * PER_CPU
 }
 
 /// When to look again without a hook, `distance` tasks above the nearest limit.
