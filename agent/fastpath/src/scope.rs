@@ -224,6 +224,13 @@ impl ScopeMonitor {
         is_due
     }
 
+    /// The statistics were flushed at `now` without a look: they are good for the shortest time that a look is.
+    pub fn is_flushed(&mut self, now: u64) {
+        if self.flushed.is_some() {
+            self.flushed = Some((now, 0));
+        }
+    }
+
     /// What is short as the pace is decided by it; `shadow` bytes are taken for given back already, `dying` bytes are victims',
     /// who had `dying_before` when the look began.
     pub fn shortage(&self, shadow: u64, dying: u64, dying_before: u64) -> Shortage {

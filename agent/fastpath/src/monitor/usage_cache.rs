@@ -6,11 +6,14 @@
 
 use evictd_engine::{Candidate, CandidateState, permit::LastResort};
 use evictd_node::pods::table::{Entry, PodTable};
+use evictd_sys::clock::monotonic_ns;
 
 use crate::monitor::MemoryMonitor;
 
 /// Older than this nothing is recent: a bound that has grown further would have almost all pods read again.
 const RECENT_NS: u64 = 2_000_000;
+/// Awake, statistics are flushed so often: a look asks for none that are younger than a millisecond ([`evictd_node::sampling::FLOOR`]).
+const FLUSHED_NS: u64 = 600_000;
 /// What a page counter may jump ahead by at once: a huge page, or what a CPU charges in advance.
 const JUMP: u64 = 2 << 20;
 
@@ -23,6 +26,8 @@ pub(crate) struct UsageCache {
     round: Option<u64>,
     /// Who is asked next.
     next: usize,
+    /// When the kernel was last made to flush while the loop waits awake, in nanoseconds of CLOCK_MONOTONIC.
+    flushed: u64,
 }
 
 impl UsageCache {
@@ -68,13 +73,25 @@ impl MemoryMonitor {
     /// Goes through a decision that nothing follows: the real one, a moment later, finds all it needs in the caches, and
     /// statistics that flush.
     pub(crate) fn warm_up(&mut self) {
-        self.setup.table.flush_statistics();
+        self.flush_statistics(monotonic_ns());
         self.load_candidates(LastResort::None);
         self.first_in_order();
     }
 
-    /// Reads one pod, so that the next decision need not.
+    /// Makes the kernel's statistics fresh, so that the next look need not.
+    fn flush_statistics(&mut self, now: u64) {
+        self.setup.table.flush_statistics();
+        self.scopes
+            .iter_mut()
+            .for_each(|monitor| monitor.is_flushed(now));
+        self.usage_cache.flushed = now;
+    }
+
+    /// Reads one pod, so that the next decision need not; or flushes, where the last time was too long ago for the next look.
     pub(crate) fn refresh_next(&mut self, now: u64) {
+        if now.saturating_sub(self.usage_cache.flushed) >= FLUSHED_NS {
+            return self.flush_statistics(now);
+        }
         let PodTable {
             entries,
             candidates,
