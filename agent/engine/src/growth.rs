@@ -89,7 +89,7 @@ pub struct Room {
     pub slowly: u64,
     /// How fast that becomes available, per second.
     pub per_second: u64,
-    /// By swapping: what grows waits for the device, and nothing is used up before this is.
+    /// By swapping, as far as the pods may: what grows waits for the device, and nothing is used up before this is.
     #[serde(default)]
     pub swap: u64,
 }

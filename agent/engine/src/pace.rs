@@ -63,6 +63,9 @@ pub struct Shortage {
     pub unlisted: u64,
     /// What can still be used before nothing is left.
     pub room: Room,
+    /// Free swap, whether pods may use it or not: what is swapped out has grown all the same.
+    #[serde(default)]
+    pub swap_free: u64,
     /// Less room than this may be urgent although the kubelet finds the threshold not met; 0 where its count alone holds.
     pub guard: u64,
 }
@@ -183,7 +186,7 @@ impl Pace {
                 amount: seen.used.saturating_sub(seen.dying),
                 dying: seen.dying,
                 unwritten: seen.room.slowly,
-                swap: seen.room.swap,
+                swap: seen.swap_free,
                 kernel: seen.kernel,
                 unlisted: seen.unlisted,
             };
@@ -192,13 +195,20 @@ impl Pace {
                 .saturating_add(self.growth.freed_late(sample));
             self.growth.observe(Sample { unlisted, ..sample });
         }
-        let is_met = seen.is_met(self.met_since.is_some());
+        let is_met = seen.is_met(self.is_resolving(now));
         self.met_since = is_met.then(|| self.met_since.unwrap_or(now));
         let is_short = is_met && seen.is_short(self.short_since.is_some());
         self.short_since = is_short.then(|| self.short_since.unwrap_or(now));
         if !is_met {
             self.evictions = 0;
         }
+    }
+
+    /// Whether the minimum reclaim counts: the kubelet has seen the threshold met for certain, or a pod was evicted for it. A shorter
+    /// shortage ends where the threshold does.
+    fn is_resolving(&self, now: u64) -> bool {
+        let is_seen = |since| now.saturating_sub(since) >= MONITORING_INTERVAL_NS + LOOKS_NS;
+        self.evictions > 0 || self.met_since.is_some_and(is_seen)
     }
 
     /// Whether the kubelet would find the threshold met.

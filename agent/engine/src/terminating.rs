@@ -13,6 +13,10 @@ const TEARDOWN: u64 = 4 << 30;
 const FIRST: u64 = 256 << 20;
 /// A victim that gives nothing back for so long and still has processes is stuck.
 const STUCK_NS: u64 = 2 * SECOND;
+/// So much less, in bytes, or this part of what is left, is something given back: what the kernel takes from a victim that
+/// does not die, page by page, is not.
+const STEP: u64 = 1 << 20;
+const STEP_PART: u64 = 1024;
 /// A victim that an earlier agent has signalled is looked at for so long at least before it is.
 const RESUMED_NS: u64 = SECOND / 2;
 /// When the kubelet is expected to have unmounted the volumes of a pod without processes.
@@ -98,7 +102,7 @@ impl Terminating {
         if !self.has_given() && (self.least == u64::MAX || usage > self.least) {
             // It grows until the signal arrives.
             self.least = usage;
-        } else if usage < self.least {
+        } else if self.least.saturating_sub(usage) >= STEP.max(self.least / STEP_PART) {
             (self.least, self.progress) = (usage, now);
             self.began.get_or_insert(now);
         }

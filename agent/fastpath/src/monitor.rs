@@ -262,6 +262,7 @@ impl MemoryMonitor {
         let was_pressed = monitor.pressed;
         let (_, _, dying_before) = self.in_flight.pending(&monitor.scope, woken);
         let (hook, table) = (self.setup.trigger.hook(), &mut self.setup.table);
+        monitor.scope.limit_swap(|| table.swap.left());
         monitor.sample(woken, dying_before, triggers, hook, self.growth, || {
             table.flush_statistics()
         })?;

@@ -10,7 +10,7 @@ use evictd_sys::fs::PathError;
 use crate::{
     cgroup::{
         memory::{MemoryCgroup, Version},
-        swap::SwapRoom,
+        swap::{FreeSwap, SwapRoom},
     },
     pods::table::Entry,
 };
@@ -75,6 +75,8 @@ pub struct Scope {
     guard: Option<MemoryGuard>,
     /// Where it may be swapped out to.
     swap: Option<SwapRoom>,
+    /// All pods together may swap out so many bytes more.
+    pod_swap: u64,
 }
 
 /// A threshold that can never be kept.
@@ -158,6 +160,7 @@ impl Scope {
         limits.check(capacity)?;
         Ok(Self {
             swap: SwapRoom::open(&cgroup),
+            pod_swap: u64::MAX,
             cgroup: cgroup.with_kernel_counter(),
             signal,
             capacity,
@@ -227,6 +230,13 @@ impl Scope {
         self.limits = limits;
     }
 
+    /// Where there is swap, asks how many bytes more all pods together may swap out.
+    pub fn limit_swap(&mut self, left: impl FnOnce() -> u64) {
+        if self.swap.is_some() {
+            self.pod_swap = left();
+        }
+    }
+
     /// Reads it now. Does not allocate.
     ///
     /// # Errors
@@ -283,7 +293,8 @@ impl Scope {
             resolved,
             ..
         } = self.limits;
-        let swap = self.swap.as_ref().map_or(0, SwapRoom::bytes);
+        let swap = self.swap.as_ref().map(|swap| swap.read(self.pod_swap));
+        let FreeSwap { free, usable } = swap.unwrap_or_default();
         // The kernel's own word on the machine is the better one.
         let machine = word.filter(|_| self.is_machine).map(|word| word.bytes);
         let used = match machine {
@@ -310,8 +321,9 @@ impl Scope {
                 at_once: left - unwritten,
                 slowly: unwritten,
                 per_second: WRITES_PER_SECOND,
-                swap,
+                swap: usable,
             },
+            swap_free: free,
             guard: word.map_or(0, |word| word.amount.min(threshold)),
         }
     }

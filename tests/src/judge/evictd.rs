@@ -235,6 +235,7 @@ impl Evictd {
                     per_second: WRITES_PER_SECOND,
                     swap: reading.swap,
                 },
+                swap_free: reading.swap,
                 guard: word.map_or(0, |_| GUARD.min(threshold)),
                 unlisted,
                 ..Shortage::default()
@@ -321,7 +322,8 @@ impl Evictd {
             if !world.populated(pod) {
                 continue;
             }
-            let expected = candidates[pod].usage;
+            let working_set = candidates[pod].usage;
+            let expected = working_set.min(world.held(pod));
             let shared = world.shared(pod);
             course.kill(world, pod, why, &numbers);
             let terminating = Terminating::new(now, expected, shared);
@@ -332,7 +334,7 @@ impl Evictd {
                 terminating,
                 told: false,
             });
-            match self.growers.still_since(pod, expected) {
+            match self.growers.still_since(pod, working_set) {
                 Some(since) => {
                     let held = world.held(pod);
                     self.pace.evicted_that_has_not_grown(now, held, since);

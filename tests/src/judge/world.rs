@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use evictd_engine::{
     Candidate, CandidateState, RankInputs, ReleaseTarget, Resource, Rules,
-    model::settings::RankingStrategy, select,
+    model::settings::RankingStrategy, pace::MONITORING_INTERVAL_NS, select,
 };
 
 /// Nanoseconds.
@@ -569,9 +569,13 @@ impl<'a> World<'a> {
             None => threshold,
         };
         self.short_since = (room < level as f64).then(|| self.short_since.unwrap_or(to));
+        // The minimum reclaim counts once the kubelet has seen it for certain, or a pod went for it.
+        let is_resolving = |since: u64| {
+            to - since >= MONITORING_INTERVAL_NS || self.evicted.is_some_and(|at| at >= since)
+        };
         let level = match self.met_since {
-            Some(_) => resolved.max(threshold),
-            None => threshold,
+            Some(since) if is_resolving(since) => resolved.max(threshold),
+            _ => threshold,
         };
         let is_met = self.counted() < level as f64;
         self.met_since = is_met.then(|| self.met_since.unwrap_or(to));

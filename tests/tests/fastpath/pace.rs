@@ -397,6 +397,60 @@ fn a_growth_that_swap_takes_in_is_not_urgent() {
     drop((agent, scene.neighbours, swap));
 }
 
+/// The machine has swap, and no pod may use it, as with the kubelet's default `NoSwap`.
+#[test]
+fn swap_that_no_pod_may_use_is_no_room() {
+    skip_if!(no_room());
+    skip_if!(
+        (!in_guest()).then_some("not inside a guest of cargo xtask vm: swap is the machine's")
+    );
+    let mut scene = Scene::new("pace-no-swap", 512, Limited::Node);
+    let memory = MemoryCgroup::open(scene.scope.path()).unwrap();
+    skip_if!((memory.version() == Version::V1).then_some("cgroup v1 has no swap accounting here"));
+    fs::write(scene.scope.path().join("memory.swap.max"), "max").unwrap();
+    for pod in NEIGHBOURS.iter().chain(&["worker", "hog"]) {
+        let container = scene.scope.path().join(pod_dir(pod)).join("container");
+        fs::write(container.join("memory.swap.max"), "0").unwrap();
+    }
+    let swap = Swap::on(&scene.dir.join("swap"), 1024).unwrap();
+    let agent = scene.files.start(&[]);
+    let mut worker = scene.start("worker", &["--mib", "1000", "--rate", "40"]);
+    assert_eq!(worker.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(until(LONG, || !scene.evicted().is_empty()));
+    let evictions = scene.evictions();
+    assert_eq!(scene.evicted(), ["worker"], "{}", agent.log());
+    assert!(
+        evictions[0].pace.as_ref().unwrap().urgent,
+        "{}",
+        agent.log()
+    );
+    assert!(scene.neighbours.iter_mut().all(Hog::is_alive));
+    assert_eq!(memory.oom_kills().unwrap(), 0);
+    drop((agent, scene.neighbours, swap));
+}
+
+/// The page cache that another pod writes all the while neither hides a hog nor takes its pod.
+// R40
+#[test]
+fn a_hog_beside_a_pod_that_writes_goes_alone() {
+    skip_if!(no_room());
+    let mut scene = Scene::new("pace-beside", 512, Limited::Pods);
+    let agent = scene.files.start(&[]);
+    let mut writer = scene.start(
+        "worker",
+        &["--way", "write", "--mib", "2500", "--size", "2500"],
+    );
+    let written = scene.pods_memory();
+    assert!(until(LONG, || written.usage().unwrap() > 300 * MIB));
+    let mut hog = scene.start("hog", &["--mib", "4000", "--rate", "200"]);
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(until(LONG, || !scene.evicted().is_empty()));
+    std::thread::sleep(MOMENT);
+    assert_eq!(scene.evicted(), ["hog"], "{}", scene.told(&agent));
+    assert!(writer.is_alive() && scene.neighbours.iter_mut().all(Hog::is_alive));
+    assert_eq!(scene.pods_memory().oom_kills().unwrap(), 0);
+}
+
 /// A victim that cannot die is said once, is not evicted again, and is not in the way of the next one.
 // R43
 #[test]

@@ -36,6 +36,7 @@ fn incident(is_full: bool) -> Incident {
             per_second: 7,
             swap: 13,
         },
+        swap_free: 18,
         guard: 8,
     };
     let mut pending = Pending::default();

@@ -126,7 +126,7 @@ fn growth_stays_known_when_the_victim_has_not_grown() {
 fn swap_is_room_until_it_is_full() {
     let of = |left: u64| {
         let mut seen = seen(512, 0);
-        seen.room.swap = left * MIB;
+        (seen.room.swap, seen.swap_free) = (left * MIB, left * MIB);
         seen
     };
     let decide = |left: u64| {
@@ -136,6 +136,19 @@ fn swap_is_room_until_it_is_full() {
     };
     assert!(!is_urgent(decide(2000)), "100 MiB/s would take 20 s");
     assert!(is_urgent(decide(100)));
+}
+
+/// A pod that may swap goes, and takes what it was allowed to with it.
+#[test]
+fn swap_that_pods_may_not_use_any_more_is_no_growth() {
+    let mut pace = Pace::default();
+    let (now, at) = looked(&mut pace, SECOND, 100, |ms| {
+        let mut seen = seen(450, 0);
+        seen.swap_free = 2000 * MIB;
+        seen.room.swap = if ms < 90 { 2000 * MIB } else { 0 };
+        seen
+    });
+    assert!(!is_urgent(pace.decide(now, &at, Pending::default())));
 }
 
 /// Memory is not short: page cache is in the way of the kubelet's formula only.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use evictd_engine::{
     CandidateState, Observation, Observations, ReleaseTarget, Resource, Rules, growth_of,
-    model::settings::MemoryHook,
+    model::{settings::MemoryHook, usage::MemoryReading},
     pace::{Decision, Judged, MONITORING_INTERVAL_NS, NextVictim, Pending, Relief, Urgency},
     permit::LastResort,
     rank,
@@ -228,16 +228,21 @@ impl MemoryMonitor {
         for (entry, candidate) in entries.iter().zip(candidates.iter_mut()) {
             candidate.is_exact = false;
             candidate.inputs.order = entry.permit.order();
+            // Of all of them, or what was not read would pass for a growth later.
+            let seen = match recent {
+                Some(more) => {
+                    candidate.usage = candidate.usage.saturating_add(more);
+                    // Eligible, or gone.
+                    candidate.state
+                }
+                None => read_usage(entry, candidate),
+            };
             candidate.state = if self.in_flight.contains(entry) {
                 CandidateState::Terminating
             } else if entry.protected || !limiter.allows(&entry.permit, now, resort) {
                 CandidateState::Protected
-            } else if let Some(more) = recent {
-                candidate.usage = candidate.usage.saturating_add(more);
-                // Eligible, or gone.
-                candidate.state
             } else {
-                read_usage(entry, candidate)
+                seen
             };
         }
         if recent.is_none() {
@@ -270,6 +275,8 @@ impl MemoryMonitor {
         // What a victim shares outlives its processes; it is read when the signal is on its way.
         let reading = entry.memory.read().ok();
         let shared = reading.as_ref().map_or(0, |reading| reading.shmem);
+        // Page cache of the working set is no room that its end makes: the kernel could take it before.
+        let held = reading.as_ref().map(MemoryReading::unreclaimable);
         // What it held while others grew.
         let still = reading.and_then(|reading| {
             let since = self.setup.table.still_since(victim, reading.usage)?;
@@ -283,7 +290,10 @@ impl MemoryMonitor {
             hook,
         } = monitor.cause;
         // What was refused gives nothing; its pod is left alone, and the next one goes.
-        let expected = if errno == 0 { working_set } else { 0 };
+        let expected = match errno {
+            0 => held.map_or(working_set, |held| held.min(working_set)),
+            _ => 0,
+        };
         let terminating = Terminating::new(signalled, expected, shared);
         let mut gives = Pending::default();
         terminating.add_to(&mut gives, signalled, Some(expected));

@@ -1,4 +1,7 @@
 //! Where the memory of a cgroup may be swapped out to.
+//!
+//! Each of three limits holds: what the machine has, `memory.swap.max` of the scope's own cgroup, and those of the pods'
+//! containers, which the kubelet sets by `memorySwap.swapBehavior`: 0 for all with `NoSwap`, its default.
 
 use std::{
     fs::{self, File},
@@ -11,6 +14,16 @@ use crate::{
     kernfile::{number, open_primed, pread},
     proc::machine::SwapFree,
 };
+use evictd_sys::fs::read_lossy;
+
+/// Free swap, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FreeSwap {
+    /// The machine's, or what the scope's own limit leaves of it: what is swapped out lessens it.
+    pub free: u64,
+    /// Memory that swapping to it can free, as far as the pods may.
+    pub usable: u64,
+}
 
 /// Swap that a cgroup may still use, with its files held open.
 #[derive(Debug)]
@@ -18,7 +31,7 @@ pub struct SwapRoom {
     machine: SwapFree,
     /// What the cgroup has swapped out, and its limit of that. The root, and v1, have only the machine's.
     own: Option<(File, File)>,
-    /// What is swapped out stays in memory, compressed (`zswap`).
+    /// What is swapped out stays in memory, compressed (`zswap`, or a swap device on zram).
     compressed: bool,
 }
 
@@ -36,7 +49,9 @@ impl SwapRoom {
             Version::V1 => None,
         };
         let zswap = sys.join("module/zswap/parameters/enabled");
-        let compressed = fs::read(zswap).is_ok_and(|text| text.starts_with(b"Y"));
+        let is_zswap = fs::read(zswap).is_ok_and(|text| text.starts_with(b"Y"));
+        let swaps = read_lossy(proc.join("swaps")).unwrap_or_default();
+        let compressed = is_zswap || swaps.lines().any(is_on_zram);
         Some(Self {
             machine,
             own,
@@ -44,17 +59,110 @@ impl SwapRoom {
         })
     }
 
-    /// Bytes of memory that swapping can free at this moment; of what is kept compressed, half. Does not allocate.
-    pub fn bytes(&self) -> u64 {
+    /// What is free at this moment, where all pods together may swap out `pods` bytes more; of what is kept compressed, half is
+    /// usable. Does not allocate.
+    pub fn read(&self, pods: u64) -> FreeSwap {
         let machine = self.machine.read().unwrap_or(0);
         let own = self.own.as_ref().map_or(machine, |(current, max)| {
             // `max` is no number.
             let limit = read(max).ok().flatten().unwrap_or(u64::MAX);
             limit.saturating_sub(read(current).ok().flatten().unwrap_or(limit))
         });
-        let room = machine.min(own);
-        if self.compressed { room / 2 } else { room }
+        let free = machine.min(own);
+        let usable = free.min(pods);
+        FreeSwap {
+            free,
+            usable: if self.compressed { usable / 2 } else { usable },
+        }
     }
+}
+
+/// A line of `/proc/swaps`.
+fn is_on_zram(line: &str) -> bool {
+    line.starts_with("/dev/zram") || line.starts_with("/zram")
+}
+
+/// What has no limit and uses less than this, in bytes, is a pod's sandbox, or has just been made and gets its limit a moment later: it
+/// does not count.
+const SANDBOX: u64 = 4 << 20;
+
+/// What all pods together may swap out.
+#[derive(Debug, Default)]
+pub struct PodSwap {
+    /// In bytes; `None` where at least one of them is not limited.
+    limit: Option<u64>,
+    /// What they have swapped out: `memory.swap.current` of the cgroups that they lie in.
+    swapped: Vec<File>,
+}
+
+impl PodSwap {
+    /// Of pods' cgroups. Where the machine has no swap, nothing is read.
+    pub fn of<'a>(pods: impl Iterator<Item = &'a MemoryCgroup> + Clone) -> Self {
+        if SwapFree::open(Path::new("/proc")).is_err() {
+            return Self::default();
+        }
+        Self::of_pods(pods)
+    }
+
+    fn of_pods<'a>(pods: impl Iterator<Item = &'a MemoryCgroup> + Clone) -> Self {
+        let limit = pods
+            .clone()
+            .try_fold(0_u64, |sum, pod| Some(sum.saturating_add(limit_of(pod)?)));
+        let mut parents: Vec<&Path> = pods.filter_map(|pod| pod.path().parent()).collect();
+        parents.sort_unstable();
+        // A cgroup sorts before those below it, which it counts.
+        parents.dedup_by(|below, above| below.starts_with(above));
+        let swapped = match limit {
+            Some(1..) => parents.iter(),
+            _ => [].iter(),
+        };
+        let open = |dir: &&Path| open_primed(&dir.join("memory.swap.current")).ok();
+        Self {
+            limit,
+            swapped: swapped.filter_map(open).collect(),
+        }
+    }
+
+    /// Bytes that they may still swap out; the largest number where they are not limited. Does not allocate.
+    pub fn left(&self) -> u64 {
+        let Some(limit) = self.limit else {
+            return u64::MAX;
+        };
+        let swapped = self.swapped.iter().map(|file| read(file).ok().flatten());
+        limit.saturating_sub(swapped.flatten().sum())
+    }
+}
+
+/// What a pod may swap out, by its own limit and those of its containers; `None`: as much as there is.
+fn limit_of(pod: &MemoryCgroup) -> Option<u64> {
+    if pod.version() == Version::V1 {
+        return None;
+    }
+    let own = limit_in(pod.path());
+    let entries = fs::read_dir(pod.path()).into_iter().flatten().flatten();
+    let dirs = entries.filter(|entry| entry.file_type().is_ok_and(|t| t.is_dir()));
+    let mut containers = dirs.map(|entry| entry.path()).peekable();
+    if containers.peek().is_none() {
+        return own.or_else(|| (usage_in(pod.path()) < SANDBOX).then_some(0));
+    }
+    let below = containers.try_fold(0_u64, |sum, dir| {
+        let limit = limit_in(&dir).or_else(|| (usage_in(&dir) < SANDBOX).then_some(0))?;
+        Some(sum.saturating_add(limit))
+    });
+    match (own, below) {
+        (Some(own), Some(below)) => Some(own.min(below)),
+        (own, below) => own.or(below),
+    }
+}
+
+/// `memory.swap.max`; `None` where it is no number.
+fn limit_in(dir: &Path) -> Option<u64> {
+    number(&fs::read(dir.join("memory.swap.max")).ok()?)
+}
+
+fn usage_in(dir: &Path) -> u64 {
+    let text = fs::read(dir.join("memory.current"));
+    text.ok().and_then(|text| number(&text)).unwrap_or(0)
 }
 
 fn read(file: &File) -> io::Result<Option<u64>> {
@@ -67,7 +175,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn room(swap_kib: u64, max: &str, zswap: &str) -> Option<u64> {
+    fn room(swap_kib: u64, max: &str, zswap: &str, swaps: &str, pods: u64) -> Option<u64> {
         let dir = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             let path = dir.path().join(name);
@@ -79,6 +187,10 @@ mod tests {
             &format!("MemTotal: 1 kB\nSwapTotal: {swap_kib} kB\nSwapFree: {swap_kib} kB\n"),
         );
         write("sys/module/zswap/parameters/enabled", zswap);
+        write(
+            "proc/swaps",
+            &format!("Filename Type Size Used Priority\n{swaps}"),
+        );
         for (name, text) in [
             ("current", "1"),
             ("stat", "anon 0\nfile 0\n"),
@@ -89,15 +201,66 @@ mod tests {
         }
         let cgroup = MemoryCgroup::open(&dir.path().join("cgroup")).unwrap();
         let room = SwapRoom::open_below(&cgroup, &dir.path().join("proc"), &dir.path().join("sys"));
-        room.map(|room| room.bytes())
+        room.map(|room| room.read(pods).usable)
     }
 
     #[test]
     fn the_least_of_all_limits_is_the_room() {
-        assert_eq!(room(0, "max\n", "N\n"), None, "no swap");
-        assert_eq!(room(64 << 10, "max\n", "N\n"), Some(64 * MIB));
-        assert_eq!(room(64 << 10, "9437184\n", "N\n"), Some(8 * MIB));
-        assert_eq!(room(64 << 10, "0\n", "N\n"), Some(0));
-        assert_eq!(room(64 << 10, "max\n", "Y\n"), Some(32 * MIB));
+        const ALL: u64 = u64::MAX;
+        let (file, zram) = (
+            "/swapfile file 65536 0 -2\n",
+            "/dev/zram0 partition 65536 0 100\n",
+        );
+        assert_eq!(room(0, "max\n", "N\n", file, ALL), None, "no swap");
+        let limited = |max| room(64 << 10, max, "N\n", file, ALL);
+        assert_eq!(limited("max\n"), Some(64 * MIB));
+        assert_eq!(limited("9437184\n"), Some(8 * MIB));
+        assert_eq!(limited("0\n"), Some(0));
+        let compressed = |zswap, swaps| room(64 << 10, "max\n", zswap, swaps, ALL);
+        assert_eq!(compressed("Y\n", file), Some(32 * MIB));
+        assert_eq!(compressed("N\n", zram), Some(32 * MIB));
+        assert_eq!(room(64 << 10, "max\n", "N\n", file, 5 * MIB), Some(5 * MIB));
+    }
+
+    /// What pods may swap out, whose cgroups have these limits and usages: those of the pod, then those of its containers.
+    fn pods(pods: &[&[(&str, u64)]]) -> u64 {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("memory.swap.current"), "1048576\n").unwrap();
+        let made = pods.iter().enumerate().map(|(pod, groups)| {
+            let pod = dir.path().join(format!("pod{pod}"));
+            for (at, (max, usage)) in groups.iter().enumerate() {
+                let dir = match at {
+                    0 => pod.clone(),
+                    _ => pod.join(format!("container{at}")),
+                };
+                fs::create_dir(&dir).unwrap();
+                fs::write(dir.join("memory.swap.max"), max).unwrap();
+                fs::write(dir.join("memory.current"), usage.to_string()).unwrap();
+                fs::write(dir.join("memory.stat"), "anon 0\n").unwrap();
+            }
+            MemoryCgroup::open(&pod).unwrap()
+        });
+        let made: Vec<_> = made.collect();
+        PodSwap::of_pods(made.iter()).left()
+    }
+
+    #[test]
+    fn the_kubelet_limits_swap_container_by_container() {
+        const SANDBOX: (&str, u64) = ("max", 512 << 10);
+        let hog = |max| (max, 300 * MIB);
+        // NoSwap; then LimitedSwap, of which 1 MiB is used.
+        assert_eq!(pods(&[&[hog("max"), SANDBOX, hog("0")]]), 0);
+        let limited: &[_] = &[hog("max"), SANDBOX, hog("9437184"), hog("2097152")];
+        assert_eq!(pods(&[limited, &[hog("max"), SANDBOX, hog("0")]]), 10 * MIB);
+        // The pod's own limit is the lesser one.
+        assert_eq!(pods(&[&[hog("3145728"), SANDBOX, hog("9437184")]]), 2 * MIB);
+        // Not limited: one container, or a pod without any.
+        assert_eq!(
+            pods(&[limited, &[hog("max"), SANDBOX, hog("max")]]),
+            u64::MAX
+        );
+        assert_eq!(pods(&[limited, &[hog("max")]]), u64::MAX);
+        // Just made.
+        assert_eq!(pods(&[limited, &[SANDBOX]]), 10 * MIB);
     }
 }

@@ -12,7 +12,9 @@ use evictd_engine::{
 };
 use evictd_sys::fs::PathError;
 
-use crate::cgroup::{kill::CgroupKiller, memory::MemoryCgroup, stat_flush::StatFlusher};
+use crate::cgroup::{
+    kill::CgroupKiller, memory::MemoryCgroup, stat_flush::StatFlusher, swap::PodSwap,
+};
 
 /// One pod with everything open that a decision and a kill need.
 #[derive(Debug)]
@@ -93,6 +95,8 @@ pub struct PodTable {
     seen: Vec<u64>,
     /// Of the cgroups that the pods lie in: their classes, and the cgroup of all pods.
     above: StatFlusher,
+    /// What the pods may swap out.
+    pub swap: PodSwap,
 }
 
 /// What each pod used at one moment.
@@ -123,6 +127,7 @@ impl PodTable {
         let candidates = entries.iter().map(|e| candidate(e)).collect();
         let zeros = vec![0; entries.len()];
         let above = StatFlusher::of(&above(&entries));
+        let swap = PodSwap::of(entries.iter().map(|entry| &entry.memory));
         Self {
             entries,
             candidates,
@@ -135,6 +140,7 @@ impl PodTable {
             }),
             seen: zeros,
             above,
+            swap,
         }
     }
 
