@@ -55,9 +55,6 @@ pub fn command(subcommand: &str) -> Command {
 }
 
 /// Builds these of the workspace's targets, and returns the executables among them.
-///
-/// # Errors
-/// When something does not compile, or this machine has no static C library.
 pub fn build<'a>(targets: impl IntoIterator<Item = &'a str>) -> Result<Vec<Executable>> {
     require_static_libc()?;
     let mut cargo = command("build");
@@ -78,9 +75,6 @@ pub fn build<'a>(targets: impl IntoIterator<Item = &'a str>) -> Result<Vec<Execu
 }
 
 /// Asks a test harness for the names of its tests.
-///
-/// # Errors
-/// It cannot be run.
 pub fn tests_of(program: &Path, arguments: &[&str]) -> Result<Vec<String>> {
     let mut command = Command::new(program);
     let list = output(

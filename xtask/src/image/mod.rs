@@ -39,9 +39,6 @@ const HOG: Program = Program {
 };
 
 /// Compiles a program of the workspace for this machine's architecture, statically linked; returns the binary's path.
-///
-/// # Errors
-/// When it does not compile.
 pub fn static_program(package: &'static str, name: &'static str) -> Result<PathBuf> {
     let description = "";
     let program = Program {

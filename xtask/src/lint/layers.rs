@@ -39,7 +39,6 @@ const LAYERS: [Layer; 11] = [
             "aya-log",
             "libc",
             "log",
-            "nix",
             "serde",
             "serde_json",
             "thiserror",
@@ -64,7 +63,6 @@ const LAYERS: [Layer; 11] = [
         "evictd-policy",
         &["config", "engine", "sys"],
         &[
-            "bytes",
             "cel",
             "futures",
             "http",
@@ -100,19 +98,18 @@ const LAYERS: [Layer; 11] = [
     (
         "evictd-fastpath",
         &["engine", "node", "sys"],
-        &["crossbeam-queue", "libc", "nix", "tracing"],
+        &["crossbeam-queue", "libc", "nix"],
     ),
     (
         "evictd-manager",
         &["engine", "node", "sys"],
-        &["libc", "tokio", "tracing"],
+        &["libc", "tracing"],
     ),
     (
         "evictd-kube",
         &["config", "engine", "policy", "store", "sys"],
         &[
             "backon",
-            "bytes",
             "fastrand",
             "futures",
             "http",

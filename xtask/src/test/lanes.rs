@@ -30,9 +30,6 @@ pub struct Harness {
 
 impl Harness {
     /// All of a program, which is asked for its tests.
-    ///
-    /// # Errors
-    /// It cannot be run.
     pub fn of(program: Executable) -> Result<Vec<Self>> {
         if program.kind != "test" {
             return Ok(vec![Self {
@@ -89,9 +86,6 @@ pub fn split(tests: Vec<Harness>) -> (Vec<Harness>, Vec<Harness>) {
 }
 
 /// Runs them, so many at a time, and prints the output of each in one piece when it has ended.
-///
-/// # Errors
-/// When one cannot be started.
 pub fn run(tests: &[Harness], at_once: usize, tally: &mut Tally) -> Result<Durations> {
     let mut durations = Vec::new();
     for ran in in_parallel(tests, at_once, |test| {

@@ -20,9 +20,6 @@ pub struct Apt {
 
 impl Apt {
     /// Points a private apt at `suite` on the mirror that this machine itself uses, and reads the package list.
-    ///
-    /// # Errors
-    /// When there is no apt, no Debian source to take the mirror from, or the suite cannot be had.
     pub fn new(dir: PathBuf, suite: &str) -> Result<Self> {
         for sub in ["state/lists/partial", "cache/archives/partial", "debs"] {
             fs::create_dir_all(dir.join(sub)).with_context(|| format!("{}", dir.display()))?;
@@ -49,9 +46,6 @@ impl Apt {
     }
 
     /// The packages that make up a kernel: those that `meta` depends on, as far as they carry parts of a kernel.
-    ///
-    /// # Errors
-    /// When `meta` is unknown in this suite.
     pub fn kernel_packages(&self, meta: &str) -> Result<BTreeSet<String>> {
         let (mut found, mut queue) = (BTreeSet::new(), VecDeque::from([meta.to_owned()]));
         while let Some(name) = queue.pop_front() {
@@ -73,9 +67,6 @@ impl Apt {
     }
 
     /// Downloads packages and returns the paths of the archives.
-    ///
-    /// # Errors
-    /// When one cannot be downloaded.
     pub fn download(&self, packages: &BTreeSet<String>) -> Result<Vec<PathBuf>> {
         let debs = self.dir.join("debs");
         fs::remove_dir_all(&debs)?;

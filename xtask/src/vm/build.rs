@@ -54,9 +54,6 @@ impl Test {
 }
 
 /// Builds them, with what else the plan has of binaries.
-///
-/// # Errors
-/// When something does not compile.
 pub fn build() -> Result<Programs> {
     let mut targets = vec!["--bins"];
     for name in KERNEL_FACING {
@@ -112,9 +109,6 @@ fn stripped(built: &Path) -> Result<PathBuf> {
 }
 
 /// Asks the binaries, which run on the host as well as inside, for their tests. Ignored ones are left out.
-///
-/// # Errors
-/// When a binary cannot be run.
 pub fn list(programs: &Programs) -> Result<Vec<Test>> {
     let mut tests = Vec::new();
     for (binary, path) in &programs.tests {

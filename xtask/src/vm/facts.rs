@@ -16,9 +16,6 @@ struct Section {
 }
 
 /// Prints the facts of the given kernels.
-///
-/// # Errors
-/// When a kernel cannot be asked.
 pub fn print(kernels: &[&str], machine: &MachineOptions) -> Result<()> {
     let mut sections = Vec::new();
     for (column, kernel) in kernels.iter().enumerate() {

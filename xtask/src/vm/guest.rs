@@ -68,9 +68,6 @@ pub struct Outcomes {
 }
 
 /// Runs every job, in as many boots as it takes, on cgroup v2. `on_end` is told after each, with all that came so far.
-///
-/// # Errors
-/// When QEMU, the kernel or the packages cannot be had.
 pub fn run(
     guest: &Guest<'_>,
     jobs: Vec<Vec<String>>,

@@ -17,9 +17,6 @@ use super::{build::Programs, kernels::Kernel, programs, protocol};
 pub const TESTS_DIR: &str = "/tests";
 
 /// Writes the initramfs for one boot.
-///
-/// # Errors
-/// When a file that belongs into it cannot be read.
 pub fn write(
     to: &Path,
     kernel: &Kernel,
@@ -39,9 +36,6 @@ pub fn write(
 
 /// Writes an initramfs of these files (path inside, path on the host) and of these trees, which become the guest's
 /// root together.
-///
-/// # Errors
-/// When a file that belongs into it cannot be read.
 pub fn write_files(
     to: &Path,
     kernel: &Kernel,

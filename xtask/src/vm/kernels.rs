@@ -50,9 +50,6 @@ impl Kernel {
     }
 
     /// Why the kernel cannot serve memory cgroups of version 1, or nothing when it can.
-    ///
-    /// # Errors
-    /// When the kernel's configuration cannot be read.
     pub fn lacks_v1(&self) -> Result<Option<String>> {
         let path = self.dir.join("config");
         let config = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
@@ -72,9 +69,6 @@ impl Kernel {
 }
 
 /// Takes a kernel out of the cache, or downloads it.
-///
-/// # Errors
-/// When a downloaded package does not hold what it should.
 pub fn fetch(cache: &Path, name: &'static str, suite: &str) -> Result<Fetched> {
     fs::create_dir_all(cache)?;
     // Two runs at once must not unpack the same kernel; the second finds it done.

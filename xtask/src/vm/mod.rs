@@ -100,9 +100,6 @@ impl Default for MachineOptions {
 }
 
 /// Carries out one subcommand.
-///
-/// # Errors
-/// When a test failed, or the harness could not do its work.
 pub fn run(command: Command) -> Result<()> {
     match command {
         Command::Test(options) => {

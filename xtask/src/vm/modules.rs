@@ -32,9 +32,6 @@ const WANTED: [&str; 15] = [
 ];
 
 /// Moves the wanted modules from `tree` (a `lib/modules/RELEASE` directory) to `dest`, uncompressed and indexed.
-///
-/// # Errors
-/// When a module cannot be decompressed, indexed or moved.
 pub fn select(tree: &Path, dest: &Path) -> Result<()> {
     decompress(tree)?;
     index(tree)?;

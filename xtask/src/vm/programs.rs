@@ -21,10 +21,11 @@ const REQUIRED: [(&str, &str); 4] = [
     ("xz", "xz-utils"),
 ];
 
-/// Tests make filesystems with these; without them they are skipped and say so.
-const MKFS: [(&str, &str); 3] = [
+/// Tests make filesystems and subvolumes with these; without them they are skipped and say so.
+const MKFS: [(&str, &str); 4] = [
     ("mkfs.ext4", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
+    ("btrfs", "btrfs-progs"),
     ("mkfs.btrfs", "btrfs-progs"),
 ];
 
@@ -32,9 +33,7 @@ const MKFS: [(&str, &str); 3] = [
 const HANDY: [&str; 2] = ["bpftool", "strace"];
 
 /// Installs what is missing.
-///
-/// # Errors
-/// When a required program is missing and cannot be installed: the matrix cannot run here.
+/// Fails where the matrix cannot run: a required program is missing and cannot be installed.
 pub fn ensure() -> Result<()> {
     let missing = |wanted: &[(&str, &'static str)]| -> Vec<&'static str> {
         wanted
@@ -72,9 +71,6 @@ pub fn find(program: &str) -> Option<PathBuf> {
 }
 
 /// Files for the guest: path inside, path on the host; programs with the libraries that they load.
-///
-/// # Errors
-/// When there is no busybox.
 pub fn for_guest() -> Result<Vec<(String, PathBuf)>> {
     let mut files = Vec::new();
     let busybox = find("busybox").context("busybox is not installed")?;

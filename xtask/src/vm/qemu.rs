@@ -141,9 +141,6 @@ impl Machine<'_> {
     }
 
     /// Runs the machine with this terminal on its second serial port; Ctrl-A x ends QEMU.
-    ///
-    /// # Errors
-    /// When QEMU cannot be started.
     pub fn interactive(&self) -> Result<ExitStatus> {
         let mut qemu = self.command();
         qemu.args([
@@ -159,9 +156,6 @@ impl Machine<'_> {
 
     /// Runs the machine until it ends. `on_event` sees what comes out, and returns how long the next event may
     /// take.
-    ///
-    /// # Errors
-    /// When QEMU cannot be started.
     pub fn run(&self, mut on_event: impl FnMut(Event) -> Option<Duration>) -> Result<End> {
         let mut qemu = self.command();
         qemu.args([

@@ -73,9 +73,6 @@ impl Options {
 pub type OnMachine = (&'static str, Cgroup);
 
 /// Runs the tests on the machines that the options name.
-///
-/// # Errors
-/// As [`test_on`].
 pub fn test(options: &Options) -> Result<Summary> {
     let mut wanted = Vec::new();
     for name in &options.kernels {
@@ -97,9 +94,6 @@ pub fn test(options: &Options) -> Result<Summary> {
 
 /// Runs the tests on these machines instead, prints one table, and returns what came out. A kernel that cannot be had is a
 /// skipped row.
-///
-/// # Errors
-/// When the options name what does not exist, or the guest's programs do not compile.
 pub fn test_on(machines: &[OnMachine], options: &Options) -> Result<Summary> {
     let mut summary = Summary::default();
     let unavailable = if cfg!(target_arch = "x86_64") {

@@ -32,9 +32,6 @@ pub struct Unpacked {
 }
 
 /// Takes the packages of a suite out of the cache, or downloads them.
-///
-/// # Errors
-/// When they cannot be had, or do not unpack.
 pub fn fetch(cache: &Path, name: &str, suite: &str, packages: &[&str]) -> Result<Unpacked> {
     fs::create_dir_all(cache)?;
     let lock = fs::File::create(cache.join("lock"))?;

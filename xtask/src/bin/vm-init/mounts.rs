@@ -40,9 +40,6 @@ pub fn kubelet_tunables() -> Result<()> {
 }
 
 /// The cgroup hierarchies that the kernel's command line asks for.
-///
-/// # Errors
-/// When the kernel cannot serve them.
 pub fn cgroups(cmdline: &str) -> Result<()> {
     let asked = cmdline
         .split_whitespace()
