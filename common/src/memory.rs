@@ -7,6 +7,17 @@
 /// Pages that a CPU charges in advance (`MEMCG_CHARGE_BATCH`): the counter moves by so much at once.
 pub const CHARGE_BATCH: u64 = 64;
 
+/// The same in bytes.
+pub const fn batch_bytes(page_size: u64) -> u64 {
+    CHARGE_BATCH * page_size
+}
+
+/// Whether a limit in pages is none: `PAGE_COUNTER_MAX` (`LONG_MAX / PAGE_SIZE`), or so close to it that no machine has as much.
+#[inline(always)]
+pub const fn is_unlimited(pages: u64, page_shift: u32) -> bool {
+    pages >= (i64::MAX as u64 >> page_shift) / 2
+}
+
 /// Binary logarithm of twice the number of CPUs, rounded up: by so much the distance to a limit is divided among them.
 pub const fn slack_shift(cpus: u64) -> u32 {
     (2 * cpus).next_power_of_two().ilog2()
@@ -209,6 +220,26 @@ const _: () = assert!(size_of::<TriggerEvent>() == 5 * 8 + 2 * 4);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Pages of 4, 16 and 64 KiB.
+    const PAGE_SHIFTS: [u32; 3] = [12, 14, 16];
+
+    #[test]
+    fn no_limit_is_told_from_a_limit_whatever_the_size_of_a_page() {
+        for shift in PAGE_SHIFTS {
+            let page_counter_max = i64::MAX as u64 / (1 << shift);
+            assert!(is_unlimited(page_counter_max, shift), "{shift}");
+            // A PiB, and what could not be read.
+            assert!(!is_unlimited((1 << 50) >> shift, shift), "{shift}");
+            assert!(!is_unlimited(0, shift), "{shift}");
+        }
+    }
+
+    #[test]
+    fn a_batch_is_64_pages_whatever_their_size() {
+        let batches = PAGE_SHIFTS.map(|shift| batch_bytes(1 << shift));
+        assert_eq!(batches, [256 << 10, 1 << 20, 4 << 20]);
+    }
 
     /// 1 CPU, 2, 256, 512 and all between; a page from the limit, 2 TiB and all between.
     #[test]

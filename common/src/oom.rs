@@ -26,9 +26,6 @@ pub struct OomEvent {
 /// Levels of the cgroup tree that an [`OomKill`] tells of: a container within a container of a systemd slice has eight.
 pub const LEVELS: usize = 10;
 
-/// `page_counter.max` where there is no limit, in pages (`PAGE_COUNTER_MAX`: `LONG_MAX / PAGE_SIZE`).
-pub const UNLIMITED: u64 = i64::MAX as u64 / 4096;
-
 /// A number that could not be read.
 pub const UNKNOWN: u64 = u64::MAX;
 

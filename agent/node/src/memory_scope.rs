@@ -35,18 +35,29 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Whether all of them can be kept with this capacity, in bytes.
+    /// Whether all of them can be kept with this capacity, in bytes, and the agent decides before the kernel kills.
     ///
     /// # Errors
-    /// An amount that is not below the capacity.
+    /// An amount that is not below the capacity, or a floor that is not below the threshold.
     pub fn check(&self, capacity: u64) -> Result<(), ScopeError> {
+        self.check_capacity(capacity)?;
+        match self.floor {
+            Some(floor) if floor >= self.threshold => Err(ScopeError::FloorNotBelowThreshold {
+                floor,
+                threshold: self.threshold,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_capacity(&self, capacity: u64) -> Result<(), ScopeError> {
         let checks = [
             ("evictionHard[memory.available]", Some(self.threshold)),
             (
                 "evictionMinimumReclaim[memory.available]",
                 Some(self.resolved),
             ),
-            ("kernelFloor[memory.available]", self.floor),
+            ("kernelFloor.memory.available", self.floor),
         ];
         for (field, value) in checks {
             if let Some(value) = value.filter(|v| *v >= capacity) {
@@ -70,6 +81,8 @@ pub struct Scope {
     limits: Limits,
     /// The machine's usage is not what the root's page counter counts.
     is_machine: bool,
+    /// The OOM killer acts at its own limit, if not before.
+    is_limited: bool,
     /// Page cache on the active list counts as available too.
     reclaimable_cache: bool,
     guard: Option<MemoryGuard>,
@@ -100,6 +113,16 @@ pub enum ScopeError {
         value: u64,
         /// The capacity, in bytes.
         capacity: u64,
+    },
+    /// The kernel would kill before evictd decides.
+    #[error(
+        "kernelFloor.memory.available: {floor}: is not below the hard threshold of {threshold} bytes"
+    )]
+    FloorNotBelowThreshold {
+        /// The floor, in bytes.
+        floor: u64,
+        /// The hard threshold, in bytes.
+        threshold: u64,
     },
 }
 
@@ -133,19 +156,23 @@ impl Scope {
         Self::with_capacity(cgroup, signal, capacity, limits, reclaimable_cache)
     }
 
-    /// Takes the machine: the root of the memory hierarchy, with a capacity in bytes.
+    /// Takes the machine: the root of the memory hierarchy as it is mounted, with the machine's memory in bytes. In a container that
+    /// plays a node the root is the container's cgroup, which may have less ([`machine_capacity`]).
     ///
     /// # Errors
-    /// An amount that is not below the capacity.
+    /// The limit cannot be read, or an amount is not below the capacity.
     pub fn machine(
         root: MemoryCgroup,
-        capacity: u64,
+        total: u64,
         limits: impl FnOnce(u64) -> Limits,
         reclaimable_cache: bool,
     ) -> Result<Self, ScopeError> {
         let signal = Signal::MemoryAvailable;
+        let capacity = machine_capacity(&root, total)?;
         let mut scope = Self::with_capacity(root, signal, capacity, limits, reclaimable_cache)?;
-        scope.is_machine = true;
+        scope.is_limited = capacity < total;
+        // A limited cgroup of v1 runs short of page cache that has to be written, which the machine's word says nothing of.
+        scope.is_machine = !scope.is_limited || scope.cgroup.version() == Version::V2;
         Ok(scope)
     }
 
@@ -157,7 +184,7 @@ impl Scope {
         reclaimable_cache: bool,
     ) -> Result<Self, ScopeError> {
         let limits = limits(capacity);
-        limits.check(capacity)?;
+        limits.check_capacity(capacity)?;
         Ok(Self {
             swap: SwapRoom::open(&cgroup),
             pod_swap: u64::MAX,
@@ -166,6 +193,7 @@ impl Scope {
             capacity,
             limits,
             is_machine: false,
+            is_limited: true,
             reclaimable_cache,
             guard: None,
         })
@@ -183,6 +211,18 @@ impl Scope {
     /// it counts the charges of all cgroups, kernel memory too, while the usage is what the kubelet takes for it.
     pub fn is_machine(&self) -> bool {
         self.is_machine
+    }
+
+    /// Whether the OOM killer acts at a limit of its own: what its counter counts is exact then, and page cache that only statistics
+    /// show may be something else by now.
+    pub fn is_limited(&self) -> bool {
+        self.is_limited
+    }
+
+    /// Whether another scope is this one with another capacity, so that what was seen of one is true of the other.
+    pub fn is_resized(&self, other: &Self) -> bool {
+        let what = |scope: &Self| (scope.cgroup.id(), scope.is_machine, scope.is_limited);
+        what(self) == what(other)
     }
 
     /// The signal that it stands for.
@@ -266,7 +306,8 @@ impl Scope {
         let of_cache = reading.kernel.min(cache / KERNEL_OF_CACHE);
         let reclaimable = match self.is_machine {
             // A root's usage is made of anonymous memory and page cache.
-            true => cache.saturating_sub(reading.slab_reclaimable),
+            true if self.cgroup.is_root() => cache.saturating_sub(reading.slab_reclaimable),
+            true => cache,
             false => cache.saturating_add(of_cache),
         };
         Ok(MemorySample {
@@ -297,9 +338,12 @@ impl Scope {
         let FreeSwap { free, usable } = swap.unwrap_or_default();
         // The kernel's own word on the machine is the better one.
         let machine = word.filter(|_| self.is_machine).map(|word| word.bytes);
-        let used = match machine {
-            Some(left) => self.capacity.saturating_sub(left),
-            None => reading.usage.saturating_sub(reclaimable),
+        let own = reading.usage.saturating_sub(reclaimable);
+        let used = match machine.map(|left| self.capacity.saturating_sub(left)) {
+            // Below its own limit there may be less than on the machine.
+            Some(used) if self.is_limited => used.max(own),
+            Some(used) => used,
+            None => own,
         };
         let left = self.capacity.saturating_sub(used);
         // v1 does not make a group's writers wait.
@@ -349,7 +393,21 @@ impl Scope {
     }
 }
 
-fn capacity(cgroup: &MemoryCgroup) -> Result<u64, ScopeError> {
+/// What the machine's root may use, in bytes, of all the memory of the machine: a container that plays a node may have a limit, at which the
+/// OOM killer acts. The kubelet in it does not see that (cadvisor `GetMachineMemoryCapacity`).
+///
+/// # Errors
+/// The limit cannot be read.
+pub fn machine_capacity(root: &MemoryCgroup, total: u64) -> Result<u64, PathError> {
+    let limit = root.limit()?;
+    Ok(limit.map_or(total, |limit| limit.min(total)))
+}
+
+/// The limit of a cgroup, which is its capacity, in bytes.
+///
+/// # Errors
+/// It cannot be read, or there is none.
+pub fn capacity(cgroup: &MemoryCgroup) -> Result<u64, ScopeError> {
     cgroup.limit()?.ok_or_else(|| ScopeError::NoLimit {
         path: cgroup.path().display().to_string(),
     })

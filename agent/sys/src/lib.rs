@@ -1,8 +1,10 @@
-//! Safe wrappers of what the kernel and libc give: clocks, eventfd, ppoll, real-time priority, files that are replaced as a whole.
+//! Safe wrappers of what the kernel and libc give: clocks, eventfd, ppoll, the size of a page, real-time priority, files that are
+//! replaced as a whole.
 
 pub mod clock;
 pub mod eventfd;
 pub mod fs;
+pub mod page;
 pub mod pi_mutex;
 pub mod poll;
 pub mod rt;

@@ -25,7 +25,7 @@ impl<T> Default for SwapSlot<T> {
 
 impl<T> fmt::Debug for SwapSlot<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handover").finish_non_exhaustive()
+        f.debug_struct("SwapSlot").finish_non_exhaustive()
     }
 }
 

@@ -43,7 +43,7 @@ const CURRENT_CPU: u64 = 0xffff_ffff;
 static WAKEUPS: RingBuf = RingBuf::with_byte_size(4096, 0);
 /// One event for each CPU on which a thread waits. What is written there says nothing: to wake is all that it is for.
 #[map]
-static WAKERS: PerfEventArray<u64> = PerfEventArray::new(0);
+static CPU_WAKEUPS: PerfEventArray<u64> = PerfEventArray::new(0);
 /// 1 since an alarm, until a slow charge has asked whether it was heard.
 #[map]
 static ALARMED: Array<u32> = Array::with_max_entries(1, 0);
@@ -148,7 +148,7 @@ pub fn renotify(
 #[inline(always)]
 fn wake_here(context: *mut c_void) {
     let mut nothing = 0_u64;
-    let map = (&raw const WAKERS).cast_mut().cast();
+    let map = (&raw const CPU_WAKEUPS).cast_mut().cast();
     let data = (&raw mut nothing).cast();
     // SAFETY: the program's own context; a map of the type that the helper wants; eight bytes of the stack. Where no thread
     // waits it answers ENOENT, and where its page is full ENOSPC: then a thread was woken long ago.

@@ -35,7 +35,6 @@ mod types;
 const KIND_STRUCT: u32 = 4;
 const KIND_UNION: u32 = 5;
 const KIND_ENUM: u32 = 6;
-const KIND_FUNC: u32 = 12;
 const KIND_TYPEDEF: u32 = 8;
 /// Deeper than any kernel type nests: a damaged table may point in a circle.
 const MAX_NESTING: usize = 32;
@@ -118,11 +117,6 @@ impl Btf {
             }
         }
         Err(BtfError::NoMember(of.into(), name.into()))
-    }
-
-    /// Whether the kernel describes a function of this name: without it fentry and fexit cannot attach.
-    pub fn has_function(&self, name: &str) -> bool {
-        self.find(KIND_FUNC, name).is_ok()
     }
 
     fn find(&self, kind: u32, name: &str) -> Result<usize, BtfError> {
@@ -272,8 +266,6 @@ mod tests {
         assert_eq!(btf.offset("outer", "a").unwrap(), 0);
         assert_eq!(btf.offset("outer", "c").unwrap(), 8);
         assert_eq!(btf.enumerator("color", "RED").unwrap(), 7);
-        assert!(btf.has_function("f"));
-        assert!(!btf.has_function("g"));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use aya::{
     util::KernelVersion,
 };
 use evictd_common::memory::slack_shift;
+use evictd_sys::page::page_size;
 
 use super::{
     btf,
@@ -139,6 +140,7 @@ impl BpfObject {
         // Where the list cannot be read, as for more CPUs than there are: that only costs looks.
         let cpus = aya::util::online_cpus().map_or(1 << 13, |cpus| cpus.len() as u64);
         globals.push(("SLACK_SHIFT", slack_shift(cpus)));
+        globals.push(("PAGE_SHIFT", page_size().ilog2()));
         let btf = aya::Btf::from_sys_fs().map_err(aya::EbpfError::BtfError)?;
         let mut object = Self::create(OBJECT, Some(btf), &globals, on)?;
         object.victims = victims;

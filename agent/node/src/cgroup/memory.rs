@@ -8,14 +8,15 @@ use std::{
 };
 
 use evictd_engine::model::usage::MemoryReading;
-use evictd_sys::fs::{PathError, is_gone};
+use evictd_sys::{
+    fs::{PathError, is_gone},
+    page::page_size,
+};
 
 use crate::kernfile::{malformed, number, open_primed, pread, value_of, values_of};
 
 /// Longest `memory.stat` that is read: v2 has about 60 lines, v1 with two NUMA nodes less.
 const STAT_BYTES: usize = 8192;
-/// v1 writes the largest multiple of a page below 2^63 for "no limit".
-const V1_UNLIMITED: u64 = i64::MAX as u64 / 4096 * 4096;
 
 /// Page cache on the lists, page cache to be written, shared memory, slab that can be reclaimed, and the lines that everything
 /// is in. Without `total_` v1 speaks of
@@ -120,6 +121,11 @@ impl MemoryCgroup {
         self.kernel.is_some()
     }
 
+    /// Whether its usage is made of its statistics: v2's real root has no counter. The root of a container's namespace has one.
+    pub fn is_root(&self) -> bool {
+        self.usage.is_none()
+    }
+
     /// The directory.
     pub fn path(&self) -> &Path {
         &self.path
@@ -200,24 +206,18 @@ impl MemoryCgroup {
             Version::V1 => "memory.limit_in_bytes",
             Version::V2 => "memory.max",
         });
-        if self.usage.is_none() {
+        if self.is_root() {
             return Ok(None);
         }
         let text = fs::read_to_string(&file).map_err(PathError::at(&file))?;
-        Ok(number(text.as_bytes()).filter(|limit| *limit < V1_UNLIMITED))
+        Ok(limit_in(&text, page_size()))
     }
+}
 
-    /// Tasks of this cgroup and of those below that the OOM killer has killed so far (`memory.events` of v2,
-    /// `memory.oom_control` of v1, which does not count its children: they are added here).
-    pub fn oom_kills(&self) -> Result<u64, PathError> {
-        match self.version {
-            Version::V2 => oom_kill_in(&self.path.join("memory.events")),
-            Version::V1 => descendants(&self.path)?
-                .iter()
-                .map(|dir| oom_kill_in(&dir.join("memory.oom_control")))
-                .sum(),
-        }
-    }
+/// The limit that a file of v1 or v2 tells. For "no limit" v2 has a word, and v1 the largest multiple of a page below 2^63.
+fn limit_in(text: &str, page_size: u64) -> Option<u64> {
+    let unlimited = i64::MAX as u64 / page_size * page_size;
+    number(text.as_bytes()).filter(|limit| *limit < unlimited)
 }
 
 fn is_v2_root(path: &Path) -> bool {
@@ -229,15 +229,6 @@ fn root_usage(stat: &[u8]) -> io::Result<u64> {
     let anon = value_of(stat, "anon").ok_or_else(|| malformed("no anon"))?;
     let file = value_of(stat, "file").ok_or_else(|| malformed("no file"))?;
     Ok(anon.saturating_add(file))
-}
-
-fn oom_kill_in(file: &Path) -> Result<u64, PathError> {
-    match fs::read(file) {
-        Ok(bytes) => Ok(value_of(&bytes, "oom_kill").unwrap_or(0)),
-        // Removed between listing and reading: its kills went with it.
-        Err(e) if is_gone(&e) => Ok(0),
-        Err(e) => Err(PathError::at(file)(e)),
-    }
 }
 
 /// The ids of a cgroup and of all below it; of those that vanish meanwhile there is none.
@@ -270,4 +261,17 @@ pub fn descendants(root: &Path) -> Result<Vec<PathBuf>, PathError> {
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_limit_is_none_whatever_the_size_of_a_page() {
+        assert_eq!(limit_in("9223372036854771712\n", 4 << 10), None);
+        assert_eq!(limit_in("9223372036854710272\n", 64 << 10), None);
+        assert_eq!(limit_in("max\n", 64 << 10), None);
+        assert_eq!(limit_in("268435456\n", 64 << 10), Some(256 << 20));
+    }
 }

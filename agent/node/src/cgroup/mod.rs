@@ -2,6 +2,7 @@
 
 pub mod end;
 pub mod group;
+pub mod hierarchy;
 pub mod kill;
 pub mod members;
 pub mod memory;

@@ -168,7 +168,7 @@ impl Walk {
 }
 
 /// Puts the calling thread into the idle class of I/O and the lowest of the CPU's: a walk must not slow a pod down.
-/// Both are wishes; a refusal changes nothing but the speed of others.
+/// Both are best effort; a refusal changes nothing but the speed of others.
 pub fn lower_priority() {
     const IOPRIO_WHO_PROCESS: libc::c_int = 1;
     const IOPRIO_CLASS_IDLE: libc::c_int = 3;

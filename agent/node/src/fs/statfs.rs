@@ -11,6 +11,7 @@ use std::{
 
 use evictd_sys::fs::PathError;
 
+use super::mounts::superblock_of;
 use crate::{kernfile::malformed, sampling};
 
 /// One reading of a filesystem (statfs(2), as cadvisor's `getVfsStats` reads it).
@@ -64,9 +65,10 @@ impl Filesystem {
         &self.path
     }
 
-    /// Device id as stat(2) gives it (`st_dev`). On btrfs each subvolume has its own, see [`super::mounts`].
-    pub fn device(&self) -> u64 {
-        self.device
+    /// What tells it from other filesystems: the device number of its superblock, in the kernel's own encoding. On btrfs all
+    /// subvolumes have the same one, as for cAdvisor; stat(2) gives each another (`st_dev`), which serves where the superblock is not known.
+    fn identity(&self) -> u32 {
+        superblock_of(&self.path).map_or_else(|_| kernel_device(self.device), |s| s.device)
     }
 
     /// Bytes and inodes. Does not allocate.
@@ -157,7 +159,7 @@ pub enum LayoutError {
 }
 
 impl NodeFilesystems {
-    /// Finds the layout by device id, from the kubelet's root directory, the directory of the images and that of the
+    /// Finds the layout by superblock, from the kubelet's root directory, the directory of the images and that of the
     /// writable layers (equal to the images' where the runtime does not split them).
     ///
     /// # Errors
@@ -166,8 +168,8 @@ impl NodeFilesystems {
         let nodefs = Filesystem::open(kubelet)?;
         let imagefs = Filesystem::open(images)?;
         let containerfs = Filesystem::open(containers)?;
-        let layout = layout(nodefs.device, imagefs.device, containerfs.device);
-        let layout = layout.ok_or_else(|| LayoutError::ThirdFilesystem {
+        let [n, i, c] = [&nodefs, &imagefs, &containerfs].map(Filesystem::identity);
+        let layout = layout(n, i, c).ok_or_else(|| LayoutError::ThirdFilesystem {
             kubelet: kubelet.to_owned(),
             images: images.to_owned(),
             containers: containers.to_owned(),
@@ -181,7 +183,12 @@ impl NodeFilesystems {
     }
 }
 
-fn layout(nodefs: u64, imagefs: u64, containerfs: u64) -> Option<Layout> {
+/// A device number of stat(2) as the kernel encodes it (`MKDEV`). What is neither btrfs nor an overlay has the superblock's.
+fn kernel_device(device: u64) -> u32 {
+    libc::major(device) << 20 | libc::minor(device)
+}
+
+fn layout(nodefs: u32, imagefs: u32, containerfs: u32) -> Option<Layout> {
     match (nodefs == imagefs, containerfs) {
         (true, c) if c == nodefs => Some(Layout::One),
         (false, c) if c == imagefs => Some(Layout::SeparateImages),
@@ -193,7 +200,7 @@ fn layout(nodefs: u64, imagefs: u64, containerfs: u64) -> Option<Layout> {
 /// Bytes that one filesystem can take in a second at most, for the deadline sampler: buffered writes go into the
 /// page cache first, but space is reserved at once (delayed allocation), at memory speed. fallocate(2) reserves
 /// without writing and is faster than any sampler; the sampler's floor bounds what it can take unseen.
-pub fn fastest_fill() -> u64 {
+fn fastest_fill() -> u64 {
     sampling::fastest_growth()
 }
 
@@ -214,6 +221,15 @@ mod tests {
         assert_eq!(layout(1, 2, 1), Some(Layout::Split));
         assert_eq!(layout(1, 2, 3), None);
         assert_eq!(layout(1, 1, 3), None);
+    }
+
+    /// Where the superblock of one of two directories is not known, they are told apart all the same.
+    #[test]
+    fn a_device_number_is_that_of_the_superblock_in_another_encoding() {
+        assert_eq!(kernel_device(libc::makedev(259, 300)), 259 << 20 | 300);
+        // Device numbers are given for as long as the filesystem is there.
+        let proc = Filesystem::open(Path::new("/proc/self")).unwrap();
+        assert_eq!(proc.identity(), kernel_device(proc.device));
     }
 
     #[test]

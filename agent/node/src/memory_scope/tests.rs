@@ -126,3 +126,62 @@ fn what_has_to_be_written_first_is_not_left() {
     // Page cache of the active list and of tmpfs may be dirty as well.
     assert_eq!(available(300, 0), 50);
 }
+
+/// The root of a container that plays a node of 1000 MiB, with this limit. It uses 700 MiB: 400 anonymous, 200 inactive page cache, 50
+/// slab that can be reclaimed.
+fn container(dir: &Path, limit: &str) -> Scope {
+    let write = |name: &str, text: &str| fs::write(dir.join(name), text).unwrap();
+    write("memory.current", &(700 * MIB).to_string());
+    write("memory.max", limit);
+    let (anon, file, slab) = (400 * MIB, 200 * MIB, 50 * MIB);
+    let stat = format!(
+        "anon {anon}\nfile {file}\nkernel {slab}\ninactive_file {file}\nactive_file 0\nslab_reclaimable {slab}\n"
+    );
+    write("memory.stat", &stat);
+    let limits = |capacity| Limits {
+        threshold: capacity / 10,
+        resolved: capacity / 10,
+        floor: None,
+    };
+    let root = MemoryCgroup::open(dir).unwrap();
+    Scope::machine(root, 1000 * MIB, limits, false).unwrap()
+}
+
+/// cadvisor takes the memory of the machine for a container's that plays a node.
+#[test]
+fn a_container_without_a_limit_has_the_kubelets_capacity() {
+    let dir = tempfile::tempdir().unwrap();
+    for limit in ["max\n", "2000000000\n"] {
+        let scope = container(dir.path(), limit);
+        assert_eq!(scope.capacity(), 1000 * MIB);
+        assert!(scope.is_machine() && !scope.is_limited());
+        let look = scope.sample().unwrap();
+        assert_eq!(look.available, 500 * MIB, "the kubelet's count");
+        // Its counter has slab in it, as a root's statistics have not.
+        assert_eq!(look.reclaimable, 250 * MIB);
+        let guarded = scope.guarded(left(dir.path(), 90)).sample().unwrap();
+        assert_eq!(guarded.available, 90 * MIB);
+        assert_eq!(guarded.shortage.room.at_once, 90 * MIB);
+    }
+}
+
+/// The OOM killer acts at the limit, however much the machine has left; and for the machine, however much is left below the limit.
+#[test]
+fn a_containers_limit_is_its_capacity() {
+    let dir = tempfile::tempdir().unwrap();
+    let limited = || container(dir.path(), &format!("{}\n", 800 * MIB));
+    let scope = limited();
+    assert_eq!(
+        (scope.capacity(), scope.limits().threshold),
+        (800 * MIB, 80 * MIB)
+    );
+    assert!(scope.is_limited());
+    let look = scope.guarded(left(dir.path(), 900)).sample().unwrap();
+    assert_eq!((look.available, look.usage), (300 * MIB, 700 * MIB));
+    assert_eq!(look.shortage.room.at_once, 350 * MIB, "with slab");
+    let look = limited().guarded(left(dir.path(), 70)).sample().unwrap();
+    assert_eq!(
+        (look.available, look.shortage.room.at_once),
+        (70 * MIB, 70 * MIB)
+    );
+}

@@ -24,7 +24,6 @@ use crate::{
 #[derive(Debug)]
 pub struct PodTableBuilder {
     root: PathBuf,
-    memory_total: u64,
     mode: Mode,
     held: BTreeMap<PathBuf, OpenPod>,
     opener: Opener,
@@ -76,8 +75,6 @@ impl PodTableBuilder {
         Self {
             root: root.to_owned(),
             mode,
-            // Without procfs there are no scores to compute requests from.
-            memory_total: memory_total(Path::new("/proc")).unwrap_or(0),
             held: BTreeMap::new(),
             opener: Opener::default(),
         }
@@ -142,7 +139,7 @@ impl PodTableBuilder {
         self.answer(changed, unknown)
     }
 
-    /// The directory of the pod to which a path below the root of the hierarchy belongs, where the hierarchy is mounted at `mount`.
+    /// The directory of the pod to which a path below `mount` belongs, where the hierarchy is mounted.
     /// `None` for a path that is no pod's, or a pod's of another scope.
     pub fn directory_of(&self, mount: &Path, path: &Path) -> Option<PathBuf> {
         // The first part of the path that is a pod is the pod; what follows is in it.
@@ -208,7 +205,11 @@ impl PodTableBuilder {
     }
 
     fn open(&mut self, group: &PodGroup, pod: Option<Pod>, ids: Vec<u64>) -> Option<OpenPod> {
-        let pod = pod.unwrap_or_else(|| guess(group, self.memory_total));
+        let pod = pod.unwrap_or_else(|| {
+            // Without procfs there are no scores to compute requests from. It may change: memory can be plugged in.
+            let memory_total = memory_total(Path::new("/proc")).unwrap_or(0);
+            guess(group, memory_total)
+        });
         let entry = self.opener.open(pod, &group.path, self.mode)?;
         Some(OpenPod {
             ids,

@@ -11,16 +11,6 @@ use std::path::Path;
 
 use evictd_engine::QosClass;
 
-/// Who names the cgroups.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Driver {
-    /// The kubelet itself.
-    Cgroupfs,
-    /// systemd, as slices and scopes.
-    Systemd,
-}
-
 /// What a path below the cgroup root says about a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodPath {
@@ -28,8 +18,6 @@ pub struct PodPath {
     pub uid: String,
     /// The class whose group the pod lies in.
     pub qos: QosClass,
-    /// Which driver wrote the name.
-    pub driver: Driver,
     /// The container's id, when the path goes on below the pod.
     pub container: Option<String>,
 }
@@ -56,11 +44,6 @@ pub fn parse(path: &Path) -> Option<PodPath> {
             uid.to_owned()
         },
         qos,
-        driver: if systemd {
-            Driver::Systemd
-        } else {
-            Driver::Cgroupfs
-        },
         container: rest.next().map(container_id),
     })
 }
@@ -98,10 +81,7 @@ mod tests {
     #[test]
     fn cgroupfs_names() {
         let pod = parse(Path::new(&format!("/kubepods/burstable/pod{UID}/de50f9ea"))).unwrap();
-        assert_eq!(
-            (pod.uid.as_str(), pod.qos, pod.driver),
-            (UID, QosClass::Burstable, Driver::Cgroupfs)
-        );
+        assert_eq!((pod.uid.as_str(), pod.qos), (UID, QosClass::Burstable));
         assert_eq!(pod.container.as_deref(), Some("de50f9ea"));
         assert_eq!(
             uid_and_class("kubepods/podd4ae8de11a3b28dc31b9c89edbd7f90a"),
@@ -119,10 +99,7 @@ mod tests {
              kubepods-besteffort-pod027b1a11_f972_4ec6_943f_db9a81fa1086.slice/cri-containerd-ab12.scope",
         ))
         .unwrap();
-        assert_eq!(
-            (pod.uid.as_str(), pod.qos, pod.driver),
-            (UID, QosClass::BestEffort, Driver::Systemd)
-        );
+        assert_eq!((pod.uid.as_str(), pod.qos), (UID, QosClass::BestEffort));
         assert_eq!(pod.container.as_deref(), Some("ab12"));
         assert_eq!(
             uid_and_class("/kubepods.slice/kubepods-pod027b1a11_f972_4ec6_943f_db9a81fa1086.slice"),

@@ -236,7 +236,6 @@ mod tests {
             name: PodPath {
                 uid: uid.into(),
                 qos: QosClass::BestEffort,
-                driver: cgroup_name::Driver::Cgroupfs,
                 container: None,
             },
             path: "/nowhere".into(),

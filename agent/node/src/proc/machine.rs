@@ -8,7 +8,7 @@ use std::{
 
 use evictd_sys::fs::PathError;
 
-use crate::kernfile::{malformed, number, pread, value_of};
+use crate::kernfile::{malformed, number, pread};
 
 /// More than the first lines of meminfo: MemTotal, MemFree, MemAvailable.
 const MEMINFO_HEAD: usize = 256;
@@ -139,16 +139,6 @@ pub(super) fn meminfo(text: &[u8], name: &str) -> Option<u64> {
         number(rest.strip_suffix(b" kB")?)?.checked_mul(1024)
     };
     text.split(|b| *b == b'\n').find_map(line)
-}
-
-/// Tasks that the OOM killer has killed since the boot, for whatever reason (`oom_kill` of vmstat, 4.13+).
-///
-/// # Errors
-/// Not there, or not in the kernel's form.
-pub fn oom_kills(proc: &Path) -> Result<u64, PathError> {
-    let path = proc.join("vmstat");
-    let bytes = fs::read(&path).map_err(PathError::at(&path))?;
-    value_of(&bytes, "oom_kill").ok_or_else(|| PathError::at(&path)(malformed("no oom_kill")))
 }
 
 /// How many CPUs are online; 1 where the kernel does not say.

@@ -9,12 +9,6 @@ use evictd_sys::fs::PathError;
 pub struct Stall {
     /// Share of the last 10 seconds, in percent.
     pub avg10: f64,
-    /// Share of the last 60 seconds, in percent.
-    pub avg60: f64,
-    /// Share of the last 300 seconds, in percent.
-    pub avg300: f64,
-    /// Stalled time since the group exists, in microseconds.
-    pub total_us: u64,
 }
 
 /// A pressure file: `/proc/pressure/memory` or a v2 cgroup's `memory.pressure`.
@@ -60,9 +54,6 @@ impl Stall {
         };
         Some(Self {
             avg10: value("avg10")?.parse().ok()?,
-            avg60: value("avg60")?.parse().ok()?,
-            avg300: value("avg300")?.parse().ok()?,
-            total_us: value("total")?.parse().ok()?,
         })
     }
 }
@@ -77,7 +68,7 @@ mod tests {
                     full avg10=0.50 avg60=0.00 avg300=0.00 total=99\n";
         let pressure = Pressure::parse(text).unwrap();
         assert_eq!(pressure.some.avg10, 1.5);
-        assert_eq!(pressure.full.unwrap().total_us, 99);
+        assert_eq!(pressure.full.unwrap().avg10, 0.5);
     }
 
     #[test]

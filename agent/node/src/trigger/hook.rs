@@ -156,12 +156,12 @@ pub fn select<H: Hook>(
             })
         };
     }
-    let rungs = H::PREFERENCE.iter().copied();
-    let hook = rungs
+    let hooks = H::PREFERENCE.iter().copied();
+    let hook = hooks
         .clone()
         .find(|h| facts.usable.contains(h))
         .unwrap_or(H::LAST);
-    let refused = rungs
+    let refused = hooks
         .take_while(|h| *h != hook)
         .map(|h| (h, reason_of(h)))
         .collect();

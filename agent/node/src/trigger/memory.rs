@@ -29,14 +29,10 @@ use crate::{
 
 pub use self::kernel_kills::{KernelKill, inherit as inherit_kills};
 pub use evictd_common::memory::{
-    MAX_SCOPES, MAX_TRIGGERS, MAX_VICTIMS, SLOTS_PER_SCOPE, TriggerEvent, slot,
+    MAX_SCOPES, MAX_TRIGGERS, MAX_VICTIMS, SLOTS_PER_SCOPE, TriggerEvent, batch_bytes,
+    is_unlimited, slot,
 };
-
-/// Bytes in a page: page counters count pages, everything else in the agent counts bytes.
-pub fn page_size() -> u64 {
-    // SAFETY: sysconf has no preconditions.
-    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
-}
+pub use evictd_sys::page::page_size;
 
 /// Which way a trigger is crossed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

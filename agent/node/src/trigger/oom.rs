@@ -1,9 +1,7 @@
 //! Evidence of the OOM killer, read when there is time.
 
 use aya::maps::{MapData, RingBuf};
-pub use evictd_common::oom::{
-    LEVELS, Level, OomEvent as Record, OomKill, UNKNOWN, UNLIMITED, kind,
-};
+pub use evictd_common::oom::{LEVELS, Level, OomEvent as Record, OomKill, UNKNOWN, kind};
 
 use crate::bpf::object::{AttachPoint, BpfObject, ObjectError, ProgramSpec, VictimArgument};
 

@@ -4,11 +4,12 @@
 //! kernel tries 16 times (`MAX_RECLAIM_RETRIES`) before its OOM killer acts.
 
 use aya_ebpf::{
+    Global,
     macros::{btf_tracepoint, map},
     maps::Array,
     programs::BtfTracePointContext,
 };
-use evictd_common::memory::{CHARGE_BATCH, MAX_SCOPES, SLOTS_PER_SCOPE, slot};
+use evictd_common::memory::{CHARGE_BATCH, MAX_SCOPES, SLOTS_PER_SCOPE, is_unlimited, slot};
 
 use super::{MAX_DEPTH, PINNED_GUARD, TRIGGER_STATE, TRIGGERS, kill, now_ns, rank, victim};
 use crate::kstruct::{
@@ -19,8 +20,9 @@ use crate::kstruct::{
 const FAILED_BEFORE: u64 = 4;
 /// What a pod gives back by its end is waited for, in nanoseconds, before a task of another one dies.
 const GIVEN_BACK_NS: u64 = 50_000_000;
-/// `PAGE_COUNTER_MAX`, and what is close to it: no limit.
-const NO_LIMIT: u64 = 1 << 50;
+/// Binary logarithm of the bytes in a page of this machine.
+#[unsafe(no_mangle)]
+static PAGE_SHIFT: Global<u32> = Global::new(0);
 
 /// What has become of the last reclaims in a scope.
 #[repr(C)]
@@ -97,7 +99,7 @@ fn has_ended(reclaimed: u64, of_cgroup: bool) {
 #[inline(never)]
 fn is_short(scope: Address, of_cgroup: bool) -> bool {
     if !of_cgroup {
-        return word(limit_of(scope)).unwrap_or(0) >= NO_LIMIT;
+        return is_unlimited(word(limit_of(scope)).unwrap_or(0), PAGE_SHIFT.load() & 31);
     }
     let mut at = current_memcg().unwrap_or(0);
     for _ in 0..MAX_DEPTH {

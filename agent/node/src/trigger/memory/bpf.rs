@@ -205,7 +205,7 @@ impl BpfMemoryTrigger {
                 guard: object.array("PINNED_GUARD")?,
                 expires_after: None,
                 events: object.ring("WAKEUPS")?,
-                wakeups: object.events("WAKERS")?,
+                wakeups: object.events("CPU_WAKEUPS")?,
                 reclaims,
                 unseen,
                 falling: 0,

@@ -22,7 +22,7 @@ use crate::{
 
 /// All triggers of all scopes. Arming one is an order to the notifier: the old triggers serve until the new ones do.
 pub struct CgroupV1Trigger {
-    /// Holds the eventfd that the thresholds in force ring; readable when it was hook.
+    /// Holds the eventfd that the thresholds in force ring; readable when a threshold was crossed.
     epoll: OwnedFd,
     notifier: Notifier,
     triggers: Triggers,

@@ -3,11 +3,11 @@
 
 use std::{fs, io, path::Path, ptr};
 
-use super::{Action, Direction, MemoryTrigger, Trigger, page_size};
+use super::{Action, Direction, MemoryTrigger, Trigger, batch_bytes, page_size};
 use crate::cgroup::memory::MemoryCgroup;
 
-/// What is taken, in bytes: several batches of 64 pages, in which the kernel charges.
-const TAKEN: usize = 1 << 20;
+/// What is taken, in batches of pages, in which the kernel charges: 1 MiB where a page has 4 KiB.
+const BATCHES: u64 = 4;
 /// A CPU may still hold a batch that was charged before; and the kernel may have taken a huge page at once.
 const ATTEMPTS: usize = 3;
 /// The first scope's first slot; the caller arms it anew.
@@ -32,7 +32,8 @@ pub fn run(trigger: &mut dyn MemoryTrigger, scopes: &[&MemoryCgroup]) -> Result<
     };
     let armed = trigger.arm(SLOT, any_charge);
     armed.map_err(|e| format!("the self-test cannot arm a trigger: {e}"))?;
-    let reported = (0..ATTEMPTS).find_map(|_| match take_memory() {
+    let taken = taken(page_size());
+    let reported = (0..ATTEMPTS).find_map(|_| match take_memory(taken) {
         Ok(()) => trigger.next().map(|_| Ok(())),
         Err(error) => Some(Err(error)),
     });
@@ -46,7 +47,8 @@ pub fn run(trigger: &mut dyn MemoryTrigger, scopes: &[&MemoryCgroup]) -> Result<
         Some(Err(error)) => format!("no memory could be taken: {error}"),
         None if is_charged_to(scope) => {
             return Err(format!(
-                "its self-test failed: {ATTEMPTS} MiB were charged to {}, and it reported nothing",
+                "its self-test failed: {} MiB were charged to {}, and it reported nothing",
+                (ATTEMPTS * taken) >> 20,
                 scope.path().display()
             ));
         }
@@ -56,18 +58,24 @@ pub fn run(trigger: &mut dyn MemoryTrigger, scopes: &[&MemoryCgroup]) -> Result<
     Ok(())
 }
 
-/// Takes memory that was not there before, and gives it back.
-fn take_memory() -> io::Result<()> {
+/// What is taken at once, in bytes.
+fn taken(page_size: u64) -> usize {
+    // Some MiB, so it fits.
+    usize::try_from(BATCHES * batch_bytes(page_size)).unwrap_or(usize::MAX)
+}
+
+/// Takes so many bytes of memory that were not there before, and gives them back.
+fn take_memory(bytes: usize) -> io::Result<()> {
     const PROTECTION: i32 = libc::PROT_READ | libc::PROT_WRITE;
     // MAP_POPULATE charges as a touch of each page does.
     const FLAGS: i32 = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
     // SAFETY: a mapping of its own, at an address that the kernel chooses.
-    let taken = unsafe { libc::mmap(ptr::null_mut(), TAKEN, PROTECTION, FLAGS, -1, 0) };
+    let taken = unsafe { libc::mmap(ptr::null_mut(), bytes, PROTECTION, FLAGS, -1, 0) };
     if taken == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the mapping from above, to which nothing refers.
-    unsafe { libc::munmap(taken, TAKEN) };
+    unsafe { libc::munmap(taken, bytes) };
     Ok(())
 }
 
@@ -153,6 +161,12 @@ mod tests {
         let result = run(&mut hook, &[&scope]);
         assert_eq!(hook.armed, Some(Trigger::DISABLED), "nothing is left armed");
         result
+    }
+
+    #[test]
+    fn several_batches_are_taken_whatever_the_size_of_a_page() {
+        assert_eq!(taken(4 << 10), 1 << 20);
+        assert_eq!(taken(64 << 10) as u64, BATCHES * 64 * (64 << 10));
     }
 
     #[test]

@@ -1,0 +1,113 @@
+//! Where cgroups lie below a mount of their hierarchy, by the paths that the kernel's events have.
+
+use std::{
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+};
+
+/// The id of every hierarchy's real root: the first one that is given away (`kernfs_create_root`).
+const REAL_ROOT: u64 = 1;
+
+/// A mounted hierarchy. The kernel tells paths from the real root; what is mounted may lie below it: in a container that plays
+/// a node it is the container's cgroup.
+#[derive(Debug)]
+pub struct MountedHierarchy {
+    mount: PathBuf,
+    /// The path of what is mounted, as the kernel tells it; `None` while no event has shown it.
+    mounted: Option<PathBuf>,
+}
+
+/// Where a cgroup lies that an event tells of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// At this path below the mount.
+    Below(PathBuf),
+    /// Not below the mount: it is another container's.
+    Outside,
+    /// Not known yet: it is gone, or another container's.
+    Unknown,
+}
+
+impl MountedHierarchy {
+    /// The hierarchy that is mounted there.
+    pub fn new(mount: PathBuf) -> Self {
+        let is_real = fs::metadata(&mount).is_ok_and(|meta| meta.ino() == REAL_ROOT);
+        Self {
+            mount,
+            mounted: is_real.then(PathBuf::new),
+        }
+    }
+
+    /// The mount point.
+    pub fn mount(&self) -> &Path {
+        &self.mount
+    }
+
+    /// Finds the cgroup with this id and this path, which has no leading slash. The first one that is there shows how much of all paths
+    /// precedes the mount.
+    pub fn locate(&mut self, path: &Path, id: u64) -> Place {
+        if let Some(mounted) = &self.mounted {
+            return match path.strip_prefix(mounted) {
+                Ok(rest) => Place::Below(rest.to_owned()),
+                Err(_) => Place::Outside,
+            };
+        }
+        let mut before = PathBuf::new();
+        let mut rest = path.components();
+        while !rest.as_path().as_os_str().is_empty() {
+            let found = fs::metadata(self.mount.join(rest.as_path()));
+            if found.is_ok_and(|meta| meta.ino() == id) {
+                self.mounted = Some(before);
+                return Place::Below(rest.as_path().to_owned());
+            }
+            before.extend(rest.next());
+        }
+        Place::Unknown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A mount with a pod's directory, and the id of that.
+    fn mounted() -> (tempfile::TempDir, u64) {
+        let dir = tempfile::tempdir().unwrap();
+        let pod = dir.path().join("kubelet.slice/kubelet-kubepods.slice/pod1");
+        fs::create_dir_all(&pod).unwrap();
+        let id = fs::metadata(pod).unwrap().ino();
+        (dir, id)
+    }
+
+    #[test]
+    fn paths_from_the_real_root_are_found_below_a_containers_root() {
+        let (dir, id) = mounted();
+        let mut hierarchy = MountedHierarchy::new(dir.path().to_owned());
+        let mut locate = |path: &str, id| hierarchy.locate(Path::new(path), id);
+        let below = |path: &str| Place::Below(path.into());
+        let pods = "kubelet.slice/kubelet-kubepods.slice";
+        let node = "system.slice/docker-ab12.scope";
+        // Another container's, or gone; and another one of the same name.
+        let other = format!("system.slice/docker-cd34.scope/{pods}/pod2");
+        assert_eq!(locate(&other, id + 1), Place::Unknown);
+        let namesake = format!("system.slice/docker-cd34.scope/{pods}/pod1");
+        assert_eq!(locate(&namesake, id + 1), Place::Unknown);
+        let pod = format!("{node}/{pods}/pod1");
+        assert_eq!(locate(&pod, id), below(&format!("{pods}/pod1")));
+        // From now on what is gone has its place as well.
+        let gone = format!("{node}/{pods}/pod3/c1");
+        assert_eq!(locate(&gone, 7), below(&format!("{pods}/pod3/c1")));
+        assert_eq!(locate(&other, id + 1), Place::Outside);
+    }
+
+    #[test]
+    fn paths_below_the_real_root_are_what_they_are() {
+        let (dir, id) = mounted();
+        let pod = "kubelet.slice/kubelet-kubepods.slice/pod1";
+        let mut hierarchy = MountedHierarchy::new(dir.path().to_owned());
+        let below = Place::Below(pod.into());
+        assert_eq!(hierarchy.locate(Path::new(pod), id), below);
+        assert_eq!(hierarchy.mounted, Some(PathBuf::new()));
+    }
+}
