@@ -223,13 +223,13 @@ impl Growth {
 impl Grown {
     /// Bytes, or whatever the unit is, in a second.
     pub fn per_second(self) -> u64 {
-        scaled(self.amount, 1_000_000_000, self.elapsed)
+        scaled(self.amount, self.elapsed)
     }
 
     /// The nanoseconds in which a growth that goes on for ever uses up the room.
     fn exhausts(self, room: Room) -> u64 {
         let speed = self.per_second().max(1);
-        let in_all = scaled(room.in_all(), 1_000_000_000, speed);
+        let in_all = scaled(room.in_all(), speed);
         let in_time = room.at_once.saturating_add(room.swap);
         let faster = speed.saturating_sub(room.per_second);
         if faster == 0 {
@@ -237,14 +237,14 @@ impl Grown {
         }
         // What comes slowly is not there when it is needed, unless all of it has come by then; and who writes page cache takes
         // from the same room.
-        let faster = faster.saturating_add(scaled(self.unwritten, 1_000_000_000, self.elapsed));
-        in_all.min(scaled(in_time, 1_000_000_000, faster))
+        let faster = faster.saturating_add(scaled(self.unwritten, self.elapsed));
+        in_all.min(scaled(in_time, faster))
     }
 }
 
-/// `amount * by / over`, at most the largest number there is.
-fn scaled(amount: u64, by: u64, over: u64) -> u64 {
-    let exact = u128::from(amount) * u128::from(by) / u128::from(over.max(1));
+/// `amount * 10^9 / over`, at most the largest number there is.
+fn scaled(amount: u64, over: u64) -> u64 {
+    let exact = u128::from(amount) * 1_000_000_000 / u128::from(over.max(1));
     u64::try_from(exact).unwrap_or(u64::MAX)
 }
 

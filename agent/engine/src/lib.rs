@@ -28,16 +28,16 @@ pub use model::pod::{
     Container, ContainerKind, EmptyDir, Owner, Pod, SYSTEM_CRITICAL_PRIORITY,
     SYSTEM_NODE_CRITICAL_PRIORITY, Volume,
 };
-pub use model::qos::{ComputeResources, OomScale, QosClass, oom_badness, oom_score_adj};
+pub use model::qos::{ComputeResources, QosClass, oom_badness, oom_score_adj};
 pub use model::signal::{NodeCondition, Resource, Signal, UnknownSignal};
-pub use model::threshold::{Threshold, ThresholdValue};
+pub use model::threshold::{Raised, Threshold, ThresholdValue};
 pub use model::usage::{ContainerUsage, FsUsage, PodUsage, VolumeUsage};
 pub use planner::Planner;
 pub use planner::local_storage::{LocalStorageExcess, local_storage_excess};
 pub use planner::plan::Recreation;
 pub use planner::plan::{
     Cause, Earlier, EarlierEviction, EarlierRecreation, EarlierVictim, EvictionDecision,
-    IMMEDIATE_GRACE_PERIOD_SECONDS, Plan, Settings, SignalForecast, Snapshot,
+    IMMEDIATE_GRACE_PERIOD_SECONDS, Plan, Settings, SignalForecast, Snapshot, Timing,
 };
 pub use planner::pressure::Pressure;
 pub use ranking::key::{RankInputs, RankKey};

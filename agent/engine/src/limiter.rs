@@ -32,8 +32,46 @@ struct Quota {
     /// Evictions ever, and how many there may ever be, by the last count of who must stay.
     total: AtomicU32,
     ceiling: AtomicU32,
-    /// When evictions were charged, in nanoseconds of CLOCK_MONOTONIC; below zero those before this boot.
-    charged: [AtomicI64; SLOTS],
+    charged: Charges,
+    /// Those of shadow mode: apart, so that live mode can forget them.
+    in_shadow: Charges,
+    /// Whether shadow mode has charged it since live mode: no pod's limits are read twice for nothing.
+    has_shadow: AtomicBool,
+}
+
+/// When the last evictions were charged, in nanoseconds of CLOCK_MONOTONIC; below zero those before this boot.
+#[derive(Debug)]
+struct Charges([AtomicI64; SLOTS]);
+
+impl Default for Charges {
+    fn default() -> Self {
+        Self([const { AtomicI64::new(NEVER) }; SLOTS])
+    }
+}
+
+impl Charges {
+    /// Those that still count.
+    fn counted(&self, now: i64, period: u64) -> u32 {
+        // One that is later than now was charged just now.
+        let age = |at: i64| u64::try_from(now.saturating_sub(at)).unwrap_or(0);
+        let counts = |at: i64| at != NEVER && age(at) < period;
+        let charged = self.0.iter().map(|c| c.load(Ordering::Relaxed));
+        charged.filter(|at| counts(*at)).count() as u32
+    }
+
+    /// Takes the place of the oldest one.
+    fn add(&self, at: i64) {
+        let oldest = self.0.iter().min_by_key(|c| c.load(Ordering::Relaxed));
+        if let Some(slot) = oldest {
+            slot.store(at.max(NEVER + 1), Ordering::Relaxed);
+        }
+    }
+
+    fn clear(&self) {
+        self.0
+            .iter()
+            .for_each(|c| c.store(NEVER, Ordering::Relaxed));
+    }
 }
 
 impl Default for Quota {
@@ -43,7 +81,9 @@ impl Default for Quota {
             period: AtomicU64::new(0),
             total: AtomicU32::new(0),
             ceiling: AtomicU32::new(UNLIMITED),
-            charged: [const { AtomicI64::new(NEVER) }; SLOTS],
+            charged: Charges::default(),
+            in_shadow: Charges::default(),
+            has_shadow: AtomicBool::new(false),
         }
     }
 }
@@ -61,11 +101,11 @@ impl Quota {
     fn counted(&self, now: u64) -> u32 {
         let period = self.period.load(Ordering::Relaxed);
         let now = signed(now);
-        // One that is later than now was charged just now.
-        let age = |at: i64| u64::try_from(now.saturating_sub(at)).unwrap_or(0);
-        let counts = |at: i64| at != NEVER && age(at) < period;
-        let charged = self.charged.iter().map(|c| c.load(Ordering::Relaxed));
-        charged.filter(|at| counts(*at)).count() as u32
+        let in_shadow = match self.has_shadow.load(Ordering::Relaxed) {
+            true => self.in_shadow.counted(now, period),
+            false => 0,
+        };
+        self.charged.counted(now, period) + in_shadow
     }
 
     fn has_room(&self, now: u64) -> bool {
@@ -75,16 +115,36 @@ impl Quota {
     }
 
     fn charge(&self, at: i64) {
-        let oldest = self
-            .charged
-            .iter()
-            .min_by_key(|c| c.load(Ordering::Relaxed));
-        if let Some(slot) = oldest {
-            slot.store(at.max(NEVER + 1), Ordering::Relaxed);
-        }
+        self.charged.add(at);
+        self.count();
+    }
+
+    fn charge_in_shadow(&self, at: i64) {
+        self.has_shadow.store(true, Ordering::Relaxed);
+        self.in_shadow.add(at);
+        self.count();
+    }
+
+    fn count(&self) {
         // After `taken`: the policy side reads this number before it counts the pods that are left, and so errs towards denying.
         self.total.fetch_add(1, Ordering::Release);
     }
+
+    /// The total stays: less of it than the policy side has read would be room that was never counted.
+    fn forget_shadow(&self) {
+        if self.has_shadow.swap(false, Ordering::Relaxed) {
+            self.in_shadow.clear();
+        }
+    }
+}
+
+/// Who chooses pods in shadow mode. What it has chosen lives on, and is not available for as long as its pressure lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShadowChooser {
+    /// The fast path.
+    FastPath,
+    /// The manager.
+    Manager,
 }
 
 /// What holds for all pods of the node. One thread charges; the policy side sets.
@@ -93,8 +153,13 @@ pub struct EvictionLimiter {
     paused: AtomicBool,
     last_resort: AtomicU8,
     fleet: FleetHold,
-    /// When a limit was last charged, in nanoseconds of CLOCK_MONOTONIC; zero as long as none was.
+    /// When this agent has last evicted a pod, in nanoseconds of CLOCK_MONOTONIC; zero as long as it has not.
     last_eviction: AtomicU64,
+    /// The same of earlier agents, and of shadow mode: they count for the pace, and no other node is told of them.
+    last_past: AtomicI64,
+    last_in_shadow: AtomicI64,
+    /// The pressure for which each [`ShadowChooser`] has chosen pods last; counts from 1.
+    shadow_pressure: [AtomicU32; 2],
     /// The first one belongs to no limit; positions are given out by the policy side.
     quotas: Box<[Quota]>,
 }
@@ -115,6 +180,9 @@ impl Default for EvictionLimiter {
             last_resort: AtomicU8::new(LastResort::None as u8),
             fleet: FleetHold::default(),
             last_eviction: AtomicU64::new(0),
+            last_past: AtomicI64::new(NEVER),
+            last_in_shadow: AtomicI64::new(NEVER),
+            shadow_pressure: [const { AtomicU32::new(1) }; 2],
             quotas: (0..QUOTAS).map(|_| Quota::default()).collect(),
         }
     }
@@ -165,13 +233,20 @@ impl EvictionLimiter {
             FleetPace::Paused => false,
             FleetPace::Slow => {
                 let interval = self.fleet.interval.load(Ordering::Relaxed);
-                let last = self.last_eviction();
-                last == 0 || now >= last.saturating_add(interval)
+                let own = match self.last_eviction() {
+                    0 => NEVER,
+                    at => signed(at),
+                };
+                let others = [&self.last_past, &self.last_in_shadow];
+                let others = others.map(|last| last.load(Ordering::Relaxed));
+                let last = others.into_iter().fold(own, i64::max);
+                last == NEVER || signed(now) >= last.saturating_add(signed(interval))
             }
         }
     }
 
-    /// When this node has last evicted a pod, in nanoseconds of CLOCK_MONOTONIC; zero if it has not.
+    /// When this agent has last evicted a pod, in nanoseconds of CLOCK_MONOTONIC; zero if it has not. The fleet is told of it:
+    /// an earlier agent has told of its own, and shadow mode has evicted none.
     pub fn last_eviction(&self) -> u64 {
         self.last_eviction.load(Ordering::Relaxed)
     }
@@ -209,10 +284,8 @@ impl EvictionLimiter {
         if let Some(quota) = self.quotas.get(usize::from(at)) {
             quota.set(None, 0, None);
             quota.total.store(0, Ordering::Relaxed);
-            quota
-                .charged
-                .iter()
-                .for_each(|c| c.store(NEVER, Ordering::Relaxed));
+            quota.charged.clear();
+            quota.forget_shadow();
         }
     }
 
@@ -242,11 +315,6 @@ impl EvictionLimiter {
         permit.permission(now) == Permission::Always && self.allows(permit, now, LastResort::None)
     }
 
-    /// Whether all limits of a pod have room.
-    pub fn has_room(&self, permit: &EvictionPermit, now: u64) -> bool {
-        self.has_room_in(permit, now, QUOTAS_OF_A_POD)
-    }
-
     fn has_room_in(&self, permit: &EvictionPermit, now: u64, limits: usize) -> bool {
         let mut quotas = permit.quotas(limits).filter_map(|q| self.quotas.get(q));
         quotas.all(|q| q.has_room(now))
@@ -262,9 +330,56 @@ impl EvictionLimiter {
             .for_each(|q| q.charge(signed(now)));
     }
 
+    /// Charges all limits of a pod that would have been evicted, so that shadow mode holds back what live mode would. The fleet is not
+    /// told, and live mode forgets it.
+    pub fn charge_in_shadow(&self, permit: &EvictionPermit, now: u64, by: ShadowChooser) {
+        permit.mark_in_shadow(self.shadow_mark(by));
+        self.last_in_shadow.store(signed(now), Ordering::Relaxed);
+        let quotas = permit.quotas(QUOTAS_OF_A_POD);
+        quotas
+            .filter_map(|q| self.quotas.get(q))
+            .for_each(|q| q.charge_in_shadow(signed(now)));
+    }
+
+    /// The pressure is over: what shadow mode has chosen for it is available again. Its limits stay charged.
+    pub fn forget_shadow_victims(&self, by: ShadowChooser) {
+        if let Some(pressure) = self.shadow_pressure.get(by as usize) {
+            pressure.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Shadow mode is over: none of the pods that it has chosen was evicted.
+    pub fn forget_shadow(&self) {
+        for by in [ShadowChooser::FastPath, ShadowChooser::Manager] {
+            self.forget_shadow_victims(by);
+        }
+        self.last_in_shadow.store(NEVER, Ordering::Relaxed);
+        self.quotas.iter().for_each(Quota::forget_shadow);
+    }
+
+    /// Whether a pod was evicted under a limit, or shadow mode has chosen it for a pressure that lasts: it does not count as available.
+    pub fn is_used(&self, permit: &EvictionPermit) -> bool {
+        let chosen = |by| permit.shadow_mark() == self.shadow_mark(by);
+        permit.is_used() || chosen(ShadowChooser::FastPath) || chosen(ShadowChooser::Manager)
+    }
+
+    /// What tells a pressure of one chooser from all others; never zero.
+    fn shadow_mark(&self, by: ShadowChooser) -> u64 {
+        let pressure = self.shadow_pressure.get(by as usize);
+        let pressure = pressure.map_or(0, |p| p.load(Ordering::Relaxed));
+        (by as u64 + 1) << 32 | u64::from(pressure)
+    }
+
+    /// Takes note of an eviction of an earlier agent, in nanoseconds of CLOCK_MONOTONIC, below zero before this boot: a slow fleet
+    /// waits after it, whatever limits there are.
+    pub fn note_past(&self, at: i64) {
+        self.last_past.fetch_max(at, Ordering::Relaxed);
+    }
+
     /// Charges a limit for an eviction of an earlier agent, in nanoseconds of CLOCK_MONOTONIC, below zero before this
     /// boot; the oldest first.
     pub fn charge_past(&self, quota: u16, at: i64) {
+        self.note_past(at);
         if let Some(quota) = self.quotas.get(usize::from(quota)) {
             quota.charge(at);
         }
@@ -359,6 +474,80 @@ mod tests {
         assert_eq!(limiter.fleet_pace(7089), FleetPace::Slow);
         limiter.set_fleet(FleetPace::Normal, Duration::ZERO, &rules, 7010);
         assert_eq!(limiter.fleet_pace(7011), FleetPace::Normal);
+    }
+
+    const SLOW: FleetRules = FleetRules {
+        window: Duration::from_nanos(1_000_000),
+        slow_nodes: 1,
+        pause_nodes: 2,
+        pause: Duration::from_nanos(1000),
+        slow_interval: Duration::from_nanos(50),
+    };
+
+    // A restart does not let a node evict sooner.
+    #[test]
+    fn a_slow_fleet_waits_after_the_evictions_of_an_earlier_agent() {
+        let slow = || {
+            let limiter = EvictionLimiter::default();
+            limiter.set_fleet(FleetPace::Slow, SLOW.window, &SLOW, 0);
+            limiter
+        };
+        // Whether there is a limit or none.
+        let noted = slow();
+        noted.note_past(980);
+        let charged = slow();
+        charged.charge_past(1, 980);
+        charged.charge_past(1, 500);
+        for limiter in [noted, charged] {
+            assert!(!limiter.lets_paced(1029) && limiter.lets_paced(1030));
+            assert_eq!(limiter.last_eviction(), 0, "the fleet has heard of it");
+            limiter.charge(&EvictionPermit::default(), 1040);
+            assert!(!limiter.lets_paced(1089) && limiter.lets_paced(1090));
+        }
+        let before_boot = slow();
+        before_boot.note_past(-20);
+        assert!(!before_boot.lets_paced(29) && before_boot.lets_paced(30));
+        assert!(slow().lets_paced(0), "its first one");
+    }
+
+    // R47
+    #[test]
+    fn shadow_mode_uses_limits_up_and_live_mode_forgets_it() {
+        let limiter = EvictionLimiter::default();
+        limiter.set_fleet(FleetPace::Slow, SLOW.window, &SLOW, 0);
+        let pods: Vec<EvictionPermit> = (0..3).map(|_| EvictionPermit::default()).collect();
+        pods.iter()
+            .for_each(|p| p.set(Permission::Always, 0, &[3, 9]));
+        limiter.set_quota(3, Some(2), 1000, None);
+        limiter.set_quota(9, None, 0, Some(2));
+        let lets_go = |pod: usize, now| limiter.allows(&pods[pod], now, LastResort::None);
+        limiter.charge_in_shadow(&pods[0], 110, ShadowChooser::FastPath);
+        limiter.charge_in_shadow(&pods[1], 120, ShadowChooser::Manager);
+        assert!(!lets_go(2, 130), "two would be gone");
+        assert!(!limiter.lets_paced(169) && limiter.lets_paced(170));
+        assert_eq!(limiter.last_eviction(), 0, "no other node is told");
+        assert!(limiter.is_used(&pods[0]) && limiter.is_used(&pods[1]));
+        assert!(!pods[0].is_used(), "it lives");
+        // Its entry is made anew meanwhile.
+        let anew = EvictionPermit::default();
+        anew.inherit(&pods[1]);
+
+        limiter.forget_shadow_victims(ShadowChooser::FastPath);
+        assert!(!limiter.is_used(&pods[0]) && limiter.is_used(&anew));
+        limiter.set_quota(9, None, 0, None);
+        assert!(!lets_go(2, 1109), "the rate was used up nevertheless");
+        assert!(lets_go(2, 1110));
+
+        limiter.charge_in_shadow(&pods[2], 1115, ShadowChooser::FastPath);
+        limiter.charge(&pods[0], 1116);
+        assert!(!lets_go(1, 1117));
+        limiter.forget_shadow();
+        assert!(lets_go(1, 1117), "one has left in earnest");
+        assert!(!limiter.is_used(&pods[2]) && !limiter.is_used(&anew) && limiter.is_used(&pods[0]));
+        limiter.charge(&pods[1], 1118);
+        assert!(!lets_go(2, 1119));
+        // What was counted of all pods is not less than the policy side has seen.
+        assert_eq!(limiter.charged_in_total(9), 5);
     }
 
     #[test]

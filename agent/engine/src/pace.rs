@@ -498,12 +498,41 @@ pub struct Judged {
     pub seen: Shortage,
     /// What victims of before were expected to give back.
     pub pending: Pending,
+    /// By which rule.
+    #[serde(default, skip_serializing_if = "Rule::is_lasting")]
+    pub rule: Rule,
 }
 
 impl Judged {
     /// Makes the decision.
     pub fn decide(&self) -> Decision {
-        self.pace.decide(self.now, &self.seen, self.pending)
+        let Self {
+            now, seen, pending, ..
+        } = self;
+        match self.rule {
+            Rule::Lasting => self.pace.decide(*now, seen, *pending),
+            Rule::FirstLook => self.pace.decide_at_first_look(*now, seen, *pending),
+            Rule::Soft => self.pace.decide_soft(*now, seen, *pending),
+        }
+    }
+}
+
+/// How long something has to be short before a pod goes that is not urgent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Rule {
+    /// It may end by itself ([`Pace::decide`]).
+    #[default]
+    Lasting,
+    /// It does not ([`Pace::decide_at_first_look`]).
+    FirstLook,
+    /// It has lasted the grace period of a soft threshold ([`Pace::decide_soft`]).
+    Soft,
+}
+
+impl Rule {
+    fn is_lasting(&self) -> bool {
+        *self == Self::Lasting
     }
 }
 

@@ -18,6 +18,8 @@ pub struct EvictionPermit {
     quotas: AtomicU64,
     /// When a limit was charged for it; zero as long as none was.
     taken: AtomicU64,
+    /// The pressure for which shadow mode has chosen it last, as the limiter numbers them; zero as long as it has not.
+    in_shadow: AtomicU64,
     /// An earlier agent has killed it, and something is left of it.
     ending: AtomicBool,
 }
@@ -31,6 +33,7 @@ impl Default for EvictionPermit {
             order: AtomicI32::new(0),
             quotas: AtomicU64::new(0),
             taken: AtomicU64::new(0),
+            in_shadow: AtomicU64::new(0),
             ending: AtomicBool::new(false),
         }
     }
@@ -102,6 +105,7 @@ impl EvictionPermit {
     pub fn inherit(&self, before: &Self) {
         self.taken
             .store(before.taken.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.mark_in_shadow(before.shadow_mark());
     }
 
     /// The pod's order number: the lower one goes first where the strategy allows.
@@ -110,9 +114,14 @@ impl EvictionPermit {
         self.order.load(Ordering::Relaxed) as i16
     }
 
-    /// Whether it was evicted under a limit: it no longer counts as available.
+    /// Whether it was evicted under a limit. What counts as available asks the limiter, which knows of shadow mode too.
     pub fn is_used(&self) -> bool {
         self.taken.load(Ordering::Relaxed) != 0
+    }
+
+    /// When it was evicted last, in nanoseconds of CLOCK_MONOTONIC; zero if it was not.
+    pub fn used_at(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
     }
 
     /// Whether an earlier agent has killed it and something is left of it: it is not evicted a second time.
@@ -123,6 +132,16 @@ impl EvictionPermit {
     /// Says whether something is left of a pod that an earlier agent has killed.
     pub fn set_ending(&self, ending: bool) {
         self.ending.store(ending, Ordering::Relaxed);
+    }
+
+    /// Takes note that shadow mode has chosen it for this pressure.
+    pub(crate) fn mark_in_shadow(&self, pressure: u64) {
+        self.in_shadow.store(pressure, Ordering::Relaxed);
+    }
+
+    /// The pressure for which shadow mode has chosen it last.
+    pub(crate) fn shadow_mark(&self) -> u64 {
+        self.in_shadow.load(Ordering::Relaxed)
     }
 
     /// Takes note that a limit is charged for it.

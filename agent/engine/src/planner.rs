@@ -14,10 +14,10 @@ use super::{
     Candidate, CandidateState, Cause, Earlier, EvictionDecision, IMMEDIATE_GRACE_PERIOD_SECONDS,
     LocalStorageExcess, Message, NodeReclaim, Observation, Observations, Plan, Pod, Pressure,
     Ranked, Ranking, Recreation, ReleaseTarget, Rules, Settings, Signal, SignalForecast, Snapshot,
-    Threshold, Trend,
+    Threshold, Timing, Trend,
     growth::Room,
     local_storage_excess, message,
-    pace::{Decision, Pace, Shortage, Urgency},
+    pace::{Decision, Judged, Pace, Rule, Shortage, Urgency},
     select,
 };
 use crate::{
@@ -243,11 +243,17 @@ impl Planner {
         if pending.due.is_some() && pace.is_settling(nanos(now)) {
             return Vec::new();
         }
-        let decision = match threshold.is_hard() {
-            true => pace.decide_at_first_look(nanos(now), &shortage, pending),
-            false => pace.decide_soft(nanos(now), &shortage, pending),
+        let judged = Judged {
+            now: nanos(now),
+            pace,
+            seen: shortage,
+            pending,
+            rule: match threshold.is_hard() {
+                true => Rule::FirstLook,
+                false => Rule::Soft,
+            },
         };
-        let Decision::Evict { urgency, amount } = decision else {
+        let Decision::Evict { urgency, amount } = judged.decide() else {
             return Vec::new();
         };
         if self.paced_is_held && matches!(urgency, Urgency::Paced { .. }) {
@@ -259,7 +265,11 @@ impl Planner {
         }
         // What no pod has cannot be had at once: one goes, and the node is looked at again.
         let wanted = amount.filter(|amount| *amount <= attainable).unwrap_or(1);
-        self.choose(node, threshold, ReleaseTarget::Amount(wanted))
+        let mut chosen = self.choose(node, threshold, ReleaseTarget::Amount(wanted));
+        for eviction in &mut chosen {
+            eviction.timing = Some(Box::new(Timing { urgency, judged }));
+        }
+        chosen
     }
 
     /// What all pods that may go use together of what a signal watches, in its unit.
@@ -459,5 +469,6 @@ fn eviction(
         message,
         cause,
         is_soft,
+        timing: None,
     }
 }

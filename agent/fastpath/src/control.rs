@@ -14,6 +14,7 @@ use evictd_engine::{history::Recorder, model::settings::RankingStrategy};
 use evictd_node::{
     memory_scope::{Limits, Scope},
     pods::table::{Entry, PodTable},
+    trigger::memory::MAX_SCOPES,
 };
 use evictd_sys::{eventfd::EventFd, swap_slot::SwapSlot};
 
@@ -22,15 +23,20 @@ use crate::{
     in_flight::{KilledBy, MAX_IN_FLIGHT},
 };
 
+/// The positions of the scopes.
+pub(super) const NODE: usize = 0;
+pub(super) const PODS: usize = 1;
+
 /// Reports that may wait for a slow reader: more than all victims at once make, each of a KiB.
 const EVENTS: usize = 256;
 
-/// To the fast path: a new table of pods, another cgroup of all pods, or the request to stop.
+/// To the fast path: a new table of pods, another cgroup of all pods, another capacity of the node, or the request to stop.
 #[derive(Debug)]
 pub struct Control {
     event: EventFd,
     table: SwapSlot<PodTable>,
-    scope: SwapSlot<Scope>,
+    /// By their positions among the scopes.
+    scopes: [SwapSlot<Scope>; MAX_SCOPES as usize],
     settings: SwapSlot<FastPathSettings>,
     /// Pods that the fast path has not killed, and when they were.
     killed: ArrayQueue<(Arc<Entry>, u64, KilledBy)>,
@@ -42,6 +48,8 @@ pub struct Control {
 pub struct FastPathSettings {
     /// The amounts of the node's memory.
     pub limits: Limits,
+    /// The capacity that they are for, in bytes: a scope with another one has its own.
+    pub capacity: u64,
     /// See [`super::Setup::shadow`].
     pub shadow: bool,
     /// See [`super::Setup::strategy`].
@@ -54,7 +62,7 @@ impl Control {
         Ok(Arc::new(Self {
             event: EventFd::new()?,
             table: SwapSlot::default(),
-            scope: SwapSlot::default(),
+            scopes: Default::default(),
             settings: SwapSlot::default(),
             killed: ArrayQueue::new(MAX_IN_FLIGHT),
             stop: AtomicBool::new(false),
@@ -69,8 +77,19 @@ impl Control {
 
     /// Hands over the pods' cgroup: it has come, or is another one or of another size now.
     pub fn send_pods(&self, scope: Box<Scope>) {
-        self.scope.publish(scope);
-        self.event.notify();
+        self.send_scope(PODS, scope);
+    }
+
+    /// Hands over the node's scope, whose capacity is another one now.
+    pub fn send_node(&self, scope: Box<Scope>) {
+        self.send_scope(NODE, scope);
+    }
+
+    fn send_scope(&self, index: usize, scope: Box<Scope>) {
+        if let Some(slot) = self.scopes.get(index) {
+            slot.publish(scope);
+            self.event.notify();
+        }
     }
 
     /// Hands over other settings; what was not taken yet is replaced.
@@ -97,14 +116,16 @@ impl Control {
         Some(settings)
     }
 
-    /// What was handed over and not taken yet.
-    pub(super) fn take_scope(&self) -> Option<Box<Scope>> {
-        self.scope.take()
+    /// What was handed over for this position and not taken yet.
+    pub(super) fn take_scope(&self, index: usize) -> Option<Box<Scope>> {
+        self.scopes.get(index)?.take()
     }
 
     /// Leaves a scope to be freed by the sender.
-    pub(super) fn retire_scope(&self, scope: Box<Scope>) {
-        self.scope.retire(scope);
+    pub(super) fn retire_scope(&self, index: usize, scope: Box<Scope>) {
+        if let Some(slot) = self.scopes.get(index) {
+            slot.retire(scope);
+        }
     }
 
     /// Asks the fast path to end.
@@ -143,7 +164,7 @@ pub struct EventQueue {
     event: EventFd,
     reports: ArrayQueue<Event>,
     dropped: AtomicU64,
-    deputised: AtomicU64,
+    taken_over: AtomicU64,
     turned: AtomicU64,
     recorder: Recorder,
 }
@@ -155,7 +176,7 @@ impl EventQueue {
             event: EventFd::new()?,
             reports: ArrayQueue::new(EVENTS),
             dropped: AtomicU64::new(0),
-            deputised: AtomicU64::new(0),
+            taken_over: AtomicU64::new(0),
             turned: AtomicU64::new(0),
             recorder: Recorder::default(),
         }))
@@ -180,12 +201,12 @@ impl EventQueue {
     }
 
     pub(super) fn note_take_over(&self) {
-        self.deputised.fetch_add(1, Ordering::Relaxed);
+        self.taken_over.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Crossings that were decided in place of the fast path since the start.
     pub fn taken_over(&self) -> u64 {
-        self.deputised.load(Ordering::Relaxed)
+        self.taken_over.load(Ordering::Relaxed)
     }
 
     pub(super) fn beat(&self, now: u64) {

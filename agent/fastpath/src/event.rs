@@ -47,6 +47,8 @@ pub struct EvictionReport {
     pub by_kernel: bool,
     /// Policies denied all pods; the last resort took it.
     pub last_resort: bool,
+    /// It went because it grew: pods before it in the order, which did not, were passed over.
+    pub growing: bool,
     /// SIGKILL was refused with this errno, 0 when it was not.
     pub errno: i32,
 }

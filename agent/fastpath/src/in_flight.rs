@@ -221,9 +221,11 @@ impl InFlight {
         (pending, shadow, dying)
     }
 
-    /// The pressure is over: a pod that shadow mode has chosen is a pod like any other again.
-    pub fn forget_shadow_victims(&mut self) {
+    /// The pressure is over: a pod that shadow mode has chosen is a pod like any other again. Whether there was one.
+    pub fn forget_shadow_victims(&mut self) -> bool {
+        let before = self.victims.len();
         self.victims.retain(|v| !v.shadow);
+        self.victims.len() < before
     }
 
     /// Looks after every victim: tells once what became of it, or that it is stuck, and forgets it when nothing more is

@@ -7,7 +7,10 @@ mod usage_cache;
 
 use std::{io, sync::Arc};
 
-use evictd_engine::{limiter::EvictionLimiter, model::settings::RankingStrategy};
+use evictd_engine::{
+    limiter::{EvictionLimiter, ShadowChooser},
+    model::settings::RankingStrategy,
+};
 use evictd_node::{
     memory_scope::Scope,
     pods::table::PodTable,
@@ -205,7 +208,7 @@ impl MemoryMonitor {
         let first = tripped.unwrap_or(0);
         let is_over = |since| woken.saturating_sub(since) >= OVER_AFTER_NS;
         if self.calm_since.is_some_and(is_over) {
-            self.in_flight.forget_shadow_victims();
+            self.forget_shadow_victims();
         }
         let count = self.scopes.len();
         for index in (0..count).map(|i| (first + i) % count) {
@@ -230,6 +233,14 @@ impl MemoryMonitor {
             } else {
                 self.name_when_due(woken);
             }
+        }
+    }
+
+    /// What shadow mode has chosen is a pod like any other from now on.
+    fn forget_shadow_victims(&mut self) {
+        if self.in_flight.forget_shadow_victims() {
+            let limiter = &self.setup.limiter;
+            limiter.forget_shadow_victims(ShadowChooser::FastPath);
         }
     }
 

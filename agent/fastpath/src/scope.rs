@@ -177,7 +177,7 @@ impl ScopeMonitor {
         self.sample = look;
         self.gone = false;
         self.pressed = is_pressing(self.sample.available);
-        if !self.scope.is_machine() {
+        if self.scope.is_limited() {
             // What a process unmaps leaves the statistics first, and the counter when it is freed: a victim's is no page cache.
             self.apply_machine_share(missing.saturating_sub(dying));
         }
@@ -210,7 +210,7 @@ impl ScopeMonitor {
             threshold, room, ..
         } = self.sample.shortage;
         let free = self.scope.capacity().saturating_sub(self.sample.usage);
-        if self.scope.is_machine() || free >= threshold.saturating_mul(2) {
+        if !self.scope.is_limited() || free >= threshold.saturating_mul(2) {
             self.flushed = None;
             return false;
         }
@@ -295,14 +295,21 @@ impl ScopeMonitor {
 
     /// The scope is another one: nothing that was known is true any more.
     pub fn replace(&mut self, scope: &mut Scope) {
-        std::mem::swap(&mut self.scope, scope);
-        (self.armed_limit, self.floor_limit, self.recovery_limit) = (0, 0, None);
-        (self.offset, self.gone) = (None, false);
+        self.resize(scope);
+        self.offset = None;
         self.stat_lag.forget();
-        self.spin.reset();
         self.pace.reset();
         self.machine.forget();
         self.flushed = None;
+    }
+
+    /// The scope has another capacity: what grows in it, and since when its threshold is met, is as true as before. Memory may come
+    /// and go with every look (a balloon), and a pod that is due must not wait for the end of that.
+    pub fn resize(&mut self, scope: &mut Scope) {
+        std::mem::swap(&mut self.scope, scope);
+        (self.armed_limit, self.floor_limit, self.recovery_limit) = (0, 0, None);
+        self.gone = false;
+        self.spin.reset();
     }
 }
 

@@ -89,7 +89,7 @@ impl SpinPolicy {
         (self.last, self.awake, self.speed) = (None, None, 0);
     }
 
-    /// A look at the time `now` (nanoseconds) found the threshold `distance` bytes away; `spin window` is [`spin window`]'s.
+    /// A look at the time `now` (nanoseconds) found the threshold `distance` bytes away; `spin_window` is that of [`spin_window`].
     /// `None`: it is far, or nothing moves towards it.
     pub fn observe(&mut self, now: u64, distance: u64, spin_window: u64) -> Option<Wait> {
         if let Some((since, until)) = self.awake.take() {

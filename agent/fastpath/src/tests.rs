@@ -9,7 +9,7 @@ use evictd_node::{
     trigger::memory,
 };
 
-use super::{Control, EventQueue, Setup};
+use super::{Control, Event, EventQueue, FastPathSettings, Setup};
 use crate::{monitor::MemoryMonitor, scope::ScopeTriggers, spin::Wait};
 
 const MIB: u64 = 1 << 20;
@@ -146,4 +146,66 @@ fn what_a_victim_still_holds_is_no_page_cache() {
     assert_eq!(used(80 * MIB), 480, "the victim's");
     assert!((420..=440).contains(&used(0)), "page cache");
     assert!((440..=460).contains(&used(20 * MIB)), "some of each");
+}
+
+/// Memory comes and goes while the threshold is met (a balloon): the amounts follow, and the pod that is due need not wait for
+/// the end of it.
+#[test]
+fn another_capacity_leaves_the_pace() {
+    let dir = tempfile::tempdir().unwrap();
+    let cgroup = Cgroup(dir.path());
+    let mut watch = cgroup.watch();
+    fs::write(dir.path().join("memory.current"), (450 * MIB).to_string()).unwrap();
+    watch.run_once(1000 * MS);
+    let pace = watch.scopes[0].pace;
+    assert!(watch.scopes[0].pressed && pace.is_met());
+    let met_in_force = |watch: &MemoryMonitor| {
+        let events = std::iter::from_fn(|| watch.setup.events.next());
+        let met = |event: &Event| matches!(event, Event::MetInForce { .. });
+        events.filter(met).count()
+    };
+    met_in_force(&watch);
+
+    let limits = |capacity: u64| Limits {
+        threshold: capacity / 4,
+        resolved: capacity / 4,
+        floor: None,
+    };
+    fs::write(dir.path().join("memory.max"), (480 * MIB).to_string()).unwrap();
+    let open = || MemoryCgroup::open(dir.path()).unwrap();
+    let scope = Scope::new(open(), limits, false).unwrap();
+    watch.setup.control.send_node(Box::new(scope));
+    watch.apply_updates();
+    let monitor = &watch.scopes[0];
+    assert_eq!(
+        (monitor.scope.capacity(), monitor.scope.limits()),
+        (480 * MIB, limits(480 * MIB))
+    );
+    assert_eq!((monitor.pace, monitor.sample.available), (pace, 30 * MIB));
+    assert_eq!(met_in_force(&watch), 0, "it was told");
+    // Settings from before have amounts for another capacity.
+    let settings = |capacity| FastPathSettings {
+        limits: limits(capacity),
+        capacity,
+        shadow: false,
+        strategy: RankingStrategy::Kubelet,
+    };
+    watch.setup.control.send_settings(settings(512 * MIB));
+    watch.apply_updates();
+    assert_eq!(watch.scopes[0].scope.limits(), limits(480 * MIB));
+    let lower = FastPathSettings {
+        limits: limits(400 * MIB),
+        ..settings(480 * MIB)
+    };
+    watch.setup.control.send_settings(lower);
+    watch.apply_updates();
+    assert_eq!(watch.scopes[0].scope.limits(), limits(400 * MIB));
+
+    // A limit has gone: what is used is measured in another way.
+    let machine = Scope::machine(open(), 470 * MIB, limits, false).unwrap();
+    watch.setup.control.send_node(Box::new(machine));
+    watch.apply_updates();
+    let monitor = &watch.scopes[0];
+    assert_eq!(monitor.scope.capacity(), 470 * MIB);
+    assert!(!monitor.pace.is_met());
 }

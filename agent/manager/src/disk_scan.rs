@@ -78,7 +78,7 @@ pub type Found = HashMap<String, Arc<DiskUse>>;
 /// Both are replaced as a whole: the mutex is held for the exchange of pointers.
 #[derive(Default)]
 struct State {
-    errands: Arc<Vec<ScanTarget>>,
+    targets: Arc<Vec<ScanTarget>>,
     found: Arc<Found>,
 }
 
@@ -116,11 +116,11 @@ impl DiskScanner {
     }
 
     /// The pods to scan from now on. What is known of others is forgotten.
-    pub fn set_targets(&self, errands: Vec<ScanTarget>) {
-        let old = std::mem::replace(&mut self.lock().errands, Arc::new(errands));
+    pub fn set_targets(&self, targets: Vec<ScanTarget>) {
+        let old = std::mem::replace(&mut self.lock().targets, Arc::new(targets));
         drop(old);
-        self.update(|found, errands| {
-            let known: HashSet<&str> = errands.iter().map(|e| e.uid.as_str()).collect();
+        self.update(|found, targets| {
+            let known: HashSet<&str> = targets.iter().map(|e| e.uid.as_str()).collect();
             found.retain(|uid, _| known.contains(uid.as_str()));
         });
         self.changed.notify();
@@ -129,15 +129,15 @@ impl DiskScanner {
     /// Changes a copy of what was found, without the mutex, and puts it in place if no other thread has changed it meanwhile.
     fn update(&self, change: impl Fn(&mut Found, &[ScanTarget])) {
         loop {
-            let (errands, before) = {
+            let (targets, before) = {
                 let state = self.lock();
-                (Arc::clone(&state.errands), Arc::clone(&state.found))
+                (Arc::clone(&state.targets), Arc::clone(&state.found))
             };
             let mut found = Found::clone(&before);
-            change(&mut found, &errands);
+            change(&mut found, &targets);
             let found = Arc::new(found);
             let mut state = self.lock();
-            if Arc::ptr_eq(&state.found, &before) && Arc::ptr_eq(&state.errands, &errands) {
+            if Arc::ptr_eq(&state.found, &before) && Arc::ptr_eq(&state.targets, &targets) {
                 // `before` keeps the old one until the mutex is free.
                 state.found = found;
                 return;
@@ -179,21 +179,21 @@ impl DiskScanner {
     fn run(&self, shares: Option<&ShareReader>) {
         loop {
             let began = Instant::now();
-            let errands = Arc::clone(&self.lock().errands);
-            for target in errands.iter() {
+            let targets = Arc::clone(&self.lock().targets);
+            for target in targets.iter() {
                 let Some(walked) = self.scan(target, shares) else {
                     return;
                 };
                 let walked = Arc::new(walked);
-                self.update(|found, errands| {
+                self.update(|found, targets| {
                     // It may be gone by now.
-                    if errands.iter().any(|e| e.uid == target.uid) {
+                    if targets.iter().any(|e| e.uid == target.uid) {
                         found.insert(target.uid.clone(), Arc::clone(&walked));
                     }
                 });
                 self.cycles.fetch_add(1, Ordering::Release);
             }
-            if !self.rest(began, &errands) {
+            if !self.rest(began, &targets) {
                 return;
             }
         }
@@ -205,8 +205,8 @@ impl DiskScanner {
         loop {
             // Before the look: what changes after it ends the wait.
             self.changed.clear();
-            let errands = Arc::clone(&self.lock().errands);
-            let news = errands.iter().any(|e| !known.contains(e.uid.as_str()));
+            let targets = Arc::clone(&self.lock().targets);
+            let news = targets.iter().any(|e| !known.contains(e.uid.as_str()));
             let period = if self.pressed.load(Ordering::Relaxed) {
                 PRESSED_PERIOD
             } else {

@@ -1,6 +1,7 @@
 //! The thread: wait, look, decide, act.
 
 mod execute;
+mod external_kills;
 pub mod mitigation;
 pub mod node_reclaim;
 mod note_kills;
@@ -28,7 +29,10 @@ use super::usage::UsageCollector;
 use crate::{
     Command, CommandQueue, DiskScanner, EventQueue, ManagerEvent, PodSet, ReclaimOptions,
     SignalSources,
-    manager_loop::{execute::is_short, mitigation::Mitigation, node_reclaim::ReclaimState},
+    manager_loop::{
+        execute::is_short, external_kills::KnownKills, mitigation::Mitigation,
+        node_reclaim::ReclaimState,
+    },
 };
 
 /// What woke the thread.
@@ -63,6 +67,7 @@ pub(super) struct ManagerLoop {
     pub message: String,
     /// Signals for which shadow mode has reported a victim during this pressure.
     pub shadow_reported: BTreeSet<String>,
+    pub known_kills: KnownKills,
     pub on_kill: OnKill,
     pub decided: u64,
     pub cycles: u64,
@@ -77,7 +82,7 @@ impl ManagerLoop {
     ) -> Self {
         let Setup {
             settings,
-            sensors,
+            sources,
             scanner,
             members,
             limiter,
@@ -89,7 +94,7 @@ impl ManagerLoop {
             earlier,
             on_kill,
         } = setup;
-        let disks = sensors.disks.as_ref();
+        let disks = sources.disks.as_ref();
         let shares = disks.and_then(|d| d.trigger.share_reader());
         let mut measured = UsageCollector::new(Arc::clone(&scanner), shares, settings.mode);
         measured.set_members(&members);
@@ -98,7 +103,7 @@ impl ManagerLoop {
         Self {
             thresholds: settings.layout.apply(&settings.eviction.thresholds),
             planner: manager,
-            sources: sensors,
+            sources,
             usage_collector: measured,
             scanner,
             running: Vec::clone(&members.pods),
@@ -116,6 +121,7 @@ impl ManagerLoop {
             evicted_for: BTreeSet::new(),
             message: String::new(),
             shadow_reported: BTreeSet::new(),
+            known_kills: KnownKills::new(),
             on_kill,
             decided: 0,
             cycles: 0,
@@ -159,9 +165,11 @@ impl ManagerLoop {
                     self.usage_collector.set_members(&members);
                     self.running.clone_from(&members.pods);
                 }
+                self.known_kills.keep(&members.entries);
                 self.pods = members;
             }
             Command::PodsMemory(scope) => self.sources.pods_memory = Some(*scope),
+            Command::NodeMemory(scope) => self.sources.memory = *scope,
             Command::EvictedByFastPath {
                 uid,
                 signal,
@@ -173,17 +181,13 @@ impl ManagerLoop {
                     let available = signed(available).min(seen.available);
                     dip.set(signal, Observation { available, ..seen });
                 }
-                let node = Snapshot {
-                    observations: &dip,
-                    pods: &self.running,
-                    usages: self.usage_collector.usages(),
-                };
-                self.planner.note_external_eviction(now, node, &uid, signal);
+                self.take_external_eviction(&uid, signal, &dip);
             }
             Command::SoftEvictionFinished { chosen, gone } => {
                 let entry = gone.as_ref().and_then(|g| self.pods.entry(&g.uid));
                 if let Some(entry) = entry.cloned() {
                     self.limiter.charge(&entry.permit, monotonic_ns());
+                    self.known_kills.note(&entry);
                     // It may be another one than the one that was chosen: a budget protected that.
                     self.unthrottle(&entry);
                 }
@@ -209,6 +213,7 @@ impl ManagerLoop {
                 if std::mem::replace(&mut self.shadow, shadow) != shadow {
                     self.planner.forget_victims();
                     self.shadow_reported.clear();
+                    self.limiter.forget_shadow();
                 }
             }
         }
@@ -245,6 +250,7 @@ impl ManagerLoop {
     pub(super) fn sample(&mut self) -> Observations {
         let seen = self.sources.sample(signed(monotonic_ns()));
         self.usage_collector.take_walks();
+        self.see_external_kills(&seen);
         let short = |t: &&Threshold| is_short(t, &seen);
         let resources: BTreeSet<Resource> = self
             .thresholds
@@ -256,7 +262,7 @@ impl ManagerLoop {
         self.scanner
             .set_pressed(disk.iter().any(|d| resources.contains(d)));
         if !resources.is_empty() || self.planner.awaits_victims() {
-            self.find_running();
+            self.find_running(!resources.is_empty());
         }
         for resource in resources {
             self.usage_collector
@@ -280,10 +286,15 @@ impl ManagerLoop {
         }
     }
 
-    fn find_running(&mut self) {
+    /// Pods without processes free nothing. Where nothing is short only the dead victims are left out: a new pod that starts no
+    /// process yet is a recreation all the same.
+    fn find_running(&mut self, is_short: bool) {
         let PodSet { entries, pods } = &self.pods;
-        let both = entries.iter().zip(pods.iter());
-        let running = both.filter(|(entry, _)| !entry.killer.is_empty());
+        let stays = |entry: &Entry| {
+            !entry.killer.is_empty() || !is_short && !self.known_kills.was_killed(&entry.pod.uid)
+        };
+        let running = entries.iter().zip(pods.iter());
+        let running = running.filter(|(entry, _)| stays(entry));
         self.running = running.map(|(_, pod)| pod.clone()).collect();
     }
 }
@@ -304,7 +315,7 @@ pub struct Setup {
     /// Thresholds, layout and all that the engine is told.
     pub settings: evictd_engine::Settings,
     /// What is looked at.
-    pub sensors: SignalSources,
+    pub sources: SignalSources,
     /// Walks the pods' directories.
     pub scanner: Arc<DiskScanner>,
     /// Who runs here at the start.

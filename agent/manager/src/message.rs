@@ -70,6 +70,8 @@ pub enum Command {
     Members(PodSet),
     /// The cgroup of all pods has come, or is another one or of another size now.
     PodsMemory(Box<Scope>),
+    /// The node's memory has another capacity now.
+    NodeMemory(Box<Scope>),
     /// The fast path has evicted a pod.
     EvictedByFastPath {
         /// The pod's UID.
@@ -110,7 +112,10 @@ impl Command {
                 COMMANDS + ANSWERS
             }
             // One of each.
-            Self::Members(_) | Self::PodsMemory(_) | Self::Settings { .. } => usize::MAX,
+            Self::Members(_)
+            | Self::PodsMemory(_)
+            | Self::NodeMemory(_)
+            | Self::Settings { .. } => usize::MAX,
         }
     }
 
@@ -120,6 +125,7 @@ impl Command {
             (self, other),
             (Self::Members(_), Self::Members(_))
                 | (Self::PodsMemory(_), Self::PodsMemory(_))
+                | (Self::NodeMemory(_), Self::NodeMemory(_))
                 | (Self::Settings { .. }, Self::Settings { .. })
         )
     }

@@ -102,7 +102,7 @@ impl MitigationWorker {
     /// Releases the pods that an earlier agent has left throttled.
     pub fn open(state_dir: &Path) -> Arc<Self> {
         let (throttles, left) = ThrottleList::open(state_dir).unwrap_or_else(|error| {
-            tracing::error!(%error, "whom an earlier agent has left braked is not known");
+            tracing::error!(%error, "the list of pods that an earlier agent has left throttled cannot be read");
             (ThrottleList::empty(state_dir), 0)
         });
         if left > 0 {

@@ -67,14 +67,14 @@ impl UsageCollector {
     }
 
     /// Reads now what pods use of a resource that is short.
-    pub fn measure(&mut self, resource: Resource, members: &PodSet, sensors: &SignalSources) {
+    pub fn measure(&mut self, resource: Resource, members: &PodSet, sources: &SignalSources) {
         for entry in &members.entries {
             let Some(usage) = self.usages.get_mut(&entry.pod.uid) else {
                 continue;
             };
             match resource {
                 Resource::Memory => measure_memory(entry, usage),
-                Resource::Pids => usage.processes = processes(entry, self.mode, sensors),
+                Resource::Pids => usage.processes = processes(entry, self.mode, sources),
                 Resource::Inodes => {
                     if let Some(shares) = &self.shares {
                         // Of a pod that was not walked yet, what hooks have counted is all there is.
@@ -83,12 +83,21 @@ impl UsageCollector {
                         let disk = disk.map_or(&unwalked, |disk| disk);
                         usage.containers.clone_from(&disk.usage.containers);
                         usage.volumes.clone_from(&disk.usage.volumes);
-                        add_inodes(entry, usage, disk, shares, sensors);
+                        add_inodes(entry, usage, disk, shares, sources);
                     }
                 }
                 // The disk scanner is all there is: no hook tells of bytes.
                 Resource::EphemeralStorage => {}
             }
+        }
+    }
+
+    /// Reads once more what a pod that was just killed holds until it is reaped. What has ended already may be counted nowhere: then
+    /// what was read before is all that is known of it. Its files are those of the last walk.
+    pub fn measure_victim(&mut self, entry: &Entry, sources: &SignalSources) {
+        if let Some(usage) = self.usages.get_mut(&entry.pod.uid) {
+            let processes = processes(entry, self.mode, sources);
+            usage.processes = usage.processes.max(processes);
         }
     }
 }
@@ -110,14 +119,14 @@ fn measure_memory(entry: &Entry, usage: &mut PodUsage) {
 }
 
 /// The kubelet counts processes, and a bomb of threads is one process to it; the `evictd` mode counts what is short.
-fn processes(entry: &Entry, mode: Mode, sensors: &SignalSources) -> Option<u64> {
+fn processes(entry: &Entry, mode: Mode, sources: &SignalSources) -> Option<u64> {
     let path = entry.memory.path();
     let found = evictd_node::cgroup::pids::of_pod(path).ok()?;
     if mode == Mode::Kubelet {
         return Some(found.processes);
     }
     let started = || {
-        let pids = sensors.pids.as_ref()?;
+        let pids = sources.pids.as_ref()?;
         let ids = descendant_ids(path);
         let net = ids
             .iter()
@@ -136,9 +145,9 @@ fn add_inodes(
     usage: &mut PodUsage,
     disk: &DiskUse,
     shares: &ShareReader,
-    sensors: &SignalSources,
+    sources: &SignalSources,
 ) {
-    let Some(disks) = &sensors.disks else {
+    let Some(disks) = &sources.disks else {
         return;
     };
     let ids = descendant_ids(entry.memory.path());

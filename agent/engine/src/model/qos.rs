@@ -76,35 +76,14 @@ impl fmt::Display for QosClass {
     }
 }
 
-/// The oom_score_adj of Guaranteed and node-critical pods: it changed once between the versions that the documents
-/// describe.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OomScale {
-    /// -997, as Kubernetes sets it today.
-    #[default]
-    Kubernetes,
-    /// -998, as OpenShift 3.x set it.
-    OpenShift3,
-}
-
 /// The oom_score_adj of a pod's containers (`GetContainerOOMScoreAdjust`): the higher, the sooner the OOM killer
 /// takes them.
 ///
 /// `request` and `capacity` are bytes of memory; `is_node_critical` is [`crate::Pod::is_node_critical`].
-pub fn oom_score_adj(
-    qos: QosClass,
-    is_node_critical: bool,
-    request: u64,
-    capacity: u64,
-    scale: OomScale,
-) -> i32 {
-    let protected = match scale {
-        OomScale::Kubernetes => -997,
-        OomScale::OpenShift3 => -998,
-    };
+pub fn oom_score_adj(qos: QosClass, is_node_critical: bool, request: u64, capacity: u64) -> i32 {
     match qos {
-        _ if is_node_critical => protected,
-        QosClass::Guaranteed => protected,
+        _ if is_node_critical => -997,
+        QosClass::Guaranteed => -997,
         QosClass::BestEffort => 1000,
         QosClass::Burstable => {
             let share = 1000 * u128::from(request) / u128::from(capacity.max(1));
@@ -165,41 +144,15 @@ mod tests {
     #[test]
     fn oom_scores_are_those_of_the_documents() {
         const GI: u64 = 1 << 30;
-        let adjust = |qos, request, scale| oom_score_adj(qos, false, request, 30 * GI, scale);
+        let adjust = |qos, request| oom_score_adj(qos, false, request, 30 * GI);
         // R27: a 30Gi node, 4Gi requested.
-        assert_eq!(
-            adjust(QosClass::Burstable, 4 * GI, OomScale::OpenShift3),
-            867
-        );
-        assert_eq!(adjust(QosClass::BestEffort, 0, OomScale::OpenShift3), 1000);
-        // R22
-        assert_eq!(
-            adjust(QosClass::Guaranteed, 4 * GI, OomScale::OpenShift3),
-            -998
-        );
-        // R13
-        assert_eq!(
-            adjust(QosClass::Guaranteed, 4 * GI, OomScale::Kubernetes),
-            -997
-        );
-        assert_eq!(
-            oom_score_adj(QosClass::BestEffort, true, 0, GI, OomScale::Kubernetes),
-            -997
-        );
-        assert_eq!(adjust(QosClass::Burstable, 0, OomScale::Kubernetes), 999);
-        assert_eq!(
-            adjust(QosClass::Burstable, 40 * GI, OomScale::Kubernetes),
-            2
-        );
-        assert_eq!(
-            oom_score_adj(
-                QosClass::Burstable,
-                false,
-                u64::MAX,
-                0,
-                OomScale::Kubernetes
-            ),
-            2
-        );
+        assert_eq!(adjust(QosClass::Burstable, 4 * GI), 867);
+        assert_eq!(adjust(QosClass::BestEffort, 0), 1000);
+        // R13, R22
+        assert_eq!(adjust(QosClass::Guaranteed, 4 * GI), -997);
+        assert_eq!(oom_score_adj(QosClass::BestEffort, true, 0, GI), -997);
+        assert_eq!(adjust(QosClass::Burstable, 0), 999);
+        assert_eq!(adjust(QosClass::Burstable, 40 * GI), 2);
+        assert_eq!(oom_score_adj(QosClass::Burstable, false, u64::MAX, 0), 2);
     }
 }

@@ -116,10 +116,3 @@ impl fmt::Display for MemoryHook {
         f.write_str(self.name())
     }
 }
-
-impl MitigationConfig {
-    /// Whether any step is taken.
-    pub fn is_on(self) -> bool {
-        self.reclaim.is_some() || self.throttle.is_some()
-    }
-}

@@ -12,6 +12,34 @@ pub enum ThresholdValue {
     /// A share between 0.0 and 1.0, single precision as in the kubelet: 10 % of 100 GiB is then 160 bytes more than
     /// one tenth, and messages show it.
     Percentage(f32),
+    /// A value with a step on top.
+    Raised(Box<Raised>),
+}
+
+/// A value with a step on top, as far as the resource is large enough for it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Raised {
+    /// What is raised.
+    pub base: ThresholdValue,
+    /// By how much.
+    pub step: ThresholdValue,
+    /// The share of the capacity above which the step raises nothing: on a small node the whole of it could be met at once.
+    pub most: f32,
+}
+
+impl Raised {
+    /// The two amounts together, or less where that would be too much of the capacity; never less than the base.
+    fn amount(&self, capacity: i64) -> u64 {
+        let base = self.base.amount(capacity);
+        let whole = base.saturating_add(self.step.amount(capacity));
+        whole.min(share_of(capacity, self.most)).max(base)
+    }
+
+    /// Whether the capacity leaves less than the whole step.
+    pub fn is_cut(&self, capacity: i64) -> bool {
+        let whole = self.base.amount(capacity);
+        self.amount(capacity) < whole.saturating_add(self.step.amount(capacity))
+    }
 }
 
 /// A limit below which a signal calls for action.
@@ -36,6 +64,14 @@ impl ThresholdValue {
         match self {
             Self::Quantity(quantity) => quantity.clone(),
             Self::Percentage(share) => Quantity::bytes(share_of(capacity, *share)),
+            Self::Raised(raised) if raised.is_cut(capacity) => {
+                Quantity::bytes(raised.amount(capacity))
+            }
+            Self::Raised(raised) => {
+                let mut quantity = raised.base.quantity(capacity);
+                quantity.add(&raised.step.quantity(capacity));
+                quantity
+            }
         }
     }
 
@@ -44,6 +80,7 @@ impl ThresholdValue {
         match self {
             Self::Quantity(quantity) => u64::try_from(quantity.value()).unwrap_or(0),
             Self::Percentage(share) => share_of(capacity, *share),
+            Self::Raised(raised) => raised.amount(capacity),
         }
     }
 }
@@ -92,6 +129,7 @@ impl fmt::Display for ThresholdValue {
                     percent.trim_end_matches('0').trim_end_matches('.')
                 ))
             }
+            Self::Raised(raised) => f.pad(&format!("{}+{}", raised.base, raised.step)),
         }
     }
 }
@@ -154,5 +192,44 @@ impl FromStr for ThresholdValue {
 
     fn from_str(text: &str) -> Result<Self, String> {
         parse_threshold_value(text)?.ok_or_else(|| "must be above 0% and below 100%".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MI: i64 = 1 << 20;
+
+    #[test]
+    fn a_step_is_added_as_far_as_the_capacity_allows() {
+        let raised = |base: &str, step: &str, most| {
+            ThresholdValue::Raised(Box::new(Raised {
+                base: base.parse().unwrap(),
+                step: step.parse().unwrap(),
+                most,
+            }))
+        };
+        for (base, step, most, capacity, expected) in [
+            ("100Mi", "100Mi", 0.1, 8192 * MI, 200 * MI),
+            // Small nodes: a tenth, and never less than without the step.
+            ("100Mi", "100Mi", 0.1, 1500 * MI, 150 * MI),
+            ("100Mi", "100Mi", 0.1, 512 * MI, 100 * MI),
+            ("100Mi", "100Mi", 0.1, 0, 100 * MI),
+            // Shares are of the capacity.
+            ("5%", "100Mi", 0.1, 10000 * MI, 600 * MI),
+            ("10%", "5%", 0.25, 1000 * MI, 150 * MI),
+            ("15%", "20%", 0.25, 1000 * MI, 250 * MI),
+        ] {
+            let value = raised(base, step, most);
+            let text = value.to_string();
+            assert_eq!(text, format!("{base}+{step}"));
+            let found = value.amount(capacity).cast_signed();
+            // Single precision.
+            assert!((found - expected).abs() < 4096, "{text}: {found}");
+            assert_eq!(value.quantity(capacity).value(), found, "{text}");
+        }
+        let whole = raised("100Mi", "100Mi", 0.1);
+        assert_eq!(whole.quantity(8192 * MI).to_string(), "200Mi");
     }
 }

@@ -69,10 +69,14 @@ impl Planner {
         };
         let may_go =
             |pod: &Pod| chosen.uid == pod.uid || self.state_of(pod) == CandidateState::Eligible;
+        let decision = |pod: &Pod| EvictionDecision {
+            timing: chosen.timing.clone(),
+            ..self.eviction_of(node, threshold, pod)
+        };
         self.ranked(node, signal)
             .into_iter()
             .filter(|ranked| may_go(ranked.pod))
-            .map(|ranked| self.eviction_of(node, threshold, ranked.pod))
+            .map(|ranked| decision(ranked.pod))
             .collect()
     }
 
@@ -114,8 +118,15 @@ impl Planner {
         }
     }
 
+    /// Others have killed a pod, as was seen just now: it is not evicted again, and what its end brings is on its way, for every
+    /// signal. [`Planner::note_external_eviction`] follows.
+    pub fn note_external_kill(&mut self, now: i64, node: Snapshot<'_>, uid: &str) {
+        let layout = self.settings.layout;
+        self.pending.remember_untold(now, node, layout, uid);
+    }
+
     /// The fast path has evicted a pod, on what it saw then: the dip is over before the planner looks, and the condition
-    /// holds nevertheless; and the pod's owner is known if it comes back.
+    /// holds nevertheless; and the pod's owner is known if it comes back. It is a victim like the planner's own.
     pub fn note_external_eviction(
         &mut self,
         now: i64,
@@ -126,6 +137,8 @@ impl Planner {
         // What is due is not asked for: the fast path is at it.
         self.pressure.update(now, dip.observations);
         self.note_eviction(now, Cause::Pressure(signal));
+        let layout = self.settings.layout;
+        self.pending.remember_told(now, dip, layout, uid);
         let Some(pod) = dip.pods.iter().find(|pod| pod.uid == uid) else {
             return;
         };

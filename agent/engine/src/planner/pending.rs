@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::{Cause, EvictionDecision, Layout, Pod, Resource, Signal, Snapshot, pace::Pending};
+use crate::{EvictionDecision, Layout, Pod, Resource, Signal, Snapshot, pace::Pending};
 
 const SECOND: i64 = 1_000_000_000;
 /// How long a victim may take beyond its grace period until it no longer counts as on its way: it does not block the
@@ -18,18 +18,19 @@ pub(super) struct PendingVictims(HashMap<String, Victim>);
 
 #[derive(Clone, Debug)]
 struct Victim {
-    /// Until when it counts as on its way.
-    deadline: i64,
-    /// Has processes then still: it is stuck.
-    stuck_at: i64,
-    /// That was said.
+    /// When its time to end is over.
+    end: i64,
+    /// That it is stuck was said.
     is_stuck: bool,
     /// It is no longer among the pods. Should one of its UID be there again, it is another one.
     is_dead: bool,
-    expected: Option<Expected>,
+    /// Its kill was seen, and who has killed it has not told of it yet.
+    is_untold: bool,
+    /// For each signal that was seen: what it is evicted for is not all that its end brings.
+    expected: Vec<Expected>,
 }
 
-/// What a victim's end will bring.
+/// What a victim's end will bring of what one signal watches.
 #[derive(Clone, Copy, Debug)]
 struct Expected {
     signal: Signal,
@@ -50,34 +51,54 @@ impl PendingVictims {
     ) {
         for eviction in evictions {
             let grace = eviction.grace_period_seconds.max(0).saturating_mul(SECOND);
-            let expected = expected(node, layout, eviction);
-            let patience = match expected.map(|e| e.signal.resource()) {
-                Some(Resource::EphemeralStorage | Resource::Inodes) => FILES_DEADLINE_NANOS,
-                _ => DEADLINE_NANOS,
-            };
-            let end = now.saturating_add(grace);
             let victim = Victim {
-                deadline: end.saturating_add(patience),
-                stuck_at: end.saturating_add(DEADLINE_NANOS),
-                is_stuck: false,
-                is_dead: false,
-                expected,
+                expected: expected(node, layout, &eviction.uid),
+                ..Victim::new(now.saturating_add(grace))
             };
             self.0.insert(eviction.uid.clone(), victim);
         }
     }
 
-    /// Takes over a pod that an earlier manager has chosen, and whose time to end was over at a moment.
-    pub(super) fn restore(&mut self, uid: &str, at: i64) {
-        let deadline = at.saturating_add(DEADLINE_NANOS);
+    /// Takes note of a pod that others have killed, as soon as that is seen; they tell of it later.
+    pub(super) fn remember_untold(
+        &mut self,
+        now: i64,
+        node: Snapshot<'_>,
+        layout: Layout,
+        uid: &str,
+    ) {
+        if self.0.get(uid).is_some_and(|victim| !victim.is_dead) {
+            return;
+        }
         let victim = Victim {
-            deadline,
-            stuck_at: deadline,
-            is_stuck: false,
-            is_dead: false,
-            expected: None,
+            is_untold: true,
+            expected: expected(node, layout, uid),
+            ..Victim::new(now)
         };
         self.0.insert(uid.to_owned(), victim);
+    }
+
+    /// The same once they tell of it. What was noted before stays: meanwhile some has come.
+    pub(super) fn remember_told(
+        &mut self,
+        now: i64,
+        node: Snapshot<'_>,
+        layout: Layout,
+        uid: &str,
+    ) {
+        let known = self.0.get_mut(uid);
+        if known.is_some_and(|victim| std::mem::take(&mut victim.is_untold)) {
+            return;
+        }
+        self.remember_untold(now, node, layout, uid);
+        if let Some(victim) = self.0.get_mut(uid) {
+            victim.is_untold = false;
+        }
+    }
+
+    /// Takes over a pod that an earlier manager has chosen, and whose time to end was over at a moment.
+    pub(super) fn restore(&mut self, uid: &str, at: i64) {
+        self.0.insert(uid.to_owned(), Victim::new(at));
     }
 
     /// Looks who is no longer among the pods. What the dead have brought is known of memory only; of the rest some is
@@ -85,17 +106,18 @@ impl PendingVictims {
     pub(super) fn forget_the_dead(&mut self, now: i64, node: Snapshot<'_>) {
         self.0.retain(|uid, victim| {
             victim.is_dead |= !node.pods.iter().any(|pod| pod.uid == *uid);
-            let leaves_something = victim
-                .expected
-                .is_some_and(|e| e.signal.resource() != Resource::Memory);
-            !victim.is_dead || (leaves_something && now < victim.deadline)
+            let is_to_come = |e: &Expected| {
+                let resource = e.signal.resource();
+                resource != Resource::Memory && e.usage > 0 && now < victim.deadline(resource)
+            };
+            !victim.is_dead || victim.expected.iter().any(is_to_come)
         });
     }
 
     /// The UIDs of those that have processes although their time is over; each once.
     pub(super) fn take_stuck(&mut self, now: i64) -> Vec<String> {
         let stuck = |(uid, victim): (&String, &mut Victim)| {
-            let is_new = !victim.is_dead && !victim.is_stuck && now >= victim.stuck_at;
+            let is_new = !victim.is_dead && !victim.is_stuck && now >= victim.stuck_at();
             victim.is_stuck |= is_new;
             is_new.then(|| uid.clone())
         };
@@ -131,18 +153,21 @@ impl PendingVictims {
         signal: Signal,
     ) -> Pending {
         let mut pending = Pending::default();
-        for (uid, victim) in self.0.iter().filter(|(_, victim)| now < victim.deadline) {
+        let resource = signal.resource();
+        let on_their_way = self.0.iter();
+        let on_their_way = on_their_way.filter(|(_, victim)| now < victim.deadline(resource));
+        for (uid, victim) in on_their_way {
             let pod = node.pods.iter().find(|pod| pod.uid == *uid);
+            // It may have died since the round began. What has ended of one that still dies is no longer counted as its own.
+            let left = victim.left(node, signal);
             let amount = match (pod.filter(|_| !victim.is_dead), node.usages.get(uid)) {
-                (Some(pod), Some(usage)) => layout.usage(signal, pod, usage),
-                (Some(_), None) => 0,
-                // It may have died since the round began.
-                (None, _) => victim.expected.map_or(0, |e| e.left(node, signal)),
+                (Some(pod), Some(usage)) => layout.usage(signal, pod, usage).max(left),
+                _ => left,
             };
             // Processes end at once; files wait for the kubelet, at most until the deadline.
-            let due = match signal.resource() {
+            let due = match resource {
                 Resource::Memory | Resource::Pids => now.saturating_add(SECOND / 2),
-                Resource::EphemeralStorage | Resource::Inodes => victim.deadline,
+                Resource::EphemeralStorage | Resource::Inodes => victim.deadline(resource),
             };
             pending.add(amount, u64::try_from(due).unwrap_or(0));
         }
@@ -150,35 +175,59 @@ impl PendingVictims {
     }
 }
 
-impl Expected {
-    /// What has not come yet of what a signal watches. Two signals of one filesystem read the same.
-    fn left(self, node: Snapshot<'_>, signal: Signal) -> u64 {
-        let read = |signal| {
-            node.observations
-                .get(signal)
-                .map(|o| (o.available, o.capacity))
+impl Victim {
+    fn new(end: i64) -> Self {
+        Self {
+            end,
+            is_stuck: false,
+            is_dead: false,
+            is_untold: false,
+            expected: Vec::new(),
+        }
+    }
+
+    /// Has processes then still: it is stuck.
+    fn stuck_at(&self) -> i64 {
+        self.end.saturating_add(DEADLINE_NANOS)
+    }
+
+    /// Until when it counts as on its way for a resource.
+    fn deadline(&self, resource: Resource) -> i64 {
+        let patience = match resource {
+            Resource::EphemeralStorage | Resource::Inodes => FILES_DEADLINE_NANOS,
+            Resource::Memory | Resource::Pids => DEADLINE_NANOS,
         };
-        let (Some(own), Some(asked)) = (read(self.signal), read(signal)) else {
+        self.end.saturating_add(patience)
+    }
+
+    /// What has not come yet of what a signal watches. Memory is back with the last process.
+    fn left(&self, node: Snapshot<'_>, signal: Signal) -> u64 {
+        let expected = self.expected.iter().find(|e| e.signal == signal);
+        let (Some(expected), Some(seen)) = (expected, node.observations.get(signal)) else {
             return 0;
         };
-        let is_same = self.signal.resource() == signal.resource() && own == asked;
-        // Memory is back with the last process.
-        if !is_same || signal.resource() == Resource::Memory {
+        if signal.resource() == Resource::Memory {
             return 0;
         }
-        let come = u64::try_from(own.0.saturating_sub(self.available)).unwrap_or(0);
-        self.usage.saturating_sub(come)
+        let come = seen.available.saturating_sub(expected.available);
+        expected
+            .usage
+            .saturating_sub(u64::try_from(come).unwrap_or(0))
     }
 }
 
-fn expected(node: Snapshot<'_>, layout: Layout, eviction: &EvictionDecision) -> Option<Expected> {
-    let Cause::Pressure(signal) = eviction.cause else {
-        return None;
+/// What the end of a pod will bring, as far as it is known.
+fn expected(node: Snapshot<'_>, layout: Layout, uid: &str) -> Vec<Expected> {
+    let pod = node.pods.iter().find(|pod| pod.uid == uid);
+    let Some((pod, usage)) = pod.zip(node.usages.get(uid)) else {
+        return Vec::new();
     };
-    let pod = node.pods.iter().find(|pod| pod.uid == eviction.uid)?;
-    Some(Expected {
-        signal,
-        usage: layout.usage(signal, pod, node.usages.get(&eviction.uid)?),
-        available: node.observations.get(signal)?.available,
-    })
+    let of_signal = |signal| {
+        Some(Expected {
+            signal,
+            usage: layout.usage(signal, pod, usage),
+            available: node.observations.get(signal)?.available,
+        })
+    };
+    Signal::ALL.into_iter().filter_map(of_signal).collect()
 }

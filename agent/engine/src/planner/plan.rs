@@ -7,6 +7,7 @@ use crate::{
     Forecast, Layout, Message, NodeCondition, NodeReclaim, Observations, Pod, Signal, Threshold,
     Usages,
     model::settings::{EvictionConfig, Mode, RankingStrategy},
+    pace::{Judged, Urgency},
 };
 
 /// The termination grace period of an eviction that cannot wait, in seconds (the kubelet's
@@ -86,6 +87,17 @@ pub struct EvictionDecision {
     pub cause: Cause,
     /// A soft threshold asks for it: the pod may be asked, and budgets count.
     pub is_soft: bool,
+    /// Why at this moment; `None` for a pod that exceeds a limit of its own, and in the kubelet's mode.
+    pub timing: Option<Box<Timing>>,
+}
+
+/// Why a pod goes at a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Whether it could not wait.
+    pub urgency: Urgency,
+    /// All that this was decided from.
+    pub judged: Judged,
 }
 
 /// Why a pod is evicted.
@@ -98,6 +110,11 @@ pub enum Cause {
 }
 
 impl Cause {
+    /// The names of all causes: those of the signals and those of the limits.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        Signal::ALL.into_iter().map(Signal::as_str).chain(LIMITS)
+    }
+
     /// The cause that a record names; `None` for a name that is neither a signal's nor a limit's.
     pub fn named(name: &str) -> Option<Self> {
         let limit = LIMITS.into_iter().find(|limit| *limit == name);

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use evictd_engine::{
     CandidateState, Observation, Observations, ReleaseTarget, Resource, Rules, growth_of,
+    limiter::ShadowChooser,
     model::{settings::MemoryHook, usage::MemoryReading},
-    pace::{Decision, Judged, MONITORING_INTERVAL_NS, NextVictim, Pending, Relief, Urgency},
+    pace::{Decision, Judged, MONITORING_INTERVAL_NS, NextVictim, Pending, Relief, Rule, Urgency},
     permit::LastResort,
     rank,
     record::Stages,
@@ -47,6 +48,7 @@ impl MemoryMonitor {
             pace: monitor.pace,
             seen,
             pending,
+            rule: Rule::Lasting,
         };
         let at_once = self.setup.victims_at_once.min(MAX_IN_FLIGHT);
         let mut room = at_once
@@ -100,8 +102,9 @@ impl MemoryMonitor {
             }
             if chosen.count == 0 {
                 let last = self.setup.limiter.last_resort();
-                if resort < last && self.in_flight.dying() == 0 && self.denied() > 0 {
-                    // No other pod can give anything: those that the configuration names for that case, one step at a time.
+                let is_urgent = matches!(urgency, Urgency::Urgent { .. });
+                if is_urgent && resort < last && self.in_flight.dying() == 0 && self.denied() > 0 {
+                    // The alternative is the OOM killer: those that the configuration names for that case, one step at a time.
                     resort = resort.next();
                     self.load_candidates(resort);
                     self.exclude_pods_outside_scope(index);
@@ -115,6 +118,7 @@ impl MemoryMonitor {
                 urgency,
                 judged,
                 resort,
+                growing: next == NextVictim::Growing,
                 killed: None,
             };
             // A pod that died by itself in between gives nothing; the next one is asked for.
@@ -156,6 +160,7 @@ impl MemoryMonitor {
                 pace: monitor.pace,
                 seen: monitor.shortage(0, 0, 0),
                 pending: Pending::default(),
+                rule: Rule::Lasting,
             };
             let urgency = Urgency::Urgent {
                 exhausted_in: 0,
@@ -165,6 +170,7 @@ impl MemoryMonitor {
                 urgency,
                 judged,
                 resort: LastResort::None,
+                growing: false,
                 killed: Some(kill.time),
             };
             self.kill(kill.scope, position, why);
@@ -264,7 +270,10 @@ impl MemoryMonitor {
             return None;
         }
         let mut errno = 0;
-        if !shadow {
+        if shadow {
+            // What a limit would have held back is held back here too.
+            limiter.charge_in_shadow(&entry.permit, decided, ShadowChooser::FastPath);
+        } else {
             match entry.killer.kill() {
                 Ok(round) if round.empty && why.killed.is_none() => return None,
                 Ok(_) => limiter.charge(&entry.permit, decided),
@@ -326,6 +335,7 @@ impl MemoryMonitor {
             shadow,
             by_kernel: why.killed.is_some(),
             last_resort: why.resort != LastResort::None,
+            growing: why.growing,
             errno,
             pod: Arc::clone(&entry),
         }));
@@ -516,6 +526,8 @@ struct Why {
     urgency: Urgency,
     judged: Judged,
     resort: LastResort,
+    /// Because it grows, others were passed over.
+    growing: bool,
     /// When the kernel has killed from it by itself, in nanoseconds of CLOCK_MONOTONIC.
     killed: Option<u64>,
 }

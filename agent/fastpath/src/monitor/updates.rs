@@ -1,8 +1,14 @@
-//! What the control block brings: other pods, other settings, another cgroup of all pods.
+//! What the control block brings: other pods, other settings, another cgroup of all pods, another capacity of the node.
 
 use evictd_engine::pace::Pace;
 
-use crate::{in_flight::Victim, monitor::MemoryMonitor, scope::ScopeMonitor};
+use crate::{
+    FastPathSettings,
+    control::{NODE, PODS},
+    in_flight::Victim,
+    monitor::MemoryMonitor,
+    scope::ScopeMonitor,
+};
 
 impl MemoryMonitor {
     /// Takes what is there.
@@ -11,8 +17,13 @@ impl MemoryMonitor {
             self.named = 0;
             self.usage_cache.forget();
         }
-        self.apply_scope();
-        self.apply_settings();
+        // In this order: what was handed over before the settings is there with them.
+        let settings = self.setup.control.take_settings();
+        self.apply_scope(NODE);
+        self.apply_scope(PODS);
+        if let Some(settings) = settings {
+            self.apply_settings(settings);
+        }
         self.apply_kills();
     }
 
@@ -29,11 +40,9 @@ impl MemoryMonitor {
         }
     }
 
-    fn apply_settings(&mut self) {
-        let Some(settings) = self.setup.control.take_settings() else {
-            return;
-        };
+    fn apply_settings(&mut self, settings: FastPathSettings) {
         if std::mem::replace(&mut self.setup.shadow, settings.shadow) != settings.shadow {
+            self.setup.limiter.forget_shadow();
             // What shadow mode has chosen did not die.
             self.scopes
                 .iter_mut()
@@ -41,14 +50,16 @@ impl MemoryMonitor {
         }
         self.named = 0;
         // A shadow victim is a pod like any other from now on.
-        self.in_flight.forget_shadow_victims();
+        self.forget_shadow_victims();
         self.setup.strategy = settings.strategy;
         let floor = self.floor_is_armed();
         for index in 0..self.scopes.len() {
             let Some(monitor) = self.scopes.get_mut(index) else {
                 return;
             };
-            let is_new = index == 0 && monitor.scope.limits() != settings.limits;
+            let is_new = index == NODE
+                && monitor.scope.capacity() == settings.capacity
+                && monitor.scope.limits() != settings.limits;
             if is_new {
                 monitor.scope.set_limits(settings.limits);
                 monitor.pace.reset();
@@ -61,23 +72,37 @@ impl MemoryMonitor {
         }
     }
 
-    /// The pods' cgroup has come later, or is another one now.
-    fn apply_scope(&mut self) {
-        let Some(mut scope) = self.setup.control.take_scope() else {
+    /// The pods' cgroup has come later, or is another one now; or the node has another capacity.
+    fn apply_scope(&mut self, index: usize) {
+        let Some(mut scope) = self.setup.control.take_scope(index) else {
             return;
         };
         self.named = 0;
-        let index = 1;
         let floor = self.floor_is_armed();
         let trigger = &mut *self.setup.trigger;
-        let watched = trigger.watch(index, scope.cgroup());
+        let mut watched = Ok(());
+        let mut was_pressed = false;
         match self.scopes.get_mut(index) {
+            Some(monitor) if monitor.scope.is_resized(&scope) => {
+                // Of the node's scope the settings tell the limits.
+                let has_other_limits = index == PODS
+                    && monitor.scope.capacity() == scope.capacity()
+                    && monitor.scope.limits() != scope.limits();
+                was_pressed = monitor.pressed && !has_other_limits;
+                monitor.resize(&mut scope);
+                if has_other_limits {
+                    monitor.pace.reset();
+                }
+                self.setup.control.retire_scope(index, scope);
+            }
             Some(monitor) => {
+                watched = trigger.watch(index, scope.cgroup());
                 monitor.replace(&mut scope);
-                self.setup.control.retire_scope(scope);
+                self.setup.control.retire_scope(index, scope);
             }
             // This frees the box: once, and at a quiet time.
             None => {
+                watched = trigger.watch(index, scope.cgroup());
                 let mut monitor = ScopeMonitor::new(*scope, index, self.growth, self.cpus);
                 // A pod that went for the node gave to the pods' cgroup as well.
                 let last = self.scopes.iter().filter_map(|p| p.pace.last_eviction());
@@ -92,6 +117,8 @@ impl MemoryMonitor {
             None => Ok(()),
         });
         match settled {
+            // It was told when it was met.
+            Ok(()) if was_pressed => {}
             Ok(()) => self.say_met_in_force(index),
             Err(e) => self.report_scope_gone(index, &e),
         }

@@ -3,17 +3,18 @@
 use std::io;
 
 use evictd_node::trigger::memory::{
-    Action, Direction, MemoryTrigger, SLOTS_PER_SCOPE, Trigger, page_size, slot, slot_of,
+    Action, Direction, MemoryTrigger, SLOTS_PER_SCOPE, Trigger, batch_bytes, page_size, slot,
+    slot_of,
 };
 
 use super::{ScopeMonitor, ScopeTriggers};
 
-/// The trigger is set anew when the ground has moved by this much; less than one batch of every CPU makes no difference.
-const REARM_BYTES: u64 = 256 << 10;
-
-/// What a CPU charges in advance (`MEMCG_CHARGE_BATCH` pages): the counter moves by so much at once. The floor's trigger lies
-/// ahead by that, so that the step that reaches it ends at the floor and not behind it.
-const BATCH_BYTES: u64 = 256 << 10;
+/// What a CPU charges in advance, in bytes: the counter moves by so much at once. A trigger is set anew when the ground has moved by
+/// that, for less than one batch of every CPU makes no difference; and the floor's trigger lies ahead by that, so that the step that
+/// reaches it ends at the floor and not behind it.
+fn batch() -> u64 {
+    batch_bytes(page_size())
+}
 
 impl ScopeMonitor {
     /// Arms every slot for the first time.
@@ -67,7 +68,7 @@ impl ScopeMonitor {
         };
         let limits = self.scope.limits();
         let limit = limits.floor.filter(|_| floor).map_or(u64::MAX, |floor| {
-            let ahead = floor.saturating_add(BATCH_BYTES).min(limits.threshold);
+            let ahead = floor.saturating_add(batch()).min(limits.threshold);
             let discounted = self.sample.reclaimable_cache.max(self.sample.reclaimable);
             // Where something can be swapped out, the usage stays at its limit and grows no further.
             let swap = self.sample.shortage.room.swap;
@@ -75,11 +76,11 @@ impl ScopeMonitor {
                 .usage_limit(ahead.max(floor), discounted.saturating_add(swap))
                 .saturating_add_signed(offset)
         });
-        if self.floor_limit != 0 && limit.abs_diff(self.floor_limit) < REARM_BYTES {
+        if self.floor_limit != 0 && limit.abs_diff(self.floor_limit) < batch() {
             return Ok(());
         }
         self.floor_limit = limit;
-        let wire = match limit {
+        let trigger_spec = match limit {
             u64::MAX => Trigger::DISABLED,
             limit => Trigger {
                 limit,
@@ -88,7 +89,7 @@ impl ScopeMonitor {
                 ..Trigger::DISABLED
             },
         };
-        self.set(trigger, slot::FLOOR, wire)
+        self.set(trigger, slot::FLOOR, trigger_spec)
     }
 
     /// Nothing is left to do: the trigger of the way back is armed where it is.
@@ -99,17 +100,17 @@ impl ScopeMonitor {
         let limit = self
             .limit(self.scope.limits().resolved, offset)
             .saturating_sub(1);
-        let stays = |armed: u64| armed.abs_diff(limit) < REARM_BYTES;
+        let stays = |armed: u64| armed.abs_diff(limit) < batch();
         if self.recovery_limit.is_some_and(stays) {
             return Ok(());
         }
         self.recovery_limit = Some(limit);
-        let wire = Trigger {
+        let trigger_spec = Trigger {
             limit,
             direction: Direction::Falling,
             ..Trigger::DISABLED
         };
-        self.set(trigger, slot::RECOVERY, wire)
+        self.set(trigger, slot::RECOVERY, trigger_spec)
     }
 
     /// Whether its threshold is met and nothing has been done about it yet, as far as the counter tells: a short look at what
@@ -132,8 +133,13 @@ impl ScopeMonitor {
         self.offset_on(trigger).is_some()
     }
 
-    fn set(&self, trigger: &mut dyn MemoryTrigger, slot: u32, wire: Trigger) -> io::Result<()> {
-        trigger.arm(slot_of(self.index, slot), wire)
+    fn set(
+        &self,
+        trigger: &mut dyn MemoryTrigger,
+        slot: u32,
+        trigger_spec: Trigger,
+    ) -> io::Result<()> {
+        trigger.arm(slot_of(self.index, slot), trigger_spec)
     }
 
     /// Whether the counter and the usage are different things here.
@@ -178,12 +184,12 @@ impl ScopeMonitor {
             .saturating_add_signed(offset)
     }
 
-    /// By enough to set the triggers anew: by a page close to the threshold, where 256 KiB too far are as much too late.
+    /// By enough to set the triggers anew: by a page close to the threshold, where a batch too far is as much too late.
     fn ground_has_moved(&self, trigger: &dyn MemoryTrigger) -> bool {
         let limit = self.limit(self.scope.limits().threshold, 0);
         let enough = match trigger.has_program() && self.distance() <= self.spin_window {
             true => page_size(),
-            false => REARM_BYTES,
+            false => batch(),
         };
         limit.abs_diff(self.armed_limit) >= enough
     }

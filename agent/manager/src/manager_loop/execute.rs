@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use evictd_engine::{
     Cause, EvictionDecision, Observations, Signal, Snapshot, Threshold,
+    limiter::ShadowChooser,
     permit::LastResort,
     record::{SignalReading, Stages},
     soft::SoftCandidate,
 };
+use evictd_node::pods::table::Entry;
 use evictd_sys::clock::monotonic_ns;
 
 use crate::{
@@ -47,6 +49,7 @@ impl ManagerLoop {
         if self.shadow_reported.len() != reported_before {
             // A shadow victim of this pressure is a pod like any other under the next one.
             self.planner.forget_victims();
+            self.limiter.forget_shadow_victims(ShadowChooser::Manager);
         }
         for eviction in evictions {
             let reported = match eviction.cause {
@@ -54,35 +57,52 @@ impl ManagerLoop {
                 Cause::LocalStorage(_) => eviction.uid.clone(),
             };
             // No pod dies, so that nothing changes: one decision per pressure is all there is to report.
-            if self.shadow && !self.shadow_reported.insert(reported) {
+            if self.shadow && self.shadow_reported.contains(&reported) {
                 continue;
             }
-            if eviction.is_soft {
-                self.request(eviction, seen);
-            } else {
-                self.kill(eviction, seen, wake);
+            let is_told = match eviction.is_soft {
+                true => self.request(eviction, seen),
+                false => self.kill(eviction, seen, wake),
+            };
+            if self.shadow && is_told {
+                self.shadow_reported.insert(reported);
             }
         }
     }
 
-    fn kill(&mut self, eviction: EvictionDecision, seen: &Observations, wake: Wake) {
-        let Some(entry) = self.pods.entry(&eviction.uid) else {
-            return;
-        };
-        let pod = Arc::clone(entry);
-        let decided = monotonic_ns();
-        // Several are chosen at once: the one before may have used up what this one's limits had left.
-        let resort = LastResort::None;
-        if !self.limiter.allows(&pod.permit, decided, resort) {
-            self.planner.cancel_eviction(&eviction.uid);
-            return;
+    /// The pod of a decision, if it may still go. Several are chosen at once: the one before may have used up what this one's
+    /// limits had left.
+    fn still_allowed(&mut self, eviction: &EvictionDecision, now: u64) -> Option<Arc<Entry>> {
+        let pod = Arc::clone(self.pods.entry(&eviction.uid)?);
+        if self.known_kills.has_news_of(&pod) {
+            // The fast path was faster: it is a victim already.
+            return None;
         }
+        if self.limiter.allows(&pod.permit, now, LastResort::None) {
+            return Some(pod);
+        }
+        self.planner.cancel_eviction(&eviction.uid);
+        None
+    }
+
+    /// Kills a pod, or says that it would; whether there was one to kill.
+    fn kill(&mut self, eviction: EvictionDecision, seen: &Observations, wake: Wake) -> bool {
+        let decided = monotonic_ns();
+        let Some(pod) = self.still_allowed(&eviction, decided) else {
+            return false;
+        };
         let mut errno = 0;
-        if !self.shadow {
+        if self.shadow {
+            let limiter = &self.limiter;
+            limiter.charge_in_shadow(&pod.permit, decided, ShadowChooser::Manager);
+        } else {
             match pod.killer.kill() {
                 // It has ended by itself; what it leaves behind is the node's to clean up.
-                Ok(round) if round.empty => return,
-                Ok(_) => self.limiter.charge(&pod.permit, decided),
+                Ok(round) if round.empty => return false,
+                Ok(_) => {
+                    self.limiter.charge(&pod.permit, decided);
+                    self.known_kills.note(&pod);
+                }
                 Err(e) => errno = e.raw_os_error().unwrap_or(libc::EIO),
             }
         }
@@ -123,11 +143,17 @@ impl ManagerLoop {
             errno,
             eviction,
         })));
+        true
     }
 
-    fn request(&mut self, eviction: EvictionDecision, seen: &Observations) {
+    /// Has a pod asked to go; whether that was told.
+    fn request(&mut self, eviction: EvictionDecision, seen: &Observations) -> bool {
         let Cause::Pressure(signal) = eviction.cause else {
-            return;
+            return false;
+        };
+        let now = monotonic_ns();
+        let Some(first) = self.still_allowed(&eviction, now) else {
+            return false;
         };
         let node = Snapshot {
             observations: seen,
@@ -171,7 +197,13 @@ impl ManagerLoop {
             };
             self.planner
                 .soft_eviction_finished(signed(monotonic_ns()), node, &chosen, None);
+            return false;
         }
+        if self.shadow {
+            let limiter = &self.limiter;
+            limiter.charge_in_shadow(&first.permit, now, ShadowChooser::Manager);
+        }
+        true
     }
 
     /// What the records say of a signal; zeros where it was not seen.

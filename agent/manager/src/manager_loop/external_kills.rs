@@ -1,0 +1,90 @@
+//! What the fast path kills is a victim here too, from the next look on: its report comes by a thread of normal priority, which a
+//! pod that takes the CPUs or the process ids delays.
+
+use std::{collections::HashMap, sync::Arc};
+
+use evictd_engine::{Observations, Signal, Snapshot};
+use evictd_node::pods::table::Entry;
+use evictd_sys::clock::monotonic_ns;
+
+use crate::manager_loop::{ManagerLoop, signed};
+
+/// The kills that this thread knows of.
+#[derive(Debug)]
+pub(crate) struct KnownKills {
+    /// Earlier ones are an earlier agent's.
+    since: u64,
+    /// When each pod was killed last, by its UID.
+    at: HashMap<String, u64>,
+}
+
+impl KnownKills {
+    /// None of this agent yet.
+    pub fn new() -> Self {
+        Self {
+            since: monotonic_ns(),
+            at: HashMap::new(),
+        }
+    }
+
+    /// Whether the pod was killed since this thread has looked.
+    pub fn has_news_of(&self, entry: &Entry) -> bool {
+        let at = entry.permit.used_at();
+        at > self.since && self.at.get(&entry.pod.uid) != Some(&at)
+    }
+
+    /// The kill of a pod is known.
+    pub fn note(&mut self, entry: &Entry) {
+        let at = entry.permit.used_at();
+        self.at.insert(entry.pod.uid.clone(), at);
+    }
+
+    /// Whether this agent has killed the pod.
+    pub fn was_killed(&self, uid: &str) -> bool {
+        self.at.contains_key(uid)
+    }
+
+    /// Forgets pods that are no longer there.
+    pub fn keep(&mut self, entries: &[Arc<Entry>]) {
+        self.at
+            .retain(|uid, _| entries.iter().any(|entry| entry.pod.uid == *uid));
+    }
+}
+
+impl ManagerLoop {
+    /// Looks which pods were killed since the last time. Before their use is read anew: what has ended is no longer theirs.
+    pub(super) fn see_external_kills(&mut self, seen: &Observations) {
+        let entries = self.pods.entries.iter();
+        let killed = entries.filter(|entry| self.known_kills.has_news_of(entry));
+        let killed: Vec<Arc<Entry>> = killed.cloned().collect();
+        for entry in killed {
+            self.known_kills.note(&entry);
+            self.usage_collector.measure_victim(&entry, &self.sources);
+            let node = Snapshot {
+                observations: seen,
+                pods: &self.pods.pods,
+                usages: self.usage_collector.usages(),
+            };
+            let now = signed(monotonic_ns());
+            self.planner.note_external_kill(now, node, &entry.pod.uid);
+        }
+    }
+
+    /// The fast path tells of an eviction. In shadow mode its pod lives on, and is a pod like others once the pressure is over.
+    pub(super) fn take_external_eviction(&mut self, uid: &str, signal: Signal, dip: &Observations) {
+        if let Some(entry) = self.pods.entry(uid).cloned() {
+            self.known_kills.note(&entry);
+            self.usage_collector.measure_victim(&entry, &self.sources);
+        }
+        if self.shadow {
+            self.shadow_reported.insert(signal.to_string());
+        }
+        let node = Snapshot {
+            observations: dip,
+            pods: &self.pods.pods,
+            usages: self.usage_collector.usages(),
+        };
+        let now = signed(monotonic_ns());
+        self.planner.note_external_eviction(now, node, uid, signal);
+    }
+}
