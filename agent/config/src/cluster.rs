@@ -35,8 +35,12 @@ pub struct ClusterConfig {
     /// `cluster.softOverrideAfter`: how long PodDisruptionBudgets may refuse soft evictions; `None`, the default, is as
     /// long as the hard threshold is not met.
     pub soft_override_after: Option<Duration>,
+    /// `cluster.evictedPods`: what becomes of an evicted pod's object.
+    pub evicted_pods: EvictedPods,
     /// `cluster.taint`: lead new pods elsewhere by a taint while a condition holds; `None` where it is `false`.
     pub taint: Option<TaintConfig>,
+    /// `cluster.formerTaintKeyPrefixes`: prefixes that `taint.keyPrefix` had before; taints of theirs on the node are removed.
+    pub former_taint_prefixes: Vec<String>,
     /// `cluster.pauseConfigMap`, as `namespace/name`: while its entry `paused` is `true` no agent evicts; `None` by
     /// default.
     pub pause_config_map: Option<ConfigMapName>,
@@ -73,7 +77,11 @@ impl ClusterConfig {
             kubelet_config_dir: cluster.absolute_path("kubeletConfigDir")?,
             configz: cluster.boolean("configz")?.unwrap_or(false),
             soft_override_after: cluster.duration("softOverrideAfter")?,
+            evicted_pods: cluster
+                .choice("evictedPods", &EvictedPods::CHOICES)?
+                .unwrap_or_default(),
             taint: taint::take(&mut cluster)?,
+            former_taint_prefixes: taint::take_former(&mut cluster)?,
             pause_config_map: config_map(&mut cluster, "pauseConfigMap")?,
             service_networks: networks(&mut cluster, "serviceCIDRs")?,
             fleet_brake: fleet::take(&mut cluster)?,
@@ -138,6 +146,20 @@ fn is_subdomain(name: &str) -> bool {
         && ends(bytes.last())
 }
 
+/// What becomes of an evicted pod's object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EvictedPods {
+    /// It is deleted.
+    #[default]
+    Delete,
+    /// It stays as the kubelet's evictions leave it: phase `Failed`, reason `Evicted`.
+    Fail,
+}
+
+impl EvictedPods {
+    const CHOICES: [(&'static str, Self); 2] = [("Delete", Self::Delete), ("Fail", Self::Fail)];
+}
+
 /// A ConfigMap by its names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigMapName {
@@ -177,7 +199,9 @@ mod tests {
             kubelet_config_dir: None,
             configz: false,
             soft_override_after: None,
+            evicted_pods: EvictedPods::Delete,
             taint: Some(TaintConfig::default()),
+            former_taint_prefixes: Vec::new(),
             pause_config_map: None,
             service_networks: Vec::new(),
             fleet_brake: None,
@@ -202,6 +226,10 @@ mod tests {
                 "cluster.softOverrideAfter: \"5\": a unit is missing",
             ),
             (
+                json!({"nodeName": "n2", "evictedPods": "Keep"}),
+                "cluster.evictedPods: \"Keep\": must be one of Delete, Fail",
+            ),
+            (
                 json!({"nodeName": "n2", "pauseConfigMap": "pause"}),
                 "cluster.pauseConfigMap: \"pause\": must be the namespace and the name",
             ),
@@ -212,6 +240,10 @@ mod tests {
             (
                 json!({"nodeName": "n2", "serviceCIDRs": ["10.96.0.0/12", "10.96.0.0"]}),
                 "cluster.serviceCIDRs[1]: \"10.96.0.0\": must be a network",
+            ),
+            (
+                json!({"nodeName": "n2", "formerTaintKeyPrefixes": ["a.example/", "kubernetes.io/"]}),
+                "cluster.formerTaintKeyPrefixes[1]: \"kubernetes.io/\": must be a domain",
             ),
             (
                 json!({"nodeName": "n2", "tenantPolicies": {"maxGrace": "5"}}),

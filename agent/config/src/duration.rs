@@ -26,7 +26,7 @@ pub enum DurationError {
 const LIMIT: u64 = 1 << 63;
 
 /// Reads a duration of nanoseconds; negative ones are durations too.
-pub fn parse_nanos(text: &str) -> Result<i64, DurationError> {
+fn parse_nanos(text: &str) -> Result<i64, DurationError> {
     let negative = text.starts_with('-');
     let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
     if rest == "0" {

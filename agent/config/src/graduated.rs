@@ -90,7 +90,8 @@ mod tests {
             time_limit: Duration::from_secs(90),
         };
         assert_eq!(all.throttle, Some(throttle));
-        assert!(all.is_on() && !MitigationConfig::default().is_on());
+        let MitigationConfig { reclaim, throttle } = MitigationConfig::default();
+        assert!(reclaim.is_none() && throttle.is_none());
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! The fields that evictd shares with the KubeletConfiguration, in the map form and in the string form.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use evictd_engine::model::{quantity::Quantity, settings::EvictionConfig};
-use serde_json::Value;
 
 use super::{
-    ConfigError, duration,
+    ConfigError,
+    beside::BesideKubelet,
+    duration,
+    origin::{Origin, Origins},
+    statements::statements,
     thresholds::{DEFAULT_EVICTION_HARD, ENFORCE_PODS, Statements, ThresholdTexts},
 };
 use crate::decode::ObjectDecoder;
@@ -66,9 +69,10 @@ impl EvictionFields {
     }
 
     /// Fills in from `base` what is absent here.
-    pub(super) fn or(self, base: Self) -> Self {
+    fn or(self, base: Self) -> Self {
         Self {
-            hard: self.hard.or(base.hard),
+            // What the layers have made of it stands beside.
+            hard: None,
             soft: self.soft.or(base.soft),
             soft_grace_period: self.soft_grace_period.or(base.soft_grace_period),
             minimum_reclaim: self.minimum_reclaim.or(base.minimum_reclaim),
@@ -87,15 +91,37 @@ impl EvictionFields {
 
     /// Applies the kubelet's defaults and parses the thresholds.
     pub fn resolve(self) -> Result<EvictionConfig, ConfigError> {
-        let defaults = DEFAULT_EVICTION_HARD
-            .iter()
-            .map(|(signal, value)| (signal.to_string(), (*value).to_owned()));
-        let hard = match self.hard {
-            None => defaults.collect(),
-            // What is configured goes on top of the defaults.
-            Some(hard) if self.merge_defaults == Some(true) => defaults.chain(hard).collect(),
-            Some(hard) => hard,
+        let (config, _) = self.resolve_over(Self::default(), &BesideKubelet::default())?;
+        Ok(config)
+    }
+
+    /// The same for what the kubelet has below these fields, and where each threshold comes from.
+    pub(super) fn resolve_over(
+        mut self,
+        mut kubelet: Self,
+        beside: &BesideKubelet,
+    ) -> Result<(EvictionConfig, Origins), ConfigError> {
+        let merge = self.merge_defaults.or(kubelet.merge_defaults) == Some(true);
+        let (own, of_kubelet) = (self.hard.take(), kubelet.hard.take());
+        let hard = layers(own, of_kubelet, beside.fallback.as_ref(), merge);
+        let origins = Origins {
+            hard: hard
+                .iter()
+                .filter_map(|(signal, (_, origin))| Some((signal.parse().ok()?, *origin)))
+                .collect(),
+            soft: match (&self.soft, &kubelet.soft) {
+                (Some(_), _) => Origin::Own,
+                (None, Some(_)) => Origin::Kubelet,
+                (None, None) => Origin::Defaults,
+            },
         };
+        let hard = hard.into_iter().map(|(signal, (text, _))| (signal, text));
+        let mut config = self.or(kubelet).parse(hard.collect())?;
+        beside.raise(&mut config.thresholds, &origins)?;
+        Ok((config, origins))
+    }
+
+    fn parse(self, hard: Statements) -> Result<EvictionConfig, ConfigError> {
         let texts = ThresholdTexts {
             hard,
             soft: self.soft.unwrap_or_default(),
@@ -123,74 +149,35 @@ impl EvictionFields {
     }
 }
 
-/// Reads a map of signals, or a text `signal<value,signal<value`, or a list of such texts.
-fn statements(
-    fields: &mut ObjectDecoder,
-    name: &str,
-    operator: char,
-) -> Result<Option<Statements>, ConfigError> {
-    let field = fields.path_of(name);
-    let mut statements = Statements::new();
-    match fields.optional(name) {
-        None => return Ok(None),
-        Some(Value::Object(map)) => {
-            for (signal, value) in map {
-                let Value::String(text) = value else {
-                    return Err(ConfigError::value(
-                        format!("{field}.{signal}"),
-                        &value,
-                        "must be a string",
-                    ));
-                };
-                statements.insert(signal, text);
-            }
-        }
-        Some(Value::String(text)) => read_statements(&field, operator, &text, &mut statements)?,
-        Some(Value::Array(items)) => {
-            for item in items {
-                let Value::String(text) = item else {
-                    return Err(ConfigError::value(field, &item, "must be a string"));
-                };
-                read_statements(&field, operator, &text, &mut statements)?;
-            }
-        }
-        Some(other) => {
-            return Err(ConfigError::value(
-                field,
-                &other,
-                "must be a map of signals, a string or a list of strings",
-            ));
-        }
-    }
-    Ok(Some(statements))
-}
-
-fn read_statements(
-    field: &str,
-    operator: char,
-    text: &str,
-    into: &mut Statements,
-) -> Result<(), ConfigError> {
-    for statement in text
-        .split(',')
-        .filter(|statement| !statement.trim().is_empty())
-    {
-        let Some((signal, value)) = statement.split_once(operator) else {
-            let reason = format!("must have the form <signal>{operator}<value>");
-            return Err(ConfigError::text(field, statement, reason));
-        };
-        if into
-            .insert(signal.trim().to_owned(), value.trim().to_owned())
-            .is_some()
-        {
-            return Err(ConfigError::text(
-                field,
-                statement,
-                "the signal is given twice",
-            ));
-        }
-    }
-    Ok(())
+/// The hard thresholds with who says so. evictd's own replace the kubelet's whole map. The fallback is for signals of which the
+/// kubelet's says nothing, and stands for the defaults where there is no map.
+fn layers(
+    own: Option<Statements>,
+    kubelet: Option<Statements>,
+    fallback: Option<&Statements>,
+    merge_defaults: bool,
+) -> BTreeMap<String, (String, Origin)> {
+    let defaults = DEFAULT_EVICTION_HARD.iter();
+    let defaults = defaults.map(|(signal, value)| (signal.to_string(), (*value).to_owned()));
+    let is_unset = own.is_none() && kubelet.is_none();
+    let with_defaults = merge_defaults || is_unset && fallback.is_none();
+    let defaults: Option<Statements> = with_defaults.then(|| defaults.collect());
+    let fallback = fallback.filter(|_| own.is_none()).cloned();
+    // The later ones go on top. Defaults that are merged into the kubelet's map are part of it.
+    let below = match is_unset {
+        true => [(defaults, Origin::Defaults), (fallback, Origin::Fallback)],
+        false => [(fallback, Origin::Fallback), (defaults, Origin::Defaults)],
+    };
+    let above = match own {
+        Some(own) => (Some(own), Origin::Own),
+        None => (kubelet, Origin::Kubelet),
+    };
+    let all = below.into_iter().chain([above]);
+    let all = all.flat_map(|(statements, origin)| {
+        let statements = statements.unwrap_or_default().into_iter();
+        statements.map(move |(signal, text)| (signal, (text, origin)))
+    });
+    all.collect()
 }
 
 /// Zero means the default, as in the kubelet (`SetDefaults_KubeletConfiguration`).

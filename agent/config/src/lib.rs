@@ -14,8 +14,9 @@ use evictd_engine::{
 };
 use serde_json::Value;
 
-use crate::decode::ObjectDecoder;
+use crate::{beside::BesideKubelet, decode::ObjectDecoder};
 
+mod beside;
 mod cluster;
 mod cri;
 pub mod decode;
@@ -24,17 +25,21 @@ pub mod duration;
 mod error;
 mod filesystems;
 mod graduated;
+mod kernel_floor;
 pub mod kube;
 mod kubelet;
 mod metrics_tls;
+mod origin;
 mod pinned_guard;
 pub mod pod_manifest;
 mod policy;
 mod source;
+mod statements;
 mod thresholds;
 
 pub use cluster::{
-    ClusterConfig, ConfigMapName, DEFAULT_TAINT_PREFIX, FleetConfig, TaintConfig, TaintEffect,
+    ClusterConfig, ConfigMapName, DEFAULT_TAINT_PREFIX, EvictedPods, FleetConfig, TaintConfig,
+    TaintEffect,
 };
 pub use cri::CriConfig;
 pub use error::ConfigError;
@@ -42,6 +47,7 @@ pub use filesystems::FilesystemPaths;
 pub use kubelet::DEFAULT_PRESSURE_TRANSITION_PERIOD;
 pub use kubelet::EvictionFields;
 pub use metrics_tls::{CertificateFiles, MetricsTls};
+pub use origin::{Origin, Origins};
 pub use pinned_guard::PinnedGuard;
 pub use policy::PolicyConfig;
 pub use source::{KubeletDocument, KubeletFiles, KubeletSource};
@@ -55,6 +61,8 @@ pub const DEFAULT_STATE_DIR: &str = "/var/lib/evictd";
 pub struct Config {
     /// The kubelet's settings for eviction.
     pub eviction: EvictionConfig,
+    /// Where the thresholds come from.
+    pub origins: Origins,
     /// `mode`: how far the engine goes beyond the kubelet.
     pub mode: Mode,
     /// `rankingStrategy`: in which order pods are evicted.
@@ -168,7 +176,9 @@ impl Config {
         let cluster = ClusterConfig::take(&mut fields)?;
         let cri = CriConfig::take(&mut fields, kubelet_config.as_ref(), cluster.is_some())?;
         let base = kubelet_config.map_or_else(|| Ok(EvictionFields::default()), kubelet_fields)?;
-        let eviction = EvictionFields::take(&mut fields)?.or(base).resolve()?;
+        let beside = BesideKubelet::take(&mut fields)?;
+        let own = EvictionFields::take(&mut fields)?;
+        let (eviction, origins) = own.resolve_over(base, &beside)?;
         let mode = fields
             .choice(
                 "mode",
@@ -178,6 +188,7 @@ impl Config {
         let metrics_address = fields.socket_address("metricsAddress")?;
         let config = Self {
             eviction,
+            origins,
             mode,
             ranking_strategy: fields
                 .choice("rankingStrategy", &RankingStrategy::CHOICES)?
@@ -212,6 +223,21 @@ impl Config {
                 "podManifest",
                 &manifest.display().to_string(),
                 "cannot be used together with cluster: the API server says who runs here",
+            ));
+        }
+        if let (true, Some(floor)) = (
+            config.kernel_floor.enabled,
+            &config.kernel_floor.memory_available,
+        ) {
+            kernel_floor::check(floor, &config.eviction.thresholds)?;
+        }
+        if let (Some(metrics), Some(health)) = (config.metrics_address, config.health_address)
+            && metrics == health
+        {
+            return Err(ConfigError::text(
+                "healthAddress",
+                &health.to_string(),
+                "is metricsAddress too: each has a port of its own",
             ));
         }
         Ok(config)

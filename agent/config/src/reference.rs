@@ -44,7 +44,9 @@ fn documents() -> [Value; 3] {
     let newer = json!({
         "cluster": {
             "nodeName": "node-1",
+            "evictedPods": "Fail",
             "serviceCIDRs": ["10.96.0.0/12"],
+            "formerTaintKeyPrefixes": ["b/"],
             "taint": { "keyPrefix": "a/", "effect": "NoSchedule", "setAfter": "1s", "removeAfter": "1s" },
             "fleetBrake": {
                 "configMap": "evictd/fleet", "window": "5m", "slowNodes": 5, "pauseNodes": 6, "pause": "1h",
@@ -53,6 +55,8 @@ fn documents() -> [Value; 3] {
             "tenantPolicies": { "maxGrace": "1m" },
         },
         "cri": { "enabled": true },
+        "evictionHardAboveKubelet": { "memory.available": "100Mi" },
+        "evictionHardFallback": { "memory.available": "100Mi" },
         "graduatedAction": { "reclaim": { "enabled": true }, "brake": { "enabled": true } },
         "metricsAddress": "127.0.0.1:1",
         "metricsTls": { "certificateFile": "/tls.crt", "privateKeyFile": "/tls.key", "authorization": false },
@@ -77,6 +81,7 @@ fn spelled_out() -> [Value; 2] {
     let all = json!({
         "cluster": {
             "nodeName": "node-1",
+            "evictedPods": "Delete",
             "taint": {
                 "keyPrefix": "evictd.dev/", "effect": "PreferNoSchedule", "setAfter": "10s", "removeAfter": "0s",
             },
@@ -137,9 +142,13 @@ fn values(field: &str) -> String {
         Some(kind.to_owned())
     };
     let any = kind(&json!(0.5)).unwrap_or_else(|| panic!("{field} takes anything"));
-    match any.as_str() {
+    let takes = match any.as_str() {
         "a string" => kind(&json!("?")).unwrap_or(any),
         _ => any,
+    };
+    match takes.strip_prefix("one of ") {
+        Some(names) => format!("one of `{}`", names.replace(", ", "`, `")),
+        None => takes,
     }
 }
 

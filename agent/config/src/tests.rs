@@ -180,6 +180,107 @@ fn a_kubelets_own_file_is_taken_as_it_is() {
     assert_eq!(error, r#"kind: "Pod": must be KubeletConfiguration"#);
 }
 
+/// Hard thresholds as they are on a machine of this capacity, with who says so.
+fn resolved(own: &str, kubelet: &str, capacity: i64) -> Vec<String> {
+    let config = load_over(own, Some(kubelet)).unwrap_or_else(|e| panic!("{own}: {e}"));
+    let thresholds = config.eviction.thresholds.iter();
+    let texts = thresholds.map(|t| {
+        let (quantity, origin) = (t.value.quantity(capacity), config.origins.of(t));
+        format!("{}<{quantity} {}", t.signal, origin.as_str())
+    });
+    texts.collect()
+}
+
+#[test]
+fn a_step_is_on_top_of_what_the_kubelet_has() {
+    let own = "evictionHardAboveKubelet: {memory.available: 100Mi, nodefs.available: 6.25%, pid.available: '100'}\n\
+               enforceNodeAllocatable: [pods]\n";
+    let kubelet = "evictionHard: {memory.available: 300Mi, nodefs.available: 1Gi, imagefs.available: 2Gi}\n\
+                   evictionMinimumReclaim: {memory.available: 10Mi}";
+    // A percentage is of the capacity, and is added as an amount. A signal that has no threshold gets none.
+    assert_eq!(
+        resolved(own, kubelet, 80 << 30),
+        [
+            "imagefs.available<2Gi kubeletConfiguration",
+            "memory.available<400Mi kubeletConfiguration",
+            "nodefs.available<6Gi kubeletConfiguration",
+            "allocatableMemory.available<400Mi kubeletConfiguration",
+        ]
+    );
+    // The kubelet's defaults too, and those that are merged into a map of evictd's own.
+    let found = resolved(own, "", 80 << 30);
+    assert_eq!(found[2], "memory.available<200Mi kubeletDefaults");
+    let merged = format!(
+        "{own}evictionHard: {{imagefs.available: 1Gi}}\nmergeDefaultEvictionSettings: true"
+    );
+    let found = resolved(&merged, kubelet, 80 << 30);
+    assert_eq!(found[0], "imagefs.available<1Gi configuration");
+    assert_eq!(found[2], "memory.available<200Mi kubeletDefaults");
+    // A tenth of a small node's memory; the kubelet's own where that is more.
+    let step = "evictionHardAboveKubelet: memory.available=100Mi";
+    for (kubelet, capacity, expected) in [
+        ("", 1_500 << 20, "150Mi"),
+        ("", 512 << 20, "100Mi"),
+        ("evictionHard: {memory.available: 750Mi}", 4 << 30, "750Mi"),
+    ] {
+        let config = load_over(step, Some(kubelet)).unwrap();
+        let memory = config.eviction.thresholds.iter();
+        let amounts = memory.filter(|t| t.signal.as_str().ends_with("emory.available"));
+        let amounts: Vec<u64> = amounts.map(|t| t.amount(capacity)).collect();
+        let expected: evictd_engine::ThresholdValue = expected.parse().unwrap();
+        // Shares have single precision.
+        let near = |amount: &u64| amount.abs_diff(expected.amount(0)) < 4096;
+        assert!(
+            amounts.len() == 2 && amounts.iter().all(near),
+            "{amounts:?}"
+        );
+    }
+    // Soft thresholds are meant as they stand, and nothing is no step.
+    let soft =
+        "evictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 1m}";
+    let config = load_over(step, Some(soft)).unwrap();
+    assert!(thresholds(&config).contains(&"memory.available<1Gi for 60s".to_owned()));
+    for nothing in ["'0'", "0%"] {
+        let own = format!("evictionHardAboveKubelet: {{memory.available: {nothing}}}");
+        assert_eq!(load_over(&own, Some("")), load_over("", Some("")));
+    }
+}
+
+#[test]
+fn the_fallback_is_for_what_the_kubelet_does_not_say() {
+    let own = "evictionHardFallback: {memory.available: 100Mi, nodefs.available: 6.25%}\nenforceNodeAllocatable: []\n";
+    let found = |own: &str, kubelet: &str| resolved(own, kubelet, 80 << 30);
+    let alone = [
+        "memory.available<100Mi evictionHardFallback",
+        "nodefs.available<5Gi evictionHardFallback",
+    ];
+    // It stands for the defaults; those that the kubelet merges in itself it does not replace.
+    assert_eq!(found(own, ""), alone);
+    let kubelet = "evictionHard: {memory.available: 500Mi}";
+    assert_eq!(
+        found(own, kubelet),
+        ["memory.available<500Mi kubeletConfiguration", alone[1]]
+    );
+    let merged = found(
+        own,
+        "evictionHard: {pid.available: '5'}\nmergeDefaultEvictionSettings: true",
+    );
+    assert!(merged.contains(&"memory.available<100Mi kubeletDefaults".to_owned()));
+    // What the kubelet has switched off it has named.
+    let off = "evictionHard: {memory.available: 0%}";
+    assert_eq!(found(own, off), alone[1..]);
+    assert_eq!(found(own, "evictionHard: {}"), alone);
+    // evictd's own map is all there is.
+    let map = format!("{own}evictionHard: {{pid.available: '1000'}}");
+    assert_eq!(found(&map, kubelet), ["pid.available<1k configuration"]);
+    // The step is on top of the fallback too.
+    let raised = format!("{own}evictionHardAboveKubelet: {{memory.available: 100Mi}}");
+    assert_eq!(
+        found(&raised, "")[0],
+        "memory.available<200Mi evictionHardFallback"
+    );
+}
+
 #[test]
 fn errors_name_field_value_and_reason_in_one_line() {
     // R5
@@ -241,6 +342,27 @@ fn errors_name_field_value_and_reason_in_one_line() {
         (
             "evictionMinimumReclaim: {memory.available: 0%}",
             r#"evictionMinimumReclaim.memory.available: "0%": must be above 0%"#,
+        ),
+        (
+            "evictionHardAboveKubelet: {memory.free: 5Mi}",
+            r#"evictionHardAboveKubelet.memory.free: "5Mi": unsupported eviction signal"#,
+        ),
+        (
+            "evictionHardAboveKubelet: {memory.available: -5Mi}",
+            r#"evictionHardAboveKubelet.memory.available: "-5Mi": must not be negative"#,
+        ),
+        (
+            "evictionHardAboveKubelet: {nodefs.available: 101%}",
+            r#"evictionHardAboveKubelet.nodefs.available: "101%": must not be above 100%"#,
+        ),
+        (
+            "evictionHardAboveKubelet: {memory.available: 5Mi}\nevictionHard: {memory.available: 1Gi}",
+            "evictionHardAboveKubelet.memory.available: \"5Mi\": evictionHard names memory.available too: only what \
+             comes from the kubelet is raised",
+        ),
+        (
+            "evictionHardFallback: {memory.available: '0'}",
+            r#"evictionHardFallback.memory.available: "0": must be positive"#,
         ),
         (
             "evictionMaxPodGracePeriod: 3000000000",

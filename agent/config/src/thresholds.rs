@@ -85,12 +85,15 @@ fn allocatable_twin(threshold: &Threshold) -> Option<Threshold> {
     })
 }
 
-fn parse_signal(field: &str, name: &str, value: &str) -> Result<Signal, ConfigError> {
+pub(super) fn parse_signal(field: &str, name: &str, value: &str) -> Result<Signal, ConfigError> {
     name.parse()
         .map_err(|e| ConfigError::text(format!("{field}.{name}"), value, e))
 }
 
-fn parse_thresholds(field: &str, statements: &Statements) -> Result<Vec<Threshold>, ConfigError> {
+pub(super) fn parse_thresholds(
+    field: &str,
+    statements: &Statements,
+) -> Result<Vec<Threshold>, ConfigError> {
     let mut thresholds = Vec::with_capacity(statements.len());
     for (name, text) in statements {
         let signal = parse_signal(field, name, text)?;

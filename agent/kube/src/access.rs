@@ -42,7 +42,7 @@ pub(crate) const fn right(
 }
 
 /// All rights that the agent needs everywhere; the ClusterRole in `deploy/` grants these and no others.
-pub const RIGHTS: [Right; 17] = [
+pub const RIGHTS: [Right; 18] = [
     right("list", "", "pods", "", "knowing this node's pods"),
     right("watch", "", "pods", "", "knowing this node's pods"),
     right(
@@ -66,7 +66,23 @@ pub const RIGHTS: [Right; 17] = [
     right("list", GROUP, PLURAL, "", "policies of the API server"),
     right("watch", GROUP, PLURAL, "", "policies of the API server"),
     right("patch", GROUP, PLURAL, "status", "the status of policies"),
+    right(
+        "list",
+        "networking.k8s.io",
+        "servicecidrs",
+        "",
+        "keeping gates from ClusterIPs",
+    ),
 ];
+
+/// The right that it needs on the EndpointSlice `kubernetes` in `default`; the ClusterRole grants it on this name alone.
+pub const ENDPOINT_RIGHTS: [Right; 1] = [right(
+    "get",
+    "discovery.k8s.io",
+    "endpointslices",
+    "",
+    "keeping gates from the API server",
+)];
 
 /// The rights that it needs on the ConfigMap that pauses all agents, if there is one: a Role in its namespace grants
 /// these on this name alone.
@@ -105,7 +121,8 @@ pub async fn check(
     let brake = fleet
         .map(|map| FLEET_RIGHTS.map(|right| (right, map.namespace.as_str(), map.name.as_str())));
     let there = there.into_iter().flatten();
-    let all = everywhere.chain(there);
+    let endpoints = ENDPOINT_RIGHTS.map(|right| (right, "default", "kubernetes"));
+    let all = everywhere.chain(endpoints).chain(there);
     for (right, namespace, name) in all.chain(brake.into_iter().flatten()) {
         let review = json!({
             "apiVersion": "authorization.k8s.io/v1",

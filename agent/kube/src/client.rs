@@ -170,8 +170,8 @@ impl ApiClient {
         })
     }
 
-    /// The API server's addresses, and the networks of ClusterIPs: those that are `configured`, or the one around the address of
-    /// the Service `kubernetes`.
+    /// The API server's addresses, and the networks of ClusterIPs, as far as they are known without asking it: those that are
+    /// `configured`, or the one around the address of the Service `kubernetes`.
     pub fn cluster_addresses(&self, configured: &[IpNet]) -> ClusterAddresses {
         let mut services = configured.to_vec();
         if services.is_empty() {

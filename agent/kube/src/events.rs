@@ -14,7 +14,10 @@ use evictd_engine::{
     fleet::{FleetPace, FleetState},
     model::quantity::Quantity,
 };
-use evictd_store::record::{EvictionRecord, Record};
+use evictd_store::record::{
+    EvictionRecord, Record,
+    oom_kill::{OomCause, OomKill},
+};
 use http::Method;
 use serde_json::{Value, json};
 
@@ -31,6 +34,8 @@ pub const OVERRIDDEN: &str = "EvictedDespiteBudget";
 const WOULD_EVICT: &str = "WouldEvict";
 /// Reason of an Event about an evicted pod whose processes do not end.
 const STUCK: &str = "EvictedPodStuck";
+/// Reason of an Event about a pod whose process the OOM killer has killed at the pod's own limit.
+const OOM_AT_POD_LIMIT: &str = "OOMKilledAtPodLimit";
 /// Reason of an Event about a threshold that is met as it comes into force.
 const MET_IN_FORCE: &str = "EvictionThresholdMetInForce";
 /// Reason of an Event about what the Node would say.
@@ -126,7 +131,7 @@ impl Events {
             "eventTime": micro_time(event.time),
             "reportingController": CONTROLLER,
             "reportingInstance": self.node,
-            "action": "Evicting",
+            "action": if event.reason == OOM_AT_POD_LIMIT { "Killing" } else { "Evicting" },
             "reason": event.reason,
             "type": if event.reason == WOULD_EVICT { "Normal" } else { "Warning" },
             "note": cut(event.note.clone()),
@@ -142,7 +147,8 @@ impl Events {
         create(connection, pod.namespace, &event).await
     }
 
-    /// Tells of a record that is about no eviction itself: a stuck pod, or a threshold that is met as it comes into force.
+    /// Tells of a record that is about no eviction itself: a stuck pod, a pod at its own limit, or a threshold that is met as it
+    /// comes into force.
     ///
     /// # Errors
     /// No answer, or a refusal.
@@ -166,6 +172,23 @@ impl Events {
                         "The pod was evicted and its processes do not end; it still uses {}",
                         Quantity::bytes(stuck.usage)
                     ),
+                };
+                self.about_pod(connection, &event).await
+            }
+            Record::OomKill(kill) if kill.cause == OomCause::PodLimit => {
+                let Some(pod) = &kill.pod else {
+                    return Ok(());
+                };
+                let event = EventSpec {
+                    pod: PodRef {
+                        namespace: &pod.namespace,
+                        name: &pod.name,
+                        uid: &pod.uid,
+                    },
+                    id: &format!("{}-oom-{}-{}", pod.uid, kill.time, kill.pid),
+                    time: &kill.time,
+                    reason: OOM_AT_POD_LIMIT,
+                    note: oom_note(kill),
                 };
                 self.about_pod(connection, &event).await
             }
@@ -396,6 +419,25 @@ fn note(e: &EvictionRecord) -> String {
         );
     }
     note
+}
+
+/// Who was killed, and by which limit.
+fn oom_note(kill: &OomKill) -> String {
+    let bytes = |n| Quantity::bytes(n).to_string();
+    let used = kill.rss.map_or(String::new(), |rss| {
+        format!(", which used {} itself", bytes(rss))
+    });
+    let limit = kill.at_limit.as_ref().map_or(String::new(), |at| {
+        format!(
+            ": cgroup {} is at its limit of {}",
+            at.cgroup,
+            bytes(at.limit)
+        )
+    });
+    format!(
+        "The OOM killer has killed {} (process {}){used}{limit}. That limit is the pod's own: no eviction, and the node had memory left.",
+        kill.comm, kill.pid
+    )
 }
 
 fn cut(mut note: String) -> String {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use evictd_engine::Cause;
 use evictd_store::record::EvictionRecord;
 use http::Method;
 use serde_json::{Value, json};
@@ -11,6 +12,8 @@ use crate::client::{ApiClient, ApiError, ApiRequest, JSON, STRATEGIC_MERGE};
 /// The grace period of a pod that is dead already, in seconds. Not 0: that takes the object away before the kubelet has
 /// cleaned up, and a StatefulSet would start the next one too early.
 pub const DEAD_GRACE_SECONDS: i64 = 1;
+/// `status.reason` of a pod that was evicted.
+pub const EVICTED: &str = "Evicted";
 /// How long the condition may hold up the DELETE: the kubelet looks at its containers once a second and would start a
 /// killed one again.
 const CONDITION_DEADLINE: Duration = Duration::from_millis(300);
@@ -54,6 +57,8 @@ pub enum Removal {
     Gone,
     /// Another pod has its name: the one that was meant is gone.
     Replaced,
+    /// The pod has failed, and its object stays.
+    Failed,
 }
 
 impl Removal {
@@ -63,6 +68,7 @@ impl Removal {
             Self::Deleted => "deleted",
             Self::Gone => "gone",
             Self::Replaced => "replaced",
+            Self::Failed => "failed",
         }
     }
 }
@@ -82,17 +88,47 @@ pub async fn set_disruption_target(
 ) -> Result<(), ApiError> {
     let body = json!({
         "metadata": {"uid": pod.uid},
-        "status": {"conditions": [{
-            "type": "DisruptionTarget",
-            "status": "True",
-            "reason": "TerminationByKubelet",
-            "message": message,
-            "lastTransitionTime": seconds(time),
-        }]},
+        "status": {"conditions": [disruption_target(message, time)]},
     });
     let mut call = ApiRequest::new(Method::PATCH, pod.path("/status"), STRATEGIC_MERGE, &body);
     call.deadline = CONDITION_DEADLINE;
     connection.call(&call).await.map(drop)
+}
+
+fn disruption_target(message: &str, time: &str) -> Value {
+    json!({
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "TerminationByKubelet",
+        "message": message,
+        "lastTransitionTime": seconds(time),
+    })
+}
+
+/// A pod above a limit of its own is no disruption: with the condition a Job would start it again and again.
+pub fn announces_disruption(eviction: &EvictionRecord) -> bool {
+    Cause::named(&eviction.signal).is_none_or(Cause::announces_disruption)
+}
+
+/// Sets the status that the kubelet gives a pod that it evicts, in one patch with the condition. A kubelet that finds a phase at
+/// which a pod is over ends what is left of the pod and keeps the phase, unless it writes a status of its own first.
+///
+/// # Errors
+/// No answer, or a refusal other than that this pod does not exist any more.
+pub async fn fail(connection: &ApiClient, eviction: &EvictionRecord) -> Result<Removal, ApiError> {
+    let message = eviction.message.trim_end();
+    let mut status = json!({"phase": "Failed", "reason": EVICTED, "message": message});
+    if announces_disruption(eviction) {
+        status["conditions"] = json!([disruption_target(message, &eviction.time)]);
+    }
+    let pod = PodRef::from(eviction);
+    let body = json!({"metadata": {"uid": pod.uid}, "status": status});
+    let call = ApiRequest::new(Method::PATCH, pod.path("/status"), STRATEGIC_MERGE, &body);
+    match connection.call(&call).await {
+        Ok(_) => Ok(Removal::Failed),
+        Err(e) if e.code() == 404 => Ok(Removal::Gone),
+        Err(e) => Err(e),
+    }
 }
 
 /// `metav1.Time`: whole seconds.

@@ -18,12 +18,12 @@ use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 /// Labels of the agents' pods in the chart and in the manifests.
-const AGENTS: &str = "app.kubernetes.io/name=evictd";
+pub const AGENTS: &str = "app.kubernetes.io/name=evictd";
 /// The agents' container, and the program in it.
 const CONTAINER: &str = "evictd";
 const PROGRAM: &str = "/evictd";
-/// Name of the ConfigMap that pauses all agents.
-const PAUSE: &str = "evictd-pause";
+/// Name of the ConfigMap that pauses all agents, in the chart and in the manifests.
+pub const PAUSE: &str = "evictd-pause";
 /// Who the API server takes for the owner of that ConfigMap's fields.
 const MANAGER: &str = "kubectl-evictd";
 /// What a command in an agent's container may take.
@@ -85,12 +85,18 @@ pub struct Access {
     pub context: Option<String>,
     /// The namespace of the agents.
     pub namespace: String,
+    /// A selector of the agents' pods in it.
+    pub agents: String,
+    /// The ConfigMap in it that pauses all agents.
+    pub pause: String,
 }
 
 /// All agents of a cluster.
 pub struct Fleet {
     client: Client,
     namespace: String,
+    agents: String,
+    pause: String,
 }
 
 /// A node with what it says about evictd.
@@ -144,6 +150,8 @@ impl Fleet {
         Ok(Self {
             client: Client::try_from(config).map_err(|error| wrong(error.to_string()))?,
             namespace: access.namespace,
+            agents: access.agents,
+            pause: access.pause,
         })
     }
 
@@ -163,7 +171,7 @@ impl Fleet {
     /// # Errors
     /// [`FleetError::Api`].
     pub async fn agents(&self) -> Result<Vec<AgentPod>, FleetError> {
-        let pods = list(&self.agent_pods(), "pods", AGENTS).await?;
+        let pods = list(&self.agent_pods(), "pods", &self.agents).await?;
         let mut agents: Vec<_> = pods.iter().filter_map(agent).collect();
         agents.sort_by(|a, b| (&a.node, &a.name).cmp(&(&b.node, &b.name)));
         Ok(agents)
@@ -271,7 +279,7 @@ impl Fleet {
     /// # Errors
     /// [`FleetError::Api`].
     pub async fn is_paused(&self) -> Result<bool, FleetError> {
-        let map = self.config_maps().get_opt(PAUSE).await;
+        let map = self.config_maps().get_opt(&self.pause).await;
         let map = map.map_err(|error| api("configmaps", &error))?;
         let word = map.and_then(|map| map.data?.remove("paused"));
         Ok(word.as_deref() == Some("true"))
@@ -287,13 +295,14 @@ impl Fleet {
             let map = json!({
                 "apiVersion": "v1",
                 "kind": "ConfigMap",
-                "metadata": {"name": PAUSE},
+                "metadata": {"name": self.pause},
                 "data": {"paused": "true"},
             });
             let how = PatchParams::apply(MANAGER).force();
-            maps.patch(PAUSE, &how, &Patch::Apply(map)).await.map(drop)
+            let applied = maps.patch(&self.pause, &how, &Patch::Apply(map)).await;
+            applied.map(drop)
         } else {
-            match maps.delete(PAUSE, &Default::default()).await {
+            match maps.delete(&self.pause, &Default::default()).await {
                 Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
                 deleted => deleted.map(drop),
             }

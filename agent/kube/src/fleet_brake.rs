@@ -7,6 +7,9 @@
 //! then reads at a rate of nodes by `REPORT_EVERY`.
 //!
 //! Without the API server a node knows what it has heard last until that ends by itself, and goes on at its own pace.
+//!
+//! A brake that nothing pulls is silent, and so is one that cannot be pulled. So each agent looks for both ConfigMaps at its start,
+//! and says what is missing.
 
 use std::{
     collections::BTreeMap,
@@ -28,6 +31,7 @@ use kube::{
     runtime::watcher::{self, Event, watcher},
 };
 use serde_json::{Map, Value, json};
+use tokio::time::Instant;
 
 use crate::{
     client::{ApiClient, ApiError, ApiRequest, JSON, MERGE},
@@ -41,6 +45,10 @@ const REPORT_EVERY: Duration = Duration::from_secs(30);
 const SPREAD: Duration = Duration::from_secs(5);
 /// How often it is looked whether the node has evicted.
 const LOOK: Duration = Duration::from_secs(1);
+/// A ConfigMap that was missing is looked for again after so many times the time between two reports: 10 minutes.
+const LOOK_AGAIN: u32 = 20;
+/// Behind the name of the ConfigMap that all are told by: the one with the nodes' entries.
+const ENTRIES: &str = "-evictions";
 /// Entries beyond which none is added, whatever the configuration says.
 const MOST_ENTRIES: usize = 2000;
 /// Old entries that one write takes away.
@@ -53,6 +61,15 @@ struct Told {
     resource_version: Option<String>,
 }
 
+/// Whether the brake could work when it was used last; `None` before that.
+#[derive(Clone, Copy, Debug, Default)]
+struct Usable {
+    /// What all nodes are told is there.
+    told: Option<bool>,
+    /// The entries could be read, and written where that was needed.
+    entries: Option<bool>,
+}
+
 /// One node's part of the fleet brake.
 pub struct Fleet {
     connection: Arc<ApiClient>,
@@ -60,6 +77,7 @@ pub struct Fleet {
     node: String,
     limiter: Arc<EvictionLimiter>,
     told: Mutex<Told>,
+    usable: Mutex<Usable>,
     spread: Duration,
     report_every: Duration,
 }
@@ -89,6 +107,7 @@ impl Fleet {
             node: node.to_owned(),
             limiter,
             told: Mutex::default(),
+            usable: Mutex::default(),
             spread,
             report_every,
         })
@@ -106,22 +125,75 @@ impl Fleet {
         }
     }
 
+    /// Whether both ConfigMaps are there and the last report has reached them.
+    pub fn is_available(&self) -> bool {
+        let usable = *self.usable.lock().unwrap_or_else(PoisonError::into_inner);
+        usable.told == Some(true) && usable.entries == Some(true)
+    }
+
+    /// What has come of using one of the ConfigMaps; trouble is told once.
+    fn note(
+        &self,
+        which: fn(&mut Usable) -> &mut Option<bool>,
+        suffix: &str,
+        trouble: Option<&str>,
+    ) {
+        let before = {
+            let mut usable = self.usable.lock().unwrap_or_else(PoisonError::into_inner);
+            which(&mut usable).replace(trouble.is_none())
+        };
+        let config_map = format!("{}{suffix}", self.config.config_map);
+        match trouble {
+            Some(reason) if before != Some(false) => tracing::warn!(
+                config_map,
+                reason,
+                "the fleet brake cannot be pulled: many nodes that evict do not slow each other down"
+            ),
+            Some(reason) => {
+                tracing::debug!(config_map, reason, "the fleet brake still cannot be pulled");
+            }
+            None if before == Some(false) => {
+                tracing::info!(config_map, "the fleet brake can be pulled again");
+            }
+            None => {}
+        }
+    }
+
+    fn note_entries(&self, result: &Result<(), ApiError>) {
+        let trouble = result.as_ref().err().map(ToString::to_string);
+        self.note(|usable| &mut usable.entries, ENTRIES, trouble.as_deref());
+    }
+
+    fn note_told(&self, is_there: bool) {
+        let trouble = (!is_there).then_some("there is no such ConfigMap");
+        self.note(|usable| &mut usable.told, "", trouble);
+    }
+
     async fn tell(&self) {
         // None yet.
         let mut told = 0;
+        let mut look = Some(Instant::now() + self.spread.mul_f64(fastrand::f64()));
         loop {
             tokio::time::sleep(LOOK.min(self.report_every)).await;
+            if look.is_some_and(|at| at <= Instant::now()) {
+                let found = self.entries().await.map(drop);
+                self.note_entries(&found);
+                let later = self.report_every * LOOK_AGAIN;
+                let again = || Instant::now() + later.mul_f64(0.5 + fastrand::f64());
+                look = found.is_err().then(again);
+            }
             let last = self.limiter.last_eviction();
-            if last == told {
+            // In shadow mode nothing is written, and nothing is wrong with that.
+            if last == told || self.connection.is_shadow() {
                 continue;
             }
             tokio::time::sleep(self.spread.mul_f64(fastrand::f64())).await;
-            match self.report().await {
+            let reported = self.report().await;
+            self.note_entries(&reported);
+            if reported.is_ok() {
                 // Evictions since then are told by the next report.
-                Ok(()) => told = last,
-                Err(error) => {
-                    tracing::debug!(%error, "the fleet has not heard of this node's evictions");
-                }
+                told = last;
+                look = None;
             }
             tokio::time::sleep(self.report_every).await;
         }
@@ -132,15 +204,18 @@ impl Fleet {
         format!("/api/v1/namespaces/{namespace}/configmaps/{name}{suffix}")
     }
 
+    /// The nodes' entries, from the API server's cache.
+    async fn entries(&self) -> Result<BTreeMap<String, i64>, ApiError> {
+        let query = format!("{}?resourceVersion=0", self.path(ENTRIES));
+        let call = ApiRequest::new(Method::GET, query, JSON, &Value::Null);
+        Ok(entries(&self.connection.call(&call).await?))
+    }
+
     /// Tells that this node has evicted, unless enough others have, and pulls the brake if they are too many.
     async fn report(&self) -> Result<(), ApiError> {
         let rules = &self.config.rules;
         let now = Timestamp::now().as_second();
-        let path = self.path("-evictions");
-        let query = format!("{path}?resourceVersion=0");
-        let nothing = Value::Null;
-        let call = ApiRequest::new(Method::GET, query, JSON, &nothing);
-        let mut entries = entries(&self.connection.call(&call).await?);
+        let mut entries = self.entries().await?;
         let fresh = |entries: &BTreeMap<String, i64>| {
             let fresh = entries.values().filter(|at| rules.counts(**at, now));
             u32::try_from(fresh.count()).unwrap_or(u32::MAX)
@@ -154,7 +229,7 @@ impl Fleet {
             let time = Timestamp::from_second(now).map(|time| time.to_string());
             data.insert(self.node.clone(), time.unwrap_or_default().into());
             let body = json!({ "data": data });
-            let call = ApiRequest::new(Method::PATCH, path, MERGE, &body);
+            let call = ApiRequest::new(Method::PATCH, self.path(ENTRIES), MERGE, &body);
             entries = self::entries(&self.connection.call(&call).await?);
         }
         let told = self.told();
@@ -281,9 +356,19 @@ impl WatchHandler for Follower {
         match event {
             Event::Init => self.incoming = None,
             Event::InitApply(map) => self.incoming = Some(told(&map)),
-            Event::InitDone => self.fleet.hear(self.incoming.take().unwrap_or_default()),
-            Event::Apply(map) => self.fleet.hear(told(&map)),
-            Event::Delete(_) => self.fleet.hear(Told::default()),
+            Event::InitDone => {
+                let incoming = self.incoming.take();
+                self.fleet.note_told(incoming.is_some());
+                self.fleet.hear(incoming.unwrap_or_default());
+            }
+            Event::Apply(map) => {
+                self.fleet.note_told(true);
+                self.fleet.hear(told(&map));
+            }
+            Event::Delete(_) => {
+                self.fleet.note_told(false);
+                self.fleet.hear(Told::default());
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use tokio::{sync::watch as channel, task::JoinHandle};
 
 use super::client::ApiClient;
 use crate::{
+    cluster_addresses,
     fleet_brake::Fleet,
     pause,
     policy_status::{SPREAD, StatusWriter},
@@ -21,6 +22,7 @@ pub struct Followers {
     /// True when the server has answered: policies and throttles.
     answers: Vec<channel::Receiver<bool>>,
     namespaces: channel::Receiver<namespaces::Settled>,
+    fleet: Option<Arc<Fleet>>,
 }
 
 impl Followers {
@@ -56,6 +58,12 @@ impl Followers {
                 Arc::clone(pauses),
                 seen,
             )),
+            tokio::spawn(cluster_addresses::run(
+                Arc::clone(connection),
+                Arc::clone(&evaluator),
+                config.service_networks.clone(),
+                cluster_addresses::REFRESH,
+            )),
         ];
         let mut answers = vec![policies_listed, node];
         if let Some(map) = &config.pause_config_map {
@@ -68,11 +76,13 @@ impl Followers {
             )));
             answers.push(config_map);
         }
-        if let Some(brake) = &config.fleet_brake {
+        let fleet = config.fleet_brake.as_ref().map(|brake| {
             let limiter = Arc::clone(evaluator.limiter());
             let connection = Arc::clone(connection);
-            let fleet = Fleet::new(connection, brake.clone(), &config.node_name, limiter);
-            tasks.push(tokio::spawn(fleet.run()));
+            Fleet::new(connection, brake.clone(), &config.node_name, limiter)
+        });
+        if let Some(fleet) = &fleet {
+            tasks.push(tokio::spawn(Arc::clone(fleet).run()));
         }
         if config.tenant_grace.is_some() {
             tasks.push(tokio::spawn(tenants::run(
@@ -85,7 +95,18 @@ impl Followers {
             evaluator,
             answers,
             namespaces,
+            fleet,
         }
+    }
+
+    /// This node's part of the fleet brake, if there is one.
+    pub(crate) fn fleet(&self) -> Option<&Arc<Fleet>> {
+        self.fleet.as_ref()
+    }
+
+    /// Keeps what the policies say.
+    pub(crate) fn evaluator(&self) -> &Arc<PolicyEvaluator> {
+        &self.evaluator
     }
 
     /// Ends when the API server has told what policies there are, what they ask for of namespaces, and who has paused

@@ -6,6 +6,7 @@
 pub mod access;
 pub mod cache;
 pub mod client;
+pub mod cluster_addresses;
 pub mod configz;
 pub mod counters;
 pub mod events;
@@ -14,6 +15,7 @@ pub mod fleet;
 pub mod fleet_brake;
 pub mod followers;
 pub mod node_status;
+mod oom_events;
 pub mod pause;
 pub mod pod_store;
 pub mod policy_status;

@@ -14,7 +14,11 @@
 //! of a real server shows. So the list is read, changed, and written back under the condition that the node has not changed
 //! in between.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use backon::{BackoffBuilder as _, ExponentialBuilder};
 use evictd_config::{DEFAULT_TAINT_PREFIX, TaintConfig};
@@ -49,14 +53,39 @@ pub struct DesiredStatus {
     pub message: String,
 }
 
+/// A taint of evictd's.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OwnTaint {
+    /// Prefix and name.
+    pub key: String,
+    /// What it means to pods that do not tolerate it.
+    pub effect: String,
+}
+
+/// What is on the node of conditions and taints.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeftOver {
+    /// The conditions.
+    pub conditions: BTreeSet<NodeCondition>,
+    /// The taints, also those that this configuration would write with another key or effect.
+    pub taints: BTreeSet<OwnTaint>,
+}
+
+impl LeftOver {
+    /// Whether there is nothing.
+    pub fn is_empty(&self) -> bool {
+        self.conditions.is_empty() && self.taints.is_empty()
+    }
+}
+
 /// What an agent before this one has left on the node: it ended without cleaning up. Why it was set, and since when, is not
-/// knows any more, so that it stays for a whole transition period.
+/// known any more, so that conditions stay for a whole transition period.
 #[derive(Clone, Debug)]
 pub struct StaleConditions {
-    /// The conditions, with or without their taint.
+    /// The conditions.
     pub conditions: BTreeSet<NodeCondition>,
-    /// Those with a taint.
-    pub taints: BTreeSet<NodeCondition>,
+    /// The taints, each for as long as its condition is there.
+    pub taints: BTreeSet<OwnTaint>,
     /// When its time is over.
     pub until: Instant,
 }
@@ -84,10 +113,12 @@ pub struct NodeWriter {
     connection: Arc<ApiClient>,
     node: String,
     taint: Option<TaintConfig>,
+    /// Prefixes of taints that an earlier configuration may have left.
+    former_prefixes: Vec<String>,
 }
 
 /// The condition's type.
-pub fn condition_type(condition: NodeCondition) -> String {
+fn condition_type(condition: NodeCondition) -> String {
     format!("Evictd{condition}")
 }
 
@@ -101,12 +132,18 @@ fn taint_name(condition: NodeCondition) -> &'static str {
 }
 
 impl NodeWriter {
-    /// A writer to the Node of this name; without `taint` it sets conditions only.
-    pub fn new(connection: Arc<ApiClient>, node: &str, taint: Option<TaintConfig>) -> Self {
+    /// A writer to the Node of this name; without `taint` it sets conditions only, and takes away the taints that are there.
+    pub fn new(
+        connection: Arc<ApiClient>,
+        node: &str,
+        taint: Option<TaintConfig>,
+        former_prefixes: Vec<String>,
+    ) -> Self {
         Self {
             connection,
             node: node.to_owned(),
             taint,
+            former_prefixes,
         }
     }
 
@@ -120,41 +157,65 @@ impl NodeWriter {
     }
 
     /// The condition that a taint of this key stands for, if it is one of ours: the default prefix is, whatever is configured now.
+    /// The chart's admission policy allows the same prefixes.
     fn condition_of(&self, key: &str) -> Option<NodeCondition> {
         let configured = self.taint.as_ref().map(|taint| taint.key_prefix.as_str());
-        let prefixes = configured.into_iter().chain([DEFAULT_TAINT_PREFIX]);
+        let former = self.former_prefixes.iter().map(String::as_str);
+        let prefixes = configured
+            .into_iter()
+            .chain([DEFAULT_TAINT_PREFIX])
+            .chain(former);
         let names: Vec<&str> = prefixes.filter_map(|p| key.strip_prefix(p)).collect();
         ALL.into_iter().find(|c| names.contains(&taint_name(*c)))
     }
 
-    /// The conditions of an agent before this one that are still on the node, and those of them with a taint.
+    /// The taints of these conditions, as the configuration wants them.
+    fn taints_of(&self, conditions: &BTreeSet<NodeCondition>) -> BTreeSet<OwnTaint> {
+        let of = |taint: &TaintConfig| {
+            let one = |condition: &NodeCondition| OwnTaint {
+                key: format!("{}{}", taint.key_prefix, taint_name(*condition)),
+                effect: taint.effect.as_str().to_owned(),
+            };
+            conditions.iter().map(one).collect()
+        };
+        self.taint.as_ref().map(of).unwrap_or_default()
+    }
+
+    /// What an agent before this one has left on the node.
     ///
     /// # Errors
     /// No answer, or a refusal.
-    pub async fn left_over(
-        &self,
-    ) -> Result<(BTreeSet<NodeCondition>, BTreeSet<NodeCondition>), ApiError> {
+    pub async fn left_over(&self) -> Result<LeftOver, ApiError> {
         let node = self.read().await?;
         let items = |list: &Value| list.as_array().cloned().unwrap_or_default();
-        let taints = items(&node["spec"]["taints"]).into_iter();
-        let taints: BTreeSet<_> = taints
-            .filter_map(|t| self.condition_of(t["key"].as_str()?))
-            .collect();
         let conditions = items(&node["status"]["conditions"]);
-        let is_there = |c: &NodeCondition| {
-            taints.contains(c) || conditions.iter().any(|i| i["type"] == condition_type(*c))
-        };
-        Ok((ALL.into_iter().filter(is_there).collect(), taints))
+        let is_there =
+            |c: &NodeCondition| conditions.iter().any(|i| i["type"] == condition_type(*c));
+        let taints = items(&node["spec"]["taints"]).into_iter();
+        let own = taints.filter_map(|taint| {
+            let key = taint["key"].as_str()?;
+            self.condition_of(key)?;
+            Some(OwnTaint {
+                key: key.to_owned(),
+                effect: taint["effect"].as_str().unwrap_or_default().to_owned(),
+            })
+        });
+        Ok(LeftOver {
+            conditions: ALL.into_iter().filter(is_there).collect(),
+            taints: own.collect(),
+        })
     }
 
-    /// Makes the conditions what is wanted; `before` are those that are there.
+    /// Makes the conditions what is wanted; `before` are those that may be there, `since` has when each came that is this
+    /// agent's own.
     async fn write_conditions(
         &self,
         before: &BTreeSet<NodeCondition>,
         wanted: &DesiredStatus,
+        since: &Transitions,
     ) -> Result<(), ApiError> {
         let touched = before.union(&wanted.conditions);
-        let now = format!("{:.0}", jiff::Timestamp::now());
+        let now = timestamp();
         let conditions: Vec<Value> = touched
             .map(|c| {
                 let kind = condition_type(*c);
@@ -168,8 +229,8 @@ impl NodeWriter {
                     "message": wanted.message,
                     "lastHeartbeatTime": now,
                 });
-                if !before.contains(c) {
-                    condition["lastTransitionTime"] = now.clone().into();
+                if let Some(time) = since.of(*c) {
+                    condition["lastTransitionTime"] = time.into();
                 }
                 condition
             })
@@ -182,12 +243,8 @@ impl NodeWriter {
         self.connection.call(&call).await.map(drop)
     }
 
-    /// Makes our taints those of these conditions.
-    async fn write_taints(
-        &self,
-        taint: &TaintConfig,
-        wanted: &BTreeSet<NodeCondition>,
-    ) -> Result<(), ApiError> {
+    /// Makes our taints these.
+    async fn write_taints(&self, wanted: &BTreeSet<OwnTaint>) -> Result<(), ApiError> {
         let mut last = ApiError::Unanswered("the node changes too fast".to_owned());
         for _ in 0..CONFLICTS {
             let node = self.read().await?;
@@ -200,11 +257,8 @@ impl NodeWriter {
                 self.condition_of(key).is_some()
             };
             let mut new: Vec<Value> = old.iter().filter(|t| !is_ours(t)).cloned().collect();
-            let ours = |c: &NodeCondition| {
-                let key = format!("{}{}", taint.key_prefix, taint_name(*c));
-                json!({"key": key, "effect": taint.effect.as_str()})
-            };
-            new.extend(wanted.iter().map(ours));
+            let form = |taint: &OwnTaint| json!({"key": taint.key, "effect": taint.effect});
+            new.extend(wanted.iter().map(form));
             if new == old {
                 return Ok(());
             }
@@ -232,15 +286,23 @@ impl NodeWriter {
             .without_max_times();
         let mut backoff = pauses.build();
         let (mut before, mut tainted) = (left.conditions.clone(), left.taints.clone());
+        let mut since = Transitions::new(&left.conditions);
         let times = self.taint.as_ref().map(|t| (t.set_after, t.remove_after));
         let (set_after, remove_after) = times.unwrap_or_default();
-        let mut taints = Taints::new(set_after, remove_after, &left.taints);
-        let (mut ending, mut unsure) = (false, false);
+        let of = tainted.iter().filter_map(|t| self.condition_of(&t.key));
+        let mut taints = Taints::new(set_after, remove_after, &of.collect());
+        // What was written last may or may not have been carried out.
+        let (mut unsure_conditions, mut unsure_taints) = (false, false);
+        let mut ending = false;
         loop {
             let mut target = wanted.borrow_and_update().clone();
             target.conditions.extend(left.now());
+            since.update(&target.conditions);
             let (set, next) = taints.update(Instant::now(), &target);
-            if target.conditions == before && set == tainted && !unsure {
+            let set = self.taints_of(&set);
+            let has_conditions = target.conditions == before && !unsure_conditions;
+            let has_taints = set == tainted && !unsure_taints;
+            if has_conditions && has_taints {
                 if ending {
                     return;
                 }
@@ -257,38 +319,71 @@ impl NodeWriter {
                 }
                 continue;
             }
-            let written = async {
-                if let Some(taint) = self.taint.as_ref().filter(|_| set != tainted || unsure) {
-                    self.write_taints(taint, &set).await?;
-                }
-                if target.conditions != before || unsure {
-                    self.write_conditions(&before, &target).await?;
-                }
-                Ok::<_, ApiError>(())
-            };
-            match written.await {
-                Ok(()) => {
-                    let names = |set: &BTreeSet<NodeCondition>| {
-                        let names: Vec<&str> = set.iter().map(|c| c.as_str()).collect();
-                        names.join(",")
-                    };
-                    let (conditions, taints) = (names(&target.conditions), names(&set));
-                    tracing::info!(conditions, taints, "the node says so");
-                    (before, tainted) = (target.conditions, set);
-                    unsure = false;
-                    backoff = pauses.build();
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "the node cannot be written");
-                    // A write may have been carried out although its answer was lost.
-                    before.extend(&target.conditions);
-                    unsure = true;
-                    tokio::select! {
-                        () = tokio::time::sleep(backoff.next().unwrap_or(PAUSES.1)) => {}
-                        changed = wanted.changed(), if !ending => ending = changed.is_err(),
+            // Each by itself: an admission policy may refuse one and not the other.
+            let mut errors = Vec::new();
+            if !has_taints {
+                match self.write_taints(&set).await {
+                    Ok(()) => (tainted, unsure_taints) = (set, false),
+                    Err(error) => {
+                        unsure_taints = true;
+                        errors.push(("taints", error));
                     }
                 }
             }
+            if !has_conditions {
+                match self.write_conditions(&before, &target, &since).await {
+                    Ok(()) => (before, unsure_conditions) = (target.conditions, false),
+                    Err(error) => {
+                        before.extend(&target.conditions);
+                        unsure_conditions = true;
+                        errors.push(("conditions", error));
+                    }
+                }
+            }
+            if errors.is_empty() {
+                let conditions: Vec<&str> = before.iter().map(|c| c.as_str()).collect();
+                let taints: Vec<&str> = tainted.iter().map(|t| t.key.as_str()).collect();
+                let (conditions, taints) = (conditions.join(","), taints.join(","));
+                tracing::info!(conditions, taints, "the node says so");
+                backoff = pauses.build();
+                continue;
+            }
+            for (what, error) in errors {
+                tracing::warn!(what, %error, "the node cannot be written");
+            }
+            tokio::select! {
+                () = tokio::time::sleep(backoff.next().unwrap_or(PAUSES.1)) => {}
+                changed = wanted.changed(), if !ending => ending = changed.is_err(),
+            }
         }
+    }
+}
+
+/// The time as the API server writes it.
+fn timestamp() -> String {
+    format!("{:.0}", jiff::Timestamp::now())
+}
+
+/// When each condition came: a write that is repeated says the same time again, since the one before may be lost or not.
+struct Transitions(BTreeMap<NodeCondition, Option<String>>);
+
+impl Transitions {
+    /// Conditions that are on the node already, with a time that stays.
+    fn new(there: &BTreeSet<NodeCondition>) -> Self {
+        Self(there.iter().map(|condition| (*condition, None)).collect())
+    }
+
+    /// These conditions hold now.
+    fn update(&mut self, conditions: &BTreeSet<NodeCondition>) {
+        self.0.retain(|condition, _| conditions.contains(condition));
+        for condition in conditions {
+            self.0
+                .entry(*condition)
+                .or_insert_with(|| Some(timestamp()));
+        }
+    }
+
+    fn of(&self, condition: NodeCondition) -> Option<String> {
+        self.0.get(&condition)?.clone()
     }
 }

@@ -4,6 +4,9 @@
 //! set, DELETE, an Event on the pod and one on the node, and then a line in the journal that it was done. Of a static pod
 //! the Events alone tell: the API server cannot end it. Every step may be repeated without harm, so that a crash between
 //! any two of them costs nothing: the UID guards the DELETE, the Event's name the Event.
+//!
+//! With `evictedPods: Fail` one patch of the status takes the place of the condition and the DELETE. It is a request: the server may
+//! refuse it, and the kubelet may write its own status over it. Then the DELETE comes all the same.
 
 use std::{
     collections::VecDeque,
@@ -12,7 +15,8 @@ use std::{
 };
 
 use backon::{BackoffBuilder as _, ExponentialBackoff, ExponentialBuilder};
-use evictd_engine::{Cause, Pod};
+use evictd_config::EvictedPods;
+use evictd_engine::Pod;
 use evictd_store::{
     disk_queue::DiskQueue,
     record::{EvictionRecord, Record, Reported},
@@ -23,7 +27,7 @@ use tokio::sync::mpsc;
 use crate::{
     client::{ApiClient, ApiError},
     events::Events,
-    eviction_api::{self, DEAD_GRACE_SECONDS, PodRef},
+    eviction_api::{self, DEAD_GRACE_SECONDS, PodRef, Removal},
     watch::pods::Shared,
 };
 
@@ -36,12 +40,30 @@ const ATTEMPTS: u32 = 8;
 /// First and longest pause after a request without an answer; to each some of itself is added by chance.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(15));
 
+/// A status that is not taken although it is not refused: from this attempt on the DELETE does not wait for it.
+const STATUS_ATTEMPTS: u32 = 3;
+/// The kubelet looks at its pods once a second, and at the statuses that it has written every ten: by then it has taken a pod back
+/// that it takes back at all. What the watch says within the first time may be from before the patch.
+const MAY_BE_TAKEN_BACK: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(30));
+/// How often that is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+
 /// One eviction on its way.
 #[derive(Debug)]
 struct Job {
     eviction: EvictionRecord,
     outcome: Option<String>,
+    /// Refusals.
     attempts: u32,
+    /// Patches of the status without an answer.
+    status_attempts: u32,
+}
+
+/// A pod whose status was patched.
+#[derive(Debug)]
+struct FailedPod {
+    eviction: EvictionRecord,
+    since: Instant,
 }
 
 /// Outcome of the eviction of a pod that the API server cannot end: the kubelet starts it again.
@@ -55,6 +77,13 @@ pub struct Reporter {
     events: Events,
     jobs: VecDeque<Job>,
     backoff: ExponentialBackoff,
+    evicted_pods: EvictedPods,
+    /// Pods that the kubelet may still take back.
+    failed: Vec<FailedPod>,
+    /// When they were looked at last.
+    looked: Instant,
+    /// That the status was refused is said once.
+    refusal_told: bool,
 }
 
 impl Reporter {
@@ -64,6 +93,7 @@ impl Reporter {
         journal: DiskQueue,
         pods: Arc<Shared>,
         node: &str,
+        evicted_pods: EvictedPods,
         left_over: Vec<EvictionRecord>,
     ) -> Self {
         Self {
@@ -73,6 +103,10 @@ impl Reporter {
             events: Events::new(node),
             jobs: left_over.into_iter().map(Job::new).collect(),
             backoff: pauses(),
+            evicted_pods,
+            failed: Vec::new(),
+            looked: Instant::now(),
+            refusal_told: false,
         }
     }
 
@@ -82,6 +116,7 @@ impl Reporter {
             while let Ok(eviction) = queue.try_recv() {
                 self.jobs.push_back(Job::new(eviction));
             }
+            self.delete_what_came_back().await;
             if self.jobs.is_empty() {
                 let flush = self.events.next_flush();
                 tokio::select! {
@@ -89,6 +124,7 @@ impl Reporter {
                         Some(eviction) => self.jobs.push_back(Job::new(eviction)),
                         None => return,
                     },
+                    () = tokio::time::sleep(LOOK), if !self.failed.is_empty() => {}
                     () = sleep(flush), if flush.is_some() => {
                         if let Err(error) = self.events.flush(&self.connection).await {
                             tracing::debug!(%error, "the node's Event keeps its old count");
@@ -147,20 +183,100 @@ impl Reporter {
         }
         let synced = self.pods.with(|store| store.is_synced());
         let answers = batch.iter().map(async |job| match &job.outcome {
-            Some(known) => Ok(Some(known.clone())),
-            None => remove(&self.connection, &job.eviction, synced).await,
+            Some(known) => Ok(Removed {
+                outcome: Some(known.clone()),
+                refusal: None,
+            }),
+            None => self.remove(job, synced).await,
         });
         let answers = join_all(answers).await;
         let mut all = true;
         for (mut job, answer) in batch.into_iter().zip(answers) {
             match answer {
-                Ok(outcome) => job.outcome = outcome,
-                Err(error) => job.take_refusal(&error, &self.connection),
+                Ok(Removed { outcome, refusal }) => {
+                    job.outcome = outcome;
+                    self.tell_refusal(refusal);
+                }
+                Err(error) => {
+                    job.status_attempts += 1;
+                    job.take_refusal(&error, &self.connection);
+                }
+            }
+            if job.outcome.as_deref() == Some(Removal::Failed.as_str()) {
+                self.failed.push(FailedPod {
+                    eviction: job.eviction.clone(),
+                    since: Instant::now(),
+                });
             }
             all &= job.outcome.is_some();
             self.jobs.push_back(job);
         }
         all
+    }
+
+    /// What has to be done so that the pod does not run again, and what came of it.
+    async fn remove(&self, job: &Job, synced: bool) -> Result<Removed, ApiError> {
+        let eviction = &job.eviction;
+        let mut refusal = None;
+        if self.evicted_pods == EvictedPods::Fail && !eviction.namespace.is_empty() {
+            self.pods.note_own_eviction(&eviction.uid);
+            match eviction_api::fail(&self.connection, eviction).await {
+                Ok(removal) => return Ok(Removed::by(removal)),
+                Err(e) if e.is_retryable() && job.status_attempts < STATUS_ATTEMPTS => {
+                    return Err(e);
+                }
+                Err(e) => refusal = Some(e),
+            }
+        }
+        let outcome = delete(&self.connection, eviction, synced).await?;
+        Ok(Removed { outcome, refusal })
+    }
+
+    fn tell_refusal(&mut self, refusal: Option<ApiError>) {
+        if let Some(error) = refusal
+            && !std::mem::replace(&mut self.refusal_told, true)
+        {
+            tracing::warn!(
+                %error,
+                "the API server does not let an evicted pod fail: such pods are deleted instead"
+            );
+        }
+    }
+
+    /// Deletes evicted pods that the kubelet runs all the same: it has written its own status over that of the eviction.
+    async fn delete_what_came_back(&mut self) {
+        if self.looked.elapsed() < LOOK {
+            return;
+        }
+        self.looked = Instant::now();
+        let (first, last) = MAY_BE_TAKEN_BACK;
+        self.failed.retain(|failed| failed.since.elapsed() < last);
+        let mut is_back = Vec::new();
+        for (at, FailedPod { eviction, since }) in self.failed.iter().enumerate() {
+            // The store has no pods that are over.
+            let is_it = |pod: &&Pod| pod.uid == eviction.uid && !pod.is_deleting;
+            let runs = || self.pods.with(|store| store.pods().any(|pod| is_it(&pod)));
+            if since.elapsed() >= first && runs() {
+                is_back.push(at);
+            }
+        }
+        for at in is_back.into_iter().rev() {
+            let failed = self.failed.swap_remove(at);
+            let pod = PodRef::from(&failed.eviction);
+            let name = format!("{}/{}", pod.namespace, pod.name);
+            match eviction_api::delete(&self.connection, pod, DEAD_GRACE_SECONDS).await {
+                Ok(_) => tracing::warn!(
+                    pod = name,
+                    "the kubelet has taken an evicted pod back: it is deleted"
+                ),
+                Err(error) => {
+                    tracing::warn!(pod = name, %error, "the kubelet has taken an evicted pod back");
+                    if error.is_retryable() {
+                        self.failed.push(failed);
+                    }
+                }
+            }
+        }
     }
 
     /// Tells of the first eviction that is through.
@@ -216,6 +332,7 @@ impl Job {
             outcome: eviction.shadow.then(|| "shadow".to_owned()),
             eviction,
             attempts: 0,
+            status_attempts: 0,
         }
     }
 
@@ -249,19 +366,35 @@ impl Job {
     }
 }
 
+/// What came of a pod.
+struct Removed {
+    /// `None` when its name is not known yet.
+    outcome: Option<String>,
+    /// Why its status was not taken, where it should have stayed.
+    refusal: Option<ApiError>,
+}
+
+impl Removed {
+    fn by(removal: Removal) -> Self {
+        Self {
+            outcome: Some(removal.as_str().to_owned()),
+            refusal: None,
+        }
+    }
+}
+
 /// Condition and DELETE; what came of it, or `None` when the pod's name is not known yet.
-async fn remove(
+async fn delete(
     connection: &ApiClient,
     eviction: &EvictionRecord,
     synced: bool,
 ) -> Result<Option<String>, ApiError> {
     if eviction.namespace.is_empty() {
         // Once the server has listed its pods and this one is not among them, it has none.
-        return Ok(synced.then(|| eviction_api::Removal::Gone.as_str().to_owned()));
+        return Ok(synced.then(|| Removal::Gone.as_str().to_owned()));
     }
     let pod = PodRef::from(eviction);
-    // A pod above a limit of its own is no disruption: with the condition a Job would start it again and again.
-    if Cause::named(&eviction.signal).is_none_or(Cause::announces_disruption) {
+    if eviction_api::announces_disruption(eviction) {
         let message = eviction.message.trim_end();
         let set =
             eviction_api::set_disruption_target(connection, pod, message, &eviction.time).await;

@@ -10,7 +10,7 @@ use evictd_engine::{reclaim::KnownPods, record::NodeState};
 use evictd_policy::{PauseState, PolicyStore};
 use evictd_store::{
     disk_queue::DiskQueue,
-    record::{EvictionRecord, Record, RequestRecord, shadow::KubeletEviction},
+    record::{EvictionRecord, Record, RequestRecord, oom_kill::OomKill, shadow::KubeletEviction},
 };
 use evictd_sys::clock::WallClock;
 use tokio::{
@@ -27,14 +27,16 @@ use super::{
 };
 use crate::{
     cache::ClusterCache,
-    node_status::{DesiredStatus, NodeWriter, StaleConditions},
+    fleet_brake::Fleet,
+    node_status::{DesiredStatus, LeftOver, NodeWriter, StaleConditions},
+    oom_events::OomEventLimiter,
     reporter::{QUEUE, Reporter},
     soft_eviction::{SoftEvictor, SoftRequest},
     soft_task,
     watch::pods::{self, Shared},
 };
 
-/// How long the start waits for the API server's list; without it the cgroups tell who runs here.
+/// How long the start waits for the API server's list; without it the cgroups tell which pods run here.
 const FIRST_LIST: Duration = Duration::from_secs(2);
 /// What an earlier agent has left stays at least for so long: by then this one has looked at every signal.
 const FIRST_WORD: Duration = Duration::from_secs(2);
@@ -69,6 +71,7 @@ pub struct Cluster {
     /// Who was asked to go and will.
     going: Option<mpsc::Receiver<RequestRecord>>,
     clock: WallClock,
+    oom_events: OomEventLimiter,
     begin: Option<oneshot::Sender<()>>,
     followers: Followers,
     keeping: Arc<ClusterCache>,
@@ -101,8 +104,6 @@ impl Cluster {
         let connection = ApiClient::open(cluster.kubeconfig.clone()).await;
         let connection = Arc::new(connection.map_err(|e: AccessError| e)?);
         connection.set_shadow(config.shadow);
-        let own = connection.cluster_addresses(&cluster.service_networks);
-        policies.evaluator().set_cluster_addresses(own);
         let pods = Arc::new(Shared::default());
         let keeping = Arc::new(ClusterCache::new(
             &config.state_dir,
@@ -128,11 +129,17 @@ impl Cluster {
             journal.clone(),
             Arc::clone(&pods),
             node,
+            cluster.evicted_pods,
             left_over,
         );
         let (evictions, queue) = mpsc::channel(QUEUE);
-        let (wanted, wishes) = channel::channel(DesiredStatus::default());
-        let writer = NodeWriter::new(Arc::clone(&connection), node, cluster.taint.clone());
+        let (wanted, desired) = channel::channel(DesiredStatus::default());
+        let writer = NodeWriter::new(
+            Arc::clone(&connection),
+            node,
+            cluster.taint.clone(),
+            cluster.former_taint_prefixes.clone(),
+        );
         let transition = config.eviction.pressure_transition_period;
         let (begin, begun) = oneshot::channel();
         let checked = Arc::clone(&connection);
@@ -156,7 +163,7 @@ impl Cluster {
             reporter: tokio::spawn(reporter.run(queue)),
             node: tokio::spawn(keep_node(
                 writer,
-                wishes,
+                desired,
                 begun,
                 transition.max(FIRST_WORD),
                 config.shadow,
@@ -172,6 +179,7 @@ impl Cluster {
             soft: None,
             going: None,
             clock: WallClock::new(Instant::now(), SystemTime::now()),
+            oom_events: OomEventLimiter::default(),
             begin: Some(begin),
             followers,
             keeping,
@@ -190,7 +198,9 @@ impl Cluster {
         };
         let listed = futures::future::join(listed, self.followers.settled());
         if tokio::time::timeout(FIRST_LIST, listed).await.is_err() {
-            tracing::warn!("the API server has not answered yet: the cgroups tell who runs here");
+            tracing::warn!(
+                "the API server has not answered yet: the cgroups tell which pods run here"
+            );
         }
     }
 
@@ -227,9 +237,14 @@ impl Cluster {
         }
     }
 
-    /// Tells of a stuck pod, or of a threshold that is met as it comes into force, by an Event: tried a few times, for the
-    /// journal has it.
-    pub fn report(&self, record: Record) {
+    /// Tells of a stuck pod, a pod at its own limit, or a threshold that is met as it comes into force, by an Event: tried a few
+    /// times, for the journal has it.
+    pub fn report(&mut self, mut record: Record) {
+        if let Record::OomKill(kill) = &mut record
+            && !self.tells_of(kill)
+        {
+            return;
+        }
         let (connection, node) = (Arc::clone(&self.connection), self.node.clone());
         tokio::spawn(async move {
             let events = Events::new(&node);
@@ -241,6 +256,22 @@ impl Cluster {
                 tokio::time::sleep(EVENT_PAUSE * 2_u32.pow(attempt)).await;
             }
         });
+    }
+
+    /// Whether a kill has an Event: not too many have, and the API server knows the pod.
+    fn tells_of(&mut self, kill: &mut OomKill) -> bool {
+        let Some(pod) = &mut kill.pod else {
+            return false;
+        };
+        self.pods.with(|store| {
+            // A pod that only its cgroup told of has its name here.
+            if let Some(known) = store.get(&pod.uid) {
+                pod.namespace.clone_from(&known.namespace);
+                pod.name.clone_from(&known.name);
+                pod.uid.clone_from(&known.uid);
+            }
+        });
+        !pod.name.is_empty() && self.oom_events.allows(&pod.uid, Instant::now())
     }
 
     /// Whether nothing may be changed from now on.
@@ -283,7 +314,8 @@ impl Cluster {
             let _ = begin.send(());
         }
         let connection = Arc::clone(&self.connection);
-        let evictor = SoftEvictor::new(connection, journal.clone(), node, config);
+        let policies = Arc::clone(self.followers.evaluator());
+        let evictor = SoftEvictor::new(connection, journal.clone(), policies, node, config);
         // One is under way, and the manager asks for no other until it is settled.
         let (demands, queue) = mpsc::channel(1);
         self.soft = Some(demands);
@@ -331,6 +363,11 @@ impl Cluster {
         &self.connection
     }
 
+    /// This node's part of the fleet brake, if there is one.
+    pub fn fleet_brake(&self) -> Option<&Arc<Fleet>> {
+        self.followers.fleet()
+    }
+
     /// Tells what is left to tell, and ends; all within a few seconds. Conditions and taints that hold stay for the next agent.
     pub async fn stop(self) {
         drop(self.followers);
@@ -368,38 +405,37 @@ async fn keep_node(
     shadow: bool,
 ) {
     let mut pause = Duration::from_millis(500);
-    let (conditions, taints) = loop {
+    let found = loop {
         match writer.left_over().await {
-            Ok((conditions, _)) if shadow => {
-                if !conditions.is_empty() {
+            Ok(found) if shadow => {
+                if !found.is_empty() {
                     tracing::warn!(
-                        ?conditions,
+                        ?found,
                         "an earlier agent has left conditions or taints on the node: shadow mode leaves them alone"
                     );
                 }
-                break Default::default();
+                break LeftOver::default();
             }
-            Ok(left) => break left,
+            Ok(found) => break found,
             Err(error) if error.is_retryable() && wanted.has_changed().is_ok() => {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_secs(30));
             }
-            Err(_) => break Default::default(),
+            Err(_) => break LeftOver::default(),
         }
     };
-    if !conditions.is_empty() {
+    if !found.is_empty() {
         tracing::info!(
-            ?conditions,
-            "an earlier agent has left conditions on the node"
+            ?found,
+            "an earlier agent has left conditions or taints on the node"
         );
         // Loading programs may take as long as the period. An end before that is an end too.
         let _ = begun.await;
     }
-    let until = tokio::time::Instant::now() + stay;
     let left = StaleConditions {
-        conditions,
-        taints,
-        until,
+        conditions: found.conditions,
+        taints: found.taints,
+        until: tokio::time::Instant::now() + stay,
     };
     writer.run(left, wanted).await;
 }

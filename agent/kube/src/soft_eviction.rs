@@ -2,6 +2,7 @@
 //!
 //! A dry run of the Eviction API says whether PodDisruptionBudgets let a pod go; a DELETE with the same preconditions follows. A pod
 //! that its budget protects is passed over for the next candidate.
+//! Each request asks before whether evictions are paused, held back or used up by now: the decision may be half a minute old.
 //! Static pods are passed over as well: the API server cannot end them. When budgets protect all candidates for longer than is configured, or the hard threshold is met, the first candidate goes
 //! nevertheless, by DELETE; the journal, an Event and a counter say so and why.
 
@@ -13,6 +14,7 @@ use std::{
 
 use evictd_config::Config;
 use evictd_engine::{Pod, model::settings::Mode};
+use evictd_policy::{PolicyEvaluator, evaluator::HeldBack};
 use evictd_store::{
     disk_queue::DiskQueue,
     record::{Record, RequestRecord, counted::Counted},
@@ -59,14 +61,34 @@ pub enum SoftOutcome {
         /// For how long they have.
         since: Duration,
     },
+    /// A pause, the fleet brake, policies or limits hold back who could have been asked.
+    HeldBack {
+        /// What has held back the last one.
+        by: HeldBack,
+        /// So many pods were spared by policies and limits.
+        spared: usize,
+    },
     /// No pod could be asked: the API server does not answer, or there is no candidate.
     NotAsked,
+}
+
+/// What has become of the request for one pod that goes, or is gone; `None` where its budget protects it.
+type Asked = Option<(Removal, RequestRecord)>;
+
+/// Why a pod was not asked to go.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error("{0}")]
+    HeldBack(HeldBack),
+    #[error(transparent)]
+    Api(#[from] ApiError),
 }
 
 /// Evicts through the API.
 pub struct SoftEvictor {
     connection: Arc<ApiClient>,
     journal: DiskQueue,
+    policies: Arc<PolicyEvaluator>,
     events: Events,
     mode: Mode,
     max_grace_seconds: i32,
@@ -84,12 +106,14 @@ impl SoftEvictor {
     pub fn new(
         connection: Arc<ApiClient>,
         journal: DiskQueue,
+        policies: Arc<PolicyEvaluator>,
         node: &str,
         config: &Config,
     ) -> Self {
         Self {
             connection,
             journal,
+            policies,
             events: Events::new(node),
             mode: config.mode,
             max_grace_seconds: config.eviction.max_pod_grace_period_seconds,
@@ -105,11 +129,15 @@ impl SoftEvictor {
         self.blocked = None;
     }
 
-    /// One pod, if the Eviction API would let it go. `Ok(None)`: its budget protects it.
-    async fn ask(
-        &mut self,
-        candidate: &SoftCandidate,
-    ) -> Result<Option<(Removal, RequestRecord)>, ApiError> {
+    /// As the hard paths ask just before SIGKILL.
+    fn may_go(&self, pod: &Pod) -> Result<(), Refusal> {
+        let held = self.policies.held_back(&pod.uid);
+        held.map_or(Ok(()), |by| Err(Refusal::HeldBack(by)))
+    }
+
+    /// One pod, if the Eviction API would let it go.
+    async fn ask(&mut self, candidate: &SoftCandidate) -> Result<Asked, Refusal> {
+        self.may_go(&candidate.pod)?;
         let mut asked = self.request(candidate);
         match self.noted.iter().find(|(uid, _)| *uid == asked.uid) {
             Some((_, id)) => asked.id.clone_from(id),
@@ -126,13 +154,14 @@ impl SoftEvictor {
             Ok(Removal::Deleted) => self.remove(&candidate.pod, &asked).await?,
             Ok(removal) => removal,
             Err(error) if is_budget(&error) => return Ok(None),
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         };
         Ok(Some((removal, asked)))
     }
 
     /// Does what the Eviction API does for a pod that may go. Soft evictions are the kubelet's too, for pressure alone.
-    async fn remove(&self, pod: &Pod, asked: &RequestRecord) -> Result<Removal, ApiError> {
+    async fn remove(&self, pod: &Pod, asked: &RequestRecord) -> Result<Removal, Refusal> {
+        self.may_go(pod)?;
         let message = asked.message.trim_end();
         let (connection, target) = (&self.connection, reference(pod));
         let set =
@@ -140,7 +169,8 @@ impl SoftEvictor {
         if let Err(error) = set {
             tracing::debug!(%pod, %error, "DisruptionTarget is not set");
         }
-        eviction_api::delete(connection, target, asked.grace_period_seconds).await
+        self.may_go(pod)?;
+        Ok(eviction_api::delete(connection, target, asked.grace_period_seconds).await?)
     }
 
     /// One pod against its budget.
@@ -161,6 +191,10 @@ impl SoftEvictor {
         let index = *blocked.first()?;
         let candidate = candidates.get(index)?;
         let pod = &candidate.pod;
+        let held_back = |by: HeldBack| Some(SoftOutcome::HeldBack { by, spared: 0 });
+        if let Some(by) = self.policies.held_back(&pod.uid) {
+            return held_back(by);
+        }
         tracing::warn!(%pod, why, "a PodDisruptionBudget is overridden");
         let asked = RequestRecord {
             override_reason: Some(why),
@@ -168,10 +202,14 @@ impl SoftEvictor {
         };
         self.write_down(Record::Asked(Box::new(asked.clone())))
             .await;
-        let removal = self.remove(pod, &asked).await;
-        let removal = removal
-            .inspect_err(|error| tracing::warn!(%pod, %error, "the override has failed"))
-            .ok()?;
+        let removal = match self.remove(pod, &asked).await {
+            Ok(removal) => removal,
+            Err(Refusal::HeldBack(by)) => return held_back(by),
+            Err(Refusal::Api(error)) => {
+                tracing::warn!(%pod, %error, "the override has failed");
+                return None;
+            }
+        };
         self.connection.counters.soft_overrides.add();
         Some(self.done(index, pod, removal, asked).await)
     }
@@ -222,9 +260,10 @@ impl SoftEvictor {
             reading,
         } = candidate;
         let grace = grace(pod, self.max_grace_seconds);
+        let asked = RequestRecord::new(pod, &decision.message.text, *reading, grace);
         RequestRecord {
             may_be_refused: true,
-            ..RequestRecord::new(pod, &decision.message.text, *reading, grace)
+            ..asked.at_this_time(decision.timing.as_deref())
         }
     }
 
@@ -250,6 +289,7 @@ impl SoftEvictor {
     /// the hard threshold is met as well: budgets no longer count.
     pub async fn evict_soft(&mut self, candidates: &[SoftCandidate], hard: bool) -> SoftOutcome {
         let mut blocked = Vec::new();
+        let (mut held_back, mut spared) = (None, 0);
         for (index, candidate) in candidates.iter().enumerate() {
             let pod = &candidate.pod;
             // One that only its cgroup tells of has no name to ask for; one that is on its way needs no second request.
@@ -258,14 +298,25 @@ impl SoftEvictor {
                 continue;
             }
             match self.ask(candidate).await {
-                Ok(Some((removal, asked))) => return self.done(index, pod, removal, asked).await,
+                Ok(Some((removal, asked))) => {
+                    return self.done(index, pod, removal, asked).await;
+                }
                 Ok(None) => {
                     self.connection.counters.soft_blocked.add();
                     tracing::info!(%pod, "a PodDisruptionBudget protects the pod: the next one is asked");
                     blocked.push(index);
                 }
+                Err(Refusal::HeldBack(by)) => {
+                    tracing::info!(%pod, %by, "the pod is not asked to go after all");
+                    held_back = Some(by);
+                    spared += usize::from(by == HeldBack::Spared);
+                    // What holds for all pods holds for the next one.
+                    if by != HeldBack::Spared {
+                        break;
+                    }
+                }
                 // A server that does not answer will not answer for the next one either.
-                Err(error) if error.code() == 0 => {
+                Err(Refusal::Api(error)) if error.code() == 0 => {
                     tracing::warn!(%pod, %error, "no pod can be evicted through the API");
                     return SoftOutcome::NotAsked;
                 }
@@ -273,8 +324,12 @@ impl SoftEvictor {
                 Err(error) => tracing::warn!(%pod, %error, "the pod cannot be asked to go"),
             }
         }
-        if blocked.is_empty() {
-            return SoftOutcome::NotAsked;
+        match held_back {
+            Some(by) if blocked.is_empty() || by != HeldBack::Spared => {
+                return SoftOutcome::HeldBack { by, spared };
+            }
+            None if blocked.is_empty() => return SoftOutcome::NotAsked,
+            _ => {}
         }
         let since = self.blocked.get_or_insert_with(Instant::now).elapsed();
         match self.force(candidates, &blocked, hard).await {

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use evictd_engine::EvictionDecision;
+use evictd_policy::evaluator::HeldBack;
 use evictd_store::record::RequestRecord;
 use tokio::sync::mpsc;
 
@@ -39,6 +40,18 @@ pub async fn run(
             SoftOutcome::Gone { index } => eviction(&demand, index),
             SoftOutcome::Blocked { since } => {
                 tracing::warn!(signal = %demand.signal, ?since, "budgets protect every candidate");
+                tokio::time::sleep(PAUSE).await;
+                None
+            }
+            SoftOutcome::HeldBack { by, spared } => {
+                let paused = by != HeldBack::Spared;
+                tracing::error!(
+                    signal = %demand.signal,
+                    %by,
+                    paused,
+                    spared,
+                    "the threshold is met and no pod may be evicted"
+                );
                 tokio::time::sleep(PAUSE).await;
                 None
             }

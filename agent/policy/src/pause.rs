@@ -1,4 +1,4 @@
-//! Who has paused evictions: each one's word holds until he takes it back, and one is enough.
+//! What has paused evictions: each source holds until it is taken back, and one is enough.
 
 use std::{
     collections::VecDeque,
@@ -10,7 +10,7 @@ use std::{
 
 use evictd_engine::limiter::EvictionLimiter;
 
-/// Who may pause evictions.
+/// What may pause evictions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseSource {
     /// The file `pause` in the state directory.
@@ -41,21 +41,21 @@ impl PauseSource {
 /// Changes that wait until they are read; of more the oldest are forgotten and counted.
 const WAITING: usize = 16;
 
-/// A throttle was pulled or released.
+/// A source has paused evictions, or does so no longer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PauseChange {
     /// When it was seen.
     pub time: jiff::Timestamp,
     /// Which one.
     pub source: PauseSource,
-    /// Whether it was pulled.
+    /// Whether it pauses them now.
     pub paused: bool,
-    /// Whether evictions are paused since, by this throttle or another one.
+    /// Whether evictions are paused since, by this source or another one.
     pub evictions_paused: bool,
 }
 
 impl PauseChange {
-    /// How a throttle is at this moment.
+    /// How a source is at this moment.
     pub fn now(source: PauseSource, pauses: &PauseState) -> Self {
         Self {
             time: jiff::Timestamp::now(),
@@ -66,7 +66,7 @@ impl PauseChange {
     }
 }
 
-/// All throttles of an agent.
+/// All pauses of an agent.
 #[derive(Debug)]
 pub struct PauseState {
     limiter: Arc<EvictionLimiter>,

@@ -75,13 +75,8 @@ pub(super) fn take(cluster: &mut ObjectDecoder) -> Result<Option<TaintConfig>, C
     };
     let base = TaintConfig::default();
     let prefix = taint.text("keyPrefix")?;
-    if let Some(prefix) = prefix.as_ref().filter(|prefix| !is_key_prefix(prefix)) {
-        let reason = "must be a domain that is not Kubernetes' own, or one of cluster-autoscaler's prefixes, with a slash and perhaps the beginning of a name";
-        return Err(ConfigError::text(
-            taint.path_of("keyPrefix"),
-            prefix,
-            reason,
-        ));
+    if let Some(prefix) = &prefix {
+        check_prefix(prefix, || taint.path_of("keyPrefix"))?;
     }
     let effects = [TaintEffect::PreferNoSchedule, TaintEffect::NoSchedule];
     let effects = effects.map(|effect| (effect.as_str(), effect));
@@ -93,6 +88,24 @@ pub(super) fn take(cluster: &mut ObjectDecoder) -> Result<Option<TaintConfig>, C
     };
     taint.deny_unknown_fields()?;
     Ok(Some(taken))
+}
+
+/// Takes the field `formerTaintKeyPrefixes`. It is not one of `taint`, which may be `false`.
+pub(super) fn take_former(cluster: &mut ObjectDecoder) -> Result<Vec<String>, ConfigError> {
+    let path = cluster.path_of("formerTaintKeyPrefixes");
+    let prefixes = cluster.texts("formerTaintKeyPrefixes")?.unwrap_or_default();
+    for (i, prefix) in prefixes.iter().enumerate() {
+        check_prefix(prefix, || format!("{path}[{i}]"))?;
+    }
+    Ok(prefixes)
+}
+
+fn check_prefix(prefix: &str, path: impl FnOnce() -> String) -> Result<(), ConfigError> {
+    if is_key_prefix(prefix) {
+        return Ok(());
+    }
+    let reason = "must be a domain that is not Kubernetes' own, or one of cluster-autoscaler's prefixes, with a slash and perhaps the beginning of a name";
+    Err(ConfigError::text(path(), prefix, reason))
 }
 
 /// The beginning of a qualified name whose taints belong to no other component.

@@ -9,7 +9,8 @@ fn excess(spec: Value, stats: Value, layout: Layout) -> Option<String> {
     let pod = read_pod("pod", &json!({"metadata": {"uid": "u"}, "spec": spec})).expect("a pod");
     let mut stats = stats;
     stats["podRef"] = json!({"uid": "u"});
-    let summary = read_summary("summary", &json!({"pods": [stats]})).expect("a summary");
+    let summary =
+        read_summary("summary", &json!({"node": {}, "pods": [stats]})).expect("a summary");
     local_storage_excess(&pod, &summary.pods["u"], layout).map(|excess| excess.message.text)
 }
 

@@ -38,6 +38,17 @@ impl Summary {
 ///
 /// A document of another form, a field of a wrong type.
 pub fn read_summary(root: &str, document: &Value) -> Result<Summary, JsonError> {
+    // Another document must not pass for a summary without numbers; serde takes a list for a map.
+    match document.as_object() {
+        None => return Err(JsonError::new(root, "must be a map of fields")),
+        Some(fields) if fields.contains_key("items") => {
+            return Err(JsonError::new(
+                root,
+                "is a list of objects: a summary has `node` and `pods`",
+            ));
+        }
+        Some(_) => {}
+    }
     read::<SummaryJson>(root, document).map(Summary::from)
 }
 

@@ -24,6 +24,7 @@ use tokio::sync::Notify;
 
 use crate::{
     client::ApiClient,
+    eviction_api::EVICTED,
     pod_store::PodStore,
     watch::{Events, WatchFailure, WatchHandler, from_cache, run_watcher},
 };
@@ -52,8 +53,6 @@ struct KubeletEvictions {
 const MOST_SEEN: usize = 1024;
 /// So many wait to be taken, which happens every second.
 const MOST_NEWS: usize = 256;
-/// `status.reason` of a pod that the kubelet has evicted.
-const EVICTED: &str = "Evicted";
 
 impl Shared {
     /// Looks at the pod store or changes it.
@@ -72,16 +71,17 @@ impl Shared {
         evicted.unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// This agent gives the pod the status of an evicted one: it is none of the kubelet's.
+    pub fn note_own_eviction(&self, uid: &str) {
+        self.evicted().note(uid);
+    }
+
     /// Takes note of a pod that the kubelet has evicted; one that was evicted before the agent looked is no news.
     fn note_evicted(&self, pod: &Pod, message: String, is_news: bool) -> bool {
         let mut evicted = self.evicted();
-        if evicted.seen.contains(&pod.uid) {
+        if !evicted.note(&pod.uid) {
             return false;
         }
-        if evicted.seen.len() == MOST_SEEN {
-            evicted.seen.pop_front();
-        }
-        evicted.seen.push_back(pod.uid.clone());
         if is_news && evicted.news.len() < MOST_NEWS {
             evicted.news.push(KubeletEviction {
                 time: jiff::Timestamp::now().to_string(),
@@ -92,6 +92,20 @@ impl Shared {
             });
         }
         is_news
+    }
+}
+
+impl KubeletEvictions {
+    /// Whether this UID was not seen before; from now on it was.
+    fn note(&mut self, uid: &str) -> bool {
+        if self.seen.iter().any(|seen| seen == uid) {
+            return false;
+        }
+        if self.seen.len() == MOST_SEEN {
+            self.seen.pop_front();
+        }
+        self.seen.push_back(uid.to_owned());
+        true
     }
 }
 
@@ -193,7 +207,7 @@ impl WatchHandler for Pods {
     }
 
     fn failed(&mut self, _: WatchFailure, error: &watcher::Error) {
-        tracing::warn!(%error, "the watch of this node's pods has stopped: the cgroups tell who runs here");
+        tracing::warn!(%error, "the watch of this node's pods has stopped: the cgroups tell which pods run here");
     }
 
     fn recovered(&mut self) {

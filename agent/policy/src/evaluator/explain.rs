@@ -64,7 +64,37 @@ pub struct GateView {
     pub on_unknown: String,
 }
 
+/// What holds a pod back that was chosen at the kubelet's pace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HeldBack {
+    /// A pause of the node.
+    #[error("evictions are paused on this node")]
+    Paused,
+    /// The fleet brake.
+    #[error("the fleet brake holds back what is not urgent")]
+    Fleet,
+    /// The policies, or a limit without room.
+    #[error("a policy or a limit spares it")]
+    Spared,
+}
+
 impl PolicyEvaluator {
+    /// What holds a pod back at this moment, if anything does: for those that act on a decision that has become old meanwhile.
+    /// Of a pod that is not here it is only known what holds for all of them.
+    pub fn held_back(&self, uid: &str) -> Option<HeldBack> {
+        let now = monotonic_ns();
+        if self.limiter.is_paused() {
+            return Some(HeldBack::Paused);
+        }
+        if !self.limiter.lets_paced(now) {
+            return Some(HeldBack::Fleet);
+        }
+        let state = self.state();
+        let permit = state.pods.get(uid)?.pod.permit();
+        let may_go = self.limiter.allows(permit, now, LastResort::None);
+        (!may_go).then_some(HeldBack::Spared)
+    }
+
     /// Explains every pod.
     pub fn explain(&self) -> Vec<Explanation> {
         let state = self.state();

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use evictd_engine::limiter::EvictionLimiter;
+
 use super::{
     super::model::Limit, EvaluatedPod, PolicyEvaluator, State, past::Past, quotas::QuotaKey,
 };
@@ -68,7 +70,7 @@ impl PolicyEvaluator {
                     available: 0,
                     limit: limit.clone(),
                 });
-                group.available += u32::from(is_available(held));
+                group.available += u32::from(is_available(held, &self.limiter));
             }
             places.insert(uid.clone(), wanted.into_iter().collect());
         }
@@ -93,11 +95,11 @@ struct Group {
 }
 
 /// Whether a pod counts towards `minAvailable`: it runs, is ready as far as is known, and was not evicted.
-fn is_available(held: &EvaluatedPod) -> bool {
+fn is_available(held: &EvaluatedPod, limiter: &EvictionLimiter) -> bool {
     let pod = held.pod.pod();
     let ready = pod
         .conditions
         .get(READY)
         .is_none_or(|status| status == "True");
-    ready && pod.phase == "Running" && !pod.is_deleting && !held.pod.permit().is_used()
+    ready && pod.phase == "Running" && !pod.is_deleting && !limiter.is_used(held.pod.permit())
 }

@@ -33,7 +33,7 @@ mod past;
 mod quotas;
 mod worker;
 
-pub use explain::{Explanation, GateView, RuleView};
+pub use explain::{Explanation, GateView, HeldBack, RuleView};
 pub use gate_state::GateState;
 pub use worker::{THREAD, Worker};
 
@@ -59,14 +59,15 @@ pub trait ObjectReader: Send + Sync {
     fn get(&self, path: String) -> BoxFuture<'_, Result<gate::Answer, String>>;
 }
 
-/// Keeps clearances.
+/// Keeps permits.
 pub struct PolicyEvaluator {
     settings: Settings,
     limiter: Arc<EvictionLimiter>,
     secrets: Secrets,
     state: Mutex<State>,
     objects: std::sync::OnceLock<Arc<dyn ObjectReader>>,
-    cluster: std::sync::OnceLock<ClusterAddresses>,
+    cluster: tokio::sync::watch::Sender<Option<Arc<ClusterAddresses>>>,
+    cluster_wanted: tokio::sync::Notify,
     changed: tokio::sync::Notify,
     replaced: tokio::sync::Notify,
 }
@@ -112,13 +113,14 @@ impl PolicyEvaluator {
             secrets,
             state: Mutex::default(),
             objects: std::sync::OnceLock::new(),
-            cluster: std::sync::OnceLock::new(),
+            cluster: tokio::sync::watch::Sender::new(None),
+            cluster_wanted: tokio::sync::Notify::new(),
             changed: tokio::sync::Notify::new(),
             replaced: tokio::sync::Notify::new(),
         })
     }
 
-    /// What the fast path looks at besides clearances.
+    /// What the fast path looks at besides permits.
     pub fn limiter(&self) -> &Arc<EvictionLimiter> {
         &self.limiter
     }
@@ -129,10 +131,14 @@ impl PolicyEvaluator {
         let _ = self.objects.set(objects);
     }
 
-    /// Gates may ask at these addresses only where their policy names them. Until this is reported_conflicts no gate asks any server.
+    /// Gates may ask at these addresses only where their policy names them. Until this is set no gate asks any server.
     pub fn set_cluster_addresses(&self, addresses: ClusterAddresses) {
-        // The first ones stay: there is only one cluster.
-        let _ = self.cluster.set(addresses);
+        self.cluster.send_replace(Some(Arc::new(addresses)));
+    }
+
+    /// Ends when a gate asks a server that may be the cluster's own. One waits for it.
+    pub async fn cluster_addresses_wanted(&self) {
+        self.cluster_wanted.notified().await;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

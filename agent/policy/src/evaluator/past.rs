@@ -64,6 +64,9 @@ impl PolicyEvaluator {
     /// Takes over what earlier agents have evicted, the oldest first. Before the first pods are presented.
     pub fn restore(&self, mut past: Vec<PastEviction>) {
         past.sort_by_key(|e| e.at);
+        if let Some(last) = past.last() {
+            self.limiter.note_past(last.at);
+        }
         let mut state = self.state();
         state.past = past;
     }

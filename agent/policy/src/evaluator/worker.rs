@@ -226,10 +226,15 @@ impl PolicyEvaluator {
         let target = probe
             .target(&question.variables, ip, &question.namespace)
             .map_err(|e| format!("host: {e}"))?;
-        let cluster = self.cluster.get();
-        let cluster = cluster.ok_or("the addresses of the cluster itself are not known yet")?;
+        self.cluster_wanted.notify_one();
+        let mut cluster = self.cluster.subscribe();
+        // The sender is the evaluator's own; the caller sets an end to it.
+        let cluster = match cluster.wait_for(Option::is_some).await {
+            Ok(known) => known.clone().unwrap_or_default(),
+            Err(error) => return Err(error.to_string()),
+        };
         probe
-            .ask(&target, cluster, &self.secrets)
+            .ask(&target, &cluster, &self.secrets)
             .await
             .map_err(|e| e.to_string())
     }

@@ -40,7 +40,7 @@ pub(super) struct State {
     /// It was said that there are too many.
     too_many: bool,
     pub revision: u64,
-    /// What was there when pods were last looked for: this revision, and the keeper's.
+    /// What was there when pods were last looked for: this revision, and that of the pod store.
     pub looked_at: Option<(u64, u64)>,
 }
 

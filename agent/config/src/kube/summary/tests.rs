@@ -80,7 +80,7 @@ fn missing_numbers_and_nulls_are_no_mistake() {
     );
     let error = read_summary(
         "summary",
-        &json!({"pods": [{"memory": {"workingSetBytes": "3"}}]}),
+        &json!({"node": {}, "pods": [{"memory": {"workingSetBytes": "3"}}]}),
     );
     assert_eq!(
         error.map_err(|e| e.to_string()),
@@ -90,4 +90,14 @@ fn missing_numbers_and_nulls_are_no_mistake() {
         )
     );
     assert!(read_summary("summary", &json!({"node": {"memory": {"time": "now"}}})).is_err());
+    for (document, expected) in [
+        (
+            json!({"kind": "PodList", "items": []}),
+            "summary: is a list of objects: a summary has `node` and `pods`",
+        ),
+        (json!([]), "summary: must be a map of fields"),
+    ] {
+        let error = read_summary("summary", &document).map_err(|e| e.to_string());
+        assert_eq!(error, Err(expected.to_owned()));
+    }
 }

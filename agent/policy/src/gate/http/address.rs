@@ -5,7 +5,7 @@ use std::{
     sync::LazyLock,
 };
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net};
 use tokio::net::TcpStream;
 
 use super::{Hosts, ProbeError};
@@ -78,11 +78,15 @@ impl Filter<'_> {
     }
 }
 
+/// What kubeadm and Talos give ClusterIPs, unless they are told otherwise.
+const DEFAULT_SERVICES: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 96, 0, 0), 12);
+
 impl ClusterAddresses {
-    /// The network of ClusterIPs that the address of the Service `kubernetes` suggests: its /16, or its /112. No distribution
-    /// has a smaller one by default.
+    /// The network of ClusterIPs that the address of the Service `kubernetes` suggests: 10.96.0.0/12, its /16, or its /112. Other
+    /// distributions' networks are no larger by default.
     pub fn services_around(kubernetes: IpAddr) -> IpNet {
         let (address, length) = match kubernetes.to_canonical() {
+            IpAddr::V4(ip) if DEFAULT_SERVICES.contains(&ip) => return DEFAULT_SERVICES.into(),
             IpAddr::V4(ip) => {
                 let [a, b, ..] = ip.octets();
                 (IpAddr::V4(Ipv4Addr::new(a, b, 0, 0)), 16)
@@ -216,6 +220,8 @@ mod tests {
             ("192.168.7.1", "API server"),
             ("10.96.0.1", "API server"),
             ("10.96.200.3", "ClusterIP"),
+            ("10.97.0.10", "ClusterIP"),
+            ("10.111.255.254", "ClusterIP"),
             ("0.0.0.0", "no address"),
             ("ff02::1", "no address"),
         ] {
@@ -226,6 +232,7 @@ mod tests {
             );
         }
         assert_eq!(refusal(None, false, "10.244.1.7"), None, "a pod's");
+        assert_eq!(refusal(None, false, "10.112.0.1"), None, "beyond them");
         assert_eq!(refusal(None, true, "10.96.200.3"), None);
         assert!(
             refusal(None, true, "10.96.0.1").is_some(),
@@ -241,10 +248,15 @@ mod tests {
         assert_eq!(refusal(hosts.as_ref(), false, "10.96.0.1"), None, "named");
         assert!(refusal(hosts.as_ref(), false, "0.0.0.0").is_some());
         assert!(refusal(hosts.as_ref(), false, "10.96.0.2").is_some());
-        let six: IpAddr = "fd00:10:96::1".parse().expect("an address");
-        assert_eq!(
-            ClusterAddresses::services_around(six).to_string(),
-            "fd00:10:96::/112"
-        );
+        for (kubernetes, network) in [
+            ("fd00:10:96::1", "fd00:10:96::/112"),
+            ("10.43.0.1", "10.43.0.0/16"),
+            ("10.100.0.1", "10.96.0.0/12"),
+            ("172.20.0.1", "172.20.0.0/16"),
+        ] {
+            let kubernetes = kubernetes.parse().expect("an address");
+            let around = ClusterAddresses::services_around(kubernetes);
+            assert_eq!(around.to_string(), network);
+        }
     }
 }

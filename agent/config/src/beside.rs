@@ -1,0 +1,110 @@
+//! `evictionHardAboveKubelet` and `evictionHardFallback`: what evictd makes of the kubelet's hard thresholds.
+
+use std::collections::BTreeMap;
+
+use evictd_engine::{
+    Raised, Signal, Threshold, ThresholdValue,
+    model::{signal::Resource, threshold::parse_value},
+};
+
+use super::{
+    ConfigError,
+    origin::{Origin, Origins},
+    statements::statements,
+    thresholds::{Statements, parse_signal, parse_thresholds},
+};
+use crate::decode::ObjectDecoder;
+
+const ABOVE: &str = "evictionHardAboveKubelet";
+const FALLBACK: &str = "evictionHardFallback";
+
+/// A step raises a threshold on memory to this share of the capacity at most, so that a small node does not evict at once.
+const MOST_MEMORY: f32 = 0.1;
+/// The same for everything else: of a disk the kubelet's defaults alone are up to 15 %.
+const MOST: f32 = 0.25;
+
+/// Both fields.
+#[derive(Debug, Default)]
+pub struct BesideKubelet {
+    /// Hard thresholds for signals of which the kubelet's configuration says nothing.
+    pub fallback: Option<Statements>,
+    /// What is added to the kubelet's hard thresholds, with the text that it was.
+    above: BTreeMap<Signal, (ThresholdValue, String)>,
+}
+
+impl BesideKubelet {
+    pub(super) fn take(fields: &mut ObjectDecoder) -> Result<Self, ConfigError> {
+        let fallback = statements(fields, FALLBACK, '<')?;
+        if let Some(fallback) = &fallback {
+            parse_thresholds(FALLBACK, fallback)?;
+        }
+        let texts = statements(fields, ABOVE, '=')?.unwrap_or_default();
+        let mut above = BTreeMap::new();
+        for (name, text) in texts {
+            let signal = parse_signal(ABOVE, &name, &text)?;
+            let step = step(&text)
+                .map_err(|reason| ConfigError::text(format!("{ABOVE}.{name}"), &text, reason))?;
+            // Nothing switches off a step that was set elsewhere.
+            if let Some(step) = step {
+                above.insert(signal, (step, text));
+            }
+        }
+        Ok(Self { fallback, above })
+    }
+
+    /// Raises the thresholds that the kubelet has. One that evictd's own configuration names is meant as it stands there.
+    pub(super) fn raise(
+        &self,
+        thresholds: &mut [Threshold],
+        origins: &Origins,
+    ) -> Result<(), ConfigError> {
+        for (signal, (_, text)) in &self.above {
+            if origins.hard.get(signal) == Some(&Origin::Own) {
+                let reason = format!(
+                    "evictionHard names {signal} too: only what comes from the kubelet is raised"
+                );
+                return Err(ConfigError::text(format!("{ABOVE}.{signal}"), text, reason));
+            }
+        }
+        for threshold in thresholds.iter_mut().filter(|t| t.is_hard()) {
+            let of_pods = threshold.signal == Signal::AllocatableMemoryAvailable;
+            let is_twin = of_pods && !origins.hard.contains_key(&threshold.signal);
+            let signal = if is_twin {
+                Signal::MemoryAvailable
+            } else {
+                threshold.signal
+            };
+            if let Some((step, _)) = self.above.get(&signal) {
+                threshold.value = ThresholdValue::Raised(Box::new(Raised {
+                    base: threshold.value.clone(),
+                    step: step.clone(),
+                    most: most(signal),
+                }));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn most(signal: Signal) -> f32 {
+    match signal.resource() {
+        Resource::Memory => MOST_MEMORY,
+        _ => MOST,
+    }
+}
+
+fn step(text: &str) -> Result<Option<ThresholdValue>, String> {
+    let value = parse_value(text)?;
+    match &value {
+        ThresholdValue::Percentage(share) if *share < 0.0 => Err("must not be below 0%".to_owned()),
+        ThresholdValue::Percentage(share) if *share > 1.0 => {
+            Err("must not be above 100%".to_owned())
+        }
+        ThresholdValue::Quantity(quantity) if quantity.sign() < 0 => {
+            Err("must not be negative".to_owned())
+        }
+        ThresholdValue::Percentage(share) if *share == 0.0 => Ok(None),
+        ThresholdValue::Quantity(quantity) if quantity.is_zero() => Ok(None),
+        _ => Ok(Some(value)),
+    }
+}

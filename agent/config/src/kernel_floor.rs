@@ -1,0 +1,73 @@
+//! A floor that no node can keep below its hard threshold is a mistake that the file shows by itself.
+
+use evictd_engine::{Signal, Threshold, ThresholdValue};
+
+use super::ConfigError;
+
+/// Capacities of nodes, in bytes as powers of two: 64 MiB to 64 TiB.
+const CAPACITIES: std::ops::RangeInclusive<u32> = 26..=46;
+
+/// Compares the floor with the hard threshold for nodes of all sizes; how the two compare on one node is known where its capacity is.
+pub(super) fn check(floor: &ThresholdValue, thresholds: &[Threshold]) -> Result<(), ConfigError> {
+    let hard = thresholds
+        .iter()
+        .find(|t| t.signal == Signal::MemoryAvailable && t.is_hard());
+    let Some(hard) = hard else {
+        return Ok(());
+    };
+    let mut nodes = CAPACITIES.map(|shift| 1_i64 << shift);
+    if nodes.any(|capacity| floor.amount(capacity) < hard.amount(capacity)) {
+        return Ok(());
+    }
+    let reason = format!(
+        "must be below the hard threshold, which is {}: the kernel would kill before evictd decides",
+        hard.value
+    );
+    let field = "kernelFloor.memory.available";
+    Err(ConfigError::text(field, &floor.to_string(), reason))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::Config;
+
+    #[test]
+    fn a_floor_is_below_the_hard_threshold() {
+        let load = |hard: &str, floor: &str| {
+            let config = json!({
+                "evictionHard": {"memory.available": hard},
+                "kernelFloor": {"memory.available": floor},
+            });
+            Config::from_values(config, None)
+        };
+        for (hard, floor) in [
+            ("100Mi", "100Mi"),
+            ("100Mi", "1Gi"),
+            ("5%", "5%"),
+            ("5%", "10%"),
+            ("5%", "100Ti"),
+        ] {
+            let error = load(hard, floor).expect_err(floor).to_string();
+            let expected = format!(
+                "kernelFloor.memory.available: \"{floor}\": must be below the hard threshold, which is {hard}: "
+            );
+            assert!(error.starts_with(&expected), "{error}");
+        }
+        // A share is more than a quantity on some nodes only.
+        for (hard, floor) in [
+            ("100Mi", "99Mi"),
+            ("5%", "4%"),
+            ("5%", "100Mi"),
+            ("100Mi", "50%"),
+        ] {
+            load(hard, floor).expect(floor);
+        }
+        let off = json!({
+            "evictionHard": {"memory.available": "100Mi"},
+            "kernelFloor": {"enabled": false, "memory.available": "1Gi"},
+        });
+        Config::from_values(off, None).expect("no floor");
+    }
+}

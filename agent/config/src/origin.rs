@@ -1,0 +1,85 @@
+//! Where a threshold comes from, for those who ask.
+
+use std::{collections::BTreeMap, fmt};
+
+use evictd_engine::{Signal, Threshold, ThresholdValue};
+
+/// Who has set a threshold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Origin {
+    /// The kubelet's defaults.
+    #[default]
+    Defaults,
+    /// `evictionHardFallback`.
+    Fallback,
+    /// The kubelet's configuration.
+    Kubelet,
+    /// evictd's own configuration.
+    Own,
+}
+
+impl Origin {
+    /// Its name for programs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Defaults => "kubeletDefaults",
+            Self::Fallback => "evictionHardFallback",
+            Self::Kubelet => "kubeletConfiguration",
+            Self::Own => "configuration",
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Defaults => "the kubelet's defaults",
+            Self::Fallback => "evictionHardFallback",
+            Self::Kubelet => "the kubelet's configuration",
+            Self::Own => "evictd's configuration",
+        })
+    }
+}
+
+/// Where each threshold comes from. It changes nothing, so that all are equal: a configuration that says the same in another place
+/// is no other configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Origins {
+    pub(super) hard: BTreeMap<Signal, Origin>,
+    pub(super) soft: Origin,
+}
+
+impl PartialEq for Origins {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Origins {
+    /// Where this threshold comes from. The pods' cgroup has that of the node, unless it is named.
+    pub fn of(&self, threshold: &Threshold) -> Origin {
+        if !threshold.is_hard() {
+            return self.soft;
+        }
+        let named = self.hard.get(&threshold.signal);
+        let of_node = || match threshold.signal {
+            Signal::AllocatableMemoryAvailable => self.hard.get(&Signal::MemoryAvailable),
+            _ => None,
+        };
+        named.or_else(of_node).copied().unwrap_or_default()
+    }
+
+    /// The same in words, with what was added to it.
+    pub fn explain(&self, threshold: &Threshold) -> String {
+        let origin = self.of(threshold);
+        match &threshold.value {
+            ThresholdValue::Raised(raised) => {
+                let most = ThresholdValue::Percentage(raised.most);
+                format!(
+                    "{origin}, raised by evictionHardAboveKubelet to {most} of the capacity at most"
+                )
+            }
+            _ => origin.to_string(),
+        }
+    }
+}
