@@ -5,8 +5,10 @@ mod signals;
 
 use std::path::Path;
 
-use evictd_config::{Config, FilesystemPaths, PinnedGuard};
-use evictd_engine::{MemorySizing, model::settings::EvictionConfig};
+use evictd_config::{Config, FilesystemPaths, Origins, PinnedGuard};
+use evictd_engine::{
+    MemorySizing, Observations, Threshold, ThresholdValue, model::settings::EvictionConfig,
+};
 use evictd_node::{
     bpf::{object::BpfObject, pin::is_bpffs},
     cgroup::memory::{MemoryCgroup, Version, memory_root},
@@ -123,7 +125,7 @@ impl Check {
         if let (Some(config), Ok(capacity)) = (config, memory_total(proc)) {
             findings.push(sizing(capacity, &config.eviction));
         }
-        findings.extend(config.map(met_now));
+        findings.extend(config.into_iter().flat_map(thresholds));
         Self {
             usable: usable && findings.iter().all(|f| f.state != State::Missing),
             kernel: machine::release(proc),
@@ -133,16 +135,57 @@ impl Check {
     }
 }
 
-/// The thresholds that would be met as they come into force.
-fn met_now(config: &Config) -> Finding {
-    const TOPIC: &str = "thresholds now";
+const MET_NOW: &str = "thresholds now";
+
+/// What the thresholds are here, and which of them would be met as they come into force.
+fn thresholds(config: &Config) -> Vec<Finding> {
     let mut view = match NodeView::open(config) {
         Ok(view) => view,
-        Err(error) => return Finding::new(TOPIC, State::Missing, error.to_string()),
+        Err(error) => return vec![Finding::new(MET_NOW, State::Missing, error.to_string())],
     };
     let thresholds = view.layout().apply(&config.eviction.thresholds);
     let now = i64::try_from(monotonic_ns()).unwrap_or(i64::MAX);
     let seen = view.sample(now).observations;
+    vec![
+        hard(&config.eviction.thresholds, &config.origins, &seen),
+        met_now(&thresholds, &seen),
+    ]
+}
+
+/// Each hard threshold, and where it comes from.
+fn hard(thresholds: &[Threshold], origins: &Origins, seen: &Observations) -> Finding {
+    let described = thresholds.iter().filter(|t| t.is_hard()).map(|threshold| {
+        let (signal, origin) = (threshold.signal, origins.of(threshold));
+        let ThresholdValue::Raised(raised) = &threshold.value else {
+            return format!("{threshold} from {origin}");
+        };
+        let (base, step) = (&raised.base, &raised.step);
+        // What is not measured here has no capacity.
+        let Some(capacity) = seen.get(signal).map(|observed| observed.capacity) else {
+            return format!("{signal}<{base}+{step}, {base} from {origin}");
+        };
+        let result = threshold.value.quantity(capacity);
+        let cut = match raised.is_cut(capacity) {
+            true => format!(
+                ", as far as {} of the capacity",
+                ThresholdValue::Percentage(raised.most)
+            ),
+            false => String::new(),
+        };
+        format!(
+            "{signal}<{result}, {base} from {origin} and {step} from evictionHardAboveKubelet{cut}"
+        )
+    });
+    let described: Vec<String> = described.collect();
+    let detail = match described[..] {
+        [] => "none".to_owned(),
+        _ => described.join("; "),
+    };
+    Finding::new("hard thresholds", State::Ok, detail)
+}
+
+fn met_now(thresholds: &[Threshold], seen: &Observations) -> Finding {
+    const TOPIC: &str = MET_NOW;
     let met = thresholds.iter().filter_map(|threshold| {
         let observed = seen.get(threshold.signal)?;
         let wanted = threshold.amount(observed.capacity);

@@ -9,7 +9,10 @@ use super::{
     table::{Alignment, Table},
     to_json,
 };
-use crate::check::{Check, Finding, State};
+use crate::{
+    check::{Check, Finding, State},
+    daemon,
+};
 
 /// What `evictd check` is told.
 #[derive(clap::Args)]
@@ -32,6 +35,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(String, bool), CommandError>
     let loaded = arguments.config.as_deref();
     let loaded = loaded.map(|path| Config::load_beside(path, file, &nothing));
     let (config, kubelet) = loaded.transpose()?.unzip();
+    if let Some(config) = &config {
+        daemon::check_floor(config)?;
+    }
     let mut check = Check::of_this_machine(config.as_ref());
     check
         .findings

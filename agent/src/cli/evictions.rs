@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::Path};
 
 use evictd_store::{
     incident::Incident,
-    journal,
+    journal::{self, Damage},
     record::{Record, Reported},
 };
 use evictd_sys::fs::PathError;
@@ -31,11 +31,15 @@ impl Known {
     }
 }
 
-/// Every eviction of the journal, oldest first.
-pub(super) fn known(dir: &Path) -> Result<Vec<Known>, CommandError> {
+/// Every record of the journal, oldest first, and what of it cannot be read.
+pub(super) fn journal_of(dir: &Path) -> Result<(Vec<Record>, Vec<Damage>), CommandError> {
     // A directory that is not there has no journal, which is not the same as an empty one.
     std::fs::read_dir(dir).map_err(PathError::at(dir))?;
-    let (records, _) = journal::read(dir)?;
+    Ok(journal::read_noting_damage(dir)?)
+}
+
+/// Every eviction of a journal, oldest first.
+pub(super) fn known(records: Vec<Record>) -> Vec<Known> {
     let mut known: Vec<Known> = Vec::new();
     let mut places = BTreeMap::new();
     for record in records {
@@ -61,7 +65,7 @@ pub(super) fn known(dir: &Path) -> Result<Vec<Known>, CommandError> {
             _ => {}
         }
     }
-    Ok(known)
+    known
 }
 
 /// The eviction with this id, with this end of its id, or the latest one.

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
-use evictd_kube::fleet::{Access, AgentPod, Fleet, FleetError, NodeState};
+use evictd_kube::fleet::{AGENTS, Access, AgentPod, Fleet, FleetError, NodeState, PAUSE};
 use serde_json::{Value, json};
 
 use super::{
@@ -38,6 +38,12 @@ pub(super) struct Arguments {
         value_name = "NAME"
     )]
     namespace: String,
+    /// A selector of the agents' pods, if other labels than the chart's name them
+    #[arg(long, global = true, default_value = AGENTS, value_name = "SELECTOR")]
+    selector: String,
+    /// The ConfigMap that pauses all agents, as `cluster.pauseConfigMap` names it
+    #[arg(long, global = true, default_value = PAUSE, value_name = "NAME")]
+    pause_config_map: String,
     /// How to print it
     #[arg(short, long, global = true, value_enum, default_value_t)]
     output: OutputFormat,
@@ -114,6 +120,8 @@ async fn answer(arguments: &Arguments) -> Result<String, CommandError> {
         kubeconfig: arguments.kubeconfig.clone(),
         context: arguments.context.clone(),
         namespace: arguments.namespace.clone(),
+        agents: arguments.selector.clone(),
+        pause: arguments.pause_config_map.clone(),
     });
     let fleet = fleet.await?;
     let output = arguments.output;
@@ -310,7 +318,10 @@ async fn incidents(
         Some(node) => vec![fleet.agent_on(node).await?],
         None => fleet.agents().await?,
     };
-    let (mut found, mut silent) = (Vec::new(), Vec::new());
+    let waits = agents.iter().filter(|agent| agent.phase != "Running");
+    let waits =
+        waits.map(|agent| format!("the agent on {}: its pod is {}", agent.node, agent.phase));
+    let (mut found, mut silent) = (Vec::new(), waits.collect::<Vec<_>>());
     for (agent, answer) in fleet.ask_all(&agents, &["report", "-o", "json"]).await {
         match answer.and_then(|text| json_of(agent, &text)) {
             Ok(Value::Array(evictions)) => {

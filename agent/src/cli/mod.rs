@@ -9,7 +9,8 @@ use std::{
 };
 
 use clap::{Parser, Subcommand, ValueEnum};
-use evictd_config::{ConfigError, KubeletDocument};
+use evictd_config::{Config, ConfigError, DEFAULT_STATE_DIR, KubeletDocument};
+use evictd_store::journal::Damage;
 use evictd_sys::fs::PathError;
 
 use crate::daemon::RunError;
@@ -76,6 +77,14 @@ fn or_installed(named: Option<&Path>) -> Option<&Path> {
     named.or(installed.exists().then_some(installed))
 }
 
+/// The state directory of the agent whose configuration was named, or else of the installed one.
+fn state_dir_of(named: Option<&Path>) -> Result<PathBuf, ConfigError> {
+    match or_installed(named) {
+        Some(path) => Ok(Config::load(path)?.state_dir),
+        None => Ok(PathBuf::from(DEFAULT_STATE_DIR)),
+    }
+}
+
 /// How a subcommand prints what it found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum OutputFormat {
@@ -104,6 +113,9 @@ enum CommandError {
     /// A file does not hold what it should.
     #[error("{}: {reason}", path.display())]
     Input { path: PathBuf, reason: String },
+    /// Lines of the journal cannot be read.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Journal(Vec<Damage>),
     /// What was asked for cannot be had.
     #[error("{what}: {reason}")]
     Argument { what: String, reason: String },
@@ -132,6 +144,7 @@ impl CommandError {
             | Self::Policy(_)
             | Self::Read { .. }
             | Self::Input { .. }
+            | Self::Journal(_)
             | Self::Argument { .. } => 2,
             Self::Run(error) if error.is_bad_input() => 2,
             Self::Fleet(error) if error.is_bad_input() => 2,
@@ -185,6 +198,8 @@ pub fn run(
     };
     // What the exit code is when all went well: a check that finds nothing to work with is no error, but no 0 either.
     let mut success = 0;
+    // What a report could not take into account is told after it.
+    let mut lacks = None;
     let result = match arguments {
         Called::Plugin(arguments) => kubectl::run(&arguments),
         Called::Evictd(Arguments { command }) => match command {
@@ -194,7 +209,10 @@ pub fn run(
                 text
             }),
             Command::Top(arguments) => top::run(&arguments, stdout),
-            Command::Report(arguments) => report::run(&arguments),
+            Command::Report(arguments) => report::run(&arguments).map(|(text, unread)| {
+                lacks = unread;
+                text
+            }),
             Command::Detach(arguments) => detach::run(&arguments),
             Command::Thresholds(arguments) => thresholds::run(&arguments),
             Command::Rank(arguments) => rank::run(&arguments),
@@ -202,7 +220,8 @@ pub fn run(
             Command::Replay(arguments) => replay::run(&arguments),
         },
     };
-    match result.and_then(|text| print(stdout, &text)) {
+    let printed = result.and_then(|text| print(stdout, &text));
+    match printed.and_then(|()| lacks.map_or(Ok(()), Err)) {
         Ok(()) => success,
         Err(error) => {
             // If this cannot be written, nothing can.

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use evictd_config::Config;
 use evictd_policy::{conflict, evaluator::Explanation, file, tolerations};
 use serde_json::{Value, json};
 
@@ -10,6 +9,7 @@ use super::{
     CommandError, OutputFormat,
     explained::{Explained, RuleView},
     input::invalid,
+    state_dir_of,
     table::{Alignment, Table},
     to_json,
 };
@@ -34,9 +34,9 @@ enum Command {
         /// `namespace/name`, a name, or a UID
         #[arg(value_name = "POD")]
         pod: String,
-        /// The configuration of the agent that runs here
+        /// The agent's configuration file, which names its state directory; without it the installed one
         #[arg(long, value_name = "FILE")]
-        config: PathBuf,
+        config: Option<PathBuf>,
         /// How to print it
         #[arg(short, long, value_enum, default_value_t)]
         output: OutputFormat,
@@ -56,7 +56,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
             pod,
             config,
             output,
-        } => explain(pod, config, *output),
+        } => explain(pod, config.as_deref(), *output),
         Command::Render { files } => {
             let policies = file::load(files)?;
             let items: Vec<Value> = policies.iter().flat_map(tolerations::admission).collect();
@@ -95,8 +95,8 @@ fn check(files: &[PathBuf]) -> Result<String, CommandError> {
     Ok(text)
 }
 
-fn explain(pod: &str, config: &Path, output: OutputFormat) -> Result<String, CommandError> {
-    let state_dir = Config::load(config)?.state_dir;
+fn explain(pod: &str, config: Option<&Path>, output: OutputFormat) -> Result<String, CommandError> {
+    let state_dir = state_dir_of(config)?;
     let is_fresh = RuleView::ask(&state_dir) == RuleView::Reported;
     let explained = Explained::read(&state_dir)?;
     let age = explained.age()?;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use evictd_config::kube::{pod::read_pods, summary::read_summary};
 use evictd_engine::{
-    Layout, OomScale, Ranked, Ranking, Resource, Signal, Usages,
+    Layout, Ranked, Ranking, Resource, Signal, Usages,
     model::settings::{Mode, RankingStrategy},
     oom_badness, oom_score_adj,
 };
@@ -197,7 +197,6 @@ fn adjust(ranked: &Ranked<'_>, capacity: Option<u64>) -> Option<i32> {
         pod.is_node_critical(),
         pod.memory_request,
         capacity,
-        OomScale::Kubernetes,
     ))
 }
 

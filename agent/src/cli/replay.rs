@@ -5,15 +5,17 @@ use std::path::{Path, PathBuf};
 use evictd_config::kube::summary::Summary;
 use evictd_engine::{
     EvictionDecision, Forecast, NodeCondition, NodeReclaim, Planner, Pod, Settings, SignalForecast,
-    Snapshot, message, model::settings::Mode, pace::Decision,
+    Snapshot, message,
+    model::settings::Mode,
+    pace::{Decision, Urgency},
 };
-use evictd_store::{incident::Incident, record::PaceRecord};
+use evictd_store::{incident::files, record::PaceRecord};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::{
     CommandError, OutputFormat,
-    input::{invalid, read_json},
+    input::{bad, invalid, read_json},
     scenario::{self, Scenario, Step},
     table::{Alignment, Table},
     to_json,
@@ -25,9 +27,9 @@ pub(super) struct Arguments {
     /// The sequence: configuration, pods, and what was seen step by step, as JSON; or the file of an incident
     #[arg(value_name = "SCENARIO.json")]
     scenario: PathBuf,
-    /// How far to go beyond the kubelet
-    #[arg(long, value_enum, default_value_t = ModeName::Kubelet)]
-    mode: ModeName,
+    /// How far to go beyond the kubelet, without it not at all; an incident knows its mode
+    #[arg(long, value_enum)]
+    mode: Option<ModeName>,
     /// How to print the decisions
     #[arg(short, long, value_enum, default_value_t)]
     output: OutputFormat,
@@ -96,56 +98,101 @@ struct IncidentJson {
     id: String,
     /// What the engine decides by what was known then.
     decision: Decision,
-    /// Whether that is an eviction for the reason that was recorded.
+    /// Whether that is an eviction for the reason that was recorded, of the pod that was first in the order.
     agrees: bool,
+    /// Whether the pod that went is the first one by the order of the file; absent where the file does not tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    went_first: Option<bool>,
     /// The pod that went.
     evicted: String,
 }
 
-/// Makes the decision of an incident again; `None` where the file holds no incident.
-fn replay_incident(path: &Path) -> Result<Option<IncidentJson>, CommandError> {
-    let value = read_json(path)?;
-    if value.get("eviction").is_none() {
-        return Ok(None);
-    }
-    let incident: Incident = serde_json::from_value(value).map_err(|error| invalid(path, error))?;
+/// Whether a file is that of an incident, even of a damaged one: a scenario has none of these fields.
+fn is_incident(document: &Value) -> bool {
+    let fields = ["version", "eviction", "judged"];
+    fields.iter().any(|field| document.get(field).is_some())
+}
+
+/// Makes the decision of an incident again.
+fn replay_incident(path: &Path, document: &Value) -> Result<IncidentJson, CommandError> {
+    let incident =
+        files::decode(document.to_string().as_bytes()).map_err(|reason| invalid(path, reason))?;
     let judged = incident.judged.ok_or_else(|| {
         invalid(
             path,
-            "judged: is not there: only hard memory pressure is recorded with what it was decided from",
+            "judged: is not there: a pod above its own limit, one that the kernel program has killed, and what the kubelet's mode evicts are recorded without it",
         )
     })?;
     let decision = judged.decide();
     let eviction = &incident.eviction;
     let recorded = eviction.pace.as_ref();
-    let agrees = match (decision, recorded) {
+    let is_same = match (decision, recorded) {
         (Decision::Evict { urgency, .. }, Some(recorded)) => {
-            let again = PaceRecord::new(urgency, recorded.room, recorded.pending);
-            again
-                == PaceRecord {
-                    expected: 0,
-                    shared: 0,
-                    ..recorded.clone()
-                }
+            let (room, pending) = (judged.seen.room.at_once, judged.pending.amount);
+            // What the pod used, and why it was that one, is in no look at the signal.
+            let again = PaceRecord {
+                expected: recorded.expected,
+                shared: recorded.shared,
+                growing: recorded.growing,
+                ..PaceRecord::new(urgency, room, pending)
+            };
+            let is_possible = (recorded.shared..=eviction.working_set).contains(&recorded.expected);
+            again == *recorded && is_possible
         }
         _ => false,
     };
-    Ok(Some(IncidentJson {
+    let went_first = incident.went_first();
+    let agrees = is_same && went_first != Some(false);
+    Ok(IncidentJson {
         id: eviction.id.clone(),
         decision,
         agrees,
+        went_first,
         evicted: format!("{}/{}", eviction.namespace, eviction.name),
-    }))
+    })
+}
+
+impl IncidentJson {
+    /// For people.
+    fn text(&self) -> String {
+        let decision = match self.decision {
+            Decision::Evict {
+                urgency: Urgency::Urgent { .. },
+                ..
+            } => "evict at once: urgent",
+            Decision::Evict { .. } => "evict, not urgent",
+            _ => "evict no pod",
+        };
+        let agrees = match self.agrees {
+            true => "as it was recorded",
+            false if self.went_first == Some(false) => "the pod was not the first in the order",
+            false => "not what was recorded",
+        };
+        format!(
+            "incident {}\nevicted: {}\ndecided again: {decision}; {agrees}\n",
+            self.id, self.evicted
+        )
+    }
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
-    if let Some(incident) = replay_incident(&arguments.scenario)? {
-        return to_json(&incident);
+    let path = &arguments.scenario;
+    let document = read_json(path)?;
+    if is_incident(&document) {
+        if arguments.mode.is_some() {
+            let reason = "is for scenarios: an incident is decided in the mode of its agent";
+            return Err(bad("--mode", reason));
+        }
+        let incident = replay_incident(path, &document)?;
+        return match arguments.output {
+            OutputFormat::Json => to_json(&incident),
+            OutputFormat::Table => Ok(incident.text()),
+        };
     }
-    let scenario = scenario::read(&arguments.scenario)?;
+    let scenario = scenario::read(path, document)?;
     let mode = match arguments.mode {
-        ModeName::Kubelet => Mode::Kubelet,
-        ModeName::Evictd => Mode::Evictd,
+        None | Some(ModeName::Kubelet) => Mode::Kubelet,
+        Some(ModeName::Evictd) => Mode::Evictd,
     };
     let steps = replay(scenario, mode);
     match arguments.output {

@@ -1,21 +1,25 @@
 //! `evictd report`: how an eviction came about, stage by stage, and what became of it. It reads what the agent has
 //! left in its state directory, whether or not it still runs.
 
-use std::{io, path::PathBuf, time::Duration};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use clap::ValueEnum;
-use evictd_config::{Config, DEFAULT_STATE_DIR, duration};
+use evictd_config::duration;
 use evictd_engine::{Resource, Signal};
 use evictd_store::{
     incident::{Incident, RankedPod, files},
-    record::{EvictionRecord, OutcomeRecord, PaceRecord, Reported},
+    record::{EvictionRecord, OutcomeRecord, PaceRecord, Record, Reported},
 };
 use serde_json::{Value, json, to_value};
 
 use super::{
     CommandError,
-    evictions::{Known, find, known},
-    or_installed,
+    evictions::{Known, find, journal_of, known},
+    state_dir_of,
     table::{Alignment, Table, amount_of, bytes},
     to_json,
 };
@@ -61,11 +65,18 @@ enum Format {
     Html,
 }
 
-pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
+/// The report, and what of the journal it lacks because it cannot be read.
+pub(super) fn run(arguments: &Arguments) -> Result<(String, Option<CommandError>), CommandError> {
     let dir = state_dir(arguments)?;
+    let (records, damage) = journal_of(&dir)?;
+    let lacks = (!damage.is_empty()).then_some(CommandError::Journal(damage));
+    Ok((report(arguments, &dir, records)?, lacks))
+}
+
+fn report(arguments: &Arguments, dir: &Path, records: Vec<Record>) -> Result<String, CommandError> {
     if arguments.shadow {
         let since = jiff::Timestamp::now() - arguments.since;
-        let compared = shadow::compare(&dir, since)?;
+        let compared = shadow::Comparison::of(records, since);
         return match arguments.output {
             Format::Table => Ok(compared.text()),
             Format::Json => to_json(&compared),
@@ -79,7 +90,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
             )),
         };
     }
-    let known = known(&dir)?;
+    let known = known(records);
     let Some(wanted) = &arguments.incident else {
         return match arguments.output {
             Format::Table => Ok(list(&known)),
@@ -91,8 +102,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
             Format::Html => Err(bad("-o html", "is a page about one incident: which?")),
         };
     };
-    let Known { incident, reported } = find(known, wanted, &dir)?;
-    let incident = match files::read(&dir, &incident.eviction.id)? {
+    let Known { incident, reported } = find(known, wanted, dir)?;
+    let incident = match files::read(dir, &incident.eviction.id)? {
         // Its end may be in the journal alone, which is on disk before anything else.
         Some(recorded) => Incident {
             finish: incident.finish.or(recorded.finish),
@@ -117,10 +128,7 @@ fn state_dir(arguments: &Arguments) -> Result<PathBuf, CommandError> {
     if let Some(dir) = &arguments.state_dir {
         return Ok(dir.clone());
     }
-    match or_installed(arguments.config.as_deref()) {
-        Some(path) => Ok(Config::load(path)?.state_dir),
-        None => Ok(PathBuf::from(DEFAULT_STATE_DIR)),
-    }
+    Ok(state_dir_of(arguments.config.as_deref())?)
 }
 
 /// An eviction as the list for programs has it.
@@ -181,6 +189,10 @@ fn amount(eviction: &EvictionRecord, amount: u64) -> String {
 
 /// What happened to the pod, without the time.
 fn heading(incident: &Incident) -> String {
+    if incident.eviction.error.is_some() {
+        let name = name(&incident.eviction);
+        return format!("{name} was chosen; the kernel refused SIGKILL");
+    }
     let was = match incident.eviction.shadow {
         true => "would have been",
         false => "was",
@@ -332,3 +344,6 @@ fn standings(pods: &[RankedPod]) -> String {
     }
     table.render()
 }
+
+#[cfg(test)]
+mod tests;

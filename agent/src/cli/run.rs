@@ -1,6 +1,8 @@
 //! `evictd run`: the daemon.
 
 use std::{
+    env,
+    ffi::OsString,
     io::IsTerminal as _,
     path::{Path, PathBuf},
 };
@@ -9,7 +11,7 @@ use evictd_config::{Config, KubeletDocument, KubeletSource};
 use evictd_kube::configz;
 use tracing_subscriber::EnvFilter;
 
-use super::CommandError;
+use super::{CommandError, input::bad};
 use crate::daemon::{self, ConfigSource, RunError};
 
 /// Variable with the log filter, in the form of `RUST_LOG`.
@@ -40,9 +42,8 @@ enum LogFormat {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
-    let filter = EnvFilter::try_from_env(LOG_VARIABLE).unwrap_or_else(|_| EnvFilter::new("info"));
     let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(log_filter(env::var_os(LOG_VARIABLE))?)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
     match arguments.log_format {
@@ -53,6 +54,18 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
     let (config, origin) = configured(&arguments.config, kubelet_config, arguments.shadow)?;
     daemon::run(&config, origin)?;
     Ok(String::new())
+}
+
+/// The filter that the variable asks for; `info` where it is not set.
+fn log_filter(variable: Option<OsString>) -> Result<EnvFilter, CommandError> {
+    let Some(text) = variable else {
+        return Ok(EnvFilter::new("info"));
+    };
+    let shown = text.display();
+    let text = text
+        .to_str()
+        .ok_or_else(|| bad(LOG_VARIABLE, &format!("\"{shown}\": is not UTF-8")))?;
+    EnvFilter::try_new(text).map_err(|e| bad(LOG_VARIABLE, &format!("\"{text}\": {e}")))
 }
 
 /// What an agent that is told this goes by, the kubelet's own answer included.
@@ -68,4 +81,22 @@ pub(super) fn configured(
     let mut origin = ConfigSource::new(path, kubelet_config, configz, shadow);
     let config = origin.load(&config)?;
     Ok((config, origin))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_that_cannot_be_used_is_refused() {
+        let filter = |text: &str| log_filter(Some(text.into())).map(|filter| filter.to_string());
+        for text in ["loud=quiet", "info,evictd=5s"] {
+            let error = filter(text).expect_err(text);
+            assert_eq!(error.exit_code(), 2);
+            let expected = format!("EVICTD_LOG: \"{text}\": ");
+            assert!(error.to_string().starts_with(&expected), "{error}");
+        }
+        assert_eq!(filter("warn").expect("a filter"), "warn");
+        assert_eq!(log_filter(None).expect("a filter").to_string(), "info");
+    }
 }

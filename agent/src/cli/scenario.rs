@@ -16,10 +16,7 @@ use evictd_engine::{
 };
 use serde_json::Value;
 
-use super::{
-    CommandError,
-    input::{invalid, read_json},
-};
+use super::{CommandError, input::invalid};
 
 /// A recorded sequence.
 #[derive(Debug)]
@@ -44,9 +41,9 @@ pub(super) struct Step {
     pub(super) active: Vec<(String, Pod)>,
 }
 
-/// Reads a scenario: one line of the recorded sequences.
-pub(super) fn read(path: &Path) -> Result<Scenario, CommandError> {
-    let Value::Object(mut scenario) = read_json(path)? else {
+/// Takes a scenario, one line of the recorded sequences, from the document in a file.
+pub(super) fn read(path: &Path, document: Value) -> Result<Scenario, CommandError> {
+    let Value::Object(mut scenario) = document else {
         return Err(invalid(path, "must be a map of fields"));
     };
     let (eviction, strategy) = configuration(scenario.remove("config").unwrap_or_default())?;
@@ -98,6 +95,9 @@ fn configuration(config: Value) -> Result<(EvictionConfig, RankingStrategy), Con
 }
 
 fn read_step(name: &str, step: &Value, pods: &[Pod]) -> Result<Step, String> {
+    let Value::Object(step) = step else {
+        return Err(format!("{name}: {step}: must be a map of fields"));
+    };
     let t = step.get("t").cloned().unwrap_or_default();
     let now = t
         .as_f64()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evictd_engine::{Forecast, Observation, Signal, Threshold, Trend};
+use evictd_engine::{Forecast, Observation, Signal, Threshold, ThresholdValue, Trend};
 use serde::{Serialize, Serializer};
 
 use super::table::{Alignment, Table, amount_of};
@@ -18,7 +18,11 @@ pub(super) struct SignalJson {
     pub(super) available: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) capacity: Option<i64>,
-    pub(super) threshold: i64,
+    /// `null` where it is a share of what cannot be seen here.
+    pub(super) threshold: Option<i64>,
+    /// The threshold as it was configured.
+    #[serde(skip)]
+    pub(super) configured: String,
     pub(super) grace_period_seconds: f64,
     /// Whether less than the threshold is left.
     pub(super) met: bool,
@@ -40,60 +44,104 @@ impl SignalJson {
         observation: Option<Observation>,
         trend: Option<&Trend>,
     ) -> Self {
-        let amount = threshold.amount(observation.map_or(0, |o| o.capacity));
-        let trend = observation.and(trend);
-        let forecast: Option<Forecast> = trend.map(|trend| trend.forecast(amount));
+        let capacity = match (&threshold.value, observation) {
+            (_, Some(observation)) => Some(observation.capacity),
+            // It is the same of every capacity.
+            (ThresholdValue::Quantity(_), None) => Some(0),
+            (_, None) => None,
+        };
+        let amount = capacity.map(|capacity| threshold.amount(capacity));
+        let trend = observation.and(trend).zip(amount);
+        let forecast: Option<Forecast> = trend.map(|(trend, amount)| trend.forecast(amount));
         let seconds = |until: fn(&Forecast) -> Option<Duration>| {
             forecast.as_ref().and_then(until).map(|d| d.as_secs_f64())
         };
-        let amount = i64::try_from(amount).unwrap_or(i64::MAX);
+        let amount = amount.map(|amount| i64::try_from(amount).unwrap_or(i64::MAX));
         Self {
             signal: threshold.signal,
             available: observation.map(|o| o.available),
             capacity: observation.map(|o| o.capacity),
             threshold: amount,
+            configured: threshold.value.to_string(),
             grace_period_seconds: threshold.grace_period.as_secs_f64(),
-            met: observation.is_some_and(|o| o.available < amount),
+            met: observation
+                .zip(amount)
+                .is_some_and(|(o, amount)| o.available < amount),
             until_threshold_seconds: seconds(|f| f.until_threshold),
             until_exhausted_seconds: seconds(|f| f.until_exhausted),
         }
     }
+
+    /// The signal, and that the threshold is a soft one.
+    pub fn name(&self) -> String {
+        let soft = if self.grace_period_seconds > 0.0 {
+            " soft"
+        } else {
+            ""
+        };
+        format!("{}{soft}", self.signal)
+    }
+
+    /// The threshold as an amount, or as it was configured.
+    pub fn threshold(&self) -> String {
+        let amount = |amount: i64| amount_of(self.signal.resource(), amount.into());
+        self.threshold
+            .map_or_else(|| self.configured.clone(), amount)
+    }
+
+    /// When the threshold is met at the present rate.
+    pub fn met_in(&self) -> String {
+        match self.met {
+            true => "met".to_owned(),
+            false => self
+                .until_threshold_seconds
+                .map_or_else(|| "-".to_owned(), duration),
+        }
+    }
 }
 
-/// For people, a line each.
+/// Columns of a terminal that is not asked for its width.
+const WIDTH: usize = 80;
+
+/// For people, a line each; without the capacity where the line would be too long for a terminal.
 pub(super) fn table(signals: &[SignalJson]) -> String {
-    let mut table = Table::new(&[
+    let whole = table_with(signals, true);
+    match whole.lines().all(|line| line.chars().count() <= WIDTH) {
+        true => whole,
+        false => table_with(signals, false),
+    }
+}
+
+fn table_with(signals: &[SignalJson], capacity: bool) -> String {
+    let mut columns = vec![
         ("SIGNAL", Alignment::Left),
         ("AVAILABLE", Alignment::Right),
-        ("CAPACITY", Alignment::Right),
         ("THRESHOLD", Alignment::Right),
-        ("THRESHOLD IN", Alignment::Right),
-        ("NOTHING LEFT IN", Alignment::Right),
-        ("NOTE", Alignment::Left),
-    ]);
+        ("MET IN", Alignment::Right),
+        ("NONE IN", Alignment::Right),
+    ];
+    if capacity {
+        columns.insert(2, ("CAPACITY", Alignment::Right));
+    }
+    let mut table = Table::new(&columns);
     for s in signals {
         let amount = |amount: Option<i64>| match amount {
             Some(amount) => amount_of(s.signal.resource(), amount.into()),
             None => "-".to_owned(),
         };
-        let time = |seconds: Option<f64>| seconds.map_or_else(|| "-".to_owned(), duration);
-        let note = match (s.available, s.met, s.grace_period_seconds > 0.0) {
-            (None, ..) => "not to be seen here".to_owned(),
-            (_, met, soft) => {
-                let soft = soft.then(|| format!("soft, {}", duration(s.grace_period_seconds)));
-                let met = met.then(|| "met".to_owned());
-                soft.into_iter().chain(met).collect::<Vec<_>>().join(", ")
-            }
-        };
-        table.row([
-            s.signal.to_string(),
-            amount(s.available),
-            amount(s.capacity),
-            amount(Some(s.threshold)),
-            time(s.until_threshold_seconds),
-            time(s.until_exhausted_seconds),
-            note,
-        ]);
+        let none_in = s.until_exhausted_seconds;
+        let mut row = vec![
+            s.name(),
+            s.available
+                .map_or_else(|| "not seen".to_owned(), |left| amount(Some(left))),
+            s.threshold(),
+            s.met_in(),
+            none_in.map_or_else(|| "-".to_owned(), duration),
+        ];
+        if capacity {
+            row.insert(2, amount(s.capacity));
+        }
+        table.row(row);
     }
     table.render()
 }
@@ -112,6 +160,74 @@ pub(super) fn duration(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn threshold(signal: Signal, value: &str, grace: u64) -> Threshold {
+        Threshold {
+            signal,
+            value: value.parse().unwrap(),
+            grace_period: Duration::from_secs(grace),
+            min_reclaim: None,
+        }
+    }
+
+    // The signal cannot be seen where the disk is not mounted, in a container for instance.
+    #[test]
+    fn a_share_of_what_cannot_be_seen_stays_a_share() {
+        let of = |value: &str| {
+            SignalJson::new(&threshold(Signal::ImageFsAvailable, value, 0), None, None)
+        };
+        let json = |value: &str| serde_json::to_value(of(value)).unwrap();
+        assert_eq!(json("15%")["threshold"], serde_json::Value::Null);
+        assert_eq!(json("1Gi")["threshold"], 1 << 30);
+        let text = table(&[of("15%"), of("1Gi")]);
+        assert!(
+            text.contains(" 15% ") && text.contains(" 1.0 GiB "),
+            "{text}"
+        );
+        assert!(!text.contains("0 B") && text.contains("not seen"), "{text}");
+    }
+
+    #[test]
+    fn the_table_fits_on_a_terminal() {
+        let row = |signal: Signal| {
+            let is_bytes = signal.as_str().ends_with("available") && signal != Signal::PidAvailable;
+            // As wide as amounts get: 1023.9 GiB, and ten digits.
+            let (value, amount) = match is_bytes {
+                true => ("1048473Mi", 1_048_473 << 20),
+                false => ("4Gi", 4 << 30),
+            };
+            let large = Observation {
+                available: amount,
+                capacity: amount,
+                time: None,
+            };
+            // The kubelet has no soft threshold on it.
+            let grace = if signal == Signal::AllocatableMemoryAvailable {
+                0
+            } else {
+                90
+            };
+            let mut row = SignalJson::new(&threshold(signal, value, grace), Some(large), None);
+            row.until_threshold_seconds = Some(7199.0);
+            row.until_exhausted_seconds = Some(7199.0);
+            row
+        };
+        let text = table(&Signal::ALL.map(row));
+        for line in text.lines() {
+            assert!(line.chars().count() <= WIDTH, "{line}");
+        }
+        assert!(
+            text.contains("1023.9 GiB") && !text.contains("CAPACITY"),
+            "{text}"
+        );
+        assert!(text.contains("memory.available soft"), "{text}");
+        let small = table(&[SignalJson::new(
+            &threshold(Signal::MemoryAvailable, "100Mi", 0),
+            None,
+            None,
+        )]);
+        assert!(small.contains("CAPACITY"), "{small}");
+    }
 
     #[test]
     fn durations_are_short() {

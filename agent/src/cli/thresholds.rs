@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use evictd_config::{Config, KubeletDocument};
+use evictd_config::{Config, KubeletDocument, Origins};
 use evictd_engine::{Threshold, ThresholdValue};
 use serde::Serialize;
 
@@ -35,6 +35,8 @@ struct ThresholdJson {
     grace_period_seconds: Seconds,
     #[serde(skip_serializing_if = "Option::is_none")]
     min_reclaim: Option<ValueJson>,
+    /// Who has set it, without the step on top.
+    from: &'static str,
 }
 
 /// A quantity in the signal's unit, rounded up, or a share of the capacity (0.1 for 10 %).
@@ -43,6 +45,14 @@ struct ThresholdJson {
 enum ValueJson {
     Quantity(i64),
     Percentage(f32),
+    /// A step on top of a value.
+    #[serde(rename_all = "camelCase")]
+    Raised {
+        value: Box<ValueJson>,
+        by: Box<ValueJson>,
+        /// The share of the capacity above which nothing is added.
+        at_most: f32,
+    },
 }
 
 /// Whole seconds are printed as whole numbers.
@@ -64,25 +74,26 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
             config
         }
     };
-    let mut thresholds = config.eviction.thresholds;
+    let (mut thresholds, origins) = (config.eviction.thresholds, config.origins);
     thresholds.sort_by_key(|threshold| (threshold.signal, threshold.grace_period));
     match arguments.output {
         OutputFormat::Json => to_json(
             &thresholds
                 .iter()
-                .map(ThresholdJson::from)
+                .map(|threshold| ThresholdJson::new(threshold, &origins))
                 .collect::<Vec<_>>(),
         ),
-        OutputFormat::Table => Ok(table(&thresholds)),
+        OutputFormat::Table => Ok(table(&thresholds, &origins)),
     }
 }
 
-fn table(thresholds: &[Threshold]) -> String {
+fn table(thresholds: &[Threshold], origins: &Origins) -> String {
     let mut table = Table::new(&[
         ("SIGNAL", Alignment::Left),
         ("BELOW", Alignment::Right),
         ("GRACE PERIOD", Alignment::Right),
         ("MIN RECLAIM", Alignment::Right),
+        ("FROM", Alignment::Left),
     ]);
     for threshold in thresholds {
         let grace = if threshold.is_hard() {
@@ -99,6 +110,7 @@ fn table(thresholds: &[Threshold]) -> String {
             threshold.value.to_string(),
             grace,
             reclaim,
+            origins.explain(threshold),
         ]);
     }
     table.render() + PACE
@@ -113,8 +125,8 @@ Page cache alone is never urgent, nor is what swap can take.
 A threshold that is met as it comes into force is told, and evicts in the same way.
 ";
 
-impl From<&Threshold> for ThresholdJson {
-    fn from(threshold: &Threshold) -> Self {
+impl ThresholdJson {
+    fn new(threshold: &Threshold, origins: &Origins) -> Self {
         let grace = threshold.grace_period;
         Self {
             signal: threshold.signal.as_str(),
@@ -125,6 +137,7 @@ impl From<&Threshold> for ThresholdJson {
                 Seconds::Fraction(grace.as_secs_f64())
             },
             min_reclaim: threshold.min_reclaim.as_ref().map(ValueJson::from),
+            from: origins.of(threshold).as_str(),
         }
     }
 }
@@ -134,6 +147,11 @@ impl From<&ThresholdValue> for ValueJson {
         match value {
             ThresholdValue::Quantity(quantity) => Self::Quantity(quantity.value()),
             ThresholdValue::Percentage(share) => Self::Percentage(*share),
+            ThresholdValue::Raised(raised) => Self::Raised {
+                value: Box::new((&raised.base).into()),
+                by: Box::new((&raised.step).into()),
+                at_most: raised.most,
+            },
         }
     }
 }

@@ -4,9 +4,13 @@ use std::path::PathBuf;
 
 use evictd_config::Config;
 use evictd_engine::{Signal, Threshold};
-use evictd_node::{cgroup::memory::MemoryCgroup, memory_scope::Scope, pods::discovery::pods_root};
+use evictd_node::{
+    cgroup::memory::MemoryCgroup,
+    memory_scope::{Limits, Scope},
+    pods::discovery::pods_root,
+};
 
-use super::scope::{guarded, limits};
+use super::scope::{guarded, limits, never_met};
 
 /// Looks for the pods' cgroup below the node's scope, and follows its limit: a kubelet that starts with other
 /// reservations sets another one.
@@ -16,8 +20,19 @@ pub(super) struct Allocatable {
     threshold: Option<Threshold>,
     config: Config,
     root: PathBuf,
-    /// Directory, id and limit in bytes of the cgroup that is watched.
-    known: Option<(PathBuf, u64, u64)>,
+    known: Option<Watched>,
+    /// Why there is no scope, as it was said.
+    said: Option<String>,
+}
+
+/// The cgroup that is watched.
+#[derive(Debug, PartialEq, Eq)]
+struct Watched {
+    dir: PathBuf,
+    id: u64,
+    /// Its limit, in bytes.
+    capacity: u64,
+    limits: Limits,
 }
 
 impl Allocatable {
@@ -27,62 +42,89 @@ impl Allocatable {
     }
 
     fn below(config: &Config, root: PathBuf) -> Self {
-        let hard = |t: &&Threshold| t.signal == Signal::AllocatableMemoryAvailable && t.is_hard();
         Self {
-            threshold: config.eviction.thresholds.iter().find(hard).cloned(),
+            threshold: hard_threshold(config),
             config: config.clone(),
             root,
             known: None,
+            said: None,
         }
     }
 
-    /// Looks whether the cgroup that is known is still the same, and searches for it where it is not. Answers when it has
-    /// come or has changed: once for the fast path, and once for the manager.
+    /// Looks whether the cgroup that is known is still the same, and searches for it where it is not. Answers when it, its limit or
+    /// what must stay available in it has changed: once for the fast path, and once for the manager.
     ///
     /// # Errors
     /// There is a threshold, but nothing that it could be held against: the reason.
     fn look(&mut self) -> Result<Option<(Scope, Scope)>, String> {
-        let Some(threshold) = &self.threshold else {
-            return Ok(None);
+        self.known.take_if(|known| !known.dir.exists());
+        let threshold = match &self.threshold {
+            Some(threshold) => threshold.clone(),
+            None if self.known.is_none() => return Ok(None),
+            // What is watched stays, without a threshold that can be met.
+            None => never_met(Signal::AllocatableMemoryAvailable),
         };
-        let known = self.known.take();
-        let dir = match &known {
-            Some((dir, ..)) if dir.exists() => dir.clone(),
-            _ => pods_root(&self.root).ok_or_else(|| {
+        let dir = match &self.known {
+            Some(known) => known.dir.clone(),
+            None => pods_root(&self.root).ok_or_else(|| {
                 format!("there is no kubepods cgroup below {}", self.root.display())
             })?,
         };
         let open = || MemoryCgroup::open(&dir).map_err(|e| e.to_string());
         let cgroup = open()?;
-        let limit = cgroup.limit().map_err(|e| e.to_string())?;
-        let limit = limit.ok_or_else(|| format!("{} has no memory limit", dir.display()))?;
-        let found = Some((dir.clone(), cgroup.id(), limit));
-        let is_new = known != found;
-        self.known = found;
-        if !is_new {
+        let capacity = cgroup.limit().map_err(|e| e.to_string())?;
+        let capacity = capacity.ok_or_else(|| format!("{} has no memory limit", dir.display()))?;
+        let amounts = |capacity| {
+            let mut amounts = limits(&threshold, &self.config, capacity);
+            // The floor was held against the node's threshold; a share of the pods' limit is less.
+            amounts.floor = amounts.floor.map(|floor| match floor < amounts.threshold {
+                true => floor,
+                false => amounts.threshold / 2,
+            });
+            amounts
+        };
+        let found = Some(Watched {
+            dir: dir.clone(),
+            id: cgroup.id(),
+            capacity,
+            limits: amounts(capacity),
+        });
+        if self.known == found {
             return Ok(None);
         }
-        let amounts = |capacity| limits(threshold, &self.config, capacity);
         let cache = self.config.account_reclaimable_cache;
         let scope = |cgroup| Scope::of_pods(cgroup, amounts, cache).map_err(|e| e.to_string());
-        Ok(Some((
-            guarded(scope(cgroup)?, &self.config),
-            scope(open()?)?,
-        )))
+        let scopes = (guarded(scope(cgroup)?, &self.config), scope(open()?)?);
+        self.known = found;
+        Ok(Some(scopes))
     }
 
-    /// Other thresholds from now on; the next look hands the scope over anew.
+    /// Other thresholds from now on; the next look hands the scope over anew, if that changes what must stay available in it.
     pub(super) fn reconfigure(&mut self, config: &Config) {
-        let node = self.root.clone();
-        *self = Self::below(config, node);
+        self.threshold = hard_threshold(config);
+        self.config = config.clone();
     }
 
     /// The scope at the start; why there is none is said once.
     pub(super) fn first(&mut self) -> Option<(Scope, Scope)> {
-        self.look().unwrap_or_else(|reason| {
-            tracing::info!(reason, "allocatableMemory.available is not watched");
-            None
-        })
+        let found = self.look();
+        self.told(found)
+    }
+
+    fn told(&mut self, found: Result<Option<(Scope, Scope)>, String>) -> Option<(Scope, Scope)> {
+        match found {
+            Ok(found) => {
+                self.said = None;
+                found
+            }
+            Err(reason) => {
+                if self.said.as_ref() != Some(&reason) {
+                    tracing::info!(reason, "allocatableMemory.available is not watched");
+                    self.said = Some(reason);
+                }
+                None
+            }
+        }
     }
 
     /// The scope that should be watched now instead of the one before. Searching the tree is left for when pods have
@@ -91,11 +133,17 @@ impl Allocatable {
         if self.known.is_none() && !pods_have_changed {
             return None;
         }
-        let found = self.look().ok().flatten();
+        let found = self.look();
+        let found = self.told(found);
         if let Some((scope, _)) = &found {
             let (cgroup, capacity) = (scope.cgroup().path().display(), scope.capacity());
             tracing::info!(%cgroup, capacity, "watching the pods' cgroup");
         }
         found
     }
+}
+
+fn hard_threshold(config: &Config) -> Option<Threshold> {
+    let hard = |t: &&Threshold| t.signal == Signal::AllocatableMemoryAvailable && t.is_hard();
+    config.eviction.thresholds.iter().find(hard).cloned()
 }

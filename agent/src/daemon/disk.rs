@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use evictd_store::{
     disk_queue::{DiskQueue, DiskThread, RECORDS},
-    record::Record,
+    record::{Record, oom_kill::OomCause},
 };
 use tokio::sync::mpsc;
 
@@ -151,8 +151,11 @@ impl Agent {
 
 /// Whether the API server has to hear of it.
 fn is_for_cluster(record: &Record) -> bool {
-    matches!(
-        record,
-        Record::Evicted(_) | Record::Stuck(_) | Record::MetInForce(_) | Record::ShadowNode(_)
-    )
+    match record {
+        Record::Evicted(_) | Record::Stuck(_) | Record::MetInForce(_) | Record::ShadowNode(_) => {
+            true
+        }
+        Record::OomKill(kill) => kill.cause == OomCause::PodLimit,
+        _ => false,
+    }
 }

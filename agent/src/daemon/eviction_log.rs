@@ -159,7 +159,11 @@ impl EvictionLog {
             working_set: decided.usage,
             request,
             error: refusal(decided.errno),
-            pace: None,
+            pace: decided
+                .eviction
+                .timing
+                .as_deref()
+                .map(|timing| PaceRecord::of(timing, decided.usage)),
             workload: Some(pod.into()),
         };
         say_evicted(&record);
@@ -176,6 +180,10 @@ impl EvictionLog {
         tracing::warn!(
             pod = format!("{}/{}", asked.namespace, asked.name),
             grace_period_seconds = asked.grace_period_seconds,
+            urgent = asked.pace.as_ref().map(|pace| pace.urgent),
+            room = asked.pace.as_ref().map(|pace| pace.room),
+            pending = asked.pace.as_ref().map(|pace| pace.pending),
+            expected = asked.pace.as_ref().map(|pace| pace.expected),
             "{asks}: {}",
             asked.message.trim_end()
         );
@@ -291,6 +299,7 @@ impl EvictionLog {
                 expected: e.working_set,
                 shared: e.shared,
                 by_kernel: e.by_kernel,
+                growing: e.growing,
                 ..PaceRecord::new(
                     e.urgency,
                     e.judged.seen.room.at_once,
@@ -393,6 +402,7 @@ fn say_evicted(e: &EvictionRecord) {
         by_kernel = e.pace.as_ref().filter(|pace| pace.by_kernel).map(|_| true),
         room = e.pace.as_ref().map(|pace| pace.room),
         pending = e.pace.as_ref().map(|pace| pace.pending),
+        expected = e.pace.as_ref().map(|pace| pace.expected),
         error = e.error,
         "{}{}",
         if e.shadow {

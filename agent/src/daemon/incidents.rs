@@ -3,14 +3,14 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use evictd_engine::{
-    OomScale, PodUsage, Ranked, Ranking, Resource, Signal, Usages, history::Sample, oom_badness,
-    oom_score_adj, pace::Judged,
+    Pod, PodUsage, Ranked, Ranking, Resource, Signal, Usages, history::Sample,
+    model::settings::RankingStrategy, oom_badness, oom_score_adj, pace::Judged,
 };
 use evictd_node::pods::table::Entry;
 use evictd_policy::evaluator::Explanation;
 use evictd_store::{
-    incident::{BEFORE_NS, Incident, RankedPod},
-    record::Record,
+    incident::{BEFORE_NS, Incident, RankedBy, RankedPod},
+    record::{EvictionRecord, Record},
 };
 use evictd_sys::clock::monotonic_ns;
 
@@ -22,7 +22,7 @@ const PODS: usize = 16;
 impl Agent {
     /// An eviction begins or is over.
     ///
-    /// `judged` is what an eviction by the fast path was decided from.
+    /// `judged` is what the moment of an eviction was decided from.
     pub(super) fn note_incident(&mut self, record: &Record, judged: Option<Judged>) {
         match record {
             Record::Evicted(eviction) => self.begin(Incident {
@@ -118,13 +118,20 @@ impl Agent {
             signal,
             layout: self.layout,
         };
-        let pods = self.handed_over.entries.iter().map(|entry| &entry.pod);
-        let ranked = ranking.order(pods, &usages);
-        let capacity = self.capacity;
+        let read = monotonic_ns();
+        // As policies have it at this moment.
+        let in_order = |entry: &Arc<Entry>| Pod {
+            order: entry.permit.order(),
+            ..entry.pod.clone()
+        };
+        let pods: Vec<Pod> = self.handed_over.entries.iter().map(in_order).collect();
+        let ranked = ranking.order(&pods, &usages);
+        let capacity = self.node_memory.capacity();
+        let scored_by = self.node_memory.kubelet_capacity();
         let adjust = |ranked: &Ranked<'_>| {
             let (qos, is_critical) = (ranked.pod.qos, ranked.pod.is_node_critical());
             let request = ranked.pod.memory_request;
-            oom_score_adj(qos, is_critical, request, capacity, OomScale::Kubernetes)
+            oom_score_adj(qos, is_critical, request, scored_by)
         };
         let badness = |ranked: &Ranked<'_>| {
             let points = oom_badness(ranked.usage?, adjust(ranked), capacity);
@@ -144,16 +151,42 @@ impl Agent {
                 usage: ranked.usage,
                 request: ranked.inputs.request,
                 priority: ranked.inputs.priority,
+                priority_unknown: ranked.inputs.priority_unknown,
+                order: ranked.inputs.order,
                 qos_class: ranked.inputs.qos.as_str().to_owned(),
                 evicted,
                 usage_after: None,
                 oom_score_adj: Some(adjust(ranked)),
                 protected: pod.is_protected(self.config.mode),
                 spared: spared.map(reason),
+                terminating: !evicted && self.was_on_its_way(&pod.uid, eviction),
             }
         };
-        incident.pods = ranked.iter().take(PODS).map(standing).collect();
+        let pods = ranked.iter().take(PODS).map(standing).collect();
+        let mut names = RankingStrategy::CHOICES.into_iter();
+        let strategy = names.find(|(_, strategy)| *strategy == self.config.ranking_strategy);
+        incident.ranked_by = strategy.map(|(name, _)| RankedBy {
+            strategy: name.to_owned(),
+            read,
+        });
+        incident.pods = pods;
         incident.capacity = Some(capacity);
         incident.oom_victim = oom_victim.map(|(_, pod)| pod);
+    }
+
+    /// Whether a pod was evicted before another one and something was left of it: it was no candidate.
+    fn was_on_its_way(&self, uid: &str, eviction: &EvictionRecord) -> bool {
+        let mut entries = self.handed_over.entries.iter();
+        let Some(entry) = entries.find(|entry| entry.pod.uid == uid) else {
+            return false;
+        };
+        let permit = &entry.permit;
+        if eviction.shadow {
+            return self.policies.evaluator.limiter().is_used(permit);
+        }
+        let at = permit.used_at();
+        let is_earlier = (1..eviction.stages.decided).contains(&at);
+        let is_left = || entry.killer.is_empty() || entry.killer.holds_older_than(at);
+        permit.is_ending() || (is_earlier && is_left())
     }
 }

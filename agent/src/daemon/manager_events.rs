@@ -54,7 +54,10 @@ impl Agent {
                 }
             }
             ManagerEvent::HookRefused(refusal) => {
-                tracing::warn!(refusal, "a wire cannot be set: the sampler goes on alone");
+                tracing::warn!(
+                    refusal,
+                    "a trigger cannot be set: the sampler goes on alone"
+                );
             }
             ManagerEvent::Recreated(comeback) => {
                 tracing::warn!(
@@ -113,7 +116,7 @@ impl Agent {
     fn mitigate(&self, demand: evictd_manager::mitigation_worker::MitigationRequest) {
         let pods = demand.pods.len();
         if demand.shadow {
-            tracing::warn!(step = ?demand.step, pods, "would act before anybody is evicted");
+            tracing::warn!(step = ?demand.step, pods, "dry run: this step would be taken before a pod is evicted");
             return;
         }
         self.steps.take(demand);
@@ -140,7 +143,8 @@ impl Agent {
             });
         }
         let record = Record::evicted(record);
-        self.note_incident(&record, None);
+        let judged = decided.eviction.timing.as_ref().map(|t| t.judged);
+        self.note_incident(&record, judged);
         self.write_down(record);
     }
 
@@ -157,7 +161,8 @@ impl Agent {
         }
         let (entry, eviction) = (Arc::clone(&choice.pod), choice.decision.clone());
         let (message, grace) = (&eviction.message.text, eviction.grace_period_seconds);
-        let mut asked = RequestRecord::new(&entry.pod, message, choice.reading, grace);
+        let asked = RequestRecord::new(&entry.pod, message, choice.reading, grace);
+        let mut asked = asked.at_this_time(eviction.timing.as_deref());
         asked.shadow = demand.shadow;
         let record = self.eviction_log.take_asked(asked);
         self.note_incident(&record, None);

@@ -110,6 +110,16 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
         gauges: shown.policies.gauges(),
         ..Sources::default()
     };
+    if let PodSource::Cluster { cluster, .. } = shown.source
+        && let Some(fleet) = cluster.fleet_brake()
+    {
+        let fleet = Arc::clone(fleet);
+        sources.plain_gauges.push((
+            "fleet_brake_available",
+            "1 while both ConfigMaps of the fleet brake are there and the last report has reached them",
+            Box::new(move || u64::from(fleet.is_available())),
+        ));
+    }
     let events = Arc::clone(shown.events);
     sources.counters.push((
         "fastpath_events_dropped",
@@ -235,7 +245,7 @@ pub(super) fn hooks(signals: &Signals) -> Vec<Hook> {
     .into_iter()
     .map(|signal| Hook {
         signal: signal.to_string(),
-        hook: signals.sensors.hook(signal).to_string(),
+        hook: signals.sources.hook(signal).to_string(),
     })
     .collect();
     hooks.push(Hook {

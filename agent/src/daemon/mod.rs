@@ -10,6 +10,7 @@ mod incidents;
 mod manager_events;
 pub mod message;
 mod metrics;
+mod node_memory;
 pub mod node_view;
 pub mod oom;
 mod os_signals;
@@ -52,11 +53,13 @@ use crate::{
 };
 use allocatable::Allocatable;
 use disk::DiskWriter;
+use node_memory::NodeMemory;
 use pod_table::HandedOver;
 use policies::Policies;
 
 pub use error::RunError;
 pub use reload::ConfigSource;
+pub use scope::check_floor;
 
 /// How often the agent looks after itself; where no hook tells of cgroups that come and go, the pods' cgroups are
 /// compared with what is held open as often.
@@ -129,8 +132,7 @@ struct Agent {
     health: Arc<Health>,
     dropped: Arc<Dropped>,
     allocatable: Allocatable,
-    /// Of the node, in bytes.
-    capacity: u64,
+    node_memory: NodeMemory,
     layout: Layout,
     config_source: ConfigSource,
     reloads: Arc<Reloads>,
@@ -282,12 +284,14 @@ impl Agent {
         self.write_pauses();
         self.take_kubelet_evictions();
         self.reload(false);
+        self.follow_node_scope();
         self.ticks = self.ticks.wrapping_add(1);
         let lost = match &self.counters_object {
             Some(object) => self.cgroup_events.rescan_due(object).unwrap_or(true),
             None => true,
         };
-        if lost || self.ticks.is_multiple_of(RESCAN_TICKS) {
+        let unplaced = self.handed_over.take_unplaced();
+        if lost || unplaced || self.ticks.is_multiple_of(RESCAN_TICKS) {
             self.refresh();
         } else {
             // A limit that changes makes no event; a pod that could not be opened is tried again.

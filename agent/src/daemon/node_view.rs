@@ -20,6 +20,7 @@ use evictd_node::{
 use super::{
     RunError,
     allocatable::Allocatable,
+    node_memory::NodeMemory,
     scope::{guarded, hard_memory_threshold, scope},
 };
 use crate::daemon::sources;
@@ -34,12 +35,10 @@ enum Source {
 
 /// What is looked at.
 pub struct NodeView {
-    sensors: SignalSources,
+    sources: SignalSources,
     source: Source,
-    /// Of the node, in bytes.
-    capacity: u64,
-    /// Of the machine, in bytes: what a score is made with.
-    memory_total: u64,
+    config: Config,
+    memory: NodeMemory,
 }
 
 /// One look.
@@ -77,31 +76,35 @@ impl NodeView {
                 state_dir: config.state_dir.clone(),
             },
         };
-        let capacity = scope.capacity();
+        let memory = NodeMemory::new(config, &scope)?;
         let pods_scope = pods_scope.map(|(guarded, _)| guarded);
         Ok(Self {
-            sensors: sources::without_hooks(config, scope, pods_scope)?,
+            sources: sources::without_hooks(config, scope, pods_scope),
             source,
-            capacity,
-            memory_total: memory_total(Path::new("/proc")).unwrap_or(capacity),
+            config: config.clone(),
+            memory,
         })
     }
 
     /// The memory of the node, in bytes.
     pub fn capacity(&self) -> u64 {
-        self.capacity
+        self.memory.capacity()
     }
 
     /// How the disks lie.
     pub fn layout(&self) -> Layout {
-        self.sensors.layout()
+        self.sources.layout()
     }
 
     /// Looks at everything; `now` in nanoseconds of CLOCK_MONOTONIC. Pods whose cgroup is not there are left out.
     pub fn sample(&mut self, now: i64) -> NodeSample {
         let (pods, unknown) = self.pods();
+        // What cannot be in force is in no agent either.
+        if let Ok(Some((scope, _))) = self.memory.look(&self.config) {
+            self.sources.memory = scope;
+        }
         let mut seen = NodeSample {
-            observations: self.sensors.sample(now),
+            observations: self.sources.sample(now),
             pods: Vec::with_capacity(pods.len()),
             usages: Usages::default(),
             until_limit: HashMap::new(),
@@ -137,10 +140,12 @@ impl NodeView {
         let mut known = PodStore::default();
         known.restore(Memory::read(state_dir).unwrap_or_default().pods);
         let mut unknown = 0;
+        // What a score is made with.
+        let memory_total = memory_total(Path::new("/proc")).unwrap_or(self.capacity());
         let pods = pods_below(root).found.into_iter().map(|group| {
             let pod = known.get(&group.name.uid).cloned().unwrap_or_else(|| {
                 unknown += 1;
-                guess(&group, self.memory_total)
+                guess(&group, memory_total)
             });
             (pod, group.path)
         });

@@ -15,8 +15,8 @@ use evictd_fastpath::Event;
 use evictd_node::{
     pods::{cgroup_name, table::Entry},
     trigger::{
-        memory::page_size,
-        oom::{self, Level, UNKNOWN, UNLIMITED},
+        memory::{is_unlimited, page_size},
+        oom::{self, Level, UNKNOWN},
     },
 };
 use evictd_store::record::oom_kill::{AtLimit, Before, OomCause, OomKill, PodName, say};
@@ -253,11 +253,11 @@ fn levels(kill: &oom::OomKill) -> &[Level] {
 
 /// Which of the levels was at its limit: as `oom_kill_process` was told, or else the lowest one that is full.
 fn at_limit(kill: &oom::OomKill, levels: &[Level]) -> Option<usize> {
+    let page_shift = page_size().ilog2();
+    let is_full = |l: &Level| !is_unlimited(l.max, page_shift) && l.usage + BATCH_PAGES >= l.max;
     match kill.limit_id {
         0 => None,
-        UNKNOWN => levels
-            .iter()
-            .position(|l| l.max < UNLIMITED && l.usage + BATCH_PAGES >= l.max),
+        UNKNOWN => levels.iter().position(is_full),
         id => levels.iter().position(|l| l.id == id),
     }
 }

@@ -20,6 +20,7 @@ use evictd_node::{
     cgroup::memory::{descendant_ids, descendants},
     pods::{
         builder::{Known, PodTableBuilder},
+        cgroup_name,
         opener::Opener,
         table::{Entry, PodTable},
     },
@@ -97,16 +98,24 @@ impl PodSource {
         }
     }
 
-    /// The directory of the pod that a change of a cgroup concerns, if it concerns one; `mount` is where the hierarchy is.
-    pub(super) fn directory_of(&self, mount: &Path, change: &CgroupEvent) -> Option<PathBuf> {
+    /// Whether a change may be one of a pod, wherever its cgroup lies.
+    pub(super) fn may_concern(&self, change: &CgroupEvent) -> bool {
         if change.kind == CgroupEventKind::Attached {
             // A process in a container that is known: an exec probe.
-            return None;
+            return false;
         }
         match self {
-            Self::Cluster { joined, .. } => joined.directory_of(mount, &change.path),
+            Self::Cluster { .. } => cgroup_name::parse(&change.path).is_some(),
+            Self::Manifest { .. } => true,
+        }
+    }
+
+    /// The directory of the pod to which a path below `mount` belongs, if it belongs to one; that is where the hierarchy is.
+    pub(super) fn directory_of(&self, mount: &Path, path: &Path) -> Option<PathBuf> {
+        match self {
+            Self::Cluster { joined, .. } => joined.directory_of(mount, path),
             Self::Manifest { pods, .. } => {
-                let path = mount.join(&change.path);
+                let path = mount.join(path);
                 let own = pods.iter().map(|pod| &pod.cgroup);
                 let mut concerned =
                     own.filter(|cgroup| path.starts_with(cgroup) || cgroup.starts_with(&path));
@@ -212,7 +221,10 @@ pub(super) async fn open(
 ) -> Result<Opened, RunError> {
     if let Some(cluster) = &config.cluster {
         let mut journal = Journal::open(&config.state_dir)?;
-        let left_over = journal.follow()?;
+        let left_over = journal.follow().unwrap_or_else(|error| {
+            tracing::error!(%error, "what an earlier agent has left to report cannot be read");
+            Vec::new()
+        });
         let (disk, recalled) = start_disk(journal)?;
         let (policies, pauses) = (&policies.policies, &policies.pauses);
         let journal = (disk.queue(), left_over);

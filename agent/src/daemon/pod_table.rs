@@ -8,7 +8,10 @@ use std::{
 };
 
 use evictd_manager::{Command, PodSet, ScanTarget};
-use evictd_node::pods::table::{Entry, PodTable};
+use evictd_node::{
+    cgroup::hierarchy::{MountedHierarchy, Place},
+    pods::table::{Entry, PodTable},
+};
 
 use tokio::time::Instant;
 
@@ -25,7 +28,9 @@ pub(super) struct HandedOver {
     targets: Vec<ScanTarget>,
     members: PodSet,
     /// Where the memory hierarchy is mounted.
-    mount: PathBuf,
+    hierarchy: MountedHierarchy,
+    /// A pod's cgroup has come or gone, and no directory was found for it.
+    unplaced: bool,
     /// Directories of pods below which something has changed, and when they are looked at.
     waiting: BTreeSet<PathBuf>,
     due: Option<Instant>,
@@ -37,10 +42,16 @@ impl HandedOver {
             members: PodSet::new(&entries),
             entries,
             targets,
-            mount,
+            hierarchy: MountedHierarchy::new(mount),
+            unplaced: false,
             waiting: BTreeSet::new(),
             due: None,
         }
+    }
+
+    /// Whether all directories have to be looked at for a pod's cgroup that was not found, since this was last asked.
+    pub fn take_unplaced(&mut self) -> bool {
+        std::mem::take(&mut self.unplaced)
     }
 
     /// When changes that wait are to be looked at.
@@ -55,10 +66,22 @@ impl Agent {
         let mut directories = BTreeSet::new();
         let known = &mut self.handed_over;
         while let Some(change) = self.cgroup_events.next_event() {
-            let Some(directory) = self.pod_source.directory_of(&known.mount, &change) else {
+            if !self.pod_source.may_concern(&change) {
+                continue;
+            }
+            let path = match known.hierarchy.locate(&change.path, change.cgroup_id) {
+                Place::Below(path) => path,
+                Place::Outside => continue,
+                Place::Unknown => {
+                    known.unplaced = true;
+                    continue;
+                }
+            };
+            let mount = known.hierarchy.mount();
+            let Some(directory) = self.pod_source.directory_of(mount, &path) else {
                 continue;
             };
-            let is_below = directory != known.mount.join(&change.path);
+            let is_below = directory != mount.join(&path);
             if is_below && self.pod_source.has_settled(&directory) {
                 known.waiting.insert(directory);
                 known.due.get_or_insert(Instant::now() + GATHER_BELOW);
@@ -121,6 +144,15 @@ impl Agent {
         self.send_to_manager(Command::Members(members));
         self.oom_attributor.know(&table.entries);
         self.control.send(table);
+    }
+
+    /// Hands over the node's scope when its capacity has changed.
+    pub(super) fn follow_node_scope(&mut self) {
+        let Some((scope, looked_at)) = self.node_memory.refresh(&self.config) else {
+            return;
+        };
+        self.control.send_node(Box::new(scope));
+        self.send_to_manager(Command::NodeMemory(Box::new(looked_at)));
     }
 
     /// Hands over the pods' cgroup when it has come or is another one now.

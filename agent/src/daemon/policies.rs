@@ -34,7 +34,7 @@ const ASKED: &str = "policies.asked";
 
 /// Keeps policies in force.
 pub struct Policies {
-    /// Keeps clearances.
+    /// Keeps permits.
     pub evaluator: Arc<PolicyEvaluator>,
     /// Keeps the policies themselves.
     pub policies: Arc<PolicyStore>,
@@ -177,7 +177,7 @@ impl Policies {
     /// Says what policies have to do with an eviction.
     pub fn note(&self, pod: &Pod, last_resort: bool) {
         if last_resort {
-            tracing::error!(%pod, "the policies spare everybody: the last resort took this one");
+            tracing::error!(%pod, "the policies spare all pods: the last resort took this one");
         }
         if let Some(objection) = self.evaluator.shadow_objection(&pod.uid) {
             tracing::info!(%pod, objection, "a policy in shadow mode would have spared it");

@@ -138,10 +138,12 @@ impl Agent {
             return Ok(false);
         }
         let threshold = hard_memory_threshold(&new.eviction.thresholds)?;
-        let amounts = limits(&threshold, &new, self.capacity);
-        amounts.check(self.capacity)?;
+        let capacity = self.node_memory.capacity();
+        let amounts = limits(&threshold, &new, capacity);
+        amounts.check(capacity)?;
         self.control.send_settings(FastPathSettings {
             limits: amounts,
+            capacity,
             shadow: new.shadow,
             strategy: new.ranking_strategy,
         });

@@ -26,11 +26,11 @@ const NOT_CONFIGURED: &str = "no threshold asks for it";
 /// What was built. Programs stay attached for as long as the object lives.
 pub(super) struct Signals {
     pub object: Option<BpfObject>,
-    pub sensors: SignalSources,
+    pub sources: SignalSources,
     pub life: CgroupEvents,
 }
 
-/// Builds the sensors. Hooks are attached for the signals that have thresholds; what cannot be had is said, and the
+/// Builds the sources. Hooks are attached for the signals that have thresholds; what cannot be had is said, and the
 /// sampler takes its place.
 pub(super) fn build(
     config: &Config,
@@ -38,7 +38,7 @@ pub(super) fn build(
     pods_memory: Option<Scope>,
 ) -> Result<Signals, RunError> {
     let mut object = BpfObject::load_counts().map_err(|error| error.to_string());
-    let sensors = sensors(config, memory, pods_memory, &mut object)?;
+    let sources = sources(config, memory, pods_memory, &mut object);
     let life = CgroupEvents::build(offer(&mut object, true), None);
     let life = life.map_err(|e| std::io::Error::other(e.to_string()))?;
     for (hook, reason) in &life.choice().refused {
@@ -46,7 +46,7 @@ pub(super) fn build(
     }
     Ok(Signals {
         object: object.ok(),
-        sensors,
+        sources,
         life,
     })
 }
@@ -56,17 +56,17 @@ pub(super) fn without_hooks(
     config: &Config,
     memory: Scope,
     pods_memory: Option<Scope>,
-) -> Result<SignalSources, RunError> {
+) -> SignalSources {
     let mut none = Err("nothing is to be attached".to_owned());
-    sensors(config, memory, pods_memory, &mut none)
+    sources(config, memory, pods_memory, &mut none)
 }
 
-fn sensors(
+fn sources(
     config: &Config,
     memory: Scope,
     pods_memory: Option<Scope>,
     object: &mut Result<BpfObject, String>,
-) -> Result<SignalSources, RunError> {
+) -> SignalSources {
     let thresholds = &config.eviction.thresholds;
     let wants = |signals: &[Signal]| wants(thresholds, signals);
     let pids = match Pids::open(Path::new("/proc")) {
@@ -88,8 +88,12 @@ fn sensors(
         Signal::ImageFsInodesFree,
         Signal::ContainerFsInodesFree,
     ];
-    let disks = disks(config, offer(object, wants(&inodes)))?;
-    Ok(SignalSources::new(memory, pods_memory, pids, disks))
+    // Memory is watched whatever is wrong with a disk.
+    let disks = disks(config, offer(object, wants(&inodes))).unwrap_or_else(|error| {
+        tracing::error!(%error, "disks are not watched");
+        None
+    });
+    SignalSources::new(memory, pods_memory, pids, disks)
 }
 
 /// The loaded programs for who wants them, or why there are none.

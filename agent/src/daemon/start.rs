@@ -21,6 +21,7 @@ use evictd_store::incident::files::Incidents;
 use super::{
     Agent, BY_FASTPATH, ConfigSource, RunError,
     allocatable::Allocatable,
+    node_memory::NodeMemory,
     policies::Policies,
     recall,
     scope::{self, guarded, hard_memory_threshold, scope},
@@ -37,7 +38,7 @@ use crate::{
         pod_table::HandedOver,
         sources,
     },
-    telemetry::{self, Health, Heart, Metrics},
+    telemetry::{self, Health, Heartbeat, Metrics},
 };
 
 impl Agent {
@@ -67,6 +68,7 @@ impl Agent {
             evictd_manager::mitigation_worker::MitigationWorker::open(&config.state_dir);
         let mut allocatable = Allocatable::new(config, &scope);
         let (pods_scope, pods_looked_at) = allocatable.first().unzip();
+        let node_memory = NodeMemory::new(config, &scope)?;
         let capacity = scope.capacity();
         let mut evidence = evidence(&scope, pods_scope.as_ref());
         let scopes: Vec<_> = std::iter::once(scope).chain(pods_scope).collect();
@@ -138,17 +140,17 @@ impl Agent {
         if let Some(error) = refusals.lock {
             tracing::warn!(%error, "memory is not locked: needs CAP_IPC_LOCK");
         }
-        let shares = signals.sensors.disks.as_ref();
+        let shares = signals.sources.disks.as_ref();
         let scanner = DiskScanner::start(shares.and_then(|d| d.trigger.share_reader()))?;
         let targets: Vec<_> = entries.iter().map(|e| source.target(config, e)).collect();
         scanner.set_targets(targets.clone());
         let mount = memory_root(Path::new(scope::CGROUP_MOUNT)).map(|(mount, _)| mount);
         let mount = mount.unwrap_or_else(|| PathBuf::from(scope::CGROUP_MOUNT));
-        let layout = signals.sensors.layout();
+        let layout = signals.sources.layout();
         let hooks = metrics::hooks(&signals);
         let manager = ManagerHandle::start(evictd_manager::Setup {
             settings: sources::settings(config, layout, BY_FASTPATH.to_vec()),
-            sensors: signals.sensors,
+            sources: signals.sources,
             scanner: Arc::clone(&scanner),
             members: PodSet::new(&entries),
             limiter: Arc::clone(policies.evaluator.limiter()),
@@ -220,7 +222,7 @@ impl Agent {
         // One thread for what blocks is there from the start.
         drop(tokio::task::spawn_blocking(|| ()).await);
         health.beat();
-        health.started(hearts(&events, manager.commands()));
+        health.started(heartbeats(&events, manager.commands()));
         tracing::info!(%hook, capacity, allocatable_capacity, pods, shadow = config.shadow, "watching");
         Ok(Self {
             config: config.clone(),
@@ -244,7 +246,7 @@ impl Agent {
             pod_source: source,
             node_state: NodeState::default(),
             allocatable,
-            capacity,
+            node_memory,
             layout,
             config_source: origin,
             reloads,
@@ -261,15 +263,15 @@ impl Agent {
 }
 
 /// The threads that must turn, beside the async loop.
-fn hearts(events: &Arc<EventQueue>, commands: &Arc<CommandQueue>) -> Vec<Heart> {
+fn heartbeats(events: &Arc<EventQueue>, commands: &Arc<CommandQueue>) -> Vec<Heartbeat> {
     let (events, commands) = (Arc::clone(events), Arc::clone(commands));
     vec![
-        Heart {
+        Heartbeat {
             name: "fast path",
             limit: telemetry::FAST_PATH_LIMIT,
             last: Box::new(move || events.last_beat()),
         },
-        Heart {
+        Heartbeat {
             name: "control loop",
             limit: telemetry::CONTROL_LOOP_LIMIT,
             last: Box::new(move || commands.last_beat()),

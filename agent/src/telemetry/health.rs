@@ -28,7 +28,7 @@ const LIMITS: Limits = Limits {
 pub type LastTurn = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// A loop that decides, and how long it may be silent.
-pub struct Heart {
+pub struct Heartbeat {
     /// What it is called.
     pub name: &'static str,
     /// Without a turn for so long, it hangs.
@@ -42,7 +42,7 @@ pub struct Health {
     /// When the start began, in nanoseconds of CLOCK_MONOTONIC.
     began: u64,
     /// Set when the start is complete, with that moment.
-    hearts: OnceLock<(u64, Vec<Heart>)>,
+    heartbeats: OnceLock<(u64, Vec<Heartbeat>)>,
     ends: AtomicBool,
     /// The async loop's last turn; it is judged with the others.
     agent: AtomicU64,
@@ -61,7 +61,7 @@ impl Default for Health {
     fn default() -> Self {
         Self {
             began: monotonic_ns(),
-            hearts: OnceLock::new(),
+            heartbeats: OnceLock::new(),
             ends: AtomicBool::new(false),
             agent: AtomicU64::new(0),
         }
@@ -70,9 +70,9 @@ impl Default for Health {
 
 impl Health {
     /// The start is complete; these loops are judged from now on, and the async loop.
-    pub fn started(&self, hearts: Vec<Heart>) {
+    pub fn started(&self, heartbeats: Vec<Heartbeat>) {
         // A second start does not happen.
-        let _ = self.hearts.set((monotonic_ns(), hearts));
+        let _ = self.heartbeats.set((monotonic_ns(), heartbeats));
     }
 
     /// The agent takes down what it has built: it is not ready any more.
@@ -89,14 +89,14 @@ impl Health {
     ///
     /// # Errors
     /// Why the agent should be started anew.
-    pub fn liveness(&self) -> Result<(), String> {
+    fn liveness(&self) -> Result<(), String> {
         let now = monotonic_ns();
-        match self.hearts.get() {
+        match self.heartbeats.get() {
             None => judge([("start", START, self.began)], now),
-            Some((started, hearts)) => {
+            Some((started, heartbeats)) => {
                 // A loop has all of its time for the first turn.
                 let beat = |(name, limit, last): (_, _, u64)| (name, limit, last.max(*started));
-                judge(self.beats(hearts).map(beat), now)
+                judge(self.beats(heartbeats).map(beat), now)
             }
         }
     }
@@ -105,24 +105,27 @@ impl Health {
     ///
     /// # Errors
     /// What is missing.
-    pub fn readiness(&self) -> Result<(), String> {
+    fn readiness(&self) -> Result<(), String> {
         if self.ends.load(Ordering::Relaxed) {
             return Err("the agent ends".to_owned());
         }
-        let Some((_, hearts)) = self.hearts.get() else {
+        let Some((_, heartbeats)) = self.heartbeats.get() else {
             return Err("the start is not complete".to_owned());
         };
-        if let Some((name, ..)) = self.beats(hearts).find(|(.., last)| *last == 0) {
+        if let Some((name, ..)) = self.beats(heartbeats).find(|(.., last)| *last == 0) {
             return Err(format!("the {name} has not run yet"));
         }
         self.liveness()
     }
 
     /// All loops, by name, limit and last turn.
-    fn beats(&self, hearts: &[Heart]) -> impl Iterator<Item = (&'static str, Duration, u64)> {
+    fn beats(
+        &self,
+        heartbeats: &[Heartbeat],
+    ) -> impl Iterator<Item = (&'static str, Duration, u64)> {
         let agent = self.agent.load(Ordering::Relaxed);
         let own = ("async loop", ASYNC_LOOP_LIMIT, agent);
-        hearts
+        heartbeats
             .iter()
             .map(|h| (h.name, h.limit, (h.last)()))
             .chain([own])
@@ -185,9 +188,9 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn heart(name: &'static str, limit: u64, last: &Arc<AtomicU64>) -> Heart {
+    fn heartbeat(name: &'static str, limit: u64, last: &Arc<AtomicU64>) -> Heartbeat {
         let last = Arc::clone(last);
-        Heart {
+        Heartbeat {
             name,
             limit: Duration::from_secs(limit),
             last: Box::new(move || last.load(Ordering::Relaxed)),
@@ -220,8 +223,8 @@ mod tests {
         assert_eq!(health.readiness().unwrap_err(), "the start is not complete");
         let (a, b) = <(Arc<AtomicU64>, Arc<AtomicU64>)>::default();
         health.started(vec![
-            heart("control loop", 3600, &a),
-            heart("fast path", 3600, &b),
+            heartbeat("control loop", 3600, &a),
+            heartbeat("fast path", 3600, &b),
         ]);
         assert_eq!(
             health.readiness().unwrap_err(),
@@ -248,8 +251,8 @@ mod tests {
         let now = Arc::new(AtomicU64::new(monotonic_ns()));
         let old = Arc::new(AtomicU64::new(1));
         health.started(vec![
-            heart("fast path", 3600, &now),
-            heart("control loop", 0, &old),
+            heartbeat("fast path", 3600, &now),
+            heartbeat("control loop", 0, &old),
         ]);
         let said = health.liveness().unwrap_err();
         assert!(

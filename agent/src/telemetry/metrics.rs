@@ -6,7 +6,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use evictd_engine::{Pod, record::Stages};
+use evictd_engine::{Cause, Pod, record::Stages};
 use evictd_fastpath::VictimExit;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text},
@@ -28,6 +28,9 @@ struct Evicted {
     signal: String,
     shadow: bool,
 }
+
+/// The stages of an eviction.
+const STAGES: [&str; 5] = ["wake", "decide", "signal", "exit", "freed"];
 
 /// Namespaces and kinds of owners that are shown under their names; others are `other`.
 const OWNERS: usize = 200;
@@ -59,6 +62,27 @@ pub struct Metrics {
     signalled: Mutex<VecDeque<(u64, u64)>>,
 }
 
+/// A series for each cause from the start: `increase()` does not see the step from no series to 1.
+fn evictions() -> Family<Evicted, Counter> {
+    let evictions = Family::<Evicted, Counter>::default();
+    for signal in Cause::names() {
+        for shadow in [false, true] {
+            let signal = signal.to_owned();
+            drop(evictions.get_or_create(&Evicted { signal, shadow }));
+        }
+    }
+    evictions
+}
+
+/// The same for each stage.
+fn stages() -> Family<Stage, Histogram, fn() -> Histogram> {
+    let stages = Family::new_with_constructor(histogram as fn() -> Histogram);
+    for stage in STAGES {
+        drop(stages.get_or_create(&Stage { stage }));
+    }
+    stages
+}
+
 /// From 10 us, which nothing beats, to some 20 s, twice as much each.
 fn histogram() -> Histogram {
     Histogram::new(exponential_buckets(1e-5, 2.0, 22))
@@ -68,7 +92,7 @@ impl Metrics {
     /// Shows what these sources tell.
     pub fn new(sources: Sources) -> Self {
         let mut registry = Registry::with_prefix("evictd");
-        let evictions = Family::default();
+        let evictions = evictions();
         registry.register(
             "evictions",
             "Pods killed, by signal; with shadow=\"true\" those that would have been",
@@ -98,7 +122,7 @@ impl Metrics {
             "Evictions whose SIGKILL the kernel refused",
             refused.clone(),
         );
-        let stages = Family::new_with_constructor(histogram as fn() -> Histogram);
+        let stages = stages();
         registry.register_with_unit(
             "stage",
             "Time from one stage of an eviction to the next: wake, decide, signal, exit, freed",

@@ -147,7 +147,7 @@ async fn run(connection: Arc<ApiClient>, shared: Arc<Shared>, mut asked: mpsc::R
             Ok(ScraperAccess::Allowed) => (Known::Said(ScraperAccess::Allowed), ALLOWED_FOR),
             Ok(refused) => (Known::Said(refused), DENIED_FOR),
             Err(error) => {
-                tracing::warn!(%error, "who reads the metrics cannot be found out");
+                tracing::warn!(%error, "the token of a scraper cannot be reviewed");
                 (Known::Unanswered, DENIED_FOR)
             }
         };

@@ -47,6 +47,8 @@ pub struct Sources {
     pub hooks: Vec<Hook>,
     /// Gauges with one label.
     pub gauges: Vec<Labelled>,
+    /// Gauges without a label, with their names and what they mean.
+    pub plain_gauges: Vec<(&'static str, &'static str, Reading)>,
     /// Counters with their names and what they mean.
     pub counters: Vec<(&'static str, &'static str, Reading)>,
 }
@@ -80,14 +82,6 @@ struct Signal {
 }
 
 #[derive(EncodeLabelSet)]
-struct HookLabels {
-    signal: String,
-    hook: String,
-    /// The former name of `hook`, until the next release.
-    rung: String,
-}
-
-#[derive(EncodeLabelSet)]
 struct Threshold {
     signal: String,
     hard: bool,
@@ -112,11 +106,12 @@ impl Collector for Sources {
             build,
         )?;
         let hooks = self.hooks.iter().map(|hook| {
-            let labels = HookLabels {
-                signal: hook.signal.clone(),
-                hook: hook.hook.clone(),
-                rung: hook.hook.clone(),
-            };
+            let labels = [
+                ("signal", hook.signal.as_str()),
+                ("hook", hook.hook.as_str()),
+                // The former name of `hook`, until the next release.
+                ("rung", hook.hook.as_str()),
+            ];
             (labels, 1_i64)
         });
         gauges(
@@ -141,6 +136,11 @@ impl Collector for Sources {
             let read = (gauge.read)().into_iter();
             let values = read.map(|(value, number)| ([(gauge.label, value)], number));
             gauges(&mut encoder, gauge.name, gauge.help, values)?;
+        }
+        for (name, help, read) in &self.plain_gauges {
+            let metric = prometheus_client::metrics::MetricType::Gauge;
+            let gauge = encoder.encode_descriptor(name, help, None, metric)?;
+            ConstGauge::new(read()).encode(gauge)?;
         }
         for (name, help, read) in &self.counters {
             counter(&mut encoder, name, help, read())?;

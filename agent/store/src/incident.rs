@@ -30,6 +30,12 @@ pub struct RankedPod {
     pub request: u64,
     /// Its priority.
     pub priority: i32,
+    /// That is not known: it goes after all others.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub priority_unknown: bool,
+    /// What a policy says about the order.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub order: i16,
     /// Its QoS class.
     pub qos_class: String,
     /// Whether it is the one that was evicted.
@@ -46,6 +52,19 @@ pub struct RankedPod {
     /// Why policies did not let it go.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spared: Option<String>,
+    /// It was evicted before and was still on its way.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub terminating: bool,
+}
+
+/// By which order the pods of an incident stand.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RankedBy {
+    /// The strategy, in the word of the configuration.
+    pub strategy: String,
+    /// When the last pod's use was read, in nanoseconds of CLOCK_MONOTONIC: pods may have grown since the decision.
+    pub read: u64,
 }
 
 /// One eviction, and what was seen before and after it. Times are in nanoseconds of CLOCK_MONOTONIC.
@@ -59,7 +78,7 @@ pub struct Incident {
     /// How the pod was asked to go, under a soft threshold; absent where it was killed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub asked: Option<RequestRecord>,
-    /// What the moment of the eviction was decided from; absent for other signals than memory.
+    /// What the moment of the eviction was decided from; absent where `pace` is, and where the kernel program has killed by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judged: Option<Judged>,
     /// What became of it; absent where that was not waited for.
@@ -69,6 +88,9 @@ pub struct Incident {
     pub samples: BTreeMap<String, Vec<(u64, u64)>>,
     /// The pods in the order of eviction, where memory was short.
     pub pods: Vec<RankedPod>,
+    /// The order of `pods`; absent where there are none, and in files of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranked_by: Option<RankedBy>,
     /// Memory of the node, in bytes; absent for other signals, and in files of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<u64>,
@@ -88,6 +110,7 @@ impl Incident {
             finish: None,
             samples: BTreeMap::new(),
             pods: Vec::new(),
+            ranked_by: None,
             capacity: None,
             oom_victim: None,
         }
@@ -97,6 +120,7 @@ impl Incident {
     pub fn of_asked(asked: RequestRecord) -> Self {
         let eviction = EvictionRecord::from(&asked);
         Self {
+            judged: asked.judged.as_deref().copied(),
             asked: Some(asked),
             ..Self::new(eviction)
         }
@@ -169,6 +193,7 @@ impl Incident {
         match (&self.asked, self.eviction.shadow) {
             (_, true) => "chosen",
             (Some(_), false) => "asked to go",
+            (None, false) if self.eviction.error.is_some() => "SIGKILL refused",
             (None, false) => "SIGKILL",
         }
     }
@@ -235,10 +260,11 @@ impl Incident {
     pub fn limits(&self) -> Vec<(i128, &'static str)> {
         let mut limits = vec![(self.eviction.threshold.into(), "threshold")];
         let signal = self.eviction.signal.parse().map(Signal::resource);
+        if signal != Ok(Resource::Memory) {
+            return limits;
+        }
         let Some(seen) = self.judged.as_ref().map(|judged| &judged.seen) else {
-            if signal == Ok(Resource::Memory) {
-                limits.push((0, "OOM killer"));
-            }
+            limits.push((0, "OOM killer"));
             return limits;
         };
         let nothing_left = i128::from(seen.available) - i128::from(seen.room.at_once);
@@ -267,6 +293,11 @@ impl Incident {
     }
 }
 
+fn is_zero(order: &i16) -> bool {
+    *order == 0
+}
+
 pub mod files;
+mod order;
 #[cfg(test)]
 pub mod tests;

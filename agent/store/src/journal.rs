@@ -6,6 +6,7 @@
 //! Whatever call fails: what was acknowledged stays readable, a line that was cut is never continued by the next one, and the
 //! next record finds the journal as if nothing had happened, as soon as the disk takes it.
 
+mod damage;
 mod disk;
 #[cfg(test)]
 mod faults;
@@ -22,6 +23,8 @@ use std::{
 };
 
 use evictd_sys::fs::PathError;
+
+pub use damage::Damage;
 
 use crate::{
     backlog::ReportBacklog,
@@ -42,14 +45,16 @@ const CARRIED: u64 = 4;
 const AT_ONCE: u64 = 64;
 const CURRENT: &str = "journal.jsonl";
 const PREVIOUS: &str = "journal.1.jsonl";
+/// An agent of the version before locks this file, and knows no other lock.
+const LOCK_BEFORE: &str = "lock";
 
 /// An open journal. Dropping it closes the files and gives up the lock.
 #[derive(Debug)]
 pub struct Journal<D: Disk = System> {
     disk: D,
     dir: PathBuf,
-    /// The directory itself, open from the start: names reach the disk through it when no descriptor is left.
-    names: File,
+    /// `None` until there is a directory.
+    held: Option<Held>,
     /// Where records go; `None` until a file could be made.
     file: Option<D::File>,
     /// Its name is `CURRENT`; otherwise it is full, is called `PREVIOUS` already, and the new one could not be made yet.
@@ -70,8 +75,43 @@ pub struct Journal<D: Disk = System> {
     lost: Arc<AtomicU64>,
     /// What limits and recreations count, once it was asked for.
     counts: Option<Counts>,
-    // Held for as long as the journal is open: a second agent must not write here.
-    _lock: File,
+}
+
+/// The directory, locked for as long as the journal is open: a second agent must not write here.
+#[derive(Debug)]
+struct Held {
+    /// The directory itself: names reach the disk through it when no descriptor is left. Its own lock needs no write, so that a disk that
+    /// is full or read-only gives it too.
+    names: File,
+    /// The file that the version before locks, where there is one or it can be made.
+    _before: Option<File>,
+}
+
+impl Held {
+    fn new(dir: &Path) -> Result<Self, JournalError> {
+        fs::create_dir_all(dir).map_err(PathError::at(dir))?;
+        let names = File::open(dir).map_err(PathError::at(dir))?;
+        match names.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => return Err(JournalError::InUse(dir.to_owned())),
+            Err(fs::TryLockError::Error(e)) => return Err(PathError::at(dir)(e).into()),
+        }
+        let path = dir.join(LOCK_BEFORE);
+        let made = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path);
+        let before = made.or_else(|_| File::open(&path)).ok();
+        // Whatever else is wrong with it, no agent of the version before has it.
+        if let Some(Err(fs::TryLockError::WouldBlock)) = before.as_ref().map(File::try_lock) {
+            return Err(JournalError::InUse(dir.to_owned()));
+        }
+        Ok(Self {
+            names,
+            _before: before,
+        })
+    }
 }
 
 /// Why a journal cannot be opened or written.
@@ -86,11 +126,11 @@ pub enum JournalError {
 }
 
 impl Journal {
-    /// Opens the journal of a directory, which is made when it is not there. On a disk without room for a new file it starts
-    /// without one, and makes it when it can.
+    /// Opens the journal of a directory, which is made when it is not there. On a disk that is full or read-only it starts without a file,
+    /// or without the directory, and makes it when it can.
     ///
     /// # Errors
-    /// The directory cannot be written, or another agent holds it.
+    /// The directory may not be written, or another agent holds it.
     pub fn open(dir: &Path) -> Result<Self, JournalError> {
         Self::open_on(System, dir, FILE_BYTES)
     }
@@ -98,19 +138,10 @@ impl Journal {
 
 impl<D: Disk> Journal<D> {
     pub(crate) fn open_on(disk: D, dir: &Path, limit: u64) -> Result<Self, JournalError> {
-        fs::create_dir_all(dir).map_err(PathError::at(dir))?;
-        let lock_path = dir.join("lock");
-        let lock = File::create(&lock_path).map_err(PathError::at(&lock_path))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(fs::TryLockError::WouldBlock) => return Err(JournalError::InUse(dir.to_owned())),
-            Err(fs::TryLockError::Error(e)) => return Err(PathError::at(&lock_path)(e).into()),
-        }
-        let names = File::open(dir).map_err(PathError::at(dir))?;
         let mut journal = Self {
             disk,
             dir: dir.to_owned(),
-            names,
+            held: None,
             file: None,
             is_current: false,
             bytes: 0,
@@ -121,14 +152,13 @@ impl<D: Disk> Journal<D> {
             unreported: None,
             lost: Arc::default(),
             counts: None,
-            _lock: lock,
         };
         match journal.open_current() {
             Ok(()) => {}
-            Err(error) if has_no_room(&error.source) => {
+            Err(JournalError::Path(error)) if has_no_room(&error.source) => {
                 tracing::error!(%error, "the journal has no file yet");
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(error),
         }
         Ok(journal)
     }
@@ -202,14 +232,13 @@ impl<D: Disk> Journal<D> {
     /// it over whenever a file is full. Oldest first.
     ///
     /// # Errors
-    /// A file that is there cannot be read.
+    /// A file that is there cannot be read; what comes from now on is kept in mind all the same.
     pub fn follow(&mut self) -> Result<Vec<EvictionRecord>, JournalError> {
-        let mut unreported = ReportBacklog::default();
+        let unreported = self.unreported.insert(ReportBacklog::default());
         for record in read(&self.dir)?.0 {
             unreported.note(&record);
         }
         let waiting = unreported.waiting().cloned().collect();
-        self.unreported = Some(unreported);
         self.to_carry = self.not_in_this_file();
         Ok(waiting)
     }
@@ -261,8 +290,8 @@ impl<D: Disk> Journal<D> {
             }
             self.is_torn = false;
         }
-        if self.names_pending {
-            let synced = self.disk.sync_names(&self.names);
+        if let (true, Some(held)) = (self.names_pending, &self.held) {
+            let synced = self.disk.sync_names(&held.names);
             synced.map_err(PathError::at(&self.dir))?;
             self.names_pending = false;
         }
@@ -272,7 +301,10 @@ impl<D: Disk> Journal<D> {
     /// A new file in place of one that is full. After an error the full one goes on, whatever it is called by now: it never takes
     /// the place of the one before a second time.
     fn rotate(&mut self) -> Result<(), JournalError> {
-        self.carry_over()?;
+        // Without a file there is nothing to carry it over to, and nothing of it goes.
+        if self.file.is_some() {
+            self.carry_over()?;
+        }
         if self.is_current {
             let [from, to] = [CURRENT, PREVIOUS].map(|name| self.dir.join(name));
             self.disk.rename(&from, &to).map_err(|e| self.error(e))?;
@@ -326,7 +358,10 @@ impl<D: Disk> Journal<D> {
         }
     }
 
-    fn open_current(&mut self) -> Result<(), PathError> {
+    fn open_current(&mut self) -> Result<(), JournalError> {
+        if self.held.is_none() {
+            self.held = Some(Held::new(&self.dir)?);
+        }
         let path = self.dir.join(CURRENT);
         let (file, length) = self.disk.open(&path).map_err(PathError::at(&path))?;
         // A crash may have left half a line; the next record must not become its tail.
@@ -346,7 +381,7 @@ impl<D: Disk> Journal<D> {
     /// What is kept and was not carried over by an earlier agent, which may have ended in the middle of that.
     fn not_in_this_file(&self) -> VecDeque<String> {
         let here = read_file(&self.dir.join(CURRENT), &|_| true);
-        let here = here.map(|(records, _)| records).unwrap_or_default();
+        let here = here.map(|read| read.records).unwrap_or_default();
         let (mut evicted, mut counts) = (HashSet::new(), Counts::default());
         for record in &here {
             if let Record::Evicted(eviction) = record {
@@ -419,35 +454,75 @@ pub fn read_where(
     let (mut records, mut damaged) = (Vec::new(), 0);
     for name in [PREVIOUS, CURRENT] {
         let read = read_file(&dir.join(name), &wanted)?;
-        records.extend(read.0);
-        damaged += read.1;
+        records.extend(read.records);
+        damaged += read.damage.map_or(0, |damage| damage.lines) + usize::from(read.is_cut);
     }
     Ok((records, damaged))
 }
 
+/// Reads all records of a directory, oldest first, and says which files have lines that cannot be read. A last line that a crash has
+/// cut is none of them.
+///
+/// # Errors
+/// A file that is there cannot be read.
+pub fn read_noting_damage(dir: &Path) -> Result<(Vec<Record>, Vec<Damage>), PathError> {
+    let (mut records, mut damage) = (Vec::new(), Vec::new());
+    for name in [PREVIOUS, CURRENT] {
+        let read = read_file(&dir.join(name), &|_| true)?;
+        records.extend(read.records);
+        damage.extend(read.damage);
+    }
+    Ok((records, damage))
+}
+
+/// What one file holds.
+#[derive(Default)]
+struct ReadFile {
+    records: Vec<Record>,
+    damage: Option<Damage>,
+    /// Its last line has no end, and is no record.
+    is_cut: bool,
+}
+
 /// The same of one file, which need not be there.
-fn read_file(
-    path: &Path,
-    wanted: &impl Fn(&[u8]) -> bool,
-) -> Result<(Vec<Record>, usize), PathError> {
-    let (mut records, mut damaged) = (Vec::new(), 0);
+fn read_file(path: &Path, wanted: &impl Fn(&[u8]) -> bool) -> Result<ReadFile, PathError> {
+    let mut read = ReadFile::default();
     let file = match File::open(path) {
         Ok(file) => file,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok((records, damaged)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(read),
         Err(e) => return Err(PathError::at(path)(e)),
     };
-    for line in io::BufReader::new(file).split(b'\n') {
-        let line = line.map_err(PathError::at(path))?;
+    let mut file = io::BufReader::new(file);
+    let mut line = Vec::new();
+    for number in 1.. {
+        line.clear();
+        if file
+            .read_until(b'\n', &mut line)
+            .map_err(PathError::at(path))?
+            == 0
+        {
+            break;
+        }
+        let is_whole = line.pop_if(|end| *end == b'\n').is_some();
         if !wanted(&line) {
             continue;
         }
         match serde_json::from_slice(&line) {
-            Ok(record) => records.push(record),
+            Ok(record) => read.records.push(record),
             Err(_) if line.is_empty() => {}
-            Err(_) => damaged += 1,
+            Err(_) if !is_whole => read.is_cut = true,
+            Err(_) => {
+                let new = || Damage {
+                    path: path.to_owned(),
+                    lines: 0,
+                    first: number,
+                    reason: damage::reason(&line),
+                };
+                read.damage.get_or_insert_with(new).lines += 1;
+            }
         }
     }
-    Ok((records, damaged))
+    Ok(read)
 }
 
 #[cfg(test)]
@@ -515,5 +590,31 @@ mod tests {
         assert!(refusal.ends_with("another evictd runs on it"), "{refusal}");
         drop(first);
         Journal::open(dir.path()).unwrap();
+    }
+
+    /// As in an upgrade, and on the way back from it.
+    #[test]
+    fn of_two_versions_one_is_refused_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(LOCK_BEFORE);
+        let before = File::create(&path).unwrap();
+        before.try_lock().unwrap();
+        let refusal = Journal::open(dir.path()).unwrap_err().to_string();
+        assert!(refusal.ends_with("another evictd runs on it"), "{refusal}");
+        drop(before);
+        let _now = Journal::open(dir.path()).unwrap();
+        let before = File::create(&path).unwrap();
+        assert!(before.try_lock().is_err());
+    }
+
+    #[test]
+    fn without_the_lock_file_the_second_agent_is_refused_too() {
+        let dir = tempfile::tempdir().unwrap();
+        // It can be neither made nor locked.
+        let path = dir.path().join(LOCK_BEFORE);
+        std::os::unix::fs::symlink(dir.path().join("not/there"), path).unwrap();
+        let _first = Journal::open(dir.path()).unwrap();
+        let refusal = Journal::open(dir.path()).unwrap_err().to_string();
+        assert!(refusal.ends_with("another evictd runs on it"), "{refusal}");
     }
 }

@@ -7,8 +7,8 @@ pub mod oom_kill;
 pub mod shadow;
 
 use evictd_engine::{
-    Pod, Resource,
-    pace::Urgency,
+    Pod, Resource, Timing,
+    pace::{Judged, Urgency},
     record::{SignalReading, Stages},
 };
 use evictd_sys::clock::monotonic_ns;
@@ -146,6 +146,12 @@ pub struct RequestRecord {
     /// The API server may say no: it goes when there is a [`Record::Counted`] with the same id.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub may_be_refused: bool,
+    /// Why it is asked at that moment; absent in records of older versions, and in the kubelet's mode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pace: Option<PaceRecord>,
+    /// What that was decided from: the file of the incident has it.
+    #[serde(skip)]
+    pub judged: Option<Box<Judged>>,
     /// What limits need to know of it; absent in records of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload: Option<Workload>,
@@ -195,7 +201,8 @@ pub struct EvictionRecord {
     /// Why the kernel refused the signal, if it did.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Why the pod went at that moment; absent in journals of older agents, and for pods that were asked to go.
+    /// Why the pod went at that moment; absent in journals of older agents, for pods above their own limits, and for what the control
+    /// loop does in the kubelet's mode.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pace: Option<PaceRecord>,
     /// What limits need to know of it; absent in records of older versions.
@@ -226,6 +233,9 @@ pub struct PaceRecord {
     /// The kernel program has killed from the pod by itself: past the floor, or in the agent's place.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub by_kernel: bool,
+    /// Enough was on its way, and the pod went because it grew: pods before it in the order, which did not, were passed over.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub growing: bool,
 }
 
 impl PaceRecord {
@@ -247,6 +257,16 @@ impl PaceRecord {
                 ..base
             },
             Urgency::Paced { only_cache } => Self { only_cache, ..base },
+        }
+    }
+
+    /// An eviction of the control loop, of a pod that is expected to give so much.
+    pub fn of(timing: &Timing, expected: u64) -> Self {
+        let Timing { urgency, judged } = timing;
+        let (room, pending) = (judged.seen.room.at_once, judged.pending.amount);
+        Self {
+            expected,
+            ..Self::new(*urgency, room, pending)
         }
     }
 }
@@ -307,7 +327,19 @@ impl RequestRecord {
             override_reason: None,
             boot: boot_id(),
             may_be_refused: false,
+            pace: None,
+            judged: None,
             workload: Some(pod.into()),
+        }
+    }
+
+    /// Says why at this moment, as far as it was a decision of its own.
+    #[must_use]
+    pub fn at_this_time(self, timing: Option<&Timing>) -> Self {
+        Self {
+            pace: timing.map(|timing| PaceRecord::of(timing, self.working_set)),
+            judged: timing.map(|timing| Box::new(timing.judged)),
+            ..self
         }
     }
 }
@@ -368,7 +400,7 @@ impl From<&RequestRecord> for EvictionRecord {
             working_set: asked.working_set,
             request: asked.request,
             error: None,
-            pace: None,
+            pace: asked.pace.clone(),
             workload: asked.workload.clone(),
         }
     }

@@ -1,19 +1,10 @@
 //! `evictd report --shadow`: what shadow mode would have done, and what happened instead.
 
-use std::path::Path;
-
-use evictd_store::{
-    journal,
-    record::{EvictionRecord, Record, oom_kill::OomCause},
-};
-use evictd_sys::fs::PathError;
+use evictd_store::record::{EvictionRecord, Record, oom_kill::OomCause};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
-use crate::cli::{
-    CommandError,
-    table::{Alignment, Table},
-};
+use crate::cli::table::{Alignment, Table};
 
 /// What happens so long after a decision has to do with it: the kubelet's own pressure transition period.
 const CONSEQUENCES: SignedDuration = SignedDuration::from_mins(5);
@@ -69,19 +60,9 @@ struct Foreign {
     at: Timestamp,
 }
 
-/// Compares what the journal of a directory has since a moment.
-///
-/// # Errors
-/// A directory or a file that cannot be read.
-pub(super) fn compare(dir: &Path, since: Timestamp) -> Result<Comparison, CommandError> {
-    // A directory that is not there has no journal, which is not the same as an empty one.
-    std::fs::read_dir(dir).map_err(PathError::at(dir))?;
-    let (records, _) = journal::read(dir)?;
-    Ok(Comparison::of(records, since))
-}
-
 impl Comparison {
-    fn of(records: impl IntoIterator<Item = Record>, since: Timestamp) -> Self {
+    /// Compares what a journal has since a moment.
+    pub(super) fn of(records: impl IntoIterator<Item = Record>, since: Timestamp) -> Self {
         let (mut decisions, mut foreign, mut node_changes) = (Vec::new(), Vec::new(), 0);
         let mut known = std::collections::BTreeSet::new();
         let time = |text: &str| text.parse::<Timestamp>().ok().filter(|at| *at >= since);

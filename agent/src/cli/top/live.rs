@@ -89,7 +89,9 @@ fn is_end(key: KeyEvent) -> bool {
 
 /// The last evictions, the newest first; none where nothing was written yet.
 fn past(state_dir: &Path) -> Vec<Past> {
-    let known = evictions::known(state_dir).unwrap_or_default();
+    // What cannot be read is told by `evictd report`.
+    let (records, _) = evictions::journal_of(state_dir).unwrap_or_default();
+    let known = evictions::known(records);
     let newest = known.iter().rev().take(PAST);
     newest
         .map(|known| Past::new(&known.incident.eviction))

@@ -220,17 +220,6 @@ fn draw_signals(frame: &mut Frame<'_>, view: &View, state: &State, area: Rect) {
                 |a| amount_of(s.signal.resource(), a.into()),
             )
         };
-        let time = |seconds: Option<f64>| seconds.map_or_else(|| "-".to_owned(), duration);
-        let met_in = if s.met {
-            "met".to_owned()
-        } else {
-            time(s.until_threshold_seconds)
-        };
-        let soft = if s.grace_period_seconds > 0.0 {
-            " soft"
-        } else {
-            ""
-        };
         let is_soon = s
             .until_threshold_seconds
             .is_some_and(|seconds| seconds < SOON);
@@ -240,12 +229,13 @@ fn draw_signals(frame: &mut Frame<'_>, view: &View, state: &State, area: Rect) {
             _ => Style::new(),
         };
         Row::new([
-            format!("{}{soft}", s.signal),
+            s.name(),
             bar(s),
             amount(s.available),
-            amount(Some(s.threshold)),
-            met_in,
-            time(s.until_exhausted_seconds),
+            s.threshold(),
+            s.met_in(),
+            s.until_exhausted_seconds
+                .map_or_else(|| "-".to_owned(), duration),
         ])
         .style(style)
     });
@@ -266,11 +256,12 @@ fn draw_signals(frame: &mut Frame<'_>, view: &View, state: &State, area: Rect) {
 
 /// How far the threshold is away: full where nothing is used, empty where it is met.
 fn bar(signal: &SignalJson) -> String {
-    let Some((available, capacity)) = signal.available.zip(signal.capacity) else {
+    let seen = signal.available.zip(signal.capacity).zip(signal.threshold);
+    let Some(((available, capacity), threshold)) = seen else {
         return "not seen here".to_owned();
     };
-    let above = available.saturating_sub(signal.threshold).max(0) as f64;
-    let whole = capacity.saturating_sub(signal.threshold).max(1) as f64;
+    let above = available.saturating_sub(threshold).max(0) as f64;
+    let whole = capacity.saturating_sub(threshold).max(1) as f64;
     // What is left is something, even where it is less than a column.
     let columns = (above / whole * BAR as f64).ceil() as usize;
     format!("[{:.<BAR$}]", "#".repeat(columns.min(BAR)))
@@ -302,6 +293,17 @@ fn draw_pods(frame: &mut Frame<'_>, view: &View, state: &State, area: Rect) {
     let heading = format!("Pods for {}{unmeasured}, by {name}", view.signal);
     frame.render_widget(Line::from(heading).bold(), title);
     let pods = sort.apply(&view.pods);
+    let widths = [
+        Constraint::Length(3),
+        Constraint::Fill(2),
+        Constraint::Length(10),
+        Constraint::Length(10),
+        Constraint::Length(8),
+        Constraint::Fill(3),
+    ];
+    // As the table divides its area: one column between two.
+    let [_, name, ..] = Layout::horizontal(widths).spacing(1).areas::<6>(table);
+    let name = usize::from(name.width);
     let rows = pods.iter().skip(state.offset).map(|(place, pod)| {
         let amount = |amount: Option<i128>| {
             amount.map_or_else(|| "-".to_owned(), |a| amount_of(resource, a))
@@ -314,7 +316,7 @@ fn draw_pods(frame: &mut Frame<'_>, view: &View, state: &State, area: Rect) {
         };
         Row::new([
             Cell::from((place + 1).to_string()),
-            Cell::from(pod.pod.clone()),
+            Cell::from(shortened(&pod.pod, name)),
             Cell::from(amount(pod.usage.map(Into::into))),
             Cell::from(pod.growth.map_or_else(|| "-".to_owned(), bytes)),
             Cell::from(
@@ -326,16 +328,23 @@ fn draw_pods(frame: &mut Frame<'_>, view: &View, state: &State, area: Rect) {
         .style(style)
     });
     let header = ["#", "POD", "USAGE", "MEMORY/s", "LIMIT IN", "WHY THERE"];
-    let widths = [
-        Constraint::Length(3),
-        Constraint::Fill(2),
-        Constraint::Length(10),
-        Constraint::Length(10),
-        Constraint::Length(8),
-        Constraint::Fill(3),
-    ];
     let header = Row::new(header).style(Modifier::BOLD);
     frame.render_widget(Table::new(rows, widths).header(header), table);
+}
+
+/// A name that fits: what tells one pod of an owner from the next is at its end, and the namespace at its beginning. Two points stand in
+/// no name.
+fn shortened(name: &str, width: usize) -> String {
+    const CUT: &str = "..";
+    let length = name.chars().count();
+    if length <= width {
+        return name.to_owned();
+    }
+    let room = width.saturating_sub(CUT.len());
+    let end = room.div_ceil(2);
+    let begin = name.chars().take(room - end);
+    let begin = begin.chain(CUT.chars());
+    begin.chain(name.chars().skip(length - end)).collect()
 }
 
 /// Why a pod stands where it stands: what is said of it first, for lines are short.
@@ -360,10 +369,9 @@ fn draw_past(frame: &mut Frame<'_>, view: &View, area: Rect) {
     }
     lines.extend(view.past.iter().map(|past| {
         let shadow = if past.is_shadow { " (shadow)" } else { "" };
-        Line::from(format!(
-            "{}  {}  {}{shadow}",
-            past.time, past.signal, past.pod
-        ))
+        let before = format!("{}  {}  ", past.time, past.signal);
+        let room = usize::from(area.width).saturating_sub(before.len() + shadow.len());
+        Line::from(format!("{before}{}{shadow}", shortened(&past.pod, room)))
     }));
     frame.render_widget(Paragraph::new(lines), area);
 }

@@ -15,7 +15,11 @@ fn tree(root: &Path, path: &str, full: Option<&str>) -> [Level; LEVELS] {
         *level = Level {
             id: fs::metadata(dir).unwrap().ino(),
             usage: 990,
-            max: if is_full { 1000 } else { UNLIMITED },
+            max: if is_full {
+                1000
+            } else {
+                i64::MAX as u64 / PAGE
+            },
         };
     }
     levels

@@ -194,7 +194,10 @@ pub fn read(state_dir: &Path, id: &str) -> Result<Option<Incident>, PathError> {
 }
 
 /// What a file holds.
-fn decode(bytes: &[u8]) -> Result<Incident, String> {
+///
+/// # Errors
+/// It is no incident, or one of another version: the field is named.
+pub fn decode(bytes: &[u8]) -> Result<Incident, String> {
     let mut bytes = serde_json::Deserializer::from_slice(bytes);
     let incident: Incident = serde_path_to_error::deserialize(&mut bytes).map_err(|error| {
         match error.path().to_string().as_str() {

@@ -47,13 +47,17 @@ pub fn incident(id: &str) -> Incident {
             usage: Some(300 << 20),
             request: 0,
             priority: 0,
+            priority_unknown: false,
+            order: 0,
             qos_class: "BestEffort".to_owned(),
             evicted: true,
             usage_after: Some(0),
             oom_score_adj: Some(1000),
             protected: false,
             spared: None,
+            terminating: false,
         }],
+        ranked_by: None,
         capacity: Some(512 << 20),
         oom_victim: Some("default/hog".to_owned()),
     }
@@ -101,6 +105,8 @@ fn a_pod_that_was_asked_has_time_and_is_seen_to_go() {
         override_reason: None,
         boot: String::new(),
         may_be_refused: false,
+        pace: None,
+        judged: None,
         workload: None,
     };
     let mut incident = Incident::of_asked(asked.clone());

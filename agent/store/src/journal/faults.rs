@@ -312,3 +312,22 @@ fn a_start_without_room_makes_its_file_later() {
     journal.append(&eviction(2)).unwrap();
     assert_eq!(read(dir.path()).unwrap(), (vec![eviction(2)], 0));
 }
+
+/// What waits to be reported is in the file before, and there is no room for the next one yet.
+#[test]
+fn a_start_without_room_carries_over_what_waits_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut journal = Journal::open(dir.path()).unwrap();
+    journal.append(&eviction(1)).unwrap();
+    drop(journal);
+    let [from, to] = [CURRENT, PREVIOUS].map(|name| dir.path().join(name));
+    fs::rename(&from, to).unwrap();
+    let disk = Faulty::new(Some(Fault::NoInodes(0)));
+    let mut journal = Journal::open_on(disk.clone(), dir.path(), LIMIT).unwrap();
+    assert_eq!(journal.follow().unwrap().len(), 1);
+    journal.append(&eviction(2)).unwrap_err();
+    disk.heal();
+    journal.append(&eviction(3)).unwrap();
+    let kept = read_file(&from, &|_| true).unwrap().records;
+    assert_eq!(kept, [eviction(1), eviction(3)]);
+}

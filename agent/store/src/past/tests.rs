@@ -210,6 +210,8 @@ fn asked(may_be_refused: bool, grace_period_seconds: i64) -> RequestRecord {
         override_reason: None,
         boot: BOOT.into(),
         may_be_refused,
+        pace: None,
+        judged: None,
         workload: None,
     }
 }

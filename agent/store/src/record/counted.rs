@@ -172,7 +172,7 @@ pub fn boot_id() -> String {
 }
 
 /// The boot that an eviction's id begins with.
-pub fn boot_of(id: &str) -> &str {
+fn boot_of(id: &str) -> &str {
     /// Characters of a UUID.
     const UUID: usize = 36;
     let boot = id.get(..UUID).unwrap_or_default();

@@ -69,10 +69,7 @@ fn pods() -> Vec<PodJson> {
 }
 
 fn view() -> View {
-    let stall = |avg10| Stall {
-        avg10,
-        ..Stall::default()
-    };
+    let stall = |avg10| Stall { avg10 };
     View {
         signals: vec![
             signal(Signal::MemoryAvailable, 160, "64Mi", 10),
@@ -177,6 +174,59 @@ fn all_of_it_fits_on_a_small_terminal() {
         "2026-11-23T07:00:00  memory.available  shop/db-0 (shadow)"
     );
     assert!(lines[23].starts_with("q quit"), "{lines:#?}");
+}
+
+#[test]
+fn long_names_are_shortened_in_their_middle() {
+    let mut view = view();
+    let name = "observability/prometheus-kube-prometheus-stack-prometheus-0";
+    view.pods[0].pod = name.to_owned();
+    view.pods[1].pod = format!("{}/{}", "n".repeat(63), "p".repeat(252) + "7");
+    view.past[0].pod = name.to_owned();
+    let lines = lines(&drawn(&view, &mut state(false)));
+    let at = |word: &str| lines.iter().find(|line| line.starts_with(word)).unwrap();
+    // 18 columns of 80 are the name's.
+    let first = at("1  ");
+    assert_eq!(&first[4..22], "observab..etheus-0", "{first}");
+    assert!(first.contains("300.0 MiB"), "{first}");
+    let second = at("2  ");
+    assert!(second[4..22].starts_with("nnnnnnn"), "{second}");
+    assert!(second[4..22].trim_end().ends_with("pp7"), "{second}");
+    let past = at("2026-11-23");
+    assert!(
+        past.contains("observability/p..") && past.ends_with("prometheus-0 (shadow)"),
+        "{past}"
+    );
+    assert_eq!(past.chars().count(), 80, "{past}");
+    for (width, expected) in [
+        (9, "abcdefgh"),
+        (8, "abcdefgh"),
+        (7, "ab..fgh"),
+        (3, "..h"),
+        (1, ".."),
+        (0, ".."),
+    ] {
+        assert_eq!(shortened("abcdefgh", width), expected);
+    }
+}
+
+#[test]
+fn a_share_of_a_disk_that_is_not_seen_is_no_amount() {
+    let mut view = view();
+    let threshold = Threshold {
+        signal: Signal::ImageFsAvailable,
+        value: "15%".parse().unwrap(),
+        grace_period: Duration::ZERO,
+        min_reclaim: None,
+    };
+    view.signals.push(SignalJson::new(&threshold, None, None));
+    let lines = lines(&drawn(&view, &mut state(true)));
+    let line = lines.iter().find(|line| line.starts_with("imagefs"));
+    let line = line.unwrap();
+    assert!(
+        line.contains("not seen here") && line.contains(" 15% "),
+        "{line}"
+    );
 }
 
 #[test]

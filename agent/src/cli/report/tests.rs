@@ -1,0 +1,125 @@
+//! Reports over what an agent has left in its state directory, damaged or not.
+
+use std::{ffi::OsString, fs, path::Path};
+
+use serde_json::{Value, json};
+
+/// Exit code, standard output and standard error of a command line.
+fn evictd(words: &[&str], state_dir: &Path) -> (u8, String, String) {
+    let words = ["evictd"].iter().chain(words).map(OsString::from);
+    let at = [OsString::from("--state-dir"), state_dir.into()];
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let code = crate::cli::run(words.chain(at), &mut out, &mut err);
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (code, text(out), text(err))
+}
+
+fn eviction(id: &str) -> Value {
+    json!({
+        "event": "evicted", "id": id, "time": "2026-11-22T02:00:00Z", "namespace": "shop", "name": "web", "uid": "u",
+        "reason": "Evicted", "message": "low\n", "signal": "memory.available", "shadow": false, "hook": "sampler",
+        "stages": {"crossed": 1, "woken": 2, "decided": 3, "signalled": 4}, "available": 1, "threshold": 2,
+        "usageAtCrossing": 0, "usageAtDecision": 0, "workingSet": 0, "request": 0,
+    })
+}
+
+// R42
+#[test]
+fn a_damaged_journal_is_told_and_what_can_be_read_is_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("journal.jsonl");
+    let whole = eviction("one").to_string();
+    let mut damaged = eviction("two");
+    damaged["stages"]["woken"] = json!("soon");
+    // A crash has cut the last line: that is no damage.
+    let cut = &whole[..whole.len() / 2];
+    let write = |text: String| fs::write(&path, text).unwrap();
+    write(format!("{whole}\n{cut}"));
+    let (code, out, err) = evictd(&["report"], dir.path());
+    assert_eq!((code, err.as_str()), (0, ""));
+    assert!(out.contains("shop/web"), "{out}");
+
+    write(format!("{whole}\n{damaged}\n{cut}\n{whole}"));
+    let expected = format!(
+        "evictd: 2 lines of {} cannot be read: line 2: stages.woken: invalid type: string \"soon\", expected u64\n",
+        path.display()
+    );
+    for words in [
+        &["report"][..],
+        &["report", "one"],
+        &["report", "--shadow"],
+        &["report", "-o", "json"],
+        &["report", "--shadow", "-o", "json"],
+    ] {
+        let (code, out, err) = evictd(words, dir.path());
+        assert_eq!((code, &err), (2, &expected), "{words:?}");
+        assert!(!out.is_empty(), "{words:?}: what can be read is shown");
+    }
+    // Of the file before as well.
+    fs::rename(&path, dir.path().join("journal.1.jsonl")).unwrap();
+    write(format!("{damaged}\n"));
+    let (code, _, err) = evictd(&["report"], dir.path());
+    assert_eq!(code, 2);
+    assert_eq!(err.lines().count(), 1, "{err}");
+    assert!(
+        err.contains("2 lines of") && err.contains("1 line of"),
+        "{err}"
+    );
+}
+
+#[test]
+fn a_refused_signal_is_no_eviction() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut refused = eviction("one");
+    refused["error"] = json!("Operation not permitted (os error 1)");
+    fs::write(dir.path().join("journal.jsonl"), format!("{refused}\n")).unwrap();
+    for output in ["table", "html"] {
+        let (code, out, err) = evictd(&["report", "one", "-o", output], dir.path());
+        assert_eq!((code, err.as_str()), (0, ""));
+        assert!(
+            out.contains("shop/web was chosen; the kernel refused SIGKILL"),
+            "{out}"
+        );
+        assert!(!out.contains("was evicted"), "{out}");
+        assert!(out.contains("Operation not permitted"), "{out}");
+    }
+}
+
+/// What an incident's file lacks or has too much of is named; what a scenario alone knows is refused.
+#[test]
+fn a_damaged_incident_is_not_replayed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("incident.json");
+    let replay = |document: &Value, words: &[&str]| {
+        fs::write(&path, document.to_string()).unwrap();
+        let first = ["evictd", "replay", path.to_str().unwrap()];
+        let words = first.iter().chain(words).map(OsString::from);
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let code = crate::cli::run(words, &mut out, &mut err);
+        assert_eq!((code, out.as_slice()), (2, &b""[..]));
+        String::from_utf8(err).unwrap()
+    };
+    let mut incident =
+        json!({"version": 1, "eviction": eviction("one"), "samples": {}, "pods": []});
+    let without = replay(&incident, &[]);
+    assert!(without.contains("judged: is not there"), "{without}");
+    let mode = replay(&incident, &["--mode", "evictd"]);
+    assert_eq!(
+        mode,
+        "evictd: --mode: is for scenarios: an incident is decided in the mode of its agent\n"
+    );
+    incident["eviction"]["stages"]["woken"] = json!("soon");
+    let damaged = replay(&incident, &[]);
+    assert!(
+        damaged.contains("json: eviction.stages.woken: invalid type"),
+        "{damaged}"
+    );
+    incident["eviction"] = eviction("one");
+    incident["version"] = json!(7);
+    let newer = replay(&incident, &[]);
+    assert!(newer.contains("version: 7 is not known here"), "{newer}");
+    for field in ["version", "judged"] {
+        let alone = replay(&json!({field: 1}), &[]);
+        assert!(!alone.contains("steps"), "{alone}");
+    }
+}

@@ -1,0 +1,158 @@
+//! How much memory the node has, which changes while the agent runs: memory is plugged in or out, a balloon takes some and gives it back
+//! (virtio, Hyper-V, Xen), a container that plays a node gets another limit. The kubelet sees the first two at its next look.
+
+use std::path::PathBuf;
+
+use evictd_config::Config;
+use evictd_node::{
+    cgroup::memory::MemoryCgroup,
+    memory_scope::{Scope, ScopeError, capacity, machine_capacity},
+    proc::machine::memory_total,
+};
+
+use super::{
+    RunError,
+    scope::{guarded, hard_memory_threshold, scope},
+};
+
+/// The capacity of the node's scope.
+#[derive(Debug)]
+pub(super) struct NodeMemory {
+    cgroup: MemoryCgroup,
+    /// The scope is this machine, not a cgroup that was configured.
+    is_machine: bool,
+    proc: PathBuf,
+    /// In bytes, as it is in force.
+    capacity: u64,
+    /// Why the capacity that is there cannot be in force, as it was said.
+    refused: Option<String>,
+}
+
+impl NodeMemory {
+    /// Of the node's scope.
+    ///
+    /// # Errors
+    /// Its cgroup is gone.
+    pub(super) fn new(config: &Config, node: &Scope) -> Result<Self, RunError> {
+        let cgroup = MemoryCgroup::open(node.cgroup().path()).map_err(ScopeError::from)?;
+        Ok(Self {
+            cgroup,
+            is_machine: config.scope.cgroup.is_none(),
+            proc: "/proc".into(),
+            capacity: node.capacity(),
+            refused: None,
+        })
+    }
+
+    /// In bytes.
+    pub(super) fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// What the kubelet takes for it, in bytes: it does not see that a container that plays a node has a limit.
+    pub(super) fn kubelet_capacity(&self) -> u64 {
+        match self.is_machine {
+            true => memory_total(&self.proc).unwrap_or(self.capacity),
+            false => self.capacity,
+        }
+    }
+
+    /// The scopes with the capacity that is there now, where it is another one: for the fast path, and for the manager.
+    ///
+    /// # Errors
+    /// It is another one, and the thresholds cannot be kept with it.
+    pub(super) fn look(&mut self, config: &Config) -> Result<Option<(Scope, Scope)>, RunError> {
+        if self.now()? == self.capacity {
+            return Ok(None);
+        }
+        let threshold = hard_memory_threshold(&config.eviction.thresholds)?;
+        let [node, looked_at] = [scope(config, &threshold)?, scope(config, &threshold)?];
+        if node.cgroup().id() != self.cgroup.id() {
+            // What is watched is gone, which the fast path tells.
+            return Ok(None);
+        }
+        self.capacity = node.capacity();
+        Ok(Some((guarded(node, config), looked_at)))
+    }
+
+    /// The same for a running agent: what changes is said, and what cannot be in force is said once.
+    pub(super) fn refresh(&mut self, config: &Config) -> Option<(Scope, Scope)> {
+        let before = self.capacity;
+        let refused = match self.look(config) {
+            Ok(None) => None,
+            Ok(Some(scopes)) => {
+                let (capacity, threshold) = (self.capacity, scopes.0.limits().threshold);
+                tracing::info!(capacity, before, threshold, "the node's memory has changed");
+                self.refused = None;
+                return Some(scopes);
+            }
+            Err(error) => Some(error.to_string()),
+        };
+        if refused != self.refused {
+            if let Some(error) = &refused {
+                tracing::warn!(
+                    error,
+                    capacity = before,
+                    "the node's memory cannot be followed: the capacity from before stays in force"
+                );
+            }
+            self.refused = refused;
+        }
+        None
+    }
+
+    fn now(&self) -> Result<u64, ScopeError> {
+        match self.is_machine {
+            true => Ok(machine_capacity(&self.cgroup, memory_total(&self.proc)?)?),
+            false => capacity(&self.cgroup),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use serde_json::json;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn another_limit_is_another_capacity() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: String| fs::write(dir.path().join(name), text).unwrap();
+        let limit = |mib: u64| write("memory.max", format!("{}\n", mib * MIB));
+        write("memory.current", MIB.to_string());
+        write(
+            "memory.stat",
+            "anon 0\nfile 0\ninactive_file 0\nactive_file 0\n".into(),
+        );
+        limit(1000);
+        let config = json!({
+            "scope": { "cgroup": dir.path() },
+            "evictionHard": { "memory.available": "25%" },
+        });
+        let config = Config::from_values(config, None).unwrap();
+        let threshold = hard_memory_threshold(&config.eviction.thresholds).unwrap();
+        let node = scope(&config, &threshold).unwrap();
+        let mut memory = NodeMemory::new(&config, &node).unwrap();
+        assert!(memory.refresh(&config).is_none());
+        limit(2000);
+        let (node, looked_at) = memory.refresh(&config).unwrap();
+        for scope in [node, looked_at] {
+            let amounts = (scope.capacity(), scope.limits().threshold);
+            assert_eq!(amounts, (2000 * MIB, 500 * MIB));
+        }
+        assert!(memory.refresh(&config).is_none());
+        // No limit is no capacity: the last one stays in force.
+        write("memory.max", "max\n".into());
+        assert!(memory.refresh(&config).is_none());
+        assert!(memory.refused.is_some());
+        assert_eq!(memory.capacity(), 2000 * MIB);
+        limit(2000);
+        assert!(memory.refresh(&config).is_none());
+        assert!(memory.refused.is_none());
+    }
+}

@@ -1,0 +1,194 @@
+//! Who goes first by the order that an incident's file has.
+
+use evictd_engine::{
+    Candidate, CandidateState, QosClass, RankInputs, ReleaseTarget, Rules, Signal,
+    model::settings::RankingStrategy, select,
+};
+
+use super::{Incident, RankedPod};
+
+impl Incident {
+    /// Whether the pod that went is the first one in the order of eviction; `None` where the file does not tell: it is older, the pod is
+    /// not among those it names, a budget may have protected those before it, or they were passed over because they did not grow.
+    ///
+    /// The use of the others was read after the decision. So much less is held against the pod as all of them can have grown by.
+    pub fn went_first(&self) -> Option<bool> {
+        let eviction = &self.eviction;
+        let ranked_by = self.ranked_by.as_ref()?;
+        let (_, strategy) = RankingStrategy::CHOICES
+            .into_iter()
+            .find(|(word, _)| *word == ranked_by.strategy)?;
+        let pace = eviction.pace.as_ref()?;
+        if pace.growing || self.asked.as_ref().is_some_and(|a| a.may_be_refused) {
+            return None;
+        }
+        let mut pods: Vec<&RankedPod> = self.pods.iter().collect();
+        // Of equal ones the first by its name goes.
+        pods.sort_by_key(|pod| pod.pod.split_once('/'));
+        let went = pods.iter().position(|pod| pod.evicted)?;
+        let resource = eviction.signal.parse().map(Signal::resource).ok()?;
+        let since = ranked_by.read.saturating_sub(self.decided());
+        let grown = u128::from(pace.growth) * u128::from(since) / 1_000_000_000;
+        let grown = u64::try_from(grown).unwrap_or(u64::MAX);
+        let candidate = |(position, pod): (usize, &&RankedPod)| {
+            let more = if position == went { 0 } else { grown };
+            candidate(pod, more)
+        };
+        let mut candidates: Vec<Candidate> = pods.iter().enumerate().map(candidate).collect();
+        let rules = Rules {
+            strategy,
+            resource,
+            // What daemons use is not in the file: that a Guaranteed pod may go is taken from its having gone.
+            system_over_reserved: candidates.get(went)?.inputs.qos == QosClass::Guaranteed,
+        };
+        let mut first = [usize::MAX];
+        let target = ReleaseTarget::Amount(1);
+        select(&mut candidates, rules, target, |_| None, &mut first);
+        Some(first == [went] && pods.get(went)?.pod == self.victim())
+    }
+
+    fn victim(&self) -> String {
+        format!("{}/{}", self.eviction.namespace, self.eviction.name)
+    }
+
+    /// When it was decided, in nanoseconds of CLOCK_MONOTONIC.
+    fn decided(&self) -> u64 {
+        match self.eviction.stages.decided {
+            0 => self.eviction.stages.signalled,
+            decided => decided,
+        }
+    }
+}
+
+fn candidate(pod: &RankedPod, grown: u64) -> Candidate {
+    let classes = [
+        QosClass::BestEffort,
+        QosClass::Burstable,
+        QosClass::Guaranteed,
+    ];
+    let named = classes
+        .into_iter()
+        .find(|class| class.as_str() == pod.qos_class);
+    let state = match pod.usage {
+        Some(_) if pod.evicted => CandidateState::Eligible,
+        Some(_) if pod.terminating => CandidateState::Terminating,
+        Some(_) if pod.protected || pod.spared.is_some() => CandidateState::Protected,
+        Some(_) => CandidateState::Eligible,
+        None => CandidateState::NotFound,
+    };
+    Candidate {
+        inputs: RankInputs {
+            priority: pod.priority,
+            priority_unknown: pod.priority_unknown,
+            qos: named.unwrap_or_default(),
+            request: pod.request,
+            order: pod.order,
+        },
+        usage: pod.usage.unwrap_or(0).saturating_sub(grown),
+        is_exact: true,
+        state,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        incident::{RankedBy, tests::incident},
+        record::PaceRecord,
+    };
+
+    fn ranked() -> Incident {
+        let mut incident = incident("one");
+        incident.eviction.pace = Some(PaceRecord {
+            growth: 100 << 20,
+            ..PaceRecord::default()
+        });
+        let other = RankedPod {
+            pod: "default/calm".to_owned(),
+            usage: Some(200 << 20),
+            evicted: false,
+            ..incident.pods[0].clone()
+        };
+        incident.pods.push(other);
+        incident.ranked_by = Some(RankedBy {
+            strategy: "kubelet".to_owned(),
+            read: incident.eviction.stages.decided + 10_000_000,
+        });
+        incident
+    }
+
+    // R49
+    #[test]
+    fn the_pod_that_went_is_held_against_the_order() {
+        let went_first = |change: fn(&mut Incident)| {
+            let mut incident = ranked();
+            change(&mut incident);
+            incident.went_first()
+        };
+        assert_eq!(went_first(|_| {}), Some(true));
+        // Less than a MiB, which may have come since.
+        assert_eq!(
+            went_first(|i| i.pods[1].usage = Some((301 << 20) - 1)),
+            Some(true)
+        );
+        assert_eq!(
+            went_first(|i| i.pods[1].usage = Some(302 << 20)),
+            Some(false)
+        );
+        assert_eq!(went_first(|i| i.pods[1].priority = -1), Some(false));
+        assert_eq!(went_first(|i| i.pods[1].order = -1), Some(false));
+        assert_eq!(
+            went_first(|i| i.pods[0].priority_unknown = true),
+            Some(false)
+        );
+        assert_eq!(went_first(|i| i.pods[0].request = 300 << 20), Some(false));
+        assert_eq!(
+            went_first(|i| i.eviction.name = "calm".to_owned()),
+            Some(false)
+        );
+        let spared: [fn(&mut RankedPod); 4] = [
+            |pod| pod.protected = true,
+            |pod| pod.terminating = true,
+            |pod| pod.spared = Some("a gate says no".to_owned()),
+            |pod| pod.usage = None,
+        ];
+        for spare in spared {
+            let mut incident = ranked();
+            incident.pods[1].priority = -1;
+            spare(&mut incident.pods[1]);
+            assert_eq!(incident.went_first(), Some(true));
+        }
+    }
+
+    #[test]
+    fn what_a_file_does_not_tell_is_not_judged() {
+        let went_first = |change: fn(&mut Incident)| {
+            let mut incident = ranked();
+            incident.pods[1].priority = -1;
+            change(&mut incident);
+            incident.went_first()
+        };
+        assert_eq!(went_first(|i| i.ranked_by = None), None);
+        assert_eq!(went_first(|i| i.pods[0].evicted = false), None);
+        assert_eq!(went_first(|i| i.eviction.pace = None), None);
+        let growing = |incident: &mut Incident| {
+            incident.eviction.pace.get_or_insert_default().growing = true;
+        };
+        assert_eq!(went_first(growing), None);
+    }
+
+    #[test]
+    fn a_guaranteed_pod_is_passed_over_by_the_strategy_of_classes() {
+        let mut incident = ranked();
+        if let Some(ranked_by) = &mut incident.ranked_by {
+            "qos".clone_into(&mut ranked_by.strategy);
+        }
+        for pod in &mut incident.pods {
+            "Guaranteed".clone_into(&mut pod.qos_class);
+        }
+        assert_eq!(incident.went_first(), Some(true));
+        "BestEffort".clone_into(&mut incident.pods[1].qos_class);
+        assert_eq!(incident.went_first(), Some(false));
+    }
+}
