@@ -3,12 +3,13 @@
 use std::{
     io::{self, BufRead as _, BufReader},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command, Output, Stdio},
     sync::{Arc, Mutex, PoisonError, mpsc},
-    time::Duration,
 };
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+use serde_json::Value;
+
+use crate::wait::SOON;
 
 /// A running `evictd run`; killed and reaped when dropped.
 pub struct Agent {
@@ -31,19 +32,39 @@ pub fn binary() -> io::Result<PathBuf> {
         .ok_or_else(|| io::Error::other(format!("no evictd binary near {}", exe.display())))
 }
 
+/// Runs the binary to its end: words, then options with the paths that they take.
+pub fn evictd(words: &[&str], paths: &[(&str, &Path)]) -> Output {
+    let mut command = Command::new(binary().expect("the binary"));
+    command.args(words);
+    for (option, path) in paths {
+        command.arg(option).arg(path);
+    }
+    command.output().expect("a run")
+}
+
+/// The same for what it refuses: what it says of it.
+pub fn refused(words: &[&str], paths: &[(&str, &Path)]) -> String {
+    let output = evictd(words, paths);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    said
+}
+
+/// What `evictd check` finds.
+pub fn check(paths: &[(&str, &Path)]) -> Value {
+    let output = evictd(&["check", "-o", "json"], paths);
+    serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)))
+}
+
 impl Agent {
     /// Starts the daemon and returns when its trigger is armed.
-    ///
-    /// # Errors
-    /// It ended before; the error holds what it said. With `EVICTD_VERBOSE` set, all that it says is shown.
+    /// The error holds what it said. With `EVICTD_VERBOSE` set, all that it says is shown.
     pub fn start(config: &Path, more: &[&str]) -> io::Result<Self> {
         Self::start_as(config, more, |_| {})
     }
 
     /// The same with something changed before it starts.
-    ///
-    /// # Errors
-    /// As [`Agent::start`].
     pub fn start_as(
         config: &Path,
         more: &[&str],
@@ -53,9 +74,6 @@ impl Agent {
     }
 
     /// As [`Agent::start`], with another program than the one that was built with the tests.
-    ///
-    /// # Errors
-    /// As [`Agent::start`].
     pub fn start_program(program: &Path, config: &Path) -> io::Result<Self> {
         Self::launch(program, config, &[], |_| {})
     }
@@ -99,7 +117,7 @@ impl Agent {
             }
         });
         let mut before = Vec::new();
-        while let Ok(line) = wait.recv_timeout(TIMEOUT) {
+        while let Ok(line) = wait.recv_timeout(SOON) {
             if line.contains("watching") {
                 return Ok(agent);
             }

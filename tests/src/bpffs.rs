@@ -11,9 +11,6 @@ pub struct Bpffs {
 
 impl Bpffs {
     /// Mounts one.
-    ///
-    /// # Errors
-    /// The kernel refuses: no root, or no bpf(2).
     pub fn mount() -> io::Result<Self> {
         let dir = tempfile::tempdir()?;
         mount(

@@ -30,9 +30,6 @@ pub fn memory_root() -> Option<(PathBuf, Version)> {
 
 impl TestCgroup {
     /// Makes a cgroup with a name of its own below the memory root, limited to `limit` bytes.
-    ///
-    /// # Errors
-    /// No memory controller, or not root.
     pub fn new(name: &str, limit: u64) -> io::Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let (root, version) =
@@ -58,9 +55,6 @@ impl TestCgroup {
     }
 
     /// Limits a cgroup below this one, in bytes.
-    ///
-    /// # Errors
-    /// It is not there.
     pub fn limit_child(&self, relative: &str, limit: u64) -> io::Result<()> {
         let path = self.path.join(relative);
         let limit = limit.to_string();
@@ -106,13 +100,42 @@ impl TestCgroup {
     }
 
     /// What all in it use, in bytes.
-    ///
-    /// # Errors
-    /// It cannot be read.
     pub fn usage(&self) -> io::Result<u64> {
         let memory = MemoryCgroup::open(&self.path).map_err(io::Error::other)?;
         memory.usage()
     }
+}
+
+/// What only tests ask of a memory cgroup.
+pub trait OomKills {
+    /// Tasks of it and of those below that the OOM killer has killed so far.
+    fn oom_kills(&self) -> io::Result<u64>;
+}
+
+impl OomKills for MemoryCgroup {
+    fn oom_kills(&self) -> io::Result<u64> {
+        match self.version() {
+            Version::V2 => oom_kills_in(&self.path().join("memory.events")),
+            // It does not count its children.
+            Version::V1 => descendants(self.path())
+                .map_err(io::Error::other)?
+                .iter()
+                .map(|dir| oom_kills_in(&dir.join("memory.oom_control")))
+                .sum(),
+        }
+    }
+}
+
+/// Tasks that the OOM killer has killed since the boot, for whatever reason.
+pub fn oom_kills_of_machine(proc: &Path) -> io::Result<u64> {
+    oom_kills_in(&proc.join("vmstat"))
+}
+
+fn oom_kills_in(file: &Path) -> io::Result<u64> {
+    let text = fs::read_to_string(file)?;
+    let line = text.lines().find_map(|l| l.strip_prefix("oom_kill "));
+    let count = line.and_then(|count| count.trim().parse().ok());
+    count.ok_or_else(|| io::Error::other(format!("{}: no oom_kill", file.display())))
 }
 
 impl Drop for TestCgroup {
@@ -136,9 +159,6 @@ impl Drop for TestCgroup {
 }
 
 /// Lets a command begin in a cgroup: it is charged there from its first page on.
-///
-/// # Errors
-/// The cgroup is not there.
 pub fn begin_in(cgroup: &Path, command: &mut Command) -> io::Result<()> {
     let procs = cgroup.join("cgroup.procs");
     let mut procs = File::options().write(true).open(procs)?;

@@ -33,17 +33,11 @@ pub struct ClusterNode {
 
 impl ClusterNode {
     /// A node of so many MiB without pods; 64 MiB of it must be available.
-    ///
-    /// # Errors
-    /// No cgroups, no port, no directory.
     pub fn new(name: &str, mib: u64) -> io::Result<Self> {
         Self::of(ApiServer::start()?, name, mib)
     }
 
     /// The same with an API server that was started before.
-    ///
-    /// # Errors
-    /// No cgroups, no directory.
     pub fn of(server: ApiServer, name: &str, mib: u64) -> io::Result<Self> {
         let cgroup = TestCgroup::new(name, mib * MIB)?;
         let dir = tempfile::tempdir()?;
@@ -70,9 +64,6 @@ impl ClusterNode {
     }
 
     /// Makes a pod's cgroup only.
-    ///
-    /// # Errors
-    /// The cgroup cannot be made.
     pub fn cgroup_of(&self, uid: &str, qos: &str) -> io::Result<PathBuf> {
         let class = match qos {
             "BestEffort" => "besteffort/",
@@ -83,9 +74,6 @@ impl ClusterNode {
     }
 
     /// Adds a pod to the node and to the API server, and returns the cgroup of its container.
-    ///
-    /// # Errors
-    /// The cgroup cannot be made.
     pub fn pod(
         &self,
         name: &str,
@@ -101,17 +89,11 @@ impl ClusterNode {
     }
 
     /// Starts an agent and returns when its trigger is armed.
-    ///
-    /// # Errors
-    /// It ended before.
     pub fn start(&self) -> io::Result<Agent> {
         Agent::start(&self.write()?, &[])
     }
 
     /// Writes the configuration and returns its path.
-    ///
-    /// # Errors
-    /// The directory cannot be written.
     pub fn write(&self) -> io::Result<PathBuf> {
         let path = self.dir.path().join("config.json");
         fs::write(&path, self.config.to_string())?;

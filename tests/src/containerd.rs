@@ -18,10 +18,7 @@ pub use daemon::DaemonContainer;
 pub use image::{PAUSE, program};
 pub use pods::Pods;
 
-use crate::agent::signal;
-
-/// How long it may take to start on a busy machine.
-const TIMEOUT: Duration = Duration::from_secs(60);
+use crate::{agent::signal, wait::SOON};
 
 /// A running containerd; it and all that it has started end when this is dropped.
 pub struct Containerd {
@@ -31,9 +28,7 @@ pub struct Containerd {
 }
 
 /// The static program of which images are made.
-///
-/// # Errors
-/// It is not installed: a reason to skip.
+/// An error is a reason to skip.
 pub fn busybox() -> io::Result<PathBuf> {
     let found = ["/bin/busybox", "/usr/bin/busybox"].map(PathBuf::from);
     let found = found.into_iter().find(|path| path.is_file());
@@ -42,9 +37,7 @@ pub fn busybox() -> io::Result<PathBuf> {
 
 impl Containerd {
     /// Starts one whose images and writable layers lie below `root`.
-    ///
-    /// # Errors
-    /// Not installed, or it does not start here: a reason to skip.
+    /// An error is a reason to skip.
     pub fn start(root: &Path) -> io::Result<Self> {
         busybox()?;
         let dir = tempfile::tempdir()?;
@@ -67,7 +60,7 @@ impl Containerd {
 
     /// Waits until the part that speaks the CRI answers.
     fn wait(&mut self) -> io::Result<()> {
-        let end = std::time::Instant::now() + TIMEOUT;
+        let end = std::time::Instant::now() + SOON;
         loop {
             if self.child.try_wait()?.is_some() || std::time::Instant::now() > end {
                 let log = fs::read_to_string(self.dir.path().join("log"))?;
@@ -89,9 +82,6 @@ impl Containerd {
     }
 
     /// Takes over an image archive.
-    ///
-    /// # Errors
-    /// What `ctr` says.
     pub fn import(&self, archive: &[u8]) -> io::Result<()> {
         let path = self.dir.path().join("image.tar");
         fs::write(&path, archive)?;
@@ -103,9 +93,6 @@ impl Containerd {
     }
 
     /// Runs `ctr` in the namespace of the CRI.
-    ///
-    /// # Errors
-    /// What it says.
     pub fn ctr(&self, arguments: &[&str]) -> io::Result<String> {
         let out = Command::new("ctr")
             .arg("--address")

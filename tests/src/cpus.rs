@@ -30,9 +30,6 @@ pub fn allowed() -> Vec<usize> {
 }
 
 /// Ties a thread (0: the caller) to these CPUs.
-///
-/// # Errors
-/// None of them is there, or the thread is not.
 pub fn tie(thread: u32, to: &[usize]) -> io::Result<()> {
     let mut cpus = CpuSet::new();
     for &cpu in to {
@@ -43,9 +40,6 @@ pub fn tie(thread: u32, to: &[usize]) -> io::Result<()> {
 }
 
 /// Gives a thread SCHED_FIFO with a priority from 1 to 99.
-///
-/// # Errors
-/// It is not allowed, or the thread is not there.
 pub fn make_fifo(thread: u32, priority: i32) -> io::Result<()> {
     let thread = i32::try_from(thread).map_err(|_| Errno::ESRCH)?;
     let parameters = libc::sched_param {
@@ -78,9 +72,6 @@ pub struct Obstacle {
 
 impl Obstacle {
     /// Returns when it has the CPU.
-    ///
-    /// # Errors
-    /// No thread, not that CPU, or no real-time priority.
     pub fn on(cpu: usize) -> io::Result<Self> {
         let end = Arc::new(AtomicBool::new(false));
         let (tell, told) = mpsc::sync_channel(1);

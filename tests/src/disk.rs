@@ -36,9 +36,7 @@ fn run(tool: &str, arguments: &[&str]) -> io::Result<()> {
 
 impl Disk {
     /// Makes and mounts a filesystem (`ext4`, `xfs`, `btrfs`) of so many MiB; ext4 gets `inodes` inodes.
-    ///
-    /// # Errors
-    /// No `mkfs` of this kind, no loop device, not root: a reason to skip.
+    /// An error is a reason to skip: no `mkfs` of this kind, no loop device, not root.
     pub fn new(kind: &str, mib: u64, inodes: u64) -> io::Result<Self> {
         let dir = tempfile::tempdir()?;
         let image = dir.path().join("image");
@@ -67,9 +65,6 @@ impl Disk {
     }
 
     /// Mounts an overlay whose upper layer lies on this disk; returns where.
-    ///
-    /// # Errors
-    /// The kernel has no overlay.
     pub fn overlay(&mut self) -> io::Result<PathBuf> {
         for name in ["lower", "upper", "work"] {
             fs::create_dir(self.path().join(name))?;
@@ -90,9 +85,6 @@ impl Disk {
     }
 
     /// Mounts the image, again after [`Self::unmount`]; on which loop device is chance.
-    ///
-    /// # Errors
-    /// What mount(8) says.
     pub fn mount(&self) -> io::Result<()> {
         let image = self.dir.path().join("image").display().to_string();
         let at = self.path().display().to_string();
@@ -101,17 +93,25 @@ impl Disk {
     }
 
     /// Takes the filesystem away while its mount point stays.
-    ///
-    /// # Errors
-    /// Something is open on it.
     pub fn unmount(&self) -> io::Result<()> {
         run("umount", &[&self.path().display().to_string()])
     }
 
+    /// No file can be written any more, as after an error of the disk.
+    pub fn make_read_only(&self) -> io::Result<()> {
+        let at = self.path().display().to_string();
+        run("mount", &["-o", "remount,ro", &at])
+    }
+
+    /// Makes a subvolume of btrfs; returns where.
+    pub fn subvolume(&self, name: &str) -> io::Result<PathBuf> {
+        let path = self.path().join(name);
+        let at = path.display().to_string();
+        run("btrfs", &["subvolume", "create", &at])?;
+        Ok(path)
+    }
+
     /// Freezes the filesystem: every write waits until the answer is dropped, as on a disk that does not answer.
-    ///
-    /// # Errors
-    /// What fsfreeze(8) says.
     pub fn freeze(&self) -> io::Result<Frozen> {
         let path = self.path();
         run("fsfreeze", &["--freeze", &path.display().to_string()])?;
@@ -124,9 +124,6 @@ impl Disk {
     }
 
     /// Waits until all that was written is on it.
-    ///
-    /// # Errors
-    /// It cannot be written.
     pub fn sync(&self) -> io::Result<()> {
         run("sync", &["-f", &self.path().display().to_string()])
     }

@@ -4,7 +4,6 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
-    time::Duration,
 };
 
 use evictd_engine::pace::Judged;
@@ -17,10 +16,8 @@ use serde_json::{Value, json};
 use crate::{
     agent::{Agent, binary},
     cgroup::TestCgroup,
-    wait::until,
+    wait::{SOON, until},
 };
-
-const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The evictions among these records.
 pub fn evictions(records: Vec<Record>) -> Vec<EvictionRecord> {
@@ -40,9 +37,6 @@ pub struct Files {
 
 impl Files {
     /// A scope with these pods and a hard threshold of 64Mi.
-    ///
-    /// # Panics
-    /// The files cannot be written.
     pub fn new(scope: &Path, pods: &Value) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let manifest = dir.path().join("pods.json");
@@ -57,9 +51,6 @@ impl Files {
     }
 
     /// The same for a hog without a request and a calm pod with one of 64Mi, and their cgroups in that order.
-    ///
-    /// # Panics
-    /// The cgroups cannot be made, the files cannot be written.
     pub fn hog_and_calm(scope: &TestCgroup) -> (Self, [PathBuf; 2]) {
         let pods = json!([
             { "name": "hog", "cgroup": "besteffort/hog" },
@@ -75,9 +66,6 @@ impl Files {
     }
 
     /// Writes the configuration and says where it is.
-    ///
-    /// # Errors
-    /// It cannot be written.
     pub fn write(&self) -> io::Result<PathBuf> {
         let path = self.dir.path().join("config.json");
         fs::write(&path, self.config.to_string())?;
@@ -85,17 +73,11 @@ impl Files {
     }
 
     /// Runs the agent to its end, which must come by itself.
-    ///
-    /// # Panics
-    /// It cannot be started.
     pub fn refused(&self) -> Output {
         self.run_until_it_ends(|_| {})
     }
 
     /// The same, with something done to it as soon as the process is there.
-    ///
-    /// # Panics
-    /// It cannot be started.
     pub fn run_until_it_ends(&self, meanwhile: impl FnOnce(&Child)) -> Output {
         let run = || {
             let child = Command::new(binary()?)
@@ -111,35 +93,23 @@ impl Files {
     }
 
     /// Starts the agent and returns when it watches.
-    ///
-    /// # Panics
-    /// It has refused to start.
     pub fn start(&self, more: &[&str]) -> Agent {
         let config = self.write().expect("a configuration");
         Agent::start(&config, more).expect("an agent")
     }
 
     /// What the journal holds.
-    ///
-    /// # Panics
-    /// It cannot be read.
     pub fn records(&self) -> Vec<Record> {
         let read = journal::read(&self.dir.path().join("state"));
         read.expect("a journal").0
     }
 
     /// The evictions in the journal.
-    ///
-    /// # Panics
-    /// It cannot be read.
     pub fn evictions(&self) -> Vec<EvictionRecord> {
         evictions(self.records())
     }
 
     /// What each eviction of memory was decided from, as far as it is written.
-    ///
-    /// # Panics
-    /// It cannot be read.
     pub fn judged(&self) -> Vec<Judged> {
         let state = self.dir.path().join("state");
         let read = |eviction: &EvictionRecord| {
@@ -150,9 +120,6 @@ impl Files {
     }
 
     /// The names of the pods that were evicted, in order.
-    ///
-    /// # Panics
-    /// The journal cannot be read.
     pub fn evicted(&self) -> Vec<String> {
         self.evictions().into_iter().map(|e| e.name).collect()
     }
@@ -165,13 +132,13 @@ impl Files {
                 _ => None,
             })
         };
-        until(TIMEOUT, || first().is_some());
+        until(SOON, || first().is_some());
         first()
     }
 
     /// Waits for so many records.
     pub fn wait_for(&self, count: usize) -> Vec<Record> {
-        until(TIMEOUT, || self.records().len() >= count);
+        until(SOON, || self.records().len() >= count);
         self.records()
     }
 }

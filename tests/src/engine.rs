@@ -84,10 +84,6 @@ impl Node {
 }
 
 /// A manager with this configuration, on a node with one disk.
-///
-/// # Panics
-///
-/// If the configuration cannot be used.
 pub fn manager(mode: Mode, config: Value) -> Planner {
     let config = Config::from_values(config, None).unwrap_or_else(|e| panic!("{e}"));
     manager_of(Settings {

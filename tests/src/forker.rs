@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, BufRead as _, BufReader, Write as _},
+    os::unix::process::CommandExt as _,
     path::Path,
     process::{Child, ChildStdout, Command, Stdio},
     time::Duration,
@@ -19,12 +20,42 @@ impl Forker {
     /// Starts a forker inside the cgroup directory (`None`: in the test's own), and returns when it is in there.
     pub fn start(cgroup: Option<&Path>) -> io::Result<Self> {
         let procs = cgroup.map(|c| c.join("cgroup.procs")).unwrap_or_default();
-        let mut child = Command::new(binary("forker")?)
+        let mut command = Command::new(binary("forker")?);
+        command
             .arg("--cgroup")
             .arg(procs)
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+            .stdout(Stdio::piped());
+        Self::wait_for(command)
+    }
+
+    /// The same below a process that reaps none: whatever ends in there keeps its number until this is dropped.
+    pub fn start_unreaped(cgroup: &Path) -> io::Result<Self> {
+        let mut command = Command::new("sh");
+        // A background job has no standard input but what it is given.
+        command
+            .args([
+                "-c",
+                "exec 3<&0; \"$0\" --cgroup \"$1\" <&3 & exec sleep 1000",
+            ])
+            .arg(binary("forker")?)
+            .arg(cgroup.join("cgroup.procs"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let adopt = || {
+            // SAFETY: plain integers.
+            match unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) } {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            }
+        };
+        // SAFETY: between fork and exec there is one system call.
+        unsafe { command.pre_exec(adopt) };
+        Self::wait_for(command)
+    }
+
+    fn wait_for(mut command: Command) -> io::Result<Self> {
+        let mut child = command.spawn()?;
         let answers = child.stdout.take().map(BufReader::new);
         let mut forker = Self {
             answers: answers.ok_or_else(|| io::Error::other("no output"))?,

@@ -71,9 +71,6 @@ impl Hog {
     }
 
     /// The same for its head start (`--head`); returns when it has it.
-    ///
-    /// # Errors
-    /// It died on the way.
     pub fn take_head(&mut self) -> io::Result<()> {
         self.go()?;
         match self.says("ahead")? {
@@ -88,9 +85,7 @@ impl Hog {
     }
 
     /// Waits for its end; the signal that ended it, if one did.
-    ///
-    /// # Errors
-    /// It lives on and on: a test that waits for ever tells nothing.
+    /// An error if it lives on and on: a test that waits for ever tells nothing.
     pub fn wait(&mut self) -> io::Result<Option<i32>> {
         if !until(TIMEOUT, || !self.is_alive()) {
             return Err(io::Error::new(

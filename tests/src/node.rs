@@ -24,7 +24,7 @@ use evictd_node::{
 };
 use evictd_sys::poll::poll;
 
-use crate::cgroup::TestCgroup;
+use crate::cgroup::{OomKills as _, TestCgroup};
 
 /// Bytes in a MiB.
 pub const MIB: u64 = 1 << 20;
@@ -148,7 +148,7 @@ impl Node {
     /// How often the OOM killer was needed in it.
     pub fn oom_kills(&self) -> io::Result<u64> {
         let scope = MemoryCgroup::open(self.cgroup.path()).map_err(io::Error::other)?;
-        scope.oom_kills().map_err(io::Error::other)
+        scope.oom_kills()
     }
 
     /// Changes what is known of a pod.
@@ -273,7 +273,7 @@ impl Watched {
     }
 
     /// How often that thread has decided.
-    pub fn deputised(&self) -> u64 {
+    pub fn taken_over(&self) -> u64 {
         self.events.taken_over()
     }
 }

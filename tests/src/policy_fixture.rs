@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_engine::{Pod, QosClass, permit::LastResort};
+use evictd_engine::{
+    ManagedPod, Pod, QosClass,
+    permit::{EvictionPermit, LastResort},
+};
 use evictd_node::pods::table::{Entry, PodTable};
 use evictd_policy::{
     EvictionPolicy, PolicyEvaluator, PolicySet,
@@ -16,11 +19,9 @@ use evictd_policy::{
 use evictd_sys::clock::monotonic_ns;
 use serde_json::{Value, json};
 
-use crate::{node::Node, policies::scoped};
+use crate::{node::Node, policies::scoped, wait::SOON};
 
-const TIMEOUT: Duration = Duration::from_secs(30);
-
-/// What keeps clearances, and the pods that have them.
+/// What keeps permits, and the pods that have them.
 pub struct Kept {
     /// Keeps them.
     pub evaluator: Arc<PolicyEvaluator>,
@@ -32,6 +33,48 @@ pub struct Kept {
     _worker: Worker,
 }
 
+/// A pod without a cgroup.
+pub struct BarePod {
+    pod: Pod,
+    permit: EvictionPermit,
+}
+
+impl BarePod {
+    /// No policy is about it yet.
+    pub fn new(pod: Pod) -> Self {
+        Self {
+            pod,
+            permit: EvictionPermit::default(),
+        }
+    }
+}
+
+impl ManagedPod for BarePod {
+    fn pod(&self) -> &Pod {
+        &self.pod
+    }
+
+    fn permit(&self) -> &EvictionPermit {
+        &self.permit
+    }
+
+    fn is_protected(&self) -> bool {
+        false
+    }
+
+    fn memory_usage(&self) -> u64 {
+        0
+    }
+
+    fn is_younger_than(&self, _: u64) -> bool {
+        false
+    }
+
+    fn has_older_than(&self, _: u64) -> bool {
+        false
+    }
+}
+
 /// A pod's labels.
 pub fn labels(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
     let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
@@ -39,9 +82,6 @@ pub fn labels(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 /// A policy of this specification.
-///
-/// # Panics
-/// It cannot be used.
 pub fn policy(name: &str, spec: Value) -> EvictionPolicy {
     let document = json!({
         "apiVersion": evictd_policy::API_VERSION,
@@ -54,9 +94,6 @@ pub fn policy(name: &str, spec: Value) -> EvictionPolicy {
 
 impl Kept {
     /// A node with these pods, which run.
-    ///
-    /// # Panics
-    /// No cgroups, no thread.
     pub fn new(
         name: &str,
         pods: Vec<Pod>,
@@ -92,9 +129,6 @@ impl Kept {
     }
 
     /// The entry of a pod.
-    ///
-    /// # Panics
-    /// There is none.
     pub fn entry(&self, pod: &str) -> &Arc<Entry> {
         let mut entries = self.table.entries.iter();
         entries
@@ -111,9 +145,6 @@ impl Kept {
     }
 
     /// Why, or why not.
-    ///
-    /// # Panics
-    /// There is no such pod.
     pub fn explain(&self, pod: &str) -> Explanation {
         let name = format!("default/{pod}");
         let mut all = self.evaluator.explain().into_iter();
@@ -121,11 +152,8 @@ impl Kept {
     }
 
     /// Waits until the condition holds.
-    ///
-    /// # Panics
-    /// It does not in time.
     pub fn wait(&self, what: &str, condition: impl Fn(&Self) -> bool) {
-        let end = Instant::now() + TIMEOUT;
+        let end = Instant::now() + SOON;
         while !condition(self) {
             assert!(
                 Instant::now() < end,

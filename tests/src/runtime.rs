@@ -71,9 +71,6 @@ pub struct Runtime {
 
 impl Runtime {
     /// Listens at a path.
-    ///
-    /// # Errors
-    /// The path is taken, no thread.
     pub fn start(socket: &Path, state: State) -> io::Result<Self> {
         let state = Arc::new(Mutex::new(state));
         let runtime = tokio::runtime::Builder::new_current_thread()

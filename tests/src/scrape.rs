@@ -6,26 +6,17 @@ use std::{
 };
 
 /// A free address on loopback, for an agent that takes it at once.
-///
-/// # Errors
-/// There is none.
 pub fn free_address() -> io::Result<String> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     Ok(listener.local_addr()?.to_string())
 }
 
 /// What `/metrics` says, with the head of the answer.
-///
-/// # Errors
-/// No server answers.
 pub fn metrics(address: &str) -> io::Result<String> {
     get(address, "/metrics")
 }
 
 /// What a path says, with the head of the answer.
-///
-/// # Errors
-/// Nothing listens there.
 pub fn get(address: &str, path: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect(address)?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");

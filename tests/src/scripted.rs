@@ -60,25 +60,16 @@ pub struct Scripted {
 
 impl Scripted {
     /// Starts a server at `127.0.0.<host>`, on a free port.
-    ///
-    /// # Errors
-    /// No port, no thread.
     pub fn start(host: u8) -> io::Result<Self> {
         Self::start_at(host, 0)
     }
 
     /// The same with TLS.
-    ///
-    /// # Errors
-    /// No port, no thread, no certificate.
     pub fn start_tls(host: u8, authority: &Authority) -> io::Result<Self> {
         Self::start_tls_at(host, 0, authority, &[])
     }
 
     /// The same on the port of another one, with more names in the certificate.
-    ///
-    /// # Errors
-    /// No port, no thread, no certificate.
     pub fn start_tls_at(
         host: u8,
         port: u16,
@@ -92,9 +83,6 @@ impl Scripted {
     }
 
     /// Starts a server at `127.0.0.<host>`, on the port of another one.
-    ///
-    /// # Errors
-    /// The port is taken, no thread.
     pub fn start_at(host: u8, port: u16) -> io::Result<Self> {
         Self::start_with((Ipv4Addr::new(127, 0, 0, host), port).into(), None)
     }

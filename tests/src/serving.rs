@@ -16,9 +16,6 @@ pub struct Serving {
 
 impl Serving {
     /// Answers at an address, on a thread of this name; port 0 is a free one. With `tls` it speaks that.
-    ///
-    /// # Errors
-    /// The port is taken, no thread.
     pub fn start(
         name: &str,
         address: SocketAddr,

@@ -9,9 +9,7 @@ pub struct Stalled {
 
 impl Stalled {
     /// Stops the thread of this name; a process's first thread has the name of its program.
-    ///
-    /// # Errors
-    /// There is none of this name, or ptrace is refused.
+    /// Fails where ptrace is refused.
     pub fn new(process: u32, name: &str) -> io::Result<Self> {
         let is_it = |thread: &i32| {
             let comm = fs::read_to_string(format!("/proc/{process}/task/{thread}/comm"));

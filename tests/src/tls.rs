@@ -26,9 +26,6 @@ pub struct Authority {
 
 impl Authority {
     /// A new one, which is not trusted yet.
-    ///
-    /// # Errors
-    /// No key can be made.
     pub fn new() -> io::Result<Self> {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -43,17 +40,11 @@ impl Authority {
     }
 
     /// A server with a certificate for these names or addresses.
-    ///
-    /// # Errors
-    /// A name that is none.
     pub fn server(&self, names: &[&str]) -> io::Result<Arc<ServerConfig>> {
         self.serve(names, WebPkiClientVerifier::no_client_auth())
     }
 
     /// The same, for clients with a certificate of this authority only.
-    ///
-    /// # Errors
-    /// A name that is none.
     pub fn server_for_members(&self, names: &[&str]) -> io::Result<Arc<ServerConfig>> {
         let mut roots = RootCertStore::empty();
         let added = roots.add(self.issuer.der().clone());
@@ -63,9 +54,6 @@ impl Authority {
     }
 
     /// Certificate and key of a client of this organization, both in PEM.
-    ///
-    /// # Errors
-    /// No key can be made.
     pub fn member(&self, organization: &str) -> io::Result<(String, String)> {
         let key = KeyPair::generate().map_err(io::Error::other)?;
         let mut params = CertificateParams::default();
@@ -78,9 +66,6 @@ impl Authority {
     }
 
     /// Certificate and key of a server with these names or addresses, both in PEM.
-    ///
-    /// # Errors
-    /// A name that is none.
     pub fn server_pem(&self, names: &[&str]) -> io::Result<(String, String)> {
         let (certificate, key) = self.sign(names)?;
         Ok((certificate.pem(), key.serialize_pem()))
@@ -96,9 +81,6 @@ impl Authority {
     }
 
     /// A connection to a server that has to have a certificate of this authority.
-    ///
-    /// # Errors
-    /// No server, or one with another certificate.
     pub fn connect(
         &self,
         address: SocketAddr,

@@ -13,9 +13,6 @@ pub struct Instance(PathBuf);
 
 impl Instance {
     /// An empty one; the name is made this process's own.
-    ///
-    /// # Errors
-    /// No tracefs is mounted, or it may not be written to.
     pub fn new(name: &str) -> io::Result<Self> {
         let root = ROOTS
             .iter()
@@ -28,9 +25,6 @@ impl Instance {
     }
 
     /// Writes a file of the instance.
-    ///
-    /// # Errors
-    /// With its path.
     pub fn write(&self, file: &str, text: &str) -> io::Result<()> {
         let path = self.0.join(file);
         fs::write(&path, text).map_err(|e| io::Error::other(format!("{}: {e}", path.display())))
@@ -38,9 +32,6 @@ impl Instance {
 
     /// Switches an event (`signal/signal_generate`) on, for what a filter of the kernel's kind lets through. `false` where
     /// the kernel does not have it.
-    ///
-    /// # Errors
-    /// The filter is refused.
     pub fn enable(&self, event: &str, filter: &str) -> io::Result<bool> {
         let there = self.0.join("events").join(event).is_dir();
         if there {
@@ -51,17 +42,11 @@ impl Instance {
     }
 
     /// Forgets what was recorded.
-    ///
-    /// # Errors
-    /// See [`Self::write`].
     pub fn clear(&self) -> io::Result<()> {
         self.write("trace", "")
     }
 
     /// What was recorded, oldest first, behind some lines that begin with `#`.
-    ///
-    /// # Errors
-    /// It cannot be read.
     pub fn text(&self) -> io::Result<String> {
         fs::read_to_string(self.0.join("trace"))
     }

@@ -16,9 +16,6 @@ pub struct Undying {
 
 impl Undying {
     /// Takes hold of a child of this process.
-    ///
-    /// # Errors
-    /// It may not be traced.
     pub fn hold(pid: u32) -> io::Result<Self> {
         let (release, released) = mpsc::channel();
         let (held, ready) = mpsc::channel();

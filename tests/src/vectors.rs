@@ -5,10 +5,6 @@ use std::{ffi::OsString, fs, path::PathBuf};
 use serde_json::Value;
 
 /// Reads one of the files of `tests/vectors`: a JSON object a line.
-///
-/// # Panics
-///
-/// If the file is missing or broken: it is part of the tests.
 pub fn read(name: &str) -> Vec<Value> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("vectors")
@@ -53,19 +49,11 @@ pub struct Files(tempfile::TempDir);
 
 impl Files {
     /// An empty directory.
-    ///
-    /// # Panics
-    ///
-    /// If there is no room for it.
     pub fn new() -> Self {
         Self(tempfile::tempdir().unwrap_or_else(|e| panic!("a temporary directory: {e}")))
     }
 
     /// Writes a file and returns its path.
-    ///
-    /// # Panics
-    ///
-    /// If there is no room for it.
     pub fn write(&self, name: &str, content: impl ToString) -> PathBuf {
         let path = self.0.path().join(name);
         fs::write(&path, content.to_string()).unwrap_or_else(|e| panic!("{}: {e}", path.display()));

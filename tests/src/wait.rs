@@ -2,6 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+/// How long something that will happen may take, on a machine that is emulated while others compile.
+pub const SOON: Duration = Duration::from_secs(60);
+
 /// Looks again and again until there is something to see, or patience is over.
 pub fn wait_for<T>(timeout: Duration, look: impl FnMut() -> Option<T>) -> Option<T> {
     look_every(Duration::from_micros(200), timeout, look)

@@ -5,9 +5,10 @@ use std::{future::Future, io, sync::Arc, time::Duration};
 use evictd_kube::{client::ApiClient, policy_status::StatusWriter, watch::policies};
 use evictd_policy::{PauseState, PolicyEvaluator, PolicyStore, evaluator::Settings, gate::Secrets};
 
-use crate::{apiserver::ApiServer, wait::until};
-
-const TIMEOUT: Duration = Duration::from_secs(40);
+use crate::{
+    apiserver::ApiServer,
+    wait::{SOON, until},
+};
 
 /// What one agent knows of policies: nothing yet.
 pub fn store() -> Arc<PolicyStore> {
@@ -33,9 +34,6 @@ pub struct Following {
 
 impl Following {
     /// A server that was prepared, without watchers yet.
-    ///
-    /// # Errors
-    /// No port, no directory, no threads.
     pub fn new(prepare: impl FnOnce(&mut ApiServer)) -> io::Result<Self> {
         let mut server = ApiServer::start()?;
         prepare(&mut server);
@@ -97,6 +95,6 @@ impl Following {
 
     /// Waits until the condition holds; false when it does not in time.
     pub fn wait(&self, condition: impl Fn(&Self) -> bool) -> bool {
-        until(TIMEOUT, || condition(self))
+        until(SOON, || condition(self))
     }
 }

@@ -116,9 +116,6 @@ pub struct Stage {
 impl Stage {
     /// Makes the tree of a node of `size` bytes and starts all pods. `hog_arguments` say how the hog allocates; it
     /// waits until it is released. `quiet` keeps refused `oom_score_adj`s to themselves.
-    ///
-    /// # Errors
-    /// No cgroups, or not root.
     pub fn start(name: &str, size: u64, hog_arguments: &[&str], quiet: bool) -> io::Result<Self> {
         let cgroup = TestCgroup::new(name, size)?;
         let memory = MemoryCgroup::open(cgroup.path()).map_err(io::Error::other)?;
@@ -152,9 +149,6 @@ impl Stage {
     }
 
     /// Adds pods that use nothing, to be ranked with the others.
-    ///
-    /// # Errors
-    /// Their cgroups cannot be made.
     pub fn crowd(&mut self, count: u32) -> io::Result<()> {
         for number in 0..count {
             self.cgroup.child(&crowd_directory(number))?;
@@ -164,9 +158,6 @@ impl Stage {
     }
 
     /// Gives the node other room; the pods stay as they are.
-    ///
-    /// # Errors
-    /// Less than is used.
     pub fn limit(&self, bytes: u64) -> io::Result<()> {
         self.cgroup.limit_child("", bytes)
     }
@@ -185,17 +176,11 @@ impl Stage {
     }
 
     /// Lets the hog go.
-    ///
-    /// # Errors
-    /// It is dead already.
     pub fn release_hog(&mut self) -> io::Result<()> {
         self.hog().map_or(Ok(()), Hog::go)
     }
 
     /// Lets the hog take its head start (`--head`) and waits until it has.
-    ///
-    /// # Errors
-    /// It died on the way.
     pub fn start_ahead(&mut self) -> io::Result<()> {
         let hog = self.hog().map(Hog::take_head);
         hog.unwrap_or_else(|| Err(io::Error::other("the hog died before its head start")))

@@ -45,17 +45,11 @@ pub struct ApiServer {
 
 impl ApiServer {
     /// Starts a server on a free port.
-    ///
-    /// # Errors
-    /// No port, no thread.
     pub fn start() -> io::Result<Self> {
         Self::start_with(None)
     }
 
     /// The same with TLS, and an authority of its own.
-    ///
-    /// # Errors
-    /// No port, no thread, no certificate.
     pub fn start_tls() -> io::Result<Self> {
         let authority = Authority::new()?;
         let config = authority.server(&["127.0.0.1"])?;
@@ -63,9 +57,6 @@ impl ApiServer {
     }
 
     /// The same, for clients with a certificate of that authority only: its kubeconfig has one.
-    ///
-    /// # Errors
-    /// No port, no thread, no certificate.
     pub fn start_mutual_tls() -> io::Result<Self> {
         let authority = Authority::new()?;
         let config = authority.server_for_members(&["127.0.0.1"])?;
@@ -93,9 +84,6 @@ impl ApiServer {
     }
 
     /// Answers again, on the same port, with the state it had.
-    ///
-    /// # Errors
-    /// The port was taken by another process meanwhile.
     pub fn come_back(&mut self) -> io::Result<()> {
         if self.running.is_some() {
             return Ok(());
@@ -131,9 +119,6 @@ impl ApiServer {
     }
 
     /// Writes a kubeconfig that leads here, with a token file beside it, and returns its path.
-    ///
-    /// # Errors
-    /// The directory cannot be written.
     pub fn kubeconfig(&self, dir: &Path) -> io::Result<PathBuf> {
         let token = dir.join("token");
         std::fs::write(&token, "first")?;

@@ -62,6 +62,11 @@ pub fn patch_status(
         return conflict;
     }
     merge_conditions(&mut pod, body);
+    for field in ["phase", "reason", "message"] {
+        if let Some(value) = body["status"].get(field) {
+            pod["status"][field] = value.clone();
+        }
+    }
     state.put_pod(pod.clone());
     answer(200, &pod)
 }

@@ -177,7 +177,7 @@ fn dispatch(state: &mut State, seen: Seen, accept: &str) -> Response<Body> {
             scrapers::access_review(state, body)
         }
         // A collection that is not there, such as policies without their definition.
-        ("GET", ["apis", _, _, _]) => {
+        ("GET", ["apis", _, _, _]) if !state.others.contains_key(&path) => {
             not_found("the server could not find the requested resource", &path)
         }
         _ => others::at(state, &method, &path),

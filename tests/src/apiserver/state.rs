@@ -57,6 +57,23 @@ pub struct Fault {
     pub what: InjectedFault,
 }
 
+impl Fault {
+    /// On so many requests with this method (empty: any) and this part of the path.
+    pub fn new(
+        method: &'static str,
+        path: &'static str,
+        times: usize,
+        what: InjectedFault,
+    ) -> Self {
+        Self {
+            method,
+            path,
+            times,
+            what,
+        }
+    }
+}
+
 /// The whole.
 pub struct State {
     /// Newest resourceVersion.

@@ -6,9 +6,6 @@ use aya::maps::{Array, Map, MapData};
 use evictd_common::memory::{MemoryTrigger, NEVER};
 
 /// Puts every memory trigger of this process out of reach; how many there were.
-///
-/// # Errors
-/// The process has no such map, or the kernel refuses.
 pub fn disable_triggers(process: u32) -> io::Result<u32> {
     for id in ids(process)? {
         let map = MapData::from_id(id).map_err(io::Error::other)?;

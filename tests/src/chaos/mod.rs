@@ -38,9 +38,7 @@ pub enum Outcome {
 
 impl Case {
     /// Plays it.
-    ///
-    /// # Errors
-    /// The scene cannot be set, which says nothing of the agent.
+    /// An error says nothing of the agent: the scene cannot be set.
     pub fn run(self) -> io::Result<Outcome> {
         if let Some(why) = self.fault.cannot_strike() {
             return Ok(Outcome::Skipped(why));

@@ -11,6 +11,7 @@ use crate::{
     agent::Agent,
     apiserver::{ApiServer, State},
     bpffs::Bpffs,
+    cgroup::OomKills as _,
     cluster_node::ClusterNode,
     disk::Disk,
     hog::Hog,
@@ -180,7 +181,8 @@ impl Node {
             matches!(ended, Ok(Some(libc::SIGKILL))),
             format!("the hog has ended by {ended:?}"),
         );
-        let kills = MemoryCgroup::open(self.member.cgroup.path()).and_then(|m| m.oom_kills());
+        let memory = MemoryCgroup::open(self.member.cgroup.path()).map_err(io::Error::other);
+        let kills = memory.and_then(|m| m.oom_kills());
         must(matches!(kills, Ok(0)), format!("OOM kills: {kills:?}"));
         let alive = self
             .innocent

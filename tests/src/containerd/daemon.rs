@@ -146,9 +146,6 @@ impl DaemonContainer<'_> {
 
 impl Pods {
     /// Starts a DaemonSet's pod, its log below `logs`; answers with the container's id.
-    ///
-    /// # Errors
-    /// What the runtime says.
     pub fn daemon(&self, container: &DaemonContainer<'_>, logs: &Path) -> io::Result<String> {
         let shared = container.spec["hostPID"] == true;
         let mut sandbox = sandbox_config("evictd", logs, shared);

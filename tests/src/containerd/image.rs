@@ -10,9 +10,6 @@ pub const PAUSE: &str = "localhost/evictd-pause:1";
 
 /// An archive of an image of this name that runs `program` with these arguments and holds `ballast` bytes that nothing
 /// compresses and no other image has.
-///
-/// # Errors
-/// The program cannot be read.
 pub fn program(
     reference: &str,
     program: &Path,

@@ -27,9 +27,6 @@ pub struct Pods {
 
 impl Pods {
     /// Connects.
-    ///
-    /// # Errors
-    /// No server answers.
     pub fn connect(socket: &Path) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -41,9 +38,6 @@ impl Pods {
     }
 
     /// Asks the runtime something.
-    ///
-    /// # Errors
-    /// What it says.
     pub fn with<T>(&self, ask: impl AsyncFnOnce(&Runtime) -> Result<T, CriError>) -> io::Result<T> {
         let within = Duration::from_secs(60);
         let answer = self.runtime.block_on(async {
@@ -55,9 +49,6 @@ impl Pods {
     }
 
     /// Starts the sandbox of a pod in the node's network; answers with its id.
-    ///
-    /// # Errors
-    /// What the runtime says.
     pub fn sandbox(&self, uid: &str) -> io::Result<String> {
         self.run_sandbox(sandbox_config(uid, Path::new(""), false))
     }
@@ -74,9 +65,6 @@ impl Pods {
     }
 
     /// Makes and starts a container; answers with its id.
-    ///
-    /// # Errors
-    /// What the runtime says.
     pub fn container(
         &self,
         uid: &str,
@@ -114,9 +102,6 @@ impl Pods {
     }
 
     /// Ends a sandbox and what is in it; it stays as one that has ended.
-    ///
-    /// # Errors
-    /// What the runtime says.
     pub fn stop(&self, sandbox: &str) -> io::Result<()> {
         let pod_sandbox_id = sandbox.to_owned();
         let path = "/runtime.v1.RuntimeService/StopPodSandbox";
@@ -127,9 +112,6 @@ impl Pods {
     }
 
     /// Waits until a container has ended.
-    ///
-    /// # Errors
-    /// What the runtime says, or it goes on for a minute.
     pub fn wait_for_end(&self, id: &str) -> io::Result<()> {
         let end = Instant::now() + Duration::from_secs(60);
         while Instant::now() < end {
@@ -144,33 +126,21 @@ impl Pods {
     }
 
     /// All containers.
-    ///
-    /// # Errors
-    /// What the runtime says.
     pub fn containers(&self) -> io::Result<Vec<Container>> {
         self.with(async |cri| cri.containers().await)
     }
 
     /// All sandboxes.
-    ///
-    /// # Errors
-    /// What the runtime says.
     pub fn sandboxes(&self) -> io::Result<Vec<PodSandbox>> {
         self.with(async |cri| cri.sandboxes().await)
     }
 
     /// All images.
-    ///
-    /// # Errors
-    /// What the runtime says.
     pub fn images(&self) -> io::Result<Vec<Image>> {
         self.with(async |cri| cri.images().await)
     }
 
     /// Ends and removes everything.
-    ///
-    /// # Errors
-    /// What the runtime says.
     pub fn remove_all(&self) -> io::Result<()> {
         self.with(async |cri| {
             for sandbox in cri.sandboxes().await? {

@@ -58,9 +58,6 @@ impl Helm {
     }
 
     /// `helm lint --strict` of a chart with values.
-    ///
-    /// # Errors
-    /// It cannot be read at all.
     pub fn lint(&self, chart: &Path, values: &Value) -> io::Result<Vec<Finding>> {
         let answer = self.ask(&json!({"lint": chart, "values": values}))?;
         let messages = answer["messages"].as_array().cloned().unwrap_or_default();
@@ -77,9 +74,6 @@ impl Helm {
     }
 
     /// `helm template`: what each template of the chart renders to, by its path.
-    ///
-    /// # Errors
-    /// Values that the chart's schema refuses, or a template that fails: what Helm says.
     pub fn render(
         &self,
         chart: &Path,

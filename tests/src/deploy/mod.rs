@@ -48,9 +48,6 @@ pub fn without_capabilities(container: &mut Value, names: &[&str]) {
 }
 
 /// Runs a program; an error is its own words.
-///
-/// # Errors
-/// It cannot be started, or ends with something else than 0.
 pub fn run(command: &mut Command) -> io::Result<String> {
     let output = command.output()?;
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -65,9 +62,6 @@ pub fn run(command: &mut Command) -> io::Result<String> {
 }
 
 /// The checkout.
-///
-/// # Panics
-/// Never: the tests lie in a directory of it.
 pub fn checkout() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
@@ -75,9 +69,6 @@ pub fn checkout() -> &'static Path {
 }
 
 /// The files below a directory whose names end so.
-///
-/// # Errors
-/// A directory cannot be listed.
 pub fn files_below(directory: &Path, extension: &str) -> io::Result<BTreeSet<PathBuf>> {
     let mut found = BTreeSet::new();
     for entry in std::fs::read_dir(directory)? {
@@ -114,11 +105,11 @@ pub fn plain_values() -> Value {
 /// The agent's configuration among the plain manifests, of which kustomize makes the ConfigMap.
 pub const CONFIGURATION: &str = "config.yaml";
 
+/// The label of configurations, by which old ones are found; its value is the node pool.
+const CONFIGURATION_LABEL: &str = "evictd.dev/configuration";
+
 /// The files of `deploy/manifests` as the chart renders them: name and content. Kustomize names the ConfigMap by its content
 /// as the chart does, so that an overlay with another configuration is rolled out as well.
-///
-/// # Errors
-/// The chart has not rendered to one ConfigMap with a configuration.
 pub fn plain(rendered: &BTreeMap<String, String>) -> io::Result<BTreeMap<String, String>> {
     let mut files = BTreeMap::new();
     let mut config_map = None;
@@ -163,7 +154,9 @@ pub fn plain(rendered: &BTreeMap<String, String>) -> io::Result<BTreeMap<String,
              {0}namespace: {RELEASE}\n\
              {0}files: [{CONFIGURATION}]\n\
              {0}options:\n\
-             {0}  immutable: true\n",
+             {0}  immutable: true\n\
+             {0}  labels:\n\
+             {0}    {CONFIGURATION_LABEL}: default\n",
             "  ",
             resources.concat(),
         ),
@@ -177,25 +170,21 @@ pub fn config_map(configuration: &str) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {"name": RELEASE, "namespace": RELEASE},
+        "metadata": {
+            "name": RELEASE, "namespace": RELEASE, "labels": {CONFIGURATION_LABEL: "default"},
+        },
         "immutable": true,
         "data": {CONFIGURATION: configuration},
     })
 }
 
 /// The objects in a YAML stream.
-///
-/// # Errors
-/// It is not YAML.
 pub fn objects(text: &str) -> io::Result<Vec<Value>> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).map_err(io::Error::other)?;
     Ok(documents.into_iter().filter(|d| !d.is_null()).collect())
 }
 
 /// The objects of all files together.
-///
-/// # Errors
-/// One is not YAML.
 pub fn all_objects(files: &BTreeMap<String, String>) -> io::Result<Vec<Value>> {
     let mut all = Vec::new();
     for (name, text) in files {

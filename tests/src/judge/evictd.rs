@@ -1,4 +1,4 @@
-//! evictd's own core, called as the fast path calls it (`fast path/{relieve,waiting,inflight,scope}.rs`).
+//! evictd's own core, called as the fast path calls it (`agent/fastpath/src/{monitor/{evict,schedule},in_flight,scope}.rs`).
 
 use std::time::Duration;
 
@@ -110,7 +110,7 @@ impl Growers {
         Some(*at)
     }
 
-    /// As `Watch::name_when_due`: asks all pods when the node has moved, or after a second.
+    /// As `MemoryMonitor::name_when_due`: asks all pods when the node has moved, or after a second.
     fn note_when_due(&mut self, world: &World<'_>, look: &Look) {
         let distance = look.available.saturating_sub(look.shortage.threshold);
         let has_moved = look.available.abs_diff(self.available) >= (distance / 16).max(NAMING);
@@ -248,8 +248,13 @@ impl Evictd {
         self.in_flight.iter().filter(is_dying).count()
     }
 
-    /// As `Watch::relieve`.
-    fn relieve<'a>(&mut self, world: &mut World<'a>, seen: &Shortage, course: &mut Course<'a>) {
+    /// As `MemoryMonitor::resolve_pressure`.
+    fn resolve_pressure<'a>(
+        &mut self,
+        world: &mut World<'a>,
+        seen: &Shortage,
+        course: &mut Course<'a>,
+    ) {
         let now = world.now;
         let mut pending = Pending::default();
         let mut seen = *seen;
@@ -303,6 +308,7 @@ impl Evictd {
                     pace: self.pace,
                     seen: *seen,
                     pending,
+                    ..Judged::default()
                 },
                 growth,
                 growers,
@@ -368,7 +374,7 @@ impl Evictd {
         });
     }
 
-    /// As `Watch::next_look`, in nanoseconds from now.
+    /// As `MemoryMonitor::next_look`, in nanoseconds from now.
     fn wait(&self, world: &World<'_>, look: &Look) -> u64 {
         let fastest = world.incident.fastest;
         let distance = look.available.saturating_sub(look.shortage.threshold);
@@ -414,7 +420,7 @@ impl<'a> Strategy<'a> for Evictd {
         self.shortage = look.shortage;
         let (threshold, resolved) = (look.shortage.threshold, look.shortage.resolved);
         self.pressed = look.available < threshold || (self.pressed && look.available < resolved);
-        self.relieve(world, &look.shortage, course);
+        self.resolve_pressure(world, &look.shortage, course);
         self.finish(world, &look);
         if !self.pressed || self.dying() == 0 {
             self.growers.note_when_due(world, &look);

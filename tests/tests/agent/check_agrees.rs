@@ -1,9 +1,9 @@
 //! `evictd check` against a running agent: both say the same of every hook.
 
-use std::{collections::BTreeMap, process::Command, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use evictd_tests::{
-    agent::binary,
+    agent,
     cgroup::TestCgroup,
     embedded::Files,
     node::MIB,
@@ -12,10 +12,10 @@ use evictd_tests::{
     skip_if,
     wait::wait_for,
 };
-use serde_json::{Value, json};
+use serde_json::json;
 
 /// The hook of each signal, as the agent's metrics name it.
-fn rungs(text: &str) -> BTreeMap<String, String> {
+fn hooks(text: &str) -> BTreeMap<String, String> {
     let label = |line: &str, name: &str| {
         let (_, rest) = line.split_once(&format!("{name}=\""))?;
         Some(rest.split('"').next()?.to_owned())
@@ -41,18 +41,13 @@ fn check_reports_the_hooks_that_the_agent_attaches() {
     });
     let mut agent = files.start(&[]);
     let attached = wait_for(Duration::from_secs(30), || {
-        let shown = rungs(&metrics(&address).ok()?);
+        let shown = hooks(&metrics(&address).ok()?);
         shown.contains_key("pods").then_some(shown)
     });
     let attached = attached.expect("an agent with metrics");
     assert_eq!(agent.terminate().unwrap(), Some(0));
 
-    let output = Command::new(binary().unwrap())
-        .args(["check", "-o", "json", "--config"])
-        .arg(files.write().unwrap())
-        .output()
-        .unwrap();
-    let check: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let check = agent::check(&[("--config", &files.write().unwrap())]);
     let signals = check["signals"].as_array().unwrap();
     for (signal, hook) in &attached {
         let found = signals.iter().find(|s| s["signal"] == signal.as_str());

@@ -3,18 +3,16 @@
 use std::{process::Command, time::Duration};
 
 use evictd_tests::{
-    agent::Agent,
+    agent::{Agent, binary},
     cgroup::TestCgroup,
     embedded::Files,
     hog::Hog,
     node::MIB,
     skip::{no_bpf, not_root},
     skip_if,
-    wait::until,
+    wait::{SOON, until},
 };
 use serde_json::Value;
-
-const SOON: Duration = Duration::from_secs(20);
 
 /// An agent that is started so, after the eviction of a hog.
 fn log_of(name: &str, arguments: &[&str], filter: &str) -> String {
@@ -36,6 +34,20 @@ fn log_of(name: &str, arguments: &[&str], filter: &str) -> String {
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(agent.terminate().unwrap(), Some(0));
     agent.log()
+}
+
+#[test]
+fn a_filter_that_cannot_be_used_is_refused() {
+    let mut run = Command::new(binary().unwrap());
+    let run = run.args(["run", "--config", "/nowhere.yaml"]);
+    let refused = run.env("EVICTD_LOG", "info,evictd=5s").output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{said}");
+    let expected = "evictd: EVICTD_LOG: \"info,evictd=5s\": ";
+    assert!(
+        said.starts_with(expected) && said.lines().count() == 1,
+        "{said}"
+    );
 }
 
 #[test]

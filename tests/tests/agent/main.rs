@@ -1,6 +1,7 @@
 //! `evictd run` and its subcommands as processes.
 
 mod bench_smoke;
+mod broken_disks;
 mod check_agrees;
 mod cri_containerd;
 mod cri_embedded;
@@ -9,6 +10,7 @@ mod logs;
 mod manager_embedded;
 mod report_page;
 mod run_embedded;
+mod run_memory;
 mod run_reload;
 mod run_reserves;
 mod run_restart;

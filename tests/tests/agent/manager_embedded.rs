@@ -1,12 +1,17 @@
 //! The signals that the fast path is not there for, by `evictd run` as a process: tasks, inodes, bytes, a pod's own limits,
 //! and soft thresholds. Real forks and files, real filesystems on loop devices.
 
-use std::{fs, path::Path, process::Command, time::Duration};
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
 
+use evictd_engine::pace::{Decision, Rule};
 use evictd_node::proc::pids::Pids;
-use evictd_store::record::{EvictionRecord, Record};
+use evictd_store::record::{EvictionRecord, PaceRecord, Record};
 use evictd_tests::{
-    agent::binary,
+    agent,
     cgroup::TestCgroup,
     disk::Disk,
     embedded::Files,
@@ -18,12 +23,9 @@ use evictd_tests::{
     skip::not_root,
     skip_if,
     unkillable::Undying,
-    wait::until,
+    wait::{SOON, until},
 };
 use serde_json::{Value, json};
-
-/// Long enough for everything that comes by itself.
-const SOON: Duration = Duration::from_secs(30);
 
 /// A scope with two pods, and where their emptyDirs are.
 struct Two {
@@ -130,8 +132,22 @@ fn a_pod_that_takes_the_process_ids_is_evicted() {
         eviction.message
     );
     assert!(eviction.available < eviction.threshold && eviction.working_set > 1000);
+    let pace = eviction.pace.as_ref().expect("why at that moment");
+    assert_eq!(pace.expected, eviction.working_set);
     assert!(is_alive(&mut calm));
     assert_eq!(agent.terminate().unwrap(), Some(0));
+    // Its file has what that was decided from, by the rule of what does not come back by itself.
+    let judged = two.files.judged();
+    let [judged] = &judged[..] else {
+        panic!("{judged:?}");
+    };
+    let Decision::Evict { urgency, .. } = judged.decide() else {
+        panic!("{judged:?}");
+    };
+    assert_eq!(judged.rule, Rule::FirstLook);
+    let again = PaceRecord::new(urgency, judged.seen.room.at_once, judged.pending.amount);
+    let expected = pace.expected;
+    assert_eq!(*pace, PaceRecord { expected, ..again });
 }
 
 // R1, R9: inodes, and the emptyDir goes with its pod.
@@ -186,9 +202,7 @@ fn thresholds_that_are_met_as_they_come_into_force_are_told() {
     two.files.config["metricsAddress"] = json!(address);
     two.files.config["shadow"] = json!(true);
     let config = two.files.write().unwrap();
-    let mut check = Command::new(binary().unwrap());
-    let check = check.args(["check", "-o", "json", "--config"]).arg(config);
-    let check: Value = serde_json::from_slice(&check.output().unwrap().stdout).unwrap();
+    let check = agent::check(&[("--config", &config)]);
     let findings = check["findings"].as_array().unwrap();
     let now = findings.iter().find(|f| f["topic"] == "thresholds now");
     let detail = now.unwrap()["detail"].as_str().unwrap();
@@ -255,6 +269,69 @@ fn a_victim_of_the_control_loop_that_does_not_die_is_stuck() {
     let evicted = records.filter(|r| matches!(r, Record::Evicted(_)));
     assert_eq!(evicted.count(), 1, "{}", agent.log());
     assert!(is_alive(&mut calm));
+    drop(undying);
+}
+
+// R43: a fork bomb is short of memory and of process ids. It goes for memory, its dead keep their numbers until they are reaped, and
+// no other pod goes for these meanwhile.
+#[test]
+fn what_a_victim_of_the_fast_path_leaves_behind_takes_no_other_pod() {
+    skip_if!(not_root());
+    let scope = TestCgroup::new("bomb", 1024 * MIB).unwrap();
+    let pods = ["calm", "bomb"].map(|name| json!({ "name": name, "cgroup": name }));
+    let [calm, bomb] = ["calm", "bomb"].map(|name| scope.child(name).unwrap());
+    let mut files = Files::new(scope.path(), &json!(pods));
+    let pids = Pids::open(Path::new("/proc")).unwrap();
+    // What others start on this machine meanwhile must make no difference.
+    let threshold = pids.read().unwrap().available() - 3000;
+    files.config["evictionHard"]["pid.available"] = json!(threshold.to_string());
+    let mut calm = Forker::start(Some(&calm)).unwrap();
+    calm.order("hold 20").unwrap();
+    let mut forks = Forker::start_unreaped(&bomb).unwrap();
+    forks.order("hold 2000").unwrap();
+    let mut agent = files.start(&[]);
+    let mut hog = Hog::start(&bomb, &["--mib", "2000", "--rate", "400"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    let killed = Instant::now();
+    calm.order("hold 2000").unwrap();
+    let mut looks = 0;
+    // They are waited for for ten seconds.
+    while killed.elapsed() < Duration::from_secs(7) {
+        assert!(
+            pids.read().unwrap().available() < threshold,
+            "they are short"
+        );
+        looks += 1;
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(looks > 10, "the machine is too slow for this test: {looks}");
+    let evictions = files.evictions();
+    let evicted: Vec<_> = evictions.iter().map(|e| (&*e.name, &*e.signal)).collect();
+    assert_eq!(evicted, [("bomb", "memory.available")], "{}", agent.log());
+    assert!(is_alive(&mut calm));
+    // Reaped at last.
+    drop(forks);
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(files.evicted(), ["bomb"], "{}", agent.log());
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+/// It has gone for memory, does not die, and is above its own limit on local storage.
+// R43
+#[test]
+fn a_victim_of_the_fast_path_that_does_not_die_goes_once() {
+    skip_if!(not_root());
+    let disk = or_skip!(Disk::new("ext4", 128, 4096));
+    let two = Two::new("twice", Some(disk), Some("8Mi"));
+    let agent = two.files.start(&[]);
+    let hog = Hog::start(&two.cgroup("greedy"), &["--mib", "210", "--rate", "100"]).unwrap();
+    let undying = Undying::hold(hog.pid()).unwrap();
+    assert!(until(SOON, || !two.files.evicted().is_empty()));
+    fs::write(two.dir("greedy").join("data"), vec![1; 12 << 20]).unwrap();
+    std::thread::sleep(Duration::from_secs(5));
+    let evictions = two.files.evictions();
+    let evicted: Vec<_> = evictions.iter().map(|e| (&*e.name, &*e.signal)).collect();
+    assert_eq!(evicted, [("greedy", "memory.available")], "{}", agent.log());
     drop(undying);
 }
 
@@ -364,6 +441,8 @@ fn a_soft_threshold_asks_and_waits() {
         panic!("{records:?}");
     };
     assert_eq!((&*asked.name, asked.grace_period_seconds), ("greedy", 5));
+    let pace = asked.pace.as_ref().expect("why at that moment");
+    assert!(!pace.urgent && pace.expected == asked.working_set);
     assert_eq!(greedy.wait().unwrap(), Some(libc::SIGTERM));
     assert!(calm.is_alive());
     // No other pod is asked once memory is back.

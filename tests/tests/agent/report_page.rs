@@ -16,7 +16,7 @@ use evictd_store::{
     journal::Journal,
     record::{EvictionRecord, OutcomeRecord, PaceRecord, Record, Reported},
 };
-use evictd_tests::{agent::binary, node::MIB, skip::skipped};
+use evictd_tests::{agent, node::MIB, skip::skipped};
 use serde_json::Value;
 
 const MS: u64 = 1_000_000;
@@ -36,12 +36,15 @@ fn standing(number: u64) -> RankedPod {
         usage: (number != 3).then_some((151 - 9 * number) * MIB),
         request: number * 40 * MIB,
         priority: i32::try_from(number).unwrap() * 1_000_000,
+        priority_unknown: false,
+        order: 0,
         qos_class: "Burstable".into(),
         evicted: number == 0,
         usage_after: Some(if number == 0 { 0 } else { 30 * MIB }),
         oom_score_adj: Some(990),
         protected: number == 4,
         spared: (number == 5).then(|| format!("the gate {MARKUP} says no, and has for a while")),
+        terminating: false,
     }
 }
 
@@ -135,9 +138,7 @@ fn of_journal() -> Incident {
 }
 
 fn report(state: &Path, words: &[&str]) -> std::process::Output {
-    let mut command = Command::new(binary().unwrap());
-    command.arg("report").args(words);
-    command.arg("--state-dir").arg(state).output().unwrap()
+    agent::evictd(&[&["report"], words].concat(), &[("--state-dir", state)])
 }
 
 /// A state directory that holds these.

@@ -1,10 +1,11 @@
 //! The configuration changes while the agent runs.
 
-use std::{fs, process::Command, time::Duration};
+use std::{fs, time::Duration};
 
+use evictd_node::cgroup::memory::MemoryCgroup;
 use evictd_store::record::Record;
 use evictd_tests::{
-    agent::{Agent, binary},
+    agent::{self, Agent},
     cgroup::TestCgroup,
     embedded::Files,
     hog::Hog,
@@ -12,11 +13,9 @@ use evictd_tests::{
     scrape::{free_address, metrics},
     skip::not_root,
     skip_if,
-    wait::until,
+    wait::{SOON, until},
 };
-use serde_json::{Value, json};
-
-const SOON: Duration = Duration::from_secs(30);
+use serde_json::json;
 
 /// A node of 256 MiB whose hog uses 120 MiB: the first threshold lets it live, the second does not.
 fn running(name: &str) -> (TestCgroup, Files, Agent, Hog) {
@@ -46,6 +45,52 @@ fn a_changed_threshold_is_in_force() {
         "{}",
         eviction.message
     );
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+/// The threshold of the pods' cgroup goes with the node's that it follows from, and comes with it. A change of other fields is none.
+#[test]
+fn the_threshold_of_the_pods_cgroup_comes_and_goes() {
+    skip_if!(not_root());
+    let scope = TestCgroup::new("podsreload", 512 * MIB).unwrap();
+    let dir = scope.child("kubepods.slice/hog").unwrap();
+    scope.limit_child("kubepods.slice", 256 * MIB).unwrap();
+    let pods = json!([{ "name": "hog", "cgroup": "kubepods.slice/hog" }]);
+    let mut files = Files::new(scope.path(), &pods);
+    files.config["evictionHard"] = json!({ "memory.available": "25%" });
+    let mut agent = files.start(&[]);
+    let changes = |agent: &Agent| agent.log().matches("has changed and is in force").count();
+    let watched = |agent: &Agent| agent.log().matches("watching the pods' cgroup").count();
+
+    files.config["shadow"] = json!(true);
+    files.write().unwrap();
+    assert!(until(SOON, || changes(&agent) == 1));
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(watched(&agent), 0, "{}", agent.log());
+
+    files.config["shadow"] = json!(false);
+    files.config["evictionHard"] = json!({ "nodefs.available": "1" });
+    files.write().unwrap();
+    assert!(until(SOON, || watched(&agent) == 1), "{}", agent.log());
+    // Below the threshold that is no longer there: 240 of 256 MiB.
+    let mut hog = Hog::start(&dir, &["--mib", "240"]).unwrap();
+    let memory = MemoryCgroup::open(&dir).unwrap();
+    assert!(until(SOON, || memory.usage().unwrap() >= 240 * MIB));
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(
+        hog.is_alive() && files.records().is_empty(),
+        "{}",
+        agent.log()
+    );
+
+    files.config["evictionHard"] = json!({ "memory.available": "10%" });
+    files.write().unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    let records = files.wait_for(2);
+    let [Record::MetInForce(_), Record::Evicted(eviction), ..] = &records[..] else {
+        panic!("{records:?}");
+    };
+    assert_eq!(eviction.signal, "allocatableMemory.available");
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
@@ -140,13 +185,15 @@ fn a_kubelet_configuration_that_is_missing_is_taken_when_it_comes() {
     assert!(shows(&memory(64)));
     assert_eq!(agent.terminate().unwrap(), Some(0));
 
-    let check = Command::new(binary().unwrap())
-        .args(["check", "-o", "json", "--config"])
-        .arg(files.write().unwrap())
-        .args(kubelet_config)
-        .output()
-        .unwrap();
-    let check: Value = serde_json::from_slice(&check.stdout).unwrap();
+    let paths = [
+        ("--config", files.write().unwrap()),
+        ("--kubelet-config", kubelet),
+    ];
+    let check = agent::check(
+        &paths
+            .each_ref()
+            .map(|(option, path)| (*option, path.as_path())),
+    );
     let findings = check["findings"].as_array().unwrap();
     let found = findings
         .iter()
@@ -170,14 +217,7 @@ fn a_kubelet_configuration_with_a_mistake_is_refused() {
     config.as_object_mut().unwrap().remove("evictionHard");
     let path = files.dir().join("own.json");
     fs::write(&path, config.to_string()).unwrap();
-    let output = Command::new(binary().unwrap())
-        .args(["run", "--config"])
-        .arg(&path)
-        .arg("--kubelet-config")
-        .arg(&kubelet)
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8_lossy(&output.stderr);
+    let paths = [("--config", path.as_path()), ("--kubelet-config", &kubelet)];
+    let said = agent::refused(&["run"], &paths);
     assert!(said.contains("evictd: evictionHard"), "{said}");
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use evictd_node::cgroup::memory::{MemoryCgroup, Version};
 use evictd_store::record::Record;
 use evictd_tests::{
-    cgroup::TestCgroup,
+    cgroup::{OomKills as _, TestCgroup},
     embedded::Files,
     hog::Hog,
     node::MIB,

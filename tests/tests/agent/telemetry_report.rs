@@ -1,27 +1,13 @@
 //! `evictd report` and `evictd top` as processes: an eviction is told again, and who would be next is shown.
 
-use std::{
-    fs,
-    path::Path,
-    process::{Command, Output},
-    time::Duration,
-};
+use std::{fs, path::Path, process::Output, time::Duration};
 
 use evictd_node::proc::pids::Pids;
 use evictd_tests::{
-    agent::binary, cgroup::TestCgroup, cluster_node::ClusterNode, embedded::Files, forker::Forker,
+    agent::evictd, cgroup::TestCgroup, cluster_node::ClusterNode, embedded::Files, forker::Forker,
     hog::Hog, node::MIB, skip::not_root, skip_if, wait::until,
 };
 use serde_json::{Value, json};
-
-fn evictd(words: &[&str], at: &[(&str, &Path)]) -> Output {
-    let mut command = Command::new(binary().unwrap());
-    command.args(words);
-    for (flag, path) in at {
-        command.arg(flag).arg(path);
-    }
-    command.output().unwrap()
-}
 
 fn text(output: &Output) -> String {
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -58,22 +44,42 @@ fn an_eviction_is_told_with_what_came_before_and_after() {
     // The same decision follows from the file alone.
     let id = eviction["id"].as_str().unwrap();
     let file = state.join("incidents").join(format!("{id}.json"));
-    let again = json(&evictd(&["replay", file.to_str().unwrap()], &[]));
+    let replay = |file: &Path, more: &[&str]| {
+        let words = [&["replay", file.to_str().unwrap()][..], more].concat();
+        evictd(&words, &[])
+    };
+    let again = json(&replay(&file, &["-o", "json"]));
     assert_eq!(again["agrees"], json!(true), "{again}");
+    assert_eq!(again["wentFirst"], json!(true), "{again}");
+    let again_text = text(&replay(&file, &[]));
+    assert!(
+        again_text.ends_with("decided again: evict at once: urgent; as it was recorded\n"),
+        "{again_text}"
+    );
     assert_eq!(again["evicted"], json!("default/hog"));
     assert!(
         again["decision"]["evict"]["urgency"]["urgent"].is_object(),
         "{again}"
     );
     let mut damaged: Value = serde_json::from_str(&fs::read_to_string(&file).unwrap()).unwrap();
+    let copy = files.dir().join("another-order.json");
+    let mut other = damaged.clone();
+    for pod in other["pods"].as_array_mut().unwrap() {
+        pod["request"] = json!(0);
+        pod["priority"] = json!(i32::from(pod["evicted"] == true));
+    }
+    fs::write(&copy, other.to_string()).unwrap();
+    let again = json(&replay(&copy, &["-o", "json"]));
+    assert_eq!(again["wentFirst"], json!(false), "{again}");
+    assert_eq!(again["agrees"], json!(false), "{again}");
     damaged["judged"]["seen"]["room"]["atOnce"] = json!(1_u64 << 40);
     let copy = files.dir().join("damaged.json");
     fs::write(&copy, damaged.to_string()).unwrap();
-    let again = json(&evictd(&["replay", copy.to_str().unwrap()], &[]));
+    let again = json(&replay(&copy, &["-o", "json"]));
     assert_eq!(again["agrees"], json!(false), "{again}");
     damaged.as_object_mut().unwrap().remove("judged");
     fs::write(&copy, damaged.to_string()).unwrap();
-    let refused = evictd(&["replay", copy.to_str().unwrap()], &[]);
+    let refused = replay(&copy, &[]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("judged: is not there"));
     let threshold = eviction["threshold"].as_u64().unwrap();
@@ -189,8 +195,8 @@ fn an_agent_that_is_told_to_end_writes_down_what_is_not_over() {
     files.config["evictionHard"] = json!({ "pid.available": threshold.to_string() });
     let mut greedy = Forker::start(Some(&greedy_dir)).unwrap();
     let mut agent = files.start(&[]);
-    // It dies over this order.
-    let _ = greedy.order("hold 3000");
+    // It dies over this order, and crosses the threshold even where all other processes end meanwhile.
+    let _ = greedy.order(&format!("hold {}", free.used + 3000));
     files.wait_for(1);
     assert_eq!(agent.terminate().unwrap(), Some(0));
     let state = files.dir().join("state");

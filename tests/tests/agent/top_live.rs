@@ -7,16 +7,20 @@ use std::{
     process::{Child, Command, Stdio},
     sync::{Arc, Mutex, PoisonError},
     thread,
-    time::Duration,
 };
 
 use evictd_tests::{
-    agent::binary, cgroup::TestCgroup, embedded::Files, hog::Hog, node::MIB, skip::not_root,
-    skip_if, wait::until,
+    agent::binary,
+    cgroup::TestCgroup,
+    embedded::Files,
+    hog::Hog,
+    node::MIB,
+    skip::not_root,
+    skip_if,
+    wait::{SOON, until},
 };
 use nix::pty::{Winsize, openpty};
 
-const TIMEOUT: Duration = Duration::from_secs(30);
 const LEAVES: &str = "\x1b[?1049l";
 
 /// The program on a terminal of its own, and what the terminal shows.
@@ -82,7 +86,7 @@ impl Shown {
     }
 
     fn waits_for(&self, words: &str) {
-        let seen = until(TIMEOUT, || self.text().contains(words));
+        let seen = until(SOON, || self.text().contains(words));
         assert!(seen, "{words}:\n{}", self.text());
     }
 
@@ -92,13 +96,13 @@ impl Shown {
 
     fn ends(&mut self) {
         let mut status = None;
-        let ended = until(TIMEOUT, || {
+        let ended = until(SOON, || {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
         assert!(ended, "{}", self.text());
         assert_eq!(status.unwrap().code(), Some(0), "{}", self.raw());
-        let left = until(TIMEOUT, || self.raw().contains(LEAVES));
+        let left = until(SOON, || self.raw().contains(LEAVES));
         assert!(left, "the terminal is not as before: {:?}", self.raw());
     }
 }

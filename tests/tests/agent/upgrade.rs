@@ -5,25 +5,23 @@ use std::{
     env, fs,
     path::{Path, PathBuf},
     process::Command,
-    time::Duration,
 };
 
 use evictd_node::cgroup::memory::MemoryCgroup;
 use evictd_tests::{
     agent::{Agent, binary},
     bpffs::Bpffs,
-    cgroup::TestCgroup,
+    cgroup::{OomKills as _, TestCgroup},
     embedded::Files,
     hog::Hog,
     node::MIB,
     or_skip,
     skip::not_root,
     skip_if,
-    wait::until,
+    wait::{SOON, until},
 };
 use serde_json::{Value, json};
 
-const SOON: Duration = Duration::from_secs(30);
 /// More than the threshold leaves of the scope, and less than the scope.
 const TOO_MUCH: [&str; 2] = ["--mib", "210"];
 

@@ -3,6 +3,7 @@
 mod allocations;
 mod beyond;
 mod examples;
+mod fastpath_victims;
 mod parse;
 mod properties;
 mod rank;

@@ -20,6 +20,15 @@ fn configuration(case: &Value) -> Value {
         .into()
 }
 
+/// The thresholds without where they come from, which the kubelet does not tell.
+fn without_origins(thresholds: &str) -> Value {
+    let mut thresholds: Value = serde_json::from_str(thresholds).expect("JSON");
+    for threshold in thresholds.as_array_mut().expect("a list") {
+        threshold.as_object_mut().expect("a map").remove("from");
+    }
+    thresholds
+}
+
 #[test]
 fn every_configuration_means_what_it_means_to_the_kubelet() {
     // R1, R3, R4, R5, R11
@@ -43,7 +52,7 @@ fn every_configuration_means_what_it_means_to_the_kubelet() {
                     (0, ""),
                     "line {line}"
                 );
-                let thresholds: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+                let thresholds = without_origins(&outcome.stdout);
                 assert_eq!(&thresholds, expected, "line {line}");
             }
             None => {
@@ -81,7 +90,7 @@ fn the_same_configuration_as_yaml_and_from_a_kubelets_file_means_the_same() {
     );
     let empty = files.write("empty.yaml", "");
     let show = |arguments: &[&std::ffi::OsStr]| {
-        evictd(
+        let outcome = evictd(
             [
                 &[
                     "thresholds".as_ref(),
@@ -92,10 +101,15 @@ fn the_same_configuration_as_yaml_and_from_a_kubelets_file_means_the_same() {
                 arguments,
             ]
             .concat(),
-        )
+        );
+        assert_eq!(
+            (outcome.code, outcome.stderr.as_str()),
+            (0, ""),
+            "{arguments:?}"
+        );
+        without_origins(&outcome.stdout)
     };
     let expected = show(&[json.as_ref()]);
-    assert_eq!(expected.code, 0, "{}", expected.stderr);
     assert_eq!(show(&[yaml.as_ref()]), expected);
     assert_eq!(
         show(&[
@@ -122,14 +136,56 @@ fn people_get_a_table() {
     assert_eq!(pace.lines().count(), 5, "{pace}");
     assert_eq!(
         format!("{table}\n"),
-        "SIGNAL                       BELOW  GRACE PERIOD  MIN RECLAIM\n\
-         allocatableMemory.available  100Mi             -            -\n\
-         imagefs.available              15%             -            -\n\
-         imagefs.inodesFree              5%             -            -\n\
-         memory.available             100Mi             -            -\n\
-         nodefs.available               10%             -            -\n\
-         nodefs.inodesFree               5%             -            -\n"
+        "SIGNAL                       BELOW  GRACE PERIOD  MIN RECLAIM  FROM\n\
+         allocatableMemory.available  100Mi             -            -  the kubelet's defaults\n\
+         imagefs.available              15%             -            -  the kubelet's defaults\n\
+         imagefs.inodesFree              5%             -            -  the kubelet's defaults\n\
+         memory.available             100Mi             -            -  the kubelet's defaults\n\
+         nodefs.available               10%             -            -  the kubelet's defaults\n\
+         nodefs.inodesFree               5%             -            -  the kubelet's defaults\n"
     );
+}
+
+#[test]
+fn a_threshold_says_where_it_comes_from() {
+    let files = Files::new();
+    let own = "evictionHardAboveKubelet: {memory.available: 100Mi}\nenforceNodeAllocatable: []\n\
+               evictionHardFallback: {pid.available: '1000'}\n";
+    let own = files.write("own.yaml", own);
+    let kubelet = files.write("k.yaml", "evictionHard: {memory.available: 300Mi}");
+    let show = |output: &str| {
+        let arguments = ["thresholds", "-o", output, "--config"].map(std::ffi::OsString::from);
+        let mut arguments = arguments.to_vec();
+        arguments.extend([
+            own.clone().into(),
+            "--kubelet-config".into(),
+            kubelet.clone().into(),
+        ]);
+        evictd(arguments).stdout
+    };
+    let table = show("table");
+    let rows: Vec<&str> = table.lines().skip(1).take(2).collect();
+    assert!(rows[0].contains(" 300Mi+100Mi "), "{table}");
+    let raised = "the kubelet's configuration, raised by evictionHardAboveKubelet to 10% of the capacity at most";
+    assert!(rows[0].ends_with(raised), "{table}");
+    assert!(rows[1].ends_with("evictionHardFallback"), "{table}");
+    let found: Value = serde_json::from_str(&show("json")).unwrap();
+    let memory = &found[0];
+    assert_eq!(memory["from"], "kubeletConfiguration");
+    let value = &memory["value"]["raised"];
+    assert_eq!(value["value"]["quantity"], 300 << 20);
+    assert_eq!(value["by"]["quantity"], 100 << 20);
+}
+
+#[test]
+fn a_step_on_a_threshold_that_is_named_is_refused() {
+    let files = Files::new();
+    let text = "evictionHardAboveKubelet: {memory.available: 100Mi}\nevictionHard: {memory.available: 1Gi}\n";
+    let own = files.write("own.yaml", text);
+    let outcome = evictd(["thresholds".as_ref(), "--config".as_ref(), own.as_os_str()]);
+    assert_eq!(outcome.code, 2);
+    let field = "evictionHardAboveKubelet.memory.available";
+    assert!(outcome.stderr.contains(field), "{}", outcome.stderr);
 }
 
 #[test]

@@ -9,7 +9,10 @@ fn rank(files: &Files, case: &Value) -> Value {
         "pods.json",
         json!({"kind": "PodList", "items": case["pods"]}),
     );
-    let summary = files.write("summary.json", json!({"pods": case["podStats"]}));
+    let summary = files.write(
+        "summary.json",
+        json!({"node": {}, "pods": case["podStats"]}),
+    );
     let mut arguments = vec![
         "rank",
         "--signal",
@@ -154,6 +157,12 @@ fn bad_input_is_named() {
             r#"{"pods": [{"memory": 7}]}"#,
             &memory,
             "summary.json: summary.pods[0].memory: invalid type",
+        ),
+        (
+            "[]",
+            r#"{"kind": "PodList", "items": []}"#,
+            &memory,
+            "summary.json: summary: is a list of objects",
         ),
     ] {
         let outcome = rank_text(pods, summary, arguments);

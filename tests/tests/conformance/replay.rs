@@ -137,7 +137,19 @@ fn bad_input_is_named() {
         ),
         (
             with("/steps/0/summary", json!("none")),
-            "steps[0].summary: invalid",
+            "steps[0].summary: must be a map of fields",
+        ),
+        (
+            with("/steps/0/summary", json!([])),
+            "steps[0].summary: must be a map of fields",
+        ),
+        (
+            with("/steps/0/summary", json!({"items": []})),
+            "steps[0].summary: is a list of objects",
+        ),
+        (
+            with("/steps/0", json!(5)),
+            "steps[0]: 5: must be a map of fields",
         ),
         (with("/pods", json!(7)), "pods: must be a PodList"),
         (

@@ -1,6 +1,6 @@
 //! The agent with exactly what the DaemonSet gives it: root with a handful of capabilities and no way to more.
 
-use std::{fs, io, os::unix::process::CommandExt as _, process::Command, time::Duration};
+use std::{fs, io, os::unix::process::CommandExt as _, process::Command};
 
 use evictd_tests::{
     agent::{Agent, binary},
@@ -9,10 +9,10 @@ use evictd_tests::{
     hog::Hog,
     skip::{no_bpf, not_root},
     skip_if,
+    wait::SOON,
 };
 use serde_json::Value;
 
-const SOON: Duration = Duration::from_secs(20);
 const LAST: libc::c_ulong = 40;
 
 /// The capabilities of the DaemonSet's container.

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs, path::Path, process::Command};
 
 use evictd_kube::{
-    access::{FLEET_RIGHTS, PAUSE_RIGHTS, RIGHTS, Right},
+    access::{ENDPOINT_RIGHTS, FLEET_RIGHTS, PAUSE_RIGHTS, RIGHTS, Right},
     scraper_access::SCRAPER_RIGHTS,
 };
 use evictd_tests::{
@@ -72,9 +72,37 @@ fn the_plain_manifests_are_what_the_chart_renders_to() {
     }
     assert!(
         manifests() == expected,
-        "deploy/manifests differs from the chart; EVICTD_BLESS=1 cargo test -p evictd-tests --test deploy_chart \
+        "deploy/manifests differs from the chart; EVICTD_BLESS=1 cargo test -p evictd-tests --test deploy \
          writes it anew"
     );
+}
+
+/// The agent refuses a step on a threshold that is named: the default's gives way, and one for another signal stays.
+#[test]
+fn a_threshold_that_is_named_takes_the_place_of_the_step() {
+    skip_if!(helm().err());
+    let above = |config: Value| {
+        let objects = rendered(&json!({"config": config}));
+        let text = one(&objects, "ConfigMap").unwrap()["data"]["config.yaml"].clone();
+        let config: Value = serde_saphyr::from_str(text.as_str().unwrap()).unwrap();
+        config["evictionHardAboveKubelet"].clone()
+    };
+    let step = json!({"memory.available": "100Mi"});
+    assert_eq!(above(json!({})), step);
+    assert_eq!(
+        above(json!({"evictionHard": {"pid.available": "5%"}})),
+        step
+    );
+    assert_eq!(above(json!({"evictionHard": "pid.available<5%"})), step);
+    for named in [
+        json!({"memory.available": "300Mi", "pid.available": "5%"}),
+        json!("pid.available<5%, memory.available<300Mi"),
+        json!(["pid.available<5%", "memory.available<300Mi"]),
+    ] {
+        assert_eq!(above(json!({"evictionHard": named})), Value::Null);
+    }
+    let none = json!({"evictionHardAboveKubelet": {"memory.available": null}});
+    assert_eq!(above(none), Value::Null);
 }
 
 /// Helm installs it before the rest, and never removes it: policies outlive the release.
@@ -172,7 +200,10 @@ fn granted(role: &Value) -> Vec<String> {
     let mut granted = Vec::new();
     for rule in role["rules"].as_array().unwrap() {
         let names = rule.get("resourceNames");
-        assert_eq!(names.is_some(), role["kind"] == "Role", "{rule}");
+        // One object of another namespace: a Role there could be moved by kustomize.
+        let is_apiserver = names.is_some_and(|names| *names == json!(["kubernetes"]));
+        let is_named = role["kind"] == "Role" || is_apiserver;
+        assert_eq!(names.is_some(), is_named, "{rule}");
         assert_eq!(
             rule.as_object().unwrap().len(),
             3 + usize::from(names.is_some()),
@@ -197,9 +228,14 @@ fn the_role_grants_what_the_agent_asks_for_and_nothing_else() {
         wanted.sort();
         wanted
     };
-    let mut expected = wanted(&RIGHTS);
+    let mut expected = wanted(&[&RIGHTS[..], &ENDPOINT_RIGHTS].concat());
     let plain = all_objects(&manifests()).unwrap();
-    assert_eq!(granted(one(&plain, "ClusterRole").unwrap()), expected);
+    let agent = one(&plain, "ClusterRole").unwrap();
+    assert_eq!(granted(agent), expected);
+    let rules = agent["rules"].as_array().unwrap();
+    let of_slices = |rule: &&Value| rule["resources"] == json!(["endpointslices"]);
+    let slices = rules.iter().find(of_slices).unwrap();
+    assert_eq!(slices["resourceNames"], json!(["kubernetes"]));
     let roles = |kind| plain.iter().filter(|o| o["kind"] == kind).count();
     assert_eq!((roles("ClusterRole"), roles("Role")), (1, 2));
     let role = |name: &str| {
@@ -236,7 +272,13 @@ fn the_role_grants_what_the_agent_asks_for_and_nothing_else() {
 fn metrics_over_tls() {
     skip_if!(helm().err());
     let rendered = |tls: Value| {
-        let monitor = json!({"enabled": true, "tokenSecret": {"name": "scraper"}});
+        let ca = json!({"ca": {"secret": {"name": "evictd-tls", "key": "ca.crt"}}, "serverName": "evictd"});
+        let ca = if tls["authorization"] == false {
+            json!({})
+        } else {
+            ca
+        };
+        let monitor = json!({"enabled": true, "tokenSecret": {"name": "scraper"}, "tlsConfig": ca});
         rendered(&json!({"metrics": {"tls": tls, "podMonitor": monitor}}))
     };
     let objects = rendered(json!({"enabled": true, "secretName": "evictd-tls"}));
@@ -250,6 +292,13 @@ fn metrics_over_tls() {
     let monitor = one(&objects, "PodMonitor").unwrap();
     let endpoint = &monitor["spec"]["podMetricsEndpoints"][0];
     assert_eq!(endpoint["scheme"], "https");
+    let relabelings = endpoint["relabelings"].as_array().unwrap();
+    let instance = relabelings.iter().find(|r| r["targetLabel"] == "instance");
+    let node = json!(["__meta_kubernetes_pod_node_name"]);
+    assert_eq!(instance.unwrap()["sourceLabels"], node);
+    let trust = &endpoint["tlsConfig"];
+    assert_eq!(trust["serverName"], "evictd");
+    assert!(trust.get("insecureSkipVerify").is_none());
     let token = json!({"name": "scraper", "key": "token"});
     assert_eq!(endpoint["authorization"]["credentials"], token);
     let roles = |objects: &[Value]| -> Vec<Value> {
@@ -309,9 +358,10 @@ fn the_agent_reads_its_configuration() {
             .collect();
         found[0]["value"].clone()
     };
-    // Nothing of its own: the kubelet's.
-    let own = thresholds(&plain).unwrap();
-    assert_eq!(memory(&own), json!({"quantity": 321 << 20}));
+    // Nothing of its own: the kubelet's, with the step on top.
+    let own = memory(&thresholds(&plain).unwrap());
+    assert_eq!(own["raised"]["value"], json!({"quantity": 321 << 20}));
+    assert_eq!(own["raised"]["by"], json!({"quantity": 100 << 20}));
 
     skip_if!(helm().err());
     let own = thresholds(&rendered(&everything())).unwrap();
@@ -453,6 +503,13 @@ fn wrong_values_are_refused_by_name() {
             json!({"metrics": {"tls": {"enabled": true}, "podMonitor": {"enabled": true}}}),
             "metrics.podMonitor.tokenSecret.name is needed",
         ),
+        (
+            json!({"metrics": {
+                "tls": {"enabled": true},
+                "podMonitor": {"enabled": true, "tokenSecret": {"name": "scraper"}},
+            }}),
+            "metrics.podMonitor.tlsConfig is needed with metrics.tls.authorization",
+        ),
         (json!({"serviceAccount": {"create": false}}), "name"),
         (
             json!({"metrics": {"enabled": false, "prometheusRule": {"enabled": true}}}),
@@ -468,6 +525,77 @@ fn wrong_values_are_refused_by_name() {
             .render(&chart(), &values, "evictd", "evictd");
         let error = result.expect_err(&values.to_string()).to_string();
         assert!(error.contains(expected), "{values}: {error}");
+    }
+}
+
+/// A staged rollout takes hours, in which a container may start anew with the configuration before. Helm forgets what a hook has made.
+#[test]
+fn helm_leaves_old_configurations_there() {
+    skip_if!(helm().err());
+    let maps = |values: Value| -> Vec<Value> {
+        let objects = rendered(&values).into_iter();
+        objects.filter(|o| o["kind"] == "ConfigMap").collect()
+    };
+    let all = maps(json!({}));
+    let (configurations, others): (Vec<_>, Vec<_>) = all
+        .iter()
+        .partition(|map| map["data"]["config.yaml"].is_string());
+    assert_eq!((configurations.len(), others.len()), (1, 2));
+    let annotations = json!({
+        "helm.sh/hook": "pre-install,pre-upgrade,pre-rollback",
+        "helm.sh/hook-delete-policy": "before-hook-creation",
+    });
+    let metadata = &configurations[0]["metadata"];
+    assert_eq!(metadata["annotations"], annotations);
+    assert_eq!(metadata["labels"]["evictd.dev/configuration"], "default");
+    // Those hold what nodes have written: a hook would be made anew by each upgrade.
+    let is_plain = |map: &&Value| map["metadata"].get("annotations").is_none();
+    assert!(others.iter().all(is_plain));
+    // Hooks come before the namespace.
+    let made = maps(plain_values());
+    assert!(made.iter().all(|map| is_plain(&map)));
+}
+
+/// What agents refuse never reaches them: a rollout would stop at its first nodes.
+#[test]
+fn a_fleet_brake_that_agents_refuse_is_not_rendered() {
+    skip_if!(helm().err());
+    let pool = |brake: Value| {
+        let label = json!({"key": "pool", "values": ["a"]});
+        let config = json!({"cluster": {"fleetBrake": brake}});
+        json!({"nodePools": [{"name": "a", "nodeLabel": label, "config": config}]})
+    };
+    let low = "fleetBrake.pauseNodes: 20: must not be below slowNodes, which is 250";
+    for (values, expected) in [
+        (json!({"fleetBrake": {"slowNodes": 250}}), low),
+        (pool(json!({"slowNodes": 250})), low),
+        (
+            json!({"fleetBrake": {"window": "0s"}}),
+            "fleetBrake.window: 0s: must lie between 1s and 24h",
+        ),
+        (
+            json!({"fleetBrake": {"pause": "48h"}}),
+            "fleetBrake.pause: 48h: must lie between 1s and 24h",
+        ),
+        (
+            json!({"fleetBrake": {"slowInterval": "23h59m61s"}}),
+            "fleetBrake.slowInterval: 23h59m61s: must lie between 1s and 24h",
+        ),
+        (
+            json!({"fleetBrake": {"window": "99999999999999999999h"}}),
+            "must lie between 1s and 24h",
+        ),
+    ] {
+        let result = helm().unwrap();
+        let result = result.render(&chart(), &values, "evictd", "evictd");
+        let error = result.expect_err(&values.to_string()).to_string();
+        assert!(error.contains(expected), "{values}: {error}");
+    }
+    for brake in [
+        json!({"slowNodes": 20}),
+        json!({"window": "1s", "pause": "24h", "slowInterval": "23h59m60s"}),
+    ] {
+        thresholds(&rendered(&json!({ "fleetBrake": brake }))).unwrap();
     }
 }
 

@@ -8,7 +8,6 @@ use std::{
     collections::BTreeMap,
     fs, io,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use evictd_tests::{
@@ -21,11 +20,11 @@ use evictd_tests::{
     or_skip,
     skip::{matrix, not_root},
     skip_if,
+    wait::SOON,
 };
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use serde_json::{Value, json};
 
-const SOON: Duration = Duration::from_secs(60);
 /// A user that is not root.
 const UNPRIVILEGED: &str = "65534";
 

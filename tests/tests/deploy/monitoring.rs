@@ -14,8 +14,8 @@ use evictd_tests::{
 };
 use serde_json::{Value, json};
 
-/// Labels that Prometheus itself adds, and those of histograms.
-const PROMETHEUS: [&str; 3] = ["instance", "job", "le"];
+/// Labels that Prometheus itself adds, those of histograms, and of kube-state-metrics.
+const PROMETHEUS: [&str; 4] = ["instance", "job", "le", "daemonset"];
 
 fn alerts() -> PathBuf {
     chart().join("files/alerts.yaml")
@@ -168,6 +168,40 @@ fn the_dashboard_asks_for_what_agents_serve() {
     assert!(asked.len() > 20, "{asked:?}");
     let variable = &dashboard["templating"]["list"][1]["query"]["query"];
     check(variable.as_str().unwrap(), "").unwrap();
+}
+
+/// A counter that comes with its first count has no increase then.
+#[test]
+fn what_is_counted_is_served_from_the_start() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/files");
+    let at_rest = fs::read_to_string(golden.join("metrics-series.txt")).unwrap();
+    let alerts = rules().into_iter().map(|rule| rule["expr"].clone());
+    let panels = dashboard()["panels"].as_array().unwrap().clone();
+    let panels = panels.into_iter();
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().unwrap().clone());
+    let mut counted = BTreeSet::new();
+    for expression in alerts.chain(targets.map(|target| target["expr"].clone())) {
+        let expression = expression.as_str().unwrap();
+        for call in ["increase(", "rate("] {
+            for part in expression.split(call).skip(1) {
+                let (name, matchers) = metrics(part)[0].clone();
+                counted.insert(name.to_owned());
+                let is_of = |line: &&str| {
+                    let after = line.strip_prefix(name);
+                    after.is_some_and(|after| after.is_empty() || after.starts_with('{'))
+                };
+                let mut series = at_rest.lines().filter(is_of);
+                let fixed = matchers.iter().filter(|m| m.contains("=\""));
+                let fixed: Vec<_> = fixed.filter(|m| !m.contains("instance")).collect();
+                let is_there = series.any(|line| fixed.iter().all(|m| line.contains(**m)));
+                assert!(
+                    is_there,
+                    "{name} {fixed:?} is not served before its first count"
+                );
+            }
+        }
+    }
+    assert!(counted.len() > 15, "{counted:?}");
 }
 
 #[test]

@@ -125,11 +125,22 @@ fn admission_lets_each_pool_set_its_own_taints() {
     skip_if!(helm().err());
     let mut values = pools();
     values["nodePools"][0]["config"]["cluster"] = json!({"taint": {"keyPrefix": "example.com/"}});
-    let objects = render(&values).unwrap();
-    let policies = of(&objects, "ValidatingAdmissionPolicy");
-    let rules = policies["evictd-nodes"]["spec"]["validations"].to_string();
-    let own = "t.key.startsWith('example.com/') || t.key.startsWith('evictd.dev/')";
-    assert!(rules.contains(own), "{rules}");
+    let rules = |values: &Value| {
+        let objects = render(values).unwrap();
+        let policies = of(&objects, "ValidatingAdmissionPolicy");
+        policies["evictd-nodes"]["spec"]["validations"].to_string()
+    };
+    let own = "(t.key.startsWith('evictd.dev/') || t.key.startsWith('example.com/'))";
+    let both = rules(&values);
+    assert!(both.contains(own), "{both}");
+
+    // What an earlier configuration has left has to go, whatever all pools have now.
+    let taint = json!({"taint": {"keyPrefix": "example.com/"}});
+    let of_all = rules(&json!({"config": {"cluster": taint}}));
+    assert!(of_all.contains(own), "{of_all}");
+    let none = json!({"taint": false, "formerTaintKeyPrefixes": ["example.com/"]});
+    let former = rules(&json!({"config": {"cluster": none}}));
+    assert!(former.contains(own), "{former}");
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! The presets of the chart, rendered against what is recorded of each distribution in `distributions.yaml`.
 
-use std::{collections::BTreeMap, fs, path::Path, process::Command};
+use std::{collections::BTreeMap, fs, path::Path};
 
 use evictd_tests::{
-    agent::binary,
+    agent,
     deploy::{all_objects, chart, helm::helm, one},
     skip_if,
 };
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 /// What is known of the nodes of one distribution.
 #[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[serde(rename_all = "camelCase")]
 struct Distribution {
     name: String,
     sources: Vec<String>,
@@ -31,6 +31,16 @@ struct Distribution {
     /// Empty: the root can be written to.
     #[serde(default)]
     writable: Vec<String>,
+    #[serde(flatten)]
+    node: Node,
+    #[serde(default)]
+    variants: Vec<Node>,
+}
+
+/// The kubelet's files on a node, and the thresholds that follow.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Node {
     kubelet: Option<String>,
     #[serde(default)]
     drop_ins: BTreeMap<String, String>,
@@ -185,54 +195,68 @@ fn a_preset_brings_what_the_api_server_asks_for() {
 fn the_thresholds_on_each_distribution_are_the_recorded_ones() {
     skip_if!(helm().err());
     for d in distributions() {
-        let dir = tempfile::tempdir().unwrap();
-        let mut config = configuration(&rendered(&d.name));
-        let mut place = |field: &str, file: &str| {
-            if config["cluster"].get(field).is_some() {
-                let path = dir.path().join(file);
-                config["cluster"][field] = path.to_str().unwrap().into();
-                return Some(path);
-            }
-            None
-        };
-        let (file, drop_ins) = (
-            place("kubeletConfig", "kubelet"),
-            place("kubeletConfigDir", "kubelet.d"),
-        );
-        if let (Some(path), Some(text)) = (file, &d.kubelet) {
-            fs::write(path, text).unwrap();
+        let config = configuration(&rendered(&d.name));
+        for node in [&d.node].into_iter().chain(&d.variants) {
+            assert_eq!(
+                thresholds(config.clone(), node),
+                node.thresholds,
+                "{}: {:?}, {:?}",
+                d.name,
+                node.kubelet,
+                node.drop_ins
+            );
         }
-        if let Some(path) = drop_ins {
-            fs::create_dir(&path).unwrap();
-            for (name, text) in &d.drop_ins {
-                fs::write(path.join(name), text).unwrap();
-            }
-        }
-        config["cluster"]["nodeName"] = "n1".into();
-        let path = dir.path().join("config.json");
-        fs::write(&path, config.to_string()).unwrap();
-        let out = Command::new(binary().unwrap())
-            .args(["thresholds", "-o", "json", "--config"])
-            .arg(&path)
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&out.stderr);
-        assert!(out.status.success(), "{}: {said}", d.name);
-        let found: Value = serde_json::from_slice(&out.stdout).unwrap();
-        let mut found: Vec<String> = found
-            .as_array()
-            .unwrap()
-            .iter()
-            .filter(|t| t["signal"] != "allocatableMemory.available")
-            .map(|t| format!("{}<{}", t["signal"].as_str().unwrap(), amount(&t["value"])))
-            .collect();
-        found.sort();
-        assert_eq!(found, d.thresholds, "{}", d.name);
     }
+}
+
+/// What the agent makes of a configuration on such a node.
+fn thresholds(mut config: Value, node: &Node) -> Vec<String> {
+    let dir = tempfile::tempdir().unwrap();
+    let mut place = |field: &str, file: &str| {
+        if config["cluster"].get(field).is_some() {
+            let path = dir.path().join(file);
+            config["cluster"][field] = path.to_str().unwrap().into();
+            return Some(path);
+        }
+        None
+    };
+    let (file, drop_ins) = (
+        place("kubeletConfig", "kubelet"),
+        place("kubeletConfigDir", "kubelet.d"),
+    );
+    if let (Some(path), Some(text)) = (file, &node.kubelet) {
+        fs::write(path, text).unwrap();
+    }
+    if let Some(path) = drop_ins {
+        fs::create_dir(&path).unwrap();
+        for (name, text) in &node.drop_ins {
+            fs::write(path.join(name), text).unwrap();
+        }
+    }
+    config["cluster"]["nodeName"] = "n1".into();
+    let path = dir.path().join("config.json");
+    fs::write(&path, config.to_string()).unwrap();
+    let out = agent::evictd(&["thresholds", "-o", "json"], &[("--config", &path)]);
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{said}");
+    let found: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let mut found: Vec<String> = found
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|t| t["signal"] != "allocatableMemory.available")
+        .map(|t| format!("{}<{}", t["signal"].as_str().unwrap(), amount(&t["value"])))
+        .collect();
+    found.sort();
+    found
 }
 
 /// As a KubeletConfiguration has it.
 fn amount(value: &Value) -> String {
+    let raised = &value["raised"];
+    if raised.is_object() {
+        return format!("{}+{}", amount(&raised["value"]), amount(&raised["by"]));
+    }
     match (value["percentage"].as_f64(), value["quantity"].as_u64()) {
         (Some(share), _) => format!("{}%", (share * 100.0).round()),
         (_, Some(bytes)) if bytes % (1 << 20) == 0 => format!("{}Mi", bytes >> 20),

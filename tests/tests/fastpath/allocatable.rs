@@ -8,11 +8,11 @@ use evictd_node::cgroup::memory::MemoryCgroup;
 use evictd_tests::{
     hog::Hog,
     node::{MIB, Node, Options},
+    or_skip,
     skip::{matrix, no_bpf, not_root},
     skip_if,
+    wait::SOON,
 };
-
-const SOON: Duration = Duration::from_secs(20);
 
 /// A node of 512 MiB whose pods may use 320 MiB together, and two of its pods.
 fn node(name: &str) -> (Node, PathBuf, PathBuf) {
@@ -38,10 +38,7 @@ fn pods_alone_on(hook: MemoryHook) {
         ..Options::default()
     };
     let mut calm = Hog::start(&calm_dir, &["--mib", "40"]).unwrap();
-    let watched = match node.watch(options).unwrap() {
-        Ok(watched) => watched,
-        Err(refused) => return skip_if!(Some(refused)),
-    };
+    let watched = or_skip!(node.watch(options).unwrap());
     let mut hog = Hog::start(&hog_dir, &["--mib", "1000", "--rate", "400"]).unwrap();
     let evicted = watched.evicted(SOON).expect("somebody is evicted");
     assert_eq!(evicted.pod.pod.name, "hog");
@@ -127,10 +124,7 @@ fn both_at_once_on(hook: Option<MemoryHook>, shadow: bool) {
     };
     let mut calm = Hog::start(&calm_dir, &["--mib", "60"]).unwrap();
     let mut hog = Hog::start(&hog_dir, &["--mib", "200", "--wait"]).unwrap();
-    let watched = match node.watch(options).unwrap() {
-        Ok(watched) => watched,
-        Err(refused) => return skip_if!(Some(refused)),
-    };
+    let watched = or_skip!(node.watch(options).unwrap());
     hog.go().unwrap();
     let evicted = watched.evicted(SOON).expect("somebody is evicted");
     assert_eq!(
@@ -191,7 +185,7 @@ fn floor_of(threshold_of_pods: bool) {
     let mut calm = Hog::start(&calm_dir, &["--mib", "40"]).unwrap();
     let watched = node.watch(options).unwrap().unwrap();
     if !watched.hook.has_program() {
-        return skip_if!(Some(format!("the {} rung has no floor", watched.hook)));
+        return skip_if!(Some(format!("the {} hook has no floor", watched.hook)));
     }
     let mut hog = Hog::start(&hog_dir, &["--mib", "300", "--rate", "200"]).unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));

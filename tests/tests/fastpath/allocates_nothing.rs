@@ -18,10 +18,8 @@ use evictd_tests::{
     node::{MIB, Node, Options, Watched},
     skip::{no_realtime, not_root},
     skip_if,
+    wait::SOON,
 };
-
-/// Long enough for a machine that is emulated while others compile.
-const SOON: Duration = Duration::from_secs(60);
 
 /// Counts what one thread asks of the allocator.
 struct Counting;
@@ -147,7 +145,9 @@ fn nor_by_the_standby() {
     skip_if!(no_realtime());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(stage) = Stage::new(Watched::standby) else {
-        return skip_if!(Some("no deputy: one CPU, or a rung without a program"));
+        return skip_if!(Some(
+            "no standby thread: one CPU, or a hook without a program"
+        ));
     };
     let cpus = cpus::allowed();
     let (taken, free) = (cpus[0], cpus[1]);

@@ -16,11 +16,8 @@ use evictd_tests::{
     node::{MIB, Node, Options},
     skip::{matrix, no_bpf, not_root},
     skip_if,
-    wait::until,
+    wait::{SOON, until},
 };
-
-/// Long enough for a machine that is emulated while others compile.
-const SOON: Duration = Duration::from_secs(60);
 
 /// A hog at full speed among pods of every class: the kubelet's order says who goes, and only that one goes.
 fn evicts_the_hog_on(hook: MemoryHook, way: &str) {

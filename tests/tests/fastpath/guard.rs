@@ -1,17 +1,12 @@
 //! The guard that outlives the agent: it is killed or stopped on the way to the threshold, and the kernel takes its place.
 
-use std::{
-    fs,
-    path::PathBuf,
-    process::{Command, Output},
-    time::Duration,
-};
+use std::{fs, path::PathBuf, process::Output, time::Duration};
 
 use evictd_node::cgroup::memory::MemoryCgroup;
 use evictd_tests::{
-    agent::{Agent, binary},
+    agent::{self, Agent},
     bpffs::Bpffs,
-    cgroup::TestCgroup,
+    cgroup::{OomKills as _, TestCgroup},
     disk::Disk,
     embedded::Files,
     hog::Hog,
@@ -19,11 +14,10 @@ use evictd_tests::{
     or_skip,
     skip::{in_guest, no_bpf},
     skip_if,
-    wait::until,
+    wait::{SOON, until},
 };
 use serde_json::json;
 
-const SOON: Duration = Duration::from_secs(30);
 /// More than there is.
 const TOO_MUCH: &str = "1024";
 
@@ -112,9 +106,7 @@ impl Guarded {
 
     fn detach(&self) -> Output {
         let config = self.files.write().unwrap();
-        let mut command = Command::new(binary().unwrap());
-        command.arg("detach").arg("--config").arg(config);
-        command.output().unwrap()
+        agent::evictd(&["detach"], &[("--config", &config)])
     }
 }
 

@@ -3,18 +3,18 @@
 //! Other programs use the machine's memory too while these tests run; the threshold is laid so far above them that
 //! only the tests' own hog can come near it, and only the tests' own pods can be killed.
 
-use std::{path::Path, time::Duration};
+use std::path::Path;
 
 use evictd_engine::{QosClass, model::settings::MemoryHook};
-use evictd_node::proc::machine;
 use evictd_tests::{
+    cgroup::oom_kills_of_machine,
     hog::Hog,
     node::{self, MIB, Node, Options},
+    or_skip,
     skip::{matrix, no_bpf, not_root},
     skip_if,
+    wait::SOON,
 };
-
-const SOON: Duration = Duration::from_secs(60);
 
 fn evicts_on(hook: Option<MemoryHook>) {
     let (root, total) = node::machine().unwrap();
@@ -31,11 +31,8 @@ fn evicts_on(hook: Option<MemoryHook>) {
         machine: true,
         ..Options::default()
     };
-    let watched = match node.watch(options).unwrap() {
-        Ok(watched) => watched,
-        Err(refused) => return skip_if!(Some(refused)),
-    };
-    let kills = machine::oom_kills(Path::new("/proc")).unwrap();
+    let watched = or_skip!(node.watch(options).unwrap());
+    let kills = oom_kills_of_machine(Path::new("/proc")).unwrap();
     // Far past the threshold: on a large machine it is not urgent, and has to be met for ten seconds.
     let mib = (3 * room / MIB).to_string();
     let mut hog = Hog::start(&hog_dir, &["--mib", &mib, "--rate", "800"]).unwrap();
@@ -44,7 +41,7 @@ fn evicts_on(hook: Option<MemoryHook>) {
     assert!(evicted.available < evicted.threshold);
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
     assert!(calm.is_alive());
-    assert_eq!(machine::oom_kills(Path::new("/proc")).unwrap(), kills);
+    assert_eq!(oom_kills_of_machine(Path::new("/proc")).unwrap(), kills);
     let past = (evicted.threshold - evicted.available) >> 10;
     let detail = format!(
         "the machine: woken by {}, {past} KiB past the threshold",

@@ -16,8 +16,8 @@ use evictd_node::{
 };
 use evictd_store::record::{EvictionRecord, Record};
 use evictd_tests::{
-    agent::{Agent, binary},
-    cgroup::TestCgroup,
+    agent::{self, Agent},
+    cgroup::{OomKills as _, TestCgroup},
     disk::Disk,
     embedded::Files,
     hog::Hog,
@@ -242,9 +242,7 @@ fn readers_on_the_machine_kill_no_pod() {
 /// Writes the configuration, and what `evictd check` says of thresholds that are met before it is in force.
 fn met_already(files: &Files) -> Option<String> {
     let config = files.write().unwrap();
-    let mut check = Command::new(binary().unwrap());
-    let check = check.args(["check", "-o", "json", "--config"]).arg(config);
-    let check: Value = serde_json::from_slice(&check.output().unwrap().stdout).unwrap();
+    let check = agent::check(&[("--config", &config)]);
     let findings = check["findings"].as_array().unwrap();
     let found = findings.iter().find(|f| f["topic"] == "thresholds now");
     let detail = found.unwrap()["detail"].as_str().unwrap();

@@ -14,10 +14,9 @@ use evictd_tests::{
     or_skip,
     skip::{matrix, no_bpf, no_realtime, not_root},
     skip_if,
-    wait::until,
+    wait::{SOON, until},
 };
 
-const SOON: Duration = Duration::from_secs(60);
 /// MiB of a node, of which 100 have to stay available.
 const NODE: u64 = 384;
 /// What a hog takes while that does no harm: near enough that the per-page hook is attached on the slowest machine.
@@ -64,7 +63,7 @@ fn stands_in(hook: MemoryHook) {
     let cpus = cpus::allowed();
     let watched = &stage.watched;
     let fastpath = watched.tid().unsigned_abs();
-    let standby = watched.standby().expect("a deputy");
+    let standby = watched.standby().expect("a standby thread");
     for (round, (taken, free)) in [(cpus[0], cpus[1]), (cpus[1], cpus[0])]
         .into_iter()
         .enumerate()
@@ -82,7 +81,7 @@ fn stands_in(hook: MemoryHook) {
         let evicted = evicted.expect("an eviction without the fast path");
         assert!(evicted.available < evicted.threshold);
         assert_eq!(evicted.hook, hook);
-        assert_eq!(watched.deputised(), round as u64 + 1);
+        assert_eq!(watched.taken_over(), round as u64 + 1);
         assert_eq!((late, came), (Some(taken), Some(free)));
         // The fast path goes on with what the standby thread has begun.
         watched.finished(SOON).expect("its end");

@@ -1,6 +1,6 @@
 //! What a running agent shows and writes: `/metrics`, names in the state directory, `cluster.jsonl`.
 
-use std::{fs, time::Duration};
+use std::fs;
 
 use evictd_policy::PAUSED;
 use evictd_tests::{
@@ -9,7 +9,7 @@ use evictd_tests::{
     scrape::{free_address, metrics},
     skip::no_bpf,
     skip_if,
-    wait::until,
+    wait::{SOON, until},
 };
 use serde_json::{Value, json};
 
@@ -17,8 +17,6 @@ use super::{
     check,
     shown::{families, series},
 };
-
-const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A pod with all that is kept of one.
 fn pod(name: &str, uid: &str) -> Value {
@@ -67,6 +65,7 @@ fn a_daemon_shows_and_writes_as_ever() {
     member.cgroup_of(&uid, "Burstable").unwrap();
     let address = free_address().unwrap();
     member.config["metricsAddress"] = json!(address);
+    member.config["cluster"]["fleetBrake"] = json!({"configMap": "evictd/evictd-fleet"});
     let state = member.dir().join("state");
     fs::create_dir(&state).unwrap();
     fs::write(state.join("pause"), "").unwrap();
@@ -74,9 +73,9 @@ fn a_daemon_shows_and_writes_as_ever() {
     let mut agent = member.start().unwrap();
     let wanted = ["journal.jsonl", "lock", "cluster.jsonl", "policies.json"];
     let is_there = |name: &&str| state.join(name).exists();
-    let written = until(TIMEOUT, || wanted.iter().all(is_there));
+    let written = until(SOON, || wanted.iter().all(is_there));
     assert!(written, "{}", agent.log());
-    let asked = until(TIMEOUT, || !state.join("policies.asked").exists());
+    let asked = until(SOON, || !state.join("policies.asked").exists());
     assert!(asked, "policies.asked is taken away when it is answered");
     let has_looked = || {
         metrics(&address).is_ok_and(|text| {
@@ -85,7 +84,7 @@ fn a_daemon_shows_and_writes_as_ever() {
                 .all(|name| text.contains(name))
         })
     };
-    assert!(until(TIMEOUT, has_looked), "{}", agent.log());
+    assert!(until(SOON, has_looked), "{}", agent.log());
     let text = metrics(&address).unwrap();
     let (_, text) = text.split_once("\r\n\r\n").unwrap();
     check("metrics.txt", &families(text));
@@ -99,7 +98,7 @@ fn a_daemon_shows_and_writes_as_ever() {
             .iter()
             .all(|line| text.contains(&format!("{{\"{line}\":")))
     };
-    assert!(until(TIMEOUT, is_whole), "{}", remembered());
+    assert!(until(SOON, is_whole), "{}", remembered());
     check("cluster.jsonl", &remembered());
     let by_file = agent.log().contains("by=\"file\"") || agent.log().contains("by=file");
     assert!(by_file, "the file `pause` pauses: {}", agent.log());

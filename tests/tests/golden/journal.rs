@@ -96,6 +96,11 @@ pub fn asked(is_full: bool) -> RequestRecord {
         override_reason: is_full.then(|| text("the budget refused for 60s")),
         boot: if is_full { text(BOOT) } else { String::new() },
         may_be_refused: is_full,
+        pace: is_full.then(|| PaceRecord {
+            expected: 11,
+            ..PaceRecord::new(Urgency::Paced { only_cache: false }, 13, 14)
+        }),
+        judged: None,
         workload: is_full.then(Workload::default),
     }
 }

@@ -6,12 +6,12 @@ use evictd_engine::{
     Signal,
     growth::Room,
     history::Sample,
-    pace::{Judged, Pace, Pending, Shortage},
+    pace::{Judged, Pace, Pending, Rule, Shortage},
 };
 use evictd_node::cgroup::throttle::Throttle;
 use evictd_policy::evaluator::{Explanation, GateView, RuleView};
 use evictd_store::incident::{
-    Incident, RankedPod,
+    Incident, RankedBy, RankedPod,
     files::{Incidents, read as read_incident},
 };
 
@@ -50,12 +50,15 @@ fn incident(is_full: bool) -> Incident {
         usage,
         request: 11,
         priority: -12,
+        priority_unknown: usage.is_some(),
+        order: usage.map_or(0, |_| -19),
         qos_class: "Burstable".into(),
         evicted: usage.is_some(),
         usage_after: usage.map(|_| 15),
         oom_score_adj: usage.map(|_| 998),
         protected: usage.is_some(),
         spared: usage.map(|_| "a gate says no".into()),
+        terminating: usage.is_some(),
     };
     Incident {
         asked: is_full.then(|| asked(true)),
@@ -64,6 +67,7 @@ fn incident(is_full: bool) -> Incident {
             pace,
             seen,
             pending,
+            rule: Rule::Lasting,
         }),
         finish: is_full.then(finish),
         pods: if is_full {
@@ -71,6 +75,10 @@ fn incident(is_full: bool) -> Incident {
         } else {
             Vec::new()
         },
+        ranked_by: is_full.then(|| RankedBy {
+            strategy: "qos".into(),
+            read: 20,
+        }),
         ..Incident::new(eviction(is_full))
     }
 }

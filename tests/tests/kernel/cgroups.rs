@@ -18,6 +18,7 @@ use evictd_tests::{
     cgroup::{TestCgroup, memory_root},
     forker::Forker,
     node::MIB,
+    or_skip,
     skip::no_bpf,
     skip_if,
 };
@@ -49,10 +50,7 @@ fn tells_what_happens(hook: CountHook) {
     let scope = TestCgroup::new("life", 256 * MIB).unwrap();
     let (root, _) = memory_root().unwrap();
     let mut object = BpfObject::load_counts().unwrap();
-    let mut life = match CgroupEvents::build(Ok(&mut object), Some(hook)) {
-        Ok(life) => life,
-        Err(refused) => return skip_if!(Some(refused)),
-    };
+    let mut life = or_skip!(CgroupEvents::build(Ok(&mut object), Some(hook)));
     let pod = scope.child("pod1").unwrap();
     let relative: PathBuf = pod.strip_prefix(&root).unwrap().into();
     let id = fs::metadata(&pod).unwrap().ino();
@@ -101,10 +99,7 @@ fn a_full_buffer_asks_for_one_rescan() {
     skip_if!(no_bpf());
     let scope = TestCgroup::new("flood", 256 * MIB).unwrap();
     let mut object = BpfObject::load_counts().unwrap();
-    let mut life = match CgroupEvents::build(Ok(&mut object), None) {
-        Ok(life) => life,
-        Err(refused) => return skip_if!(Some(refused)),
-    };
+    let mut life = or_skip!(CgroupEvents::build(Ok(&mut object), None));
     skip_if!((life.choice().hook == CountHook::Sampler).then_some("no hook on cgroups"));
     let child = scope.path().join("c");
     for _ in 0..2000 {
@@ -136,10 +131,7 @@ fn a_path_that_is_cut_asks_for_a_rescan() {
     skip_if!(no_bpf());
     let scope = TestCgroup::new("deep", 256 * MIB).unwrap();
     let mut object = BpfObject::load_counts().unwrap();
-    let mut life = match CgroupEvents::build(Ok(&mut object), Some(CountHook::Typed)) {
-        Ok(life) => life,
-        Err(refused) => return skip_if!(Some(refused)),
-    };
+    let mut life = or_skip!(CgroupEvents::build(Ok(&mut object), Some(CountHook::Typed)));
     scope
         .child(&format!("{}/{}", "a".repeat(200), "b".repeat(200)))
         .unwrap();

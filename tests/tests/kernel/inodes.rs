@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::fs::MetadataExt as _,
     path::Path,
     time::{Duration, Instant},
 };
@@ -9,7 +10,10 @@ use std::{
 use evictd_node::{
     bpf::object::BpfObject,
     cgroup::memory::MemoryCgroup,
-    fs::{mounts::superblock_of, statfs::Filesystem},
+    fs::{
+        mounts::superblock_of,
+        statfs::{Filesystem, Layout, NodeFilesystems},
+    },
     trigger::{
         counter::{Crossing, Trigger},
         hook::CountHook,
@@ -22,7 +26,7 @@ use evictd_tests::{
     forker::Forker,
     node::MIB,
     or_skip,
-    skip::{matrix, no_bpf},
+    skip::{matrix, no_bpf, not_root},
     skip_if,
     wait::wait_for,
 };
@@ -197,6 +201,23 @@ fn overlay_counts_on_its_upper_layer() {
     counts_on(&cgroup, &disk.path(), &merged, trigger, 0);
 }
 
+/// Each has a device number of its own in stat(2), and the kubelet sees one filesystem.
+// R3
+#[test]
+fn subvolumes_of_btrfs_are_one_filesystem() {
+    skip_if!(not_root());
+    let disk = or_skip!(Disk::new("btrfs", DISK_MIB, INODES));
+    let [images, containers] = ["images", "containers"].map(|name| disk.subvolume(name).unwrap());
+    let device = |path: &Path| fs::metadata(path).unwrap().dev();
+    assert_ne!(device(&images), device(&containers));
+    let layout = |kubelet: &Path| {
+        let found = NodeFilesystems::find(kubelet, &images, &containers);
+        found.unwrap().layout
+    };
+    assert_eq!(layout(&disk.path()), Layout::One);
+    assert_eq!(layout(Path::new("/proc")), Layout::SeparateImages);
+}
+
 /// btrfs has no inodes to run out of; who makes how many is counted all the same.
 #[test]
 fn btrfs_has_shares_but_no_signal() {
@@ -252,7 +273,7 @@ fn unmounted_under_a_budget() {
     };
     trigger.arm(0, 0, Some(limit)).unwrap();
     disk.unmount()
-        .expect("the tripwire keeps nothing open on it");
+        .expect("the trigger keeps nothing open on it");
     let error = trigger.sample(0).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::ENODEV), "{error}");
     assert_eq!(trigger.counted(0).unwrap(), None);

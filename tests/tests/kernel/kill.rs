@@ -18,10 +18,15 @@ use evictd_node::cgroup::{
     members::{KillResult, signal_members},
 };
 use evictd_tests::{
-    cgroup::TestCgroup, forker::Forker, hog::Hog, node::MIB, skip::not_root, skip_if, wait::until,
+    cgroup::TestCgroup,
+    forker::Forker,
+    hog::Hog,
+    node::MIB,
+    skip::not_root,
+    skip_if,
+    wait::{SOON, until},
 };
 
-const SOON: Duration = Duration::from_secs(60);
 const GRACE: Duration = Duration::from_secs(30);
 
 /// Descriptors and PIDs are the whole process's: one test at a time.
@@ -182,7 +187,7 @@ fn a_pid_that_was_given_away_is_not_killed() {
 
 fn or_say_why(successor: Option<Child>) -> Option<Child> {
     if successor.is_none() {
-        evictd_tests::skip::skipped("kernel_kill", "others have taken the PID each time");
+        evictd_tests::skip::skipped("kernel::kill", "others have taken the PID each time");
     }
     successor
 }

@@ -13,16 +13,14 @@ use evictd_node::{
 };
 use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
-    cgroup::TestCgroup,
+    cgroup::{OomKills as _, TestCgroup},
     hog::Hog,
     node::MIB,
     or_skip,
     skip::{matrix, no_bpf, not_root},
     skip_if,
-    wait::wait_for,
+    wait::{SOON, wait_for},
 };
-
-const SOON: Duration = Duration::from_secs(20);
 
 fn wait_for_trip(trigger: &mut dyn MemoryTrigger, timeout: Duration) -> Option<TriggerEvent> {
     wait_for(timeout, || trigger.next())
@@ -272,7 +270,7 @@ fn the_floor_spares_a_writer_of_files() {
 
 /// A charge outside the scope never trips its trigger.
 #[test]
-fn strangers_do_not_trip() {
+fn charges_elsewhere_do_not_trip() {
     skip_if!(no_bpf());
     let (watched, other) = (
         TestCgroup::new("watched", 256 * MIB).unwrap(),
@@ -292,7 +290,7 @@ fn strangers_do_not_trip() {
         )
         .unwrap();
     let (inside, outside) = (watched.child("pod").unwrap(), other.child("pod").unwrap());
-    let _stranger = Hog::start(&outside, &["--mib", "64"]).unwrap();
+    let _other = Hog::start(&outside, &["--mib", "64"]).unwrap();
     assert!(wait_for_trip(&mut *built.trigger, Duration::from_millis(300)).is_none());
     let _hog = Hog::start(&inside, &["--mib", "64"]).unwrap();
     assert!(wait_for_trip(&mut *built.trigger, SOON).is_some());

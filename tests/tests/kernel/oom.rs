@@ -21,10 +21,10 @@ use evictd_tests::{
     node::MIB,
     skip::{in_guest, matrix, no_bpf},
     skip_if,
+    wait::SOON,
 };
 use serde_json::{Value, json};
 
-const SOON: Duration = Duration::from_secs(20);
 const UID: &str = "00000000-0000-4000-8000-000000000001";
 
 /// The kill of this process, if it is told in time; others are passed over.

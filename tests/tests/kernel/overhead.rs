@@ -2,7 +2,7 @@
 //! one run.
 //!
 //! CPU time, not elapsed time: the machine has other things to do. Figures are printed and never asserted:
-//! `cargo test --test kernel_overhead -- --nocapture`.
+//! `cargo test --test kernel overhead -- --nocapture`.
 
 use std::{fmt::Display, fs, path::Path, time::Duration};
 
@@ -23,6 +23,7 @@ use evictd_tests::{
     cgroup::TestCgroup,
     disk::Disk,
     forker::Forker,
+    or_skip,
     skip::{in_guest, no_bpf},
     skip_if,
 };
@@ -100,7 +101,7 @@ fn faults() {
             Ok((object, trigger))
         };
         if let Err(why) = armed() {
-            evictd_tests::skip::skipped("kernel_overhead: page faults", &why);
+            evictd_tests::skip::skipped("kernel::overhead: page faults", &why);
             continue;
         }
         let mut forker = Forker::start(Some(&pod)).unwrap();
@@ -126,7 +127,7 @@ fn forks() {
             Ok((object, trigger))
         };
         if let Err(why) = armed() {
-            evictd_tests::skip::skipped("kernel_overhead: forks", &why);
+            evictd_tests::skip::skipped("kernel::overhead: forks", &why);
             continue;
         }
         let mut forker = Forker::start(None).unwrap();
@@ -146,17 +147,14 @@ fn files() {
         ("xfs", CountHook::Tracepoint),
         ("btrfs", CountHook::Typed),
     ] {
-        let disk = match Disk::new(kind, 384, 50_000) {
-            Ok(disk) => disk,
-            Err(why) => return skip_if!(Some(why)),
-        };
+        let disk = or_skip!(Disk::new(kind, 384, 50_000));
         let probe = BpfObject::load_counts().map_err(|e| e.to_string());
         let refused = probe.and_then(|mut object| {
             let built = InodeTrigger::build(&[&disk.path()], Ok(&mut object), Some(hook));
             built.map(drop).map_err(|e| e.to_string())
         });
         if let Err(why) = refused {
-            evictd_tests::skip::skipped("kernel_overhead: files", &why);
+            evictd_tests::skip::skipped("kernel::overhead: files", &why);
             continue;
         }
         let dir = disk.path().join("files");

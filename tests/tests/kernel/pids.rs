@@ -21,6 +21,7 @@ use evictd_tests::{
     cgroup::TestCgroup,
     forker::Forker,
     node::MIB,
+    or_skip,
     skip::{matrix, no_bpf},
     skip_if,
     wait::wait_for,
@@ -75,10 +76,7 @@ fn counts_what_the_file_counts(hook: CountHook) {
     let cgroup = TestCgroup::new("pids", 256 * MIB).unwrap();
     let pod = cgroup.child("pod").unwrap();
     let mut object = BpfObject::load_counts().unwrap();
-    let mut trigger = match build(&mut object, hook) {
-        Ok(trigger) => trigger,
-        Err(refused) => return skip_if!(Some(refused)),
-    };
+    let mut trigger = or_skip!(build(&mut object, hook));
     let id = MemoryCgroup::open(&pod).unwrap().id();
     let mut forker = Forker::start(Some(&pod)).unwrap();
     let mut wrong = Vec::new();
@@ -148,10 +146,7 @@ fn crosses_both_ways(hook: CountHook) {
     let cgroup = TestCgroup::new("budget", 256 * MIB).unwrap();
     let pod = cgroup.child("pod").unwrap();
     let mut object = BpfObject::load_counts().unwrap();
-    let mut trigger = match build(&mut object, hook) {
-        Ok(trigger) => trigger,
-        Err(refused) => return skip_if!(Some(refused)),
-    };
+    let mut trigger = or_skip!(build(&mut object, hook));
     let mut forker = Forker::start(Some(&pod)).unwrap();
     std::thread::sleep(Duration::from_millis(100));
     let available = trigger.sample().unwrap().available - BUDGET;
@@ -226,10 +221,7 @@ fn drift_is_found_corrected_and_counted() {
     let pod = cgroup.child("pod").unwrap();
     let mut forker = Forker::start(Some(&pod)).unwrap();
     let mut object = BpfObject::load_counts().unwrap();
-    let mut trigger = match build(&mut object, CountHook::Typed) {
-        Ok(trigger) => trigger,
-        Err(refused) => return skip_if!(Some(refused)),
-    };
+    let mut trigger = or_skip!(build(&mut object, CountHook::Typed));
     trigger.sample().unwrap();
     object.detach("pids_new");
     forker.order("hold 500").unwrap();
@@ -249,10 +241,7 @@ fn shares_of_removed_cgroups_are_handed_up() {
     let _alone = alone();
     let cgroup = TestCgroup::new("shares", 256 * MIB).unwrap();
     let mut object = BpfObject::load_counts().unwrap();
-    let mut trigger = match build(&mut object, CountHook::Typed) {
-        Ok(trigger) => trigger,
-        Err(refused) => return skip_if!(Some(refused)),
-    };
+    let mut trigger = or_skip!(build(&mut object, CountHook::Typed));
     let life = CgroupEvents::build(Ok(&mut object), Some(CountHook::Typed));
     skip_if!(life.as_ref().err());
     let pod = cgroup.child("pod1").unwrap();

@@ -29,11 +29,9 @@ use evictd_tests::{
     or_skip,
     skip::{matrix, no_bpf},
     skip_if,
-    wait::until,
+    wait::{SOON, until},
 };
 
-/// Long enough for a machine that is emulated while others compile.
-const SOON: Duration = Duration::from_secs(60);
 /// A thread that was woken by a crossing has run by then.
 const A_WHILE: Duration = Duration::from_millis(300);
 

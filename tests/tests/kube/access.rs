@@ -1,11 +1,11 @@
 //! Rights, tokens and the kubelet's configuration.
 
-use std::{fs, path::Path, process::Command, sync::Arc, time::Duration};
+use std::{fs, path::Path, sync::Arc, time::Duration};
 
 use evictd_config::ConfigMapName;
 use evictd_kube::{access, client::ApiClient, scraper_access::SCRAPER_RIGHTS};
 use evictd_tests::{
-    agent::binary,
+    agent,
     apiserver::{ApiServer, NODE},
     cluster_node::ClusterNode,
     hog::Hog,
@@ -13,11 +13,9 @@ use evictd_tests::{
     scrape::{free_address, metrics},
     skip::not_root,
     skip_if,
-    wait::until,
+    wait::{SOON, until},
 };
 use serde_json::json;
-
-const SOON: Duration = Duration::from_secs(20);
 
 /// Each missing right is named, and no other.
 #[test]
@@ -29,7 +27,9 @@ fn every_missing_right_is_named() {
         "create pods/eviction",
         "patch nodes/status",
         "patch evictionpolicies/status",
+        "list servicecidrs",
         "create subjectaccessreviews",
+        "get endpointslices",
         "watch configmaps",
     ];
     let pause = ConfigMapName {
@@ -52,9 +52,21 @@ fn every_missing_right_is_named() {
     assert_eq!(names, denied);
     assert_eq!(
         server.state().count("POST", "selfsubjectaccessreviews"),
-        access::RIGHTS.len() + access::PAUSE_RIGHTS.len() + SCRAPER_RIGHTS.len()
+        access::RIGHTS.len()
+            + access::ENDPOINT_RIGHTS.len()
+            + access::PAUSE_RIGHTS.len()
+            + SCRAPER_RIGHTS.len()
     );
     let state = server.state();
+    let slice = state.requests.iter().find_map(|r| {
+        let asked = &r.body["spec"]["resourceAttributes"];
+        (asked["resource"] == "endpointslices").then_some(asked)
+    });
+    let slice = slice.unwrap();
+    assert_eq!(
+        (&slice["namespace"], &slice["name"]),
+        (&json!("default"), &json!("kubernetes"))
+    );
     let last = state.requests.last().unwrap();
     let asked = &last.body["spec"]["resourceAttributes"];
     assert_eq!(asked["name"], "evictd-pause");
@@ -87,12 +99,12 @@ fn a_report_that_is_forbidden_is_given_up_in_the_end() {
         .server
         .state()
         .faults
-        .push(evictd_tests::apiserver::Fault {
-            method: "DELETE",
-            path: "/pods/wild",
-            times: 100,
-            what: evictd_tests::apiserver::InjectedFault::Status(403),
-        });
+        .push(evictd_tests::apiserver::Fault::new(
+            "DELETE",
+            "/pods/wild",
+            100,
+            evictd_tests::apiserver::InjectedFault::Status(403),
+        ));
     let _agent = member.start().unwrap();
     let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
@@ -107,13 +119,7 @@ fn an_unusable_kubeconfig_is_bad_input() {
     skip_if!(not_root());
     let mut member = ClusterNode::new("badkube", 256).unwrap();
     member.config["cluster"]["kubeconfig"] = json!(member.dir().join("nowhere"));
-    let output = Command::new(binary().unwrap())
-        .args(["run", "--config"])
-        .arg(member.write().unwrap())
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    let stderr = String::from_utf8(output.stderr).unwrap();
+    let stderr = agent::refused(&["run"], &[("--config", &member.write().unwrap())]);
     let last = stderr.lines().last().unwrap();
     assert!(last.starts_with("evictd: cluster.kubeconfig: "), "{last}");
 }
@@ -131,11 +137,7 @@ fn thresholds_come_from_the_kubelets_file() {
     let config = dir.path().join("config.json");
     let thresholds = |document: serde_json::Value| {
         fs::write(&config, document.to_string()).unwrap();
-        let output = Command::new(binary().unwrap())
-            .args(["thresholds", "-o", "json", "--config"])
-            .arg(&config)
-            .output()
-            .unwrap();
+        let output = agent::evictd(&["thresholds", "-o", "json"], &[("--config", &config)]);
         String::from_utf8(output.stdout).unwrap()
     };
     let cluster = json!({"nodeName": NODE, "kubeletConfig": kubelet});

@@ -8,19 +8,67 @@ use evictd_store::record::Record;
 use evictd_tests::{
     agent::Agent,
     apiserver::{self, Fault, InjectedFault},
+    cgroup::OomKills as _,
     cluster_node::ClusterNode,
     hog::Hog,
     node::MIB,
     scrape::{free_address, metrics},
-    skip::not_root,
+    skip::{no_bpf, not_root},
     skip_if,
+    wait::SOON,
 };
 use serde_json::{Value, json};
 
-const SOON: Duration = Duration::from_secs(20);
-
 fn reported(member: &ClusterNode, count: usize) -> bool {
     member.wait(SOON, |m| m.reported().len() >= count)
+}
+
+// R45: kubernetes#69676. Nothing else says on the pod that its own limit was the reason.
+#[test]
+fn a_pod_at_its_own_limit_has_an_event() {
+    skip_if!(no_bpf());
+    let member = ClusterNode::new("ownlimit", 512).unwrap();
+    let tight = member.pod("tight", 1, "Burstable", 0, None).unwrap();
+    let uid = ClusterNode::uid(1);
+    let pod = format!("kubepods/burstable/pod{uid}");
+    member.cgroup.limit_child(&pod, 48 * MIB).unwrap();
+    let mut agent = member.start().unwrap();
+    let kills = |count: usize| {
+        let is_kill = |r: &&Record| matches!(r, Record::OomKill(_));
+        member.wait(SOON, |m| {
+            m.records().iter().filter(is_kill).count() >= count
+        })
+    };
+    for count in 1..=3 {
+        let mut hog = Hog::start(&tight, &["--mib", "96"]).unwrap();
+        assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+        assert!(kills(count), "{}", agent.log());
+    }
+    let told = |m: &ClusterNode| events(m, "OOMKilledAtPodLimit", "Pod");
+    assert!(
+        member.wait(SOON, |m| !told(m).is_empty()),
+        "{}",
+        agent.log()
+    );
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+    let told = told(&member);
+    let [event] = &told[..] else {
+        panic!("one in ten minutes: {told:?}");
+    };
+    assert_eq!(event["regarding"]["uid"], uid);
+    assert_eq!(event["regarding"]["name"], "tight");
+    assert_eq!(event["type"], "Warning");
+    assert_eq!(event["action"], "Killing");
+    assert_eq!(event["reportingController"], "evictd");
+    let note = event["note"].as_str().unwrap();
+    assert!(
+        note.contains("killed hog") && note.contains("limit of 48Mi"),
+        "{note}"
+    );
+    assert!(note.contains(&pod), "{note}");
+    assert!(member.evictions().is_empty());
+    let state = member.server.state();
+    assert!(state.all("DELETE", "/pods/").next().is_none());
 }
 
 /// Events of a reason that are about a kind of object.
@@ -110,6 +158,84 @@ fn killed_first_then_told() {
     assert_eq!(told[0]["regarding"]["uid"], ClusterNode::uid(3));
     assert_eq!(events(&member, "EvictionThresholdMet", "Node").len(), 1);
     assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+/// A node whose evicted pods stay, one of which is out of hand; and its hog's end.
+fn with_failed_pod(name: &str, faults: &[Fault]) -> (ClusterNode, Agent) {
+    let mut member = ClusterNode::new(name, 256).unwrap();
+    member.config["cluster"]["evictedPods"] = "Fail".into();
+    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    member.server.state().faults.extend_from_slice(faults);
+    let agent = member.start().unwrap();
+    let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(reported(&member, 1), "{}", agent.log());
+    (member, agent)
+}
+
+// R18: what looks for pods that the kubelet has evicted finds those of evictd.
+#[test]
+fn an_evicted_pod_stays_where_that_is_wanted() {
+    skip_if!(not_root());
+    let (member, mut agent) = with_failed_pod("failed", &[]);
+    assert_eq!(member.reported()[0].outcome, "failed");
+    {
+        let state = member.server.state();
+        assert_eq!(state.count("DELETE", ""), 0);
+        assert_eq!(state.count("PATCH", "/pods/wild/status"), 1);
+        let patch = state.all("PATCH", "/pods/wild/status").next().unwrap();
+        assert_eq!(patch.content_type, "application/strategic-merge-patch+json");
+        assert_eq!(patch.body["metadata"]["uid"], ClusterNode::uid(1));
+        let pod = &state.pods[&("default".to_owned(), "wild".to_owned())];
+        let status = &pod["status"];
+        assert_eq!(
+            [&status["phase"], &status["reason"]],
+            [&json!("Failed"), &json!("Evicted")]
+        );
+        let message = status["message"].as_str().unwrap();
+        assert!(
+            message.starts_with("The node was low on resource: memory. "),
+            "{message}"
+        );
+        assert_eq!(status["conditions"][0]["type"], "DisruptionTarget");
+    }
+    assert_eq!(events(&member, "Evicted", "Pod").len(), 1);
+    // It is none of the kubelet's.
+    let log = agent.log();
+    assert!(!log.contains("the kubelet has evicted a pod"), "{log}");
+    // The next agent finds it as it is.
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+    let mut agent = member.start().unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+    let of_kubelet = |r: &Record| matches!(r, Record::KubeletEvicted(_));
+    assert!(!member.records().iter().any(of_kubelet));
+    assert_eq!(member.server.state().count("DELETE", ""), 0);
+}
+
+#[test]
+fn a_status_that_is_refused_gives_way_to_the_delete() {
+    skip_if!(not_root());
+    let refused = Fault::new("PATCH", "/pods/wild/status", 2, InjectedFault::Status(422));
+    let (member, agent) = with_failed_pod("unfailed", &[refused]);
+    assert_eq!(member.reported()[0].outcome, "deleted");
+    assert_eq!(member.server.state().count("DELETE", "/pods/wild"), 1);
+    let said = "does not let an evicted pod fail";
+    assert_eq!(agent.log().matches(said).count(), 1, "{}", agent.log());
+}
+
+/// The kubelet has written a status of its own before it saw the eviction's: the killed containers would start again.
+#[test]
+fn a_pod_that_the_kubelet_takes_back_is_deleted() {
+    skip_if!(not_root());
+    let (member, agent) = with_failed_pod("takenback", &[]);
+    assert_eq!(member.reported()[0].outcome, "failed");
+    let pod = apiserver::pod("wild", &ClusterNode::uid(1), "BestEffort", 0, None);
+    member.server.state().put_pod(pod);
+    let deleted = |m: &ClusterNode| m.server.state().count("DELETE", "/pods/wild") == 1;
+    assert!(member.wait(SOON, deleted), "{}", agent.log());
+    assert!(agent.log().contains("has taken an evicted pod back"));
+    assert_eq!(member.reported().len(), 1);
 }
 
 // R42: nothing is lost when the API is away, and nothing is told twice.
@@ -222,20 +348,16 @@ fn trouble_is_outlasted() {
     skip_if!(not_root());
     let member = ClusterNode::new("trouble", 256).unwrap();
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
-    let faults = [429, 500, 503].map(|code| Fault {
-        method: "DELETE",
-        path: "/pods/wild",
-        times: 1,
-        what: InjectedFault::Status(code),
-    });
+    let faults = [429, 500, 503]
+        .map(|code| Fault::new("DELETE", "/pods/wild", 1, InjectedFault::Status(code)));
     member.server.state().faults.extend(faults);
     // A condition that does not get through must not hold up the DELETE.
-    member.server.state().faults.push(Fault {
-        method: "PATCH",
-        path: "/pods/wild/status",
-        times: 100,
-        what: InjectedFault::Hang,
-    });
+    member.server.state().faults.push(Fault::new(
+        "PATCH",
+        "/pods/wild/status",
+        100,
+        InjectedFault::Hang,
+    ));
     let _agent = member.start().unwrap();
     let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));

@@ -17,6 +17,7 @@ use evictd_tests::{
     node::MIB,
     skip::not_root,
     skip_if,
+    wait::SOON,
     watch_fixture::Following,
 };
 use jiff::{SignedDuration, Timestamp};
@@ -25,11 +26,11 @@ use serde_json::{Value, json};
 const SPACE: &str = "evictd";
 const NAME: &str = "evictd-fleet";
 const EVICTIONS: &str = "evictd-fleet-evictions";
-const SOON: Duration = Duration::from_secs(30);
 
 /// One node's agent, as far as the brake goes.
 struct Node {
     limiter: Arc<EvictionLimiter>,
+    fleet: Arc<Fleet>,
 }
 
 impl Node {
@@ -51,8 +52,8 @@ impl Node {
         let times = (Duration::ZERO, Duration::from_millis(200));
         let connection = Arc::clone(&following.connection);
         let fleet = Fleet::with_times(connection, config, name, Arc::clone(&limiter), times);
-        following.spawn(fleet.run());
-        Self { limiter }
+        following.spawn(Arc::clone(&fleet).run());
+        Self { limiter, fleet }
     }
 
     fn evicts(&self) {
@@ -182,6 +183,47 @@ fn without_the_api_server_each_node_goes_on_by_itself() {
     assert!(node.limiter.lets_paced(monotonic_ns()));
     maps(&mut f.server.state());
     assert!(f.wait(|f| entries(&f.server.state()) == ["n1"]));
+}
+
+/// A brake that cannot be pulled says so before it is needed, and when it can be again.
+#[test]
+fn a_missing_config_map_is_noticed_without_an_eviction() {
+    for missing in [NAME, EVICTIONS] {
+        let f = Following::new(|server| {
+            let mut state = server.state();
+            let there = if missing == NAME { EVICTIONS } else { NAME };
+            state.put_config_map(SPACE, there, json!({}));
+        })
+        .unwrap();
+        let node = Node::new(&f, "n1");
+        let asked = |f: &Following| {
+            let state = f.server.state();
+            state.count("GET", EVICTIONS) > 0 && state.count("GET", "/configmaps") > 1
+        };
+        assert!(f.wait(asked));
+        assert!(!node.fleet.is_available(), "{missing}");
+        maps(&mut f.server.state());
+        assert!(f.wait(|_| node.fleet.is_available()), "{missing}");
+        assert_eq!(f.server.state().count("PATCH", ""), 0);
+    }
+}
+
+/// The last report counts.
+#[test]
+fn a_report_that_fails_is_noticed() {
+    let f = Following::new(|server| maps(&mut server.state())).unwrap();
+    let node = Node::new(&f, "n1");
+    assert!(f.wait(|_| node.fleet.is_available()));
+    f.server.state().faults.push(Fault::new(
+        "PATCH",
+        EVICTIONS,
+        2,
+        InjectedFault::Status(403),
+    ));
+    node.evicts();
+    assert!(f.wait(|_| !node.fleet.is_available()));
+    assert!(f.wait(|f| entries(&f.server.state()) == ["n1"]));
+    assert!(f.wait(|_| node.fleet.is_available()));
 }
 
 /// Through the running agent: while other nodes have paused the fleet, a slow shortage waits; when they have not any more, it

@@ -1,6 +1,6 @@
 //! A disk that does not answer: the state directory lies on a filesystem whose writes wait.
 
-use std::{fs, os::unix::fs::symlink, time::Duration};
+use std::{fs, os::unix::fs::symlink};
 
 use evictd_store::record::Record;
 use evictd_tests::{
@@ -10,10 +10,9 @@ use evictd_tests::{
     scrape::{free_address, get, metrics},
     skip::{not_root, skipped},
     skip_if,
+    wait::SOON,
 };
 use serde_json::json;
-
-const SOON: Duration = Duration::from_secs(20);
 
 // R42
 #[test]

@@ -158,6 +158,57 @@ fn status_shows_agents_pressure_and_pauses() {
     );
 }
 
+// A release with labels and a ConfigMap of its own.
+#[test]
+fn another_release_is_named_by_flags() {
+    let cluster = Cluster::new();
+    {
+        let mut state = cluster.server.state();
+        let mut agent = pod("guard-1", "agent-2", "Burstable", 2_000_001_000, None);
+        agent["metadata"]["namespace"] = "guard".into();
+        agent["metadata"]["labels"] = json!({"app.kubernetes.io/name": "guard"});
+        state.put_pod(agent);
+    }
+    let flags = [
+        "-n",
+        "guard",
+        "--selector",
+        "app.kubernetes.io/name=guard",
+        "--pause-config-map",
+        "guard-pause",
+    ];
+    let with = |words: &[&'static str]| [words, &flags].concat();
+    cluster.said(&with(&["pause"]));
+    {
+        let state = cluster.server.state();
+        assert_eq!(
+            state.config_map("guard", "guard-pause")["data"]["paused"],
+            "true"
+        );
+        assert!(state.config_map("guard", "evictd-pause").is_null());
+    }
+    let node = &cluster.json(&with(&["status"]))["nodes"][0];
+    assert_eq!(node["pausedBy"], json!(["configMap"]));
+    let state = cluster.server.state();
+    let listed = state.all("GET", "/namespaces/guard/pods").last().unwrap();
+    assert!(
+        listed
+            .query
+            .contains("labelSelector=app.kubernetes.io%2Fname%3Dguard"),
+        "{}",
+        listed.query
+    );
+    drop(state);
+    cluster.said(&with(&["resume"]));
+    assert!(
+        cluster
+            .server
+            .state()
+            .config_map("guard", "guard-pause")
+            .is_null()
+    );
+}
+
 // R13, R49
 #[test]
 fn a_pod_is_explained_by_the_agent_on_its_node() {

@@ -1,25 +1,35 @@
 //! What one agent costs the API server, counted request by request. `docs/api-load.md` holds the result; with
 //! `EVICTD_WRITE_DOCS=1` this test writes it anew.
 
-use std::{collections::BTreeMap, fmt::Write as _, fs, path::Path, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use evictd_kube::{
-    access::{PAUSE_RIGHTS, RIGHTS},
+    access::{ENDPOINT_RIGHTS, FLEET_RIGHTS, PAUSE_RIGHTS, RIGHTS},
     policy_status::SPREAD,
 };
 use evictd_tests::{
-    apiserver::State, cluster_node::ClusterNode, hog::Hog, skip::not_root, skip_if,
+    apiserver::State, cluster_node::ClusterNode, hog::Hog, skip::not_root, skip_if, wait::SOON,
 };
 
-const SOON: Duration = Duration::from_secs(20);
 /// Evictions of the burst.
 const BURST: usize = 5;
 /// Watches of one agent.
-const WATCHES: usize = 4;
+const WATCHES: usize = 5;
+/// What nodes tell each other of evictions, and how often one tells at most, in seconds.
+const ENTRIES: &str = "evictd-fleet-evictions";
+const REPORT_SECONDS: u64 = 30;
 /// Nodes of the cluster that is computed.
 const NODES: usize = 5_000;
 /// Longest life of a watch, in seconds: what the client asks for.
 const WATCH_SECONDS: usize = 290;
+
+const FLEET_ENTRIES: &str = "the fleet's evictions ConfigMap";
 
 /// Requests by method and kind.
 type Load = BTreeMap<String, usize>;
@@ -32,10 +42,17 @@ fn load(state: &State) -> Load {
             "/api/v1/pods" => "LIST pods of the node".into(),
             "/api/v1/nodes" if r.query.contains("watch") => "WATCH the node's metadata".into(),
             "/api/v1/nodes" => "LIST the node's metadata".into(),
-            path if path.ends_with("/configmaps") && r.query.contains("watch") => {
-                "WATCH the pause ConfigMap".into()
+            path if path.ends_with("/configmaps") => {
+                let verb = if r.query.contains("watch") {
+                    "WATCH"
+                } else {
+                    "LIST"
+                };
+                let is_fleet = r.query.contains("evictd-fleet");
+                let map = if is_fleet { "fleet" } else { "pause" };
+                format!("{verb} the {map} ConfigMap")
             }
-            path if path.ends_with("/configmaps") => "LIST the pause ConfigMap".into(),
+            path if path.ends_with(ENTRIES) => format!("{} {FLEET_ENTRIES}", r.method),
             path if path.ends_with("/evictionpolicies") && r.query.contains("watch") => {
                 "WATCH evictionpolicies".into()
             }
@@ -85,6 +102,12 @@ fn the_load_of_one_agent_is_what_the_page_says() {
     member.config["cluster"]["taint"] = serde_json::json!({"setAfter": "0s"});
     // As the chart has it.
     member.config["cluster"]["pauseConfigMap"] = "evictd/evictd-pause".into();
+    member.config["cluster"]["fleetBrake"] =
+        serde_json::json!({"configMap": "evictd/evictd-fleet"});
+    for name in ["evictd-fleet", ENTRIES] {
+        let mut state = member.server.state();
+        state.put_config_map("evictd", name, serde_json::json!({}));
+    }
     let groups: Vec<_> = (0..BURST)
         .map(|i| {
             let name = format!("wild-{i}");
@@ -94,7 +117,8 @@ fn the_load_of_one_agent_is_what_the_page_says() {
         .collect();
     let _agent = member.start().unwrap();
     assert!(member.server.wait(SOON, |s| s.count("POST", "reviews")
-        == RIGHTS.len() + PAUSE_RIGHTS.len()));
+        == RIGHTS.len() + ENDPOINT_RIGHTS.len() + PAUSE_RIGHTS.len() + FLEET_RIGHTS.len()
+        && s.count("GET", ENTRIES) == 1));
     let start = settle(&member);
     let watches = start.iter().filter(|(kind, _)| kind.starts_with("WATCH"));
     assert_eq!(watches.map(|(_, times)| times).sum::<usize>(), WATCHES);
@@ -107,18 +131,26 @@ fn the_load_of_one_agent_is_what_the_page_says() {
     let mut one = Hog::start(&groups[0], &["--mib", "2048"]).unwrap();
     assert_eq!(one.wait().unwrap(), Some(libc::SIGKILL));
     assert!(member.wait(SOON, |m| m.reported().len() == 1));
+    assert!(member.server.wait(SOON, |s| s.count("PATCH", ENTRIES) == 1));
     let clean = |s: &State| !s.node.to_string().contains("evictd.dev/");
     assert!(member.server.wait(SOON, clean));
     let one = settle(&member);
 
     forget(&member);
+    let begin = Instant::now();
     for (done, group) in groups.iter().enumerate().skip(1) {
         let mut hog = Hog::start(group, &["--mib", "2048"]).unwrap();
         assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
         assert!(member.wait(SOON, |m| m.reported().len() == done + 1));
     }
     assert!(member.server.wait(SOON, clean));
-    let more = settle(&member);
+    let mut more = settle(&member);
+    // How many of these there are depends on how long the burst takes.
+    let reports = more.remove(&format!("PATCH {FLEET_ENTRIES}"));
+    let reads = more.remove(&format!("GET {FLEET_ENTRIES}"));
+    let most = 1 + begin.elapsed().as_secs() / REPORT_SECONDS;
+    let told = |times: Option<usize>| times.unwrap_or(0) as u64 <= most;
+    assert!(told(reports) && told(reads), "{reports:?} {reads:?} {most}");
 
     let page = page(&start, &one, &more);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/api-load.md");
@@ -162,20 +194,24 @@ fn page(start: &Load, one: &Load, more: &Load) -> String {
          ```\n\n\
          ## Start\n\n{start_table}\n\
          The lists name `resourceVersion=0`: they are answered from the API server's cache. They hold the pods of one node, one\n\
-         Node, one ConfigMap, and the policies. While a policy selects by other labels of namespaces than their name, a list and a\n\
-         watch of the namespaces' metadata come on top.\n\n\
+         Node, two ConfigMaps, and the policies. While a policy selects by other labels of namespaces than their name, a list and a\n\
+         watch of the namespaces' metadata come on top; while a gate asks servers, a list of ServiceCIDRs and a GET of the\n\
+         EndpointSlice `kubernetes`, again every ten minutes.\n\n\
          ## At rest\n\n\
-         Nothing but {WATCHES} open watches (pods of the node, the Node's metadata, the ConfigMap that pauses all agents, policies).\n\
-         Each ends after at most {WATCH_SECONDS} s and is opened again where it stopped, without a list.\n\n\
+         Nothing but {WATCHES} open watches (pods of the node, the Node's metadata, the ConfigMap that pauses all agents, the one\n\
+         with the fleet's pace, policies). Each ends after at most {WATCH_SECONDS} s and is opened again where it stopped, without a list.\n\n\
          ## A policy changes\n\n\
          Every agent hears of it in its watch. One of them writes the status: each waits for a random time of up to {SPREAD} s, and\n\
-         whoever sees that the status is right writes nothing. With 5000 agents and 0.1 s from a write to everybody's watch about\n\
-         50 try, and all but the first get a 409.\n\n\
+         an agent that finds it right already writes nothing. With 5000 agents and 0.1 s from a write to the watch of every agent\n\
+         about 50 try, and all but the first get a 409.\n\n\
          ## The first eviction\n\n{one_table}\n\
-         This includes condition and taint, which come with the pressure and go after the transition period.\n\n\
+         This includes condition and taint, which come with the pressure and go after the transition period, and the node's entry for\n\
+         the fleet brake: read from the API server's cache and then written, unless enough other nodes have written theirs; at most every\n\
+         {REPORT_SECONDS} s, however many evictions there are.\n\n\
          ## {followers} more evictions within one pressure\n\n{more_table}\n\
          That is {each} requests for each eviction (condition, DELETE, Event); the node's own Event is counted up in place, at\n\
-         most every 30 s, and condition and taint are written once for all of them.\n\n\
+         most every 30 s, and condition and taint are written once for all of them. The fleet brake's two come on top, every\n\
+         {REPORT_SECONDS} s at most.\n\n\
          ## {NODES} nodes\n\n\
          | what | requests | per second |\n| --- | --- | --- |\n\
          | all agents at rest | {all_watches} watches, each opened again every {WATCH_SECONDS} s | {rest:.1} |\n\

@@ -2,6 +2,7 @@
 
 mod access;
 mod chaos;
+mod container_node;
 mod evicts;
 mod fleet;
 mod hanging_disk;

@@ -6,11 +6,10 @@ use std::{fs, path::PathBuf, time::Duration};
 use evictd_store::{incident::files::read as read_incident, record::Record};
 use evictd_tests::{
     cluster_node::ClusterNode, disk::Disk, forker::Forker, hog::Hog, or_skip, skip::not_root,
-    skip_if,
+    skip_if, wait::SOON,
 };
 use serde_json::{Value, json};
 
-const SOON: Duration = Duration::from_secs(30);
 /// Directories are walked once in it.
 const MINUTE: Duration = Duration::from_secs(60);
 

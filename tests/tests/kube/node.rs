@@ -1,8 +1,9 @@
 //! What the Node says under pressure, and that it is clean again afterwards, whichever agent cleans up (R6, R7, R17, R24, R29).
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use evictd_config::TaintConfig;
+use evictd_engine::NodeCondition;
 use evictd_kube::{
     client::ApiClient,
     node_status::{DesiredStatus, NodeWriter, StaleConditions},
@@ -13,10 +14,9 @@ use evictd_tests::{
     hog::Hog,
     skip::not_root,
     skip_if,
+    wait::SOON,
 };
 use serde_json::json;
-
-const SOON: Duration = Duration::from_secs(20);
 
 fn has_condition(state: &State) -> bool {
     let conditions = state.node["status"]["conditions"].as_array().unwrap();
@@ -169,15 +169,16 @@ fn what_was_left_goes_when_its_time_is_over() {
         .unwrap();
     runtime.block_on(async {
         let connection = ApiClient::open(Some(kubeconfig)).await.unwrap();
-        let writer = NodeWriter::new(Arc::new(connection), NODE, Some(TaintConfig::default()));
-        let (conditions, taints) = writer.left_over().await.unwrap();
-        assert_eq!((conditions.len(), taints.len()), (1, 1));
+        let taint = Some(TaintConfig::default());
+        let writer = NodeWriter::new(Arc::new(connection), NODE, taint, Vec::new());
+        let left = writer.left_over().await.unwrap();
+        assert_eq!((left.conditions.len(), left.taints.len()), (1, 1));
         let until = tokio::time::Instant::now() + Duration::from_millis(300);
         let (_silent, wanted) = tokio::sync::watch::channel(DesiredStatus::default());
         let keeping = writer.run(
             StaleConditions {
-                conditions,
-                taints,
+                conditions: left.conditions,
+                taints: left.taints,
                 until,
             },
             wanted,
@@ -198,6 +199,165 @@ fn what_was_left_goes_when_its_time_is_over() {
     });
 }
 
+/// A node on which an earlier agent has left these taints, and the condition too if it was still there; an agent with this taint
+/// keeps it while `wanted` is what it should say, until `done`.
+fn kept(
+    (left, with_condition): (&[&str], bool),
+    (taint, former): (Option<TaintConfig>, &[&str]),
+    faults: Vec<Fault>,
+    wanted: DesiredStatus,
+    done: impl Fn(&State) -> bool,
+) -> ApiServer {
+    let server = ApiServer::start().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let kubeconfig = server.kubeconfig(dir.path()).unwrap();
+    {
+        let mut state = server.state();
+        state.faults = faults;
+        let node = &mut state.node;
+        let taints = node["spec"]["taints"].as_array_mut().unwrap();
+        taints.extend(
+            left.iter()
+                .map(|key| json!({"key": key, "effect": "PreferNoSchedule"})),
+        );
+        let condition = json!({"type": "EvictdMemoryPressure", "status": "True"});
+        let conditions = node["status"]["conditions"].as_array_mut().unwrap();
+        conditions.extend(with_condition.then_some(condition));
+    }
+    let former = former.iter().map(|&prefix| prefix.to_owned()).collect();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let connection = ApiClient::open(Some(kubeconfig)).await.unwrap();
+        let writer = NodeWriter::new(Arc::new(connection), NODE, taint, former);
+        let found = writer.left_over().await.unwrap();
+        let stale = StaleConditions {
+            conditions: found.conditions,
+            taints: found.taints,
+            // For as long as the test.
+            until: tokio::time::Instant::now() + SOON * 10,
+        };
+        let (_silent, desired) = tokio::sync::watch::channel(wanted);
+        let reached = async {
+            while !done(&server.state()) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::select! {
+            () = writer.run(stale, desired) => panic!("it keeps the node for as long as there is a sender"),
+            reached = tokio::time::timeout(SOON, reached) => {
+                reached.unwrap_or_else(|_| panic!("{:?}", taints(&server.state())));
+            }
+        }
+    });
+    server
+}
+
+fn custom() -> TaintConfig {
+    TaintConfig {
+        key_prefix: "example.com/".to_owned(),
+        ..TaintConfig::default()
+    }
+}
+
+// R7: a taint of an earlier configuration is no agent's any more.
+#[test]
+fn taints_of_an_earlier_configuration_go() {
+    let left = "evictd.dev/memory-pressure";
+    let custom_left = "example.com/memory-pressure";
+    let kept_one = "example.org/kept";
+    let default = TaintConfig::default;
+    for (there, with_condition, taint, former, expected) in [
+        (
+            left,
+            true,
+            Some(custom()),
+            &[][..],
+            vec![kept_one, custom_left],
+        ),
+        (left, false, Some(custom()), &[], vec![kept_one]),
+        (left, true, None, &[], vec![kept_one]),
+        (custom_left, true, None, &["example.com/"], vec![kept_one]),
+        (
+            custom_left,
+            true,
+            Some(default()),
+            &["example.com/"],
+            vec![kept_one, left],
+        ),
+    ] {
+        let wanted = DesiredStatus::default();
+        let before = (&[there][..], with_condition);
+        let server = kept(before, (taint, former), Vec::new(), wanted, |s| {
+            taints(s) == expected
+        });
+        assert_eq!(has_condition(&server.state()), with_condition, "{there}");
+    }
+    // One that no configuration has named belongs to another component.
+    let stays = |s: &State| s.count("GET", "/nodes/n2") > 0;
+    let before = (&[custom_left][..], false);
+    let server = kept(
+        before,
+        (None, &[]),
+        Vec::new(),
+        DesiredStatus::default(),
+        stays,
+    );
+    assert_eq!(taints(&server.state()), [kept_one, custom_left]);
+}
+
+/// Under pressure, at this moment.
+fn wanted() -> DesiredStatus {
+    let memory = BTreeSet::from([NodeCondition::MemoryPressure]);
+    DesiredStatus {
+        conditions: memory.clone(),
+        pressed: memory,
+        message: "short".to_owned(),
+    }
+}
+
+fn refusal(path: &'static str, code: u16) -> Fault {
+    Fault {
+        method: "PATCH",
+        path,
+        times: 1,
+        what: InjectedFault::Status(code),
+    }
+}
+
+// An admission policy that refuses the taint leaves the condition.
+#[test]
+fn the_condition_is_written_when_the_taint_is_refused() {
+    let taint = TaintConfig {
+        set_after: Duration::ZERO,
+        ..TaintConfig::default()
+    };
+    let faults = vec![refusal("/nodes/n2", 403)];
+    let server = kept((&[], false), (Some(taint), &[]), faults, wanted(), says);
+    let state = server.state();
+    let patched: Vec<&str> = state
+        .all("PATCH", "/nodes/n2")
+        .map(|r| r.path.rsplit('/').next().unwrap())
+        .collect();
+    assert_eq!(patched, ["n2", "status", "n2"], "only the taint again");
+}
+
+// A lost answer: what was asked for may be there or not, and has the same time in either case.
+#[test]
+fn a_condition_that_is_written_again_has_its_time() {
+    let faults = vec![refusal("/nodes/n2/status", 500)];
+    let server = kept((&[], false), (None, &[]), faults, wanted(), has_condition);
+    let state = server.state();
+    let times: Vec<_> = state
+        .all("PATCH", "/nodes/n2/status")
+        .map(|r| r.body["status"]["conditions"][0]["lastTransitionTime"].clone())
+        .collect();
+    assert_eq!(times.len(), 2);
+    assert!(times[0].is_string() && times[0] == times[1], "{times:?}");
+}
+
 // Another writer changes the node between reading and writing, and the server fails for a while.
 #[test]
 fn conflicts_and_failures_are_outlasted() {
@@ -208,12 +368,12 @@ fn conflicts_and_failures_are_outlasted() {
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
     let _agent = member.start().unwrap();
     for code in [409, 500] {
-        member.server.state().faults.push(Fault {
-            method: "PATCH",
-            path: "/nodes/n2",
-            times: 1,
-            what: InjectedFault::Status(code),
-        });
+        member.server.state().faults.push(Fault::new(
+            "PATCH",
+            "/nodes/n2",
+            1,
+            InjectedFault::Status(code),
+        ));
     }
     let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));

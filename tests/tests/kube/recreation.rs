@@ -11,10 +11,9 @@ use evictd_tests::{
     scrape::{free_address, metrics},
     skip::not_root,
     skip_if,
+    wait::SOON,
 };
 use serde_json::json;
-
-const SOON: Duration = Duration::from_secs(30);
 
 /// Another pod of the same DaemonSet; returns the cgroup of its container.
 fn replacement(member: &ClusterNode, number: u64) -> std::path::PathBuf {
@@ -53,7 +52,8 @@ fn who_comes_back_at_once_finds_the_door_shut_for_longer() {
     let mut agent = member.start().unwrap();
     for number in 1..=3 {
         // No pod has come back before the second one.
-        assert!(member.wait(SOON, recreations(number - 1)), "{number}");
+        let is_counted = member.wait(SOON, recreations(number - 1));
+        assert!(is_counted, "{number}: {}", agent.log());
         let mut hog = Hog::start(&dir, &["--mib", "1024"]).unwrap();
         assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
         assert!(member.wait(SOON, |m| m.reported().len() == number as usize));

@@ -4,23 +4,19 @@ use std::{
     fs,
     io::{Read as _, Write as _},
     net::SocketAddr,
-    process::Command,
-    time::Duration,
 };
 
 use evictd_tests::{
-    agent::binary,
+    agent,
     apiserver::{Fault, InjectedFault},
     cluster_node::ClusterNode,
     scrape::{free_address, metrics},
     skip::not_root,
     skip_if,
     tls::Authority,
-    wait::until,
+    wait::{SOON, until},
 };
 use serde_json::{Value, json};
-
-const SOON: Duration = Duration::from_secs(30);
 
 /// A node whose agent serves metrics with a certificate of an authority.
 struct Served {
@@ -138,12 +134,12 @@ fn without_an_answer_of_the_api_server_no_metrics_are_shown() {
         let token = format!("{}", served.reviews()[0]);
         assert_eq!(served.status(Some(&token)), "503", "{}", agent.log());
     }
-    served.node.server.state().faults.push(Fault {
-        method: "POST",
-        path: "/tokenreviews",
-        times: 1,
-        what: InjectedFault::Hang,
-    });
+    served.node.server.state().faults.push(Fault::new(
+        "POST",
+        "/tokenreviews",
+        1,
+        InjectedFault::Hang,
+    ));
     let mut waits = served.authority.connect(served.address).unwrap();
     let request = "GET /metrics HTTP/1.1\r\nAuthorization: Bearer hangs\r\n\r\n";
     waits.write_all(request.as_bytes()).unwrap();
@@ -231,13 +227,7 @@ fn what_cannot_be_used_is_named() {
         config["metricsTls"] = tls;
         let path = dir.join("bad.json");
         fs::write(&path, config.to_string()).unwrap();
-        let output = Command::new(binary().unwrap())
-            .args(["run", "--config"])
-            .arg(path)
-            .output()
-            .unwrap();
-        let error = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{error}");
+        let error = agent::refused(&["run"], &[("--config", &path)]);
         assert!(error.contains(expected), "{expected}: {error}");
     }
 }

@@ -1,20 +1,19 @@
 //! Shadow mode: what would be done is told and written down, and nothing is changed, neither on the node nor in the cluster.
 
-use std::{process::Command, time::Duration};
+use std::time::Duration;
 
 use evictd_kube::policy_status::SPREAD;
 use evictd_store::record::Record;
 use evictd_tests::{
-    agent::binary,
+    agent,
     apiserver::{self, State},
     cluster_node::ClusterNode,
     hog::Hog,
     skip::not_root,
     skip_if,
+    wait::SOON,
 };
 use serde_json::{Value, json};
-
-const SOON: Duration = Duration::from_secs(30);
 
 fn events(state: &State, reason: &str) -> usize {
     let events = state.all("POST", "/events");
@@ -66,17 +65,8 @@ fn shadow_mode_sends_nothing_but_events() {
     drop(state);
     assert!(wild.exists(), "the pod's cgroup is there");
 
-    let mut report = Command::new(binary().unwrap());
-    report.args([
-        "report",
-        "--shadow",
-        "-o",
-        "json",
-        "--since",
-        "1h",
-        "--state-dir",
-    ]);
-    let output = report.arg(member.dir().join("state")).output().unwrap();
+    let report = ["report", "--shadow", "-o", "json", "--since", "1h"];
+    let output = agent::evictd(&report, &[("--state-dir", &member.dir().join("state"))]);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{stderr}");
     let compared: Value = serde_json::from_slice(&output.stdout).unwrap();

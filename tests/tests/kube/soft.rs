@@ -3,17 +3,31 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use evictd_config::Config;
-use evictd_engine::{Cause, EvictionDecision, Message, Pod, Signal, record::SignalReading};
+use evictd_engine::{
+    Cause, EvictionDecision, ManagedPod, Message, Pod, Signal,
+    fleet::{FleetPace, FleetRules},
+    permit::{EvictionPermit, Permission},
+    record::SignalReading,
+};
 use evictd_kube::{
     client::ApiClient,
     soft_eviction::{SoftCandidate, SoftEvictor, SoftOutcome},
+};
+use evictd_policy::{
+    PolicyEvaluator,
+    evaluator::{HeldBack, Settings},
+    gate::Secrets,
 };
 use evictd_store::{
     disk_queue::DiskThread,
     journal::{self, Journal},
     record::{Record, RequestRecord},
 };
-use evictd_tests::apiserver::{self, ApiServer, Fault, InjectedFault, NODE};
+use evictd_sys::clock::monotonic_ns;
+use evictd_tests::{
+    apiserver::{self, ApiServer, Fault, InjectedFault, NODE},
+    policy_fixture::BarePod,
+};
 use serde_json::{Value, json};
 
 struct Soft {
@@ -22,6 +36,7 @@ struct Soft {
     runtime: tokio::runtime::Runtime,
     dir: tempfile::TempDir,
     connection: Arc<ApiClient>,
+    policies: Arc<PolicyEvaluator>,
 }
 
 fn web(index: usize) -> Pod {
@@ -58,13 +73,16 @@ fn soft(cluster: Value) -> Soft {
     let journal = Journal::open(&dir.path().join("state")).unwrap();
     let disk = DiskThread::start(journal).unwrap();
     let queue = disk.queue().clone();
-    let evictor = SoftEvictor::new(Arc::clone(&connection), queue, NODE, &config);
+    let policies = PolicyEvaluator::new(Settings::default(), Secrets::default());
+    let way = Arc::clone(&connection);
+    let evictor = SoftEvictor::new(way, queue, Arc::clone(&policies), NODE, &config);
     Soft {
         server,
         evictor,
         runtime,
         dir,
         connection,
+        policies,
     }
 }
 
@@ -88,6 +106,7 @@ impl Soft {
                 },
                 cause: Cause::Pressure(Signal::MemoryAvailable),
                 is_soft: true,
+                timing: None,
             },
             reading: SignalReading {
                 signal: Signal::MemoryAvailable,
@@ -300,12 +319,12 @@ impl Soft {
 #[test]
 fn trouble_with_one_and_trouble_with_all() {
     let mut soft = soft(json!({}));
-    soft.server.state().faults.push(Fault {
-        method: "POST",
-        path: "/web-2/eviction",
-        times: 1,
-        what: InjectedFault::Status(500),
-    });
+    soft.server.state().faults.push(Fault::new(
+        "POST",
+        "/web-2/eviction",
+        1,
+        InjectedFault::Status(500),
+    ));
     let outcome = soft.evict(&[1, 2], false);
     assert!(
         matches!(outcome, SoftOutcome::Evicted { index: 1, .. }),
@@ -313,4 +332,97 @@ fn trouble_with_one_and_trouble_with_all() {
     );
     soft.server.go_away();
     assert_eq!(soft.evict(&[0, 1], false), SoftOutcome::NotAsked);
+}
+
+fn held_back(by: HeldBack, spared: usize) -> SoftOutcome {
+    SoftOutcome::HeldBack { by, spared }
+}
+
+// R12, R38: what was decided before a pause, a slow fleet or the last eviction of a limit is not carried out after it.
+#[test]
+fn what_is_held_back_by_now_is_not_asked_to_go() {
+    let mut soft = soft(json!({}));
+    let here: Vec<_> = [1, 2].map(|i| Arc::new(BarePod::new(web(i)))).into();
+    soft.policies.present(&here);
+    let limiter = Arc::clone(soft.policies.limiter());
+    limiter.pause(true);
+    assert_eq!(soft.evict(&[1, 2], true), held_back(HeldBack::Paused, 0));
+    limiter.pause(false);
+    let minute = Duration::from_secs(60);
+    let rules = FleetRules {
+        window: minute,
+        slow_nodes: 1,
+        pause_nodes: 2,
+        pause: minute,
+        slow_interval: minute,
+    };
+    let pace = |pace| limiter.set_fleet(pace, minute, &rules, monotonic_ns());
+    pace(FleetPace::Paused);
+    assert_eq!(soft.evict(&[1, 2], true), held_back(HeldBack::Fleet, 0));
+    pace(FleetPace::Normal);
+    // One of a minute, and that was another one.
+    limiter.set_quota(3, Some(1), u64::MAX, None);
+    here.iter()
+        .for_each(|pod| pod.permit().set(Permission::Always, 0, &[3]));
+    limiter.charge(&EvictionPermit::default(), monotonic_ns());
+    limiter.charge_past(3, i64::try_from(monotonic_ns()).unwrap());
+    assert_eq!(soft.evict(&[1, 2], true), held_back(HeldBack::Spared, 2));
+    let state = soft.server.state();
+    assert_eq!(state.requests.len(), 0, "{:?}", state.requests);
+    drop(state);
+    assert!(soft.asked().is_empty());
+    // Of two the other one.
+    here[1].permit().set(Permission::Always, 0, &[]);
+    let outcome = soft.evict(&[1, 2], false);
+    assert!(
+        matches!(outcome, SoftOutcome::Evicted { index: 1, .. }),
+        "{outcome:?}"
+    );
+}
+
+// R12: the dry run takes its time, and evictions are paused meanwhile.
+#[test]
+fn a_pause_during_the_dry_run_comes_before_the_delete() {
+    let mut soft = soft(json!({}));
+    let slow = |path| Fault {
+        method: "POST",
+        path,
+        times: 1,
+        what: InjectedFault::Slow(Duration::from_secs(1)),
+    };
+    soft.server.state().faults.push(slow("/web-2/eviction"));
+    let limiter = Arc::clone(soft.policies.limiter());
+    let paused = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        limiter.pause(true);
+    });
+    assert_eq!(soft.evict(&[1, 2], false), held_back(HeldBack::Paused, 0));
+    paused.join().unwrap();
+    let state = soft.server.state();
+    assert_eq!(state.count("POST", "/web-2/eviction"), 1);
+    assert_eq!(
+        (state.count("PATCH", ""), state.count("DELETE", "")),
+        (0, 0)
+    );
+}
+
+// R5: the override of a budget too.
+#[test]
+fn a_pause_holds_for_an_override() {
+    let mut soft = soft(json!({}));
+    soft.server.state().faults.push(Fault::new(
+        "POST",
+        "/web-1/eviction",
+        1,
+        InjectedFault::Slow(Duration::from_secs(1)),
+    ));
+    let limiter = Arc::clone(soft.policies.limiter());
+    let paused = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        limiter.pause(true);
+    });
+    assert_eq!(soft.evict(&[0], true), held_back(HeldBack::Paused, 0));
+    paused.join().unwrap();
+    assert_eq!(soft.server.state().count("DELETE", ""), 0);
+    assert_eq!(soft.connection.counters.soft_overrides.get(), 0);
 }

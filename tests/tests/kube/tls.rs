@@ -1,17 +1,15 @@
 //! The API server behind TLS: by a kubeconfig, by the pod's service account, and with a certificate that is not trusted.
 
-use std::{fs, os::unix::process::CommandExt as _, path::Path, time::Duration};
+use std::{fs, os::unix::process::CommandExt as _, path::Path};
 
 use evictd_tests::{
     agent::Agent, apiserver::ApiServer, cluster_node::ClusterNode, hog::Hog, skip::not_root,
-    skip_if, tls::Authority,
+    skip_if, tls::Authority, wait::SOON,
 };
 use nix::{
     mount::{MsFlags, mount},
     sched::{CloneFlags, unshare},
 };
-
-const SOON: Duration = Duration::from_secs(60);
 
 /// A hog is evicted, and the server has heard of it.
 fn an_eviction_is_reported(member: &ClusterNode) {

@@ -6,10 +6,11 @@ use evictd_kube::{
     client::ApiClient,
     watch::pods::{self, Shared},
 };
-use evictd_tests::apiserver::{ApiServer, Fault, InjectedFault, NODE, pod};
+use evictd_tests::{
+    apiserver::{ApiServer, Fault, InjectedFault, NODE, pod},
+    wait::SOON,
+};
 use serde_json::json;
-
-const SOON: Duration = Duration::from_secs(20);
 
 struct Watching {
     server: ApiServer,

@@ -127,9 +127,9 @@ fn types_without_conditions() {
             (seconds(300), Some(1))
         );
     }
-    let mut stranger = member("m", "dbserver", "");
-    stranger.labels.insert("app".into(), "postgres".into());
-    assert!(set.ruling(&stranger, &enabled).rules.is_empty());
+    let mut other = member("m", "dbserver", "");
+    other.labels.insert("app".into(), "postgres".into());
+    assert!(set.ruling(&other, &enabled).rules.is_empty());
     // The labels of a pod are not enough.
     let elsewhere = set.ruling(&member("m", "single", ""), &BTreeMap::new());
     assert!(elsewhere.rules.is_empty());

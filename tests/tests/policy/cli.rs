@@ -160,6 +160,10 @@ fn a_pod_is_explained() {
     assert_eq!(left, 1, "the question is taken back");
     let (_, out, _) = run(&["explain", "u1", "--config", config, "-o", "json"]);
     assert_eq!(serde_json::from_str::<Value>(&out).unwrap(), told);
+    // The installed agent's, as of `top` and `report`.
+    let (code, _, err) = run(&["explain", "no-such-pod"]);
+    assert_eq!(code, 2);
+    assert!(err.contains("policies.json: "), "{err}");
     let (code, _, err) = run(&["explain", "db-1", "--config", config]);
     assert_eq!(
         (code, err.contains("db-1: no such pod on this node")),

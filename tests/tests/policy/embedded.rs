@@ -4,7 +4,7 @@ use std::{fs, path::PathBuf, time::Duration};
 
 use evictd_node::cgroup::memory::MemoryCgroup;
 use evictd_tests::{
-    cgroup::TestCgroup,
+    cgroup::{OomKills as _, TestCgroup},
     embedded::Files,
     hog::Hog,
     node::MIB,

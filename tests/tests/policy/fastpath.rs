@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use evictd_engine::{
     QosClass,
+    model::settings::RankingStrategy,
     permit::{LastResort, Permission},
 };
-use evictd_fastpath::Event;
-use evictd_node::pods::table::PodTable;
+use evictd_fastpath::{Event, FastPathSettings};
+use evictd_node::{memory_scope::Limits, pods::table::PodTable};
 use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
     hog::Hog,
     node::{MIB, Node, Options},
     skip::not_root,
     skip_if,
+    wait::SOON,
 };
-
-const SOON: Duration = Duration::from_secs(30);
 
 /// Waits until a cgroup holds so much: hogs have their memory before the first look.
 fn holds(dir: &std::path::Path, mib: u64) {
@@ -154,6 +154,52 @@ fn a_group_gives_no_more_than_its_limit() {
     assert!(hogs[1].is_alive(), "the second one stays");
 }
 
+/// Shadow mode tells what live mode would do: no more pods than a limit lets go; live mode begins with an unused one.
+#[test]
+fn shadow_mode_is_held_back_by_limits_that_live_mode_finds_unused() {
+    skip_if!(not_root());
+    let sizes = [("db-1", "100"), ("db-2", "90"), ("web", "50")];
+    let (node, mut hogs) = pods("polshadow", &sizes);
+    let table = node.table();
+    let hour = 3_600_000_000_000;
+    node.limiter.set_quota(7, Some(1), hour, None);
+    for name in ["db-1", "db-2"] {
+        set(&table, name, Permission::Always, 0, &[0, 0, 7]);
+    }
+    let entries = table.entries.clone();
+    let used = |name: &str| {
+        let entry = entries.iter().find(|e| e.pod.name == name).unwrap();
+        node.limiter.is_used(&entry.permit)
+    };
+    let options = Options {
+        shadow: true,
+        ..pressed(400)
+    };
+    let watched = node.watch_table(table, options).unwrap().unwrap();
+    let names = [watched.evicted(SOON), watched.evicted(SOON)];
+    let names = names.map(|e| e.expect("two would go").pod.pod.name.clone());
+    assert_eq!(names, ["db-1", "web"]);
+    assert!(used("db-1") && !used("db-2"), "it does not count as there");
+    assert_eq!(node.limiter.last_eviction(), 0, "the fleet is not told");
+    assert!(hogs.iter_mut().all(Hog::is_alive));
+    let mib = |amount: u64| amount * MIB;
+    watched.control.send_settings(FastPathSettings {
+        capacity: mib(512),
+        limits: Limits {
+            threshold: mib(400),
+            resolved: mib(400),
+            floor: None,
+        },
+        shadow: false,
+        strategy: RankingStrategy::Kubelet,
+    });
+    let evicted = watched.evicted(SOON).expect("in earnest");
+    assert_eq!(
+        (evicted.pod.pod.name.as_str(), evicted.shadow),
+        ("db-1", false)
+    );
+}
+
 #[test]
 fn a_pause_holds_all_pods() {
     skip_if!(not_root());
@@ -174,12 +220,20 @@ fn a_pause_holds_all_pods() {
 #[test]
 fn the_last_resort_takes_those_of_a_condition_before_those_of_a_never() {
     skip_if!(not_root());
-    let (node, mut hogs) = pods("pollast", &[("never", "150"), ("when", "60")]);
+    let (mut node, mut hogs) = pods("pollast", &[("never", "150"), ("when", "60")]);
+    let grows = node.pod("grows", QosClass::BestEffort, 0, 0).unwrap();
     node.limiter.set_last_resort(LastResort::Any);
     let table = node.table();
     set(&table, "never", Permission::Never, 0, &[]);
     set(&table, "when", Permission::NotNow, 0, &[]);
-    let watched = node.watch_table(table, pressed(340)).unwrap().unwrap();
+    set(&table, "grows", Permission::Never, 0, &[]);
+    let watched = node.watch_table(table, pressed(320)).unwrap().unwrap();
+    let report = watched.report(SOON).expect("it is said");
+    assert!(
+        matches!(report, Event::NoCandidates { .. }),
+        "not urgent: {report:?}"
+    );
+    let _hog = Hog::start(&grows, &["--mib", "30", "--rate", "100"]).unwrap();
     let evicted = watched.evicted(SOON).expect("one goes");
     assert_eq!(
         (evicted.pod.pod.name.as_str(), evicted.last_resort),

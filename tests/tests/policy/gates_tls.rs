@@ -62,7 +62,11 @@ fn the_certificate_must_be_signed_by_the_policys_authority() {
         error(k).is_some_and(|e| e.to_lowercase().contains("certificate"))
     });
     assert!(!kept.may_go("db"));
-    assert_eq!(server.asked().len(), before, "a stranger hears no token");
+    assert_eq!(
+        server.asked().len(),
+        before,
+        "another server hears no token"
+    );
     drop(kept);
 
     let skip = json!({"scheme": "https", "port": server.port(), "insecureSkipVerify": true});

@@ -4,7 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use evictd_engine::{
     Pod, QosClass,
-    limiter::{PastEviction, Rate},
+    fleet::{FleetPace, FleetRules},
+    limiter::{PastEviction, Rate, ShadowChooser},
     permit::LastResort,
 };
 use evictd_policy::{
@@ -130,6 +131,61 @@ fn rates_hold_for_the_node_and_for_each_owner() {
     assert_eq!(free(), ["b1", "b2"], "one of an owner");
     limiter.charge(&table.entries[2].permit, monotonic_ns());
     assert!(free().is_empty(), "two of the node");
+}
+
+/// What shadow mode has chosen is not there for as long as its pressure lasts, and the next agent does not know of it.
+#[test]
+fn what_shadow_mode_has_chosen_is_not_available() {
+    skip_if!(not_root());
+    let limits = json!([{"groupBy": "app", "minAvailable": 2}]);
+    let spec = json!({"rules": [{"name": "r", "evict": "Always", "limits": limits}]});
+    let mut kept = keep("limitshadow", 3, vec![policy("p", spec)]);
+    let limiter = Arc::clone(kept.evaluator.limiter());
+    let now = monotonic_ns();
+    limiter.charge_in_shadow(&kept.entry(&pod(0)).permit, now, ShadowChooser::Manager);
+    assert!(!may_go(&kept, 1), "at once");
+    kept.evaluator.evaluate();
+    assert!(!may_go(&kept, 1), "after the next count");
+    let table = kept.node.table();
+    kept.evaluator.present(&table.entries);
+    kept.table = table;
+    assert!(!may_go(&kept, 1), "in a new table");
+    limiter.forget_shadow_victims(ShadowChooser::FastPath);
+    kept.evaluator.evaluate();
+    assert!(!may_go(&kept, 1), "another pressure is over");
+    limiter.forget_shadow_victims(ShadowChooser::Manager);
+    kept.evaluator.evaluate();
+    assert!(may_go(&kept, 1), "this one is over");
+}
+
+/// A restart lets no node evict sooner while the fleet is slow, whether it has limits or none.
+#[test]
+fn a_slow_fleet_waits_after_what_was_evicted_before() {
+    let evaluator = PolicyEvaluator::new(Settings::default(), Secrets::default());
+    let minute = Duration::from_secs(60);
+    let rules = FleetRules {
+        window: minute,
+        slow_nodes: 1,
+        pause_nodes: 2,
+        pause: minute,
+        slow_interval: minute,
+    };
+    let now = monotonic_ns();
+    let limiter = evaluator.limiter();
+    limiter.set_fleet(FleetPace::Slow, minute, &rules, now);
+    assert!(limiter.lets_paced(now));
+    let ago = |seconds: i64| PastEviction {
+        at: i64::try_from(now).unwrap() - seconds * 1_000_000_000,
+        ..PastEviction::default()
+    };
+    evaluator.restore(vec![ago(20), ago(90)]);
+    let later = |seconds: u64| now + seconds * 1_000_000_000;
+    assert!(!limiter.lets_paced(later(39)) && limiter.lets_paced(later(41)));
+    assert_eq!(
+        limiter.last_eviction(),
+        0,
+        "the earlier agent has told of it"
+    );
 }
 
 /// Policies that say different things: the higher precedence decides, among equals the more sparing one.

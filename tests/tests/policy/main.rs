@@ -1,5 +1,6 @@
 //! Policies: what they say, and what the agent does by them.
 
+mod addresses;
 mod api;
 mod arangodb;
 mod cli;

@@ -10,10 +10,10 @@ use evictd_tests::{
     node::MIB,
     skip::not_root,
     skip_if,
+    wait::SOON,
 };
 use serde_json::{Value, json};
 
-const SOON: Duration = Duration::from_secs(30);
 /// Where the gate asks: the object's name is a label of the pod.
 const PATH: &str = "/apis/example.org/v1/namespaces/default/clusters/db";
 

@@ -15,11 +15,10 @@ use evictd_tests::{
     scrape,
     skip::not_root,
     skip_if,
+    wait::SOON,
     watch_fixture::Following,
 };
 use serde_json::{Value, json};
-
-const SOON: Duration = Duration::from_secs(30);
 
 fn config_map(paused: &str) -> Value {
     json!({"metadata": {"namespace": "evictd", "name": "evictd-pause"}, "data": {"paused": paused}})

@@ -1,4 +1,4 @@
-//! The shipped policies for what is no ArangoDB (see `policy_arangodb`): each rule of them.
+//! The shipped policies for what is no ArangoDB (see `arangodb.rs`): each rule of them.
 
 use std::{collections::BTreeMap, fs};
 

@@ -1,13 +1,12 @@
 //! PodEvictionPolicies through a running agent: a namespace can have its own pods go earlier, and nothing more than the cluster grants.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
 use evictd_tests::{
     apiserver::Collection, cluster_node::ClusterNode, hog::Hog, node::MIB, skip::not_root, skip_if,
+    wait::SOON,
 };
 use serde_json::{Value, json};
-
-const SOON: Duration = Duration::from_secs(30);
 
 /// Two BestEffort pods of the namespace `default`, created just now.
 fn two(name: &str) -> (ClusterNode, PathBuf, PathBuf) {

@@ -18,9 +18,6 @@ use evictd_sys::{
 const QUIET: Duration = Duration::from_millis(20);
 
 /// Microseconds from the write until the kill has returned, once per run.
-///
-/// # Errors
-/// No SCHED_FIFO is granted.
 pub fn measure(runs: usize) -> io::Result<Vec<f64>> {
     let cpus = std::thread::available_parallelism()?.get();
     let (wake_thread, sleeper) = (0, 1 % cpus);

@@ -12,6 +12,7 @@ use evictd_node::{
 };
 use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
+    cgroup::OomKills as _,
     interrupt::interrupted,
     workload::{HOG, Stage, WORKLOAD},
 };

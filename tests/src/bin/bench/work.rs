@@ -16,9 +16,6 @@ const TIMES_AT_ONCE: usize = 100;
 const REST: Duration = Duration::from_millis(10);
 
 /// Microseconds that the work took, `times` on every CPU in turn.
-///
-/// # Errors
-/// No SCHED_FIFO is granted.
 pub fn measure(times: usize) -> io::Result<Vec<f64>> {
     let cpus = std::thread::available_parallelism()?.get();
     let mut found = Vec::with_capacity(times * cpus);

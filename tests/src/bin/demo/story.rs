@@ -12,6 +12,7 @@ use evictd_store::{
 };
 use evictd_tests::{
     agent::Agent,
+    cgroup::OomKills as _,
     interrupt::interrupted,
     workload::{HOG, Stage, WORKLOAD},
 };

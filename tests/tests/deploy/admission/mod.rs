@@ -5,7 +5,10 @@ mod requests;
 
 use std::fs;
 
-use evictd_tests::deploy::{self, objects};
+use evictd_tests::{
+    deploy::{self, RELEASE, all_objects, chart, helm::helm, objects},
+    skip_if,
+};
 use policy::{Policies, Request};
 use requests::{
     AGENT, NODE, config_map, deletion, disruption_target, event, eviction, node_change, on_pods,
@@ -21,6 +24,25 @@ fn policies() -> Policies {
         all.extend(objects(&text).unwrap());
     }
     Policies::new(&all)
+}
+
+/// Those of a release whose evicted pods stay.
+fn policies_of_failing() -> Policies {
+    let values = json!({"config": {"cluster": {"evictedPods": "Fail"}}});
+    let rendered = helm()
+        .unwrap()
+        .render(&chart(), &values, RELEASE, RELEASE)
+        .unwrap();
+    Policies::new(&all_objects(&rendered).unwrap())
+}
+
+/// What an agent makes of a pod that it lets fail.
+fn fail(pod: &mut Value) {
+    let status = &mut pod["status"];
+    status["phase"] = "Failed".into();
+    status["reason"] = "Evicted".into();
+    status["message"] = "The node was low on resource: memory. ".into();
+    disruption_target(pod);
 }
 
 /// Everything that an agent does.
@@ -126,6 +148,89 @@ fn a_token_without_a_node_may_do_nothing() {
         request.user = json!({"username": AGENT});
         policies.admit(&request).expect_err(what);
     }
+}
+
+#[test]
+fn a_pod_may_fail_as_evicted_where_that_is_wanted_and_in_no_other_way() {
+    skip_if!(helm().err());
+    let policies = policies_of_failing();
+    assert!(policies.compile() >= 20);
+    for (what, request) in own() {
+        policies
+            .admit(&request)
+            .unwrap_or_else(|e| panic!("{what}: {e}"));
+    }
+    let failed = pod_status(fail);
+    policies.admit(&failed).unwrap();
+    // An answer that was lost: once more.
+    let mut again = pod_status(fail);
+    fail(&mut again.old);
+    policies.admit(&again).unwrap();
+    // A pod that had failed by its own containers' end.
+    let mut ended = pod_status(fail);
+    ended.old["status"]["phase"] = "Failed".into();
+    policies.admit(&ended).unwrap();
+    // By default, and on another node.
+    let denied = self::policies().admit(&failed).unwrap_err();
+    assert!(denied.contains("DisruptionTarget"), "{denied}");
+    let mut elsewhere = pod_status(fail);
+    elsewhere.user = user(AGENT, Some("n1"));
+    let error = policies.admit(&elsewhere).unwrap_err();
+    assert!(error.contains("n1"), "{error}");
+    for (what, change) in [
+        (
+            "a phase alone",
+            (|pod| pod["status"]["phase"] = "Failed".into()) as fn(&mut Value),
+        ),
+        ("another reason", |pod| {
+            fail(pod);
+            pod["status"]["reason"] = "Other".into();
+        }),
+        ("success", |pod| {
+            fail(pod);
+            pod["status"]["phase"] = "Succeeded".into();
+        }),
+        ("a message alone", |pod| {
+            pod["status"]["message"] = "m".into()
+        }),
+        ("no phase", |pod| {
+            pod["status"].as_object_mut().unwrap().remove("phase");
+        }),
+        ("an address beside it", |pod| {
+            fail(pod);
+            pod["status"]["podIP"] = "10.0.0.1".into();
+        }),
+        ("a container's status beside it", |pod| {
+            fail(pod);
+            pod["status"]["containerStatuses"] = json!([{"name": "c", "ready": false}]);
+        }),
+        ("a label beside it", |pod| {
+            fail(pod);
+            pod["metadata"]["labels"]["app"] = "other".into();
+        }),
+    ] {
+        policies.admit(&pod_status(change)).expect_err(what);
+    }
+    let over = |phase: &str, reason: Option<&str>| {
+        let mut request = pod_status(fail);
+        request.old["status"]["phase"] = phase.into();
+        if let Some(reason) = reason {
+            request.old["status"]["reason"] = reason.into();
+        }
+        policies.admit(&request)
+    };
+    over("Succeeded", None).expect_err("what has succeeded has");
+    over("Failed", Some("DeadlineExceeded")).expect_err("another's reason stays");
+    // One pool is enough: the policy is of all agents.
+    let pool = json!({"nodePools": [{
+        "name": "a", "nodeLabel": {"key": "k", "values": ["v"]}, "config": {"cluster": {"evictedPods": "Fail"}},
+    }]});
+    let rendered = helm()
+        .unwrap()
+        .render(&chart(), &pool, RELEASE, RELEASE)
+        .unwrap();
+    let of_pool = Policies::new(&all_objects(&rendered).unwrap());
+    of_pool.admit(&failed).unwrap();
 }
 
 #[test]
@@ -268,6 +373,19 @@ fn an_agent_may_do_nothing_else_on_its_node() {
     ] {
         refused(what, config_map(name, before, after), expected);
     }
+    for name in ["evictd-fleet", "evictd-fleet-evictions"] {
+        for (pointer, value) in [
+            ("/immutable", json!(true)),
+            ("/metadata/finalizers", json!(["a.example/stays"])),
+            ("/metadata/ownerReferences", json!([{"uid": "u"}])),
+            ("/metadata/labels", json!({"a": "b"})),
+        ] {
+            let mut changed = config_map(name, json!({"by": NODE}), json!({"by": NODE}));
+            let (parent, field) = pointer.rsplit_once('/').unwrap();
+            changed.object.pointer_mut(parent).unwrap()[field] = value;
+            refused(pointer, changed, "nothing else of them");
+        }
+    }
     let taints = "may set taints whose key begins with evictd.dev/";
     let conditions = "may set conditions whose type begins with Evictd";
     // What a server-side apply with force does to the taints of others, as it was recorded.
@@ -337,7 +455,17 @@ fn an_agent_may_do_nothing_else_on_its_node() {
 fn no_field_can_be_changed_but_the_agents_own() {
     let policies = policies();
     let mut checked = 0;
-    let allowed: [(Request, &[&str]); 5] = [
+    let shared = [
+        "/data",
+        "/metadata/managedFields",
+        "/metadata/resourceVersion",
+        "/metadata/generation",
+    ];
+    let brake = |name: &str| config_map(name, json!({"by": NODE}), json!({"by": NODE}));
+    let entry = config_map("evictd-fleet-evictions", json!({}), json!({NODE: "1"}));
+    let allowed: [(Request, &[&str]); 7] = [
+        (brake("evictd-fleet"), &shared),
+        (entry, &shared),
         (
             pod_status(|_| {}),
             &[
@@ -392,7 +520,7 @@ fn no_field_can_be_changed_but_the_agents_own() {
         if request.object.get("spec").is_some() {
             parts.push("/spec");
         }
-        if request.resource == "events" {
+        if ["events", "configmaps"].contains(&request.resource) {
             parts.retain(|part| *part != "/status");
         } else {
             // Other parts than these are no field that the API server keeps.

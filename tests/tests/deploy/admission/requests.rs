@@ -130,7 +130,11 @@ pub fn policy_status(change: impl FnOnce(&mut Value)) -> Request {
 
 /// A ConfigMap of the release's namespace as it was and as it is to be.
 pub fn config_map(name: &str, before: Value, after: Value) -> Request {
-    let map =
-        |data: Value| json!({"metadata": {"namespace": "evictd", "name": name}, "data": data});
+    let map = |data: Value| {
+        json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "data": data,
+            "metadata": {"namespace": "evictd", "name": name, "labels": {"app.kubernetes.io/name": "evictd"}},
+        })
+    };
     on_pods("UPDATE", "configmaps", map(after), map(before))
 }

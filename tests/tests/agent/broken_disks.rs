@@ -1,0 +1,63 @@
+//! What a disk refuses keeps no agent from watching memory.
+
+use std::{fs, path::Path};
+
+use evictd_tests::{
+    cgroup::TestCgroup,
+    disk::Disk,
+    embedded::Files,
+    hog::Hog,
+    node::MIB,
+    or_skip,
+    skip::{no_bpf, not_root},
+    skip_if,
+};
+use serde_json::json;
+
+/// More than the threshold leaves of the scope, and less than the scope.
+const TOO_MUCH: [&str; 2] = ["--mib", "210"];
+
+/// The agent starts with these files, says so in its log, and evicts the hog.
+fn evicts(files: &Files, hog: &Path, said: &str) {
+    let mut agent = files.start(&[]);
+    assert!(agent.log().contains(said), "{}", agent.log());
+    let mut hog = Hog::start(hog, &TOO_MUCH).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    let refused = files.refused();
+    let refusal = String::from_utf8_lossy(&refused.stderr);
+    assert!(refusal.contains("another evictd runs on it"), "{refusal}");
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+/// With a directory that an agent of the version before has used, and with one that none has.
+// R42
+#[test]
+fn a_state_directory_that_is_read_only_stops_no_agent() {
+    skip_if!(not_root());
+    skip_if!(no_bpf());
+    let scope = TestCgroup::new("read-only", 256 * MIB).unwrap();
+    let (mut files, [hog, _]) = Files::hog_and_calm(&scope);
+    let disk = or_skip!(Disk::new("ext4", 16, 1024));
+    let [used, fresh] = ["used", "fresh"].map(|name| disk.path().join(name));
+    for dir in [&used, &fresh] {
+        fs::create_dir(dir).unwrap();
+    }
+    fs::write(used.join("lock"), "").unwrap();
+    disk.make_read_only().unwrap();
+    for dir in [used, fresh] {
+        files.config["stateDir"] = json!(dir);
+        evicts(&files, &hog, "the journal has no file yet");
+    }
+}
+
+// R3
+#[test]
+fn filesystems_that_cannot_be_told_stop_no_agent() {
+    skip_if!(not_root());
+    skip_if!(no_bpf());
+    let scope = TestCgroup::new("no-disks", 256 * MIB).unwrap();
+    let (mut files, [hog, _]) = Files::hog_and_calm(&scope);
+    let missing = files.dir().join("missing");
+    files.config["filesystems"] = json!({ "nodefs": files.dir(), "imagefs": missing });
+    evicts(&files, &hog, "disks are not watched");
+}

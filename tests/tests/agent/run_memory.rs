@@ -1,0 +1,78 @@
+//! The machine's memory changes while the agent runs: memory that is plugged in, a balloon.
+
+use std::{fs, os::unix::process::CommandExt as _, path::Path, time::Duration};
+
+use evictd_tests::{
+    agent::Agent,
+    embedded::Files,
+    scrape::{free_address, metrics},
+    skip::not_root,
+    skip_if,
+    wait::{SOON, until},
+};
+use nix::{
+    mount::{MsFlags, mount},
+    sched::{CloneFlags, unshare},
+};
+use serde_json::json;
+
+/// From now on this process reads the machine's memory from a file.
+fn read_from(meminfo: &Path) -> std::io::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    let none: Option<&str> = None;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+    mount(Some(meminfo), "/proc/meminfo", none, MsFlags::MS_BIND, none)?;
+    Ok(())
+}
+
+#[test]
+fn the_machines_memory_is_followed() {
+    skip_if!(not_root());
+    skip_if!(
+        evictd_tests::cgroup::memory_root()
+            .is_none()
+            .then_some("no memory cgroups here")
+    );
+    let mut files = Files::new(Path::new("/"), &json!([]));
+    let address = free_address().unwrap();
+    files.config.as_object_mut().unwrap().remove("scope");
+    files.config["metricsAddress"] = json!(address);
+    files.config["evictionHard"] = json!({ "memory.available": "1%" });
+    files.config["shadow"] = json!(true);
+    let real = fs::read_to_string("/proc/meminfo").unwrap();
+    let (first, rest) = real.split_once('\n').unwrap();
+    let kib: u64 = first.split_whitespace().nth(1).unwrap().parse().unwrap();
+    let meminfo = files.dir().join("meminfo");
+    let has = |kib: u64| fs::write(&meminfo, format!("MemTotal: {kib} kB\n{rest}")).unwrap();
+    has(kib);
+    let seen = meminfo.clone();
+    let config = files.write().unwrap();
+    let agent = Agent::start_as(&config, &[], |command| {
+        // SAFETY: after the fork only system calls are made, and the path was made before.
+        unsafe { command.pre_exec(move || read_from(&seen)) };
+    });
+    let mut agent = agent.unwrap();
+    let shows = |kib: u64| {
+        let bytes = kib * 1024;
+        // As the kubelet computes it: single precision.
+        let share = (bytes as f64 * f64::from(0.01_f32)) as u64;
+        let capacity = format!("evictd_signal_capacity{{signal=\"memory.available\"}} {bytes}");
+        let threshold = "evictd_threshold{signal=\"memory.available\",hard=\"true\"} ";
+        until(Duration::from_secs(15), || {
+            let text = metrics(&address).unwrap_or_default();
+            let amount = text.lines().find_map(|line| line.strip_prefix(threshold));
+            let amount = amount.and_then(|amount| amount.parse::<u64>().ok());
+            text.lines().any(|line| line == capacity)
+                && amount.is_some_and(|a| a.abs_diff(share) < 2)
+        })
+    };
+    assert!(shows(kib));
+    let said = || agent.log().matches("the node's memory has changed").count();
+    assert_eq!(said(), 0);
+    has(kib * 2);
+    assert!(shows(kib * 2), "plugged in");
+    has(kib - (64 << 10));
+    assert!(shows(kib - (64 << 10)), "a balloon");
+    assert!(until(SOON, || said() == 2), "{}", agent.log());
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}

@@ -1,0 +1,260 @@
+//! What the fast path kills counts for everything else that is short, as what the control loop kills does, and goes once.
+
+use evictd_engine::{
+    ContainerUsage, Earlier, EarlierVictim, EmptyDir, FsUsage, Planner, Pod, Signal, Timing,
+    Volume, VolumeUsage,
+    model::{quantity::Quantity, settings::Mode},
+    pace::{Decision, Judged, Rule},
+};
+use evictd_tests::engine::{MI, Node, manager, names, step};
+use serde_json::{Value, json};
+
+const SECOND: i64 = 1_000_000_000;
+
+/// Hard thresholds on everything and a soft one on memory, which is met at once.
+fn everything() -> Value {
+    json!({
+        "evictionHard": {"pid.available": "1000", "nodefs.available": "1Gi", "nodefs.inodesFree": "1000"},
+        "evictionSoft": {"memory.available": "1Gi"},
+        "evictionSoftGracePeriod": {"memory.available": "1ms"},
+        "enforceNodeAllocatable": [],
+    })
+}
+
+/// A bomb, which is larger in everything, and an innocent pod. Plenty is left of all.
+fn bomb_and_innocent() -> Node {
+    let mut node = Node::default().pod("bomb", 500).pod("innocent", 100);
+    for (name, times) in [("bomb", 5), ("innocent", 1)] {
+        let usage = node.usages.get_mut(name).expect("a pod");
+        usage.processes = Some(100 * times);
+        let logs = FsUsage {
+            bytes: Some(100 * MI * times),
+            inodes: Some(100 * times),
+        };
+        usage.containers = vec![ContainerUsage {
+            logs,
+            ..ContainerUsage::default()
+        }];
+    }
+    for (signal, plenty) in all_short(0).map(|(signal, _)| (signal, 4 << 30)) {
+        node.observe(signal, plenty, 1);
+    }
+    node
+}
+
+/// Each signal with less than its threshold, by 50 or less.
+fn all_short(more: i64) -> [(Signal, i64); 4] {
+    let (bytes, count) = ((974 + more) * MI as i64, 950 + more);
+    [
+        (Signal::MemoryAvailable, bytes),
+        (Signal::PidAvailable, count),
+        (Signal::NodeFsAvailable, bytes),
+        (Signal::NodeFsInodesFree, count),
+    ]
+}
+
+/// A round, and what goes after a reclaim that brings nothing.
+fn evicted(manager: &mut Planner, second: i64, node: &Node) -> Vec<String> {
+    let mut round = step(manager, second, node);
+    let (now, snapshot) = (second * SECOND, node.snapshot());
+    if !round.node_reclaim.is_empty() {
+        let evictions = manager.after_reclaim(now, &round, snapshot, snapshot);
+        round.evictions.extend(evictions);
+    }
+    let names = names(&round.evictions).into_iter();
+    names.map(str::to_owned).collect()
+}
+
+/// A manager that is told of a kill of the bomb for memory when one signal is short.
+fn told(node: &mut Node, signal: Signal, available: i64) -> Planner {
+    let mut manager = manager(Mode::Evictd, everything());
+    node.observe(signal, available, 2);
+    let dip = node.snapshot();
+    manager.note_external_eviction(2 * SECOND, dip, "bomb", Signal::MemoryAvailable);
+    manager
+}
+
+// R43: zombies hold their numbers, and an emptyDir waits for the kubelet; no other pod goes for them.
+#[test]
+fn what_a_victim_of_the_fast_path_leaves_behind_is_still_to_come() {
+    for (signal, available) in all_short(0).into_iter().skip(1) {
+        let patience = if signal == Signal::PidAvailable {
+            10
+        } else {
+            30
+        };
+        let mut node = bomb_and_innocent();
+        let mut manager = told(&mut node, signal, available);
+        node.pods.remove(0);
+        // A part of it comes; the rest alone is waited for.
+        let part = all_short(25).into_iter().find(|(s, _)| *s == signal);
+        for (second, available, expected) in [
+            (3, available, vec![]),
+            (4, part.expect("a signal").1, vec![]),
+            (1 + patience, part.expect("a signal").1, vec![]),
+            (3 + patience, part.expect("a signal").1, vec!["innocent"]),
+        ] {
+            node.observe(signal, available, second);
+            let evicted = evicted(&mut manager, second, &node);
+            assert_eq!(evicted, expected, "{signal}, second {second}");
+        }
+    }
+}
+
+// R43: it still dies, and what has ended of it is counted nowhere until it is reaped.
+#[test]
+fn a_victim_of_the_fast_path_that_still_dies_counts() {
+    for (signal, available) in all_short(0) {
+        let mut node = bomb_and_innocent();
+        let mut manager = told(&mut node, signal, available);
+        if signal == Signal::PidAvailable {
+            node.usages.get_mut("bomb").expect("a pod").processes = Some(1);
+        }
+        node.observe(signal, available, 3);
+        let evicted = evicted(&mut manager, 3, &node);
+        assert_eq!(evicted, [""; 0], "{signal}");
+    }
+}
+
+// R43: stuck, it is not taken again by whatever is short, nor for its own limit; the next one goes.
+#[test]
+fn a_victim_of_the_fast_path_goes_once() {
+    for (signal, available) in all_short(0) {
+        let mut node = bomb_and_innocent();
+        let mut manager = told(&mut node, signal, available);
+        for (second, expected) in [(3, vec![]), (50, vec!["innocent"]), (100, vec![])] {
+            node.observe(signal, available, second);
+            let evicted = evicted(&mut manager, second, &node);
+            assert_eq!(evicted, expected, "{signal}, second {second}");
+        }
+    }
+    let mut node = bomb_and_innocent();
+    let mut manager = told(&mut node, Signal::MemoryAvailable, 4 << 30);
+    node.pods[0].volumes = vec![Volume {
+        name: "v".into(),
+        is_local: true,
+        empty_dir: Some(EmptyDir {
+            size_limit: Some(Quantity::bytes(MI)),
+        }),
+    }];
+    let fs = FsUsage {
+        bytes: Some(2 * MI),
+        inodes: None,
+    };
+    node.usages.get_mut("bomb").expect("a pod").volumes = vec![VolumeUsage {
+        name: "v".into(),
+        fs,
+    }];
+    assert_eq!(evicted(&mut manager, 3, &node), [""; 0]);
+    // Should the kubelet start it again, it is another one.
+    let bomb = node.pods.remove(0);
+    assert_eq!(evicted(&mut manager, 4, &node), [""; 0]);
+    node.pods.insert(0, bomb);
+    assert_eq!(evicted(&mut manager, 5, &node), ["bomb"]);
+}
+
+// R43: its kill is seen before it is told of, and what has come meanwhile is not expected twice.
+#[test]
+fn a_kill_counts_as_soon_as_it_is_seen() {
+    let mut node = bomb_and_innocent();
+    let mut manager = manager(Mode::Evictd, everything());
+    let signal = Signal::PidAvailable;
+    node.observe(signal, 500, 2);
+    manager.note_external_kill(2 * SECOND, node.snapshot(), "bomb");
+    assert_eq!(evicted(&mut manager, 2, &node), [""; 0]);
+    assert!(manager.awaits_victims());
+    // All of it has come, and others need more.
+    node.observe(signal, 999, 3);
+    manager.note_external_eviction(3 * SECOND, node.snapshot(), "bomb", Signal::MemoryAvailable);
+    node.pods.remove(0);
+    assert_eq!(evicted(&mut manager, 3, &node), [""; 0], "one is missing");
+    node.observe(signal, 998, 4);
+    assert_eq!(evicted(&mut manager, 4, &node), [""; 0], "two are");
+    node.observe(signal, 900, 13);
+    assert_eq!(evicted(&mut manager, 13, &node), ["innocent"]);
+}
+
+// R43: an agent that was started again decides as the one before.
+#[test]
+fn the_next_agent_knows_the_same_victims() {
+    let decide = |manager: &mut Planner| {
+        let mut node = bomb_and_innocent();
+        let mut all = Vec::new();
+        for second in [3, 8, 14, 40] {
+            for (signal, available) in all_short(0) {
+                node.observe(signal, available, second);
+            }
+            all.push(evicted(manager, second, &node));
+        }
+        all
+    };
+    let mut live = told(&mut bomb_and_innocent(), Signal::PidAvailable, 950);
+    let mut restarted = manager(Mode::Evictd, everything());
+    restarted.restore(
+        2 * SECOND,
+        &Earlier {
+            victims: vec![EarlierVictim {
+                uid: "bomb".into(),
+                at: 2 * SECOND,
+            }],
+            last: vec![(Signal::MemoryAvailable, 2 * SECOND)],
+            ..Earlier::default()
+        },
+    );
+    let decided = decide(&mut live);
+    assert_eq!(decided, decide(&mut restarted));
+    assert!(decided.concat().iter().all(|name| name == "innocent"));
+    assert_eq!(decided.concat().len(), 1);
+}
+
+// R49: what an eviction is decided from says the same again.
+#[test]
+fn what_a_decision_was_made_from_makes_it_again() {
+    for (signal, available) in all_short(0) {
+        let mut node = bomb_and_innocent();
+        node.observe(signal, available, 2);
+        let mut manager = manager(Mode::Evictd, everything());
+        // A soft threshold waits for its grace period.
+        let mut evictions = Vec::new();
+        for second in [2, 3] {
+            node.observe(signal, available, second);
+            let mut round = step(&mut manager, second, &node);
+            if !round.node_reclaim.is_empty() {
+                let (now, snapshot) = (second * SECOND, node.snapshot());
+                let after = manager.after_reclaim(now, &round, snapshot, snapshot);
+                round.evictions.extend(after);
+            }
+            evictions.extend(round.evictions);
+        }
+        let [eviction] = &evictions[..] else {
+            panic!("{signal}: {evictions:?}");
+        };
+        let Timing { urgency, judged } = **eviction.timing.as_ref().expect("a time");
+        let text = serde_json::to_string(&judged).expect("JSON");
+        let read: Judged = serde_json::from_str(&text).expect("the same");
+        assert_eq!(read, judged);
+        let Decision::Evict { urgency: again, .. } = read.decide() else {
+            panic!("{signal}: {judged:?}");
+        };
+        let is_soft = signal == Signal::MemoryAvailable;
+        let rule = if is_soft { Rule::Soft } else { Rule::FirstLook };
+        assert_eq!(
+            (again, judged.rule, eviction.is_soft),
+            (urgency, rule, is_soft)
+        );
+    }
+}
+
+#[test]
+fn a_pod_that_is_not_known_spares_none() {
+    let mut node = bomb_and_innocent();
+    let mut manager = told(&mut node, Signal::PidAvailable, 950);
+    node.pods.remove(0);
+    node = node.pod("late", 0);
+    node.usages.get_mut("late").expect("a pod").processes = Some(1);
+    let change = |pod: &mut Pod| pod.priority = -1;
+    node = node.that(change);
+    manager.note_external_eviction(3 * SECOND, node.snapshot(), "gone", Signal::MemoryAvailable);
+    node.observe(Signal::PidAvailable, 300, 50);
+    assert_eq!(evicted(&mut manager, 50, &node), ["late"]);
+}
