@@ -1,4 +1,4 @@
-{{/* What every policy of this chart begins with: whom it is for, and which node that agent's token names. */}}
+{{/* What every policy of this chart begins with: the users it is for, and which node that agent's token names. */}}
 {{- define "evictd.admissionCommon" -}}
 failurePolicy: Fail
 matchConditions:
@@ -39,6 +39,15 @@ gone through by name, which no type has. An absent part has no fields.
 {{- $but := printf "field in ['%s']" (join "', '" (rest .)) -}}
 {{ $new }}.all(field, {{ $but }} || (field in {{ $old }} && {{ $new }}[field] == {{ $old }}[field])) &&
 {{ $old }}.all(field, {{ $but }} || field in {{ $new }})
+{{- end -}}
+
+{{/* Whether some nodes leave their evicted pods visible. */}}
+{{- define "evictd.failsPods" -}}
+{{- $fails := eq "Fail" (dig "cluster" "evictedPods" "" .Values.config) -}}
+{{- range .Values.nodePools -}}
+{{- $fails = or $fails (eq "Fail" (dig "config" "cluster" "evictedPods" "" .)) -}}
+{{- end -}}
+{{- if $fails }}true{{ end -}}
 {{- end -}}
 
 {{/* metadata but for what the API server itself writes. */}}

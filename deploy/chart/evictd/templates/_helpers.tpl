@@ -107,5 +107,48 @@ host: {{ $address | quote }}
 {{- if .Values.health.enabled -}}
 {{- $_ := set $config "healthAddress" (include "evictd.socket" (list (include "evictd.healthAddress" .) .Values.health.port)) -}}
 {{- end -}}
-{{- mergeOverwrite $config (deepCopy .Values.config) | toYaml -}}
+{{- $own := deepCopy .Values.config -}}
+{{- /* The default's step does not stand in the way of a threshold that is named: the agent refuses both together. */ -}}
+{{- if kindIs "map" $own.evictionHardAboveKubelet -}}
+{{- $above := $own.evictionHardAboveKubelet -}}
+{{- range $signal := keys $above -}}
+{{- $named := false -}}
+{{- if kindIs "map" $own.evictionHard -}}
+{{- $named = hasKey $own.evictionHard $signal -}}
+{{- else if $own.evictionHard -}}
+{{- $texts := join "," $own.evictionHard | replace " " "" | printf ",%s" -}}
+{{- $named = contains (printf ",%s<" $signal) $texts -}}
+{{- end -}}
+{{- if $named }}{{ $_ := unset $above $signal }}{{ end -}}
+{{- end -}}
+{{- if not $above }}{{ $_ := unset $own "evictionHardAboveKubelet" }}{{ end -}}
+{{- end -}}
+{{- $config = mergeOverwrite $config $own -}}
+{{- with $config.cluster -}}
+{{- include "evictd.checkFleetBrake" .fleetBrake -}}
+{{- end -}}
+{{- toYaml $config -}}
+{{- end -}}
+
+{{/* What the schema cannot see, and each agent would refuse: the limits of durations, and fewer nodes for a pause than to be slow. */}}
+{{- define "evictd.checkFleetBrake" -}}
+{{- $brake := default dict . -}}
+{{- range $field := list "window" "pause" "slowInterval" -}}
+{{- $text := toString (get $brake $field) -}}
+{{- if regexMatch "^([0-9]+[hms])+$" $text -}}
+{{- $seconds := 0.0 -}}
+{{- range regexFindAll "[0-9]+[hms]" $text -1 -}}
+{{- $unit := get (dict "h" 3600 "m" 60 "s" 1) (trunc -1 .) -}}
+{{- $seconds = addf $seconds (mulf (float64 (regexFind "[0-9]+" .)) $unit) -}}
+{{- end -}}
+{{- if or (lt $seconds 1.0) (gt $seconds 86400.0) -}}
+{{- fail (printf "fleetBrake.%s: %s: must lie between 1s and 24h" $field $text) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $slow := default 10 $brake.slowNodes -}}
+{{- $pause := default 20 $brake.pauseNodes -}}
+{{- if lt (int $pause) (int $slow) -}}
+{{- fail (printf "fleetBrake.pauseNodes: %v: must not be below slowNodes, which is %v" $pause $slow) -}}
+{{- end -}}
 {{- end -}}

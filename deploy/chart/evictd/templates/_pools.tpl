@@ -41,7 +41,7 @@ sees the chart's values with the pool's on top, the pool as .pool, and as .earli
 {{- end -}}
 
 {{- define "evictd.configMapName" -}}
-{{- printf "%s-%s" (include "evictd.poolName" .) (include "evictd.config" . | sha256sum | trunc 10) -}}
+{{- printf "%s-%s" (include "evictd.poolName" .) (include "evictd.config" . | sha256sum | trunc 12) -}}
 {{- end -}}
 
 {{/* The affinity of the values, narrowed down to the pool's nodes: a node is in the first pool that names its label. */}}
