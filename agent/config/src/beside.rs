@@ -28,8 +28,8 @@ const MOST: f32 = 0.25;
 pub struct BesideKubelet {
     /// Hard thresholds for signals of which the kubelet's configuration says nothing.
     pub fallback: Option<Statements>,
-    /// What is added to the kubelet's hard thresholds, with the text that it was.
-    above: BTreeMap<Signal, (ThresholdValue, String)>,
+    /// What is added to the kubelet's hard thresholds.
+    above: BTreeMap<Signal, ThresholdValue>,
 }
 
 impl BesideKubelet {
@@ -46,27 +46,18 @@ impl BesideKubelet {
                 .map_err(|reason| ConfigError::text(format!("{ABOVE}.{name}"), &text, reason))?;
             // Nothing switches off a step that was set elsewhere.
             if let Some(step) = step {
-                above.insert(signal, (step, text));
+                above.insert(signal, step);
             }
         }
         Ok(Self { fallback, above })
     }
 
     /// Raises the thresholds that the kubelet has. One that evictd's own configuration names is meant as it stands there.
-    pub(super) fn raise(
-        &self,
-        thresholds: &mut [Threshold],
-        origins: &Origins,
-    ) -> Result<(), ConfigError> {
-        for (signal, (_, text)) in &self.above {
-            if origins.hard.get(signal) == Some(&Origin::Own) {
-                let reason = format!(
-                    "evictionHard names {signal} too: only what comes from the kubelet is raised"
-                );
-                return Err(ConfigError::text(format!("{ABOVE}.{signal}"), text, reason));
-            }
-        }
-        for threshold in thresholds.iter_mut().filter(|t| t.is_hard()) {
+    pub(super) fn raise(&self, thresholds: &mut [Threshold], origins: &Origins) {
+        let is_raised = |threshold: &&mut Threshold| {
+            threshold.is_hard() && origins.of(threshold) != Origin::Own
+        };
+        for threshold in thresholds.iter_mut().filter(is_raised) {
             let of_pods = threshold.signal == Signal::AllocatableMemoryAvailable;
             let is_twin = of_pods && !origins.hard.contains_key(&threshold.signal);
             let signal = if is_twin {
@@ -74,7 +65,7 @@ impl BesideKubelet {
             } else {
                 threshold.signal
             };
-            if let Some((step, _)) = self.above.get(&signal) {
+            if let Some(step) = self.above.get(&signal) {
                 threshold.value = ThresholdValue::Raised(Box::new(Raised {
                     base: threshold.value.clone(),
                     step: step.clone(),
@@ -82,7 +73,6 @@ impl BesideKubelet {
                 }));
             }
         }
-        Ok(())
     }
 }
 

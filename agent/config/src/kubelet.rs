@@ -117,7 +117,7 @@ impl EvictionFields {
         };
         let hard = hard.into_iter().map(|(signal, (text, _))| (signal, text));
         let mut config = self.or(kubelet).parse(hard.collect())?;
-        beside.raise(&mut config.thresholds, &origins)?;
+        beside.raise(&mut config.thresholds, &origins);
         Ok((config, origins))
     }
 

@@ -216,6 +216,15 @@ fn a_step_is_on_top_of_what_the_kubelet_has() {
     let found = resolved(&merged, kubelet, 80 << 30);
     assert_eq!(found[0], "imagefs.available<1Gi configuration");
     assert_eq!(found[2], "memory.available<200Mi kubeletDefaults");
+    // A threshold of evictd's own is meant as it stands, and so is that of the pods' cgroup, which follows from it.
+    let named = format!("{own}evictionHard: {{memory.available: 1Gi}}");
+    assert_eq!(
+        resolved(&named, kubelet, 80 << 30),
+        [
+            "memory.available<1Gi configuration",
+            "allocatableMemory.available<1Gi configuration"
+        ]
+    );
     // A tenth of a small node's memory; the kubelet's own where that is more.
     let step = "evictionHardAboveKubelet: memory.available=100Mi";
     for (kubelet, capacity, expected) in [
@@ -354,11 +363,6 @@ fn errors_name_field_value_and_reason_in_one_line() {
         (
             "evictionHardAboveKubelet: {nodefs.available: 101%}",
             r#"evictionHardAboveKubelet.nodefs.available: "101%": must not be above 100%"#,
-        ),
-        (
-            "evictionHardAboveKubelet: {memory.available: 5Mi}\nevictionHard: {memory.available: 1Gi}",
-            "evictionHardAboveKubelet.memory.available: \"5Mi\": evictionHard names memory.available too: only what \
-             comes from the kubelet is raised",
         ),
         (
             "evictionHardFallback: {memory.available: '0'}",

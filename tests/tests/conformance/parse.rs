@@ -178,17 +178,6 @@ fn a_threshold_says_where_it_comes_from() {
 }
 
 #[test]
-fn a_step_on_a_threshold_that_is_named_is_refused() {
-    let files = Files::new();
-    let text = "evictionHardAboveKubelet: {memory.available: 100Mi}\nevictionHard: {memory.available: 1Gi}\n";
-    let own = files.write("own.yaml", text);
-    let outcome = evictd(["thresholds".as_ref(), "--config".as_ref(), own.as_os_str()]);
-    assert_eq!(outcome.code, 2);
-    let field = "evictionHardAboveKubelet.memory.available";
-    assert!(outcome.stderr.contains(field), "{}", outcome.stderr);
-}
-
-#[test]
 fn a_file_that_is_not_there_is_named() {
     let outcome = evictd(["thresholds", "--config", "/nonexistent/evictd.yaml"]);
     assert_eq!(outcome.code, 2);

@@ -77,9 +77,8 @@ fn the_plain_manifests_are_what_the_chart_renders_to() {
     );
 }
 
-/// The agent refuses a step on a threshold that is named: the default's gives way, and one for another signal stays.
 #[test]
-fn a_threshold_that_is_named_takes_the_place_of_the_step() {
+fn the_step_above_the_kubelet_can_be_switched_off() {
     skip_if!(helm().err());
     let above = |config: Value| {
         let objects = rendered(&json!({"config": config}));
@@ -87,22 +86,11 @@ fn a_threshold_that_is_named_takes_the_place_of_the_step() {
         let config: Value = serde_saphyr::from_str(text.as_str().unwrap()).unwrap();
         config["evictionHardAboveKubelet"].clone()
     };
-    let step = json!({"memory.available": "100Mi"});
-    assert_eq!(above(json!({})), step);
+    assert_eq!(above(json!({})), json!({"memory.available": "100Mi"}));
     assert_eq!(
-        above(json!({"evictionHard": {"pid.available": "5%"}})),
-        step
+        above(json!({"evictionHardAboveKubelet": null})),
+        Value::Null
     );
-    assert_eq!(above(json!({"evictionHard": "pid.available<5%"})), step);
-    for named in [
-        json!({"memory.available": "300Mi", "pid.available": "5%"}),
-        json!("pid.available<5%, memory.available<300Mi"),
-        json!(["pid.available<5%", "memory.available<300Mi"]),
-    ] {
-        assert_eq!(above(json!({"evictionHard": named})), Value::Null);
-    }
-    let none = json!({"evictionHardAboveKubelet": {"memory.available": null}});
-    assert_eq!(above(none), Value::Null);
 }
 
 /// Helm installs it before the rest, and never removes it: policies outlive the release.

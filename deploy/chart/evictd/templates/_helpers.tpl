@@ -107,23 +107,7 @@ host: {{ $address | quote }}
 {{- if .Values.health.enabled -}}
 {{- $_ := set $config "healthAddress" (include "evictd.socket" (list (include "evictd.healthAddress" .) .Values.health.port)) -}}
 {{- end -}}
-{{- $own := deepCopy .Values.config -}}
-{{- /* The default's step does not stand in the way of a threshold that is named: the agent refuses both together. */ -}}
-{{- if kindIs "map" $own.evictionHardAboveKubelet -}}
-{{- $above := $own.evictionHardAboveKubelet -}}
-{{- range $signal := keys $above -}}
-{{- $named := false -}}
-{{- if kindIs "map" $own.evictionHard -}}
-{{- $named = hasKey $own.evictionHard $signal -}}
-{{- else if $own.evictionHard -}}
-{{- $texts := join "," $own.evictionHard | replace " " "" | printf ",%s" -}}
-{{- $named = contains (printf ",%s<" $signal) $texts -}}
-{{- end -}}
-{{- if $named }}{{ $_ := unset $above $signal }}{{ end -}}
-{{- end -}}
-{{- if not $above }}{{ $_ := unset $own "evictionHardAboveKubelet" }}{{ end -}}
-{{- end -}}
-{{- $config = mergeOverwrite $config $own -}}
+{{- $config = mergeOverwrite $config (deepCopy .Values.config) -}}
 {{- with $config.cluster -}}
 {{- include "evictd.checkFleetBrake" .fleetBrake -}}
 {{- end -}}

@@ -236,6 +236,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(config["evictionHard"], json!({"memory.available": "2Gi"}));
+        evictd_config::Config::from_values(config.clone(), None).expect("agents take it");
         let cluster = &config["cluster"];
         assert_eq!(cluster["pauseConfigMap"], "evictd/evictd-pause");
         assert!(cluster["kubeletConfig"].is_null(), "{cluster}");
