@@ -173,13 +173,13 @@ impl ApiClient {
     /// The API server's addresses, and the networks of ClusterIPs, as far as they are known without asking it: those that are
     /// `configured`, or the one around the address of the Service `kubernetes`.
     pub fn cluster_addresses(&self, configured: &[IpNet]) -> ClusterAddresses {
-        let mut services = configured.to_vec();
-        if services.is_empty() {
-            services.extend(kubernetes_service().map(ClusterAddresses::services_around));
-        }
+        let guess = kubernetes_service().map(ClusterAddresses::services_around);
+        let guess = guess.filter(|_| configured.is_empty());
         ClusterAddresses {
             api_server: self.api_server.clone(),
-            services,
+            services: configured.to_vec(),
+            assumed_services: guess.into_iter().collect(),
+            ..ClusterAddresses::default()
         }
     }
 

@@ -4,7 +4,11 @@
 //! They are read only while gates ask servers. What cannot be read is as it was before, or as the surroundings of the Service
 //! `kubernetes` suggest.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use evictd_policy::PolicyEvaluator;
 use http::Method;
@@ -16,8 +20,8 @@ use crate::client::{ApiClient, ApiError, ApiRequest, DEADLINE, JSON};
 /// How often they are read again; a server that does not answer is asked sooner.
 pub const REFRESH: Duration = Duration::from_secs(600);
 const RETRY: Duration = Duration::from_secs(30);
-/// Gates wait for the first answer, and for no longer than this.
-const FIRST_ANSWER: Duration = Duration::from_secs(2);
+/// Gates wait for the first answer, and for no longer than this: half of a gate's own timeout by default.
+const FIRST_ANSWER: Duration = Duration::from_secs(1);
 /// Objects of networking.k8s.io/v1 since Kubernetes 1.33.
 const SERVICE_CIDRS: &str = "/apis/networking.k8s.io/v1/servicecidrs";
 /// What the API server keeps of its own addresses.
@@ -47,13 +51,13 @@ pub async fn run(
         let is_late = [&networks, &servers].contains(&&Found::Late);
         if let Found::Object(list) = networks {
             known.services = networks_of(&list);
-            if known.services.is_empty() {
-                known.services.clone_from(&assumed.services);
-            }
+            known.assumed_services = match known.services.is_empty() {
+                true => assumed.assumed_services.clone(),
+                false => Vec::new(),
+            };
         }
         if let Found::Object(slice) = servers {
-            let more = addresses_of(&slice).into_iter();
-            known.api_server = assumed.api_server.iter().copied().chain(more).collect();
+            known.endpoints = endpoints_of(&slice);
         }
         evaluator.set_cluster_addresses(known.clone());
         deadline = DEADLINE;
@@ -129,12 +133,17 @@ fn networks_of(list: &Value) -> Vec<IpNet> {
         .collect()
 }
 
-/// The addresses of an EndpointSlice.
-fn addresses_of(slice: &Value) -> Vec<IpAddr> {
-    let endpoints = slice["endpoints"].as_array().into_iter().flatten();
-    let addresses = endpoints.flat_map(|e| e["addresses"].as_array().into_iter().flatten());
-    addresses
-        .filter_map(|address| address.as_str()?.parse::<IpAddr>().ok())
-        .map(|address| address.to_canonical())
-        .collect()
+/// The addresses of an EndpointSlice, each with each of its ports.
+fn endpoints_of(slice: &Value) -> Vec<SocketAddr> {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let ports = list(&slice["ports"]);
+    let ports = ports
+        .iter()
+        .filter_map(|p| p["port"].as_u64()?.try_into().ok());
+    let ports: Vec<u16> = ports.collect();
+    let endpoints = list(&slice["endpoints"]);
+    let addresses = endpoints.iter().flat_map(|e| list(&e["addresses"]));
+    let addresses = addresses.filter_map(|a| a.as_str()?.parse::<IpAddr>().ok());
+    let both = addresses.flat_map(|a| ports.iter().map(move |port| (a.to_canonical(), *port)));
+    both.map(SocketAddr::from).collect()
 }

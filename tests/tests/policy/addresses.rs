@@ -29,7 +29,8 @@ fn cidrs(networks: &[&str]) -> Value {
 
 fn slice(servers: &[&str]) -> Value {
     let endpoints = servers.iter().map(|ip| json!({"addresses": [ip]}));
-    json!({"kind": "EndpointSlice", "endpoints": endpoints.collect::<Vec<_>>()})
+    // The port of the gates.
+    json!({"kind": "EndpointSlice", "ports": [{"port": 1}], "endpoints": endpoints.collect::<Vec<_>>()})
 }
 
 /// What keeps gates that ask pods at these addresses, and their pods.

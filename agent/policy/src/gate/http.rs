@@ -251,6 +251,7 @@ impl HttpProbe {
             cluster,
             hosts: self.hosts.as_ref(),
             cluster_ips: self.cluster_ips,
+            is_pods_own: self.host.is_none(),
         };
         let stream = connect(host, self.port, filter).await?;
         let request = request(&authority, &self.path, token.as_deref())?;

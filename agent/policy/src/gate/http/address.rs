@@ -27,10 +27,14 @@ static METADATA_NETWORKS: LazyLock<Vec<IpNet>> =
 /// Addresses of the cluster itself, which a gate reaches only where its policy names them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterAddresses {
-    /// The API server's.
+    /// The API server's, as the agent is told to reach it: at every port.
     pub api_server: Vec<IpAddr>,
+    /// The API server's own, each at its port: pods of the host's network have the same addresses.
+    pub endpoints: Vec<SocketAddr>,
     /// The networks of ClusterIPs.
     pub services: Vec<IpNet>,
+    /// A guess at them where the cluster does not say; the addresses of pods may lie in it.
+    pub assumed_services: Vec<IpNet>,
 }
 
 /// What a policy says of the addresses that its gate may reach.
@@ -41,12 +45,14 @@ pub(super) struct Filter<'a> {
     pub hosts: Option<&'a Hosts>,
     /// `clusterIPs`.
     pub cluster_ips: bool,
+    /// The gate asks the pod itself, by the address that the kubelet has given it.
+    pub is_pods_own: bool,
 }
 
 impl Filter<'_> {
     /// Why an address is not asked.
-    fn refusal(&self, address: IpAddr) -> Option<&'static str> {
-        let address = address.to_canonical();
+    fn refusal(&self, server: SocketAddr) -> Option<&'static str> {
+        let address = server.ip().to_canonical();
         let leads_nowhere = match address {
             IpAddr::V4(ip) => ip.is_unspecified() || ip.is_multicast() || ip.is_broadcast(),
             IpAddr::V6(ip) => ip.is_unspecified() || ip.is_multicast(),
@@ -68,9 +74,17 @@ impl Filter<'_> {
             Some("is a link-local address")
         } else if is_in(&METADATA_NETWORKS) {
             Some("is a cloud's metadata address")
-        } else if self.cluster.api_server.contains(&address) {
+        } else if self.cluster.api_server.contains(&address)
+            || self
+                .cluster
+                .endpoints
+                .contains(&SocketAddr::new(address, server.port()))
+        {
             Some("is the API server's address")
-        } else if !self.cluster_ips && is_in(&self.cluster.services) {
+        } else if !self.cluster_ips
+            && (is_in(&self.cluster.services)
+                || !self.is_pods_own && is_in(&self.cluster.assumed_services))
+        {
             Some("is a ClusterIP, and the gate has no clusterIPs: true")
         } else {
             None
@@ -146,7 +160,7 @@ pub(super) async fn connect(
         .collect();
     let mut last = bad_host(host, "has no address");
     for address in addresses {
-        if let Some(reason) = filter.refusal(address.ip()) {
+        if let Some(reason) = filter.refusal(address) {
             let reason = format!(
                 "{} {reason}: it is not asked unless hosts names it",
                 address.ip()
@@ -197,16 +211,28 @@ mod tests {
         let kubernetes: IpAddr = "10.96.0.1".parse().expect("an address");
         let cluster = ClusterAddresses {
             api_server: vec![kubernetes, "192.168.7.1".parse().expect("an address")],
-            services: vec![ClusterAddresses::services_around(kubernetes)],
+            endpoints: vec!["192.168.7.2:6443".parse().expect("an address")],
+            services: Vec::new(),
+            assumed_services: vec![ClusterAddresses::services_around(kubernetes)],
         };
-        let refusal = |hosts: Option<&Hosts>, cluster_ips, address: &str| {
+        let refusal_of = |hosts: Option<&Hosts>, cluster_ips, is_pods_own, address: &str, port| {
             let filter = Filter {
                 cluster: &cluster,
                 hosts,
                 cluster_ips,
+                is_pods_own,
             };
-            filter.refusal(address.parse().expect("an address"))
+            let address = address.parse().expect("an address");
+            filter.refusal(SocketAddr::new(address, port))
         };
+        let refusal = |hosts: Option<&Hosts>, cluster_ips, address: &str| {
+            refusal_of(hosts, cluster_ips, false, address, 8529)
+        };
+        // A pod of the host's network beside the API server; a pod whose network lies in what was only guessed.
+        assert_eq!(refusal(None, false, "192.168.7.2"), None);
+        let server = refusal_of(None, false, true, "192.168.7.2", 6443);
+        assert!(server.is_some_and(|r| r.contains("API server")));
+        assert_eq!(refusal_of(None, false, true, "10.97.0.10", 8529), None);
         for (address, reason) in [
             ("127.0.0.1", "loopback"),
             ("::1", "loopback"),
