@@ -127,8 +127,31 @@ pub async fn fail(connection: &ApiClient, eviction: &EvictionRecord) -> Result<R
     match connection.call(&call).await {
         Ok(_) => Ok(Removal::Failed),
         Err(e) if e.code() == 404 => Ok(Removal::Gone),
+        // The UID is another one.
+        Err(e) if e.code() == 409 => Ok(Removal::Replaced),
         Err(e) => Err(e),
     }
+}
+
+/// Whether the API server has the pod, not over and not being deleted.
+///
+/// # Errors
+/// No answer, or a refusal.
+pub async fn is_active(connection: &ApiClient, pod: PodRef<'_>) -> Result<bool, ApiError> {
+    // The agent has no right to get pods, only to list them.
+    let (namespace, name) = (pod.namespace, pod.name);
+    let path = format!("/api/v1/namespaces/{namespace}/pods?fieldSelector=metadata.name%3D{name}");
+    let nothing = Value::Null;
+    let call = ApiRequest::new(Method::GET, path, JSON, &nothing);
+    let list = connection.call(&call).await?;
+    let mut pods = list["items"].as_array().into_iter().flatten();
+    Ok(pods.any(|found| {
+        let is_over = ["Failed", "Succeeded"]
+            .iter()
+            .any(|p| found["status"]["phase"] == *p);
+        let meta = &found["metadata"];
+        meta["uid"] == pod.uid && meta["deletionTimestamp"].is_null() && !is_over
+    }))
 }
 
 /// `metav1.Time`: whole seconds.

@@ -66,6 +66,8 @@ pub enum FleetError {
         node: String,
         /// What it said.
         reason: String,
+        /// What it has printed before.
+        printed: String,
     },
 }
 
@@ -216,6 +218,7 @@ impl Fleet {
         let failed = |reason: String| FleetError::Agent {
             node: agent.node.clone(),
             reason,
+            printed: String::new(),
         };
         let answer = tokio::time::timeout(DEADLINE, self.execute(agent, words));
         match answer.await {
@@ -228,6 +231,7 @@ impl Fleet {
         let failed = |reason: String| FleetError::Agent {
             node: agent.node.clone(),
             reason,
+            printed: String::new(),
         };
         let parameters = AttachParams::default().container(CONTAINER).stderr(true);
         let command = [PROGRAM].iter().chain(words).copied();
@@ -249,11 +253,16 @@ impl Fleet {
             Some(status) => {
                 let said = stderr.unwrap_or_default();
                 let said = said.trim().strip_prefix("evictd: ").unwrap_or(said.trim());
-                Err(failed(match (said, exit_code(&status)) {
+                let reason = match (said, exit_code(&status)) {
                     ("", None) => status.message.unwrap_or_default(),
                     ("", Some(code)) => format!("ended with {code}"),
                     (said, _) => said.to_owned(),
-                }))
+                };
+                Err(FleetError::Agent {
+                    node: agent.node.clone(),
+                    reason,
+                    printed: stdout,
+                })
             }
             None => Err(failed("the connection ended before the command".to_owned())),
         }

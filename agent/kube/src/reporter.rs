@@ -264,7 +264,13 @@ impl Reporter {
             let failed = self.failed.swap_remove(at);
             let pod = PodRef::from(&failed.eviction);
             let name = format!("{}/{}", pod.namespace, pod.name);
-            match eviction_api::delete(&self.connection, pod, DEAD_GRACE_SECONDS).await {
+            // A watch that was away shows what was before.
+            let deleted = match eviction_api::is_active(&self.connection, pod).await {
+                Ok(false) => continue,
+                Ok(true) => eviction_api::delete(&self.connection, pod, DEAD_GRACE_SECONDS).await,
+                Err(error) => Err(error),
+            };
+            match deleted {
                 Ok(_) => tracing::warn!(
                     pod = name,
                     "the kubelet has taken an evicted pod back: it is deleted"

@@ -234,7 +234,8 @@ fn a_pod_that_the_kubelet_takes_back_is_deleted() {
     member.server.state().put_pod(pod);
     let deleted = |m: &ClusterNode| m.server.state().count("DELETE", "/pods/wild") == 1;
     assert!(member.wait(SOON, deleted), "{}", agent.log());
-    assert!(agent.log().contains("has taken an evicted pod back"));
+    let is_told = |_: &ClusterNode| agent.log().contains("has taken an evicted pod back");
+    assert!(member.wait(SOON, is_told), "{}", agent.log());
     assert_eq!(member.reported().len(), 1);
 }
 
