@@ -1,17 +1,26 @@
-//! A floor that no node can keep below its hard threshold is a mistake that the file shows by itself.
+//! A floor that no node can keep below the hard threshold of the same file is a mistake that the file shows by itself.
 
 use evictd_engine::{Signal, Threshold, ThresholdValue};
 
-use super::ConfigError;
+use super::{
+    ConfigError,
+    origin::{Origin, Origins},
+};
 
 /// Capacities of nodes, in bytes as powers of two: 64 MiB to 64 TiB.
 const CAPACITIES: std::ops::RangeInclusive<u32> = 26..=46;
 
-/// Compares the floor with the hard threshold for nodes of all sizes; how the two compare on one node is known where its capacity is.
-pub(super) fn check(floor: &ThresholdValue, thresholds: &[Threshold]) -> Result<(), ConfigError> {
+/// Compares the floor with evictd's own hard threshold for nodes of all sizes. How the two compare on one node, and with what its
+/// kubelet says, is known on the node, which takes half of the threshold then.
+pub(super) fn check(
+    floor: &ThresholdValue,
+    thresholds: &[Threshold],
+    origins: &Origins,
+) -> Result<(), ConfigError> {
     let hard = thresholds
         .iter()
-        .find(|t| t.signal == Signal::MemoryAvailable && t.is_hard());
+        .find(|t| t.signal == Signal::MemoryAvailable && t.is_hard())
+        .filter(|t| origins.of(t) == Origin::Own);
     let Some(hard) = hard else {
         return Ok(());
     };

@@ -229,10 +229,11 @@ impl Config {
             config.kernel_floor.enabled,
             &config.kernel_floor.memory_available,
         ) {
-            kernel_floor::check(floor, &config.eviction.thresholds)?;
+            kernel_floor::check(floor, &config.eviction.thresholds, &config.origins)?;
         }
         if let (Some(metrics), Some(health)) = (config.metrics_address, config.health_address)
             && metrics == health
+            && metrics.port() != 0
         {
             return Err(ConfigError::text(
                 "healthAddress",

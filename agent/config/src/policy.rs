@@ -75,6 +75,7 @@ fn rate(fields: &mut ObjectDecoder, name: &str) -> Result<Option<Rate>, ConfigEr
     let reason = format!("must be a whole number between 1 and {most}");
     let number = number.ok_or_else(|| ConfigError::value(path, &evictions, reason))?;
     let path = rate.path_of("period");
+    // 0s is no limit: no eviction counts.
     let period = rate.duration("period")?;
     let period = period.ok_or_else(|| {
         ConfigError::value(
@@ -83,10 +84,6 @@ fn rate(fields: &mut ObjectDecoder, name: &str) -> Result<Option<Rate>, ConfigEr
             "is missing: how long an eviction counts",
         )
     })?;
-    if period.is_zero() {
-        let reason = "must be above 0s: no eviction would count";
-        return Err(ConfigError::text(path, "0s", reason));
-    }
     rate.deny_unknown_fields()?;
     Ok(Some(Rate {
         evictions: number,
@@ -122,14 +119,6 @@ mod tests {
             (
                 json!({"evictionRates": {"owner": {"evictions": 1}}}),
                 "evictionRates.owner.period: null: is missing",
-            ),
-            (
-                json!({"evictionRates": {"node": {"evictions": 1, "period": "0s"}}}),
-                "evictionRates.node.period: \"0s\": must be above 0s",
-            ),
-            (
-                json!({"evictionRates": {"owner": {"evictions": 1, "period": "0m"}}}),
-                "evictionRates.owner.period: \"0s\": must be above 0s",
             ),
             (
                 json!({"metricsAddress": "0.0.0.0:9393", "healthAddress": "0.0.0.0:9393"}),

@@ -35,22 +35,11 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Whether all of them can be kept with this capacity, in bytes, and the agent decides before the kernel kills.
+    /// Whether all of them can be kept with this capacity, in bytes.
     ///
     /// # Errors
-    /// An amount that is not below the capacity, or a floor that is not below the threshold.
+    /// An amount that is not below the capacity.
     pub fn check(&self, capacity: u64) -> Result<(), ScopeError> {
-        self.check_capacity(capacity)?;
-        match self.floor {
-            Some(floor) if floor >= self.threshold => Err(ScopeError::FloorNotBelowThreshold {
-                floor,
-                threshold: self.threshold,
-            }),
-            _ => Ok(()),
-        }
-    }
-
-    fn check_capacity(&self, capacity: u64) -> Result<(), ScopeError> {
         let checks = [
             ("evictionHard[memory.available]", Some(self.threshold)),
             (
@@ -114,16 +103,6 @@ pub enum ScopeError {
         /// The capacity, in bytes.
         capacity: u64,
     },
-    /// The kernel would kill before evictd decides.
-    #[error(
-        "kernelFloor.memory.available: {floor}: is not below the hard threshold of {threshold} bytes"
-    )]
-    FloorNotBelowThreshold {
-        /// The floor, in bytes.
-        floor: u64,
-        /// The hard threshold, in bytes.
-        threshold: u64,
-    },
 }
 
 impl Scope {
@@ -184,7 +163,7 @@ impl Scope {
         reclaimable_cache: bool,
     ) -> Result<Self, ScopeError> {
         let limits = limits(capacity);
-        limits.check_capacity(capacity)?;
+        limits.check(capacity)?;
         Ok(Self {
             swap: SwapRoom::open(&cgroup),
             pod_swap: u64::MAX,

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use evictd_config::{Config, FilesystemPaths, Origins, PinnedGuard};
 use evictd_engine::{
-    MemorySizing, Observations, Threshold, ThresholdValue, model::settings::EvictionConfig,
+    MemorySizing, Observations, Signal, Threshold, ThresholdValue, model::settings::EvictionConfig,
 };
 use evictd_node::{
     bpf::{object::BpfObject, pin::is_bpffs},
@@ -21,7 +21,7 @@ use evictd_node::{
 use evictd_sys::clock::monotonic_ns;
 use serde::Serialize;
 
-use crate::daemon::node_view::NodeView;
+use crate::daemon::{configured_floor, node_view::NodeView};
 
 /// The signal without which there is nothing to do.
 const MEMORY: &str = "memory.available";
@@ -146,10 +146,9 @@ fn thresholds(config: &Config) -> Vec<Finding> {
     let thresholds = view.layout().apply(&config.eviction.thresholds);
     let now = i64::try_from(monotonic_ns()).unwrap_or(i64::MAX);
     let seen = view.sample(now).observations;
-    vec![
-        hard(&config.eviction.thresholds, &config.origins, &seen),
-        met_now(&thresholds, &seen),
-    ]
+    let hard = hard(&config.eviction.thresholds, &config.origins, &seen);
+    let findings = [hard, met_now(&thresholds, &seen)].into_iter();
+    findings.chain(kernel_floor(config, &seen)).collect()
 }
 
 /// Each hard threshold, and where it comes from.
@@ -182,6 +181,19 @@ fn hard(thresholds: &[Threshold], origins: &Origins, seen: &Observations) -> Fin
         _ => described.join("; "),
     };
     Finding::new("hard thresholds", State::Ok, detail)
+}
+
+/// A floor at which the kernel would kill before the agent decides.
+fn kernel_floor(config: &Config, seen: &Observations) -> Option<Finding> {
+    let capacity = seen.get(Signal::MemoryAvailable)?.capacity;
+    let floor = configured_floor(config, u64::try_from(capacity).ok()?)?;
+    let mut thresholds = config.eviction.thresholds.iter();
+    let hard = thresholds.find(|t| t.signal == Signal::MemoryAvailable && t.is_hard())?;
+    let hard = hard.amount(capacity);
+    let detail = format!(
+        "kernelFloor.memory.available is {floor} bytes here, and the hard threshold {hard}: half of that is the floor"
+    );
+    (floor >= hard).then(|| Finding::new("kernel floor", State::Degraded, detail))
 }
 
 fn met_now(thresholds: &[Threshold], seen: &Observations) -> Finding {

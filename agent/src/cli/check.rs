@@ -9,10 +9,7 @@ use super::{
     table::{Alignment, Table},
     to_json,
 };
-use crate::{
-    check::{Check, Finding, State},
-    daemon,
-};
+use crate::check::{Check, Finding, State};
 
 /// What `evictd check` is told.
 #[derive(clap::Args)]
@@ -35,9 +32,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<(String, bool), CommandError>
     let loaded = arguments.config.as_deref();
     let loaded = loaded.map(|path| Config::load_beside(path, file, &nothing));
     let (config, kubelet) = loaded.transpose()?.unzip();
-    if let Some(config) = &config {
-        daemon::check_floor(config)?;
-    }
     let mut check = Check::of_this_machine(config.as_ref());
     check
         .findings

@@ -74,15 +74,7 @@ impl Allocatable {
         let cgroup = open()?;
         let capacity = cgroup.limit().map_err(|e| e.to_string())?;
         let capacity = capacity.ok_or_else(|| format!("{} has no memory limit", dir.display()))?;
-        let amounts = |capacity| {
-            let mut amounts = limits(&threshold, &self.config, capacity);
-            // The floor was held against the node's threshold; a share of the pods' limit is less.
-            amounts.floor = amounts.floor.map(|floor| match floor < amounts.threshold {
-                true => floor,
-                false => amounts.threshold / 2,
-            });
-            amounts
-        };
+        let amounts = |capacity| limits(&threshold, &self.config, capacity);
         let found = Some(Watched {
             dir: dir.clone(),
             id: cgroup.id(),

@@ -59,7 +59,7 @@ use policies::Policies;
 
 pub use error::RunError;
 pub use reload::ConfigSource;
-pub use scope::check_floor;
+pub use scope::configured_floor;
 
 /// How often the agent looks after itself; where no hook tells of cgroups that come and go, the pods' cgroups are
 /// compared with what is held open as often.

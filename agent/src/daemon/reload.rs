@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::{
     Agent, BY_FASTPATH, RunError,
-    scope::{hard_memory_threshold, limits},
+    scope::{hard_memory_threshold, limits, tell_floor},
 };
 use crate::daemon::{message::MessageBuilder, sources};
 
@@ -141,6 +141,7 @@ impl Agent {
         let capacity = self.node_memory.capacity();
         let amounts = limits(&threshold, &new, capacity);
         amounts.check(capacity)?;
+        tell_floor(&new, amounts.threshold, capacity);
         self.control.send_settings(FastPathSettings {
             limits: amounts,
             capacity,

@@ -18,14 +18,8 @@ pub(super) const CGROUP_MOUNT: &str = "/sys/fs/cgroup";
 /// What the memory guard keeps if nothing else is configured: the kubelet's default hard threshold.
 const GUARD: u64 = 100 << 20;
 
-/// The cgroup that plays the node, or the machine, with limits that it can keep.
+/// The cgroup that plays the node, or the machine.
 pub(super) fn scope(config: &Config, threshold: &Threshold) -> Result<Scope, RunError> {
-    let scope = open(config, threshold)?;
-    scope.limits().check(scope.capacity())?;
-    Ok(scope)
-}
-
-fn open(config: &Config, threshold: &Threshold) -> Result<Scope, RunError> {
     let limits = |capacity| limits(threshold, config, capacity);
     let cache = config.account_reclaimable_cache;
     if let Some(path) = &config.scope.cgroup {
@@ -39,20 +33,6 @@ fn open(config: &Config, threshold: &Threshold) -> Result<Scope, RunError> {
     let root = MemoryCgroup::open(&root).map_err(ScopeError::from)?;
     let total = memory_total(Path::new("/proc")).map_err(ScopeError::from)?;
     Ok(Scope::machine(root, total, limits, cache)?)
-}
-
-/// Whether the floor of a configuration is below the hard threshold on this node.
-///
-/// # Errors
-/// It is not. What else keeps the scope from being opened is told elsewhere.
-pub fn check_floor(config: &Config) -> Result<(), RunError> {
-    let Ok(threshold) = hard_memory_threshold(&config.eviction.thresholds) else {
-        return Ok(());
-    };
-    match scope(config, &threshold) {
-        Err(error @ RunError::Scope(ScopeError::FloorNotBelowThreshold { .. })) => Err(error),
-        _ => Ok(()),
-    }
 }
 
 /// The fast path's scope: it is guarded by the kernel's own count beside the kubelet's.
@@ -117,18 +97,35 @@ pub(super) fn never_met(signal: Signal) -> Threshold {
 pub(super) fn limits(threshold: &Threshold, config: &Config, capacity: u64) -> Limits {
     let signed = i64::try_from(capacity).unwrap_or(i64::MAX);
     let hard = threshold.amount(signed);
-    let floor = &config.kernel_floor;
     Limits {
         threshold: hard,
         resolved: threshold.resolved_amount(signed).max(hard),
-        // Below nothing there is nothing.
-        floor: (floor.enabled && hard > 0).then(|| {
-            let configured = floor
-                .memory_available
-                .as_ref()
-                .map(|value| value.amount(signed));
-            configured.unwrap_or(hard / 2)
+        // Below nothing there is nothing. From the threshold on the kernel would kill before the agent decides.
+        floor: (config.kernel_floor.enabled && hard > 0).then(|| {
+            let configured = configured_floor(config, capacity);
+            configured.filter(|floor| *floor < hard).unwrap_or(hard / 2)
         }),
+    }
+}
+
+/// `kernelFloor.memory.available`, in bytes.
+pub fn configured_floor(config: &Config, capacity: u64) -> Option<u64> {
+    let floor = &config.kernel_floor;
+    let configured = floor.memory_available.as_ref().filter(|_| floor.enabled);
+    configured.map(|value| value.amount(i64::try_from(capacity).unwrap_or(i64::MAX)))
+}
+
+/// Says that the floor is not the one that is configured.
+pub(super) fn tell_floor(config: &Config, threshold: u64, capacity: u64) {
+    let configured = configured_floor(config, capacity);
+    if let Some(configured) = configured.filter(|floor| *floor >= threshold) {
+        let floor = threshold / 2;
+        tracing::warn!(
+            configured,
+            threshold,
+            floor,
+            "kernelFloor.memory.available is not below the hard threshold of this node: half of the threshold is the floor"
+        );
     }
 }
 
@@ -140,32 +137,20 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    // Start, reload and a capacity that changes go through the same check.
+    // Thresholds may be those of a kubelet, and of any size of node.
     #[test]
-    fn a_share_as_floor_is_held_against_the_threshold_of_this_node() {
-        let config = |hard: &str, floor: &str| {
-            let config = json!({
-                "evictionHard": {"memory.available": hard},
-                "kernelFloor": {"memory.available": floor},
-            });
-            Config::from_values(config, None).unwrap()
-        };
-        let check = |hard: &str, floor: &str, capacity: u64| {
-            let config = config(hard, floor);
+    fn a_floor_that_is_not_below_the_threshold_of_this_node_is_half_of_it() {
+        let floor = |hard: &str, floor: &str, capacity: u64| {
+            let kubelet = json!({ "evictionHard": {"memory.available": hard} });
+            let own = json!({ "kernelFloor": {"memory.available": floor} });
+            let config = Config::from_values(own, Some(kubelet)).unwrap();
             let threshold = hard_memory_threshold(&config.eviction.thresholds).unwrap();
-            let checked = limits(&threshold, &config, capacity).check(capacity);
-            checked.map_err(|error| error.to_string())
+            limits(&threshold, &config, capacity).floor
         };
-        assert_eq!(check("100Mi", "10%", 512 * MIB), Ok(()));
-        assert_eq!(
-            check("100Mi", "50%", 512 * MIB),
-            Err("kernelFloor.memory.available: 268435456: is not below the hard threshold of 104857600 bytes".to_owned())
-        );
-        assert_eq!(check("50%", "100Mi", 512 * MIB), Ok(()));
-        let refused = check("50%", "100Mi", 128 * MIB).unwrap_err();
-        assert!(
-            refused.starts_with("kernelFloor.memory.available: "),
-            "{refused}"
-        );
+        assert_eq!(floor("100Mi", "75Mi", 512 * MIB), Some(75 * MIB));
+        assert_eq!(floor("100Mi", "100Mi", 512 * MIB), Some(50 * MIB));
+        assert_eq!(floor("100Mi", "50%", 512 * MIB), Some(50 * MIB));
+        assert_eq!(floor("50%", "100Mi", 512 * MIB), Some(100 * MIB));
+        assert_eq!(floor("50%", "100Mi", 128 * MIB), Some(32 * MIB));
     }
 }

@@ -24,7 +24,7 @@ use super::{
     node_memory::NodeMemory,
     policies::Policies,
     recall,
-    scope::{self, guarded, hard_memory_threshold, scope},
+    scope::{self, guarded, hard_memory_threshold, scope, tell_floor},
 };
 use crate::{
     daemon::{
@@ -52,6 +52,7 @@ impl Agent {
         // Two of them: the fast path takes one with it.
         let [scope, looked_at] = [scope(config, &threshold)?, scope(config, &threshold)?];
         // The manager show the kubelet's count, and go by it under soft thresholds.
+        tell_floor(config, scope.limits().threshold, scope.capacity());
         let scope = guarded(scope, config);
         let mut policies = Policies::start(config)?;
         let Opened {

@@ -9,7 +9,6 @@ use std::{
 use evictd_node::cgroup::memory::MemoryCgroup;
 use evictd_store::record::Record;
 use evictd_tests::{
-    agent,
     cgroup::{OomKills as _, TestCgroup},
     embedded::Files,
     hog::Hog,
@@ -64,14 +63,6 @@ fn bad_input_is_refused_with_field_and_reason() {
         &with("kernelFloor", json!({ "memory.available": "64Mi" })),
         "kernelFloor.memory.available: \"64Mi\": must be below the hard threshold, which is 64Mi",
     );
-    // A share is known with the capacity.
-    let mut floor = Files::new(scope.path(), &good);
-    floor.config["kernelFloor"] = json!({ "memory.available": "60%" });
-    let expected =
-        "kernelFloor.memory.available: 80530640: is not below the hard threshold of 67108864 bytes";
-    assert_refused(&floor.refused(), expected);
-    let check = agent::evictd(&["check"], &[("--config", &floor.write().unwrap())]);
-    assert_refused(&check, expected);
     let address = json!("127.0.0.1:9393");
     let mut same = Files::new(scope.path(), &good);
     same.config["metricsAddress"] = address.clone();
