@@ -303,6 +303,7 @@ async fn explain(
 /// What an agent has printed as JSON.
 fn json_of(agent: &AgentPod, text: &str) -> Result<Value, FleetError> {
     serde_json::from_str(text).map_err(|error| FleetError::Agent {
+        printed: String::new(),
         node: agent.node.clone(),
         reason: format!("an answer that is no JSON: {error}"),
     })
@@ -323,6 +324,19 @@ async fn incidents(
         waits.map(|agent| format!("the agent on {}: its pod is {}", agent.node, agent.phase));
     let (mut found, mut silent) = (Vec::new(), waits.collect::<Vec<_>>());
     for (agent, answer) in fleet.ask_all(&agents, &["report", "-o", "json"]).await {
+        // Lines of a journal that cannot be read hide no others.
+        let answer = answer.or_else(|error| match error {
+            FleetError::Agent {
+                reason, printed, ..
+            } if !printed.is_empty() => {
+                silent.push(format!(
+                    "what the agent on {} cannot read: {reason}",
+                    agent.node
+                ));
+                Ok(printed)
+            }
+            error => Err(error),
+        });
         match answer.and_then(|text| json_of(agent, &text)) {
             Ok(Value::Array(evictions)) => {
                 found.extend(evictions.into_iter().map(|mut eviction| {

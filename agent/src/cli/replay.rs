@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::{
     CommandError, OutputFormat,
-    input::{bad, invalid, read_json},
+    input::{invalid, read_json},
     scenario::{self, Scenario, Step},
     table::{Alignment, Table},
     to_json,
@@ -30,9 +30,9 @@ pub(super) struct Arguments {
     /// How far to go beyond the kubelet, without it not at all; an incident knows its mode
     #[arg(long, value_enum)]
     mode: Option<ModeName>,
-    /// How to print the decisions
-    #[arg(short, long, value_enum, default_value_t)]
-    output: OutputFormat,
+    /// How to print the decisions; without it a table, and JSON for an incident
+    #[arg(short, long, value_enum)]
+    output: Option<OutputFormat>,
 }
 
 /// The engine's modes on the command line.
@@ -107,10 +107,10 @@ struct IncidentJson {
     evicted: String,
 }
 
-/// Whether a file is that of an incident, even of a damaged one: a scenario has none of these fields.
+/// Whether a file is that of an incident, even of a damaged one: only a scenario has steps.
 fn is_incident(document: &Value) -> bool {
-    let fields = ["version", "eviction", "judged"];
-    fields.iter().any(|field| document.get(field).is_some())
+    let mut fields = ["version", "eviction", "judged"].into_iter();
+    document.get("steps").is_none() && fields.any(|field| document.get(field).is_some())
 }
 
 /// Makes the decision of an incident again.
@@ -179,14 +179,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
     let path = &arguments.scenario;
     let document = read_json(path)?;
     if is_incident(&document) {
-        if arguments.mode.is_some() {
-            let reason = "is for scenarios: an incident is decided in the mode of its agent";
-            return Err(bad("--mode", reason));
-        }
         let incident = replay_incident(path, &document)?;
         return match arguments.output {
-            OutputFormat::Json => to_json(&incident),
-            OutputFormat::Table => Ok(incident.text()),
+            None | Some(OutputFormat::Json) => to_json(&incident),
+            Some(OutputFormat::Table) => Ok(incident.text()),
         };
     }
     let scenario = scenario::read(path, document)?;
@@ -196,8 +192,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
     };
     let steps = replay(scenario, mode);
     match arguments.output {
-        OutputFormat::Json => to_json(&steps),
-        OutputFormat::Table => Ok(table(&steps)),
+        Some(OutputFormat::Json) => to_json(&steps),
+        None | Some(OutputFormat::Table) => Ok(table(&steps)),
     }
 }
 

@@ -11,7 +11,7 @@ use evictd_config::{Config, KubeletDocument, KubeletSource};
 use evictd_kube::configz;
 use tracing_subscriber::EnvFilter;
 
-use super::{CommandError, input::bad};
+use super::CommandError;
 use crate::daemon::{self, ConfigSource, RunError};
 
 /// Variable with the log filter, in the form of `RUST_LOG`.
@@ -42,13 +42,17 @@ enum LogFormat {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
+    let (filter, refused) = log_filter(env::var_os(LOG_VARIABLE));
     let log = tracing_subscriber::fmt()
-        .with_env_filter(log_filter(env::var_os(LOG_VARIABLE))?)
+        .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal());
     match arguments.log_format {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().flatten_event(true).init(),
+    }
+    if let Some(reason) = refused {
+        tracing::warn!("{LOG_VARIABLE}: {reason}: the log shows what `info` does");
     }
     let kubelet_config = arguments.kubelet_config.as_deref();
     let (config, origin) = configured(&arguments.config, kubelet_config, arguments.shadow)?;
@@ -56,16 +60,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
     Ok(String::new())
 }
 
-/// The filter that the variable asks for; `info` where it is not set.
-fn log_filter(variable: Option<OsString>) -> Result<EnvFilter, CommandError> {
-    let Some(text) = variable else {
-        return Ok(EnvFilter::new("info"));
+/// The filter that the variable asks for; `info` where it is not set, or cannot be used: a node is not left alone because of its log.
+fn log_filter(variable: Option<OsString>) -> (EnvFilter, Option<String>) {
+    let text = variable.as_ref().map(|text| text.display().to_string());
+    let refused = match &text {
+        None => None,
+        Some(text) => match EnvFilter::try_new(text) {
+            Ok(filter) => return (filter, None),
+            Err(error) => Some(format!("\"{text}\": {error}")),
+        },
     };
-    let shown = text.display();
-    let text = text
-        .to_str()
-        .ok_or_else(|| bad(LOG_VARIABLE, &format!("\"{shown}\": is not UTF-8")))?;
-    EnvFilter::try_new(text).map_err(|e| bad(LOG_VARIABLE, &format!("\"{text}\": {e}")))
+    (EnvFilter::new("info"), refused)
 }
 
 /// What an agent that is told this goes by, the kubelet's own answer included.
@@ -88,15 +93,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_filter_that_cannot_be_used_is_refused() {
-        let filter = |text: &str| log_filter(Some(text.into())).map(|filter| filter.to_string());
+    fn a_filter_that_cannot_be_used_is_told_and_leaves_the_default() {
+        let filter = |text: &str| {
+            let (filter, refused) = log_filter(Some(text.into()));
+            (filter.to_string(), refused)
+        };
         for text in ["loud=quiet", "info,evictd=5s"] {
-            let error = filter(text).expect_err(text);
-            assert_eq!(error.exit_code(), 2);
-            let expected = format!("EVICTD_LOG: \"{text}\": ");
-            assert!(error.to_string().starts_with(&expected), "{error}");
+            let (filter, refused) = filter(text);
+            assert_eq!(filter, "info");
+            assert!(refused.is_some_and(|reason| reason.starts_with(&format!("\"{text}\": "))));
         }
-        assert_eq!(filter("warn").expect("a filter"), "warn");
-        assert_eq!(log_filter(None).expect("a filter").to_string(), "info");
+        assert_eq!(filter("warn"), ("warn".to_owned(), None));
+        assert_eq!(log_filter(None).0.to_string(), "info");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use evictd_config::{Config, KubeletDocument, Origins};
+use evictd_config::{Config, KubeletDocument, Origin, Origins};
 use evictd_engine::{Threshold, ThresholdValue};
 use serde::Serialize;
 
@@ -35,8 +35,9 @@ struct ThresholdJson {
     grace_period_seconds: Seconds,
     #[serde(skip_serializing_if = "Option::is_none")]
     min_reclaim: Option<ValueJson>,
-    /// Who has set it, without the step on top.
-    from: &'static str,
+    /// Who has set it, where the kubelet alone would have another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<&'static str>,
 }
 
 /// A quantity in the signal's unit, rounded up, or a share of the capacity (0.1 for 10 %).
@@ -128,6 +129,8 @@ A threshold that is met as it comes into force is told, and evicts in the same w
 impl ThresholdJson {
     fn new(threshold: &Threshold, origins: &Origins) -> Self {
         let grace = threshold.grace_period;
+        let origin = origins.of(threshold);
+        let is_raised = matches!(threshold.value, ThresholdValue::Raised(_));
         Self {
             signal: threshold.signal.as_str(),
             value: (&threshold.value).into(),
@@ -137,7 +140,7 @@ impl ThresholdJson {
                 Seconds::Fraction(grace.as_secs_f64())
             },
             min_reclaim: threshold.min_reclaim.as_ref().map(ValueJson::from),
-            from: origins.of(threshold).as_str(),
+            from: (origin == Origin::Fallback || is_raised).then(|| origin.as_str()),
         }
     }
 }

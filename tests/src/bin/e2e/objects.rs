@@ -236,8 +236,10 @@ mod tests {
         )
         .unwrap();
         assert_eq!(config["evictionHard"], json!({"memory.available": "2Gi"}));
-        evictd_config::Config::from_values(config.clone(), None).expect("agents take it");
         let cluster = &config["cluster"];
+        let mut on_a_node = config.clone();
+        on_a_node["cluster"]["nodeName"] = json!("node-1");
+        evictd_config::Config::from_values(on_a_node, None).expect("agents take it");
         assert_eq!(cluster["pauseConfigMap"], "evictd/evictd-pause");
         assert!(cluster["kubeletConfig"].is_null(), "{cluster}");
         assert_eq!(config["stateDir"], "/var/lib/evictd");
