@@ -16,7 +16,7 @@ use super::{
 use crate::decode::ObjectDecoder;
 
 const ABOVE: &str = "evictionHardAboveKubelet";
-const FALLBACK: &str = "evictionHardFallback";
+pub(super) const FALLBACK: &str = "evictionHardFallback";
 
 /// A step raises a threshold on memory to this share of the capacity at most, so that a small node does not evict at once.
 const MOST_MEMORY: f32 = 0.1;

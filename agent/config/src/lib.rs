@@ -146,7 +146,7 @@ impl Config {
     }
 
     /// The same where a KubeletConfiguration that is missing or cannot be read is no error: what was known `before` stands in
-    /// for it, or the kubelet's defaults. Answers with what was used too.
+    /// for it, or `evictionHardFallback`, or the kubelet's defaults. Answers with what was used too.
     ///
     /// # Errors
     ///
@@ -158,8 +158,12 @@ impl Config {
     ) -> Result<(Self, KubeletDocument), ConfigError> {
         let document = read_document(path)?;
         let files = KubeletFiles::of(&document, kubelet_config);
-        let kubelet = KubeletDocument::read(&files, before)?;
+        let mut kubelet = KubeletDocument::read(&files, before)?;
+        let has_fallback = !document[beside::FALLBACK].is_null();
         let config = Self::from_values(document, kubelet.document.clone())?;
+        if kubelet.source == KubeletSource::Defaults && has_fallback {
+            kubelet.source = KubeletSource::Fallback;
+        }
         Ok((config, kubelet))
     }
 

@@ -63,16 +63,19 @@ pub enum KubeletSource {
     LastRead,
     /// The kubelet's defaults, because the file that is named cannot be read.
     Defaults,
+    /// `evictionHardFallback`, for the same reason.
+    Fallback,
 }
 
 impl KubeletSource {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Unnamed,
         Self::File,
         Self::Configz,
         Self::LastRead,
         Self::Defaults,
+        Self::Fallback,
     ];
 
     /// Its name in metrics.
@@ -83,6 +86,7 @@ impl KubeletSource {
             Self::Configz => "configz",
             Self::LastRead => "lastRead",
             Self::Defaults => "defaults",
+            Self::Fallback => "fallback",
         }
     }
 }
@@ -94,6 +98,7 @@ impl fmt::Display for KubeletSource {
             Self::File => "the file holds",
             Self::Configz => "what the kubelet's /configz has said holds",
             Self::LastRead => "what it said last holds",
+            Self::Fallback => "evictionHardFallback holds",
         })
     }
 }
@@ -125,7 +130,7 @@ impl KubeletDocument {
     /// # Errors
     /// A file that can be read and is no KubeletConfiguration.
     pub(super) fn read(files: &KubeletFiles, before: &Self) -> Result<Self, ConfigError> {
-        use KubeletSource::{Configz, Defaults, File, LastRead, Unnamed};
+        use KubeletSource::{Configz, Defaults, Fallback, File, LastRead, Unnamed};
         let mut files = files.clone();
         let missing = files.directory.take_if(|path| !path.exists());
         let missing = missing.map(|path| {
@@ -156,7 +161,7 @@ impl KubeletDocument {
                 source: match before.source {
                     File | LastRead => LastRead,
                     Configz => Configz,
-                    Unnamed | Defaults => Defaults,
+                    Unnamed | Defaults | Fallback => Defaults,
                 },
                 document: before.document.clone(),
                 unreadable: Some(error.to_string()),

@@ -127,8 +127,6 @@ pub async fn fail(connection: &ApiClient, eviction: &EvictionRecord) -> Result<R
     match connection.call(&call).await {
         Ok(_) => Ok(Removal::Failed),
         Err(e) if e.code() == 404 => Ok(Removal::Gone),
-        // The UID is another one.
-        Err(e) if e.code() == 409 => Ok(Removal::Replaced),
         Err(e) => Err(e),
     }
 }

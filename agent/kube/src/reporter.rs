@@ -225,6 +225,8 @@ impl Reporter {
                 Err(e) if e.is_retryable() && job.status_attempts < STATUS_ATTEMPTS => {
                     return Err(e);
                 }
+                // Another pod by that name, or other writers were always first: the DELETE tells.
+                Err(e) if e.code() == 409 => {}
                 Err(e) => refusal = Some(e),
             }
         }

@@ -213,15 +213,19 @@ fn an_evicted_pod_stays_where_that_is_wanted() {
     assert_eq!(member.server.state().count("DELETE", ""), 0);
 }
 
+/// A conflict is no refusal of this cluster: the next pod may fail again.
 #[test]
 fn a_status_that_is_refused_gives_way_to_the_delete() {
     skip_if!(not_root());
-    let refused = Fault::new("PATCH", "/pods/wild/status", 2, InjectedFault::Status(422));
-    let (member, agent) = with_failed_pod("unfailed", &[refused]);
-    assert_eq!(member.reported()[0].outcome, "deleted");
-    assert_eq!(member.server.state().count("DELETE", "/pods/wild"), 1);
-    let said = "does not let an evicted pod fail";
-    assert_eq!(agent.log().matches(said).count(), 1, "{}", agent.log());
+    for (code, name, told) in [(422, "unfailed", 1), (409, "conflicts", 0)] {
+        let refused = InjectedFault::Status(code);
+        let refused = Fault::new("PATCH", "/pods/wild/status", 2, refused);
+        let (member, agent) = with_failed_pod(name, &[refused]);
+        assert_eq!(member.reported()[0].outcome, "deleted", "{code}");
+        assert_eq!(member.server.state().count("DELETE", "/pods/wild"), 1);
+        let said = "does not let an evicted pod fail";
+        assert_eq!(agent.log().matches(said).count(), told, "{}", agent.log());
+    }
 }
 
 /// The kubelet has written a status of its own before it saw the eviction's: the killed containers would start again.
