@@ -170,6 +170,7 @@ impl ManagerLoop {
             }
             Command::PodsMemory(scope) => self.sources.pods_memory = Some(*scope),
             Command::NodeMemory(scope) => self.sources.memory = *scope,
+            Command::Disks(disks) => self.sources.disks = Some(*disks),
             Command::EvictedByFastPath {
                 uid,
                 signal,

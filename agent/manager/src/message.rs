@@ -19,7 +19,10 @@ use evictd_engine::{
 use evictd_node::{memory_scope::Scope, pods::table::Entry};
 use evictd_sys::{eventfd::EventFd, pi_mutex::PiMutex};
 
-use crate::mitigation_worker::{Done, MitigationRequest};
+use crate::{
+    DiskSources,
+    mitigation_worker::{Done, MitigationRequest},
+};
 
 /// Commands that may wait; of tables, scopes and settings only the newest does.
 const COMMANDS: usize = 256;
@@ -72,6 +75,8 @@ pub enum Command {
     PodsMemory(Box<Scope>),
     /// The node's memory has another capacity now.
     NodeMemory(Box<Scope>),
+    /// The disks, which could not be told apart before.
+    Disks(Box<DiskSources>),
     /// The fast path has evicted a pod.
     EvictedByFastPath {
         /// The pod's UID.
@@ -115,6 +120,7 @@ impl Command {
             Self::Members(_)
             | Self::PodsMemory(_)
             | Self::NodeMemory(_)
+            | Self::Disks(_)
             | Self::Settings { .. } => usize::MAX,
         }
     }
@@ -126,6 +132,7 @@ impl Command {
             (Self::Members(_), Self::Members(_))
                 | (Self::PodsMemory(_), Self::PodsMemory(_))
                 | (Self::NodeMemory(_), Self::NodeMemory(_))
+                | (Self::Disks(_), Self::Disks(_))
                 | (Self::Settings { .. }, Self::Settings { .. })
         )
     }

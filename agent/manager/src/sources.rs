@@ -1,7 +1,7 @@
 //! What the node has left of everything, and the triggers that say when to look.
 
 use std::{
-    io,
+    fmt, io,
     os::fd::{AsRawFd as _, RawFd},
     time::Duration,
 };
@@ -45,6 +45,15 @@ pub struct DiskSources {
     pub names: [DiskSource; 3],
     /// How they lie.
     pub layout: Layout,
+}
+
+impl fmt::Debug for DiskSources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DiskSources")
+            .field("names", &self.names)
+            .field("layout", &self.layout)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A trigger that is set.

@@ -56,6 +56,7 @@ use disk::DiskWriter;
 use node_memory::NodeMemory;
 use pod_table::HandedOver;
 use policies::Policies;
+use sources::DiskRetry;
 
 pub use error::RunError;
 pub use reload::ConfigSource;
@@ -134,6 +135,7 @@ struct Agent {
     allocatable: Allocatable,
     node_memory: NodeMemory,
     layout: Layout,
+    disk_retry: DiskRetry,
     config_source: ConfigSource,
     reloads: Arc<Reloads>,
     oom_attributor: OomAttributor,
@@ -181,7 +183,10 @@ impl Agent {
                     self.take_notes();
                 }
                 Some(record) = self.disk.acknowledged() => self.report_to_cluster(record),
-                _ = tick.tick() => self.tick(),
+                _ = tick.tick() => {
+                    self.tick();
+                    self.follow_disks().await;
+                }
                 gathered = gather(life.as_ref()) => {
                     gathered?;
                     self.on_cgroup_events();
@@ -297,6 +302,17 @@ impl Agent {
             // A limit that changes makes no event; a pod that could not be opened is tried again.
             self.follow_api();
         }
+    }
+
+    /// Disks that can be watched by now. No hook counts their inodes before the next start.
+    async fn follow_disks(&mut self) {
+        let Some(found) = self.disk_retry.tick(&self.config).await else {
+            return;
+        };
+        tracing::info!("disks are watched now");
+        self.layout = found.layout;
+        self.send_to_manager(Command::Disks(Box::new(found)));
+        self.send_to_manager(self.manager_settings(&self.config));
     }
 
     fn send_to_manager(&self, command: Command) {

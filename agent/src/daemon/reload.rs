@@ -152,16 +152,20 @@ impl Agent {
             thresholds: new.eviction.thresholds.clone(),
         });
         self.allocatable.reconfigure(&new);
-        self.send_to_manager(Command::Settings {
-            settings: Box::new(sources::settings(&new, self.layout, BY_FASTPATH.to_vec())),
-            shadow: new.shadow,
-            mitigation: new.graduated,
-        });
+        self.send_to_manager(self.manager_settings(&new));
         self.config = new;
         self.tell_node();
         // The pods' cgroup is handed over with its new amounts.
         self.follow_pods_scope(true);
         Ok(true)
+    }
+
+    pub(super) fn manager_settings(&self, config: &Config) -> Command {
+        Command::Settings {
+            settings: Box::new(sources::settings(config, self.layout, BY_FASTPATH.to_vec())),
+            shadow: config.shadow,
+            mitigation: config.graduated,
+        }
     }
 }
 

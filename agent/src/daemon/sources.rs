@@ -18,10 +18,14 @@ use evictd_node::{
     },
 };
 
+use tokio::task::{JoinHandle, spawn_blocking};
+
 use crate::daemon::RunError;
 
 /// Why a count has no hook although there might be one.
 const NOT_CONFIGURED: &str = "no threshold asks for it";
+/// So many ticks of the agent are between two attempts.
+const RETRY_TICKS: u32 = 10;
 
 /// What was built. Programs stay attached for as long as the object lives.
 pub(super) struct Signals {
@@ -89,11 +93,9 @@ fn sources(
         Signal::ContainerFsInodesFree,
     ];
     // Memory is watched whatever is wrong with a disk.
-    let disks = disks(config, offer(object, wants(&inodes))).unwrap_or_else(|error| {
-        tracing::error!(%error, "disks are not watched");
-        None
-    });
-    SignalSources::new(memory, pods_memory, pids, disks)
+    let disks = disks(config, offer(object, wants(&inodes)));
+    let disks = disks.inspect_err(|error| tracing::error!(error, "disks are not watched"));
+    SignalSources::new(memory, pods_memory, pids, disks.ok())
 }
 
 /// The loaded programs for who wants them, or why there are none.
@@ -116,21 +118,16 @@ fn say(signal: Signal, choice: &SelectedHook<CountHook>) {
     tracing::info!(%signal, hook = %choice.hook, "the signal has its hook");
 }
 
-fn disks(
-    config: &Config,
-    object: Result<&mut BpfObject, &str>,
-) -> Result<Option<DiskSources>, RunError> {
-    let Some(paths) = config.filesystems.resolve() else {
-        tracing::info!(
-            "no kubelet directory here and filesystems.nodefs is not set: disks are not watched"
-        );
-        return Ok(None);
-    };
+/// The node's filesystems, or why they cannot be watched.
+fn disks(config: &Config, object: Result<&mut BpfObject, &str>) -> Result<DiskSources, String> {
+    let paths = config.filesystems.resolve();
+    let paths = paths.ok_or("no kubelet directory here, and filesystems.nodefs is not set")?;
     let [nodefs, imagefs, containerfs] = &paths;
-    let found = NodeFilesystems::find(nodefs, imagefs, containerfs)?;
+    let found = NodeFilesystems::find(nodefs, imagefs, containerfs).map_err(|e| e.to_string())?;
     let built = InodeTrigger::build(&[nodefs, imagefs, containerfs], object, None);
-    let mut trigger = built.map_err(|e| std::io::Error::other(e.to_string()))?;
-    trigger.self_test(&config.state_dir)?;
+    let mut trigger = built.map_err(|e| e.to_string())?;
+    let tested = trigger.self_test(&config.state_dir);
+    tested.map_err(|e| e.to_string())?;
     let name = |path: &Path, available, inodes_free| {
         let filesystem = trigger.index_of(path)?;
         if let Some((_, choice)) = trigger.choice(filesystem) {
@@ -149,11 +146,9 @@ fn disks(
         name(containerfs, ContainerFsAvailable, ContainerFsInodesFree),
     ];
     let [Some(a), Some(b), Some(c)] = names else {
-        return Err(
-            std::io::Error::other("a filesystem has vanished while it was looked at").into(),
-        );
+        return Err("a filesystem has vanished while it was looked at".to_owned());
     };
-    Ok(Some(DiskSources {
+    Ok(DiskSources {
         trigger,
         names: [a, b, c],
         layout: match found.layout {
@@ -167,7 +162,40 @@ fn disks(
                 split_image_fs: true,
             },
         },
-    }))
+    })
+}
+
+/// Disks that could not be told apart at the start are tried again, on a thread that a disk may hang.
+pub(super) struct DiskRetry {
+    is_needed: bool,
+    ticks: u32,
+    attempt: Option<JoinHandle<Result<DiskSources, String>>>,
+}
+
+impl DiskRetry {
+    pub(super) fn new(sources: &SignalSources) -> Self {
+        Self {
+            is_needed: sources.disks.is_none(),
+            ticks: 0,
+            attempt: None,
+        }
+    }
+
+    /// What an attempt has found, once. To be called at each tick.
+    pub(super) async fn tick(&mut self, config: &Config) -> Option<DiskSources> {
+        if let Some(attempt) = self.attempt.take_if(|attempt| attempt.is_finished()) {
+            let found = attempt.await.ok().and_then(Result::ok)?;
+            self.is_needed = false;
+            return Some(found);
+        }
+        self.ticks = self.ticks.wrapping_add(1);
+        if self.is_needed && self.attempt.is_none() && self.ticks.is_multiple_of(RETRY_TICKS) {
+            let config = config.clone();
+            let attempt = move || disks(&config, Err("the disks came after the start"));
+            self.attempt = Some(spawn_blocking(attempt));
+        }
+        None
+    }
 }
 
 /// What the engine is told. Hard memory pressure is the fast path's.

@@ -148,6 +148,7 @@ impl Agent {
         let mount = memory_root(Path::new(scope::CGROUP_MOUNT)).map(|(mount, _)| mount);
         let mount = mount.unwrap_or_else(|| PathBuf::from(scope::CGROUP_MOUNT));
         let layout = signals.sources.layout();
+        let disk_retry = sources::DiskRetry::new(&signals.sources);
         let hooks = metrics::hooks(&signals);
         let manager = ManagerHandle::start(evictd_manager::Setup {
             settings: sources::settings(config, layout, BY_FASTPATH.to_vec()),
@@ -249,6 +250,7 @@ impl Agent {
             allocatable,
             node_memory,
             layout,
+            disk_retry,
             config_source: origin,
             reloads,
             oom_attributor: evidence,

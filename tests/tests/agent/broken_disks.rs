@@ -9,8 +9,10 @@ use evictd_tests::{
     hog::Hog,
     node::MIB,
     or_skip,
+    scrape::{free_address, metrics},
     skip::{no_bpf, not_root},
     skip_if,
+    wait::{SOON, until},
 };
 use serde_json::json;
 
@@ -60,4 +62,22 @@ fn filesystems_that_cannot_be_told_stop_no_agent() {
     let missing = files.dir().join("missing");
     files.config["filesystems"] = json!({ "nodefs": files.dir(), "imagefs": missing });
     evicts(&files, &hog, "disks are not watched");
+
+    // A disk that comes later is watched from then on.
+    let address = free_address().unwrap();
+    files.config["metricsAddress"] = json!(address);
+    let mut agent = files.start(&[]);
+    let is_shown = |signal: &str| {
+        let line = format!("evictd_signal_available{{signal=\"{signal}\"}}");
+        metrics(&address).is_ok_and(|text| text.contains(&line))
+    };
+    assert!(until(SOON, || is_shown("memory.available")));
+    assert!(!is_shown("imagefs.available"));
+    let disk = or_skip!(Disk::new("ext4", 16, 1024));
+    std::os::unix::fs::symlink(disk.path(), &missing).unwrap();
+    for signal in ["imagefs.available", "nodefs.inodesFree"] {
+        assert!(until(SOON, || is_shown(signal)), "{}", agent.log());
+    }
+    assert!(agent.log().contains("disks are watched now"));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
