@@ -3,8 +3,10 @@
 
 use std::{io, path::PathBuf, time::Duration};
 
+use evictd_engine::fleet::{FleetPace, FleetState};
 use evictd_policy::PAUSED;
 use futures::{StreamExt as _, stream};
+use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{ConfigMap, Node, Pod},
     apimachinery::pkg::apis::meta::v1::Status,
@@ -14,8 +16,11 @@ use kube::{
     api::{AttachParams, ListParams, Patch, PatchParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
+use serde::Serialize;
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
+
+use crate::fleet_brake;
 
 /// Labels of the agents' pods in the chart and in the manifests.
 pub const AGENTS: &str = "app.kubernetes.io/name=evictd";
@@ -24,6 +29,8 @@ const CONTAINER: &str = "evictd";
 const PROGRAM: &str = "/evictd";
 /// Name of the ConfigMap that pauses all agents, in the chart and in the manifests.
 pub const PAUSE: &str = "evictd-pause";
+/// Name of the ConfigMap by which all agents are slowed down, likewise.
+pub const BRAKE: &str = "evictd-fleet";
 /// Who the API server takes for the owner of that ConfigMap's fields.
 const MANAGER: &str = "kubectl-evictd";
 /// What a command in an agent's container may take.
@@ -91,6 +98,8 @@ pub struct Access {
     pub agents: String,
     /// The ConfigMap in it that pauses all agents.
     pub pause: String,
+    /// The ConfigMap in it by which the fleet brake tells all agents.
+    pub brake: String,
 }
 
 /// All agents of a cluster.
@@ -99,6 +108,16 @@ pub struct Fleet {
     namespace: String,
     agents: String,
     pause: String,
+    brake: String,
+}
+
+/// The fleet brake while it is pulled.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Brake {
+    /// `slow` or `paused`.
+    pub pace: &'static str,
+    /// Until then; after a pause nodes are slow for a window.
+    pub until: Timestamp,
 }
 
 /// A node with what it says about evictd.
@@ -154,6 +173,7 @@ impl Fleet {
             namespace: access.namespace,
             agents: access.agents,
             pause: access.pause,
+            brake: access.brake,
         })
     }
 
@@ -292,6 +312,22 @@ impl Fleet {
         let map = map.map_err(|error| api("configmaps", &error))?;
         let word = map.and_then(|map| map.data?.remove("paused"));
         Ok(word.as_deref() == Some("true"))
+    }
+
+    /// The fleet brake, if it is pulled.
+    ///
+    /// # Errors
+    /// [`FleetError::Api`].
+    pub async fn brake(&self) -> Result<Option<Brake>, FleetError> {
+        let map = self.config_maps().get_opt(&self.brake).await;
+        let map = map.map_err(|error| api("configmaps", &error))?;
+        let state = map.map(|map| fleet_brake::told(&map).state);
+        let pulled = state.filter(|state| state.pace != FleetPace::Normal);
+        Ok(pulled.and_then(|FleetState { pace, until }| {
+            let until = Timestamp::from_second(until).ok()?;
+            let pace = pace.as_str();
+            (until > Timestamp::now()).then_some(Brake { pace, until })
+        }))
     }
 
     /// Pauses all agents, or lifts that.

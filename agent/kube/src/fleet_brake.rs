@@ -56,8 +56,8 @@ const MOST_REMOVED: usize = 64;
 
 /// What the watched ConfigMap says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Told {
-    state: FleetState,
+pub(crate) struct Told {
+    pub(crate) state: FleetState,
     resource_version: Option<String>,
 }
 
@@ -335,7 +335,7 @@ struct Follower {
     incoming: Option<Told>,
 }
 
-fn told(map: &ConfigMap) -> Told {
+pub(crate) fn told(map: &ConfigMap) -> Told {
     // A ConfigMap has always a form in JSON.
     read(&serde_json::to_value(map).unwrap_or_default())
 }

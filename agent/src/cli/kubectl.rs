@@ -4,7 +4,9 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
-use evictd_kube::fleet::{AGENTS, Access, AgentPod, Fleet, FleetError, NodeState, PAUSE};
+use evictd_kube::fleet::{
+    AGENTS, Access, AgentPod, BRAKE, Brake, Fleet, FleetError, NodeState, PAUSE,
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -44,6 +46,9 @@ pub(super) struct Arguments {
     /// The ConfigMap that pauses all agents, as `cluster.pauseConfigMap` names it
     #[arg(long, global = true, default_value = PAUSE, value_name = "NAME")]
     pause_config_map: String,
+    /// The ConfigMap of the fleet brake, as `cluster.fleetBrake.configMap` names it
+    #[arg(long, global = true, default_value = BRAKE, value_name = "NAME")]
+    fleet_config_map: String,
     /// How to print it
     #[arg(short, long, global = true, value_enum, default_value_t)]
     output: OutputFormat,
@@ -122,6 +127,7 @@ async fn answer(arguments: &Arguments) -> Result<String, CommandError> {
         namespace: arguments.namespace.clone(),
         agents: arguments.selector.clone(),
         pause: arguments.pause_config_map.clone(),
+        brake: arguments.fleet_config_map.clone(),
     });
     let fleet = fleet.await?;
     let output = arguments.output;
@@ -153,7 +159,7 @@ async fn answer(arguments: &Arguments) -> Result<String, CommandError> {
 
 async fn status(fleet: &Fleet, output: OutputFormat) -> Result<String, CommandError> {
     let (nodes, agents) = (fleet.nodes().await?, fleet.agents().await?);
-    let all_paused = fleet.is_paused().await?;
+    let (all_paused, brake) = (fleet.is_paused().await?, fleet.brake().await?);
     let agent_of = |node: &NodeState| agents.iter().find(|agent| agent.node == node.name);
     let paused_by = |node: &NodeState| {
         let words = [(all_paused, "configMap"), (node.is_paused, "node")];
@@ -171,7 +177,7 @@ async fn status(fleet: &Fleet, output: OutputFormat) -> Result<String, CommandEr
                 "pausedBy": paused_by(node),
             })
         });
-        return to_json(&json!({ "nodes": nodes.collect::<Vec<_>>() }));
+        return to_json(&json!({ "nodes": nodes.collect::<Vec<_>>(), "fleetBrake": brake }));
     }
     let mut table = Table::new(&[
         ("NODE", Alignment::Left),
@@ -208,11 +214,15 @@ async fn status(fleet: &Fleet, output: OutputFormat) -> Result<String, CommandEr
         .iter()
         .filter_map(agent_of)
         .filter(|agent| agent.is_ready);
+    let brake = brake.map(|Brake { pace, until }| {
+        format!("the fleet brake is pulled: {pace} until {until}; urgent evictions go on\n")
+    });
     Ok(format!(
-        "{}\n{} of {} nodes have an agent that is ready\n",
+        "{}\n{} of {} nodes have an agent that is ready\n{}",
         table.render(),
         ready.count(),
-        nodes.len()
+        nodes.len(),
+        brake.unwrap_or_default()
     ))
 }
 

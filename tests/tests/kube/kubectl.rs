@@ -150,6 +150,18 @@ fn status_shows_agents_pressure_and_pauses() {
     cluster.said(&["resume"]);
     assert_eq!(cluster.json(&["status"])["nodes"][0]["pausedBy"], json!([]));
 
+    let brake = |until: &str| {
+        let data = json!({"pace": "paused", "until": until, "nodes": "25", "by": "n9"});
+        let mut state = cluster.server.state();
+        state.put_config_map("evictd", "evictd-fleet", data);
+    };
+    brake("2020-01-01T00:00:00Z");
+    assert!(cluster.json(&["status"])["fleetBrake"].is_null());
+    brake("2999-01-01T00:00:00Z");
+    assert_eq!(cluster.json(&["status"])["fleetBrake"]["pace"], "paused");
+    let said = "the fleet brake is pulled: paused until 2999-01-01T00:00:00Z";
+    assert!(cluster.said(&["status"]).contains(said));
+
     cluster.server.state().remove_pod("evictd", "evictd-x7k2p");
     assert!(
         cluster
