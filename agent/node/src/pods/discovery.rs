@@ -53,11 +53,12 @@ pub fn pods_below(root: &Path) -> Groups {
     groups
 }
 
-/// The cgroup of all pods below a directory, whichever driver made it; the one that lies highest.
+/// The cgroup of all pods below a directory, whichever driver made it; the one that lies highest. A kubelet that was given another
+/// driver leaves the former one's cgroups: of several, the one in which most pods run.
 pub fn pods_root(root: &Path) -> Option<PathBuf> {
     let mut level = vec![root.to_owned()];
     for _ in 0..ROOT_DEPTH {
-        let mut next = Vec::new();
+        let (mut found, mut next) = (Vec::new(), Vec::new());
         for entry in level.iter().filter_map(|dir| fs::read_dir(dir).ok()) {
             for entry in entry.flatten() {
                 let path = entry.path();
@@ -65,10 +66,21 @@ pub fn pods_root(root: &Path) -> Option<PathBuf> {
                     continue;
                 }
                 if entry.file_name().to_str().is_some_and(cgroup_name::is_root) {
-                    return Some(path);
+                    found.push(path);
+                } else {
+                    next.push(path);
                 }
-                next.push(path);
             }
+        }
+        if let [_, _, ..] = found[..] {
+            let pods_that_run = |root: &PathBuf| {
+                let pods = pods_below(root).found.into_iter();
+                pods.filter(|pod| !scores(&pod.path).is_empty()).count()
+            };
+            found.sort_by_cached_key(|root| (pods_that_run(root), root.clone()));
+        }
+        if let Some(path) = found.pop() {
+            return Some(path);
         }
         level = next;
     }
@@ -226,6 +238,30 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             fs::create_dir_all(dir.path().join(path)).unwrap();
             assert_eq!(pods_root(dir.path()), found.map(|f| dir.path().join(f)));
+        }
+    }
+
+    #[test]
+    fn the_cgroups_of_a_former_driver_are_passed_over() {
+        let systemd = UID.replace('-', "_");
+        let pods = [
+            format!("kubepods/besteffort/pod{UID}/c1"),
+            format!(
+                "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{systemd}.slice/x.scope"
+            ),
+        ];
+        for (runs, expected) in [(0, "kubepods"), (1, "kubepods.slice")] {
+            let dir = tempfile::tempdir().unwrap();
+            for (at, pod) in pods.iter().enumerate() {
+                let pod = dir.path().join(pod);
+                fs::create_dir_all(&pod).unwrap();
+                let processes = match at == runs {
+                    true => std::process::id().to_string(),
+                    false => String::new(),
+                };
+                fs::write(pod.join("cgroup.procs"), processes).unwrap();
+            }
+            assert_eq!(pods_root(dir.path()), Some(dir.path().join(expected)));
         }
     }
 
