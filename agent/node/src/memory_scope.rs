@@ -316,21 +316,27 @@ impl Scope {
         let swap = self.swap.as_ref().map(|swap| swap.read(self.pod_swap));
         let FreeSwap { free, usable } = swap.unwrap_or_default();
         // The kernel's own word on the machine is the better one.
-        let machine = word.filter(|_| self.is_machine).map(|word| word.bytes);
+        let machine = word.filter(|_| self.is_machine);
         let own = reading.usage.saturating_sub(reclaimable);
-        let used = match machine.map(|left| self.capacity.saturating_sub(left)) {
-            // Below its own limit there may be less than on the machine.
-            Some(used) if self.is_limited => used.max(own),
-            Some(used) => used,
-            None => own,
+        let (used, left) = match machine {
+            Some(Left {
+                bytes,
+                used: Some(used),
+                ..
+            }) if !self.is_limited => (used, bytes),
+            word => {
+                // Below its own limit there may be less than on the machine.
+                let lacking = word.map(|word| self.capacity.saturating_sub(word.bytes));
+                let used = own.max(lacking.unwrap_or(0));
+                (used, self.capacity.saturating_sub(used))
+            }
         };
-        let left = self.capacity.saturating_sub(used);
         // v1 does not make a group's writers wait.
         let unwritten = match word {
             Some(_) if !self.is_machine => reading.dirty_or_writeback.min(reclaimable).min(left),
             _ => 0,
         };
-        let on_scale = machine.and(word).map(|w| w.on_the_scale_of(threshold));
+        let on_scale = machine.map(|word| word.on_the_scale_of(threshold));
         Shortage {
             available: on_scale.map_or(counted, |left| left.min(counted)),
             threshold,

@@ -216,7 +216,8 @@ fn readers_on_the_machine_kill_no_pod() {
         MemAvailable::open(Path::new("/proc"))
             .unwrap()
             .read()
-            .unwrap(),
+            .unwrap()
+            .available,
     );
     // Other programs of the machine take and give back memory meanwhile.
     let threshold = left.saturating_sub(1000 * MIB).to_string();

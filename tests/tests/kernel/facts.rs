@@ -102,6 +102,7 @@ fn pages_of_hugetlbfs_are_in_no_memory_counter() {
             .unwrap()
             .read()
             .unwrap()
+            .available
     };
     fs::write(POOL, (WANTED / (2 * MIB)).to_string()).unwrap();
     let pages: u64 = fs::read_to_string(POOL).unwrap().trim().parse().unwrap();
@@ -151,7 +152,7 @@ fn numa_nodes_are_the_machine() {
     let nodes = numa::nodes(Path::new("/sys")).unwrap();
     skip_if!(nodes.is_empty().then_some("this kernel has no NUMA"));
     let proc = Path::new("/proc");
-    let available = MemAvailable::open(proc).unwrap().read().unwrap();
+    let available = MemAvailable::open(proc).unwrap().read().unwrap().available;
     let total = memory_total(proc).unwrap();
     let used: u64 = nodes.iter().map(|node| node.total - node.available).sum();
     let difference = used.abs_diff(total - available);

@@ -109,5 +109,8 @@ mod tests {
         let below = Place::Below(pod.into());
         assert_eq!(hierarchy.locate(Path::new(pod), id), below);
         assert_eq!(hierarchy.mounted, Some(PathBuf::new()));
+        // procfs numbers its root as a hierarchy does: of the real root no event has to show where it is.
+        let mut real = MountedHierarchy::new("/proc".into());
+        assert_eq!(real.locate(Path::new(pod), id), below);
     }
 }

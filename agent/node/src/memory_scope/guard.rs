@@ -1,6 +1,6 @@
 //! Another word on what is left of a scope's memory, beside the kubelet's.
 
-use crate::proc::machine::MemAvailable;
+use crate::proc::machine::{MachineMemory, MemAvailable};
 
 /// A reserve by another count than the kubelet's: the last bytes before the OOM killer.
 #[derive(Debug)]
@@ -43,13 +43,17 @@ impl MemoryGuard {
     /// What it knows to be left. `free` is not charged, `written` is page cache that counts as available and can be taken at
     /// once; all in bytes.
     pub(super) fn left(&self, free: u64, written: u64) -> Option<Left> {
-        let bytes = match &self.source {
+        let (bytes, used) = match &self.source {
             // A file that cannot be read says nothing; the kubelet's count remains.
-            GuardSource::Machine(memory) => memory.read().ok()?,
-            GuardSource::CgroupV1 => free.saturating_add(written),
+            GuardSource::Machine(memory) => {
+                let MachineMemory { total, available } = memory.read().ok()?;
+                (available, Some(total.saturating_sub(available)))
+            }
+            GuardSource::CgroupV1 => (free.saturating_add(written), None),
         };
         Some(Left {
             bytes,
+            used,
             amount: self.amount,
         })
     }
@@ -60,6 +64,8 @@ impl MemoryGuard {
 pub(super) struct Left {
     /// So much.
     pub bytes: u64,
+    /// The rest of the machine's memory, which was read with it: memory that is plugged in or taken by a balloon changes nothing in it.
+    pub used: Option<u64>,
     /// And so much should be.
     pub amount: u64,
 }

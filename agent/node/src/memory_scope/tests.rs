@@ -23,11 +23,16 @@ fn machine(dir: &Path, threshold: u64) -> Scope {
     Scope::machine(root, 1000 * MIB, limits, false).unwrap()
 }
 
-/// 100 MiB are guarded, and so many are left.
+/// 100 MiB are guarded, and so many of 1000 are left.
 fn left(dir: &Path, mib: u64) -> MemoryGuard {
-    let kib = mib * 1024;
-    fs::write(dir.join("meminfo"), format!("MemAvailable: {kib} kB\n")).unwrap();
+    write_meminfo(dir, 1000, mib);
     MemoryGuard::machine(MemAvailable::open(dir).unwrap(), 100 * MIB)
+}
+
+fn write_meminfo(dir: &Path, total: u64, available: u64) {
+    let [total, available] = [total, available].map(|mib| mib * 1024);
+    let text = format!("MemTotal: {total} kB\nMemAvailable: {available} kB\n");
+    fs::write(dir.join("meminfo"), text).unwrap();
 }
 
 // R2
@@ -61,6 +66,19 @@ fn what_the_machine_lacks_is_lacking() {
         scope.capacity() - (look.usage - look.reclaimable_cache),
         look.available
     );
+}
+
+/// Memory that is plugged in, or that a balloon takes, is read before the capacity follows, and is no growth then either.
+#[test]
+fn memory_that_comes_or_goes_is_no_growth() {
+    let dir = tempfile::tempdir().unwrap();
+    let scope = machine(dir.path(), 100 * MIB).guarded(left(dir.path(), 90));
+    for (total, available) in [(1000, 90), (3000, 2090), (950, 40)] {
+        write_meminfo(dir.path(), total, available);
+        let shortage = scope.sample().unwrap().shortage;
+        assert_eq!(shortage.used, 910 * MIB);
+        assert_eq!(shortage.room.at_once, available * MIB);
+    }
 }
 
 /// The guard is about the last bytes, not about the threshold.

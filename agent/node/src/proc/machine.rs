@@ -28,15 +28,27 @@ impl MemAvailable {
         open_meminfo(proc, Self, |opened| opened.read().map(drop))
     }
 
-    /// Bytes at this moment. Does not allocate.
+    /// This moment's. Does not allocate.
     ///
     /// # Errors
     /// Not in the kernel's form.
-    pub fn read(&self) -> io::Result<u64> {
+    pub fn read(&self) -> io::Result<MachineMemory> {
         let mut buffer = [0; MEMINFO_HEAD];
-        meminfo(pread(&self.0, &mut buffer)?, "MemAvailable:")
-            .ok_or_else(|| malformed("no MemAvailable"))
+        let head = pread(&self.0, &mut buffer)?;
+        let total = meminfo(head, "MemTotal:").ok_or_else(|| malformed("no MemTotal"))?;
+        let available = meminfo(head, "MemAvailable:");
+        let available = available.ok_or_else(|| malformed("no MemAvailable"))?;
+        Ok(MachineMemory { total, available })
     }
+}
+
+/// The machine's memory at one moment, in bytes. A balloon or hot-plugged memory changes both by the same amount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MachineMemory {
+    /// `MemTotal`.
+    pub total: u64,
+    /// `MemAvailable`.
+    pub available: u64,
 }
 
 /// What the machine's memory is used for, held open: its counters are exact to a few pages of each CPU, where those of cgroups
@@ -158,9 +170,22 @@ mod tests {
             "MemTotal:        2014688 kB\nMemFree:          131612 kB\nMemAvailable:     102400 kB\nBuffers: 7 kB\n",
         );
         let available = MemAvailable::open(dir.path()).unwrap();
-        assert_eq!(available.read().unwrap(), 100 << 20);
-        write("MemTotal:        2014688 kB\nMemFree:          131612 kB\n");
-        let error = MemAvailable::open(dir.path()).unwrap_err().to_string();
-        assert!(error.ends_with("meminfo: no MemAvailable"), "{error}");
+        let expected = MachineMemory {
+            total: 2_014_688 << 10,
+            available: 100 << 20,
+        };
+        assert_eq!(available.read().unwrap(), expected);
+        let lines = [
+            ("MemTotal:        2014688 kB\n", "MemAvailable"),
+            ("MemAvailable:     102400 kB\n", "MemTotal"),
+        ];
+        for (line, missing) in lines {
+            write(line);
+            let error = MemAvailable::open(dir.path()).unwrap_err().to_string();
+            assert!(
+                error.ends_with(&format!("meminfo: no {missing}")),
+                "{error}"
+            );
+        }
     }
 }
