@@ -243,8 +243,10 @@ impl Pace {
                 };
             };
             let wait = due.saturating_sub(now).saturating_add(MARGIN_NS);
-            // A pod that goes later is in time, too.
-            let is_early = exhausted_in > EARLY_NS;
+            // A pod that goes later is in time, too, and may not have to go: unless next to nothing is pending, and too late.
+            let is_worth =
+                wait < exhausted_in || pending.amount >= grown_in(grown.per_second(), EARLY_NS);
+            let is_early = exhausted_in > EARLY_NS && is_worth;
             if is_early || self.is_in_time(now, seen, pending, (exhausted_in, grown, wait)) {
                 return Decision::Wait { until: u64::MAX };
             }

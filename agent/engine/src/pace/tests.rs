@@ -277,6 +277,22 @@ fn what_is_pending_is_waited_for_as_long_as_there_is_time() {
     assert_eq!(pace.decide(later, &at, pending), waits);
 }
 
+/// A few files that a victim leaves behind save no node whose disk fills up, and are pending for half a minute.
+#[test]
+fn what_is_pending_and_is_next_to_nothing_is_not_waited_for() {
+    let decide = |amount| {
+        let mut pace = Pace::default();
+        pace.evicted(SECOND);
+        let mut pending = Pending::default();
+        pending.add(amount, 30 * SECOND);
+        let of = |ms| seen(420 + ms / 20, 0);
+        let (now, at) = looked(&mut pace, SECOND + 3 * MS, 400, of);
+        pace.decide_at_first_look(now, &at, pending)
+    };
+    assert!(is_urgent(decide(MIB)));
+    assert!(!is_urgent(decide(60 * MIB)));
+}
+
 /// Memory that comes late does not save a node that is in a hurry.
 #[test]
 fn tmpfs_that_comes_too_late_takes_the_next_pod_with_it() {
