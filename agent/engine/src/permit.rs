@@ -144,9 +144,14 @@ impl EvictionPermit {
         self.in_shadow.load(Ordering::Relaxed)
     }
 
-    /// Takes note that a limit is charged for it.
+    /// Takes note that it is being killed, or that a limit is charged for it.
     pub fn mark_used(&self, now: u64) {
         self.taken.store(now.max(1), Ordering::Relaxed);
+    }
+
+    /// It was not killed after all; `before` is what [`EvictionPermit::used_at`] was.
+    pub fn unmark_used(&self, before: u64) {
+        self.taken.store(before, Ordering::Relaxed);
     }
 
     /// What was set last, as it is at this moment.

@@ -4,14 +4,17 @@ use std::{
     fs::File,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
+    sync::Arc,
+    thread,
     time::Duration,
 };
 
 use evictd_engine::{QosClass, model::settings::MemoryHook, pace::MONITORING_INTERVAL_NS};
 use evictd_fastpath::{Event, KilledBy};
 use evictd_node::cgroup::memory::MemoryCgroup;
-use evictd_sys::clock::monotonic_ns;
+use evictd_sys::{clock::monotonic_ns, rt::set_sched_fifo};
 use evictd_tests::{
+    forker::Forker,
     hog::Hog,
     node::{MIB, Node, Options},
     skip::{matrix, no_bpf, not_root},
@@ -104,6 +107,35 @@ fn kprobe_hook_evicts_in_time() {
 fn eventfd_hook_evicts_in_time() {
     skip_if!(not_root());
     evicts_the_hog_on(MemoryHook::Eventfd, "touch");
+}
+
+/// The manager learns of a kill in the pod's permit. A pod of many processes takes long to signal, and what is short besides must take
+/// no other pod meanwhile.
+// R43
+#[test]
+fn a_pod_is_a_victim_before_its_last_process_is_signalled() {
+    skip_if!(not_root());
+    let mut node = Node::new("many", 512).unwrap();
+    let many = node.pod("many", QosClass::BestEffort, 0, 0).unwrap();
+    let mut forks = Forker::start(Some(&many)).unwrap();
+    forks.order("hold 2000").unwrap();
+    let table = node.table();
+    let pod = Arc::clone(&table.entries[0]);
+    let watched = node.watch_table(table, Options::default());
+    let watched = watched.unwrap().unwrap();
+    let mut hog = Hog::start(&many, &["--mib", "2000", "--rate", "400"]).unwrap();
+    let seen = thread::spawn(move || {
+        // A thousand processes that end must not keep it from looking.
+        let refused = set_sched_fifo(50);
+        let is_seen = until(SOON, || pod.permit.is_used());
+        (is_seen.then(monotonic_ns), refused)
+    });
+    let evicted = watched.evicted(SOON).expect("the pod is evicted");
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    let (seen, refused) = seen.join().unwrap();
+    let seen = seen.expect("its permit tells");
+    skip_if!(refused);
+    assert!(seen < evicted.stages.signalled);
 }
 
 // R28: with nothing but files the deadline sampler still comes before the OOM killer.

@@ -274,10 +274,19 @@ impl MemoryMonitor {
             // What a limit would have held back is held back here too.
             limiter.charge_in_shadow(&entry.permit, decided, ShadowChooser::FastPath);
         } else {
+            let before = entry.permit.used_at();
+            // A pod of thousands of processes is not signalled at once: the manager must know of it meanwhile.
+            entry.permit.mark_used(decided);
             match entry.killer.kill() {
-                Ok(round) if round.empty && why.killed.is_none() => return None,
+                Ok(round) if round.empty && why.killed.is_none() => {
+                    entry.permit.unmark_used(before);
+                    return None;
+                }
                 Ok(_) => limiter.charge(&entry.permit, decided),
-                Err(e) => errno = e.raw_os_error().unwrap_or(libc::EIO),
+                Err(e) => {
+                    entry.permit.unmark_used(before);
+                    errno = e.raw_os_error().unwrap_or(libc::EIO);
+                }
             }
         }
         let signalled = why.killed.unwrap_or_else(monotonic_ns);
