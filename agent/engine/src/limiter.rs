@@ -61,10 +61,17 @@ impl Charges {
 
     /// Takes the place of the oldest one.
     fn add(&self, at: i64) {
-        let oldest = self.0.iter().min_by_key(|c| c.load(Ordering::Relaxed));
-        if let Some(slot) = oldest {
-            slot.store(at.max(NEVER + 1), Ordering::Relaxed);
-        }
+        let at = at.max(NEVER + 1);
+        let oldest = || {
+            let charges = self.0.iter().map(|c| (c.load(Ordering::Relaxed), c));
+            charges.min_by_key(|(at, _)| *at)
+        };
+        let is_kept = |(before, slot): (i64, &AtomicI64)| {
+            slot.compare_exchange(before, at, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+        };
+        // Fails only where the other thread has charged meanwhile.
+        while oldest().is_some_and(|oldest| !is_kept(oldest)) {}
     }
 
     fn clear(&self) {
@@ -147,7 +154,7 @@ pub enum ShadowChooser {
     Manager,
 }
 
-/// What holds for all pods of the node. One thread charges; the policy side sets.
+/// What holds for all pods of the node. The fast path and the manager charge; the policy side sets.
 #[derive(Debug)]
 pub struct EvictionLimiter {
     paused: AtomicBool,

@@ -121,7 +121,7 @@ impl ManagerLoop {
             evicted_for: BTreeSet::new(),
             message: String::new(),
             shadow_reported: BTreeSet::new(),
-            known_kills: KnownKills::new(),
+            known_kills: KnownKills::after(&earlier),
             on_kill,
             decided: 0,
             cycles: 0,
@@ -175,14 +175,19 @@ impl ManagerLoop {
                 uid,
                 signal,
                 available,
+                shadow,
             } => {
+                if shadow && !self.shadow {
+                    // Told before shadow mode ended: the pod may be evicted like any other now.
+                    return;
+                }
                 self.evicted_for.insert(signal.node_condition());
                 let mut dip = self.sources.sample(now);
                 if let Some(seen) = dip.get(signal) {
                     let available = signed(available).min(seen.available);
                     dip.set(signal, Observation { available, ..seen });
                 }
-                self.take_external_eviction(&uid, signal, &dip);
+                self.take_external_eviction(&uid, signal, &dip, shadow);
             }
             Command::SoftEvictionFinished { chosen, gone } => {
                 let entry = gone.as_ref().and_then(|g| self.pods.entry(&g.uid));

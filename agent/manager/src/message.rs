@@ -85,6 +85,8 @@ pub enum Command {
         signal: Signal,
         /// What was available then, in the signal's unit.
         available: u64,
+        /// It was only reported: the pod lives on.
+        shadow: bool,
     },
     /// What came of a [`SoftEvictionRequest`].
     SoftEvictionFinished {
@@ -341,6 +343,7 @@ mod tests {
             uid: String::new(),
             signal: Signal::MemoryAvailable,
             available: n,
+            shadow: false,
         }
     }
 

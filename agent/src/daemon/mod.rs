@@ -234,6 +234,7 @@ impl Agent {
                     uid: evicted.pod.pod.uid.clone(),
                     signal: evicted.signal,
                     available: evicted.available,
+                    shadow: evicted.shadow,
                 });
                 if !evicted.shadow {
                     let victim = Arc::clone(&evicted.pod);

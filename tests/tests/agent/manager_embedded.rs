@@ -272,6 +272,34 @@ fn a_victim_of_the_control_loop_that_does_not_die_is_stuck() {
     drop(undying);
 }
 
+/// It dies once the next agent runs, which does not call it stuck then, and does not evict it for the files that it has left.
+// R43
+#[test]
+fn a_victim_of_an_earlier_agent_that_has_died_is_not_stuck() {
+    skip_if!(not_root());
+    let disk = or_skip!(Disk::new("ext4", 128, 4096));
+    let two = Two::new("dead", Some(disk), Some("8Mi"));
+    let mut greedy = Forker::start(Some(&two.cgroup("greedy"))).unwrap();
+    let undying = Undying::hold(greedy.pid()).unwrap();
+    fs::write(two.dir("greedy").join("data"), vec![1; 12 << 20]).unwrap();
+    let agent = two.files.start(&[]);
+    let uid = two.evicted().uid;
+    drop(agent);
+    let agent = two.files.start(&[]);
+    drop(undying);
+    assert!(until(SOON, || !is_alive(&mut greedy)));
+    // So long after its eviction it would be stuck, and a little more.
+    std::thread::sleep(Duration::from_secs(12));
+    let of_it = |record: &Record| match record {
+        Record::Evicted(e) => e.uid == uid,
+        Record::Stuck(_) => true,
+        _ => false,
+    };
+    let records = two.files.records();
+    let told = records.iter().filter(|record| of_it(record)).count();
+    assert_eq!(told, 1, "{}", agent.log());
+}
+
 // R43: a fork bomb is short of memory and of process ids. It goes for memory, its dead keep their numbers until they are reaped, and
 // no other pod goes for these meanwhile.
 #[test]
@@ -282,8 +310,15 @@ fn what_a_victim_of_the_fast_path_leaves_behind_takes_no_other_pod() {
     let [calm, bomb] = ["calm", "bomb"].map(|name| scope.child(name).unwrap());
     let mut files = Files::new(scope.path(), &json!(pods));
     let pids = Pids::open(Path::new("/proc")).unwrap();
-    // What others start on this machine meanwhile must make no difference.
-    let threshold = pids.read().unwrap().available() - 3000;
+    // What others start on this machine meanwhile must make no difference, nor what the test before has left to be reaped.
+    let available = || pids.read().unwrap().available();
+    let is_steady = || {
+        let before = available();
+        std::thread::sleep(Duration::from_millis(200));
+        before.abs_diff(available()) < 100
+    };
+    assert!(until(SOON, is_steady));
+    let threshold = available() - 3000;
     files.config["evictionHard"]["pid.available"] = json!(threshold.to_string());
     let mut calm = Forker::start(Some(&calm)).unwrap();
     calm.order("hold 20").unwrap();
@@ -293,13 +328,15 @@ fn what_a_victim_of_the_fast_path_leaves_behind_takes_no_other_pod() {
     let mut hog = Hog::start(&bomb, &["--mib", "2000", "--rate", "400"]).unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
     let killed = Instant::now();
-    calm.order("hold 2000").unwrap();
+    let held = calm.order("hold 2000");
+    assert!(held.is_ok(), "{held:?} {}", agent.log());
     let mut looks = 0;
     // They are waited for for ten seconds.
     while killed.elapsed() < Duration::from_secs(7) {
         assert!(
             pids.read().unwrap().available() < threshold,
-            "they are short"
+            "they are short: {}",
+            agent.log()
         );
         looks += 1;
         std::thread::sleep(Duration::from_millis(100));

@@ -3,7 +3,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use evictd_engine::{Observations, Signal, Snapshot};
+use evictd_engine::{Earlier, Observations, Signal, Snapshot};
 use evictd_node::pods::table::Entry;
 use evictd_sys::clock::monotonic_ns;
 
@@ -12,18 +12,19 @@ use crate::manager_loop::{ManagerLoop, signed};
 /// The kills that this thread knows of.
 #[derive(Debug)]
 pub(crate) struct KnownKills {
-    /// Earlier ones are an earlier agent's.
+    /// Of earlier ones the fast path or the journal of an earlier agent tells.
     since: u64,
     /// When each pod was killed last, by its UID.
     at: HashMap<String, u64>,
 }
 
 impl KnownKills {
-    /// None of this agent yet.
-    pub fn new() -> Self {
+    /// None but those of earlier agents yet.
+    pub fn after(earlier: &Earlier) -> Self {
+        let victims = earlier.victims.iter().map(|victim| victim.uid.clone());
         Self {
             since: monotonic_ns(),
-            at: HashMap::new(),
+            at: victims.map(|uid| (uid, 0)).collect(),
         }
     }
 
@@ -39,7 +40,7 @@ impl KnownKills {
         self.at.insert(entry.pod.uid.clone(), at);
     }
 
-    /// Whether this agent has killed the pod.
+    /// Whether the pod was killed, by this agent or an earlier one.
     pub fn was_killed(&self, uid: &str) -> bool {
         self.at.contains_key(uid)
     }
@@ -71,12 +72,18 @@ impl ManagerLoop {
     }
 
     /// The fast path tells of an eviction. In shadow mode its pod lives on, and is a pod like others once the pressure is over.
-    pub(super) fn take_external_eviction(&mut self, uid: &str, signal: Signal, dip: &Observations) {
+    pub(super) fn take_external_eviction(
+        &mut self,
+        uid: &str,
+        signal: Signal,
+        dip: &Observations,
+        shadow: bool,
+    ) {
         if let Some(entry) = self.pods.entry(uid).cloned() {
             self.known_kills.note(&entry);
             self.usage_collector.measure_victim(&entry, &self.sources);
         }
-        if self.shadow {
+        if shadow {
             self.shadow_reported.insert(signal.to_string());
         }
         let node = Snapshot {
