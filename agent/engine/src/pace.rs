@@ -243,9 +243,11 @@ impl Pace {
                 };
             };
             let wait = due.saturating_sub(now).saturating_add(MARGIN_NS);
-            // A pod that goes later is in time, too, and may not have to go: unless next to nothing is pending, and too late.
-            let is_worth =
-                wait < exhausted_in || pending.amount >= grown_in(grown.per_second(), EARLY_NS);
+            // A pod that goes later is in time, too, and may not have to go. Files are not removed so fast: next to nothing of them
+            // that comes too late is not waited for.
+            let is_worth = lasts > 0
+                || wait < exhausted_in
+                || pending.amount >= grown_in(grown.per_second(), EARLY_NS);
             let is_early = exhausted_in > EARLY_NS && is_worth;
             if is_early || self.is_in_time(now, seen, pending, (exhausted_in, grown, wait)) {
                 return Decision::Wait { until: u64::MAX };
