@@ -165,6 +165,7 @@ pub struct EventQueue {
     reports: ArrayQueue<Event>,
     dropped: AtomicU64,
     taken_over: AtomicU64,
+    hook_lost: AtomicBool,
     turned: AtomicU64,
     recorder: Recorder,
 }
@@ -177,6 +178,7 @@ impl EventQueue {
             reports: ArrayQueue::new(EVENTS),
             dropped: AtomicU64::new(0),
             taken_over: AtomicU64::new(0),
+            hook_lost: AtomicBool::new(false),
             turned: AtomicU64::new(0),
             recorder: Recorder::default(),
         }))
@@ -207,6 +209,15 @@ impl EventQueue {
     /// Crossings that were decided in place of the fast path since the start.
     pub fn taken_over(&self) -> u64 {
         self.taken_over.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_hook(&self, is_lost: bool) {
+        self.hook_lost.store(is_lost, Ordering::Relaxed);
+    }
+
+    /// Whether the hook could not be attached or detached at the last attempt.
+    pub fn is_hook_lost(&self) -> bool {
+        self.hook_lost.load(Ordering::Relaxed)
     }
 
     pub(super) fn beat(&self, now: u64) {

@@ -85,6 +85,13 @@ impl ApiError {
         }
     }
 
+    /// Whether a right is missing, or an admission policy refuses: not for a namespace that is being deleted, which takes no new
+    /// objects.
+    pub fn is_forbidden(&self) -> bool {
+        let is_ending = matches!(self, Self::Refused { causes, .. } if causes.iter().any(|c| c == "NamespaceTerminating"));
+        self.code() == 403 && !is_ending
+    }
+
     /// Whether the same request may do better later: no answer, an overloaded or failing server, an old token.
     pub fn is_retryable(&self) -> bool {
         matches!(self.code(), 0 | 401 | 429 | 500..)
@@ -231,7 +238,7 @@ impl ApiClient {
             answer = self.once(call).await;
         }
         match &answer {
-            Err(e) if e.code() == 403 && self.counters.forbidden.add_first() => {
+            Err(e) if e.is_forbidden() && self.counters.forbidden.add_first() => {
                 tracing::error!(path = call.path, error = %e, "the API server forbids it");
             }
             Err(e) if e.is_retryable() => self.counters.unanswered.add(),

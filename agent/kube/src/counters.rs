@@ -24,7 +24,7 @@ counters! {
     requests,
     /// Requests that were answered with 401.
     unauthorized,
-    /// Requests that were answered with 403.
+    /// Requests that were answered with 403, watches included, namespaces that are being deleted not.
     forbidden,
     /// Requests without a usable answer: refused connections, timeouts, 429 and 5xx.
     unanswered,

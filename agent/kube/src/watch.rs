@@ -124,6 +124,9 @@ pub async fn run_watcher<L: WatchHandler>(connection: &ApiClient, mut listener: 
                     if !(L::RARE_RETRY && failure == WatchFailure::Absent) {
                         connection.counters.watch_errors.add();
                     }
+                    if failure == WatchFailure::Forbidden {
+                        connection.counters.forbidden.add();
+                    }
                     if ill.replace(failure) == Some(failure) {
                         listener.still_failing(failure);
                     } else {

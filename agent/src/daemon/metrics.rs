@@ -8,6 +8,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use evictd_common::drops::Drop;
@@ -167,7 +168,26 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
     sources.counters.push((
         "pods_unopened",
         "Pods that could not be opened or listed although they were there: they are not evicted until they can be",
-        Box::new(move || unopened.load(Ordering::Relaxed)),
+        Box::new(move || unopened.total.load(Ordering::Relaxed)),
+    ));
+    let unopened = shown.source.unopened();
+    sources.plain_gauges.push((
+        "pods_not_open",
+        "Pods that could not be opened, and directories of pods that could not be listed, at the last attempt",
+        Box::new(move || unopened.now.load(Ordering::Relaxed)),
+    ));
+    let started = SystemTime::now().duration_since(UNIX_EPOCH);
+    let started = started.map_or(0, |since| since.as_secs());
+    sources.plain_gauges.push((
+        "start_time_seconds",
+        "When the agent started, in seconds since the epoch",
+        Box::new(move || started),
+    ));
+    let events = Arc::clone(shown.events);
+    sources.plain_gauges.push((
+        "memory_hook_lost",
+        "1 while the hook for memory could not be attached or detached at the last attempt: the sampler goes on alone",
+        Box::new(move || u64::from(events.is_hook_lost())),
     ));
     show(&mut sources, shown.oom, OOM_KILLS);
     show(&mut sources, shown.mitigation, MITIGATION);
@@ -197,7 +217,7 @@ pub(super) fn sources(shown: &Shown<'_>) -> Sources {
     sources.gauges.push(Labelled {
         name: "numa_node_available_bytes",
         help: "Memory of a NUMA node that tasks bound to it can use: free, page cache, and reclaimable slab",
-        label: "node",
+        label: "numa_node",
         read: Box::new(|| {
             // Where the files cannot be read there is nothing to show.
             let nodes = numa::nodes(Path::new("/sys")).unwrap_or_default();

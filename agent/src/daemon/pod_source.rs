@@ -5,7 +5,7 @@ use std::{
     fs,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
-    sync::{Arc, atomic::AtomicU64},
+    sync::Arc,
     time::Duration,
 };
 
@@ -21,7 +21,7 @@ use evictd_node::{
     pods::{
         builder::{Known, PodTableBuilder},
         cgroup_name,
-        opener::Opener,
+        opener::{Opener, Unopened},
         table::{Entry, PodTable},
     },
     trigger::cgroups::{CgroupEvent, CgroupEventKind},
@@ -132,8 +132,8 @@ impl PodSource {
         }
     }
 
-    /// How many pods could not be opened so far, although their cgroups were there.
-    pub(super) fn unopened(&self) -> Arc<AtomicU64> {
+    /// How many pods could not be opened, although their cgroups were there.
+    pub(super) fn unopened(&self) -> Arc<Unopened> {
         match self {
             Self::Cluster { joined, .. } => joined.unopened(),
             Self::Manifest { opener, .. } => opener.count(),

@@ -126,8 +126,10 @@ fn check(expression: &str, shown: &str) -> Result<(), String> {
     }
     let shown = shown.split("{{").skip(1).filter_map(|part| {
         let inside = part.split_once("}}")?.0.trim();
-        let label = inside.strip_prefix("$labels.").unwrap_or(inside);
-        (!label.starts_with('$')).then_some(label)
+        let label = inside
+            .split_once("$labels.")
+            .map_or(inside, |(_, label)| label);
+        (!label.starts_with('$') && !["end", "."].contains(&label)).then_some(label)
     });
     for label in groupings(expression).into_iter().chain(shown) {
         if !labels.contains(label) {

@@ -64,6 +64,7 @@ impl MemoryMonitor {
         let refused = switched.as_ref().err();
         let errno = refused.map(|error| error.raw_os_error().unwrap_or(0));
         let is_lost = errno.is_some();
+        self.setup.events.note_hook(is_lost);
         // Once for each loss: every look tries again.
         if let Some(errno) = lost_now(&mut self.hook_lost, errno) {
             self.setup.events.send(Event::HookLost { errno });

@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
-    sync::{Arc, atomic::AtomicU64},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -15,7 +15,7 @@ use crate::{
     pods::{
         cgroup_name,
         discovery::{PodGroup, guess, pods_below},
-        opener::Opener,
+        opener::{Opener, Unopened},
     },
     proc::machine::memory_total,
 };
@@ -80,8 +80,8 @@ impl PodTableBuilder {
         }
     }
 
-    /// How many pods could not be opened so far, although their cgroups were there.
-    pub fn unopened(&self) -> Arc<AtomicU64> {
+    /// How many pods could not be opened, although their cgroups were there.
+    pub fn unopened(&self) -> Arc<Unopened> {
         self.opener.count()
     }
 
@@ -246,21 +246,24 @@ mod tests {
                 .map(|t| t.entries.len())
         };
         let unopened = joined.unopened();
-        let count = || unopened.load(Ordering::Relaxed);
-        assert_eq!((look(&mut joined), count()), (None, 1));
-        assert_eq!((look(&mut joined), count()), (None, 1), "told once");
+        let count = || {
+            let Unopened { total, now } = &*unopened;
+            (total.load(Ordering::Relaxed), now.load(Ordering::Relaxed))
+        };
+        assert_eq!((look(&mut joined), count()), (None, (1, 1)));
+        assert_eq!((look(&mut joined), count()), (None, (1, 1)), "told once");
         fs::remove_file(&procs).unwrap();
         fs::write(&procs, "").unwrap();
-        assert_eq!((look(&mut joined), count()), (Some(1), 1));
+        assert_eq!((look(&mut joined), count()), (Some(1), (1, 0)));
         // A container has come, and the pod cannot be opened anew: what is open of it stays.
         fs::remove_file(&procs).unwrap();
         symlink(&procs, &procs).unwrap();
         fs::create_dir(pod.join("c1")).unwrap();
-        assert_eq!((look(&mut joined), count()), (None, 2));
+        assert_eq!((look(&mut joined), count()), (None, (2, 1)));
         assert_eq!(joined.held.len(), 1);
         // Gone is no trouble.
         fs::remove_dir_all(&pod).unwrap();
-        assert_eq!((look(&mut joined), count()), (Some(0), 2));
+        assert_eq!((look(&mut joined), count()), (Some(0), (2, 0)));
         assert_eq!(joined.opener.failures(), 0);
     }
 

@@ -14,6 +14,15 @@ use evictd_sys::fs::{PathError, is_gone};
 
 use super::table::Entry;
 
+/// What is not open, counted.
+#[derive(Debug, Default)]
+pub struct Unopened {
+    /// How often a pod could not be opened, or a directory of pods not listed; each counts once until it could be.
+    pub total: AtomicU64,
+    /// How many could not be at the last attempt.
+    pub now: AtomicU64,
+}
+
 /// Opens pods; those that refuse are told once each, and may be tried again.
 #[derive(Debug, Default)]
 pub struct Opener {
@@ -21,7 +30,7 @@ pub struct Opener {
     failed: BTreeSet<PathBuf>,
     /// A directory of pods could not be listed at the last attempt.
     is_unlisted: bool,
-    count: Arc<AtomicU64>,
+    count: Arc<Unopened>,
 }
 
 impl Opener {
@@ -31,20 +40,27 @@ impl Opener {
         match Entry::open(pod, cgroup, mode) {
             Ok(entry) => {
                 self.failed.remove(cgroup);
+                self.publish();
                 Some(Arc::new(entry))
             }
             Err(error) => {
                 self.note(&name, cgroup, &error);
+                self.publish();
                 None
             }
         }
+    }
+
+    fn publish(&self) {
+        let now = self.failed.len() as u64 + u64::from(self.is_unlisted);
+        self.count.now.store(now, Ordering::Relaxed);
     }
 
     fn note(&mut self, pod: &str, cgroup: &Path, error: &PathError) {
         if is_gone(&error.source) {
             self.failed.remove(cgroup);
         } else if self.failed.insert(cgroup.to_owned()) {
-            self.count.fetch_add(1, Ordering::Relaxed);
+            self.count.total.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(pod, %error, "a pod cannot be opened: it is not evicted until it can be");
         }
     }
@@ -55,9 +71,10 @@ impl Opener {
         if let Some(error) = unlisted
             && !was_unlisted
         {
-            self.count.fetch_add(1, Ordering::Relaxed);
+            self.count.total.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(%error, "pods cannot be listed: new ones are not evicted until they can be");
         }
+        self.publish();
     }
 
     /// Whether the pod of this cgroup could not be opened at the last attempt.
@@ -78,10 +95,11 @@ impl Opener {
     /// Forgets the cgroups for which this is false: they are no pods' any more.
     pub fn retain(&mut self, is_there: impl Fn(&Path) -> bool) {
         self.failed.retain(|cgroup| is_there(cgroup));
+        self.publish();
     }
 
-    /// How often a pod could not be opened, or a directory of pods not listed; each counts once until it could be.
-    pub fn count(&self) -> Arc<AtomicU64> {
+    /// The counts, for other threads to read.
+    pub fn count(&self) -> Arc<Unopened> {
         Arc::clone(&self.count)
     }
 }
