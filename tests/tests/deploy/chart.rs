@@ -308,6 +308,35 @@ fn metrics_over_tls() {
     assert!(mounts.unwrap().iter().all(|m| m["name"] != "metrics-tls"));
 }
 
+/// The shipped policy with tokens is of use with the chart: each file that it names is an entry of the Secret.
+#[test]
+fn gates_have_their_tokens() {
+    skip_if!(helm().err());
+    let values = json!({
+        "gateSecrets": {"secretName": "gates"},
+        "config": {"policies": ["/etc/evictd-policies"]},
+        "extraVolumes": [{"name": "policies", "configMap": {"name": "policies"}}],
+        "extraVolumeMounts": [{"name": "policies", "mountPath": "/etc/evictd-policies", "readOnly": true}],
+    });
+    let objects = rendered(&values);
+    let spec = &one(&objects, "DaemonSet").unwrap()["spec"]["template"]["spec"];
+    let has = |list: &Value, expected: Value| list.as_array().unwrap().contains(&expected);
+    let mounts = &spec["containers"][0]["volumeMounts"];
+    let gates = json!({"name": "gate-secrets", "mountPath": "/etc/evictd-gates", "readOnly": true});
+    assert!(has(mounts, gates), "{mounts}");
+    assert!(has(mounts, values["extraVolumeMounts"][0].clone()));
+    let volumes = &spec["volumes"];
+    let secret = json!({"name": "gate-secrets", "secret": {"secretName": "gates"}});
+    assert!(has(volumes, secret), "{volumes}");
+    assert!(has(volumes, values["extraVolumes"][0].clone()));
+    let config = one(&objects, "ConfigMap").unwrap()["data"]["config.yaml"].as_str();
+    let config = config.unwrap();
+    assert!(
+        config.contains("gateSecrets: /etc/evictd-gates"),
+        "{config}"
+    );
+}
+
 /// The thresholds that the agent reads from a rendered ConfigMap.
 fn thresholds(objects: &[Value]) -> Result<Value, String> {
     let dir = tempfile::tempdir().unwrap();
@@ -498,6 +527,40 @@ fn wrong_values_are_refused_by_name() {
             }}),
             "metrics.podMonitor.tlsConfig is needed with metrics.tls.authorization",
         ),
+        (json!({"metrics": {"address": "localhost"}}), "address"),
+        (json!({"metrics": {"address": "[::]"}}), "address"),
+        (json!({"health": {"address": "node"}}), "address"),
+        (
+            json!({"health": {"port": 9393}}),
+            "health.port: 9393 is metrics.port too",
+        ),
+        // The API server takes one of them.
+        (
+            json!({"admissionPolicy": {"validationActions": ["Deny", "Warn"]}}),
+            "validationActions",
+        ),
+        (
+            json!({"config": {"evictionRates": {"node": {"evictions": 99, "period": "5m"}}}}),
+            "evictions",
+        ),
+        // Rights and mounts follow the chart's own values.
+        (
+            json!({"config": {"cluster": {"pauseConfigMap": "ops/pause"}}}),
+            "pauseConfigMap",
+        ),
+        (
+            json!({"config": {"cluster": {"tenantPolicies": {"maxGrace": "5m"}}}}),
+            "tenantPolicies",
+        ),
+        (
+            json!({"config": {"cluster": {"fleetBrake": {"configMap": "ops/brake"}}}}),
+            "configMap",
+        ),
+        (
+            json!({"config": {"metricsTls": {"authorization": false}}}),
+            "metricsTls",
+        ),
+        (json!({"gateSecrets": {"secretName": "a/b"}}), "secretName"),
         (json!({"serviceAccount": {"create": false}}), "name"),
         (
             json!({"metrics": {"enabled": false, "prometheusRule": {"enabled": true}}}),

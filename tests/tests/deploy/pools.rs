@@ -1,6 +1,6 @@
 //! Node pools: every node has one agent, with the values of the first pool that names it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fs, process::Command};
 
 use evictd_tests::{
     deploy::{all_objects, chart, helm::helm},
@@ -45,6 +45,50 @@ fn pools() -> Value {
             },
         ],
     })
+}
+
+/// The DaemonSets' pod templates of a chart of this version.
+fn templates(version: &str, values: &Value) -> BTreeMap<String, Value> {
+    let dir = tempfile::tempdir().unwrap();
+    let copy = dir.path().join("evictd");
+    let copied = Command::new("cp")
+        .arg("-r")
+        .arg(chart())
+        .arg(&copy)
+        .status();
+    assert!(copied.unwrap().success());
+    let file = copy.join("Chart.yaml");
+    let text = fs::read_to_string(&file).unwrap();
+    let mut meta: Value = serde_saphyr::from_str(&text).unwrap();
+    meta["version"] = version.into();
+    meta["appVersion"] = version.into();
+    fs::write(&file, meta.to_string()).unwrap();
+    let files = helm().unwrap().render(&copy, values, "evictd", "evictd");
+    let objects = all_objects(&files.unwrap()).unwrap();
+    let daemonsets = of(&objects, "DaemonSet");
+    let templates = daemonsets
+        .iter()
+        .map(|(name, d)| ((*name).to_owned(), d["spec"]["template"].clone()));
+    templates.collect()
+}
+
+/// A newer chart comes to the canary first: pods of the pinned image stay as they are.
+#[test]
+fn a_newer_chart_leaves_pinned_pools_alone() {
+    skip_if!(helm().err());
+    let mut values = pools();
+    values["image"] = json!({"tag": "0.8.0"});
+    values["nodePools"][0]["image"] = json!({"tag": ""});
+    let (before, after) = (templates("0.8.0", &values), templates("0.9.0", &values));
+    for (name, template) in &before {
+        assert_eq!(*template == after[name], name != "evictd-canary", "{name}");
+    }
+    let version = &after["evictd-canary"]["metadata"]["labels"]["app.kubernetes.io/version"];
+    assert_eq!(version, "0.9.0");
+    // A digest pins as well.
+    values["image"] = json!({"digest": format!("sha256:{}", "a".repeat(64))});
+    let (before, after) = (templates("0.8.0", &values), templates("0.9.0", &values));
+    assert_eq!(before["evictd"], after["evictd"]);
 }
 
 /// Whether a node with these labels is one of the DaemonSet's, as the scheduler sees it (terms are ORed, their
@@ -197,6 +241,23 @@ fn a_canary_is_changed_alone() {
             "{name}"
         );
     }
+    // An image's version is its pool's alone, and so is the version that its pods are labelled with.
+    values["nodePools"][0]["image"]["tag"] = "0.3.0".into();
+    let newer = render(&values).unwrap();
+    let newer = of(&newer, "DaemonSet");
+    for (name, daemonset) in &after {
+        assert_eq!(
+            *daemonset == newer[name],
+            *name != "evictd-canary",
+            "{name}"
+        );
+    }
+    let version = |daemonset: &Value| {
+        let labels = &daemonset["spec"]["template"]["metadata"]["labels"];
+        labels["app.kubernetes.io/version"].clone()
+    };
+    assert_eq!(version(newer["evictd-canary"]), "0.3.0");
+    assert_ne!(version(newer["evictd"]), "0.3.0");
     // What holds for all restarts all.
     values["config"]["evictionRates"] = json!({"node": {"evictions": 1}});
     let last = render(&values).unwrap();

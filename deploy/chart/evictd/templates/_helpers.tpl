@@ -20,6 +20,22 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "evictd.labels" -}}
 {{ include "evictd.selectorLabels" . }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- include "evictd.commonLabels" . }}
+{{- end -}}
+
+{{/* Those of the agents' pods: with the version that runs there, so that a pool whose image is pinned stays as it is when the chart
+changes. */}}
+{{- define "evictd.podLabels" -}}
+{{ include "evictd.selectorLabels" . }}
+{{- $version := .Chart.AppVersion -}}
+{{- with .Values.image -}}
+{{- $version = .tag | default (.digest | trunc 19 | replace ":" "-") | default $version -}}
+{{- end }}
+app.kubernetes.io/version: {{ $version | trunc 63 | trimAll "-_." | quote }}
+{{- include "evictd.commonLabels" . }}
+{{- end -}}
+
+{{- define "evictd.commonLabels" -}}
 {{- with .Values.commonLabels }}
 {{ toYaml . }}
 {{- end }}
@@ -35,8 +51,9 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 
 {{- define "evictd.image" -}}
 {{- with .Values.image -}}
-{{- printf "%s:%s" .repository (default $.Chart.AppVersion .tag) -}}
-{{- if .digest }}@{{ .digest }}{{ end -}}
+{{- .repository -}}
+{{- with .tag | default (ternary "" $.Chart.AppVersion (not (empty .digest))) -}}:{{ . }}{{- end -}}
+{{- with .digest }}@{{ . }}{{ end -}}
 {{- end -}}
 {{- end -}}
 
@@ -103,6 +120,12 @@ host: {{ $address | quote }}
 {{- end -}}
 {{- else if .Values.metrics.tls.enabled -}}
 {{- fail "metrics.tls.enabled needs metrics.enabled" -}}
+{{- end -}}
+{{- if .Values.gateSecrets.secretName -}}
+{{- $_ := set $config "gateSecrets" "/etc/evictd-gates" -}}
+{{- end -}}
+{{- if and .Values.metrics.enabled .Values.health.enabled (eq (int .Values.metrics.port) (int .Values.health.port)) -}}
+{{- fail (printf "health.port: %d is metrics.port too: each has a port of its own" (int .Values.health.port)) -}}
 {{- end -}}
 {{- if .Values.health.enabled -}}
 {{- $_ := set $config "healthAddress" (include "evictd.socket" (list (include "evictd.healthAddress" .) .Values.health.port)) -}}
