@@ -1,7 +1,7 @@
 //! All agents of a cluster, as a user with a kubeconfig reaches them: by what the API server has, and by commands that it runs in
 //! an agent's container. Agents listen nowhere for this.
 
-use std::{io, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, io, path::PathBuf, time::Duration};
 
 use evictd_engine::fleet::{FleetPace, FleetState};
 use evictd_policy::PAUSED;
@@ -17,7 +17,7 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use crate::fleet_brake;
@@ -26,6 +26,8 @@ use crate::fleet_brake;
 pub const AGENTS: &str = "app.kubernetes.io/name=evictd";
 /// The agents' container, and the program in it.
 const CONTAINER: &str = "evictd";
+/// The volume of their pods that is the ConfigMap of their configuration.
+const CONFIGURATION: &str = "config";
 const PROGRAM: &str = "/evictd";
 /// Name of the ConfigMap that pauses all agents, in the chart and in the manifests.
 pub const PAUSE: &str = "evictd-pause";
@@ -144,6 +146,8 @@ pub struct AgentPod {
     pub phase: String,
     /// `app.kubernetes.io/version`; empty without it.
     pub version: String,
+    /// The ConfigMap with its configuration.
+    pub configuration: Option<String>,
 }
 
 impl Fleet {
@@ -330,6 +334,47 @@ impl Fleet {
         }))
     }
 
+    /// The configurations of agents that do not follow the ConfigMap of the pause.
+    ///
+    /// # Errors
+    /// [`FleetError::Missing`] where there is no agent, or none follows it; [`FleetError::Api`].
+    pub async fn agents_that_ignore_pause(&self) -> Result<Vec<String>, FleetError> {
+        let agents = self.agents().await?;
+        if agents.is_empty() {
+            return Err(FleetError::Missing {
+                what: self.agents.clone(),
+                reason: format!("no agent in the namespace {}", self.namespace),
+            });
+        }
+        let named = agents.iter().filter_map(|a| a.configuration.clone());
+        let expected = format!("{}/{}", self.namespace, self.pause);
+        let (mut ignoring, mut followed) = (Vec::new(), String::new());
+        for name in named.collect::<BTreeSet<_>>() {
+            let map = self.config_maps().get_opt(&name).await;
+            let map = map.map_err(|error| api("configmaps", &error))?;
+            let text = map.and_then(|map| map.data?.remove("config.yaml"));
+            let config = text.and_then(|text| serde_saphyr::from_str::<Value>(&text).ok());
+            // What cannot be read says nothing either way.
+            let Some(config) = config else { continue };
+            let of_it = config["cluster"]["pauseConfigMap"].as_str();
+            if of_it != Some(&expected) {
+                followed = of_it.unwrap_or("none").to_owned();
+                ignoring.push(name);
+            }
+        }
+        let ignores = |agent: &AgentPod| {
+            let name = agent.configuration.as_ref();
+            name.is_some_and(|name| ignoring.contains(name))
+        };
+        if agents.iter().all(ignores) {
+            return Err(FleetError::Missing {
+                what: expected,
+                reason: format!("no agent follows it: their cluster.pauseConfigMap is {followed}"),
+            });
+        }
+        Ok(ignoring)
+    }
+
     /// Pauses all agents, or lifts that.
     ///
     /// # Errors
@@ -436,6 +481,11 @@ fn agent(pod: &Pod) -> Option<AgentPod> {
             .get("app.kubernetes.io/version")
             .cloned()
             .unwrap_or_default(),
+        configuration: pod.spec.as_ref().and_then(|spec| {
+            let volumes = spec.volumes.iter().flatten();
+            let mut maps = volumes.filter(|v| v.name == CONFIGURATION);
+            Some(maps.next()?.config_map.as_ref()?.name.clone())
+        }),
     })
 }
 

@@ -409,14 +409,36 @@ async fn pause(
     is_paused: bool,
     output: OutputFormat,
 ) -> Result<String, CommandError> {
+    let mut note = None;
     match node {
         Some(node) => fleet.set_node_paused(node, is_paused).await?,
-        None => fleet.set_paused(is_paused).await?,
+        None => {
+            if is_paused {
+                note = pause_note(fleet).await?;
+            }
+            fleet.set_paused(is_paused).await?;
+        }
     }
     if output == OutputFormat::Json {
-        return to_json(&json!({ "node": node, "paused": is_paused }));
+        return to_json(&json!({ "node": node, "paused": is_paused, "note": note }));
     }
     let place = node.map_or("all nodes".to_owned(), |node| format!("the node {node}"));
     let done = if is_paused { "paused" } else { "resumed" };
-    Ok(format!("evictions are {done} on {place}\n"))
+    let note = note.map_or(String::new(), |note| format!("{note}\n"));
+    Ok(format!("evictions are {done} on {place}\n{note}"))
+}
+
+/// What is to be said of agents that a pause may not reach. A user who may not read that pauses all the same.
+async fn pause_note(fleet: &Fleet) -> Result<Option<String>, FleetError> {
+    match fleet.agents_that_ignore_pause().await {
+        Ok(ignoring) if ignoring.is_empty() => Ok(None),
+        Ok(ignoring) => Ok(Some(format!(
+            "but for agents with the configuration {}, which follow another ConfigMap",
+            ignoring.join(", ")
+        ))),
+        Err(FleetError::Api { what, reason }) => Ok(Some(format!(
+            "whether all agents follow it could not be seen: {what}: {reason}"
+        ))),
+        Err(error) => Err(error),
+    }
 }

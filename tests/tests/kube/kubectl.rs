@@ -170,6 +170,59 @@ fn status_shows_agents_pressure_and_pauses() {
     );
 }
 
+// A pause that no agent follows is none.
+#[test]
+fn a_pause_is_one_that_agents_follow() {
+    let cluster = Cluster::new();
+    let configured = |name: &str, map: Option<&str>| {
+        let mut state = cluster.server.state();
+        let config = json!({"cluster": {"pauseConfigMap": map}}).to_string();
+        state.put_config_map("evictd", name, json!({"config.yaml": config}));
+    };
+    let agent = |name: &str, uid: &str, configuration: &str| {
+        let mut agent = pod(name, uid, "Burstable", 2_000_001_000, None);
+        agent["metadata"]["namespace"] = "evictd".into();
+        agent["metadata"]["labels"] = json!({"app.kubernetes.io/name": "evictd"});
+        let volume = json!({"name": "config", "configMap": {"name": configuration}});
+        agent["spec"]["volumes"] = json!([volume]);
+        cluster.server.state().put_pod(agent);
+    };
+    let is_paused = || {
+        let state = cluster.server.state();
+        !state.config_map("evictd", "evictd-pause").is_null()
+    };
+
+    cluster.server.state().remove_pod("evictd", "evictd-x7k2p");
+    let error = cluster.refused(2, &["pause"]);
+    assert!(
+        error.contains("no agent in the namespace evictd"),
+        "{error}"
+    );
+    assert!(!is_paused(), "nothing was sent");
+
+    configured("evictd-a", Some("ops/halt"));
+    configured("evictd-b", None);
+    agent("a1", "agent-a1", "evictd-a");
+    let error = cluster.refused(2, &["pause"]);
+    let expected =
+        "evictd/evictd-pause: no agent follows it: their cluster.pauseConfigMap is ops/halt";
+    assert!(error.contains(expected), "{error}");
+    agent("b1", "agent-b1", "evictd-b");
+    cluster.refused(2, &["pause"]);
+    assert!(!is_paused());
+
+    // Some do: they are paused, and the others are named.
+    configured("evictd-c", Some("evictd/evictd-pause"));
+    agent("c1", "agent-c1", "evictd-c");
+    let said = cluster.said(&["pause"]);
+    let expected = "but for agents with the configuration evictd-a, evictd-b, which follow";
+    assert!(said.contains(expected), "{said}");
+    assert!(is_paused());
+    // It can be lifted without asking any agent.
+    cluster.said(&["resume"]);
+    assert!(!is_paused());
+}
+
 // A release with labels and a ConfigMap of its own.
 #[test]
 fn another_release_is_named_by_flags() {
