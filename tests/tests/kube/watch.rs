@@ -186,6 +186,11 @@ fn failures_are_followed_by_pauses() {
     assert!(w.knows(&["ua"]));
     assert_eq!(w.lists(), 4, "three refusals, then the slow one");
     assert_eq!(w.connection.counters.watch_errors.get(), 3);
+    assert_eq!(
+        w.connection.counters.forbidden.get(),
+        1,
+        "a missing right is counted where it is alerted on"
+    );
 }
 
 /// A token that has expired is read again from its file.
