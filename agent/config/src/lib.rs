@@ -315,15 +315,22 @@ pub fn read_document(path: &Path) -> Result<Value, ConfigError> {
         path: path.into(),
         source,
     })?;
-    serde_saphyr::from_str::<Option<Value>>(&text)
-        .map(Option::unwrap_or_default)
-        .map_err(|error| {
-            let reason = error.without_snippet().to_string();
-            ConfigError::Syntax {
-                path: path.into(),
-                reason: reason.split_whitespace().collect::<Vec<_>>().join(" "),
-            }
-        })
+    parse_document(&text).map_err(|reason| ConfigError::Syntax {
+        path: path.into(),
+        reason,
+    })
+}
+
+/// A YAML or JSON document that was read elsewhere; an empty one is null.
+///
+/// # Errors
+/// What is wrong with its syntax, in one line.
+pub fn parse_document(text: &str) -> Result<Value, String> {
+    let document = serde_saphyr::from_str::<Option<Value>>(text);
+    document.map(Option::unwrap_or_default).map_err(|error| {
+        let reason = error.without_snippet().to_string();
+        reason.split_whitespace().collect::<Vec<_>>().join(" ")
+    })
 }
 
 #[cfg(test)]

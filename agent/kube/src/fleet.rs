@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeSet, io, path::PathBuf, time::Duration};
 
+use evictd_config::parse_document;
 use evictd_engine::fleet::{FleetPace, FleetState};
 use evictd_policy::PAUSED;
 use futures::{StreamExt as _, stream};
@@ -17,7 +18,7 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use crate::fleet_brake;
@@ -353,7 +354,7 @@ impl Fleet {
             let map = self.config_maps().get_opt(&name).await;
             let map = map.map_err(|error| api("configmaps", &error))?;
             let text = map.and_then(|map| map.data?.remove("config.yaml"));
-            let config = text.and_then(|text| serde_saphyr::from_str::<Value>(&text).ok());
+            let config = text.and_then(|text| parse_document(&text).ok());
             // What cannot be read says nothing either way.
             let Some(config) = config else { continue };
             let of_it = config["cluster"]["pauseConfigMap"].as_str();
