@@ -155,6 +155,7 @@ pub struct ApiClient {
     client: Mutex<Client>,
     api_server: Vec<IpAddr>,
     shadow: AtomicBool,
+    has_told_forbidden: AtomicBool,
     /// What was counted.
     pub counters: Counters,
 }
@@ -173,6 +174,7 @@ impl ApiClient {
             client: Mutex::new(client),
             api_server,
             shadow: AtomicBool::new(false),
+            has_told_forbidden: AtomicBool::new(false),
             counters: Counters::default(),
         })
     }
@@ -238,8 +240,12 @@ impl ApiClient {
             answer = self.once(call).await;
         }
         match &answer {
-            Err(e) if e.is_forbidden() && self.counters.forbidden.add_first() => {
-                tracing::error!(path = call.path, error = %e, "the API server forbids it");
+            Err(e) if e.is_forbidden() => {
+                self.counters.forbidden.add();
+                // Watches count there too, and tell by themselves.
+                if !self.has_told_forbidden.swap(true, Ordering::Relaxed) {
+                    tracing::error!(path = call.path, error = %e, "the API server forbids it");
+                }
             }
             Err(e) if e.is_retryable() => self.counters.unanswered.add(),
             _ => {}
