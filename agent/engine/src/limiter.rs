@@ -286,6 +286,12 @@ impl EvictionLimiter {
         quota.map_or(0, |q| q.total.load(Ordering::Acquire))
     }
 
+    /// Whether an eviction still counts for a limit.
+    pub fn is_charged(&self, at: u16, now: u64) -> bool {
+        let quota = self.quotas.get(usize::from(at));
+        quota.is_some_and(|quota| quota.counted(now) > 0)
+    }
+
     /// Forgets a limit, so that its place can be another one's.
     pub fn clear_quota(&self, at: u16) {
         if let Some(quota) = self.quotas.get(usize::from(at)) {

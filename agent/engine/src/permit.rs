@@ -3,8 +3,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 
-/// Limits that one pod may be under: the node's, its owner's, and two of its rule.
-pub const QUOTAS_OF_A_POD: usize = 4;
+/// Limits that one pod may be under: the node's, its owner's, and those of its rules.
+pub const QUOTAS_OF_A_POD: usize = 8;
+/// Positions in one word.
+const PACKED: usize = 4;
 /// Never counts as past.
 const UNBOUNDED: u64 = u64::MAX;
 /// Whether and in what order one pod may go. It changes in place; who reads it never waits.
@@ -15,7 +17,7 @@ pub struct EvictionPermit {
     never: AtomicBool,
     order: AtomicI32,
     /// Positions of the [`crate::limiter::EvictionLimiter`]'s quotas, 16 bits each; zero is none.
-    quotas: AtomicU64,
+    quotas: [AtomicU64; QUOTAS_OF_A_POD / PACKED],
     /// When a limit was charged for it; zero as long as none was.
     taken: AtomicU64,
     /// The pressure for which shadow mode has chosen it last, as the limiter numbers them; zero as long as it has not.
@@ -31,7 +33,7 @@ impl Default for EvictionPermit {
             until: AtomicU64::new(UNBOUNDED),
             never: AtomicBool::new(false),
             order: AtomicI32::new(0),
-            quotas: AtomicU64::new(0),
+            quotas: [const { AtomicU64::new(0) }; QUOTAS_OF_A_POD / PACKED],
             taken: AtomicU64::new(0),
             in_shadow: AtomicU64::new(0),
             ending: AtomicBool::new(false),
@@ -83,14 +85,14 @@ impl LastResort {
 }
 
 impl EvictionPermit {
-    /// Sets what the policies say; the order first, so that no pod goes under an old one.
+    /// Sets what the policies say, with at most [`QUOTAS_OF_A_POD`] limits; the order first, so that no pod goes under an old one.
     pub fn set(&self, permission: Permission, order: i16, quotas: &[u16]) {
         self.order.store(order.into(), Ordering::Relaxed);
-        let mut packed = 0;
-        for (at, quota) in quotas.iter().take(QUOTAS_OF_A_POD).enumerate() {
-            packed |= u64::from(*quota) << (16 * at);
+        for (at, word) in self.quotas.iter().enumerate() {
+            let packed = quotas.iter().skip(at * PACKED).take(PACKED).rev();
+            let packed = packed.fold(0, |packed, quota| packed << 16 | u64::from(*quota));
+            word.store(packed, Ordering::Relaxed);
         }
-        self.quotas.store(packed, Ordering::Relaxed);
         self.never
             .store(permission == Permission::Never, Ordering::Relaxed);
         let until = match permission {
@@ -166,9 +168,10 @@ impl EvictionPermit {
 
     /// The first so many limits that it is under.
     pub fn quotas(&self, count: usize) -> impl Iterator<Item = usize> {
-        let packed = self.quotas.load(Ordering::Relaxed);
-        (0..count)
-            .map(move |at| (packed >> (16 * at)) as usize & 0xffff)
+        let words = self.quotas.iter().map(|word| word.load(Ordering::Relaxed));
+        words
+            .flat_map(|word| (0..PACKED).map(move |at| (word >> (16 * at)) as usize & 0xffff))
+            .take(count)
             .filter(|quota| *quota != 0)
     }
 }

@@ -13,10 +13,10 @@ use std::{
 };
 
 use evictd_engine::Pod;
-use evictd_policy::{PauseSource, PauseState, PolicyStore};
+use evictd_policy::{Namespaces, PauseSource, PauseState, PolicyStore};
 
 use super::client::ApiClient;
-use crate::watch::pods::Shared;
+use crate::watch::{namespaces::nothing_known, pods::Shared};
 use file::without_documents;
 
 mod file;
@@ -34,6 +34,7 @@ pub struct ClusterCache {
     policies: Arc<PolicyStore>,
     pauses: Arc<PauseState>,
     obeys_config_map: bool,
+    follows_tenants: bool,
     written: std::sync::Mutex<Option<Revision>>,
 }
 
@@ -55,6 +56,7 @@ impl ClusterCache {
         policies: Arc<PolicyStore>,
         pauses: Arc<PauseState>,
         obeys_config_map: bool,
+        follows_tenants: bool,
     ) -> Self {
         Self {
             path: state_dir.join(FILE),
@@ -63,12 +65,15 @@ impl ClusterCache {
             policies,
             pauses,
             obeys_config_map,
+            follows_tenants,
             written: std::sync::Mutex::default(),
         }
     }
 
     /// Brings back what an earlier agent knew, before the API server is asked.
     pub fn restore(&self) {
+        let evaluator = self.policies.evaluator();
+        evaluator.set_namespaces(nothing_known());
         let read = self.path.parent().map(Memory::read);
         let memory = match read {
             Some(Ok(memory)) => memory,
@@ -86,8 +91,18 @@ impl ClusterCache {
                 "an earlier agent's knowledge holds until the API server answers"
             );
         }
-        self.policies.evaluator().set_namespaces(memory.namespaces);
-        self.policies.restore(&memory.policies);
+        // Where the configuration does not follow them they mean nothing.
+        let tenants = match self.follows_tenants {
+            true => &memory.tenants[..],
+            false => &[],
+        };
+        self.policies.restore(&memory.policies, tenants);
+        evaluator.set_namespaces(Namespaces {
+            labels: memory.namespaces,
+            keys: memory
+                .namespace_keys
+                .or_else(|| Some(evaluator.namespace_keys())),
+        });
         for source in memory.paused {
             // A source that is no longer watched would never be released.
             if source == PauseSource::Node
@@ -160,12 +175,17 @@ impl ClusterCache {
         let pods: Vec<Pod> = self
             .pods
             .with(|store| store.pods().map(without_documents).collect());
-        let mut namespaces = evaluator.namespaces();
+        let Namespaces {
+            labels: mut namespaces,
+            keys: namespace_keys,
+        } = evaluator.namespaces();
         namespaces.retain(|name, _| pods.iter().any(|pod| pod.namespace == *name));
         let memory = Memory {
             paused,
             policies: self.policies.remembered(),
+            tenants: self.policies.remembered_tenants(),
             namespaces,
+            namespace_keys,
             pods,
         };
         Some((revision, memory))

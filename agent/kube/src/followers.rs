@@ -19,7 +19,7 @@ use crate::{
 pub struct Followers {
     tasks: Vec<JoinHandle<()>>,
     evaluator: Arc<PolicyEvaluator>,
-    /// True when the server has answered: policies and throttles.
+    /// True when the server has answered: policies and pauses.
     answers: Vec<channel::Receiver<bool>>,
     namespaces: channel::Receiver<namespaces::Settled>,
     fleet: Option<Arc<Fleet>>,
@@ -85,10 +85,13 @@ impl Followers {
             tasks.push(tokio::spawn(Arc::clone(fleet).run()));
         }
         if config.tenant_grace.is_some() {
+            let (seen, tenants) = channel::channel(false);
             tasks.push(tokio::spawn(tenants::run(
                 Arc::clone(connection),
                 Arc::clone(policies),
+                seen,
             )));
+            answers.push(tenants);
         }
         Self {
             tasks,

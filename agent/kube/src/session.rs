@@ -112,6 +112,7 @@ impl Cluster {
             Arc::clone(policies),
             Arc::clone(pauses),
             cluster.pause_config_map.is_some(),
+            cluster.tenant_grace.is_some(),
         ));
         keeping.restore();
         let followers = Followers::start(&connection, cluster, policies, pauses);

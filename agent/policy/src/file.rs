@@ -6,6 +6,7 @@ use std::{
 };
 
 use evictd_config::ConfigError;
+use evictd_sys::fs::PathError;
 use serde_json::Value;
 
 use super::model::EvictionPolicy;
@@ -24,6 +25,9 @@ pub enum PolicyError {
         /// Why it cannot be used.
         reason: String,
     },
+    /// It cannot be read now, which may pass.
+    #[error(transparent)]
+    Read(#[from] PathError),
     /// A document in it.
     #[error("{}: {name}: {source}", path.display())]
     Policy {
@@ -75,13 +79,10 @@ fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, PolicyError> {
             files.push(path.clone());
             continue;
         }
-        let failed = |e: std::io::Error| PolicyError::File {
-            path: path.clone(),
-            reason: e.to_string(),
-        };
+        let failed = PathError::at(path);
         let mut inside = Vec::new();
-        for entry in fs::read_dir(path).map_err(failed)? {
-            let path = entry.map_err(failed)?.path();
+        for entry in fs::read_dir(path).map_err(&failed)? {
+            let path = entry.map_err(&failed)?.path();
             if path
                 .extension()
                 .is_some_and(|e| e == "yaml" || e == "yml" || e == "json")
@@ -104,13 +105,13 @@ pub fn read(path: &Path) -> Result<Vec<EvictionPolicy>, PolicyError> {
         path: path.into(),
         reason,
     };
-    let length = fs::metadata(path).map_err(|e| wrong(e.to_string()))?.len();
+    let length = fs::metadata(path).map_err(PathError::at(path))?.len();
     if length > MAX_BYTES {
         return Err(wrong(format!(
             "is {length} bytes long, more than {MAX_BYTES}"
         )));
     }
-    let text = fs::read_to_string(path).map_err(|e| wrong(e.to_string()))?;
+    let text = fs::read_to_string(path).map_err(PathError::at(path))?;
     let documents = serde_saphyr::from_multiple::<Value>(&text).map_err(|e| {
         let reason = e.without_snippet().to_string();
         wrong(reason.split_whitespace().collect::<Vec<_>>().join(" "))

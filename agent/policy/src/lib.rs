@@ -10,6 +10,7 @@ pub mod expression;
 pub mod file;
 pub mod gate;
 mod model;
+mod namespaces;
 pub mod pause;
 mod selector;
 pub mod set;
@@ -19,6 +20,7 @@ pub mod tolerations;
 
 pub use evaluator::PolicyEvaluator;
 pub use model::{API_VERSION, Evict, EvictionPolicy, KIND, Limit, NoExecute, Rule, Wait};
+pub use namespaces::Namespaces;
 pub use pause::{PAUSED, PauseChange, PauseSource, PauseState};
 pub use selector::{Labels, Selector};
 pub use set::PolicySet;

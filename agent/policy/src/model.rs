@@ -4,10 +4,7 @@ use evictd_config::{ConfigError, decode::ObjectDecoder};
 use evictd_engine::Pod;
 use serde_json::Value;
 
-use super::{
-    gate::Gate,
-    selector::{Labels, Selector},
-};
+use super::{gate::Gate, namespaces::Namespaces, selector::Selector};
 
 mod rule;
 
@@ -129,9 +126,13 @@ impl EvictionPolicy {
             }
             Evict::Always | Evict::Never => false,
         };
+        let rule_goes_by_labels = |rule: &Rule| {
+            let has_group = rule.limits.iter().any(|limit| limit.group_by.is_some());
+            has_group || !rule.pods.is_empty() || goes_by_labels(&rule.evict)
+        };
         let is_bound = self.pods.is_empty()
             && self.gates.is_empty()
-            && !(self.rules.iter()).any(|r| !r.pods.is_empty() || goes_by_labels(&r.evict));
+            && !self.rules.iter().any(rule_goes_by_labels);
         if is_bound || self.all_namespaces.is_some() {
             return Ok(());
         }
@@ -174,9 +175,10 @@ impl EvictionPolicy {
         ))
     }
 
-    /// The position of the rule that holds for a pod in a namespace with these labels, its name among them.
-    pub fn rule_of(&self, pod: &Pod, namespace: &Labels) -> Option<usize> {
-        if !self.namespaces.matches(namespace) || !self.pods.matches(&pod.labels) {
+    /// The position of the rule that holds for a pod.
+    pub fn rule_of(&self, pod: &Pod, namespaces: &Namespaces) -> Option<usize> {
+        let is_selected = namespaces.selects(&self.namespaces, &pod.namespace);
+        if !is_selected || !self.pods.matches(&pod.labels) {
             return None;
         }
         let mut rules = self.rules.iter();
@@ -184,11 +186,15 @@ impl EvictionPolicy {
     }
 
     /// The gates that a rule asks, with those whose answers they need.
-    pub fn gates_of(&self, rule: &Rule) -> Vec<&Gate> {
+    pub fn gates_of<'a>(&'a self, rule: &'a Rule) -> Vec<&'a Gate> {
         let Evict::When(when) = &rule.evict else {
             return Vec::new();
         };
-        let mut wanted: Vec<&str> = when.selected("gates");
+        self.gates_named(when.selected("gates"))
+    }
+
+    /// The gates of these names, with those whose answers they need.
+    pub fn gates_named<'a>(&'a self, mut wanted: Vec<&'a str>) -> Vec<&'a Gate> {
         // A gate needs answers of earlier ones only.
         for gate in self.gates.iter().rev() {
             if wanted.contains(&gate.name.as_str()) {

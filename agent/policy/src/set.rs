@@ -7,7 +7,7 @@ use evictd_engine::Pod;
 use super::{
     gate::Gate,
     model::{Evict, EvictionPolicy, Limit, Rule},
-    selector::Labels,
+    namespaces::{NAMESPACE_NAME, Namespaces},
     tenant::{PodEvictionPolicy, Terms},
 };
 
@@ -94,6 +94,14 @@ impl Ruling {
         self.rules.iter().chain(&self.shadow).flat_map(gates)
     }
 
+    /// A gate that its rules ask, by the names of its policy and its own, with the gates whose answers it needs.
+    pub fn gate<'a>(&'a self, (policy, name): &'a (String, String)) -> Option<Vec<&'a Gate>> {
+        let mut gates = self.gates();
+        let (applied, _) =
+            gates.find(|(a, gate)| a.policy.name == *policy && gate.name == *name)?;
+        Some(applied.policy.gates_named(vec![name]))
+    }
+
     /// Whether a rule asks for anything about the pod that may change.
     pub fn needs_facts(&self) -> bool {
         let mut all = self.rules.iter().chain(&self.shadow);
@@ -148,28 +156,23 @@ impl PolicySet {
     /// Each policy with the number of these pods that a rule of it matches, whether or not another policy decides.
     pub fn matched<'a>(
         &self,
-        pods: impl Iterator<Item = (&'a Pod, Labels)> + Clone,
+        pods: impl Iterator<Item = &'a Pod> + Clone,
+        namespaces: &Namespaces,
     ) -> Vec<(String, usize)> {
         let count = |policy: &EvictionPolicy| {
-            let mut pods = pods.clone();
-            let matches = |(pod, namespace): &(&Pod, Labels)| {
-                policy
-                    .rule_of(pod, &named(namespace, &pod.namespace))
-                    .is_some()
-            };
-            pods.by_ref().filter(matches).count()
+            let matches = |pod: &&Pod| policy.rule_of(pod, namespaces).is_some();
+            pods.clone().filter(matches).count()
         };
         let policies = self.policies.iter();
         policies.map(|p| (p.name.clone(), count(p))).collect()
     }
 
-    /// The rules that hold for a pod whose namespace has these labels.
-    pub fn ruling(&self, pod: &Pod, namespace: &Labels) -> Ruling {
-        let named = named(namespace, &pod.namespace);
+    /// The rules that hold for a pod.
+    pub fn ruling(&self, pod: &Pod, namespaces: &Namespaces) -> Ruling {
         let mut ruling = Ruling::default();
         let mut deciding = None;
         for policy in &self.policies {
-            let Some(index) = policy.rule_of(pod, &named) else {
+            let Some(index) = policy.rule_of(pod, namespaces) else {
                 continue;
             };
             let applied = Applied {
@@ -187,15 +190,3 @@ impl PolicySet {
         ruling
     }
 }
-
-/// The labels of a namespace with its name among them.
-fn named(labels: &Labels, name: &str) -> Labels {
-    let mut named = labels.clone();
-    named
-        .entry(NAMESPACE_NAME.to_owned())
-        .or_insert_with(|| name.to_owned());
-    named
-}
-
-/// The label that every namespace has with its own name (since Kubernetes 1.21).
-const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";

@@ -199,8 +199,8 @@ impl PolicyStore {
         self.state().tenants_refused.len()
     }
 
-    /// What an earlier agent had in force; whatever the API server tells of replaces it.
-    pub fn restore(&self, documents: &[Value]) {
+    /// What an earlier agent had in force, and what it knew of namespaces' policies; whatever the API server tells of replaces it.
+    pub fn restore(&self, documents: &[Value], tenants: &[Value]) {
         let mut state = self.state();
         for document in documents {
             // An object of a newer agent may be none to this one.
@@ -215,6 +215,9 @@ impl PolicyStore {
                 state.objects.remove(&status.name);
             }
         }
+        for document in tenants {
+            state.put_tenant(document);
+        }
         self.enforce(state);
     }
 
@@ -223,6 +226,13 @@ impl PolicyStore {
         let state = self.state();
         let good = state.objects.values().filter_map(|o| o.good.as_ref());
         good.map(|g| g.document.clone()).collect()
+    }
+
+    /// The namespaces' policies in force, for [`Self::restore`].
+    pub fn remembered_tenants(&self) -> Vec<Value> {
+        let state = self.state();
+        let tenants = state.tenants.values();
+        tenants.map(|tenant| tenant.to_document()).collect()
     }
 
     /// Objects whose newest version cannot be used, and whether the files' cannot.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use evictd_config::{ConfigError, decode::ObjectDecoder};
 use evictd_engine::Pod;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{API_VERSION, Selector};
 
@@ -107,6 +107,20 @@ impl PodEvictionPolicy {
         Ok(policy)
     }
 
+    /// The document that it can be read from again.
+    pub fn to_document(&self) -> Value {
+        json!({
+            "apiVersion": API_VERSION,
+            "kind": TENANT_KIND,
+            "metadata": {"namespace": self.namespace, "name": self.name},
+            "spec": {
+                "selector": {"matchExpressions": self.pods.to_json()},
+                "order": self.terms.order,
+                "grace": format!("{}ms", self.terms.grace.as_millis()),
+            },
+        })
+    }
+
     /// Whether it is about a pod.
     pub fn is_about(&self, pod: &Pod) -> bool {
         self.namespace == pod.namespace && self.pods.matches(&pod.labels)
@@ -115,8 +129,6 @@ impl PodEvictionPolicy {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn read(spec: Value) -> Result<PodEvictionPolicy, String> {
@@ -135,6 +147,10 @@ mod tests {
             "selector": {"matchLabels": {"app": "batch"}}, "order": -100, "grace": "10m",
         }))
         .expect("a policy");
+        assert_eq!(
+            PodEvictionPolicy::read(policy.to_document()).expect("the same"),
+            policy
+        );
         let mut pod = Pod {
             namespace: "shop".into(),
             ..Pod::default()

@@ -15,7 +15,7 @@ use evictd_node::pods::table::PodTable;
 use evictd_policy::{
     PauseSource, PauseState, PolicyEvaluator, PolicyStore,
     evaluator::{Explanation, Settings, Worker},
-    file,
+    file::{self, PolicyError},
     gate::{ClusterAddresses, Secrets},
 };
 use evictd_store::disk_queue::DiskQueue;
@@ -42,6 +42,8 @@ pub struct Policies {
     pub pauses: Arc<PauseState>,
     files: Vec<PathBuf>,
     seen: Vec<(PathBuf, u64, Option<SystemTime>)>,
+    /// Why the files could not be read the last time.
+    unread: Option<String>,
     state_dir: PathBuf,
     told: Vec<Explanation>,
     telling: Arc<Telling>,
@@ -71,6 +73,8 @@ impl Policies {
             evaluator.set_cluster_addresses(ClusterAddresses::default());
         }
         let policies = Arc::new(PolicyStore::new(Arc::clone(&evaluator)));
+        // Before they are read: what changes meanwhile is a change.
+        let seen = file::fingerprint(&policy.files);
         policies.set_files(Some(file::load(&policy.files)?));
         let pauses = Arc::new(PauseState::new(Arc::clone(evaluator.limiter())));
         let wanted = !policy.files.is_empty() || config.cluster.is_some();
@@ -82,7 +86,8 @@ impl Policies {
             policies,
             pauses,
             files: policy.files.clone(),
-            seen: file::fingerprint(&policy.files),
+            seen,
+            unread: None,
             state_dir: config.state_dir.clone(),
             told: Vec::new(),
             telling: Arc::default(),
@@ -189,20 +194,32 @@ impl Policies {
         self.look_for_pause();
         self.evaluator.look_after_the_ending();
         let seen = file::fingerprint(&self.files);
-        if seen != self.seen {
+        if seen != self.seen || self.unread.is_some() {
             self.seen = seen;
-            match file::load(&self.files) {
-                Ok(policies) => {
-                    tracing::info!(policies = policies.len(), "the policies were read again");
-                    self.policies.set_files(Some(policies));
-                }
-                Err(error) => {
-                    self.policies.set_files(None);
-                    tracing::error!(%error, "a policy cannot be used: the last good ones stay in force");
-                }
-            }
+            self.read_again();
         }
         self.report(disk);
+    }
+
+    fn read_again(&mut self) {
+        let error = match file::load(&self.files) {
+            Ok(policies) => {
+                tracing::info!(policies = policies.len(), "the policies were read again");
+                self.policies.set_files(Some(policies));
+                self.unread = None;
+                return;
+            }
+            Err(error) => error,
+        };
+        let reason = error.to_string();
+        // What could not be read is tried again, and told once.
+        let is_passing = matches!(error, PolicyError::Read(_));
+        let is_told = self.unread.as_ref() == Some(&reason);
+        self.unread = is_passing.then_some(reason);
+        if !is_told {
+            self.policies.set_files(None);
+            tracing::error!(%error, "a policy cannot be used: the last good ones stay in force");
+        }
     }
 
     /// Has written down what there is to explain, when it has changed by more than the time or a subcommand asks.

@@ -56,7 +56,7 @@ pub struct PathError {
 
 impl PathError {
     /// Attaches a path to an error.
-    pub fn at(path: &Path) -> impl FnOnce(io::Error) -> Self + '_ {
+    pub fn at(path: &Path) -> impl Fn(io::Error) -> Self + '_ {
         move |source| Self {
             path: path.to_owned(),
             source,

@@ -138,7 +138,10 @@ fn a_limit_of_a_group_survives_sigkill() {
         "apiVersion": "evictd.io/v1alpha1",
         "kind": "EvictionPolicy",
         "metadata": {"name": "groups"},
-        "spec": {"rules": [{"name": "r", "evict": "Always", "limits": limits}]},
+        "spec": {
+            "allNamespaces": "a node without a cluster",
+            "rules": [{"name": "r", "evict": "Always", "limits": limits}],
+        },
     });
     let (limited, _agent) = Limited::restarted("rategroup", |limited| {
         let policy = limited.files.dir().join("policy.yaml");

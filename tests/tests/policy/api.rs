@@ -239,7 +239,7 @@ fn namespaces_are_watched_while_a_policy_asks_for_them() {
     });
     f.server.state().put_policy("by-tier", by_tier);
     let tier = |f: &Following, namespace: &str| {
-        let known = f.store.evaluator().namespaces();
+        let known = f.store.evaluator().namespaces().labels;
         known.get(namespace).cloned().unwrap_or_default()
     };
     assert!(f.wait(|f| tier(f, "shop").get("tier").is_some_and(|t| t == "gold")));

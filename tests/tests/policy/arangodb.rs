@@ -1,9 +1,12 @@
 //! The shipped policies, each rule of them: what ArangoDB's servers say decides who may be evicted.
 
-use std::{collections::BTreeMap, fs};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+};
 
 use evictd_engine::{Pod, permit::Permission};
-use evictd_policy::{Evict, EvictionPolicy, PolicySet, Wait, file, gate::Secrets};
+use evictd_policy::{Evict, EvictionPolicy, Namespaces, PolicySet, Wait, file, gate::Secrets};
 use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
     deploy,
@@ -94,7 +97,11 @@ fn types_without_conditions() {
         .unwrap()
         .remove(0);
     let set = PolicySet::new([policy]);
-    let enabled = labels(&[("evictd.io/arangodb", "enabled")]);
+    let namespace = |labels| Namespaces {
+        labels: BTreeMap::from([(member("m", "id", "").namespace, labels)]),
+        keys: Some(BTreeSet::from(["evictd.io/arangodb".to_owned()])),
+    };
+    let enabled = namespace(labels(&[("evictd.io/arangodb", "enabled")]));
     let seconds = |s| Some(Wait::Seconds(s));
     for (role, evict, wait) in [
         ("id", Evict::Always, seconds(5)),
@@ -131,7 +138,7 @@ fn types_without_conditions() {
     other.labels.insert("app".into(), "postgres".into());
     assert!(set.ruling(&other, &enabled).rules.is_empty());
     // The labels of a pod are not enough.
-    let elsewhere = set.ruling(&member("m", "single", ""), &BTreeMap::new());
+    let elsewhere = set.ruling(&member("m", "single", ""), &namespace(BTreeMap::new()));
     assert!(elsewhere.rules.is_empty());
 }
 

@@ -233,6 +233,10 @@ fn mistakes_are_refused_before_any_agent_sees_them() {
             "spec: name the namespaces in namespaceSelector",
         ),
         (
+            json!({"rules": [{"name": "r", "evict": "Always", "limits": [{"groupBy": "a", "minAvailable": 1}]}]}),
+            "spec: name the namespaces in namespaceSelector",
+        ),
+        (
             json!({"namespaceSelector": {"matchLabels": {"a": "b"}}, "allNamespaces": "x", "rules": [{"name": "r", "evict": "Never"}]}),
             "spec: name the namespaces in namespaceSelector",
         ),

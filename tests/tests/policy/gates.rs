@@ -1,7 +1,7 @@
 //! Gates against servers that answer, hang, lie, redirect, and say too much.
 
 use evictd_engine::Pod;
-use evictd_policy::{EvictionPolicy, gate::Secrets};
+use evictd_policy::{EvictionPolicy, PolicySet, gate::Secrets};
 use evictd_tests::{
     policy_fixture::{Kept, policy},
     scripted::{Asked, Script, Scripted},
@@ -77,6 +77,53 @@ fn the_pods_own_answer_decides_and_gets_old() {
     server.go_away();
     kept.wait("the answer gets too old", |k| !may_go(k, 0));
     assert!(error_of(&kept, 0).is_some());
+}
+
+/// An answer is one to the question that was asked: a gate that is changed has none, nor has one that asks where its answer points.
+#[test]
+fn a_changed_gate_is_asked_anew() {
+    skip_if!(not_root());
+    let server = Scripted::start(23).unwrap();
+    server.json("/config", json!({"leader": server.ip()}));
+    server.json("/alive", json!({}));
+    let (ip, port) = (server.ip(), server.port());
+    let changed = |path: &str, check: &str| {
+        let gate = |name: &str, http: Value, check: &str| json!({"name": name, "interval": "10m", "maxAge": "30m", "http": http, "check": check});
+        let leader =
+            json!({"port": port, "path": "/alive", "host": "answers.config.leader", "hosts": [ip]});
+        policy(
+            "p",
+            json!({
+                "gates": [
+                    gate("config", json!({"port": port, "path": path, "hosts": [ip]}), "true"),
+                    gate("leader", leader, check),
+                ],
+                "rules": [{"name": "r", "evict": "When", "when": "gates.leader"}],
+            }),
+        )
+    };
+    let first = changed("/config", "status == 200");
+    let kept = keep(
+        "gatechanged",
+        &[ip.clone()],
+        vec![first],
+        Secrets::default(),
+    );
+    kept.wait("both answer", |k| may_go(k, 0));
+    let alive = || server.asked().iter().filter(|a| a.path == "/alive").count();
+    let before = alive();
+    server.set("/alive", Script::Hang);
+    let put = |policy| kept.evaluator.set_policies(PolicySet::new([policy]));
+    put(changed("/config", "status == 204"));
+    assert!(!may_go(&kept, 0), "the old check has said yes");
+    kept.wait("it is asked anew", |_| alive() > before);
+    server.json("/alive", json!({}));
+    put(changed("/config", "status == 200"));
+    kept.wait("the first check again", |k| may_go(k, 0));
+    // It may be another leader.
+    server.set("/other", Script::Hang);
+    put(changed("/other", "status == 200"));
+    assert!(!may_go(&kept, 0), "the old leader has said yes");
 }
 
 #[test]

@@ -3,9 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use evictd_engine::{
-    Pod, QosClass,
+    ManagedPod as _, Pod, QosClass,
     fleet::{FleetPace, FleetRules},
-    limiter::{PastEviction, Rate, ShadowChooser},
+    limiter::{PastEviction, QUOTAS, Rate, ShadowChooser},
     permit::LastResort,
 };
 use evictd_policy::{
@@ -15,7 +15,7 @@ use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
     hog::Hog,
     node::Node,
-    policy_fixture::{Kept, labels, policy},
+    policy_fixture::{BarePod, Kept, labels, policy},
     skip::not_root,
     skip_if,
 };
@@ -131,6 +131,104 @@ fn rates_hold_for_the_node_and_for_each_owner() {
     assert_eq!(free(), ["b1", "b2"], "one of an owner");
     limiter.charge(&table.entries[2].permit, monotonic_ns());
     assert!(free().is_empty(), "two of the node");
+}
+
+/// A pod of this owner, without a cgroup.
+fn owned(name: &str, owner: usize) -> Arc<BarePod> {
+    Arc::new(BarePod::new(Pod {
+        name: name.to_owned(),
+        uid: name.to_owned(),
+        namespace: "default".to_owned(),
+        phase: "Running".to_owned(),
+        labels: labels(&[("app", "db")]),
+        owner: Some(evictd_engine::Owner {
+            kind: "Job".into(),
+            name: owner.to_string(),
+            uid: owner.to_string(),
+        }),
+        ..Pod::default()
+    }))
+}
+
+/// All limits of all rules that hold for a pod count, whichever policy they are in.
+#[test]
+fn no_limit_of_a_pod_is_left_out() {
+    let with = |limits| json!({"rules": [{"name": "r", "evict": "Always", "limits": limits}]});
+    let pace = with(json!([
+        {"maxEvictedAtOnce": 1},
+        {"groupBy": "app", "maxEvictedAtOnce": 1},
+    ]));
+    let quorum = with(json!([{"groupBy": "app", "minAvailable": 2}]));
+    let evaluator = PolicyEvaluator::new(Settings::default(), Secrets::default());
+    evaluator.set_policies(PolicySet::new([
+        policy("a-pace", pace.clone()),
+        policy("b-quorum", quorum),
+    ]));
+    let pods = [owned("one", 1), owned("two", 2)];
+    evaluator.present(&pods);
+    let limiter = evaluator.limiter();
+    let may_go = |pod: &BarePod| limiter.allows(pod.permit(), monotonic_ns(), LastResort::None);
+    assert!(!may_go(&pods[0]) && !may_go(&pods[1]));
+    // More than a pod has places for: it is spared.
+    let many = ["a", "b", "c", "d"].map(|name| policy(name, pace.clone()));
+    evaluator.set_policies(PolicySet::new(many));
+    assert!(!may_go(&pods[0]));
+    let why = evaluator.explain().remove(0).reason.unwrap();
+    assert!(why.contains("more limits"), "{why}");
+    evaluator.set_policies(PolicySet::new([policy("a", pace)]));
+    assert!(may_go(&pods[0]));
+}
+
+/// A node keeps so many limits. Those of pods that are gone make room for others unless they count.
+#[test]
+fn limits_that_do_not_count_any_more_make_room() {
+    let settings = Settings {
+        node_rate: Some(Rate {
+            evictions: 1,
+            period: Duration::from_secs(3600),
+        }),
+        owner_rate: Some(Rate {
+            evictions: 1,
+            period: Duration::from_secs(24 * 3600),
+        }),
+        ..Settings::default()
+    };
+    let evaluator = PolicyEvaluator::new(settings, Secrets::default());
+    let limiter = evaluator.limiter();
+    let allows = |pod: &BarePod, resort| limiter.allows(pod.permit(), monotonic_ns(), resort);
+    // One owner after the other, as of a CronJob.
+    for owner in 0..600 {
+        let pod = owned("job", owner);
+        evaluator.present(&[Arc::clone(&pod)]);
+        assert!(allows(&pod, LastResort::None), "owner {owner}");
+    }
+    let all: Vec<_> = (0..QUOTAS)
+        .map(|owner| owned(&format!("pod-{owner:03}"), owner))
+        .collect();
+    let never = json!({
+        "selector": {"matchLabels": {"app": "db"}},
+        "rules": [{"name": "r", "evict": "Never"}],
+    });
+    evaluator.present(&all);
+    evaluator.set_policies(PolicySet::new([policy("p", never)]));
+    let [first, .., last] = &all[..] else {
+        panic!("pods")
+    };
+    assert!(!allows(first, LastResort::Conditional), "it says Never");
+    assert!(
+        !allows(last, LastResort::Conditional),
+        "it says Never, and has no place"
+    );
+    assert!(allows(last, LastResort::Any));
+    // The node's rate has a place, and holds for the pod that has none for its owner's.
+    limiter.charge(first.permit(), monotonic_ns());
+    assert!(!allows(last, LastResort::Any));
+    // What counts is kept when its pods are gone: the place of the first owner, and the node's.
+    evaluator.present::<BarePod>(&[]);
+    evaluator.evaluate();
+    let back = [owned("back", 0), owned("other", 1)];
+    evaluator.present(&back);
+    assert!(!allows(&back[1], LastResort::Any), "the node's rate");
 }
 
 /// What shadow mode has chosen is not there for as long as its pressure lasts, and the next agent does not know of it.

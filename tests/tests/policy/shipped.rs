@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs};
 
 use evictd_engine::{Owner, Pod};
-use evictd_policy::{file, gate::Secrets};
+use evictd_policy::{Namespaces, file, gate::Secrets};
 use evictd_tests::{
     deploy,
     policy_fixture::{Kept, labels},
@@ -85,8 +85,10 @@ fn the_other_policies_say_what_they_are_for() {
         ("evictd.io/leader-based-database", "enabled"),
         ("evictd.io/long-running-jobs", "enabled"),
     ]);
-    let known = BTreeMap::from([("default".to_owned(), enabled)]);
-    kept.evaluator.set_namespaces(known);
+    kept.evaluator.set_namespaces(Namespaces {
+        keys: Some(enabled.keys().cloned().collect()),
+        labels: BTreeMap::from([("default".to_owned(), enabled)]),
+    });
     kept.wait("it is not in sync", |k| {
         k.explain("db").rules[0].gates[0].answer == Some(false)
     });

@@ -1,9 +1,17 @@
 //! PodEvictionPolicies through a running agent: a namespace can have its own pods go earlier, and nothing more than the cluster grants.
 
-use std::path::PathBuf;
+use std::{
+    path::PathBuf,
+    time::{Duration, Instant},
+};
 
 use evictd_tests::{
-    apiserver::Collection, cluster_node::ClusterNode, hog::Hog, node::MIB, skip::not_root, skip_if,
+    apiserver::{Collection, Fault, InjectedFault},
+    cluster_node::ClusterNode,
+    hog::Hog,
+    node::MIB,
+    skip::not_root,
+    skip_if,
     wait::SOON,
 };
 use serde_json::{Value, json};
@@ -66,4 +74,35 @@ fn without_the_clusters_consent_they_mean_nothing() {
         member.server.state().count("GET", "/podevictionpolicies"),
         0
     );
+}
+
+/// What was known of them holds until the API server answers.
+#[test]
+fn they_are_remembered_over_a_restart() {
+    skip_if!(not_root());
+    let (mut member, big, small) = two("tenantkept");
+    tenant(&member, "default", "small", json!({"order": -10}));
+    let mut agent = member.start().unwrap();
+    let is_kept = |m: &ClusterNode| {
+        let kept = std::fs::read_to_string(m.dir().join("state/cluster.jsonl"));
+        kept.is_ok_and(|text| text.contains("PodEvictionPolicy"))
+    };
+    assert!(member.wait(SOON, is_kept), "{}", agent.log());
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+    member.server.go_away();
+    let agent = member.start().unwrap();
+    assert_eq!(goes(&member, &big, &small), "small", "{}", agent.log());
+}
+
+/// A pod must not be judged without what its namespace says.
+#[test]
+fn a_start_waits_for_them() {
+    skip_if!(not_root());
+    let (member, _, _) = two("tenantslow");
+    let late = Duration::from_secs(2);
+    let fault = Fault::new("GET", "/podevictionpolicies", 1, InjectedFault::Slow(late));
+    member.server.state().faults.push(fault);
+    let begun = Instant::now();
+    let _agent = member.start().unwrap();
+    assert!(begun.elapsed() >= late);
 }

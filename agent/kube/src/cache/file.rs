@@ -1,9 +1,13 @@
 //! The form of the file.
 
-use std::{collections::BTreeMap, fs, io, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::Path,
+};
 
 use evictd_engine::Pod;
-use evictd_policy::{Labels, PauseSource};
+use evictd_policy::{Labels, PauseSource, TENANT_KIND};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -11,7 +15,7 @@ use serde_json::Value;
 pub const FILE: &str = "cluster.jsonl";
 /// Version of its form.
 const VERSION: u32 = 1;
-/// Longest file, in bytes. Pods that do not fit are left out.
+/// Longest file, in bytes. Pods and policies of namespaces that do not fit are left out.
 const MOST_BYTES: usize = 4 << 20;
 /// Longest value of an annotation that is kept, in bytes: policies look at marks, not at documents.
 const LONGEST_ANNOTATION: usize = 1024;
@@ -44,6 +48,9 @@ enum Line {
     Namespace {
         name: String,
         labels: Labels,
+        /// The labels that were asked for; a file of an agent that has not written them has none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        keys: Option<BTreeSet<String>>,
     },
     Pod(Box<Pod>),
     /// The last one: so many were before it.
@@ -57,8 +64,12 @@ pub struct Memory {
     pub paused: Vec<PauseSource>,
     /// Policies that were in force.
     pub policies: Vec<Value>,
+    /// Policies of namespaces about their own pods.
+    pub tenants: Vec<Value>,
     /// Labels of the pods' namespaces.
     pub namespaces: BTreeMap<String, Labels>,
+    /// Those that were asked for, if any namespace is known.
+    pub namespace_keys: Option<BTreeSet<String>>,
     /// The node's pods.
     pub pods: Vec<Pod>,
 }
@@ -100,9 +111,13 @@ impl Memory {
                     let source = PauseSource::ALL.into_iter().find(|b| b.as_str() == by);
                     memory.paused.extend(source);
                 }
+                Line::Policy(policy) if policy["kind"] == TENANT_KIND => {
+                    memory.tenants.push(policy)
+                }
                 Line::Policy(policy) => memory.policies.push(policy),
-                Line::Namespace { name, labels } => {
+                Line::Namespace { name, labels, keys } => {
                     memory.namespaces.insert(name, labels);
+                    memory.namespace_keys = keys.or(memory.namespace_keys);
                 }
                 Line::Pod(pod) => memory.pods.push(*pod),
                 Line::End(before) if before == i => ended = true,
@@ -121,7 +136,7 @@ impl Memory {
         })
     }
 
-    /// As it is written, and how many pods did not fit.
+    /// As it is written, and how many pods and policies of namespaces did not fit.
     pub(super) fn text(&self) -> Result<(String, usize), serde_json::Error> {
         let mut text = String::new();
         let mut lines = 0;
@@ -146,11 +161,19 @@ impl Memory {
             add(&Line::Policy(policy.clone()), END)?;
         }
         for (name, labels) in &self.namespaces {
-            let (name, labels) = (name.clone(), labels.clone());
-            add(&Line::Namespace { name, labels }, END)?;
+            let line = Line::Namespace {
+                name: name.clone(),
+                labels: labels.clone(),
+                keys: self.namespace_keys.clone(),
+            };
+            add(&line, END)?;
         }
         for pod in &self.pods {
             left_out += usize::from(!add(&Line::Pod(Box::new(pod.clone())), END)?);
+        }
+        // Last: no tenant takes the place of a pod.
+        for policy in &self.tenants {
+            left_out += usize::from(!add(&Line::Policy(policy.clone()), END)?);
         }
         let end = serde_json::to_string(&Line::End(lines))?;
         text.push_str(&end);

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use evictd_policy::{Labels, PolicyEvaluator};
+use evictd_policy::{Labels, Namespaces, PolicyEvaluator};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{
     Api, Client,
@@ -42,14 +42,15 @@ pub async fn run(
         };
         let watched = async {
             if keys.is_empty() {
+                evaluator.set_namespaces(nothing_known());
                 settled.send_replace(Some(BTreeSet::new()));
                 std::future::pending::<()>().await;
             }
-            let listener = Namespaces {
+            let listener = NamespaceWatch {
                 evaluator: Arc::clone(&evaluator),
                 settled: settled.clone(),
                 keys: keys.clone(),
-                known: evaluator.namespaces(),
+                known: evaluator.namespaces().labels,
                 incoming: None,
             };
             run_watcher(&connection, listener).await;
@@ -66,7 +67,15 @@ pub async fn run(
     }
 }
 
-struct Namespaces {
+/// The API server knows labels of which this agent has not heard.
+pub(crate) fn nothing_known() -> Namespaces {
+    Namespaces {
+        labels: BTreeMap::new(),
+        keys: Some(BTreeSet::new()),
+    }
+}
+
+struct NamespaceWatch {
     evaluator: Arc<PolicyEvaluator>,
     settled: channel::Sender<Settled>,
     keys: BTreeSet<String>,
@@ -75,9 +84,16 @@ struct Namespaces {
     incoming: Option<BTreeMap<String, Labels>>,
 }
 
-impl Namespaces {
+impl NamespaceWatch {
     fn settle(&self) {
         self.settled.send_replace(Some(self.keys.clone()));
+    }
+
+    fn tell(&self) {
+        self.evaluator.set_namespaces(Namespaces {
+            labels: self.known.clone(),
+            keys: Some(self.keys.clone()),
+        });
     }
 
     fn labels(&self, namespace: PartialObjectMeta<Namespace>) -> Option<(String, Labels)> {
@@ -87,7 +103,7 @@ impl Namespaces {
     }
 }
 
-impl WatchHandler for Namespaces {
+impl WatchHandler for NamespaceWatch {
     type Object = PartialObjectMeta<Namespace>;
 
     const RARE_RETRY: bool = true;
@@ -113,7 +129,7 @@ impl WatchHandler for Namespaces {
                 if let Some(incoming) = self.incoming.take() {
                     self.known = incoming;
                 }
-                self.evaluator.set_namespaces(self.known.clone());
+                self.tell();
                 self.settle();
                 return;
             }
@@ -127,7 +143,7 @@ impl WatchHandler for Namespaces {
                 }
             }
         }
-        self.evaluator.set_namespaces(self.known.clone());
+        self.tell();
     }
 
     fn failed(&mut self, failure: WatchFailure, error: &watcher::Error) {

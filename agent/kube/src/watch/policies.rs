@@ -20,7 +20,7 @@ use crate::{
 
 /// How often in a row the server must say that it knows no policies before none is in force: one that is starting may
 /// say so by mistake.
-const ABSENCES: u32 = 2;
+pub(super) const ABSENCES: u32 = 2;
 
 /// How often it is looked whether a policy has got its first pod here. Nothing is done while nothing has changed.
 const LOOK: Duration = Duration::from_secs(2);

@@ -10,11 +10,12 @@ use kube::{
 };
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use tokio::sync::watch as channel;
 
 use crate::{
     client::ApiClient,
     policy_status::{GROUP, VERSION},
-    watch::{Events, WatchFailure, WatchHandler, from_cache, run_watcher},
+    watch::{Events, WatchFailure, WatchHandler, from_cache, policies::ABSENCES, run_watcher},
 };
 
 /// Name of the resource.
@@ -72,19 +73,36 @@ impl Resource for WatchedTenantPolicy {
     }
 }
 
-/// Keeps the policies up to date for ever.
-pub async fn run(connection: Arc<ApiClient>, policies: Arc<PolicyStore>) {
+/// Keeps the policies up to date for ever. `settled` becomes true when the server has answered.
+pub async fn run(
+    connection: Arc<ApiClient>,
+    policies: Arc<PolicyStore>,
+    settled: channel::Sender<bool>,
+) {
     let listener = TenantPolicies {
         policies,
+        settled,
         incoming: Vec::new(),
+        absences: 0,
     };
     run_watcher(&connection, listener).await;
 }
 
 struct TenantPolicies {
     policies: Arc<PolicyStore>,
+    settled: channel::Sender<bool>,
     /// What a list has brought so far that is not at its end.
     incoming: Vec<Value>,
+    absences: u32,
+}
+
+impl TenantPolicies {
+    fn absent(&mut self) {
+        self.absences += 1;
+        if self.absences == ABSENCES {
+            self.policies.replace_tenants(&[]);
+        }
+    }
 }
 
 impl WatchHandler for TenantPolicies {
@@ -103,18 +121,29 @@ impl WatchHandler for TenantPolicies {
             Event::InitDone => {
                 let documents = std::mem::take(&mut self.incoming);
                 self.policies.replace_tenants(&documents);
+                self.settled.send_replace(true);
             }
             Event::Apply(policy) => self.policies.put_tenant(&policy.document),
             Event::Delete(policy) => self.policies.remove_tenant(&policy.document),
         }
     }
 
-    fn failed(&mut self, trouble: WatchFailure, error: &watcher::Error) {
-        if trouble == WatchFailure::Absent {
+    fn failed(&mut self, failure: WatchFailure, error: &watcher::Error) {
+        if failure == WatchFailure::Absent {
             tracing::info!("the API server has no {TENANT_PLURAL}.{GROUP} (deploy/crds)");
-            self.policies.replace_tenants(&[]);
+            self.absences = 0;
+            self.absent();
         } else {
             tracing::warn!(%error, "the watch of tenants' policies has stopped: those known stay in force");
+        }
+        if failure != WatchFailure::Passing {
+            self.settled.send_replace(true);
+        }
+    }
+
+    fn still_failing(&mut self, failure: WatchFailure) {
+        if failure == WatchFailure::Absent {
+            self.absent();
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use evictd_engine::limiter::EvictionLimiter;
+use evictd_engine::{limiter::EvictionLimiter, permit::QUOTAS_OF_A_POD};
 
 use super::{
     super::model::Limit, EvaluatedPod, PolicyEvaluator, State, past::Past, quotas::QuotaKey,
@@ -13,9 +13,9 @@ use crate::evaluator::gate_state::nanos;
 const READY: &str = "Ready";
 
 impl PolicyEvaluator {
-    /// The places of every pod's limits, with the limits set; `None` inside where there was no place left.
-    pub(super) fn limits(&self, state: &mut State, now: u64) -> BTreeMap<String, Option<Vec<u16>>> {
-        let mut places: BTreeMap<String, Option<Vec<u16>>> = BTreeMap::new();
+    /// The places of every pod's limits, by UID, with the limits set.
+    pub(super) fn limits(&self, state: &mut State, now: u64) -> BTreeMap<String, Places> {
+        let mut places = BTreeMap::new();
         let mut groups: BTreeMap<u16, Group> = BTreeMap::new();
         let State {
             pods,
@@ -33,24 +33,28 @@ impl PolicyEvaluator {
         };
         for (uid, held) in &*pods {
             let pod = held.pod.pod();
-            let mut wanted = Vec::new();
+            let mut of_pod = Places {
+                places: Vec::new(),
+                is_complete: true,
+            };
             let owner = pod.owner.as_ref().map(|o| QuotaKey::Owner(o.uid.clone()));
             for (rate, key) in [
                 (self.settings.node_rate, Some(QuotaKey::Node)),
                 (self.settings.owner_rate, owner),
             ] {
-                let place = rate.zip(key).map(|(rate, key)| {
-                    let period = nanos(rate.period);
-                    let spent = |key: &QuotaKey| past.counted(key, period, pod);
-                    let place = quotas.place(&self.limiter, key, now, period, spent);
-                    if let Some(at) = place {
-                        self.limiter
-                            .set_quota(at, Some(rate.evictions), period, None);
-                    }
-                    place
-                });
-                // The two rates have fixed positions, zero where there is none.
-                wanted.push(place.unwrap_or(Some(0)));
+                let Some((rate, key)) = rate.zip(key) else {
+                    // The two rates have fixed positions.
+                    of_pod.places.push(NO_LIMIT);
+                    continue;
+                };
+                let period = nanos(rate.period);
+                let spent = |key: &QuotaKey| past.counted(key, period, pod);
+                let place = quotas.place(&self.limiter, key, spent);
+                if let Some(at) = place {
+                    self.limiter
+                        .set_quota(at, Some(rate.evictions), period, None);
+                }
+                of_pod.add(place);
             }
             for (applied, index, limit) in held.ruling.limits() {
                 let key = QuotaKey::Group {
@@ -61,8 +65,8 @@ impl PolicyEvaluator {
                 };
                 let period = nanos(limit.period);
                 let spent = |key: &QuotaKey| past.counted(key, period, pod);
-                let place = quotas.place(&self.limiter, key, now, period, spent);
-                wanted.push(place);
+                let place = quotas.place(&self.limiter, key, spent);
+                of_pod.add(place);
                 let Some(at) = place else { continue };
                 let group = groups.entry(at).or_insert_with(|| Group {
                     // Read before pods are counted: see [`EvictionLimiter::charged_in_total`].
@@ -72,7 +76,7 @@ impl PolicyEvaluator {
                 });
                 group.available += u32::from(is_available(held, &self.limiter));
             }
-            places.insert(uid.clone(), wanted.into_iter().collect());
+            places.insert(uid.clone(), of_pod);
         }
         for (at, group) in groups {
             let spare = group
@@ -85,6 +89,23 @@ impl PolicyEvaluator {
                 .set_quota(at, limit.max_evicted_at_once, nanos(limit.period), ceiling);
         }
         places
+    }
+}
+
+/// The position of no limit.
+const NO_LIMIT: u16 = 0;
+
+/// The places of one pod's limits.
+pub(super) struct Places {
+    pub places: Vec<u16>,
+    /// Whether there was a place for each, here and in the permit.
+    pub is_complete: bool,
+}
+
+impl Places {
+    fn add(&mut self, place: Option<u16>) {
+        self.is_complete &= place.is_some() && self.places.len() < QUOTAS_OF_A_POD;
+        self.places.push(place.unwrap_or(NO_LIMIT));
     }
 }
 

@@ -16,10 +16,10 @@ use futures::future::BoxFuture;
 
 use super::{
     gate::{self, ClusterAddresses, Secrets},
-    selector::Labels,
     set::{Applied, PolicySet, Ruling},
 };
 use crate::{
+    Namespaces,
     evaluator::gate_state::{Answers, RuleResult, evaluate, most_restrictive},
     expression::variables,
 };
@@ -75,8 +75,7 @@ pub struct PolicyEvaluator {
 #[derive(Default)]
 struct State {
     set: PolicySet,
-    /// Labels of namespaces by name.
-    namespaces: BTreeMap<String, Labels>,
+    namespaces: Namespaces,
     namespaces_revision: u64,
     /// By UID.
     pods: BTreeMap<String, EvaluatedPod>,
@@ -211,8 +210,8 @@ impl PolicyEvaluator {
 
     fn judge_all(&self, state: &mut State) {
         let now = monotonic_ns();
-        state.quotas.expire(now);
-        let quotas = self.limits(state, now);
+        state.quotas.begin(&self.limiter, now);
+        let limits = self.limits(state, now);
         let wall = seconds_since_1970();
         for held in state.pods.values_mut() {
             let value = facts(held);
@@ -231,20 +230,18 @@ impl PolicyEvaluator {
                 held.said = most_restrictive([held.said.clone(), grace]);
             }
             held.shadow = most_restrictive(held.ruling.shadow.iter().map(ask));
-            let limits = quotas.get(&held.pod.pod().uid);
-            let permit = held.pod.permit();
-            match limits {
-                Some(Some(limits)) => permit.set(held.said.permission, held.ruling.order(), limits),
-                Some(None) => {
-                    let reason = "there are more limits on this node than are kept".to_owned();
-                    held.said = RuleResult {
-                        permission: Permission::NotNow,
-                        reason: Some(reason),
-                    };
-                    permit.set(Permission::NotNow, held.ruling.order(), &[]);
-                }
-                None => permit.set(held.said.permission, held.ruling.order(), &[]),
+            let limits = limits.get(&held.pod.pod().uid);
+            if limits.is_some_and(|limits| !limits.is_complete) {
+                let reason = "there are more limits on this node than are kept".to_owned();
+                let unlimited = RuleResult {
+                    permission: Permission::NotNow,
+                    reason: Some(reason),
+                };
+                held.said = most_restrictive([held.said.clone(), unlimited]);
             }
+            let places = limits.map_or(&[][..], |limits| &limits.places);
+            let permit = held.pod.permit();
+            permit.set(held.said.permission, held.ruling.order(), places);
         }
         state.report_conflicts();
     }
@@ -279,21 +276,19 @@ fn seconds_since_1970() -> i64 {
 
 impl State {
     fn ruling(&self, pod: &Pod) -> Ruling {
-        let none = Labels::new();
-        self.set
-            .ruling(pod, self.namespaces.get(&pod.namespace).unwrap_or(&none))
+        self.set.ruling(pod, &self.namespaces)
     }
 
     fn match_all(&mut self) {
         let mut pods = std::mem::take(&mut self.pods);
         for held in pods.values_mut() {
-            held.ruling = self.ruling(held.pod.pod());
-            let asked: Vec<_> = held
-                .ruling
-                .gates()
-                .map(|(applied, gate)| (applied.policy.name.clone(), gate.name.clone()))
-                .collect();
-            held.answers.retain(|key, _| asked.contains(key));
+            let ruling = self.ruling(held.pod.pod());
+            let before = std::mem::replace(&mut held.ruling, ruling);
+            // An answer is worth something for the question that was asked.
+            held.answers.retain(|key, _| {
+                let gate = held.ruling.gate(key);
+                gate.is_some() && before.gate(key) == gate
+            });
         }
         self.pods = pods;
     }

@@ -1,9 +1,9 @@
 //! What is known of namespaces, and which pods the policies match.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::PolicyEvaluator;
-use crate::{Labels, set::Applied};
+use crate::{Namespaces, set::Applied};
 
 impl PolicyEvaluator {
     /// The labels of namespaces that are asked for, beyond their name.
@@ -12,7 +12,7 @@ impl PolicyEvaluator {
     }
 
     /// Takes note of namespaces.
-    pub fn set_namespaces(&self, namespaces: BTreeMap<String, Labels>) {
+    pub fn set_namespaces(&self, namespaces: Namespaces) {
         let mut state = self.state();
         if state.namespaces != namespaces {
             state.namespaces = namespaces;
@@ -26,7 +26,7 @@ impl PolicyEvaluator {
     }
 
     /// What is known of namespaces.
-    pub fn namespaces(&self) -> BTreeMap<String, Labels> {
+    pub fn namespaces(&self) -> Namespaces {
         self.state().namespaces.clone()
     }
 
@@ -49,12 +49,7 @@ impl PolicyEvaluator {
     /// Each policy in force with the number of pods that are here and that it matches.
     pub fn matched(&self) -> Vec<(String, usize)> {
         let state = self.state();
-        let none = Labels::new();
-        let pods = state.pods.values().map(|held| {
-            let pod = held.pod.pod();
-            let labels = state.namespaces.get(&pod.namespace).unwrap_or(&none);
-            (pod, labels.clone())
-        });
-        state.set.matched(pods)
+        let pods = state.pods.values().map(|held| held.pod.pod());
+        state.set.matched(pods, &state.namespaces)
     }
 }

@@ -1,12 +1,10 @@
 //! What earlier agents have evicted: it counts for limits as if this one had never been started anew.
 
-use std::collections::BTreeMap;
-
 use evictd_engine::{ManagedPod, Pod, limiter::PastEviction};
 use evictd_sys::clock::monotonic_ns;
 
 use super::{PolicyEvaluator, State, quotas::QuotaKey};
-use crate::{Labels, PolicySet};
+use crate::{Namespaces, PolicySet};
 
 /// Why a pod that an earlier agent has killed is not evicted.
 pub(super) const ENDING: &str = "it was evicted before the agent started, and has processes left";
@@ -17,7 +15,7 @@ const FORGOTTEN_NS: u64 = 600_000_000_000;
 pub(super) struct Past<'a> {
     pub evictions: &'a [PastEviction],
     pub set: &'a PolicySet,
-    pub namespaces: &'a BTreeMap<String, Labels>,
+    pub namespaces: &'a Namespaces,
     /// In nanoseconds of CLOCK_MONOTONIC.
     pub now: u64,
 }
@@ -44,17 +42,13 @@ impl Past<'_> {
                 namespace,
                 value,
             } => {
-                let none = Labels::new();
-                let labels = self.namespaces.get(&gone.namespace).unwrap_or(&none);
                 gone.namespace == *namespace
-                    && self
-                        .set
-                        .ruling(gone, labels)
-                        .limits()
-                        .any(|(applied, index, of)| {
+                    && self.set.ruling(gone, self.namespaces).limits().any(
+                        |(applied, index, of)| {
                             (applied.name(), index) == (rule.clone(), *limit)
                                 && of.value_for(gone) == value
-                        })
+                        },
+                    )
             }
         }
     }

@@ -28,29 +28,29 @@ pub enum QuotaKey {
 #[derive(Debug, Default)]
 pub struct Quotas {
     places: BTreeMap<QuotaKey, Slot>,
+    /// Counts the evaluations.
+    round: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     at: u16,
-    /// It is kept until then, used or not: what was charged must not be forgotten with the last pod.
-    until: u64,
+    /// The evaluation that has asked for it last.
+    asked: u64,
 }
 
 impl Quotas {
-    /// The place of a limit whose evictions count for `period` nanoseconds; `None` when all are taken. `past` are
-    /// evictions of earlier agents that count for it, the oldest first; a new place is charged with them.
+    /// The place of a limit; `None` when all are taken. `past` are evictions of earlier agents that count for it, the oldest
+    /// first; a new place is charged with them.
     pub fn place(
         &mut self,
         limiter: &EvictionLimiter,
         key: QuotaKey,
-        now: u64,
-        period: u64,
         past: impl FnOnce(&QuotaKey) -> Vec<i64>,
     ) -> Option<u16> {
-        let until = now.saturating_add(period);
+        let asked = self.round;
         if let Some(place) = self.places.get_mut(&key) {
-            place.until = place.until.max(until);
+            place.asked = asked;
             return Some(place.at);
         }
         let is_free = |at: &u16| !self.places.values().any(|p| p.at == *at);
@@ -59,12 +59,16 @@ impl Quotas {
         past(&key)
             .into_iter()
             .for_each(|then| limiter.charge_past(at, then));
-        self.places.insert(key, Slot { at, until });
+        self.places.insert(key, Slot { at, asked });
         Some(at)
     }
 
-    /// Gives up the slots that were not asked for since their evictions stopped counting.
-    pub fn expire(&mut self, now: u64) {
-        self.places.retain(|_, place| now <= place.until);
+    /// Begins an evaluation: gives up the slots that the last one did not ask for, unless an eviction still counts. What was
+    /// charged must not be forgotten with the last pod.
+    pub fn begin(&mut self, limiter: &EvictionLimiter, now: u64) {
+        let last = self.round;
+        self.places
+            .retain(|_, place| place.asked == last || limiter.is_charged(place.at, now));
+        self.round += 1;
     }
 }

@@ -37,6 +37,8 @@ pub struct Worker {
 struct ProbeTask {
     uid: String,
     key: GateKey,
+    /// When it was asked, which tells it from a question that another version of the gate asks.
+    asked: u64,
     gate: Gate,
     namespace: String,
     variables: [(&'static str, cel::Value); 2],
@@ -169,6 +171,7 @@ impl PolicyEvaluator {
                 questions.push(ProbeTask {
                     uid: uid.clone(),
                     key: key.clone(),
+                    asked: now,
                     gate: gate.clone(),
                     namespace: held.pod.pod().namespace.clone(),
                     variables: [("pod", pod), ("answers", answers)],
@@ -257,8 +260,9 @@ impl PolicyEvaluator {
         let Some(held) = pods.get_mut(&question.uid) else {
             return;
         };
-        // The rule may have changed meanwhile.
-        let Some(known) = held.answers.get_mut(&question.key) else {
+        // The rule or the gate may have changed meanwhile.
+        let known = held.answers.get_mut(&question.key);
+        let Some(known) = known.filter(|known| known.asked == question.asked) else {
             return;
         };
         known.pending = false;

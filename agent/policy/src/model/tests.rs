@@ -335,6 +335,7 @@ fn a_policy_that_goes_by_labels_says_where_it_holds() {
         json!({"namespaceSelector": {}, "selector": app, "rules": rules}),
         json!({"rules": [{"name": "r", "selector": app, "evict": "Never"}]}),
         json!({"rules": [{"name": "r", "evict": "When", "when": "pod.labels.app == 'db'"}]}),
+        json!({"rules": [{"name": "r", "evict": "Always", "limits": [{"groupBy": "app", "minAvailable": 1}]}]}),
         json!({"gates": [{"name": "g", "http": {"port": 1}}], "rules": [{"name": "r", "evict": "When", "when": "gates.g"}]}),
     ] {
         let error = read(spec.clone()).expect_err("it says nothing");

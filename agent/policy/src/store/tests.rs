@@ -83,7 +83,7 @@ fn a_list_replaces_what_was_remembered() {
     first.put(&document("b", 1, "Never"));
     first.put(&document("b", 2, "Sometimes"));
     let second = store();
-    second.restore(&first.remembered());
+    second.restore(&first.remembered(), &[]);
     let both = [("a".to_owned(), Some(1)), ("b".to_owned(), Some(1))];
     assert_eq!(in_force(&second), both);
     let verdicts = second.replace(&[document("b", 2, "Sometimes")]);

@@ -34,10 +34,12 @@ fn memory() -> Memory {
     Memory {
         paused: vec![PauseSource::Node],
         policies: vec![json!({"metadata": {"name": "p"}})],
+        tenants: vec![json!({"kind": TENANT_KIND, "metadata": {"name": "t"}})],
         namespaces: BTreeMap::from([(
             "shop".into(),
             Labels::from([("tier".into(), "gold".into())]),
         )]),
+        namespace_keys: Some(BTreeSet::from(["tier".into(), "zone".into()])),
         pods: vec![pod()],
     }
 }
@@ -71,12 +73,12 @@ fn half_a_file_is_none() {
             "line 1: is not version 1",
         ),
         (
-            text.replace("{\"end\":5}", "{\"end\":6}"),
-            "line 6: 6 lines should be before it",
+            text.replace("{\"end\":6}", "{\"end\":7}"),
+            "line 7: 7 lines should be before it",
         ),
         (
-            format!("{text}{{\"end\":6}}\n"),
-            "line 7: comes after the end",
+            format!("{text}{{\"end\":7}}\n"),
+            "line 8: comes after the end",
         ),
         ("\u{0}".to_owned(), "line 1: "),
     ] {
