@@ -158,7 +158,36 @@ impl Config {
     ) -> Result<(Self, KubeletDocument), ConfigError> {
         let document = read_document(path)?;
         let files = KubeletFiles::of(&document, kubelet_config);
-        let mut kubelet = KubeletDocument::read(&files, before)?;
+        Self::from_document(document, &files, before)
+    }
+
+    /// The same for an agent that runs: it stays with these files of the kubelet's, and a file without a byte is no
+    /// configuration but one that is about to be written.
+    ///
+    /// # Errors
+    ///
+    /// As [`Config::load_beside`].
+    pub fn load_again(
+        path: &Path,
+        files: &KubeletFiles,
+        before: &KubeletDocument,
+    ) -> Result<(Self, KubeletDocument), ConfigError> {
+        let document = read_document(path)?;
+        if document.is_null() && is_empty(path) {
+            return Err(ConfigError::Syntax {
+                path: path.into(),
+                reason: "the file is empty".to_owned(),
+            });
+        }
+        Self::from_document(document, files, before)
+    }
+
+    fn from_document(
+        document: Value,
+        files: &KubeletFiles,
+        before: &KubeletDocument,
+    ) -> Result<(Self, KubeletDocument), ConfigError> {
+        let mut kubelet = KubeletDocument::read(files, before)?;
         let has_fallback = !document[beside::FALLBACK].is_null();
         let config = Self::from_values(document, kubelet.document.clone())?;
         if kubelet.source == KubeletSource::Defaults && has_fallback {
@@ -319,6 +348,23 @@ pub fn read_document(path: &Path) -> Result<Value, ConfigError> {
         path: path.into(),
         reason,
     })
+}
+
+/// A file of the kubelet's, which itself refuses one without a byte (`configfiles.Load`): it is about to be written.
+fn read_kubelet_document(path: &Path) -> Result<Value, ConfigError> {
+    let document = read_document(path)?;
+    match document.is_null() && is_empty(path) {
+        true => Err(ConfigError::Read {
+            path: path.into(),
+            source: std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "the file is empty"),
+        }),
+        false => Ok(document),
+    }
+}
+
+/// Whether a file has not a single byte, as one that is about to be written.
+fn is_empty(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|facts| facts.len() == 0)
 }
 
 /// A YAML or JSON document that was read elsewhere; an empty one is null.

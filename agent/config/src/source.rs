@@ -7,7 +7,7 @@ use std::{
 
 use serde_json::Value;
 
-use super::{ConfigError, drop_ins, read_document};
+use super::{ConfigError, drop_ins, read_kubelet_document};
 
 /// The files in which the kubelet's settings are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,9 +41,10 @@ impl KubeletFiles {
     /// What they say together; `None` if neither is named. Both must be readable.
     ///
     /// # Errors
-    /// One that cannot be read, or is no KubeletConfiguration.
+    /// One that cannot be read or is empty, or is no KubeletConfiguration.
     pub(super) fn read(&self) -> Result<Option<Value>, ConfigError> {
-        let base = self.config.as_deref().map(read_document).transpose()?;
+        let base = self.config.as_deref().map(read_kubelet_document);
+        let base = base.transpose()?;
         let drop_ins = self.directory.as_deref().map(drop_ins::read).transpose()?;
         Ok(drop_ins::merge(base, drop_ins.unwrap_or_default()))
     }
@@ -208,6 +209,11 @@ mod tests {
         let file = read(&stands_in).unwrap();
         assert_eq!(file.source, KubeletSource::File);
         assert_eq!(file.document, Some(json!({"b": 2})));
+        // On its way to be written, or on a disk that is full.
+        fs::write(&path, "").unwrap();
+        let last = read(&file).unwrap();
+        assert_eq!(last.source, KubeletSource::LastRead);
+        assert!(last.unreadable.unwrap().ends_with("the file is empty"));
         fs::remove_file(&path).unwrap();
         let last = read(&read(&file).unwrap()).unwrap();
         assert_eq!(last.source, KubeletSource::LastRead);

@@ -18,7 +18,9 @@ fn load_over(text: &str, kubelet: Option<&str>) -> Result<Config, String> {
             .expect("room for a few bytes");
         file
     };
-    let (own, kubelet) = (write(text), kubelet.map(write));
+    // A file without a byte is none.
+    let kubelet = kubelet.map(|text| write(&format!("{text}\n")));
+    let own = write(text);
     Config::load_over(own.path(), kubelet.as_ref().map(|file| file.path()))
         .map_err(|e| e.to_string())
 }

@@ -31,6 +31,8 @@ pub struct ConfigSource {
     pub shadow: bool,
     /// The files before they were read last: what changes after that is a change, however long a start takes.
     stamps: Vec<Stamp>,
+    /// The files at the last look, where they had changed: one that is still being written changes again.
+    changing: Option<Vec<Stamp>>,
 }
 
 impl ConfigSource {
@@ -47,17 +49,19 @@ impl ConfigSource {
             kubelet: configz.map_or_else(KubeletDocument::default, KubeletDocument::of_configz),
             shadow,
             stamps: Vec::new(),
+            changing: None,
         }
     }
 
-    /// Reads all of it. `before` names a file more, as far as one is known. A KubeletConfiguration that cannot be read is said.
+    /// Reads all of it. `known` names the kubelet's files: others take effect at the next start. A KubeletConfiguration that cannot
+    /// be read is said.
     ///
     /// # Errors
-    /// As [`Config::load_beside`].
-    pub fn load(&mut self, before: &Config) -> Result<Config, ConfigError> {
-        self.stamps = self.look(before);
-        let file = self.kubelet_config.as_deref();
-        let (mut config, kubelet) = Config::load_beside(&self.config, file, &self.kubelet)?;
+    /// As [`Config::load_again`].
+    pub fn load(&mut self, known: &Config) -> Result<Config, ConfigError> {
+        self.stamps = self.look(known);
+        let files = self.kubelet_files(known);
+        let (mut config, kubelet) = Config::load_again(&self.config, &files, &self.kubelet)?;
         match (&kubelet.unreadable, &self.kubelet.unreadable) {
             (Some(reason), before) if before.as_ref() != Some(reason) => {
                 tracing::warn!(
@@ -74,24 +78,36 @@ impl ConfigSource {
         Ok(config)
     }
 
-    fn look(&self, config: &Config) -> Vec<Stamp> {
-        let named = config.cluster.as_ref();
-        let kubelet = KubeletFiles {
-            config: named.and_then(|c| c.kubelet_config.clone()),
+    fn kubelet_files(&self, known: &Config) -> KubeletFiles {
+        let named = known.cluster.as_ref();
+        let given = self.kubelet_config.clone();
+        KubeletFiles {
+            config: given.or_else(|| named?.kubelet_config.clone()),
             directory: named.and_then(|c| c.kubelet_config_dir.clone()),
-        };
-        let kubelet = kubelet.all();
-        let given = [Some(&self.config), self.kubelet_config.as_ref()];
-        let files = given.into_iter().flatten().chain(&kubelet);
+        }
+    }
+
+    fn look(&self, known: &Config) -> Vec<Stamp> {
+        let kubelet = self.kubelet_files(known).all();
+        let files = std::iter::once(&self.config).chain(&kubelet);
         files.map(|path| stamp(path)).collect()
     }
 
-    /// The new configuration when a file has changed.
-    fn changed(&mut self, config: &Config, insist: bool) -> Option<Result<Config, ConfigError>> {
-        if self.look(config) == self.stamps && !insist {
-            return None;
+    /// The new configuration when a file has changed and is the same at two looks: it may be half written. `insist`: at once.
+    fn changed(&mut self, known: &Config, insist: bool) -> Option<Result<Config, ConfigError>> {
+        if !insist {
+            let seen = self.look(known);
+            if seen == self.stamps {
+                self.changing = None;
+                return None;
+            }
+            if self.changing.as_ref() != Some(&seen) {
+                self.changing = Some(seen);
+                return None;
+            }
         }
-        Some(self.load(config))
+        self.changing = None;
+        Some(self.load(known))
     }
 }
 
@@ -191,6 +207,7 @@ fn keep_what_needs_a_restart(new: &mut Config, old: &Config) {
     );
     keep("memoryHook", &mut new.memory_hook, &old.memory_hook);
     keep("memoryGuard", &mut new.memory_guard, &old.memory_guard);
+    keep("pinnedGuard", &mut new.pinned_guard, &old.pinned_guard);
     keep("filesystems", &mut new.filesystems, &old.filesystems);
     keep(
         "metricsAddress",
@@ -231,9 +248,47 @@ mod tests {
         let config = origin.load(&known).unwrap();
         assert!(origin.changed(&config, false).is_none());
         write("1000Mi");
+        assert!(origin.changed(&config, false).is_none(), "it may go on");
         let changed = origin.changed(&config, false).unwrap().unwrap();
         assert_ne!(changed, config);
         assert!(origin.changed(&changed, false).is_none());
         assert!(origin.changed(&changed, true).is_some());
+        // A shell truncates a file before it writes it, and a disk may be full.
+        fs::write(&path, "").unwrap();
+        let error = origin.changed(&changed, true).unwrap().unwrap_err();
+        assert!(error.to_string().ends_with("the file is empty"), "{error}");
+    }
+
+    /// Another file of the kubelet's takes effect at the next start, with all that it says.
+    #[test]
+    fn an_agent_stays_with_the_kubelets_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &Value| {
+            let path = dir.path().join(name);
+            fs::write(&path, text.to_string()).unwrap();
+            path
+        };
+        let kubelet = |name: &str, amount: &str| {
+            file(name, &json!({"evictionHard": {"memory.available": amount}}))
+        };
+        let (one, other) = (kubelet("one", "1Gi"), kubelet("other", "2Gi"));
+        let own = |kubelet: &Path| {
+            file(
+                "own",
+                &json!({"cluster": {"nodeName": "n", "kubeletConfig": kubelet}}),
+            )
+        };
+        let path = own(&one);
+        let mut origin = ConfigSource::new(&path, None, None, false);
+        let known = Config::load(&path).unwrap();
+        let running = origin.load(&known).unwrap();
+        own(&other);
+        let changed = origin.changed(&running, true).unwrap().unwrap();
+        assert_ne!(changed.cluster, running.cluster);
+        assert_eq!(changed.eviction, running.eviction);
+        // Its own file is followed.
+        kubelet("one", "3Gi");
+        let changed = origin.changed(&running, true).unwrap().unwrap();
+        assert_ne!(changed.eviction, running.eviction);
     }
 }
