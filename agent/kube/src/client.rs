@@ -18,13 +18,17 @@ use evictd_policy::{
 };
 use futures::future::BoxFuture;
 use http::{Method, Request, uri::Scheme};
+use hyper_timeout::TimeoutConnector;
+use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioExecutor};
+
 use ipnet::IpNet;
 use kube::{
     Client, Config,
-    client::Body,
+    client::{Body, ConfigExt as _},
     config::{KubeConfigOptions, Kubeconfig},
 };
 use serde_json::Value;
+use tower::ServiceBuilder;
 
 use super::counters::Counters;
 
@@ -36,6 +40,12 @@ const SERVICE_HOST: &str = "KUBERNETES_SERVICE_HOST";
 const LOOKUP: Duration = Duration::from_secs(2);
 /// Longer than a watch may be silent: it ends by itself after less than five minutes.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// A connection without traffic is probed after this time and then at these intervals; after so many probes without an answer it
+/// is lost. About half a minute in all, as client-go's HTTP/2 pings.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+const KEEPALIVE_RETRIES: u32 = 3;
 
 /// Why there is no way to the API server at all: bad input.
 #[derive(Debug, thiserror::Error)]
@@ -88,8 +98,12 @@ impl ApiError {
     /// Whether a right is missing, or an admission policy refuses: not for a namespace that is being deleted, which takes no new
     /// objects.
     pub fn is_forbidden(&self) -> bool {
-        let is_ending = matches!(self, Self::Refused { causes, .. } if causes.iter().any(|c| c == "NamespaceTerminating"));
-        self.code() == 403 && !is_ending
+        self.code() == 403 && !self.has_cause("NamespaceTerminating")
+    }
+
+    /// Whether the server names this reason among its `details.causes`.
+    pub fn has_cause(&self, reason: &str) -> bool {
+        matches!(self, Self::Refused { causes, .. } if causes.iter().any(|cause| cause == reason))
     }
 
     /// Whether the same request may do better later: no answer, an overloaded or failing server, an old token.
@@ -334,7 +348,36 @@ fn client(mut config: Config) -> Result<Client, AccessError> {
         // No certificate is looked at: that a machine has none to compare with is no reason to refuse.
         config.root_cert.get_or_insert_default();
     }
-    Client::try_from(config).map_err(|e| AccessError::Client(e.to_string()))
+    service(config).map_err(|e| AccessError::Client(e.to_string()))
+}
+
+/// As kube's own, with TCP keepalive: a server that is gone without a word would be noticed at the read timeout only, in which
+/// neither policies nor a pause arrive.
+fn service(config: Config) -> Result<Client, kube::Error> {
+    if config.proxy_url.is_some() {
+        // It has the words for what is not supported.
+        return Client::try_from(config);
+    }
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_keepalive(Some(KEEPALIVE));
+    tcp.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
+    tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
+    let tls = config.rustls_https_connector_with_connector(tcp)?;
+    let mut connector = TimeoutConnector::new(tls);
+    connector.set_connect_timeout(config.connect_timeout);
+    connector.set_read_timeout(config.read_timeout);
+    connector.set_write_timeout(config.write_timeout);
+    let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new()).build(connector);
+    let layers = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(tower::BoxError::from);
+    Ok(Client::new(
+        layers.service(client),
+        config.default_namespace,
+    ))
 }
 
 async fn from_file(path: &PathBuf) -> Result<Config, AccessError> {

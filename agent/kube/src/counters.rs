@@ -40,7 +40,7 @@ counters! {
     mirror_pods,
     /// Pods seen while being deleted already.
     terminating_pods,
-    /// Pods that only their cgroup told of.
+    /// Looks at the pods, before the first list, in which only their cgroups told of some.
     pods_from_cgroups,
     /// Times that pods did not fit into what is remembered over a restart.
     pods_not_remembered,
@@ -60,7 +60,7 @@ counters! {
     kubelet_evictions,
     /// Statuses of policies that this agent has written.
     policy_statuses,
-    /// Times that the wall clock went back.
+    /// Times that the wall clock was set, ahead or back.
     clock_jumps,
 }
 

@@ -371,7 +371,7 @@ async fn create(connection: &ApiClient, namespace: &str, event: &Value) -> Resul
         // Told already, by us or by the agent before us.
         Err(e) if e.code() == 409 => Ok(()),
         // The namespace is gone or going, and the pod with it.
-        Err(e) if e.code() == 404 => Ok(()),
+        Err(e) if e.code() == 404 || e.has_cause("NamespaceTerminating") => Ok(()),
         answer => answer.map(drop),
     }
 }

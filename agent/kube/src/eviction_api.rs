@@ -152,6 +152,25 @@ pub async fn is_active(connection: &ApiClient, pod: PodRef<'_>) -> Result<bool, 
     }))
 }
 
+/// The namespace and name of the pod with this UID among those of a node, as the API server itself knows them now.
+///
+/// # Errors
+/// No answer, or a refusal.
+pub async fn name_of(
+    connection: &ApiClient,
+    node: &str,
+    uid: &str,
+) -> Result<Option<(String, String)>, ApiError> {
+    let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}");
+    let nothing = Value::Null;
+    let call = ApiRequest::new(Method::GET, path, JSON, &nothing);
+    let list = connection.call(&call).await?;
+    let mut pods = list["items"].as_array().into_iter().flatten();
+    let found = pods.find(|pod| pod["metadata"]["uid"] == uid);
+    let text = |pod: &Value, field: &str| pod["metadata"][field].as_str().map(str::to_owned);
+    Ok(found.and_then(|pod| Some((text(pod, "namespace")?, text(pod, "name")?))))
+}
+
 /// `metav1.Time`: whole seconds.
 fn seconds(time: &str) -> String {
     let time: jiff::Timestamp = time.parse().unwrap_or_else(|_| jiff::Timestamp::now());

@@ -27,9 +27,9 @@ use crate::fleet_brake;
 pub const AGENTS: &str = "app.kubernetes.io/name=evictd";
 /// The agents' container, and the program in it.
 const CONTAINER: &str = "evictd";
+const PROGRAM: &str = "/evictd";
 /// The volume of their pods that is the ConfigMap of their configuration.
 const CONFIGURATION: &str = "config";
-const PROGRAM: &str = "/evictd";
 /// Name of the ConfigMap that pauses all agents, in the chart and in the manifests.
 pub const PAUSE: &str = "evictd-pause";
 /// Name of the ConfigMap by which all agents are slowed down, likewise.
@@ -348,7 +348,7 @@ impl Fleet {
             });
         }
         let named = agents.iter().filter_map(|a| a.configuration.clone());
-        let expected = format!("{}/{}", self.namespace, self.pause);
+        let expected = self.pause_config_map();
         let (mut ignoring, mut followed) = (Vec::new(), String::new());
         for name in named.collect::<BTreeSet<_>>() {
             let map = self.config_maps().get_opt(&name).await;
@@ -376,11 +376,16 @@ impl Fleet {
         Ok(ignoring)
     }
 
-    /// Pauses all agents, or lifts that.
+    /// The namespace and the name of the ConfigMap by which all agents are paused.
+    pub fn pause_config_map(&self) -> String {
+        format!("{}/{}", self.namespace, self.pause)
+    }
+
+    /// Pauses all agents, or lifts that; false where there was no pause to lift.
     ///
     /// # Errors
     /// [`FleetError::Api`].
-    pub async fn set_paused(&self, is_paused: bool) -> Result<(), FleetError> {
+    pub async fn set_paused(&self, is_paused: bool) -> Result<bool, FleetError> {
         let maps = self.config_maps();
         let done = if is_paused {
             let map = json!({
@@ -391,11 +396,11 @@ impl Fleet {
             });
             let how = PatchParams::apply(MANAGER).force();
             let applied = maps.patch(&self.pause, &how, &Patch::Apply(map)).await;
-            applied.map(drop)
+            applied.map(|_| true)
         } else {
             match maps.delete(&self.pause, &Default::default()).await {
-                Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-                deleted => deleted.map(drop),
+                Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+                deleted => deleted.map(|_| true),
             }
         };
         done.map_err(|error| api("configmaps", &error))

@@ -57,6 +57,8 @@ struct Job {
     attempts: u32,
     /// Patches of the status without an answer.
     status_attempts: u32,
+    /// The API server was asked for its name, and has none.
+    is_unknown: bool,
 }
 
 /// A pod whose status was patched.
@@ -74,6 +76,7 @@ pub struct Reporter {
     connection: Arc<ApiClient>,
     journal: DiskQueue,
     pods: Arc<Shared>,
+    node: String,
     events: Events,
     jobs: VecDeque<Job>,
     backoff: ExponentialBackoff,
@@ -100,6 +103,7 @@ impl Reporter {
             connection,
             journal,
             pods,
+            node: node.to_owned(),
             events: Events::new(node),
             jobs: left_over.into_iter().map(Job::new).collect(),
             backoff: pauses(),
@@ -114,14 +118,14 @@ impl Reporter {
     pub async fn run(mut self, mut queue: mpsc::Receiver<EvictionRecord>) {
         loop {
             while let Ok(eviction) = queue.try_recv() {
-                self.jobs.push_back(Job::new(eviction));
+                self.take(eviction);
             }
             self.delete_what_came_back().await;
             if self.jobs.is_empty() {
                 let flush = self.events.next_flush();
                 tokio::select! {
                     next = queue.recv() => match next {
-                        Some(eviction) => self.jobs.push_back(Job::new(eviction)),
+                        Some(eviction) => self.take(eviction),
                         None => return,
                     },
                     () = tokio::time::sleep(LOOK), if !self.failed.is_empty() => {}
@@ -147,11 +151,20 @@ impl Reporter {
                 () = tokio::time::sleep(pause) => {}
                 () = self.pods.changed_for_reports.notified(), if nameless => {}
                 next = queue.recv() => match next {
-                    Some(eviction) => self.jobs.push_front(Job::new(eviction)),
+                    Some(eviction) => self.take(eviction),
                     // The agent ends; the journal knows what is left.
                     None => return,
                 },
             }
+        }
+    }
+
+    /// Takes an eviction in, before those that wait already; as long as too many wait, the journal keeps it for the next start.
+    fn take(&mut self, eviction: EvictionRecord) {
+        if self.jobs.len() < QUEUE {
+            self.jobs.push_front(Job::new(eviction));
+        } else {
+            self.connection.counters.report_dropped.add();
         }
     }
 
@@ -182,12 +195,17 @@ impl Reporter {
             batch.push(job);
         }
         let synced = self.pods.with(|store| store.is_synced());
+        if synced {
+            // The watch may be behind, or gone: what it has not told of is asked for.
+            let nameless = batch.iter_mut().filter(|job| job.is_nameless());
+            join_all(nameless.map(|job| job.ask_for_name(&self.connection, &self.node))).await;
+        }
         let answers = batch.iter().map(async |job| match &job.outcome {
             Some(known) => Ok(Removed {
                 outcome: Some(known.clone()),
                 refusal: None,
             }),
-            None => self.remove(job, synced).await,
+            None => self.remove(job).await,
         });
         let answers = join_all(answers).await;
         let mut all = true;
@@ -215,7 +233,7 @@ impl Reporter {
     }
 
     /// What has to be done so that the pod does not run again, and what came of it.
-    async fn remove(&self, job: &Job, synced: bool) -> Result<Removed, ApiError> {
+    async fn remove(&self, job: &Job) -> Result<Removed, ApiError> {
         let eviction = &job.eviction;
         let mut refusal = None;
         if self.evicted_pods == EvictedPods::Fail && !eviction.namespace.is_empty() {
@@ -230,8 +248,16 @@ impl Reporter {
                 Err(e) => refusal = Some(e),
             }
         }
-        let outcome = delete(&self.connection, eviction, synced).await?;
-        Ok(Removed { outcome, refusal })
+        if eviction.namespace.is_empty() {
+            // Asked, the server has no such pod; before that nothing is known.
+            let outcome = job.is_unknown.then(|| Removal::Gone.as_str().to_owned());
+            return Ok(Removed { outcome, refusal });
+        }
+        let outcome = delete(&self.connection, eviction).await?;
+        Ok(Removed {
+            outcome: Some(outcome),
+            refusal,
+        })
     }
 
     fn tell_refusal(&mut self, refusal: Option<ApiError>) {
@@ -306,16 +332,20 @@ impl Reporter {
             Ok(()) if !e.shadow => self.events.about_node(&self.connection, e).await,
             other => other,
         };
-        if let Err(error) = event {
-            job.take_refusal(&error, &self.connection);
-            if job.attempts < ATTEMPTS {
-                return false;
+        let is_told = match event {
+            Ok(()) => true,
+            Err(error) => {
+                job.take_refusal(&error, &self.connection);
+                job.attempts >= ATTEMPTS
             }
+        };
+        match self.jobs.remove(at) {
+            Some(job) if is_told => self.finish(job),
+            // An Event that is not taken now holds up no other.
+            Some(job) => self.jobs.push_back(job),
+            None => {}
         }
-        if let Some(job) = self.jobs.remove(at) {
-            self.finish(job);
-        }
-        true
+        is_told
     }
 
     fn finish(&self, job: Job) {
@@ -341,6 +371,25 @@ impl Job {
             eviction,
             attempts: 0,
             status_attempts: 0,
+            is_unknown: false,
+        }
+    }
+
+    fn is_nameless(&self) -> bool {
+        self.outcome.is_none() && self.eviction.namespace.is_empty()
+    }
+
+    /// Asks the API server for the name of a pod of which the watch has not told.
+    async fn ask_for_name(&mut self, connection: &ApiClient, node: &str) {
+        match eviction_api::name_of(connection, node, &self.eviction.uid).await {
+            Ok(Some((namespace, name))) => {
+                self.eviction.namespace = namespace;
+                self.eviction.name = name;
+            }
+            Ok(None) => self.is_unknown = true,
+            Err(error) => {
+                tracing::debug!(uid = self.eviction.uid, %error, "the name of an evicted pod is not known yet");
+            }
         }
     }
 
@@ -361,7 +410,8 @@ impl Job {
             return;
         }
         self.attempts += 1;
-        if self.attempts < ATTEMPTS {
+        // Told and counted once, whatever else is refused after that.
+        if self.attempts != ATTEMPTS {
             return;
         }
         connection.counters.report_refused.add();
@@ -370,7 +420,8 @@ impl Job {
             %error,
             "the API server does not take the report"
         );
-        self.outcome = Some(format!("refused: {error}"));
+        self.outcome
+            .get_or_insert_with(|| format!("refused: {error}"));
     }
 }
 
@@ -391,16 +442,8 @@ impl Removed {
     }
 }
 
-/// Condition and DELETE; what came of it, or `None` when the pod's name is not known yet.
-async fn delete(
-    connection: &ApiClient,
-    eviction: &EvictionRecord,
-    synced: bool,
-) -> Result<Option<String>, ApiError> {
-    if eviction.namespace.is_empty() {
-        // Once the server has listed its pods and this one is not among them, it has none.
-        return Ok(synced.then(|| Removal::Gone.as_str().to_owned()));
-    }
+/// Condition and DELETE; what came of it.
+async fn delete(connection: &ApiClient, eviction: &EvictionRecord) -> Result<String, ApiError> {
     let pod = PodRef::from(eviction);
     if eviction_api::announces_disruption(eviction) {
         let message = eviction.message.trim_end();
@@ -411,7 +454,7 @@ async fn delete(
         }
     }
     let removal = eviction_api::delete(connection, pod, DEAD_GRACE_SECONDS).await?;
-    Ok(Some(removal.as_str().to_owned()))
+    Ok(removal.as_str().to_owned())
 }
 
 fn pauses() -> ExponentialBackoff {

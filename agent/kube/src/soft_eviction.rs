@@ -27,10 +27,6 @@ use crate::{
     eviction_api::{self, PodRef, Removal},
 };
 
-/// What the API gives a pod that does not say how long it needs, in seconds.
-const DEFAULT_GRACE_SECONDS: i64 = 30;
-/// The shortest time that a pod is given, in seconds: with 0 the object would go before its processes.
-const SHORTEST_GRACE_SECONDS: i64 = 1;
 /// How long a request waits for the disk.
 const DISK_TIME: Duration = Duration::from_secs(2);
 /// Pods that were asked already and need not be asked again; the oldest are forgotten.
@@ -91,7 +87,6 @@ pub struct SoftEvictor {
     policies: Arc<PolicyEvaluator>,
     events: Events,
     mode: Mode,
-    max_grace_seconds: i32,
     override_after: Option<Duration>,
     /// Since when budgets have protected all candidates without a break.
     blocked: Option<Instant>,
@@ -116,7 +111,6 @@ impl SoftEvictor {
             policies,
             events: Events::new(node),
             mode: config.mode,
-            max_grace_seconds: config.eviction.max_pod_grace_period_seconds,
             override_after: config.cluster.as_ref().and_then(|c| c.soft_override_after),
             blocked: None,
             asked: VecDeque::new(),
@@ -259,7 +253,7 @@ impl SoftEvictor {
             decision,
             reading,
         } = candidate;
-        let grace = grace(pod, self.max_grace_seconds);
+        let grace = decision.grace_to_ask(pod);
         let asked = RequestRecord::new(pod, &decision.message.text, *reading, grace);
         RequestRecord {
             may_be_refused: true,
@@ -348,23 +342,7 @@ fn remember<T>(pods: &mut VecDeque<T>, pod: T) {
 
 /// A budget says no. Any other 429 is a server that is busy.
 fn is_budget(error: &ApiError) -> bool {
-    match error {
-        ApiError::Refused { code, causes, .. } => {
-            *code == 429 && causes.iter().any(|c| c == "DisruptionBudget")
-        }
-        ApiError::Unanswered(_) => false,
-    }
-}
-
-/// The smaller of the pod's own grace period and `evictionMaxPodGracePeriod`, in seconds; a negative maximum leaves
-/// it to the pod, as in the kubelet.
-fn grace(pod: &Pod, max_seconds: i32) -> i64 {
-    let own = pod
-        .termination_grace_period_seconds
-        .unwrap_or(DEFAULT_GRACE_SECONDS);
-    let max = i64::from(max_seconds);
-    let grace = if max < 0 { own } else { own.min(max) };
-    grace.max(SHORTEST_GRACE_SECONDS)
+    error.code() == 429 && error.has_cause("DisruptionBudget")
 }
 
 fn reference(pod: &Pod) -> PodRef<'_> {
@@ -372,28 +350,5 @@ fn reference(pod: &Pod) -> PodRef<'_> {
         namespace: &pod.namespace,
         name: &pod.name,
         uid: &pod.uid,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    // R5
-    #[test]
-    fn the_smaller_grace_period_counts() {
-        let pod = |grace| Pod {
-            termination_grace_period_seconds: grace,
-            ..Pod::default()
-        };
-        for (own, max, expected) in [
-            (Some(30), 10, 10),
-            (Some(5), 10, 5),
-            (None, 100, 30),
-            (Some(60), -1, 60),
-            (Some(30), 0, 1),
-        ] {
-            assert_eq!(grace(&pod(own), max), expected, "{own:?} {max}");
-        }
     }
 }

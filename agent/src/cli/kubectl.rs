@@ -412,11 +412,19 @@ async fn pause(
     let mut note = None;
     match node {
         Some(node) => fleet.set_node_paused(node, is_paused).await?,
+        None if is_paused => {
+            note = pause_note(fleet).await?;
+            fleet.set_paused(true).await?;
+        }
+        // A pause that agents follow is lifted without asking any.
+        None if fleet.set_paused(false).await? => {}
         None => {
-            if is_paused {
-                note = pause_note(fleet).await?;
-            }
-            fleet.set_paused(is_paused).await?;
+            let mut notes = vec![format!(
+                "there was no pause to lift: no ConfigMap {}",
+                fleet.pause_config_map()
+            )];
+            notes.extend(pause_note(fleet).await?);
+            note = Some(notes.join("\n"));
         }
     }
     if output == OutputFormat::Json {

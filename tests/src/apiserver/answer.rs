@@ -89,6 +89,13 @@ pub fn budget(budget: &str) -> Response<Body> {
     )
 }
 
+/// A namespace that is being deleted (`NamespaceLifecycle`).
+pub fn terminating() -> Response<Body> {
+    let message = "forbidden: unable to create new content in namespace default because it is being terminated";
+    let cause = json!({"reason": "NamespaceTerminating", "message": "namespace default is being terminated", "field": "metadata.namespace"});
+    failure(403, "Forbidden", message, json!({"causes": [cause]}))
+}
+
 /// `unauthorized.json`.
 pub fn unauthorized() -> Response<Body> {
     failure(401, "Unauthorized", "Unauthorized", Value::Null)

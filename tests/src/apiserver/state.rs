@@ -36,6 +36,8 @@ pub struct Seen {
 pub enum InjectedFault {
     /// This status instead of an answer.
     Status(u16),
+    /// What a namespace that is being deleted answers to what is to be made in it.
+    Terminating,
     /// The answer, but late.
     Slow(Duration),
     /// No answer at all; the connection stays open.

@@ -520,6 +520,82 @@ fn a_pod_that_the_kubelet_evicts_is_enough() {
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
+/// A pod that came while the watch was away has only a cgroup; its name is asked for, and it is deleted.
+#[test]
+fn a_pod_of_which_no_watch_has_told_is_deleted() {
+    skip_if!(not_root());
+    let member = ClusterNode::new("unwatched", 256).unwrap();
+    let mut agent = member.start().unwrap();
+    let watches = |m: &ClusterNode| m.server.state().watches() > 0;
+    assert!(member.wait(SOON, watches));
+    {
+        let mut state = member.server.state();
+        let hang = Fault::new("GET", "/api/v1/pods", 1, InjectedFault::Hang);
+        state.faults.push(hang);
+        state.expire();
+    }
+    let is_hung = |m: &ClusterNode| m.server.state().faults.iter().all(|f| f.times == 0);
+    assert!(member.wait(SOON, is_hung), "{}", agent.log());
+    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(reported(&member, 1), "{}", agent.log());
+    assert_eq!(member.reported()[0].outcome, "deleted", "{}", agent.log());
+    assert_eq!(member.server.state().count("DELETE", "/pods/wild"), 1);
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+/// A namespace that is being deleted takes no Event: that is no refusal, and the node's Event tells.
+#[test]
+fn a_namespace_that_is_being_deleted_takes_no_event() {
+    skip_if!(not_root());
+    let member = ClusterNode::new("terminating", 256).unwrap();
+    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let fault = Fault::new("POST", "/events", 1, InjectedFault::Terminating);
+    member.server.state().faults.push(fault);
+    let mut agent = member.start().unwrap();
+    let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    assert!(reported(&member, 1), "{}", agent.log());
+    assert_eq!(member.reported()[0].outcome, "deleted");
+    assert!(events(&member, "Evicted", "Pod").is_empty());
+    let is_told = |m: &ClusterNode| !events(m, "EvictionThresholdMet", "Node").is_empty();
+    assert!(member.wait(SOON, is_told), "{}", agent.log());
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
+/// A namespace whose Events are refused for now keeps no other eviction from being told.
+#[test]
+fn one_namespaces_events_hold_up_no_other() {
+    skip_if!(not_root());
+    let member = ClusterNode::new("crowded", 256).unwrap();
+    let mut shop = apiserver::pod("first", &ClusterNode::uid(1), "BestEffort", 0, None);
+    shop["metadata"]["namespace"] = "shop".into();
+    {
+        let mut state = member.server.state();
+        state.put_pod(shop);
+        let busy = InjectedFault::Status(429);
+        let fault = Fault::new("POST", "/namespaces/shop/events", usize::MAX, busy);
+        state.faults.push(fault);
+    }
+    let first = member
+        .cgroup_of(&ClusterNode::uid(1), "BestEffort")
+        .unwrap();
+    let second = member.pod("second", 2, "BestEffort", 0, None).unwrap();
+    let mut agent = member.start().unwrap();
+    for (pod, evicted) in [(first, 1), (second, 2)] {
+        let mut hog = Hog::start(&pod, &["--mib", "1024"]).unwrap();
+        assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+        assert!(member.wait(SOON, |m| m.evictions().len() == evicted));
+    }
+    assert!(reported(&member, 1), "{}", agent.log());
+    let [.., second] = &member.evictions()[..] else {
+        panic!("two")
+    };
+    assert_eq!(member.reported()[0].id, second.id);
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
 fn limit_files(agent: &Agent, limit: Option<&libc::rlimit>) -> libc::rlimit {
     let mut before = libc::rlimit {
         rlim_cur: 0,

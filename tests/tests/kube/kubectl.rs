@@ -218,9 +218,20 @@ fn a_pause_is_one_that_agents_follow() {
     let expected = "but for agents with the configuration evictd-a, evictd-b, which follow";
     assert!(said.contains(expected), "{said}");
     assert!(is_paused());
+    // Another one is not lifted in its place, and that there was none is said.
+    let error = cluster.refused(2, &["resume", "--pause-config-map", "halt"]);
+    assert!(
+        error.contains("evictd/halt: no agent follows it"),
+        "{error}"
+    );
+    assert!(is_paused());
     // It can be lifted without asking any agent.
-    cluster.said(&["resume"]);
+    let said = cluster.said(&["resume"]);
+    assert!(!said.contains("no pause"), "{said}");
     assert!(!is_paused());
+    let said = cluster.said(&["resume"]);
+    let expected = "there was no pause to lift: no ConfigMap evictd/evictd-pause";
+    assert!(said.contains(expected), "{said}");
 }
 
 // A release with labels and a ConfigMap of its own.

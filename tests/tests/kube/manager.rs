@@ -29,7 +29,7 @@ fn a_soft_threshold_goes_by_the_eviction_api() {
     let mut member = ClusterNode::new("softapi", 256).unwrap();
     member.config["evictionSoft"] = json!({ "memory.available": "150Mi" });
     member.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
-    member.config["evictionMaxPodGracePeriod"] = json!(7);
+    member.config["evictionMaxPodGracePeriod"] = json!(3);
     let guarded = member.pod("guarded", 1, "BestEffort", 0, None).unwrap();
     let free = member.pod("free", 2, "BestEffort", 0, None).unwrap();
     member
@@ -37,9 +37,14 @@ fn a_soft_threshold_goes_by_the_eviction_api() {
         .state()
         .budgets
         .insert("default/guarded".into());
+    let mut agent = member.start().unwrap();
+    // As the kubelet's own, it takes effect without a restart.
+    member.config["evictionMaxPodGracePeriod"] = json!(7);
+    member.write().unwrap();
+    let is_in_force = |_: &ClusterNode| agent.log().contains("has changed and is in force");
+    assert!(member.wait(SOON, is_in_force), "{}", agent.log());
     let mut first = Hog::start(&guarded, &["--mib", "70"]).unwrap();
     let mut second = Hog::start(&free, &["--mib", "50"]).unwrap();
-    let mut agent = member.start().unwrap();
     let asked = |pod: &str| {
         let state = member.server.state();
         state.count("POST", &format!("/pods/{pod}/eviction"))

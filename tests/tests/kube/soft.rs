@@ -59,7 +59,7 @@ fn soft(cluster: Value) -> Soft {
     server.state().budgets.insert("default/web-1".into());
     let dir = tempfile::tempdir().unwrap();
     let kubeconfig = server.kubeconfig(dir.path()).unwrap();
-    let mut document = json!({"cluster": {"nodeName": NODE}, "evictionMaxPodGracePeriod": 5});
+    let mut document = json!({"cluster": {"nodeName": NODE}});
     for (key, value) in cluster.as_object().unwrap() {
         document["cluster"][key] = value.clone();
     }
@@ -99,7 +99,7 @@ impl Soft {
                 uid: pod.uid.clone(),
                 namespace: pod.namespace.clone(),
                 name: pod.name.clone(),
-                grace_period_seconds: 0,
+                grace_period_seconds: 5,
                 message: Message {
                     text: "The node was low on resource: memory. ".to_owned(),
                     annotations: Vec::new(),

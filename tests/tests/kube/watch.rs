@@ -144,6 +144,54 @@ fn too_old_means_a_new_list() {
     assert!(w.connection.counters.watch_errors.get() >= 1);
 }
 
+/// What the kubelet has evicted while the watch was away is news when the new list tells of it; what was over at the start is not.
+#[test]
+fn evictions_during_an_outage_are_seen() {
+    let evicted = |name: &str, uid: &str| {
+        let mut pod = pod(name, uid, "Burstable", 0, None);
+        pod["status"] = json!({"phase": "Failed", "reason": "Evicted", "message": "low"});
+        pod
+    };
+    let w = start(|server| {
+        let mut state = server.state();
+        state.put_pod(evicted("old", "uo"));
+        state.put_pod(pod("a", "ua", "Burstable", 0, None));
+    });
+    assert!(w.knows(&["ua"]));
+    assert!(w.server.wait(SOON, |s| s.requests.len() == 2));
+    {
+        let mut state = w.server.state();
+        // No watcher hears of it.
+        state.end_watches();
+        state.put_pod(evicted("a", "ua"));
+        state.expire();
+    }
+    assert!(w.knows(&[]));
+    let news: Vec<_> = w.shared.kubelet_evictions();
+    assert_eq!(news.iter().map(|e| &e.uid).collect::<Vec<_>>(), ["ua"]);
+    assert_eq!(w.connection.counters.kubelet_evictions.get(), 1);
+}
+
+/// A server that is gone without a word is noticed by the kernel, long before a watch would have ended by itself.
+#[test]
+fn connections_are_kept_alive() {
+    let w = start(|_| {});
+    assert!(w.knows(&[]));
+    assert!(w.server.wait(SOON, |s| s.requests.len() == 2));
+    let port = format!(":{:04X}", w.server.address().port());
+    // `get_tcp4_sock`: timer 2 of an established connection is the keepalive.
+    let is_kept = || {
+        let sockets = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+        sockets.lines().any(|socket| {
+            let fields: Vec<&str> = socket.split_whitespace().collect();
+            fields.get(2).is_some_and(|peer| peer.ends_with(&port))
+                && fields.get(3) == Some(&"01")
+                && fields.get(5).is_some_and(|timer| timer.starts_with("02:"))
+        })
+    };
+    assert!(w.server.wait(SOON, |_| is_kept()));
+}
+
 /// Away at the start and away later: what was known stays known, and what has changed is learnt.
 #[test]
 fn an_outage_is_outlasted() {

@@ -50,7 +50,9 @@ impl PendingVictims {
         evictions: &[EvictionDecision],
     ) {
         for eviction in evictions {
-            let grace = eviction.grace_period_seconds.max(0).saturating_mul(SECOND);
+            let pod = node.pods.iter().find(|pod| pod.uid == eviction.uid);
+            let grace = pod.map_or(0, |pod| eviction.grace_to_ask(pod));
+            let grace = grace.saturating_mul(SECOND);
             let victim = Victim {
                 expected: expected(node, layout, &eviction.uid),
                 ..Victim::new(now.saturating_add(grace))

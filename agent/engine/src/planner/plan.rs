@@ -14,6 +14,9 @@ use crate::{
 /// `immediateEvictionGracePeriodSeconds`).
 pub const IMMEDIATE_GRACE_PERIOD_SECONDS: i64 = 1;
 
+/// What the API gives a pod that does not say how long it needs, in seconds.
+const DEFAULT_GRACE_PERIOD_SECONDS: i64 = 30;
+
 /// What the manager is told about its node.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -89,6 +92,20 @@ pub struct EvictionDecision {
     pub is_soft: bool,
     /// Why at this moment; `None` for a pod that exceeds a limit of its own, and in the kubelet's mode.
     pub timing: Option<Box<Timing>>,
+}
+
+impl EvictionDecision {
+    /// The time that its pod is given where it is asked to end, in seconds: the decision's, as far as the pod itself takes that
+    /// long. A negative `evictionMaxPodGracePeriod` leaves it to the pod.
+    pub fn grace_to_ask(&self, pod: &Pod) -> i64 {
+        let own = pod.termination_grace_period_seconds;
+        let own = own.unwrap_or(DEFAULT_GRACE_PERIOD_SECONDS);
+        let grace = match self.grace_period_seconds {
+            ..0 => own,
+            granted => own.min(granted),
+        };
+        grace.max(IMMEDIATE_GRACE_PERIOD_SECONDS)
+    }
 }
 
 /// Why a pod goes at a moment.
@@ -209,5 +226,34 @@ mod tests {
             assert_eq!(cause.announces_disruption(), announces, "{name}");
         }
         assert_eq!(Cause::named("of.tomorrow"), None);
+    }
+
+    // R5
+    #[test]
+    fn the_smaller_grace_period_counts() {
+        for (own, granted, expected) in [
+            (Some(30), 10, 10),
+            (Some(5), 10, 5),
+            (None, 100, 30),
+            (Some(60), -1, 60),
+            (None, -1, 30),
+            (Some(30), 0, 1),
+        ] {
+            let decision = EvictionDecision {
+                uid: String::new(),
+                namespace: String::new(),
+                name: String::new(),
+                grace_period_seconds: granted,
+                message: Message::default(),
+                cause: Cause::Pressure(Signal::MemoryAvailable),
+                is_soft: true,
+                timing: None,
+            };
+            let pod = Pod {
+                termination_grace_period_seconds: own,
+                ..Pod::default()
+            };
+            assert_eq!(decision.grace_to_ask(&pod), expected, "{own:?} {granted}");
+        }
     }
 }

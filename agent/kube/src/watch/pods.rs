@@ -200,7 +200,7 @@ impl WatchHandler for Pods {
     }
 
     fn apply(&mut self, event: Event<WatchedPod>) {
-        if matches!(event, Event::Init) {
+        if matches!(event, Event::InitDone) {
             self.connection.counters.lists.add();
         }
         take(&self.connection, &self.shared, event);
@@ -220,7 +220,11 @@ fn take(connection: &ApiClient, shared: &Shared, event: Event<WatchedPod>) {
         Event::Init => shared.with(PodStore::begin_relist),
         Event::InitDone => shared.with(PodStore::end_relist),
         Event::InitApply(pod) => {
-            note_evicted(connection, shared, &pod, false);
+            // Seen before, it was evicted while the watch was away.
+            let is_news = pod.pod.as_ref().is_ok_and(|pod| {
+                shared.with(|store| store.is_synced() && store.get(&pod.uid).is_some())
+            });
+            note_evicted(connection, shared, &pod, is_news);
             return put(connection, shared, pod);
         }
         Event::Apply(pod) => {
