@@ -69,6 +69,8 @@ pub(super) struct MemoryMonitor {
     calm_since: Option<u64>,
     /// How often every scope was looked at.
     pub(super) cycles: u64,
+    /// Events that the hook has told of so far.
+    pub(super) told: u64,
     /// Why the hook could not be attached or detached at the last attempt: an errno.
     pub(super) hook_lost: Option<i32>,
 }
@@ -100,6 +102,7 @@ impl MemoryMonitor {
             triggers: PendingTriggers::default(),
             calm_since: None,
             cycles: 0,
+            told: 0,
             hook_lost: None,
         }
     }
@@ -167,6 +170,7 @@ impl MemoryMonitor {
             tripped,
         } = &mut self.triggers;
         while let Some(trip) = self.setup.trigger.next() {
+            self.told += 1;
             if trip.slot == ANY_SLOT {
                 for triggers in &mut *triggers {
                     triggers.trip = triggers.trip.or(Some(trip));

@@ -20,6 +20,9 @@ use crate::{Control, monitor::MemoryMonitor, spin::Wait};
 /// find free if this thread's CPU goes away.
 const LOOKS_PER_POD: usize = 8;
 
+/// How long a record that is being written is left alone: its writer needs less than a microsecond.
+const HALF_WRITTEN: Duration = Duration::from_micros(100);
+
 /// Where one thread at a time decides.
 pub(super) struct SharedMonitor {
     /// Locked by the fast path (`lock`) and the standby thread (`try_lock`), both SCHED_FIFO 50. Never held while sleeping: the standby thread
@@ -46,12 +49,25 @@ impl SharedMonitor {
     pub fn run(&self) {
         let mut waiting = Wait::Sleep(Duration::ZERO);
         while !self.control.stopped() {
-            let woken = match waiting {
+            let (woken, is_readable) = match waiting {
                 Wait::Sleep(interval) => self.sleep(interval),
-                Wait::Spin(until) => self.spin_until(until),
+                Wait::Spin(until) => (self.spin_until(until), false),
             };
-            waiting = self.lock().run_once(woken);
+            let mut watch = self.lock();
+            let before = watch.told;
+            waiting = watch.run_once(woken);
+            let has_told = watch.told != before;
+            drop(watch);
+            if is_readable && !has_told && self.has_unread_triggers() {
+                self.let_it_write();
+            }
         }
+    }
+
+    /// A program has reserved a record and not submitted it: it may wait for this CPU, which a thread that asks again and again would
+    /// keep from it.
+    fn let_it_write(&self) {
+        poll([self.control.fd().as_raw_fd()], Some(HALF_WRITTEN));
     }
 
     /// Decides in place of the fast path when there is something to decide and it has not come.
@@ -86,11 +102,12 @@ impl SharedMonitor {
         self.trigger.as_ref().map_or(-1, |fd| fd.as_raw_fd())
     }
 
-    /// Sleeps until the hook or the control block has something to tell, and no longer than this; what the time is then.
-    fn sleep(&self, interval: Duration) -> u64 {
+    /// Sleeps until the hook or the control block has something to tell, and no longer than this; what the time is then, and whether the
+    /// hook has something.
+    fn sleep(&self, interval: Duration) -> (u64, bool) {
         let fds = [self.trigger_fd(), self.control.fd().as_raw_fd()];
-        poll(fds, Some(interval));
-        monotonic_ns()
+        let [trigger, _] = poll(fds, Some(interval));
+        (monotonic_ns(), trigger != 0)
     }
 
     /// Waits without sleeping until a threshold's trigger trips, or is seen to be met; when that was.

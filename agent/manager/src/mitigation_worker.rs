@@ -20,6 +20,7 @@ use evictd_engine::{
 };
 use evictd_node::{
     cgroup::{
+        memory::MemoryCgroup,
         reclaim::{self, Given, Refusal},
         throttle::ThrottleList,
     },
@@ -166,21 +167,21 @@ impl MitigationWorker {
 
     fn reclaim(&self, demand: &MitigationRequest, deficit: u64, begun: Instant) -> Outcome {
         add(&self.counters.reclaims, 1);
-        if let Some(refusal) = first_refusal(&demand.pods, reclaim::can_reclaim) {
+        let pods = opened(&demand.pods);
+        if let Some(refusal) = first_refusal(&pods, reclaim::can_reclaim) {
             return (Vec::new(), Some(refusal));
         }
         // Whose numbers cannot be read is on its way out.
-        let readable = demand
-            .pods
-            .iter()
-            .filter_map(|pod| Some((pod, pod.memory.read().ok()?)));
-        let (pods, readings): (Vec<_>, Vec<_>) = readable.unzip();
+        let readable = pods
+            .into_iter()
+            .filter_map(|pod| Some((pod.1.read().ok()?, pod)));
+        let (readings, pods): (Vec<_>, Vec<_>) = readable.unzip();
         let (mut done, mut refusal) = (Vec::new(), None);
         for portion in mitigation::portions(&readings, deficit) {
-            let Some(entry) = pods.get(portion.pod) else {
+            let Some((entry, memory)) = pods.get(portion.pod) else {
                 continue;
             };
-            match reclaim::reclaim(&entry.memory, portion.bytes, begun + demand.within) {
+            match reclaim::reclaim(memory, portion.bytes, begun + demand.within) {
                 Ok(given) => {
                     add(&self.counters.reclaimed, given.usage());
                     add(&self.counters.reclaimed_working_set, given.working_set());
@@ -193,13 +194,14 @@ impl MitigationWorker {
     }
 
     fn throttle(&self, demand: &MitigationRequest) -> Outcome {
-        if let Some(refusal) = first_refusal(&demand.pods, reclaim::can_throttle) {
+        let pods = opened(&demand.pods);
+        if let Some(refusal) = first_refusal(&pods, reclaim::can_throttle) {
             return (Vec::new(), Some(refusal));
         }
         let mut throttles = self.throttles();
         let (mut done, mut refusal) = (Vec::new(), None);
-        for entry in &demand.pods {
-            match throttles.set(&entry.pod.uid, &entry.memory) {
+        for (entry, memory) in &pods {
+            match throttles.set(&entry.pod.uid, memory) {
                 Ok(Some(throttle)) => {
                     add(&self.counters.throttles, 1);
                     done.push(pod(entry, Given::default(), Some(throttle.high)));
@@ -237,12 +239,20 @@ impl MitigationWorker {
 
 type Outcome = (Vec<Pod>, Option<String>);
 
+/// Pods whose cgroups are there, with their memory.
+fn opened(pods: &[Arc<Entry>]) -> Vec<(&Arc<Entry>, MemoryCgroup)> {
+    let opened = pods
+        .iter()
+        .filter_map(|entry| Some((entry, entry.open_memory().ok()?)));
+    opened.collect()
+}
+
 /// A machine refuses for all of its pods, so that the first one tells.
 fn first_refusal(
-    pods: &[Arc<Entry>],
-    ask: impl Fn(&evictd_node::cgroup::memory::MemoryCgroup) -> Result<(), Refusal>,
+    pods: &[(&Arc<Entry>, MemoryCgroup)],
+    ask: impl Fn(&MemoryCgroup) -> Result<(), Refusal>,
 ) -> Option<String> {
-    let refusal = ask(&pods.first()?.memory).err()?;
+    let refusal = ask(&pods.first()?.1).err()?;
     Some(refusal.to_string())
 }
 

@@ -8,6 +8,7 @@ use evictd_node::{
     cgroup::memory::MemoryCgroup,
     memory_scope::{Limits, Scope},
     pods::discovery::pods_root,
+    proc::machine::has_swap,
 };
 
 use super::scope::{guarded, limits, never_met};
@@ -32,6 +33,7 @@ struct Watched {
     id: u64,
     /// Its limit, in bytes.
     capacity: u64,
+    has_swap: bool,
     limits: Limits,
 }
 
@@ -79,6 +81,7 @@ impl Allocatable {
             dir: dir.clone(),
             id: cgroup.id(),
             capacity,
+            has_swap: has_swap(),
             limits: amounts(capacity),
         });
         if self.known == found {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use evictd_engine::{Pod, Signal, mitigation::Step, record::NodeState};
+use evictd_engine::{ManagedPod as _, Pod, Signal, mitigation::Step, record::NodeState};
 use evictd_fastpath::{self as fastpath, EARLIER, Event, VictimExit};
 use evictd_manager::{self as manager, MitigationOutcome, Reclaimed};
 use evictd_node::{cgroup::end::kill_until_empty, pods::table::Entry};
@@ -205,7 +205,7 @@ impl EvictionLog {
         if self.journal.knows_stuck(&id) {
             return None;
         }
-        let usage = entry.memory.usage().unwrap_or(0);
+        let usage = entry.memory_usage();
         Some(Record::Stuck(stuck_pod(id, pod, usage)))
     }
 

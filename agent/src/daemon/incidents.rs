@@ -19,6 +19,12 @@ use super::Agent;
 /// Pods that are told of, in the order of eviction.
 const PODS: usize = 16;
 
+/// What a pod uses now, in bytes; `None` if its cgroup is gone.
+fn working_set(entry: &Arc<Entry>) -> Option<u64> {
+    let memory = entry.open_memory().ok()?;
+    Some(memory.read().ok()?.working_set())
+}
+
 impl Agent {
     /// An eviction begins or is over.
     ///
@@ -67,9 +73,9 @@ impl Agent {
             let name = &standing.pod;
             let entries = &self.handed_over.entries;
             let entry = entries.iter().find(|e| e.pod.to_string() == *name);
-            let read = |entry: &Arc<Entry>| Some(entry.memory.read().ok()?.working_set());
             // A victim's cgroup goes with it.
-            standing.usage_after = entry.and_then(read).or(standing.evicted.then_some(0));
+            let used = entry.and_then(working_set);
+            standing.usage_after = used.or(standing.evicted.then_some(0));
         }
         let (writer, samples, count) = (self.incidents.writer(), self.samples(), over.len());
         if !self.write_file(move || writer.write(over, &samples)) {
@@ -101,10 +107,9 @@ impl Agent {
         }
         let is_victim = |uid: &str| uid == eviction.uid;
         let usage = |entry: &Arc<Entry>| {
-            let read = entry.memory.read().map(|reading| reading.working_set());
             let usage = match is_victim(&entry.pod.uid) {
                 true => Some(eviction.working_set),
-                false => read.ok(),
+                false => working_set(entry),
             };
             let usage = PodUsage {
                 memory_working_set: Some(usage?),

@@ -7,7 +7,7 @@ use evictd_config::Config;
 use evictd_node::{
     cgroup::memory::MemoryCgroup,
     memory_scope::{Scope, ScopeError, capacity, machine_capacity},
-    proc::machine::memory_total,
+    proc::machine::{has_swap, memory_total},
 };
 
 use super::{
@@ -24,6 +24,8 @@ pub(super) struct NodeMemory {
     proc: PathBuf,
     /// In bytes, as it is in force.
     capacity: u64,
+    /// Whether the machine had swap when the scope was opened.
+    has_swap: bool,
     /// Why the capacity that is there cannot be in force, as it was said.
     refused: Option<String>,
 }
@@ -40,6 +42,7 @@ impl NodeMemory {
             is_machine: config.scope.cgroup.is_none(),
             proc: "/proc".into(),
             capacity: node.capacity(),
+            has_swap: has_swap(),
             refused: None,
         })
     }
@@ -57,12 +60,14 @@ impl NodeMemory {
         }
     }
 
-    /// The scopes with the capacity that is there now, where it is another one: for the fast path, and for the manager.
+    /// The scopes with the capacity that is there now, where it is another one or swap has come or gone: for the fast path, and for the
+    /// manager.
     ///
     /// # Errors
     /// It is another one, and the thresholds cannot be kept with it.
     pub(super) fn look(&mut self, config: &Config) -> Result<Option<(Scope, Scope)>, RunError> {
-        if self.now()? == self.capacity {
+        let has_swap = has_swap();
+        if self.now()? == self.capacity && has_swap == self.has_swap {
             return Ok(None);
         }
         let threshold = hard_memory_threshold(&config.eviction.thresholds)?;
@@ -72,6 +77,7 @@ impl NodeMemory {
             return Ok(None);
         }
         self.capacity = node.capacity();
+        self.has_swap = has_swap;
         Ok(Some((guarded(node, config), looked_at)))
     }
 
@@ -82,7 +88,14 @@ impl NodeMemory {
             Ok(None) => None,
             Ok(Some(scopes)) => {
                 let (capacity, threshold) = (self.capacity, scopes.0.limits().threshold);
-                tracing::info!(capacity, before, threshold, "the node's memory has changed");
+                let has_swap = self.has_swap;
+                tracing::info!(
+                    capacity,
+                    before,
+                    threshold,
+                    has_swap,
+                    "the node's memory has changed"
+                );
                 self.refused = None;
                 return Some(scopes);
             }

@@ -433,6 +433,24 @@ fn who_opens_a_pod_waits_for_descriptors() {
     killing.join().unwrap().unwrap();
 }
 
+/// A container that was started again has another cgroup than the one that was opened.
+#[test]
+fn a_container_that_was_started_again_is_killed() {
+    skip_if!(not_root());
+    let stage = Stage::new("kill-again");
+    let killer = CgroupKiller::open(&stage.pod).unwrap();
+    // As systemd in a container makes them.
+    for again in ["pod/two", "pod/three/init.scope"] {
+        let container = stage.cgroup.child(again).unwrap();
+        let mut beside = idle(&stage.beside);
+        let mut new = idle(&container);
+        assert!(!killer.kill().unwrap().empty, "{again}");
+        assert_eq!(new.wait().unwrap(), Some(libc::SIGKILL));
+        assert!(beside.is_alive());
+        assert!(until(SOON, || killer.kill().unwrap().empty));
+    }
+}
+
 #[test]
 fn an_empty_pod_is_no_kill() {
     skip_if!(not_root());

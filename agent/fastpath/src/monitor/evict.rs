@@ -401,8 +401,11 @@ impl MemoryMonitor {
         let entries = &self.setup.table.entries;
         for (index, monitor) in self.scopes.iter_mut().enumerate() {
             let is_revoked = monitor.victims.iter().any(|(position, id)| {
-                let entry = entries.get(position).filter(|e| e.memory.id() == id);
-                entry.is_some_and(|e| !limiter.allows_kernel_kill(&e.permit, now))
+                let is_it = |entry: &&Arc<Entry>| entry.memory.id() == id;
+                let entry = entries.get(position).filter(is_it);
+                // While a victim dies a new table names none anew.
+                let entry = entry.or_else(|| entries.iter().find(is_it));
+                entry.is_none_or(|e| !limiter.allows_kernel_kill(&e.permit, now))
             });
             if is_revoked && self.setup.trigger.set_victims(index, &[]).is_ok() {
                 monitor.victims = Victims::default();

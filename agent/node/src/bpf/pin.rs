@@ -115,6 +115,17 @@ impl PinDirectory {
         self.earlier.iter().filter(is_named).map(PathBuf::as_path)
     }
 
+    /// Removes what this agent has pinned.
+    ///
+    /// # Errors
+    /// As [`Self::remove_earlier`].
+    pub fn remove_own(&self) -> Result<(), PathError> {
+        let own = format!("-{}", self.run);
+        let mut names = names(&self.path)?;
+        names.retain(|path| path.to_string_lossy().ends_with(&own));
+        remove(names).map(drop)
+    }
+
     /// Removes what earlier agents have pinned; how many names that were.
     ///
     /// # Errors

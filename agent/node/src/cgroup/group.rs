@@ -6,8 +6,9 @@
 use std::{
     fs::File,
     io,
+    mem::MaybeUninit,
     os::{
-        fd::{AsRawFd as _, FromRawFd as _, IntoRawFd as _, RawFd},
+        fd::{AsFd as _, AsRawFd as _, BorrowedFd, FromRawFd as _, IntoRawFd as _, RawFd},
         unix::fs::{FileExt as _, OpenOptionsExt as _},
     },
     path::Path,
@@ -15,6 +16,7 @@ use std::{
 };
 
 use evictd_sys::fs::{PathError, is_gone};
+use rustix::fs::{FileType, Mode, OFlags, RawDir, openat};
 
 use super::members::{KillResult, signal_members};
 use crate::cgroup::memory::Version;
@@ -123,6 +125,14 @@ impl Group {
         signal_members(signal, &|each| self.for_each(each))
     }
 
+    /// The same in the groups that are below it now, whether they were there when it was opened or not. Does not allocate.
+    ///
+    /// # Errors
+    /// A directory or a list cannot be read. A group that is gone is an empty one.
+    pub(super) fn signal_tree(&self, signal: i32) -> io::Result<KillResult> {
+        signal_tree(self.dir.as_fd(), signal, DEEPEST)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         let mut empty = true;
         match self.for_each(&mut |_| empty = false) {
@@ -130,6 +140,47 @@ impl Group {
             Err(e) => is_gone(&e),
         }
     }
+}
+
+/// Groups within each other that are looked through: a container runtime makes one or two, systemd in a container some more.
+const DEEPEST: usize = 8;
+
+fn signal_tree(dir: BorrowedFd<'_>, signal: i32, depth: usize) -> io::Result<KillResult> {
+    let mut round = signal_members(signal, &|each| {
+        let procs = openat(dir, c"cgroup.procs", OFlags::CLOEXEC, Mode::empty())?;
+        match for_each_pid(&File::from(procs), each) {
+            // A threaded group.
+            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
+            read => read,
+        }
+    })?;
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let list = match openat(dir, c".", flags, Mode::empty()) {
+        Ok(list) => list,
+        Err(e) if is_gone(&e.into()) => return Ok(round),
+        Err(e) => return Err(e.into()),
+    };
+    let mut buffer = [MaybeUninit::uninit(); 1024];
+    let mut entries = RawDir::new(&list, &mut buffer);
+    while let Some(entry) = entries.next() {
+        let entry = match entry {
+            Err(e) if is_gone(&e.into()) => break,
+            entry => entry?,
+        };
+        let name = entry.file_name();
+        let is_group = entry.file_type() == FileType::Directory && name != c"." && name != c"..";
+        if !is_group || depth == 0 {
+            continue;
+        }
+        let below = match openat(dir, name, flags | OFlags::PATH, Mode::empty()) {
+            Err(e) if is_gone(&e.into()) => continue,
+            below => below?,
+        };
+        let sent = signal_tree(below.as_fd(), signal, depth - 1)?;
+        round.processes += sent.processes;
+        round.empty &= sent.empty;
+    }
+    Ok(round)
 }
 
 /// Room for an open file that one thread at a time may take out.

@@ -112,7 +112,16 @@ impl CgroupKiller {
                 Err(e) => Err(e),
             };
         }
-        self.signal(libc::SIGKILL)
+        let mut round = self.signal(libc::SIGKILL)?;
+        if round.empty
+            && let Some(pod) = self.groups.first()
+        {
+            // A container may have been started again since: its cgroup is another one. What cannot be looked at is as it was.
+            round = pod.signal_tree(libc::SIGKILL).unwrap_or(round);
+        }
+        // What has begun to exit is in no list.
+        round.empty &= self.events.as_ref().is_none_or(is_unpopulated);
+        Ok(round)
     }
 
     /// Sends a signal once to every process that is there, one by one. Does not allocate.

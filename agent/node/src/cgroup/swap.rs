@@ -12,7 +12,7 @@ use std::{
 use crate::{
     cgroup::memory::{MemoryCgroup, Version},
     kernfile::{number, open_primed, pread},
-    proc::machine::SwapFree,
+    proc::machine::{SwapFree, has_swap},
 };
 use evictd_sys::fs::read_lossy;
 
@@ -98,7 +98,7 @@ pub struct PodSwap {
 impl PodSwap {
     /// Of pods' cgroups. Where the machine has no swap, nothing is read.
     pub fn of<'a>(pods: impl Iterator<Item = &'a MemoryCgroup> + Clone) -> Self {
-        if SwapFree::open(Path::new("/proc")).is_err() {
+        if !has_swap() {
             return Self::default();
         }
         Self::of_pods(pods)

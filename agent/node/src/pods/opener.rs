@@ -37,18 +37,15 @@ impl Opener {
     /// Opens a pod's files; `None` if its cgroup is gone, or refuses.
     pub fn open(&mut self, pod: Pod, cgroup: &Path, mode: Mode) -> Option<Arc<Entry>> {
         let name = pod.to_string();
-        match Entry::open(pod, cgroup, mode) {
-            Ok(entry) => {
+        let opened = Entry::open(pod, cgroup, mode);
+        match &opened {
+            Ok(_) => {
                 self.failed.remove(cgroup);
-                self.publish();
-                Some(Arc::new(entry))
             }
-            Err(error) => {
-                self.note(&name, cgroup, &error);
-                self.publish();
-                None
-            }
+            Err(error) => self.note(&name, cgroup, error),
         }
+        self.publish();
+        opened.ok().map(Arc::new)
     }
 
     fn publish(&self) {

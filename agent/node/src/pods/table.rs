@@ -21,7 +21,7 @@ use crate::cgroup::{
 pub struct Entry {
     /// What the engine knows of it.
     pub pod: Pod,
-    /// Its memory.
+    /// Its memory, whose files the fast path alone reads: see [`Entry::open_memory`].
     pub memory: MemoryCgroup,
     /// The same of its containers and of itself, to be flushed.
     statistics: StatFlusher,
@@ -49,6 +49,15 @@ impl Entry {
             permit: EvictionPermit::default(),
         })
     }
+
+    /// Its memory by files of the caller's own, for threads of normal priority. The kernel locks an open file for the time of a
+    /// read (`seq_read_iter`), and the fast path would wait for a reader that has lost its CPU.
+    ///
+    /// # Errors
+    /// The cgroup is not there any more, or no descriptor is left.
+    pub fn open_memory(&self) -> Result<MemoryCgroup, PathError> {
+        MemoryCgroup::open(self.memory.path())
+    }
 }
 
 impl ManagedPod for Entry {
@@ -65,7 +74,8 @@ impl ManagedPod for Entry {
     }
 
     fn memory_usage(&self) -> u64 {
-        self.memory.usage().unwrap_or(0)
+        let memory = self.open_memory().ok();
+        memory.and_then(|memory| memory.usage().ok()).unwrap_or(0)
     }
 
     fn is_younger_than(&self, time: u64) -> bool {

@@ -96,6 +96,11 @@ impl MemoryUse {
 #[derive(Debug)]
 pub struct SwapFree(File);
 
+/// Whether the machine has swap now.
+pub fn has_swap() -> bool {
+    SwapFree::open(Path::new("/proc")).is_ok()
+}
+
 impl SwapFree {
     /// Opens `meminfo` below a procfs mount.
     ///
