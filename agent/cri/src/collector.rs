@@ -157,6 +157,11 @@ fn note(removed: &mut Removed, outcome: Result<(), CriError>) -> Result<bool, Cr
         Ok(()) => Ok(true),
         // Another client was faster; most likely the kubelet.
         Err(error) if error.is_not_found() => Ok(false),
+        // It has just told what there is: a large image takes its time.
+        Err(error @ CriError::Late { .. }) => {
+            removed.is_cut_short = true;
+            Err(error)
+        }
         Err(error) if error.is_final() => Err(error),
         Err(error) => {
             removed.refused += 1;

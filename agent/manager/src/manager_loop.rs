@@ -214,6 +214,9 @@ impl ManagerLoop {
                 mitigation,
             } => {
                 self.mitigation.reconfigure(mitigation);
+                if shadow && !self.shadow {
+                    self.release_throttled();
+                }
                 self.thresholds = settings.layout.apply(&settings.eviction.thresholds);
                 self.planner.reconfigure(*settings);
                 if std::mem::replace(&mut self.shadow, shadow) != shadow {

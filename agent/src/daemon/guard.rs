@@ -6,9 +6,16 @@ use evictd_node::{
     trigger::memory::{MemoryTrigger, inherit_kills},
 };
 
-/// Pins what the fast path has attached; `None` where that cannot be done, which the log says. A configuration that does not
-/// want a guard removes the one of an earlier agent.
-pub fn pin(config: &Config, trigger: &mut dyn MemoryTrigger) -> Option<PinDirectory> {
+/// The directory of the pins, and whether this agent has pinned its own.
+pub struct Pins {
+    directory: PinDirectory,
+    /// Whether a guard outlives this agent.
+    pub is_pinned: bool,
+}
+
+/// Pins what the fast path has attached; where that cannot be done the log says so, and the pins of an earlier agent still have to
+/// be replaced. `None` where there are none: a configuration that does not want a guard removes the one of an earlier agent.
+pub fn pin(config: &Config, trigger: &mut dyn MemoryTrigger) -> Option<Pins> {
     let guard = &config.pinned_guard;
     let path = PinDirectory::path_of(&guard.directory, &config.state_dir);
     if !guard.enabled || config.shadow {
@@ -21,35 +28,43 @@ pub fn pin(config: &Config, trigger: &mut dyn MemoryTrigger) -> Option<PinDirect
         }
         return None;
     }
-    let pins = match PinDirectory::open(&path) {
-        Ok(pins) => pins,
+    let directory = match PinDirectory::open(&path) {
+        Ok(directory) => directory,
         Err(error) => {
             tracing::info!(%error, "no guard outlives this agent");
             return None;
         }
     };
-    match trigger.pin(&pins, guard.expire_after) {
+    let is_pinned = match trigger.pin(&directory, guard.expire_after) {
         Ok(()) => {
             tracing::info!(path = %path.display(), expire_after = ?guard.expire_after, "the guard is pinned");
-            Some(pins)
+            true
         }
         Err(reason) => {
             tracing::warn!(reason, "no guard outlives this agent");
-            None
+            // What was pinned before it was refused would never act.
+            if let Err(error) = directory.remove_own() {
+                tracing::error!(%error, "a name of a guard that is none is left");
+            }
+            false
         }
-    }
+    };
+    Some(Pins {
+        directory,
+        is_pinned,
+    })
 }
 
 /// This agent's triggers are armed: the guard of an earlier one has done its duty. The fast path takes note of what it has killed.
-pub fn replace_earlier(pins: &mut PinDirectory) {
-    match inherit_kills(pins) {
+pub fn replace_earlier(pins: &mut Pins) {
+    match inherit_kills(&pins.directory) {
         Ok(0) => {}
         Ok(pods) => tracing::warn!(pods, "the guard has killed while no agent ran"),
         Err(error) => {
             tracing::error!(%error, "what the guard has killed while no agent ran cannot be read");
         }
     }
-    match pins.remove_earlier() {
+    match pins.directory.remove_earlier() {
         Ok(0) => {}
         Ok(_) => tracing::info!("the guard of an earlier agent is replaced"),
         Err(error) => tracing::error!(%error, "the guard of an earlier agent stays attached"),

@@ -133,6 +133,7 @@ impl Agent {
     fn take_decided(&mut self, decided: &EvictionReport) {
         self.show_decided(decided);
         self.policies.note(&decided.pod.pod, false);
+        self.handed_over.take_over(&decided.pod);
         let record = self.eviction_log.take_decided(decided);
         if !decided.shadow {
             let victim = Arc::clone(&decided.pod);
@@ -160,7 +161,7 @@ impl Agent {
             return;
         }
         let (entry, eviction) = (Arc::clone(&choice.pod), choice.decision.clone());
-        let (message, grace) = (&eviction.message.text, eviction.grace_period_seconds);
+        let (message, grace) = (&eviction.message.text, eviction.grace_to_ask(&entry.pod));
         let asked = RequestRecord::new(&entry.pod, message, choice.reading, grace);
         let mut asked = asked.at_this_time(eviction.timing.as_deref());
         asked.shadow = demand.shadow;
@@ -175,7 +176,7 @@ impl Agent {
             return;
         };
         tokio::task::spawn_blocking(move || {
-            let grace = u64::try_from(eviction.grace_period_seconds).unwrap_or(0);
+            let grace = u64::try_from(grace).unwrap_or(0);
             let ended = end_gracefully(entry.killer.path(), Duration::from_secs(grace), PATIENCE);
             if let Err(error) = ended {
                 tracing::error!(pod = %entry.pod, %error, "a pod that was asked to go is not gone");

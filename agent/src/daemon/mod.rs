@@ -70,6 +70,9 @@ const RESCAN_TICKS: u32 = 60;
 /// A pod makes several cgroups when it starts: one look for all of them.
 const GATHER: Duration = Duration::from_millis(20);
 
+/// How long work that blocks may go on when all else has ended.
+const LAST_WORK: Duration = Duration::from_secs(1);
+
 /// What the fast path acts on.
 const BY_FASTPATH: [Signal; 2] = [Signal::MemoryAvailable, Signal::AllocatableMemoryAvailable];
 
@@ -86,7 +89,7 @@ pub fn run(config: &Config, origin: ConfigSource) -> Result<(), RunError> {
         .thread_keep_alive(Duration::MAX)
         .build()?;
     let health = Arc::new(Health::default());
-    runtime.block_on(async {
+    let ended = runtime.block_on(async {
         // Before all else: what is asked while the agent starts is done as soon as it has.
         let asked = OsSignals::listen()?;
         if let Some(address) = config.health_address {
@@ -96,7 +99,10 @@ pub fn run(config: &Config, origin: ConfigSource) -> Result<(), RunError> {
         }
         let agent = Agent::start(config, origin, Arc::clone(&health)).await?;
         agent.serve(asked).await
-    })
+    });
+    // A victim that does not die, or a disk that does not answer, holds up no end: the next agent goes on with it.
+    runtime.shutdown_timeout(LAST_WORK);
+    ended
 }
 
 /// A thread that is gone without the others is worse than a restart. The thread that handles what gates are answered is the
@@ -230,6 +236,7 @@ impl Agent {
             self.oom_attributor.note(&report);
             if let Event::Evicted(evicted) = &report {
                 self.policies.note(&evicted.pod.pod, evicted.last_resort);
+                self.handed_over.take_over(&evicted.pod);
                 self.send_to_manager(Command::EvictedByFastPath {
                     uid: evicted.pod.pod.uid.clone(),
                     signal: evicted.signal,

@@ -49,6 +49,15 @@ impl HandedOver {
         }
     }
 
+    /// A pod was evicted. It may have been opened anew meanwhile, and what was charged for it holds for that one too.
+    pub fn take_over(&self, evicted: &Arc<Entry>) {
+        let is_it = |entry: &&Arc<Entry>| entry.pod.uid == evicted.pod.uid;
+        let known = self.entries.iter().find(is_it);
+        if let Some(entry) = known.filter(|entry| !Arc::ptr_eq(entry, evicted)) {
+            entry.permit.inherit(&evicted.permit);
+        }
+    }
+
     /// Whether all directories have to be looked at for a pod's cgroup that was not found, since this was last asked.
     pub fn take_unplaced(&mut self) -> bool {
         std::mem::take(&mut self.unplaced)
@@ -146,13 +155,15 @@ impl Agent {
         self.control.send(table);
     }
 
-    /// Hands over the node's scope when its capacity has changed.
+    /// Hands over the node's scope when its capacity has changed, or swap has come or gone; the pods with what they may swap out.
     pub(super) fn follow_node_scope(&mut self) {
         let Some((scope, looked_at)) = self.node_memory.refresh(&self.config) else {
             return;
         };
         self.control.send_node(Box::new(scope));
         self.send_to_manager(Command::NodeMemory(Box::new(looked_at)));
+        let entries = self.handed_over.entries.clone();
+        self.publish(Some(Box::new(PodTable::new(entries))));
     }
 
     /// Hands over the pods' cgroup when it has come or is another one now.

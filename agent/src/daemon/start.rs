@@ -38,7 +38,7 @@ use crate::{
         pod_table::HandedOver,
         sources,
     },
-    telemetry::{self, Health, Heartbeat, Metrics},
+    telemetry::{self, Health, Heartbeat, Metrics, MetricsListener},
 };
 
 impl Agent {
@@ -109,6 +109,11 @@ impl Agent {
             thresholds: config.eviction.thresholds.clone(),
         };
         let memory_v1 = Scope::memory_v1(&scopes).map(Path::to_owned);
+        // All that the configuration may be wrong about comes before the first thread that kills.
+        let address = config.metrics_address;
+        let tls = config.metrics_tls.as_ref();
+        let listener = address.map(|address| MetricsListener::bind(address, tls));
+        let listener = listener.transpose()?;
         let mut pins = guard::pin(config, &mut *built.trigger);
         let (fastpath, refusals) = FastPath::start(Setup {
             scopes,
@@ -116,7 +121,7 @@ impl Agent {
             table,
             earlier: recall::terminating(&restored, &entries),
             last_eviction: recall::last_eviction(&restored),
-            is_pinned: pins.is_some(),
+            is_pinned: pins.as_ref().is_some_and(|pins| pins.is_pinned),
             shadow: config.shadow,
             victims_at_once: match config.mode {
                 Mode::Evictd => usize::MAX,
@@ -203,14 +208,15 @@ impl Agent {
             incidents: incidents.kept(),
         }));
         let metrics = Arc::new(metrics);
-        if let Some(address) = config.metrics_address {
-            let api = match &source {
-                PodSource::Cluster { cluster, .. } => Some(cluster.connection()),
+        if let Some(listener) = listener {
+            let authority = match &source {
+                PodSource::Cluster { cluster, .. } if tls.is_some_and(|tls| tls.authorization) => {
+                    Some(cluster.connection())
+                }
                 _ => None,
             };
-            let tls = config.metrics_tls.as_ref();
             let (metrics, health) = (Arc::clone(&metrics), Arc::clone(&health));
-            let address = telemetry::serve(address, tls, api, metrics, health)?;
+            let address = listener.serve(authority, metrics, health)?;
             tracing::info!(%address, tls = tls.is_some(), "metrics are served");
         }
         if let (PodSource::Cluster { cluster, .. }, Some(settings)) = (&mut source, &config.cluster)

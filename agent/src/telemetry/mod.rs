@@ -14,5 +14,5 @@ pub use health::{CONTROL_LOOP_LIMIT, FAST_PATH_LIMIT, Health, Heartbeat, serve a
 pub use metrics::Metrics;
 
 pub use error::ServeError;
-pub use server::serve;
+pub use server::MetricsListener;
 pub use state::{Hook, Labelled, Sources};

@@ -112,33 +112,50 @@ impl Responder for MetricsServer {
     }
 }
 
-/// Serves `/metrics`, and `/healthz` as a deprecated alias of the one at `healthAddress`, for as long as the process lives. The
-/// address that was bound.
-///
-/// # Errors
-/// The address is in use, or is none of this machine's; a certificate or key that cannot be used.
-pub fn serve(
+/// The bound address of the metrics, with what TLS needs.
+pub struct MetricsListener {
     address: SocketAddr,
-    tls: Option<&MetricsTls>,
-    api: Option<&Arc<ApiClient>>,
-    metrics: Arc<Metrics>,
-    health: Arc<Health>,
-) -> Result<SocketAddr, ServeError> {
-    let failed = |e: io::Error| ServeError::new("metricsAddress", address, &e);
-    let scrapers = match api.filter(|_| tls.is_some_and(|tls| tls.authorization)) {
-        Some(api) => Some(Scrapers::start(Arc::clone(api)).map_err(failed)?),
-        None => None,
-    };
-    let tls = tls.map(|tls| Tls::open(tls.files.as_ref())).transpose()?;
-    let listener = TcpListener::bind(address).map_err(failed)?;
-    let bound = listener.local_addr().map_err(failed)?;
-    let server = MetricsServer {
-        metrics,
-        health,
-        scrapers,
-    };
-    http::spawn("metrics", listener, LIMITS, tls, server).map_err(failed)?;
-    Ok(bound)
+    listener: TcpListener,
+    tls: Option<Tls>,
+}
+
+impl MetricsListener {
+    /// Takes the address, and reads the certificate and the key.
+    ///
+    /// # Errors
+    /// The address is in use, or is none of this machine's; a certificate or key that cannot be used.
+    pub fn bind(address: SocketAddr, tls: Option<&MetricsTls>) -> Result<Self, ServeError> {
+        let failed = |e: io::Error| ServeError::new("metricsAddress", address, &e);
+        let tls = tls.map(|tls| Tls::open(tls.files.as_ref())).transpose()?;
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        Ok(Self {
+            address: listener.local_addr().map_err(failed)?,
+            listener,
+            tls,
+        })
+    }
+
+    /// Serves `/metrics`, and `/healthz` as a deprecated alias of the one at `healthAddress`, for as long as the process lives.
+    /// With `authority` that API server says which clients may read the metrics. Answers with the address that was bound.
+    ///
+    /// # Errors
+    /// The system has no thread to give.
+    pub fn serve(
+        self,
+        authority: Option<&Arc<ApiClient>>,
+        metrics: Arc<Metrics>,
+        health: Arc<Health>,
+    ) -> Result<SocketAddr, ServeError> {
+        let failed = |e: io::Error| ServeError::new("metricsAddress", self.address, &e);
+        let scrapers = authority.map(|api| Scrapers::start(Arc::clone(api)));
+        let server = MetricsServer {
+            metrics,
+            health,
+            scrapers: scrapers.transpose().map_err(failed)?,
+        };
+        http::spawn("metrics", self.listener, LIMITS, self.tls, server).map_err(failed)?;
+        Ok(self.address)
+    }
 }
 
 #[cfg(test)]

@@ -280,17 +280,9 @@ fn a_runtime_that_hangs_does_not_hold_evictions_for_ever() {
     let (outcome, calls) = reclaim(state, &BOTH, |config| {
         config.request_timeout = Duration::from_millis(500);
     });
-    let (error, removed) = outcome.unwrap_err();
-    assert!(
-        matches!(
-            error,
-            CriError::Late {
-                call: "RemoveImage",
-                ..
-            }
-        ),
-        "{error}"
-    );
+    // It has told what there is: it may be at work on a large image.
+    let removed = outcome.unwrap();
+    assert!(removed.is_cut_short);
     assert_eq!((removed.containers, removed.images), (2, 0));
     assert_eq!(calls.last().unwrap(), "RemoveImage i-gone");
 }

@@ -488,6 +488,25 @@ fn a_soft_threshold_asks_and_waits() {
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
+/// A negative maximum leaves the time to the pod, which says nothing here.
+#[test]
+fn a_negative_maximum_leaves_the_grace_period_to_the_pod() {
+    skip_if!(not_root());
+    let mut two = Two::new("softown", None, None);
+    two.files.config["evictionSoft"] = json!({ "memory.available": "160Mi" });
+    two.files.config["evictionSoftGracePeriod"] = json!({ "memory.available": "1s" });
+    two.files.config["evictionMaxPodGracePeriod"] = json!(-1);
+    let mut agent = two.files.start(&[]);
+    let mut greedy = Hog::start(&two.cgroup("greedy"), &["--mib", "110"]).unwrap();
+    let records = two.files.wait_for(1);
+    let [Record::Asked(asked)] = &records[..] else {
+        panic!("{records:?}");
+    };
+    assert_eq!(asked.grace_period_seconds, 30);
+    assert_eq!(greedy.wait().unwrap(), Some(libc::SIGTERM));
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
 // R47
 #[test]
 fn shadow_leaves_files_and_tasks_alone() {

@@ -253,6 +253,24 @@ fn an_agent_that_starts_is_alive_but_not_ready() {
     assert_eq!(ended.status.code(), Some(0), "{ended:?}");
 }
 
+/// What the configuration is wrong about is found before any pod can be evicted: the journal would not know of it.
+#[test]
+fn an_agent_that_does_not_start_evicts_no_pod() {
+    skip_if!(not_root());
+    let scope = TestCgroup::new("inusekill", 128 * MIB).unwrap();
+    let dir = scope.child("besteffort/hog").unwrap();
+    let pods = json!([{ "name": "hog", "cgroup": "besteffort/hog" }]);
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut files = Files::new(scope.path(), &pods);
+    // Met at the first look, which takes a pod at once.
+    files.config["evictionHard"] = json!({ "memory.available": "16Mi", "pid.available": "100%" });
+    files.config["metricsAddress"] = json!(taken.local_addr().unwrap());
+    let mut hog = Hog::start(&dir, &["--mib", "8"]).unwrap();
+    let output = files.refused();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(hog.is_alive());
+}
+
 #[test]
 fn an_address_in_use_is_refused() {
     skip_if!(not_root());

@@ -355,6 +355,21 @@ fn the_next_agent_replaces_it_and_detach_removes_it() {
     );
 }
 
+/// An agent whose hook cannot be pinned leaves no guard behind that would take it for gone.
+#[test]
+fn an_agent_without_a_guard_replaces_it_too() {
+    skip_if!(no_bpf());
+    let mut guarded = Guarded::new("guardnone", or_skip!(Bpffs::mount()));
+    drop(or_skip!(guarded.start()));
+    assert!(!guarded.pinned().is_empty());
+    guarded.files.config["memoryHook"] = json!("sampler");
+    let mut agent = guarded.files.start(&[]);
+    let log = agent.log();
+    assert!(log.contains("no guard outlives this agent"), "{log}");
+    assert!(guarded.pinned().is_empty(), "{:?}", guarded.pinned());
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
 #[test]
 fn a_guard_that_is_not_wanted_any_more_is_detached() {
     skip_if!(no_bpf());

@@ -257,6 +257,26 @@ fn no_pod_stays_throttled_after_the_agent() {
     assert_eq!(high(&pod), "max", "the end lets it go");
 }
 
+// R46, R47: shadow mode touches nothing, and gives back what was lowered before it.
+#[test]
+fn shadow_mode_lets_throttled_pods_go() {
+    skip_if!(no_v2());
+    let mut node = or_skip!(Node::new("shadowed", "1h"));
+    node.files.config["graduatedAction"] = json!({ "brake": { "pods": 1, "timeLimit": "1h" } });
+    let pod = node.cgroup("greedy");
+    let mut agent = node.files.start(&[]);
+    let _greedy = Hog::start(&pod, &["--mib", "80"]).unwrap();
+    node.step("brake");
+    assert_ne!(high(&pod), "max");
+    node.files.config["shadow"] = json!(true);
+    node.files.write().unwrap();
+    assert!(until(|| high(&pod) == "max"), "{}", agent.log());
+    node.files.config["shadow"] = json!(false);
+    node.files.write().unwrap();
+    assert!(until(|| high(&pod) != "max"), "it is braked again");
+    assert_eq!(agent.terminate().unwrap(), Some(0));
+}
+
 // R46: refused in clear words, and the eviction comes as it would have.
 #[test]
 fn version_1_refuses_the_steps_and_evicts_as_usual() {

@@ -95,6 +95,20 @@ impl ManagerLoop {
         self.emit(ManagerEvent::Mitigate(Box::new(demand)));
     }
 
+    /// Shadow mode begins: it leaves no pod throttled.
+    pub(super) fn release_throttled(&mut self) {
+        let config = self.mitigation.steps.config();
+        let demand = MitigationRequest {
+            step: Step::Unthrottle,
+            signal: self.mitigation.signal,
+            pods: Vec::new(),
+            within: std::time::Duration::ZERO,
+            shadow: false,
+        };
+        self.mitigation = Mitigation::new(config);
+        self.emit(ManagerEvent::Mitigate(Box::new(demand)));
+    }
+
     /// A step is over.
     pub(super) fn mitigation_done(&mut self, done: Done) {
         if matches!(done.step, Step::Reclaim(_)) {

@@ -151,7 +151,7 @@ impl Writer {
         }
         // What cannot be listed cannot be written either, and that was said.
         let names = names(&self.directory).unwrap_or_default();
-        for (_, path) in names.iter().rev().skip(MOST) {
+        for path in names.iter().rev().skip(MOST) {
             let _ = fs::remove_file(path);
         }
     }
@@ -163,18 +163,20 @@ impl Writer {
     }
 }
 
-/// The files, the oldest first.
-fn names(directory: &Path) -> io::Result<Vec<(SystemTime, PathBuf)>> {
+/// The files, the oldest first. One of a time to come is older than all others: the clock was set back since.
+fn names(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let now = SystemTime::now();
     let mut names = Vec::new();
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         let path = entry.path();
         if path.extension().is_some_and(|e| e == "json") {
-            names.push((entry.metadata()?.modified()?, path));
+            let written = entry.metadata()?.modified()?;
+            names.push((written <= now, written, path));
         }
     }
     names.sort();
-    Ok(names)
+    Ok(names.into_iter().map(|(_, _, path)| path).collect())
 }
 
 /// What was kept of an eviction, if anything was.
@@ -311,6 +313,17 @@ mod tests {
         assert_eq!(names(&dir.path().join(DIRECTORY)).unwrap().len(), MOST);
         let is_there = |number| read(dir.path(), &name(number)).unwrap().is_some();
         assert!(!is_there(0) && !is_there(2) && is_there(MOST_OPEN + 4));
+        // The clock is set back a day.
+        let tomorrow = SystemTime::now() + Duration::from_secs(86_400);
+        for path in names(&dir.path().join(DIRECTORY)).unwrap() {
+            let file = fs::File::options().write(true).open(path).unwrap();
+            file.set_modified(tomorrow).unwrap();
+        }
+        for number in MOST_OPEN + 5..MOST_OPEN + 7 {
+            incidents.begin(SECOND, begun(&incident(&name(number))));
+            incidents.writer().write(incidents.due(u64::MAX), &[]);
+        }
+        assert!(is_there(MOST_OPEN + 5) && is_there(MOST_OPEN + 6));
     }
 
     #[test]

@@ -52,7 +52,7 @@ app.kubernetes.io/version: {{ $version | trunc 63 | trimAll "-_." | quote }}
 {{- define "evictd.image" -}}
 {{- with .Values.image -}}
 {{- .repository -}}
-{{- with .tag | default (ternary "" $.Chart.AppVersion (not (empty .digest))) -}}:{{ . }}{{- end -}}
+{{- if or .tag (not .digest) -}}:{{ default $.Chart.AppVersion .tag }}{{- end -}}
 {{- with .digest }}@{{ . }}{{ end -}}
 {{- end -}}
 {{- end -}}
