@@ -140,6 +140,12 @@ impl Planner {
         }
     }
 
+    /// Whether a threshold was met at the last look, or had been met for its grace period and is not resolved: its minimum reclaim
+    /// counts then.
+    pub fn is_pressed(&self, threshold: &Threshold) -> bool {
+        self.pressure.is_pressed(threshold)
+    }
+
     /// Holds back whatever is not urgent, or lets it go on.
     pub fn hold_paced(&mut self, held: bool) {
         self.paced_is_held = held;

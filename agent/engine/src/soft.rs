@@ -18,6 +18,8 @@ pub struct SoftCandidate<P> {
 pub struct SoftEvictionRequest<P> {
     /// The signal of the threshold.
     pub signal: Signal,
+    /// The UID of the pod that the planner has chosen: the answer names it.
+    pub chosen: String,
     /// The candidates in the order of eviction, at least one.
     pub candidates: Vec<SoftCandidate<P>>,
     /// The hard threshold is met as well: disruption budgets no longer count.
@@ -37,6 +39,7 @@ impl<P> SoftEvictionRequest<P> {
         SoftEvictionRequest {
             candidates: candidates.collect(),
             signal: self.signal,
+            chosen: self.chosen,
             hard: self.hard,
             shadow: self.shadow,
         }

@@ -14,7 +14,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 /// Without a demand for so long pressure has been over in between.
 const RELIEVED: Duration = Duration::from_secs(60);
 
-/// Takes one request after the other. What came of it goes to `settle`, with the UID of the first candidate; which pod goes
+/// Takes one request after the other. What came of it goes to `settle`, with the UID of the pod that was chosen; which pod goes
 /// goes to `going`.
 pub async fn run(
     mut evictor: SoftEvictor,
@@ -57,10 +57,7 @@ pub async fn run(
                 None
             }
         };
-        if let Some(choice) = demand.candidates.first() {
-            let chosen = choice.decision.uid.clone();
-            settle(chosen, gone);
-        }
+        settle(demand.chosen, gone);
         // To ask many candidates takes its time, in which pressure is not over.
         last = Some(Instant::now());
     }

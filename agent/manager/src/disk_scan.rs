@@ -21,6 +21,7 @@ use evictd_node::{
     trigger::inodes::ShareReader,
 };
 use evictd_sys::{
+    clock::monotonic_ns,
     eventfd::EventFd,
     pi_mutex::{PiMutex, PiMutexGuard},
     poll::poll,
@@ -59,6 +60,8 @@ pub struct DiskUse {
     pub usage: PodUsage,
     /// Inodes made less those removed when the walk was half way through, by filesystem.
     pub counted: [i64; FILESYSTEMS],
+    /// When the walk began, in nanoseconds of CLOCK_MONOTONIC.
+    pub began: u64,
 }
 
 /// Filesystems that can have counts.
@@ -222,8 +225,11 @@ impl DiskScanner {
 
     /// One pod; `None` when it is over.
     fn scan(&self, target: &ScanTarget, shares: Option<&ShareReader>) -> Option<DiskUse> {
+        let mut found = DiskUse {
+            began: monotonic_ns(),
+            ..DiskUse::default()
+        };
         let places = (target.places)();
-        let mut found = DiskUse::default();
         // One reading before and one after stand for the middle of the walk.
         let counted = |index| shares.map_or(0, |s| s.net(&target.cgroups, index));
         let before: [i64; FILESYSTEMS] = std::array::from_fn(counted);

@@ -30,7 +30,9 @@ use crate::{
     Command, CommandQueue, DiskScanner, EventQueue, ManagerEvent, PodSet, ReclaimOptions,
     SignalSources,
     manager_loop::{
-        execute::is_short, external_kills::KnownKills, mitigation::Mitigation,
+        execute::{is_met, is_short},
+        external_kills::KnownKills,
+        mitigation::Mitigation,
         node_reclaim::ReclaimState,
     },
 };
@@ -71,7 +73,25 @@ pub(super) struct ManagerLoop {
     pub on_kill: OnKill,
     pub decided: u64,
     pub cycles: u64,
+    look_again: LookAgain,
     pub recreations: u64,
+}
+
+/// How soon it is looked again after a trigger has moved, which may have been crossed meanwhile. A percentage of a capacity that moves
+/// itself (XFS counts the inodes that free space has room for) moves its trigger at each look.
+#[derive(Debug, Default)]
+struct LookAgain(Duration);
+
+/// The shortest and the longest pause before a look that follows another one because of a trigger that has moved.
+const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(160));
+
+impl LookAgain {
+    /// At once after the first one, then ever more slowly.
+    fn pause(&mut self) -> Duration {
+        let (shortest, longest) = LOOK_AGAIN;
+        let next = (self.0 * 2).clamp(shortest, longest);
+        std::mem::replace(&mut self.0, next)
+    }
 }
 
 impl ManagerLoop {
@@ -125,6 +145,7 @@ impl ManagerLoop {
             on_kill,
             decided: 0,
             cycles: 0,
+            look_again: LookAgain::default(),
             recreations: 0,
         }
     }
@@ -197,7 +218,8 @@ impl ManagerLoop {
                     // It may be another one than the one that was chosen: a budget protected that.
                     self.unthrottle(&entry);
                 }
-                let observations = Observations::default();
+                // What its end will bring is of what is there now.
+                let observations = self.sources.sample(now);
                 let node = Snapshot {
                     observations: &observations,
                     pods: &self.running,
@@ -249,10 +271,14 @@ impl ManagerLoop {
         while let Some(refusal) = self.sources.refusals.pop() {
             self.emit(ManagerEvent::HookRefused(refusal));
         }
-        if has_changed {
-            return Duration::ZERO;
+        let next = self.sources.next_look(&self.thresholds, &seen);
+        match has_changed {
+            true => self.look_again.pause().min(next),
+            false => {
+                self.look_again = LookAgain::default();
+                next
+            }
         }
-        self.sources.next_look(&self.thresholds, &seen)
     }
 
     /// Observations, and the use of everything that is short.
@@ -268,8 +294,11 @@ impl ManagerLoop {
             .map(|t| t.signal.resource())
             .collect();
         let disk = [Resource::EphemeralStorage, Resource::Inodes];
+        let is_pressed = |t: &Threshold| {
+            disk.contains(&t.signal.resource()) && (is_met(t, &seen) || self.planner.is_pressed(t))
+        };
         self.scanner
-            .set_pressed(disk.iter().any(|d| resources.contains(d)));
+            .set_pressed(self.thresholds.iter().any(is_pressed));
         if !resources.is_empty() || self.planner.awaits_victims() {
             self.find_running(!resources.is_empty());
         }
@@ -380,4 +409,16 @@ pub struct Status {
     pub cycles: u64,
     /// Pods that came back after an eviction.
     pub recreations: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn triggers_that_always_move_are_looked_at_ever_more_slowly() {
+        let mut again = LookAgain::default();
+        let pauses: Vec<u128> = (0..6).map(|_| again.pause().as_millis()).collect();
+        assert_eq!(pauses, [0, 20, 40, 80, 160, 160]);
+    }
 }

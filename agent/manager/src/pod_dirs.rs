@@ -10,7 +10,7 @@ use std::{
 };
 
 use evictd_engine::Pod;
-use evictd_node::{cgroup::memory::descendants, fs::mounts};
+use evictd_node::{cgroup::memory::descendants, fs::mounts, pods::cgroup_name};
 use evictd_sys::fs::read_lossy;
 
 /// Where the container runtime's logs of all pods lie (the kubelet's `podLogsDirectory`).
@@ -36,16 +36,19 @@ pub struct PodDirs {
     pub volumes: Named,
 }
 
-/// The directories of a pod of the kubelet's, as far as they can be found.
+/// The directories of a pod of the kubelet's, as far as they can be found. They have the UID that the cgroup has: a static pod's is not that
+/// of its mirror in the API.
 pub fn of_kubelet_pod(kubelet: &Path, logs: &Path, pod: &Pod, cgroup: &Path) -> PodDirs {
-    let own = kubelet.join("pods").join(&pod.uid).join("volumes");
+    let named = cgroup_name::parse(cgroup).map(|name| name.uid);
+    let uid = named.as_ref().unwrap_or(&pod.uid);
+    let own = kubelet.join("pods").join(uid).join("volumes");
     let volumes = pod.volumes.iter().filter(|volume| volume.is_local);
     let volumes = volumes.filter_map(|volume| {
         let mut candidates = LOCAL_PLUGINS.map(|plugin| own.join(plugin).join(&volume.name));
         let found = candidates.iter_mut().find(|path| path.is_dir())?;
         Some((volume.name.clone(), std::mem::take(found)))
     });
-    let logs = logs.join(format!("{}_{}_{}", pod.namespace, pod.name, pod.uid));
+    let logs = logs.join(format!("{}_{}_{}", pod.namespace, pod.name, uid));
     let logs = pod
         .containers
         .iter()
@@ -140,9 +143,16 @@ mod tests {
             containers: vec![container("web"), container("not-started")],
             ..Pod::default()
         };
-        let places = of_kubelet_pod(&kubelet, &logs, &pod, Path::new("/nowhere"));
-        assert_eq!(places.volumes, [("scratch".to_owned(), scratch)]);
-        assert_eq!(places.logs, [("web".to_owned(), web)]);
-        assert!(places.layers.is_empty());
+        let mirror = Pod {
+            uid: "of-the-mirror".into(),
+            ..pod.clone()
+        };
+        let own = Path::new("/kubepods/burstable/podu1");
+        for (pod, cgroup) in [(pod, Path::new("/nowhere")), (mirror, own)] {
+            let places = of_kubelet_pod(&kubelet, &logs, &pod, cgroup);
+            assert_eq!(places.volumes, [("scratch".to_owned(), scratch.clone())]);
+            assert_eq!(places.logs, [("web".to_owned(), web.clone())]);
+            assert!(places.layers.is_empty());
+        }
     }
 }

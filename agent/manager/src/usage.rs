@@ -1,11 +1,16 @@
 //! What each pod uses, measured when it is needed.
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use evictd_engine::{ContainerUsage, FsUsage, PodUsage, Resource, Usages, model::settings::Mode};
 use evictd_node::{
     cgroup::memory::descendant_ids, pods::table::Entry, trigger::inodes::ShareReader,
 };
+
+use evictd_sys::clock::monotonic_ns;
 
 use crate::{
     DiskScanner, PodSet, SignalSources,
@@ -20,6 +25,8 @@ pub struct UsageCollector {
     walked: u64,
     disk: Arc<Found>,
     usages: Usages,
+    /// Pods that were killed, by UID, and when: one that runs again has other files than the last walk has found.
+    killed: HashMap<String, u64>,
 }
 
 impl UsageCollector {
@@ -32,7 +39,26 @@ impl UsageCollector {
             walked: u64::MAX,
             disk: Arc::default(),
             usages: Usages::default(),
+            killed: HashMap::new(),
         }
+    }
+
+    /// A pod was killed: what its files were is not held against the one that may run in its place. Its next walk counts.
+    pub fn forget_files(&mut self, uid: &str) {
+        let Some(usage) = self.usages.get_mut(uid) else {
+            return;
+        };
+        usage.containers.clear();
+        usage.volumes.clear();
+        usage.ephemeral_storage = None;
+        self.killed.insert(uid.to_owned(), monotonic_ns());
+    }
+
+    /// The last walk of a pod, unless it was killed since.
+    fn walk_of(&self, uid: &str) -> Option<&Arc<DiskUse>> {
+        let killed = self.killed.get(uid);
+        let walk = self.disk.get(uid)?;
+        killed.is_none_or(|at| walk.began > *at).then_some(walk)
     }
 
     /// The numbers as they are known.
@@ -45,6 +71,7 @@ impl UsageCollector {
         self.walked = u64::MAX;
         let known: HashSet<&str> = members.pods.iter().map(|pod| pod.uid.as_str()).collect();
         self.usages.retain(|uid, _| known.contains(uid.as_str()));
+        self.killed.retain(|uid, _| known.contains(uid.as_str()));
         for pod in members.pods.iter() {
             self.usages.entry(pod.uid.clone()).or_default();
         }
@@ -57,18 +84,24 @@ impl UsageCollector {
             return;
         }
         self.disk = self.scanner.found();
-        for (uid, usage) in &mut self.usages {
-            if let Some(disk) = self.disk.get(uid) {
+        let mut usages = std::mem::take(&mut self.usages);
+        for (uid, usage) in &mut usages {
+            if let Some(disk) = self.walk_of(uid) {
                 usage.containers.clone_from(&disk.usage.containers);
                 usage.volumes.clone_from(&disk.usage.volumes);
                 usage.ephemeral_storage = disk.usage.ephemeral_storage;
             }
         }
+        self.usages = usages;
     }
 
     /// Reads now what pods use of a resource that is short.
     pub fn measure(&mut self, resource: Resource, members: &PodSet, sources: &SignalSources) {
         for entry in &members.entries {
+            let walk = match resource {
+                Resource::Inodes => self.walk_of(&entry.pod.uid).cloned(),
+                _ => None,
+            };
             let Some(usage) = self.usages.get_mut(&entry.pod.uid) else {
                 continue;
             };
@@ -79,11 +112,10 @@ impl UsageCollector {
                     if let Some(shares) = &self.shares {
                         // Of a pod that was not walked yet, what hooks have counted is all there is.
                         let unwalked = DiskUse::default();
-                        let disk = self.disk.get(&entry.pod.uid);
-                        let disk = disk.map_or(&unwalked, |disk| disk);
-                        usage.containers.clone_from(&disk.usage.containers);
-                        usage.volumes.clone_from(&disk.usage.volumes);
-                        add_inodes(entry, usage, disk, shares, sources);
+                        let walk = walk.as_deref().unwrap_or(&unwalked);
+                        usage.containers.clone_from(&walk.usage.containers);
+                        usage.volumes.clone_from(&walk.usage.volumes);
+                        add_inodes(entry, usage, walk, shares, sources);
                     }
                 }
                 // The disk scanner is all there is: no hook tells of bytes.

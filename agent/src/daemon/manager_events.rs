@@ -153,7 +153,7 @@ impl Agent {
         let Some(choice) = demand.candidates.first() else {
             return;
         };
-        let chosen = choice.decision.uid.clone();
+        let chosen = demand.chosen.clone();
         if let (PodSource::Cluster { cluster, .. }, false) = (&self.pod_source, demand.shadow) {
             if !cluster.request_soft(demand.map(|entry| entry.pod.clone())) {
                 self.send_to_manager(Command::SoftEvictionFinished { chosen, gone: None });
@@ -171,7 +171,7 @@ impl Agent {
         if demand.shadow {
             return;
         }
-        let left = self.pod_source.leftovers(&chosen);
+        let left = self.pod_source.leftovers(&entry.pod.uid);
         let Some(manager) = self.manager.as_ref().map(|r| Arc::clone(r.commands())) else {
             return;
         };

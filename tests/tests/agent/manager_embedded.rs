@@ -15,7 +15,7 @@ use evictd_tests::{
     cgroup::TestCgroup,
     disk::Disk,
     embedded::Files,
-    forker::Forker,
+    forker::{Forker, process_ids_of_the_machine},
     hog::Hog,
     node::MIB,
     or_skip,
@@ -105,6 +105,7 @@ fn is_emptied(dir: &Path) -> bool {
 #[test]
 fn a_pod_that_takes_the_process_ids_is_evicted() {
     skip_if!(not_root());
+    let _alone = process_ids_of_the_machine().unwrap();
     let free = Pids::open(Path::new("/proc")).unwrap().read().unwrap();
     let mut two = Two::new("pids", None, None);
     // What others start on this machine meanwhile must not cross it.
@@ -305,6 +306,7 @@ fn a_victim_of_an_earlier_agent_that_has_died_is_not_stuck() {
 #[test]
 fn what_a_victim_of_the_fast_path_leaves_behind_takes_no_other_pod() {
     skip_if!(not_root());
+    let _alone = process_ids_of_the_machine().unwrap();
     let scope = TestCgroup::new("bomb", 1024 * MIB).unwrap();
     let pods = ["calm", "bomb"].map(|name| json!({ "name": name, "cgroup": name }));
     let [calm, bomb] = ["calm", "bomb"].map(|name| scope.child(name).unwrap());
@@ -416,6 +418,11 @@ fn a_pod_above_its_size_limit_is_evicted() {
         "Usage of EmptyDir volume \"scratch\" exceeds the limit \"8Mi\"."
     );
     assert!(is_alive(&mut calm));
+    // A supervisor starts it again, with a directory that is empty now: what was walked before says nothing of it.
+    assert!(is_emptied(&two.dir("greedy")));
+    let mut again = Forker::start(Some(&two.cgroup("greedy"))).unwrap();
+    std::thread::sleep(Duration::from_secs(5));
+    assert!(is_alive(&mut again), "{}", agent.log());
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 

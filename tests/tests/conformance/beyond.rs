@@ -292,6 +292,38 @@ fn who_was_out_of_sight_for_a_round_has_not_come_back() {
     assert_eq!(step(&mut manager, 50, &another).recreations, []);
 }
 
+/// A pod that was chosen and not evicted, for a limit or a budget, leaves no mark: what its owner puts here is no comeback.
+// R17, R29
+#[test]
+fn who_was_not_evicted_does_not_come_back() {
+    let mut manager = manager(Mode::Evictd, one_gib());
+    let calm = |second, name| Node::with_memory(4000, second).pod(name, 1).that(owned);
+    let short = |second, name| Node::with_memory(900, second).pod(name, 300).that(owned);
+    assert_eq!(
+        names(&step(&mut manager, 0, &short(0, "agent-0")).evictions),
+        ["agent-0"]
+    );
+    manager.cancel_eviction("agent-0");
+    assert_eq!(step(&mut manager, 10, &calm(10, "agent-1")).recreations, []);
+    // One that was evicted before that counts all the same.
+    assert_eq!(
+        names(&step(&mut manager, 20, &short(20, "agent-1")).evictions),
+        ["agent-1"]
+    );
+    let found = step(&mut manager, 40, &short(40, "agent-2"));
+    assert_eq!(
+        (names(&found.evictions), found.recreations.len()),
+        (vec!["agent-2"], 1)
+    );
+    manager.cancel_eviction("agent-2");
+    assert_eq!(
+        step(&mut manager, 50, &calm(50, "agent-3"))
+            .recreations
+            .len(),
+        1
+    );
+}
+
 // R17, R29
 #[test]
 fn a_manager_goes_on_where_another_one_has_ended() {

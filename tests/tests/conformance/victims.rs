@@ -1,8 +1,10 @@
 //! Who goes, how many at once, and what counts as on its way back, side by side with the kubelet's way
 //! (docs/differences.md).
 
+use evictd_config::Config;
 use evictd_engine::{
-    Cause, ContainerUsage, EmptyDir, FsUsage, NodeReclaim, Pod, Signal, Volume, VolumeUsage,
+    Cause, ContainerUsage, EmptyDir, FsUsage, NodeReclaim, Pod, QosClass, Signal, Volume,
+    VolumeUsage,
     model::{quantity::Quantity, settings::Mode},
 };
 use evictd_tests::engine::{MI, Node, manager, names, one_gib, step};
@@ -109,6 +111,54 @@ fn pods_that_use_nothing_of_what_is_short_are_left_alone() {
         names(&step(&mut manager(Mode::Evictd, one_gib()), 1, &node).evictions),
         ["known"]
     );
+}
+
+/// Nor are they asked in place of the pod that was chosen.
+#[test]
+fn pods_that_use_nothing_of_what_is_short_are_not_asked() {
+    // R43
+    let config = json!({
+        "evictionHard": {},
+        "evictionSoft": {"memory.available": "1Gi"},
+        "evictionSoftGracePeriod": {"memory.available": "1s"},
+        "rankingStrategy": "qos",
+        "enforceNodeAllocatable": [],
+    });
+    let qos = |class| move |pod: &mut Pod| pod.qos = class;
+    let mut node = Node::with_memory(900, 1)
+        .pod("idle", 0)
+        .that(qos(QosClass::BestEffort))
+        .pod("big", 300)
+        .that(qos(QosClass::Burstable))
+        .pod("bigger", 400)
+        .that(qos(QosClass::Guaranteed));
+    let mut manager = manager(Mode::Evictd, config);
+    step(&mut manager, 1, &node);
+    node.observe(Signal::MemoryAvailable, 900 * MI as i64, 20);
+    let evictions = step(&mut manager, 20, &node).evictions;
+    assert_eq!(names(&evictions), ["big"]);
+    let asked = manager.alternatives(node.snapshot(), &evictions[0]);
+    assert_eq!(names(&asked), ["big", "bigger"]);
+}
+
+/// A minimum reclaim counts for a threshold that was met, and means nothing before.
+#[test]
+fn a_threshold_presses_from_when_it_is_met_until_it_is_resolved() {
+    let mut config = one_gib();
+    config["evictionMinimumReclaim"] = json!({"memory.available": "500Mi"});
+    let mut manager = manager(Mode::Evictd, config.clone());
+    let threshold = Config::from_values(config, None).unwrap();
+    let threshold = &threshold.eviction.thresholds[0];
+    for (second, available, expected) in [
+        (1, 1200, false),
+        (2, 900, true),
+        (3, 1200, true),
+        (4, 1600, false),
+        (5, 1200, false),
+    ] {
+        step(&mut manager, second, &Node::with_memory(available, second));
+        assert_eq!(manager.is_pressed(threshold), expected, "{second}");
+    }
 }
 
 #[test]

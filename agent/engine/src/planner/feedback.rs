@@ -1,7 +1,7 @@
 //! What the manager is told of what others do: the fast path that kills on its own, and pods that were asked to go.
 
 use super::{
-    CandidateState, Cause, Earlier, EvictionDecision, Mode, Planner, Pod, Settings, Signal,
+    CandidateState, Cause, Earlier, EvictionDecision, Mode, Planner, Pod, Ranked, Settings, Signal,
     Snapshot,
 };
 
@@ -47,6 +47,12 @@ impl Planner {
     /// A pod that was chosen lives on: a limit had no room for it.
     pub fn cancel_eviction(&mut self, uid: &str) {
         self.pending.forget(uid);
+        self.recreations.forget(uid);
+    }
+
+    /// A pod that was chosen was not evicted, though it counts as a victim: it had ended, or lives on. Its owner puts no pod here again.
+    pub fn forget_recreation(&mut self, uid: &str) {
+        self.recreations.forget(uid);
     }
 
     /// While one pod is being asked to end, soft thresholds ask for no other one.
@@ -67,15 +73,20 @@ impl Planner {
         let Some(threshold) = self.pressure.soft(signal) else {
             return Vec::new();
         };
-        let may_go =
-            |pod: &Pod| chosen.uid == pod.uid || self.state_of(pod) == CandidateState::Eligible;
+        let leaves_idle = self.settings.mode == Mode::Evictd;
+        let may_go = |ranked: &Ranked<'_>| {
+            let uses = ranked.usage.is_some_and(|used| used > 0);
+            let is_eligible = self.state_of(ranked.pod) == CandidateState::Eligible;
+            // What uses nothing of what is short would go in vain.
+            chosen.uid == ranked.pod.uid || is_eligible && (uses || !leaves_idle)
+        };
         let decision = |pod: &Pod| EvictionDecision {
             timing: chosen.timing.clone(),
             ..self.eviction_of(node, threshold, pod)
         };
         self.ranked(node, signal)
             .into_iter()
-            .filter(|ranked| may_go(ranked.pod))
+            .filter(may_go)
             .map(|ranked| decision(ranked.pod))
             .collect()
     }
@@ -102,7 +113,7 @@ impl Planner {
         if gone.is_some_and(|gone| gone.uid == chosen_uid) {
             return;
         }
-        self.pending.forget(chosen_uid);
+        self.cancel_eviction(chosen_uid);
         let Some(gone) = gone else { return };
         let gone = std::slice::from_ref(gone);
         self.pending.remember(now, node, self.settings.layout, gone);

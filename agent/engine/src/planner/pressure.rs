@@ -117,6 +117,12 @@ impl Pressure {
         CONDITIONS.into_iter().filter(holds).collect()
     }
 
+    /// Whether a threshold was met at the last look, or had been met for its grace period and is not resolved.
+    pub fn is_pressed(&self, threshold: &Threshold) -> bool {
+        let mut tracked = self.thresholds.iter();
+        tracked.any(|tracked| tracked.threshold == *threshold && tracked.since.is_some())
+    }
+
     /// The soft threshold of a signal.
     pub(super) fn soft(&self, signal: Signal) -> Option<&Threshold> {
         let mut thresholds = self.thresholds.iter().map(|tracked| &tracked.threshold);

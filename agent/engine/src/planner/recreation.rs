@@ -41,11 +41,15 @@ struct Earlier {
     known: HashSet<String>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct EvictedPod {
     last: i64,
     condition: NodeCondition,
     recreations: u32,
+    /// The pod's UID; empty once its owner has put another one here.
+    uid: String,
+    /// What held before this pod was chosen, as long as it may turn out that it was not evicted.
+    before: Option<(i64, NodeCondition)>,
 }
 
 impl RecreationTracker {
@@ -88,6 +92,8 @@ impl RecreationTracker {
                 last: at,
                 condition,
                 recreations: count.unwrap_or(last.map_or(0, |last| last.recreations)),
+                uid: String::new(),
+                before: None,
             };
             self.evicted.insert(owner.clone(), evicted);
         }
@@ -121,13 +127,30 @@ impl RecreationTracker {
         let Some(owner) = &pod.owner else {
             return;
         };
-        let evicted = self.evicted.entry(owner.uid.clone());
-        let evicted = evicted.or_insert(EvictedPod {
+        let before = self.evicted.get(&owner.uid);
+        let evicted = EvictedPod {
             last: now,
             condition,
-            recreations: 0,
+            recreations: before.map_or(0, |before| before.recreations),
+            uid: pod.uid.clone(),
+            before: before.map(|before| (before.last, before.condition)),
+        };
+        self.evicted.insert(owner.uid.clone(), evicted);
+    }
+
+    /// A pod was not evicted after all.
+    pub(super) fn forget(&mut self, uid: &str) {
+        self.evicted.retain(|_, evicted| {
+            if evicted.uid != uid {
+                return true;
+            }
+            evicted.uid.clear();
+            let before = evicted.before.take();
+            if let Some((last, condition)) = before {
+                (evicted.last, evicted.condition) = (last, condition);
+            }
+            before.is_some()
         });
-        (evicted.last, evicted.condition) = (now, condition);
     }
 
     /// Finds the pods that have come back since the last time, and holds conditions because of them.
@@ -185,6 +208,7 @@ fn recreation(
     let entry = evicted.get_mut(&owner.uid)?;
     entry.recreations = entry.recreations.saturating_add(1);
     entry.last = now;
+    entry.uid.clear();
     let hold = FIRST_HOLD
         .saturating_mul(1 << (entry.recreations - 1).min(16))
         .min(LONGEST_HOLD);

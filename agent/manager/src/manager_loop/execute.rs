@@ -17,7 +17,16 @@ use crate::{
     manager_loop::{ManagerLoop, Wake, signed},
 };
 
-/// Whether a threshold is met, or was and is not resolved yet.
+/// Whether a threshold is met.
+pub(super) fn is_met(threshold: &Threshold, seen: &Observations) -> bool {
+    let now = seen.get(threshold.signal);
+    now.is_some_and(|now| now.available < signed(threshold.amount(now.capacity)))
+}
+
+/// Whether a threshold is met, or would not be resolved if it had been: its minimum reclaim counts. [`Planner::is_pressed`] knows
+/// whether it was.
+///
+/// [`Planner::is_pressed`]: evictd_engine::Planner::is_pressed
 pub(super) fn is_short(threshold: &Threshold, seen: &Observations) -> bool {
     seen.get(threshold.signal).is_some_and(|now| {
         let wanted = threshold.resolved_amount(now.capacity);
@@ -98,7 +107,10 @@ impl ManagerLoop {
         } else {
             match pod.killer.kill() {
                 // It has ended by itself; what it leaves behind is the node's to clean up.
-                Ok(round) if round.empty => return false,
+                Ok(round) if round.empty => {
+                    self.planner.forget_recreation(&eviction.uid);
+                    return false;
+                }
                 Ok(_) => {
                     self.limiter.charge(&pod.permit, decided);
                     self.known_kills.note(&pod);
@@ -107,7 +119,10 @@ impl ManagerLoop {
             }
         }
         let signalled = monotonic_ns();
-        if !self.shadow && errno == 0 {
+        let uid = eviction.uid.clone();
+        if self.shadow || errno != 0 {
+            self.planner.forget_recreation(&eviction.uid);
+        } else {
             (self.on_kill)(&pod, signalled);
         }
         self.decided += 1;
@@ -143,6 +158,9 @@ impl ManagerLoop {
             errno,
             eviction,
         })));
+        if !self.shadow && errno == 0 {
+            self.usage_collector.forget_files(&uid);
+        }
         true
     }
 
@@ -169,17 +187,12 @@ impl ManagerLoop {
         };
         let alternatives = self.planner.alternatives(node, &eviction);
         let candidates = alternatives.into_iter().filter_map(choice).collect();
-        let is_met_and_hard = |t: &Threshold| {
-            t.signal == signal
-                && t.is_hard()
-                && seen
-                    .get(signal)
-                    .is_some_and(|now| signed(t.amount(now.capacity)) > now.available)
-        };
+        let is_met_and_hard = |t: &Threshold| t.signal == signal && t.is_hard() && is_met(t, seen);
         self.message = eviction.message.text.trim_end().to_owned();
         let chosen = eviction.uid.clone();
         let demand = SoftEvictionRequest {
             signal,
+            chosen: chosen.clone(),
             hard: self.thresholds.iter().any(is_met_and_hard),
             candidates,
             shadow: self.shadow,
@@ -202,6 +215,7 @@ impl ManagerLoop {
         if self.shadow {
             let limiter = &self.limiter;
             limiter.charge_in_shadow(&first.permit, now, ShadowChooser::Manager);
+            self.planner.forget_recreation(&chosen);
         }
         true
     }

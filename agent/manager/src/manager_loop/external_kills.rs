@@ -93,5 +93,10 @@ impl ManagerLoop {
         };
         let now = signed(monotonic_ns());
         self.planner.note_external_eviction(now, node, uid, signal);
+        if shadow {
+            self.planner.forget_recreation(uid);
+        } else {
+            self.usage_collector.forget_files(uid);
+        }
     }
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use evictd_engine::{NodeReclaim, Observations, Plan, Signal, Snapshot, reclaim::Removed};
+use evictd_engine::{
+    NodeReclaim, Observations, Plan, Signal, Snapshot, Threshold, reclaim::Removed,
+};
 use evictd_sys::clock::monotonic_ns;
 
 use crate::{
@@ -124,9 +126,11 @@ impl ManagerLoop {
     }
 
     /// What a reclaim would bring may come too late: less than half of a hard threshold is left while it is not known when
-    /// the kubelet looks, or nothing at all while the runtime is at work.
+    /// the kubelet looks, or nothing at all while the runtime is at work. Of what no reclaim brings back others take care.
     fn cannot_wait(&self, of: ReclaimBy, seen: &Observations) -> bool {
-        self.thresholds.iter().filter(|t| t.is_hard()).any(|t| {
+        let layout = self.sources.layout();
+        let waits = |t: &&Threshold| t.is_hard() && !layout.node_reclaim(t.signal).is_empty();
+        self.thresholds.iter().filter(waits).any(|t| {
             seen.get(t.signal).is_some_and(|now| {
                 let left = u64::try_from(now.available).unwrap_or(0);
                 let amount = t.amount(now.capacity);

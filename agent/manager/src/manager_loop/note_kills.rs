@@ -5,10 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use evictd_engine::{Observations, Resource, record::NodeState};
 use evictd_sys::clock::monotonic_ns;
 
-use crate::{
-    ManagerEvent, Status,
-    manager_loop::{ManagerLoop, execute::is_short},
-};
+use crate::{ManagerEvent, Status, manager_loop::ManagerLoop};
 
 /// What is pressed may change at every look; it is reported no sooner than so long after the last time, in nanoseconds.
 const TOLD_AGAIN_NS: u64 = 1_000_000_000;
@@ -29,11 +26,15 @@ impl ManagerLoop {
     /// What others should know of the round.
     pub(super) fn report(&mut self, round: evictd_engine::Plan, seen: &Observations) {
         let conditions: BTreeSet<_> = round.conditions.into_iter().collect();
-        if let Some(met) = self.thresholds.iter().find(|t| is_short(t, seen)) {
+        let mut met = self.thresholds.iter();
+        if let Some(met) = met.find(|t| self.planner.is_pressed(t)) {
             self.message = met.to_string();
         }
-        let short = self.thresholds.iter().filter(|t| is_short(t, seen));
-        let mut pressed: BTreeSet<_> = short.map(|t| t.signal.node_condition()).collect();
+        let met = self
+            .thresholds
+            .iter()
+            .filter(|t| self.planner.is_pressed(t));
+        let mut pressed: BTreeSet<_> = met.map(|t| t.signal.node_condition()).collect();
         pressed.extend(&self.evicted_for);
         let state = NodeState {
             conditions: conditions.clone(),
