@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     cgroup::memory::{MemoryCgroup, Version},
-    kernfile::{number, open_primed, pread},
+    kernfile::{number, open_primed, pread, values_of},
     proc::machine::{SwapFree, has_swap},
 };
 use evictd_sys::fs::read_lossy;
@@ -82,8 +82,8 @@ fn is_on_zram(line: &str) -> bool {
     line.starts_with("/dev/zram") || line.starts_with("/zram")
 }
 
-/// What has no limit and uses less than this, in bytes, is a pod's sandbox, or has just been made and gets its limit a moment later: it
-/// does not count.
+/// What has no limit and has less than this to swap out, in bytes, is a pod's sandbox or its monitor (CRI-O's conmon, in the pod's
+/// cgroup), or has just been made and gets its limit a moment later: it does not count.
 const SANDBOX: u64 = 4 << 20;
 
 /// What all pods together may swap out.
@@ -143,10 +143,10 @@ fn limit_of(pod: &MemoryCgroup) -> Option<u64> {
     let dirs = entries.filter(|entry| entry.file_type().is_ok_and(|t| t.is_dir()));
     let mut containers = dirs.map(|entry| entry.path()).peekable();
     if containers.peek().is_none() {
-        return own.or_else(|| (usage_in(pod.path()) < SANDBOX).then_some(0));
+        return own.or_else(|| (swappable_in(pod.path()) < SANDBOX).then_some(0));
     }
     let below = containers.try_fold(0_u64, |sum, dir| {
-        let limit = limit_in(&dir).or_else(|| (usage_in(&dir) < SANDBOX).then_some(0))?;
+        let limit = limit_in(&dir).or_else(|| (swappable_in(&dir) < SANDBOX).then_some(0))?;
         Some(sum.saturating_add(limit))
     });
     match (own, below) {
@@ -160,9 +160,11 @@ fn limit_in(dir: &Path) -> Option<u64> {
     number(&fs::read(dir.join("memory.swap.max")).ok()?)
 }
 
-fn usage_in(dir: &Path) -> u64 {
-    let text = fs::read(dir.join("memory.current"));
-    text.ok().and_then(|text| number(&text)).unwrap_or(0)
+/// Anonymous and shared memory: page cache, of a log for example, is not swapped out.
+fn swappable_in(dir: &Path) -> u64 {
+    let stat = fs::read(dir.join("memory.stat")).unwrap_or_default();
+    let lines = values_of(&stat, ["anon", "shmem"]);
+    lines.into_iter().flatten().sum()
 }
 
 fn read(file: &File) -> io::Result<Option<u64>> {
@@ -235,8 +237,10 @@ mod tests {
                 };
                 fs::create_dir(&dir).unwrap();
                 fs::write(dir.join("memory.swap.max"), max).unwrap();
-                fs::write(dir.join("memory.current"), usage.to_string()).unwrap();
-                fs::write(dir.join("memory.stat"), "anon 0\n").unwrap();
+                // As much page cache again.
+                fs::write(dir.join("memory.current"), (usage * 2).to_string()).unwrap();
+                let stat = format!("anon {usage}\nfile {usage}\n");
+                fs::write(dir.join("memory.stat"), stat).unwrap();
             }
             MemoryCgroup::open(&pod).unwrap()
         });
@@ -260,6 +264,8 @@ mod tests {
             u64::MAX
         );
         assert_eq!(pods(&[limited, &[hog("max")]]), u64::MAX);
+        // conmon, with the page cache of the logs that it has written.
+        assert_eq!(pods(&[&[hog("max"), ("max", 3 << 20), hog("0")]]), 0);
         // Just made.
         assert_eq!(pods(&[limited, &[SANDBOX]]), 10 * MIB);
     }

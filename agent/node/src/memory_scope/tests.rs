@@ -55,6 +55,36 @@ fn the_kubelets_count_holds_while_the_machine_has_more() {
     assert_eq!(guarded.shortage.room.at_once, 700 * MIB);
 }
 
+// R15: an accounting by which all page cache counts as available, and the kubelet's, by which the active part of it does not.
+#[test]
+fn active_page_cache_is_available_where_that_is_wanted() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: String| fs::write(dir.path().join(name), text).unwrap();
+    let [anon, inactive, active] = [300, 150, 50].map(|mib| mib * MIB);
+    write("memory.current", (anon + inactive + active).to_string());
+    write("memory.max", (1000 * MIB).to_string());
+    let file = inactive + active;
+    write(
+        "memory.stat",
+        format!("anon {anon}\nfile {file}\ninactive_file {inactive}\nactive_file {active}\n"),
+    );
+    let available = |reclaimable_cache| {
+        let limits = |_| Limits {
+            threshold: 100 * MIB,
+            resolved: 100 * MIB,
+            floor: None,
+        };
+        let cgroup = MemoryCgroup::open(dir.path()).unwrap();
+        let scope = Scope::of_pods(cgroup, limits, reclaimable_cache).unwrap();
+        let sample = scope.sample().unwrap();
+        // The trigger follows the same sum.
+        let limit = scope.usage_limit(100 * MIB, sample.reclaimable_cache);
+        (sample.available / MIB, limit / MIB)
+    };
+    assert_eq!(available(false), (650, 1050));
+    assert_eq!(available(true), (700, 1100));
+}
+
 #[test]
 fn what_the_machine_lacks_is_lacking() {
     let dir = tempfile::tempdir().unwrap();

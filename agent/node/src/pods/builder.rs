@@ -116,8 +116,11 @@ impl PodTableBuilder {
     ) -> Refresh {
         let (mut changed, mut unknown) = (false, 0);
         let retold = self.held.iter().filter(|(path, held)| {
+            // By its cgroup's UID: a static pod's is not that of its mirror.
+            let uid = cgroup_name::parse(path).map(|name| name.uid);
             let pod = &held.entry.pod;
-            !directories.contains(*path) && matches!(known(&pod.uid, Some(pod)), Known::As(_))
+            let told = known(uid.as_ref().unwrap_or(&pod.uid), Some(pod));
+            !directories.contains(*path) && matches!(told, Known::As(_))
         });
         let mut look_at: BTreeSet<PathBuf> = retold.map(|(path, _)| path.clone()).collect();
         look_at.extend(self.opener.failed().cloned());

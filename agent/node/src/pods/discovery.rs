@@ -21,6 +21,10 @@ use crate::{
 /// container of every pod has -998.
 const GUARANTEED_SCORE: i64 = -997;
 const PAUSE_SCORE: i64 = -998;
+/// What kube-proxy gives itself, as the kubelet does (`qos.KubeProxyOOMScoreAdj`).
+const KUBE_PROXY_SCORE: i64 = -999;
+/// What conmon gives itself.
+const MONITOR_SCORE: i64 = -1000;
 /// `kubepods`, a class, a pod: how deep pods lie at most below the directory that holds `kubepods`, with some levels
 /// to spare for `--cgroup-root`.
 const DEPTH: usize = 6;
@@ -132,7 +136,8 @@ pub fn guess(group: &PodGroup, memory_total: u64) -> Pod {
     let limit = MemoryCgroup::open(&group.path).and_then(|c| c.limit());
     let limit = limit.ok().flatten();
     let is_guaranteed = group.name.qos == QosClass::Guaranteed;
-    let is_node_critical = !is_guaranteed && scores.contains(&GUARANTEED_SCORE);
+    let is_critical_score = |score: &i64| [GUARANTEED_SCORE, KUBE_PROXY_SCORE].contains(score);
+    let is_node_critical = !is_guaranteed && scores.iter().any(is_critical_score);
     let memory_request = match group.name.qos {
         // Its request is its limit.
         QosClass::Guaranteed => limit.unwrap_or(0),
@@ -162,23 +167,36 @@ fn is_static(uid: &str) -> bool {
     uid.len() == 32 && uid.bytes().all(|b| b.is_ascii_hexdigit())
 }
 
-/// The request behind a Burstable container's score: score = 1000 - 1000 * request / capacity, between 3 and 999.
+/// The request behind a Burstable container's score: score = 1000 - 1000 * request / capacity, between 3 and 999. Of any other score,
+/// which a process has given itself, nothing is known.
 fn request_of(score: i64, memory_total: u64) -> u64 {
-    let share = u64::try_from(1000 - score.clamp(0, 1000)).unwrap_or(0);
-    memory_total / 1000 * share
+    match u64::try_from(1000 - score) {
+        Ok(share @ 0..1000) => memory_total / 1000 * share,
+        _ => 0,
+    }
 }
 
-/// One score per container: that of its first process.
+/// One score per container: that of its first process, wherever below the container's cgroup it is. A monitor of the runtime's (conmon)
+/// is no container.
 fn scores(pod: &Path) -> Vec<i64> {
-    let groups = descendants(pod).unwrap_or_default();
-    let first_process = |dir: &PathBuf| {
+    let score_of = |dir: PathBuf| {
         let procs = fs::read_to_string(dir.join("cgroup.procs")).ok()?;
         let pid: u32 = procs.lines().next()?.parse().ok()?;
         let score = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).ok()?;
         score.trim().parse().ok()
     };
-    let scores = groups.iter().filter_map(first_process);
-    scores.filter(|score| *score != PAUSE_SCORE).collect()
+    let first_below = |container: &PathBuf| {
+        let groups = descendants(container).unwrap_or_default();
+        groups.into_iter().find_map(score_of)
+    };
+    let children = fs::read_dir(pod).into_iter().flatten().flatten();
+    let children = children.filter(|child| child.file_type().is_ok_and(|t| t.is_dir()));
+    let own = score_of(pod.to_owned());
+    let containers: Vec<PathBuf> = children.map(|child| child.path()).collect();
+    let scores = containers.iter().filter_map(first_below).chain(own);
+    scores
+        .filter(|score| ![PAUSE_SCORE, MONITOR_SCORE].contains(score))
+        .collect()
 }
 
 #[cfg(test)]
@@ -290,6 +308,29 @@ mod tests {
         let request = request_of(867, 30 << 30);
         assert!(request.abs_diff(4 << 30) < (30 << 30) / 1000, "{request}");
         assert_eq!(request_of(1000, 30 << 30), 0);
-        assert_eq!(request_of(-997, 1000), 1000);
+        // Given by the process itself.
+        assert_eq!(request_of(-500, 1000), 0);
+        assert_eq!(request_of(0, 1000), 0);
+    }
+
+    /// systemd in a container makes groups of its own, and puts every process into them.
+    #[test]
+    fn a_container_has_one_score_whatever_is_below_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let pid = std::process::id().to_string();
+        for (group, processes) in [
+            ("", ""),
+            ("c1", ""),
+            ("c1/init.scope", &pid),
+            ("c1/system.slice", ""),
+            ("c1/system.slice/a.service", &pid),
+            ("c2", &pid),
+            ("sandbox", ""),
+        ] {
+            let group = dir.path().join(group);
+            fs::create_dir_all(&group).unwrap();
+            fs::write(group.join("cgroup.procs"), processes).unwrap();
+        }
+        assert_eq!(scores(dir.path()).len(), 2);
     }
 }
