@@ -9,7 +9,7 @@ use std::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use evictd_policy::{
@@ -41,6 +41,8 @@ const LOOKUP: Duration = Duration::from_secs(2);
 /// Longer than a watch may be silent: it ends by itself after less than five minutes.
 const READ_TIMEOUT: Duration = Duration::from_secs(300);
 
+/// How often certificates are read again while the server cannot be reached.
+const RENEWAL: Duration = Duration::from_secs(30);
 /// A connection without traffic is probed after this time and then at these intervals; after so many probes without an answer it
 /// is lost. About half a minute in all, as client-go's HTTP/2 pings.
 const KEEPALIVE: Duration = Duration::from_secs(15);
@@ -163,10 +165,35 @@ impl ApiRequest<'_> {
     }
 }
 
+/// What a connection is trusted by.
+#[derive(Debug, PartialEq)]
+struct Certificates {
+    authorities: Option<Vec<Vec<u8>>>,
+    own: Option<Vec<u8>>,
+}
+
+impl Certificates {
+    fn of(config: &Config) -> Self {
+        let own = config.auth_info.client_certificate.as_ref();
+        Self {
+            authorities: config.root_cert.clone(),
+            own: own.and_then(|path| std::fs::read(path).ok()),
+        }
+    }
+}
+
+/// The certificates in use, and when others were looked for.
+#[derive(Debug)]
+struct Renewal {
+    in_use: Certificates,
+    looked: Option<Instant>,
+}
+
 /// The way to the API server.
 pub struct ApiClient {
     kubeconfig: Option<PathBuf>,
     client: Mutex<Client>,
+    certificates: Mutex<Renewal>,
     api_server: Vec<IpAddr>,
     shadow: AtomicBool,
     has_told_forbidden: AtomicBool,
@@ -182,10 +209,15 @@ impl ApiClient {
     pub async fn open(kubeconfig: Option<PathBuf>) -> Result<Self, AccessError> {
         let config = config(kubeconfig.as_ref()).await?;
         let api_server = addresses_of(&config.cluster_url).await;
+        let certificates = Mutex::new(Renewal {
+            in_use: Certificates::of(&config),
+            looked: None,
+        });
         let client = client(config)?;
         Ok(Self {
             kubeconfig,
             client: Mutex::new(client),
+            certificates,
             api_server,
             shadow: AtomicBool::new(false),
             has_told_forbidden: AtomicBool::new(false),
@@ -236,6 +268,43 @@ impl ApiClient {
             Ok(client) => *self.locked() = client,
             Err(error) => tracing::warn!(%error, "the token cannot be read again"),
         }
+    }
+
+    /// The server cannot be reached: its authority may be another one now, or this client's certificate. Reads them again, at most every
+    /// [`RENEWAL`]; true when they are others, and requests are sent with them from now on.
+    pub async fn renew(&self) -> bool {
+        {
+            let mut known = self.certificates();
+            let now = Instant::now();
+            if known.looked.is_some_and(|at| now - at < RENEWAL) {
+                return false;
+            }
+            known.looked = Some(now);
+        }
+        // A file that is missing for a moment is read the next time.
+        let Ok(config) = config(self.kubeconfig.as_ref()).await else {
+            return false;
+        };
+        let found = Certificates::of(&config);
+        if self.certificates().in_use == found {
+            return false;
+        }
+        match client(config) {
+            Ok(client) => *self.locked() = client,
+            Err(error) => {
+                tracing::warn!(%error, "the certificates have changed and cannot be used");
+                return false;
+            }
+        }
+        self.certificates().in_use = found;
+        tracing::info!("the certificates of the API server, or of this client, are new");
+        true
+    }
+
+    fn certificates(&self) -> MutexGuard<'_, Renewal> {
+        // As the client's.
+        let known = self.certificates.lock();
+        known.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends a request and reads the answer. A 401 reads the token again and asks once more.

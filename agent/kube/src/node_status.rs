@@ -115,6 +115,7 @@ pub struct NodeWriter {
     taint: Option<TaintConfig>,
     /// Prefixes of taints that an earlier configuration may have left.
     former_prefixes: Vec<String>,
+    repeat: Duration,
 }
 
 /// The condition's type.
@@ -132,18 +133,21 @@ fn taint_name(condition: NodeCondition) -> &'static str {
 }
 
 impl NodeWriter {
-    /// A writer to the Node of this name; without `taint` it sets conditions only, and takes away the taints that are there.
+    /// A writer to the Node of this name; without `taint` it sets conditions only, and takes away the taints that are there. What
+    /// holds is written again after each `repeat`.
     pub fn new(
         connection: Arc<ApiClient>,
         node: &str,
         taint: Option<TaintConfig>,
         former_prefixes: Vec<String>,
+        repeat: Duration,
     ) -> Self {
         Self {
             connection,
             node: node.to_owned(),
             taint,
             former_prefixes,
+            repeat,
         }
     }
 
@@ -312,10 +316,15 @@ impl NodeWriter {
                         None => std::future::pending().await,
                     }
                 };
+                let says_something = !before.is_empty() || !tainted.is_empty();
                 tokio::select! {
                     changed = wanted.changed() => ending = changed.is_err(),
                     () = left.over() => {}
                     () = due => {}
+                    // The Node may have been made anew, or another client has taken it away.
+                    () = tokio::time::sleep(self.repeat), if says_something => {
+                        (unsure_conditions, unsure_taints) = (true, true);
+                    }
                 }
                 continue;
             }

@@ -36,6 +36,8 @@ use crate::{
     watch::pods::{self, Shared},
 };
 
+/// How often the Node's conditions and taints are written again while they hold: the kubelet's `nodeStatusReportFrequency`.
+const NODE_STATUS_REPORT: Duration = Duration::from_secs(300);
 /// How long the start waits for the API server's list; without it the cgroups tell which pods run here.
 const FIRST_LIST: Duration = Duration::from_secs(2);
 /// What an earlier agent has left stays at least for so long: by then this one has looked at every signal.
@@ -140,6 +142,7 @@ impl Cluster {
             node,
             cluster.taint.clone(),
             cluster.former_taint_prefixes.clone(),
+            NODE_STATUS_REPORT,
         );
         let transition = config.eviction.pressure_transition_period;
         let (begin, begun) = oneshot::channel();

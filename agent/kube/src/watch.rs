@@ -132,7 +132,8 @@ pub async fn run_watcher<L: WatchHandler>(connection: &ApiClient, mut listener: 
                     } else {
                         listener.failed(failure, &error);
                     }
-                    let again = needs_new_start(&error);
+                    let is_unreached = code(&error) == 0;
+                    let again = needs_new_start(&error) || is_unreached && connection.renew().await;
                     if code(&error) == 401 {
                         connection.reload().await;
                     }

@@ -96,6 +96,19 @@ impl ApiServer {
         Ok(())
     }
 
+    /// Answers with a certificate of another authority from now on, which clients are told to `trust` before that.
+    pub fn rotate_authority(
+        &mut self,
+        trust: impl FnOnce(&str) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let authority = Authority::new()?;
+        trust(&authority.pem())?;
+        self.go_away();
+        let config = authority.server(&["127.0.0.1"])?;
+        self.tls = Some((authority, config));
+        self.come_back()
+    }
+
     /// What the server knows and was asked; answers wait while this is held.
     pub fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)

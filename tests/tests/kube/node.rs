@@ -170,7 +170,7 @@ fn what_was_left_goes_when_its_time_is_over() {
     runtime.block_on(async {
         let connection = ApiClient::open(Some(kubeconfig)).await.unwrap();
         let taint = Some(TaintConfig::default());
-        let writer = NodeWriter::new(Arc::new(connection), NODE, taint, Vec::new());
+        let writer = NodeWriter::new(Arc::new(connection), NODE, taint, Vec::new(), SOON);
         let left = writer.left_over().await.unwrap();
         assert_eq!((left.conditions.len(), left.taints.len()), (1, 1));
         let until = tokio::time::Instant::now() + Duration::from_millis(300);
@@ -202,6 +202,18 @@ fn what_was_left_goes_when_its_time_is_over() {
 /// A node on which an earlier agent has left these taints, and the condition too if it was still there; an agent with this taint
 /// keeps it while `wanted` is what it should say, until `done`.
 fn kept(
+    left: (&[&str], bool),
+    taint: (Option<TaintConfig>, &[&str]),
+    faults: Vec<Fault>,
+    wanted: DesiredStatus,
+    done: impl Fn(&State) -> bool,
+) -> ApiServer {
+    kept_again(SOON * 10, left, taint, faults, wanted, done)
+}
+
+/// The same, written again after each `repeat`.
+fn kept_again(
+    repeat: Duration,
     (left, with_condition): (&[&str], bool),
     (taint, former): (Option<TaintConfig>, &[&str]),
     faults: Vec<Fault>,
@@ -231,7 +243,7 @@ fn kept(
         .unwrap();
     runtime.block_on(async {
         let connection = ApiClient::open(Some(kubeconfig)).await.unwrap();
-        let writer = NodeWriter::new(Arc::new(connection), NODE, taint, former);
+        let writer = NodeWriter::new(Arc::new(connection), NODE, taint, former, repeat);
         let found = writer.left_over().await.unwrap();
         let stale = StaleConditions {
             conditions: found.conditions,
@@ -342,6 +354,25 @@ fn the_condition_is_written_when_the_taint_is_refused() {
         .map(|r| r.path.rsplit('/').next().unwrap())
         .collect();
     assert_eq!(patched, ["n2", "status", "n2"], "only the taint again");
+}
+
+/// A Node that is made anew under its name says nothing: what holds is written again.
+#[test]
+fn what_holds_is_said_again() {
+    let taint = Some(custom());
+    let is_said_again = |state: &State| {
+        let patches = state.count("PATCH", "/nodes/n2/status");
+        patches >= 3 && state.count("GET", "/nodes/n2") >= 3
+    };
+    let often = Duration::from_millis(200);
+    kept_again(
+        often,
+        (&[], false),
+        (taint, &[]),
+        vec![],
+        wanted(),
+        is_said_again,
+    );
 }
 
 // A lost answer: what was asked for may be there or not, and has the same time in either case.

@@ -35,6 +35,24 @@ fn a_kubeconfig_with_an_authority() {
     an_eviction_is_reported(&member);
 }
 
+/// The cluster's authority is rotated while the agent runs: the file with it is read again.
+#[test]
+fn an_authority_that_is_rotated_is_trusted() {
+    skip_if!(not_root());
+    let server = ApiServer::start_tls().unwrap();
+    let mut member = ClusterNode::of(server, "rotated", 256).unwrap();
+    member.pod("wild", 1, "BestEffort", 0, None).unwrap();
+    let agent = member.start().unwrap();
+    let file = member.dir().join("ca.crt");
+    member
+        .server
+        .rotate_authority(|pem| fs::write(file, pem))
+        .unwrap();
+    let is_watched = |m: &ClusterNode| m.server.state().watches() > 0;
+    assert!(member.wait(SOON, is_watched), "{}", agent.log());
+    an_eviction_is_reported(&member);
+}
+
 /// Without TLS, on a machine that has no certificates of authorities.
 #[test]
 fn plain_http_needs_no_authority() {
