@@ -39,7 +39,26 @@ pub fn evictd(words: &[&str], paths: &[(&str, &Path)]) -> Output {
     for (option, path) in paths {
         command.arg(option).arg(path);
     }
-    command.output().expect("a run")
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    until_its_end(command.spawn().expect("a process"))
+}
+
+/// Waits for a process that must end by itself; one that does not is killed, and the test fails.
+pub fn until_its_end(child: Child) -> Output {
+    let pid = child.id().cast_signed();
+    let (done, ended) = mpsc::channel();
+    std::thread::spawn(move || {
+        // The receiver is gone where the time was over.
+        let _ = done.send(child.wait_with_output());
+    });
+    match ended.recv_timeout(SOON * 2) {
+        Ok(output) => output.expect("an end"),
+        Err(_) => {
+            // SAFETY: plain integers; it has not been waited for, so that its PID is still its own.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+            panic!("evictd goes on where it had to end");
+        }
+    }
 }
 
 /// The same for what it refuses: what it says of it.

@@ -14,7 +14,7 @@ use evictd_store::{
 use serde_json::{Value, json};
 
 use crate::{
-    agent::{Agent, binary},
+    agent::{Agent, binary, until_its_end},
     cgroup::TestCgroup,
     wait::{SOON, until},
 };
@@ -86,10 +86,11 @@ impl Files {
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped())
                 .spawn()?;
-            meanwhile(&child);
-            child.wait_with_output()
+            io::Result::Ok(child)
         };
-        run().expect("a run")
+        let child = run().expect("a run");
+        meanwhile(&child);
+        until_its_end(child)
     }
 
     /// Starts the agent and returns when it watches.

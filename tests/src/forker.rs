@@ -1,6 +1,7 @@
 //! Starts the `forker` binary inside a cgroup and gives it orders.
 
 use std::{
+    fs::File,
     io::{self, BufRead as _, BufReader, Write as _},
     os::unix::process::CommandExt as _,
     path::Path,
@@ -14,6 +15,13 @@ use crate::hog::binary;
 pub struct Forker {
     child: Child,
     answers: BufReader<ChildStdout>,
+}
+
+/// Held by a test whose threshold is what the machine has left of process ids: another such test would cross it.
+pub fn process_ids_of_the_machine() -> io::Result<File> {
+    let lock = File::create(std::env::temp_dir().join("evictd-tests-pids.lock"))?;
+    lock.lock()?;
+    Ok(lock)
 }
 
 impl Forker {

@@ -207,7 +207,8 @@ pub(super) fn strike(
             node.runtime = Some(Runtime::start(&socket, runtime::State::default())?);
             Struck::Nothing
         }
-        Fault::KubeletAway => inject(node, "/proxy/", &[InjectedFault::Hang; 20]),
+        // It has met the start.
+        Fault::KubeletAway => Struck::Nothing,
         Fault::ClockJumps => {
             move_clock(CLOCK_SECONDS)?;
             Struck::Clock

@@ -37,20 +37,33 @@ pub enum Outcome {
 }
 
 impl Case {
+    /// The usage at which the fault strikes, in MiB.
+    pub fn strikes_at(&self) -> u64 {
+        node::LEAST_MIB + fastrand::Rng::with_seed(self.seed).u64(..node::RANGE_MIB)
+    }
+
+    /// Whether it strikes while the hog is well before its threshold.
+    pub fn strikes_before(&self) -> bool {
+        self.strikes_at() < node::THRESHOLD_MIB - 10
+    }
+
     /// Plays it.
     /// An error says nothing of the agent: the scene cannot be set.
     pub fn run(self) -> io::Result<Outcome> {
         if let Some(why) = self.fault.cannot_strike() {
             return Ok(Outcome::Skipped(why));
         }
-        let mut random = fastrand::Rng::with_seed(self.seed);
+        let mut random = fastrand::Rng::with_seed(!self.seed);
         let mut node = node::Node::new(self.fault)?;
         node.start()?;
         if self.fault.needs_guard() && !node.is_guarded() {
             return Ok(Outcome::Skipped("the hook cannot be pinned here".into()));
         }
         let mut hog = node.start_hog(self.rate)?;
-        node.wait_for_usage(node::LEAST_MIB + random.u64(..node::RANGE_MIB), &mut hog);
+        node.wait_for_usage(self.strikes_at(), &mut hog);
+        if self.strikes_before() && !hog.is_alive() {
+            return Err(io::Error::other("the hog has ended before the fault"));
+        }
         let struck = fault::strike(self.fault, &mut node, &mut hog, &mut random)?;
         let ended = hog.wait();
         struck.heal(&mut node)?;

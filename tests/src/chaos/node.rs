@@ -9,7 +9,7 @@ use serde_json::json;
 use super::Fault;
 use crate::{
     agent::Agent,
-    apiserver::{ApiServer, State},
+    apiserver::{self, ApiServer, InjectedFault, State},
     bpffs::Bpffs,
     cgroup::OomKills as _,
     cluster_node::ClusterNode,
@@ -21,7 +21,8 @@ use crate::{
     wait::until,
 };
 
-/// Of 256 MiB the threshold leaves 192 to be used.
+/// Of 256 MiB the threshold leaves these to be used.
+pub const THRESHOLD_MIB: u64 = 192;
 const MIB_IN_ALL: u64 = 256;
 /// What the innocent pods use together, in MiB.
 const INNOCENT_MIB: u64 = 60;
@@ -49,6 +50,12 @@ pub struct Node {
 impl Node {
     pub fn new(fault: Fault) -> io::Result<Self> {
         let mut member = ClusterNode::of(ApiServer::start_tls()?, "chaos", MIB_IN_ALL)?;
+        if fault == Fault::KubeletAway {
+            // It is asked at the start alone.
+            member.config["cluster"]["configz"] = json!(true);
+            let hangs = apiserver::Fault::new("GET", "/proxy/", 1, InjectedFault::Hang);
+            member.server.state().faults.push(hangs);
+        }
         let health = free_address()?;
         member.config["healthAddress"] = json!(health);
         let bpffs = Bpffs::mount().ok();
@@ -176,6 +183,11 @@ impl Node {
             .wait(LONG, |state| state.count("DELETE", "/pods/") > 0);
         must(deleted, "the pod is not deleted".into());
         std::thread::sleep(MOMENT);
+        {
+            let state = self.member.server.state();
+            let is_unused = !state.faults.is_empty() && state.faults.iter().all(|f| f.times > 0);
+            must(!is_unused, "no request has met the fault".into());
+        }
 
         must(
             matches!(ended, Ok(Some(libc::SIGKILL))),

@@ -13,6 +13,7 @@ use evictd_tests::{
     runtime::{Fault, Runtime, State},
     skip::not_root,
     skip_if,
+    wait::{SOON, until},
 };
 use serde_json::json;
 
@@ -178,8 +179,13 @@ fn shadow_and_pause_reclaim_nothing() {
             false => &["--shadow"],
         };
         let mut agent = node.files.start(more);
+        // The disk is short, and it has seen that.
+        let is_met = |record: &Record| matches!(record, Record::MetInForce(_));
+        assert!(until(SOON, || node.files.records().iter().any(is_met)));
         std::thread::sleep(Duration::from_secs(3));
         assert_eq!(node.calls(), [""; 0], "paused: {paused}");
+        let speaks = agent.log().contains("would reclaim before pods go");
+        assert_eq!(speaks, !paused, "{}", agent.log());
         assert!(reclaimed(&node.files.records()).is_none());
         assert!(node.lives());
         assert_eq!(agent.terminate().unwrap(), Some(0));

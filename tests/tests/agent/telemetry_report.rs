@@ -4,8 +4,16 @@ use std::{fs, path::Path, process::Output, time::Duration};
 
 use evictd_node::proc::pids::Pids;
 use evictd_tests::{
-    agent::evictd, cgroup::TestCgroup, cluster_node::ClusterNode, embedded::Files, forker::Forker,
-    hog::Hog, node::MIB, skip::not_root, skip_if, wait::until,
+    agent::evictd,
+    cgroup::TestCgroup,
+    cluster_node::ClusterNode,
+    embedded::Files,
+    forker::{Forker, process_ids_of_the_machine},
+    hog::Hog,
+    node::MIB,
+    skip::not_root,
+    skip_if,
+    wait::until,
 };
 use serde_json::{Value, json};
 
@@ -186,6 +194,7 @@ fn a_pod_that_was_asked_to_go_has_a_report_as_well() {
 #[test]
 fn an_agent_that_is_told_to_end_writes_down_what_is_not_over() {
     skip_if!(not_root());
+    let _alone = process_ids_of_the_machine().unwrap();
     // Room for the kernel memory of all that the forker starts.
     let scope = TestCgroup::new("ends", 1024 * MIB).unwrap();
     let (mut files, [greedy_dir, _]) = Files::hog_and_calm(&scope);

@@ -339,10 +339,10 @@ fn forks_during_the_kill_do_not_escape() {
     let pod = node.pod("forks", QosClass::BestEffort, 0, 0).unwrap();
     let watched = node.watch(Options::default()).unwrap().unwrap();
     // Each shell starts another before it ends, and one hog makes the pressure.
-    let mut bomb = std::process::Command::new("sh")
-        .arg("-c")
+    let mut bomb = std::process::Command::new("timeout")
+        .args(["--kill-after=1", "60", "sh", "-c"])
         .arg(format!(
-            "echo 0 > {}/cgroup.procs; f() {{ while :; do (sleep 0.01 & sleep 0.01) & sleep 0.002; done; }}; f & f & f",
+            "f() {{ while :; do (sleep 0.01 & sleep 0.01) & sleep 0.002; done; }}; echo 0 > {}/cgroup.procs && {{ f & f & f; }}",
             pod.display()
         ))
         .spawn()

@@ -174,7 +174,7 @@ fn only_the_hog_dies(way: &str, limited: Limited) {
     assert_eq!(scene.pods_memory().oom_kills().unwrap(), 0);
 }
 
-// R2, R15, R40
+// R2, R40
 #[test]
 fn writers_kill_no_pod() {
     skip_if!(no_room());

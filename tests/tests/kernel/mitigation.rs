@@ -307,7 +307,9 @@ fn shadow_takes_no_step() {
     let node = or_skip!(Node::new("stepsshadow", "1h"));
     let mut agent = node.files.start(&["--shadow"]);
     let _greedy = Hog::start(&node.cgroup("greedy"), &["--mib", "90"]).unwrap();
-    std::thread::sleep(Duration::from_secs(5));
+    let speaks = || agent.log().contains("dry run: this step would be taken");
+    assert!(until(speaks), "{}", agent.log());
+    std::thread::sleep(Duration::from_secs(2));
     assert_eq!(high(&node.cgroup("greedy")), "max");
     assert!(node.steps().is_empty());
     assert_eq!(agent.terminate().unwrap(), Some(0));

@@ -2,7 +2,9 @@
 
 use std::{fs, time::Duration};
 
-use evictd_tests::{apiserver::pod, cluster_node::ClusterNode, skip::not_root, skip_if};
+use evictd_tests::{
+    apiserver::pod, cluster_node::ClusterNode, skip::not_root, skip_if, wait::SOON,
+};
 use serde_json::json;
 
 /// Pods of a full node: the kubelet's default maximum.
@@ -27,11 +29,22 @@ fn resident_with(pods: u64) -> u64 {
         }
     }
     let agent = member.start().unwrap();
-    std::thread::sleep(SETTLED);
-    let pods: Vec<_> = member.server.state().pods.values().cloned().collect();
-    for pod in pods {
+    // The agent keeps what the API server has told of pods.
+    let knows = |what: &str| {
+        let is_known = |m: &ClusterNode| {
+            let kept = fs::read_to_string(m.dir().join("state/cluster.jsonl"));
+            let kept = kept.unwrap_or_default();
+            kept.lines().filter(|line| line.contains(what)).count() as u64 >= pods
+        };
+        assert!(member.wait(SOON, is_known), "{what}: {}", agent.log());
+    };
+    knows("{\"pod\":");
+    let known: Vec<_> = member.server.state().pods.values().cloned().collect();
+    for mut pod in known {
+        pod["metadata"]["labels"]["changed"] = "yes".into();
         member.server.state().put_pod(pod);
     }
+    knows("\"changed\":\"yes\"");
     std::thread::sleep(SETTLED);
     let status = fs::read_to_string(format!("/proc/{}/status", agent.pid())).unwrap();
     let line = status.lines().find(|l| l.starts_with("VmRSS:")).unwrap();

@@ -105,7 +105,7 @@ fn a_changed_gate_is_asked_anew() {
     let first = changed("/config", "status == 200");
     let kept = keep(
         "gatechanged",
-        &[ip.clone()],
+        std::slice::from_ref(&ip),
         vec![first],
         Secrets::default(),
     );

@@ -111,11 +111,16 @@ pub fn run(tests: &[Harness], at_once: usize, tally: &mut Tally) -> Result<Durat
     Ok(durations)
 }
 
+/// Seconds that a harness may take: several times what the slowest needs. One that hangs must not hold up CI in silence.
+const LONGEST: &str = "1500";
+
 /// Runs a harness as cargo would.
 fn run_harness(test: &Harness) -> Result<Ran> {
     let program = &test.program;
-    let mut command = Command::new(&program.path);
+    let mut command = Command::new("timeout");
     command
+        .args(["--kill-after=10", LONGEST])
+        .arg(&program.path)
         .current_dir(&program.package)
         .env("CARGO_MANIFEST_DIR", &program.package);
     if !test.tests.is_empty() {

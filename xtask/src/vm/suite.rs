@@ -126,12 +126,13 @@ pub fn test_on(machines: &[OnMachine], options: &Options) -> Result<Summary> {
     built.tests.retain(|(binary, _)| used(binary));
     let mut kernels = Vec::new();
     for (name, cgroup) in machines {
-        match available(name, *cgroup)? {
+        let found = available(name, *cgroup);
+        match found.unwrap_or_else(|error| Err(format!("{error:#}"))) {
             Ok(kernel) => kernels.push((kernel, *cgroup)),
             Err(reason) => summary.skip_kernel(name, &cgroup.to_string(), &reason),
         }
     }
-    let run = |(kernel, cgroup): &(Kernel, Cgroup)| -> Result<Summary> {
+    let run = |(kernel, cgroup): &(Kernel, Cgroup)| {
         let mut summary = Summary::default();
         let run = Run {
             options,
@@ -140,13 +141,15 @@ pub fn test_on(machines: &[OnMachine], options: &Options) -> Result<Summary> {
             built: &built,
         };
         let begin = Instant::now();
-        run.all(&tests, &mut summary)?;
+        if let Err(error) = run.all(&tests, &mut summary) {
+            summary.fail_machine(kernel.name, &cgroup.to_string(), &format!("{error:#}"));
+        }
         let machine = format!("kernel {}, cgroup {cgroup}", kernel.name);
         summary.machines.push((machine, begin.elapsed()));
-        Ok(summary)
+        summary
     };
     for came in in_parallel(&kernels, options.jobs, run) {
-        summary.merge(came?);
+        summary.merge(came);
     }
     summary.print();
     fs::create_dir_all(logs())?;

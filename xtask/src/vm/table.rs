@@ -43,6 +43,18 @@ impl Summary {
         });
     }
 
+    /// A machine that could not go on, which is no lack of this computer's; and why.
+    pub fn fail_machine(&mut self, kernel: &str, cgroup: &str, reason: &str) {
+        println!("vm: FAILED: kernel {kernel}, cgroup {cgroup}: {reason}");
+        self.rows.push(Row {
+            kernel: kernel.to_owned(),
+            cgroup: cgroup.to_owned(),
+            test: "*".to_owned(),
+            outcome: Outcome::Failed(reason.to_owned()),
+            millis: 0,
+        });
+    }
+
     /// Adds what another machine has brought.
     pub fn merge(&mut self, other: Self) {
         self.rows.extend(other.rows);

@@ -233,11 +233,11 @@ impl PolicyEvaluator {
             let limits = limits.get(&held.pod.pod().uid);
             if limits.is_some_and(|limits| !limits.is_complete) {
                 let reason = "there are more limits on this node than are kept".to_owned();
-                let unlimited = RuleResult {
+                let spared = RuleResult {
                     permission: Permission::NotNow,
                     reason: Some(reason),
                 };
-                held.said = most_restrictive([held.said.clone(), unlimited]);
+                held.said = most_restrictive([held.said.clone(), spared]);
             }
             let places = limits.map_or(&[][..], |limits| &limits.places);
             let permit = held.pod.permit();
