@@ -236,8 +236,8 @@ impl ManagerLoop {
                 mitigation,
             } => {
                 self.mitigation.reconfigure(mitigation);
-                if shadow && !self.shadow {
-                    self.release_throttled();
+                if shadow != self.shadow {
+                    self.begin_steps_anew(shadow);
                 }
                 self.thresholds = settings.layout.apply(&settings.eviction.thresholds);
                 self.planner.reconfigure(*settings);

@@ -95,17 +95,21 @@ impl ManagerLoop {
         self.emit(ManagerEvent::Mitigate(Box::new(demand)));
     }
 
-    /// Shadow mode begins: it leaves no pod throttled.
-    pub(super) fn release_throttled(&mut self) {
+    /// Shadow mode begins, and leaves no pod throttled; or it ends, and none of its steps was taken.
+    pub(super) fn begin_steps_anew(&mut self, shadow: bool) {
         let config = self.mitigation.steps.config();
+        let signal = self.mitigation.signal;
+        self.mitigation = Mitigation::new(config);
+        if !shadow {
+            return;
+        }
         let demand = MitigationRequest {
             step: Step::Unthrottle,
-            signal: self.mitigation.signal,
+            signal,
             pods: Vec::new(),
             within: std::time::Duration::ZERO,
             shadow: false,
         };
-        self.mitigation = Mitigation::new(config);
         self.emit(ManagerEvent::Mitigate(Box::new(demand)));
     }
 
