@@ -161,8 +161,7 @@ impl Config {
         Self::from_document(document, &files, before)
     }
 
-    /// The same for an agent that runs: it stays with these files of the kubelet's, and a file without a byte is no
-    /// configuration but one that is about to be written.
+    /// The same for an agent that runs: it stays with these files of the kubelet's.
     ///
     /// # Errors
     ///
@@ -172,14 +171,7 @@ impl Config {
         files: &KubeletFiles,
         before: &KubeletDocument,
     ) -> Result<(Self, KubeletDocument), ConfigError> {
-        let document = read_document(path)?;
-        if document.is_null() && is_empty(path) {
-            return Err(ConfigError::Syntax {
-                path: path.into(),
-                reason: "the file is empty".to_owned(),
-            });
-        }
-        Self::from_document(document, files, before)
+        Self::from_document(read_document(path)?, files, before)
     }
 
     fn from_document(
@@ -363,7 +355,7 @@ fn read_kubelet_document(path: &Path) -> Result<Value, ConfigError> {
 }
 
 /// Whether a file has not a single byte, as one that is about to be written.
-fn is_empty(path: &Path) -> bool {
+pub fn is_empty(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|facts| facts.len() == 0)
 }
 

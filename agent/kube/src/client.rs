@@ -7,7 +7,7 @@ use std::{
     path::PathBuf,
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -193,6 +193,8 @@ struct Renewal {
 pub struct ApiClient {
     kubeconfig: Option<PathBuf>,
     client: Mutex<Client>,
+    /// Counts the clients: what was begun with another one than the present has to be begun anew.
+    generation: AtomicU64,
     certificates: Mutex<Renewal>,
     api_server: Vec<IpAddr>,
     shadow: AtomicBool,
@@ -217,6 +219,7 @@ impl ApiClient {
         Ok(Self {
             kubeconfig,
             client: Mutex::new(client),
+            generation: AtomicU64::new(0),
             certificates,
             api_server,
             shadow: AtomicBool::new(false),
@@ -265,40 +268,49 @@ impl ApiClient {
         }
         let read_again = config(self.kubeconfig.as_ref()).await.and_then(client);
         match read_again {
-            Ok(client) => *self.locked() = client,
+            Ok(client) => self.replace(client),
             Err(error) => tracing::warn!(%error, "the token cannot be read again"),
         }
     }
 
+    fn replace(&self, client: Client) {
+        *self.locked() = client;
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// Another number when [`Self::client`] is another one.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
     /// The server cannot be reached: its authority may be another one now, or this client's certificate. Reads them again, at most every
-    /// [`RENEWAL`]; true when they are others, and requests are sent with them from now on.
-    pub async fn renew(&self) -> bool {
+    /// [`RENEWAL`]; when they are others, requests are sent with them from now on.
+    pub async fn renew(&self) {
         {
             let mut known = self.certificates();
             let now = Instant::now();
             if known.looked.is_some_and(|at| now - at < RENEWAL) {
-                return false;
+                return;
             }
             known.looked = Some(now);
         }
         // A file that is missing for a moment is read the next time.
         let Ok(config) = config(self.kubeconfig.as_ref()).await else {
-            return false;
+            return;
         };
         let found = Certificates::of(&config);
         if self.certificates().in_use == found {
-            return false;
+            return;
         }
         match client(config) {
-            Ok(client) => *self.locked() = client,
+            Ok(client) => self.replace(client),
             Err(error) => {
                 tracing::warn!(%error, "the certificates have changed and cannot be used");
-                return false;
+                return;
             }
         }
         self.certificates().in_use = found;
         tracing::info!("the certificates of the API server, or of this client, are new");
-        true
     }
 
     fn certificates(&self) -> MutexGuard<'_, Renewal> {

@@ -298,6 +298,7 @@ impl NodeWriter {
         // What was written last may or may not have been carried out.
         let (mut unsure_conditions, mut unsure_taints) = (false, false);
         let mut ending = false;
+        let mut repeat_at = Instant::now() + self.repeat;
         loop {
             let mut target = wanted.borrow_and_update().clone();
             target.conditions.extend(left.now());
@@ -322,8 +323,9 @@ impl NodeWriter {
                     () = left.over() => {}
                     () = due => {}
                     // The Node may have been made anew, or another client has taken it away.
-                    () = tokio::time::sleep(self.repeat), if says_something => {
+                    () = tokio::time::sleep_until(repeat_at), if says_something => {
                         (unsure_conditions, unsure_taints) = (true, true);
+                        repeat_at = Instant::now() + self.repeat;
                     }
                 }
                 continue;

@@ -79,6 +79,8 @@ pub struct Reporter {
     node: String,
     events: Events,
     jobs: VecDeque<Job>,
+    /// As many as an earlier agent has left, and some more.
+    most_jobs: usize,
     backoff: ExponentialBackoff,
     evicted_pods: EvictedPods,
     /// Pods that the kubelet may still take back.
@@ -105,6 +107,7 @@ impl Reporter {
             pods,
             node: node.to_owned(),
             events: Events::new(node),
+            most_jobs: left_over.len() + QUEUE,
             jobs: left_over.into_iter().map(Job::new).collect(),
             backoff: pauses(),
             evicted_pods,
@@ -161,7 +164,7 @@ impl Reporter {
 
     /// Takes an eviction in, before those that wait already; as long as too many wait, the journal keeps it for the next start.
     fn take(&mut self, eviction: EvictionRecord) {
-        if self.jobs.len() < QUEUE {
+        if self.jobs.len() < self.most_jobs {
             self.jobs.push_front(Job::new(eviction));
         } else {
             self.connection.counters.report_dropped.add();

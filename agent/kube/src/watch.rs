@@ -85,6 +85,7 @@ pub async fn run_watcher<L: WatchHandler>(connection: &ApiClient, mut listener: 
     let (mut backoff, mut patience) = (DefaultBackoff::default(), rarely());
     let mut ill = None;
     loop {
+        let opened = connection.generation();
         let mut events = listener.open(connection.client());
         let mut listed = false;
         loop {
@@ -132,8 +133,10 @@ pub async fn run_watcher<L: WatchHandler>(connection: &ApiClient, mut listener: 
                     } else {
                         listener.failed(failure, &error);
                     }
-                    let is_unreached = code(&error) == 0;
-                    let again = needs_new_start(&error) || is_unreached && connection.renew().await;
+                    let again = needs_new_start(&error);
+                    if code(&error) == 0 {
+                        connection.renew().await;
+                    }
                     if code(&error) == 401 {
                         connection.reload().await;
                     }
@@ -144,7 +147,8 @@ pub async fn run_watcher<L: WatchHandler>(connection: &ApiClient, mut listener: 
                     };
                     // Neither ever ends; the default stands in for the type's sake.
                     tokio::time::sleep(pause.unwrap_or(LIST_DEADLINE)).await;
-                    if again {
+                    // Another watch may have seen to it.
+                    if again || connection.generation() != opened {
                         break;
                     }
                 }

@@ -197,6 +197,7 @@ impl ManagerLoop {
                 signal,
                 available,
                 shadow,
+                refused,
             } => {
                 if shadow && !self.shadow {
                     // Told before shadow mode ended: the pod may be evicted like any other now.
@@ -208,7 +209,7 @@ impl ManagerLoop {
                     let available = signed(available).min(seen.available);
                     dip.set(signal, Observation { available, ..seen });
                 }
-                self.take_external_eviction(&uid, signal, &dip, shadow);
+                self.take_external_eviction(&uid, signal, &dip, (shadow, refused));
             }
             Command::SoftEvictionFinished { chosen, gone } => {
                 let entry = gone.as_ref().and_then(|g| self.pods.entry(&g.uid));

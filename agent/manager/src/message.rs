@@ -87,6 +87,8 @@ pub enum Command {
         available: u64,
         /// It was only reported: the pod lives on.
         shadow: bool,
+        /// The kernel has refused SIGKILL: the pod lives on too.
+        refused: bool,
     },
     /// What came of a [`SoftEvictionRequest`].
     SoftEvictionFinished {
@@ -344,6 +346,7 @@ mod tests {
             signal: Signal::MemoryAvailable,
             available: n,
             shadow: false,
+            refused: false,
         }
     }
 

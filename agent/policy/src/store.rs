@@ -216,7 +216,10 @@ impl PolicyStore {
             }
         }
         for document in tenants {
-            state.put_tenant(document);
+            let mut document = document.clone();
+            let name = name(&document).rsplit('/').next().unwrap_or_default();
+            document["metadata"]["name"] = name.to_owned().into();
+            state.put_tenant(&document);
         }
         self.enforce(state);
     }
@@ -228,11 +231,18 @@ impl PolicyStore {
         good.map(|g| g.document.clone()).collect()
     }
 
-    /// The namespaces' policies in force, for [`Self::restore`].
+    /// The namespaces' policies in force, for [`Self::restore`]. An agent that does not know of them takes each for a cluster's policy
+    /// that it cannot use, and drops that name: the namespace is part of it, so that no cluster's policy has it.
     pub fn remembered_tenants(&self) -> Vec<Value> {
         let state = self.state();
         let tenants = state.tenants.values();
-        tenants.map(|tenant| tenant.to_document()).collect()
+        let named = tenants.map(|tenant| {
+            let mut document = tenant.to_document();
+            let name = format!("{}/{}", tenant.namespace, tenant.name);
+            document["metadata"]["name"] = name.into();
+            document
+        });
+        named.collect()
     }
 
     /// Objects whose newest version cannot be used, and whether the files' cannot.

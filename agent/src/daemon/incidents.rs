@@ -3,7 +3,7 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use evictd_engine::{
-    Pod, PodUsage, Ranked, Ranking, Resource, Signal, Usages, history::Sample,
+    ManagedPod as _, Pod, PodUsage, Ranked, Ranking, Resource, Signal, Usages, history::Sample,
     model::settings::RankingStrategy, oom_badness, oom_score_adj, pace::Judged,
 };
 use evictd_node::pods::table::Entry;
@@ -58,7 +58,7 @@ impl Agent {
         let entries = &self.handed_over.entries;
         self.incidents.find_gone(monotonic_ns(), |uid| {
             let entry = entries.iter().find(|entry| entry.pod.uid == uid);
-            entry.is_none_or(|entry| entry.killer.is_empty())
+            entry.is_none_or(|entry| entry.is_empty())
         });
     }
 
@@ -191,7 +191,7 @@ impl Agent {
         }
         let at = permit.used_at();
         let is_earlier = (1..eviction.stages.decided).contains(&at);
-        let is_left = || entry.killer.is_empty() || entry.killer.holds_older_than(at);
+        let is_left = || entry.is_empty() || entry.has_older_than(at);
         permit.is_ending() || (is_earlier && is_left())
     }
 }

@@ -242,6 +242,7 @@ impl Agent {
                     signal: evicted.signal,
                     available: evicted.available,
                     shadow: evicted.shadow,
+                    refused: evicted.errno != 0,
                 });
                 if !evicted.shadow {
                     let victim = Arc::clone(&evicted.pod);

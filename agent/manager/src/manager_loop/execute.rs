@@ -67,6 +67,7 @@ impl ManagerLoop {
             };
             // No pod dies, so that nothing changes: one decision per pressure is all there is to report.
             if self.shadow && self.shadow_reported.contains(&reported) {
+                self.planner.forget_recreation(&eviction.uid);
                 continue;
             }
             let is_told = match eviction.is_soft {

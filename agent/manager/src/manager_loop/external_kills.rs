@@ -77,7 +77,7 @@ impl ManagerLoop {
         uid: &str,
         signal: Signal,
         dip: &Observations,
-        shadow: bool,
+        (shadow, refused): (bool, bool),
     ) {
         if let Some(entry) = self.pods.entry(uid).cloned() {
             self.known_kills.note(&entry);
@@ -93,7 +93,7 @@ impl ManagerLoop {
         };
         let now = signed(monotonic_ns());
         self.planner.note_external_eviction(now, node, uid, signal);
-        if shadow {
+        if shadow || refused {
             self.planner.forget_recreation(uid);
         } else {
             self.usage_collector.forget_files(uid);

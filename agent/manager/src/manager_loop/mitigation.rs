@@ -25,6 +25,8 @@ pub(crate) struct Mitigation {
     available: i64,
     /// Where a throttle that is set stands, so that its release is told with the same signal.
     signal: Signal,
+    /// All throttled pods have to be released, which could not be told yet.
+    must_release: bool,
 }
 
 impl Mitigation {
@@ -33,6 +35,7 @@ impl Mitigation {
             steps: Steps::new(config),
             available: 0,
             signal: Signal::MemoryAvailable,
+            must_release: false,
         }
     }
 
@@ -44,6 +47,7 @@ impl Mitigation {
 impl ManagerLoop {
     /// Takes the next step, if one is due.
     pub(super) fn mitigate(&mut self, seen: &Observations) {
+        self.release_throttled();
         let shortage = match self.limiter.is_paused() {
             // Nothing is done, and throttled pods are released.
             true => None,
@@ -99,18 +103,25 @@ impl ManagerLoop {
     pub(super) fn begin_steps_anew(&mut self, shadow: bool) {
         let config = self.mitigation.steps.config();
         let signal = self.mitigation.signal;
-        self.mitigation = Mitigation::new(config);
-        if !shadow {
-            return;
-        }
-        let demand = MitigationRequest {
-            step: Step::Unthrottle,
+        self.mitigation = Mitigation {
             signal,
-            pods: Vec::new(),
-            within: std::time::Duration::ZERO,
-            shadow: false,
+            must_release: shadow,
+            ..Mitigation::new(config)
         };
-        self.emit(ManagerEvent::Mitigate(Box::new(demand)));
+        self.release_throttled();
+    }
+
+    fn release_throttled(&mut self) {
+        if self.mitigation.must_release {
+            let demand = MitigationRequest {
+                step: Step::Unthrottle,
+                signal: self.mitigation.signal,
+                pods: Vec::new(),
+                within: std::time::Duration::ZERO,
+                shadow: false,
+            };
+            self.mitigation.must_release = !self.emit(ManagerEvent::Mitigate(Box::new(demand)));
+        }
     }
 
     /// A step is over.

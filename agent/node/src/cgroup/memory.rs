@@ -156,6 +156,20 @@ impl MemoryCgroup {
         number(pread(usage, &mut buffer)?).ok_or_else(|| malformed("not a number of bytes"))
     }
 
+    /// The same by a file that is opened for it: for threads of normal priority ([`crate::pods::table::Entry::open_memory`]).
+    ///
+    /// # Errors
+    /// The cgroup was removed, or no descriptor is left.
+    pub fn usage_by_path(&self) -> io::Result<u64> {
+        let file = match self.version {
+            _ if self.is_root() => return self.usage(),
+            Version::V1 => "memory.usage_in_bytes",
+            Version::V2 => "memory.current",
+        };
+        let text = fs::read(self.path.join(file))?;
+        number(&text).ok_or_else(|| malformed("not a number of bytes"))
+    }
+
     /// Usage and page cache, in bytes. Does not allocate.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use evictd_engine::{
     Candidate, CandidateState, ManagedPod, Pod, RankInputs, model::settings::Mode,
     permit::EvictionPermit,
 };
-use evictd_sys::fs::PathError;
+use evictd_sys::fs::{PathError, is_gone};
 
 use crate::cgroup::{
     kill::CgroupKiller, memory::MemoryCgroup, stat_flush::StatFlusher, swap::PodSwap,
@@ -21,7 +21,7 @@ use crate::cgroup::{
 pub struct Entry {
     /// What the engine knows of it.
     pub pod: Pod,
-    /// Its memory, whose files the fast path alone reads: see [`Entry::open_memory`].
+    /// Its memory, whose files threads of normal priority leave alone: see [`Entry::open_memory`].
     pub memory: MemoryCgroup,
     /// The same of its containers and of itself, to be flushed.
     statistics: StatFlusher,
@@ -58,6 +58,22 @@ impl Entry {
     pub fn open_memory(&self) -> Result<MemoryCgroup, PathError> {
         MemoryCgroup::open(self.memory.path())
     }
+
+    /// Whether no process is left. For threads of normal priority.
+    pub fn is_empty(&self) -> bool {
+        match self.open_killer() {
+            Ok(killer) => killer.is_empty(),
+            Err(error) => is_gone(&error.source),
+        }
+    }
+
+    /// Its end, likewise.
+    ///
+    /// # Errors
+    /// As [`Self::open_memory`].
+    pub fn open_killer(&self) -> Result<CgroupKiller, PathError> {
+        CgroupKiller::open(self.killer.path())
+    }
 }
 
 impl ManagedPod for Entry {
@@ -74,16 +90,20 @@ impl ManagedPod for Entry {
     }
 
     fn memory_usage(&self) -> u64 {
-        let memory = self.open_memory().ok();
-        memory.and_then(|memory| memory.usage().ok()).unwrap_or(0)
+        self.memory.usage_by_path().unwrap_or(0)
     }
 
     fn is_younger_than(&self, time: u64) -> bool {
-        !self.killer.is_empty() && !self.killer.holds_older_than(time)
+        let killer = self.open_killer();
+        killer.is_ok_and(|killer| !killer.is_empty() && !killer.holds_older_than(time))
     }
 
     fn has_older_than(&self, time: u64) -> bool {
-        self.killer.holds_older_than(time)
+        match self.open_killer() {
+            Ok(killer) => killer.holds_older_than(time),
+            // What cannot be opened and is there is not known to be gone.
+            Err(error) => !is_gone(&error.source),
+        }
     }
 }
 
