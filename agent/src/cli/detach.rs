@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use evictd_config::Config;
 use evictd_node::bpf::pin::{PinDirectory, detach};
 
-use super::{CommandError, or_installed};
+use super::{CommandError, config_of, or_installed};
 
 #[derive(clap::Args)]
 pub(super) struct Arguments {
@@ -17,7 +17,7 @@ pub(super) struct Arguments {
 /// Detaches, and says what that was.
 pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
     let config = match or_installed(arguments.config.as_deref()) {
-        Some(path) => Config::load(path)?,
+        Some(path) => config_of(path)?,
         None => Config::from_values(serde_json::Value::Null, None)?,
     };
     let path = PinDirectory::path_of(&config.pinned_guard.directory, &config.state_dir);

@@ -20,11 +20,15 @@ pub(super) struct Known {
     /// Without what was seen before and after.
     pub incident: Incident,
     pub reported: Option<Reported>,
+    /// The pod went. One that was asked may have been refused, by its budget for example.
+    pub is_agreed: bool,
 }
 
 impl Known {
     fn new(incident: Incident) -> Self {
+        let asked = incident.asked.as_ref();
         Self {
+            is_agreed: !asked.is_some_and(|asked| asked.may_be_refused),
             incident,
             reported: None,
         }
@@ -42,12 +46,23 @@ pub(super) fn journal_of(dir: &Path) -> Result<(Vec<Record>, Vec<Damage>), Comma
 pub(super) fn known(records: Vec<Record>) -> Vec<Known> {
     let mut known: Vec<Known> = Vec::new();
     let mut places = BTreeMap::new();
+    // By when they happened: one that a budget has protected goes later, under the name of its first request.
+    let mut agreed = Vec::new();
     for record in records {
         match record {
             // What waited for the API server is carried over into a new file, and is there twice.
             Record::Evicted(eviction) if !places.contains_key(&eviction.id) => {
                 places.insert(eviction.id.clone(), known.len());
                 known.push(Known::new(Incident::new(*eviction)));
+            }
+            Record::Counted(counted) => {
+                let position = known.iter().rposition(|known| id(known) == counted.id);
+                let found = position.and_then(|at| Some((at, known.get_mut(at)?)));
+                if let Some((at, found)) = found.filter(|(_, known)| !known.is_agreed) {
+                    found.is_agreed = true;
+                    found.incident.eviction.time = counted.time;
+                    agreed.push((at, known.len()));
+                }
             }
             Record::Asked(asked) => {
                 known.push(Known::new(Incident::of_asked(*asked)));
@@ -65,7 +80,16 @@ pub(super) fn known(records: Vec<Record>) -> Vec<Known> {
             _ => {}
         }
     }
-    known
+    // Each before what came after its agreement.
+    let mut order: Vec<(usize, usize)> = (0..known.len()).map(|at| (at, at)).collect();
+    for (at, until) in agreed {
+        if let Some(place) = order.get_mut(at) {
+            place.0 = until;
+        }
+    }
+    let mut known: Vec<((usize, usize), Known)> = order.into_iter().zip(known).collect();
+    known.sort_by_key(|(place, _)| *place);
+    known.into_iter().map(|(_, known)| known).collect()
 }
 
 /// The eviction with this id, with this end of its id, or the latest one.
@@ -93,4 +117,48 @@ pub(super) fn find(mut known: Vec<Known>, wanted: &str, dir: &Path) -> Result<Kn
 
 fn id(known: &Known) -> &str {
     &known.incident.eviction.id
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A budget protects a pod for a while; another one goes, and then it goes too.
+    #[test]
+    fn who_was_asked_goes_when_that_is_agreed() {
+        let asked = json!({
+            "event": "asked", "id": "a", "time": "2026-11-22T02:00:00Z", "namespace": "shop", "name": "db", "uid": "u",
+            "message": "low", "signal": "memory.available", "available": 1, "threshold": 2, "workingSet": 0, "request": 0,
+            "shadow": false, "gracePeriodSeconds": 30, "decided": 0, "mayBeRefused": true,
+        });
+        let evicted = json!({
+            "event": "evicted", "id": "b", "time": "2026-11-22T03:00:00Z", "namespace": "shop", "name": "web", "uid": "v",
+            "reason": "Evicted", "message": "low", "signal": "memory.available", "shadow": false, "hook": "sampler",
+            "stages": {"crossed": 0, "woken": 0, "decided": 0, "signalled": 0}, "available": 1, "threshold": 2,
+            "usageAtCrossing": 0, "usageAtDecision": 0, "workingSet": 0, "request": 0,
+        });
+        let counted = json!({
+            "event": "counted", "id": "a", "time": "2026-11-22T05:00:00Z", "boot": "", "at": 0,
+            "namespace": "shop", "name": "db", "uid": "u",
+            "signal": "memory.available",
+        });
+        let read = |lines: &[&Value]| {
+            let records = lines
+                .iter()
+                .map(|line| serde_json::from_value((*line).clone()));
+            let records: Result<Vec<Record>, _> = records.collect();
+            let known = known(records.expect("records")).into_iter();
+            known
+                .map(|k| (id(&k).to_owned(), k.is_agreed, k.incident.eviction.time))
+                .collect::<Vec<_>>()
+        };
+        let protected = read(&[&asked, &evicted]);
+        assert_eq!((protected[0].0.as_str(), protected[0].1), ("a", false));
+        let gone = read(&[&asked, &evicted, &counted]);
+        assert_eq!(gone[0].0, "b");
+        let expected = ("a".to_owned(), true, "2026-11-22T05:00:00Z".to_owned());
+        assert_eq!(gone[1], expected);
+    }
 }

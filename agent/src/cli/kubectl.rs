@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 use super::{
     CommandError, INSTALLED, OutputFormat,
     input::bad,
+    policy,
+    report::NOT_AGREED,
     table::{Alignment, Table, bytes},
     to_json,
 };
@@ -147,7 +149,18 @@ async fn answer(arguments: &Arguments) -> Result<String, CommandError> {
                 OutputFormat::Table => "table",
                 OutputFormat::Json => "json",
             };
-            Ok(fleet.ask(&agent, &["report", id, "-o", form]).await?)
+            match fleet.ask(&agent, &["report", id, "-o", form]).await {
+                // Lines of a journal that cannot be read hide no incident.
+                Err(FleetError::Agent {
+                    node,
+                    reason,
+                    printed,
+                }) if !printed.is_empty() => {
+                    eprintln!("evictd: the agent on {node}: {reason}");
+                    Ok(printed)
+                }
+                answer => Ok(answer?),
+            }
         }
         Command::Incidents { node, all, .. } => {
             incidents(&fleet, node.as_deref(), *all, output).await
@@ -259,7 +272,7 @@ async fn explain(
     if output == OutputFormat::Json {
         return to_json(&json!({
             "pod": found, "node": node, "place": place + 1, "of": pods.len(), "signals": top["signals"],
-            "policies": policies.ok(),
+            "policies": policies.ok(), "policiesUnknown": top["policiesUnknown"],
         }));
     }
     let amount = |field: &str| {
@@ -289,6 +302,9 @@ async fn explain(
     if let Some(seconds) = found["untilLimitSeconds"].as_f64() {
         text += &format!("at its present growth it meets its own limit in {seconds:.0} s\n");
     }
+    if top["policiesUnknown"] == true {
+        text += "the agent does not answer now: policies are as they were, and not in this order\n";
+    }
     match policies {
         Err(reason) => text += &format!("policies: {reason}\n"),
         Ok(said) => {
@@ -302,7 +318,12 @@ async fn explain(
                 for rule in said["rules"].as_array().into_iter().flatten() {
                     let word = |field: &str| rule[field].as_str().unwrap_or_default();
                     let says = if rule["saysYes"] == true { "yes" } else { "no" };
-                    text += &format!("  rule {}: {}: {says}\n", word("rule"), word("evict"));
+                    let shadow = match rule["shadow"] == true {
+                        true => policy::SHADOW,
+                        false => "",
+                    };
+                    let (rule, evict) = (word("rule"), word("evict"));
+                    text += &format!("  rule {rule}{shadow}: {evict}: {says}\n");
                 }
             }
         }
@@ -382,6 +403,7 @@ async fn incidents(
         let note = match (eviction["error"].as_str(), eviction["shadow"] == true) {
             (Some(error), _) => format!("refused: {error}"),
             (None, true) => "shadow".to_owned(),
+            (None, false) if eviction["agreed"] == false => NOT_AGREED.to_owned(),
             (None, false) => String::new(),
         };
         table.row([

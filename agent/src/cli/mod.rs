@@ -80,9 +80,15 @@ fn or_installed(named: Option<&Path>) -> Option<&Path> {
 /// The state directory of the agent whose configuration was named, or else of the installed one.
 fn state_dir_of(named: Option<&Path>) -> Result<PathBuf, ConfigError> {
     match or_installed(named) {
-        Some(path) => Ok(Config::load(path)?.state_dir),
+        Some(path) => Ok(config_of(path)?.state_dir),
         None => Ok(PathBuf::from(DEFAULT_STATE_DIR)),
     }
+}
+
+/// An agent's configuration, as the agent takes it: a file of the kubelet's that cannot be read has a stand-in.
+fn config_of(path: &Path) -> Result<Config, ConfigError> {
+    let (config, _) = Config::load_beside(path, None, &KubeletDocument::default())?;
+    Ok(config)
 }
 
 /// How a subcommand prints what it found.

@@ -15,6 +15,9 @@ use super::{
 };
 
 /// What `evictd policy` is told.
+/// What is said of a rule of a policy in shadow mode.
+pub(super) const SHADOW: &str = " (shadow: it changes nothing)";
+
 #[derive(clap::Args)]
 pub(super) struct Arguments {
     #[command(subcommand)]
@@ -137,11 +140,7 @@ fn say(explanation: &Explanation, old: Option<u64>) -> String {
         text += "  no rule speaks of it\n";
     }
     for rule in &explanation.rules {
-        let shadow = if rule.shadow {
-            " (shadow: it changes nothing)"
-        } else {
-            ""
-        };
+        let shadow = if rule.shadow { SHADOW } else { "" };
         let says = if rule.says_yes { "yes" } else { "no" };
         text += &format!("  rule {}{shadow}: {}: {says}\n", rule.rule, rule.evict);
         for gate in &rule.gates {

@@ -9,7 +9,7 @@ use std::{
 
 use clap::ValueEnum;
 use evictd_config::duration;
-use evictd_engine::{Resource, Signal};
+use evictd_engine::{Cause, Resource, Signal};
 use evictd_store::{
     incident::{Incident, RankedPod, files},
     record::{EvictionRecord, OutcomeRecord, PaceRecord, Record, Reported},
@@ -75,8 +75,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(String, Option<CommandError>
 
 fn report(arguments: &Arguments, dir: &Path, records: Vec<Record>) -> Result<String, CommandError> {
     if arguments.shadow {
-        let since = jiff::Timestamp::now() - arguments.since;
-        let compared = shadow::Comparison::of(records, since);
+        let now = jiff::Timestamp::now();
+        let compared = shadow::Comparison::of(records, now - arguments.since, now);
         return match arguments.output {
             Format::Table => Ok(compared.text()),
             Format::Json => to_json(&compared),
@@ -102,7 +102,11 @@ fn report(arguments: &Arguments, dir: &Path, records: Vec<Record>) -> Result<Str
             Format::Html => Err(bad("-o html", "is a page about one incident: which?")),
         };
     };
-    let Known { incident, reported } = find(known, wanted, dir)?;
+    let Known {
+        incident,
+        reported,
+        is_agreed,
+    } = find(known, wanted, dir)?;
     let incident = match files::read(dir, &incident.eviction.id)? {
         // Its end may be in the journal alone, which is on disk before anything else.
         Some(recorded) => Incident {
@@ -112,7 +116,15 @@ fn report(arguments: &Arguments, dir: &Path, records: Vec<Record>) -> Result<Str
         None => incident,
     };
     match arguments.output {
-        Format::Table => Ok(text(&incident, reported.as_ref())),
+        Format::Table => {
+            let text = text(&incident, reported.as_ref());
+            let note = if is_agreed {
+                ""
+            } else {
+                "no agreement is known: its budget refused, or the API server did not answer\n"
+            };
+            Ok(text + note)
+        }
         Format::Json => to_json(&json!({ "incident": incident, "reported": reported })),
         Format::Html => Ok(page::page(&incident, reported.as_ref())?),
         Format::Svg => incident.picture()?.ok_or_else(|| {
@@ -136,6 +148,7 @@ fn listed(known: &Known) -> Result<Value, CommandError> {
     let mut eviction = to_value(&known.incident.eviction).map_err(io::Error::from)?;
     if let Some(asked) = &known.incident.asked {
         eviction["gracePeriodSeconds"] = asked.grace_period_seconds.into();
+        eviction["agreed"] = known.is_agreed.into();
     }
     Ok(eviction)
 }
@@ -150,11 +163,17 @@ fn list(known: &[Known]) -> String {
         ("NOTE", Alignment::Left),
         ("INCIDENT", Alignment::Left),
     ]);
-    for Known { incident, .. } in known {
+    for Known {
+        incident,
+        is_agreed,
+        ..
+    } in known
+    {
         let eviction = &incident.eviction;
         let note = match (&eviction.error, eviction.shadow, &incident.asked) {
             (Some(error), ..) => format!("refused: {error}"),
             (None, true, _) => "shadow".to_owned(),
+            (None, false, Some(_)) if !is_agreed => NOT_AGREED.to_owned(),
             (None, false, Some(asked)) => format!("asked, {} s", asked.grace_period_seconds),
             (None, false, None) => String::new(),
         };
@@ -170,6 +189,9 @@ fn list(known: &[Known]) -> String {
     }
     table.render()
 }
+
+/// Said of a pod that was asked to go and of which no agreement is known.
+pub(super) const NOT_AGREED: &str = "asked, and not agreed to";
 
 fn name(eviction: &EvictionRecord) -> String {
     match eviction.namespace.as_str() {
@@ -207,20 +229,24 @@ fn heading(incident: &Incident) -> String {
 fn text(incident: &Incident, reported: Option<&Reported>) -> String {
     let eviction = &incident.eviction;
     let mut text = format!(
-        "{} at {}\n\n{}\n\n{}: {} available, threshold {}; told by: {}\n",
+        "{} at {}\n\n{}\n\n{}",
         heading(incident),
         eviction.time,
         eviction.message.trim(),
         eviction.signal,
-        amount(eviction, eviction.available),
-        amount(eviction, eviction.threshold),
-        eviction.hook,
     );
-    text += &format!(
-        "the pod used {}, and had requested {}\n\n",
-        amount(eviction, eviction.working_set),
-        amount(eviction, eviction.request)
-    );
+    text += &match Cause::named(&eviction.signal) {
+        // The message has the amounts.
+        Some(Cause::LocalStorage(_)) => format!("; told by: {}\n\n", eviction.hook),
+        _ => format!(
+            ": {} available, threshold {}; told by: {}\nthe pod used {}, and had requested {}\n\n",
+            amount(eviction, eviction.available),
+            amount(eviction, eviction.threshold),
+            eviction.hook,
+            amount(eviction, eviction.working_set),
+            amount(eviction, eviction.request)
+        ),
+    };
     if let Some(pace) = &eviction.pace {
         text += &format!("{}\n", urgency(eviction, pace));
         text += &format!(

@@ -223,6 +223,22 @@ fn an_agent_that_is_told_to_end_writes_down_what_is_not_over() {
     );
 }
 
+/// The agent runs without the kubelet's file as well, and so does what reads its journal or removes its pins.
+#[test]
+fn a_kubelet_configuration_that_is_missing_hides_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("config.json");
+    let cluster = json!({"nodeName": "n", "kubeletConfig": dir.path().join("nowhere")});
+    let text = json!({
+        "stateDir": dir.path(), "cluster": cluster, "pinnedGuard": {"directory": dir.path().join("pins")},
+    });
+    fs::write(&config, text.to_string()).unwrap();
+    for words in [&["report"][..], &["detach"]] {
+        let output = evictd(words, &[("--config", &config)]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+}
+
 #[test]
 fn what_is_not_there_is_refused() {
     let dir = tempfile::tempdir().unwrap();

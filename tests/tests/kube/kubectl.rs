@@ -380,6 +380,19 @@ fn incidents_of_all_nodes_stand_in_the_order_of_time() {
     cluster.agent_says("/evictd report latest -o table", one);
     let one = cluster.said(&["incidents", "latest", "--node", NODE]);
     assert_eq!(one, "default/hog was evicted\n");
+    // Lines of its journal that cannot be read hide no incident.
+    let damaged = Ran {
+        stdout: "default/hog was evicted\n".into(),
+        ..fails("1 line of journal.jsonl cannot be read")
+    };
+    cluster.agent_says("/evictd report i-9 -o table", damaged);
+    let one = cluster.said(&["incidents", "i-9", "--node", NODE]);
+    assert_eq!(one, "default/hog was evicted\n");
+    let mut asked = eviction(3);
+    asked["agreed"] = false.into();
+    cluster.agent_says("/evictd report -o json", prints(&json!([asked])));
+    let shown = cluster.said(&["incidents"]);
+    assert!(shown.contains("asked, and not agreed to  i-3"), "{shown}");
 
     // One agent that fails hides no other one's.
     cluster.agent_says(

@@ -2,7 +2,9 @@
 
 use std::io;
 
-use evictd_engine::{RankInputs, RankKey, Resource, Signal, model::settings::RankingStrategy};
+use evictd_engine::{
+    Cause, RankInputs, RankKey, Resource, Signal, model::settings::RankingStrategy,
+};
 use evictd_store::{
     chart::STYLE as CHART_STYLE,
     incident::{Incident, RankedPod},
@@ -291,6 +293,10 @@ fn kubelet(incident: &Incident) -> String {
             "The kubelet would have asked {choice} to go at its first look after the grace period of the soft threshold, at most \
              10 s later."
         );
+    }
+    if let Some(Cause::LocalStorage(_)) = Cause::named(&eviction.signal) {
+        return "The kubelet would have evicted this pod at its next look, at most 10 s later: it exceeded a limit of its own."
+            .to_owned();
     }
     if eviction.available >= eviction.threshold {
         return "The kubelet would have done nothing: by its count the threshold was not met."

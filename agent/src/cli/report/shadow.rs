@@ -23,6 +23,8 @@ pub(super) struct Comparison {
     oom_killer_acted: usize,
     /// How many neither followed: no other component saw a need.
     nothing_followed: usize,
+    /// How many are too young to say.
+    undecided: usize,
     /// Evictions by the kubelet, and kills for want of the node's memory, before which shadow mode had decided nothing.
     unforeseen: Vec<Foreign>,
     /// How often the Node would have said something else.
@@ -43,6 +45,8 @@ struct Decision {
     /// The OOM killer's first kill after it.
     #[serde(skip_serializing_if = "Option::is_none")]
     oom_killer: Option<Foreign>,
+    #[serde(skip)]
+    at: Timestamp,
 }
 
 /// What another component did.
@@ -61,14 +65,20 @@ struct Foreign {
 }
 
 impl Comparison {
-    /// Compares what a journal has since a moment.
-    pub(super) fn of(records: impl IntoIterator<Item = Record>, since: Timestamp) -> Self {
+    /// Compares what a journal has since a moment until now.
+    pub(super) fn of(
+        records: impl IntoIterator<Item = Record>,
+        since: Timestamp,
+        now: Timestamp,
+    ) -> Self {
         let (mut decisions, mut foreign, mut node_changes) = (Vec::new(), Vec::new(), 0);
         let mut known = std::collections::BTreeSet::new();
         let time = |text: &str| text.parse::<Timestamp>().ok().filter(|at| *at >= since);
         let mut decide = |eviction: EvictionRecord| {
             // What waited for the API server is carried over into a new file, and is there twice.
-            if let Some(at) = time(&eviction.time).filter(|_| eviction.shadow)
+            // One from before has to do with what follows.
+            let at = eviction.time.parse::<Timestamp>().ok();
+            if let Some(at) = at.filter(|at| eviction.shadow && *at + CONSEQUENCES >= since)
                 && known.insert(eviction.id.clone())
             {
                 decisions.push((at, eviction));
@@ -127,7 +137,9 @@ impl Comparison {
             .collect();
         let would_evict: Vec<Decision> = decisions
             .iter()
+            .filter(|(at, _)| *at >= since)
             .map(|(at, eviction)| Decision {
+                at: *at,
                 time: eviction.time.clone(),
                 pod: super::name(eviction),
                 signal: eviction.signal.clone(),
@@ -137,12 +149,15 @@ impl Comparison {
             })
             .collect();
         let count =
-            |wanted: fn(&Decision) -> bool| would_evict.iter().filter(|d| wanted(d)).count();
+            |wanted: &dyn Fn(&Decision) -> bool| would_evict.iter().filter(|d| wanted(d)).count();
+        let has_none = |d: &Decision| d.kubelet.is_none() && d.oom_killer.is_none();
+        let is_young = |d: &Decision| d.at + CONSEQUENCES > now;
         Self {
             since: since.to_string(),
-            kubelet_acted: count(|d| d.kubelet.is_some()),
-            oom_killer_acted: count(|d| d.oom_killer.is_some()),
-            nothing_followed: count(|d| d.kubelet.is_none() && d.oom_killer.is_none()),
+            kubelet_acted: count(&|d| d.kubelet.is_some()),
+            oom_killer_acted: count(&|d| d.oom_killer.is_some()),
+            nothing_followed: count(&|d| has_none(d) && !is_young(d)),
+            undecided: count(&|d| has_none(d) && is_young(d)),
             would_evict,
             unforeseen,
             node_changes,
@@ -162,6 +177,10 @@ impl Comparison {
             self.nothing_followed,
             self.node_changes,
         );
+        if self.undecided > 0 {
+            let young = self.undecided;
+            text += &format!("  of {young} it is too early to say: they are less than 5 min old\n");
+        }
         if !self.would_evict.is_empty() {
             let mut table = Table::new(&[
                 ("TIME", Alignment::Left),
@@ -245,7 +264,7 @@ mod tests {
     #[test]
     fn each_decision_is_compared_with_what_followed() {
         let since = "2026-11-22T01:00:00Z".parse().expect("a time");
-        let compared = Comparison::of(records(), since);
+        let compared = Comparison::of(records(), since, Timestamp::MAX);
         let counts = (
             compared.would_evict.len(),
             compared.kubelet_acted,
@@ -268,5 +287,21 @@ mod tests {
             text.contains("neither did after 1: no other component saw a need"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn the_ends_of_the_time_make_no_difference() {
+        let time = |text: &str| text.parse::<Timestamp>().expect("a time");
+        // The decision was made before, what followed comes after.
+        let since = time("2026-11-22T02:00:05Z");
+        let late = Comparison::of(records(), since, Timestamp::MAX);
+        let unforeseen: Vec<&str> = late.unforeseen.iter().map(|f| f.pod.as_str()).collect();
+        assert_eq!(unforeseen, ["shop/late"]);
+        assert_eq!(late.would_evict.len(), 1);
+        // Of the last one it is not known yet.
+        let now = time("2026-11-22T04:00:03Z");
+        let early = Comparison::of(records(), since, now);
+        assert_eq!((early.nothing_followed, early.undecided), (0, 1));
+        assert!(early.text().contains("of 1 it is too early to say"));
     }
 }

@@ -49,6 +49,19 @@ fn shown(change: impl FnOnce(&mut Value)) -> String {
 }
 
 // R49
+/// The kubelet evicts a pod above a limit of its own as well; the node is short of nothing.
+#[test]
+fn a_limit_of_the_pods_own_is_the_kubelets_reason_too() {
+    let incident = incident(|incident| {
+        let eviction = &mut incident["eviction"];
+        eviction["signal"] = "emptydirfs.limit".into();
+        (eviction["available"], eviction["threshold"]) = (0.into(), 0.into());
+        eviction["pace"] = Value::Null;
+    });
+    let said = kubelet(&incident);
+    assert!(said.contains("it exceeded a limit of its own"), "{said}");
+}
+
 #[test]
 fn everything_that_is_known_is_on_it() {
     let page = shown(|_| {});
