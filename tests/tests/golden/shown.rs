@@ -1,6 +1,12 @@
 //! What people and programs read: the command line's help, `evictd check`, metrics of evictions.
 
-use std::{collections::BTreeSet, ffi::OsString, fmt::Write as _, fs, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
+    fmt::Write as _,
+    fs,
+    path::Path,
+};
 
 use evictd::{
     check::{Check, Finding, Refused, SignalHook, State},
@@ -207,4 +213,54 @@ fn the_page_of_metrics_has_every_metric() {
         missing.is_empty() && gone.is_empty(),
         "not on the page: {missing:?}, only there: {gone:?}"
     );
+}
+
+/// What the code says of each metric, beside the page for people.
+#[test]
+fn the_reference_of_metrics_is_the_codes() {
+    let text = golden("metrics.txt") + &golden("metrics-of-evictions.txt");
+    let series = golden("metrics-series.txt") + &text;
+    let meta = |keyword: &str| -> BTreeMap<String, String> {
+        let lines = text.lines().filter_map(|line| {
+            let (name, rest) = line.strip_prefix(keyword)?.trim_start().split_once(' ')?;
+            Some((name.trim_end_matches("_total").to_owned(), rest.to_owned()))
+        });
+        lines.collect()
+    };
+    let (helps, kinds) = (meta("# HELP"), meta("# TYPE"));
+    let labels_of = |name: &str| -> BTreeSet<&str> {
+        let of_it = series.lines().filter_map(|line| {
+            let (of, labels) = line.split_once('{')?;
+            let is_it = of
+                .strip_prefix(name)
+                .is_some_and(|rest| ["", "_total", "_bucket", "_sum", "_count"].contains(&rest));
+            is_it.then_some(labels)
+        });
+        let names = of_it.flat_map(|labels| labels.split(',').filter_map(|l| l.split_once("=\"")));
+        names
+            .map(|(label, _)| label)
+            .filter(|l| *l != "le")
+            .collect()
+    };
+    let mut page = String::from(
+        "# Metrics, as the code has them\n\nMade by the tests from what an agent serves: names, types, labels and the texts of `# HELP`. \
+         [metrics.md](metrics.md) says more\nof what they mean, and of those under former names.\n\n\
+         | metric | type | labels | what it is |\n| --- | --- | --- | --- |\n",
+    );
+    for (name, kind) in &kinds {
+        let help = helps.get(name).map_or("", |help| help.as_str());
+        let labels: Vec<String> = labels_of(name).iter().map(|l| format!("`{l}`")).collect();
+        let suffix = if kind == "counter" { "_total" } else { "" };
+        writeln!(
+            page,
+            "| `{name}{suffix}` | {kind} | {} | {help} |",
+            labels.join(", ")
+        )
+        .unwrap();
+    }
+    assert!(
+        helps.len() > 80
+            && page.contains("| `evictd_evictions_total` | counter | `shadow`, `signal` |")
+    );
+    check("../../../../docs/metrics-reference.md", &page);
 }
