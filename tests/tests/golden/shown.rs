@@ -248,8 +248,16 @@ fn the_reference_of_metrics_is_the_codes() {
          | metric | type | labels | what it is |\n| --- | --- | --- | --- |\n",
     );
     for (name, kind) in &kinds {
+        let names = labels_of(name);
         let help = helps.get(name).map_or("", |help| help.as_str());
-        let labels: Vec<String> = labels_of(name).iter().map(|l| format!("`{l}`")).collect();
+        // The label names in it are code.
+        let as_code = |word: &str| match names.contains(word) {
+            true => format!("`{word}`"),
+            false => word.to_owned(),
+        };
+        let help: Vec<String> = help.split(' ').map(as_code).collect();
+        let help = help.join(" ");
+        let labels: Vec<String> = names.iter().map(|l| format!("`{l}`")).collect();
         let suffix = if kind == "counter" { "_total" } else { "" };
         writeln!(
             page,
