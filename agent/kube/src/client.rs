@@ -284,7 +284,7 @@ impl ApiClient {
     }
 
     /// The server cannot be reached: its authority may be another one now, or this client's certificate. Reads them again, at most every
-    /// [`RENEWAL`]; when they are others, requests are sent with them from now on.
+    /// half a minute; when they are others, requests are sent with them from now on.
     pub async fn renew(&self) {
         {
             let mut known = self.certificates();
