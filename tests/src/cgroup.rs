@@ -106,6 +106,44 @@ impl TestCgroup {
     }
 }
 
+/// A cgroup of v1's pids hierarchy beside one of the memory hierarchy; removed when dropped.
+pub struct PidsBeside {
+    made: Vec<PathBuf>,
+}
+
+impl PidsBeside {
+    /// Has the pids controller charge all that is in a memory cgroup now, and what that starts. On v2 the same cgroup does.
+    pub fn of(scope: &TestCgroup, cgroup: &Path) -> io::Result<Self> {
+        let (root, version) =
+            memory_root().ok_or_else(|| io::Error::other("no memory cgroups here"))?;
+        if version == Version::V2 {
+            for dir in [&root, scope.path()] {
+                fs::write(dir.join("cgroup.subtree_control"), "+pids")?;
+            }
+            return Ok(Self { made: Vec::new() });
+        }
+        let beside = |dir: &Path| {
+            let below = dir.strip_prefix(&root).map_err(io::Error::other)?;
+            Ok::<_, io::Error>(root.with_file_name("pids").join(below))
+        };
+        let made = vec![beside(cgroup)?, beside(scope.path())?];
+        fs::create_dir_all(&made[0])?;
+        for pid in fs::read_to_string(cgroup.join("cgroup.procs"))?.lines() {
+            fs::write(made[0].join("cgroup.procs"), pid)?;
+        }
+        Ok(Self { made })
+    }
+}
+
+impl Drop for PidsBeside {
+    fn drop(&mut self) {
+        for dir in &self.made {
+            // What is left of it is empty.
+            let _ = fs::remove_dir(dir);
+        }
+    }
+}
+
 /// What only tests ask of a memory cgroup.
 pub trait OomKills {
     /// Tasks of it and of those below that the OOM killer has killed so far.

@@ -24,6 +24,18 @@ pub fn process_ids_of_the_machine() -> io::Result<File> {
     Ok(lock)
 }
 
+/// Whether no forker that has ended waits to be reaped.
+pub fn all_are_reaped() -> io::Result<bool> {
+    for process in std::fs::read_dir("/proc")? {
+        let stat = std::fs::read_to_string(process?.path().join("stat"));
+        // What is no process, or has ended meanwhile, has none.
+        if stat.is_ok_and(|stat| stat.contains("(forker) Z")) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 impl Forker {
     /// Starts a forker inside the cgroup directory (`None`: in the test's own), and returns when it is in there.
     pub fn start(cgroup: Option<&Path>) -> io::Result<Self> {

@@ -12,10 +12,10 @@ use evictd_node::proc::pids::Pids;
 use evictd_store::record::{EvictionRecord, PaceRecord, Record};
 use evictd_tests::{
     agent,
-    cgroup::TestCgroup,
+    cgroup::{PidsBeside, TestCgroup},
     disk::Disk,
     embedded::Files,
-    forker::{Forker, process_ids_of_the_machine},
+    forker::{Forker, all_are_reaped, process_ids_of_the_machine},
     hog::Hog,
     node::MIB,
     or_skip,
@@ -313,6 +313,7 @@ fn what_a_victim_of_the_fast_path_leaves_behind_takes_no_other_pod() {
     let mut files = Files::new(scope.path(), &json!(pods));
     let pids = Pids::open(Path::new("/proc")).unwrap();
     // What others start on this machine meanwhile must make no difference, nor what the test before has left to be reaped.
+    assert!(until(SOON, || all_are_reaped().unwrap()));
     let available = || pids.read().unwrap().available();
     let is_steady = || {
         let before = available();
@@ -325,6 +326,8 @@ fn what_a_victim_of_the_fast_path_leaves_behind_takes_no_other_pod() {
     let mut calm = Forker::start(Some(&calm)).unwrap();
     calm.order("hold 20").unwrap();
     let mut forks = Forker::start_unreaped(&bomb).unwrap();
+    // Where the pids controller charges it: these processes are older than the agent, whose hook has not seen them start.
+    let charged = PidsBeside::of(&scope, &bomb).unwrap();
     forks.order("hold 2000").unwrap();
     let mut agent = files.start(&[]);
     let mut hog = Hog::start(&bomb, &["--mib", "2000", "--rate", "400"]).unwrap();
@@ -353,6 +356,7 @@ fn what_a_victim_of_the_fast_path_leaves_behind_takes_no_other_pod() {
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(files.evicted(), ["bomb"], "{}", agent.log());
     assert_eq!(agent.terminate().unwrap(), Some(0));
+    drop(charged);
 }
 
 /// It has gone for memory, does not die, and is above its own limit on local storage.

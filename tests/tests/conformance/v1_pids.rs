@@ -23,6 +23,9 @@ fn pods_of_a_recorded_node() {
         let found = of_pod(&recorded().join("pids/kubepods").join(pod)).unwrap();
         assert_eq!(found.processes, process_count + 1, "{pod}");
         assert_eq!(found.tasks, Some(process_count + 1), "{pod}");
+        // Its cgroup of the memory hierarchy is all that an agent is told.
+        let told = of_pod(&recorded().join("memory/kubepods").join(pod)).unwrap();
+        assert_eq!(told.tasks, found.tasks, "{pod}");
     }
 }
 

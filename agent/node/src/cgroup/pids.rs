@@ -15,11 +15,13 @@ pub struct PodPids {
     /// Processes in the pod's cgroup and below it. The kubelet's `process_stats.process_count` flushes the
     /// containers alone; the sandbox's one process is in here too, the same for every pod.
     pub processes: u64,
-    /// Tasks charged by the pids controller, where the directory has it: what `pids.max` limits.
+    /// Tasks charged by the pids controller, where the pod has a cgroup of it: what `pids.max` limits. What waits to be reaped is
+    /// charged still.
     pub tasks: Option<u64>,
 }
 
-/// Counts a pod from its cgroup directory, in whatever hierarchy: v2, v1 pids, or v1 memory (without `tasks`).
+/// Counts a pod from its cgroup directory, in whatever hierarchy: v2, v1 pids, or v1 memory (with the `tasks` of its cgroup of the
+/// pids hierarchy, if there is one).
 ///
 /// # Errors
 /// The directory is not there. Children that vanish meanwhile are counted as empty.
@@ -44,10 +46,23 @@ pub fn of_pod(cgroup: &Path) -> Result<PodPids, PathError> {
 }
 
 fn tasks(cgroup: &Path) -> Result<Option<u64>, PathError> {
-    let file: PathBuf = cgroup.join("pids.current");
-    match fs::read(&file) {
-        Ok(bytes) => Ok(number(&bytes)),
-        Err(e) if is_gone(&e) => Ok(None),
-        Err(e) => Err(PathError::at(&file)(e)),
+    let charged = |dir: &Path| {
+        let file: PathBuf = dir.join("pids.current");
+        match fs::read(&file) {
+            Ok(bytes) => Ok(number(&bytes)),
+            Err(e) if is_gone(&e) => Ok(None),
+            Err(e) => Err(PathError::at(&file)(e)),
+        }
+    };
+    match (charged(cgroup)?, beside_memory(cgroup)) {
+        (None, Some(beside)) => charged(&beside),
+        (own, _) => Ok(own),
     }
+}
+
+/// The same cgroup in v1's pids hierarchy: a hierarchy is mounted at the name of its controller, as the kubelet expects.
+fn beside_memory(cgroup: &Path) -> Option<PathBuf> {
+    let root = cgroup.ancestors().find(|dir| dir.ends_with("memory"))?;
+    let below = cgroup.strip_prefix(root).ok()?;
+    Some(root.with_file_name("pids").join(below))
 }
