@@ -1,6 +1,6 @@
 //! The API server behind TLS: by a kubeconfig, by the pod's service account, and with a certificate that is not trusted.
 
-use std::{fs, os::unix::process::CommandExt as _, path::Path};
+use std::{fs, os::unix::process::CommandExt as _, path::Path, time::Duration};
 
 use evictd_tests::{
     agent::Agent, apiserver::ApiServer, cluster_node::ClusterNode, hog::Hog, skip::not_root,
@@ -43,8 +43,11 @@ fn an_authority_that_is_rotated_is_trusted() {
     let mut member = ClusterNode::of(server, "rotated", 256).unwrap();
     member.pod("wild", 1, "BestEffort", 0, None).unwrap();
     let agent = member.start().unwrap();
+    let has_begun = |m: &ClusterNode| m.server.state().watches() > 1;
+    assert!(member.wait(SOON, has_begun), "{}", agent.log());
+    // The others come with them.
+    std::thread::sleep(Duration::from_secs(1));
     let watches = member.server.state().watches();
-    assert!(watches > 1);
     let file = member.dir().join("ca.crt");
     member
         .server
