@@ -20,7 +20,6 @@ use futures::future::BoxFuture;
 use http::{Method, Request, uri::Scheme};
 use hyper_timeout::TimeoutConnector;
 use hyper_util::{client::legacy::connect::HttpConnector, rt::TokioExecutor};
-
 use ipnet::IpNet;
 use kube::{
     Client, Config,

@@ -1,6 +1,6 @@
 //! What the API server is asked to do with a pod.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use evictd_engine::Cause;
 use evictd_store::record::EvictionRecord;
@@ -152,23 +152,25 @@ pub async fn is_active(connection: &ApiClient, pod: PodRef<'_>) -> Result<bool, 
     }))
 }
 
-/// The namespace and name of the pod with this UID among those of a node, as the API server itself knows them now.
+/// The namespaces and names of a node's pods by UID, as the API server itself knows them now.
 ///
 /// # Errors
 /// No answer, or a refusal.
-pub async fn name_of(
+pub async fn names_on(
     connection: &ApiClient,
     node: &str,
-    uid: &str,
-) -> Result<Option<(String, String)>, ApiError> {
+) -> Result<BTreeMap<String, (String, String)>, ApiError> {
     let path = format!("/api/v1/pods?fieldSelector=spec.nodeName%3D{node}");
     let nothing = Value::Null;
     let call = ApiRequest::new(Method::GET, path, JSON, &nothing);
     let list = connection.call(&call).await?;
-    let mut pods = list["items"].as_array().into_iter().flatten();
-    let found = pods.find(|pod| pod["metadata"]["uid"] == uid);
+    let pods = list["items"].as_array().into_iter().flatten();
     let text = |pod: &Value, field: &str| pod["metadata"][field].as_str().map(str::to_owned);
-    Ok(found.and_then(|pod| Some((text(pod, "namespace")?, text(pod, "name")?))))
+    let named = pods.filter_map(|pod| {
+        let name = (text(pod, "namespace")?, text(pod, "name")?);
+        Some((text(pod, "uid")?, name))
+    });
+    Ok(named.collect())
 }
 
 /// `metav1.Time`: whole seconds.

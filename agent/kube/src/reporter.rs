@@ -9,7 +9,7 @@
 //! refuse it, and the kubelet may write its own status over it. Then the DELETE comes all the same.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -197,11 +197,17 @@ impl Reporter {
             });
             batch.push(job);
         }
-        let synced = self.pods.with(|store| store.is_synced());
-        if synced {
-            // The watch may be behind, or gone: what it has not told of is asked for.
-            let nameless = batch.iter_mut().filter(|job| job.is_nameless());
-            join_all(nameless.map(|job| job.ask_for_name(&self.connection, &self.node))).await;
+        // The watch may be behind, or gone: what it has not told of is asked for.
+        if batch.iter().any(Job::is_nameless) && self.pods.with(|store| store.is_synced()) {
+            match eviction_api::names_on(&self.connection, &self.node).await {
+                Ok(names) => {
+                    let nameless = batch.iter_mut().filter(|job| job.is_nameless());
+                    nameless.for_each(|job| job.take_name(&names));
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "the names of evicted pods are not known yet");
+                }
+            }
         }
         let answers = batch.iter().map(async |job| match &job.outcome {
             Some(known) => Ok(Removed {
@@ -382,17 +388,14 @@ impl Job {
         self.outcome.is_none() && self.eviction.namespace.is_empty()
     }
 
-    /// Asks the API server for the name of a pod of which the watch has not told.
-    async fn ask_for_name(&mut self, connection: &ApiClient, node: &str) {
-        match eviction_api::name_of(connection, node, &self.eviction.uid).await {
-            Ok(Some((namespace, name))) => {
-                self.eviction.namespace = namespace;
-                self.eviction.name = name;
+    /// Takes its name from those that the API server has listed, which has no such pod if there is none.
+    fn take_name(&mut self, names: &BTreeMap<String, (String, String)>) {
+        match names.get(&self.eviction.uid) {
+            Some((namespace, name)) => {
+                self.eviction.namespace.clone_from(namespace);
+                self.eviction.name.clone_from(name);
             }
-            Ok(None) => self.is_unknown = true,
-            Err(error) => {
-                tracing::debug!(uid = self.eviction.uid, %error, "the name of an evicted pod is not known yet");
-            }
+            None => self.is_unknown = true,
         }
     }
 
