@@ -39,6 +39,28 @@ pub enum WatchFailure {
     Passing,
 }
 
+/// How often in a row the server must say that it does not know a resource before that is believed: one that is starting
+/// may say so by mistake.
+const ABSENCES: u32 = 2;
+
+/// Counts the answers in a row by which the server does not know a resource.
+#[derive(Default)]
+struct Absences(u32);
+
+impl Absences {
+    /// The first such answer.
+    fn begin(&mut self) -> bool {
+        self.0 = 0;
+        self.again()
+    }
+
+    /// One more; true when it is to be believed, once.
+    fn again(&mut self) -> bool {
+        self.0 += 1;
+        self.0 == ABSENCES
+    }
+}
+
 /// Who listens to a watch.
 pub trait WatchHandler {
     /// What is watched.

@@ -15,12 +15,8 @@ use tokio::sync::watch as channel;
 use crate::{
     client::ApiClient,
     policy_status::{GROUP, PLURAL, StatusWriter, VERSION},
-    watch::{Events, WatchFailure, WatchHandler, from_cache, run_watcher},
+    watch::{Absences, Events, WatchFailure, WatchHandler, from_cache, run_watcher},
 };
-
-/// How often in a row the server must say that it knows no policies before none is in force: one that is starting may
-/// say so by mistake.
-pub(super) const ABSENCES: u32 = 2;
 
 /// How often it is looked whether a policy has got its first pod here. Nothing is done while nothing has changed.
 const LOOK: Duration = Duration::from_secs(2);
@@ -93,7 +89,7 @@ pub async fn run(
         writer: Arc::clone(&writer),
         settled,
         incoming: Vec::new(),
-        absences: 0,
+        absences: Absences::default(),
     };
     let looking = async {
         loop {
@@ -115,16 +111,7 @@ struct Policies {
     settled: channel::Sender<bool>,
     /// What a list has brought so far that is not at its end.
     incoming: Vec<Value>,
-    absences: u32,
-}
-
-impl Policies {
-    fn absent(&mut self) {
-        self.absences += 1;
-        if self.absences == ABSENCES {
-            self.policies.replace(&[]);
-        }
-    }
+    absences: Absences,
 }
 
 impl WatchHandler for Policies {
@@ -184,8 +171,9 @@ impl WatchHandler for Policies {
                 tracing::info!(
                     "the API server has no evictionpolicies.{GROUP} (deploy/crds): policies come from files alone"
                 );
-                self.absences = 0;
-                self.absent();
+                if self.absences.begin() {
+                    self.policies.replace(&[]);
+                }
             }
             WatchFailure::Forbidden => tracing::error!(
                 %error,
@@ -200,8 +188,8 @@ impl WatchHandler for Policies {
     }
 
     fn still_failing(&mut self, failure: WatchFailure) {
-        if failure == WatchFailure::Absent {
-            self.absent();
+        if failure == WatchFailure::Absent && self.absences.again() {
+            self.policies.replace(&[]);
         }
     }
 

@@ -15,7 +15,7 @@ use tokio::sync::watch as channel;
 use crate::{
     client::ApiClient,
     policy_status::{GROUP, VERSION},
-    watch::{Events, WatchFailure, WatchHandler, from_cache, policies::ABSENCES, run_watcher},
+    watch::{Absences, Events, WatchFailure, WatchHandler, from_cache, run_watcher},
 };
 
 /// Name of the resource.
@@ -83,7 +83,7 @@ pub async fn run(
         policies,
         settled,
         incoming: Vec::new(),
-        absences: 0,
+        absences: Absences::default(),
     };
     run_watcher(&connection, listener).await;
 }
@@ -93,16 +93,7 @@ struct TenantPolicies {
     settled: channel::Sender<bool>,
     /// What a list has brought so far that is not at its end.
     incoming: Vec<Value>,
-    absences: u32,
-}
-
-impl TenantPolicies {
-    fn absent(&mut self) {
-        self.absences += 1;
-        if self.absences == ABSENCES {
-            self.policies.replace_tenants(&[]);
-        }
-    }
+    absences: Absences,
 }
 
 impl WatchHandler for TenantPolicies {
@@ -131,8 +122,9 @@ impl WatchHandler for TenantPolicies {
     fn failed(&mut self, failure: WatchFailure, error: &watcher::Error) {
         if failure == WatchFailure::Absent {
             tracing::info!("the API server has no {TENANT_PLURAL}.{GROUP} (deploy/crds)");
-            self.absences = 0;
-            self.absent();
+            if self.absences.begin() {
+                self.policies.replace_tenants(&[]);
+            }
         } else {
             tracing::warn!(%error, "the watch of tenants' policies has stopped: those known stay in force");
         }
@@ -142,8 +134,8 @@ impl WatchHandler for TenantPolicies {
     }
 
     fn still_failing(&mut self, failure: WatchFailure) {
-        if failure == WatchFailure::Absent {
-            self.absent();
+        if failure == WatchFailure::Absent && self.absences.again() {
+            self.policies.replace_tenants(&[]);
         }
     }
 
