@@ -30,9 +30,7 @@ use crate::{
     Command, CommandQueue, DiskScanner, EventQueue, ManagerEvent, PodSet, ReclaimOptions,
     SignalSources,
     manager_loop::{
-        execute::{is_met, is_short},
-        external_kills::KnownKills,
-        mitigation::Mitigation,
+        execute::is_short, external_kills::KnownKills, mitigation::Mitigation,
         node_reclaim::ReclaimState,
     },
 };
@@ -296,7 +294,8 @@ impl ManagerLoop {
             .collect();
         let disk = [Resource::EphemeralStorage, Resource::Inodes];
         let is_pressed = |t: &Threshold| {
-            disk.contains(&t.signal.resource()) && (is_met(t, &seen) || self.planner.is_pressed(t))
+            disk.contains(&t.signal.resource())
+                && (t.is_met(&seen, false) || self.planner.is_pressed(t))
         };
         self.scanner
             .set_pressed(self.thresholds.iter().any(is_pressed));

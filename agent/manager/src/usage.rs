@@ -23,10 +23,25 @@ pub struct UsageCollector {
     shares: Option<ShareReader>,
     mode: Mode,
     walked: u64,
-    disk: Arc<Found>,
+    walks: Walks,
     usages: Usages,
+}
+
+/// The last walks of the pods' directories.
+#[derive(Default)]
+struct Walks {
+    found: Arc<Found>,
     /// Pods that were killed, by UID, and when: one that runs again has other files than the last walk has found.
     killed: HashMap<String, u64>,
+}
+
+impl Walks {
+    /// The last walk of a pod, unless it was killed since.
+    fn of(&self, uid: &str) -> Option<&DiskUse> {
+        let killed = self.killed.get(uid);
+        let walk = self.found.get(uid)?;
+        killed.is_none_or(|at| walk.began > *at).then_some(walk)
+    }
 }
 
 impl UsageCollector {
@@ -37,9 +52,8 @@ impl UsageCollector {
             shares,
             mode,
             walked: u64::MAX,
-            disk: Arc::default(),
+            walks: Walks::default(),
             usages: Usages::default(),
-            killed: HashMap::new(),
         }
     }
 
@@ -51,14 +65,7 @@ impl UsageCollector {
         usage.containers.clear();
         usage.volumes.clear();
         usage.ephemeral_storage = None;
-        self.killed.insert(uid.to_owned(), monotonic_ns());
-    }
-
-    /// The last walk of a pod, unless it was killed since.
-    fn walk_of(&self, uid: &str) -> Option<&Arc<DiskUse>> {
-        let killed = self.killed.get(uid);
-        let walk = self.disk.get(uid)?;
-        killed.is_none_or(|at| walk.began > *at).then_some(walk)
+        self.walks.killed.insert(uid.to_owned(), monotonic_ns());
     }
 
     /// The numbers as they are known.
@@ -71,7 +78,8 @@ impl UsageCollector {
         self.walked = u64::MAX;
         let known: HashSet<&str> = members.pods.iter().map(|pod| pod.uid.as_str()).collect();
         self.usages.retain(|uid, _| known.contains(uid.as_str()));
-        self.killed.retain(|uid, _| known.contains(uid.as_str()));
+        let killed = &mut self.walks.killed;
+        killed.retain(|uid, _| known.contains(uid.as_str()));
         for pod in members.pods.iter() {
             self.usages.entry(pod.uid.clone()).or_default();
         }
@@ -83,25 +91,19 @@ impl UsageCollector {
         if std::mem::replace(&mut self.walked, walked) == walked {
             return;
         }
-        self.disk = self.scanner.found();
-        let mut usages = std::mem::take(&mut self.usages);
-        for (uid, usage) in &mut usages {
-            if let Some(disk) = self.walk_of(uid) {
+        self.walks.found = self.scanner.found();
+        for (uid, usage) in &mut self.usages {
+            if let Some(disk) = self.walks.of(uid) {
                 usage.containers.clone_from(&disk.usage.containers);
                 usage.volumes.clone_from(&disk.usage.volumes);
                 usage.ephemeral_storage = disk.usage.ephemeral_storage;
             }
         }
-        self.usages = usages;
     }
 
     /// Reads now what pods use of a resource that is short.
     pub fn measure(&mut self, resource: Resource, members: &PodSet, sources: &SignalSources) {
         for entry in &members.entries {
-            let walk = match resource {
-                Resource::Inodes => self.walk_of(&entry.pod.uid).cloned(),
-                _ => None,
-            };
             let Some(usage) = self.usages.get_mut(&entry.pod.uid) else {
                 continue;
             };
@@ -112,7 +114,7 @@ impl UsageCollector {
                     if let Some(shares) = &self.shares {
                         // Of a pod that was not walked yet, what hooks have counted is all there is.
                         let unwalked = DiskUse::default();
-                        let walk = walk.as_deref().unwrap_or(&unwalked);
+                        let walk = self.walks.of(&entry.pod.uid).unwrap_or(&unwalked);
                         usage.containers.clone_from(&walk.usage.containers);
                         usage.volumes.clone_from(&walk.usage.volumes);
                         add_inodes(entry, usage, walk, shares, sources);

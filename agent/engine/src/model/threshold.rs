@@ -2,7 +2,10 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use crate::{Observation, Signal, model::quantity::Quantity};
+use crate::{
+    Observation, Observations, Signal,
+    model::quantity::{Format, Quantity},
+};
 
 /// A value to compare a signal with: an amount, or a share of the resource's capacity.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,6 +97,19 @@ impl Threshold {
     /// Whether pods are evicted as soon as the threshold is met.
     pub fn is_hard(&self) -> bool {
         self.grace_period.is_zero()
+    }
+
+    /// Whether less than the threshold is available, or than the threshold with its minimum reclaim. What was not observed
+    /// is not met.
+    pub fn is_met(&self, observations: &Observations, with_reclaim: bool) -> bool {
+        let Some(seen) = observations.get(self.signal) else {
+            return false;
+        };
+        let mut quantity = self.value.quantity(seen.capacity);
+        if let Some(reclaim) = self.min_reclaim.as_ref().filter(|_| with_reclaim) {
+            quantity.add(&reclaim.quantity(seen.capacity));
+        }
+        quantity > Quantity::from_units(seen.available, Format::BinarySi)
     }
 
     /// The amount that must be available for the threshold not to be met, in the signal's unit.

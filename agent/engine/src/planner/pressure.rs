@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::{NodeCondition, Observations, Signal, Threshold, model::quantity::Quantity};
+use crate::{NodeCondition, Observations, Signal, Threshold};
 
 /// The state of all thresholds. Time is nanoseconds of any one clock, and only differences count.
 #[derive(Clone, Debug)]
@@ -80,8 +80,8 @@ impl Pressure {
     pub fn update(&mut self, now: i64, observations: &Observations) -> Vec<Threshold> {
         let mut due: Vec<Threshold> = Vec::new();
         for tracked in &mut self.thresholds {
-            let is_met = is_met(&tracked.threshold, observations, false)
-                || (tracked.was_due && is_met(&tracked.threshold, observations, true));
+            let is_met = tracked.threshold.is_met(observations, false)
+                || (tracked.was_due && tracked.threshold.is_met(observations, true));
             tracked.since = is_met.then(|| tracked.since.unwrap_or(now));
             let is_seen = observations.get(tracked.threshold.signal).is_some();
             if is_seen && !std::mem::replace(&mut tracked.was_seen, true) && is_met {
@@ -147,7 +147,7 @@ impl Pressure {
     /// The thresholds that are met when their minimum reclaim counts too, whatever their history.
     pub fn unresolved(&self, observations: &Observations) -> impl Iterator<Item = &Threshold> {
         let thresholds = self.thresholds.iter().map(|tracked| &tracked.threshold);
-        thresholds.filter(|threshold| is_met(threshold, observations, true))
+        thresholds.filter(|threshold| threshold.is_met(observations, true))
     }
 }
 
@@ -161,19 +161,6 @@ fn importance(threshold: &Threshold) -> (u8, bool, Signal) {
         _ => 2,
     };
     (class, !threshold.is_hard(), threshold.signal)
-}
-
-/// Whether less than the threshold is available, or than the threshold with its minimum reclaim. What was not observed
-/// is not met.
-fn is_met(threshold: &Threshold, observations: &Observations, with_reclaim: bool) -> bool {
-    let Some(seen) = observations.get(threshold.signal) else {
-        return false;
-    };
-    let mut quantity = threshold.value.quantity(seen.capacity);
-    if let Some(reclaim) = threshold.min_reclaim.as_ref().filter(|_| with_reclaim) {
-        quantity.add(&reclaim.quantity(seen.capacity));
-    }
-    quantity > Quantity::from_units(seen.available, crate::model::quantity::Format::BinarySi)
 }
 
 /// Whether a period has passed since an instant. A clock that goes back or stands still lets nothing pass, except for

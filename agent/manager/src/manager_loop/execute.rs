@@ -17,12 +17,6 @@ use crate::{
     manager_loop::{ManagerLoop, Wake, signed},
 };
 
-/// Whether a threshold is met.
-pub(super) fn is_met(threshold: &Threshold, seen: &Observations) -> bool {
-    let now = seen.get(threshold.signal);
-    now.is_some_and(|now| now.available < signed(threshold.amount(now.capacity)))
-}
-
 /// Whether a threshold is met, or would not be resolved if it had been: its minimum reclaim counts. [`Planner::is_pressed`] knows
 /// whether it was.
 ///
@@ -120,11 +114,11 @@ impl ManagerLoop {
             }
         }
         let signalled = monotonic_ns();
-        let uid = eviction.uid.clone();
-        if self.shadow || errno != 0 {
-            self.planner.forget_recreation(&eviction.uid);
-        } else {
+        let is_evicted = !self.shadow && errno == 0;
+        if is_evicted {
             (self.on_kill)(&pod, signalled);
+        } else {
+            self.planner.forget_recreation(&eviction.uid);
         }
         self.decided += 1;
         let (signal, numbers) = match eviction.cause {
@@ -134,6 +128,9 @@ impl ManagerLoop {
             }
             Cause::LocalStorage(limit) => (limit.to_owned(), None),
         };
+        if is_evicted {
+            self.usage_collector.forget_files(&eviction.uid);
+        }
         let crossed = wake.crossed.filter(|(of, _)| of.as_str() == signal);
         let hook = match (crossed, eviction.cause) {
             (Some((of, _)), _) => self.sources.hook(of).to_string(),
@@ -159,9 +156,6 @@ impl ManagerLoop {
             errno,
             eviction,
         })));
-        if !self.shadow && errno == 0 {
-            self.usage_collector.forget_files(&uid);
-        }
         true
     }
 
@@ -188,7 +182,8 @@ impl ManagerLoop {
         };
         let alternatives = self.planner.alternatives(node, &eviction);
         let candidates = alternatives.into_iter().filter_map(choice).collect();
-        let is_met_and_hard = |t: &Threshold| t.signal == signal && t.is_hard() && is_met(t, seen);
+        let is_met_and_hard =
+            |t: &Threshold| t.signal == signal && t.is_hard() && t.is_met(seen, false);
         self.message = eviction.message.text.trim_end().to_owned();
         let chosen = eviction.uid.clone();
         let demand = SoftEvictionRequest {
