@@ -344,19 +344,22 @@ pub fn read_document(path: &Path) -> Result<Value, ConfigError> {
 
 /// A file of the kubelet's, which itself refuses one without a byte (`configfiles.Load`): it is about to be written.
 fn read_kubelet_document(path: &Path) -> Result<Value, ConfigError> {
-    let document = read_document(path)?;
-    match document.is_null() && is_empty(path) {
-        true => Err(ConfigError::Read {
-            path: path.into(),
-            source: std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "the file is empty"),
-        }),
-        false => Ok(document),
-    }
+    refuse_empty(path)?;
+    read_document(path)
 }
 
-/// Whether a file has not a single byte, as one that is about to be written.
-pub fn is_empty(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|facts| facts.len() == 0)
+/// Refuses a file without a single byte, as one that is about to be written.
+///
+/// # Errors
+/// It is empty. One that cannot be looked at is for its reader to refuse.
+pub fn refuse_empty(path: &Path) -> Result<(), ConfigError> {
+    if fs::metadata(path).is_ok_and(|facts| facts.len() == 0) {
+        return Err(ConfigError::Read {
+            path: path.into(),
+            source: std::io::Error::new(std::io::ErrorKind::UnexpectedEof, "the file is empty"),
+        });
+    }
+    Ok(())
 }
 
 /// A YAML or JSON document that was read elsewhere; an empty one is null.

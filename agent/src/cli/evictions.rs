@@ -22,15 +22,18 @@ pub(super) struct Known {
     pub reported: Option<Reported>,
     /// The pod went. One that was asked may have been refused, by its budget for example.
     pub is_agreed: bool,
+    /// By when it happened: one that a budget has protected goes later, under the name of its first request.
+    place: usize,
 }
 
 impl Known {
-    fn new(incident: Incident) -> Self {
+    fn new(incident: Incident, place: usize) -> Self {
         let asked = incident.asked.as_ref();
         Self {
             is_agreed: !asked.is_some_and(|asked| asked.may_be_refused),
             incident,
             reported: None,
+            place,
         }
     }
 }
@@ -46,26 +49,25 @@ pub(super) fn journal_of(dir: &Path) -> Result<(Vec<Record>, Vec<Damage>), Comma
 pub(super) fn known(records: Vec<Record>) -> Vec<Known> {
     let mut known: Vec<Known> = Vec::new();
     let mut places = BTreeMap::new();
-    // By when they happened: one that a budget has protected goes later, under the name of its first request.
-    let mut agreed = Vec::new();
     for record in records {
         match record {
             // What waited for the API server is carried over into a new file, and is there twice.
             Record::Evicted(eviction) if !places.contains_key(&eviction.id) => {
                 places.insert(eviction.id.clone(), known.len());
-                known.push(Known::new(Incident::new(*eviction)));
+                known.push(Known::new(Incident::new(*eviction), known.len()));
             }
             Record::Counted(counted) => {
-                let position = known.iter().rposition(|known| id(known) == counted.id);
-                let found = position.and_then(|at| Some((at, known.get_mut(at)?)));
-                if let Some((at, found)) = found.filter(|(_, known)| !known.is_agreed) {
+                let next = known.len();
+                let mut found = known.iter_mut().rev();
+                let found = found.find(|known| id(known) == counted.id);
+                if let Some(found) = found.filter(|known| !known.is_agreed) {
                     found.is_agreed = true;
                     found.incident.eviction.time = counted.time;
-                    agreed.push((at, known.len()));
+                    found.place = next;
                 }
             }
             Record::Asked(asked) => {
-                known.push(Known::new(Incident::of_asked(*asked)));
+                known.push(Known::new(Incident::of_asked(*asked), known.len()));
             }
             Record::Finished(finish) => {
                 if let Some(known) = places.get(&finish.id).and_then(|i| known.get_mut(*i)) {
@@ -81,15 +83,8 @@ pub(super) fn known(records: Vec<Record>) -> Vec<Known> {
         }
     }
     // Each before what came after its agreement.
-    let mut order: Vec<(usize, usize)> = (0..known.len()).map(|at| (at, at)).collect();
-    for (at, until) in agreed {
-        if let Some(place) = order.get_mut(at) {
-            place.0 = until;
-        }
-    }
-    let mut known: Vec<((usize, usize), Known)> = order.into_iter().zip(known).collect();
-    known.sort_by_key(|(place, _)| *place);
-    known.into_iter().map(|(_, known)| known).collect()
+    known.sort_by_key(|known| known.place);
+    known
 }
 
 /// The eviction with this id, with this end of its id, or the latest one.

@@ -14,10 +14,10 @@ use super::{
     to_json,
 };
 
-/// What `evictd policy` is told.
 /// What is said of a rule of a policy in shadow mode.
 pub(super) const SHADOW: &str = " (shadow: it changes nothing)";
 
+/// What `evictd policy` is told.
 #[derive(clap::Args)]
 pub(super) struct Arguments {
     #[command(subcommand)]

@@ -106,6 +106,7 @@ fn report(arguments: &Arguments, dir: &Path, records: Vec<Record>) -> Result<Str
         incident,
         reported,
         is_agreed,
+        ..
     } = find(known, wanted, dir)?;
     let incident = match files::read(dir, &incident.eviction.id)? {
         // Its end may be in the journal alone, which is on disk before anything else.

@@ -7,7 +7,7 @@ use std::{
     sync::atomic::Ordering,
 };
 
-use evictd_config::{Config, ConfigError, KubeletDocument, KubeletFiles, is_empty};
+use evictd_config::{Config, ConfigError, KubeletDocument, KubeletFiles, refuse_empty};
 use evictd_fastpath::FastPathSettings;
 use evictd_manager::Command;
 use serde_json::Value;
@@ -107,12 +107,9 @@ impl ConfigSource {
             }
         }
         self.changing = None;
-        if is_empty(&self.config) {
+        if let Err(error) = refuse_empty(&self.config) {
             self.stamps = self.look(known);
-            return Some(Err(ConfigError::Syntax {
-                path: self.config.clone(),
-                reason: "the file is empty".to_owned(),
-            }));
+            return Some(Err(error));
         }
         Some(self.load(known))
     }

@@ -48,7 +48,6 @@ fn shown(change: impl FnOnce(&mut Value)) -> String {
     page(&incident(change), None).unwrap()
 }
 
-// R49
 /// The kubelet evicts a pod above a limit of its own as well; the node is short of nothing.
 #[test]
 fn a_limit_of_the_pods_own_is_the_kubelets_reason_too() {
@@ -62,6 +61,7 @@ fn a_limit_of_the_pods_own_is_the_kubelets_reason_too() {
     assert!(said.contains("it exceeded a limit of its own"), "{said}");
 }
 
+// R49
 #[test]
 fn everything_that_is_known_is_on_it() {
     let page = shown(|_| {});
