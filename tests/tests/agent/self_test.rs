@@ -26,7 +26,10 @@ fn a_hook_is_tested_where_the_agent_is_in_the_scope() {
     assert!(!log.contains("its self-test failed"), "{log}");
     assert_eq!(inside.terminate().unwrap(), Some(0));
 
-    // Nothing of what it takes counts in the scope: silence says nothing about the hook.
+    // Nothing of what it takes counts in the scope: silence says nothing about the hook. What the first agent's cgroup still gives back
+    // would be reported: another scope.
+    let scope = TestCgroup::new("self-test-outside", 256 * MIB).unwrap();
+    let files = Files::new(scope.path(), &json!([]));
     let mut outside = files.start(&[]);
     let log = outside.log();
     assert!(log.contains("the hook has had no self-test"), "{log}");
