@@ -73,7 +73,7 @@ pub const MAX_VICTIMS: u32 = 16;
 pub const ABSENT_AFTER_NS: u64 = 20_000_000;
 
 /// The layout of these records, for agents that find what an agent of another version has pinned.
-pub const LAYOUT: u64 = 3;
+pub const LAYOUT: u64 = 4;
 
 /// Which way the counter crosses the limit.
 pub mod direction {
@@ -148,6 +148,8 @@ pub struct PinnedGuard {
     pub layout: u64,
     /// The agent lives for sure until then, unless a crossing stays unread.
     pub lease_ns: u64,
+    /// What was left at the agent's last look is believed until then: other pods may have given memory back since.
+    pub trusted_ns: u64,
     /// Nothing is killed from then on; 0: programs never act in the agent's place.
     pub expires_ns: u64,
 }
@@ -171,6 +173,8 @@ pub struct Victim {
     /// A task of it that holds so many pages of anonymous and shared memory has used up what was left above the threshold at the
     /// agent's last look, whatever page cache there is by now.
     pub enough: u64,
+    /// More than that was not there: a task that seems to hold more has mapped the same shared memory several times.
+    pub most: u64,
 }
 
 /// The first kill that the programs made from a pod, by the id of its cgroup, until the agent takes note of it.

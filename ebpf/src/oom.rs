@@ -195,10 +195,16 @@ fn rss(task: Address) -> u64 {
     resident(task, [0, 1, 3]).unwrap_or(UNKNOWN)
 }
 
-/// Anonymous and shared memory of a task, in pages; 0 where that cannot be read.
+/// Anonymous memory of a task, in pages; 0 where that cannot be read.
 #[inline(always)]
-pub fn private_memory(task: Address) -> u64 {
-    resident(task, [1, 3]).unwrap_or(0)
+pub fn anonymous_memory(task: Address) -> u64 {
+    resident(task, [1]).unwrap_or(0)
+}
+
+/// Shared memory of a task, in pages: each page as often as it is mapped.
+#[inline(always)]
+pub fn shared_memory(task: Address) -> u64 {
+    resident(task, [3]).unwrap_or(0)
 }
 
 #[inline(always)]

@@ -259,22 +259,26 @@ impl ScopeMonitor {
         self.named_at = self.sample.available;
     }
 
-    /// What a task must hold, in bytes, to have used up all that was left at the last look, if its pod `held` so much then:
-    /// whatever page cache there is later. In steps by which memory may move without being a growth; later ranks may use up to half
-    /// of the threshold as well.
-    pub fn enough(&self, rank: usize, held: u64) -> u64 {
+    /// The pod of this cgroup, which `held` so many bytes at the last look, as the kernel may kill from it: a task must hold enough
+    /// to have used up all that was left then, whatever page cache there is later, and cannot hold more than there was. In
+    /// steps by which memory may move without being a growth; later ranks may use up to half of the threshold as well.
+    pub fn kernel_victim(&self, cgroup_id: u64, rank: usize, held: u64) -> KernelVictim {
         let Limits {
             threshold, floor, ..
         } = self.scope.limits();
         let room = self.sample.shortage.room.in_all();
         let left = room.saturating_sub(threshold.max(floor.unwrap_or(0)));
         let step = self.step();
-        let steps = held.saturating_add(left).div_ceil(step);
+        let in_steps = |bytes: u64| {
+            let steps = held.saturating_add(bytes).div_ceil(step);
+            steps.saturating_add(1).saturating_mul(step)
+        };
         let deeper = threshold / (2 * u64::from(MAX_VICTIMS)) * rank as u64;
-        steps
-            .saturating_add(1)
-            .saturating_mul(step)
-            .saturating_add(deeper)
+        KernelVictim {
+            cgroup_id,
+            enough: in_steps(left).saturating_add(deeper),
+            most: in_steps(room),
+        }
     }
 
     /// By so many bytes memory may move without being a growth.

@@ -20,8 +20,8 @@ use evictd_common::memory::{
 
 use super::{TRIGGER_STATE, TRIGGERS, notify::is_unread};
 use crate::{
-    kstruct::{CSS_PARENT, cgroup_id, current_memcg, field, usage_of, word},
-    oom::private_memory,
+    kstruct::{Address, CSS_PARENT, cgroup_id, current_memcg, field, usage_of, word},
+    oom::{anonymous_memory, shared_memory},
 };
 
 const SIGKILL: u32 = 9;
@@ -39,17 +39,16 @@ static VICTIMS: HashMap<VictimKey, Victim> = HashMap::with_max_entries(MAX_SCOPE
 #[map]
 static KILLED: HashMap<u64, KernelKill> = HashMap::with_max_entries(MAX_SCOPES * MAX_VICTIMS, 0);
 
-/// The id of the cgroup of the current task's pod, if that is one of the victims; else 0.
+/// The `mem_cgroup` of the current task's pod, if that is one of the victims; else 0.
 #[inline(never)]
-fn victim(scope: u64) -> u64 {
+fn victim(scope: u64) -> Address {
     let mut at = current_memcg().unwrap_or(0);
     for _ in 0..MAX_DEPTH {
         if at == 0 {
             break;
         }
-        let id = cgroup_id(at).unwrap_or(0);
-        if rank(scope, id) != u64::MAX {
-            return id;
+        if rank(scope, cgroup_id(at).unwrap_or(0)) != u64::MAX {
+            return at;
         }
         at = field(at, &CSS_PARENT).unwrap_or(0);
     }
@@ -64,19 +63,27 @@ fn rank(scope: u64, cgroup_id: u64) -> u64 {
     unsafe { VICTIMS.get(&key) }.map_or(u64::MAX, |victim| victim.rank)
 }
 
-/// The pages that a task of a pod must hold to have used up what was left; [`u64::MAX`] when it is none of the victims.
-#[inline(always)]
-fn enough(scope: u64, cgroup_id: u64) -> u64 {
-    let key = VictimKey { cgroup_id, scope };
+/// Whether the current task, which is one of this pod's, holds as much memory that only its end gives back as was left. Shared memory
+/// counts as often as it is mapped: no task holds more than is charged to its pod, or than there was.
+#[inline(never)]
+fn has_used_up(scope: u64, pod: Address) -> bool {
+    let key = VictimKey {
+        cgroup_id: cgroup_id(pod).unwrap_or(0),
+        scope,
+    };
     // SAFETY: as in `rank`.
-    unsafe { VICTIMS.get(&key) }.map_or(u64::MAX, |victim| victim.enough)
-}
-
-/// Anonymous and shared memory of the current task, in pages.
-#[inline(always)]
-fn held() -> u64 {
+    let Some(victim) = (unsafe { VICTIMS.get(&key) }) else {
+        return false;
+    };
     // SAFETY: takes no arguments; every program type here may call it.
-    private_memory(unsafe { bpf_get_current_task() })
+    let task = unsafe { bpf_get_current_task() };
+    let (anonymous, shared) = (anonymous_memory(task), shared_memory(task));
+    let mut held = anonymous + shared;
+    if held > victim.most {
+        held = anonymous;
+    }
+    let charged = word(usage_of(pod)).unwrap_or(0);
+    held >= victim.enough && charged >= victim.enough
 }
 
 #[inline(always)]
@@ -109,16 +116,17 @@ fn kill(state: &mut MemoryTriggerState, scope: u64, cgroup_id: u64) {
 #[inline(always)]
 pub fn kill_at_floor(scope: u32, state: &mut MemoryTriggerState) {
     let pod = victim(u64::from(scope));
-    if rank(u64::from(scope), pod) != 0 || held() < enough(u64::from(scope), pod) {
+    let id = cgroup_id(pod).unwrap_or(0);
+    if rank(u64::from(scope), id) != 0 || !has_used_up(u64::from(scope), pod) {
         return;
     }
     if let Some(guard) = PINNED_GUARD.get(0)
         && guard.expires_ns != 0
-        && now_ns() >= guard.expires_ns
+        && now_ns() >= guard.trusted_ns
     {
         return;
     }
-    kill(state, u64::from(scope), pod);
+    kill(state, u64::from(scope), id);
 }
 
 /// When the agent is stopped or gone: past the threshold as if there were no page cache, a task of a victim dies that has used up by
@@ -131,10 +139,9 @@ pub fn stand_in(tripped: u32) {
     };
     let now = now_ns();
     let is_over = now >= guard.lease_ns;
-    if now >= guard.expires_ns || !(is_over || tripped != 0) {
+    if now >= guard.trusted_ns || !(is_over || tripped != 0) {
         return;
     }
-    let held = held();
     for scope in 0..MAX_SCOPES {
         let at = scope * SLOTS_PER_SCOPE + slot::HARD;
         let (Some(trigger), Some(state)) = (TRIGGERS.get(at), TRIGGER_STATE.get_ptr_mut(at)) else {
@@ -155,8 +162,8 @@ pub fn stand_in(tripped: u32) {
             continue;
         }
         let pod = victim(u64::from(scope));
-        if held >= enough(u64::from(scope), pod) {
-            kill(state, u64::from(scope), pod);
+        if pod != 0 && has_used_up(u64::from(scope), pod) {
+            kill(state, u64::from(scope), cgroup_id(pod).unwrap_or(0));
         }
     }
 }

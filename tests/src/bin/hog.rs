@@ -41,6 +41,8 @@ enum Way {
     Map,
     /// Touches that much and gives it back, again and again.
     Churn,
+    /// The same beside `--size` MiB of a file on tmpfs that it maps `--maps` times over, as some garbage collectors map their heap.
+    Multimap,
     /// Makes files of one byte in `--dir`, each of which counts as a KiB: the kernel keeps dentries and inodes for them.
     Files,
 }
@@ -69,6 +71,9 @@ struct Arguments {
     /// MiB of the file that `--way write`, `read` and `map` use
     #[arg(long, default_value_t = 4096)]
     size: u64,
+    /// Mappings of the file that `--way multimap` makes
+    #[arg(long, default_value_t = 1)]
+    maps: usize,
     /// Wait for a line on standard input before allocating
     #[arg(long)]
     wait: bool,
@@ -132,12 +137,16 @@ fn main() -> io::Result<()> {
         Way::Processes => fork_many(bytes, pace)?,
         Way::Write | Way::Read | Way::Map => use_file(&arguments, bytes, pace)?,
         Way::Files => make_files(&arguments.dir, bytes, pace)?,
-        Way::Churn => loop {
-            let at = take(Way::Touch, bytes)?;
-            // SAFETY: the mapping that was just made, which nothing refers to.
-            unsafe { libc::munmap(at, bytes) };
-            std::thread::sleep(Duration::from_millis(1));
-        },
+        Way::Multimap => {
+            let size = usize::try_from(arguments.size).map_err(io::Error::other)? * MIB;
+            let file = write_file(&arguments, size, pace)?;
+            for _ in 0..arguments.maps {
+                map_file(&file, size)?;
+            }
+            println!("mapped");
+            churn(bytes)?;
+        }
+        Way::Churn => churn(bytes)?,
         Way::Threads => {
             let threads: Vec<_> = (0..8)
                 .map(|_| std::thread::spawn(move || allocate(Way::Touch, bytes / 8, Pace(0))))
@@ -186,6 +195,16 @@ fn allocate(way: Way, bytes: usize, pace: Pace) -> io::Result<()> {
         pace.keep(start, done);
     }
     Ok(())
+}
+
+/// Touches that much and gives it back, again and again.
+fn churn(bytes: usize) -> io::Result<()> {
+    loop {
+        let at = take(Way::Touch, bytes)?;
+        // SAFETY: the mapping that was just made, which nothing refers to.
+        unsafe { libc::munmap(at, bytes) };
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// A fresh mapping whose pages are all there; it stays for as long as the process does.
@@ -267,6 +286,14 @@ fn use_file(arguments: &Arguments, bytes: usize, pace: Pace) -> io::Result<()> {
 
 /// Reads one byte of each page of a mapping of the file.
 fn touch_file(file: &fs::File, size: usize) -> io::Result<()> {
+    let at = map_file(file, size)?;
+    // SAFETY: the mapping that was just made, which nothing refers to.
+    unsafe { libc::munmap(at, size) };
+    Ok(())
+}
+
+/// A mapping of a file whose pages are all there; it stays for as long as the process does.
+fn map_file(file: &fs::File, size: usize) -> io::Result<*mut libc::c_void> {
     // SAFETY: a fresh mapping, at an address of the kernel's choice, of a file that only this process has open.
     let at = unsafe {
         libc::mmap(
@@ -285,9 +312,7 @@ fn touch_file(file: &fs::File, size: usize) -> io::Result<()> {
         // SAFETY: inside the mapping that was just made.
         unsafe { at.cast::<u8>().add(offset).read_volatile() };
     }
-    // SAFETY: the mapping that was just made, which nothing refers to.
-    unsafe { libc::munmap(at, size) };
-    Ok(())
+    Ok(at)
 }
 
 fn make_files(dir: &Path, bytes: usize, pace: Pace) -> io::Result<()> {

@@ -278,6 +278,63 @@ fn page_cache_that_comes_kills_no_pod() {
     }
 }
 
+/// Shared memory counts as often as a process maps it: neither the pod nor the node has ever had so much.
+#[test]
+fn a_pod_that_maps_its_memory_many_times_dies_of_no_guard() {
+    skip_if!(no_bpf());
+    // Three mappings hold less than there was left, and more than is charged to the pod; with page cache of its own five hold more
+    // than there was.
+    for (name, maps, writes_itself) in [("guardmaps", "3", false), ("guardmapscache", "5", true)] {
+        let guarded = Guarded::new(name, or_skip!(Bpffs::mount()));
+        let disk = Disk::new("ext4", 280, 1000).unwrap();
+        let dir = disk.path().display().to_string();
+        let arguments = [
+            "--mib", "1", "--way", "multimap", "--size", "60", "--maps", maps,
+        ];
+        let mut pod = Hog::start(&guarded.hog, &arguments).unwrap();
+        assert!(pod.says("mapped").unwrap());
+        drop(or_skip!(guarded.start()));
+        let calm = guarded.scope.path().join("calm");
+        let writes = [
+            "--mib", "1500", "--way", "write", "--size", "230", "--rate", "400", "--dir", &dir,
+        ];
+        let cgroup = if writes_itself { &guarded.hog } else { &calm };
+        let _writer = Hog::start(cgroup, &writes).unwrap();
+        guarded.wait_for_usage(240);
+        assert!(
+            !until(Duration::from_secs(3), || !pod.is_alive()),
+            "{maps} mappings"
+        );
+        assert_eq!(guarded.oom_kills(), 0);
+    }
+}
+
+/// What was left long ago says little: others have given memory back since, and page cache has taken its place.
+#[test]
+fn what_was_left_long_ago_is_no_proof() {
+    skip_if!(no_bpf());
+    let mut guarded = Guarded::new("guardlong", or_skip!(Bpffs::mount()));
+    guarded.files.config["pinnedGuard"]["expireAfter"] = json!("30s");
+    let disk = Disk::new("ext4", 280, 1000).unwrap();
+    let dir = disk.path().display().to_string();
+    let calm = guarded.scope.path().join("calm");
+    let other = Hog::start(&calm, &["--mib", "60"]).unwrap();
+    guarded.wait_for_usage(90);
+    drop(or_skip!(guarded.start()));
+    // The lease lasts as long as the agent sleeps far from the threshold, and what was left is believed for a twentieth of the rest.
+    std::thread::sleep(Duration::from_secs(6));
+    drop(other);
+    let writes = [
+        "--mib", "1500", "--way", "write", "--size", "230", "--rate", "400", "--dir", &dir,
+    ];
+    let _writer = Hog::start(&calm, &writes).unwrap();
+    guarded.wait_for_usage(240);
+    let grows = ["--mib", "160", "--rate", "100"];
+    let mut pod = Hog::start(&guarded.hog, &grows).unwrap();
+    assert!(!until(Duration::from_secs(4), || !pod.is_alive()));
+    assert_eq!(guarded.oom_kills(), 0);
+}
+
 /// No process of such a pod uses up by itself what was left.
 #[test]
 fn a_hog_of_many_processes() {

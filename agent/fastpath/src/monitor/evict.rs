@@ -15,7 +15,7 @@ use evictd_engine::{
 };
 use evictd_node::{
     pods::table::{Entry, PodTable},
-    trigger::memory::{KernelVictim, MAX_VICTIMS},
+    trigger::memory::MAX_VICTIMS,
 };
 use evictd_sys::clock::monotonic_ns;
 
@@ -484,8 +484,7 @@ impl MemoryMonitor {
         for (rank, position) in first.into_iter().chain(others).enumerate() {
             if let (Some(cgroup_id), Some(candidate)) = (id(position), candidates.get(position)) {
                 let held = held(entries, position, candidate.usage, monitor.step());
-                let enough = monitor.enough(rank, held);
-                victims.push(position, KernelVictim { cgroup_id, enough });
+                victims.push(position, monitor.kernel_victim(cgroup_id, rank, held));
             }
         }
         // They are named, not chosen: the next scope may name the first one too.

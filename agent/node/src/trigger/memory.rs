@@ -119,6 +119,8 @@ pub struct KernelVictim {
     pub cgroup_id: u64,
     /// A task of it that holds so many bytes of anonymous and shared memory has used up all that was left above the threshold.
     pub enough: u64,
+    /// No task of it can hold more bytes: it held less, and no more than this was left in all.
+    pub most: u64,
 }
 
 /// Slot number in a [`TriggerEvent`] of a hook that cannot tell which of its triggers was crossed.

@@ -18,6 +18,8 @@ use crate::kstruct::{
 
 /// A few reclaims that give nothing, of as many tasks at once, may have met pages that are being written.
 const FAILED_BEFORE: u64 = 4;
+/// A reclaim that gave nothing longer ago, in nanoseconds, is no part of this shortage.
+const FAILED_WITHIN_NS: u64 = 1_000_000_000;
 /// What a pod gives back by its end is waited for, in nanoseconds, before a task of another one dies.
 const GIVEN_BACK_NS: u64 = 50_000_000;
 /// Binary logarithm of the bytes in a page of this machine.
@@ -27,8 +29,10 @@ static PAGE_SHIFT: Global<u32> = Global::new(0);
 /// What has become of the last reclaims in a scope.
 #[repr(C)]
 struct Reclaims {
-    /// So many in a row gave nothing.
+    /// So many in a row gave nothing since the agent is gone.
     failed: u64,
+    /// When the last of them did, in nanoseconds of CLOCK_MONOTONIC.
+    failed_ns: u64,
     /// The cgroup of the pod from which a task was killed last for that.
     pod: u64,
     /// When that was, in nanoseconds of CLOCK_MONOTONIC.
@@ -77,16 +81,20 @@ fn has_ended(reclaimed: u64, of_cgroup: bool) {
         {
             continue;
         }
-        if reclaimed > 0 {
+        let is_new = now.saturating_sub(reclaims.failed_ns) > FAILED_WITHIN_NS;
+        if reclaimed > 0 || !is_absent || is_new {
             reclaims.failed = 0;
+        }
+        if reclaimed > 0 || !is_absent {
             continue;
         }
         reclaims.failed += 1;
-        let pod = victim(u64::from(scope));
+        reclaims.failed_ns = now;
+        let pod = cgroup_id(victim(u64::from(scope))).unwrap_or(0);
         let since = now.saturating_sub(reclaims.killed_ns);
         let is_another = pod != reclaims.pod && since < GIVEN_BACK_NS;
         let is_early = rank(u64::from(scope), pod).saturating_add(FAILED_BEFORE) > reclaims.failed;
-        if !is_absent || is_another || is_early {
+        if is_another || is_early {
             continue;
         }
         kill(state, u64::from(scope), pod);

@@ -60,6 +60,9 @@ const RECLAIMS: [(&str, ProgramSpec); 2] = [
 
 /// The name of the link among what is pinned.
 const LINK: &str = "memory";
+/// What was left at the agent's last look is believed for this share of the time in which the programs act without an agent: of ten
+/// minutes half a minute.
+const TRUSTED_SHARE: u64 = 20;
 /// Why a kprobe cannot be pinned.
 const KPROBES_BEFORE: &str = "kprobes have no links before 5.15";
 
@@ -306,6 +309,7 @@ impl MemoryTrigger for BpfMemoryTrigger {
                 let entry = Victim {
                     rank: rank as u64,
                     enough: named.enough / page_size(),
+                    most: named.most / page_size(),
                 };
                 self.victims
                     .insert(key(named), entry, 0)
@@ -324,10 +328,19 @@ impl MemoryTrigger for BpfMemoryTrigger {
             return;
         };
         let lasts = u64::try_from(expires_after.as_nanos()).unwrap_or(u64::MAX);
+        let expires_ns = now.saturating_add(lasts);
+        // Reclaims that fail are the better proof later, where the programs see them.
+        let trusted_ns = match self.unseen.as_slice() {
+            [] => lease_ns
+                .saturating_add(lasts / TRUSTED_SHARE)
+                .min(expires_ns),
+            _ => expires_ns,
+        };
         let guard = PinnedGuard {
             layout: LAYOUT,
             lease_ns,
-            expires_ns: now.saturating_add(lasts),
+            trusted_ns,
+            expires_ns,
         };
         // A lease that is not renewed makes the programs act: nothing else is lost.
         let _ = self.guard.set(0, guard, 0);
@@ -363,6 +376,7 @@ impl MemoryTrigger for BpfMemoryTrigger {
             let pinned = TracingLink::attach(&fd).and_then(|link| pins.pin(link.as_fd(), name));
             if let Err(error) = pinned {
                 tracing::info!(program, %error, "not seen without an agent");
+                self.unseen.push(format!("{program}: {error}"));
             }
         }
         self.expires_after = Some(expires_after);
