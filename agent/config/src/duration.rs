@@ -77,7 +77,7 @@ fn parse_part(text: &str) -> Result<(u64, &str), DurationError> {
     let unit: u64 = match unit {
         "" => return Err(DurationError::MissingUnit),
         "ns" => 1,
-        // The micro sign, the Greek command, and the plain command.
+        // The micro sign, the Greek letter mu, and the plain letter u.
         "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
         "ms" => 1_000_000,
         "s" => 1_000_000_000,

@@ -245,7 +245,7 @@ impl Planner {
             .pending
             .pending(now, node, self.settings.layout, signal);
         let shortage = shortage(threshold, seen);
-        // For a moment growth may be the pending' own.
+        // For a moment growth may be the victims' own.
         if pending.due.is_some() && pace.is_settling(nanos(now)) {
             return Vec::new();
         }
@@ -302,7 +302,7 @@ impl Planner {
             let thresholds = self.pressure.thresholds().filter(|t| t.signal == signal);
             let highest = thresholds.max_by_key(|t| t.amount(seen.capacity));
             if let Some(threshold) = highest {
-                // Samples do not tell what pending still have.
+                // Samples do not tell what victims still hold.
                 if pace.is_settling(nanos(now)) {
                     pace.forget_growth();
                 }

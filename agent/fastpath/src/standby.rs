@@ -4,7 +4,7 @@
 //! has put it. On a virtual machine that is some 100 us, and milliseconds now and then, in which the task that charges on the CPU
 //! beside it goes on. But that CPU is awake by definition. So there is a wake thread on each, a thread that is tied to it and
 //! sleeps on a perf event of its own. Where no thread has read a crossing in time, the next charge wakes the one of its CPU
-//! ([`evictd_node::trigger::memory::Act::WakeLocal`]); that one ties the standby thread to its CPU and wakes it, and the standby thread decides as the
+//! ([`evictd_node::trigger::memory::Action::WakeLocal`]); that one ties the standby thread to its CPU and wakes it, and the standby thread decides as the
 //! fast path would have ([`crate::shared_monitor`]). The standby thread is never woken from anywhere else: a thread that is on its way to another
 //! CPU could not be brought here.
 
@@ -119,7 +119,7 @@ impl Standby {
         Ok(Some(standby))
     }
 
-    /// The kernel's id of the standby thread's thread.
+    /// The kernel's id of the standby thread.
     pub fn tid(&self) -> i32 {
         self.shared.standby.as_raw()
     }

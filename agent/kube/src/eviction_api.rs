@@ -198,7 +198,7 @@ pub async fn delete(
 /// Asks whether a pod may be evicted, which a PodDisruptionBudget may refuse with 429. It is a dry run: the budget is read, and
 /// nothing happens to the pod. [`Removal::Deleted`] is a yes.
 ///
-/// An EvictionRecord does not say on which node its pod is. The admission policies let dry runs through and hold the DELETE that
+/// An Eviction (the API object) does not say on which node its pod is. The admission policies let dry runs through and hold the DELETE that
 /// follows to the agent's own node.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! What the agent follows besides its pods: policies, the labels of namespaces that they ask for, and throttles.
+//! What the agent follows besides its pods: policies, the labels of namespaces that they ask for, pauses, and the fleet brake.
 
 use std::sync::Arc;
 

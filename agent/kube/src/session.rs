@@ -47,7 +47,7 @@ const GOING: usize = 8;
 /// How often an Event is tried that is not about an eviction, and the pause after the first try.
 const EVENT_ATTEMPTS: u32 = 6;
 const EVENT_PAUSE: Duration = Duration::from_secs(1);
-/// How long the end waits until the node is clean and the last evictions are told.
+/// How long the end waits until the Node is written and the last evictions are reported.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// Why the cluster cannot be followed.

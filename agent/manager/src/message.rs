@@ -1,4 +1,4 @@
-//! What goes to the manager, and what comes from them.
+//! What goes to the manager, and what comes from it.
 
 use std::{
     collections::VecDeque,
@@ -300,7 +300,7 @@ pub struct Reclaimed {
 pub struct EvictionReport {
     /// The victim.
     pub pod: Arc<Entry>,
-    /// Counts this agent's manager's evictions from 1.
+    /// The number of this eviction: the manager counts its own from 1.
     pub number: u64,
     /// The engine's decision.
     pub eviction: EvictionDecision,

@@ -235,7 +235,7 @@ impl SignalSources {
         [pids, inodes].map(|fd| fd.map_or(-1, |fd| fd.as_raw_fd()))
     }
 
-    /// The hook that watches a signal: a hook, or the sampler.
+    /// What watches a signal: a kernel hook, or the sampler.
     pub fn hook(&self, signal: Signal) -> CountHook {
         match self.count_of(signal) {
             Some(Count::Pids) => self.pids.as_ref().map(|p| p.choice().hook),

@@ -50,7 +50,7 @@ impl Agent {
         self.incidents.begin(monotonic_ns(), incident);
     }
 
-    /// Takes note of who goes because he was asked to, and of who has gone.
+    /// Takes note of pods that are ending after a soft eviction, and of those that have ended.
     fn follow_asked(&mut self) {
         while let Some(asked) = self.pod_source.going() {
             self.begin(Incident::of_asked(asked));

@@ -51,7 +51,7 @@ impl Agent {
         let threshold = hard_memory_threshold(&config.eviction.thresholds)?;
         // Two of them: the fast path takes one with it.
         let [scope, looked_at] = [scope(config, &threshold)?, scope(config, &threshold)?];
-        // The manager show the kubelet's count, and go by it under soft thresholds.
+        // The manager shows the kubelet's count, and goes by it under soft thresholds.
         tell_floor(config, scope.limits().threshold, scope.capacity());
         let scope = guarded(scope, config);
         let mut policies = Policies::start(config)?;

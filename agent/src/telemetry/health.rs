@@ -54,7 +54,7 @@ const START: Duration = Duration::from_secs(600);
 pub const FAST_PATH_LIMIT: Duration = Duration::from_secs(10);
 /// The control loop reads filesystems, which may be slow.
 pub const CONTROL_LOOP_LIMIT: Duration = Duration::from_secs(30);
-/// The async loop writes the journal, to a disk that may be slow.
+/// The async loop routes events at normal priority, which full CPUs may delay; the journal has a thread of its own.
 const ASYNC_LOOP_LIMIT: Duration = Duration::from_secs(30);
 
 impl Default for Health {

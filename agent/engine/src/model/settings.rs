@@ -7,7 +7,7 @@ use crate::Threshold;
 /// How far the engine goes beyond the kubelet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// What the kubelet does and what it cannot: several victims at once, fresh values only.
+    /// One pod in ten seconds, by values of that moment; at once, and perhaps several, only where that is urgent.
     #[default]
     Evictd,
     /// Round by round what the kubelet does.
@@ -53,16 +53,16 @@ pub struct EvictionConfig {
 pub struct MitigationConfig {
     /// `graduatedAction.reclaim`, with its `timeLimit`: reclaim cold page cache.
     pub reclaim: Option<Duration>,
-    /// `graduatedAction.throttle`: keep the first candidates from growing.
+    /// `graduatedAction.brake`: keep the first candidates from growing.
     pub throttle: Option<ThrottleConfig>,
 }
 
 /// How many pods to keep from growing, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ThrottleConfig {
-    /// `graduatedAction.throttle.pods`: at most so many at a time.
+    /// `graduatedAction.brake.pods`: at most so many at a time.
     pub pods: usize,
-    /// `graduatedAction.throttle.timeLimit`: no longer than this.
+    /// `graduatedAction.brake.timeLimit`: no longer than this.
     pub time_limit: Duration,
 }
 

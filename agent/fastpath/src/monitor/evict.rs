@@ -104,7 +104,7 @@ impl MemoryMonitor {
                 let last = self.setup.limiter.last_resort();
                 let is_urgent = matches!(urgency, Urgency::Urgent { .. });
                 if is_urgent && resort < last && self.in_flight.dying() == 0 && self.denied() > 0 {
-                    // The alternative is the OOM killer: those that the configuration names for that case, one step at a time.
+                    // The last resort: pods that `lastResort` allows, mildest step first.
                     resort = resort.next();
                     self.load_candidates(resort);
                     self.exclude_pods_outside_scope(index);

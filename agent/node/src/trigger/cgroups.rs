@@ -89,7 +89,7 @@ pub struct CgroupEvent {
     pub kind: CgroupEventKind,
 }
 
-/// Reader of the cgroups' life. On the hook without a hook there is nothing to read, and a rescan is always due.
+/// Reader of the cgroups' life. With the sampler there is nothing to read, and a rescan is always due.
 pub struct CgroupEvents {
     choice: SelectedHook<CountHook>,
     ring: Option<RingBuf<MapData>>,
@@ -144,7 +144,7 @@ impl CgroupEvents {
         &self.choice
     }
 
-    /// Becomes readable when there is something to read; `None` on the hook without a hook.
+    /// Becomes readable when there is something to read; `None` for the sampler.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.ring.as_ref().map(AsFd::as_fd)
     }

@@ -208,7 +208,7 @@ impl PidTrigger {
         }
     }
 
-    /// Becomes readable at a crossing; `None` on the hook without a hook.
+    /// Becomes readable at a crossing; `None` for the sampler.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.counting.as_ref().map(|c| c.budget.fd())
     }
