@@ -50,7 +50,7 @@ counters! {
     report_refused,
     /// Evictions that were forgotten because too many waited.
     report_dropped,
-    /// Evictions by the Eviction API.
+    /// Soft evictions: a dry run of the Eviction API, then a DELETE.
     soft_evictions,
     /// Evictions that a PodDisruptionBudget refused.
     soft_blocked,

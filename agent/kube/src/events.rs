@@ -198,7 +198,7 @@ impl Events {
                     Err(_) => Quantity::bytes(units),
                 };
                 let note = format!(
-                    "The threshold of {} is met as it comes into force: {} available, {} wanted. Pods go for it at the kubelet's pace.",
+                    "The threshold of {} was already met when it came into force: {} available, {} wanted. One pod is evicted every 10 s, faster if memory is about to run out.",
                     met.signal,
                     amount(met.available),
                     amount(met.threshold),
@@ -384,7 +384,7 @@ fn collection(namespace: &str) -> String {
 fn name(object: &str, id: &str) -> String {
     let room = NAME_BYTES - 17;
     let mut object: String = object.chars().take(room).collect();
-    // A label must end in a command or digit.
+    // A label must end in a letter or digit.
     object.truncate(object.trim_end_matches(['.', '-']).len());
     format!("{object}.{:016x}", fnv1a(id))
 }

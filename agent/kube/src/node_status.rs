@@ -355,7 +355,7 @@ impl NodeWriter {
                 let conditions: Vec<&str> = before.iter().map(|c| c.as_str()).collect();
                 let taints: Vec<&str> = tainted.iter().map(|t| t.key.as_str()).collect();
                 let (conditions, taints) = (conditions.join(","), taints.join(","));
-                tracing::info!(conditions, taints, "the node says so");
+                tracing::info!(conditions, taints, "node conditions and taints written");
                 backoff = pauses.build();
                 continue;
             }

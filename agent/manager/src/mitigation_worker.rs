@@ -109,7 +109,7 @@ impl MitigationWorker {
         if left > 0 {
             tracing::warn!(
                 pods = left,
-                "an earlier agent has left pods braked: they were let go"
+                "an earlier agent has left pods throttled: they were released"
             );
         }
         let counters = Counters::default();
@@ -155,7 +155,9 @@ impl MitigationWorker {
     pub fn close(&self) {
         match self.throttles().close() {
             Ok(released) => add(&self.counters.released, released.len() as u64),
-            Err(error) => tracing::error!(%error, "the next agent lets braked pods go"),
+            Err(error) => {
+                tracing::error!(%error, "the next agent releases the pods that stay throttled")
+            }
         }
     }
 

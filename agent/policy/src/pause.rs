@@ -114,9 +114,12 @@ impl PauseState {
         if paused {
             tracing::warn!(by, "evictions are paused");
         } else if still {
-            tracing::warn!(by, "a pause was lifted; another one holds");
+            tracing::warn!(
+                by,
+                "one pause was removed; evictions stay paused by another one"
+            );
         } else {
-            tracing::warn!(by, "the pause was lifted: evictions go on");
+            tracing::warn!(by, "the pause was removed: evictions go on");
         }
     }
 

@@ -113,7 +113,7 @@ fn lockdown(sys: &Path) -> Finding {
         return Finding::new(
             TOPIC,
             State::Ok,
-            "not told (securityfs is not mounted, or no lockdown)",
+            "unknown (securityfs is not mounted, or no lockdown)",
         );
     };
     let mode = text.split(['[', ']']).nth(1).unwrap_or("none").to_owned();
@@ -126,7 +126,7 @@ fn lockdown(sys: &Path) -> Finding {
 
 fn lsm(sys: &Path) -> Finding {
     let text = fs::read_to_string(sys.join("kernel/security/lsm"));
-    let detail = text.unwrap_or_else(|_| "not told (securityfs is not mounted)".to_owned());
+    let detail = text.unwrap_or_else(|_| "unknown (securityfs is not mounted)".to_owned());
     Finding::new("security modules", State::Ok, detail.trim())
 }
 

@@ -264,7 +264,7 @@ fn pinned_guard(config: Option<&Config>, memory: Option<&Built>) -> Finding {
         return Finding::new(PINNED_GUARD, State::Ok, "pinnedGuard.enabled is false");
     }
     let degraded = |reason: String| {
-        let detail = format!("{reason}: the OOM killer decides while no agent runs");
+        let detail = format!("{reason}: the kubelet and the OOM killer decide while no agent runs");
         Finding::new(PINNED_GUARD, State::Degraded, detail)
     };
     if let Err(error) = is_bpffs(&guard.directory) {

@@ -69,7 +69,7 @@ enum Command {
     },
     /// Show the evictions that the agents have on record, or one of them.
     Incidents {
-        /// The eviction: its id, an end of it that no other one has, or `latest`; needs --node
+        /// The eviction: its id, the last characters of the id if only one incident ends with them, or `latest`; needs --node
         #[arg(value_name = "ID", requires = "node")]
         incident: Option<String>,
         /// Of this node alone
@@ -85,7 +85,7 @@ enum Command {
         #[arg(long, value_name = "NAME")]
         node: Option<String>,
     },
-    /// Lift that pause; one by another way holds on.
+    /// Remove the pause set by `pause`; pauses set in other ways stay.
     Resume {
         /// On this node alone
         #[arg(long, value_name = "NAME")]
@@ -467,7 +467,7 @@ async fn pause_note(fleet: &Fleet) -> Result<Option<String>, FleetError> {
             ignoring.join(", ")
         ))),
         Err(FleetError::Api { what, reason }) => Ok(Some(format!(
-            "whether all agents follow it could not be seen: {what}: {reason}"
+            "could not check that all agents follow this ConfigMap: {what}: {reason}"
         ))),
         Err(error) => Err(error),
     }

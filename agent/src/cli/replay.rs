@@ -27,7 +27,7 @@ pub(super) struct Arguments {
     /// The sequence: configuration, pods, and what was seen step by step, as JSON; or the file of an incident
     #[arg(value_name = "SCENARIO.json")]
     scenario: PathBuf,
-    /// How far to go beyond the kubelet, without it not at all; an incident knows its mode
+    /// Decide in this mode; without it as `kubelet`, although an agent's default is `evictd`. An incident knows its mode
     #[arg(long, value_enum)]
     mode: Option<ModeName>,
     /// How to print the decisions; without it a table, and JSON for an incident
@@ -40,7 +40,7 @@ pub(super) struct Arguments {
 enum ModeName {
     /// Round by round what the kubelet does
     Kubelet,
-    /// Several victims at once, by fresh values only
+    /// One pod in ten seconds, several at once only where that is urgent
     Evictd,
 }
 

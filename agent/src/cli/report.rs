@@ -31,7 +31,7 @@ mod shadow;
 /// What `evictd report` is told.
 #[derive(clap::Args)]
 pub(super) struct Arguments {
-    /// The eviction: its id, an end of it that no other one has, or `latest`; without it all are listed
+    /// The eviction: its id, the last characters of the id if only one incident ends with them, or `latest`; without an id: list all evictions
     incident: Option<String>,
     /// What shadow mode would have evicted, what the kubelet and the OOM killer did instead and when, and how often no other
     /// component saw a need

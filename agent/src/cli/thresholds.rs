@@ -121,9 +121,9 @@ fn table(thresholds: &[Threshold], origins: &Origins) -> String {
 const PACE: &str = "
 A met hard threshold evicts one pod, that of memory when it has been met for ten seconds, and the next one ten seconds later.
 It is urgent when what cannot be given back will be used up within 10.4 s, at the growth that is seen.
-Then pods go at once: as many as it takes until the memory of the first is back, usually one.
+Then pods are evicted at once: as many as are needed to last until the memory of the first is back, usually one.
 Page cache alone is never urgent, nor is what swap can take.
-A threshold that is met as it comes into force is told, and evicts in the same way.
+A threshold that is met as it comes into force is logged and evicts in the same way.
 ";
 
 impl ThresholdJson {

@@ -354,7 +354,7 @@ fn met_in_force(id: String, signal: Signal, available: u64, threshold: u64) -> M
         %signal,
         available,
         threshold,
-        "the threshold is met as it comes into force: pods go for it at the kubelet's pace, unless nothing is about to be left"
+        "this threshold was already met when it came into force: evicting one pod every 10 s, faster if memory is about to run out"
     );
     MetInForce {
         id,

@@ -44,7 +44,7 @@ pub fn pin(config: &Config, trigger: &mut dyn MemoryTrigger) -> Option<Pins> {
             tracing::warn!(reason, "no guard outlives this agent");
             // What was pinned before it was refused would never act.
             if let Err(error) = directory.remove_own() {
-                tracing::error!(%error, "a name of a guard that is none is left");
+                tracing::error!(%error, "cannot remove the pin of a failed guard");
             }
             false
         }

@@ -116,7 +116,7 @@ impl Agent {
     fn mitigate(&self, demand: evictd_manager::mitigation_worker::MitigationRequest) {
         let pods = demand.pods.len();
         if demand.shadow {
-            tracing::warn!(step = ?demand.step, pods, "dry run: this step would be taken before a pod is evicted");
+            tracing::warn!(step = ?demand.step, pods, "shadow mode: this step would be taken before a pod is evicted");
             return;
         }
         self.steps.take(demand);

@@ -148,7 +148,7 @@ impl Policies {
         vec![
             Labelled {
                 name: "fleet_brake",
-                help: "1 while the fleet source holds evictions at the kubelet's pace back in this way",
+                help: "1 while the fleet brake holds back evictions that are not urgent",
                 label: "pace",
                 read: Box::new(fleet),
             },
@@ -172,7 +172,7 @@ impl Policies {
             },
             Labelled {
                 name: "paused",
-                help: "1 while this brake stops all evictions",
+                help: "1 while this pause is set",
                 label: "by",
                 read: Box::new(paused),
             },

@@ -83,7 +83,7 @@ fn stages() -> Family<Stage, Histogram, fn() -> Histogram> {
     stages
 }
 
-/// From 10 us, which nothing beats, to some 20 s, twice as much each.
+/// From 10 us to some 20 s, each bucket twice the one before.
 fn histogram() -> Histogram {
     Histogram::new(exponential_buckets(1e-5, 2.0, 22))
 }
@@ -95,7 +95,7 @@ impl Metrics {
         let evictions = evictions();
         registry.register(
             "evictions",
-            "Pods killed, by signal; with shadow=\"true\" those that would have been",
+            "Hard evictions decided, by signal, those whose SIGKILL was refused included; shadow=\"true\": only decided",
             evictions.clone(),
         );
         let owners = Family::default();

@@ -235,7 +235,7 @@ fn thresholds_that_are_met_as_they_come_into_force_are_told() {
     );
     let log = agent.log();
     let said = log
-        .matches("the threshold is met as it comes into force")
+        .matches("this threshold was already met when it came into force")
         .count();
     assert!(said >= all.len(), "{log}");
     let line = manager();

@@ -307,7 +307,11 @@ fn shadow_takes_no_step() {
     let node = or_skip!(Node::new("stepsshadow", "1h"));
     let mut agent = node.files.start(&["--shadow"]);
     let _greedy = Hog::start(&node.cgroup("greedy"), &["--mib", "90"]).unwrap();
-    let speaks = || agent.log().contains("dry run: this step would be taken");
+    let speaks = || {
+        agent
+            .log()
+            .contains("shadow mode: this step would be taken")
+    };
     assert!(until(speaks), "{}", agent.log());
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(high(&node.cgroup("greedy")), "max");

@@ -134,7 +134,7 @@ impl ThrottleList {
                 continue;
             }
             if let Err(error) = lift(&throttle) {
-                tracing::warn!(%error, uid = throttle.uid, "a pod stays braked: it is tried again");
+                tracing::warn!(%error, uid = throttle.uid, "a pod stays throttled: its release is tried again");
                 kept.push(throttle);
                 continue;
             }

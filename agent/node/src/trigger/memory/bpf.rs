@@ -187,7 +187,11 @@ impl BpfMemoryTrigger {
             match object.load_program(&program) {
                 Ok(fd) => reclaims.push((link, program.name, fd)),
                 Err(reason) => {
-                    tracing::info!(program = program.name, reason, "not seen without an agent");
+                    tracing::info!(
+                        program = program.name,
+                        reason,
+                        "the pinned guard will not see this event while no agent runs"
+                    );
                     unseen.push(format!("{}: {reason}", program.name));
                 }
             }
@@ -375,7 +379,7 @@ impl MemoryTrigger for BpfMemoryTrigger {
         for (name, program, fd) in self.reclaims.drain(..) {
             let pinned = TracingLink::attach(&fd).and_then(|link| pins.pin(link.as_fd(), name));
             if let Err(error) = pinned {
-                tracing::info!(program, %error, "not seen without an agent");
+                tracing::info!(program, %error, "the pinned guard will not see this event while no agent runs");
                 self.unseen.push(format!("{program}: {error}"));
             }
         }
