@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct MitigationRecord {
     /// When, as RFC 3339.
     pub time: String,
-    /// `reclaim`, `throttle` or `release`.
+    /// `reclaim`, `brake` or `release`.
     pub step: String,
     /// Which signal was short.
     pub signal: String,
