@@ -58,7 +58,7 @@ pub enum Permission {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum LastResort {
-    /// None: the kernel's OOM killer decides.
+    /// None: the kubelet evicts at its own thresholds, and then the OOM killer kills.
     #[default]
     None = 0,
     /// Pods that a condition, a gate or a limit spares.

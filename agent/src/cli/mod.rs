@@ -48,7 +48,7 @@ enum Command {
     Check(check::Arguments),
     /// Show what is left, how fast it goes, and who would be evicted next.
     Top(top::Arguments),
-    /// Show how an eviction came about and what became of it; without one, which there were.
+    /// Show how an eviction came about and what became of it; without an id: list all evictions.
     Report(report::Arguments),
     /// Show the eviction thresholds in force.
     Thresholds(thresholds::Arguments),
