@@ -85,7 +85,7 @@ struct Window {
 pub struct Room {
     /// At once.
     pub at_once: u64,
-    /// Only at [`Room::per_second`]: page cache that has to be written first.
+    /// Only at [`Room::per_second`]: page cache that has to be written first, slab that may be in use.
     pub slowly: u64,
     /// How fast that becomes available, per second.
     pub per_second: u64,

@@ -2,6 +2,7 @@
 
 pub mod fleet;
 mod forecast;
+pub mod growers;
 pub mod growth;
 pub mod history;
 pub mod limiter;
@@ -44,6 +45,6 @@ pub use ranking::key::{RankInputs, RankKey};
 pub use ranking::{Ranked, Ranking, Usages};
 pub use select::{
     Candidate, CandidateState, ReleaseTarget, Rules, Selection, growth_of, rank, select,
-    spare_still,
+    spare_in_vain, spare_still,
 };
 pub use sizing::MemorySizing;

@@ -68,6 +68,19 @@ pub struct Shortage {
     pub swap_free: u64,
     /// Less room than this may be urgent although the kubelet finds the threshold not met; 0 where its count alone holds.
     pub guard: u64,
+    /// The growth that limits of the pods' own will end.
+    #[serde(default)]
+    pub bounded: Bounded,
+}
+
+/// The growth of pods that have limits of their own: there the kernel ends it, by an OOM kill within the pod.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Bounded {
+    /// What these pods grow by, per second.
+    pub growth: u64,
+    /// What is left below their limits together.
+    pub left: u64,
 }
 
 /// What victims that are still terminating are expected to give back.
@@ -395,8 +408,9 @@ impl Pace {
         let (end, grown) = self
             .growth
             .exhausts(seen.usable(), seen.noise(self.is_met()))?;
-        let is_urgent =
-            end < MONITORING_INTERVAL_NS + DEATH_NS && seen.is_close(self.is_met(), end, grown);
+        let is_urgent = end < MONITORING_INTERVAL_NS + DEATH_NS
+            && seen.is_close(self.is_met(), end, grown)
+            && !seen.ends_at_limits(grown);
         is_urgent.then_some((end, grown))
     }
 }
@@ -485,7 +499,7 @@ impl Relief {
 }
 
 /// What a growth per second makes in some nanoseconds.
-fn grown_in(per_second: u64, nanos: u64) -> u64 {
+pub(crate) fn grown_in(per_second: u64, nanos: u64) -> u64 {
     let grown = u128::from(per_second) * u128::from(nanos) / u128::from(SECOND);
     u64::try_from(grown).unwrap_or(u64::MAX)
 }
@@ -562,6 +576,13 @@ impl Shortage {
             return self.room.at_once < self.guard || fills;
         }
         self.room.at_once < self.threshold
+    }
+
+    /// Whether limits of the pods' own end this growth before the room is used up: all of it but an eighth is of such pods.
+    fn ends_at_limits(&self, grown: Grown) -> bool {
+        let Bounded { growth, left } = self.bounded;
+        let growth = growth.saturating_add(growth / 7);
+        growth >= grown.per_second() && left.saturating_add(BLUR) <= self.room.at_once
     }
 
     /// Whether less can be used than the threshold asks for: the kernel cannot end this shortage by itself.

@@ -7,6 +7,7 @@ pub mod pending;
 pub mod plan;
 pub mod pressure;
 pub mod recreation;
+mod usage_growth;
 
 use std::time::Duration;
 
@@ -17,12 +18,12 @@ use super::{
     Threshold, Timing, Trend,
     growth::Room,
     local_storage_excess, message,
-    pace::{Decision, Judged, Pace, Rule, Shortage, Urgency},
-    select,
+    pace::{Decision, Judged, MONITORING_INTERVAL_NS, Pace, Rule, Shortage, Urgency},
+    select, spare_in_vain,
 };
 use crate::{
     model::settings::Mode,
-    planner::{pending::PendingVictims, recreation::RecreationTracker},
+    planner::{pending::PendingVictims, recreation::RecreationTracker, usage_growth::UsageGrowth},
 };
 
 /// How far back a forecast looks.
@@ -38,6 +39,8 @@ pub struct Planner {
     trends: [Trend; Signal::ALL.len()],
     /// When pods may go for each signal, in the `evictd` mode.
     paces: [Pace; Signal::ALL.len()],
+    /// Which pods make an urgent growth.
+    usage_growth: UsageGrowth,
     soft_is_held: bool,
     paced_is_held: bool,
 }
@@ -55,6 +58,7 @@ impl Planner {
             recreations: RecreationTracker::default(),
             trends,
             paces: [Pace::default(); Signal::ALL.len()],
+            usage_growth: UsageGrowth::default(),
             soft_is_held: false,
             paced_is_held: false,
         }
@@ -66,6 +70,7 @@ impl Planner {
     /// `now` is nanoseconds of any one clock; only differences count.
     pub fn plan(&mut self, now: i64, node: Snapshot<'_>) -> Plan {
         self.pending.forget_the_dead(now, node);
+        self.usage_growth.forget_old(nanos(now));
         self.watch_growth(now, node.observations);
         let mut due = self.pressure.update(now, node.observations);
         due.retain(|threshold| self.acts_on(threshold));
@@ -212,7 +217,7 @@ impl Planner {
         for threshold in due {
             let chosen = match self.settings.mode {
                 Mode::Kubelet if self.paced_is_held => Vec::new(),
-                Mode::Kubelet => self.choose(node, threshold, ReleaseTarget::First),
+                Mode::Kubelet => self.choose(node, threshold, ReleaseTarget::First, None),
                 Mode::Evictd => self.choose_in_time(now, node, threshold),
             };
             if let Some(first) = chosen.first() {
@@ -271,11 +276,41 @@ impl Planner {
         }
         // What no pod has cannot be had at once: one goes, and the node is looked at again.
         let wanted = amount.filter(|amount| *amount <= attainable).unwrap_or(1);
-        let mut chosen = self.choose(node, threshold, ReleaseTarget::Amount(wanted));
+        let main = match urgency {
+            Urgency::Urgent { growth, .. } => self.main_grower(now, node, signal, growth),
+            Urgency::Paced { .. } => None,
+        };
+        // The first pod goes by the order alone.
+        let was_lately = |last| nanos(now).saturating_sub(last) < MONITORING_INTERVAL_NS;
+        let main = main.filter(|_| pace.last_eviction().is_some_and(was_lately));
+        let mut chosen = self.choose(node, threshold, ReleaseTarget::Amount(wanted), main);
         for eviction in &mut chosen {
             eviction.timing = Some(Box::new(Timing { urgency, judged }));
         }
         chosen
+    }
+
+    /// The pod that makes at least half of a growth per second, and that growth.
+    fn main_grower<'a>(
+        &mut self,
+        now: i64,
+        node: Snapshot<'a>,
+        signal: Signal,
+        growth: u64,
+    ) -> Option<(&'a str, u64)> {
+        let mut main = (0, "");
+        for pod in node.pods {
+            let Some(usage) = node.usages.get(&pod.uid) else {
+                continue;
+            };
+            let usage = self.settings.layout.usage(signal, pod, usage);
+            let grew = self.usage_growth.note(signal, &pod.uid, nanos(now), usage);
+            if self.state_of(pod) == CandidateState::Eligible {
+                main = main.max((grew, pod.uid.as_str()));
+            }
+        }
+        let (grew, uid) = main;
+        (grew > 0 && grew >= growth / 2).then_some((uid, growth))
     }
 
     /// What all pods that may go use together of what a signal watches, in its unit.
@@ -323,12 +358,14 @@ impl Planner {
         }
     }
 
-    /// Chooses victims for one threshold. The order is that of the ranking, the choice that of the fast path.
+    /// Chooses victims for one threshold. The order is that of the ranking, the choice that of the fast path; `main` is the pod that
+    /// makes most of a growth per second, before which none goes in vain.
     fn choose(
         &self,
         node: Snapshot<'_>,
         threshold: &Threshold,
         demand: ReleaseTarget,
+        main: Option<(&str, u64)>,
     ) -> Vec<EvictionDecision> {
         let signal = threshold.signal;
         let ranked = self.ranked(node, signal);
@@ -354,6 +391,11 @@ impl Planner {
             resource: signal.resource(),
             system_over_reserved,
         };
+        if let Some((uid, growth)) = main
+            && let Some(place) = ranked.iter().position(|ranked| ranked.pod.uid == uid)
+        {
+            spare_in_vain(&mut candidates, rules, place, growth);
+        }
         let selection = select(&mut candidates, rules, demand, |_| None, &mut victims);
         let chosen = victims
             .iter()

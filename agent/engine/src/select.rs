@@ -7,6 +7,7 @@
 use super::{QosClass, RankInputs, RankKey, Resource};
 use crate::{
     model::settings::RankingStrategy,
+    pace::{MONITORING_INTERVAL_NS, grown_in},
     select::top::{Ranked, TopCandidates},
 };
 
@@ -35,7 +36,7 @@ pub enum CandidateState {
     Terminating,
     /// It could not be read: its cgroup is no more.
     NotFound,
-    /// It has no part in a growth that must end at once ([`spare_still`]).
+    /// It has no part in a growth that must end at once ([`spare_still`]), or would go in vain ([`spare_in_vain`]).
     Still,
 }
 
@@ -61,6 +62,45 @@ pub fn spare_still(candidates: &mut [Candidate], grew: &[u64]) {
             candidate.state = CandidateState::Still;
         }
     }
+}
+
+/// Passes over the candidates that come before a pod which has most of the growth per second, until they are loaded anew, where they
+/// would go in vain: all of them together are used up before the kubelet has looked again, and then the pod has to go all the same.
+/// A pod below its request goes for no other one. Whether any is passed over.
+pub fn spare_in_vain(
+    candidates: &mut [Candidate],
+    rules: Rules,
+    grower: usize,
+    growth: u64,
+) -> bool {
+    let Some(last) = candidates.get(grower).copied() else {
+        return false;
+    };
+    if !may_go(&last) || last.usage <= last.inputs.request {
+        return false;
+    }
+    let last = rules.place(grower, &last);
+    let is_before = |(at, candidate): &(usize, &Candidate)| {
+        may_go(candidate) && rules.place(*at, candidate) < last
+    };
+    let before = candidates.iter().enumerate().filter(is_before);
+    let (mut count, mut amount) = (0, 0_u64);
+    for (_, candidate) in before {
+        count += 1;
+        amount = amount.saturating_add(candidate.usage);
+    }
+    if count == 0 || amount >= grown_in(growth, MONITORING_INTERVAL_NS) {
+        return false;
+    }
+    for at in 0..candidates.len() {
+        if let Some(candidate) = candidates.get(at).copied()
+            && is_before(&(at, &candidate))
+            && let Some(candidate) = candidates.get_mut(at)
+        {
+            candidate.state = CandidateState::Still;
+        }
+    }
+    true
 }
 
 /// The rules of one choice.

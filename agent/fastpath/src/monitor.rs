@@ -1,6 +1,7 @@
 //! The loop itself: wait, look, decide, kill.
 
 mod evict;
+mod growers;
 mod schedule;
 mod updates;
 mod usage_cache;
@@ -8,6 +9,7 @@ mod usage_cache;
 use std::{io, sync::Arc};
 
 use evictd_engine::{
+    growers::Growers,
     limiter::{EvictionLimiter, ShadowChooser},
     model::settings::RankingStrategy,
 };
@@ -60,6 +62,8 @@ pub(super) struct MemoryMonitor {
     pub(super) cpus: u64,
     /// How old the usages in the table are.
     pub(super) usage_cache: UsageCache,
+    /// The pods that grow most.
+    pub(super) growers: Growers,
     pub(super) evictions: u64,
     met_in_force: u64,
     /// When the floor victims were published last; 0: they have to be.
@@ -96,6 +100,7 @@ impl MemoryMonitor {
             growth,
             cpus,
             usage_cache: UsageCache::default(),
+            growers: Growers::default(),
             evictions: 0,
             met_in_force: 0,
             named: 0,

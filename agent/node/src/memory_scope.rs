@@ -4,7 +4,12 @@ mod guard;
 
 use std::{io, os::unix::ffi::OsStrExt as _, path::Path};
 
-use evictd_engine::{Signal, growth::Room, model::usage::MemoryReading, pace::Shortage};
+use evictd_engine::{
+    Signal,
+    growth::Room,
+    model::usage::MemoryReading,
+    pace::{Bounded, Shortage},
+};
 use evictd_sys::fs::PathError;
 
 use crate::{
@@ -295,7 +300,10 @@ impl Scope {
             available,
             uncategorized: reading.uncategorized,
             kernel: reading.kernel - of_cache,
-            reclaimable,
+            reclaimable: match self.is_machine {
+                true => reclaimable,
+                false => reclaimable.saturating_sub(reading.slab_reclaimable),
+            },
             shortage: self.shortage(&reading, reclaimable, counted, word),
         })
     }
@@ -336,6 +344,12 @@ impl Scope {
             Some(_) if !self.is_machine => reading.dirty_or_writeback.min(reclaimable).min(left),
             _ => 0,
         };
+        // The kernel does not tell slab that it can give back from slab in use: inodes of open sockets and pipes, files on tmpfs.
+        let slab = match machine {
+            Some(_) => 0,
+            None => reading.slab_reclaimable.min(reclaimable),
+        };
+        let slowly = unwritten.saturating_add(slab).min(left);
         let on_scale = machine.map(|word| word.on_the_scale_of(threshold));
         Shortage {
             available: on_scale.map_or(counted, |left| left.min(counted)),
@@ -347,13 +361,14 @@ impl Scope {
             kernel: reading.kernel.min(used),
             unlisted: 0,
             room: Room {
-                at_once: left - unwritten,
-                slowly: unwritten,
+                at_once: left - slowly,
+                slowly,
                 per_second: WRITES_PER_SECOND,
                 swap: usable,
             },
             swap_free: free,
             guard: word.map_or(0, |word| word.amount.min(threshold)),
+            bounded: Bounded::default(),
         }
     }
 
@@ -411,7 +426,7 @@ pub struct MemorySample {
     pub uncategorized: u64,
     /// Kernel memory, where it has a counter of its own ([`MemoryReading::kernel`]), without what is counted as reclaimable.
     pub kernel: u64,
-    /// What the kernel could take back ([`MemoryReading::reclaimable`]).
+    /// What the kernel could take back ([`MemoryReading::reclaimable`]); of a cgroup without slab, of which a part may be in use.
     pub reclaimable: u64,
     /// What is short of it.
     pub shortage: Shortage,

@@ -3,11 +3,15 @@
 use std::time::Duration;
 
 use evictd_engine::{
-    CandidateState, ReleaseTarget,
+    Candidate, CandidateState, ReleaseTarget,
+    growers::{self, Grower, WATCHED},
     growth::Room,
     growth_of,
-    pace::{Decision, Judged, NextVictim, Pace, Pending, Relief, Shortage, Urgency},
-    spare_still,
+    pace::{
+        Decision, Judged, MONITORING_INTERVAL_NS, NextVictim, Pace, Pending, Relief, Shortage,
+        Urgency,
+    },
+    spare_in_vain, spare_still,
     terminating::{Fate, Remains, Terminating},
 };
 use evictd_node::sampling::{self, Nearness};
@@ -57,6 +61,8 @@ pub struct Evictd {
     trigger: Option<f64>,
     pressed: bool,
     growers: Growers,
+    /// As `MemoryMonitor`: what the pods hold that grow most.
+    watched: growers::Growers,
     /// As `ScopeMonitor`: when the statistics were last flushed because all depends on them, and what they showed.
     flushed: Option<(u64, u64)>,
     /// What the last look found.
@@ -146,6 +152,7 @@ impl Evictd {
             trigger: None,
             pressed: false,
             growers: Growers::default(),
+            watched: growers::Growers::default(),
             flushed: None,
             shortage: Shortage::default(),
         }
@@ -243,6 +250,33 @@ impl Evictd {
         }
     }
 
+    /// As `MemoryMonitor::watch_growers`; no pod has the number 0.
+    fn watch_growers(&mut self, world: &World<'_>) {
+        let grew = self.growers.grew.iter().zip(1_u64..);
+        let mut most: Vec<_> = grew.filter(|(grew, _)| **grew > 0).collect();
+        most.sort_unstable_by_key(|(grew, _)| std::cmp::Reverse(**grew));
+        for (_, number) in most.into_iter().take(WATCHED) {
+            self.watched
+                .note(number, world.now, world.held(number as usize - 1));
+        }
+    }
+
+    /// As `MemoryMonitor::spare_in_vain`.
+    fn spare_in_vain(&self, world: &World<'_>, candidates: &mut [Candidate], growth: u64) {
+        let last = self.pace.last_eviction();
+        let was_lately = last.is_some_and(|last| world.now - last < MONITORING_INTERVAL_NS);
+        let may_go = |grower: &Grower| {
+            let candidate = candidates.get(grower.pod as usize - 1);
+            candidate.is_some_and(|c| c.state == CandidateState::Eligible)
+        };
+        let growing = self.watched.growing(world.now).filter(may_go);
+        let main = growing.max_by_key(|grower| grower.growth);
+        let Some(main) = main.filter(|main| was_lately && main.growth >= growth / 2) else {
+            return;
+        };
+        spare_in_vain(candidates, world.rules(), main.pod as usize - 1, growth);
+    }
+
     fn dying(&self) -> usize {
         let is_dying = |v: &&Victim| v.terminating.exited().is_none() && !v.terminating.is_stuck();
         self.in_flight.iter().filter(is_dying).count()
@@ -299,6 +333,7 @@ impl Evictd {
             Urgency::Paced { .. } => String::new(),
         };
         self.growers.note(world);
+        self.watch_growers(world);
         let grew = |pod: usize| self.growers.grew.get(pod).copied().unwrap_or(0);
         let growers = growth_of(&candidates, &self.growers.grew);
         let mut relief = match urgency {
@@ -319,8 +354,12 @@ impl Evictd {
             let Some(next) = relief.map_or(Some(NextVictim::First), |relief| relief.next()) else {
                 break;
             };
-            if next == NextVictim::Growing {
-                spare_still(&mut candidates, &self.growers.grew);
+            match (next, urgency) {
+                (NextVictim::Growing, _) => spare_still(&mut candidates, &self.growers.grew),
+                (NextVictim::First, Urgency::Urgent { growth, .. }) => {
+                    self.spare_in_vain(world, &mut candidates, growth);
+                }
+                _ => {}
             }
             let victims = world.choose(&mut candidates, ReleaseTarget::Amount(1), 1);
             let Some(&pod) = victims.first() else { break };

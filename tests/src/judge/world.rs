@@ -394,16 +394,20 @@ impl<'a> World<'a> {
         demand: ReleaseTarget,
         most: usize,
     ) -> Vec<usize> {
-        let rules = Rules {
+        let mut victims = vec![0; most.min(candidates.len())];
+        let exact = |pod| self.working_set(pod);
+        let chosen = select(candidates, self.rules(), demand, exact, &mut victims);
+        victims.truncate(chosen.count);
+        victims
+    }
+
+    /// The order of eviction.
+    pub fn rules(&self) -> Rules {
+        Rules {
             strategy: self.incident.ranking,
             resource: Resource::Memory,
             system_over_reserved: false,
-        };
-        let mut victims = vec![0; most.min(candidates.len())];
-        let exact = |pod| self.working_set(pod);
-        let chosen = select(candidates, rules, demand, exact, &mut victims);
-        victims.truncate(chosen.count);
-        victims
+        }
     }
 
     /// Sends SIGKILL to a pod's processes.

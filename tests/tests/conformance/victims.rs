@@ -3,8 +3,8 @@
 
 use evictd_config::Config;
 use evictd_engine::{
-    Cause, ContainerUsage, EmptyDir, FsUsage, NodeReclaim, Pod, QosClass, Signal, Volume,
-    VolumeUsage,
+    Cause, ContainerUsage, EmptyDir, FsUsage, NodeReclaim, Observation, Pod, QosClass, Signal,
+    Volume, VolumeUsage,
     model::{quantity::Quantity, settings::Mode},
 };
 use evictd_tests::engine::{MI, Node, manager, names, one_gib, step};
@@ -362,4 +362,47 @@ fn a_victim_that_dies_during_a_reclaim_still_counts() {
         let evictions = manager.after_reclaim(now, &round, alive.snapshot(), after.snapshot());
         assert_eq!(names(&evictions), expected, "second {second}");
     }
+}
+
+/// R43: a fork bomb of a higher priority. The first pod goes by the order; the others have not enough process ids between them to
+/// last until the kubelet looks again, and the bomb would have to go all the same.
+#[test]
+fn a_fork_bomb_of_a_high_priority_takes_one_pod_with_it() {
+    let config = json!({"evictionHard": {"pid.available": "3000"}, "enforceNodeAllocatable": []});
+    let mut manager = manager(Mode::Evictd, config);
+    let mut node = Node::default();
+    for number in 0..30 {
+        node = node.pod(&format!("small-{number:02}"), 0);
+    }
+    node = node.pod("bomb", 0).that(|pod| pod.priority = 100);
+    let mut forked = |ms: i64, tasks: u64| {
+        for pod in &node.pods {
+            let processes = if pod.name == "bomb" { tasks } else { 10 };
+            if let Some(usage) = node.usages.get_mut(&pod.uid) {
+                usage.processes = Some(processes);
+            }
+        }
+        let now = 1_000_000_000 + ms * 1_000_000;
+        node.observations.set(
+            Signal::PidAvailable,
+            Observation {
+                available: 20_000 - tasks as i64,
+                capacity: 32_768,
+                time: Some(now),
+            },
+        );
+        let evictions = manager.plan(now, node.snapshot()).evictions;
+        names(&evictions)
+            .into_iter()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let mut gone = Vec::new();
+    for ms in (0..1000).step_by(40) {
+        gone.extend(forked(ms, 20 * ms as u64));
+        if gone.contains(&"bomb".to_owned()) {
+            break;
+        }
+    }
+    assert_eq!(gone, ["small-00", "bomb"]);
 }

@@ -14,7 +14,7 @@ use evictd_node::{
     cgroup::memory::{MemoryCgroup, Version},
     proc::machine::MemAvailable,
 };
-use evictd_store::record::{EvictionRecord, Record};
+use evictd_store::record::{EvictionRecord, Record, oom_kill::OomCause};
 use evictd_tests::{
     agent::{self, Agent},
     cgroup::{OomKills as _, TestCgroup},
@@ -475,4 +475,73 @@ fn a_victim_that_does_not_die_is_stuck_and_the_next_one_goes() {
     assert_eq!(held.wait().unwrap(), Some(libc::SIGKILL));
     assert_eq!(evicted, ["hog", "worker"], "{}", agent.log());
     assert_eq!((stuck, kills), (1, 0), "{}", agent.log());
+}
+
+/// Pods of a lower priority come first. The first of them goes; the others have not enough between them to last until the kubelet
+/// looks again, and the hog would have to go all the same.
+#[test]
+fn a_hog_of_a_high_priority_takes_one_pod_with_it() {
+    skip_if!(not_root());
+    let scope = TestCgroup::new("pace-priority", 512 * MIB).unwrap();
+    let names: Vec<String> = (0..12).map(|number| format!("small-{number:02}")).collect();
+    let mut pods: Vec<Value> = names
+        .iter()
+        .map(|name| json!({ "name": name, "cgroup": name }))
+        .collect();
+    pods.push(json!({ "name": "hog", "cgroup": "hog", "priority": 100 }));
+    let mut files = Files::new(scope.path(), &json!(pods));
+    files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
+    let start = |name: &str, arguments: &[&str]| {
+        Hog::start(&scope.child(name).unwrap(), arguments).unwrap()
+    };
+    let mut small: Vec<Hog> = names
+        .iter()
+        .map(|name| start(name, &["--mib", "6"]))
+        .collect();
+    assert!(until(LONG, || scope.usage().unwrap() > 72 * MIB));
+    let hog_dir = scope.child("hog").unwrap();
+    let agent = files.start(&[]);
+    let mut hog = Hog::start(&hog_dir, &["--mib", "4000", "--rate", "300"]).unwrap();
+    assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
+    let is_told = || files.evicted().iter().any(|name| name == "hog");
+    assert!(until(LONG, is_told), "{}", agent.log());
+    std::thread::sleep(MOMENT);
+    let evicted = files.evicted();
+    assert!(evicted.len() <= 2, "{evicted:?}: {}", agent.log());
+    let alive = small
+        .iter_mut()
+        .filter_map(|pod| pod.is_alive().then_some(()))
+        .count();
+    assert!(alive >= 11, "{evicted:?}");
+    let memory = MemoryCgroup::open(scope.path()).unwrap();
+    assert_eq!(memory.oom_kills().unwrap(), 0);
+}
+
+/// A pod that leaks is killed at its own limit, and what it has comes back; the node's threshold is met for a moment before.
+#[test]
+fn a_pod_that_grows_up_to_its_own_limit_costs_no_neighbour() {
+    skip_if!(not_root());
+    let scope = TestCgroup::new("pace-limit", 512 * MIB).unwrap();
+    let mut pods: Vec<Value> = NEIGHBOURS
+        .map(|name| json!({ "name": name, "cgroup": name, "requests": { "memory": "10Mi" } }))
+        .into();
+    let memory = json!({ "memory": "310Mi" });
+    pods.push(json!({ "name": "leaks", "cgroup": "leaks", "requests": memory, "limits": memory }));
+    let mut files = Files::new(scope.path(), &json!(pods));
+    files.config["evictionHard"] = json!({ "memory.available": "100Mi" });
+    let mut neighbours =
+        NEIGHBOURS.map(|name| Hog::start(&scope.child(name).unwrap(), &["--mib", "40"]).unwrap());
+    assert!(until(LONG, || scope.usage().unwrap() > 120 * MIB));
+    let leaks = scope.child("leaks").unwrap();
+    scope.limit_child("leaks", 310 * MIB).unwrap();
+    let agent = files.start(&[]);
+    for _ in 0..2 {
+        let mut leak = Hog::start(&leaks, &["--mib", "400", "--rate", "60"]).unwrap();
+        assert_eq!(leak.wait().unwrap(), Some(libc::SIGKILL));
+        std::thread::sleep(MOMENT);
+        assert!(files.evictions().is_empty(), "{}", agent.log());
+        assert!(neighbours.iter_mut().all(Hog::is_alive));
+    }
+    let kill = files.oom_kill().map(|kill| kill.cause);
+    assert_eq!(kill, Some(OomCause::PodLimit), "{}", agent.log());
 }

@@ -477,3 +477,23 @@ fn what_a_victim_frees_late_is_no_growth_of_others() {
     let decision = pace.decide(now + MS, &at(480, 260), pending(1));
     assert!(is_urgent(decision), "{decision:?}");
 }
+
+/// A pod that leaks up to its own limit is killed there: nothing has to go for it, where enough is left then.
+#[test]
+fn a_growth_that_ends_at_a_limit_of_its_own_is_not_urgent() {
+    let is_urgent = |left: u64, growth: u64| {
+        let grows = |ms: u64| Shortage {
+            bounded: Bounded {
+                growth: growth * MIB,
+                left: (left - ms / 5) * MIB,
+            },
+            ..seen(422 + ms / 5, 0)
+        };
+        let mut pace = Pace::default();
+        let (now, last) = looked(&mut pace, 1, 50, grows);
+        is_urgent(pace.decide(now, &last, Pending::default()))
+    };
+    assert!(!is_urgent(40, 200));
+    assert!(is_urgent(85, 200), "nothing would be left by then");
+    assert!(is_urgent(40, 100), "half of the growth has no such limit");
+}

@@ -281,3 +281,28 @@ fn who_does_not_grow_is_passed_over() {
     ];
     assert_eq!(states, expected);
 }
+
+/// A pod of priority 100 that has 300 MiB and has requested so much grows; sixty of priority 0 come before it.
+fn before_a_grower(each: u64, requested: u64) -> Vec<Candidate> {
+    let mut candidates = vec![candidate(0, 0, each << 20); 60];
+    candidates.push(candidate(100, requested << 20, 300 << 20));
+    candidates
+}
+
+#[test]
+fn pods_that_cannot_carry_a_growth_do_not_go_in_vain() {
+    let next = |candidates: &mut [Candidate], mib_per_second: u64| {
+        let is_any = spare_in_vain(candidates, RULES, 60, mib_per_second << 20);
+        (is_any, choose(candidates, RULES, ReleaseTarget::Amount(1)))
+    };
+    // 300 MiB are used up in a second.
+    assert_eq!(next(&mut before_a_grower(5, 256), 300), (true, vec![60]));
+    // 3,000 MiB last longer than it takes the kubelet to look again.
+    let (spared, first) = next(&mut before_a_grower(50, 256), 200);
+    assert_eq!((spared, first), (false, vec![0]));
+    // Within its request it goes for no other pod.
+    assert!(!next(&mut before_a_grower(5, 512), 300).0);
+    let mut protected = before_a_grower(5, 256);
+    protected[60].state = CandidateState::Protected;
+    assert!(!next(&mut protected, 300).0);
+}

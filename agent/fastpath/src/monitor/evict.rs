@@ -6,11 +6,14 @@ use evictd_engine::{
     CandidateState, Observation, Observations, ReleaseTarget, Resource, Rules, growth_of,
     limiter::ShadowChooser,
     model::{settings::MemoryHook, usage::MemoryReading},
-    pace::{Decision, Judged, MONITORING_INTERVAL_NS, NextVictim, Pending, Relief, Rule, Urgency},
+    pace::{
+        Decision, Judged, MONITORING_INTERVAL_NS, NextVictim, Pending, Relief, Rule, Shortage,
+        Urgency,
+    },
     permit::LastResort,
     rank,
     record::Stages,
-    select, spare_still,
+    select, spare_in_vain, spare_still,
     terminating::Terminating,
 };
 use evictd_node::{
@@ -30,11 +33,15 @@ impl MemoryMonitor {
     /// Asks the pace whether a pod may go for a scope, and kills as many as it says; whether nothing is to be done before the
     /// next look. Victims held `dying_before` bytes when the look at the scope began.
     pub(crate) fn resolve_pressure(&mut self, index: usize, now: u64, dying_before: u64) -> bool {
+        let bounded = self.bounded_growth(index, now);
         let Some(monitor) = self.scopes.get_mut(index) else {
             return true;
         };
         let (pending, shadow, dying) = self.in_flight.pending(&monitor.scope, now);
-        let seen = monitor.shortage(shadow, dying, dying_before);
+        let seen = Shortage {
+            bounded,
+            ..monitor.shortage(shadow, dying, dying_before)
+        };
         monitor.pace.observe(now, &seen);
         let Decision::Evict { urgency, .. } = monitor.pace.decide(now, &seen, pending) else {
             return self.in_flight.dying() == 0;
@@ -76,19 +83,32 @@ impl MemoryMonitor {
             Urgency::Paced { .. } => None,
         };
         let mut victims = [0];
+        // Nothing stands between a crossing and the first signal.
+        let has_evicted = self.has_evicted_lately(index);
+        if has_evicted {
+            self.watch_growers();
+        }
         while room > 0 {
+            let Some(mut next) = relief.map_or(Some(NextVictim::First), |relief| relief.next())
+            else {
+                break;
+            };
+            if next == NextVictim::First
+                && let Urgency::Urgent { growth, .. } = urgency
+                && self.spare_in_vain(index, growth)
+            {
+                next = NextVictim::Growing;
+            } else if next == NextVictim::Growing {
+                let PodTable {
+                    candidates, grew, ..
+                } = &mut *self.setup.table;
+                spare_still(candidates, grew);
+            }
             let PodTable {
                 entries,
                 candidates,
-                grew,
                 ..
             } = &mut *self.setup.table;
-            let Some(next) = relief.map_or(Some(NextVictim::First), |relief| relief.next()) else {
-                break;
-            };
-            if next == NextVictim::Growing {
-                spare_still(candidates, grew);
-            }
             let exact = |i: usize| entries.get(i)?.memory.read().map(|r| r.working_set()).ok();
             let chosen = select(
                 candidates,
@@ -132,7 +152,26 @@ impl MemoryMonitor {
             let grew = self.setup.table.grew.get(victim);
             relief.add(grew.copied().unwrap_or(0), gives);
         }
+        if !has_evicted {
+            self.watch_growers();
+        }
         self.in_flight.dying() == 0
+    }
+
+    /// Whether a pod went for a scope since the kubelet could have looked.
+    fn has_evicted_lately(&self, index: usize) -> bool {
+        let last = self.scopes.get(index).and_then(|m| m.pace.last_eviction());
+        last.is_some_and(|last| monotonic_ns().saturating_sub(last) < MONITORING_INTERVAL_NS)
+    }
+
+    /// The first pod goes by the order alone. Where it has not ended the growth, those that follow it go for nothing as long as one
+    /// pod makes most of it and they cannot carry that together: they are passed over.
+    fn spare_in_vain(&mut self, index: usize, growth: u64) -> bool {
+        let rules = self.rules();
+        self.has_evicted_lately(index)
+            && self.main_grower(growth).is_some_and(|place| {
+                spare_in_vain(&mut self.setup.table.candidates, rules, place, growth)
+            })
     }
 
     /// Takes note of pods from which the kernel has killed by itself: what is left of them is killed, and they are evicted pods
@@ -434,6 +473,7 @@ impl MemoryMonitor {
     /// time without an agent. In any case all pods are read: by how much each has grown is known when one has to go.
     pub(crate) fn publish_floor_victims(&mut self) {
         self.load_candidates(LastResort::None);
+        self.watch_growers();
         let has_floor = |monitor: &ScopeMonitor| monitor.scope.limits().floor.is_some();
         let is_used = self.setup.is_pinned || self.scopes.iter().any(has_floor);
         if !is_used || !self.setup.trigger.has_program() {

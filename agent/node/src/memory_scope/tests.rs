@@ -233,3 +233,34 @@ fn a_containers_limit_is_its_capacity() {
         (70 * MIB, 70 * MIB)
     );
 }
+
+/// The kernel does not tell slab that it can give back from slab in use: no fast growth counts on it.
+#[test]
+fn slab_of_a_cgroup_is_room_for_a_slow_growth_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+    write("memory.current", &(900 * MIB).to_string());
+    write("memory.max", &(1000 * MIB).to_string());
+    let (anon, file, slab) = (650 * MIB, 100 * MIB, 150 * MIB);
+    write(
+        "memory.stat",
+        &format!(
+            "anon {anon}\nfile {file}\nkernel {slab}\ninactive_file {file}\nactive_file 0\nslab_reclaimable {slab}\n"
+        ),
+    );
+    let limits = |capacity| Limits {
+        threshold: capacity / 10,
+        resolved: capacity / 10,
+        floor: None,
+    };
+    let pods = MemoryCgroup::open(dir.path()).unwrap();
+    let look = Scope::new(pods, limits, false).unwrap().sample().unwrap();
+    let room = look.shortage.room;
+    assert_eq!((look.shortage.used, look.available), (650 * MIB, 200 * MIB));
+    assert_eq!((room.at_once, room.slowly), (200 * MIB, 150 * MIB));
+    assert_eq!(
+        look.reclaimable,
+        100 * MIB,
+        "the floor counts on none of it"
+    );
+}

@@ -59,6 +59,11 @@ impl Entry {
         MemoryCgroup::open(self.memory.path())
     }
 
+    /// Makes the kernel add up its statistics, so that page cache is told from other memory. Does not allocate.
+    pub fn flush_statistics(&self) {
+        self.statistics.flush();
+    }
+
     /// Whether no process is left. For threads of normal priority.
     pub fn is_empty(&self) -> bool {
         match self.open_killer() {
