@@ -15,7 +15,6 @@ use evictd_tests::{
     node::MIB,
     skip::{no_bpf, not_root},
     skip_if,
-    wait::until,
     wait::wait_for,
 };
 use serde_json::{Value, json};
@@ -150,27 +149,6 @@ fn a_hog_is_evicted_written_down_and_the_agent_ends_cleanly() {
             .unwrap(),
         0
     );
-}
-
-// R47
-#[test]
-fn shadow_kills_nothing() {
-    skip_if!(not_root());
-    let scope = TestCgroup::new("runshadow", 256 * MIB).unwrap();
-    let dir = scope.child("besteffort/hog").unwrap();
-    let files = Files::new(
-        scope.path(),
-        &json!([{ "name": "hog", "cgroup": "besteffort/hog" }]),
-    );
-    let mut agent = files.start(&["--shadow"]);
-    let mut hog = Hog::start(&dir, &["--mib", "220"]).unwrap();
-    let is_shadow = |r: &Record| matches!(r, Record::Evicted(e) if e.shadow && e.phase.is_none());
-    let seen = until(Duration::from_secs(30), || {
-        files.records().iter().any(is_shadow)
-    });
-    assert!(seen, "{:?}", files.records());
-    assert!(hog.is_alive());
-    assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
 // R4: one threshold drops all defaults, and a kubelet may have none for memory. The OOM killer is alone with it then.

@@ -649,11 +649,3 @@ fn a_fleet_brake_that_agents_refuse_is_not_rendered() {
         thresholds(&rendered(&json!({ "fleetBrake": brake }))).unwrap();
     }
 }
-
-#[test]
-fn versions_agree() {
-    let text = fs::read_to_string(chart().join("Chart.yaml")).unwrap();
-    let chart = &objects(&text).unwrap()[0];
-    assert_eq!(chart["version"], env!("CARGO_PKG_VERSION"));
-    assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
-}

@@ -675,25 +675,6 @@ fn a_pod_that_cannot_be_opened_is_told_and_tried_again() {
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
-// R47: shadow mode tells, and touches nothing.
-#[test]
-fn shadow_mode_deletes_nothing() {
-    skip_if!(not_root());
-    let mut member = ClusterNode::new("shadowed", 256).unwrap();
-    member.config["shadow"] = true.into();
-    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
-    let _agent = member.start().unwrap();
-    let mut hog = Hog::start(&wild, &["--mib", "210"]).unwrap();
-    assert!(reported(&member, 1));
-    assert!(hog.is_alive());
-    assert_eq!(events(&member, "WouldEvict", "Pod").len(), 1);
-    let state = member.server.state();
-    assert_eq!(
-        state.count("DELETE", "") + state.count("PATCH", "/pods/"),
-        0
-    );
-}
-
 #[test]
 fn the_second_agent_on_a_node_is_refused() {
     skip_if!(not_root());

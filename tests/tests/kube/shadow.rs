@@ -30,6 +30,7 @@ fn writes(state: &State) -> Vec<String> {
         .collect()
 }
 
+// R47
 #[test]
 fn shadow_mode_sends_nothing_but_events() {
     skip_if!(not_root());
@@ -42,9 +43,10 @@ fn shadow_mode_sends_nothing_but_events() {
     let mut agent = member.start().unwrap();
     let mut hog = Hog::start(&wild, &["--mib", "210"]).unwrap();
     let told = member.server.wait(SOON, |s| {
-        events(s, "WouldEvict") > 0 && events(s, "WouldSetConditions") > 0
+        events(s, "WouldEvict") == 1 && events(s, "WouldSetConditions") > 0
     });
     assert!(told, "{}", agent.log());
+    assert!(member.wait(SOON, |m| m.reported().len() == 1));
     assert!(hog.is_alive(), "nothing was killed");
     // The kubelet finds the shortage too.
     let mut evicted = apiserver::pod("other", &ClusterNode::uid(2), "BestEffort", 0, None);
