@@ -92,6 +92,16 @@ pub fn policy(name: &str, spec: Value) -> EvictionPolicy {
     EvictionPolicy::read(document).expect("a policy")
 }
 
+/// The name of a pod that has a number.
+pub fn pod(number: usize) -> String {
+    format!("pod-{number}")
+}
+
+/// Whether it could be evicted now.
+pub fn may_go(kept: &Kept, number: usize) -> bool {
+    kept.may_go(&pod(number))
+}
+
 impl Kept {
     /// A node with these pods, which run.
     pub fn new(

@@ -15,7 +15,7 @@ use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
     hog::Hog,
     node::Node,
-    policy_fixture::{BarePod, Kept, labels, policy},
+    policy_fixture::{BarePod, Kept, labels, may_go, pod, policy},
     skip::not_root,
     skip_if,
 };
@@ -28,14 +28,6 @@ fn keep(name: &str, pods: usize, policies: Vec<EvictionPolicy>) -> Kept {
         ..Pod::default()
     });
     Kept::new(name, pods.collect(), policies, Secrets::default())
-}
-
-fn pod(number: usize) -> String {
-    format!("pod-{number}")
-}
-
-fn may_go(kept: &Kept, number: usize) -> bool {
-    kept.may_go(&pod(number))
 }
 
 /// A condition on the usage holds when the pod has grown, and no longer when it has shrunk.
