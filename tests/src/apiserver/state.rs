@@ -59,23 +59,6 @@ pub struct Fault {
     pub what: InjectedFault,
 }
 
-impl Fault {
-    /// On so many requests with this method (empty: any) and this part of the path.
-    pub fn new(
-        method: &'static str,
-        path: &'static str,
-        times: usize,
-        what: InjectedFault,
-    ) -> Self {
-        Self {
-            method,
-            path,
-            times,
-            what,
-        }
-    }
-}
-
 /// The whole.
 pub struct State {
     /// Newest resourceVersion.
@@ -196,6 +179,22 @@ impl State {
     pub fn watches(&mut self) -> usize {
         self.watchers.retain(|w| !w.is_gone());
         self.watchers.len()
+    }
+
+    /// Has so many requests with this method (empty: any) and this part of the path go wrong.
+    pub fn fails(
+        &mut self,
+        method: &'static str,
+        path: &'static str,
+        times: usize,
+        what: InjectedFault,
+    ) {
+        self.faults.push(Fault {
+            method,
+            path,
+            times,
+            what,
+        });
     }
 
     /// Requests of a method whose path contains a text.

@@ -14,7 +14,7 @@ use clap::ValueEnum;
 
 use super::{kernel_map::disable_triggers, node::Node};
 use crate::{
-    apiserver::{self, InjectedFault},
+    apiserver::InjectedFault,
     disk::Frozen,
     hog::Hog,
     runtime::{self, Runtime},
@@ -242,13 +242,10 @@ impl Healing {
 
 /// The next requests below a path go wrong, one after the other, whenever they come: most of them with the report.
 fn inject(node: &Node, path: &'static str, faults: &[InjectedFault]) -> Struck {
-    let faults = faults.iter().map(|what| apiserver::Fault {
-        method: "",
-        path,
-        times: 1,
-        what: *what,
-    });
-    node.member.server.state().faults.extend(faults);
+    let mut state = node.member.server.state();
+    for what in faults {
+        state.fails("", path, 1, *what);
+    }
     Struck::Nothing
 }
 

@@ -53,8 +53,10 @@ impl Node {
         if fault == Fault::KubeletAway {
             // It is asked at the start alone.
             member.config["cluster"]["configz"] = json!(true);
-            let hangs = apiserver::Fault::new("GET", "/proxy/", 1, InjectedFault::Hang);
-            member.server.state().faults.push(hangs);
+            member
+                .server
+                .state()
+                .fails("GET", "/proxy/", 1, InjectedFault::Hang);
         }
         let health = free_address()?;
         member.config["healthAddress"] = json!(health);

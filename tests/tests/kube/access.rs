@@ -6,7 +6,7 @@ use evictd_config::ConfigMapName;
 use evictd_kube::{access, client::ApiClient, scraper_access::SCRAPER_RIGHTS};
 use evictd_tests::{
     agent,
-    apiserver::{ApiServer, NODE},
+    apiserver::{ApiServer, InjectedFault, NODE},
     cluster_node::ClusterNode,
     hog::Hog,
     node::MIB,
@@ -98,13 +98,7 @@ fn a_report_that_is_forbidden_is_given_up_in_the_end() {
     member
         .server
         .state()
-        .faults
-        .push(evictd_tests::apiserver::Fault::new(
-            "DELETE",
-            "/pods/wild",
-            100,
-            evictd_tests::apiserver::InjectedFault::Status(403),
-        ));
+        .fails("DELETE", "/pods/wild", 100, InjectedFault::Status(403));
     let _agent = member.start().unwrap();
     let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));

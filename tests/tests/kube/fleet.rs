@@ -11,7 +11,7 @@ use evictd_engine::{
 use evictd_kube::fleet_brake::Fleet;
 use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
-    apiserver::{Fault, InjectedFault, State},
+    apiserver::{InjectedFault, State},
     cluster_node::ClusterNode,
     hog::Hog,
     node::MIB,
@@ -164,13 +164,7 @@ fn enough_entries_take_no_more_writes() {
 fn without_the_api_server_each_node_goes_on_by_itself() {
     let f = Following::new(|server| {
         let mut state = server.state();
-        let fault = |method, path| Fault {
-            method,
-            path,
-            times: 2,
-            what: InjectedFault::Status(503),
-        };
-        state.faults.push(fault("GET", EVICTIONS));
+        state.fails("GET", EVICTIONS, 2, InjectedFault::Status(503));
     })
     .unwrap();
     let node = Node::new(&f, "n1");
@@ -214,12 +208,9 @@ fn a_report_that_fails_is_noticed() {
     let f = Following::new(|server| maps(&mut server.state())).unwrap();
     let node = Node::new(&f, "n1");
     assert!(f.wait(|_| node.fleet.is_available()));
-    f.server.state().faults.push(Fault::new(
-        "PATCH",
-        EVICTIONS,
-        2,
-        InjectedFault::Status(403),
-    ));
+    f.server
+        .state()
+        .fails("PATCH", EVICTIONS, 2, InjectedFault::Status(403));
     node.evicts();
     assert!(f.wait(|_| !node.fleet.is_available()));
     assert!(f.wait(|f| entries(&f.server.state()) == ["n1"]));

@@ -9,7 +9,7 @@ use evictd_kube::{
     node_status::{DesiredStatus, NodeWriter, StaleConditions},
 };
 use evictd_tests::{
-    apiserver::{ApiServer, Fault, InjectedFault, NODE, State},
+    apiserver::{ApiServer, InjectedFault, NODE, State},
     cluster_node::ClusterNode,
     hog::Hog,
     skip::not_root,
@@ -200,15 +200,15 @@ fn what_was_left_goes_when_its_time_is_over() {
 }
 
 /// A node on which an earlier agent has left these taints, and the condition too if it was still there; an agent with this taint
-/// keeps it while `wanted` is what it should say, until `done`.
+/// keeps it while `wanted` is what it should say, until `done`. One PATCH may be refused.
 fn kept(
     left: (&[&str], bool),
     taint: (Option<TaintConfig>, &[&str]),
-    faults: Vec<Fault>,
+    refusal: Option<(&'static str, u16)>,
     wanted: DesiredStatus,
     done: impl Fn(&State) -> bool,
 ) -> ApiServer {
-    kept_again(SOON * 10, left, taint, faults, wanted, done)
+    kept_again(SOON * 10, left, taint, refusal, wanted, done)
 }
 
 /// The same, written again after each `repeat`.
@@ -216,7 +216,7 @@ fn kept_again(
     repeat: Duration,
     (left, with_condition): (&[&str], bool),
     (taint, former): (Option<TaintConfig>, &[&str]),
-    faults: Vec<Fault>,
+    refusal: Option<(&'static str, u16)>,
     wanted: DesiredStatus,
     done: impl Fn(&State) -> bool,
 ) -> ApiServer {
@@ -225,7 +225,9 @@ fn kept_again(
     let kubeconfig = server.kubeconfig(dir.path()).unwrap();
     {
         let mut state = server.state();
-        state.faults = faults;
+        if let Some((path, code)) = refusal {
+            state.fails("PATCH", path, 1, InjectedFault::Status(code));
+        }
         let node = &mut state.node;
         let taints = node["spec"]["taints"].as_array_mut().unwrap();
         taints.extend(
@@ -302,7 +304,7 @@ fn taints_of_an_earlier_configuration_go() {
     ] {
         let wanted = DesiredStatus::default();
         let before = (&[there][..], with_condition);
-        let server = kept(before, (taint, former), Vec::new(), wanted, |s| {
+        let server = kept(before, (taint, former), None, wanted, |s| {
             taints(s) == expected
         });
         assert_eq!(has_condition(&server.state()), with_condition, "{there}");
@@ -310,13 +312,7 @@ fn taints_of_an_earlier_configuration_go() {
     // One that no configuration has named belongs to another component.
     let stays = |s: &State| s.count("GET", "/nodes/n2") > 0;
     let before = (&[custom_left][..], false);
-    let server = kept(
-        before,
-        (None, &[]),
-        Vec::new(),
-        DesiredStatus::default(),
-        stays,
-    );
+    let server = kept(before, (None, &[]), None, DesiredStatus::default(), stays);
     assert_eq!(taints(&server.state()), [kept_one, custom_left]);
 }
 
@@ -330,15 +326,6 @@ fn wanted() -> DesiredStatus {
     }
 }
 
-fn refusal(path: &'static str, code: u16) -> Fault {
-    Fault {
-        method: "PATCH",
-        path,
-        times: 1,
-        what: InjectedFault::Status(code),
-    }
-}
-
 // An admission policy that refuses the taint leaves the condition.
 #[test]
 fn the_condition_is_written_when_the_taint_is_refused() {
@@ -346,8 +333,8 @@ fn the_condition_is_written_when_the_taint_is_refused() {
         set_after: Duration::ZERO,
         ..TaintConfig::default()
     };
-    let faults = vec![refusal("/nodes/n2", 403)];
-    let server = kept((&[], false), (Some(taint), &[]), faults, wanted(), says);
+    let refusal = Some(("/nodes/n2", 403));
+    let server = kept((&[], false), (Some(taint), &[]), refusal, wanted(), says);
     let state = server.state();
     let patched: Vec<&str> = state
         .all("PATCH", "/nodes/n2")
@@ -369,7 +356,7 @@ fn what_holds_is_said_again() {
         often,
         (&[], false),
         (taint, &[]),
-        vec![],
+        None,
         wanted(),
         is_said_again,
     );
@@ -378,8 +365,8 @@ fn what_holds_is_said_again() {
 // A lost answer: what was asked for may be there or not, and has the same time in either case.
 #[test]
 fn a_condition_that_is_written_again_has_its_time() {
-    let faults = vec![refusal("/nodes/n2/status", 500)];
-    let server = kept((&[], false), (None, &[]), faults, wanted(), has_condition);
+    let refusal = Some(("/nodes/n2/status", 500));
+    let server = kept((&[], false), (None, &[]), refusal, wanted(), has_condition);
     let state = server.state();
     let times: Vec<_> = state
         .all("PATCH", "/nodes/n2/status")
@@ -399,12 +386,10 @@ fn conflicts_and_failures_are_outlasted() {
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
     let _agent = member.start().unwrap();
     for code in [409, 500] {
-        member.server.state().faults.push(Fault::new(
-            "PATCH",
-            "/nodes/n2",
-            1,
-            InjectedFault::Status(code),
-        ));
+        member
+            .server
+            .state()
+            .fails("PATCH", "/nodes/n2", 1, InjectedFault::Status(code));
     }
     let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));

@@ -25,7 +25,7 @@ use evictd_store::{
 };
 use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
-    apiserver::{self, ApiServer, Fault, InjectedFault, NODE},
+    apiserver::{self, ApiServer, InjectedFault, NODE},
     policy_fixture::BarePod,
 };
 use serde_json::{Value, json};
@@ -319,12 +319,9 @@ impl Soft {
 #[test]
 fn trouble_with_one_and_trouble_with_all() {
     let mut soft = soft(json!({}));
-    soft.server.state().faults.push(Fault::new(
-        "POST",
-        "/web-2/eviction",
-        1,
-        InjectedFault::Status(500),
-    ));
+    soft.server
+        .state()
+        .fails("POST", "/web-2/eviction", 1, InjectedFault::Status(500));
     let outcome = soft.evict(&[1, 2], false);
     assert!(
         matches!(outcome, SoftOutcome::Evicted { index: 1, .. }),
@@ -384,13 +381,10 @@ fn what_is_held_back_by_now_is_not_asked_to_go() {
 #[test]
 fn a_pause_during_the_dry_run_comes_before_the_delete() {
     let mut soft = soft(json!({}));
-    let slow = |path| Fault {
-        method: "POST",
-        path,
-        times: 1,
-        what: InjectedFault::Slow(Duration::from_secs(1)),
-    };
-    soft.server.state().faults.push(slow("/web-2/eviction"));
+    let slow = InjectedFault::Slow(Duration::from_secs(1));
+    soft.server
+        .state()
+        .fails("POST", "/web-2/eviction", 1, slow);
     let limiter = Arc::clone(soft.policies.limiter());
     let paused = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(300));
@@ -410,12 +404,12 @@ fn a_pause_during_the_dry_run_comes_before_the_delete() {
 #[test]
 fn a_pause_holds_for_an_override() {
     let mut soft = soft(json!({}));
-    soft.server.state().faults.push(Fault::new(
+    soft.server.state().fails(
         "POST",
         "/web-1/eviction",
         1,
         InjectedFault::Slow(Duration::from_secs(1)),
-    ));
+    );
     let limiter = Arc::clone(soft.policies.limiter());
     let paused = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(300));

@@ -7,7 +7,7 @@ use evictd_kube::{
     watch::pods::{self, Shared},
 };
 use evictd_tests::{
-    apiserver::{ApiServer, Fault, InjectedFault, NODE, pod},
+    apiserver::{ApiServer, InjectedFault, NODE, pod},
     wait::SOON,
 };
 use serde_json::json;
@@ -223,12 +223,7 @@ fn failures_are_followed_by_pauses() {
             InjectedFault::Status(403),
             InjectedFault::Slow(Duration::from_millis(200)),
         ] {
-            state.faults.push(Fault {
-                method: "GET",
-                path: "/pods",
-                times: 1,
-                what,
-            });
+            state.fails("GET", "/pods", 1, what);
         }
     });
     assert!(w.knows(&["ua"]));

@@ -4,13 +4,8 @@
 use std::{fs, time::Duration};
 
 use evictd_tests::{
-    apiserver::{Fault, InjectedFault},
-    cluster_node::ClusterNode,
-    hog::Hog,
-    node::MIB,
-    skip::not_root,
-    skip_if,
-    wait::SOON,
+    apiserver::InjectedFault, cluster_node::ClusterNode, hog::Hog, node::MIB, skip::not_root,
+    skip_if, wait::SOON,
 };
 use serde_json::{Value, json};
 
@@ -63,12 +58,8 @@ fn answers(member: &ClusterNode, path: &str, cluster: Option<Value>) {
 }
 
 fn fails(member: &ClusterNode, what: InjectedFault) {
-    member.server.state().faults.push(Fault {
-        method: "GET",
-        path: "/clusters/db",
-        times: usize::MAX,
-        what,
-    });
+    let mut state = member.server.state();
+    state.fails("GET", "/clusters/db", usize::MAX, what);
 }
 
 /// What the agent says about the pod, as `evictd policy explain` shows it.

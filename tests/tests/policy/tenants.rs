@@ -6,7 +6,7 @@ use std::{
 };
 
 use evictd_tests::{
-    apiserver::{Collection, Fault, InjectedFault},
+    apiserver::{Collection, InjectedFault},
     cluster_node::ClusterNode,
     hog::Hog,
     node::MIB,
@@ -100,8 +100,11 @@ fn a_start_waits_for_them() {
     skip_if!(not_root());
     let (member, _, _) = two("tenantslow");
     let late = Duration::from_secs(2);
-    let fault = Fault::new("GET", "/podevictionpolicies", 1, InjectedFault::Slow(late));
-    member.server.state().faults.push(fault);
+    let slow = InjectedFault::Slow(late);
+    member
+        .server
+        .state()
+        .fails("GET", "/podevictionpolicies", 1, slow);
     let begun = Instant::now();
     let _agent = member.start().unwrap();
     assert!(begun.elapsed() >= late);
