@@ -19,6 +19,7 @@ pub mod judge;
 pub mod node;
 pub mod policies;
 pub mod policy_fixture;
+pub mod prelude;
 pub mod runtime;
 pub mod scrape;
 pub mod scripted;

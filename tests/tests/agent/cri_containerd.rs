@@ -1,6 +1,6 @@
 //! Node-level reclaim against a real containerd, whose files lie on a disk of the test's own (R8).
 
-use std::{io, time::Duration};
+use std::io;
 
 use evictd_config::CriConfig;
 use evictd_cri::Reclaimer;
@@ -8,11 +8,7 @@ use evictd_engine::NodeReclaim::{Containers, Images};
 use evictd_node::fs::statfs::Filesystem;
 use evictd_tests::{
     containerd::{self, Containerd, PAUSE, Pods},
-    disk::Disk,
-    node::MIB,
-    or_skip,
-    skip::not_root,
-    skip_if,
+    prelude::*,
 };
 
 const BALLAST: usize = 24 << 20;

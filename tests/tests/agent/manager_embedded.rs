@@ -1,31 +1,15 @@
 //! The signals that the fast path is not there for, by `evictd run` as a process: tasks, inodes, bytes, a pod's own limits,
 //! and soft thresholds. Real forks and files, real filesystems on loop devices.
 
-use std::{
-    fs,
-    path::Path,
-    time::{Duration, Instant},
-};
-
 use evictd_engine::pace::{Decision, Rule};
 use evictd_node::proc::pids::Pids;
-use evictd_store::record::{EvictionRecord, PaceRecord, Record};
+use evictd_store::record::{EvictionRecord, PaceRecord};
 use evictd_tests::{
-    agent,
-    cgroup::{PidsBeside, TestCgroup},
-    disk::Disk,
-    embedded::Files,
-    forker::{Forker, all_are_reaped, process_ids_of_the_machine},
-    hog::Hog,
-    node::MIB,
-    or_skip,
-    scrape::{free_address, metrics},
-    skip::not_root,
-    skip_if,
+    cgroup::PidsBeside,
+    forker::{all_are_reaped, process_ids_of_the_machine},
+    prelude::*,
     unkillable::Undying,
-    wait::{SOON, until},
 };
-use serde_json::{Value, json};
 
 /// A scope with two pods, and where their emptyDirs are.
 struct Two {

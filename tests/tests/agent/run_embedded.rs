@@ -1,23 +1,8 @@
 //! `evictd run` as a process: bad input, a clean end, a manifest's pods killed and written down.
 
-use std::{
-    fs,
-    process::{Child, Output},
-    time::Duration,
-};
+use std::process::{Child, Output};
 
-use evictd_node::cgroup::memory::MemoryCgroup;
-use evictd_store::record::Record;
-use evictd_tests::{
-    cgroup::{OomKills as _, TestCgroup},
-    embedded::Files,
-    hog::Hog,
-    node::MIB,
-    skip::{no_bpf, not_root},
-    skip_if,
-    wait::wait_for,
-};
-use serde_json::{Value, json};
+use evictd_tests::prelude::*;
 
 fn assert_refused(output: &Output, expected: &str) {
     let stderr = String::from_utf8_lossy(&output.stderr);

@@ -1,21 +1,6 @@
 //! The configuration changes while the agent runs.
 
-use std::{fs, time::Duration};
-
-use evictd_node::cgroup::memory::MemoryCgroup;
-use evictd_store::record::Record;
-use evictd_tests::{
-    agent::{self, Agent},
-    cgroup::TestCgroup,
-    embedded::Files,
-    hog::Hog,
-    node::MIB,
-    scrape::{free_address, metrics},
-    skip::not_root,
-    skip_if,
-    wait::{SOON, until},
-};
-use serde_json::json;
+use evictd_tests::prelude::*;
 
 /// A node of 256 MiB whose hog uses 120 MiB: the first threshold lets it live, the second does not.
 fn running(name: &str) -> (TestCgroup, Files, Agent, Hog) {

@@ -2,24 +2,15 @@
 
 use std::{
     collections::HashMap,
-    fs::{self, File},
+    fs::File,
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream},
-    process::Command,
-    time::{Duration, Instant},
 };
 
 use evictd_tests::{
-    cgroup::TestCgroup,
     deploy::{promtool::promtool, run},
-    embedded::Files,
-    hog::Hog,
-    node::MIB,
-    skip::not_root,
-    skip_if,
-    wait::wait_for,
+    prelude::*,
 };
-use serde_json::json;
 
 /// An address that is not in use at the moment.
 fn address() -> SocketAddr {

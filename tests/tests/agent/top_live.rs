@@ -3,22 +3,12 @@
 use std::{
     fs::File,
     io::{Read as _, Write as _},
-    path::Path,
-    process::{Child, Command, Stdio},
-    sync::{Arc, Mutex, PoisonError},
+    process::{Child, Stdio},
+    sync::{Mutex, PoisonError},
     thread,
 };
 
-use evictd_tests::{
-    agent::binary,
-    cgroup::TestCgroup,
-    embedded::Files,
-    hog::Hog,
-    node::MIB,
-    skip::not_root,
-    skip_if,
-    wait::{SOON, until},
-};
+use evictd_tests::{agent::binary, prelude::*};
 use nix::pty::{Winsize, openpty};
 
 const LEAVES: &str = "\x1b[?1049l";

@@ -1,9 +1,11 @@
 //! The worked examples of the source documents, with their own numbers.
 
 use evictd_config::ThresholdTexts;
-use evictd_engine::{MemorySizing, Signal};
-use evictd_tests::vectors::{Files, evictd};
-use serde_json::{Value, json};
+use evictd_engine::MemorySizing;
+use evictd_tests::{
+    prelude::*,
+    vectors::{Files, evictd},
+};
 
 const MI: u64 = 1 << 20;
 const GI: u64 = 1 << 30;

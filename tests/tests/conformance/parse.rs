@@ -1,7 +1,9 @@
 //! `evictd thresholds` against what the kubelet made of 300 configurations.
 
-use evictd_tests::vectors::{Files, evictd, read};
-use serde_json::{Value, json};
+use evictd_tests::{
+    prelude::*,
+    vectors::{Files, evictd, read},
+};
 
 const FIELDS: [&str; 5] = [
     "evictionHard",

@@ -1,7 +1,9 @@
 //! `evictd rank` against 100 orders recorded from the kubelet.
 
-use evictd_tests::vectors::{Files, evictd, read};
-use serde_json::{Value, json};
+use evictd_tests::{
+    prelude::*,
+    vectors::{Files, evictd, read},
+};
 
 /// Runs `evictd rank` over a case of `rank.jsonl`.
 fn rank(files: &Files, case: &Value) -> Value {

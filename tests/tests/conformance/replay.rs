@@ -1,7 +1,9 @@
 //! `evictd replay` against 24 sequences recorded from the kubelet.
 
-use evictd_tests::vectors::{Files, evictd, read};
-use serde_json::{Value, json};
+use evictd_tests::{
+    prelude::*,
+    vectors::{Files, evictd, read},
+};
 
 /// Runs `evictd replay` over a sequence, without what is expected of it.
 fn replay(files: &Files, sequence: &Value, mode: &str) -> Vec<Value> {

@@ -1,7 +1,5 @@
 //! The chart, through Helm's own engine: it is clean, the plain manifests say the same, and what it says fits the agent.
 
-use std::{collections::BTreeMap, fs, path::Path, process::Command};
-
 use evictd_kube::{
     access::{ENDPOINT_RIGHTS, FLEET_RIGHTS, PAUSE_RIGHTS, RIGHTS, Right},
     scraper_access::SCRAPER_RIGHTS,
@@ -9,9 +7,8 @@ use evictd_kube::{
 use evictd_tests::{
     agent::binary,
     deploy::{self, all_objects, chart, helm::helm, objects, one, plain, plain_values},
-    skip_if,
+    prelude::*,
 };
-use serde_json::{Value, json};
 
 fn render(values: &Value) -> BTreeMap<String, String> {
     let rendered = helm()

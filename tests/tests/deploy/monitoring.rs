@@ -1,18 +1,10 @@
 //! Alerts and dashboard: they ask for what a running agent serves, they fire when they should, and each alert has its section in
 //! the runbook.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
-
 use evictd_tests::{
     deploy::{self, all_objects, chart, helm::helm, promtool::promtool, run},
-    skip_if,
+    prelude::*,
 };
-use serde_json::{Value, json};
 
 /// Labels that Prometheus itself adds, those of histograms, and of kube-state-metrics.
 const PROMETHEUS: [&str; 4] = ["instance", "job", "le", "daemonset"];

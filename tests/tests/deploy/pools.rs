@@ -1,12 +1,9 @@
 //! Node pools: every node has one agent, with the values of the first pool that names it.
 
-use std::{collections::BTreeMap, fs, process::Command};
-
 use evictd_tests::{
     deploy::{all_objects, chart, helm::helm},
-    skip_if,
+    prelude::*,
 };
-use serde_json::{Value, json};
 
 fn render(values: &Value) -> Result<Vec<Value>, String> {
     let files = helm()?.render(&chart(), values, "evictd", "evictd");

@@ -1,14 +1,10 @@
 //! The presets of the chart, rendered against what is recorded of each distribution in `distributions.yaml`.
 
-use std::{collections::BTreeMap, fs, path::Path};
-
 use evictd_tests::{
-    agent,
     deploy::{all_objects, chart, helm::helm, one},
-    skip_if,
+    prelude::*,
 };
 use serde::Deserialize;
-use serde_json::Value;
 
 /// What is known of the nodes of one distribution.
 #[derive(Deserialize)]

@@ -2,32 +2,14 @@
 
 use std::{
     ffi::CString,
-    fs::{self, Permissions},
+    fs::Permissions,
     io,
     os::unix::{ffi::OsStrExt as _, fs::PermissionsExt as _},
-    path::{Path, PathBuf},
-    process::Command,
-    time::Duration,
 };
 
-use evictd_node::{
-    cgroup::memory::{MemoryCgroup, Version},
-    proc::machine::MemAvailable,
-};
-use evictd_store::record::{EvictionRecord, Record};
-use evictd_tests::{
-    agent::{self, Agent},
-    cgroup::{OomKills as _, TestCgroup},
-    disk::Disk,
-    embedded::Files,
-    hog::Hog,
-    node::{MIB, machine},
-    skip::{in_guest, not_root},
-    skip_if,
-    unkillable::Undying,
-    wait::until,
-};
-use serde_json::{Value, json};
+use evictd_node::{cgroup::memory::Version, proc::machine::MemAvailable};
+use evictd_store::record::EvictionRecord;
+use evictd_tests::{node::machine, prelude::*, unkillable::Undying};
 
 const LONG: Duration = Duration::from_secs(120);
 /// How long a look at what does not happen lasts.

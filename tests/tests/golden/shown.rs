@@ -1,19 +1,13 @@
 //! What people and programs read: the command line's help, `evictd check`, metrics of evictions.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    ffi::OsString,
-    fmt::Write as _,
-    fs,
-    path::Path,
-};
+use std::{ffi::OsString, fmt::Write as _};
 
 use evictd::{
     check::{Check, Finding, Refused, SignalHook, State},
     telemetry::{Metrics, Sources},
 };
-use evictd_engine::{Pod, record::Stages};
-use serde_json::Value;
+use evictd_engine::record::Stages;
+use evictd_tests::prelude::*;
 
 use super::{check, golden};
 

@@ -1,9 +1,8 @@
 //! Files of the state directory besides the journal.
 
-use std::fs;
+use evictd_tests::prelude::*;
 
 use evictd_engine::{
-    Signal,
     growth::Room,
     history::Sample,
     pace::{Judged, Pace, Pending, Rule, Shortage},

@@ -1,29 +1,16 @@
 //! What every hook and every decision takes for granted about the kernel below.
 
-use std::{
-    fs,
-    path::Path,
-    thread,
-    time::{Duration, Instant},
-};
+use std::thread;
 
 use evictd_node::{
     bpf::btf::Btf,
-    cgroup::memory::{MemoryCgroup, Version},
+    cgroup::memory::Version,
     proc::{
         machine::{MemAvailable, memory_total},
         numa,
     },
 };
-use evictd_tests::{
-    cgroup::{OomKills as _, TestCgroup, memory_root},
-    hog::Hog,
-    node::MIB,
-    skip::{in_guest, no_bpf, not_root},
-    skip_if,
-    unkillable::Undying,
-    wait::{SOON, until},
-};
+use evictd_tests::{prelude::*, unkillable::Undying};
 
 #[test]
 fn btf_describes_the_charge_path() {

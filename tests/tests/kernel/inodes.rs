@@ -1,15 +1,8 @@
 //! The inode trigger against statfs, on real filesystems and on every hook this kernel has.
 
-use std::{
-    fs,
-    os::unix::fs::MetadataExt as _,
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::os::unix::fs::MetadataExt as _;
 
 use evictd_node::{
-    bpf::object::BpfObject,
-    cgroup::memory::MemoryCgroup,
     fs::{
         mounts::superblock_of,
         statfs::{Filesystem, Layout, NodeFilesystems},
@@ -20,16 +13,7 @@ use evictd_node::{
         inodes::InodeTrigger,
     },
 };
-use evictd_tests::{
-    cgroup::TestCgroup,
-    disk::Disk,
-    forker::Forker,
-    node::MIB,
-    or_skip,
-    skip::{matrix, no_bpf, not_root},
-    skip_if,
-    wait::wait_for,
-};
+use evictd_tests::prelude::*;
 
 /// Small enough for a loop device in a file, large enough for xfs.
 const DISK_MIB: u64 = 384;

@@ -1,29 +1,13 @@
 //! Graduated action on real cgroups (R46): page cache is reclaimed, growth is stopped by `memory.high`, and both end as
 //! they should. Version 2 only; what version 1 does instead is shown as well.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::{Duration, Instant},
-};
-
 use evictd_node::cgroup::{
-    memory::{MemoryCgroup, Version},
+    memory::Version,
     reclaim::{self, Refusal},
     throttle::ThrottleList,
 };
-use evictd_store::record::{Record, mitigation::MitigationRecord};
-use evictd_tests::{
-    cgroup::{TestCgroup, memory_root},
-    disk::Disk,
-    embedded::Files,
-    hog::Hog,
-    node::MIB,
-    or_skip,
-    skip::{matrix, not_root},
-    skip_if,
-};
-use serde_json::json;
+use evictd_store::record::mitigation::MitigationRecord;
+use evictd_tests::prelude::*;
 
 /// Emulated machines are slow.
 const TIMEOUT: Duration = Duration::from_secs(120);

@@ -1,21 +1,8 @@
 //! Rights, tokens and the kubelet's configuration.
 
-use std::{fs, path::Path, sync::Arc, time::Duration};
-
 use evictd_config::ConfigMapName;
 use evictd_kube::{access, client::ApiClient, scraper_access::SCRAPER_RIGHTS};
-use evictd_tests::{
-    agent,
-    apiserver::{ApiServer, InjectedFault, NODE},
-    cluster_node::ClusterNode,
-    hog::Hog,
-    node::MIB,
-    scrape::{free_address, metrics},
-    skip::not_root,
-    skip_if,
-    wait::{SOON, until},
-};
-use serde_json::json;
+use evictd_tests::prelude::*;
 
 /// Each missing right is named, and no other.
 #[test]

@@ -1,23 +1,7 @@
 //! The whole path in a cluster: pressure, local SIGKILL, journal, DisruptionTarget, DELETE, Events; with the API server
 //! there, away, slow, or forgetful. Real cgroups and processes below, a scripted API server above.
 
-use std::{fs, time::Duration};
-
-use evictd_node::cgroup::memory::MemoryCgroup;
-use evictd_store::record::Record;
-use evictd_tests::{
-    agent::Agent,
-    apiserver::{self, InjectedFault},
-    cgroup::OomKills as _,
-    cluster_node::ClusterNode,
-    hog::Hog,
-    node::MIB,
-    scrape::{free_address, metrics},
-    skip::{no_bpf, not_root},
-    skip_if,
-    wait::SOON,
-};
-use serde_json::{Value, json};
+use evictd_tests::{apiserver, prelude::*};
 
 fn reported(member: &ClusterNode, count: usize) -> bool {
     member.wait(SOON, |m| m.reported().len() >= count)

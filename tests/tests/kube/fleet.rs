@@ -1,7 +1,5 @@
 //! The fleet brake: many nodes that evict slow each other down and then pause, and what is urgent goes on.
 
-use std::{sync::Arc, time::Duration};
-
 use evictd_config::{ConfigMapName, FleetConfig};
 use evictd_engine::{
     fleet::{FleetPace, FleetRules},
@@ -9,19 +7,8 @@ use evictd_engine::{
     permit::{EvictionPermit, LastResort},
 };
 use evictd_kube::fleet_brake::Fleet;
-use evictd_sys::clock::monotonic_ns;
-use evictd_tests::{
-    apiserver::{InjectedFault, State},
-    cluster_node::ClusterNode,
-    hog::Hog,
-    node::MIB,
-    skip::not_root,
-    skip_if,
-    wait::SOON,
-    watch_fixture::Following,
-};
+use evictd_tests::{apiserver::State, prelude::*, watch_fixture::Following};
 use jiff::{SignedDuration, Timestamp};
-use serde_json::{Value, json};
 
 const SPACE: &str = "evictd";
 const NAME: &str = "evictd-fleet";

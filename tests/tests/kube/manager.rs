@@ -1,14 +1,8 @@
 //! The manager in a cluster: soft thresholds by the Eviction API, a full disk by DELETE, and what the node says meanwhile. The
 //! whole agent, real cgroups and files below, a scripted API server above.
 
-use std::{fs, path::PathBuf, time::Duration};
-
-use evictd_store::{incident::files::read as read_incident, record::Record};
-use evictd_tests::{
-    cluster_node::ClusterNode, disk::Disk, forker::Forker, hog::Hog, or_skip, skip::not_root,
-    skip_if, wait::SOON,
-};
-use serde_json::{Value, json};
+use evictd_store::incident::files::read as read_incident;
+use evictd_tests::prelude::*;
 
 /// Directories are walked once in it.
 const MINUTE: Duration = Duration::from_secs(60);

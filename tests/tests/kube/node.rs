@@ -1,22 +1,12 @@
 //! What the Node says under pressure, and that it is clean again afterwards, whichever agent cleans up (R6, R7, R17, R24, R29).
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
-
 use evictd_config::TaintConfig;
 use evictd_engine::NodeCondition;
 use evictd_kube::{
     client::ApiClient,
     node_status::{DesiredStatus, NodeWriter, StaleConditions},
 };
-use evictd_tests::{
-    apiserver::{ApiServer, InjectedFault, NODE, State},
-    cluster_node::ClusterNode,
-    hog::Hog,
-    skip::not_root,
-    skip_if,
-    wait::SOON,
-};
-use serde_json::json;
+use evictd_tests::{apiserver::State, prelude::*};
 
 fn has_condition(state: &State) -> bool {
     let conditions = state.node["status"]["conditions"].as_array().unwrap();

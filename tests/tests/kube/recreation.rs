@@ -1,19 +1,10 @@
 //! A pod that is evicted, comes back to the same node, and is evicted again: seen, told, and damped for longer each time
 //! (R17, R29).
 
-use std::time::Duration;
-
-use evictd_store::record::Record;
 use evictd_tests::{
     apiserver::{self, State},
-    cluster_node::ClusterNode,
-    hog::Hog,
-    scrape::{free_address, metrics},
-    skip::not_root,
-    skip_if,
-    wait::SOON,
+    prelude::*,
 };
-use serde_json::json;
 
 /// Another pod of the same DaemonSet; returns the cgroup of its container.
 fn replacement(member: &ClusterNode, number: u64) -> std::path::PathBuf {

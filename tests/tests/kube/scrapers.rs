@@ -1,22 +1,11 @@
 //! Metrics over TLS, for scrapers that the API server lets in.
 
 use std::{
-    fs,
     io::{Read as _, Write as _},
     net::SocketAddr,
 };
 
-use evictd_tests::{
-    agent,
-    apiserver::InjectedFault,
-    cluster_node::ClusterNode,
-    scrape::{free_address, metrics},
-    skip::not_root,
-    skip_if,
-    tls::Authority,
-    wait::{SOON, until},
-};
-use serde_json::{Value, json};
+use evictd_tests::{prelude::*, tls::Authority};
 
 /// A node whose agent serves metrics with a certificate of an authority.
 struct Served {

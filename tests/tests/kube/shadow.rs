@@ -1,19 +1,10 @@
 //! Shadow mode: what would be done is told and written down, and nothing is changed, neither on the node nor in the cluster.
 
-use std::time::Duration;
-
 use evictd_kube::policy_status::SPREAD;
-use evictd_store::record::Record;
 use evictd_tests::{
-    agent,
     apiserver::{self, State},
-    cluster_node::ClusterNode,
-    hog::Hog,
-    skip::not_root,
-    skip_if,
-    wait::SOON,
+    prelude::*,
 };
-use serde_json::{Value, json};
 
 fn events(state: &State, reason: &str) -> usize {
     let events = state.all("POST", "/events");

@@ -1,10 +1,10 @@
 //! Soft evictions against the scripted API server: grace periods, budgets, overrides (R5).
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::future::Future;
 
 use evictd_config::Config;
 use evictd_engine::{
-    Cause, EvictionDecision, ManagedPod, Message, Pod, Signal,
+    Cause, EvictionDecision, ManagedPod, Message,
     fleet::{FleetPace, FleetRules},
     permit::{EvictionPermit, Permission},
     record::SignalReading,
@@ -21,14 +21,9 @@ use evictd_policy::{
 use evictd_store::{
     disk_queue::DiskThread,
     journal::{self, Journal},
-    record::{Record, RequestRecord},
+    record::RequestRecord,
 };
-use evictd_sys::clock::monotonic_ns;
-use evictd_tests::{
-    apiserver::{self, ApiServer, InjectedFault, NODE},
-    policy_fixture::BarePod,
-};
-use serde_json::{Value, json};
+use evictd_tests::{apiserver, policy_fixture::BarePod, prelude::*};
 
 struct Soft {
     server: ApiServer,

@@ -1,16 +1,10 @@
 //! The watch of the node's pods against a server that is slow, silent, forgetful or away.
 
-use std::{sync::Arc, time::Duration};
-
 use evictd_kube::{
     client::ApiClient,
     watch::pods::{self, Shared},
 };
-use evictd_tests::{
-    apiserver::{ApiServer, InjectedFault, NODE, pod},
-    wait::SOON,
-};
-use serde_json::json;
+use evictd_tests::{apiserver::pod, prelude::*};
 
 struct Watching {
     server: ApiServer,

@@ -1,16 +1,13 @@
 //! The addresses of the cluster itself, from which gates are kept: read from the API server, as the gates see them.
 
-use std::{sync::Arc, time::Duration};
-
-use evictd_engine::Pod;
 use evictd_kube::cluster_addresses;
 use evictd_policy::{PolicySet, evaluator::Worker};
 use evictd_tests::{
-    apiserver::{InjectedFault, State},
+    apiserver::State,
     policy_fixture::{BarePod, policy},
+    prelude::*,
     watch_fixture::Following,
 };
-use serde_json::{Value, json};
 
 const CIDRS: &str = "/apis/networking.k8s.io/v1/servicecidrs";
 const SLICE: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";

@@ -1,13 +1,7 @@
 //! Policies that the API server tells of: in force by watch, with a status that one agent writes (R12, R34, R38).
 
-use std::{sync::Arc, time::Duration};
-
 use evictd_kube::{policy_status::SPREAD, watch::namespaces};
-use evictd_tests::{
-    apiserver::{Collection, InjectedFault},
-    watch_fixture::Following,
-};
-use serde_json::{Value, json};
+use evictd_tests::{prelude::*, watch_fixture::Following};
 
 const NEVER: &str = "Never";
 

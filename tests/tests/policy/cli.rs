@@ -1,10 +1,9 @@
 //! `evictd policy`: what it prints, and what it says of mistakes.
 
-use std::{ffi::OsString, fs};
+use std::ffi::OsString;
 
 use evictd_policy::{API_VERSION, KIND};
-use evictd_tests::deploy;
-use serde_json::{Value, json};
+use evictd_tests::{deploy, prelude::*};
 
 /// Exit code, standard output, standard error.
 fn run(arguments: &[&str]) -> (u8, String, String) {

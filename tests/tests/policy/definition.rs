@@ -1,11 +1,8 @@
 //! The definition of EvictionPolicy (deploy/crds): what the API server refuses by itself, and that it can afford to look.
 
-use std::{fs, path::PathBuf};
-
 use cel::{Context, Program, to_value};
 use evictd_policy::{API_VERSION, EvictionPolicy, KIND};
-use evictd_tests::deploy;
-use serde_json::{Value, json};
+use evictd_tests::{deploy, prelude::*};
 
 /// The schema of `spec`.
 fn definition() -> Value {

@@ -1,19 +1,6 @@
 //! `evictd run` with policies in files, and scripted servers for its gates.
 
-use std::{fs, path::PathBuf, time::Duration};
-
-use evictd_node::cgroup::memory::MemoryCgroup;
-use evictd_tests::{
-    cgroup::{OomKills as _, TestCgroup},
-    embedded::Files,
-    hog::Hog,
-    node::MIB,
-    policies::scoped,
-    scripted::Scripted,
-    skip::{no_bpf, not_root},
-    skip_if,
-};
-use serde_json::{Value, json};
+use evictd_tests::{policies::scoped, prelude::*, scripted::Scripted};
 
 struct Ruled {
     files: Files,

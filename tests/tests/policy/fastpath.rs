@@ -1,22 +1,12 @@
 //! The fast path under policies, with real cgroups: who is denied, in what order the others go, and what limits do.
 
-use std::time::Duration;
-
 use evictd_engine::{
-    QosClass,
     model::settings::RankingStrategy,
     permit::{LastResort, Permission},
 };
 use evictd_fastpath::{Event, FastPathSettings};
 use evictd_node::{memory_scope::Limits, pods::table::PodTable};
-use evictd_sys::clock::monotonic_ns;
-use evictd_tests::{
-    hog::Hog,
-    node::{MIB, Node, Options},
-    skip::not_root,
-    skip_if,
-    wait::SOON,
-};
+use evictd_tests::{node::Options, prelude::*};
 
 /// Waits until a cgroup holds so much: hogs have their memory before the first look.
 fn holds(dir: &std::path::Path, mib: u64) {

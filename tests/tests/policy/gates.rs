@@ -1,14 +1,11 @@
 //! Gates against servers that answer, hang, lie, redirect, and say too much.
 
-use evictd_engine::Pod;
 use evictd_policy::{EvictionPolicy, PolicySet, gate::Secrets};
 use evictd_tests::{
     policy_fixture::{Kept, may_go, pod, policy},
+    prelude::*,
     scripted::{Asked, Script, Scripted},
-    skip::not_root,
-    skip_if,
 };
-use serde_json::{Value, json};
 
 /// One gate that decides alone.
 fn gated(gate: Value) -> EvictionPolicy {

@@ -1,13 +1,7 @@
 //! Gates on an object of the cluster, through a running agent: while the answer is no, unknown or too old a pod is denied under
 //! real pressure, and when it is yes the same pod goes (R38).
 
-use std::{fs, time::Duration};
-
-use evictd_tests::{
-    apiserver::InjectedFault, cluster_node::ClusterNode, hog::Hog, node::MIB, skip::not_root,
-    skip_if, wait::SOON,
-};
-use serde_json::{Value, json};
+use evictd_tests::prelude::*;
 
 /// Where the gate asks: the object's name is a label of the pod.
 const PATH: &str = "/apis/example.org/v1/namespaces/default/clusters/db";

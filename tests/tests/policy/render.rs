@@ -4,12 +4,11 @@
 use std::ffi::OsString;
 
 use cel::{Context, Program, to_value};
-use evictd_tests::{deploy, policies::scoped};
+use evictd_tests::{deploy, policies::scoped, prelude::*};
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding,
 };
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::{Value, json};
 
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 const NOT_READY: &str = "node.kubernetes.io/not-ready";

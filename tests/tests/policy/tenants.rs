@@ -1,20 +1,6 @@
 //! PodEvictionPolicies through a running agent: a namespace can have its own pods go earlier, and nothing more than the cluster grants.
 
-use std::{
-    path::PathBuf,
-    time::{Duration, Instant},
-};
-
-use evictd_tests::{
-    apiserver::{Collection, InjectedFault},
-    cluster_node::ClusterNode,
-    hog::Hog,
-    node::MIB,
-    skip::not_root,
-    skip_if,
-    wait::SOON,
-};
-use serde_json::{Value, json};
+use evictd_tests::prelude::*;
 
 /// Two BestEffort pods of the namespace `default`, created just now.
 fn two(name: &str) -> (ClusterNode, PathBuf, PathBuf) {

@@ -1,16 +1,14 @@
 //! What must hold whatever the numbers are.
 
-use std::time::Duration;
-
 use evictd_engine::{
-    Layout, Observation, Observations, Plan, Planner, Pod, Ranking, Settings, Signal, Snapshot,
-    Threshold, ThresholdValue,
+    Layout, Observation, Observations, Plan, Planner, Ranking, Settings, Snapshot, Threshold,
+    ThresholdValue,
     model::{
         quantity::Quantity,
-        settings::{EvictionConfig, Mode, RankingStrategy},
+        settings::{EvictionConfig, RankingStrategy},
     },
 };
-use evictd_tests::engine::STRATEGIES;
+use evictd_tests::{engine::STRATEGIES, prelude::*};
 use inputs::{observations, pods, settings, signed};
 use proptest::prelude::*;
 

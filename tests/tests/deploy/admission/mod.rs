@@ -3,18 +3,15 @@
 mod policy;
 mod requests;
 
-use std::fs;
-
 use evictd_tests::{
     deploy::{self, RELEASE, all_objects, chart, helm::helm, objects},
-    skip_if,
+    prelude::*,
 };
 use policy::{Policies, Request};
 use requests::{
     AGENT, NODE, config_map, deletion, disruption_target, event, eviction, node_change, on_pods,
     pod_status, policy_status, push, recorded, user,
 };
-use serde_json::{Value, json};
 
 fn policies() -> Policies {
     let dir = deploy::dir().join("manifests");

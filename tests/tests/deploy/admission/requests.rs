@@ -1,8 +1,6 @@
 //! Requests as admission sees them, made of recorded objects.
 
-use std::{fs, path::Path};
-
-use serde_json::{Value, json};
+use evictd_tests::prelude::*;
 
 use super::policy::Request;
 
