@@ -148,17 +148,14 @@ impl Agent {
         )))
     }
 
-    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether it is gone.
     pub fn has_ended(&mut self) -> io::Result<bool> {
         Ok(self.child.try_wait()?.is_some())
     }
 
-    /// What it has said so far.
     pub fn log(&self) -> String {
         let log = self.log.lock();
         log.unwrap_or_else(PoisonError::into_inner).clone()

@@ -19,7 +19,6 @@ use crate::{
     wait::{SOON, until},
 };
 
-/// The evictions among these records.
 pub fn evictions(records: Vec<Record>) -> Vec<EvictionRecord> {
     let evictions = records.into_iter().filter_map(|record| match record {
         Record::Evicted(eviction) => Some(*eviction),
@@ -28,7 +27,6 @@ pub fn evictions(records: Vec<Record>) -> Vec<EvictionRecord> {
     evictions.collect()
 }
 
-/// What an agent is started with.
 pub struct Files {
     dir: tempfile::TempDir,
     /// The configuration; a test changes what it is about.
@@ -60,7 +58,6 @@ impl Files {
         (Self::new(scope.path(), &pods), cgroups)
     }
 
-    /// The directory.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -99,13 +96,11 @@ impl Files {
         Agent::start(&config, more).expect("an agent")
     }
 
-    /// What the journal holds.
     pub fn records(&self) -> Vec<Record> {
         let read = journal::read(&self.dir.path().join("state"));
         read.expect("a journal").0
     }
 
-    /// The evictions in the journal.
     pub fn evictions(&self) -> Vec<EvictionRecord> {
         evictions(self.records())
     }
@@ -137,7 +132,6 @@ impl Files {
         first()
     }
 
-    /// Waits for so many records.
     pub fn wait_for(&self, count: usize) -> Vec<Record> {
         until(SOON, || self.records().len() >= count);
         self.records()

@@ -111,7 +111,6 @@ impl Forker {
         Ok(Duration::from_nanos(nanoseconds))
     }
 
-    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

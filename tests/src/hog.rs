@@ -79,7 +79,6 @@ impl Hog {
         }
     }
 
-    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -96,7 +95,6 @@ impl Hog {
         Ok(self.child.wait()?.signal())
     }
 
-    /// Whether it still runs.
     pub fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }

@@ -53,7 +53,6 @@ impl Serving {
         })
     }
 
-    /// Where it answers.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -17,14 +17,10 @@ pub fn read(name: &str) -> Vec<Value> {
     text.lines().enumerate().map(parse).collect()
 }
 
-/// What a command left behind.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The exit code.
     pub code: u8,
-    /// Standard output.
     pub stdout: String,
-    /// Standard error.
     pub stderr: String,
 }
 
@@ -48,7 +44,6 @@ pub fn evictd<A: Into<OsString>>(arguments: impl IntoIterator<Item = A>) -> Outc
 pub struct Files(tempfile::TempDir);
 
 impl Files {
-    /// An empty directory.
     pub fn new() -> Self {
         Self(tempfile::tempdir().unwrap_or_else(|e| panic!("a temporary directory: {e}")))
     }

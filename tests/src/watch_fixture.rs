@@ -18,13 +18,9 @@ pub fn store() -> Arc<PolicyStore> {
 
 /// A scripted API server, and who listens to it.
 pub struct Following {
-    /// The cluster.
     pub server: ApiServer,
-    /// The way to it.
     pub connection: Arc<ApiClient>,
-    /// The policies.
     pub store: Arc<PolicyStore>,
-    /// Who has paused evictions.
     pub pauses: Arc<PauseState>,
     handle: tokio::runtime::Handle,
     // Everything ends when this is dropped.

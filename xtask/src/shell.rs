@@ -64,7 +64,6 @@ pub fn cargo() -> Command {
     cargo
 }
 
-/// Where cargo puts what it builds.
 pub fn target_dir() -> Result<PathBuf> {
     let out = cargo()
         .args(["metadata", "--no-deps", "--format-version", "1"])

@@ -25,11 +25,8 @@ const STATUS: u8 = 3;
 /// What a command in a container came to.
 #[derive(Clone, Debug, Default)]
 pub struct Ran {
-    /// What it printed.
     pub stdout: String,
-    /// What it said on standard error.
     pub stderr: String,
-    /// Its exit code.
     pub code: i32,
 }
 

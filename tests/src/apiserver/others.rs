@@ -94,7 +94,6 @@ pub fn resources(group_version: &str) -> Response<Body> {
     )
 }
 
-/// One object at its path.
 pub fn at(state: &State, method: &str, path: &str) -> Response<Body> {
     let name = path.rsplit('/').next().unwrap_or_default();
     match state.others.get(path).filter(|_| method == "GET") {

@@ -185,7 +185,6 @@ fn dispatch(state: &mut State, seen: Seen, accept: &str) -> Response<Body> {
     }
 }
 
-/// A query, decoded.
 pub(super) fn decode(query: &str) -> BTreeMap<String, String> {
     let pairs = form_urlencoded::parse(query.as_bytes());
     pairs.into_owned().collect()

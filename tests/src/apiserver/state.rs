@@ -14,7 +14,6 @@ use super::{
     watch::{Watcher, too_old},
 };
 
-/// One request as it came.
 #[derive(Clone, Debug)]
 pub struct Seen {
     /// `GET`, ...
@@ -27,18 +26,15 @@ pub struct Seen {
     pub content_type: String,
     /// The body; null if there is none.
     pub body: Value,
-    /// When.
     pub at: Instant,
 }
 
-/// What goes wrong.
 #[derive(Clone, Copy, Debug)]
 pub enum InjectedFault {
     /// This status instead of an answer.
     Status(u16),
     /// What a namespace that is being deleted answers to what is to be made in it.
     Terminating,
-    /// The answer, but late.
     Slow(Duration),
     /// No answer at all; the connection stays open.
     Hang,
@@ -53,13 +49,10 @@ pub struct Fault {
     pub method: &'static str,
     /// Part of the path.
     pub path: &'static str,
-    /// For so many requests.
     pub times: usize,
-    /// What.
     pub what: InjectedFault,
 }
 
-/// The whole.
 pub struct State {
     /// Newest resourceVersion.
     pub version: u64,
@@ -67,7 +60,6 @@ pub struct State {
     pub oldest: u64,
     /// Pods by namespace and name.
     pub pods: BTreeMap<(String, String), Value>,
-    /// The node.
     pub node: Value,
     /// Whether the definition of EvictionPolicy is installed.
     pub crd: bool,
@@ -91,7 +83,6 @@ pub struct State {
     pub commands: BTreeMap<(String, String), Ran>,
     /// What goes wrong, the oldest first.
     pub faults: Vec<Fault>,
-    /// Every request so far.
     pub requests: Vec<Seen>,
     pub(super) log: Vec<(u64, Collection, String, Value)>,
     pub(super) watchers: Vec<Watcher>,
@@ -175,7 +166,6 @@ impl State {
         self.watchers.clear();
     }
 
-    /// Watches that are open.
     pub fn watches(&mut self) -> usize {
         self.watchers.retain(|w| !w.is_gone());
         self.watchers.len()

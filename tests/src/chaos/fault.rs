@@ -29,7 +29,6 @@ const IN_USE: &str = "another evictd runs on it";
 /// How long the clock is wrong by.
 const CLOCK_SECONDS: i64 = 3600;
 
-/// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Fault {
     /// None: the scene itself.
@@ -78,7 +77,6 @@ pub enum Fault {
     ClockJumps,
 }
 
-/// What has to be put right.
 enum Struck {
     Nothing,
     Stopped,
@@ -91,7 +89,6 @@ enum Struck {
     Clock,
 }
 
-/// A fault that has struck.
 pub(super) struct Healing(Struck);
 
 impl Fault {

@@ -116,7 +116,6 @@ impl Node {
         self.agent.as_ref().map(Agent::log).unwrap_or_default()
     }
 
-    /// SIGKILL.
     pub fn kill(&mut self) {
         self.agent = None;
     }
@@ -134,7 +133,6 @@ impl Node {
         self.log().contains("the guard is pinned")
     }
 
-    /// Where agents pin.
     pub fn pins(&self) -> PathBuf {
         let bpffs = self.bpffs.as_ref();
         bpffs.map_or_else(PathBuf::new, |bpffs| bpffs.path().join("evictd"))
@@ -145,7 +143,6 @@ impl Node {
         disk.ok_or_else(|| io::Error::other("no disk of its own"))
     }
 
-    /// Where the container runtime listens.
     pub fn socket(&self) -> PathBuf {
         self.member.dir().join("cri.sock")
     }

@@ -25,7 +25,6 @@ pub struct Helm {
 pub struct Finding {
     /// 1: information, 2: warning, 3: error.
     pub severity: u64,
-    /// The file and what is wrong.
     pub text: String,
 }
 

@@ -59,7 +59,6 @@ pub struct Evictd {
     growers: Growers,
     /// As `ScopeMonitor`: when the statistics were last flushed because all depends on them, and what they showed.
     flushed: Option<(u64, u64)>,
-    /// What the last look found.
     shortage: Shortage,
 }
 
@@ -127,7 +126,6 @@ struct Victim {
     told: bool,
 }
 
-/// What one look has found.
 struct Look {
     /// As the trigger and the wait know it.
     available: u64,

@@ -26,9 +26,7 @@ use crate::shell::output;
 /// What the guest's disk can hold; the file has holes.
 const DISK_BYTES: u64 = 4 << 30;
 
-/// What is booted.
 pub struct Guest<'a> {
-    /// A kernel of the matrix.
     pub kernel: &'a str,
     pub memory_mib: u32,
     pub accel: &'a str,
@@ -40,27 +38,21 @@ pub struct Guest<'a> {
     pub packages: &'a [&'a str],
     /// Name of the packages' directory in the cache, and of the console's file.
     pub name: &'a str,
-    /// Seconds for each job.
     pub timeout: u64,
 }
 
-/// What came of one job.
 #[derive(Debug, Serialize)]
 pub struct Outcome {
     pub argv: Vec<String>,
-    /// What it wrote.
     pub output: String,
     /// Why it did not end by itself with exit code 0; with the kernel's last words if the machine went down.
     pub failure: Option<String>,
 }
 
-/// All of it.
 #[derive(Debug, Serialize)]
 pub struct Outcomes {
-    /// The kernel's release.
     pub kernel: String,
     pub memory_mib: u32,
-    /// QEMU's version and accelerator.
     pub emulator: String,
     /// Name and version of what was unpacked.
     pub packages: Vec<String>,

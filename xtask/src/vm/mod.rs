@@ -99,7 +99,6 @@ impl Default for MachineOptions {
     }
 }
 
-/// Carries out one subcommand.
 pub fn run(command: Command) -> Result<()> {
     match command {
         Command::Test(options) => {

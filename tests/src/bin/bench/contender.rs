@@ -17,16 +17,13 @@ use evictd_tests::{
 
 use crate::{judge::Verdict, own::Own};
 
-/// One line of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contender {
     /// The kernel's OOM killer alone.
     Nothing,
-    /// evictd on one hook.
     Evictd(MemoryHook),
     /// evictd's kernel floor while the agent is stopped by SIGSTOP.
     Floor,
-    /// A polling loop.
     Poll(Duration),
     /// The kubelet's notifier of cgroup v1.
     Notifier,
@@ -157,16 +154,12 @@ fn evictd(
 
 /// A contender at work; ended when dropped.
 pub enum Running {
-    /// No process to end.
     None,
-    /// The daemon.
     Evictd(Agent),
-    /// Another process.
     Competitor(Competitor),
 }
 
 impl Running {
-    /// Its process, if it is one.
     pub fn pid(&self) -> Option<u32> {
         match self {
             Self::None => None,

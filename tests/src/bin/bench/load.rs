@@ -23,7 +23,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Its name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Faults => "page faults on every CPU",

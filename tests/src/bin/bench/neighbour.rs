@@ -24,30 +24,24 @@ const PAGE: usize = 4096;
 /// A minute.
 const REQUESTS: usize = 60_000;
 
-/// How the neighbour fared.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Service {
-    /// Requests served.
     pub requests: usize,
     /// Median latency, microseconds from when it was due.
     pub p50_us: f64,
-    /// 99th percentile.
     pub p99_us: f64,
-    /// The longest.
     pub max_us: f64,
     /// Page faults per second of the time that it spent on them, at the median.
     pub faults_per_second: f64,
 }
 
-/// A running neighbour.
 pub struct Neighbour {
     child: Child,
     answers: BufReader<ChildStdout>,
 }
 
 impl Neighbour {
-    /// Starts it in a cgroup.
     pub fn start(cgroup: &Path) -> io::Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .arg("neighbour")

@@ -81,7 +81,6 @@ impl Own {
         Ok(())
     }
 
-    /// How often the limit was hit.
     pub fn hits(&self) -> io::Result<u64> {
         let path = self.cgroup.path();
         match self.cgroup.version() {

@@ -25,7 +25,6 @@ const PODS: u64 = 110;
 /// Until what a start leaves behind is done.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// One daemon at rest.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Resting {
@@ -34,7 +33,6 @@ pub struct Resting {
     pub setting: String,
     /// CPU time per elapsed time, in percent of one core.
     pub cpu_percent: f64,
-    /// Seconds that this was measured for.
     pub seconds: f64,
     pub memory_kib: Footprint,
     pub threads: usize,

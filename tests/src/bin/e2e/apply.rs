@@ -8,7 +8,6 @@ use kube::{
     discovery::{Scope, pinned_kind},
 };
 
-/// Who applies.
 pub const MANAGER: &str = "evictd-e2e";
 
 /// `DaemonSet evictd`.
@@ -17,7 +16,6 @@ pub fn title(object: &DynamicObject) -> String {
     format!("{} {}", kind.unwrap_or("object"), object.name_any())
 }
 
-/// Applies one.
 pub async fn apply(client: &Client, object: &DynamicObject) -> Result<()> {
     let api = api_of(client, object).await?;
     let params = PatchParams::apply(MANAGER).force();
@@ -42,7 +40,6 @@ pub async fn remove(client: &Client, object: &DynamicObject) -> Result<()> {
     }
 }
 
-/// What is there of this name.
 pub async fn existing(client: &Client, object: &DynamicObject) -> Result<Option<DynamicObject>> {
     let api = api_of(client, object).await?;
     let found = api.get_opt(&object.name_any()).await;

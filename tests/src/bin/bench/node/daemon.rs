@@ -58,7 +58,6 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Whether it still runs.
     pub fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
