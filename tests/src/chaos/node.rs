@@ -9,7 +9,7 @@ use serde_json::json;
 use super::Fault;
 use crate::{
     agent::Agent,
-    apiserver::{self, ApiServer, InjectedFault, State},
+    apiserver::{ApiServer, InjectedFault, State},
     bpffs::Bpffs,
     cgroup::OomKills as _,
     cluster_node::ClusterNode,
