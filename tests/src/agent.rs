@@ -9,11 +9,11 @@ use std::{
 
 use serde_json::Value;
 
-use crate::wait::SOON;
+use crate::{reaped::Reaped, wait::SOON};
 
 /// A running `evictd run`; killed and reaped when dropped.
 pub struct Agent {
-    child: Child,
+    child: Reaped,
     log: Arc<Mutex<String>>,
 }
 
@@ -110,7 +110,7 @@ impl Agent {
             .args(more)
             .stderr(Stdio::piped());
         change(&mut command);
-        let mut child = command.spawn()?;
+        let mut child = Reaped(command.spawn()?);
         let stderr = child.stderr.take();
         let log = Arc::<Mutex<String>>::default();
         let kept = Arc::clone(&log);
@@ -184,13 +184,5 @@ pub fn signal(child: &Child, signal: i32) -> io::Result<()> {
     match unsafe { libc::kill(child.id().cast_signed(), signal) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        // Already dead is fine.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -20,6 +20,7 @@ pub mod node;
 pub mod policies;
 pub mod policy_fixture;
 pub mod prelude;
+pub mod reaped;
 pub mod runtime;
 pub mod scrape;
 pub mod scripted;

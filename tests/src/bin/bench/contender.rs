@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{self, BufRead as _, BufReader, Write as _},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     time::Duration,
 };
 
@@ -12,6 +12,7 @@ use evictd_engine::model::settings::MemoryHook;
 use evictd_store::{journal, record::Record};
 use evictd_tests::{
     agent::Agent,
+    reaped::Reaped,
     workload::{HOG, Stage},
 };
 
@@ -199,7 +200,7 @@ impl Running {
 
 /// A competitor's process; killed and reaped when dropped.
 pub struct Competitor {
-    child: Child,
+    child: Reaped,
     said: std::sync::mpsc::Receiver<Verdict>,
 }
 
@@ -211,7 +212,10 @@ impl Competitor {
             .spawn()?;
         let output = child.stdout.take();
         let (say, said) = std::sync::mpsc::channel();
-        let competitor = Self { child, said };
+        let competitor = Self {
+            child: Reaped(child),
+            said,
+        };
         let mut output = BufReader::new(output.ok_or_else(|| io::Error::other("no output"))?);
         let mut line = String::new();
         output.read_line(&mut line)?;
@@ -237,13 +241,5 @@ impl Competitor {
             Some(stdin) => stdin.write_all(b"\n"),
             None => Ok(()),
         }
-    }
-}
-
-impl Drop for Competitor {
-    fn drop(&mut self) {
-        // Already gone is fine.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

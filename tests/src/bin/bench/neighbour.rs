@@ -6,11 +6,12 @@
 use std::{
     io::{self, BufRead as _, BufReader, Write as _},
     path::Path,
-    process::{Child, ChildStdout, Command, Stdio},
+    process::{ChildStdout, Command, Stdio},
     time::Duration,
 };
 
 use evictd_sys::clock::monotonic_ns;
+use evictd_tests::reaped::Reaped;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -37,7 +38,7 @@ pub struct Service {
 }
 
 pub struct Neighbour {
-    child: Child,
+    child: Reaped,
     answers: BufReader<ChildStdout>,
 }
 
@@ -51,7 +52,10 @@ impl Neighbour {
             .spawn()?;
         let answers = child.stdout.take().map(BufReader::new);
         let answers = answers.ok_or_else(|| io::Error::other("no output"))?;
-        let mut neighbour = Self { child, answers };
+        let mut neighbour = Self {
+            child: Reaped(child),
+            answers,
+        };
         neighbour.answer()?;
         Ok(neighbour)
     }
@@ -66,14 +70,6 @@ impl Neighbour {
         let mut line = String::new();
         self.answers.read_line(&mut line)?;
         Ok(line)
-    }
-}
-
-impl Drop for Neighbour {
-    fn drop(&mut self) {
-        // Already gone is fine.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
