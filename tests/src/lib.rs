@@ -27,6 +27,7 @@ pub mod scripted;
 mod serving;
 pub mod skip;
 pub mod stalled;
+pub mod table;
 pub mod tls;
 pub mod tracefs;
 pub mod unkillable;

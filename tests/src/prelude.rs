@@ -32,5 +32,6 @@ pub use crate::{
     scrape::{free_address, metrics},
     skip::{in_guest, matrix, no_bpf, not_root},
     skip_if,
+    table::{rows, yaml},
     wait::{SOON, until, wait_for},
 };

@@ -24,6 +24,15 @@ pub struct Outcome {
     pub stderr: String,
 }
 
+impl Outcome {
+    /// Standard output of what went well and had nothing to complain of.
+    #[track_caller]
+    pub fn good(self) -> String {
+        assert_eq!((self.code, self.stderr.as_str()), (0, ""));
+        self.stdout
+    }
+}
+
 /// Runs `evictd` with these arguments, in this process.
 pub fn evictd<A: Into<OsString>>(arguments: impl IntoIterator<Item = A>) -> Outcome {
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
@@ -49,10 +58,10 @@ impl Files {
     }
 
     /// Writes a file and returns its path.
-    pub fn write(&self, name: &str, content: impl ToString) -> PathBuf {
+    pub fn write(&self, name: &str, content: impl ToString) -> String {
         let path = self.0.path().join(name);
         fs::write(&path, content.to_string()).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        path
+        path.to_str().expect("UTF-8").to_owned()
     }
 }
 

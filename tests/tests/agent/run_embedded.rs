@@ -28,45 +28,27 @@ fn bad_input_is_refused_with_field_and_reason() {
     let with = |field: &str, value: Value| {
         let mut files = Files::new(scope.path(), &good);
         files.config[field] = value;
-        files.refused()
+        files
     };
-    assert_refused(&with("colour", json!(1)), "colour: unknown field");
-    assert_refused(
-        &with("evictionHard", json!({ "memory.available": "200Mi" })),
-        "evictionHard[memory.available]: 209715200: is not below the capacity of 134217728 bytes",
-    );
-    assert_refused(
-        &with("evictionHard", json!({ "memory.available": "ten" })),
-        "evictionHard",
-    );
-    assert_refused(
-        &with("evictionHard", json!({})),
-        "evictionHard[memory.available]: is not set, and neither is any other threshold",
-    );
-    assert_refused(
-        &with("kernelFloor", json!({ "memory.available": "64Mi" })),
-        "kernelFloor.memory.available: \"64Mi\": must be below the hard threshold, which is 64Mi",
-    );
-    let address = json!("127.0.0.1:9393");
-    let mut same = Files::new(scope.path(), &good);
-    same.config["metricsAddress"] = address.clone();
-    same.config["healthAddress"] = address;
-    assert_refused(
-        &same.refused(),
-        "healthAddress: \"127.0.0.1:9393\": is metricsAddress too",
-    );
-    assert_refused(
-        &with("scope", json!({ "cgroup": scope.path().join("nobody") })),
-        "scope.cgroup: ",
-    );
-    assert_refused(
-        &with("podManifest", json!("/nowhere/pods.json")),
-        "/nowhere/pods.json: No such file",
-    );
-    assert_refused(
-        &with("memoryHook", json!("telepathy")),
-        "memoryHook: \"telepathy\": must be one of",
-    );
+    for [field, value, expected] in rows(
+        r#"
+        colour | 1 | colour: unknown field
+        evictionHard | {memory.available: 200Mi} | evictionHard[memory.available]: 209715200: is not below the capacity of 134217728 bytes
+        evictionHard | {memory.available: ten} | evictionHard
+        evictionHard | {} | evictionHard[memory.available]: is not set, and neither is any other threshold
+        kernelFloor | {memory.available: 64Mi} | kernelFloor.memory.available: "64Mi": must be below the hard threshold, which is 64Mi
+        podManifest | /nowhere/pods.json | /nowhere/pods.json: No such file
+        memoryHook | telepathy | memoryHook: "telepathy": must be one of
+        "#,
+    ) {
+        assert_refused(&with(field, yaml(value)).refused(), expected);
+    }
+    let mut same = with("metricsAddress", json!("127.0.0.1:9393"));
+    same.config["healthAddress"] = same.config["metricsAddress"].clone();
+    let expected = "healthAddress: \"127.0.0.1:9393\": is metricsAddress too";
+    assert_refused(&same.refused(), expected);
+    let nobody = with("scope", json!({ "cgroup": scope.path().join("nobody") }));
+    assert_refused(&nobody.refused(), "scope.cgroup: ");
 
     let missing = json!([{ "name": "a", "cgroup": "besteffort/a" }, { "name": "b", "cgroup": "besteffort/b" }]);
     assert_refused(

@@ -1,6 +1,8 @@
 //! `evictd run` with policies in files, and scripted servers for its gates.
 
-use evictd_tests::{policies::scoped, prelude::*, scripted::Scripted};
+use std::ffi::OsString;
+
+use evictd_tests::{policies::scoped, prelude::*, scripted::Scripted, vectors::evictd};
 
 struct Ruled {
     files: Files,
@@ -65,12 +67,8 @@ impl Ruled {
     /// What a command prints that is given the agent's configuration.
     fn told(&self, words: &[&str]) -> String {
         let config = self.files.dir().join("config.json");
-        let words = ["evictd"].iter().chain(words).chain(&["--config"]);
-        let words = words.map(Into::into).chain([config.into()]);
-        let (mut out, mut err) = (Vec::new(), Vec::new());
-        let code = evictd::cli::run(words, &mut out, &mut err);
-        assert_eq!((code, String::from_utf8(err).unwrap().as_str()), (0, ""));
-        String::from_utf8(out).unwrap()
+        let words = words.iter().chain(&["--config"]).map(OsString::from);
+        evictd(words.chain([config.into()])).good()
     }
 
     fn wait(&self, what: &str, condition: impl Fn(&Self) -> bool) {

@@ -1,10 +1,8 @@
 //! `evictd policy render`: the MutatingAdmissionPolicies have the form of `admissionregistration.k8s.io/v1`, and what they
 //! make of a pod's tolerations is what the rule says, whatever else sets them (R30 to R37).
 
-use std::ffi::OsString;
-
 use cel::{Context, Program, to_value};
-use evictd_tests::{deploy, policies::scoped, prelude::*};
+use evictd_tests::{deploy, policies::scoped, prelude::*, vectors::evictd};
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding,
 };
@@ -20,13 +18,9 @@ type Steps<'a> = &'a [&'a dyn Fn(&mut Value)];
 const BEFORE: &str = "[JSONPatch{op: \"add\", path: \"/spec/tolerations\", value: ";
 const AFTER: &str = "}]";
 
-fn render(file: &std::path::Path) -> Vec<Value> {
-    let arguments = ["evictd", "policy", "render"].map(OsString::from);
-    let arguments = arguments.into_iter().chain([file.into()]);
-    let (mut out, mut err) = (Vec::new(), Vec::new());
-    let code = evictd::cli::run(arguments, &mut out, &mut err);
-    assert_eq!((code, String::from_utf8(err).unwrap().as_str()), (0, ""));
-    let list: Value = serde_json::from_slice(&out).unwrap();
+fn render(file: &Path) -> Vec<Value> {
+    let arguments = ["policy".as_ref(), "render".as_ref(), file];
+    let list: Value = serde_json::from_str(&evictd(arguments).good()).unwrap();
     assert_eq!(
         (&list["apiVersion"], &list["kind"]),
         (&json!("v1"), &json!("List"))
