@@ -93,8 +93,6 @@ fn dispatch(state: &mut State, seen: Seen, accept: &str) -> Response<Body> {
     match (method.as_str(), parts.as_slice()) {
         ("GET", ["api", "v1", "pods"]) => all(state, Collection::Pods, None),
         ("GET", ["version"]) => others::version(),
-        ("GET", ["api", "v1"]) => others::resources("v1"),
-        ("GET", ["apis", group, version]) => others::resources(&format!("{group}/{version}")),
         ("GET", ["api", "v1", "namespaces", ns, "pods"]) => all(state, Collection::Pods, Some(ns)),
         ("GET", ["api", "v1", "namespaces", ns, "pods", name]) => pods::get(state, ns, name),
         ("GET", ["api", "v1", "nodes"]) => all(state, Collection::Nodes, None),
