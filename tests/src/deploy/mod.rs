@@ -198,3 +198,9 @@ pub fn all_objects(files: &BTreeMap<String, String>) -> io::Result<Vec<Value>> {
 pub fn one<'a>(objects: &'a [Value], kind: &str) -> Option<&'a Value> {
     objects.iter().find(|o| o["kind"] == kind)
 }
+
+/// The agent's configuration among the objects of the chart.
+pub fn configuration(objects: &[Value]) -> Value {
+    let text = one(objects, "ConfigMap").and_then(|map| map["data"][CONFIGURATION].as_str());
+    serde_saphyr::from_str(text.expect("a configuration")).expect("YAML")
+}

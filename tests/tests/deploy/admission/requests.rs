@@ -81,6 +81,22 @@ pub fn push(list: &mut Value, item: Value) {
     }
 }
 
+/// Sets what a JSON pointer leads to; `/-` at its end adds to a list.
+pub fn set(object: &mut Value, pointer: &str, value: Value) {
+    let list = pointer.strip_suffix("/-");
+    let mut at = object;
+    for field in list.unwrap_or(pointer).split('/').skip(1) {
+        at = match field.parse::<usize>() {
+            Ok(index) => &mut at[index],
+            Err(_) => &mut at[field],
+        };
+    }
+    match list {
+        Some(_) => push(at, value),
+        None => *at = value,
+    }
+}
+
 pub fn disruption_target(pod: &mut Value) {
     let condition =
         json!({"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"});
