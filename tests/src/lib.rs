@@ -35,3 +35,9 @@ pub mod vectors;
 pub mod wait;
 pub mod watch_fixture;
 pub mod workload;
+
+/// What runs futures on the thread that waits for them.
+pub fn current_thread() -> std::io::Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build()
+}

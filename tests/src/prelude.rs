@@ -23,6 +23,7 @@ pub use crate::{
     apiserver::{ApiServer, Collection, InjectedFault, NODE},
     cgroup::{OomKills as _, TestCgroup, memory_root},
     cluster_node::ClusterNode,
+    current_thread,
     disk::Disk,
     embedded::Files,
     forker::Forker,

@@ -67,9 +67,7 @@ pub struct Runtime {
 impl Runtime {
     pub fn start(socket: &Path, state: State) -> io::Result<Self> {
         let state = Arc::new(Mutex::new(state));
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = crate::current_thread()?;
         let listener = {
             let _in_it = runtime.enter();
             UnixListener::bind(socket)?

@@ -35,9 +35,7 @@ impl Following {
         prepare(&mut server);
         let dir = tempfile::tempdir()?;
         let kubeconfig = server.kubeconfig(dir.path())?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = crate::current_thread()?;
         let connection = runtime.block_on(ApiClient::open(Some(kubeconfig)));
         let store = store();
         let pauses = PauseState::new(Arc::clone(store.evaluator().limiter()));

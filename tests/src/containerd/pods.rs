@@ -26,9 +26,7 @@ pub struct Pods {
 
 impl Pods {
     pub fn connect(socket: &Path) -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = crate::current_thread()?;
         let socket = socket.to_owned();
         let pods = Self { socket, runtime };
         pods.with(async |cri| cri.info().await.map(|_| ()))?;

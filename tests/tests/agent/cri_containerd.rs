@@ -82,10 +82,7 @@ fn a_real_runtime_removes_what_is_unused() {
         reclaim_timeout: Duration::from_secs(120),
         image_minimum_gc_age: Duration::ZERO,
     });
-    let run = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let run = current_thread().unwrap();
     let known = Some(["live".to_owned()].into());
     let before = node.free();
     let removed = run

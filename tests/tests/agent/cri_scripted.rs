@@ -92,9 +92,7 @@ fn known() -> KnownPods {
 type Outcome = Result<Removed, (CriError, Removed)>;
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
+    let runtime = current_thread();
     runtime.unwrap().block_on(future)
 }
 

@@ -24,10 +24,7 @@ fn every_missing_right_is_named() {
         name: "evictd-pause".into(),
     };
     server.state().denied.extend(denied.map(str::to_owned));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = current_thread().unwrap();
     let missing = runtime.block_on(async {
         let connection = Arc::new(ApiClient::open(Some(kubeconfig)).await.unwrap());
         access::check(&connection, Some(&pause), None, SCRAPER_RIGHTS).await

@@ -153,10 +153,7 @@ fn what_was_left_goes_when_its_time_is_over() {
         conditions.push(condition);
         assert!(says(&state));
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = current_thread().unwrap();
     runtime.block_on(async {
         let connection = ApiClient::open(Some(kubeconfig)).await.unwrap();
         let taint = Some(TaintConfig::default());
@@ -229,10 +226,7 @@ fn kept_again(
         conditions.extend(with_condition.then_some(condition));
     }
     let former = former.iter().map(|&prefix| prefix.to_owned()).collect();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = current_thread().unwrap();
     runtime.block_on(async {
         let connection = ApiClient::open(Some(kubeconfig)).await.unwrap();
         let writer = NodeWriter::new(Arc::new(connection), NODE, taint, former, repeat);

@@ -59,10 +59,7 @@ fn soft(cluster: Value) -> Soft {
         document["cluster"][key] = value.clone();
     }
     let config = Config::from_values(document, None).unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = current_thread().unwrap();
     let connection = runtime.block_on(ApiClient::open(Some(kubeconfig))).unwrap();
     let connection = Arc::new(connection);
     let journal = Journal::open(&dir.path().join("state")).unwrap();

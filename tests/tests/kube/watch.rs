@@ -20,10 +20,7 @@ fn start(prepare: impl FnOnce(&mut ApiServer)) -> Watching {
     prepare(&mut server);
     let dir = tempfile::tempdir().unwrap();
     let kubeconfig = server.kubeconfig(dir.path()).unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = current_thread().unwrap();
     let (connection, shared) = (
         runtime.block_on(ApiClient::open(Some(kubeconfig))).unwrap(),
         Arc::new(Shared::default()),
