@@ -30,7 +30,7 @@ pub use crate::{
     hog::Hog,
     node::{MIB, Node},
     or_skip,
-    scrape::{free_address, metrics},
+    scrape::{free_address, metrics, shows},
     skip::{in_guest, matrix, no_bpf, not_root},
     skip_if,
     table::{rows, yaml},

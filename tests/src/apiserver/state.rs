@@ -171,6 +171,28 @@ impl State {
         self.watchers.len()
     }
 
+    /// Events of a reason that are about a kind of object.
+    pub fn events_of(&self, reason: &str, kind: &str) -> Vec<Value> {
+        let is_it = |e: &&Value| e["reason"] == reason && e["regarding"]["kind"] == kind;
+        self.events.values().filter(is_it).cloned().collect()
+    }
+
+    /// Whether the node has this condition.
+    pub fn has_condition(&self, kind: &str) -> bool {
+        let mut all = self.node["status"]["conditions"]
+            .as_array()
+            .into_iter()
+            .flatten();
+        all.any(|c| c["type"] == kind && c["status"] == "True")
+    }
+
+    /// The keys of the node's taints.
+    pub fn taints(&self) -> Vec<&str> {
+        let all = self.node["spec"]["taints"].as_array();
+        let keys = all.into_iter().flatten().map(|t| t["key"].as_str());
+        keys.flatten().collect()
+    }
+
     /// Has so many requests with this method (empty: any) and this part of the path go wrong.
     pub fn fails(
         &mut self,

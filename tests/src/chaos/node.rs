@@ -242,8 +242,7 @@ impl Drop for Node {
 
 /// The pods that Events say were evicted.
 fn events(state: &State) -> Vec<String> {
-    let evicted = state.events.values().filter(|e| e["reason"] == "Evicted");
-    let pods = evicted.filter(|e| e["regarding"]["kind"] == "Pod");
+    let pods = state.events_of("Evicted", "Pod").into_iter();
     pods.filter_map(|e| e["regarding"]["name"].as_str().map(str::to_owned))
         .collect()
 }

@@ -55,14 +55,8 @@ fn a_pod_at_its_own_limit_has_an_event() {
     assert!(state.all("DELETE", "/pods/").next().is_none());
 }
 
-/// Events of a reason that are about a kind of object.
 fn events(member: &ClusterNode, reason: &str, kind: &str) -> Vec<Value> {
-    let state = member.server.state();
-    let events = state.events.values();
-    events
-        .filter(|e| e["reason"] == reason && e["regarding"]["kind"] == kind)
-        .cloned()
-        .collect()
+    member.server.state().events_of(reason, kind)
 }
 
 // R9, R14, R18, R42: who goes is decided on what the API says of the pods, and the API hears of it in the right order.

@@ -9,19 +9,7 @@ use evictd_kube::{
 use evictd_tests::{apiserver::State, prelude::*};
 
 fn has_condition(state: &State) -> bool {
-    let conditions = state.node["status"]["conditions"].as_array().unwrap();
-    conditions
-        .iter()
-        .any(|c| c["type"] == "EvictdMemoryPressure" && c["status"] == "True")
-}
-
-fn taints(state: &State) -> Vec<String> {
-    let taints = state.node["spec"]["taints"].as_array();
-    let keys = taints
-        .into_iter()
-        .flatten()
-        .filter_map(|t| t["key"].as_str());
-    keys.map(str::to_owned).collect()
+    state.has_condition("EvictdMemoryPressure")
 }
 
 fn says(state: &State) -> bool {
@@ -29,11 +17,11 @@ fn says(state: &State) -> bool {
     let is_soft = taints_of[1]["effect"] == "PreferNoSchedule";
     has_condition(state)
         && is_soft
-        && taints(state) == ["example.org/kept", "evictd.dev/memory-pressure"]
+        && state.taints() == ["example.org/kept", "evictd.dev/memory-pressure"]
 }
 
 fn is_clean(state: &State) -> bool {
-    !has_condition(state) && taints(state) == ["example.org/kept"]
+    !has_condition(state) && state.taints() == ["example.org/kept"]
 }
 
 /// A node under pressure, whose hog is dead.
@@ -246,7 +234,7 @@ fn kept_again(
         tokio::select! {
             () = writer.run(stale, desired) => panic!("it keeps the node for as long as there is a sender"),
             reached = tokio::time::timeout(SOON, reached) => {
-                reached.unwrap_or_else(|_| panic!("{:?}", taints(&server.state())));
+                reached.unwrap_or_else(|_| panic!("{:?}", server.state().taints()));
             }
         }
     });
@@ -289,7 +277,7 @@ fn taints_of_an_earlier_configuration_go() {
         let wanted = DesiredStatus::default();
         let before = (&[there][..], with_condition);
         let server = kept(before, (taint, former), None, wanted, |s| {
-            taints(s) == expected
+            s.taints() == expected
         });
         assert_eq!(has_condition(&server.state()), with_condition, "{there}");
     }
@@ -297,7 +285,7 @@ fn taints_of_an_earlier_configuration_go() {
     let stays = |s: &State| s.count("GET", "/nodes/n2") > 0;
     let before = (&[custom_left][..], false);
     let server = kept(before, (None, &[]), None, DesiredStatus::default(), stays);
-    assert_eq!(taints(&server.state()), [kept_one, custom_left]);
+    assert_eq!(server.state().taints(), [kept_one, custom_left]);
 }
 
 /// Under pressure, at this moment.
@@ -391,5 +379,5 @@ fn the_taint_can_be_switched_off() {
     let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
     assert!(member.server.wait(SOON, has_condition));
-    assert_eq!(taints(&member.server.state()), ["example.org/kept"]);
+    assert_eq!(member.server.state().taints(), ["example.org/kept"]);
 }

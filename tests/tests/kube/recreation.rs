@@ -20,9 +20,7 @@ fn replacement(member: &ClusterNode, number: u64) -> std::path::PathBuf {
 }
 
 fn has_taint(state: &State) -> bool {
-    let taints = state.node["spec"]["taints"].as_array();
-    let mut taints = taints.into_iter().flatten();
-    taints.any(|t| t["key"] == "evictd.dev/memory-pressure")
+    state.taints().contains(&"evictd.dev/memory-pressure")
 }
 
 #[test]
@@ -37,7 +35,7 @@ fn who_comes_back_at_once_finds_the_door_shut_for_longer() {
     let recreations = |count: u32| {
         let line = format!("evictd_recreations_total {count}");
         let address = address.clone();
-        move |_: &ClusterNode| metrics(&address).is_ok_and(|text| text.lines().any(|l| l == line))
+        move |_: &ClusterNode| shows(&address, &line)
     };
     let mut dir = replacement(&member, 1);
     let mut agent = member.start().unwrap();
