@@ -76,6 +76,14 @@ pub fn check(paths: &[(&str, &Path)]) -> Value {
         .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
+/// What it finds on one topic.
+pub fn finding(paths: &[(&str, &Path)], topic: &str) -> Value {
+    let check = check(paths);
+    let mut findings = check["findings"].as_array().into_iter().flatten();
+    let found = findings.find(|f| f["topic"] == topic);
+    found.unwrap_or_else(|| panic!("{check:#}")).clone()
+}
+
 impl Agent {
     /// Starts the daemon and returns when its trigger is armed.
     /// The error holds what it said. With `EVICTD_VERBOSE` set, all that it says is shown.

@@ -48,6 +48,13 @@ impl Files {
         Self { dir, config }
     }
 
+    /// The same for a hog alone, without a request, and its cgroup.
+    pub fn hog(scope: &TestCgroup) -> (Self, PathBuf) {
+        let pods = json!([{ "name": "hog", "cgroup": "besteffort/hog" }]);
+        let cgroup = scope.child("besteffort/hog").expect("a cgroup");
+        (Self::new(scope.path(), &pods), cgroup)
+    }
+
     /// The same for a hog without a request and a calm pod with one of 64Mi, and their cgroups in that order.
     pub fn hog_and_calm(scope: &TestCgroup) -> (Self, [PathBuf; 2]) {
         let pods = json!([

@@ -187,10 +187,8 @@ fn thresholds_that_are_met_as_they_come_into_force_are_told() {
     two.files.config["metricsAddress"] = json!(address);
     two.files.config["shadow"] = json!(true);
     let config = two.files.write().unwrap();
-    let check = agent::check(&[("--config", &config)]);
-    let findings = check["findings"].as_array().unwrap();
-    let now = findings.iter().find(|f| f["topic"] == "thresholds now");
-    let detail = now.unwrap()["detail"].as_str().unwrap();
+    let now = agent::finding(&[("--config", &config)], "thresholds now");
+    let detail = now["detail"].as_str().unwrap();
     assert!(all.iter().all(|signal| detail.contains(signal)), "{detail}");
     let agent = two.files.start(&[]);
     let told = || {

@@ -123,11 +123,7 @@ fn a_hog_is_evicted_written_down_and_the_agent_ends_cleanly() {
 fn without_a_memory_threshold_no_pod_is_evicted_for_memory() {
     skip_if!(not_root());
     let scope = TestCgroup::new("nomemory", 128 * MIB).unwrap();
-    let dir = scope.child("besteffort/hog").unwrap();
-    let mut files = Files::new(
-        scope.path(),
-        &json!([{ "name": "hog", "cgroup": "besteffort/hog" }]),
-    );
+    let (mut files, dir) = Files::hog(&scope);
     files.config["evictionHard"] = json!({ "pid.available": "1" });
     let mut agent = files.start(&[]);
     let mut hog = Hog::start(&dir, &["--mib", "256"]).unwrap();
@@ -147,11 +143,7 @@ fn without_a_memory_threshold_no_pod_is_evicted_for_memory() {
 fn a_cgroup_that_comes_back_is_found() {
     skip_if!(no_bpf());
     let scope = TestCgroup::new("again", 256 * MIB).unwrap();
-    let dir = scope.child("besteffort/hog").unwrap();
-    let files = Files::new(
-        scope.path(),
-        &json!([{ "name": "hog", "cgroup": "besteffort/hog" }]),
-    );
+    let (files, dir) = Files::hog(&scope);
     let mut agent = files.start(&[]);
     fs::remove_dir(&dir).unwrap();
     std::thread::sleep(Duration::from_millis(1200));

@@ -225,10 +225,8 @@ fn readers_on_the_machine_kill_no_pod() {
 /// Writes the configuration, and what `evictd check` says of thresholds that are met before it is in force.
 fn met_already(files: &Files) -> Option<String> {
     let config = files.write().unwrap();
-    let check = agent::check(&[("--config", &config)]);
-    let findings = check["findings"].as_array().unwrap();
-    let found = findings.iter().find(|f| f["topic"] == "thresholds now");
-    let detail = found.unwrap()["detail"].as_str().unwrap();
+    let found = agent::finding(&[("--config", &config)], "thresholds now");
+    let detail = found["detail"].as_str().unwrap();
     detail.contains("met already").then(|| detail.to_owned())
 }
 

@@ -146,8 +146,8 @@ fn drop_ins_of_the_kubelet_are_followed() {
             "evictd_threshold{{signal=\"memory.available\",hard=\"true\"}} {}",
             mib * MIB
         );
-        let shown = || metrics(&address).is_ok_and(|text| text.lines().any(|l| l == line));
-        assert!(until(SOON, shown), "{line}: {}", agent.log());
+        let shown = until(SOON, || shows(&address, &line));
+        assert!(shown, "{line}: {}", agent.log());
     };
     in_force(40);
     let said = agent.log();
@@ -170,10 +170,7 @@ fn drop_ins_of_the_kubelet_are_followed() {
     in_force(48);
     // What is wrong changes nothing.
     write("30-wrong.conf", "ten");
-    let refused = || {
-        let line = "evictd_configuration_refused_total 1";
-        metrics(&address).is_ok_and(|text| text.lines().any(|l| l == line))
-    };
+    let refused = || shows(&address, "evictd_configuration_refused_total 1");
     assert!(until(SOON, refused), "{}", agent.log());
     in_force(48);
     assert_eq!(agent.terminate().unwrap(), Some(0));

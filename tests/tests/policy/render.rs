@@ -190,45 +190,20 @@ fn a_pods_own_tolerations_of_these_taints_are_replaced_and_others_stay() {
     let rule = json!({"name": "r", "evict": "Always", "noExecute": {"unreachable": "15s", "notReady": "Forever"}});
     let items = rendered(&json!({"rules": [rule]}));
     let policy = policy_of(&items, "evictd-p.r");
-    let of = |key: &str, effect: &str, seconds: Option<i64>| {
-        let mut toleration = json!({"operator": "Exists"});
-        for (field, text) in [("key", key), ("effect", effect)] {
-            if !text.is_empty() {
-                toleration[field] = text.into();
-            }
-        }
-        if let Some(seconds) = seconds {
-            toleration["tolerationSeconds"] = seconds.into();
-        }
-        toleration
-    };
-    let other = json!({"key": "gpu", "operator": "Equal", "value": "x", "effect": "NoSchedule"});
-    for (what, own, left) in [
-        ("none", vec![], 0),
-        ("another taint", vec![other.clone()], 1),
-        (
-            "a shorter one",
-            vec![of(UNREACHABLE, "NoExecute", Some(1))],
-            0,
-        ),
-        (
-            "one for ever",
-            vec![of(UNREACHABLE, "NoExecute", None), other.clone()],
-            1,
-        ),
-        ("of all effects", vec![of(NOT_READY, "", None)], 0),
-        (
-            "of another effect",
-            vec![of(UNREACHABLE, "NoSchedule", None)],
-            1,
-        ),
-        ("of all taints", vec![of("", "", None), other], 2),
-        (
-            "of all taints, in seconds",
-            vec![of("", "NoExecute", Some(1))],
-            1,
-        ),
-    ] {
+    for [what, own, left] in rows(
+        r#"
+        none | [] | 0
+        another taint | [{key: gpu, operator: Equal, value: x, effect: NoSchedule}] | 1
+        a shorter one | [{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 1}] | 0
+        one for ever | [{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute}, {key: gpu, operator: Equal, value: x, effect: NoSchedule}] | 1
+        of all effects | [{key: node.kubernetes.io/not-ready, operator: Exists}] | 0
+        of another effect | [{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoSchedule}] | 1
+        of all taints | [{operator: Exists}, {key: gpu, operator: Equal, value: x, effect: NoSchedule}] | 2
+        of all taints, in seconds | [{operator: Exists, effect: NoExecute, tolerationSeconds: 1}] | 1
+        "#,
+    ) {
+        let (own, left) = (yaml(own), left.parse::<usize>().unwrap());
+        let own = own.as_array().unwrap();
         let pod = || {
             let mut pod = json!({"metadata": {"name": "x"}, "spec": {}});
             if !own.is_empty() {
