@@ -1,10 +1,6 @@
 //! Pods with cgroups of their own, under policies whose gates are asked, without an agent.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use evictd_engine::{
     ManagedPod, Pod, QosClass,
@@ -19,7 +15,11 @@ use evictd_policy::{
 use evictd_sys::clock::monotonic_ns;
 use serde_json::{Value, json};
 
-use crate::{node::Node, policies::scoped, wait::SOON};
+use crate::{
+    node::Node,
+    policies::scoped,
+    wait::{SOON, until},
+};
 
 /// What keeps permits, and the pods that have them.
 pub struct Kept {
@@ -153,14 +153,7 @@ impl Kept {
     }
 
     pub fn wait(&self, what: &str, condition: impl Fn(&Self) -> bool) {
-        let end = Instant::now() + SOON;
-        while !condition(self) {
-            assert!(
-                Instant::now() < end,
-                "{what}: {:#?}",
-                self.evaluator.explain()
-            );
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let holds = until(SOON, || condition(self));
+        assert!(holds, "{what}: {:#?}", self.evaluator.explain());
     }
 }

@@ -1,7 +1,5 @@
 //! What every hook and every decision takes for granted about the kernel below.
 
-use std::thread;
-
 use evictd_node::{
     bpf::btf::Btf,
     cgroup::memory::Version,
@@ -193,17 +191,11 @@ fn what_is_charged_is_in_the_statistics() {
     for way in ["touch", "cache"] {
         let mut hog = Hog::start(&pod, &["--mib", "96", "--way", way, "--dir", dir]).unwrap();
         // Kernels before 6.7 flush what is little every two seconds only.
-        let give_up = Instant::now() + Duration::from_secs(30);
-        loop {
+        let is_there = until(Duration::from_secs(30), || {
             let reading = cgroup.read().unwrap();
-            if reading.usage >= 96 * MIB && reading.uncategorized < 8 * MIB {
-                break;
-            }
-            assert!(
-                hog.is_alive() && Instant::now() < give_up,
-                "{way}: {reading:?}"
-            );
-            thread::sleep(Duration::from_millis(10));
-        }
+            assert!(hog.is_alive(), "{way}: {reading:?}");
+            reading.usage >= 96 * MIB && reading.uncategorized < 8 * MIB
+        });
+        assert!(is_there, "{way}: {:?}", cgroup.read());
     }
 }

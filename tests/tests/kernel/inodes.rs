@@ -227,14 +227,9 @@ fn btrfs_has_shares_but_no_signal() {
         .order(&format!("remove {} 200", dir.display()))
         .unwrap();
     let id = MemoryCgroup::open(&pod).unwrap().id();
-    let end = Instant::now() + Duration::from_secs(8);
-    let share = loop {
-        let share = trigger.share(id, 0).unwrap();
-        if share.gone == 200 || Instant::now() > end {
-            break share;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    };
+    let share = || trigger.share(id, 0).unwrap();
+    until(Duration::from_secs(8), || share().gone == 200);
+    let share = share();
     assert_eq!((share.made, share.gone), (300, 200));
     assert!(trigger.crossed().is_none(), "nothing to cross");
 }

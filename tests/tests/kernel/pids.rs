@@ -263,11 +263,8 @@ fn shares_of_removed_cgroups_are_handed_up() {
 
 /// A killed process leaves its cgroup a moment after it was reaped.
 fn remove(cgroup: &Path) {
-    let end = Instant::now() + Duration::from_secs(5);
-    while let Err(e) = std::fs::remove_dir(cgroup) {
-        assert!(Instant::now() < end, "{}: {e}", cgroup.display());
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let removed = until(Duration::from_secs(5), || fs::remove_dir(cgroup).is_ok());
+    assert!(removed, "{} stays", cgroup.display());
 }
 
 /// Without an object there is no hook, no descriptor to wait on, and no error.

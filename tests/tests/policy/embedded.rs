@@ -72,11 +72,8 @@ impl Ruled {
     }
 
     fn wait(&self, what: &str, condition: impl Fn(&Self) -> bool) {
-        let end = std::time::Instant::now() + Duration::from_secs(30);
-        while !condition(self) {
-            assert!(std::time::Instant::now() < end, "{what}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let holds = until(Duration::from_secs(30), || condition(self));
+        assert!(holds, "{what}");
     }
 }
 

@@ -9,17 +9,10 @@ use evictd_node::{memory_scope::Limits, pods::table::PodTable};
 use evictd_tests::{node::Options, prelude::*};
 
 /// Waits until a cgroup holds so much: hogs have their memory before the first look.
-fn holds(dir: &std::path::Path, mib: u64) {
-    let memory = evictd_node::cgroup::memory::MemoryCgroup::open(dir).unwrap();
-    let end = std::time::Instant::now() + SOON;
-    while memory.usage().unwrap() < mib * MIB {
-        assert!(
-            std::time::Instant::now() < end,
-            "{} stays small",
-            dir.display()
-        );
-        std::thread::sleep(Duration::from_millis(5));
-    }
+fn holds(dir: &Path, mib: u64) {
+    let memory = MemoryCgroup::open(dir).unwrap();
+    let held = until(SOON, || memory.usage().unwrap() >= mib * MIB);
+    assert!(held, "{} stays small", dir.display());
 }
 
 /// Pods of these sizes in MiB, all BestEffort, all at their size.
