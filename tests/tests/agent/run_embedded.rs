@@ -47,8 +47,8 @@ fn bad_input_is_refused_with_field_and_reason() {
     same.config["healthAddress"] = same.config["metricsAddress"].clone();
     let expected = "healthAddress: \"127.0.0.1:9393\": is metricsAddress too";
     assert_refused(&same.refused(), expected);
-    let nobody = with("scope", json!({ "cgroup": scope.path().join("nobody") }));
-    assert_refused(&nobody.refused(), "scope.cgroup: ");
+    let absent = with("scope", json!({ "cgroup": scope.path().join("nobody") }));
+    assert_refused(&absent.refused(), "scope.cgroup: ");
 
     let missing = json!([{ "name": "a", "cgroup": "besteffort/a" }, { "name": "b", "cgroup": "besteffort/b" }]);
     assert_refused(
