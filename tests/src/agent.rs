@@ -9,11 +9,11 @@ use std::{
 
 use serde_json::Value;
 
-use crate::wait::SOON;
+use crate::{reaped::Reaped, wait::SOON};
 
 /// A running `evictd run`; killed and reaped when dropped.
 pub struct Agent {
-    child: Child,
+    child: Reaped,
     log: Arc<Mutex<String>>,
 }
 
@@ -76,6 +76,14 @@ pub fn check(paths: &[(&str, &Path)]) -> Value {
         .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)))
 }
 
+/// What it finds on one topic.
+pub fn finding(paths: &[(&str, &Path)], topic: &str) -> Value {
+    let check = check(paths);
+    let mut findings = check["findings"].as_array().into_iter().flatten();
+    let found = findings.find(|f| f["topic"] == topic);
+    found.unwrap_or_else(|| panic!("{check:#}")).clone()
+}
+
 impl Agent {
     /// Starts the daemon and returns when its trigger is armed.
     /// The error holds what it said. With `EVICTD_VERBOSE` set, all that it says is shown.
@@ -110,7 +118,7 @@ impl Agent {
             .args(more)
             .stderr(Stdio::piped());
         change(&mut command);
-        let mut child = command.spawn()?;
+        let mut child = Reaped(command.spawn()?);
         let stderr = child.stderr.take();
         let log = Arc::<Mutex<String>>::default();
         let kept = Arc::clone(&log);
@@ -148,17 +156,14 @@ impl Agent {
         )))
     }
 
-    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Whether it is gone.
     pub fn has_ended(&mut self) -> io::Result<bool> {
         Ok(self.child.try_wait()?.is_some())
     }
 
-    /// What it has said so far.
     pub fn log(&self) -> String {
         let log = self.log.lock();
         log.unwrap_or_else(PoisonError::into_inner).clone()
@@ -187,13 +192,5 @@ pub fn signal(child: &Child, signal: i32) -> io::Result<()> {
     match unsafe { libc::kill(child.id().cast_signed(), signal) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        // Already dead is fine.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -4,13 +4,11 @@ use std::{io, path::Path};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-/// A mounted BPF filesystem.
 pub struct Bpffs {
     dir: tempfile::TempDir,
 }
 
 impl Bpffs {
-    /// Mounts one.
     pub fn mount() -> io::Result<Self> {
         let dir = tempfile::tempdir()?;
         mount(
@@ -23,7 +21,6 @@ impl Bpffs {
         Ok(Self { dir })
     }
 
-    /// Where it is mounted.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }

@@ -89,12 +89,10 @@ impl TestCgroup {
         Ok(path)
     }
 
-    /// The directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Its interface.
     pub fn version(&self) -> Version {
         self.version
     }

@@ -17,14 +17,10 @@ use crate::{
     wait::until,
 };
 
-/// Bytes in a MiB.
 const MIB: u64 = 1 << 20;
 
-/// A node with its API server.
 pub struct ClusterNode {
-    /// The pods' cgroup.
     pub cgroup: TestCgroup,
-    /// The cluster.
     pub server: ApiServer,
     dir: tempfile::TempDir,
     /// The agent's configuration; tests change it before they start an agent.
@@ -63,7 +59,6 @@ impl ClusterNode {
         format!("00000000-0000-4000-8000-{number:012}")
     }
 
-    /// Makes a pod's cgroup only.
     pub fn cgroup_of(&self, uid: &str, qos: &str) -> io::Result<PathBuf> {
         let class = match qos {
             "BestEffort" => "besteffort/",
@@ -105,19 +100,16 @@ impl ClusterNode {
         self.dir.path()
     }
 
-    /// The journal so far.
     pub fn records(&self) -> Vec<Record> {
         journal::read(&self.dir.path().join("state"))
             .map(|(records, _)| records)
             .unwrap_or_default()
     }
 
-    /// The evictions in the journal.
     pub fn evictions(&self) -> Vec<EvictionRecord> {
         evictions(self.records())
     }
 
-    /// What the journal says was reported.
     pub fn reported(&self) -> Vec<Reported> {
         let records = self.records().into_iter();
         records

@@ -76,12 +76,10 @@ impl Containerd {
         }
     }
 
-    /// Where it listens.
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("containerd.sock")
     }
 
-    /// Takes over an image archive.
     pub fn import(&self, archive: &[u8]) -> io::Result<()> {
         let path = self.dir.path().join("image.tar");
         fs::write(&path, archive)?;

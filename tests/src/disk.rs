@@ -11,7 +11,6 @@ use nix::fcntl::posix_fallocate;
 
 use crate::skip::in_guest;
 
-/// A mounted filesystem.
 pub struct Disk {
     // Removed last, with the image and the mount point in it.
     dir: tempfile::TempDir,
@@ -118,7 +117,6 @@ impl Disk {
         Ok(Frozen(path))
     }
 
-    /// The mount point.
     pub fn path(&self) -> PathBuf {
         self.dir.path().join("disk")
     }

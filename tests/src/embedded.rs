@@ -19,7 +19,6 @@ use crate::{
     wait::{SOON, until},
 };
 
-/// The evictions among these records.
 pub fn evictions(records: Vec<Record>) -> Vec<EvictionRecord> {
     let evictions = records.into_iter().filter_map(|record| match record {
         Record::Evicted(eviction) => Some(*eviction),
@@ -28,7 +27,6 @@ pub fn evictions(records: Vec<Record>) -> Vec<EvictionRecord> {
     evictions.collect()
 }
 
-/// What an agent is started with.
 pub struct Files {
     dir: tempfile::TempDir,
     /// The configuration; a test changes what it is about.
@@ -50,6 +48,13 @@ impl Files {
         Self { dir, config }
     }
 
+    /// The same for a hog alone, without a request, and its cgroup.
+    pub fn hog(scope: &TestCgroup) -> (Self, PathBuf) {
+        let pods = json!([{ "name": "hog", "cgroup": "besteffort/hog" }]);
+        let cgroup = scope.child("besteffort/hog").expect("a cgroup");
+        (Self::new(scope.path(), &pods), cgroup)
+    }
+
     /// The same for a hog without a request and a calm pod with one of 64Mi, and their cgroups in that order.
     pub fn hog_and_calm(scope: &TestCgroup) -> (Self, [PathBuf; 2]) {
         let pods = json!([
@@ -60,7 +65,6 @@ impl Files {
         (Self::new(scope.path(), &pods), cgroups)
     }
 
-    /// The directory.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -99,13 +103,11 @@ impl Files {
         Agent::start(&config, more).expect("an agent")
     }
 
-    /// What the journal holds.
     pub fn records(&self) -> Vec<Record> {
         let read = journal::read(&self.dir.path().join("state"));
         read.expect("a journal").0
     }
 
-    /// The evictions in the journal.
     pub fn evictions(&self) -> Vec<EvictionRecord> {
         evictions(self.records())
     }
@@ -137,7 +139,6 @@ impl Files {
         first()
     }
 
-    /// Waits for so many records.
     pub fn wait_for(&self, count: usize) -> Vec<Record> {
         until(SOON, || self.records().len() >= count);
         self.records()

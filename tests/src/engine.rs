@@ -10,17 +10,12 @@ use evictd_engine::{
 };
 use serde_json::{Value, json};
 
-/// A mebibyte.
 pub const MI: u64 = 1 << 20;
 
-/// What the manager sees.
 #[derive(Clone, Debug, Default)]
 pub struct Node {
-    /// What is left of everything.
     pub observations: Observations,
-    /// Who runs here.
     pub pods: Vec<Pod>,
-    /// What they use.
     pub usages: Usages,
 }
 
@@ -114,7 +109,6 @@ pub fn names(evictions: &[EvictionDecision]) -> Vec<&str> {
         .collect()
 }
 
-/// All strategies.
 pub const STRATEGIES: [RankingStrategy; 3] = [
     RankingStrategy::Kubelet,
     RankingStrategy::Qos,

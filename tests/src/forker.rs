@@ -5,15 +5,15 @@ use std::{
     io::{self, BufRead as _, BufReader, Write as _},
     os::unix::process::CommandExt as _,
     path::Path,
-    process::{Child, ChildStdout, Command, Stdio},
+    process::{ChildStdout, Command, Stdio},
     time::Duration,
 };
 
-use crate::hog::binary;
+use crate::{hog::binary, reaped::Reaped};
 
 /// A running forker; killed with its children and reaped when dropped.
 pub struct Forker {
-    child: Child,
+    child: Reaped,
     answers: BufReader<ChildStdout>,
 }
 
@@ -75,7 +75,7 @@ impl Forker {
     }
 
     fn wait_for(mut command: Command) -> io::Result<Self> {
-        let mut child = command.spawn()?;
+        let mut child = Reaped(command.spawn()?);
         let answers = child.stdout.take().map(BufReader::new);
         let mut forker = Self {
             answers: answers.ok_or_else(|| io::Error::other("no output"))?,
@@ -111,7 +111,6 @@ impl Forker {
         Ok(Duration::from_nanos(nanoseconds))
     }
 
-    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -120,13 +119,5 @@ impl Forker {
         let mut line = String::new();
         self.answers.read_line(&mut line)?;
         Ok(line.trim().to_owned())
-    }
-}
-
-impl Drop for Forker {
-    fn drop(&mut self) {
-        // Already dead is fine.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -4,18 +4,18 @@ use std::{
     io::{self, BufRead as _, BufReader, Write as _},
     os::unix::process::ExitStatusExt as _,
     path::{Path, PathBuf},
-    process::{Child, ChildStdout, Command, Stdio},
+    process::{ChildStdout, Command, Stdio},
     time::Duration,
 };
 
-use crate::wait::until;
+use crate::{reaped::Reaped, wait::until};
 
 /// More than any test of a slow machine needs.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A running hog; killed and reaped when dropped.
 pub struct Hog {
-    child: Child,
+    child: Reaped,
     says: Option<BufReader<ChildStdout>>,
 }
 
@@ -45,7 +45,10 @@ impl Hog {
             .stdout(Stdio::piped())
             .spawn()?;
         let says = child.stdout.take().map(BufReader::new);
-        let mut hog = Self { child, says };
+        let mut hog = Self {
+            child: Reaped(child),
+            says,
+        };
         if hog.says("ready")? {
             Ok(hog)
         } else {
@@ -79,7 +82,6 @@ impl Hog {
         }
     }
 
-    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -96,16 +98,7 @@ impl Hog {
         Ok(self.child.wait()?.signal())
     }
 
-    /// Whether it still runs.
     pub fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
-    }
-}
-
-impl Drop for Hog {
-    fn drop(&mut self) {
-        // Already dead is fine.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -19,12 +19,15 @@ pub mod judge;
 pub mod node;
 pub mod policies;
 pub mod policy_fixture;
+pub mod prelude;
+pub mod reaped;
 pub mod runtime;
 pub mod scrape;
 pub mod scripted;
 mod serving;
 pub mod skip;
 pub mod stalled;
+pub mod table;
 pub mod tls;
 pub mod tracefs;
 pub mod unkillable;
@@ -32,3 +35,9 @@ pub mod vectors;
 pub mod wait;
 pub mod watch_fixture;
 pub mod workload;
+
+/// What runs futures on the thread that waits for them.
+pub fn current_thread() -> std::io::Result<tokio::runtime::Runtime> {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_all().build()
+}

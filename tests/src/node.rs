@@ -26,14 +26,10 @@ use evictd_sys::poll::poll;
 
 use crate::cgroup::{OomKills as _, TestCgroup};
 
-/// Bytes in a MiB.
 pub const MIB: u64 = 1 << 20;
 
-/// A node of a test's own.
 pub struct Node {
-    /// The scope.
     pub cgroup: TestCgroup,
-    /// What holds for all pods.
     pub limiter: Arc<EvictionLimiter>,
     pods: Vec<(Pod, PathBuf)>,
 }
@@ -41,9 +37,7 @@ pub struct Node {
 /// How the fast path of a node is set up.
 #[derive(Clone, Copy)]
 pub struct Options {
-    /// The hook, or the best one.
     pub hook: Option<MemoryHook>,
-    /// Bytes that must be available.
     pub threshold: u64,
     /// Bytes below which the kernel acts by itself.
     pub floor: Option<u64>,
@@ -87,9 +81,7 @@ pub fn machine() -> io::Result<(MemoryCgroup, u64)> {
 pub struct Watched {
     fastpath: Option<FastPath>,
     events: Arc<EventQueue>,
-    /// Where new tables go.
     pub control: Arc<Control>,
-    /// The hook that is in use.
     pub hook: MemoryHook,
     // The programs stay attached for as long as it lives.
     _object: Option<BpfObject>,
@@ -272,7 +264,6 @@ impl Watched {
         self.fastpath.as_ref().and_then(FastPath::standby_tid)
     }
 
-    /// How often that thread has decided.
     pub fn taken_over(&self) -> u64 {
         self.events.taken_over()
     }

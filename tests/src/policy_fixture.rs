@@ -1,10 +1,6 @@
 //! Pods with cgroups of their own, under policies whose gates are asked, without an agent.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use evictd_engine::{
     ManagedPod, Pod, QosClass,
@@ -19,15 +15,16 @@ use evictd_policy::{
 use evictd_sys::clock::monotonic_ns;
 use serde_json::{Value, json};
 
-use crate::{node::Node, policies::scoped, wait::SOON};
+use crate::{
+    node::Node,
+    policies::scoped,
+    wait::{SOON, until},
+};
 
 /// What keeps permits, and the pods that have them.
 pub struct Kept {
-    /// Keeps them.
     pub evaluator: Arc<PolicyEvaluator>,
-    /// The pods.
     pub table: Box<PodTable>,
-    /// Their cgroups.
     pub node: Node,
     // Asks until it is dropped.
     _worker: Worker,
@@ -40,7 +37,6 @@ pub struct BarePod {
 }
 
 impl BarePod {
-    /// No policy is about it yet.
     pub fn new(pod: Pod) -> Self {
         Self {
             pod,
@@ -75,13 +71,11 @@ impl ManagedPod for BarePod {
     }
 }
 
-/// A pod's labels.
 pub fn labels(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
     let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
     labels.iter().map(owned).collect()
 }
 
-/// A policy of this specification.
 pub fn policy(name: &str, spec: Value) -> EvictionPolicy {
     let document = json!({
         "apiVersion": evictd_policy::API_VERSION,
@@ -90,6 +84,15 @@ pub fn policy(name: &str, spec: Value) -> EvictionPolicy {
         "spec": scoped(spec),
     });
     EvictionPolicy::read(document).expect("a policy")
+}
+
+/// The name of a pod that has a number.
+pub fn pod(number: usize) -> String {
+    format!("pod-{number}")
+}
+
+pub fn may_go(kept: &Kept, number: usize) -> bool {
+    kept.may_go(&pod(number))
 }
 
 impl Kept {
@@ -128,7 +131,6 @@ impl Kept {
         }
     }
 
-    /// The entry of a pod.
     pub fn entry(&self, pod: &str) -> &Arc<Entry> {
         let mut entries = self.table.entries.iter();
         entries
@@ -144,23 +146,14 @@ impl Kept {
             .allows(permit, monotonic_ns(), LastResort::None)
     }
 
-    /// Why, or why not.
     pub fn explain(&self, pod: &str) -> Explanation {
         let name = format!("default/{pod}");
         let mut all = self.evaluator.explain().into_iter();
         all.find(|e| e.pod == name).expect("a pod of this name")
     }
 
-    /// Waits until the condition holds.
     pub fn wait(&self, what: &str, condition: impl Fn(&Self) -> bool) {
-        let end = Instant::now() + SOON;
-        while !condition(self) {
-            assert!(
-                Instant::now() < end,
-                "{what}: {:#?}",
-                self.evaluator.explain()
-            );
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let holds = until(SOON, || condition(self));
+        assert!(holds, "{what}: {:#?}", self.evaluator.explain());
     }
 }

@@ -30,12 +30,10 @@ pub const UNIMPLEMENTED: u32 = 12;
 /// gRPC's `FAILED_PRECONDITION`.
 pub const FAILED_PRECONDITION: u32 = 9;
 
-/// How a call goes wrong.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
     /// It is refused with this gRPC code.
     Refused(u32),
-    /// It is never answered.
     Hangs,
 }
 
@@ -45,11 +43,8 @@ type Event = Box<dyn FnOnce(&mut State) + Send>;
 /// What the runtime has, what it was asked, and what is to go wrong.
 #[derive(Default)]
 pub struct State {
-    /// Its containers.
     pub containers: Vec<Container>,
-    /// Its sandboxes.
     pub sandboxes: Vec<PodSandbox>,
-    /// Its images.
     pub images: Vec<Image>,
     /// What is mounted, by container.
     pub mounts: HashMap<String, Vec<Mount>>,
@@ -70,12 +65,9 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// Listens at a path.
     pub fn start(socket: &Path, state: State) -> io::Result<Self> {
         let state = Arc::new(Mutex::new(state));
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = crate::current_thread()?;
         let listener = {
             let _in_it = runtime.enter();
             UnixListener::bind(socket)?
@@ -98,7 +90,6 @@ impl Runtime {
         })
     }
 
-    /// What it has at the moment.
     pub fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
     }

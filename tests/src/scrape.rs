@@ -16,6 +16,11 @@ pub fn metrics(address: &str) -> io::Result<String> {
     get(address, "/metrics")
 }
 
+/// Whether `/metrics` has this line.
+pub fn shows(address: &str, line: &str) -> bool {
+    metrics(address).is_ok_and(|text| text.lines().any(|shown| shown == line))
+}
+
 /// What a path says, with the head of the answer.
 pub fn get(address: &str, path: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect(address)?;

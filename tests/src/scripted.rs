@@ -20,22 +20,17 @@ use serde_json::Value;
 
 use crate::{serving::Serving, tls::Authority};
 
-/// What a path answers.
 #[derive(Clone, Debug)]
 pub enum Script {
-    /// This status and this JSON.
     Json(u16, Value),
-    /// A redirect to there.
     Redirect(String),
     /// So many bytes, slowly enough to notice who reads them all.
     Huge(usize),
     /// Nothing, and the connection stays open.
     Hang,
-    /// A head that never ends.
     EndlessHead,
 }
 
-/// One request as it came.
 #[derive(Clone, Debug)]
 pub struct Asked {
     /// With the query.
@@ -112,7 +107,6 @@ impl Scripted {
         self.set(path, Script::Json(200, body));
     }
 
-    /// The requests so far.
     pub fn asked(&self) -> Vec<Asked> {
         self.state().asked.clone()
     }
@@ -127,7 +121,6 @@ impl Scripted {
         self.address.ip().to_string()
     }
 
-    /// The port.
     pub fn port(&self) -> u16 {
         self.address.port()
     }

@@ -22,9 +22,7 @@ impl Serving {
         router: Router,
         tls: Option<Arc<ServerConfig>>,
     ) -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = crate::current_thread()?;
         let listener = runtime.block_on(tokio::net::TcpListener::bind(address))?;
         let address = listener.local_addr()?;
         let (stop, stopped) = oneshot::channel();
@@ -53,7 +51,6 @@ impl Serving {
         })
     }
 
-    /// Where it answers.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -124,7 +124,6 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// Accepts connections whose handshake succeeds.
 pub(crate) struct TlsListener {
     tcp: TcpListener,
     acceptor: TlsAcceptor,

@@ -24,7 +24,6 @@ impl Instance {
         Ok(Self(dir))
     }
 
-    /// Writes a file of the instance.
     pub fn write(&self, file: &str, text: &str) -> io::Result<()> {
         let path = self.0.join(file);
         fs::write(&path, text).map_err(|e| io::Error::other(format!("{}: {e}", path.display())))
@@ -41,7 +40,6 @@ impl Instance {
         Ok(there)
     }
 
-    /// Forgets what was recorded.
     pub fn clear(&self) -> io::Result<()> {
         self.write("trace", "")
     }

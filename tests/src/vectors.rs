@@ -17,15 +17,20 @@ pub fn read(name: &str) -> Vec<Value> {
     text.lines().enumerate().map(parse).collect()
 }
 
-/// What a command left behind.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The exit code.
     pub code: u8,
-    /// Standard output.
     pub stdout: String,
-    /// Standard error.
     pub stderr: String,
+}
+
+impl Outcome {
+    /// Standard output of what went well and had nothing to complain of.
+    #[track_caller]
+    pub fn good(self) -> String {
+        assert_eq!((self.code, self.stderr.as_str()), (0, ""));
+        self.stdout
+    }
 }
 
 /// Runs `evictd` with these arguments, in this process.
@@ -48,16 +53,15 @@ pub fn evictd<A: Into<OsString>>(arguments: impl IntoIterator<Item = A>) -> Outc
 pub struct Files(tempfile::TempDir);
 
 impl Files {
-    /// An empty directory.
     pub fn new() -> Self {
         Self(tempfile::tempdir().unwrap_or_else(|e| panic!("a temporary directory: {e}")))
     }
 
     /// Writes a file and returns its path.
-    pub fn write(&self, name: &str, content: impl ToString) -> PathBuf {
+    pub fn write(&self, name: &str, content: impl ToString) -> String {
         let path = self.0.path().join(name);
         fs::write(&path, content.to_string()).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        path
+        path.to_str().expect("UTF-8").to_owned()
     }
 }
 

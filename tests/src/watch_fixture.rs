@@ -18,13 +18,9 @@ pub fn store() -> Arc<PolicyStore> {
 
 /// A scripted API server, and who listens to it.
 pub struct Following {
-    /// The cluster.
     pub server: ApiServer,
-    /// The way to it.
     pub connection: Arc<ApiClient>,
-    /// The policies.
     pub store: Arc<PolicyStore>,
-    /// Who has paused evictions.
     pub pauses: Arc<PauseState>,
     handle: tokio::runtime::Handle,
     // Everything ends when this is dropped.
@@ -39,9 +35,7 @@ impl Following {
         prepare(&mut server);
         let dir = tempfile::tempdir()?;
         let kubeconfig = server.kubeconfig(dir.path())?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = crate::current_thread()?;
         let connection = runtime.block_on(ApiClient::open(Some(kubeconfig)));
         let store = store();
         let pauses = PauseState::new(Arc::clone(store.evaluator().limiter()));

@@ -12,13 +12,9 @@ use crate::{cgroup::TestCgroup, hog::Hog, interrupt::interrupted};
 
 const MIB: u64 = 1 << 20;
 
-/// One pod of the cast.
 pub struct PodSpec {
-    /// The pod's name.
     pub name: &'static str,
-    /// Its class.
     pub qos: &'static str,
-    /// Its priority.
     pub priority: i32,
     /// Shares of the node's memory, in thousandths.
     request: u64,
@@ -104,9 +100,7 @@ impl PodSpec {
 
 /// A node with its pods running and the hog waiting.
 pub struct Stage {
-    /// The node.
     pub cgroup: TestCgroup,
-    /// Its memory.
     pub memory: MemoryCgroup,
     mib: u64,
     pods: Vec<(&'static str, Hog)>,
@@ -175,7 +169,6 @@ impl Stage {
         }
     }
 
-    /// Lets the hog go.
     pub fn release_hog(&mut self) -> io::Result<()> {
         self.hog().map_or(Ok(()), Hog::go)
     }
@@ -191,7 +184,6 @@ impl Stage {
         pods.find_map(|(name, hog)| (*name == HOG).then_some(hog))
     }
 
-    /// The process id of the hog.
     pub fn hog_pid(&self) -> u32 {
         let hog = self.pods.iter().find(|(name, _)| *name == HOG);
         hog.map_or(0, |(_, hog)| hog.pid())

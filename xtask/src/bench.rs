@@ -25,58 +25,16 @@ const MEMORY_MIB: u32 = 1024;
 const SECONDS: u64 = 240;
 
 /// The other daemons, what interprets one of them, and the libraries that they load.
-const PACKAGES: [&str; 37] = [
-    "earlyoom",
-    "nohang",
-    "oomd",
-    "systemd-oomd",
-    "python3.11-minimal",
-    "libpython3.11-minimal",
-    "libpython3.11-stdlib",
-    "libacl1",
-    "libaudit1",
-    "libblkid1",
-    "libc6",
-    "libcap-ng0",
-    "libcap2",
-    "libcrypt1",
-    "libexpat1",
-    "libffi8",
-    "libgcc-s1",
-    "libgcrypt20",
-    "libgpg-error0",
-    "libip4tc2",
-    "libjsoncpp25",
-    "libkmod2",
-    "liblz4-1",
-    "liblzma5",
-    "libmount1",
-    "libpam0g",
-    "libpcre2-8-0",
-    "libseccomp2",
-    "libselinux1",
-    "libssl3",
-    "libstdc++6",
-    "libsystemd-shared",
-    "libsystemd0",
-    "libuuid1",
-    "libzstd1",
-    "zlib1g",
-    "libdbus-1-3",
-];
-
-/// Passed on to the benchmark.
-#[derive(clap::Args)]
-pub struct Arguments {
-    /// Flags of the benchmark: --quick, --race, --runs, --only, --ways, --rates, --out
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    rest: Vec<String>,
-}
+const PACKAGES: &str = "\
+    earlyoom nohang oomd systemd-oomd python3.11-minimal libpython3.11-minimal libpython3.11-stdlib
+    libacl1 libaudit1 libblkid1 libc6 libcap-ng0 libcap2 libcrypt1 libexpat1 libffi8 libgcc-s1
+    libgcrypt20 libgpg-error0 libip4tc2 libjsoncpp25 libkmod2 liblz4-1 liblzma5 libmount1 libpam0g
+    libpcre2-8-0 libseccomp2 libselinux1 libssl3 libstdc++6 libsystemd-shared libsystemd0 libuuid1
+    libzstd1 zlib1g libdbus-1-3";
 
 /// Does not return when all goes well: the benchmark takes over this process, so that Ctrl-C reaches it alone.
-pub fn run(arguments: &Arguments) -> Result<()> {
+pub fn run(mut rest: Vec<String>) -> Result<()> {
     let bench = release_binaries(&["bench"])?.join("bench");
-    let mut rest = arguments.rest.clone();
     let plan = plan(&bench, &rest);
     if plan.on_host {
         release_binaries(&["evictd", "hog"])?;
@@ -131,7 +89,7 @@ fn in_guest(jobs: Vec<Vec<String>>, file: &Path) -> Result<()> {
         accel: "tcg",
         files,
         init: static_program("xtask", "vm-init")?,
-        packages: &PACKAGES,
+        packages: &PACKAGES.split_whitespace().collect::<Vec<_>>(),
         name: "node-race",
         timeout: SECONDS,
     };

@@ -1,14 +1,12 @@
 //! `cargo xtask ...`: everything a developer or CI runs, each command installing what it needs.
 
 mod bench;
-mod chaos;
-mod demo;
 mod e2e;
 mod image;
-mod judge;
 mod lint;
 mod parallel;
 mod plan;
+mod programs;
 mod release;
 mod setup;
 mod shell;
@@ -18,6 +16,8 @@ mod vm;
 
 use clap::Parser;
 
+use programs::Rest;
+
 /// Builds, tests, shows and packages evictd.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
@@ -25,17 +25,27 @@ enum Command {
     /// Install the eBPF toolchain; does nothing when it is there
     Setup,
     /// Show evictd at work on this machine, without a cluster; arguments go to the demo (try `-- --help`)
-    Demo(demo::Arguments),
+    ///
+    /// Flags of the demo: --size, --threshold, --rate, --runs, --hook
+    Demo(Rest),
     /// Tell the whole story on the cluster that KUBECONFIG names; arguments go to the test (try `-- --help`)
-    E2e(e2e::Arguments),
+    ///
+    /// Flags of the test: --image, --node, --rate, --threshold, --installed, --privileged, --keep
+    E2e(Rest),
     /// Build the static binary and write it as an OCI image archive
     Image(image::Arguments),
     /// Measure evictd against other daemons and the machine's limits; arguments go to the benchmark (try `-- --help`)
-    Bench(bench::Arguments),
+    ///
+    /// Flags of the benchmark: --quick, --race, --runs, --only, --ways, --rates, --out
+    Bench(Rest),
     /// Let faults strike while a hog grows, and check what must hold in the end; arguments go to the program (try `-- --help`)
-    Chaos(chaos::Arguments),
+    ///
+    /// Flags of the program: --fault, --rate, --runs, --seed
+    Chaos(Rest),
     /// Judge evictions of drawn incidents in hindsight; arguments go to the judge (try `-- --help`)
-    Judge(judge::Arguments),
+    ///
+    /// Flags of the judge: --incidents, --first, --seed, --output
+    Judge(Rest),
     /// Write everything that a version consists of: images, chart, CRDs, SBOM, checksums, provenance
     Release(release::Arguments),
     /// Check what the layers may import, cycles between modules, and file names
@@ -52,12 +62,12 @@ enum Command {
 fn main() -> anyhow::Result<()> {
     match Command::parse() {
         Command::Setup => setup::run(),
-        Command::Demo(arguments) => demo::run(&arguments),
-        Command::E2e(arguments) => e2e::run(&arguments),
+        Command::Demo(Rest { rest }) => programs::demo(&rest),
+        Command::E2e(Rest { rest }) => e2e::run(&rest),
         Command::Image(arguments) => image::run(&arguments),
-        Command::Bench(arguments) => bench::run(&arguments),
-        Command::Chaos(arguments) => chaos::run(&arguments),
-        Command::Judge(arguments) => judge::run(&arguments),
+        Command::Bench(Rest { rest }) => bench::run(rest),
+        Command::Chaos(Rest { rest }) => programs::chaos(&rest),
+        Command::Judge(Rest { rest }) => programs::judge(&rest),
         Command::Release(arguments) => release::run(&arguments),
         Command::Lint => lint::run(),
         Command::Test(arguments) => test::run(&arguments),

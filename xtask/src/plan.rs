@@ -17,7 +17,6 @@ use crate::{
     shell::{cargo, output, workspace_root},
 };
 
-/// An executable that cargo has built.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Executable {
     /// The directory of its package: `agent`, `tests`.

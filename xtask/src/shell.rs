@@ -64,7 +64,6 @@ pub fn cargo() -> Command {
     cargo
 }
 
-/// Where cargo puts what it builds.
 pub fn target_dir() -> Result<PathBuf> {
     let out = cargo()
         .args(["metadata", "--no-deps", "--format-version", "1"])
@@ -100,10 +99,4 @@ pub fn release_binaries(names: &[&str]) -> Result<PathBuf> {
 pub fn become_program(program: &Path, arguments: &[String]) -> Result<()> {
     let error = Command::new(program).args(arguments).exec();
     Err(error).with_context(|| format!("cannot start {}", program.display()))
-}
-
-/// Sets up, builds a release, and becomes a binary of the tests package. Returns only when that fails.
-pub fn become_binary(name: &str, arguments: &[String]) -> Result<()> {
-    let built = release_binaries(&["evictd", "hog", name])?;
-    become_program(&built.join(name), arguments)
 }

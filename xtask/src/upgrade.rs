@@ -16,7 +16,6 @@ pub struct Arguments {
     from: String,
 }
 
-/// Builds and tests.
 pub fn run(arguments: &Arguments) -> Result<()> {
     setup::run()?;
     let target = target_dir()?;

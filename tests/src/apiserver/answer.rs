@@ -6,7 +6,6 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-/// Any JSON.
 pub fn answer(code: u16, body: &Value) -> Response<Body> {
     let mut response = Response::new(Body::from(body.to_string()));
     *response.status_mut() =

@@ -25,11 +25,8 @@ const STATUS: u8 = 3;
 /// What a command in a container came to.
 #[derive(Clone, Debug, Default)]
 pub struct Ran {
-    /// What it printed.
     pub stdout: String,
-    /// What it said on standard error.
     pub stderr: String,
-    /// Its exit code.
     pub code: i32,
 }
 
@@ -76,9 +73,8 @@ pub(super) fn run(state: &State, parts: &Parts, upgrade: OnUpgrade) -> Response<
 /// The words of the command, which are repeated parameters of the query.
 fn command(parts: &Parts) -> String {
     let query = parts.uri.query().unwrap_or_default();
-    let words = query.split('&').filter(|pair| pair.starts_with("command="));
-    let words = words.filter_map(|pair| super::route::decode(pair).remove("command"));
-    words.collect::<Vec<_>>().join(" ")
+    let words = form_urlencoded::parse(query.as_bytes()).filter(|(key, _)| key == "command");
+    words.map(|(_, word)| word).collect::<Vec<_>>().join(" ")
 }
 
 fn messages(ran: &Ran) -> Vec<(u8, Vec<u8>)> {

@@ -32,7 +32,6 @@ pub use exec::Ran;
 pub use objects::Collection;
 pub use state::{Fault, InjectedFault, Seen, State};
 
-/// Name of the only node.
 pub const NODE: &str = "n2";
 
 /// A server that answers until it is dropped or sent away.
@@ -120,7 +119,6 @@ impl ApiServer {
         format!("{scheme}://{}", self.address)
     }
 
-    /// Where it answers.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

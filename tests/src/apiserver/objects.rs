@@ -144,7 +144,6 @@ pub(super) fn key_of(object: &Value) -> (String, String) {
     (namespace_of(object).to_owned(), name_of(object).to_owned())
 }
 
-/// One object by its name.
 pub(super) fn get(state: &State, of: Collection, namespace: &str, name: &str) -> Response<Body> {
     let key = (of, namespace.to_owned(), name.to_owned());
     match state.objects.get(&key) {
@@ -167,7 +166,6 @@ pub(super) fn apply(
     get(state, of, namespace, name)
 }
 
-/// Deletes it at once.
 pub(super) fn delete(
     state: &mut State,
     of: Collection,

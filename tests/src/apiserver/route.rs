@@ -93,8 +93,6 @@ fn dispatch(state: &mut State, seen: Seen, accept: &str) -> Response<Body> {
     match (method.as_str(), parts.as_slice()) {
         ("GET", ["api", "v1", "pods"]) => all(state, Collection::Pods, None),
         ("GET", ["version"]) => others::version(),
-        ("GET", ["api", "v1"]) => others::resources("v1"),
-        ("GET", ["apis", group, version]) => others::resources(&format!("{group}/{version}")),
         ("GET", ["api", "v1", "namespaces", ns, "pods"]) => all(state, Collection::Pods, Some(ns)),
         ("GET", ["api", "v1", "namespaces", ns, "pods", name]) => pods::get(state, ns, name),
         ("GET", ["api", "v1", "nodes"]) => all(state, Collection::Nodes, None),
@@ -185,32 +183,7 @@ fn dispatch(state: &mut State, seen: Seen, accept: &str) -> Response<Body> {
     }
 }
 
-/// A query with its percent signs decoded.
 pub(super) fn decode(query: &str) -> BTreeMap<String, String> {
-    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-    pairs
-        .map(|(key, value)| (key.to_owned(), percent_decoded(value)))
-        .collect()
-}
-
-fn percent_decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        let hex = tail.get(..2).filter(|_| first == b'%');
-        let byte = hex
-            .and_then(|h| std::str::from_utf8(h).ok())
-            .and_then(|h| u8::from_str_radix(h, 16).ok());
-        match byte {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &tail[2..];
-            }
-            None => {
-                bytes.push(first);
-                rest = tail;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
+    let pairs = form_urlencoded::parse(query.as_bytes());
+    pairs.into_owned().collect()
 }

@@ -14,7 +14,6 @@ use super::{
     watch::{Watcher, too_old},
 };
 
-/// One request as it came.
 #[derive(Clone, Debug)]
 pub struct Seen {
     /// `GET`, ...
@@ -27,18 +26,15 @@ pub struct Seen {
     pub content_type: String,
     /// The body; null if there is none.
     pub body: Value,
-    /// When.
     pub at: Instant,
 }
 
-/// What goes wrong.
 #[derive(Clone, Copy, Debug)]
 pub enum InjectedFault {
     /// This status instead of an answer.
     Status(u16),
     /// What a namespace that is being deleted answers to what is to be made in it.
     Terminating,
-    /// The answer, but late.
     Slow(Duration),
     /// No answer at all; the connection stays open.
     Hang,
@@ -53,30 +49,10 @@ pub struct Fault {
     pub method: &'static str,
     /// Part of the path.
     pub path: &'static str,
-    /// For so many requests.
     pub times: usize,
-    /// What.
     pub what: InjectedFault,
 }
 
-impl Fault {
-    /// On so many requests with this method (empty: any) and this part of the path.
-    pub fn new(
-        method: &'static str,
-        path: &'static str,
-        times: usize,
-        what: InjectedFault,
-    ) -> Self {
-        Self {
-            method,
-            path,
-            times,
-            what,
-        }
-    }
-}
-
-/// The whole.
 pub struct State {
     /// Newest resourceVersion.
     pub version: u64,
@@ -84,7 +60,6 @@ pub struct State {
     pub oldest: u64,
     /// Pods by namespace and name.
     pub pods: BTreeMap<(String, String), Value>,
-    /// The node.
     pub node: Value,
     /// Whether the definition of EvictionPolicy is installed.
     pub crd: bool,
@@ -108,7 +83,6 @@ pub struct State {
     pub commands: BTreeMap<(String, String), Ran>,
     /// What goes wrong, the oldest first.
     pub faults: Vec<Fault>,
-    /// Every request so far.
     pub requests: Vec<Seen>,
     pub(super) log: Vec<(u64, Collection, String, Value)>,
     pub(super) watchers: Vec<Watcher>,
@@ -192,10 +166,47 @@ impl State {
         self.watchers.clear();
     }
 
-    /// Watches that are open.
     pub fn watches(&mut self) -> usize {
         self.watchers.retain(|w| !w.is_gone());
         self.watchers.len()
+    }
+
+    /// Events of a reason that are about a kind of object.
+    pub fn events_of(&self, reason: &str, kind: &str) -> Vec<Value> {
+        let is_it = |e: &&Value| e["reason"] == reason && e["regarding"]["kind"] == kind;
+        self.events.values().filter(is_it).cloned().collect()
+    }
+
+    /// Whether the node has this condition.
+    pub fn has_condition(&self, kind: &str) -> bool {
+        let mut all = self.node["status"]["conditions"]
+            .as_array()
+            .into_iter()
+            .flatten();
+        all.any(|c| c["type"] == kind && c["status"] == "True")
+    }
+
+    /// The keys of the node's taints.
+    pub fn taints(&self) -> Vec<&str> {
+        let all = self.node["spec"]["taints"].as_array();
+        let keys = all.into_iter().flatten().map(|t| t["key"].as_str());
+        keys.flatten().collect()
+    }
+
+    /// Has so many requests with this method (empty: any) and this part of the path go wrong.
+    pub fn fails(
+        &mut self,
+        method: &'static str,
+        path: &'static str,
+        times: usize,
+        what: InjectedFault,
+    ) {
+        self.faults.push(Fault {
+            method,
+            path,
+            times,
+            what,
+        });
     }
 
     /// Requests of a method whose path contains a text.

@@ -16,7 +16,6 @@ use super::{
     state::State,
 };
 
-/// A watcher.
 pub struct Watcher {
     collection: Collection,
     wanted: Wanted,
@@ -85,7 +84,6 @@ impl Watcher {
         self.sender.send(line).is_ok()
     }
 
-    /// Whether the watcher is gone.
     pub fn is_gone(&self) -> bool {
         self.sender.is_closed()
     }

@@ -14,7 +14,6 @@ use std::{
 
 use clap::{Parser, ValueEnum};
 
-/// How the memory is taken.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Way {
     /// mmap, then one write per page.

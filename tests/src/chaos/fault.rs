@@ -14,7 +14,7 @@ use clap::ValueEnum;
 
 use super::{kernel_map::disable_triggers, node::Node};
 use crate::{
-    apiserver::{self, InjectedFault},
+    apiserver::InjectedFault,
     disk::Frozen,
     hog::Hog,
     runtime::{self, Runtime},
@@ -29,7 +29,6 @@ const IN_USE: &str = "another evictd runs on it";
 /// How long the clock is wrong by.
 const CLOCK_SECONDS: i64 = 3600;
 
-/// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Fault {
     /// None: the scene itself.
@@ -78,7 +77,6 @@ pub enum Fault {
     ClockJumps,
 }
 
-/// What has to be put right.
 enum Struck {
     Nothing,
     Stopped,
@@ -91,7 +89,6 @@ enum Struck {
     Clock,
 }
 
-/// A fault that has struck.
 pub(super) struct Healing(Struck);
 
 impl Fault {
@@ -242,13 +239,10 @@ impl Healing {
 
 /// The next requests below a path go wrong, one after the other, whenever they come: most of them with the report.
 fn inject(node: &Node, path: &'static str, faults: &[InjectedFault]) -> Struck {
-    let faults = faults.iter().map(|what| apiserver::Fault {
-        method: "",
-        path,
-        times: 1,
-        what: *what,
-    });
-    node.member.server.state().faults.extend(faults);
+    let mut state = node.member.server.state();
+    for what in faults {
+        state.fails("", path, 1, *what);
+    }
     Struck::Nothing
 }
 

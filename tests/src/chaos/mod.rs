@@ -9,10 +9,8 @@ use std::{fmt, io};
 
 pub use fault::Fault;
 
-/// One incident.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
-    /// What goes wrong.
     pub fault: Fault,
     /// How fast the hog grows, in MiB per second; 0 for as fast as it can.
     pub rate: u64,
@@ -20,16 +18,13 @@ pub struct Case {
     pub seed: u64,
 }
 
-/// What came of a case.
 #[derive(Debug)]
 pub enum Outcome {
-    /// All that must hold held.
     Kept,
     /// What did not hold, and the agent's log.
     Broken {
         /// A sentence each.
         violations: Vec<String>,
-        /// Of the last agent.
         log: String,
     },
     /// This machine cannot show it, and why.

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::Fault;
 use crate::{
     agent::Agent,
-    apiserver::{self, ApiServer, InjectedFault, State},
+    apiserver::{ApiServer, InjectedFault, State},
     bpffs::Bpffs,
     cgroup::OomKills as _,
     cluster_node::ClusterNode,
@@ -53,8 +53,10 @@ impl Node {
         if fault == Fault::KubeletAway {
             // It is asked at the start alone.
             member.config["cluster"]["configz"] = json!(true);
-            let hangs = apiserver::Fault::new("GET", "/proxy/", 1, InjectedFault::Hang);
-            member.server.state().faults.push(hangs);
+            member
+                .server
+                .state()
+                .fails("GET", "/proxy/", 1, InjectedFault::Hang);
         }
         let health = free_address()?;
         member.config["healthAddress"] = json!(health);
@@ -114,7 +116,6 @@ impl Node {
         self.agent.as_ref().map(Agent::log).unwrap_or_default()
     }
 
-    /// SIGKILL.
     pub fn kill(&mut self) {
         self.agent = None;
     }
@@ -132,7 +133,6 @@ impl Node {
         self.log().contains("the guard is pinned")
     }
 
-    /// Where agents pin.
     pub fn pins(&self) -> PathBuf {
         let bpffs = self.bpffs.as_ref();
         bpffs.map_or_else(PathBuf::new, |bpffs| bpffs.path().join("evictd"))
@@ -143,7 +143,6 @@ impl Node {
         disk.ok_or_else(|| io::Error::other("no disk of its own"))
     }
 
-    /// Where the container runtime listens.
     pub fn socket(&self) -> PathBuf {
         self.member.dir().join("cri.sock")
     }
@@ -243,8 +242,7 @@ impl Drop for Node {
 
 /// The pods that Events say were evicted.
 fn events(state: &State) -> Vec<String> {
-    let evicted = state.events.values().filter(|e| e["reason"] == "Evicted");
-    let pods = evicted.filter(|e| e["regarding"]["kind"] == "Pod");
+    let pods = state.events_of("Evicted", "Pod").into_iter();
     pods.filter_map(|e| e["regarding"]["name"].as_str().map(str::to_owned))
         .collect()
 }

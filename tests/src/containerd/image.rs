@@ -5,7 +5,6 @@ use std::{collections::BTreeMap, fs, io, path::Path};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-/// The image of the sandboxes.
 pub const PAUSE: &str = "localhost/evictd-pause:1";
 
 /// An archive of an image of this name that runs `program` with these arguments and holds `ballast` bytes that nothing

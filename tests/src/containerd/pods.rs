@@ -19,25 +19,20 @@ use super::messages::{
     SandboxConfig, SandboxId, SecurityContext,
 };
 
-/// The pods of a containerd.
 pub struct Pods {
     socket: PathBuf,
     runtime: tokio::runtime::Runtime,
 }
 
 impl Pods {
-    /// Connects.
     pub fn connect(socket: &Path) -> io::Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = crate::current_thread()?;
         let socket = socket.to_owned();
         let pods = Self { socket, runtime };
         pods.with(async |cri| cri.info().await.map(|_| ()))?;
         Ok(pods)
     }
 
-    /// Asks the runtime something.
     pub fn with<T>(&self, ask: impl AsyncFnOnce(&Runtime) -> Result<T, CriError>) -> io::Result<T> {
         let within = Duration::from_secs(60);
         let answer = self.runtime.block_on(async {
@@ -111,7 +106,6 @@ impl Pods {
         })
     }
 
-    /// Waits until a container has ended.
     pub fn wait_for_end(&self, id: &str) -> io::Result<()> {
         let end = Instant::now() + Duration::from_secs(60);
         while Instant::now() < end {
@@ -125,22 +119,18 @@ impl Pods {
         Err(io::Error::other(format!("container {id} does not end")))
     }
 
-    /// All containers.
     pub fn containers(&self) -> io::Result<Vec<Container>> {
         self.with(async |cri| cri.containers().await)
     }
 
-    /// All sandboxes.
     pub fn sandboxes(&self) -> io::Result<Vec<PodSandbox>> {
         self.with(async |cri| cri.sandboxes().await)
     }
 
-    /// All images.
     pub fn images(&self) -> io::Result<Vec<Image>> {
         self.with(async |cri| cri.images().await)
     }
 
-    /// Ends and removes everything.
     pub fn remove_all(&self) -> io::Result<()> {
         self.with(async |cri| {
             for sandbox in cri.sandboxes().await? {

@@ -10,6 +10,8 @@ use std::{
 
 use serde_json::{Value, json};
 
+use super::{RELEASE, chart};
+
 const PACKAGE: &str = "helm-python-sdk";
 const VERSION: &str = "0.2.2";
 /// Reads a request from standard input, writes the answer to standard output.
@@ -25,7 +27,6 @@ pub struct Helm {
 pub struct Finding {
     /// 1: information, 2: warning, 3: error.
     pub severity: u64,
-    /// The file and what is wrong.
     pub text: String,
 }
 
@@ -34,6 +35,12 @@ pub fn helm() -> Result<&'static Helm, &'static str> {
     static HELM: OnceLock<Result<Helm, String>> = OnceLock::new();
     let installed = HELM.get_or_init(|| Helm::install().map_err(|e| e.to_string()));
     installed.as_ref().map_err(String::as_str)
+}
+
+/// The objects that the chart renders to with these values.
+pub fn objects(values: &Value) -> io::Result<Vec<Value>> {
+    let helm = helm().map_err(io::Error::other)?;
+    super::all_objects(&helm.render(&chart(), values, RELEASE, RELEASE)?)
 }
 
 impl Helm {

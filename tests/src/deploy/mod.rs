@@ -61,7 +61,6 @@ pub fn run(command: &mut Command) -> io::Result<String> {
     )))
 }
 
-/// The checkout.
 pub fn checkout() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
@@ -92,7 +91,6 @@ pub fn policy(file: &str) -> PathBuf {
     dir().join("policies").join(file)
 }
 
-/// The chart's directory.
 pub fn chart() -> PathBuf {
     dir().join("chart/evictd")
 }
@@ -178,13 +176,11 @@ pub fn config_map(configuration: &str) -> Value {
     })
 }
 
-/// The objects in a YAML stream.
 pub fn objects(text: &str) -> io::Result<Vec<Value>> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).map_err(io::Error::other)?;
     Ok(documents.into_iter().filter(|d| !d.is_null()).collect())
 }
 
-/// The objects of all files together.
 pub fn all_objects(files: &BTreeMap<String, String>) -> io::Result<Vec<Value>> {
     let mut all = Vec::new();
     for (name, text) in files {
@@ -199,7 +195,12 @@ pub fn all_objects(files: &BTreeMap<String, String>) -> io::Result<Vec<Value>> {
     Ok(all)
 }
 
-/// The first object of a kind.
 pub fn one<'a>(objects: &'a [Value], kind: &str) -> Option<&'a Value> {
     objects.iter().find(|o| o["kind"] == kind)
+}
+
+/// The agent's configuration among the objects of the chart.
+pub fn configuration(objects: &[Value]) -> Value {
+    let text = one(objects, "ConfigMap").and_then(|map| map["data"][CONFIGURATION].as_str());
+    serde_saphyr::from_str(text.expect("a configuration")).expect("YAML")
 }

@@ -9,24 +9,18 @@ const MONITORING_INTERVAL: u64 = 10 * SECOND;
 /// How long it waits for a victim's end.
 const CLEANUP: u64 = 30 * SECOND;
 
-/// One eviction.
 pub struct Kill<'a> {
     /// When, in nanoseconds.
     pub time: u64,
-    /// The pod.
     pub pod: usize,
-    /// What the strategy says.
     pub why: &'static str,
     /// The numbers that it says it for.
     pub numbers: String,
-    /// The node just before.
     pub before: Box<World<'a>>,
 }
 
-/// What became of an incident.
 #[derive(Default)]
 pub struct Course<'a> {
-    /// Pods that were evicted, in order.
     pub kills: Vec<Kill<'a>>,
     /// When the OOM killer was needed, and the pod that it took.
     pub ooms: Vec<(u64, usize)>,
@@ -48,7 +42,6 @@ impl<'a> Course<'a> {
     }
 }
 
-/// Looks at the node and evicts.
 pub trait Strategy<'a> {
     /// When, in nanoseconds.
     fn next_look(&self) -> u64;
@@ -58,7 +51,6 @@ pub trait Strategy<'a> {
     }
     /// It is told now.
     fn tripped(&mut self, _world: &World<'a>) {}
-    /// Looks.
     fn look(&mut self, world: &mut World<'a>, course: &mut Course<'a>);
 }
 
@@ -99,7 +91,6 @@ pub struct Kubelet {
 }
 
 impl Kubelet {
-    /// Looks first at this time.
     pub fn new(first: u64) -> Self {
         Self {
             next: first,

@@ -33,7 +33,6 @@ fn chance(rng: &mut Rng, percent: u32) -> bool {
     rng.u32(0..100) < percent
 }
 
-/// How something grows, from nothing.
 struct Growth {
     line: Line,
     /// What it has when the threshold is to be reached.
@@ -48,7 +47,6 @@ fn ramp(from: u64, speed: f64, most: f64) -> Line {
     ])
 }
 
-/// Draws the incident of a seed.
 pub fn draw(seed: u64) -> Incident {
     let mut rng = Rng::with_seed(seed);
     let rng = &mut rng;

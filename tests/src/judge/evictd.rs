@@ -65,7 +65,6 @@ pub struct Evictd {
     watched: growers::Growers,
     /// As `ScopeMonitor`: when the statistics were last flushed because all depends on them, and what they showed.
     flushed: Option<(u64, u64)>,
-    /// What the last look found.
     shortage: Shortage,
 }
 
@@ -133,7 +132,6 @@ struct Victim {
     told: bool,
 }
 
-/// What one look has found.
 struct Look {
     /// As the trigger and the wait know it.
     available: u64,

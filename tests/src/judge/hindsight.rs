@@ -13,7 +13,6 @@ const NEXT_LOOK: u64 = 10 * SECOND;
 /// A growth that ends the room sooner than this cannot wait for the kubelet.
 const TOO_SOON: u64 = NEXT_LOOK + SECOND / 2;
 
-/// What would have been enough.
 #[derive(Clone, Debug, Default)]
 pub struct Hindsight {
     /// When each of the pods had to go, in nanoseconds.

@@ -56,7 +56,6 @@ const AT_ONCE: u64 = 50 * world::MS;
 /// What the judge says of one strategy in one incident.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
-    /// Pods that were evicted.
     pub kills: usize,
     /// Pods that did not have to go.
     pub needless: usize,
@@ -66,7 +65,6 @@ pub struct Verdict {
     pub ended: usize,
     /// Pods that went because the kubelet's count demands it.
     pub demanded: usize,
-    /// OOM kills.
     pub ooms: usize,
     /// The judge would have denied the node an OOM kill.
     pub avoidable: bool,
@@ -77,11 +75,9 @@ pub struct Verdict {
 /// What the judge says of one incident.
 #[derive(Clone, Debug)]
 pub struct Judgement {
-    /// What it was drawn from.
     pub seed: u64,
     /// How memory grows, and what else is particular.
     pub shape: String,
-    /// How many pods had to go.
     pub needed: usize,
     /// One for each of [`STRATEGIES`].
     pub verdicts: [Verdict; 3],

@@ -9,10 +9,8 @@ use super::{Judgement, STRATEGIES, Verdict, judge};
 /// How many of the worst cases are shown of each strategy.
 const WORST: usize = 10;
 
-/// Sums for one strategy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Pods that were evicted.
     pub kills: usize,
     /// Pods that did not have to go.
     pub needless: usize,
@@ -24,13 +22,11 @@ pub struct Tally {
     pub ended: usize,
     /// Pods that went because the kubelet's count demands it.
     pub demanded: usize,
-    /// Incidents with an OOM kill.
     pub ooms: usize,
     /// Incidents with an OOM kill that hindsight avoids.
     pub avoidable: usize,
 }
 
-/// All judgements of a run.
 pub struct Report {
     /// In the order of the seeds.
     pub judgements: Vec<Judgement>,
@@ -73,7 +69,6 @@ impl Report {
         tally
     }
 
-    /// How many pods had to go.
     pub fn needed(&self) -> usize {
         self.judgements
             .iter()
@@ -106,7 +101,6 @@ impl Report {
         worst
     }
 
-    /// The same for programs.
     pub fn json(&self) -> Value {
         let strategies = STRATEGIES.iter().enumerate().map(|(index, name)| {
             let tally = self.tally(index);

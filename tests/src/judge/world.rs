@@ -31,7 +31,6 @@ const SEEN_OVER: [u64; 28] = {
 pub struct Line(pub Vec<(u64, f64)>);
 
 impl Line {
-    /// The amount at a time.
     pub fn at(&self, time: u64) -> f64 {
         let next = self.0.partition_point(|point| point.0 <= time);
         match (
@@ -46,12 +45,10 @@ impl Line {
         }
     }
 
-    /// A constant.
     pub fn level(amount: f64) -> Self {
         Self(vec![(0, amount)])
     }
 
-    /// The same, higher by an amount.
     pub fn raise(&mut self, amount: f64) {
         if self.0.is_empty() {
             self.0.push((0, 0.0));
@@ -60,21 +57,16 @@ impl Line {
     }
 }
 
-/// What reports the node's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScopeKind {
     /// A cgroup of v1: reclaim leaves page cache that has to be written to the flusher.
     V1,
-    /// A cgroup of v2.
     V2,
-    /// The machine.
     Machine,
 }
 
-/// A pod as it was drawn.
 #[derive(Clone, Debug, Default)]
 pub struct PodSpec {
-    /// What it may claim.
     pub inputs: RankInputs,
     /// Critical: never evicted.
     pub protected: bool,
@@ -94,22 +86,17 @@ pub struct PodSpec {
     pub exit: u64,
     /// Bytes per second.
     pub teardown: f64,
-    /// It never ends.
     pub stuck: bool,
     /// From the end of its processes until its volumes and its cgroup are gone.
     pub unmount: u64,
 }
 
-/// One incident as it was drawn.
 #[derive(Clone, Debug)]
 pub struct Incident {
-    /// How memory grows.
     pub shape: &'static str,
-    /// What is particular about it.
     pub traits: Vec<&'static str>,
     /// Bytes.
     pub capacity: u64,
-    /// What reports the node's memory.
     pub scope: ScopeKind,
     /// A kernel program tells of the crossing; else the node is looked at by deadlines.
     pub has_program: bool,
@@ -117,9 +104,7 @@ pub struct Incident {
     pub fastest: u64,
     /// From when on which threshold and minimum reclaim are in force, in bytes.
     pub limits: Vec<(u64, u64, u64)>,
-    /// The pods.
     pub pods: Vec<PodSpec>,
-    /// Memory outside of pods.
     pub outside: Line,
     /// Bytes of swap.
     pub swap: f64,
@@ -133,15 +118,11 @@ pub struct Incident {
     pub wake: u64,
     /// From the decision to the arrival of SIGKILL.
     pub signal: u64,
-    /// When the agent is started anew.
     pub restart: Option<u64>,
-    /// When the kubelet looks first.
     pub kubelet_looks: u64,
-    /// The ranking.
     pub ranking: RankingStrategy,
     /// Where lines and limits change their course, ascending.
     pub marks: Vec<u64>,
-    /// When it is over.
     pub end: u64,
 }
 
@@ -153,7 +134,6 @@ struct PodState {
     inactive: f64,
     active: f64,
     dirty: f64,
-    /// When SIGKILL arrives.
     dies: Option<u64>,
     /// Its memory when it arrived.
     at_death: Option<f64>,
@@ -177,7 +157,6 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// All that is charged.
     pub fn usage(&self) -> f64 {
         self.hard + self.inactive + self.active + self.dirty
     }
@@ -192,11 +171,8 @@ pub struct Reading {
     pub inactive: u64,
     /// `active_file`.
     pub active: u64,
-    /// To be written.
     pub dirty: u64,
-    /// All that the statistics list.
     pub listed: u64,
-    /// Free swap.
     pub swap: u64,
 }
 
@@ -207,15 +183,12 @@ impl Reading {
     }
 }
 
-/// The node at one moment.
 #[derive(Clone)]
 pub struct World<'a> {
-    /// What was drawn.
     pub incident: &'a Incident,
     /// Nanoseconds.
     pub now: u64,
     pods: Vec<PodState>,
-    /// What there is.
     pub totals: Totals,
     orphans: Totals,
     swapped: f64,
@@ -224,9 +197,7 @@ pub struct World<'a> {
     pub short_since: Option<u64>,
     /// Since when the kubelet's count meets the threshold, with statistics that are exact and up to date.
     pub met_since: Option<u64>,
-    /// When a pod was last evicted.
     pub evicted: Option<u64>,
-    /// How often memory was used up.
     pub used_up: usize,
     /// The pods that the OOM killer took then, and when.
     pub ooms: Vec<(u64, usize)>,
@@ -236,7 +207,6 @@ pub struct World<'a> {
 }
 
 impl<'a> World<'a> {
-    /// The beginning.
     pub fn new(incident: &'a Incident) -> Self {
         let mut world = Self {
             incident,
@@ -275,7 +245,6 @@ impl<'a> World<'a> {
         self.pods[pod].exited.is_none()
     }
 
-    /// Whether it was sent SIGKILL.
     pub fn is_signalled(&self, pod: usize) -> bool {
         self.pods[pod].dies.is_some()
     }
@@ -304,7 +273,6 @@ impl<'a> World<'a> {
         (!self.pods[pod].removed).then(|| self.held(pod))
     }
 
-    /// A pod's shared memory.
     pub fn shared(&self, pod: usize) -> u64 {
         self.pods[pod].tmpfs as u64
     }
@@ -320,7 +288,6 @@ impl<'a> World<'a> {
         )
     }
 
-    /// What the statistics show.
     pub fn read(&self) -> Reading {
         let behind = self.now.saturating_sub(self.incident.lag);
         let index = self.history.partition_point(|entry| entry.0 <= behind);
@@ -525,7 +492,6 @@ impl<'a> World<'a> {
         self.frozen.map_or(time, |(since, _)| time.min(since))
     }
 
-    /// The world at a later time.
     fn settle(&mut self, to: u64) {
         let (from, clock) = (self.clock(), self.clock_at(to));
         let elapsed = (to - self.now) as f64 / SECOND as f64;
@@ -733,7 +699,6 @@ fn die(pod: &mut PodState, spec: &PodSpec, dies: u64, to: u64) {
     }
 }
 
-/// Bytes as mebibytes.
 pub fn mib(bytes: f64) -> f64 {
     bytes / (1 << 20) as f64
 }

@@ -1,9 +1,6 @@
 //! The benchmark runs through on a small programme and reports what it should. No timing is asserted.
 
-use std::{fs, process::Command};
-
-use evictd_tests::{agent, skip::not_root, skip_if};
-use serde_json::Value;
+use evictd_tests::prelude::*;
 
 #[test]
 fn a_small_race_is_run_and_reported() {

@@ -1,20 +1,6 @@
 //! What a disk refuses keeps no agent from watching memory.
 
-use std::{fs, path::Path};
-
-use evictd_tests::{
-    cgroup::TestCgroup,
-    disk::Disk,
-    embedded::Files,
-    hog::Hog,
-    node::MIB,
-    or_skip,
-    scrape::{free_address, metrics},
-    skip::{no_bpf, not_root},
-    skip_if,
-    wait::{SOON, until},
-};
-use serde_json::json;
+use evictd_tests::prelude::*;
 
 /// More than the threshold leaves of the scope, and less than the scope.
 const TOO_MUCH: [&str; 2] = ["--mib", "210"];

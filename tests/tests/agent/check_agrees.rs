@@ -1,18 +1,6 @@
 //! `evictd check` against a running agent: both say the same of every hook.
 
-use std::{collections::BTreeMap, time::Duration};
-
-use evictd_tests::{
-    agent,
-    cgroup::TestCgroup,
-    embedded::Files,
-    node::MIB,
-    scrape::{free_address, metrics},
-    skip::no_bpf,
-    skip_if,
-    wait::wait_for,
-};
-use serde_json::json;
+use evictd_tests::prelude::*;
 
 /// The hook of each signal, as the agent's metrics name it.
 fn hooks(text: &str) -> BTreeMap<String, String> {

@@ -1,6 +1,6 @@
 //! Node-level reclaim against a real containerd, whose files lie on a disk of the test's own (R8).
 
-use std::{io, time::Duration};
+use std::io;
 
 use evictd_config::CriConfig;
 use evictd_cri::Reclaimer;
@@ -8,11 +8,7 @@ use evictd_engine::NodeReclaim::{Containers, Images};
 use evictd_node::fs::statfs::Filesystem;
 use evictd_tests::{
     containerd::{self, Containerd, PAUSE, Pods},
-    disk::Disk,
-    node::MIB,
-    or_skip,
-    skip::not_root,
-    skip_if,
+    prelude::*,
 };
 
 const BALLAST: usize = 24 << 20;
@@ -86,10 +82,7 @@ fn a_real_runtime_removes_what_is_unused() {
         reclaim_timeout: Duration::from_secs(120),
         image_minimum_gc_age: Duration::ZERO,
     });
-    let run = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let run = current_thread().unwrap();
     let known = Some(["live".to_owned()].into());
     let before = node.free();
     let removed = run

@@ -1,21 +1,11 @@
 //! Node-level reclaim by `evictd run` as a process: pods wait for it, and only for as long as they should (R8).
 
-use std::{fs, path::PathBuf, time::Duration};
-
 use evictd_cri::messages::Image;
-use evictd_store::record::{Record, node_reclaim::NodeReclaimed};
+use evictd_store::record::node_reclaim::NodeReclaimed;
 use evictd_tests::{
-    cgroup::TestCgroup,
-    disk::Disk,
-    embedded::Files,
-    forker::Forker,
-    or_skip,
+    prelude::*,
     runtime::{Fault, Runtime, State},
-    skip::not_root,
-    skip_if,
-    wait::{SOON, until},
 };
-use serde_json::json;
 
 const MIB: usize = 1 << 20;
 

@@ -1,8 +1,6 @@
 //! Node-level reclaim against a scripted container runtime: what goes, in which order, and what happens when the runtime
 //! does not do as it should (R8).
 
-use std::{path::Path, time::Duration};
-
 use evictd_config::CriConfig;
 use evictd_cri::{
     CriError, Reclaimer,
@@ -15,7 +13,10 @@ use evictd_engine::{
     NodeReclaim::{self, Containers, Images},
     reclaim::{KnownPods, Removed},
 };
-use evictd_tests::runtime::{FAILED_PRECONDITION, Fault, Runtime, State, UNIMPLEMENTED};
+use evictd_tests::{
+    prelude::*,
+    runtime::{FAILED_PRECONDITION, Fault, Runtime, State, UNIMPLEMENTED},
+};
 
 const BOTH: [NodeReclaim; 2] = [Containers, Images];
 
@@ -91,9 +92,7 @@ fn known() -> KnownPods {
 type Outcome = Result<Removed, (CriError, Removed)>;
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
+    let runtime = current_thread();
     runtime.unwrap().block_on(future)
 }
 

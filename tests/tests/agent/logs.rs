@@ -1,18 +1,6 @@
 //! The log of a running agent: its formats, and what the kernel programs write to it.
 
-use std::{process::Command, time::Duration};
-
-use evictd_tests::{
-    agent::{Agent, binary},
-    cgroup::TestCgroup,
-    embedded::Files,
-    hog::Hog,
-    node::MIB,
-    skip::{no_bpf, not_root},
-    skip_if,
-    wait::{SOON, until},
-};
-use serde_json::Value;
+use evictd_tests::{agent::binary, prelude::*};
 
 /// An agent that is started so, after the eviction of a hog.
 fn log_of(name: &str, arguments: &[&str], filter: &str) -> String {

@@ -1,31 +1,15 @@
 //! The signals that the fast path is not there for, by `evictd run` as a process: tasks, inodes, bytes, a pod's own limits,
 //! and soft thresholds. Real forks and files, real filesystems on loop devices.
 
-use std::{
-    fs,
-    path::Path,
-    time::{Duration, Instant},
-};
-
 use evictd_engine::pace::{Decision, Rule};
 use evictd_node::proc::pids::Pids;
-use evictd_store::record::{EvictionRecord, PaceRecord, Record};
+use evictd_store::record::{EvictionRecord, PaceRecord};
 use evictd_tests::{
-    agent,
-    cgroup::{PidsBeside, TestCgroup},
-    disk::Disk,
-    embedded::Files,
-    forker::{Forker, all_are_reaped, process_ids_of_the_machine},
-    hog::Hog,
-    node::MIB,
-    or_skip,
-    scrape::{free_address, metrics},
-    skip::not_root,
-    skip_if,
+    cgroup::PidsBeside,
+    forker::{all_are_reaped, process_ids_of_the_machine},
+    prelude::*,
     unkillable::Undying,
-    wait::{SOON, until},
 };
-use serde_json::{Value, json};
 
 /// A scope with two pods, and where their emptyDirs are.
 struct Two {
@@ -203,10 +187,8 @@ fn thresholds_that_are_met_as_they_come_into_force_are_told() {
     two.files.config["metricsAddress"] = json!(address);
     two.files.config["shadow"] = json!(true);
     let config = two.files.write().unwrap();
-    let check = agent::check(&[("--config", &config)]);
-    let findings = check["findings"].as_array().unwrap();
-    let now = findings.iter().find(|f| f["topic"] == "thresholds now");
-    let detail = now.unwrap()["detail"].as_str().unwrap();
+    let now = agent::finding(&[("--config", &config)], "thresholds now");
+    let detail = now["detail"].as_str().unwrap();
     assert!(all.iter().all(|signal| detail.contains(signal)), "{detail}");
     let agent = two.files.start(&[]);
     let told = || {

@@ -1,12 +1,6 @@
 //! The page of an incident in a browser: nothing overlaps and nothing leaves the page, on a telephone and on a screen, in the
 //! light and the dark scheme.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
-
 use evictd_engine::{
     pace::{Judged, Urgency},
     record::Stages,
@@ -14,10 +8,9 @@ use evictd_engine::{
 use evictd_store::{
     incident::{Incident, RankedPod, files::Incidents},
     journal::Journal,
-    record::{EvictionRecord, OutcomeRecord, PaceRecord, Record, Reported},
+    record::{EvictionRecord, OutcomeRecord, PaceRecord, Reported},
 };
-use evictd_tests::{agent, node::MIB, skip::skipped};
-use serde_json::Value;
+use evictd_tests::{prelude::*, skip::skipped};
 
 const MS: u64 = 1_000_000;
 const START: u64 = 1000 * MS;

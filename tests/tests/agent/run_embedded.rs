@@ -1,24 +1,8 @@
 //! `evictd run` as a process: bad input, a clean end, a manifest's pods killed and written down.
 
-use std::{
-    fs,
-    process::{Child, Output},
-    time::Duration,
-};
+use std::process::{Child, Output};
 
-use evictd_node::cgroup::memory::MemoryCgroup;
-use evictd_store::record::Record;
-use evictd_tests::{
-    cgroup::{OomKills as _, TestCgroup},
-    embedded::Files,
-    hog::Hog,
-    node::MIB,
-    skip::{no_bpf, not_root},
-    skip_if,
-    wait::until,
-    wait::wait_for,
-};
-use serde_json::{Value, json};
+use evictd_tests::prelude::*;
 
 fn assert_refused(output: &Output, expected: &str) {
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -44,45 +28,27 @@ fn bad_input_is_refused_with_field_and_reason() {
     let with = |field: &str, value: Value| {
         let mut files = Files::new(scope.path(), &good);
         files.config[field] = value;
-        files.refused()
+        files
     };
-    assert_refused(&with("colour", json!(1)), "colour: unknown field");
-    assert_refused(
-        &with("evictionHard", json!({ "memory.available": "200Mi" })),
-        "evictionHard[memory.available]: 209715200: is not below the capacity of 134217728 bytes",
-    );
-    assert_refused(
-        &with("evictionHard", json!({ "memory.available": "ten" })),
-        "evictionHard",
-    );
-    assert_refused(
-        &with("evictionHard", json!({})),
-        "evictionHard[memory.available]: is not set, and neither is any other threshold",
-    );
-    assert_refused(
-        &with("kernelFloor", json!({ "memory.available": "64Mi" })),
-        "kernelFloor.memory.available: \"64Mi\": must be below the hard threshold, which is 64Mi",
-    );
-    let address = json!("127.0.0.1:9393");
-    let mut same = Files::new(scope.path(), &good);
-    same.config["metricsAddress"] = address.clone();
-    same.config["healthAddress"] = address;
-    assert_refused(
-        &same.refused(),
-        "healthAddress: \"127.0.0.1:9393\": is metricsAddress too",
-    );
-    assert_refused(
-        &with("scope", json!({ "cgroup": scope.path().join("nobody") })),
-        "scope.cgroup: ",
-    );
-    assert_refused(
-        &with("podManifest", json!("/nowhere/pods.json")),
-        "/nowhere/pods.json: No such file",
-    );
-    assert_refused(
-        &with("memoryHook", json!("telepathy")),
-        "memoryHook: \"telepathy\": must be one of",
-    );
+    for [field, value, expected] in rows(
+        r#"
+        colour | 1 | colour: unknown field
+        evictionHard | {memory.available: 200Mi} | evictionHard[memory.available]: 209715200: is not below the capacity of 134217728 bytes
+        evictionHard | {memory.available: ten} | evictionHard
+        evictionHard | {} | evictionHard[memory.available]: is not set, and neither is any other threshold
+        kernelFloor | {memory.available: 64Mi} | kernelFloor.memory.available: "64Mi": must be below the hard threshold, which is 64Mi
+        podManifest | /nowhere/pods.json | /nowhere/pods.json: No such file
+        memoryHook | telepathy | memoryHook: "telepathy": must be one of
+        "#,
+    ) {
+        assert_refused(&with(field, yaml(value)).refused(), expected);
+    }
+    let mut same = with("metricsAddress", json!("127.0.0.1:9393"));
+    same.config["healthAddress"] = same.config["metricsAddress"].clone();
+    let expected = "healthAddress: \"127.0.0.1:9393\": is metricsAddress too";
+    assert_refused(&same.refused(), expected);
+    let absent = with("scope", json!({ "cgroup": scope.path().join("nobody") }));
+    assert_refused(&absent.refused(), "scope.cgroup: ");
 
     let missing = json!([{ "name": "a", "cgroup": "besteffort/a" }, { "name": "b", "cgroup": "besteffort/b" }]);
     assert_refused(
@@ -152,37 +118,12 @@ fn a_hog_is_evicted_written_down_and_the_agent_ends_cleanly() {
     );
 }
 
-// R47
-#[test]
-fn shadow_kills_nothing() {
-    skip_if!(not_root());
-    let scope = TestCgroup::new("runshadow", 256 * MIB).unwrap();
-    let dir = scope.child("besteffort/hog").unwrap();
-    let files = Files::new(
-        scope.path(),
-        &json!([{ "name": "hog", "cgroup": "besteffort/hog" }]),
-    );
-    let mut agent = files.start(&["--shadow"]);
-    let mut hog = Hog::start(&dir, &["--mib", "220"]).unwrap();
-    let is_shadow = |r: &Record| matches!(r, Record::Evicted(e) if e.shadow && e.phase.is_none());
-    let seen = until(Duration::from_secs(30), || {
-        files.records().iter().any(is_shadow)
-    });
-    assert!(seen, "{:?}", files.records());
-    assert!(hog.is_alive());
-    assert_eq!(agent.terminate().unwrap(), Some(0));
-}
-
 // R4: one threshold drops all defaults, and a kubelet may have none for memory. The OOM killer is alone with it then.
 #[test]
 fn without_a_memory_threshold_no_pod_is_evicted_for_memory() {
     skip_if!(not_root());
     let scope = TestCgroup::new("nomemory", 128 * MIB).unwrap();
-    let dir = scope.child("besteffort/hog").unwrap();
-    let mut files = Files::new(
-        scope.path(),
-        &json!([{ "name": "hog", "cgroup": "besteffort/hog" }]),
-    );
+    let (mut files, dir) = Files::hog(&scope);
     files.config["evictionHard"] = json!({ "pid.available": "1" });
     let mut agent = files.start(&[]);
     let mut hog = Hog::start(&dir, &["--mib", "256"]).unwrap();
@@ -202,11 +143,7 @@ fn without_a_memory_threshold_no_pod_is_evicted_for_memory() {
 fn a_cgroup_that_comes_back_is_found() {
     skip_if!(no_bpf());
     let scope = TestCgroup::new("again", 256 * MIB).unwrap();
-    let dir = scope.child("besteffort/hog").unwrap();
-    let files = Files::new(
-        scope.path(),
-        &json!([{ "name": "hog", "cgroup": "besteffort/hog" }]),
-    );
+    let (files, dir) = Files::hog(&scope);
     let mut agent = files.start(&[]);
     fs::remove_dir(&dir).unwrap();
     std::thread::sleep(Duration::from_millis(1200));

@@ -1,20 +1,12 @@
 //! The machine's memory changes while the agent runs: memory that is plugged in, a balloon.
 
-use std::{fs, os::unix::process::CommandExt as _, path::Path, time::Duration};
+use std::os::unix::process::CommandExt as _;
 
-use evictd_tests::{
-    agent::Agent,
-    embedded::Files,
-    scrape::{free_address, metrics},
-    skip::not_root,
-    skip_if,
-    wait::{SOON, until},
-};
+use evictd_tests::prelude::*;
 use nix::{
     mount::{MsFlags, mount},
     sched::{CloneFlags, unshare},
 };
-use serde_json::json;
 
 /// From now on this process reads the machine's memory from a file.
 fn read_from(meminfo: &Path) -> std::io::Result<()> {

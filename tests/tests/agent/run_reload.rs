@@ -1,28 +1,11 @@
 //! The configuration changes while the agent runs.
 
-use std::{fs, time::Duration};
-
-use evictd_node::cgroup::memory::MemoryCgroup;
-use evictd_store::record::Record;
-use evictd_tests::{
-    agent::{self, Agent},
-    cgroup::TestCgroup,
-    embedded::Files,
-    hog::Hog,
-    node::MIB,
-    scrape::{free_address, metrics},
-    skip::not_root,
-    skip_if,
-    wait::{SOON, until},
-};
-use serde_json::json;
+use evictd_tests::prelude::*;
 
 /// A node of 256 MiB whose hog uses 120 MiB: the first threshold lets it live, the second does not.
 fn running(name: &str) -> (TestCgroup, Files, Agent, Hog) {
     let scope = TestCgroup::new(name, 256 * MIB).unwrap();
-    let dir = scope.child("besteffort/hog").unwrap();
-    let pods = json!([{ "name": "hog", "cgroup": "besteffort/hog" }]);
-    let files = Files::new(scope.path(), &pods);
+    let (files, dir) = Files::hog(&scope);
     let agent = files.start(&[]);
     let hog = Hog::start(&dir, &["--mib", "120"]).unwrap();
     (scope, files, agent, hog)
@@ -132,7 +115,7 @@ fn shadow_mode_can_be_left_and_entered() {
     let mut records = files.records();
     records.retain(|record| !matches!(record, Record::ShadowNode(_)));
     assert!(
-        matches!(&records[..], [Record::MetInForce(_), Record::Evicted(e)] if e.shadow),
+        matches!(&records[..], [Record::MetInForce(_), Record::Evicted(e)] if e.shadow && e.phase.is_none()),
         "{records:?}"
     );
     assert!(hog.is_alive());
@@ -154,10 +137,7 @@ fn a_kubelet_configuration_that_is_missing_is_taken_when_it_comes() {
     let kubelet = files.dir().join("kubelet.yaml");
     let kubelet_config = ["--kubelet-config", kubelet.to_str().unwrap()];
     let mut agent = files.start(&kubelet_config);
-    let shows = |line: &str| {
-        let shown = || metrics(&address).is_ok_and(|text| text.lines().any(|l| l == line));
-        until(Duration::from_secs(30), shown)
-    };
+    let shows = |line: &str| until(Duration::from_secs(30), || shows(&address, line));
     let memory = |mib: u64| {
         let bytes = mib * MIB;
         format!("evictd_threshold{{signal=\"memory.available\",hard=\"true\"}} {bytes}")
@@ -189,20 +169,9 @@ fn a_kubelet_configuration_that_is_missing_is_taken_when_it_comes() {
     assert!(shows(&memory(64)));
     assert_eq!(agent.terminate().unwrap(), Some(0));
 
-    let paths = [
-        ("--config", files.write().unwrap()),
-        ("--kubelet-config", kubelet),
-    ];
-    let check = agent::check(
-        &paths
-            .each_ref()
-            .map(|(option, path)| (*option, path.as_path())),
-    );
-    let findings = check["findings"].as_array().unwrap();
-    let found = findings
-        .iter()
-        .find(|f| f["topic"] == "kubelet configuration");
-    let found = found.unwrap_or_else(|| panic!("{check:#}"));
+    let config = files.write().unwrap();
+    let paths = [("--config", &*config), ("--kubelet-config", &kubelet)];
+    let found = agent::finding(&paths, "kubelet configuration");
     assert_eq!(found["state"], "degraded");
     let detail = found["detail"].as_str().unwrap();
     assert!(detail.contains("kubelet.yaml: No such file"), "{detail}");

@@ -1,19 +1,7 @@
 //! The last bytes of the agent's scope: what the memory guard keeps, and the kernel's floor below it.
 
-use std::time::Duration;
-
-use evictd_node::cgroup::memory::{MemoryCgroup, Version};
-use evictd_store::record::Record;
-use evictd_tests::{
-    cgroup::{OomKills as _, TestCgroup},
-    embedded::Files,
-    hog::Hog,
-    node::MIB,
-    skip::{no_bpf, not_root},
-    skip_if,
-    wait::until,
-};
-use serde_json::json;
+use evictd_node::cgroup::memory::Version;
+use evictd_tests::prelude::*;
 
 /// Starts a pod that writes a file in a small scope of v1; whether it was evicted within a second of being done.
 fn evicted_while_it_writes(guard: bool) -> bool {

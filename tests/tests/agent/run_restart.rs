@@ -1,22 +1,7 @@
 //! An agent that is killed and started again: limits count on, an old journal counts too, and who was killed already is not
 //! evicted a second time.
 
-use std::{fs, path::PathBuf};
-
-use evictd_node::cgroup::memory::MemoryCgroup;
-use evictd_store::record::Record;
-use evictd_tests::{
-    agent::Agent,
-    cgroup::{OomKills as _, TestCgroup},
-    embedded::Files,
-    hog::Hog,
-    node::MIB,
-    skip::not_root,
-    skip_if,
-    unkillable::Undying,
-    wait::{SOON, until},
-};
-use serde_json::{Value, json};
+use evictd_tests::{prelude::*, unkillable::Undying};
 
 /// More than the threshold leaves of the scope, and less than the scope.
 const TOO_MUCH: &str = "210";

@@ -1,19 +1,6 @@
 //! A loop that does not go on is named by `/healthz`, and holds up no other one.
 
-use std::time::Duration;
-
-use evictd_tests::{
-    cgroup::TestCgroup,
-    embedded::Files,
-    hog::Hog,
-    node::MIB,
-    scrape::{free_address, get},
-    skip::not_root,
-    skip_if,
-    stalled::Stalled,
-    wait::until,
-};
-use serde_json::json;
+use evictd_tests::{prelude::*, scrape::get, stalled::Stalled};
 
 /// Longer than the longest limit of a loop.
 const TIMEOUT: Duration = Duration::from_secs(60);

@@ -1,14 +1,6 @@
 //! A hook of memory is tested with memory of the agent's own before the agent watches with it.
 
-use evictd_tests::{
-    agent::Agent,
-    cgroup::{TestCgroup, begin_in},
-    embedded::Files,
-    node::MIB,
-    skip::no_bpf,
-    skip_if,
-};
-use serde_json::json;
+use evictd_tests::{cgroup::begin_in, prelude::*};
 
 // R14, R39
 #[test]

@@ -2,31 +2,19 @@
 
 use std::{
     collections::HashMap,
-    fs::{self, File},
+    fs::File,
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream},
-    process::Command,
-    time::{Duration, Instant},
 };
 
 use evictd_tests::{
-    cgroup::TestCgroup,
     deploy::{promtool::promtool, run},
-    embedded::Files,
-    hog::Hog,
-    node::MIB,
-    skip::not_root,
-    skip_if,
-    wait::wait_for,
+    prelude::*,
 };
-use serde_json::json;
 
 /// An address that is not in use at the moment.
 fn address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
+    free_address().unwrap().parse().unwrap()
 }
 
 fn ask(address: SocketAddr, request: &str) -> String {
@@ -67,9 +55,7 @@ fn scrape(address: SocketAddr) -> HashMap<String, f64> {
 fn an_eviction_is_counted_and_its_stages_are_timed() {
     skip_if!(not_root());
     let scope = TestCgroup::new("metrics", 256 * MIB).unwrap();
-    let dir = scope.child("besteffort/hog").unwrap();
-    let pods = json!([{ "name": "hog", "cgroup": "besteffort/hog" }]);
-    let mut files = Files::new(scope.path(), &pods);
+    let (mut files, dir) = Files::hog(&scope);
     let address = address();
     files.config["metricsAddress"] = json!(address);
     let mut agent = files.start(&[]);
@@ -98,14 +84,11 @@ fn an_eviction_is_counted_and_its_stages_are_timed() {
     hog.wait().unwrap();
     let freed = "evictd_stage_seconds_count{stage=\"freed\"}";
     let condition = "evictd_condition{condition=\"MemoryPressure\"}";
-    let end = Instant::now() + Duration::from_secs(20);
-    let after = loop {
-        let after = scrape(address);
-        if (after[freed] == 1.0 && after[condition] == 1.0) || Instant::now() > end {
-            break after;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    };
+    let mut after = HashMap::new();
+    until(Duration::from_secs(20), || {
+        after = scrape(address);
+        after[freed] == 1.0 && after[condition] == 1.0
+    });
     assert_eq!(after[evictions], 1.0);
     for stage in ["decide", "signal", "exit", "freed"] {
         let count = format!("evictd_stage_seconds_count{{stage=\"{stage}\"}}");
@@ -258,10 +241,8 @@ fn an_agent_that_starts_is_alive_but_not_ready() {
 fn an_agent_that_does_not_start_evicts_no_pod() {
     skip_if!(not_root());
     let scope = TestCgroup::new("inusekill", 128 * MIB).unwrap();
-    let dir = scope.child("besteffort/hog").unwrap();
-    let pods = json!([{ "name": "hog", "cgroup": "besteffort/hog" }]);
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut files = Files::new(scope.path(), &pods);
+    let (mut files, dir) = Files::hog(&scope);
     // Met at the first look, which takes a pod at once.
     files.config["evictionHard"] = json!({ "memory.available": "16Mi", "pid.available": "100%" });
     files.config["metricsAddress"] = json!(taken.local_addr().unwrap());

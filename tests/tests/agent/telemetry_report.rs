@@ -1,21 +1,9 @@
 //! `evictd report` and `evictd top` as processes: an eviction is told again, and who would be next is shown.
 
-use std::{fs, path::Path, process::Output, time::Duration};
+use std::process::Output;
 
 use evictd_node::proc::pids::Pids;
-use evictd_tests::{
-    agent::evictd,
-    cgroup::TestCgroup,
-    cluster_node::ClusterNode,
-    embedded::Files,
-    forker::{Forker, process_ids_of_the_machine},
-    hog::Hog,
-    node::MIB,
-    skip::not_root,
-    skip_if,
-    wait::until,
-};
-use serde_json::{Value, json};
+use evictd_tests::{agent::evictd, forker::process_ids_of_the_machine, prelude::*};
 
 fn text(output: &Output) -> String {
     let stderr = String::from_utf8_lossy(&output.stderr);

@@ -1,17 +1,6 @@
 //! The threads of a running agent are those of the table in `docs/architecture.md`, with the scheduling that it gives them.
 
-use std::{collections::BTreeMap, fs};
-
-use evictd_tests::{
-    cgroup::TestCgroup,
-    embedded::Files,
-    node::MIB,
-    scrape::free_address,
-    skip::{no_realtime, not_root},
-    skip_if,
-    wait::{SOON, until},
-};
-use serde_json::json;
+use evictd_tests::{prelude::*, skip::no_realtime};
 
 /// Priorities of SCHED_FIFO by the name of a thread; 0 is normal. Rows are `name`, or several of them, then the scheduling.
 fn table() -> BTreeMap<String, u32> {

@@ -3,29 +3,19 @@
 use std::{
     fs::File,
     io::{Read as _, Write as _},
-    path::Path,
-    process::{Child, Command, Stdio},
-    sync::{Arc, Mutex, PoisonError},
+    process::Stdio,
+    sync::{Mutex, PoisonError},
     thread,
 };
 
-use evictd_tests::{
-    agent::binary,
-    cgroup::TestCgroup,
-    embedded::Files,
-    hog::Hog,
-    node::MIB,
-    skip::not_root,
-    skip_if,
-    wait::{SOON, until},
-};
+use evictd_tests::{agent::binary, prelude::*, reaped::Reaped};
 use nix::pty::{Winsize, openpty};
 
 const LEAVES: &str = "\x1b[?1049l";
 
 /// The program on a terminal of its own, and what the terminal shows.
 struct Shown {
-    child: Child,
+    child: Reaped,
     keys: File,
     screen: Arc<Mutex<(vt100::Parser, Vec<u8>)>>,
 }
@@ -54,7 +44,7 @@ impl Shown {
         if no_colour {
             command.env("NO_COLOR", "1");
         }
-        let child = command.spawn().unwrap();
+        let child = Reaped(command.spawn().unwrap());
         let keys = File::from(terminal.master);
         let screen = Arc::new(Mutex::new((vt100::Parser::new(24, 80, 0), Vec::new())));
         let (mut output, drawn) = (keys.try_clone().unwrap(), Arc::clone(&screen));
@@ -104,14 +94,6 @@ impl Shown {
         assert_eq!(status.unwrap().code(), Some(0), "{}", self.raw());
         let left = until(SOON, || self.raw().contains(LEAVES));
         assert!(left, "the terminal is not as before: {:?}", self.raw());
-    }
-}
-
-impl Drop for Shown {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -1,26 +1,9 @@
 //! From the version before to this one and back: one journal, one state directory, one pinned guard. `EVICTD_BEFORE` names the
 //! agent of the version before; `cargo xtask upgrade` builds it.
 
-use std::{
-    env, fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::env;
 
-use evictd_node::cgroup::memory::MemoryCgroup;
-use evictd_tests::{
-    agent::{Agent, binary},
-    bpffs::Bpffs,
-    cgroup::{OomKills as _, TestCgroup},
-    embedded::Files,
-    hog::Hog,
-    node::MIB,
-    or_skip,
-    skip::not_root,
-    skip_if,
-    wait::{SOON, until},
-};
-use serde_json::{Value, json};
+use evictd_tests::{agent::binary, bpffs::Bpffs, prelude::*};
 
 /// More than the threshold leaves of the scope, and less than the scope.
 const TOO_MUCH: [&str; 2] = ["--mib", "210"];

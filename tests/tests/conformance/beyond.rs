@@ -1,15 +1,14 @@
 //! What else the engine does that the kubelet does not, side by side with the kubelet's way (docs/differences.md).
 
-use std::time::Duration;
-
 use evictd_config::Config;
 use evictd_engine::{
     ContainerUsage, Earlier, EarlierEviction, EarlierRecreation, EarlierVictim, FsUsage, Layout,
-    NodeCondition, Observation, Owner, Pod, QosClass, Recreation, Settings, Signal,
-    model::settings::{Mode, RankingStrategy},
+    NodeCondition, Observation, Owner, Recreation, Settings, model::settings::RankingStrategy,
 };
-use evictd_tests::engine::{MI, Node, manager, manager_of, names, one_gib, step};
-use serde_json::json;
+use evictd_tests::{
+    engine::{MI, Node, manager, manager_of, names, one_gib, step},
+    prelude::*,
+};
 
 const SECOND: i64 = 1_000_000_000;
 

@@ -1,9 +1,11 @@
 //! The worked examples of the source documents, with their own numbers.
 
 use evictd_config::ThresholdTexts;
-use evictd_engine::{MemorySizing, Signal};
-use evictd_tests::vectors::{Files, evictd};
-use serde_json::{Value, json};
+use evictd_engine::MemorySizing;
+use evictd_tests::{
+    prelude::*,
+    vectors::{Files, evictd},
+};
 
 const MI: u64 = 1 << 20;
 const GI: u64 = 1 << 30;
@@ -40,26 +42,9 @@ fn rank(signal: &str, strategy: &str, node: Value, examples: &[Example]) -> Valu
     let files = Files::new();
     let pods = files.write("pods.json", Value::from(pods));
     let summary = files.write("summary.json", json!({"node": node, "pods": stats}));
-    let (pods, summary) = (
-        pods.to_str().expect("UTF-8"),
-        summary.to_str().expect("UTF-8"),
-    );
-    let arguments = [
-        "rank",
-        "--signal",
-        signal,
-        "--strategy",
-        strategy,
-        "--pods",
-        pods,
-        "--summary",
-        summary,
-        "-o",
-        "json",
-    ];
-    let outcome = evictd(arguments);
-    assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
-    serde_json::from_str(&outcome.stdout).expect("JSON")
+    let mut arguments = vec!["rank", "--signal", signal, "--strategy", strategy];
+    arguments.extend(["--pods", &pods, "--summary", &summary, "-o", "json"]);
+    serde_json::from_str(&evictd(arguments).good()).expect("JSON")
 }
 
 fn order(ranking: &Value) -> String {

@@ -1,13 +1,15 @@
 //! What the fast path kills counts for everything else that is short, as what the control loop kills does, and goes once.
 
 use evictd_engine::{
-    ContainerUsage, Earlier, EarlierVictim, EmptyDir, FsUsage, Planner, Pod, Signal, Timing,
-    Volume, VolumeUsage,
-    model::{quantity::Quantity, settings::Mode},
+    ContainerUsage, Earlier, EarlierVictim, EmptyDir, FsUsage, Planner, Timing, Volume,
+    VolumeUsage,
+    model::quantity::Quantity,
     pace::{Decision, Judged, Rule},
 };
-use evictd_tests::engine::{MI, Node, manager, names, step};
-use serde_json::{Value, json};
+use evictd_tests::{
+    engine::{MI, Node, manager, names, step},
+    prelude::*,
+};
 
 const SECOND: i64 = 1_000_000_000;
 

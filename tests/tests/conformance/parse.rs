@@ -1,7 +1,9 @@
 //! `evictd thresholds` against what the kubelet made of 300 configurations.
 
-use evictd_tests::vectors::{Files, evictd, read};
-use serde_json::{Value, json};
+use evictd_tests::{
+    prelude::*,
+    vectors::{Files, evictd, read},
+};
 
 const FIELDS: [&str; 5] = [
     "evictionHard",
@@ -28,21 +30,11 @@ fn every_configuration_means_what_it_means_to_the_kubelet() {
     let files = Files::new();
     for (number, case) in cases.iter().enumerate() {
         let path = files.write("config.json", configuration(case));
-        let outcome = evictd([
-            "thresholds".as_ref(),
-            "--config".as_ref(),
-            path.as_os_str(),
-            "-o".as_ref(),
-            "json".as_ref(),
-        ]);
+        let outcome = evictd(["thresholds", "--config", &path, "-o", "json"]);
         let line = number + 1;
         match case.get("thresholds") {
             Some(expected) => {
-                assert_eq!(
-                    (outcome.code, outcome.stderr.as_str()),
-                    (0, ""),
-                    "line {line}"
-                );
+                assert_eq!((outcome.code, &*outcome.stderr), (0, ""), "line {line}");
                 let thresholds: Value = serde_json::from_str(&outcome.stdout).expect("JSON");
                 assert_eq!(&thresholds, expected, "line {line}");
             }
@@ -74,42 +66,17 @@ fn the_same_configuration_as_yaml_and_from_a_kubelets_file_means_the_same() {
     let kubelet = format!(
         "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 110\n{yaml}"
     );
-    let (json, yaml, kubelet) = (
-        files.write("a.json", json),
-        files.write("a.yaml", yaml),
-        files.write("k.yaml", kubelet),
-    );
+    let json = files.write("a.json", json);
+    let yaml = files.write("a.yaml", yaml);
+    let kubelet = files.write("k.yaml", kubelet);
     let empty = files.write("empty.yaml", "");
-    let show = |arguments: &[&std::ffi::OsStr]| {
-        let outcome = evictd(
-            [
-                &[
-                    "thresholds".as_ref(),
-                    "-o".as_ref(),
-                    "json".as_ref(),
-                    "--config".as_ref(),
-                ],
-                arguments,
-            ]
-            .concat(),
-        );
-        assert_eq!(
-            (outcome.code, outcome.stderr.as_str()),
-            (0, ""),
-            "{arguments:?}"
-        );
-        serde_json::from_str::<Value>(&outcome.stdout).expect("JSON")
+    let show = |arguments: &[&str]| {
+        let outcome = evictd([&["thresholds", "-o", "json", "--config"], arguments].concat());
+        serde_json::from_str::<Value>(&outcome.good()).expect("JSON")
     };
-    let expected = show(&[json.as_ref()]);
-    assert_eq!(show(&[yaml.as_ref()]), expected);
-    assert_eq!(
-        show(&[
-            empty.as_ref(),
-            "--kubelet-config".as_ref(),
-            kubelet.as_ref()
-        ]),
-        expected
-    );
+    let expected = show(&[&json]);
+    assert_eq!(show(&[&yaml]), expected);
+    assert_eq!(show(&[&empty, "--kubelet-config", &kubelet]), expected);
 }
 
 #[test]
@@ -117,11 +84,7 @@ fn people_get_a_table() {
     // R4: the defaults
     let files = Files::new();
     let empty = files.write("empty.yaml", "");
-    let outcome = evictd([
-        "thresholds".as_ref(),
-        "--config".as_ref(),
-        empty.as_os_str(),
-    ]);
+    let outcome = evictd(["thresholds", "--config", &empty]);
     // What follows is when pods go, in words.
     let (table, pace) = outcome.stdout.split_once("\n\n").unwrap();
     assert_eq!(pace.lines().count(), 5, "{pace}");
@@ -144,15 +107,10 @@ fn a_threshold_says_where_it_comes_from() {
                evictionHardFallback: {pid.available: '1000'}\n";
     let own = files.write("own.yaml", own);
     let kubelet = files.write("k.yaml", "evictionHard: {memory.available: 300Mi}");
-    let show = |output: &str| {
-        let arguments = ["thresholds", "-o", output, "--config"].map(std::ffi::OsString::from);
-        let mut arguments = arguments.to_vec();
-        arguments.extend([
-            own.clone().into(),
-            "--kubelet-config".into(),
-            kubelet.clone().into(),
-        ]);
-        evictd(arguments).stdout
+    let show = |output| {
+        let kubelet = ["--kubelet-config", &kubelet];
+        let arguments = ["thresholds", "-o", output, "--config", &own];
+        evictd([&arguments[..], &kubelet].concat()).stdout
     };
     let table = show("table");
     let rows: Vec<&str> = table.lines().skip(1).take(2).collect();

@@ -1,7 +1,9 @@
 //! `evictd rank` against 100 orders recorded from the kubelet.
 
-use evictd_tests::vectors::{Files, evictd, read};
-use serde_json::{Value, json};
+use evictd_tests::{
+    prelude::*,
+    vectors::{Files, evictd, read},
+};
 
 /// Runs `evictd rank` over a case of `rank.jsonl`.
 fn rank(files: &Files, case: &Value) -> Value {
@@ -28,14 +30,8 @@ fn rank(files: &Files, case: &Value) -> Value {
             arguments.push(flag);
         }
     }
-    let (pods, summary) = (
-        pods.to_str().expect("UTF-8"),
-        summary.to_str().expect("UTF-8"),
-    );
-    arguments.extend(["--pods", pods, "--summary", summary]);
-    let outcome = evictd(arguments);
-    assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
-    serde_json::from_str(&outcome.stdout).expect("JSON")
+    arguments.extend(["--pods", &pods, "--summary", &summary]);
+    serde_json::from_str(&evictd(arguments).good()).expect("JSON")
 }
 
 #[test]
@@ -81,15 +77,9 @@ fn rank_text(
     more: &[&str],
 ) -> evictd_tests::vectors::Outcome {
     let files = Files::new();
-    let (pods, summary) = (
-        files.write("pods.json", pods),
-        files.write("summary.json", summary),
-    );
-    let (pods, summary) = (
-        pods.to_str().expect("UTF-8"),
-        summary.to_str().expect("UTF-8"),
-    );
-    evictd([&["rank", "--pods", pods, "--summary", summary], more].concat())
+    let pods = files.write("pods.json", pods);
+    let summary = files.write("summary.json", summary);
+    evictd([&["rank", "--pods", &pods, "--summary", &summary], more].concat())
 }
 
 #[test]
@@ -125,49 +115,21 @@ fn people_are_told_why() {
 
 #[test]
 fn bad_input_is_named() {
-    let memory = ["--signal", "memory.available"];
-    for (pods, summary, arguments, expected) in [
-        (
-            "[]",
-            "{}",
-            &["--signal", "memory.free"][..],
-            "unsupported eviction signal",
-        ),
-        (
-            "[]",
-            "{}",
-            &["--signal", "memory.available", "--strategy", "fair"],
-            "must be one of kubelet, qos, usage",
-        ),
-        ("{", "{}", &memory, "pods.json: EOF while parsing"),
-        (
-            "{}",
-            "{}",
-            &memory,
-            "pods.json: items: must be a list of pods",
-        ),
-        (
-            r#"[{"spec": {"priority": "high"}}]"#,
-            "{}",
-            &memory,
-            "pods.json: pods[0].spec.priority: invalid type",
-        ),
-        (
-            "[]",
-            r#"{"pods": [{"memory": 7}]}"#,
-            &memory,
-            "summary.json: summary.pods[0].memory: invalid type",
-        ),
-        (
-            "[]",
-            r#"{"kind": "PodList", "items": []}"#,
-            &memory,
-            "summary.json: summary: is a list of objects",
-        ),
-    ] {
-        let outcome = rank_text(pods, summary, arguments);
+    for [pods, summary, arguments, expected] in rows(
+        r#"
+        [] | {} | memory.free | unsupported eviction signal
+        [] | {} | memory.available --strategy fair | must be one of kubelet, qos, usage
+        { | {} | memory.available | pods.json: EOF while parsing
+        {} | {} | memory.available | pods.json: items: must be a list of pods
+        [{"spec": {"priority": "high"}}] | {} | memory.available | pods.json: pods[0].spec.priority: invalid type
+        [] | {"pods": [{"memory": 7}]} | memory.available | summary.json: summary.pods[0].memory: invalid type
+        [] | {"kind": "PodList", "items": []} | memory.available | summary.json: summary: is a list of objects
+        "#,
+    ) {
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        let outcome = rank_text(pods, summary, &[&["--signal"], &arguments[..]].concat());
         assert_eq!(
-            (outcome.code, outcome.stdout.as_str()),
+            (outcome.code, &*outcome.stdout),
             (2, ""),
             "{pods} {summary}"
         );
@@ -176,11 +138,6 @@ fn bad_input_is_named() {
     // Unknown fields and nulls are no mistake.
     let pods = r#"{"kind": "PodList", "new": 1, "items": [{"spec": null, "metadata": {"name": "a", "labels": null}}]}"#;
     let summary = r#"{"node": {"swap": {}}, "pods": null, "new": []}"#;
-    let outcome = rank_text(pods, summary, &["--signal", "pid.available", "-o", "json"]);
-    assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
-    assert!(
-        outcome.stdout.starts_with(r#"{"order":["/a"]"#),
-        "{}",
-        outcome.stdout
-    );
+    let told = rank_text(pods, summary, &["--signal", "pid.available", "-o", "json"]).good();
+    assert!(told.starts_with(r#"{"order":["/a"]"#), "{told}");
 }

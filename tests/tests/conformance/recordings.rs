@@ -1,16 +1,12 @@
 //! The readers on recorded trees: cgroup v1 from a real node (kernel 6.18, kubelet 1.36), against what the kubelet of
 //! that node said within the same second; cgroup v2 with systemd's names from kernel 6.1.
 
-use std::path::{Path, PathBuf};
-
-use evictd_engine::QosClass;
 use evictd_node::{
-    cgroup::memory::{MemoryCgroup, Version, descendants},
+    cgroup::memory::{Version, descendants},
     pods::cgroup_name,
     proc::{machine::memory_total, psi::Pressure},
 };
-use evictd_tests::cgroup::{OomKills as _, oom_kills_of_machine};
-use serde_json::Value;
+use evictd_tests::{cgroup::oom_kills_of_machine, prelude::*};
 
 fn recordings() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("recordings")

@@ -1,7 +1,9 @@
 //! `evictd replay` against 24 sequences recorded from the kubelet.
 
-use evictd_tests::vectors::{Files, evictd, read};
-use serde_json::{Value, json};
+use evictd_tests::{
+    prelude::*,
+    vectors::{Files, evictd, read},
+};
 
 /// Runs `evictd replay` over a sequence, without what is expected of it.
 fn replay(files: &Files, sequence: &Value, mode: &str) -> Vec<Value> {
@@ -10,16 +12,8 @@ fn replay(files: &Files, sequence: &Value, mode: &str) -> Vec<Value> {
         step.as_object_mut().expect("a step").remove("expect");
     }
     let path = files.write("scenario.json", scenario);
-    let outcome = evictd([
-        "replay",
-        path.to_str().expect("UTF-8"),
-        "--mode",
-        mode,
-        "-o",
-        "json",
-    ]);
-    assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""));
-    serde_json::from_str(&outcome.stdout).expect("JSON")
+    let outcome = evictd(["replay", &path, "--mode", mode, "-o", "json"]);
+    serde_json::from_str(&outcome.good()).expect("JSON")
 }
 
 /// Null and absent are empty lists. Several pods that exceed limits of their own come in the order in which the
@@ -108,7 +102,7 @@ fn scenario() -> Value {
 fn people_get_a_table() {
     let files = Files::new();
     let path = files.write("scenario.json", scenario());
-    let outcome = evictd(["replay", path.to_str().expect("UTF-8")]);
+    let outcome = evictd(["replay", &path]);
     assert_eq!(
         outcome.stdout,
         "  T  NODE CONDITIONS  RECLAIM  EVICTED  GRACE  MESSAGE\n\
@@ -119,55 +113,27 @@ fn people_get_a_table() {
 #[test]
 fn bad_input_is_named() {
     let files = Files::new();
-    let with = |pointer: &str, value: Value| {
+    for [pointer, value, expected] in rows(
+        r#"
+        / | [] | must be a map of fields
+        /steps | 7 | steps: must be a list
+        /steps/0/t | now | steps[0].t: "now": must be a time in seconds
+        /steps/0/activePods/0 | b | steps[0].activePods[0]: "b": no such pod
+        /steps/0/summary | none | steps[0].summary: must be a map of fields
+        /steps/0/summary | [] | steps[0].summary: must be a map of fields
+        /steps/0/summary | {items: []} | steps[0].summary: is a list of objects
+        /steps/0 | 5 | steps[0]: 5: must be a map of fields
+        /pods | 7 | pods: must be a PodList
+        /config | {evictionHrad: {}} | config.evictionHrad: unknown field
+        /config/evictionPressureTransitionPeriodSeconds | -1 | config.evictionPressureTransitionPeriodSeconds: -1: must be a whole number of seconds
+        "#,
+    ) {
         let mut scenario = scenario();
-        *scenario.pointer_mut(pointer).expect("a field") = value;
-        scenario
-    };
-    for (scenario, expected) in [
-        (json!([]), "must be a map of fields"),
-        (with("/steps", json!(7)), "steps: must be a list"),
-        (
-            with("/steps/0/t", json!("now")),
-            "steps[0].t: \"now\": must be a time in seconds",
-        ),
-        (
-            with("/steps/0/activePods/0", json!("b")),
-            "steps[0].activePods[0]: \"b\": no such pod",
-        ),
-        (
-            with("/steps/0/summary", json!("none")),
-            "steps[0].summary: must be a map of fields",
-        ),
-        (
-            with("/steps/0/summary", json!([])),
-            "steps[0].summary: must be a map of fields",
-        ),
-        (
-            with("/steps/0/summary", json!({"items": []})),
-            "steps[0].summary: is a list of objects",
-        ),
-        (
-            with("/steps/0", json!(5)),
-            "steps[0]: 5: must be a map of fields",
-        ),
-        (with("/pods", json!(7)), "pods: must be a PodList"),
-        (
-            with("/config", json!({"evictionHrad": {}})),
-            "config.evictionHrad: unknown field",
-        ),
-        (
-            with("/config/evictionPressureTransitionPeriodSeconds", json!(-1)),
-            "config.evictionPressureTransitionPeriodSeconds: -1: must be a whole number of seconds",
-        ),
-    ] {
+        let field = scenario.pointer_mut(pointer.trim_end_matches('/'));
+        *field.expect("a field") = yaml(value);
         let path = files.write("scenario.json", scenario);
-        let outcome = evictd(["replay", path.to_str().expect("UTF-8")]);
-        assert_eq!(
-            (outcome.code, outcome.stdout.as_str()),
-            (2, ""),
-            "{expected}"
-        );
+        let outcome = evictd(["replay", &path]);
+        assert_eq!((outcome.code, &*outcome.stdout), (2, ""), "{expected}");
         assert!(outcome.stderr.contains(expected), "{}", outcome.stderr);
         assert_eq!(outcome.stderr.lines().count(), 1);
     }

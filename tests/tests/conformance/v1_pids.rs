@@ -1,6 +1,6 @@
 //! The PID readers on the files of a real node, against what its kubelet said in the same second.
 
-use std::{fs, path::PathBuf};
+use evictd_tests::prelude::*;
 
 use evictd_node::cgroup::pids::of_pod;
 

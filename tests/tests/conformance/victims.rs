@@ -3,12 +3,13 @@
 
 use evictd_config::Config;
 use evictd_engine::{
-    Cause, ContainerUsage, EmptyDir, FsUsage, NodeReclaim, Observation, Pod, QosClass, Signal,
-    Volume, VolumeUsage,
-    model::{quantity::Quantity, settings::Mode},
+    Cause, ContainerUsage, EmptyDir, FsUsage, NodeReclaim, Observation, Volume, VolumeUsage,
+    model::quantity::Quantity,
 };
-use evictd_tests::engine::{MI, Node, manager, names, one_gib, step};
-use serde_json::{Value, json};
+use evictd_tests::{
+    engine::{MI, Node, manager, names, one_gib, step},
+    prelude::*,
+};
 
 #[test]
 fn a_deficit_that_does_not_grow_takes_one_pod_in_ten_seconds() {

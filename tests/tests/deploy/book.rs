@@ -1,12 +1,9 @@
 //! The documents: `docs/SUMMARY.md` lists every page, and every relative link leads to a file and a heading that are there.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::PathBuf,
+use evictd_tests::{
+    deploy::{checkout, files_below},
+    prelude::*,
 };
-
-use evictd_tests::deploy::{checkout, files_below};
 use mdbook_driver::MDBook;
 
 /// Documents outside of `docs`.

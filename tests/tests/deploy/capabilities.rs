@@ -1,17 +1,12 @@
 //! The agent with exactly what the DaemonSet gives it: root with a handful of capabilities and no way to more.
 
-use std::{fs, io, os::unix::process::CommandExt as _, process::Command};
+use std::{io, os::unix::process::CommandExt as _};
 
 use evictd_tests::{
-    agent::{Agent, binary},
-    cluster_node::ClusterNode,
+    agent::binary,
     deploy::{self, objects, one},
-    hog::Hog,
-    skip::{no_bpf, not_root},
-    skip_if,
-    wait::SOON,
+    prelude::*,
 };
-use serde_json::Value;
 
 const LAST: libc::c_ulong = 40;
 

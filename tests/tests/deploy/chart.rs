@@ -1,17 +1,18 @@
 //! The chart, through Helm's own engine: it is clean, the plain manifests say the same, and what it says fits the agent.
 
-use std::{collections::BTreeMap, fs, path::Path, process::Command};
-
 use evictd_kube::{
     access::{ENDPOINT_RIGHTS, FLEET_RIGHTS, PAUSE_RIGHTS, RIGHTS, Right},
     scraper_access::SCRAPER_RIGHTS,
 };
 use evictd_tests::{
     agent::binary,
-    deploy::{self, all_objects, chart, helm::helm, objects, one, plain, plain_values},
-    skip_if,
+    deploy::{
+        self, all_objects, chart,
+        helm::{self, helm},
+        objects, one, plain, plain_values,
+    },
+    prelude::*,
 };
-use serde_json::{Value, json};
 
 fn render(values: &Value) -> BTreeMap<String, String> {
     let rendered = helm()
@@ -21,7 +22,7 @@ fn render(values: &Value) -> BTreeMap<String, String> {
 }
 
 fn rendered(values: &Value) -> Vec<Value> {
-    all_objects(&render(values)).unwrap()
+    helm::objects(values).unwrap()
 }
 
 /// The plain manifests as they are in the checkout.
@@ -82,9 +83,7 @@ fn the_step_above_the_kubelet_can_be_switched_off() {
     skip_if!(helm().err());
     let above = |config: Value| {
         let objects = rendered(&json!({"config": config}));
-        let text = one(&objects, "ConfigMap").unwrap()["data"]["config.yaml"].clone();
-        let config: Value = serde_saphyr::from_str(text.as_str().unwrap()).unwrap();
-        config["evictionHardAboveKubelet"].clone()
+        deploy::configuration(&objects)["evictionHardAboveKubelet"].clone()
     };
     assert_eq!(above(json!({})), json!({"memory.available": "100Mi"}));
     assert_eq!(
@@ -487,96 +486,55 @@ fn another_configuration_is_rolled_out() {
     assert_eq!(map, same_map);
 }
 
-#[test]
-fn wrong_values_are_refused_by_name() {
-    skip_if!(helm().err());
-    for (values, expected) in [
-        (json!({"tolerationz": []}), "tolerationz"),
-        (json!({"stateDir": "var/lib/evictd"}), "stateDir"),
-        (
-            json!({"security": {"extraCapabilities": ["CAP_SYS_ADMIN"]}}),
-            "extraCapabilities",
-        ),
-        (json!({"resources": {"limits": {"memory": null}}}), "memory"),
-        (
-            json!({"updateStrategy": {"maxUnavailable": 0}}),
-            "maxUnavailable",
-        ),
-        (json!({"config": {"stateDir": "/x"}}), "stateDir"),
-        (json!({"metrics": {"port": 0}}), "port"),
-        (
-            json!({"health": {"address": "127.0.0.1"}}),
-            "health.address",
-        ),
-        (
-            json!({"metrics": {"enabled": false, "podMonitor": {"enabled": true}}}),
-            "metrics.enabled",
-        ),
-        (
-            json!({"metrics": {"enabled": false, "tls": {"enabled": true}}}),
-            "metrics.tls.enabled needs metrics.enabled",
-        ),
-        (
-            json!({"metrics": {"tls": {"enabled": true}, "podMonitor": {"enabled": true}}}),
-            "metrics.podMonitor.tokenSecret.name is needed",
-        ),
-        (
-            json!({"metrics": {
-                "tls": {"enabled": true},
-                "podMonitor": {"enabled": true, "tokenSecret": {"name": "scraper"}},
-            }}),
-            "metrics.podMonitor.tlsConfig is needed with metrics.tls.authorization",
-        ),
-        (json!({"metrics": {"address": "localhost"}}), "address"),
-        (json!({"metrics": {"address": "[::]"}}), "address"),
-        (json!({"health": {"address": "node"}}), "address"),
-        (
-            json!({"health": {"port": 9393}}),
-            "health.port: 9393 is metrics.port too",
-        ),
-        // The API server takes one of them.
-        (
-            json!({"admissionPolicy": {"validationActions": ["Deny", "Warn"]}}),
-            "validationActions",
-        ),
-        (
-            json!({"config": {"evictionRates": {"node": {"evictions": 99, "period": "5m"}}}}),
-            "evictions",
-        ),
-        // Rights and mounts follow the chart's own values.
-        (
-            json!({"config": {"cluster": {"pauseConfigMap": "ops/pause"}}}),
-            "pauseConfigMap",
-        ),
-        (
-            json!({"config": {"cluster": {"tenantPolicies": {"maxGrace": "5m"}}}}),
-            "tenantPolicies",
-        ),
-        (
-            json!({"config": {"cluster": {"fleetBrake": {"configMap": "ops/brake"}}}}),
-            "configMap",
-        ),
-        (
-            json!({"config": {"metricsTls": {"authorization": false}}}),
-            "metricsTls",
-        ),
-        (json!({"gateSecrets": {"secretName": "a/b"}}), "secretName"),
-        (json!({"serviceAccount": {"create": false}}), "name"),
-        (
-            json!({"metrics": {"enabled": false, "prometheusRule": {"enabled": true}}}),
-            "metrics.prometheusRule.enabled needs metrics.enabled",
-        ),
-        (
-            json!({"networkPolicy": {"scrapers": [{"pods": {}}]}}),
-            "pods",
-        ),
-    ] {
-        let result = helm()
-            .unwrap()
-            .render(&chart(), &values, "evictd", "evictd");
+/// Each of these values is refused in such words.
+fn refuses(table: &str) {
+    for [values, expected] in rows(table) {
+        let values = yaml(values);
+        let result = helm::objects(&values);
         let error = result.expect_err(&values.to_string()).to_string();
         assert!(error.contains(expected), "{values}: {error}");
     }
+}
+
+#[test]
+fn wrong_values_are_refused_by_name() {
+    skip_if!(helm().err());
+    refuses(
+        r#"
+        {tolerationz: []} | tolerationz
+        {stateDir: var/lib/evictd} | stateDir
+        {security: {extraCapabilities: [CAP_SYS_ADMIN]}} | extraCapabilities
+        {resources: {limits: {memory: null}}} | memory
+        {updateStrategy: {maxUnavailable: 0}} | maxUnavailable
+        {config: {stateDir: /x}} | stateDir
+        {metrics: {port: 0}} | port
+        {health: {address: 127.0.0.1}} | health.address
+        {metrics: {enabled: false, podMonitor: {enabled: true}}} | metrics.enabled
+        {metrics: {enabled: false, tls: {enabled: true}}} | metrics.tls.enabled needs metrics.enabled
+        {metrics: {tls: {enabled: true}, podMonitor: {enabled: true}}} | metrics.podMonitor.tokenSecret.name is needed
+        {metrics: {tls: {enabled: true}, podMonitor: {enabled: true, tokenSecret: {name: scraper}}}} | metrics.podMonitor.tlsConfig is needed with metrics.tls.authorization
+        {metrics: {address: localhost}} | address
+        {metrics: {address: "[::]"}} | address
+        {health: {address: node}} | address
+        {health: {port: 9393}} | health.port: 9393 is metrics.port too
+        {config: {evictionRates: {node: {evictions: 99, period: 5m}}}} | evictions
+        {gateSecrets: {secretName: a/b}} | secretName
+        {serviceAccount: {create: false}} | name
+        {metrics: {enabled: false, prometheusRule: {enabled: true}}} | metrics.prometheusRule.enabled needs metrics.enabled
+        {networkPolicy: {scrapers: [{pods: {}}]}} | pods
+        "#,
+    );
+    // The API server takes one of them.
+    refuses("{admissionPolicy: {validationActions: [Deny, Warn]}} | validationActions");
+    // Rights and mounts follow the chart's own values.
+    refuses(
+        r#"
+        {config: {cluster: {pauseConfigMap: ops/pause}}} | pauseConfigMap
+        {config: {cluster: {tenantPolicies: {maxGrace: 5m}}}} | tenantPolicies
+        {config: {cluster: {fleetBrake: {configMap: ops/brake}}}} | configMap
+        {config: {metricsTls: {authorization: false}}} | metricsTls
+        "#,
+    );
 }
 
 /// A staged rollout takes hours, in which a container may start anew with the configuration before. Helm forgets what a hook has made.
@@ -611,49 +569,20 @@ fn helm_leaves_old_configurations_there() {
 #[test]
 fn a_fleet_brake_that_agents_refuse_is_not_rendered() {
     skip_if!(helm().err());
-    let pool = |brake: Value| {
-        let label = json!({"key": "pool", "values": ["a"]});
-        let config = json!({"cluster": {"fleetBrake": brake}});
-        json!({"nodePools": [{"name": "a", "nodeLabel": label, "config": config}]})
-    };
-    let low = "fleetBrake.pauseNodes: 20: must not be below slowNodes, which is 250";
-    for (values, expected) in [
-        (json!({"fleetBrake": {"slowNodes": 250}}), low),
-        (pool(json!({"slowNodes": 250})), low),
-        (
-            json!({"fleetBrake": {"window": "0s"}}),
-            "fleetBrake.window: 0s: must lie between 1s and 24h",
-        ),
-        (
-            json!({"fleetBrake": {"pause": "48h"}}),
-            "fleetBrake.pause: 48h: must lie between 1s and 24h",
-        ),
-        (
-            json!({"fleetBrake": {"slowInterval": "23h59m61s"}}),
-            "fleetBrake.slowInterval: 23h59m61s: must lie between 1s and 24h",
-        ),
-        (
-            json!({"fleetBrake": {"window": "99999999999999999999h"}}),
-            "must lie between 1s and 24h",
-        ),
-    ] {
-        let result = helm().unwrap();
-        let result = result.render(&chart(), &values, "evictd", "evictd");
-        let error = result.expect_err(&values.to_string()).to_string();
-        assert!(error.contains(expected), "{values}: {error}");
-    }
+    refuses(
+        r#"
+        {fleetBrake: {slowNodes: 250}} | fleetBrake.pauseNodes: 20: must not be below slowNodes, which is 250
+        {nodePools: [{name: a, nodeLabel: {key: pool, values: [a]}, config: {cluster: {fleetBrake: {slowNodes: 250}}}}]} | fleetBrake.pauseNodes: 20: must not be below slowNodes, which is 250
+        {fleetBrake: {window: 0s}} | fleetBrake.window: 0s: must lie between 1s and 24h
+        {fleetBrake: {pause: 48h}} | fleetBrake.pause: 48h: must lie between 1s and 24h
+        {fleetBrake: {slowInterval: 23h59m61s}} | fleetBrake.slowInterval: 23h59m61s: must lie between 1s and 24h
+        {fleetBrake: {window: 99999999999999999999h}} | must lie between 1s and 24h
+        "#,
+    );
     for brake in [
         json!({"slowNodes": 20}),
         json!({"window": "1s", "pause": "24h", "slowInterval": "23h59m60s"}),
     ] {
         thresholds(&rendered(&json!({ "fleetBrake": brake }))).unwrap();
     }
-}
-
-#[test]
-fn versions_agree() {
-    let text = fs::read_to_string(chart().join("Chart.yaml")).unwrap();
-    let chart = &objects(&text).unwrap()[0];
-    assert_eq!(chart["version"], env!("CARGO_PKG_VERSION"));
-    assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
 }

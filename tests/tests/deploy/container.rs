@@ -4,26 +4,15 @@
 //! Different from a node: the agent is this checkout's (with its libraries mounted, since a test builds no static one), the
 //! container uses the node's network, and a cgroup plays the node's memory.
 
-use std::{
-    collections::BTreeMap,
-    fs, io,
-    path::{Path, PathBuf},
-};
+use std::io;
 
 use evictd_tests::{
     agent::binary,
-    apiserver::ApiServer,
-    cluster_node::ClusterNode,
     containerd::{self, Containerd, DaemonContainer, Pods},
     deploy::{self, objects, one},
-    hog::Hog,
-    or_skip,
-    skip::{matrix, not_root},
-    skip_if,
-    wait::SOON,
+    prelude::*,
 };
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use serde_json::{Value, json};
 
 /// A user that is not root.
 const UNPRIVILEGED: &str = "65534";

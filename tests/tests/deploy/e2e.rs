@@ -1,21 +1,13 @@
 //! The end-to-end test where there is no cluster to try it on: it is skipped, says what it cannot reach, or leaves what is
 //! there alone.
 
-use std::{
-    fs,
-    net::TcpListener,
-    path::Path,
-    process::{Command, Output},
-};
+use std::{net::TcpListener, process::Output};
 
 use evictd_tests::{
-    apiserver::ApiServer,
     containerd::{self, Containerd, Pods},
-    deploy, or_skip,
-    skip::not_root,
-    skip_if,
+    deploy,
+    prelude::*,
 };
-use serde_json::json;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 

@@ -1,18 +1,15 @@
 //! Alerts and dashboard: they ask for what a running agent serves, they fire when they should, and each alert has its section in
 //! the runbook.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
-
 use evictd_tests::{
-    deploy::{self, all_objects, chart, helm::helm, promtool::promtool, run},
-    skip_if,
+    deploy::{
+        self, chart,
+        helm::{self, helm},
+        promtool::promtool,
+        run,
+    },
+    prelude::*,
 };
-use serde_json::{Value, json};
 
 /// Labels that Prometheus itself adds, those of histograms, and of kube-state-metrics.
 const PROMETHEUS: [&str; 4] = ["instance", "job", "le", "daemonset"];
@@ -208,25 +205,15 @@ fn what_is_counted_is_served_from_the_start() {
 
 #[test]
 fn a_name_or_label_that_is_not_served_is_found() {
-    for (expression, shown, expected) in [
-        (
-            "evictd_eviction_total > 0",
-            "",
-            "evictd_eviction_total is not served",
-        ),
-        ("evictd_paused{kind=\"file\"} == 1", "", "has no label kind"),
-        (
-            "evictd_paused{by=~\"file|disk\"} == 1",
-            "",
-            "has no by=disk",
-        ),
-        ("sum by (signal) (evictd_paused)", "", "signal is no label"),
-        (
-            "evictd_paused == 1",
-            "{{ $labels.signal }}",
-            "signal is no label",
-        ),
-    ] {
+    for [expression, shown, expected] in rows(
+        r#"
+        evictd_eviction_total > 0 |  | evictd_eviction_total is not served
+        evictd_paused{kind="file"} == 1 |  | has no label kind
+        evictd_paused{by=~"file|disk"} == 1 |  | has no by=disk
+        sum by (signal) (evictd_paused) |  | signal is no label
+        evictd_paused == 1 | {{ $labels.signal }} | signal is no label
+        "#,
+    ) {
         let error = check(expression, shown).unwrap_err();
         assert!(error.contains(expected), "{error}");
     }
@@ -282,10 +269,7 @@ fn promtool_takes_the_rules_and_they_fire() {
 #[test]
 fn the_chart_brings_both() {
     skip_if!(helm().err());
-    let render = |values: &Value| {
-        let files = helm().unwrap().render(&chart(), values, "evictd", "evictd");
-        all_objects(&files.unwrap()).unwrap()
-    };
+    let render = |values: &Value| helm::objects(values).unwrap();
     let objects = render(&json!({"metrics": {
         "prometheusRule": {"enabled": true, "labels": {"release": "prometheus"}, "runbook": "https://example.org/runbook"},
         "grafanaDashboard": {"enabled": true},

@@ -1,17 +1,15 @@
 //! Node pools: every node has one agent, with the values of the first pool that names it.
 
-use std::{collections::BTreeMap, fs, process::Command};
-
 use evictd_tests::{
-    deploy::{all_objects, chart, helm::helm},
-    skip_if,
+    deploy::{
+        all_objects, chart,
+        helm::{self, helm},
+    },
+    prelude::*,
 };
-use serde_json::{Value, json};
 
 fn render(values: &Value) -> Result<Vec<Value>, String> {
-    let files = helm()?.render(&chart(), values, "evictd", "evictd");
-    let files = files.map_err(|e| e.to_string())?;
-    all_objects(&files).map_err(|e| e.to_string())
+    helm::objects(values).map_err(|e| e.to_string())
 }
 
 fn of<'a>(objects: &'a [Value], kind: &str) -> BTreeMap<&'a str, &'a Value> {
@@ -268,35 +266,21 @@ fn a_canary_is_changed_alone() {
 #[test]
 fn contradicting_pools_are_refused_by_name() {
     skip_if!(helm().err());
-    for (pointer, value, expected) in [
-        (
-            "/nodePools/1/name",
-            json!("canary"),
-            "nodePools[1].name: \"canary\" is the name of nodePools[0]",
-        ),
-        (
-            "/nodePools/0/name",
-            json!("default"),
-            "nodePools[0].name: \"default\" is the name of the nodes",
-        ),
-        (
-            "/nodePools/1/nodeLabel",
-            json!({"key": "evictd.dev/canary", "values": ["maybe", "true"]}),
-            "nodePools[1].nodeLabel.values: nodes with evictd.dev/canary=true are in nodePools[0]",
-        ),
-        ("/nodePools/0/name", json!("Canary"), "name"),
-        ("/nodePools/0/nodeLabel/values", json!([]), "values"),
-        ("/nodePools/0/metrics", json!({"port": 1}), "metrics"),
-        ("/nodePools/0/config", json!({"stateDir": "/x"}), "stateDir"),
-        (
-            "/nodePools/0/kubelet",
-            json!({"configFil": "/x"}),
-            "configFil",
-        ),
-    ] {
+    for [pointer, value, expected] in rows(
+        r#"
+        /nodePools/1/name | canary | nodePools[1].name: "canary" is the name of nodePools[0]
+        /nodePools/0/name | default | nodePools[0].name: "default" is the name of the nodes
+        /nodePools/1/nodeLabel | {key: evictd.dev/canary, values: [maybe, "true"]} | nodePools[1].nodeLabel.values: nodes with evictd.dev/canary=true are in nodePools[0]
+        /nodePools/0/name | Canary | name
+        /nodePools/0/nodeLabel/values | [] | values
+        /nodePools/0/metrics | {port: 1} | metrics
+        /nodePools/0/config | {stateDir: /x} | stateDir
+        /nodePools/0/kubelet | {configFil: /x} | configFil
+        "#,
+    ) {
         let mut values = pools();
         let (parent, field) = pointer.rsplit_once('/').unwrap();
-        values.pointer_mut(parent).unwrap()[field] = value;
+        values.pointer_mut(parent).unwrap()[field] = yaml(value);
         let error = render(&values).expect_err(pointer);
         assert!(error.contains(expected), "{pointer}: {error}");
     }

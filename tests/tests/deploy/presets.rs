@@ -1,14 +1,14 @@
 //! The presets of the chart, rendered against what is recorded of each distribution in `distributions.yaml`.
 
-use std::{collections::BTreeMap, fs, path::Path};
-
 use evictd_tests::{
-    agent,
-    deploy::{all_objects, chart, helm::helm, one},
-    skip_if,
+    deploy::{
+        chart, configuration,
+        helm::{self, helm},
+        one,
+    },
+    prelude::*,
 };
 use serde::Deserialize;
-use serde_json::Value;
 
 /// What is known of the nodes of one distribution.
 #[derive(Deserialize)]
@@ -55,15 +55,7 @@ fn distributions() -> Vec<Distribution> {
 fn rendered(name: &str) -> Vec<Value> {
     let preset = fs::read_to_string(chart().join(format!("presets/{name}.yaml"))).unwrap();
     let values: Value = serde_saphyr::from_str(&preset).unwrap();
-    let files = helm()
-        .unwrap()
-        .render(&chart(), &values, "evictd", "evictd");
-    all_objects(&files.unwrap_or_else(|e| panic!("{name}: {e}"))).unwrap()
-}
-
-fn configuration(objects: &[Value]) -> Value {
-    let text = one(objects, "ConfigMap").unwrap()["data"]["config.yaml"].as_str();
-    serde_saphyr::from_str(text.unwrap()).unwrap()
+    helm::objects(&values).unwrap_or_else(|e| panic!("{name}: {e}"))
 }
 
 #[test]

@@ -1,11 +1,9 @@
 //! `docs/requirements.md` names for each row the tests that prove it: those with the row's number in a comment, `// R12`.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
+use evictd_tests::{
+    deploy::{checkout, files_below},
+    prelude::*,
 };
-
-use evictd_tests::deploy::{checkout, files_below};
 
 /// Rows of the requirements.
 const ROWS: std::ops::RangeInclusive<u32> = 1..=49;

@@ -1,10 +1,8 @@
 //! The manifests against the API's own types: what the API server would drop or refuse is found here.
 
-use std::{collections::BTreeMap, fs};
-
 use evictd_tests::{
     deploy::{self, all_objects, chart, helm::helm, one},
-    skip_if,
+    prelude::*,
 };
 use k8s_openapi::api::{
     admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
@@ -14,7 +12,6 @@ use k8s_openapi::api::{
     rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
 };
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::{Value, json};
 
 /// What the typed object makes of it.
 fn typed<T: DeserializeOwned + Serialize>(object: &Value) -> Result<Value, String> {

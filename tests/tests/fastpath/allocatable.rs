@@ -1,18 +1,7 @@
 //! Two scopes in one fast path: the node, and the cgroup of all its pods (`allocatableMemory.available`).
 
-use std::{path::PathBuf, time::Duration};
-
-use evictd_engine::{QosClass, Signal, model::settings::MemoryHook};
 use evictd_fastpath::Event;
-use evictd_node::cgroup::memory::MemoryCgroup;
-use evictd_tests::{
-    hog::Hog,
-    node::{MIB, Node, Options},
-    or_skip,
-    skip::{matrix, no_bpf, not_root},
-    skip_if,
-    wait::SOON,
-};
+use evictd_tests::{node::Options, prelude::*};
 
 /// A node of 512 MiB whose pods may use 320 MiB together, and two of its pods.
 fn node(name: &str) -> (Node, PathBuf, PathBuf) {

@@ -3,22 +3,17 @@
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
-    path::PathBuf,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicI32, AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
-use evictd_engine::QosClass;
 use evictd_tests::{
     cpus::{self, Obstacle},
-    hog::Hog,
-    node::{MIB, Node, Options, Watched},
-    skip::{no_realtime, not_root},
-    skip_if,
-    wait::SOON,
+    node::{Options, Watched},
+    prelude::*,
+    skip::no_realtime,
 };
 
 /// Counts what one thread asks of the allocator.

@@ -2,8 +2,8 @@
 
 use evictd_tests::{
     chaos::{Case, Fault, Outcome},
-    skip::{in_guest, skipped},
-    skip_if,
+    prelude::*,
+    skip::skipped,
 };
 
 fn play(fault: Fault) {

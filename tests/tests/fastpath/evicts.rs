@@ -1,26 +1,11 @@
 //! The fast path with real cgroups, real hogs, and the kernel's OOM killer as the rival.
 
-use std::{
-    fs::File,
-    os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
-    sync::Arc,
-    thread,
-    time::Duration,
-};
+use std::{fs::File, os::unix::fs::MetadataExt as _, thread};
 
-use evictd_engine::{QosClass, model::settings::MemoryHook, pace::MONITORING_INTERVAL_NS};
+use evictd_engine::pace::MONITORING_INTERVAL_NS;
 use evictd_fastpath::{Event, KilledBy};
-use evictd_node::cgroup::memory::MemoryCgroup;
-use evictd_sys::{clock::monotonic_ns, rt::set_sched_fifo};
-use evictd_tests::{
-    forker::Forker,
-    hog::Hog,
-    node::{MIB, Node, Options},
-    skip::{matrix, no_bpf, not_root},
-    skip_if,
-    wait::{SOON, until},
-};
+use evictd_sys::rt::set_sched_fifo;
+use evictd_tests::{node::Options, prelude::*};
 
 /// A hog at full speed among pods of every class: the kubelet's order says who goes, and only that one goes.
 fn evicts_the_hog_on(hook: MemoryHook, way: &str) {

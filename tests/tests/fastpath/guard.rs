@@ -1,22 +1,8 @@
 //! The guard that outlives the agent: it is killed or stopped on the way to the threshold, and the kernel takes its place.
 
-use std::{fs, path::PathBuf, process::Output, time::Duration};
+use std::process::Output;
 
-use evictd_node::cgroup::memory::MemoryCgroup;
-use evictd_tests::{
-    agent::{self, Agent},
-    bpffs::Bpffs,
-    cgroup::{OomKills as _, TestCgroup},
-    disk::Disk,
-    embedded::Files,
-    hog::Hog,
-    node::MIB,
-    or_skip,
-    skip::{in_guest, no_bpf},
-    skip_if,
-    wait::{SOON, until},
-};
-use serde_json::json;
+use evictd_tests::{bpffs::Bpffs, prelude::*};
 
 /// More than there is.
 const TOO_MUCH: &str = "1024";

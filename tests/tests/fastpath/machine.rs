@@ -3,17 +3,10 @@
 //! Other programs use the machine's memory too while these tests run; the threshold is laid so far above them that
 //! only the tests' own hog can come near it, and only the tests' own pods can be killed.
 
-use std::path::Path;
-
-use evictd_engine::{QosClass, model::settings::MemoryHook};
 use evictd_tests::{
     cgroup::oom_kills_of_machine,
-    hog::Hog,
-    node::{self, MIB, Node, Options},
-    or_skip,
-    skip::{matrix, no_bpf, not_root},
-    skip_if,
-    wait::SOON,
+    node::{self, Options},
+    prelude::*,
 };
 
 fn evicts_on(hook: Option<MemoryHook>) {

@@ -2,32 +2,14 @@
 
 use std::{
     ffi::CString,
-    fs::{self, Permissions},
+    fs::Permissions,
     io,
     os::unix::{ffi::OsStrExt as _, fs::PermissionsExt as _},
-    path::{Path, PathBuf},
-    process::Command,
-    time::Duration,
 };
 
-use evictd_node::{
-    cgroup::memory::{MemoryCgroup, Version},
-    proc::machine::MemAvailable,
-};
-use evictd_store::record::{EvictionRecord, Record, oom_kill::OomCause};
-use evictd_tests::{
-    agent::{self, Agent},
-    cgroup::{OomKills as _, TestCgroup},
-    disk::Disk,
-    embedded::Files,
-    hog::Hog,
-    node::{MIB, machine},
-    skip::{in_guest, not_root},
-    skip_if,
-    unkillable::Undying,
-    wait::until,
-};
-use serde_json::{Value, json};
+use evictd_node::{cgroup::memory::Version, proc::machine::MemAvailable};
+use evictd_store::record::{EvictionRecord, oom_kill::OomCause};
+use evictd_tests::{node::machine, prelude::*, unkillable::Undying};
 
 const LONG: Duration = Duration::from_secs(120);
 /// How long a look at what does not happen lasts.
@@ -243,10 +225,8 @@ fn readers_on_the_machine_kill_no_pod() {
 /// Writes the configuration, and what `evictd check` says of thresholds that are met before it is in force.
 fn met_already(files: &Files) -> Option<String> {
     let config = files.write().unwrap();
-    let check = agent::check(&[("--config", &config)]);
-    let findings = check["findings"].as_array().unwrap();
-    let found = findings.iter().find(|f| f["topic"] == "thresholds now");
-    let detail = found.unwrap()["detail"].as_str().unwrap();
+    let found = agent::finding(&[("--config", &config)], "thresholds now");
+    let detail = found["detail"].as_str().unwrap();
     detail.contains("met already").then(|| detail.to_owned())
 }
 

@@ -1,22 +1,6 @@
 //! Real-time priority in a cgroup that has no budget for real-time tasks, as each container has one on cgroup v1.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::Duration,
-};
-
-use evictd_tests::{
-    agent::Agent,
-    cgroup::TestCgroup,
-    embedded::Files,
-    node::MIB,
-    scrape::{free_address, metrics},
-    skip::no_realtime,
-    skip_if,
-    wait::until,
-};
-use serde_json::json;
+use evictd_tests::{prelude::*, skip::no_realtime};
 
 const CPU: &str = "/sys/fs/cgroup/cpu";
 const BUDGET: &str = "cpu.rt_runtime_us";

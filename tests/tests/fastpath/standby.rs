@@ -1,20 +1,12 @@
 //! Where the fast path is woken and does not come, the standby thread decides on the CPU that charges.
 
-use std::{
-    path::PathBuf,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::sync::{Mutex, PoisonError};
 
-use evictd_engine::{QosClass, model::settings::MemoryHook};
 use evictd_tests::{
     cpus::{self, Obstacle},
-    hog::Hog,
-    node::{Node, Options, Watched},
-    or_skip,
-    skip::{matrix, no_bpf, no_realtime, not_root},
-    skip_if,
-    wait::{SOON, until},
+    node::{Options, Watched},
+    prelude::*,
+    skip::no_realtime,
 };
 
 /// MiB of a node, of which 100 have to stay available.

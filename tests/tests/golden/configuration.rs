@@ -1,7 +1,7 @@
 //! The configuration's fields and defaults.
 
 use evictd_config::Config;
-use serde_json::{Value, json};
+use evictd_tests::prelude::*;
 
 use super::golden;
 

@@ -1,17 +1,7 @@
 //! What a running agent shows and writes: `/metrics`, names in the state directory, `cluster.jsonl`.
 
-use std::fs;
-
 use evictd_policy::PAUSED;
-use evictd_tests::{
-    apiserver::{Collection, NODE},
-    cluster_node::ClusterNode,
-    scrape::{free_address, metrics},
-    skip::no_bpf,
-    skip_if,
-    wait::{SOON, until},
-};
-use serde_json::{Value, json};
+use evictd_tests::prelude::*;
 
 use super::{
     check,

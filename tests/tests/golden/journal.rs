@@ -1,13 +1,13 @@
 //! The journal: every kind of record with all its fields, and with as few as it can have.
 
-use std::{collections::BTreeMap, fs};
+use evictd_tests::prelude::*;
 
 use evictd_engine::{Owner, pace::Urgency, record::Stages};
 use evictd_store::{
     journal::{self, Journal},
     record::{
-        EvictionRecord, MetInForce, OutcomeRecord, PaceRecord, Pause, Record, Reported,
-        RequestRecord, StuckPod,
+        EvictionRecord, MetInForce, OutcomeRecord, PaceRecord, Pause, Reported, RequestRecord,
+        StuckPod,
         counted::{Counted, Returned, TimeBound, Workload},
         mitigation::{MitigatedPod, MitigationRecord},
         node_reclaim::NodeReclaimed,

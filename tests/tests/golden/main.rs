@@ -7,7 +7,7 @@ mod journal;
 mod shown;
 mod state;
 
-use std::{fs, path::PathBuf};
+use evictd_tests::prelude::*;
 
 /// Where a golden file is.
 fn path(name: &str) -> PathBuf {

@@ -1,32 +1,22 @@
 //! What people and programs read: the command line's help, `evictd check`, metrics of evictions.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    ffi::OsString,
-    fmt::Write as _,
-    fs,
-    path::Path,
-};
+use std::fmt::Write as _;
 
 use evictd::{
     check::{Check, Finding, Refused, SignalHook, State},
     telemetry::{Metrics, Sources},
 };
-use evictd_engine::{Pod, record::Stages};
-use serde_json::Value;
+use evictd_engine::record::Stages;
+use evictd_tests::{prelude::*, vectors::evictd};
 
 use super::{check, golden};
 
 /// Standard output of a command line.
 fn said(arguments: &[&str]) -> String {
-    let all = ["evictd"].iter().chain(arguments).map(OsString::from);
-    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let outcome = evictd(arguments);
     // `check` ends with 1 on a machine that cannot do all.
-    assert!(
-        evictd::cli::run(all, &mut out, &mut err) < 2,
-        "{arguments:?}"
-    );
-    String::from_utf8(out).unwrap()
+    assert!(outcome.code < 2, "{arguments:?}");
+    outcome.stdout
 }
 
 /// The help of a command and of all below it.

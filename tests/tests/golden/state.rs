@@ -1,12 +1,11 @@
 //! Files of the state directory besides the journal.
 
-use std::fs;
+use evictd_tests::prelude::*;
 
 use evictd_engine::{
-    Signal,
     growth::Room,
     history::Sample,
-    pace::{Judged, Pace, Pending, Rule, Shortage},
+    pace::{Bounded, Judged, Pace, Pending, Rule, Shortage},
 };
 use evictd_node::cgroup::throttle::Throttle;
 use evictd_policy::evaluator::{Explanation, GateView, RuleView};
@@ -38,6 +37,10 @@ fn incident(is_full: bool) -> Incident {
         },
         swap_free: 18,
         guard: 8,
+        bounded: Bounded {
+            growth: 19,
+            left: 20,
+        },
     };
     let mut pending = Pending::default();
     pending.add(9, 10);

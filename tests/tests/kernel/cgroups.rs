@@ -1,27 +1,12 @@
 //! Pod life: what the kernel tells against what was done, on every hook this kernel has.
 
-use std::{
-    fs,
-    os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
-    time::{Duration, Instant},
-};
+use std::os::unix::fs::MetadataExt as _;
 
-use evictd_node::{
-    bpf::object::BpfObject,
-    trigger::{
-        cgroups::{CgroupEvent, CgroupEventKind, CgroupEvents},
-        hook::CountHook,
-    },
+use evictd_node::trigger::{
+    cgroups::{CgroupEvent, CgroupEventKind, CgroupEvents},
+    hook::CountHook,
 };
-use evictd_tests::{
-    cgroup::{TestCgroup, memory_root},
-    forker::Forker,
-    node::MIB,
-    or_skip,
-    skip::no_bpf,
-    skip_if,
-};
+use evictd_tests::prelude::*;
 
 /// Changes below a cgroup until one is the last that is waited for.
 fn until(

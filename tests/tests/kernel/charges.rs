@@ -1,20 +1,8 @@
 //! The agent's own cgroup may be at its limit: the deciding thread takes no memory of the kernel's that counts there. It would
 //! have to wait until another task's page is written out, or be killed for want of one.
 
-use std::{fs, time::Duration};
-
-use evictd_engine::{QosClass, model::settings::MemoryHook};
 use evictd_node::cgroup::memory::Version;
-use evictd_tests::{
-    cgroup::TestCgroup,
-    hog::Hog,
-    node::{Node, Options},
-    or_skip,
-    skip::{matrix, not_root},
-    skip_if,
-    tracefs::Instance,
-    wait::SOON,
-};
+use evictd_tests::{node::Options, prelude::*, tracefs::Instance};
 
 /// Whatever hands out memory; older kernels have four of them for the first two. What is charged says so: the cache is an
 /// accounted one, or the flags ask for it.

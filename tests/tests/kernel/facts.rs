@@ -1,29 +1,14 @@
 //! What every hook and every decision takes for granted about the kernel below.
 
-use std::{
-    fs,
-    path::Path,
-    thread,
-    time::{Duration, Instant},
-};
-
 use evictd_node::{
     bpf::btf::Btf,
-    cgroup::memory::{MemoryCgroup, Version},
+    cgroup::memory::Version,
     proc::{
         machine::{MemAvailable, memory_total},
         numa,
     },
 };
-use evictd_tests::{
-    cgroup::{OomKills as _, TestCgroup, memory_root},
-    hog::Hog,
-    node::MIB,
-    skip::{in_guest, no_bpf, not_root},
-    skip_if,
-    unkillable::Undying,
-    wait::{SOON, until},
-};
+use evictd_tests::{prelude::*, unkillable::Undying};
 
 #[test]
 fn btf_describes_the_charge_path() {
@@ -206,17 +191,11 @@ fn what_is_charged_is_in_the_statistics() {
     for way in ["touch", "cache"] {
         let mut hog = Hog::start(&pod, &["--mib", "96", "--way", way, "--dir", dir]).unwrap();
         // Kernels before 6.7 flush what is little every two seconds only.
-        let give_up = Instant::now() + Duration::from_secs(30);
-        loop {
+        let is_there = until(Duration::from_secs(30), || {
             let reading = cgroup.read().unwrap();
-            if reading.usage >= 96 * MIB && reading.uncategorized < 8 * MIB {
-                break;
-            }
-            assert!(
-                hog.is_alive() && Instant::now() < give_up,
-                "{way}: {reading:?}"
-            );
-            thread::sleep(Duration::from_millis(10));
-        }
+            assert!(hog.is_alive(), "{way}: {reading:?}");
+            reading.usage >= 96 * MIB && reading.uncategorized < 8 * MIB
+        });
+        assert!(is_there, "{way}: {:?}", cgroup.read());
     }
 }

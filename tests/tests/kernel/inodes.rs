@@ -1,15 +1,8 @@
 //! The inode trigger against statfs, on real filesystems and on every hook this kernel has.
 
-use std::{
-    fs,
-    os::unix::fs::MetadataExt as _,
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::os::unix::fs::MetadataExt as _;
 
 use evictd_node::{
-    bpf::object::BpfObject,
-    cgroup::memory::MemoryCgroup,
     fs::{
         mounts::superblock_of,
         statfs::{Filesystem, Layout, NodeFilesystems},
@@ -20,16 +13,7 @@ use evictd_node::{
         inodes::InodeTrigger,
     },
 };
-use evictd_tests::{
-    cgroup::TestCgroup,
-    disk::Disk,
-    forker::Forker,
-    node::MIB,
-    or_skip,
-    skip::{matrix, no_bpf, not_root},
-    skip_if,
-    wait::wait_for,
-};
+use evictd_tests::prelude::*;
 
 /// Small enough for a loop device in a file, large enough for xfs.
 const DISK_MIB: u64 = 384;
@@ -243,14 +227,9 @@ fn btrfs_has_shares_but_no_signal() {
         .order(&format!("remove {} 200", dir.display()))
         .unwrap();
     let id = MemoryCgroup::open(&pod).unwrap().id();
-    let end = Instant::now() + Duration::from_secs(8);
-    let share = loop {
-        let share = trigger.share(id, 0).unwrap();
-        if share.gone == 200 || Instant::now() > end {
-            break share;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    };
+    let share = || trigger.share(id, 0).unwrap();
+    until(Duration::from_secs(8), || share().gone == 200);
+    let share = share();
     assert_eq!((share.made, share.gone), (300, 200));
     assert!(trigger.crossed().is_none(), "nothing to cross");
 }

@@ -3,13 +3,11 @@
 
 use std::{
     cell::Cell,
-    fs::{self, File},
+    fs::File,
     io,
     os::fd::AsRawFd as _,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     sync::{Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
 };
 
 use evictd_node::cgroup::{
@@ -17,15 +15,7 @@ use evictd_node::cgroup::{
     kill::CgroupKiller,
     members::{KillResult, signal_members},
 };
-use evictd_tests::{
-    cgroup::TestCgroup,
-    forker::Forker,
-    hog::Hog,
-    node::MIB,
-    skip::not_root,
-    skip_if,
-    wait::{SOON, until},
-};
+use evictd_tests::prelude::*;
 
 const GRACE: Duration = Duration::from_secs(30);
 

@@ -1,26 +1,13 @@
 //! The memory trigger against the files that show the same numbers, on every hook this kernel has.
 
-use std::time::{Duration, Instant};
-
-use evictd_engine::model::settings::MemoryHook;
 use evictd_node::{
-    bpf::object::BpfObject,
-    cgroup::memory::{MemoryCgroup, Version},
+    cgroup::memory::Version,
     trigger::memory::{
         ANY_SLOT, Action, Direction, KernelVictim, MemoryTrigger, Trigger, TriggerEvent, build,
         load, page_size, slot, slot_of,
     },
 };
-use evictd_sys::clock::monotonic_ns;
-use evictd_tests::{
-    cgroup::{OomKills as _, TestCgroup},
-    hog::Hog,
-    node::MIB,
-    or_skip,
-    skip::{matrix, no_bpf, not_root},
-    skip_if,
-    wait::{SOON, wait_for},
-};
+use evictd_tests::prelude::*;
 
 fn wait_for_trip(trigger: &mut dyn MemoryTrigger, timeout: Duration) -> Option<TriggerEvent> {
     wait_for(timeout, || trigger.next())
@@ -238,6 +225,7 @@ fn the_floor_spares_a_writer_of_files() {
     let victim = KernelVictim {
         cgroup_id: id,
         enough: 150 * MIB,
+        most: 200 * MIB,
     };
     trigger.set_victims(0, &[victim]).unwrap();
     let mut arm = || {

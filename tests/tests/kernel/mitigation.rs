@@ -1,29 +1,13 @@
 //! Graduated action on real cgroups (R46): page cache is reclaimed, growth is stopped by `memory.high`, and both end as
 //! they should. Version 2 only; what version 1 does instead is shown as well.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::{Duration, Instant},
-};
-
 use evictd_node::cgroup::{
-    memory::{MemoryCgroup, Version},
+    memory::Version,
     reclaim::{self, Refusal},
     throttle::ThrottleList,
 };
-use evictd_store::record::{Record, mitigation::MitigationRecord};
-use evictd_tests::{
-    cgroup::{TestCgroup, memory_root},
-    disk::Disk,
-    embedded::Files,
-    hog::Hog,
-    node::MIB,
-    or_skip,
-    skip::{matrix, not_root},
-    skip_if,
-};
-use serde_json::json;
+use evictd_store::record::mitigation::MitigationRecord;
+use evictd_tests::prelude::*;
 
 /// Emulated machines are slow.
 const TIMEOUT: Duration = Duration::from_secs(120);
@@ -37,17 +21,6 @@ fn no_v2() -> Option<&'static str> {
         }
         None => Some("no memory cgroups here"),
     })
-}
-
-fn until(what: impl Fn() -> bool) -> bool {
-    let end = Instant::now() + TIMEOUT;
-    while Instant::now() < end {
-        if what() {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    false
 }
 
 fn high(cgroup: &Path) -> String {
@@ -65,7 +38,7 @@ fn cold_hog(cgroup: &Path, disk: &Disk, mib: u64) -> Hog {
             .read()
             .is_ok_and(|r| r.inactive_file + r.active_file > MIB)
     };
-    assert!(until(cached), "nothing is cached");
+    assert!(until(TIMEOUT, cached), "nothing is cached");
     let held = || memory.usage().unwrap_or(0);
     // Until it has all that it wants.
     let mut last = 0;
@@ -111,7 +84,7 @@ fn a_brake_stops_growth_until_it_is_released() {
     let memory = MemoryCgroup::open(&pod).unwrap();
     let mut hog = Hog::start(&pod, &["--mib", "120", "--head", "40", "--wait"]).unwrap();
     hog.go().unwrap();
-    assert!(until(|| memory.usage().unwrap() >= 40 * MIB));
+    assert!(until(TIMEOUT, || memory.usage().unwrap() >= 40 * MIB));
     let mut throttles = ThrottleList::open(state.path()).unwrap().0;
     let throttle = throttles.set("pod", &memory).unwrap().expect("a throttle");
     assert_eq!(high(&pod), throttle.high.to_string());
@@ -122,14 +95,14 @@ fn a_brake_stops_growth_until_it_is_released() {
         let high = events.lines().find_map(|l| l.strip_prefix("high "));
         high.is_some_and(|n| n.trim() != "0")
     };
-    assert!(until(is_held), "{}", events());
+    assert!(until(TIMEOUT, is_held), "{}", events());
     std::thread::sleep(Duration::from_secs(2));
     let braked = memory.usage().unwrap();
     assert!(braked < 110 * MIB, "it grows on: {} MiB", braked / MIB);
     assert_eq!(throttles.release(|_| true).unwrap().len(), 1);
     assert_eq!(high(&pod), "max");
     assert!(
-        until(|| memory.usage().unwrap() >= 119 * MIB),
+        until(TIMEOUT, || memory.usage().unwrap() >= 119 * MIB),
         "it does not go on"
     );
     let detail = format!(
@@ -182,7 +155,7 @@ impl Node {
     fn step(&self, name: &str) -> MitigationRecord {
         let find = || self.steps().into_iter().find(|step| step.step == name);
         assert!(
-            until(|| find().is_some()),
+            until(TIMEOUT, || find().is_some()),
             "no {name}: {:?}",
             self.files.records()
         );
@@ -252,7 +225,7 @@ fn no_pod_stays_throttled_after_the_agent() {
     let mut agent = node.files.start(&[]);
     assert_eq!(high(&pod), "max", "the next start lets it go");
     let _greedy = Hog::start(&pod, &["--mib", "80"]).unwrap();
-    assert!(until(|| high(&pod) != "max"), "it is braked again");
+    assert!(until(TIMEOUT, || high(&pod) != "max"), "it is braked again");
     assert_eq!(agent.terminate().unwrap(), Some(0));
     assert_eq!(high(&pod), "max", "the end lets it go");
 }
@@ -270,10 +243,10 @@ fn shadow_mode_lets_throttled_pods_go() {
     assert_ne!(high(&pod), "max");
     node.files.config["shadow"] = json!(true);
     node.files.write().unwrap();
-    assert!(until(|| high(&pod) == "max"), "{}", agent.log());
+    assert!(until(TIMEOUT, || high(&pod) == "max"), "{}", agent.log());
     node.files.config["shadow"] = json!(false);
     node.files.write().unwrap();
-    assert!(until(|| high(&pod) != "max"), "it is braked again");
+    assert!(until(TIMEOUT, || high(&pod) != "max"), "it is braked again");
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
@@ -295,7 +268,7 @@ fn version_1_refuses_the_steps_and_evicts_as_usual() {
             .iter()
             .any(|r| matches!(r, Record::Asked(_)))
     };
-    assert!(until(is_asked), "{:?}", node.files.records());
+    assert!(until(TIMEOUT, is_asked), "{:?}", node.files.records());
     assert!(node.steps().is_empty());
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
@@ -312,7 +285,7 @@ fn shadow_takes_no_step() {
             .log()
             .contains("shadow mode: this step would be taken")
     };
-    assert!(until(speaks), "{}", agent.log());
+    assert!(until(TIMEOUT, speaks), "{}", agent.log());
     std::thread::sleep(Duration::from_secs(2));
     assert_eq!(high(&node.cgroup("greedy")), "max");
     assert!(node.steps().is_empty());

@@ -1,29 +1,11 @@
 //! Evidence of the OOM killer, by real kills: at a pod's own limit, at the scope's, and of the machine.
 
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
-
-use evictd_node::{
-    bpf::object::BpfObject,
-    cgroup::memory::MemoryCgroup,
-    trigger::{
-        memory::page_size,
-        oom::{OomKill, OomReader, UNKNOWN},
-    },
+use evictd_node::trigger::{
+    memory::page_size,
+    oom::{OomKill, OomReader, UNKNOWN},
 };
 use evictd_store::record::oom_kill::OomCause;
-use evictd_tests::{
-    cgroup::{TestCgroup, memory_root},
-    embedded::Files,
-    hog::Hog,
-    node::MIB,
-    skip::{in_guest, matrix, no_bpf},
-    skip_if,
-    wait::SOON,
-};
-use serde_json::{Value, json};
+use evictd_tests::prelude::*;
 
 const UID: &str = "00000000-0000-4000-8000-000000000001";
 

@@ -4,12 +4,9 @@
 //! CPU time, not elapsed time: the machine has other things to do. Figures are printed and never asserted:
 //! `cargo test --test kernel overhead -- --nocapture`.
 
-use std::{fmt::Display, fs, path::Path, time::Duration};
+use std::fmt::Display;
 
-use evictd_engine::model::settings::MemoryHook;
 use evictd_node::{
-    bpf::object::BpfObject,
-    cgroup::memory::MemoryCgroup,
     proc::pids::Pids,
     trigger::{
         counter::{Crossing, Trigger},
@@ -19,14 +16,7 @@ use evictd_node::{
         pids::PidTrigger,
     },
 };
-use evictd_tests::{
-    cgroup::TestCgroup,
-    disk::Disk,
-    forker::Forker,
-    or_skip,
-    skip::{in_guest, no_bpf},
-    skip_if,
-};
+use evictd_tests::prelude::*;
 
 const NEVER: Trigger = Trigger {
     available: i64::MIN / 2,

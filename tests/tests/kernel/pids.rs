@@ -1,14 +1,8 @@
 //! The PID trigger against the files that show the same numbers, on every hook this kernel has.
 
-use std::{
-    path::Path,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
-};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use evictd_node::{
-    bpf::object::BpfObject,
-    cgroup::memory::MemoryCgroup,
     proc::pids::Pids,
     trigger::{
         cgroups::CgroupEvents,
@@ -17,15 +11,7 @@ use evictd_node::{
         pids::PidTrigger,
     },
 };
-use evictd_tests::{
-    cgroup::TestCgroup,
-    forker::Forker,
-    node::MIB,
-    or_skip,
-    skip::{matrix, no_bpf},
-    skip_if,
-    wait::wait_for,
-};
+use evictd_tests::prelude::*;
 
 /// Tasks that may be on their way out of the count: a busy machine has some hundred.
 const LATE: i64 = 100;
@@ -277,11 +263,8 @@ fn shares_of_removed_cgroups_are_handed_up() {
 
 /// A killed process leaves its cgroup a moment after it was reaped.
 fn remove(cgroup: &Path) {
-    let end = Instant::now() + Duration::from_secs(5);
-    while let Err(e) = std::fs::remove_dir(cgroup) {
-        assert!(Instant::now() < end, "{}: {e}", cgroup.display());
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    let removed = until(Duration::from_secs(5), || fs::remove_dir(cgroup).is_ok());
+    assert!(removed, "{} stays", cgroup.display());
 }
 
 /// Without an object there is no hook, no descriptor to wait on, and no error.

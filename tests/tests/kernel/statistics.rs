@@ -1,25 +1,10 @@
 //! `memory.stat` of a cgroup lags behind its counter, on kernels that hand changes up only to a cgroup that has not many
 //! already; and it can be made to flush.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-    thread,
-    time::Duration,
-};
+use std::thread;
 
-use evictd_engine::{Pod, model::settings::Mode};
-use evictd_node::{
-    cgroup::memory::MemoryCgroup,
-    pods::table::{Entry, PodTable},
-};
-use evictd_tests::{
-    cgroup::{TestCgroup, memory_root},
-    hog::Hog,
-    node::MIB,
-    skip::{matrix, not_root},
-    skip_if,
-};
+use evictd_node::pods::table::{Entry, PodTable};
+use evictd_tests::prelude::*;
 
 /// More than what CPUs keep to themselves, huge pages on their way, and what is charged between two reads of one look.
 const LAG: u64 = 24 * MIB;

@@ -1,11 +1,8 @@
 //! What the kernel's verifier has to look at before it lets a program in. It gives up at a million instructions, and newer
 //! kernels look at more of the same program than older ones: a program that is close to that runs on one kernel only.
 
-use std::fs;
-
-use evictd_engine::model::settings::MemoryHook;
-use evictd_node::{bpf::object::BpfObject, cgroup::memory::MemoryCgroup, trigger::memory::build};
-use evictd_tests::{cgroup::TestCgroup, node::MIB, skip::no_bpf, skip_if};
+use evictd_node::trigger::memory::build;
+use evictd_tests::prelude::*;
 
 /// `BPF_COMPLEXITY_LIMIT_INSNS` (include/linux/bpf.h).
 const LIMIT: u64 = 1_000_000;

@@ -2,35 +2,18 @@
 //! that charges; and by a trigger that only records none.
 
 use std::{
-    fs,
     io::{PipeWriter, pipe},
     os::fd::{AsFd, AsRawFd as _},
-    path::PathBuf,
     sync::mpsc,
     thread::JoinHandle,
-    time::Duration,
 };
 
-use evictd_engine::model::settings::MemoryHook;
-use evictd_node::{
-    bpf::object::BpfObject,
-    cgroup::memory::MemoryCgroup,
-    trigger::{
-        hook::HookUnavailable,
-        memory::{Action, Direction, MemoryTrigger, Trigger, build},
-    },
+use evictd_node::trigger::{
+    hook::HookUnavailable,
+    memory::{Action, Direction, MemoryTrigger, Trigger, build},
 };
 use evictd_sys::poll::poll;
-use evictd_tests::{
-    cgroup::TestCgroup,
-    cpus,
-    hog::Hog,
-    node::MIB,
-    or_skip,
-    skip::{matrix, no_bpf},
-    skip_if,
-    wait::{SOON, until},
-};
+use evictd_tests::{cpus, prelude::*};
 
 /// A thread that was woken by a crossing has run by then.
 const A_WHILE: Duration = Duration::from_millis(300);

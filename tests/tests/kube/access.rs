@@ -1,21 +1,8 @@
 //! Rights, tokens and the kubelet's configuration.
 
-use std::{fs, path::Path, sync::Arc, time::Duration};
-
 use evictd_config::ConfigMapName;
 use evictd_kube::{access, client::ApiClient, scraper_access::SCRAPER_RIGHTS};
-use evictd_tests::{
-    agent,
-    apiserver::{ApiServer, NODE},
-    cluster_node::ClusterNode,
-    hog::Hog,
-    node::MIB,
-    scrape::{free_address, metrics},
-    skip::not_root,
-    skip_if,
-    wait::{SOON, until},
-};
-use serde_json::json;
+use evictd_tests::prelude::*;
 
 /// Each missing right is named, and no other.
 #[test]
@@ -37,10 +24,7 @@ fn every_missing_right_is_named() {
         name: "evictd-pause".into(),
     };
     server.state().denied.extend(denied.map(str::to_owned));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = current_thread().unwrap();
     let missing = runtime.block_on(async {
         let connection = Arc::new(ApiClient::open(Some(kubeconfig)).await.unwrap());
         access::check(&connection, Some(&pause), None, SCRAPER_RIGHTS).await
@@ -98,13 +82,7 @@ fn a_report_that_is_forbidden_is_given_up_in_the_end() {
     member
         .server
         .state()
-        .faults
-        .push(evictd_tests::apiserver::Fault::new(
-            "DELETE",
-            "/pods/wild",
-            100,
-            evictd_tests::apiserver::InjectedFault::Status(403),
-        ));
+        .fails("DELETE", "/pods/wild", 100, InjectedFault::Status(403));
     let _agent = member.start().unwrap();
     let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
@@ -168,8 +146,8 @@ fn drop_ins_of_the_kubelet_are_followed() {
             "evictd_threshold{{signal=\"memory.available\",hard=\"true\"}} {}",
             mib * MIB
         );
-        let shown = || metrics(&address).is_ok_and(|text| text.lines().any(|l| l == line));
-        assert!(until(SOON, shown), "{line}: {}", agent.log());
+        let shown = until(SOON, || shows(&address, &line));
+        assert!(shown, "{line}: {}", agent.log());
     };
     in_force(40);
     let said = agent.log();
@@ -192,10 +170,7 @@ fn drop_ins_of_the_kubelet_are_followed() {
     in_force(48);
     // What is wrong changes nothing.
     write("30-wrong.conf", "ten");
-    let refused = || {
-        let line = "evictd_configuration_refused_total 1";
-        metrics(&address).is_ok_and(|text| text.lines().any(|l| l == line))
-    };
+    let refused = || shows(&address, "evictd_configuration_refused_total 1");
     assert!(until(SOON, refused), "{}", agent.log());
     in_force(48);
     assert_eq!(agent.terminate().unwrap(), Some(0));

@@ -3,8 +3,8 @@
 use clap::ValueEnum as _;
 use evictd_tests::{
     chaos::{Case, Fault, Outcome},
-    skip::{no_bpf, skipped},
-    skip_if,
+    prelude::*,
+    skip::skipped,
 };
 
 /// MiB per second: the node has a second and more from the threshold to its end, on a busy machine as well.

@@ -1,13 +1,9 @@
 //! A node that is a container (kind, k3d, minikube): what is mounted is the container's cgroup, and the kernel tells paths from the
 //! real root.
 
-use std::{os::unix::process::CommandExt as _, path::Path};
+use std::os::unix::process::CommandExt as _;
 
-use evictd_node::cgroup::memory::MemoryCgroup;
-use evictd_tests::{
-    agent::Agent, cgroup::OomKills as _, cgroup::memory_root, cluster_node::ClusterNode, hog::Hog,
-    node::MIB, skip::no_bpf, skip_if, wait::SOON,
-};
+use evictd_tests::prelude::*;
 use nix::{
     mount::{MsFlags, mount},
     sched::{CloneFlags, unshare},

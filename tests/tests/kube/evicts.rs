@@ -1,23 +1,7 @@
 //! The whole path in a cluster: pressure, local SIGKILL, journal, DisruptionTarget, DELETE, Events; with the API server
 //! there, away, slow, or forgetful. Real cgroups and processes below, a scripted API server above.
 
-use std::{fs, time::Duration};
-
-use evictd_node::cgroup::memory::MemoryCgroup;
-use evictd_store::record::Record;
-use evictd_tests::{
-    agent::Agent,
-    apiserver::{self, Fault, InjectedFault},
-    cgroup::OomKills as _,
-    cluster_node::ClusterNode,
-    hog::Hog,
-    node::MIB,
-    scrape::{free_address, metrics},
-    skip::{no_bpf, not_root},
-    skip_if,
-    wait::SOON,
-};
-use serde_json::{Value, json};
+use evictd_tests::{apiserver, prelude::*};
 
 fn reported(member: &ClusterNode, count: usize) -> bool {
     member.wait(SOON, |m| m.reported().len() >= count)
@@ -71,14 +55,8 @@ fn a_pod_at_its_own_limit_has_an_event() {
     assert!(state.all("DELETE", "/pods/").next().is_none());
 }
 
-/// Events of a reason that are about a kind of object.
 fn events(member: &ClusterNode, reason: &str, kind: &str) -> Vec<Value> {
-    let state = member.server.state();
-    let events = state.events.values();
-    events
-        .filter(|e| e["reason"] == reason && e["regarding"]["kind"] == kind)
-        .cloned()
-        .collect()
+    member.server.state().events_of(reason, kind)
 }
 
 // R9, R14, R18, R42: who goes is decided on what the API says of the pods, and the API hears of it in the right order.
@@ -160,12 +138,16 @@ fn killed_first_then_told() {
     assert_eq!(agent.terminate().unwrap(), Some(0));
 }
 
-/// A node whose evicted pods stay, one of which is out of hand; and its hog's end.
-fn with_failed_pod(name: &str, faults: &[Fault]) -> (ClusterNode, Agent) {
+/// A node whose evicted pods stay, one of which is out of hand, its status perhaps refused; and its hog's end.
+fn with_failed_pod(name: &str, refused: Option<u16>) -> (ClusterNode, Agent) {
     let mut member = ClusterNode::new(name, 256).unwrap();
     member.config["cluster"]["evictedPods"] = "Fail".into();
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
-    member.server.state().faults.extend_from_slice(faults);
+    if let Some(code) = refused {
+        let refused = InjectedFault::Status(code);
+        let mut state = member.server.state();
+        state.fails("PATCH", "/pods/wild/status", 2, refused);
+    }
     let agent = member.start().unwrap();
     let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
@@ -177,7 +159,7 @@ fn with_failed_pod(name: &str, faults: &[Fault]) -> (ClusterNode, Agent) {
 #[test]
 fn an_evicted_pod_stays_where_that_is_wanted() {
     skip_if!(not_root());
-    let (member, mut agent) = with_failed_pod("failed", &[]);
+    let (member, mut agent) = with_failed_pod("failed", None);
     assert_eq!(member.reported()[0].outcome, "failed");
     {
         let state = member.server.state();
@@ -218,9 +200,7 @@ fn an_evicted_pod_stays_where_that_is_wanted() {
 fn a_status_that_is_refused_gives_way_to_the_delete() {
     skip_if!(not_root());
     for (code, name, told) in [(422, "unfailed", 1), (409, "conflicts", 0)] {
-        let refused = InjectedFault::Status(code);
-        let refused = Fault::new("PATCH", "/pods/wild/status", 2, refused);
-        let (member, agent) = with_failed_pod(name, &[refused]);
+        let (member, agent) = with_failed_pod(name, Some(code));
         assert_eq!(member.reported()[0].outcome, "deleted", "{code}");
         assert_eq!(member.server.state().count("DELETE", "/pods/wild"), 1);
         let said = "does not let an evicted pod fail";
@@ -232,7 +212,7 @@ fn a_status_that_is_refused_gives_way_to_the_delete() {
 #[test]
 fn a_pod_that_the_kubelet_takes_back_is_deleted() {
     skip_if!(not_root());
-    let (member, agent) = with_failed_pod("takenback", &[]);
+    let (member, agent) = with_failed_pod("takenback", None);
     assert_eq!(member.reported()[0].outcome, "failed");
     let pod = apiserver::pod("wild", &ClusterNode::uid(1), "BestEffort", 0, None);
     member.server.state().put_pod(pod);
@@ -293,13 +273,10 @@ fn a_lost_answer_is_asked_for_again_without_harm() {
     skip_if!(not_root());
     let member = ClusterNode::new("lost", 256).unwrap();
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
-    let fault = |path| Fault {
-        method: "POST",
-        path,
-        times: 1,
-        what: InjectedFault::Lost,
-    };
-    member.server.state().faults.push(fault("/default/events"));
+    member
+        .server
+        .state()
+        .fails("POST", "/default/events", 1, InjectedFault::Lost);
     let agent = member.start().unwrap();
     let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
@@ -353,16 +330,13 @@ fn trouble_is_outlasted() {
     skip_if!(not_root());
     let member = ClusterNode::new("trouble", 256).unwrap();
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
-    let faults = [429, 500, 503]
-        .map(|code| Fault::new("DELETE", "/pods/wild", 1, InjectedFault::Status(code)));
-    member.server.state().faults.extend(faults);
+    let mut state = member.server.state();
+    for code in [429, 500, 503] {
+        state.fails("DELETE", "/pods/wild", 1, InjectedFault::Status(code));
+    }
     // A condition that does not get through must not hold up the DELETE.
-    member.server.state().faults.push(Fault::new(
-        "PATCH",
-        "/pods/wild/status",
-        100,
-        InjectedFault::Hang,
-    ));
+    state.fails("PATCH", "/pods/wild/status", 100, InjectedFault::Hang);
+    drop(state);
     let _agent = member.start().unwrap();
     let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
@@ -530,8 +504,7 @@ fn a_pod_of_which_no_watch_has_told_is_deleted() {
     assert!(member.wait(SOON, watches));
     {
         let mut state = member.server.state();
-        let hang = Fault::new("GET", "/api/v1/pods", 1, InjectedFault::Hang);
-        state.faults.push(hang);
+        state.fails("GET", "/api/v1/pods", 1, InjectedFault::Hang);
         state.expire();
     }
     let is_hung = |m: &ClusterNode| m.server.state().faults.iter().all(|f| f.times == 0);
@@ -551,8 +524,10 @@ fn a_namespace_that_is_being_deleted_takes_no_event() {
     skip_if!(not_root());
     let member = ClusterNode::new("terminating", 256).unwrap();
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
-    let fault = Fault::new("POST", "/events", 1, InjectedFault::Terminating);
-    member.server.state().faults.push(fault);
+    member
+        .server
+        .state()
+        .fails("POST", "/events", 1, InjectedFault::Terminating);
     let mut agent = member.start().unwrap();
     let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
@@ -575,8 +550,7 @@ fn one_namespaces_events_hold_up_no_other() {
         let mut state = member.server.state();
         state.put_pod(shop);
         let busy = InjectedFault::Status(429);
-        let fault = Fault::new("POST", "/namespaces/shop/events", usize::MAX, busy);
-        state.faults.push(fault);
+        state.fails("POST", "/namespaces/shop/events", usize::MAX, busy);
     }
     let first = member
         .cgroup_of(&ClusterNode::uid(1), "BestEffort")
@@ -673,25 +647,6 @@ fn a_pod_that_cannot_be_opened_is_told_and_tried_again() {
     assert!(reported(&member, 2));
     assert_eq!(member.evictions()[1].name, "wild");
     assert_eq!(agent.terminate().unwrap(), Some(0));
-}
-
-// R47: shadow mode tells, and touches nothing.
-#[test]
-fn shadow_mode_deletes_nothing() {
-    skip_if!(not_root());
-    let mut member = ClusterNode::new("shadowed", 256).unwrap();
-    member.config["shadow"] = true.into();
-    let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
-    let _agent = member.start().unwrap();
-    let mut hog = Hog::start(&wild, &["--mib", "210"]).unwrap();
-    assert!(reported(&member, 1));
-    assert!(hog.is_alive());
-    assert_eq!(events(&member, "WouldEvict", "Pod").len(), 1);
-    let state = member.server.state();
-    assert_eq!(
-        state.count("DELETE", "") + state.count("PATCH", "/pods/"),
-        0
-    );
 }
 
 #[test]

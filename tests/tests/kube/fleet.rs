@@ -1,7 +1,5 @@
 //! The fleet brake: many nodes that evict slow each other down and then pause, and what is urgent goes on.
 
-use std::{sync::Arc, time::Duration};
-
 use evictd_config::{ConfigMapName, FleetConfig};
 use evictd_engine::{
     fleet::{FleetPace, FleetRules},
@@ -9,19 +7,8 @@ use evictd_engine::{
     permit::{EvictionPermit, LastResort},
 };
 use evictd_kube::fleet_brake::Fleet;
-use evictd_sys::clock::monotonic_ns;
-use evictd_tests::{
-    apiserver::{Fault, InjectedFault, State},
-    cluster_node::ClusterNode,
-    hog::Hog,
-    node::MIB,
-    skip::not_root,
-    skip_if,
-    wait::SOON,
-    watch_fixture::Following,
-};
+use evictd_tests::{apiserver::State, prelude::*, watch_fixture::Following};
 use jiff::{SignedDuration, Timestamp};
-use serde_json::{Value, json};
 
 const SPACE: &str = "evictd";
 const NAME: &str = "evictd-fleet";
@@ -164,13 +151,7 @@ fn enough_entries_take_no_more_writes() {
 fn without_the_api_server_each_node_goes_on_by_itself() {
     let f = Following::new(|server| {
         let mut state = server.state();
-        let fault = |method, path| Fault {
-            method,
-            path,
-            times: 2,
-            what: InjectedFault::Status(503),
-        };
-        state.faults.push(fault("GET", EVICTIONS));
+        state.fails("GET", EVICTIONS, 2, InjectedFault::Status(503));
     })
     .unwrap();
     let node = Node::new(&f, "n1");
@@ -214,12 +195,9 @@ fn a_report_that_fails_is_noticed() {
     let f = Following::new(|server| maps(&mut server.state())).unwrap();
     let node = Node::new(&f, "n1");
     assert!(f.wait(|_| node.fleet.is_available()));
-    f.server.state().faults.push(Fault::new(
-        "PATCH",
-        EVICTIONS,
-        2,
-        InjectedFault::Status(403),
-    ));
+    f.server
+        .state()
+        .fails("PATCH", EVICTIONS, 2, InjectedFault::Status(403));
     node.evicts();
     assert!(f.wait(|_| !node.fleet.is_available()));
     assert!(f.wait(|f| entries(&f.server.state()) == ["n1"]));

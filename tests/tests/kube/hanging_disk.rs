@@ -1,18 +1,8 @@
 //! A disk that does not answer: the state directory lies on a filesystem whose writes wait.
 
-use std::{fs, os::unix::fs::symlink};
+use std::os::unix::fs::symlink;
 
-use evictd_store::record::Record;
-use evictd_tests::{
-    cluster_node::ClusterNode,
-    disk::Disk,
-    hog::Hog,
-    scrape::{free_address, get, metrics},
-    skip::{not_root, skipped},
-    skip_if,
-    wait::SOON,
-};
-use serde_json::json;
+use evictd_tests::{prelude::*, scrape::get, skip::skipped};
 
 // R42
 #[test]

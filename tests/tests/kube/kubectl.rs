@@ -1,16 +1,12 @@
 //! `kubectl evictd`: the plugin as a process, against a scripted API server.
 
-use std::{
-    os::unix::fs::symlink,
-    path::{Path, PathBuf},
-    process::{Command, Output},
-};
+use std::{os::unix::fs::symlink, process::Output};
 
 use evictd_tests::{
     agent::binary,
-    apiserver::{ApiServer, Collection, NODE, Ran, pod},
+    apiserver::{Ran, pod},
+    prelude::*,
 };
-use serde_json::{Value, json};
 
 const TOP: &str = "/evictd top --once --interval 0.5 -o json";
 const EXPLAIN: &str = "/evictd policy explain default/db --config /etc/evictd/config.yaml -o json";

@@ -1,21 +1,13 @@
 //! What one agent costs the API server, counted request by request. `docs/api-load.md` holds the result; with
 //! `EVICTD_WRITE_DOCS=1` this test writes it anew.
 
-use std::{
-    collections::BTreeMap,
-    fmt::Write as _,
-    fs,
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::fmt::Write as _;
 
 use evictd_kube::{
     access::{ENDPOINT_RIGHTS, FLEET_RIGHTS, PAUSE_RIGHTS, RIGHTS},
     policy_status::SPREAD,
 };
-use evictd_tests::{
-    apiserver::State, cluster_node::ClusterNode, hog::Hog, skip::not_root, skip_if, wait::SOON,
-};
+use evictd_tests::{apiserver::State, prelude::*};
 
 /// Evictions of the burst.
 const BURST: usize = 5;

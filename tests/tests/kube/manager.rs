@@ -1,26 +1,11 @@
 //! The manager in a cluster: soft thresholds by the Eviction API, a full disk by DELETE, and what the node says meanwhile. The
 //! whole agent, real cgroups and files below, a scripted API server above.
 
-use std::{fs, path::PathBuf, time::Duration};
-
-use evictd_store::{incident::files::read as read_incident, record::Record};
-use evictd_tests::{
-    cluster_node::ClusterNode, disk::Disk, forker::Forker, hog::Hog, or_skip, skip::not_root,
-    skip_if, wait::SOON,
-};
-use serde_json::{Value, json};
+use evictd_store::incident::files::read as read_incident;
+use evictd_tests::prelude::*;
 
 /// Directories are walked once in it.
 const MINUTE: Duration = Duration::from_secs(60);
-
-fn has_condition(member: &ClusterNode, kind: &str) -> bool {
-    let state = member.server.state();
-    let conditions = state.node["status"]["conditions"].as_array();
-    conditions.is_some_and(|all| {
-        all.iter()
-            .any(|c| c["type"] == kind && c["status"] == "True")
-    })
-}
 
 // R5, R6: the pod is asked, with the smaller grace period; the one that its budget protects is passed over.
 #[test]
@@ -63,7 +48,9 @@ fn a_soft_threshold_goes_by_the_eviction_api() {
     }
     // The agent does not kill: the kubelet would end the pod that was asked.
     assert!(first.is_alive() && second.is_alive());
-    assert!(member.wait(SOON, |m| has_condition(m, "EvictdMemoryPressure")));
+    assert!(member.wait(SOON, |m| {
+        m.server.state().has_condition("EvictdMemoryPressure")
+    }));
     let records = member.records();
     let asked = |record: &Record| match record {
         Record::Asked(asked) if asked.name == "free" => Some(asked.clone()),
@@ -107,7 +94,9 @@ fn pods_wait_for_what_the_kubelet_reclaims() {
     fs::create_dir(&images).unwrap();
     let order = |what: &str| format!("{what} {} 2500", images.display());
     forker.order(&order("make")).unwrap();
-    assert!(member.wait(SOON, |m| has_condition(m, "EvictdDiskPressure")));
+    assert!(member.wait(SOON, |m| {
+        m.server.state().has_condition("EvictdDiskPressure")
+    }));
     // What the kubelet's image garbage collection would do.
     forker.order(&order("remove")).unwrap();
     std::thread::sleep(Duration::from_secs(18));
@@ -202,7 +191,9 @@ fn a_full_disk_takes_the_pod_that_fills_it() {
         ("greedy", "nodefs.inodesFree")
     );
     assert!(quiet.order("hold 0").is_ok(), "nobody else dies");
-    assert!(member.wait(SOON, |m| has_condition(m, "EvictdDiskPressure")));
+    assert!(member.wait(SOON, |m| {
+        m.server.state().has_condition("EvictdDiskPressure")
+    }));
     {
         let state = member.server.state();
         assert_eq!(state.count("DELETE", "/pods/greedy"), 1);

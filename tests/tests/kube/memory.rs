@@ -1,11 +1,6 @@
 //! What a full node costs the agent in memory of its own.
 
-use std::{fs, time::Duration};
-
-use evictd_tests::{
-    apiserver::pod, cluster_node::ClusterNode, skip::not_root, skip_if, wait::SOON,
-};
-use serde_json::json;
+use evictd_tests::{apiserver::pod, prelude::*};
 
 /// Pods of a full node: the kubelet's default maximum.
 const PODS: u64 = 110;

@@ -1,37 +1,15 @@
 //! What the Node says under pressure, and that it is clean again afterwards, whichever agent cleans up (R6, R7, R17, R24, R29).
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
-
 use evictd_config::TaintConfig;
 use evictd_engine::NodeCondition;
 use evictd_kube::{
     client::ApiClient,
     node_status::{DesiredStatus, NodeWriter, StaleConditions},
 };
-use evictd_tests::{
-    apiserver::{ApiServer, Fault, InjectedFault, NODE, State},
-    cluster_node::ClusterNode,
-    hog::Hog,
-    skip::not_root,
-    skip_if,
-    wait::SOON,
-};
-use serde_json::json;
+use evictd_tests::{apiserver::State, prelude::*};
 
 fn has_condition(state: &State) -> bool {
-    let conditions = state.node["status"]["conditions"].as_array().unwrap();
-    conditions
-        .iter()
-        .any(|c| c["type"] == "EvictdMemoryPressure" && c["status"] == "True")
-}
-
-fn taints(state: &State) -> Vec<String> {
-    let taints = state.node["spec"]["taints"].as_array();
-    let keys = taints
-        .into_iter()
-        .flatten()
-        .filter_map(|t| t["key"].as_str());
-    keys.map(str::to_owned).collect()
+    state.has_condition("EvictdMemoryPressure")
 }
 
 fn says(state: &State) -> bool {
@@ -39,11 +17,11 @@ fn says(state: &State) -> bool {
     let is_soft = taints_of[1]["effect"] == "PreferNoSchedule";
     has_condition(state)
         && is_soft
-        && taints(state) == ["example.org/kept", "evictd.dev/memory-pressure"]
+        && state.taints() == ["example.org/kept", "evictd.dev/memory-pressure"]
 }
 
 fn is_clean(state: &State) -> bool {
-    !has_condition(state) && taints(state) == ["example.org/kept"]
+    !has_condition(state) && state.taints() == ["example.org/kept"]
 }
 
 /// A node under pressure, whose hog is dead.
@@ -163,10 +141,7 @@ fn what_was_left_goes_when_its_time_is_over() {
         conditions.push(condition);
         assert!(says(&state));
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = current_thread().unwrap();
     runtime.block_on(async {
         let connection = ApiClient::open(Some(kubeconfig)).await.unwrap();
         let taint = Some(TaintConfig::default());
@@ -200,15 +175,15 @@ fn what_was_left_goes_when_its_time_is_over() {
 }
 
 /// A node on which an earlier agent has left these taints, and the condition too if it was still there; an agent with this taint
-/// keeps it while `wanted` is what it should say, until `done`.
+/// keeps it while `wanted` is what it should say, until `done`. One PATCH may be refused.
 fn kept(
     left: (&[&str], bool),
     taint: (Option<TaintConfig>, &[&str]),
-    faults: Vec<Fault>,
+    refusal: Option<(&'static str, u16)>,
     wanted: DesiredStatus,
     done: impl Fn(&State) -> bool,
 ) -> ApiServer {
-    kept_again(SOON * 10, left, taint, faults, wanted, done)
+    kept_again(SOON * 10, left, taint, refusal, wanted, done)
 }
 
 /// The same, written again after each `repeat`.
@@ -216,7 +191,7 @@ fn kept_again(
     repeat: Duration,
     (left, with_condition): (&[&str], bool),
     (taint, former): (Option<TaintConfig>, &[&str]),
-    faults: Vec<Fault>,
+    refusal: Option<(&'static str, u16)>,
     wanted: DesiredStatus,
     done: impl Fn(&State) -> bool,
 ) -> ApiServer {
@@ -225,7 +200,9 @@ fn kept_again(
     let kubeconfig = server.kubeconfig(dir.path()).unwrap();
     {
         let mut state = server.state();
-        state.faults = faults;
+        if let Some((path, code)) = refusal {
+            state.fails("PATCH", path, 1, InjectedFault::Status(code));
+        }
         let node = &mut state.node;
         let taints = node["spec"]["taints"].as_array_mut().unwrap();
         taints.extend(
@@ -237,10 +214,7 @@ fn kept_again(
         conditions.extend(with_condition.then_some(condition));
     }
     let former = former.iter().map(|&prefix| prefix.to_owned()).collect();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = current_thread().unwrap();
     runtime.block_on(async {
         let connection = ApiClient::open(Some(kubeconfig)).await.unwrap();
         let writer = NodeWriter::new(Arc::new(connection), NODE, taint, former, repeat);
@@ -260,7 +234,7 @@ fn kept_again(
         tokio::select! {
             () = writer.run(stale, desired) => panic!("it keeps the node for as long as there is a sender"),
             reached = tokio::time::timeout(SOON, reached) => {
-                reached.unwrap_or_else(|_| panic!("{:?}", taints(&server.state())));
+                reached.unwrap_or_else(|_| panic!("{:?}", server.state().taints()));
             }
         }
     });
@@ -302,22 +276,16 @@ fn taints_of_an_earlier_configuration_go() {
     ] {
         let wanted = DesiredStatus::default();
         let before = (&[there][..], with_condition);
-        let server = kept(before, (taint, former), Vec::new(), wanted, |s| {
-            taints(s) == expected
+        let server = kept(before, (taint, former), None, wanted, |s| {
+            s.taints() == expected
         });
         assert_eq!(has_condition(&server.state()), with_condition, "{there}");
     }
     // One that no configuration has named belongs to another component.
     let stays = |s: &State| s.count("GET", "/nodes/n2") > 0;
     let before = (&[custom_left][..], false);
-    let server = kept(
-        before,
-        (None, &[]),
-        Vec::new(),
-        DesiredStatus::default(),
-        stays,
-    );
-    assert_eq!(taints(&server.state()), [kept_one, custom_left]);
+    let server = kept(before, (None, &[]), None, DesiredStatus::default(), stays);
+    assert_eq!(server.state().taints(), [kept_one, custom_left]);
 }
 
 /// Under pressure, at this moment.
@@ -330,15 +298,6 @@ fn wanted() -> DesiredStatus {
     }
 }
 
-fn refusal(path: &'static str, code: u16) -> Fault {
-    Fault {
-        method: "PATCH",
-        path,
-        times: 1,
-        what: InjectedFault::Status(code),
-    }
-}
-
 // An admission policy that refuses the taint leaves the condition.
 #[test]
 fn the_condition_is_written_when_the_taint_is_refused() {
@@ -346,8 +305,8 @@ fn the_condition_is_written_when_the_taint_is_refused() {
         set_after: Duration::ZERO,
         ..TaintConfig::default()
     };
-    let faults = vec![refusal("/nodes/n2", 403)];
-    let server = kept((&[], false), (Some(taint), &[]), faults, wanted(), says);
+    let refusal = Some(("/nodes/n2", 403));
+    let server = kept((&[], false), (Some(taint), &[]), refusal, wanted(), says);
     let state = server.state();
     let patched: Vec<&str> = state
         .all("PATCH", "/nodes/n2")
@@ -369,7 +328,7 @@ fn what_holds_is_said_again() {
         often,
         (&[], false),
         (taint, &[]),
-        vec![],
+        None,
         wanted(),
         is_said_again,
     );
@@ -378,8 +337,8 @@ fn what_holds_is_said_again() {
 // A lost answer: what was asked for may be there or not, and has the same time in either case.
 #[test]
 fn a_condition_that_is_written_again_has_its_time() {
-    let faults = vec![refusal("/nodes/n2/status", 500)];
-    let server = kept((&[], false), (None, &[]), faults, wanted(), has_condition);
+    let refusal = Some(("/nodes/n2/status", 500));
+    let server = kept((&[], false), (None, &[]), refusal, wanted(), has_condition);
     let state = server.state();
     let times: Vec<_> = state
         .all("PATCH", "/nodes/n2/status")
@@ -399,12 +358,10 @@ fn conflicts_and_failures_are_outlasted() {
     let wild = member.pod("wild", 1, "BestEffort", 0, None).unwrap();
     let _agent = member.start().unwrap();
     for code in [409, 500] {
-        member.server.state().faults.push(Fault::new(
-            "PATCH",
-            "/nodes/n2",
-            1,
-            InjectedFault::Status(code),
-        ));
+        member
+            .server
+            .state()
+            .fails("PATCH", "/nodes/n2", 1, InjectedFault::Status(code));
     }
     let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
@@ -422,5 +379,5 @@ fn the_taint_can_be_switched_off() {
     let mut hog = Hog::start(&wild, &["--mib", "1024"]).unwrap();
     assert_eq!(hog.wait().unwrap(), Some(libc::SIGKILL));
     assert!(member.server.wait(SOON, has_condition));
-    assert_eq!(taints(&member.server.state()), ["example.org/kept"]);
+    assert_eq!(member.server.state().taints(), ["example.org/kept"]);
 }

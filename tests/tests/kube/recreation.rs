@@ -1,19 +1,10 @@
 //! A pod that is evicted, comes back to the same node, and is evicted again: seen, told, and damped for longer each time
 //! (R17, R29).
 
-use std::time::Duration;
-
-use evictd_store::record::Record;
 use evictd_tests::{
     apiserver::{self, State},
-    cluster_node::ClusterNode,
-    hog::Hog,
-    scrape::{free_address, metrics},
-    skip::not_root,
-    skip_if,
-    wait::SOON,
+    prelude::*,
 };
-use serde_json::json;
 
 /// Another pod of the same DaemonSet; returns the cgroup of its container.
 fn replacement(member: &ClusterNode, number: u64) -> std::path::PathBuf {
@@ -29,9 +20,7 @@ fn replacement(member: &ClusterNode, number: u64) -> std::path::PathBuf {
 }
 
 fn has_taint(state: &State) -> bool {
-    let taints = state.node["spec"]["taints"].as_array();
-    let mut taints = taints.into_iter().flatten();
-    taints.any(|t| t["key"] == "evictd.dev/memory-pressure")
+    state.taints().contains(&"evictd.dev/memory-pressure")
 }
 
 #[test]
@@ -46,7 +35,7 @@ fn who_comes_back_at_once_finds_the_door_shut_for_longer() {
     let recreations = |count: u32| {
         let line = format!("evictd_recreations_total {count}");
         let address = address.clone();
-        move |_: &ClusterNode| metrics(&address).is_ok_and(|text| text.lines().any(|l| l == line))
+        move |_: &ClusterNode| shows(&address, &line)
     };
     let mut dir = replacement(&member, 1);
     let mut agent = member.start().unwrap();

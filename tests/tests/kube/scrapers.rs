@@ -1,22 +1,11 @@
 //! Metrics over TLS, for scrapers that the API server lets in.
 
 use std::{
-    fs,
     io::{Read as _, Write as _},
     net::SocketAddr,
 };
 
-use evictd_tests::{
-    agent,
-    apiserver::{Fault, InjectedFault},
-    cluster_node::ClusterNode,
-    scrape::{free_address, metrics},
-    skip::not_root,
-    skip_if,
-    tls::Authority,
-    wait::{SOON, until},
-};
-use serde_json::{Value, json};
+use evictd_tests::{prelude::*, tls::Authority};
 
 /// A node whose agent serves metrics with a certificate of an authority.
 struct Served {
@@ -125,21 +114,19 @@ fn without_an_answer_of_the_api_server_no_metrics_are_shown() {
     let mut agent = served.node.start().unwrap();
     assert_eq!(served.status(Some("known")), "200");
     for what in [InjectedFault::Status(500), InjectedFault::Status(403)] {
-        served.node.server.state().faults.push(Fault {
-            method: "POST",
-            path: "/tokenreviews",
-            times: 1,
-            what,
-        });
+        served
+            .node
+            .server
+            .state()
+            .fails("POST", "/tokenreviews", 1, what);
         let token = format!("{}", served.reviews()[0]);
         assert_eq!(served.status(Some(&token)), "503", "{}", agent.log());
     }
-    served.node.server.state().faults.push(Fault::new(
-        "POST",
-        "/tokenreviews",
-        1,
-        InjectedFault::Hang,
-    ));
+    served
+        .node
+        .server
+        .state()
+        .fails("POST", "/tokenreviews", 1, InjectedFault::Hang);
     let mut waits = served.authority.connect(served.address).unwrap();
     let request = "GET /metrics HTTP/1.1\r\nAuthorization: Bearer hangs\r\n\r\n";
     waits.write_all(request.as_bytes()).unwrap();

@@ -1,9 +1,6 @@
 //! The scripted API server against the recordings of a real one.
 
-use std::{fs, path::Path};
-
-use evictd_tests::apiserver::{ApiServer, pod};
-use serde_json::Value;
+use evictd_tests::{apiserver::pod, prelude::*};
 
 fn recording(name: &str) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("recordings/api/{name}.json"));

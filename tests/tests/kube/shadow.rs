@@ -1,19 +1,10 @@
 //! Shadow mode: what would be done is told and written down, and nothing is changed, neither on the node nor in the cluster.
 
-use std::time::Duration;
-
 use evictd_kube::policy_status::SPREAD;
-use evictd_store::record::Record;
 use evictd_tests::{
-    agent,
     apiserver::{self, State},
-    cluster_node::ClusterNode,
-    hog::Hog,
-    skip::not_root,
-    skip_if,
-    wait::SOON,
+    prelude::*,
 };
-use serde_json::{Value, json};
 
 fn events(state: &State, reason: &str) -> usize {
     let events = state.all("POST", "/events");
@@ -30,6 +21,7 @@ fn writes(state: &State) -> Vec<String> {
         .collect()
 }
 
+// R47
 #[test]
 fn shadow_mode_sends_nothing_but_events() {
     skip_if!(not_root());
@@ -42,9 +34,10 @@ fn shadow_mode_sends_nothing_but_events() {
     let mut agent = member.start().unwrap();
     let mut hog = Hog::start(&wild, &["--mib", "210"]).unwrap();
     let told = member.server.wait(SOON, |s| {
-        events(s, "WouldEvict") > 0 && events(s, "WouldSetConditions") > 0
+        events(s, "WouldEvict") == 1 && events(s, "WouldSetConditions") > 0
     });
     assert!(told, "{}", agent.log());
+    assert!(member.wait(SOON, |m| m.reported().len() == 1));
     assert!(hog.is_alive(), "nothing was killed");
     // The kubelet finds the shortage too.
     let mut evicted = apiserver::pod("other", &ClusterNode::uid(2), "BestEffort", 0, None);

@@ -1,10 +1,10 @@
 //! Soft evictions against the scripted API server: grace periods, budgets, overrides (R5).
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::future::Future;
 
 use evictd_config::Config;
 use evictd_engine::{
-    Cause, EvictionDecision, ManagedPod, Message, Pod, Signal,
+    Cause, EvictionDecision, ManagedPod, Message,
     fleet::{FleetPace, FleetRules},
     permit::{EvictionPermit, Permission},
     record::SignalReading,
@@ -21,14 +21,9 @@ use evictd_policy::{
 use evictd_store::{
     disk_queue::DiskThread,
     journal::{self, Journal},
-    record::{Record, RequestRecord},
+    record::RequestRecord,
 };
-use evictd_sys::clock::monotonic_ns;
-use evictd_tests::{
-    apiserver::{self, ApiServer, Fault, InjectedFault, NODE},
-    policy_fixture::BarePod,
-};
-use serde_json::{Value, json};
+use evictd_tests::{apiserver, policy_fixture::BarePod, prelude::*};
 
 struct Soft {
     server: ApiServer,
@@ -64,10 +59,7 @@ fn soft(cluster: Value) -> Soft {
         document["cluster"][key] = value.clone();
     }
     let config = Config::from_values(document, None).unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = current_thread().unwrap();
     let connection = runtime.block_on(ApiClient::open(Some(kubeconfig))).unwrap();
     let connection = Arc::new(connection);
     let journal = Journal::open(&dir.path().join("state")).unwrap();
@@ -319,12 +311,9 @@ impl Soft {
 #[test]
 fn trouble_with_one_and_trouble_with_all() {
     let mut soft = soft(json!({}));
-    soft.server.state().faults.push(Fault::new(
-        "POST",
-        "/web-2/eviction",
-        1,
-        InjectedFault::Status(500),
-    ));
+    soft.server
+        .state()
+        .fails("POST", "/web-2/eviction", 1, InjectedFault::Status(500));
     let outcome = soft.evict(&[1, 2], false);
     assert!(
         matches!(outcome, SoftOutcome::Evicted { index: 1, .. }),
@@ -384,13 +373,10 @@ fn what_is_held_back_by_now_is_not_asked_to_go() {
 #[test]
 fn a_pause_during_the_dry_run_comes_before_the_delete() {
     let mut soft = soft(json!({}));
-    let slow = |path| Fault {
-        method: "POST",
-        path,
-        times: 1,
-        what: InjectedFault::Slow(Duration::from_secs(1)),
-    };
-    soft.server.state().faults.push(slow("/web-2/eviction"));
+    let slow = InjectedFault::Slow(Duration::from_secs(1));
+    soft.server
+        .state()
+        .fails("POST", "/web-2/eviction", 1, slow);
     let limiter = Arc::clone(soft.policies.limiter());
     let paused = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(300));
@@ -410,12 +396,12 @@ fn a_pause_during_the_dry_run_comes_before_the_delete() {
 #[test]
 fn a_pause_holds_for_an_override() {
     let mut soft = soft(json!({}));
-    soft.server.state().faults.push(Fault::new(
+    soft.server.state().fails(
         "POST",
         "/web-1/eviction",
         1,
         InjectedFault::Slow(Duration::from_secs(1)),
-    ));
+    );
     let limiter = Arc::clone(soft.policies.limiter());
     let paused = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(300));

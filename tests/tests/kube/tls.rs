@@ -1,11 +1,8 @@
 //! The API server behind TLS: by a kubeconfig, by the pod's service account, and with a certificate that is not trusted.
 
-use std::{fs, os::unix::process::CommandExt as _, path::Path, time::Duration};
+use std::os::unix::process::CommandExt as _;
 
-use evictd_tests::{
-    agent::Agent, apiserver::ApiServer, cluster_node::ClusterNode, hog::Hog, skip::not_root,
-    skip_if, tls::Authority, wait::SOON,
-};
+use evictd_tests::{prelude::*, tls::Authority};
 use nix::{
     mount::{MsFlags, mount},
     sched::{CloneFlags, unshare},

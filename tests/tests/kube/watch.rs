@@ -1,16 +1,10 @@
 //! The watch of the node's pods against a server that is slow, silent, forgetful or away.
 
-use std::{sync::Arc, time::Duration};
-
 use evictd_kube::{
     client::ApiClient,
     watch::pods::{self, Shared},
 };
-use evictd_tests::{
-    apiserver::{ApiServer, Fault, InjectedFault, NODE, pod},
-    wait::SOON,
-};
-use serde_json::json;
+use evictd_tests::{apiserver::pod, prelude::*};
 
 struct Watching {
     server: ApiServer,
@@ -26,10 +20,7 @@ fn start(prepare: impl FnOnce(&mut ApiServer)) -> Watching {
     prepare(&mut server);
     let dir = tempfile::tempdir().unwrap();
     let kubeconfig = server.kubeconfig(dir.path()).unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = current_thread().unwrap();
     let (connection, shared) = (
         runtime.block_on(ApiClient::open(Some(kubeconfig))).unwrap(),
         Arc::new(Shared::default()),
@@ -223,12 +214,7 @@ fn failures_are_followed_by_pauses() {
             InjectedFault::Status(403),
             InjectedFault::Slow(Duration::from_millis(200)),
         ] {
-            state.faults.push(Fault {
-                method: "GET",
-                path: "/pods",
-                times: 1,
-                what,
-            });
+            state.fails("GET", "/pods", 1, what);
         }
     });
     assert!(w.knows(&["ua"]));

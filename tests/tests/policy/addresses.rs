@@ -1,16 +1,13 @@
 //! The addresses of the cluster itself, from which gates are kept: read from the API server, as the gates see them.
 
-use std::{sync::Arc, time::Duration};
-
-use evictd_engine::Pod;
 use evictd_kube::cluster_addresses;
 use evictd_policy::{PolicySet, evaluator::Worker};
 use evictd_tests::{
-    apiserver::{Fault, InjectedFault, State},
+    apiserver::State,
     policy_fixture::{BarePod, policy},
+    prelude::*,
     watch_fixture::Following,
 };
-use serde_json::{Value, json};
 
 const CIDRS: &str = "/apis/networking.k8s.io/v1/servicecidrs";
 const SLICE: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";
@@ -123,16 +120,11 @@ fn gates_are_kept_from_the_networks_and_endpoints_that_the_api_server_names() {
 /// An API server before 1.33, or no right: what is known without it counts, and gates ask.
 #[test]
 fn what_cannot_be_read_keeps_no_gate_from_asking() {
-    let forbidden = |path| Fault {
-        method: "GET",
-        path,
-        times: 1000,
-        what: InjectedFault::Status(403),
-    };
+    let forbid = |state: &mut State| state.fails("GET", SLICE, 1000, InjectedFault::Status(403));
     let gates = Gates::new(
         |state| {
             state.others.insert(SLICE.into(), slice(&[SERVER]));
-            state.faults.push(forbidden(SLICE));
+            forbid(state);
         },
         &[],
     );
@@ -141,7 +133,7 @@ fn what_cannot_be_read_keeps_no_gate_from_asking() {
     gates.f.server.state().faults.clear();
     gates.says(SERVER, "is the API server's address");
     // What was known stays known.
-    gates.f.server.state().faults.push(forbidden(SLICE));
+    forbid(&mut gates.f.server.state());
     let asked = gates.asked(SLICE);
     assert!(gates.f.wait(|_| gates.asked(SLICE) >= asked + 2));
     gates.says(SERVER, "is the API server's address");
@@ -150,8 +142,8 @@ fn what_cannot_be_read_keeps_no_gate_from_asking() {
 /// Those that are configured are not asked for; a server that does not answer holds gates up for a moment.
 #[test]
 fn configured_networks_and_a_server_that_hangs() {
-    let hangs = Fault::new("GET", SLICE, 1000, InjectedFault::Hang);
-    let gates = Gates::new(|state| state.faults.push(hangs), &["10.96.0.0/12"]);
+    let hang = |state: &mut State| state.fails("GET", SLICE, 1000, InjectedFault::Hang);
+    let gates = Gates::new(hang, &["10.96.0.0/12"]);
     gates.says(SERVICE, "is a ClusterIP");
     assert_eq!(gates.asked(CIDRS), 0);
     assert!(gates.asked(SLICE) > 0);

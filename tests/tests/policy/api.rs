@@ -1,13 +1,7 @@
 //! Policies that the API server tells of: in force by watch, with a status that one agent writes (R12, R34, R38).
 
-use std::{sync::Arc, time::Duration};
-
 use evictd_kube::{policy_status::SPREAD, watch::namespaces};
-use evictd_tests::{
-    apiserver::{Collection, Fault, InjectedFault},
-    watch_fixture::Following,
-};
-use serde_json::{Value, json};
+use evictd_tests::{prelude::*, watch_fixture::Following};
 
 const NEVER: &str = "Never";
 
@@ -127,12 +121,12 @@ fn many_agents_write_once() {
 #[test]
 fn a_conflict_means_another_look() {
     let f = start(50, |s| {
-        s.faults.push(Fault::new(
+        s.fails(
             "PATCH",
             "/evictionpolicies/db/status",
             2,
             InjectedFault::Status(409),
-        ));
+        );
         s.put_policy("db", spec(NEVER));
     });
     assert!(f.wait(|f| f.server.state().accepted("db")["status"] == "True"));
@@ -194,12 +188,9 @@ fn without_the_definition_it_is_asked_for_rarely() {
 fn what_is_forbidden_changes_nothing() {
     let f = start(100, |s| s.put_policy("db", spec(NEVER)));
     assert!(f.wait(|f| f.in_force() == one("db", 1)));
-    f.server.state().faults.push(Fault::new(
-        "GET",
-        "/evictionpolicies",
-        1,
-        InjectedFault::Status(403),
-    ));
+    f.server
+        .state()
+        .fails("GET", "/evictionpolicies", 1, InjectedFault::Status(403));
     f.server.state().expire();
     assert!(
         f.server

@@ -1,22 +1,14 @@
 //! The shipped policies, each rule of them: what ArangoDB's servers say decides who may be evicted.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-};
-
-use evictd_engine::{Pod, permit::Permission};
+use evictd_engine::permit::Permission;
 use evictd_policy::{Evict, EvictionPolicy, Namespaces, PolicySet, Wait, file, gate::Secrets};
-use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
     deploy,
     policy_fixture::{Kept, labels},
+    prelude::*,
     scripted::{Script, Scripted},
-    skip::not_root,
-    skip_if,
     tls::Authority,
 };
-use serde_json::{Value, json};
 
 const NUMBERS: &str = "/_admin/cluster/numberOfServers";
 const HEALTH: &str = "/_admin/cluster/health";

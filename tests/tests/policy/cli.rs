@@ -1,21 +1,12 @@
 //! `evictd policy`: what it prints, and what it says of mistakes.
 
-use std::{ffi::OsString, fs};
-
 use evictd_policy::{API_VERSION, KIND};
-use evictd_tests::deploy;
-use serde_json::{Value, json};
+use evictd_tests::{deploy, prelude::*, vectors::evictd};
 
 /// Exit code, standard output, standard error.
 fn run(arguments: &[&str]) -> (u8, String, String) {
-    let all = ["evictd", "policy"]
-        .iter()
-        .chain(arguments)
-        .map(OsString::from);
-    let (mut out, mut err) = (Vec::new(), Vec::new());
-    let code = evictd::cli::run(all, &mut out, &mut err);
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (code, text(out), text(err))
+    let outcome = evictd(["policy"].iter().chain(arguments));
+    (outcome.code, outcome.stdout, outcome.stderr)
 }
 
 #[test]

@@ -1,11 +1,8 @@
 //! The definition of EvictionPolicy (deploy/crds): what the API server refuses by itself, and that it can afford to look.
 
-use std::{fs, path::PathBuf};
-
 use cel::{Context, Program, to_value};
 use evictd_policy::{API_VERSION, EvictionPolicy, KIND};
-use evictd_tests::deploy;
-use serde_json::{Value, json};
+use evictd_tests::{deploy, prelude::*};
 
 /// The schema of `spec`.
 fn definition() -> Value {
@@ -125,142 +122,57 @@ fn mistakes_are_refused_before_any_agent_sees_them() {
         let rule = json!({"name": "r", "evict": "When", "when": "gates.g"});
         json!({"namespaceSelector": selector, "gates": [gate], "rules": [rule]})
     };
-    let asks = |requirement: Value| rule(json!({"selector": {"matchExpressions": [requirement]}}));
-    let http = |http: Value| gate(json!({ "http": http }));
-    let object = json!({"apiVersion": "v1", "resource": "pods", "name": "'x'"});
     let many: Vec<Value> = (0..65)
         .map(|i| json!({"name": format!("r{i}"), "selector": {"matchLabels": {format!("l{i}"): "x"}}, "evict": "Never"}))
         .collect();
-    for (spec, expected) in [
-        (json!({}), "spec: \"rules\" is missing"),
-        (json!({"rules": []}), "spec.rules: too little"),
-        (
-            json!({"allNamespaces": "x", "rules": many}),
-            "spec.rules: too much",
-        ),
-        (
-            json!({"rules": [{"name": "r", "evict": "Never"}, {"name": "r", "evict": "Never"}]}),
-            "spec.rules: the same name twice",
-        ),
-        (
-            rule(json!({"evict": "Maybe"})),
-            "spec.rules[0].evict: no such word",
-        ),
-        (
-            rule(json!({"evict": "When"})),
-            "spec.rules[0]: when belongs to evict When",
-        ),
-        (
-            rule(json!({"when": "gates.g"})),
-            "spec.rules[0]: when belongs to evict When",
-        ),
-        (
-            rule(json!({"order": 1001})),
-            "spec.rules[0].order: out of range",
-        ),
-        (
-            rule(json!({"limits": [{"period": "5m"}]})),
-            "spec.rules[0].limits[0]: a limit needs",
-        ),
-        (
-            rule(json!({"limits": [{"maxEvictedAtOnce": 17}]})),
-            "spec.rules[0].limits[0].maxEvictedAtOnce: out of range",
-        ),
-        (
-            asks(json!({"key": "a", "operator": "In"})),
-            "spec.rules[0].selector.matchExpressions[0]: In and NotIn need values",
-        ),
-        (
-            asks(json!({"key": "a", "operator": "Exists", "values": ["x"]})),
-            "spec.rules[0].selector.matchExpressions[0]: In and NotIn need values",
-        ),
-        (
-            asks(json!({"key": "a", "operator": "Is"})),
-            "spec.rules[0].selector.matchExpressions[0].operator: no such word",
-        ),
-        (
-            gate(json!({})),
-            "spec.gates[0]: a gate asks either http or object",
-        ),
-        (
-            gate(json!({"http": {"port": 80}, "object": object})),
-            "spec.gates[0]: a gate asks either http or object",
-        ),
-        (
-            json!({"gates": [{"name": "g", "http": {"port": 80}}], "rules": [{"name": "r", "evict": "Always"}]}),
-            "spec: no rule asks a gate",
-        ),
-        (
-            http(json!({"port": 0})),
-            "spec.gates[0].http.port: out of range",
-        ),
-        (
-            http(json!({"port": 80, "redirects": 1})),
-            "spec.gates[0].http.redirects: out of range",
-        ),
-        (
-            http(json!({"port": 80, "token": "t"})),
-            "spec.gates[0].http: a token needs https with ca",
-        ),
-        (
-            http(
-                json!({"port": 80, "scheme": "https", "ca": "c", "token": "t", "allowInsecure": true}),
-            ),
-            "spec.gates[0].http: a token needs https with ca",
-        ),
-        (
-            http(json!({"port": 80, "allowInsecure": true})),
-            "spec.gates[0].http: a token needs https with ca",
-        ),
-        (
-            http(json!({"port": 80, "host": "pod.name"})),
-            "spec.gates[0].http: host and serverName need hosts",
-        ),
-        (
-            http(json!({"port": 80, "serverName": "pod.name", "hosts": ["a.b"]})),
-            "spec.gates[0].http: serverName needs https with ca",
-        ),
-        (
-            http(json!({"port": 80, "clusterIPs": true})),
-            "spec.gates[0].http: clusterIPs needs host",
-        ),
-        (
-            json!({"gates": [{"name": "g", "http": {"port": 80}}], "rules": [{"name": "r", "evict": "When", "when": "gates.g"}]}),
-            "spec: name the namespaces in namespaceSelector",
-        ),
-        (
-            json!({"selector": {"matchLabels": {"a": "b"}}, "rules": [{"name": "r", "evict": "Never"}]}),
-            "spec: name the namespaces in namespaceSelector",
-        ),
-        (
-            json!({"rules": [{"name": "r", "evict": "Always", "limits": [{"groupBy": "a", "minAvailable": 1}]}]}),
-            "spec: name the namespaces in namespaceSelector",
-        ),
-        (
-            json!({"namespaceSelector": {"matchLabels": {"a": "b"}}, "allNamespaces": "x", "rules": [{"name": "r", "evict": "Never"}]}),
-            "spec: name the namespaces in namespaceSelector",
-        ),
-        (
-            json!({
-                "allNamespaces": "x",
-                "gates": [{"name": "g", "http": {"port": 80, "token": "t", "allowInsecure": true}}],
-                "rules": [{"name": "r", "evict": "When", "when": "gates.g"}],
-            }),
-            "spec: a policy with a token needs a namespaceSelector",
-        ),
-        (
-            http(json!({"port": 80, "maxBytes": 1 << 30})),
-            "spec.gates[0].http.maxBytes: out of range",
-        ),
-        (
-            http(json!({"port": 443, "scheme": "https"})),
-            "spec.gates[0].http: https needs either ca",
-        ),
-        (
-            http(json!({"port": 80, "ca": "x"})),
-            "spec.gates[0].http: https needs either ca",
-        ),
-    ] {
+    let many = json!({"allNamespaces": "x", "rules": many});
+    let table = rows(
+        r#"
+        spec | {} | spec: "rules" is missing
+        spec | {rules: []} | spec.rules: too little
+        spec | {rules: [{name: r, evict: Never}, {name: r, evict: Never}]} | spec.rules: the same name twice
+        rule | {evict: Maybe} | spec.rules[0].evict: no such word
+        rule | {evict: When} | spec.rules[0]: when belongs to evict When
+        rule | {when: gates.g} | spec.rules[0]: when belongs to evict When
+        rule | {order: 1001} | spec.rules[0].order: out of range
+        rule | {limits: [{period: 5m}]} | spec.rules[0].limits[0]: a limit needs
+        rule | {limits: [{maxEvictedAtOnce: 17}]} | spec.rules[0].limits[0].maxEvictedAtOnce: out of range
+        asks | {key: a, operator: In} | spec.rules[0].selector.matchExpressions[0]: In and NotIn need values
+        asks | {key: a, operator: Exists, values: [x]} | spec.rules[0].selector.matchExpressions[0]: In and NotIn need values
+        asks | {key: a, operator: Is} | spec.rules[0].selector.matchExpressions[0].operator: no such word
+        gate | {} | spec.gates[0]: a gate asks either http or object
+        gate | {http: {port: 80}, object: {apiVersion: v1, resource: pods, name: "'x'"}} | spec.gates[0]: a gate asks either http or object
+        spec | {gates: [{name: g, http: {port: 80}}], rules: [{name: r, evict: Always}]} | spec: no rule asks a gate
+        http | {port: 0} | spec.gates[0].http.port: out of range
+        http | {port: 80, redirects: 1} | spec.gates[0].http.redirects: out of range
+        http | {port: 80, token: t} | spec.gates[0].http: a token needs https with ca
+        http | {port: 80, scheme: https, ca: c, token: t, allowInsecure: true} | spec.gates[0].http: a token needs https with ca
+        http | {port: 80, allowInsecure: true} | spec.gates[0].http: a token needs https with ca
+        http | {port: 80, host: pod.name} | spec.gates[0].http: host and serverName need hosts
+        http | {port: 80, serverName: pod.name, hosts: [a.b]} | spec.gates[0].http: serverName needs https with ca
+        http | {port: 80, clusterIPs: true} | spec.gates[0].http: clusterIPs needs host
+        spec | {gates: [{name: g, http: {port: 80}}], rules: [{name: r, evict: When, when: gates.g}]} | spec: name the namespaces in namespaceSelector
+        spec | {selector: {matchLabels: {a: b}}, rules: [{name: r, evict: Never}]} | spec: name the namespaces in namespaceSelector
+        spec | {rules: [{name: r, evict: Always, limits: [{groupBy: a, minAvailable: 1}]}]} | spec: name the namespaces in namespaceSelector
+        spec | {namespaceSelector: {matchLabels: {a: b}}, allNamespaces: x, rules: [{name: r, evict: Never}]} | spec: name the namespaces in namespaceSelector
+        spec | {allNamespaces: x, gates: [{name: g, http: {port: 80, token: t, allowInsecure: true}}], rules: [{name: r, evict: When, when: gates.g}]} | spec: a policy with a token needs a namespaceSelector
+        http | {port: 80, maxBytes: 1073741824} | spec.gates[0].http.maxBytes: out of range
+        http | {port: 443, scheme: https} | spec.gates[0].http: https needs either ca
+        http | {port: 80, ca: x} | spec.gates[0].http: https needs either ca
+        "#,
+    );
+    let specs = table.map(|[of, value, expected]| {
+        let value = yaml(value);
+        let spec = match of {
+            "spec" => value,
+            "rule" => rule(value),
+            "asks" => rule(json!({"selector": {"matchExpressions": [value]}})),
+            "gate" => gate(value),
+            _ => gate(json!({ "http": value })),
+        };
+        (spec, expected)
+    });
+    for (spec, expected) in specs.chain([(many, "spec.rules: too much")]) {
         let refused = refuses("spec", &spec, &definition).expect_err(expected);
         assert!(
             refused.starts_with(expected),

@@ -1,19 +1,8 @@
 //! `evictd run` with policies in files, and scripted servers for its gates.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::ffi::OsString;
 
-use evictd_node::cgroup::memory::MemoryCgroup;
-use evictd_tests::{
-    cgroup::{OomKills as _, TestCgroup},
-    embedded::Files,
-    hog::Hog,
-    node::MIB,
-    policies::scoped,
-    scripted::Scripted,
-    skip::{no_bpf, not_root},
-    skip_if,
-};
-use serde_json::{Value, json};
+use evictd_tests::{policies::scoped, prelude::*, scripted::Scripted, vectors::evictd};
 
 struct Ruled {
     files: Files,
@@ -78,20 +67,13 @@ impl Ruled {
     /// What a command prints that is given the agent's configuration.
     fn told(&self, words: &[&str]) -> String {
         let config = self.files.dir().join("config.json");
-        let words = ["evictd"].iter().chain(words).chain(&["--config"]);
-        let words = words.map(Into::into).chain([config.into()]);
-        let (mut out, mut err) = (Vec::new(), Vec::new());
-        let code = evictd::cli::run(words, &mut out, &mut err);
-        assert_eq!((code, String::from_utf8(err).unwrap().as_str()), (0, ""));
-        String::from_utf8(out).unwrap()
+        let words = words.iter().chain(&["--config"]).map(OsString::from);
+        evictd(words.chain([config.into()])).good()
     }
 
     fn wait(&self, what: &str, condition: impl Fn(&Self) -> bool) {
-        let end = std::time::Instant::now() + Duration::from_secs(30);
-        while !condition(self) {
-            assert!(std::time::Instant::now() < end, "{what}");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let holds = until(Duration::from_secs(30), || condition(self));
+        assert!(holds, "{what}");
     }
 }
 

@@ -1,35 +1,18 @@
 //! The fast path under policies, with real cgroups: who is denied, in what order the others go, and what limits do.
 
-use std::time::Duration;
-
 use evictd_engine::{
-    QosClass,
     model::settings::RankingStrategy,
     permit::{LastResort, Permission},
 };
 use evictd_fastpath::{Event, FastPathSettings};
 use evictd_node::{memory_scope::Limits, pods::table::PodTable};
-use evictd_sys::clock::monotonic_ns;
-use evictd_tests::{
-    hog::Hog,
-    node::{MIB, Node, Options},
-    skip::not_root,
-    skip_if,
-    wait::SOON,
-};
+use evictd_tests::{node::Options, prelude::*};
 
 /// Waits until a cgroup holds so much: hogs have their memory before the first look.
-fn holds(dir: &std::path::Path, mib: u64) {
-    let memory = evictd_node::cgroup::memory::MemoryCgroup::open(dir).unwrap();
-    let end = std::time::Instant::now() + SOON;
-    while memory.usage().unwrap() < mib * MIB {
-        assert!(
-            std::time::Instant::now() < end,
-            "{} stays small",
-            dir.display()
-        );
-        std::thread::sleep(Duration::from_millis(5));
-    }
+fn holds(dir: &Path, mib: u64) {
+    let memory = MemoryCgroup::open(dir).unwrap();
+    let held = until(SOON, || memory.usage().unwrap() >= mib * MIB);
+    assert!(held, "{} stays small", dir.display());
 }
 
 /// Pods of these sizes in MiB, all BestEffort, all at their size.

@@ -1,14 +1,11 @@
 //! Gates against servers that answer, hang, lie, redirect, and say too much.
 
-use evictd_engine::Pod;
 use evictd_policy::{EvictionPolicy, PolicySet, gate::Secrets};
 use evictd_tests::{
-    policy_fixture::{Kept, policy},
+    policy_fixture::{Kept, may_go, pod, policy},
+    prelude::*,
     scripted::{Asked, Script, Scripted},
-    skip::not_root,
-    skip_if,
 };
-use serde_json::{Value, json};
 
 /// One gate that decides alone.
 fn gated(gate: Value) -> EvictionPolicy {
@@ -21,22 +18,19 @@ fn gated(gate: Value) -> EvictionPolicy {
     )
 }
 
+/// A pod at this address.
+fn keep(name: &str, ip: &str, policy: EvictionPolicy) -> Kept {
+    keep_all(name, &[ip.to_owned()], policy, Secrets::default())
+}
+
 /// Pods at these addresses.
-fn keep(name: &str, ips: &[String], policies: Vec<EvictionPolicy>, secrets: Secrets) -> Kept {
+fn keep_all(name: &str, ips: &[String], policy: EvictionPolicy, secrets: Secrets) -> Kept {
     let pods = ips.iter().enumerate().map(|(i, ip)| Pod {
-        name: format!("pod-{i}"),
+        name: pod(i),
         ip: ip.clone(),
         ..Pod::default()
     });
-    Kept::new(name, pods.collect(), policies, secrets)
-}
-
-fn pod(number: usize) -> String {
-    format!("pod-{number}")
-}
-
-fn may_go(kept: &Kept, number: usize) -> bool {
-    kept.may_go(&pod(number))
+    Kept::new(name, pods.collect(), vec![policy], secrets)
 }
 
 fn answer(kept: &Kept, number: usize) -> Option<bool> {
@@ -58,12 +52,7 @@ fn the_pods_own_answer_decides_and_gets_old() {
         "http": {"port": server.port(), "path": "/role"},
         "check": "answer.role == 'follower'",
     });
-    let kept = keep(
-        "gaterole",
-        &[server.ip()],
-        vec![gated(gate)],
-        Secrets::default(),
-    );
+    let kept = keep("gaterole", &server.ip(), gated(gate));
     assert!(!may_go(&kept, 0), "not before anybody has answered");
     kept.wait("it is asked", |k| answer(k, 0) == Some(false));
     assert!(!may_go(&kept, 0));
@@ -103,12 +92,7 @@ fn a_changed_gate_is_asked_anew() {
         )
     };
     let first = changed("/config", "status == 200");
-    let kept = keep(
-        "gatechanged",
-        std::slice::from_ref(&ip),
-        vec![first],
-        Secrets::default(),
-    );
+    let kept = keep("gatechanged", &ip, first);
     kept.wait("both answer", |k| may_go(k, 0));
     let alive = || server.asked().iter().filter(|a| a.path == "/alive").count();
     let before = alive();
@@ -129,49 +113,20 @@ fn a_changed_gate_is_asked_anew() {
 #[test]
 fn what_no_answer_means_is_said() {
     skip_if!(not_root());
-    let gate = |on_unknown: &str| json!({"onUnknown": on_unknown, "timeout": "200ms", "http": {"port": 1}});
-    let unknown = vec!["127.0.0.22".to_owned()];
-    let denied = keep(
-        "gatedeny",
-        &unknown,
-        vec![gated(gate("deny"))],
-        Secrets::default(),
-    );
-    denied.wait("it is tried", |k| error_of(k, 0).is_some());
-    assert!(!may_go(&denied, 0));
-    let allowed = keep(
-        "gateallow",
-        &unknown,
-        vec![gated(gate("allow"))],
-        Secrets::default(),
-    );
-    allowed.wait("it is tried", |k| error_of(k, 0).is_some());
-    assert!(may_go(&allowed, 0));
-    // Turned round, unknown is not yes either.
-    let turned = |on_unknown: &str| {
-        let mut gate = gate(on_unknown);
-        gate["name"] = "g".into();
-        policy(
-            "p",
-            json!({"gates": [gate], "rules": [{"name": "r", "evict": "When", "when": "!gates.g"}]}),
-        )
-    };
-    let denied = keep(
-        "gatedenynot",
-        &unknown,
-        vec![turned("deny")],
-        Secrets::default(),
-    );
-    denied.wait("it is tried", |k| error_of(k, 0).is_some());
-    assert!(!may_go(&denied, 0));
-    let allowed = keep(
-        "gateallownot",
-        &unknown,
-        vec![turned("allow")],
-        Secrets::default(),
-    );
-    allowed.wait("it is tried", |k| error_of(k, 0).is_some());
-    assert!(may_go(&allowed, 0));
+    for (name, on_unknown, when, expected) in [
+        ("gatedeny", "deny", "gates.g", false),
+        ("gateallow", "allow", "gates.g", true),
+        // Turned round, unknown is not yes either.
+        ("gatedenynot", "deny", "!gates.g", false),
+        ("gateallownot", "allow", "!gates.g", true),
+    ] {
+        let gate = json!({"name": "g", "interval": "100ms", "onUnknown": on_unknown, "timeout": "200ms", "http": {"port": 1}});
+        let rule = json!({"name": "r", "evict": "When", "when": when});
+        let spec = json!({"gates": [gate], "rules": [rule]});
+        let kept = keep(name, "127.0.0.22", policy("p", spec));
+        kept.wait("it is tried", |k| error_of(k, 0).is_some());
+        assert_eq!(may_go(&kept, 0), expected, "{name}");
+    }
 }
 
 /// Each of these answers is none, each is said, and none of them holds up the pod whose server is well.
@@ -210,7 +165,7 @@ fn a_bad_server_harms_no_other_gate() {
         "http": {"port": good.port(), "path": "/x", "maxBytes": 1 << 20},
         "check": "status == 200 && answer.ok",
     });
-    let kept = keep("gatebad", &ips, vec![gated(gate)], Secrets::default());
+    let kept = keep_all("gatebad", &ips, gated(gate), Secrets::default());
     kept.wait("the good one answers", |k| may_go(k, 0));
     for (pod, expected) in [
         (1, "no answer within 300ms"),
@@ -246,15 +201,14 @@ fn no_redirect_is_followed() {
     std::fs::write(dir.path().join("db"), "s3cret\n").unwrap();
     let gate = json!({"http": {"port": first.port(), "path": "/here", "token": "db", "allowInsecure": true}});
     let secrets = Secrets::new(Some(dir.path().to_owned()));
-    let policies = || vec![gated(gate.clone())];
-    let kept = keep("gateredirect", &[first.ip()], policies(), secrets);
+    let kept = keep_all("gateredirect", &[first.ip()], gated(gate.clone()), secrets);
     kept.wait("it is a no", |k| answer(k, 0) == Some(false));
     let asked = first.asked();
     let has_token = |a: &Asked| a.authorization.as_deref() == Some("Bearer s3cret");
     assert!(!asked.is_empty() && asked.iter().all(has_token));
     assert!(second.asked().is_empty(), "{:?}", second.asked());
     drop(kept);
-    let kept = keep("gatetoken", &[first.ip()], policies(), Secrets::default());
+    let kept = keep("gatetoken", &first.ip(), gated(gate));
     kept.wait("no token", |k| {
         error_of(k, 0).is_some_and(|e| e == "db: gateSecrets is not set")
     });
@@ -290,24 +244,13 @@ fn a_host_must_be_among_those_that_the_policy_names() {
     .enumerate()
     {
         let name = format!("gatehost{i}");
-        let kept = keep(
-            &name,
-            &["10.0.0.1".to_owned()],
-            vec![gate(host, hosts)],
-            Secrets::default(),
-        );
+        let kept = keep(&name, "10.0.0.1", gate(host, hosts));
         kept.wait("it is refused", |k| error_of(k, 0).is_some());
         let error = error_of(&kept, 0).unwrap();
         assert!(error.contains(expected), "{host}: {error}");
     }
     assert!(server.asked().is_empty());
-    let named = vec![gate(&own, json!([own]))];
-    let kept = keep(
-        "gatehostnamed",
-        &["10.0.0.1".to_owned()],
-        named,
-        Secrets::default(),
-    );
+    let kept = keep("gatehostnamed", "10.0.0.1", gate(&own, json!([own])));
     kept.wait("it is named", |k| may_go(k, 0));
 }
 
@@ -318,12 +261,7 @@ fn a_pod_on_loopback_is_not_asked_unless_it_is_named() {
     let server = Scripted::start(45).unwrap();
     server.json("/", json!({}));
     let gate = json!({"http": {"port": server.port(), "hosts": ["10.0.0.0/8"]}});
-    let kept = keep(
-        "gateloopback",
-        &[server.ip()],
-        vec![gated(gate)],
-        Secrets::default(),
-    );
+    let kept = keep("gateloopback", &server.ip(), gated(gate));
     kept.wait("it is refused", |k| {
         error_of(k, 0).is_some_and(|e| e.contains("is a loopback address"))
     });
@@ -346,12 +284,7 @@ fn not_every_address_is_asked() {
     .enumerate()
     {
         let gate = json!({"timeout": "2s", "http": {"port": 80, "hosts": ["10.0.0.0/8"]}});
-        let kept = keep(
-            &format!("gateip{i}"),
-            &[ip.to_owned()],
-            vec![gated(gate)],
-            Secrets::default(),
-        );
+        let kept = keep(&format!("gateip{i}"), ip, gated(gate));
         kept.wait("it is refused", |k| error_of(k, 0).is_some());
         let error = error_of(&kept, 0).unwrap();
         let known = [
@@ -383,12 +316,7 @@ fn a_gate_may_ask_where_another_answer_points() {
         ],
         "rules": [{"name": "r", "evict": "When", "when": "gates.leader"}],
     });
-    let kept = keep(
-        "gatechain",
-        &[member.ip()],
-        vec![policy("p", spec)],
-        Secrets::default(),
-    );
+    let kept = keep("gatechain", &member.ip(), policy("p", spec));
     kept.wait("both answer", |k| may_go(k, 0));
     leader.set("/alive", Script::Json(503, json!({})));
     kept.wait("the leader is ill", |k| !may_go(k, 0));

@@ -1,15 +1,12 @@
 //! Gates that ask over TLS: the right authority, a wrong one, and a server that is asked without TLS.
 
-use evictd_engine::Pod;
 use evictd_policy::{EvictionPolicy, gate::Secrets};
 use evictd_tests::{
     policy_fixture::{Kept, policy},
+    prelude::*,
     scripted::Scripted,
-    skip::not_root,
-    skip_if,
     tls::Authority,
 };
-use serde_json::{Value, json};
 
 /// One gate that decides alone.
 fn gated(mut http: Value) -> EvictionPolicy {

@@ -1,9 +1,7 @@
 //! What rules say besides gates: limits of groups, rates, precedence, and conditions on what a pod uses.
 
-use std::{sync::Arc, time::Duration};
-
 use evictd_engine::{
-    ManagedPod as _, Pod, QosClass,
+    ManagedPod as _,
     fleet::{FleetPace, FleetRules},
     limiter::{PastEviction, QUOTAS, Rate, ShadowChooser},
     permit::LastResort,
@@ -11,15 +9,10 @@ use evictd_engine::{
 use evictd_policy::{
     EvictionPolicy, PolicyEvaluator, PolicySet, evaluator::Settings, gate::Secrets,
 };
-use evictd_sys::clock::monotonic_ns;
 use evictd_tests::{
-    hog::Hog,
-    node::Node,
-    policy_fixture::{BarePod, Kept, labels, policy},
-    skip::not_root,
-    skip_if,
+    policy_fixture::{BarePod, Kept, labels, may_go, pod, policy},
+    prelude::*,
 };
-use serde_json::json;
 
 /// So many pods under policies.
 fn keep(name: &str, pods: usize, policies: Vec<EvictionPolicy>) -> Kept {
@@ -28,14 +21,6 @@ fn keep(name: &str, pods: usize, policies: Vec<EvictionPolicy>) -> Kept {
         ..Pod::default()
     });
     Kept::new(name, pods.collect(), policies, Secrets::default())
-}
-
-fn pod(number: usize) -> String {
-    format!("pod-{number}")
-}
-
-fn may_go(kept: &Kept, number: usize) -> bool {
-    kept.may_go(&pod(number))
 }
 
 /// A condition on the usage holds when the pod has grown, and no longer when it has shrunk.

@@ -1,18 +1,7 @@
 //! Gates on an object of the cluster, through a running agent: while the answer is no, unknown or too old a pod is denied under
 //! real pressure, and when it is yes the same pod goes (R38).
 
-use std::{fs, time::Duration};
-
-use evictd_tests::{
-    apiserver::{Fault, InjectedFault},
-    cluster_node::ClusterNode,
-    hog::Hog,
-    node::MIB,
-    skip::not_root,
-    skip_if,
-    wait::SOON,
-};
-use serde_json::{Value, json};
+use evictd_tests::prelude::*;
 
 /// Where the gate asks: the object's name is a label of the pod.
 const PATH: &str = "/apis/example.org/v1/namespaces/default/clusters/db";
@@ -63,12 +52,8 @@ fn answers(member: &ClusterNode, path: &str, cluster: Option<Value>) {
 }
 
 fn fails(member: &ClusterNode, what: InjectedFault) {
-    member.server.state().faults.push(Fault {
-        method: "GET",
-        path: "/clusters/db",
-        times: usize::MAX,
-        what,
-    });
+    let mut state = member.server.state();
+    state.fails("GET", "/clusters/db", usize::MAX, what);
 }
 
 /// What the agent says about the pod, as `evictd policy explain` shows it.

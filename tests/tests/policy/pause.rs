@@ -1,24 +1,10 @@
 //! Pauses: an annotation of the Node for its agent, a ConfigMap for all of them; and what outlives a restart while the API
 //! server is away.
 
-use std::{sync::Arc, time::Duration};
-
 use evictd_config::ConfigMapName;
 use evictd_kube::pause;
 use evictd_policy::{PAUSED, PauseSource};
-use evictd_store::record::Record;
-use evictd_tests::{
-    apiserver::{Collection, NODE},
-    cluster_node::ClusterNode,
-    hog::Hog,
-    node::MIB,
-    scrape,
-    skip::not_root,
-    skip_if,
-    wait::SOON,
-    watch_fixture::Following,
-};
-use serde_json::{Value, json};
+use evictd_tests::{prelude::*, scrape, watch_fixture::Following};
 
 fn config_map(paused: &str) -> Value {
     json!({"metadata": {"namespace": "evictd", "name": "evictd-pause"}, "data": {"paused": paused}})

@@ -1,15 +1,12 @@
 //! `evictd policy render`: the MutatingAdmissionPolicies have the form of `admissionregistration.k8s.io/v1`, and what they
 //! make of a pod's tolerations is what the rule says, whatever else sets them (R30 to R37).
 
-use std::ffi::OsString;
-
 use cel::{Context, Program, to_value};
-use evictd_tests::{deploy, policies::scoped};
+use evictd_tests::{deploy, policies::scoped, prelude::*, vectors::evictd};
 use k8s_openapi::api::admissionregistration::v1::{
     MutatingAdmissionPolicy, MutatingAdmissionPolicyBinding,
 };
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::{Value, json};
 
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
@@ -21,13 +18,9 @@ type Steps<'a> = &'a [&'a dyn Fn(&mut Value)];
 const BEFORE: &str = "[JSONPatch{op: \"add\", path: \"/spec/tolerations\", value: ";
 const AFTER: &str = "}]";
 
-fn render(file: &std::path::Path) -> Vec<Value> {
-    let arguments = ["evictd", "policy", "render"].map(OsString::from);
-    let arguments = arguments.into_iter().chain([file.into()]);
-    let (mut out, mut err) = (Vec::new(), Vec::new());
-    let code = evictd::cli::run(arguments, &mut out, &mut err);
-    assert_eq!((code, String::from_utf8(err).unwrap().as_str()), (0, ""));
-    let list: Value = serde_json::from_slice(&out).unwrap();
+fn render(file: &Path) -> Vec<Value> {
+    let arguments = ["policy".as_ref(), "render".as_ref(), file];
+    let list: Value = serde_json::from_str(&evictd(arguments).good()).unwrap();
     assert_eq!(
         (&list["apiVersion"], &list["kind"]),
         (&json!("v1"), &json!("List"))
@@ -197,45 +190,20 @@ fn a_pods_own_tolerations_of_these_taints_are_replaced_and_others_stay() {
     let rule = json!({"name": "r", "evict": "Always", "noExecute": {"unreachable": "15s", "notReady": "Forever"}});
     let items = rendered(&json!({"rules": [rule]}));
     let policy = policy_of(&items, "evictd-p.r");
-    let of = |key: &str, effect: &str, seconds: Option<i64>| {
-        let mut toleration = json!({"operator": "Exists"});
-        for (field, text) in [("key", key), ("effect", effect)] {
-            if !text.is_empty() {
-                toleration[field] = text.into();
-            }
-        }
-        if let Some(seconds) = seconds {
-            toleration["tolerationSeconds"] = seconds.into();
-        }
-        toleration
-    };
-    let other = json!({"key": "gpu", "operator": "Equal", "value": "x", "effect": "NoSchedule"});
-    for (what, own, left) in [
-        ("none", vec![], 0),
-        ("another taint", vec![other.clone()], 1),
-        (
-            "a shorter one",
-            vec![of(UNREACHABLE, "NoExecute", Some(1))],
-            0,
-        ),
-        (
-            "one for ever",
-            vec![of(UNREACHABLE, "NoExecute", None), other.clone()],
-            1,
-        ),
-        ("of all effects", vec![of(NOT_READY, "", None)], 0),
-        (
-            "of another effect",
-            vec![of(UNREACHABLE, "NoSchedule", None)],
-            1,
-        ),
-        ("of all taints", vec![of("", "", None), other], 2),
-        (
-            "of all taints, in seconds",
-            vec![of("", "NoExecute", Some(1))],
-            1,
-        ),
-    ] {
+    for [what, own, left] in rows(
+        r#"
+        none | [] | 0
+        another taint | [{key: gpu, operator: Equal, value: x, effect: NoSchedule}] | 1
+        a shorter one | [{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: 1}] | 0
+        one for ever | [{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute}, {key: gpu, operator: Equal, value: x, effect: NoSchedule}] | 1
+        of all effects | [{key: node.kubernetes.io/not-ready, operator: Exists}] | 0
+        of another effect | [{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoSchedule}] | 1
+        of all taints | [{operator: Exists}, {key: gpu, operator: Equal, value: x, effect: NoSchedule}] | 2
+        of all taints, in seconds | [{operator: Exists, effect: NoExecute, tolerationSeconds: 1}] | 1
+        "#,
+    ) {
+        let (own, left) = (yaml(own), left.parse::<usize>().unwrap());
+        let own = own.as_array().unwrap();
         let pod = || {
             let mut pod = json!({"metadata": {"name": "x"}, "spec": {}});
             if !own.is_empty() {

@@ -1,17 +1,13 @@
 //! The shipped policies for what is no ArangoDB (see `arangodb.rs`): each rule of them.
 
-use std::{collections::BTreeMap, fs};
-
-use evictd_engine::{Owner, Pod};
+use evictd_engine::Owner;
 use evictd_policy::{Namespaces, file, gate::Secrets};
 use evictd_tests::{
     deploy,
     policy_fixture::{Kept, labels},
+    prelude::*,
     scripted::Scripted,
-    skip::not_root,
-    skip_if,
 };
-use serde_json::json;
 
 /// One policy each for a leader-based database, for batch jobs, and for DaemonSets.
 #[test]

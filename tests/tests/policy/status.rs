@@ -1,20 +1,13 @@
 //! What the status of a policy says that takes a pod to know: contradictions, and whether it selects a pod. Agents on many
 //! nodes see different pods and must end with the same words (R38).
 
-use std::{sync::Arc, time::Duration};
-
-use evictd_engine::{Pod, model::settings::Mode};
 use evictd_kube::policy_status::SPREAD;
 use evictd_node::pods::table::Entry;
 use evictd_policy::PolicyStore;
 use evictd_tests::{
-    apiserver::Collection,
-    cgroup::TestCgroup,
-    skip::not_root,
-    skip_if,
+    prelude::*,
     watch_fixture::{Following, store},
 };
-use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_millis(300);
 

@@ -1,20 +1,6 @@
 //! PodEvictionPolicies through a running agent: a namespace can have its own pods go earlier, and nothing more than the cluster grants.
 
-use std::{
-    path::PathBuf,
-    time::{Duration, Instant},
-};
-
-use evictd_tests::{
-    apiserver::{Collection, Fault, InjectedFault},
-    cluster_node::ClusterNode,
-    hog::Hog,
-    node::MIB,
-    skip::not_root,
-    skip_if,
-    wait::SOON,
-};
-use serde_json::{Value, json};
+use evictd_tests::prelude::*;
 
 /// Two BestEffort pods of the namespace `default`, created just now.
 fn two(name: &str) -> (ClusterNode, PathBuf, PathBuf) {
@@ -100,8 +86,11 @@ fn a_start_waits_for_them() {
     skip_if!(not_root());
     let (member, _, _) = two("tenantslow");
     let late = Duration::from_secs(2);
-    let fault = Fault::new("GET", "/podevictionpolicies", 1, InjectedFault::Slow(late));
-    member.server.state().faults.push(fault);
+    let slow = InjectedFault::Slow(late);
+    member
+        .server
+        .state()
+        .fails("GET", "/podevictionpolicies", 1, slow);
     let begun = Instant::now();
     let _agent = member.start().unwrap();
     assert!(begun.elapsed() >= late);

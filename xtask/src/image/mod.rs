@@ -22,7 +22,6 @@ struct Program {
     name: &'static str,
     /// The package that it is built from.
     package: &'static str,
-    /// What the image says about itself.
     description: &'static str,
 }
 
@@ -132,7 +131,6 @@ pub fn for_e2e(agent: bool, hog: bool) -> Result<()> {
     Ok(())
 }
 
-/// The static binary of the agent.
 pub fn agent(arch: Arch) -> Result<Vec<u8>> {
     compiled(&EVICTD, arch)
 }
@@ -208,7 +206,6 @@ pub struct Provenance {
     pub revision: Option<String>,
 }
 
-/// Of the checkout.
 pub fn provenance() -> Provenance {
     let git = |format: &str| {
         let mut git = Command::new("git");

@@ -11,28 +11,21 @@ use super::{Arch, Provenance, archive};
 
 /// Media types of the specification.
 pub const INDEX: &str = "application/vnd.oci.image.index.v1+json";
-/// Of the one manifest.
 pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
-/// Of the configuration.
 pub const CONFIGURATION: &str = "application/vnd.oci.image.config.v1+json";
 /// Of the layer: not compressed, the file is read once and from the same disk.
 pub const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 /// The annotation by which `ctr images import` names what it imports.
 pub const CONTAINERD_NAME: &str = "io.containerd.image.name";
 
-/// What goes into an image.
 pub struct Source<'a> {
-    /// The static binary.
     pub program: &'a [u8],
     /// The program's name: the file's and the image's.
     pub name: &'a str,
-    /// What the image says about itself.
     pub description: &'a str,
     /// What an image runtime calls it: `localhost/evictd:0.1.0`.
     pub reference: &'a str,
-    /// The architecture that it is for.
     pub arch: Arch,
-    /// Where it came from.
     pub provenance: &'a Provenance,
 }
 

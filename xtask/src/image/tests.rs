@@ -67,14 +67,6 @@ fn an_archive_holds_one_executable_and_says_how_to_run_it() {
 }
 
 #[test]
-fn the_same_program_gives_the_same_bytes() {
-    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-    let [a, b] = dirs.map(|dir| fs::read(written(dir.path(), &image(b"program"))).unwrap());
-    assert!(a == b);
-    assert!(image(b"program") != image(b"another"));
-}
-
-#[test]
 fn damage_is_found() {
     let dir = tempfile::tempdir().unwrap();
     let good = image(b"program");

@@ -10,30 +10,24 @@ use super::oci::{CONFIGURATION, Files, INDEX, LAYER, MANIFEST, blob_path, sha256
 /// What an archive turned out to hold.
 #[derive(Debug)]
 pub struct Verified {
-    /// The archive's size in bytes.
     pub archive_bytes: u64,
     /// `sha256:...` of the manifest: what a container runtime calls the image.
     pub manifest_digest: String,
     /// The manifest's descriptor in the index.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests look at it"))]
     pub descriptor: Value,
-    /// The image's configuration.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests look at it"))]
     pub configuration: Value,
-    /// The layer's files.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests look at it"))]
     pub layer: Vec<Entry>,
 }
 
-/// A regular file of a tar.
 #[derive(Debug)]
 pub struct Entry {
     /// Relative to the root.
     pub path: String,
-    /// Permissions.
     #[cfg_attr(not(test), expect(dead_code, reason = "tests look at it"))]
     pub mode: u32,
-    /// Bytes.
     pub content: Vec<u8>,
 }
 
@@ -111,7 +105,6 @@ fn single<'a>(document: &'a Value, field: &str) -> Result<&'a Value> {
     }
 }
 
-/// The regular files of a tar.
 fn entries(content: &[u8]) -> Result<Vec<Entry>> {
     let mut entries = Vec::new();
     for entry in tar::Archive::new(content).entries()? {

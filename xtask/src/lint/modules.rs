@@ -14,7 +14,6 @@ use syn::{Item, UseTree, visit::Visit};
 
 type ModulePath = Vec<String>;
 
-/// What is known of one module.
 #[derive(Default)]
 struct Module {
     items: BTreeSet<String>,

@@ -14,11 +14,9 @@ pub const CONFIGURATION: &str = "application/vnd.cncf.helm.config.v1+json";
 /// Of the package.
 pub const LAYER: &str = "application/vnd.cncf.helm.chart.content.v1.tar+gzip";
 
-/// A packaged chart.
 pub struct Package {
     /// `Chart.yaml`.
     metadata: Value,
-    /// The gzipped tar.
     pub archive: Vec<u8>,
 }
 
@@ -45,7 +43,6 @@ pub fn package(directory: &Path) -> Result<Package> {
     })
 }
 
-/// The OCI layout of a chart.
 pub fn artifact(package: &Package, provenance: &Provenance) -> Result<oci::Files> {
     let mut files = oci::Files::new();
     let configuration = serde_json::to_vec(&package.metadata)?;

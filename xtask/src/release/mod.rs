@@ -23,7 +23,6 @@ use crate::{
     shell::{output, workspace_root},
 };
 
-/// This version.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What was released is told in here, by hand.
 const CHANGELOG: &str = "CHANGELOG.md";
@@ -47,12 +46,10 @@ pub struct Arguments {
 /// A release's files by name.
 type Artifacts = BTreeMap<String, Vec<u8>>;
 
-/// What a release is made of.
 struct Inputs<'a> {
     root: &'a Path,
     binaries: Vec<(Arch, Vec<u8>)>,
     provenance: Provenance,
-    /// What cargo says of each architecture.
     crates: Vec<(Arch, sbom::Crates)>,
     /// `rustc --version`.
     compiler: String,

@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 
 use super::{Artifacts, Inputs, VERSION, hex};
 
-/// The statement over all files.
 pub fn statement(files: &Artifacts, inputs: &Inputs<'_>) -> Result<Vec<u8>> {
     let subjects: Vec<Value> = files
         .iter()

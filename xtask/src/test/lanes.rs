@@ -63,7 +63,6 @@ impl Harness {
     }
 }
 
-/// What a harness has done.
 struct Ran {
     title: String,
     program: String,

@@ -2,19 +2,16 @@
 
 use crate::vm;
 
-/// What the test harnesses have said.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     passed: u64,
     failed: u64,
     skipped: Vec<String>,
-    /// Failed tests by name.
     failures: Vec<String>,
     /// The harness whose output is being read.
     harness: String,
     /// Names since the last line `failures:`; the harness prints that line twice, the second time before names alone.
     listed: Vec<String>,
-    /// Failed tests of this harness.
     failed_here: u64,
 }
 
@@ -81,7 +78,6 @@ impl Tally {
         self.failures.push(what.to_owned());
     }
 
-    /// Whether a test has failed.
     pub const fn has_failed(&self) -> bool {
         self.failed > 0
     }

@@ -16,7 +16,6 @@ pub struct Times {
 }
 
 impl Times {
-    /// The first step begins.
     pub fn start() -> Self {
         let now = Instant::now();
         Self {

@@ -35,7 +35,6 @@ pub struct Run<'a> {
     pub built: &'a Programs,
 }
 
-/// The test that runs.
 struct Current {
     output: Vec<u8>,
     begun: Instant,

@@ -20,17 +20,13 @@ const KERNEL_FACING: [&str; 2] = ["fastpath", "kernel"];
 /// What those tests start, beside the agent.
 const HELPERS: [&str; 2] = ["forker", "hog"];
 
-/// The static executables.
 pub struct Programs {
     pub init: PathBuf,
     pub agent: PathBuf,
-    /// Test binaries by name, in order.
     pub tests: Vec<(String, PathBuf)>,
-    /// What the tests start.
     pub helpers: Vec<(String, PathBuf)>,
 }
 
-/// One test function of one binary.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Test {
     /// The binary: `kernel`.

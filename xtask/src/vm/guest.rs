@@ -26,9 +26,7 @@ use crate::shell::output;
 /// What the guest's disk can hold; the file has holes.
 const DISK_BYTES: u64 = 4 << 30;
 
-/// What is booted.
 pub struct Guest<'a> {
-    /// A kernel of the matrix.
     pub kernel: &'a str,
     pub memory_mib: u32,
     pub accel: &'a str,
@@ -40,27 +38,21 @@ pub struct Guest<'a> {
     pub packages: &'a [&'a str],
     /// Name of the packages' directory in the cache, and of the console's file.
     pub name: &'a str,
-    /// Seconds for each job.
     pub timeout: u64,
 }
 
-/// What came of one job.
 #[derive(Debug, Serialize)]
 pub struct Outcome {
     pub argv: Vec<String>,
-    /// What it wrote.
     pub output: String,
     /// Why it did not end by itself with exit code 0; with the kernel's last words if the machine went down.
     pub failure: Option<String>,
 }
 
-/// All of it.
 #[derive(Debug, Serialize)]
 pub struct Outcomes {
-    /// The kernel's release.
     pub kernel: String,
     pub memory_mib: u32,
-    /// QEMU's version and accelerator.
     pub emulator: String,
     /// Name and version of what was unpacked.
     pub packages: Vec<String>,
@@ -80,8 +72,8 @@ pub fn run(
         Fetched::Unavailable(reason) => bail!("kernel {name} cannot be had: {reason}"),
     };
     let unpacked = unpacked::fetch(&cache(), guest.name, suite, guest.packages)?;
-    let dir = tempdir(&cache().join(format!("{}-{}", guest.name, std::process::id())))?;
-    let disk = make_disk(&dir.0)?;
+    let dir = tempfile::tempdir_in(cache())?;
+    let disk = make_disk(dir.path())?;
     let console = super::logs().join(format!("{}.console", guest.name));
     fs::create_dir_all(super::logs())?;
     let mut files = guest.files.clone();
@@ -109,7 +101,7 @@ pub fn run(
         })
         .collect();
     while !pending.is_empty() {
-        let initramfs = dir.0.join("initramfs");
+        let initramfs = dir.path().join("initramfs");
         let batch: Vec<Job> = pending.iter().cloned().collect();
         let trees = [unpacked.tree.clone()];
         initramfs::write_files(&initramfs, &kernel, &files, &trees, &batch)?;
@@ -199,20 +191,4 @@ fn make_disk(dir: &Path) -> Result<PathBuf> {
     let mkfs = programs::find("mkfs.ext4").context("mkfs.ext4 is not installed")?;
     output(Command::new(mkfs).args(["-q", "-F"]).arg(&path))?;
     Ok(path)
-}
-
-/// A directory that goes away with its owner.
-struct Directory(PathBuf);
-
-fn tempdir(path: &Path) -> Result<Directory> {
-    fs::create_dir_all(path)?;
-    Ok(Directory(path.to_owned()))
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        if let Err(reason) = fs::remove_dir_all(&self.0) {
-            eprintln!("vm: {}: {reason}", self.0.display());
-        }
-    }
 }

@@ -16,7 +16,6 @@ use super::{build::Programs, kernels::Kernel, programs, protocol};
 /// Where the guest finds the test binaries, with what they start beside them.
 pub const TESTS_DIR: &str = "/tests";
 
-/// Writes the initramfs for one boot.
 pub fn write(
     to: &Path,
     kernel: &Kernel,

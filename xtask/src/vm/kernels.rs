@@ -22,10 +22,8 @@ pub const KERNELS: [(&str, &str); 4] = [
     ("7.2", "sid"),
 ];
 
-/// A kernel on this machine's disk.
 #[derive(Debug, Clone)]
 pub struct Kernel {
-    /// Its name in the matrix.
     pub name: &'static str,
     /// Its release, as `uname -r` inside will say.
     pub release: String,
@@ -39,7 +37,6 @@ pub enum Fetched {
 }
 
 impl Kernel {
-    /// The image that QEMU boots.
     pub fn image(&self) -> PathBuf {
         self.dir.join("vmlinuz")
     }

@@ -28,6 +28,8 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::shell::workspace_root;
+
 use self::{
     kernels::{Fetched, KERNELS, Kernel},
     protocol::{Job, Report, Status},
@@ -99,7 +101,6 @@ impl Default for MachineOptions {
     }
 }
 
-/// Carries out one subcommand.
 pub fn run(command: Command) -> Result<()> {
     match command {
         Command::Test(options) => {
@@ -265,14 +266,8 @@ fn matrix_entry(name: &str) -> Result<(&'static str, &'static str)> {
         })
 }
 
-fn root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    // xtask/ lies in the workspace's root.
-    here.parent().unwrap_or(here).to_owned()
-}
-
 pub fn cache() -> PathBuf {
-    root().join("target/vm")
+    workspace_root().join("target/vm")
 }
 
 /// Consoles, test output and result tables of the last runs.

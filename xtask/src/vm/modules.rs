@@ -13,30 +13,16 @@ use crate::shell::output;
 
 /// Filesystems and block devices for inode and disk signals, swap, and the checksums that those ask for
 /// by name at run time. What a kernel has built in, or does not have, is left out.
-const WANTED: [&str; 15] = [
-    "overlay",
-    "ext4",
-    "xfs",
-    "btrfs",
-    "loop",
-    "brd",
-    "zram",
-    "virtio_pci",
-    "virtio_blk",
-    "crc32c_generic",
-    "crc32c-intel",
-    "xxhash_generic",
-    "blake2b_generic",
-    "sha256_generic",
-    "lzo-rle",
-];
+const WANTED: &str = "\
+    overlay ext4 xfs btrfs loop brd zram virtio_pci virtio_blk crc32c_generic crc32c-intel
+    xxhash_generic blake2b_generic sha256_generic lzo-rle";
 
 /// Moves the wanted modules from `tree` (a `lib/modules/RELEASE` directory) to `dest`, uncompressed and indexed.
 pub fn select(tree: &Path, dest: &Path) -> Result<()> {
     decompress(tree)?;
     index(tree)?;
     let dep = fs::read_to_string(tree.join("modules.dep")).context("modules.dep")?;
-    for path in closure(&parse_dep(&dep)?, &WANTED) {
+    for path in closure(&parse_dep(&dep)?, WANTED) {
         let to = dest.join(&path);
         fs::create_dir_all(to.parent().context("a module lies in a directory")?)?;
         fs::rename(tree.join(&path), to)?;
@@ -108,13 +94,13 @@ fn parse_dep(text: &str) -> Result<BTreeMap<&str, Vec<&str>>> {
 }
 
 /// The wanted modules and what they need, directly or not.
-fn closure(dep: &BTreeMap<&str, Vec<&str>>, wanted: &[&str]) -> BTreeSet<String> {
+fn closure(dep: &BTreeMap<&str, Vec<&str>>, wanted: &str) -> BTreeSet<String> {
     let is_wanted = |path: &str| {
         let name = path
             .rsplit('/')
             .next()
             .and_then(|file| file.strip_suffix(".ko"));
-        name.is_some_and(|name| wanted.contains(&name))
+        name.is_some_and(|name| wanted.split_whitespace().any(|w| w == name))
     };
     let mut queue: Vec<&str> = dep.keys().copied().filter(|path| is_wanted(path)).collect();
     let mut found = BTreeSet::new();
@@ -136,7 +122,7 @@ mod tests {
             "kernel/fs/xfs/xfs.ko: kernel/lib/libcrc32c.ko\nkernel/lib/libcrc32c.ko: kernel/lib/deep.ko\n\
              kernel/lib/deep.ko:\nkernel/fs/nfs/nfs.ko: kernel/lib/deep.ko\n",
         )?;
-        let found = closure(&dep, &["xfs", "absent"]);
+        let found = closure(&dep, "xfs absent");
         assert_eq!(
             found.into_iter().collect::<Vec<_>>(),
             [

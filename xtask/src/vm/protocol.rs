@@ -20,17 +20,14 @@ pub struct Job {
     pub terminal: bool,
 }
 
-/// One line from init.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
     /// The guest is up. `unmet` says why its jobs cannot be run as asked.
     Ready {
-        /// The kernel's own release string.
         release: String,
         /// What the kernel lacks, or nothing.
         unmet: Option<String>,
     },
-    /// A job begins.
     Started {
         /// Its index among the jobs.
         job: usize,
@@ -39,19 +36,14 @@ pub enum Report {
     Ended {
         /// Its index among the jobs.
         job: usize,
-        /// How it ended.
         status: Status,
-        /// How long it ran, in milliseconds.
         millis: u64,
     },
 }
 
-/// How a job ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Status {
-    /// With this exit code.
     Exited(i32),
-    /// By this signal.
     Killed(i32),
     /// By init, when its time was up.
     TimedOut,

@@ -43,12 +43,10 @@ impl fmt::Display for Cgroup {
     }
 }
 
-/// A machine to boot.
 pub struct Machine<'a> {
     pub kernel: &'a Kernel,
     pub cgroup: Cgroup,
     pub initramfs: &'a Path,
-    /// Where the kernel's console goes.
     pub console: &'a Path,
     pub memory_mib: u32,
     pub accel: &'a str,
@@ -63,7 +61,6 @@ pub enum Event {
     Output(Vec<u8>),
 }
 
-/// How the machine ended.
 #[derive(Debug)]
 pub enum End {
     PoweredOff(ExitStatus),

@@ -18,7 +18,6 @@ pub struct Summary {
     pub machines: Vec<(String, Duration)>,
 }
 
-/// One test on one kernel.
 #[derive(Debug, Serialize)]
 pub struct Row {
     pub kernel: String,
@@ -66,7 +65,6 @@ impl Summary {
         self.rows.iter().filter(|row| wanted(&row.outcome)).count()
     }
 
-    /// How many tests passed.
     pub fn passed(&self) -> usize {
         self.count(|outcome| *outcome == Outcome::Passed)
     }
@@ -83,14 +81,12 @@ impl Summary {
         self.rows.iter().filter_map(reason).collect()
     }
 
-    /// What failed, and where.
     pub fn failures(&self) -> Vec<String> {
         let name = |row: &Row| format!("kernel {} cgroup {} {}", row.kernel, row.cgroup, row.test);
         let failed = |row: &&Row| matches!(row.outcome, Outcome::Failed(_));
         self.rows.iter().filter(failed).map(name).collect()
     }
 
-    /// How many tests failed.
     pub fn failed(&self) -> usize {
         self.count(|outcome| matches!(outcome, Outcome::Failed(_)))
     }

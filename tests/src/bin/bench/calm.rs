@@ -23,12 +23,10 @@ const RATE: u64 = 40;
 /// Until hooks are attached and page faults of the start are over.
 const SETTLE: Duration = Duration::from_millis(300);
 
-/// The neighbour beside one contender.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Beside {
     pub contender: String,
-    /// Every round.
     pub manager: Vec<Service>,
     /// Medians over the manager.
     pub faults_per_second: f64,

@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{self, BufRead as _, BufReader, Write as _},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     time::Duration,
 };
 
@@ -12,21 +12,19 @@ use evictd_engine::model::settings::MemoryHook;
 use evictd_store::{journal, record::Record};
 use evictd_tests::{
     agent::Agent,
+    reaped::Reaped,
     workload::{HOG, Stage},
 };
 
 use crate::{judge::Verdict, own::Own};
 
-/// One line of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contender {
     /// The kernel's OOM killer alone.
     Nothing,
-    /// evictd on one hook.
     Evictd(MemoryHook),
     /// evictd's kernel floor while the agent is stopped by SIGSTOP.
     Floor,
-    /// A polling loop.
     Poll(Duration),
     /// The kubelet's notifier of cgroup v1.
     Notifier,
@@ -157,16 +155,12 @@ fn evictd(
 
 /// A contender at work; ended when dropped.
 pub enum Running {
-    /// No process to end.
     None,
-    /// The daemon.
     Evictd(Agent),
-    /// Another process.
     Competitor(Competitor),
 }
 
 impl Running {
-    /// Its process, if it is one.
     pub fn pid(&self) -> Option<u32> {
         match self {
             Self::None => None,
@@ -206,7 +200,7 @@ impl Running {
 
 /// A competitor's process; killed and reaped when dropped.
 pub struct Competitor {
-    child: Child,
+    child: Reaped,
     said: std::sync::mpsc::Receiver<Verdict>,
 }
 
@@ -218,7 +212,10 @@ impl Competitor {
             .spawn()?;
         let output = child.stdout.take();
         let (say, said) = std::sync::mpsc::channel();
-        let competitor = Self { child, said };
+        let competitor = Self {
+            child: Reaped(child),
+            said,
+        };
         let mut output = BufReader::new(output.ok_or_else(|| io::Error::other("no output"))?);
         let mut line = String::new();
         output.read_line(&mut line)?;
@@ -244,13 +241,5 @@ impl Competitor {
             Some(stdin) => stdin.write_all(b"\n"),
             None => Ok(()),
         }
-    }
-}
-
-impl Drop for Competitor {
-    fn drop(&mut self) {
-        // Already gone is fine.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

@@ -40,12 +40,9 @@ const LEAD_SECONDS: f64 = 0.4;
 /// No more than this, in MiB: an agent that is stopped further away than hooks are attached leaves no floor.
 const MOST_LEAD: u64 = 100;
 
-/// What is run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'a> {
-    /// Who.
     pub contender: Contender,
-    /// The hog's way.
     pub way: &'a str,
     /// MiB per second, 0 for full speed.
     pub rate: u64,
@@ -61,11 +58,9 @@ pub struct Plan<'a> {
     pub load: Option<Kind>,
 }
 
-/// Who ended the hog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Killer {
-    /// The contender.
     Daemon,
     /// evictd's program in the kernel, past the floor.
     Floor,
@@ -91,24 +86,20 @@ pub struct Stages {
     pub freed: Option<f64>,
 }
 
-/// The outcome of one run.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Heat {
     pub contender: String,
     pub way: String,
     pub rate: u64,
-    /// Who killed.
     pub killer: Killer,
     /// Only the hog died.
     pub right_pod: bool,
-    /// Who died.
     pub dead: Vec<&'static str>,
     /// The contender itself was gone before it was told to end.
     pub contender_died: bool,
     /// The largest usage past the limit, KiB.
     pub overshoot_kib: Option<f64>,
-    /// What happened when.
     pub stages: Stages,
     /// CPU time of the contender from the hog's start to the end, microseconds.
     pub cpu_us: Option<f64>,
@@ -119,7 +110,6 @@ pub struct Heat {
     /// How often the contender's own cgroup hit its limit, where it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub own_limit_hits: Option<u64>,
-    /// What saw the crossing.
     pub stopwatch: &'static str,
     /// Memory over time, with the moment of the crossing.
     #[serde(skip)]
@@ -151,7 +141,6 @@ impl Plan<'_> {
     }
 }
 
-/// Runs it.
 pub fn run(plan: &Plan<'_>, trace: &Trace) -> io::Result<Heat> {
     let mut stage = plan.stage("bench")?;
     let files = tempfile::Builder::new().prefix("evictd-bench-").tempdir()?;

@@ -153,7 +153,6 @@ fn spin(judge: &Judge, victim: i32) -> io::Result<Verdict> {
     }
 }
 
-/// A scope and its pods.
 struct Judge {
     scope: Scope,
     table: Box<PodTable>,

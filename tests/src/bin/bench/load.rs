@@ -3,11 +3,12 @@
 use std::{
     fs::File,
     io::{self, Read as _, Seek as _, Write as _},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     ptr,
 };
 
 use clap::ValueEnum;
+use evictd_tests::reaped::Reaped;
 
 use crate::own::FILE_BYTES;
 
@@ -23,7 +24,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Its name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Faults => "page faults on every CPU",
@@ -34,7 +34,7 @@ impl Kind {
 }
 
 /// A running load; ended when dropped.
-pub struct Load(Vec<Child>);
+pub struct Load(Vec<Reaped>);
 
 impl Load {
     /// Starts it, outside of every node that is played; what belongs into a contender's cgroup starts with the contender.
@@ -49,19 +49,9 @@ impl Load {
         for _ in 0..cpus {
             let mut command = Command::new(std::env::current_exe()?);
             command.args(["load", name]).stdin(Stdio::null());
-            load.0.push(command.spawn()?);
+            load.0.push(Reaped(command.spawn()?));
         }
         Ok(load)
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            // Already gone is fine.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
     }
 }
 

@@ -75,7 +75,6 @@ struct Arguments {
     node_outcome: Option<PathBuf>,
 }
 
-/// A race.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum RaceName {
     /// A virtual machine with an OOM killer of its own, and the daemons that Debian has
@@ -272,7 +271,6 @@ fn wanted(arguments: &Arguments) -> io::Result<impl Fn(&str) -> bool> {
     Ok(move |name: &str| only.is_empty() || only.iter().any(|only| is_meant(only, name)))
 }
 
-/// Ways, with their rates.
 fn courses(arguments: &Arguments) -> io::Result<Vec<(String, u64)>> {
     if let Some(way) = arguments.ways.iter().find(|w| !WAYS.contains(&w.as_str())) {
         return Err(io::Error::other(format!(

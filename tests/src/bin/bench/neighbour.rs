@@ -6,11 +6,12 @@
 use std::{
     io::{self, BufRead as _, BufReader, Write as _},
     path::Path,
-    process::{Child, ChildStdout, Command, Stdio},
+    process::{ChildStdout, Command, Stdio},
     time::Duration,
 };
 
 use evictd_sys::clock::monotonic_ns;
+use evictd_tests::reaped::Reaped;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -24,30 +25,24 @@ const PAGE: usize = 4096;
 /// A minute.
 const REQUESTS: usize = 60_000;
 
-/// How the neighbour fared.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Service {
-    /// Requests served.
     pub requests: usize,
     /// Median latency, microseconds from when it was due.
     pub p50_us: f64,
-    /// 99th percentile.
     pub p99_us: f64,
-    /// The longest.
     pub max_us: f64,
     /// Page faults per second of the time that it spent on them, at the median.
     pub faults_per_second: f64,
 }
 
-/// A running neighbour.
 pub struct Neighbour {
-    child: Child,
+    child: Reaped,
     answers: BufReader<ChildStdout>,
 }
 
 impl Neighbour {
-    /// Starts it in a cgroup.
     pub fn start(cgroup: &Path) -> io::Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .arg("neighbour")
@@ -57,7 +52,10 @@ impl Neighbour {
             .spawn()?;
         let answers = child.stdout.take().map(BufReader::new);
         let answers = answers.ok_or_else(|| io::Error::other("no output"))?;
-        let mut neighbour = Self { child, answers };
+        let mut neighbour = Self {
+            child: Reaped(child),
+            answers,
+        };
         neighbour.answer()?;
         Ok(neighbour)
     }
@@ -72,14 +70,6 @@ impl Neighbour {
         let mut line = String::new();
         self.answers.read_line(&mut line)?;
         Ok(line)
-    }
-}
-
-impl Drop for Neighbour {
-    fn drop(&mut self) {
-        // Already gone is fine.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

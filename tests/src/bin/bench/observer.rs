@@ -27,7 +27,6 @@ const INTERVAL: Duration = Duration::from_micros(500);
 const SAMPLES: usize = 1 << 16;
 const CROSSINGS: usize = 1 << 10;
 
-/// The memory at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     /// Nanoseconds of CLOCK_MONOTONIC.
@@ -38,7 +37,6 @@ pub struct Sample {
     pub beyond: i64,
 }
 
-/// When the limit was crossed.
 #[derive(Clone, Copy, Debug)]
 pub struct Crossing {
     /// Nanoseconds of CLOCK_MONOTONIC.
@@ -47,7 +45,6 @@ pub struct Crossing {
     pub limit: u64,
 }
 
-/// What was seen.
 #[derive(Debug, Default)]
 pub struct Observation {
     /// Every crossing from below.
@@ -68,11 +65,9 @@ impl Observation {
     }
 }
 
-/// A thread that watches one scope.
 pub struct Observer {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<io::Result<Observation>>,
-    /// What saw the crossing.
     pub stopwatch: &'static str,
 }
 
@@ -123,7 +118,6 @@ impl Observer {
         })
     }
 
-    /// Ends the watch.
     pub fn finish(self) -> io::Result<Observation> {
         self.stop.store(true, Ordering::Relaxed);
         let joined = self.thread.join();

@@ -4,12 +4,15 @@
 use std::{
     fs, io,
     path::PathBuf,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 use evictd_node::cgroup::memory::Version;
-use evictd_tests::cgroup::{TestCgroup, begin_in};
+use evictd_tests::{
+    cgroup::{TestCgroup, begin_in},
+    reaped::Reaped,
+};
 
 use crate::load::Kind;
 
@@ -24,9 +27,10 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The cgroup, with the reader once it is tight.
 pub struct Own {
+    // Gone before its cgroup.
+    reader: Option<Reaped>,
     cgroup: TestCgroup,
     leaf: PathBuf,
-    reader: Option<Child>,
 }
 
 impl Own {
@@ -40,9 +44,9 @@ impl Own {
         let cgroup = TestCgroup::new("own", ROOM)?;
         let leaf = cgroup.child("daemon")?;
         Ok(Self {
+            reader: None,
             cgroup,
             leaf,
-            reader: None,
         })
     }
 
@@ -67,7 +71,7 @@ impl Own {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["load", "reader"]).stdin(Stdio::null());
         self.admit(&mut command)?;
-        self.reader = Some(command.spawn()?);
+        self.reader = Some(Reaped(command.spawn()?));
         let over = Instant::now() + TIMEOUT;
         while self.hits()? == 0 {
             if Instant::now() > over {
@@ -81,7 +85,6 @@ impl Own {
         Ok(())
     }
 
-    /// How often the limit was hit.
     pub fn hits(&self) -> io::Result<u64> {
         let path = self.cgroup.path();
         match self.cgroup.version() {
@@ -91,16 +94,6 @@ impl Own {
                 let max = events.lines().find_map(|l| l.strip_prefix("max "));
                 Ok(max.and_then(|n| n.trim().parse().ok()).unwrap_or(0))
             }
-        }
-    }
-}
-
-impl Drop for Own {
-    fn drop(&mut self) {
-        if let Some(reader) = &mut self.reader {
-            // Already gone is fine.
-            let _ = reader.kill();
-            let _ = reader.wait();
         }
     }
 }

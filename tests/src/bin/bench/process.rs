@@ -26,16 +26,12 @@ pub fn cpu_time(pid: u32) -> io::Result<u64> {
 
 /// CPU time of a process while `work` goes on.
 pub struct CpuShare<T> {
-    /// What came of the work.
     pub outcome: T,
-    /// How long it took, in seconds.
     pub seconds: f64,
-    /// In percent of one core.
     pub percent: f64,
 }
 
 impl<T> CpuShare<T> {
-    /// Measures it.
     pub fn of(pid: u32, work: impl FnOnce() -> io::Result<T>) -> io::Result<Self> {
         let (start, before) = (Instant::now(), cpu_time(pid)?);
         let outcome = work()?;
@@ -53,7 +49,6 @@ impl<T> CpuShare<T> {
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Footprint {
-    /// Resident.
     pub rss: u64,
     /// Mapped by VMAs that are locked.
     pub locked: u64,
@@ -64,7 +59,6 @@ pub struct Footprint {
 }
 
 impl Footprint {
-    /// Reads it.
     pub fn of(pid: u32) -> io::Result<Self> {
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
         let rollup = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
@@ -89,7 +83,6 @@ pub struct Exit {
 }
 
 impl Exit {
-    /// Starts to wait.
     pub fn of(pid: u32) -> Self {
         let time = Arc::new(AtomicU64::new(0));
         let noted = Arc::clone(&time);

@@ -16,18 +16,14 @@ use crate::{
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// Where and when.
     pub machine: Machine,
-    /// Race 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<node::race::Race>,
-    /// Race 2.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scope: Option<Race>,
     /// Race 3: the same with something else to do.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub busy: Vec<Race>,
-    /// What each daemon takes at rest.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rest: Vec<Resting>,
     /// What following cgroups costs that come and go.
@@ -35,7 +31,6 @@ pub struct Report {
     pub storm: Option<Storms>,
 }
 
-/// Where and when it was measured.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Machine {
@@ -89,7 +84,6 @@ impl Report {
         }
     }
 
-    /// Writes all of it.
     pub fn write(mut self, dir: &Path, programme: &Programme) -> io::Result<()> {
         self.machine.load_after = fs::read_to_string("/proc/loadavg")?.trim().to_owned();
         fs::create_dir_all(dir)?;

@@ -7,7 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use evictd_tests::{cluster_node::ClusterNode, interrupt::interrupted, workload::Stage};
+use evictd_tests::{
+    cluster_node::ClusterNode, interrupt::interrupted, reaped::Reaped, workload::Stage,
+};
 use serde::Serialize;
 
 use crate::{
@@ -25,7 +27,6 @@ const PODS: u64 = 110;
 /// Until what a start leaves behind is done.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// One daemon at rest.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Resting {
@@ -34,7 +35,6 @@ pub struct Resting {
     pub setting: String,
     /// CPU time per elapsed time, in percent of one core.
     pub cpu_percent: f64,
-    /// Seconds that this was measured for.
     pub seconds: f64,
     pub memory_kib: Footprint,
     pub threads: usize,
@@ -78,25 +78,13 @@ fn daemon_set(time: Duration) -> io::Result<Resting> {
     // A process in each, as pods have.
     let mut sleepers = Vec::new();
     for container in &containers {
-        let child = Command::new("sleep").arg("3600").spawn()?;
-        sleepers.push(Sleeper(child));
-        let id = sleepers.last().map_or(0, |s| s.0.id());
-        std::fs::write(container.join("cgroup.procs"), id.to_string())?;
+        let sleeper = Reaped(Command::new("sleep").arg("3600").spawn()?);
+        std::fs::write(container.join("cgroup.procs"), sleeper.id().to_string())?;
+        sleepers.push(sleeper);
     }
     let running = Running::Evictd(node.start()?);
     let pid = running.pid().unwrap_or_default();
     rest("evictd-auto".into(), "DaemonSet, 110 pods, far", pid, time)
-}
-
-/// A process that sleeps; killed and reaped when dropped.
-struct Sleeper(std::process::Child);
-
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        // Already gone is fine.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 fn rest(contender: String, setting: &str, pid: u32, time: Duration) -> io::Result<Resting> {

@@ -16,13 +16,10 @@ use crate::{
     work,
 };
 
-/// What to run.
 pub struct Programme {
-    /// Who takes part.
     pub contenders: Vec<Contender>,
     /// Ways and rates (MiB/s, 0: full speed).
     pub courses: Vec<(String, u64)>,
-    /// How often each.
     pub runs: u32,
     /// The node in bytes.
     pub size: u64,
@@ -36,7 +33,6 @@ pub struct Programme {
     pub is_quick: bool,
 }
 
-/// The whole race.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Race {
@@ -44,7 +40,6 @@ pub struct Race {
     pub load: Option<&'static str>,
     /// Who could not take part, and why.
     pub absent: Vec<(String, String)>,
-    /// The bare wake-up, microseconds.
     pub bare_wake_up_us: Option<Distribution>,
     #[serde(skip)]
     pub bare: Vec<f64>,
@@ -56,11 +51,9 @@ pub struct Race {
     pub results: Vec<Line>,
     /// The neighbour while no pod is killed.
     pub calm: Vec<Beside>,
-    /// Every run.
     pub heats: Vec<Heat>,
 }
 
-/// What several runs gave.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Line {
@@ -70,7 +63,6 @@ pub struct Line {
     pub runs: usize,
     /// Runs in which the OOM killer was needed.
     pub oom_kills: usize,
-    /// Runs that the kernel's floor ended.
     pub floor_kills: usize,
     /// Runs in which only the hog died.
     pub right_pod: usize,
@@ -161,7 +153,6 @@ pub fn run(programme: &Programme) -> io::Result<Race> {
     })
 }
 
-/// Why a contender is out.
 fn reason(runs_before: usize, error: &io::Error) -> String {
     match runs_before {
         0 => error.to_string(),

@@ -5,13 +5,10 @@ use serde::Serialize;
 /// What a set of values looks like; the unit is that of the values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Distribution {
-    /// How many values.
     pub n: usize,
-    /// The median.
     pub p50: f64,
     /// The 99th percentile: the largest value where there are fewer than a hundred.
     pub p99: f64,
-    /// The largest value.
     pub max: f64,
 }
 

@@ -44,7 +44,6 @@ const NEAR_SIZE: u64 = 512;
 /// Parts of the time near the threshold that are compared.
 const PARTS: u32 = 6;
 
-/// One kind of storm.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Storm {
@@ -74,7 +73,6 @@ pub struct Near {
     pub anonymous: u64,
 }
 
-/// All of it.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Storms {
@@ -86,13 +84,10 @@ pub struct Storms {
     pub near: Vec<Near>,
 }
 
-/// What is done to the node.
 enum Load<'a> {
-    /// Nothing.
     Rest,
     /// Cgroups come and go in these directories.
     ComeAndGo(&'a [PathBuf]),
-    /// Cgroups are there, below this one.
     AreThere(&'a TestCgroup),
     /// Processes come and go in this one.
     Forks(&'a Path),

@@ -84,7 +84,6 @@ fn calm(lines: &[Beside]) -> String {
     text
 }
 
-/// Daemons at rest.
 pub fn rest(resting: &[Resting]) -> String {
     if resting.is_empty() {
         return String::new();

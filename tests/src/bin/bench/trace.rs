@@ -8,21 +8,18 @@ use evictd_tests::tracefs::Instance;
 /// A trace instance that records signals.
 pub struct Trace(Instance);
 
-/// One signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kill {
     /// Nanoseconds of CLOCK_MONOTONIC; the trace has microseconds.
     pub time_ns: u64,
     /// The thread that sent it, or in whose time the kernel did.
     pub sender: Task,
-    /// The thread that got it.
     pub receiver: Task,
 }
 
 /// A thread, by the kernel's id and its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
-    /// The id.
     pub tid: i32,
     /// The name, at most 15 bytes.
     pub name: String,
@@ -45,7 +42,6 @@ impl Trace {
         Ok(Self(trace))
     }
 
-    /// Forgets what was recorded.
     pub fn clear(&self) -> io::Result<()> {
         self.0.clear()
     }

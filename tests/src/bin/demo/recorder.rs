@@ -39,7 +39,6 @@ impl Recorder {
         Ok(Self { stop, thread })
     }
 
-    /// Ends the recording.
     pub fn finish(self) -> Vec<(Duration, u64)> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or_default()

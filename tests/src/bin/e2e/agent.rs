@@ -15,7 +15,6 @@ use super::{
 
 const SELECTOR: &str = "app.kubernetes.io/name=evictd";
 
-/// The agent's pod on the node.
 pub async fn agent(client: &Client, target: &Target) -> Result<Option<Pod>> {
     let pods: Api<Pod> = Api::all(client.clone());
     let params = ListParams::default()

@@ -4,11 +4,9 @@ use anyhow::{Context as _, Result};
 use kube::{
     Api, Client, ResourceExt as _,
     api::{DeleteParams, DynamicObject, Patch, PatchParams},
-    core::GroupVersionKind,
-    discovery::{Scope, pinned_kind},
+    core::{ApiResource, GroupVersionKind},
 };
 
-/// Who applies.
 pub const MANAGER: &str = "evictd-e2e";
 
 /// `DaemonSet evictd`.
@@ -17,9 +15,8 @@ pub fn title(object: &DynamicObject) -> String {
     format!("{} {}", kind.unwrap_or("object"), object.name_any())
 }
 
-/// Applies one.
 pub async fn apply(client: &Client, object: &DynamicObject) -> Result<()> {
-    let api = api_of(client, object).await?;
+    let api = api_of(client, object)?;
     let params = PatchParams::apply(MANAGER).force();
     let patch = Patch::Apply(object);
     let applied = api.patch(&object.name_any(), &params, &patch).await;
@@ -30,7 +27,7 @@ pub async fn apply(client: &Client, object: &DynamicObject) -> Result<()> {
 
 /// Deletes one; one that is not there is no error.
 pub async fn remove(client: &Client, object: &DynamicObject) -> Result<()> {
-    let api = api_of(client, object).await?;
+    let api = api_of(client, object)?;
     let deleted = api
         .delete(&object.name_any(), &DeleteParams::default())
         .await;
@@ -42,23 +39,19 @@ pub async fn remove(client: &Client, object: &DynamicObject) -> Result<()> {
     }
 }
 
-/// What is there of this name.
 pub async fn existing(client: &Client, object: &DynamicObject) -> Result<Option<DynamicObject>> {
-    let api = api_of(client, object).await?;
+    let api = api_of(client, object)?;
     let found = api.get_opt(&object.name_any()).await;
     found.with_context(|| format!("cannot look for {}", title(object)))
 }
 
-async fn api_of(client: &Client, object: &DynamicObject) -> Result<Api<DynamicObject>> {
+/// Each namespaced object of the manifests says its namespace.
+fn api_of(client: &Client, object: &DynamicObject) -> Result<Api<DynamicObject>> {
     let types = object.types.as_ref().context("an object without a kind")?;
     let kind = GroupVersionKind::try_from(types).with_context(|| title(object))?;
-    let (resource, capabilities) = pinned_kind(client, &kind)
-        .await
-        .with_context(|| format!("this cluster does not know {}", types.kind))?;
-    let client = client.clone();
-    Ok(match (capabilities.scope, object.namespace()) {
-        (Scope::Namespaced, Some(ns)) => Api::namespaced_with(client, &ns, &resource),
-        (Scope::Namespaced, None) => Api::default_namespaced_with(client, &resource),
-        (Scope::Cluster, _) => Api::all_with(client, &resource),
+    let (client, resource) = (client.clone(), ApiResource::from_gvk(&kind));
+    Ok(match object.namespace() {
+        Some(namespace) => Api::namespaced_with(client, &namespace, &resource),
+        None => Api::all_with(client, &resource),
     })
 }

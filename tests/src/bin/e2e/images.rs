@@ -6,11 +6,8 @@ use anyhow::{Result, bail, ensure};
 
 use super::{Arguments, importer::Importer, node::Target};
 
-/// What the pods are started from.
 pub struct Images {
-    /// evictd.
     pub evictd: String,
-    /// The pods of the story.
     pub hog: String,
 }
 

@@ -110,7 +110,6 @@ impl Installation {
         Ok(Self { objects })
     }
 
-    /// Applies everything.
     pub async fn apply(&self, client: &Client) -> Result<()> {
         for object in &self.objects {
             apply::apply(client, object).await?;

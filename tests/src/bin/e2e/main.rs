@@ -82,9 +82,7 @@ fn main() -> Result<()> {
         println!("SKIPPED e2e: KUBECONFIG is not set, so that there is no cluster to run it on");
         return Ok(());
     }
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = evictd_tests::current_thread()?;
     runtime.block_on(run(&arguments))
 }
 

@@ -9,15 +9,12 @@ use kube::{Api, Client, api::ListParams};
 /// containerd's `root`, which the manifests name.
 pub const USUAL_RUNTIME_ROOT: &str = "/var/lib/containerd";
 
-/// The node.
 pub struct Target {
     /// `metadata.name`.
     pub name: String,
-    /// Whether it is this machine.
     pub local: bool,
     /// `containerd://2.1.4`.
     pub runtime: String,
-    /// Memory in MiB.
     pub capacity_mib: u64,
     /// Memory that pods cannot have, in MiB.
     pub reserved_mib: u64,

@@ -12,10 +12,8 @@ use super::node::USUAL_RUNTIME_ROOT;
 /// Name of the container that is evictd.
 pub const CONTAINER: &str = "evictd";
 
-/// What is different from the manifests.
 #[derive(Default)]
 pub struct Changes {
-    /// The image.
     pub image: String,
     /// All capabilities instead of those that are listed.
     pub privileged: bool,
@@ -23,7 +21,6 @@ pub struct Changes {
     pub threshold: Option<String>,
     /// The kubelet's configuration file; empty: none.
     pub kubelet_config: Option<String>,
-    /// In the node's own network.
     pub host_network: bool,
     /// The container runtime's directory instead of the usual one.
     pub runtime_root: Option<String>,

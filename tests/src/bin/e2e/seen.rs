@@ -8,9 +8,7 @@ use super::workload::{describe, statuses};
 
 /// What was seen of the hog until it was gone.
 pub struct Seen {
-    /// Its UID.
     pub uid: String,
-    /// How long its object was there.
     pub lived: Duration,
     /// The most restarts that its status has shown.
     pub restarts: i32,
@@ -18,7 +16,6 @@ pub struct Seen {
     pub ends: Vec<String>,
     /// `DisruptionTarget`, if it was there: reason and message.
     pub disruption: Option<String>,
-    /// Whether it has run.
     pub ran: bool,
     /// What the kubelet says where it was the one who evicted it.
     pub by_kubelet: Option<String>,
@@ -26,7 +23,6 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Nothing yet.
     pub fn new(uid: String) -> Self {
         Self {
             uid,

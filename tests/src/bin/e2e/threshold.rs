@@ -60,7 +60,6 @@ async fn configuration(client: &Client, target: &Target) -> Result<Value> {
 /// What the kubelet keeps back, in MiB.
 #[derive(Debug, PartialEq, Eq)]
 struct Found {
-    /// Its hard threshold for memory.
     own_mib: Option<u64>,
     /// What pods can have together.
     room_mib: u64,

@@ -20,12 +20,10 @@ use super::{
 const CONTROLLER: &str = "evictd";
 const LOOK: Duration = Duration::from_millis(500);
 
-/// One thing that was looked at.
 #[derive(Debug)]
 pub struct Verdict {
     /// Whether it is as it should be.
     pub good: bool,
-    /// What was found.
     pub text: String,
 }
 
@@ -33,7 +31,6 @@ fn status(good: bool, text: String) -> Verdict {
     Verdict { good, text }
 }
 
-/// The node before the hog.
 pub struct Before {
     /// UIDs of the Events of the node.
     events: Vec<String>,
@@ -42,7 +39,6 @@ pub struct Before {
 }
 
 impl Before {
-    /// Looks at what has happened before.
     pub async fn look(client: &Client, target: &Target) -> Result<Self> {
         let events = on_node(client, target).await?;
         Ok(Self {

@@ -27,12 +27,10 @@ const SURVIVORS: [(&str, Option<&str>, bool); 3] = [
     ("burstable", Some("64Mi"), false),
     ("besteffort", None, false),
 ];
-/// The pod that runs wild.
 const HOG: &str = "hog";
 const TIMEOUT: Duration = Duration::from_secs(180);
 const LOOK: Duration = Duration::from_millis(500);
 
-/// The pods of the story.
 pub struct Cast {
     client: Client,
     pods: Api<Pod>,
@@ -224,7 +222,6 @@ impl Cast {
     }
 }
 
-/// Makes an object of this description.
 async fn create<K>(api: &Api<K>, description: &Value) -> Result<K>
 where
     K: Clone + DeserializeOwned + Serialize + std::fmt::Debug,
@@ -263,7 +260,6 @@ pub fn is_ready(pod: &Pod) -> bool {
     conditions.any(|c| c.type_ == "Ready" && c.status == "True")
 }
 
-/// The containers' statuses.
 pub fn statuses(pod: &Pod) -> &[ContainerStatus] {
     let statuses = pod
         .status

@@ -1,17 +1,15 @@
 //! Pods, settings and observations drawn at random: mostly small numbers, so that ties are common, and sometimes the
 //! ends of their range.
 
-use std::time::Duration;
-
 use evictd_engine::{
-    ContainerUsage, Layout, Observation, Observations, Pod, PodUsage, QosClass, Settings, Signal,
-    Threshold, ThresholdValue, Usages,
+    ContainerUsage, Layout, Observation, Observations, PodUsage, Settings, Threshold,
+    ThresholdValue, Usages,
     model::{
         quantity::{Format, Quantity},
-        settings::{EvictionConfig, Mode},
+        settings::EvictionConfig,
     },
 };
-use evictd_tests::engine::STRATEGIES;
+use evictd_tests::{engine::STRATEGIES, prelude::*};
 use proptest::prelude::*;
 
 const CLASSES: [QosClass; 3] = [

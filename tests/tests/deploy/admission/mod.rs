@@ -3,18 +3,19 @@
 mod policy;
 mod requests;
 
-use std::fs;
-
 use evictd_tests::{
-    deploy::{self, RELEASE, all_objects, chart, helm::helm, objects},
-    skip_if,
+    deploy::{
+        self,
+        helm::{self, helm},
+        objects,
+    },
+    prelude::*,
 };
 use policy::{Policies, Request};
 use requests::{
     AGENT, NODE, config_map, deletion, disruption_target, event, eviction, node_change, on_pods,
-    pod_status, policy_status, push, recorded, user,
+    pod_status, policy_status, push, recorded, set, user,
 };
-use serde_json::{Value, json};
 
 fn policies() -> Policies {
     let dir = deploy::dir().join("manifests");
@@ -29,11 +30,7 @@ fn policies() -> Policies {
 /// Those of a release whose evicted pods stay.
 fn policies_of_failing() -> Policies {
     let values = json!({"config": {"cluster": {"evictedPods": "Fail"}}});
-    let rendered = helm()
-        .unwrap()
-        .render(&chart(), &values, RELEASE, RELEASE)
-        .unwrap();
-    Policies::new(&all_objects(&rendered).unwrap())
+    Policies::new(&helm::objects(&values).unwrap())
 }
 
 /// What an agent makes of a pod that it lets fail.
@@ -177,36 +174,31 @@ fn a_pod_may_fail_as_evicted_where_that_is_wanted_and_in_no_other_way() {
     elsewhere.user = user(AGENT, Some("n1"));
     let error = policies.admit(&elsewhere).unwrap_err();
     assert!(error.contains("n1"), "{error}");
+    for [what, pointer, value] in rows(
+        r#"
+        another reason | /status/reason | Other
+        success | /status/phase | Succeeded
+        an address beside it | /status/podIP | 10.0.0.1
+        a container's status beside it | /status/containerStatuses | [{name: c, ready: false}]
+        a label beside it | /metadata/labels/app | other
+        "#,
+    ) {
+        let changed = pod_status(|pod| {
+            fail(pod);
+            set(pod, pointer, yaml(value));
+        });
+        policies.admit(&changed).expect_err(what);
+    }
     for (what, change) in [
         (
             "a phase alone",
             (|pod| pod["status"]["phase"] = "Failed".into()) as fn(&mut Value),
         ),
-        ("another reason", |pod| {
-            fail(pod);
-            pod["status"]["reason"] = "Other".into();
-        }),
-        ("success", |pod| {
-            fail(pod);
-            pod["status"]["phase"] = "Succeeded".into();
-        }),
         ("a message alone", |pod| {
             pod["status"]["message"] = "m".into()
         }),
         ("no phase", |pod| {
             pod["status"].as_object_mut().unwrap().remove("phase");
-        }),
-        ("an address beside it", |pod| {
-            fail(pod);
-            pod["status"]["podIP"] = "10.0.0.1".into();
-        }),
-        ("a container's status beside it", |pod| {
-            fail(pod);
-            pod["status"]["containerStatuses"] = json!([{"name": "c", "ready": false}]);
-        }),
-        ("a label beside it", |pod| {
-            fail(pod);
-            pod["metadata"]["labels"]["app"] = "other".into();
         }),
     ] {
         policies.admit(&pod_status(change)).expect_err(what);
@@ -225,11 +217,7 @@ fn a_pod_may_fail_as_evicted_where_that_is_wanted_and_in_no_other_way() {
     let pool = json!({"nodePools": [{
         "name": "a", "nodeLabel": {"key": "k", "values": ["v"]}, "config": {"cluster": {"evictedPods": "Fail"}},
     }]});
-    let rendered = helm()
-        .unwrap()
-        .render(&chart(), &pool, RELEASE, RELEASE)
-        .unwrap();
-    let of_pool = Policies::new(&all_objects(&rendered).unwrap());
+    let of_pool = Policies::new(&helm::objects(&pool).unwrap());
     of_pool.admit(&failed).unwrap();
 }
 
@@ -267,57 +255,27 @@ fn an_agent_may_do_nothing_else_on_its_node() {
     };
     let metadata = "may not change a pod's metadata or specification";
     let status = "may set the condition DisruptionTarget in a pod's status and nothing else";
-    for (what, change, expected) in [
-        (
-            "a label",
-            (|pod| pod["metadata"]["labels"]["app"] = "other".into()) as fn(&mut Value),
-            metadata,
-        ),
-        (
-            "a finalizer",
-            |pod| pod["metadata"]["finalizers"] = json!([]),
-            metadata,
-        ),
-        (
-            "an owner",
-            |pod| pod["metadata"]["ownerReferences"] = json!([{"uid": "u"}]),
-            metadata,
-        ),
-        (
-            "an image",
-            |pod| pod["spec"]["containers"][0]["image"] = "other".into(),
-            metadata,
-        ),
-        (
-            "a phase",
-            |pod| pod["status"]["phase"] = "Succeeded".into(),
-            status,
-        ),
-        (
-            "an address",
-            |pod| pod["status"]["podIP"] = "10.0.0.1".into(),
-            status,
-        ),
-        (
-            "a container's status",
-            |pod| pod["status"]["containerStatuses"] = json!([{"name": "c", "ready": false}]),
-            status,
-        ),
-        (
-            "another condition",
-            |pod| {
-                push(
-                    &mut pod["status"]["conditions"],
-                    json!({"type": "Ready", "status": "False"}),
-                )
-            },
-            status,
-        ),
-    ] {
-        refused(what, pod_status(change), expected);
-        let mut direct = pod_status(change);
-        direct.resource = "pods";
-        refused(what, direct, expected);
+    for [what, pointer, value] in rows(
+        r#"
+        a label | /metadata/labels/app | other
+        a finalizer | /metadata/finalizers | []
+        an owner | /metadata/ownerReferences | [{uid: u}]
+        an image | /spec/containers/0/image | other
+        a phase | /status/phase | Succeeded
+        an address | /status/podIP | 10.0.0.1
+        a container's status | /status/containerStatuses | [{name: c, ready: false}]
+        another condition | /status/conditions/- | {type: Ready, status: "False"}
+        "#,
+    ) {
+        let expected = if pointer.starts_with("/status") {
+            status
+        } else {
+            metadata
+        };
+        let mut request = pod_status(|pod| set(pod, pointer, yaml(value)));
+        refused(what, request.clone(), expected);
+        request.resource = "pods";
+        refused(what, request, expected);
     }
     let policies_status = "may write the status of policies and nothing else";
     let other_spec = policy_status(|p| p["spec"]["precedence"] = 7.into());
@@ -334,44 +292,17 @@ fn an_agent_may_do_nothing_else_on_its_node() {
     // Of whatever node: an Eviction does not say it.
     refused("an eviction", eviction(false), "in a dry run only");
 
-    for (what, name, before, after, expected) in [
-        (
-            "another node's evictions",
-            "evictd-fleet-evictions",
-            json!({"other": "1"}),
-            json!({"other": "2"}),
-            "evictions of its own node only",
-        ),
-        (
-            "evictions of a node that told of none",
-            "evictd-fleet-evictions",
-            json!({}),
-            json!({"other": "2"}),
-            "evictions of its own node only",
-        ),
-        (
-            "a pace in another's name",
-            "evictd-fleet",
-            json!({}),
-            json!({"pace": "paused", "by": "other"}),
-            "in the name of its own node only",
-        ),
-        (
-            "the pause",
-            "evictd-pause",
-            json!({}),
-            json!({"paused": "true"}),
-            "the two ConfigMaps of its fleet brake only",
-        ),
-        (
-            "the configuration",
-            "evictd",
-            json!({}),
-            json!({"config.yaml": ""}),
-            "the two ConfigMaps of its fleet brake only",
-        ),
-    ] {
-        refused(what, config_map(name, before, after), expected);
+    for [what, name, before, after, expected] in rows(
+        r#"
+        another node's evictions | evictd-fleet-evictions | {other: "1"} | {other: "2"} | evictions of its own node only
+        evictions of a node that told of none | evictd-fleet-evictions | {} | {other: "2"} | evictions of its own node only
+        a pace in another's name | evictd-fleet | {} | {pace: paused, by: other} | in the name of its own node only
+        the pause | evictd-pause | {} | {paused: "true"} | the two ConfigMaps of its fleet brake only
+        the configuration | evictd | {} | {config.yaml: ""} | the two ConfigMaps of its fleet brake only
+        "#,
+    ) {
+        let request = config_map(name, yaml(before), yaml(after));
+        refused(what, request, expected);
     }
     for name in ["evictd-fleet", "evictd-fleet-evictions"] {
         for (pointer, value) in [
@@ -381,13 +312,11 @@ fn an_agent_may_do_nothing_else_on_its_node() {
             ("/metadata/labels", json!({"a": "b"})),
         ] {
             let mut changed = config_map(name, json!({"by": NODE}), json!({"by": NODE}));
-            let (parent, field) = pointer.rsplit_once('/').unwrap();
-            changed.object.pointer_mut(parent).unwrap()[field] = value;
+            set(&mut changed.object, pointer, value);
             refused(pointer, changed, "nothing else of them");
         }
     }
     let taints = "may set taints whose key begins with evictd.dev/";
-    let conditions = "may set conditions whose type begins with Evictd";
     // What a server-side apply with force does to the taints of others, as it was recorded.
     let applied = on_pods(
         "UPDATE",
@@ -396,40 +325,19 @@ fn an_agent_may_do_nothing_else_on_its_node() {
         recorded("node-get"),
     );
     refused("an applied taint", applied, taints);
-    for (what, change, expected) in [
-        (
-            "another's taint",
-            (|node| {
-                push(
-                    &mut node["spec"]["taints"],
-                    json!({"key": "a", "effect": "NoExecute"}),
-                )
-            }) as fn(&mut Value),
-            taints,
-        ),
-        (
-            "a cordon",
-            |node| node["spec"]["unschedulable"] = true.into(),
-            taints,
-        ),
-        (
-            "the kubelet's condition",
-            |node| node["status"]["conditions"][0]["status"] = "True".into(),
-            conditions,
-        ),
-        (
-            "capacity",
-            |node| node["status"]["capacity"] = json!({"memory": "1Ti"}),
-            conditions,
-        ),
-        (
-            "a label",
-            |node| node["metadata"]["labels"] = json!({"a": "b"}),
-            "may not change a Node's metadata",
-        ),
-    ] {
-        refused(what, node_change("nodes", change), expected);
-        refused(what, node_change("nodes/status", change), expected);
+    for [what, pointer, value, expected] in rows(
+        r#"
+        another's taint | /spec/taints/- | {key: a, effect: NoExecute} | may set taints whose key begins with evictd.dev/
+        a cordon | /spec/unschedulable | true | may set taints whose key begins with evictd.dev/
+        the kubelet's condition | /status/conditions/0/status | "True" | may set conditions whose type begins with Evictd
+        capacity | /status/capacity | {memory: 1Ti} | may set conditions whose type begins with Evictd
+        a label | /metadata/labels | {a: b} | may not change a Node's metadata
+        "#,
+    ) {
+        for resource in ["nodes", "nodes/status"] {
+            let change = |node: &mut Value| set(node, pointer, yaml(value));
+            refused(what, node_change(resource, change), expected);
+        }
     }
     let mut gone = node_change("nodes", |_| {});
     (gone.operation, gone.object) = ("DELETE", Value::Null);
@@ -449,72 +357,35 @@ fn an_agent_may_do_nothing_else_on_its_node() {
     refused("another's name", posing, "reportingController 'evictd'");
 }
 
+/// What the API server itself writes at each change, and what has these fields in it.
+const OF_THE_SERVER: [&str; 4] = [
+    "/metadata",
+    "/metadata/managedFields",
+    "/metadata/resourceVersion",
+    "/metadata/generation",
+];
+
 /// Every field of every object that an agent may patch: each that is there and each that a later version may add, changed,
 /// added and taken away. A list of fields would forget some.
 #[test]
 fn no_field_can_be_changed_but_the_agents_own() {
     let policies = policies();
     let mut checked = 0;
-    let shared = [
-        "/data",
-        "/metadata/managedFields",
-        "/metadata/resourceVersion",
-        "/metadata/generation",
-    ];
     let brake = |name: &str| config_map(name, json!({"by": NODE}), json!({"by": NODE}));
     let entry = config_map("evictd-fleet-evictions", json!({}), json!({NODE: "1"}));
-    let allowed: [(Request, &[&str]); 7] = [
-        (brake("evictd-fleet"), &shared),
-        (entry, &shared),
-        (
-            pod_status(|_| {}),
-            &[
-                "/status/conditions",
-                "/metadata/managedFields",
-                "/metadata/resourceVersion",
-                "/metadata/generation",
-            ],
-        ),
-        (
-            node_change("nodes", |_| {}),
-            &[
-                "/spec/taints",
-                "/status/conditions",
-                "/metadata/managedFields",
-                "/metadata/resourceVersion",
-                "/metadata/generation",
-            ],
-        ),
-        (
-            node_change("nodes/status", |_| {}),
-            &[
-                "/spec/taints",
-                "/status/conditions",
-                "/metadata/managedFields",
-                "/metadata/resourceVersion",
-                "/metadata/generation",
-            ],
-        ),
-        (
-            policy_status(|_| {}),
-            &[
-                "/status/conditions",
-                "/metadata/managedFields",
-                "/metadata/resourceVersion",
-                "/metadata/generation",
-            ],
-        ),
+    let node: &[&str] = &["/spec/taints", "/status/conditions"];
+    for (request, own) in [
+        (brake("evictd-fleet"), &["/data"][..]),
+        (entry, &["/data"]),
+        (pod_status(|_| {}), &["/status/conditions"]),
+        (node_change("nodes", |_| {}), node),
+        (node_change("nodes/status", |_| {}), node),
+        (policy_status(|_| {}), &["/status/conditions"]),
         (
             event("UPDATE", NODE, recorded("event-created")),
-            &[
-                "/series",
-                "/metadata/managedFields",
-                "/metadata/resourceVersion",
-                "/metadata/generation",
-            ],
+            &["/series"],
         ),
-    ];
-    for (request, own) in allowed {
+    ] {
         policies.admit(&request).unwrap();
         let mut parts = vec!["", "/metadata", "/status"];
         if request.object.get("spec").is_some() {
@@ -534,7 +405,7 @@ fn no_field_can_be_changed_but_the_agents_own() {
             names.extend(["fieldOfALaterVersion".to_owned()]);
             for name in names {
                 let path = format!("{part}/{name}");
-                if own.contains(&path.as_str()) || path == "/metadata" {
+                if own.contains(&path.as_str()) || OF_THE_SERVER.contains(&path.as_str()) {
                     continue;
                 }
                 let mut changed = request.clone();

@@ -2,7 +2,8 @@
 //! validations in their order; the first that does not hold refuses.
 
 use cel::{Context, Program, Value as Cel, to_value};
-use serde_json::{Map, Value, json};
+use evictd_tests::prelude::*;
+use serde_json::Map;
 
 /// One request as admission sees it.
 #[derive(Clone, Debug)]

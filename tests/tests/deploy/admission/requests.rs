@@ -1,8 +1,6 @@
 //! Requests as admission sees them, made of recorded objects.
 
-use std::{fs, path::Path};
-
-use serde_json::{Value, json};
+use evictd_tests::prelude::*;
 
 use super::policy::Request;
 
@@ -80,6 +78,22 @@ pub fn push(list: &mut Value, item: Value) {
     match list.as_array_mut() {
         Some(items) => items.push(item),
         None => *list = json!([item]),
+    }
+}
+
+/// Sets what a JSON pointer leads to; `/-` at its end adds to a list.
+pub fn set(object: &mut Value, pointer: &str, value: Value) {
+    let list = pointer.strip_suffix("/-");
+    let mut at = object;
+    for field in list.unwrap_or(pointer).split('/').skip(1) {
+        at = match field.parse::<usize>() {
+            Ok(index) => &mut at[index],
+            Err(_) => &mut at[field],
+        };
+    }
+    match list {
+        Some(_) => push(at, value),
+        None => *at = value,
     }
 }
 

@@ -2,10 +2,12 @@
 
 use std::{
     io::{self, Read as _},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
+
+use evictd_tests::reaped::Reaped;
 
 use super::guest;
 
@@ -16,7 +18,7 @@ const KEPT: usize = 2000;
 
 /// Another project's daemon; killed and reaped when dropped.
 pub struct Daemon {
-    child: Child,
+    child: Reaped,
     said: Arc<Mutex<String>>,
 }
 
@@ -36,7 +38,10 @@ impl Daemon {
         let said = Arc::new(Mutex::new(String::new()));
         let heard = Arc::clone(&said);
         std::thread::spawn(move || listen(read, &heard));
-        let mut daemon = Self { child, said };
+        let mut daemon = Self {
+            child: Reaped(child),
+            said,
+        };
         guest::set_oom_score(daemon.child.id(), oom_score).map_err(|e| e.to_string())?;
         let over = Instant::now() + TIMEOUT;
         while !daemon.log().contains(ready) {
@@ -58,7 +63,6 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// Whether it still runs.
     pub fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
@@ -69,14 +73,6 @@ impl Daemon {
             .lock()
             .map(|text| text.clone())
             .unwrap_or_default()
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        // Already gone is fine.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

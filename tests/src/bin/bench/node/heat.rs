@@ -31,10 +31,8 @@ const SETTLE: Duration = Duration::from_secs(3);
 /// What is left of the way to the threshold when a rate begins to count: seconds, and MiB at least, since daemons and
 /// page tables take some that is not known beforehand.
 const LEAD: (f64, u64) = (1.0, 40);
-/// Points of a curve.
 const POINTS: usize = 400;
 
-/// Why there is no result.
 pub enum Trouble {
     /// The daemon did not start.
     Absent(String),
@@ -47,7 +45,6 @@ impl<E: Into<io::Error>> From<E> for Trouble {
     }
 }
 
-/// The outcome of one run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeHeat {
@@ -59,11 +56,9 @@ pub struct NodeHeat {
     pub killer: Killer,
     /// Only the hog's pod has lost processes, and nothing is left of it.
     pub right_pod: bool,
-    /// Pods that died.
     pub dead: Vec<String>,
     /// Whether anything of the hog's pod was left at the end.
     pub hog_survived: bool,
-    /// Tasks that the OOM killer killed.
     pub oom_kills: u64,
     /// Whether the daemon itself was still there.
     pub daemon_survived: bool,
@@ -71,13 +66,11 @@ pub struct NodeHeat {
     pub measure: Measure,
     /// MemAvailable when the first signal was sent to the hog, MiB.
     pub available_at_kill_mib: Option<f64>,
-    /// The least MemAvailable, MiB.
     pub least_available_mib: Option<f64>,
     /// Guest's milliseconds from the crossing to the first signal at the hog.
     pub signalled_ms: Option<f64>,
     /// Until nothing was left of it.
     pub dead_ms: Option<f64>,
-    /// The guest's memory, MiB.
     pub total_mib: f64,
     /// The end of what the daemon said.
     pub log: String,
@@ -98,7 +91,6 @@ impl NodeHeat {
     }
 }
 
-/// Runs it.
 pub fn run(task: &Task) -> Result<NodeHeat, Trouble> {
     let rival = Rival::named(&task.rival)
         .ok_or_else(|| io::Error::other(format!("{}: nobody's name", task.rival)))?;
@@ -176,7 +168,6 @@ fn killer(oom_kills: u64, first: Option<&Kill>, is_hog: impl Fn(&Thread) -> bool
     }
 }
 
-/// When the threshold was first crossed.
 fn crossing(samples: &[Sample], measure: Measure, threshold: u64) -> Option<u64> {
     let below = |s: &&Sample| s.memory.of(measure) < threshold;
     samples.iter().find(below).map(|s| s.time_ns)

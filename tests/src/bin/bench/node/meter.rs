@@ -19,7 +19,6 @@ use serde::{Deserialize, Serialize};
 const INTERVAL: Duration = Duration::from_millis(2);
 const SAMPLES: usize = 1 << 17;
 
-/// What counts as available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Measure {
     /// The kernel's own estimate.
@@ -39,7 +38,6 @@ pub struct Meminfo {
 }
 
 impl Meminfo {
-    /// Reads it.
     pub fn read() -> io::Result<Self> {
         Self::read_from(&File::open("/proc/meminfo")?)
     }
@@ -82,7 +80,6 @@ impl Meminfo {
     }
 }
 
-/// One look.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     /// Nanoseconds of CLOCK_MONOTONIC.
@@ -92,7 +89,6 @@ pub struct Sample {
     pub hog_lives: bool,
 }
 
-/// A thread that looks.
 pub struct Meter {
     stop: Arc<AtomicBool>,
     hog_is_gone: Arc<AtomicBool>,
@@ -138,7 +134,6 @@ impl Meter {
         self.hog_is_gone.load(Ordering::Relaxed)
     }
 
-    /// Ends it.
     pub fn finish(self) -> io::Result<Vec<Sample>> {
         self.stop.store(true, Ordering::Relaxed);
         let joined = self.thread.join();

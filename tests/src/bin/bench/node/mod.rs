@@ -42,13 +42,11 @@ pub struct Task {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 enum Said {
-    /// It was run.
     Heat(Box<NodeHeat>),
     /// The contender did not start, for this reason.
     Absent(String),
 }
 
-/// What is to be run.
 pub struct Programme {
     pub rivals: Vec<Rival>,
     pub courses: Vec<(String, u64)>,

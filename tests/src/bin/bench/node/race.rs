@@ -30,7 +30,6 @@ struct Job {
     failure: Option<String>,
 }
 
-/// The whole race.
 #[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Race {
@@ -52,7 +51,6 @@ pub struct Race {
     pub broken: Vec<(Task, String)>,
 }
 
-/// What several runs gave.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Line {
@@ -81,7 +79,6 @@ pub struct Line {
     pub dead_ms: Option<Distribution>,
 }
 
-/// Reads what the guest has brought.
 pub fn read(file: &Path, programme: &Programme) -> io::Result<Race> {
     let brought: Brought = serde_json::from_slice(&fs::read(file)?)?;
     let mut race = Race {

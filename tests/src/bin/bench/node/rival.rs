@@ -17,10 +17,8 @@ const PRESSURE_PERCENT: u32 = 10;
 /// Where it looks for more than its own configuration.
 const OOMD_CONF: &str = "/etc/systemd/oomd.conf.d";
 
-/// Who takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rival {
-    /// The OOM killer alone.
     Nothing,
     Earlyoom,
     Nohang,
@@ -57,12 +55,10 @@ impl Rival {
         }
     }
 
-    /// Who has this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|rival| rival.name() == name)
     }
 
-    /// The number that it watches.
     pub fn measure(self) -> Measure {
         match self {
             Self::Evictd => Measure::Kubelet,

@@ -1,0 +1,38 @@
+//! What most integration tests use.
+
+pub use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+pub use evictd_engine::{
+    Pod, QosClass, Signal,
+    model::settings::{MemoryHook, Mode},
+};
+pub use evictd_node::{bpf::object::BpfObject, cgroup::memory::MemoryCgroup};
+pub use evictd_store::record::Record;
+pub use evictd_sys::clock::monotonic_ns;
+pub use serde_json::{Value, json};
+
+pub use crate::{
+    agent::{self, Agent},
+    apiserver::{ApiServer, Collection, InjectedFault, NODE},
+    cgroup::{OomKills as _, TestCgroup, memory_root},
+    cluster_node::ClusterNode,
+    current_thread,
+    disk::Disk,
+    embedded::Files,
+    forker::Forker,
+    hog::Hog,
+    node::{MIB, Node},
+    or_skip,
+    scrape::{free_address, metrics, shows},
+    skip::{in_guest, matrix, no_bpf, not_root},
+    skip_if,
+    table::{rows, yaml},
+    wait::{SOON, until, wait_for},
+};
