@@ -265,6 +265,47 @@ fn a_canary_is_changed_alone() {
     assert!(after.iter().all(|(name, d)| *d != last[name]));
 }
 
+/// Nodes change pools at once. In a pool that is still empty they find what they had, and others restart for a new pool, as
+/// docs/deploy.md says.
+#[test]
+fn an_empty_pool_has_the_values_of_all() {
+    skip_if!(helm().err());
+    let empty = |name: &str| {
+        let label = json!({"key": "pool", "values": [name]});
+        json!({"name": name, "nodeLabel": label})
+    };
+    let mut values = json!({"config": {"shadow": true}, "nodePools": [empty("a")]});
+    let before = render(&values).unwrap();
+    let data = |objects: &[Value], pool: &str| {
+        let is_it = |o: &&Value| o["metadata"]["labels"]["evictd.dev/configuration"] == pool;
+        objects.iter().find(is_it).unwrap()["data"].clone()
+    };
+    assert_eq!(data(&before, "a"), data(&before, "default"));
+    let template = |objects: &[Value], name: &str| {
+        let daemonset = of(objects, "DaemonSet")[name];
+        daemonset["spec"]["template"].clone()
+    };
+    // But for its nodes, its label and its ConfigMap's name, so is its pod.
+    let mut of_all = template(&before, "evictd");
+    let of_pool = template(&before, "evictd-a");
+    for path in [
+        "/metadata/labels/evictd.dev~1pool",
+        "/spec/affinity",
+        "/spec/volumes/0/configMap/name",
+    ] {
+        *of_all.pointer_mut(path).unwrap() = of_pool.pointer(path).unwrap().clone();
+    }
+    assert_eq!(of_all, of_pool);
+
+    let pools = values["nodePools"].as_array_mut().unwrap();
+    pools.push(empty("b"));
+    let after = render(&values).unwrap();
+    for (name, is_same) in [("evictd", false), ("evictd-a", true)] {
+        let same = template(&before, name) == template(&after, name);
+        assert_eq!(same, is_same, "{name}");
+    }
+}
+
 #[test]
 fn contradicting_pools_are_refused_by_name() {
     skip_if!(helm().err());
