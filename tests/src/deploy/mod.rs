@@ -203,3 +203,33 @@ pub fn all_objects(files: &BTreeMap<String, String>) -> io::Result<Vec<Value>> {
 pub fn one<'a>(objects: &'a [Value], kind: &str) -> Option<&'a Value> {
     objects.iter().find(|o| o["kind"] == kind)
 }
+
+/// Whether a node with these labels is one of the DaemonSet's, as the scheduler sees it (terms are ORed, their expressions ANDed).
+pub fn takes(daemonset: &Value, labels: &BTreeMap<&str, &str>) -> bool {
+    let spec = &daemonset["spec"]["template"]["spec"];
+    let required =
+        &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    let Some(terms) = required["nodeSelectorTerms"].as_array() else {
+        return true;
+    };
+    let holds = |expression: &Value| {
+        let key = expression["key"].as_str().unwrap_or_default();
+        let value = labels.get(key);
+        let listed = value.is_some_and(|v| {
+            let values = expression["values"].as_array();
+            values.is_some_and(|values| values.iter().any(|one| one == v))
+        });
+        match &expression["operator"] {
+            operator if operator == "In" => listed,
+            operator if operator == "NotIn" => !listed,
+            operator if operator == "Exists" => value.is_some(),
+            other => panic!("{other}"),
+        }
+    };
+    terms.iter().any(|term| {
+        // A term without an expression matches no node, and no node of a test has a name.
+        let expressions = term["matchExpressions"].as_array();
+        let hold = expressions.is_some_and(|all| all.iter().all(holds));
+        term.get("matchFields").is_none() && hold
+    })
+}

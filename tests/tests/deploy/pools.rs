@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs, process::Command};
 
 use evictd_tests::{
-    deploy::{all_objects, chart, helm::helm},
+    deploy::{all_objects, chart, helm::helm, takes},
     skip_if,
 };
 use serde_json::{Value, json};
@@ -91,35 +91,6 @@ fn a_newer_chart_leaves_pinned_pools_alone() {
     assert_eq!(before["evictd"], after["evictd"]);
 }
 
-/// Whether a node with these labels is one of the DaemonSet's, as the scheduler sees it (terms are ORed, their
-/// expressions ANDed).
-fn takes(daemonset: &Value, labels: &BTreeMap<&str, &str>) -> bool {
-    let spec = &daemonset["spec"]["template"]["spec"];
-    let required =
-        &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
-    let Some(terms) = required["nodeSelectorTerms"].as_array() else {
-        return true;
-    };
-    let holds = |expression: &Value| {
-        let value = labels.get(expression["key"].as_str().unwrap());
-        let listed = value.is_some_and(|v| {
-            let values = expression["values"].as_array();
-            values.is_some_and(|values| values.iter().any(|one| one == v))
-        });
-        match expression["operator"].as_str().unwrap() {
-            "In" => listed,
-            "NotIn" => !listed,
-            "Exists" => value.is_some(),
-            other => panic!("{other}"),
-        }
-    };
-    terms.iter().any(|term| {
-        let expressions = term["matchExpressions"].as_array().unwrap();
-        // No node of the test has a name.
-        term.get("matchFields").is_none() && expressions.iter().all(holds)
-    })
-}
-
 #[test]
 fn every_node_has_one_agent() {
     skip_if!(helm().err());
@@ -141,13 +112,19 @@ fn every_node_has_one_agent() {
             "evictd-canary",
         ),
     ] {
-        let labels: BTreeMap<&str, &str> = labels.into_iter().collect();
-        let taking: Vec<&str> = daemonsets
-            .iter()
-            .filter(|(_, daemonset)| takes(daemonset, &labels))
-            .map(|(name, _)| *name)
-            .collect();
-        assert_eq!(taking, [expected], "{labels:?}");
+        let mut labels: BTreeMap<&str, &str> = labels.into_iter().collect();
+        let taking = |labels: &BTreeMap<&str, &str>| -> Vec<&str> {
+            let taking = daemonsets.iter().filter(|(_, d)| takes(d, labels));
+            taking.map(|(name, _)| *name).collect()
+        };
+        assert_eq!(taking(&labels), [expected], "{labels:?}");
+        // On no node that has no kubelet of its own, in whatever pool it is.
+        labels.insert("type", "virtual-kubelet");
+        assert!(taking(&labels).is_empty(), "{labels:?}");
+        labels.insert("type", "a");
+        assert_eq!(taking(&labels), [expected], "{labels:?}");
+        labels.insert("eks.amazonaws.com/compute-type", "fargate");
+        assert!(taking(&labels).is_empty(), "{labels:?}");
     }
     // Neither takes the other's pods for its own.
     let selectors: Vec<String> = daemonsets
