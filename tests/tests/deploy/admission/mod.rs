@@ -350,6 +350,27 @@ fn an_agent_may_do_nothing_else_on_its_node() {
             "evictions of its own node only",
         ),
         (
+            "an entry that fills the ConfigMap",
+            "evictd-fleet-evictions",
+            json!({}),
+            json!({NODE: "2".repeat(65)}),
+            "evictions of its own node only, by a time",
+        ),
+        (
+            "a pace that there is not",
+            "evictd-fleet",
+            json!({}),
+            json!({"pace": "halted", "by": NODE}),
+            "normal, slow or paused",
+        ),
+        (
+            "a word that fills the ConfigMap",
+            "evictd-fleet",
+            json!({"pace": "slow", "by": NODE}),
+            json!({"pace": "slow", "until": "u".repeat(65), "by": NODE}),
+            "what it says of it is short",
+        ),
+        (
             "a pace in another's name",
             "evictd-fleet",
             json!({}),
