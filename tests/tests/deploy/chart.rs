@@ -278,7 +278,9 @@ fn metrics_over_tls() {
     let secret = json!({"name": "metrics-tls", "secret": {"secretName": "evictd-tls"}});
     assert!(volumes.contains(&secret));
     let monitor = one(&objects, "PodMonitor").unwrap();
-    let endpoint = &monitor["spec"]["podMetricsEndpoints"][0];
+    let [_, endpoint] = &monitor["spec"]["podMetricsEndpoints"].as_array().unwrap()[..] else {
+        panic!("{monitor}");
+    };
     assert_eq!(endpoint["scheme"], "https");
     let relabelings = endpoint["relabelings"].as_array().unwrap();
     let instance = relabelings.iter().find(|r| r["targetLabel"] == "instance");
@@ -306,6 +308,75 @@ fn metrics_over_tls() {
     let template = &one(&open, "DaemonSet").unwrap()["spec"]["template"]["spec"];
     let mounts = template["containers"][0]["volumeMounts"].as_array();
     assert!(mounts.unwrap().iter().all(|m| m["name"] != "metrics-tls"));
+}
+
+/// A rollout takes hours, in which agents with and without TLS are there: each is scraped as it serves, and reached.
+#[test]
+fn tls_comes_to_the_metrics_with_each_agent() {
+    skip_if!(helm().err());
+    let ports = |tls: bool, config: Value| {
+        let monitor =
+            json!({"enabled": true, "tokenSecret": {"name": "scraper"}, "tlsConfig": config});
+        let values = json!({"metrics": {"tls": {"enabled": tls}, "podMonitor": monitor}});
+        let objects = rendered(&values);
+        let spec = &one(&objects, "DaemonSet").unwrap()["spec"]["template"]["spec"];
+        let served = spec["containers"][0]["ports"][0]["name"].clone();
+        let endpoints = &one(&objects, "PodMonitor").unwrap()["spec"]["podMetricsEndpoints"];
+        let scraped: Vec<(Value, bool, bool)> = endpoints
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|e| {
+                let is_https = e["scheme"] == "https";
+                assert_eq!(e["relabelings"].as_array().unwrap().len(), 2);
+                (e["port"].clone(), is_https, e["authorization"].is_object())
+            })
+            .collect();
+        let policy = one(&objects, "NetworkPolicy").unwrap();
+        let open = policy["spec"]["ingress"][0]["ports"].as_array().unwrap();
+        let open: Vec<&Value> = open.iter().map(|p| &p["port"]).collect();
+        assert_eq!(open, ["metrics", "metrics-tls"]);
+        (served, scraped)
+    };
+    let ca = || json!({"serverName": "evictd"});
+    let plain = (json!("metrics"), false, false);
+    let both = vec![plain.clone(), (json!("metrics-tls"), true, true)];
+    assert_eq!(ports(true, ca()), (json!("metrics-tls"), both.clone()));
+    // What knows the certificates stays until the last agent has left TLS.
+    assert_eq!(ports(false, ca()), (json!("metrics"), both));
+    assert_eq!(ports(false, json!({})), (json!("metrics"), vec![plain]));
+}
+
+/// Rights are there or gone at once; a configuration comes and goes node after node.
+#[test]
+fn rights_can_outlast_the_configuration_that_needs_them() {
+    skip_if!(helm().err());
+    let rights = |values: Value| {
+        let objects = rendered(&values);
+        let granted = granted(one(&objects, "ClusterRole").unwrap());
+        let has = |right: &str| granted.iter().any(|g| g == right);
+        let reviews = [
+            "authentication.k8s.io/tokenreviews create",
+            "authorization.k8s.io/subjectaccessreviews create",
+        ];
+        (has("/nodes/proxy get"), reviews.iter().all(|r| has(r)))
+    };
+    let on = || json!({"cluster": {"configz": true}});
+    let tls = || json!({"tls": {"enabled": true}});
+    assert_eq!(rights(json!({})), (false, false));
+    assert_eq!(
+        rights(json!({"config": on(), "metrics": tls()})),
+        (true, true)
+    );
+    let both = |granted: bool| json!({"configz": granted, "tokenReviews": granted});
+    assert_eq!(rights(json!({"rbac": both(true)})), (true, true));
+    let without = json!({"rbac": both(false), "config": on(), "metrics": tls()});
+    assert_eq!(rights(without), (false, false));
+
+    let objects = rendered(&json!({"pause": {"configMap": "b", "formerConfigMap": "a"}}));
+    let is_it = |o: &&Value| o["kind"] == "Role" && o["metadata"]["name"] == "evictd-pause";
+    let role = objects.iter().find(is_it).unwrap();
+    assert_eq!(role["rules"][0]["resourceNames"], json!(["b", "a"]));
 }
 
 /// The shipped policy with tokens is of use with the chart: each file that it names is an entry of the Secret.
@@ -434,8 +505,9 @@ fn metrics_are_for_those_who_scrape_them() {
         })
     };
     let default = ingress(json!({})).unwrap();
-    let port = json!([{"port": "metrics", "protocol": "TCP"}]);
-    assert_eq!(default[0]["ports"], port);
+    let port = |name: &str| json!({"port": name, "protocol": "TCP"});
+    let ports = json!([port("metrics"), port("metrics-tls")]);
+    assert_eq!(default[0]["ports"], ports);
     let from = &default[0]["from"][0]["namespaceSelector"]["matchLabels"];
     assert_eq!(from["kubernetes.io/metadata.name"], "monitoring");
     assert_eq!(default.as_array().unwrap().len(), 1);
