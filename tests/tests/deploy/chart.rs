@@ -93,6 +93,22 @@ fn the_step_above_the_kubelet_can_be_switched_off() {
     );
 }
 
+
+/// The prefixes that the chart lets through are those that agents take.
+#[test]
+fn a_taint_may_have_a_prefix_of_its_own() {
+    skip_if!(helm().err());
+    for prefix in [
+        "a.example/",
+        "a-b.example/Evictd-1._",
+        "xkubernetes.io/",
+        "status-taint.cluster-autoscaler.kubernetes.io/evictd-",
+    ] {
+        let cluster = json!({"taint": {"keyPrefix": prefix}, "formerTaintKeyPrefixes": [prefix]});
+        thresholds(&rendered(&json!({"config": {"cluster": cluster}}))).expect(prefix);
+    }
+}
+
 /// Helm installs it before the rest, and never removes it: policies outlive the release.
 #[test]
 fn the_chart_brings_the_definition_of_policies() {
@@ -178,6 +194,7 @@ fn an_overlay_with_another_configuration_is_another_pod() {
     let data = &one(&overlaid, "ConfigMap").unwrap()["data"]["config.yaml"];
     assert_eq!(data, "shadow: true\n");
 }
+
 
 /// `apiGroup/resource verb` of every rule.
 fn granted(role: &Value) -> Vec<String> {
@@ -631,6 +648,51 @@ fn wrong_values_are_refused_by_name() {
         (
             json!({"config": {"metricsTls": {"authorization": false}}}),
             "metricsTls",
+        ),
+        (
+            json!({"config": {"filesystems": {"nodefs": "/x"}}}),
+            "nodefs",
+        ),
+        (
+            json!({"config": {"filesystems": {"imagefs": "/x"}}}),
+            "imagefs",
+        ),
+        (
+            json!({"config": {"cri": {"socket": "/run/x.sock"}}}),
+            "socket",
+        ),
+        (
+            json!({"config": {"cluster": {"kubeletConfig": "/x"}}}),
+            "kubeletConfig",
+        ),
+        (
+            json!({"config": {"cluster": {"kubeletConfigDir": "/x"}}}),
+            "kubeletConfigDir",
+        ),
+        (
+            json!({"config": {"cluster": {"nodeName": "n1"}}}),
+            "nodeName",
+        ),
+        (
+            json!({"config": {"cluster": {"kubeconfig": "/x"}}}),
+            "kubeconfig",
+        ),
+        // It becomes part of an expression, which a quote would end; and agents refuse it.
+        (
+            json!({"config": {"cluster": {"taint": {"keyPrefix": "a.example/') || true || ('"}}}}),
+            "keyPrefix",
+        ),
+        (
+            json!({"config": {"cluster": {"taint": {"keyPrefix": "node.kubernetes.io/"}}}}),
+            "keyPrefix",
+        ),
+        (
+            json!({"config": {"cluster": {"taint": {"keyPrefix": "k8s.io/a"}}}}),
+            "keyPrefix",
+        ),
+        (
+            json!({"config": {"cluster": {"formerTaintKeyPrefixes": ["a.example/", "evictd"]}}}),
+            "formerTaintKeyPrefixes",
         ),
         (json!({"gateSecrets": {"secretName": "a/b"}}), "secretName"),
         (json!({"serviceAccount": {"create": false}}), "name"),
