@@ -14,7 +14,7 @@ use axum::{
 };
 
 use super::{
-    answer::{answer, not_found, scripted, terminating, unauthorized},
+    answer::{answer, no_right, not_found, scripted, terminating, unauthorized},
     configmaps, exec, lock, node,
     objects::{self, Collection},
     others, pods, policies, scrapers,
@@ -60,6 +60,7 @@ async fn serve(state: &Mutex<State>, mut request: Request) -> Response<Body> {
     };
     match faults {
         Some(InjectedFault::Status(code)) => return scripted(code),
+        Some(InjectedFault::NoRight) => return no_right(&seen),
         Some(InjectedFault::Terminating) => return terminating(),
         Some(InjectedFault::Hang) => return std::future::pending().await,
         Some(InjectedFault::Slow(delay)) => tokio::time::sleep(delay).await,
