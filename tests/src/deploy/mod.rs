@@ -144,7 +144,8 @@ pub fn plain(rendered: &BTreeMap<String, String>) -> io::Result<BTreeMap<String,
         format!(
             "# kubectl apply -k deploy/manifests\n\
              # Another image or configuration: an overlay of your own with `images:`, `patches:` and a `configMapGenerator` with\n\
-             # `behavior: replace`, or the chart.\n\
+             # `behavior: replace`, or the chart. Leave the namespace and the names as they are (no `namespace:`, `namePrefix:`,\n\
+             # `nameSuffix:`): the admission policies know the agents by them, in expressions that kustomize does not change.\n\
              apiVersion: kustomize.config.k8s.io/v1beta1\n\
              kind: Kustomization\n\
              resources:\n{1}\

@@ -93,6 +93,23 @@ fn the_step_above_the_kubelet_can_be_switched_off() {
     );
 }
 
+/// Agents test the policies where there are some that refuse.
+#[test]
+fn agents_expect_the_policies_that_are_there() {
+    skip_if!(helm().err());
+    for (values, expected) in [
+        (json!({}), Value::Null),
+        (json!({"enabled": false}), json!(false)),
+        (json!({"validationActions": ["Warn"]}), json!(false)),
+        (json!({"validationActions": ["Deny", "Audit"]}), Value::Null),
+    ] {
+        let objects = rendered(&json!({"admissionPolicy": values}));
+        let text = one(&objects, "ConfigMap").unwrap()["data"]["config.yaml"].clone();
+        let config: Value = serde_saphyr::from_str(text.as_str().unwrap()).unwrap();
+        assert_eq!(config["cluster"]["admissionPolicies"], expected, "{values}");
+        thresholds(&objects).unwrap();
+    }
+}
 
 /// The prefixes that the chart lets through are those that agents take.
 #[test]
@@ -195,6 +212,43 @@ fn an_overlay_with_another_configuration_is_another_pod() {
     assert_eq!(data, "shadow: true\n");
 }
 
+/// The accounts that the policies of an overlay with another namespace are for.
+fn held_accounts(patches: &str) -> Vec<String> {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().join("base");
+    fs::create_dir(&base).unwrap();
+    for (name, text) in manifests() {
+        fs::write(base.join(name), text).unwrap();
+    }
+    let overlay = format!("resources: [base]\nnamespace: other\n{patches}");
+    fs::write(dir.path().join("kustomization.yaml"), overlay).unwrap();
+    let built = objects(&kustomized(dir.path())).unwrap();
+    let policies = built
+        .iter()
+        .filter(|o| o["kind"] == "ValidatingAdmissionPolicy");
+    let account = |policy: &Value| {
+        let text = policy["spec"]["matchConditions"][0]["expression"].as_str();
+        text.unwrap().split('\'').nth(1).unwrap().to_owned()
+    };
+    policies.map(account).collect()
+}
+
+/// Expressions keep the namespace of the base: docs/deploy.md has the patch that moves them with the agents.
+#[test]
+fn an_overlay_with_another_namespace_has_to_patch_the_policies() {
+    skip_if!(no_kubectl());
+    assert_eq!(
+        held_accounts(""),
+        ["system:serviceaccount:evictd:evictd"; 6]
+    );
+    let page = fs::read_to_string(deploy::dir().join("../docs/deploy.md")).unwrap();
+    let (_, patch) = page.split_once("```yaml\npatches:\n").unwrap();
+    let patch = format!("patches:\n{}", patch.split("```").next().unwrap());
+    assert_eq!(
+        held_accounts(&patch),
+        ["system:serviceaccount:other:evictd"; 6]
+    );
+}
 
 /// `apiGroup/resource verb` of every rule.
 fn granted(role: &Value) -> Vec<String> {
@@ -648,6 +702,10 @@ fn wrong_values_are_refused_by_name() {
         (
             json!({"config": {"metricsTls": {"authorization": false}}}),
             "metricsTls",
+        ),
+        (
+            json!({"config": {"cluster": {"admissionPolicies": false}}}),
+            "admissionPolicies",
         ),
         (
             json!({"config": {"filesystems": {"nodefs": "/x"}}}),

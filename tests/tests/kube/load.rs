@@ -14,7 +14,12 @@ use evictd_kube::{
     policy_status::SPREAD,
 };
 use evictd_tests::{
-    apiserver::State, cluster_node::ClusterNode, hog::Hog, skip::not_root, skip_if, wait::SOON,
+    apiserver::{Fault, InjectedFault, State},
+    cluster_node::ClusterNode,
+    hog::Hog,
+    skip::not_root,
+    skip_if,
+    wait::SOON,
 };
 
 /// Evictions of the burst.
@@ -60,6 +65,9 @@ fn load(state: &State) -> Load {
             path if path.contains("/evictionpolicies/") => "PATCH evictionpolicies/status".into(),
             path if path.ends_with("selfsubjectaccessreviews") => {
                 "POST selfsubjectaccessreviews".into()
+            }
+            path if path.ends_with("/events") && r.query == "dryRun=All" => {
+                "POST an Event in a dry run".into()
             }
             path if path.ends_with("/events") => "POST events".into(),
             path if path.contains("/events/") => "PATCH events".into(),
@@ -108,6 +116,9 @@ fn the_load_of_one_agent_is_what_the_page_says() {
         let mut state = member.server.state();
         state.put_config_map("evictd", name, serde_json::json!({}));
     }
+    member.config["cluster"]["admissionPolicies"] = true.into();
+    let refused = Fault::new("POST", "/events", 1, InjectedFault::Status(403));
+    member.server.state().faults.push(refused);
     let groups: Vec<_> = (0..BURST)
         .map(|i| {
             let name = format!("wild-{i}");
