@@ -32,6 +32,9 @@ pub struct ClusterConfig {
     /// `cluster.configz`: take those settings from the running kubelet, through the API server's node proxy. Needs the
     /// right to `get nodes/proxy`, which is far more than evictd needs otherwise: off by default.
     pub configz: bool,
+    /// `cluster.admissionPolicies`: whether admission policies hold each agent's token to its node, which the agent then tests; by
+    /// default where it has the service account's token.
+    pub admission_policies: bool,
     /// `cluster.softOverrideAfter`: how long PodDisruptionBudgets may refuse soft evictions; `None`, the default, is as
     /// long as the hard threshold is not met.
     pub soft_override_after: Option<Duration>,
@@ -70,9 +73,13 @@ impl ClusterConfig {
                 reason,
             ));
         }
+        let kubeconfig = cluster.absolute_path("kubeconfig")?;
         let taken = Self {
             node_name,
-            kubeconfig: cluster.absolute_path("kubeconfig")?,
+            admission_policies: cluster
+                .boolean("admissionPolicies")?
+                .unwrap_or(kubeconfig.is_none()),
+            kubeconfig,
             kubelet_config: cluster.absolute_path("kubeletConfig")?,
             kubelet_config_dir: cluster.absolute_path("kubeletConfigDir")?,
             configz: cluster.boolean("configz")?.unwrap_or(false),
@@ -191,13 +198,14 @@ mod tests {
 
     #[test]
     fn everything_but_the_name_has_a_default() {
-        let read = read(json!({"nodeName": "n2"})).expect("a configuration");
+        let least = read(json!({"nodeName": "n2"})).expect("a configuration");
         let expected = ClusterConfig {
             node_name: "n2".into(),
             kubeconfig: None,
             kubelet_config: None,
             kubelet_config_dir: None,
             configz: false,
+            admission_policies: true,
             soft_override_after: None,
             evicted_pods: EvictedPods::Delete,
             taint: Some(TaintConfig::default()),
@@ -207,7 +215,10 @@ mod tests {
             fleet_brake: None,
             tenant_grace: None,
         };
-        assert_eq!(read, expected);
+        assert_eq!(least, expected);
+        // A token of one's own is none that a policy knows.
+        let own = json!({"nodeName": "n2", "kubeconfig": "/k"});
+        assert!(!read(own).expect("a configuration").admission_policies);
     }
 
     #[test]

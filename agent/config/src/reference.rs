@@ -44,6 +44,7 @@ fn documents() -> [Value; 3] {
     let newer = json!({
         "cluster": {
             "nodeName": "node-1",
+            "admissionPolicies": false,
             "evictedPods": "Fail",
             "serviceCIDRs": ["10.96.0.0/12"],
             "formerTaintKeyPrefixes": ["b/"],
@@ -81,6 +82,7 @@ fn spelled_out() -> [Value; 2] {
     let all = json!({
         "cluster": {
             "nodeName": "node-1",
+            "admissionPolicies": true,
             "evictedPods": "Delete",
             "taint": {
                 "keyPrefix": "evictd.dev/", "effect": "PreferNoSchedule", "setAfter": "10s", "removeAfter": "0s",

@@ -41,6 +41,9 @@ pub(crate) const fn right(
     }
 }
 
+/// The right to ask disruption budgets, without which there are no soft evictions.
+const EVICTIONS: Right = right("create", "", "pods", "eviction", "soft evictions");
+
 /// All rights that the agent needs everywhere; the ClusterRole in `deploy/` grants these and no others.
 pub const RIGHTS: [Right; 18] = [
     right("list", "", "pods", "", "knowing this node's pods"),
@@ -53,7 +56,7 @@ pub const RIGHTS: [Right; 18] = [
         "the condition DisruptionTarget",
     ),
     right("delete", "", "pods", "", "ending evicted pods for good"),
-    right("create", "", "pods", "eviction", "soft evictions"),
+    EVICTIONS,
     right("get", "", "nodes", "", "the taint under pressure"),
     right("list", "", "nodes", "", "a pause by annotation"),
     right("watch", "", "nodes", "", "a pause by annotation"),
@@ -142,12 +145,20 @@ pub async fn check(
             .await
         {
             Ok(answer) if answer["status"]["allowed"] == false => {
-                tracing::error!(
-                    verb = right.verb,
-                    resource = right.name(),
-                    "a right is missing: {} will not work",
-                    right.purpose
-                );
+                if right == EVICTIONS {
+                    // A choice that the chart offers (`rbac.eviction`).
+                    tracing::warn!(
+                        "soft evictions are switched off: there is no right to create pods/eviction"
+                    );
+                    connection.set_lacks_evictions(true);
+                } else {
+                    tracing::error!(
+                        verb = right.verb,
+                        resource = right.name(),
+                        "a right is missing: {} will not work",
+                        right.purpose
+                    );
+                }
                 missing.push(right);
             }
             Ok(_) => {}

@@ -102,6 +102,22 @@ impl ApiError {
         self.code() == 403 && !self.has_cause("NamespaceTerminating")
     }
 
+    /// Whether the server's authorizer refuses: the agent lacks the right, whatever the object. Its words name the user, as
+    /// `pods "a" is forbidden: User "b" cannot create resource "pods/eviction" in API group ""`; an admission policy and a webhook
+    /// name themselves there, and may let the next object through.
+    pub fn is_missing_right(&self) -> bool {
+        let Self::Refused {
+            code: 403, message, ..
+        } = self
+        else {
+            return false;
+        };
+        let parts = message.split_once(" is forbidden: User \"");
+        parts.is_some_and(|(object, rest)| {
+            !object.contains(" denied ") && rest.contains("\" cannot ")
+        })
+    }
+
     /// Whether the server names this reason among its `details.causes`.
     pub fn has_cause(&self, reason: &str) -> bool {
         matches!(self, Self::Refused { causes, .. } if causes.iter().any(|cause| cause == reason))
@@ -126,6 +142,8 @@ pub struct ApiRequest<'a> {
     pub body: &'a Value,
     /// How long it may take.
     pub deadline: Duration,
+    /// Whether a 403 is no news: it is neither counted nor told.
+    pub may_be_forbidden: bool,
 }
 
 /// `application/json`.
@@ -149,6 +167,7 @@ impl<'a> ApiRequest<'a> {
             content_type,
             body,
             deadline: DEADLINE,
+            may_be_forbidden: false,
         }
     }
 }
@@ -198,6 +217,7 @@ pub struct ApiClient {
     api_server: Vec<IpAddr>,
     shadow: AtomicBool,
     has_told_forbidden: AtomicBool,
+    lacks_evictions: AtomicBool,
     /// What was counted.
     pub counters: Counters,
 }
@@ -223,6 +243,7 @@ impl ApiClient {
             api_server,
             shadow: AtomicBool::new(false),
             has_told_forbidden: AtomicBool::new(false),
+            lacks_evictions: AtomicBool::new(false),
             counters: Counters::default(),
         })
     }
@@ -248,6 +269,16 @@ impl ApiClient {
     /// Whether the agent is in shadow mode.
     pub fn is_shadow(&self) -> bool {
         self.shadow.load(Ordering::Relaxed)
+    }
+
+    /// Whether the right to ask for evictions is known to be missing, and that was said.
+    pub fn set_lacks_evictions(&self, lacks: bool) {
+        self.lacks_evictions.store(lacks, Ordering::Relaxed);
+    }
+
+    /// Whether it is.
+    pub fn lacks_evictions(&self) -> bool {
+        self.lacks_evictions.load(Ordering::Relaxed)
     }
 
     /// The present client.
@@ -334,6 +365,7 @@ impl ApiClient {
             answer = self.once(call).await;
         }
         match &answer {
+            Err(e) if e.is_forbidden() && call.may_be_forbidden => {}
             Err(e) if e.is_forbidden() => {
                 self.counters.forbidden.add();
                 // Watches count there too, and tell by themselves.
@@ -487,5 +519,34 @@ impl ObjectReader for ApiClient {
                 Err(error) => Err(error.to_string()),
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The words of k8s.io/apiserver, by who refuses.
+    #[test]
+    fn a_missing_right_is_what_the_authorizer_refuses() {
+        let refused = |code, message: &str| ApiError::Refused {
+            code,
+            reason: "Forbidden".to_owned(),
+            message: message.to_owned(),
+            causes: Vec::new(),
+        };
+        let right = "pods \"a\" is forbidden: User \"system:serviceaccount:evictd:evictd\" cannot create resource \"pods/eviction\" in API group \"\" in the namespace \"b\"";
+        assert!(refused(403, right).is_missing_right());
+        assert!(!refused(500, right).is_missing_right());
+        let webhook = format!("admission webhook \"c.example\" denied the request: {right}");
+        for of_one_pod in [
+            "pods \"a\" is forbidden: ValidatingAdmissionPolicy 'c' with binding 'c' denied request: User \"d\" cannot do that",
+            "admission webhook \"c.example\" denied the request: no",
+            "pods \"a\" is forbidden: node \"n1\" can only delete pods with spec.nodeName set to itself",
+            &webhook,
+        ] {
+            let error = refused(403, of_one_pod);
+            assert!(error.is_forbidden() && !error.is_missing_right(), "{error}");
+        }
     }
 }

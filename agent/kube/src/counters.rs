@@ -26,6 +26,8 @@ counters! {
     unauthorized,
     /// Requests that were answered with 403, watches included, namespaces that are being deleted not.
     forbidden,
+    /// Requests in the name of another node that no admission policy has refused.
+    not_held_to_node,
     /// Requests without a usable answer: refused connections, timeouts, 429 and 5xx.
     unanswered,
     /// Lists of the node's pods: one at the start, one after each loss of continuity.

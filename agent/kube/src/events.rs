@@ -25,7 +25,7 @@ use super::client::{ApiClient, ApiError, ApiRequest, JSON, MERGE};
 use crate::eviction_api::PodRef;
 
 /// `reportingController` of all Events.
-const CONTROLLER: &str = "evictd";
+pub(crate) const CONTROLLER: &str = "evictd";
 /// Reason of an Event about a pod that was evicted: the kubelet's.
 pub const EVICTED: &str = "Evicted";
 /// Reason of an Event about a pod that was evicted although a PodDisruptionBudget said no.
@@ -43,7 +43,7 @@ const WOULD_SET_CONDITIONS: &str = "WouldSetConditions";
 /// Reason of an Event about the fleet brake.
 const FLEET_BRAKE: &str = "FleetBrakePulled";
 /// Where Events about nodes live, which have no namespace.
-const NODE_NAMESPACE: &str = "default";
+pub(crate) const NODE_NAMESPACE: &str = "default";
 /// Longest note that the API takes, in bytes.
 const NOTE_BYTES: usize = 1024;
 /// Longest name that the API takes, in bytes.
@@ -376,7 +376,7 @@ async fn create(connection: &ApiClient, namespace: &str, event: &Value) -> Resul
     }
 }
 
-fn collection(namespace: &str) -> String {
+pub(crate) fn collection(namespace: &str) -> String {
     format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events")
 }
 
@@ -450,7 +450,7 @@ fn cut(mut note: String) -> String {
 }
 
 /// `metav1.MicroTime`: exactly six digits after the second.
-fn micro_time(time: &str) -> String {
+pub(crate) fn micro_time(time: &str) -> String {
     let time: jiff::Timestamp = time.parse().unwrap_or_else(|_| jiff::Timestamp::now());
     format!("{time:.6}")
 }

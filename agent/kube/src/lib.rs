@@ -4,6 +4,7 @@
 //! server answers or not; this module gives it the pods beforehand and does the telling afterwards.
 
 pub mod access;
+pub mod admission;
 pub mod cache;
 pub mod client;
 pub mod cluster_addresses;

@@ -20,6 +20,7 @@ use tokio::{
 
 use super::{
     access::{self, Right, TENANT_RIGHTS},
+    admission,
     client::{AccessError, ApiClient},
     events::Events,
     followers::Followers,
@@ -155,10 +156,14 @@ impl Cluster {
         let more = tenants.chain(SCRAPER_RIGHTS.into_iter().filter(|_| reviews));
         let more: Vec<Right> = more.collect();
         let fleet = cluster.fleet_brake.as_ref().map(|f| f.config_map.clone());
+        let are_bound = cluster.admission_policies;
         let tasks = Tasks {
             watch: tokio::spawn(watching),
             check: tokio::spawn(async move {
                 access::check(&checked, pause.as_ref(), fleet.as_ref(), more).await;
+                if are_bound {
+                    admission::check(&checked, &admission::SETTLES, admission::AGAIN).await;
+                }
             }),
             keeping: {
                 let keeping = Arc::clone(&keeping);

@@ -64,7 +64,7 @@ pub enum SoftOutcome {
         /// So many pods were spared by policies and limits.
         spared: usize,
     },
-    /// No pod could be asked: the API server does not answer, or there is no candidate.
+    /// No pod could be asked: the API server does not answer, the agent may not ask, or there is no candidate.
     NotAsked,
 }
 
@@ -91,6 +91,8 @@ pub struct SoftEvictor {
     /// Since when budgets have protected all candidates without a break.
     blocked: Option<Instant>,
     asked: VecDeque<String>,
+    /// Whether it was said that the agent may not ask; said again when pressure was over in between.
+    has_told_forbidden: bool,
     /// Requests that are in the journal, by the pod's UID: the same pod is asked again and again while its budget
     /// protects it.
     noted: VecDeque<(String, String)>,
@@ -114,6 +116,7 @@ impl SoftEvictor {
             override_after: config.cluster.as_ref().and_then(|c| c.soft_override_after),
             blocked: None,
             asked: VecDeque::new(),
+            has_told_forbidden: false,
             noted: VecDeque::new(),
         }
     }
@@ -121,6 +124,7 @@ impl SoftEvictor {
     /// Pressure is over: budgets have been patient long enough only when it comes back and stays.
     pub fn relieved(&mut self) {
         self.blocked = None;
+        self.has_told_forbidden = false;
     }
 
     /// As the hard paths ask just before SIGKILL.
@@ -314,7 +318,14 @@ impl SoftEvictor {
                     tracing::warn!(%pod, %error, "no pod can be evicted through the API");
                     return SoftOutcome::NotAsked;
                 }
-                // This pod's own trouble, such as two budgets for one pod (500).
+                // Nor will a right be there for the next one.
+                Err(Refusal::Api(error)) if error.is_missing_right() => {
+                    if !std::mem::replace(&mut self.has_told_forbidden, true) {
+                        tracing::warn!(%error, "no pod can be asked to go: the agent has no right to");
+                    }
+                    return SoftOutcome::NotAsked;
+                }
+                // This pod's own trouble, such as two budgets for one pod (500), or a policy that protects it (403).
                 Err(error) => tracing::warn!(%pod, %error, "the pod cannot be asked to go"),
             }
         }

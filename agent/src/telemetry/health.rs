@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -15,6 +15,7 @@ use evictd_sys::clock::monotonic_ns;
 use super::{
     error::ServeError,
     http::{self, Answer, Limits, Request},
+    listen::listen,
 };
 
 /// Probes take no time, and the kubelet is one client.
@@ -171,7 +172,7 @@ fn answer(status: Result<(), String>) -> Answer {
 /// The address is in use, or is none of this machine's.
 pub fn serve(address: SocketAddr, health: Arc<Health>) -> Result<SocketAddr, ServeError> {
     let failed = |e: io::Error| ServeError::new("healthAddress", address, &e);
-    let listener = TcpListener::bind(address).map_err(failed)?;
+    let listener = listen(address).map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     let probe = move |request: Request<'_>| match request.path {
         "/healthz" | "/livez" => healthz(&health),

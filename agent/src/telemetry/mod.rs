@@ -3,6 +3,7 @@
 mod error;
 mod health;
 mod http;
+mod listen;
 mod metrics;
 mod scrapers;
 mod server;

@@ -16,6 +16,7 @@ use super::{
     error::ServeError,
     health::{Health, healthz},
     http::{self, Answer, Limits, Request, Responder},
+    listen::listen,
     metrics::Metrics,
     scrapers::Scrapers,
     tls::Tls,
@@ -127,7 +128,7 @@ impl MetricsListener {
     pub fn bind(address: SocketAddr, tls: Option<&MetricsTls>) -> Result<Self, ServeError> {
         let failed = |e: io::Error| ServeError::new("metricsAddress", address, &e);
         let tls = tls.map(|tls| Tls::open(tls.files.as_ref())).transpose()?;
-        let listener = TcpListener::bind(address).map_err(failed)?;
+        let listener = listen(address).map_err(failed)?;
         Ok(Self {
             address: listener.local_addr().map_err(failed)?,
             listener,

@@ -6,6 +6,8 @@ use axum::{
 };
 use serde_json::{Value, json};
 
+use super::state::Seen;
+
 pub fn answer(code: u16, body: &Value) -> Response<Body> {
     let mut response = Response::new(Body::from(body.to_string()));
     *response.status_mut() =
@@ -93,6 +95,31 @@ pub fn terminating() -> Response<Body> {
     let message = "forbidden: unable to create new content in namespace default because it is being terminated";
     let cause = json!({"reason": "NamespaceTerminating", "message": "namespace default is being terminated", "field": "metadata.namespace"});
     failure(403, "Forbidden", message, json!({"causes": [cause]}))
+}
+
+/// A right that is missing, in the words of k8s.io/apiserver (`ForbiddenStatusError`).
+pub fn no_right(seen: &Seen) -> Response<Body> {
+    let parts: Vec<&str> = seen.path.split('/').skip(1).collect();
+    let (resource, name) = match parts.as_slice() {
+        ["api", "v1", "namespaces", _, resource, name, sub] => (format!("{resource}/{sub}"), *name),
+        ["api", "v1", "namespaces", _, resource, name] => ((*resource).to_owned(), *name),
+        [.., resource] => ((*resource).to_owned(), ""),
+        [] => (String::new(), ""),
+    };
+    let verb = match seen.method.as_str() {
+        "POST" => "create".to_owned(),
+        method => method.to_lowercase(),
+    };
+    let kind = resource.split('/').next().unwrap_or_default();
+    let message = format!(
+        "{kind} \"{name}\" is forbidden: User \"system:serviceaccount:evictd:evictd\" cannot {verb} resource \"{resource}\" in API group \"\" in the namespace \"default\""
+    );
+    failure(
+        403,
+        "Forbidden",
+        &message,
+        json!({"name": name, "kind": kind}),
+    )
 }
 
 /// `unauthorized.json`.

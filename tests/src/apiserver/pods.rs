@@ -112,7 +112,12 @@ pub fn evict(
 }
 
 /// `POST /apis/events.k8s.io/v1/namespaces/NS/events`.
-pub fn create_event(state: &mut State, namespace: &str, mut event: Value) -> Response<Body> {
+pub fn create_event(
+    state: &mut State,
+    namespace: &str,
+    mut event: Value,
+    dry_run: bool,
+) -> Response<Body> {
     let text = |field: &str| event["metadata"][field].as_str().unwrap_or_default();
     let (name, generate) = (text("name").to_owned(), text("generateName").to_owned());
     // `event-refused.json`
@@ -128,7 +133,9 @@ pub fn create_event(state: &mut State, namespace: &str, mut event: Value) -> Res
         return super::answer::failure(409, "AlreadyExists", &message, details);
     }
     state.stamp(&mut event);
-    state.events.insert(key, event.clone());
+    if !dry_run {
+        state.events.insert(key, event.clone());
+    }
     answer(201, &event)
 }
 

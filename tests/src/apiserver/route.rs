@@ -14,7 +14,7 @@ use axum::{
 };
 
 use super::{
-    answer::{answer, not_found, scripted, terminating, unauthorized},
+    answer::{answer, no_right, not_found, scripted, terminating, unauthorized},
     configmaps, exec, lock, node,
     objects::{self, Collection},
     others, pods, policies, scrapers,
@@ -60,6 +60,7 @@ async fn serve(state: &Mutex<State>, mut request: Request) -> Response<Body> {
     };
     match faults {
         Some(InjectedFault::Status(code)) => return scripted(code),
+        Some(InjectedFault::NoRight) => return no_right(&seen),
         Some(InjectedFault::Terminating) => return terminating(),
         Some(InjectedFault::Hang) => return std::future::pending().await,
         Some(InjectedFault::Slow(delay)) => tokio::time::sleep(delay).await,
@@ -138,15 +139,14 @@ fn dispatch(state: &mut State, seen: Seen, accept: &str) -> Response<Body> {
             pods::delete(state, ns, name, &body)
         }
         ("POST", ["api", "v1", "namespaces", ns, "pods", name, "eviction"]) => {
-            let dry_run = decode(&query).get("dryRun").is_some_and(|v| v == "All");
-            pods::evict(state, ns, name, &body, dry_run)
+            pods::evict(state, ns, name, &body, is_dry_run(&query))
         }
         ("GET", ["api", "v1", "nodes", name]) => node::get(state, name),
         ("GET", ["api", "v1", "nodes", _, "proxy", "configz"]) => answer(200, &state.configz),
         ("PATCH", ["api", "v1", "nodes", name, "status"]) => node::patch_status(state, name, &body),
         ("PATCH", ["api", "v1", "nodes", name]) => node::patch(state, name, &content_type, &body),
         ("POST", ["apis", "events.k8s.io", "v1", "namespaces", ns, "events"]) => {
-            pods::create_event(state, ns, body)
+            pods::create_event(state, ns, body, is_dry_run(&query))
         }
         (
             "PATCH",
@@ -181,6 +181,10 @@ fn dispatch(state: &mut State, seen: Seen, accept: &str) -> Response<Body> {
         }
         _ => others::at(state, &method, &path),
     }
+}
+
+fn is_dry_run(query: &str) -> bool {
+    decode(query).get("dryRun").is_some_and(|v| v == "All")
 }
 
 pub(super) fn decode(query: &str) -> BTreeMap<String, String> {

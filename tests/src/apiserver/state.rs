@@ -33,6 +33,8 @@ pub struct Seen {
 pub enum InjectedFault {
     /// This status instead of an answer.
     Status(u16),
+    /// The authorizer's refusal.
+    NoRight,
     /// What a namespace that is being deleted answers to what is to be made in it.
     Terminating,
     Slow(Duration),

@@ -142,7 +142,8 @@ pub fn plain(rendered: &BTreeMap<String, String>) -> io::Result<BTreeMap<String,
         format!(
             "# kubectl apply -k deploy/manifests\n\
              # Another image or configuration: an overlay of your own with `images:`, `patches:` and a `configMapGenerator` with\n\
-             # `behavior: replace`, or the chart.\n\
+             # `behavior: replace`, or the chart. Leave the namespace and the names as they are (no `namespace:`, `namePrefix:`,\n\
+             # `nameSuffix:`): the admission policies know the agents by them, in expressions that kustomize does not change.\n\
              apiVersion: kustomize.config.k8s.io/v1beta1\n\
              kind: Kustomization\n\
              resources:\n{1}\
@@ -203,4 +204,34 @@ pub fn one<'a>(objects: &'a [Value], kind: &str) -> Option<&'a Value> {
 pub fn configuration(objects: &[Value]) -> Value {
     let text = one(objects, "ConfigMap").and_then(|map| map["data"][CONFIGURATION].as_str());
     serde_saphyr::from_str(text.expect("a configuration")).expect("YAML")
+}
+
+/// Whether a node with these labels is one of the DaemonSet's, as the scheduler sees it (terms are ORed, their expressions ANDed).
+pub fn takes(daemonset: &Value, labels: &BTreeMap<&str, &str>) -> bool {
+    let spec = &daemonset["spec"]["template"]["spec"];
+    let required =
+        &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
+    let Some(terms) = required["nodeSelectorTerms"].as_array() else {
+        return true;
+    };
+    let holds = |expression: &Value| {
+        let key = expression["key"].as_str().unwrap_or_default();
+        let value = labels.get(key);
+        let listed = value.is_some_and(|v| {
+            let values = expression["values"].as_array();
+            values.is_some_and(|values| values.iter().any(|one| one == v))
+        });
+        match &expression["operator"] {
+            operator if operator == "In" => listed,
+            operator if operator == "NotIn" => !listed,
+            operator if operator == "Exists" => value.is_some(),
+            other => panic!("{other}"),
+        }
+    };
+    terms.iter().any(|term| {
+        // A term without an expression matches no node, and no node of a test has a name.
+        let expressions = term["matchExpressions"].as_array();
+        let hold = expressions.is_some_and(|all| all.iter().all(holds));
+        term.get("matchFields").is_none() && hold
+    })
 }

@@ -115,6 +115,58 @@ fn every_relative_link_leads_to_something() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// The commands of a page that begin with `helm`, in its text and in its examples.
+fn helm_commands(text: &str) -> Vec<&str> {
+    let commands = text.lines().flat_map(|line| {
+        let starts = line.match_indices("helm ").filter(|(at, _)| {
+            let before = line[..*at].chars().next_back();
+            before.is_none_or(|c| c == '`' || c == ' ')
+        });
+        starts.map(|(at, _)| line[at..].split(['`', '#', ';', '|', '&']).next().unwrap())
+    });
+    commands.collect()
+}
+
+/// Helm looks in the context's namespace, in which evictd's release is not.
+#[test]
+fn helm_is_told_the_namespace_of_the_release() {
+    let mut files = files_below(&checkout().join("docs"), "md").unwrap();
+    files.extend(OTHERS.iter().map(|name| checkout().join(name)));
+    let mut named = 0;
+    for file in &files {
+        for command in helm_commands(&fs::read_to_string(file).unwrap()) {
+            let words: Vec<&str> = command.split_whitespace().collect();
+            if !words.contains(&"evictd") {
+                continue;
+            }
+            named += 1;
+            let has_namespace = words
+                .windows(2)
+                .any(|w| ["-n", "--namespace"].contains(&w[0]) && w[1] == "evictd");
+            assert!(has_namespace, "{}: {command}", file.display());
+        }
+    }
+    assert!(named > 5, "{named}");
+}
+
+/// An agent that the rollback has not reached evicts as before: the pause must outlast it.
+#[test]
+fn a_pause_is_removed_after_the_rollback_has_reached_all() {
+    let runbook = fs::read_to_string(checkout().join("docs/runbook.md")).unwrap();
+    let (_, section) = runbook.split_once("## EvictdManyNodesEvict\n").unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let mut rest = section;
+    for step in [
+        "pause all agents",
+        "helm -n evictd rollback evictd",
+        "kubectl -n evictd rollout status daemonset/",
+        "kubectl -n evictd delete configmap evictd-pause",
+    ] {
+        let (_, after) = rest.split_once(step).unwrap_or_else(|| panic!("{step}"));
+        rest = after;
+    }
+}
+
 /// What the links of a built page name.
 fn hrefs(page: &str) -> Vec<String> {
     let targets = page.split("href=\"").skip(1);

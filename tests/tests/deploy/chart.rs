@@ -92,6 +92,39 @@ fn the_step_above_the_kubelet_can_be_switched_off() {
     );
 }
 
+/// Agents test the policies where there are some that refuse.
+#[test]
+fn agents_expect_the_policies_that_are_there() {
+    skip_if!(helm().err());
+    for (values, expected) in [
+        (json!({}), Value::Null),
+        (json!({"enabled": false}), json!(false)),
+        (json!({"validationActions": ["Warn"]}), json!(false)),
+        (json!({"validationActions": ["Deny", "Audit"]}), Value::Null),
+    ] {
+        let objects = rendered(&json!({"admissionPolicy": values}));
+        let text = one(&objects, "ConfigMap").unwrap()["data"]["config.yaml"].clone();
+        let config: Value = serde_saphyr::from_str(text.as_str().unwrap()).unwrap();
+        assert_eq!(config["cluster"]["admissionPolicies"], expected, "{values}");
+        thresholds(&objects).unwrap();
+    }
+}
+
+/// The prefixes that the chart lets through are those that agents take.
+#[test]
+fn a_taint_may_have_a_prefix_of_its_own() {
+    skip_if!(helm().err());
+    for prefix in [
+        "a.example/",
+        "a-b.example/Evictd-1._",
+        "xkubernetes.io/",
+        "status-taint.cluster-autoscaler.kubernetes.io/evictd-",
+    ] {
+        let cluster = json!({"taint": {"keyPrefix": prefix}, "formerTaintKeyPrefixes": [prefix]});
+        thresholds(&rendered(&json!({"config": {"cluster": cluster}}))).expect(prefix);
+    }
+}
+
 /// Helm installs it before the rest, and never removes it: policies outlive the release.
 #[test]
 fn the_chart_brings_the_definition_of_policies() {
@@ -176,6 +209,44 @@ fn an_overlay_with_another_configuration_is_another_pod() {
     );
     let data = &one(&overlaid, "ConfigMap").unwrap()["data"]["config.yaml"];
     assert_eq!(data, "shadow: true\n");
+}
+
+/// The accounts that the policies of an overlay with another namespace are for.
+fn held_accounts(patches: &str) -> Vec<String> {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().join("base");
+    fs::create_dir(&base).unwrap();
+    for (name, text) in manifests() {
+        fs::write(base.join(name), text).unwrap();
+    }
+    let overlay = format!("resources: [base]\nnamespace: other\n{patches}");
+    fs::write(dir.path().join("kustomization.yaml"), overlay).unwrap();
+    let built = objects(&kustomized(dir.path())).unwrap();
+    let policies = built
+        .iter()
+        .filter(|o| o["kind"] == "ValidatingAdmissionPolicy");
+    let account = |policy: &Value| {
+        let text = policy["spec"]["matchConditions"][0]["expression"].as_str();
+        text.unwrap().split('\'').nth(1).unwrap().to_owned()
+    };
+    policies.map(account).collect()
+}
+
+/// Expressions keep the namespace of the base: docs/deploy.md has the patch that moves them with the agents.
+#[test]
+fn an_overlay_with_another_namespace_has_to_patch_the_policies() {
+    skip_if!(no_kubectl());
+    assert_eq!(
+        held_accounts(""),
+        ["system:serviceaccount:evictd:evictd"; 6]
+    );
+    let page = fs::read_to_string(deploy::dir().join("../docs/deploy.md")).unwrap();
+    let (_, patch) = page.split_once("```yaml\npatches:\n").unwrap();
+    let patch = format!("patches:\n{}", patch.split("```").next().unwrap());
+    assert_eq!(
+        held_accounts(&patch),
+        ["system:serviceaccount:other:evictd"; 6]
+    );
 }
 
 /// `apiGroup/resource verb` of every rule.
@@ -277,7 +348,9 @@ fn metrics_over_tls() {
     let secret = json!({"name": "metrics-tls", "secret": {"secretName": "evictd-tls"}});
     assert!(volumes.contains(&secret));
     let monitor = one(&objects, "PodMonitor").unwrap();
-    let endpoint = &monitor["spec"]["podMetricsEndpoints"][0];
+    let [_, endpoint] = &monitor["spec"]["podMetricsEndpoints"].as_array().unwrap()[..] else {
+        panic!("{monitor}");
+    };
     assert_eq!(endpoint["scheme"], "https");
     let relabelings = endpoint["relabelings"].as_array().unwrap();
     let instance = relabelings.iter().find(|r| r["targetLabel"] == "instance");
@@ -305,6 +378,75 @@ fn metrics_over_tls() {
     let template = &one(&open, "DaemonSet").unwrap()["spec"]["template"]["spec"];
     let mounts = template["containers"][0]["volumeMounts"].as_array();
     assert!(mounts.unwrap().iter().all(|m| m["name"] != "metrics-tls"));
+}
+
+/// A rollout takes hours, in which agents with and without TLS are there: each is scraped as it serves, and reached.
+#[test]
+fn tls_comes_to_the_metrics_with_each_agent() {
+    skip_if!(helm().err());
+    let ports = |tls: bool, config: Value| {
+        let monitor =
+            json!({"enabled": true, "tokenSecret": {"name": "scraper"}, "tlsConfig": config});
+        let values = json!({"metrics": {"tls": {"enabled": tls}, "podMonitor": monitor}});
+        let objects = rendered(&values);
+        let spec = &one(&objects, "DaemonSet").unwrap()["spec"]["template"]["spec"];
+        let served = spec["containers"][0]["ports"][0]["name"].clone();
+        let endpoints = &one(&objects, "PodMonitor").unwrap()["spec"]["podMetricsEndpoints"];
+        let scraped: Vec<(Value, bool, bool)> = endpoints
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|e| {
+                let is_https = e["scheme"] == "https";
+                assert_eq!(e["relabelings"].as_array().unwrap().len(), 2);
+                (e["port"].clone(), is_https, e["authorization"].is_object())
+            })
+            .collect();
+        let policy = one(&objects, "NetworkPolicy").unwrap();
+        let open = policy["spec"]["ingress"][0]["ports"].as_array().unwrap();
+        let open: Vec<&Value> = open.iter().map(|p| &p["port"]).collect();
+        assert_eq!(open, ["metrics", "metrics-tls"]);
+        (served, scraped)
+    };
+    let ca = || json!({"serverName": "evictd"});
+    let plain = (json!("metrics"), false, false);
+    let both = vec![plain.clone(), (json!("metrics-tls"), true, true)];
+    assert_eq!(ports(true, ca()), (json!("metrics-tls"), both.clone()));
+    // What knows the certificates stays until the last agent has left TLS.
+    assert_eq!(ports(false, ca()), (json!("metrics"), both));
+    assert_eq!(ports(false, json!({})), (json!("metrics"), vec![plain]));
+}
+
+/// Rights are there or gone at once; a configuration comes and goes node after node.
+#[test]
+fn rights_can_outlast_the_configuration_that_needs_them() {
+    skip_if!(helm().err());
+    let rights = |values: Value| {
+        let objects = rendered(&values);
+        let granted = granted(one(&objects, "ClusterRole").unwrap());
+        let has = |right: &str| granted.iter().any(|g| g == right);
+        let reviews = [
+            "authentication.k8s.io/tokenreviews create",
+            "authorization.k8s.io/subjectaccessreviews create",
+        ];
+        (has("/nodes/proxy get"), reviews.iter().all(|r| has(r)))
+    };
+    let on = || json!({"cluster": {"configz": true}});
+    let tls = || json!({"tls": {"enabled": true}});
+    assert_eq!(rights(json!({})), (false, false));
+    assert_eq!(
+        rights(json!({"config": on(), "metrics": tls()})),
+        (true, true)
+    );
+    let both = |granted: bool| json!({"configz": granted, "tokenReviews": granted});
+    assert_eq!(rights(json!({"rbac": both(true)})), (true, true));
+    let without = json!({"rbac": both(false), "config": on(), "metrics": tls()});
+    assert_eq!(rights(without), (false, false));
+
+    let objects = rendered(&json!({"pause": {"configMap": "b", "formerConfigMap": "a"}}));
+    let is_it = |o: &&Value| o["kind"] == "Role" && o["metadata"]["name"] == "evictd-pause";
+    let role = objects.iter().find(is_it).unwrap();
+    assert_eq!(role["rules"][0]["resourceNames"], json!(["b", "a"]));
 }
 
 /// The shipped policy with tokens is of use with the chart: each file that it names is an entry of the Secret.
@@ -433,8 +575,9 @@ fn metrics_are_for_those_who_scrape_them() {
         })
     };
     let default = ingress(json!({})).unwrap();
-    let port = json!([{"port": "metrics", "protocol": "TCP"}]);
-    assert_eq!(default[0]["ports"], port);
+    let port = |name: &str| json!({"port": name, "protocol": "TCP"});
+    let ports = json!([port("metrics"), port("metrics-tls")]);
+    assert_eq!(default[0]["ports"], ports);
     let from = &default[0]["from"][0]["namespaceSelector"]["matchLabels"];
     assert_eq!(from["kubernetes.io/metadata.name"], "monitoring");
     assert_eq!(default.as_array().unwrap().len(), 1);
@@ -533,8 +676,24 @@ fn wrong_values_are_refused_by_name() {
         {config: {cluster: {tenantPolicies: {maxGrace: 5m}}}} | tenantPolicies
         {config: {cluster: {fleetBrake: {configMap: ops/brake}}}} | configMap
         {config: {metricsTls: {authorization: false}}} | metricsTls
+        {config: {cluster: {admissionPolicies: false}}} | admissionPolicies
+        {config: {filesystems: {nodefs: /x}}} | nodefs
+        {config: {filesystems: {imagefs: /x}}} | imagefs
+        {config: {cri: {socket: /run/x.sock}}} | socket
+        {config: {cluster: {kubeletConfig: /x}}} | kubeletConfig
+        {config: {cluster: {kubeletConfigDir: /x}}} | kubeletConfigDir
+        {config: {cluster: {nodeName: n1}}} | nodeName
+        {config: {cluster: {kubeconfig: /x}}} | kubeconfig
+        {config: {cluster: {taint: {keyPrefix: node.kubernetes.io/}}}} | keyPrefix
+        {config: {cluster: {taint: {keyPrefix: k8s.io/a}}}} | keyPrefix
+        {config: {cluster: {formerTaintKeyPrefixes: [a.example/, evictd]}}} | formerTaintKeyPrefixes
         "#,
     );
+    // It becomes part of an expression, which a quote would end.
+    let values =
+        json!({"config": {"cluster": {"taint": {"keyPrefix": "a.example/') || true || ('"}}}});
+    let refused = helm::objects(&values).unwrap_err().to_string();
+    assert!(refused.contains("keyPrefix"), "{refused}");
 }
 
 /// A staged rollout takes hours, in which a container may start anew with the configuration before. Helm forgets what a hook has made.

@@ -4,6 +4,7 @@ use evictd_tests::{
     deploy::{
         all_objects, chart,
         helm::{self, helm},
+        takes,
     },
     prelude::*,
 };
@@ -89,35 +90,6 @@ fn a_newer_chart_leaves_pinned_pools_alone() {
     assert_eq!(before["evictd"], after["evictd"]);
 }
 
-/// Whether a node with these labels is one of the DaemonSet's, as the scheduler sees it (terms are ORed, their
-/// expressions ANDed).
-fn takes(daemonset: &Value, labels: &BTreeMap<&str, &str>) -> bool {
-    let spec = &daemonset["spec"]["template"]["spec"];
-    let required =
-        &spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"];
-    let Some(terms) = required["nodeSelectorTerms"].as_array() else {
-        return true;
-    };
-    let holds = |expression: &Value| {
-        let value = labels.get(expression["key"].as_str().unwrap());
-        let listed = value.is_some_and(|v| {
-            let values = expression["values"].as_array();
-            values.is_some_and(|values| values.iter().any(|one| one == v))
-        });
-        match expression["operator"].as_str().unwrap() {
-            "In" => listed,
-            "NotIn" => !listed,
-            "Exists" => value.is_some(),
-            other => panic!("{other}"),
-        }
-    };
-    terms.iter().any(|term| {
-        let expressions = term["matchExpressions"].as_array().unwrap();
-        // No node of the test has a name.
-        term.get("matchFields").is_none() && expressions.iter().all(holds)
-    })
-}
-
 #[test]
 fn every_node_has_one_agent() {
     skip_if!(helm().err());
@@ -139,13 +111,19 @@ fn every_node_has_one_agent() {
             "evictd-canary",
         ),
     ] {
-        let labels: BTreeMap<&str, &str> = labels.into_iter().collect();
-        let taking: Vec<&str> = daemonsets
-            .iter()
-            .filter(|(_, daemonset)| takes(daemonset, &labels))
-            .map(|(name, _)| *name)
-            .collect();
-        assert_eq!(taking, [expected], "{labels:?}");
+        let mut labels: BTreeMap<&str, &str> = labels.into_iter().collect();
+        let taking = |labels: &BTreeMap<&str, &str>| -> Vec<&str> {
+            let taking = daemonsets.iter().filter(|(_, d)| takes(d, labels));
+            taking.map(|(name, _)| *name).collect()
+        };
+        assert_eq!(taking(&labels), [expected], "{labels:?}");
+        // On no node that has no kubelet of its own, in whatever pool it is.
+        labels.insert("type", "virtual-kubelet");
+        assert!(taking(&labels).is_empty(), "{labels:?}");
+        labels.insert("type", "a");
+        assert_eq!(taking(&labels), [expected], "{labels:?}");
+        labels.insert("eks.amazonaws.com/compute-type", "fargate");
+        assert!(taking(&labels).is_empty(), "{labels:?}");
     }
     // Neither takes the other's pods for its own.
     let selectors: Vec<String> = daemonsets
@@ -261,6 +239,47 @@ fn a_canary_is_changed_alone() {
     let last = render(&values).unwrap();
     let last = of(&last, "DaemonSet");
     assert!(after.iter().all(|(name, d)| *d != last[name]));
+}
+
+/// Nodes change pools at once. In a pool that is still empty they find what they had, and others restart for a new pool, as
+/// docs/deploy.md says.
+#[test]
+fn an_empty_pool_has_the_values_of_all() {
+    skip_if!(helm().err());
+    let empty = |name: &str| {
+        let label = json!({"key": "pool", "values": [name]});
+        json!({"name": name, "nodeLabel": label})
+    };
+    let mut values = json!({"config": {"shadow": true}, "nodePools": [empty("a")]});
+    let before = render(&values).unwrap();
+    let data = |objects: &[Value], pool: &str| {
+        let is_it = |o: &&Value| o["metadata"]["labels"]["evictd.dev/configuration"] == pool;
+        objects.iter().find(is_it).unwrap()["data"].clone()
+    };
+    assert_eq!(data(&before, "a"), data(&before, "default"));
+    let template = |objects: &[Value], name: &str| {
+        let daemonset = of(objects, "DaemonSet")[name];
+        daemonset["spec"]["template"].clone()
+    };
+    // But for its nodes, its label and its ConfigMap's name, so is its pod.
+    let mut of_all = template(&before, "evictd");
+    let of_pool = template(&before, "evictd-a");
+    for path in [
+        "/metadata/labels/evictd.dev~1pool",
+        "/spec/affinity",
+        "/spec/volumes/0/configMap/name",
+    ] {
+        *of_all.pointer_mut(path).unwrap() = of_pool.pointer(path).unwrap().clone();
+    }
+    assert_eq!(of_all, of_pool);
+
+    let pools = values["nodePools"].as_array_mut().unwrap();
+    pools.push(empty("b"));
+    let after = render(&values).unwrap();
+    for (name, is_same) in [("evictd", false), ("evictd-a", true)] {
+        let same = template(&before, name) == template(&after, name);
+        assert_eq!(same, is_same, "{name}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use evictd_tests::{
     deploy::{
         chart, configuration,
         helm::{self, helm},
-        one,
+        one, takes,
     },
     prelude::*,
 };
@@ -31,6 +31,9 @@ struct Distribution {
     /// Empty: the root can be written to.
     #[serde(default)]
     writable: Vec<String>,
+    /// Labels of nodes beside them on which no agent can run.
+    #[serde(default)]
+    no_agent: BTreeMap<String, String>,
     #[serde(flatten)]
     node: Node,
     #[serde(default)]
@@ -146,6 +149,24 @@ fn a_preset_names_what_the_node_has() {
             assert_eq!(context["seLinuxOptions"]["type"], **kind, "{name}");
         }
     }
+}
+
+/// The DaemonSet tolerates every taint: a pod there would stay Pending, and count as unavailable in each rollout.
+#[test]
+fn no_agent_is_wanted_where_none_can_run() {
+    skip_if!(helm().err());
+    let mut kinds = BTreeMap::new();
+    for d in distributions() {
+        let objects = rendered(&d.name);
+        let daemonset = one(&objects, "DaemonSet").unwrap();
+        assert!(takes(daemonset, &BTreeMap::new()), "{}", d.name);
+        for (label, value) in d.no_agent {
+            let node = BTreeMap::from([(label.as_str(), value.as_str())]);
+            assert!(!takes(daemonset, &node), "{}: {label}={value}", d.name);
+            kinds.insert(label, value);
+        }
+    }
+    assert_eq!(kinds.len(), 2, "{kinds:?}");
 }
 
 #[test]

@@ -53,6 +53,9 @@ fn load(state: &State) -> Load {
             path if path.ends_with("selfsubjectaccessreviews") => {
                 "POST selfsubjectaccessreviews".into()
             }
+            path if path.ends_with("/events") && r.query == "dryRun=All" => {
+                "POST an Event in a dry run".into()
+            }
             path if path.ends_with("/events") => "POST events".into(),
             path if path.contains("/events/") => "PATCH events".into(),
             path if path.contains("/pods/") && path.ends_with("/status") => {
@@ -100,6 +103,9 @@ fn the_load_of_one_agent_is_what_the_page_says() {
         let mut state = member.server.state();
         state.put_config_map("evictd", name, serde_json::json!({}));
     }
+    member.config["cluster"]["admissionPolicies"] = true.into();
+    let refused = InjectedFault::Status(403);
+    member.server.state().fails("POST", "/events", 1, refused);
     let groups: Vec<_> = (0..BURST)
         .map(|i| {
             let name = format!("wild-{i}");

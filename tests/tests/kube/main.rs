@@ -1,6 +1,7 @@
 //! The agent and an API server.
 
 mod access;
+mod admission;
 mod chaos;
 mod container_node;
 mod evicts;

@@ -1,6 +1,9 @@
 //! Soft evictions against the scripted API server: grace periods, budgets, overrides (R5).
 
-use std::future::Future;
+use std::{
+    future::Future,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use evictd_config::Config;
 use evictd_engine::{
@@ -10,6 +13,7 @@ use evictd_engine::{
     record::SignalReading,
 };
 use evictd_kube::{
+    access,
     client::ApiClient,
     soft_eviction::{SoftCandidate, SoftEvictor, SoftOutcome},
 };
@@ -321,6 +325,91 @@ fn trouble_with_one_and_trouble_with_all() {
     );
     soft.server.go_away();
     assert_eq!(soft.evict(&[0, 1], false), SoftOutcome::NotAsked);
+}
+
+/// Counts what is logged on this thread.
+#[derive(Default)]
+struct Lines(AtomicUsize);
+
+impl tracing::Subscriber for Lines {
+    fn enabled(&self, of: &tracing::Metadata<'_>) -> bool {
+        *of.level() <= tracing::Level::WARN && of.target().starts_with("evictd")
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+// Without the right none of the candidates can be asked: one request a round, one line while pressure lasts, and no alert where the
+// start has said it.
+#[test]
+fn a_missing_right_is_the_agents_own_trouble() {
+    let mut soft = soft(json!({}));
+    let lines = Arc::new(Lines::default());
+    let _logged = tracing::subscriber::set_default(Arc::clone(&lines));
+    let said = || lines.0.swap(0, Ordering::Relaxed);
+    let mut state = soft.server.state();
+    state.denied.insert("create pods/eviction".into());
+    state.fails("POST", "/eviction", usize::MAX, InjectedFault::NoRight);
+    drop(state);
+    let missing = wait(
+        &soft.runtime,
+        access::check(&soft.connection, None, None, []),
+    );
+    assert_eq!(missing.len(), 1, "{missing:?}");
+    assert_eq!(said(), 1, "it is said at the start");
+    let asked = |soft: &Soft| soft.server.state().count("POST", "/eviction");
+    for round in 1..=3 {
+        assert_eq!(soft.evict(&[0, 1, 2, 3, 4], false), SoftOutcome::NotAsked);
+        assert_eq!(asked(&soft), round);
+    }
+    assert_eq!(said(), 1, "and once while pressure lasts");
+    assert_eq!(soft.connection.counters.forbidden.get(), 0);
+    soft.evictor.relieved();
+    soft.evict(&[0, 1], false);
+    soft.evict(&[0, 1], false);
+    assert_eq!(said(), 1, "once more for the next pressure");
+
+    // The right comes, and goes where nothing was said of it.
+    soft.server.state().faults.clear();
+    let outcome = soft.evict(&[1, 2], false);
+    assert!(
+        matches!(outcome, SoftOutcome::Evicted { index: 0, .. }),
+        "{outcome:?}"
+    );
+    let no_right = InjectedFault::NoRight;
+    soft.server.state().fails("POST", "/eviction", 1, no_right);
+    assert_eq!(soft.evict(&[2], false), SoftOutcome::NotAsked);
+    assert_eq!(soft.connection.counters.forbidden.get(), 1);
+}
+
+// A policy or a webhook of another's may protect one pod, and says 403 too.
+#[test]
+fn a_pod_that_a_policy_protects_is_passed_over() {
+    let mut soft = soft(json!({}));
+    let refused = InjectedFault::Status(403);
+    soft.server
+        .state()
+        .fails("POST", "/web-2/eviction", 1, refused);
+    let outcome = soft.evict(&[1, 2], false);
+    assert!(
+        matches!(outcome, SoftOutcome::Evicted { index: 1, .. }),
+        "{outcome:?}"
+    );
+    assert_eq!(soft.connection.counters.forbidden.get(), 1);
 }
 
 fn held_back(by: HeldBack, spared: usize) -> SoftOutcome {

@@ -94,6 +94,12 @@ host: {{ $address | quote }}
 {{- $_ := set $cluster "fleetBrake" (mergeOverwrite (dict "configMap" $map) (omit . "enabled")) -}}
 {{- end -}}
 {{- end -}}
+{{- with .Values.admissionPolicy -}}
+{{- /* Agents test whether the policies hold them. */ -}}
+{{- if not (and .enabled (has "Deny" .validationActions)) -}}
+{{- $_ := set $cluster "admissionPolicies" false -}}
+{{- end -}}
+{{- end -}}
 {{- if .Values.tenantPolicies.enabled -}}
 {{- $_ := set $cluster "tenantPolicies" (dict "maxGrace" .Values.tenantPolicies.maxGrace) -}}
 {{- end -}}

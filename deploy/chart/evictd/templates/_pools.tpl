@@ -44,9 +44,15 @@ sees the chart's values with the pool's on top, the pool as .pool, and as .earli
 {{- printf "%s-%s" (include "evictd.poolName" .) (include "evictd.config" . | sha256sum | trunc 12) -}}
 {{- end -}}
 
-{{/* The affinity of the values, narrowed down to the pool's nodes: a node is in the first pool that names its label. */}}
+{{/*
+The affinity of the values, narrowed down to the pool's nodes: a node is in the first pool that names its label. A node of EKS on Fargate,
+or one of virtual-kubelet such as those of AKS, is none on which an agent can run: it tolerates every taint, and its pod would stay Pending
+there and count as unavailable in each rollout.
+*/}}
 {{- define "evictd.affinity" -}}
-{{- $expressions := list -}}
+{{- $expressions := list
+      (dict "key" "eks.amazonaws.com/compute-type" "operator" "NotIn" "values" (list "fargate"))
+      (dict "key" "type" "operator" "NotIn" "values" (list "virtual-kubelet")) -}}
 {{- with .pool.nodeLabel -}}
 {{- $expressions = append $expressions (dict "key" .key "operator" "In" "values" .values) -}}
 {{- end -}}
@@ -54,15 +60,13 @@ sees the chart's values with the pool's on top, the pool as .pool, and as .earli
 {{- $expressions = append $expressions (dict "key" .nodeLabel.key "operator" "NotIn" "values" .nodeLabel.values) -}}
 {{- end -}}
 {{- $affinity := deepCopy .Values.affinity -}}
-{{- if $expressions -}}
 {{- $required := dig "nodeAffinity" "requiredDuringSchedulingIgnoredDuringExecution" dict $affinity -}}
 {{- $terms := list -}}
 {{- range default (list dict) $required.nodeSelectorTerms -}}
 {{- $terms = append $terms (set . "matchExpressions" (concat (default list .matchExpressions) $expressions)) -}}
 {{- end -}}
 {{- $affinity = mergeOverwrite $affinity (dict "nodeAffinity" (dict "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms))) -}}
-{{- end -}}
-{{- with $affinity }}{{ toYaml . }}{{ end -}}
+{{- toYaml $affinity -}}
 {{- end -}}
 
 {{/* Directories of the kubelet's configuration outside of its root directory, by the volume's name. */}}

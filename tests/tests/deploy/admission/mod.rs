@@ -304,6 +304,32 @@ fn an_agent_may_do_nothing_else_on_its_node() {
         let request = config_map(name, yaml(before), yaml(after));
         refused(what, request, expected);
     }
+    let long = "2".repeat(65);
+    for (what, name, before, after, expected) in [
+        (
+            "an entry that fills the ConfigMap",
+            "evictd-fleet-evictions",
+            json!({}),
+            json!({NODE: &long}),
+            "evictions of its own node only, by a time",
+        ),
+        (
+            "a pace that there is not",
+            "evictd-fleet",
+            json!({}),
+            json!({"pace": "halted", "by": NODE}),
+            "normal, slow or paused",
+        ),
+        (
+            "a word that fills the ConfigMap",
+            "evictd-fleet",
+            json!({"pace": "slow", "by": NODE}),
+            json!({"pace": "slow", "until": &long, "by": NODE}),
+            "what it says of it is short",
+        ),
+    ] {
+        refused(what, config_map(name, before, after), expected);
+    }
     for name in ["evictd-fleet", "evictd-fleet-evictions"] {
         for (pointer, value) in [
             ("/immutable", json!(true)),

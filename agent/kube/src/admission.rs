@@ -1,0 +1,79 @@
+//! Whether the admission policies hold this agent's token to its node, which no right can do: asked at the start.
+//!
+//! The policies know the agents by the name of their service account. Another namespace or another name, by an overlay of kustomize
+//! for instance, leaves them in place and takes them from the agents, and nothing else would show it.
+
+use std::time::Duration;
+
+use http::Method;
+use serde_json::json;
+
+use super::{
+    client::{ApiClient, ApiError, ApiRequest, JSON},
+    events,
+};
+
+/// No node has such a name.
+const ANOTHER_NODE: &str = "another/node";
+/// The policies may be made after the agents, and take a moment to be in force.
+pub const SETTLES: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(60)];
+/// About how long until the next question while there is no answer, or a bad one.
+pub const AGAIN: Duration = Duration::from_secs(600);
+
+/// Asks until a policy refuses, and says once if none does. Each time that none did is counted.
+pub async fn check(connection: &ApiClient, settles: &[Duration], again: Duration) {
+    let mut settles = settles.iter();
+    let mut is_told = false;
+    loop {
+        match pose_as_another(connection).await {
+            Ok(()) => match settles.next() {
+                Some(pause) => {
+                    tokio::time::sleep(*pause).await;
+                    continue;
+                }
+                None => {
+                    connection.counters.not_held_to_node.add();
+                    if !std::mem::replace(&mut is_told, true) {
+                        tracing::error!(
+                            "no admission policy holds this token to its node: its holder may do on every node what the agent may"
+                        );
+                    }
+                }
+            },
+            // No answer says nothing.
+            Err(error) if error.is_retryable() => {}
+            Err(error) => {
+                if is_told && error.is_forbidden() {
+                    tracing::info!("an admission policy holds this token to its node now");
+                }
+                return;
+            }
+        }
+        tokio::time::sleep(again.mul_f64(0.5 + fastrand::f64())).await;
+    }
+}
+
+/// Tells an Event in the name of another node, in a dry run: every agent may tell Events, and nothing comes of this one.
+async fn pose_as_another(connection: &ApiClient) -> Result<(), ApiError> {
+    let event = json!({
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"name": "evictd-admission-test", "namespace": events::NODE_NAMESPACE},
+        "eventTime": events::micro_time(&jiff::Timestamp::now().to_string()),
+        "reportingController": events::CONTROLLER,
+        "reportingInstance": ANOTHER_NODE,
+        "action": "Testing",
+        "reason": "AdmissionTest",
+        "type": "Normal",
+        "note": "An admission policy must refuse this Event: it is told in the name of another node.",
+        "regarding": {"apiVersion": "v1", "kind": "Node", "name": ANOTHER_NODE},
+    });
+    let path = format!("{}?dryRun=All", events::collection(events::NODE_NAMESPACE));
+    let mut call = ApiRequest::new(Method::POST, path, JSON, &event);
+    call.may_be_forbidden = true;
+    match connection.call(&call).await {
+        // There is an Event of this name: only what no policy has refused is compared with it.
+        Err(error) if error.code() == 409 => Ok(()),
+        answer => answer.map(drop),
+    }
+}

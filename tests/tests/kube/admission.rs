@@ -1,0 +1,66 @@
+//! The agent's test of the admission policies, against the scripted API server.
+
+use evictd_kube::{admission, client::ApiClient};
+use evictd_tests::prelude::*;
+
+const SOON: Duration = Duration::from_millis(20);
+const NEVER: Duration = Duration::from_secs(3600);
+
+/// The test goes on for as long as no policy refuses: so many requests came and so many of them were counted within a moment, and
+/// whether it has ended.
+fn tested(faults: Vec<InjectedFault>, again: Duration) -> (usize, u64, bool) {
+    let server = ApiServer::start().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let kubeconfig = server.kubeconfig(dir.path()).unwrap();
+    for what in faults {
+        server.state().fails("POST", "/events", 1, what);
+    }
+    let runtime = current_thread().unwrap();
+    let (connection, ended) = runtime.block_on(async {
+        let connection = Arc::new(ApiClient::open(Some(kubeconfig)).await.unwrap());
+        let test = admission::check(&connection, &[SOON, SOON], again);
+        let ended = tokio::time::timeout(Duration::from_secs(2), test).await;
+        (Arc::clone(&connection), ended.is_ok())
+    });
+    let state = server.state();
+    assert!(state.events.is_empty(), "nothing comes of it");
+    assert!(
+        state
+            .all("POST", "/events")
+            .all(|r| r.query == "dryRun=All" && r.body["reportingInstance"] == "another/node")
+    );
+    assert_eq!(connection.counters.forbidden.get(), 0);
+    let counted = connection.counters.not_held_to_node.get();
+    (state.requests.len(), counted, ended)
+}
+
+#[test]
+fn a_token_that_no_policy_holds_is_counted() {
+    // Policies that come a moment after the agents have three questions' time.
+    assert_eq!(tested(vec![], NEVER), (3, 1, false));
+}
+
+#[test]
+fn a_policy_that_refuses_ends_the_test() {
+    let refusal = || InjectedFault::Status(403);
+    assert_eq!(tested(vec![refusal()], NEVER), (1, 0, true));
+    // It has come since: asked twice more in vain.
+    let open = || InjectedFault::Slow(Duration::ZERO);
+    let late = vec![open(), open(), open(), open(), refusal()];
+    assert_eq!(tested(late, SOON), (5, 2, true));
+}
+
+#[test]
+fn no_answer_and_no_right_say_nothing() {
+    let broken = || InjectedFault::Status(500);
+    assert_eq!(tested(vec![broken()], NEVER), (1, 0, false));
+    assert_eq!(
+        tested(vec![broken(), InjectedFault::Status(403)], SOON),
+        (2, 0, true)
+    );
+    assert_eq!(tested(vec![InjectedFault::NoRight], NEVER), (1, 0, true));
+    assert_eq!(
+        tested(vec![InjectedFault::Status(422)], NEVER),
+        (1, 0, true)
+    );
+}
