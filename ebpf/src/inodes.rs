@@ -90,11 +90,13 @@ fn count_on(index: u32, what: InodeEvent) {
         InodeEvent::Freed | InodeEvent::Unlinked => (0, 1),
         InodeEvent::MadeNameless | InodeEvent::FreedLater => return,
     };
-    let key = ShareKey {
-        cgroup_id,
-        filesystem: u64::from(index),
-    };
-    add_to_cgroup(&INODE_SHARES, &key, made, gone);
+    if cgroup_id != 0 {
+        let key = ShareKey {
+            cgroup_id,
+            filesystem: u64::from(index),
+        };
+        add_to_cgroup(&INODE_SHARES, &key, made, gone);
+    }
 }
 
 /// The inode that a typed tracepoint has as its first argument.

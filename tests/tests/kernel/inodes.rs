@@ -275,6 +275,29 @@ fn xfs_copies_in_an_overlay() {
     or_skip!(adds_on_xfs(&disk, &merged, &orders));
 }
 
+/// Without BTF a program knows the id of the current task's cgroup in the default hierarchy alone. Where memory is in another
+/// one that number is another cgroup's: all is counted, and no pod has a share.
+#[test]
+fn without_types_no_share_is_of_another_hierarchy() {
+    skip_if!(no_bpf());
+    let cgroup = TestCgroup::new("hybrid", 256 * MIB).unwrap();
+    let pod = cgroup.child("pod").unwrap();
+    let disk = or_skip!(Disk::new("ext4", 64, INODES));
+    for hierarchy in [0, 3] {
+        let mut object = BpfObject::load_counts_untyped(hierarchy).unwrap();
+        let hook = Some(CountHook::Tracepoint);
+        let built = InodeTrigger::build(&[&disk.path()], Ok(&mut object), hook);
+        let mut trigger = or_skip!(built);
+        let free = trigger.sample(0).unwrap().unwrap().available;
+        let mut forker = Forker::start(Some(&pod)).unwrap();
+        let dir = disk.path().join(format!("files{hierarchy}"));
+        fs::create_dir(&dir).unwrap();
+        forker.order(&format!("make {} 50", dir.display())).unwrap();
+        assert_eq!(trigger.counted(0).unwrap(), Some(free - 51));
+        assert_eq!(trigger.shares().is_empty(), hierarchy != 0);
+    }
+}
+
 /// Each has a device number of its own in stat(2), and the kubelet sees one filesystem.
 // R3
 #[test]
