@@ -3,8 +3,9 @@
 //! Overlay needs no hook of its own: a file in an overlay is made on its upper filesystem, by the task that asked.
 
 use aya_ebpf::{
+    helpers::bpf_get_current_pid_tgid,
     macros::{btf_tracepoint, map, tracepoint},
-    maps::{Array, HashMap, LruHashMap, RingBuf},
+    maps::{Array, HashMap, RingBuf},
     programs::{BtfTracePointContext, TracePointContext},
 };
 use evictd_common::{
@@ -44,6 +45,10 @@ const COUNTER: EventCounter = EventCounter {
 enum InodeEvent {
     /// It was made by the current task.
     Made,
+    /// It was made by the current task and has no name: a walk does not find it, and it is in no share.
+    MadeNameless,
+    /// The current task gave one without a name its first one.
+    Named,
     /// It was freed by the current task, or on its behalf in its context.
     Freed,
     /// It was freed by a worker of the filesystem.
@@ -52,19 +57,23 @@ enum InodeEvent {
     Unlinked,
 }
 
+/// The index of a filesystem that is counted.
+#[inline(always)]
+fn counted(device: Option<u32>) -> Option<u32> {
+    let device = device?;
+    for index in 0..MAX_FILESYSTEMS {
+        let &counted = INODE_DEVICES.get(index)?;
+        if counted == device && device != 0 {
+            return Some(index);
+        }
+    }
+    None
+}
+
 #[inline(always)]
 fn count(device: Option<u32>, what: InodeEvent) {
-    let Some(device) = device else {
-        return;
-    };
-    for index in 0..MAX_FILESYSTEMS {
-        let Some(&counted) = INODE_DEVICES.get(index) else {
-            return;
-        };
-        if counted == device && device != 0 {
-            count_on(index, what);
-            return;
-        }
+    if let Some(index) = counted(device) {
+        count_on(index, what);
     }
 }
 
@@ -72,20 +81,22 @@ fn count(device: Option<u32>, what: InodeEvent) {
 fn count_on(index: u32, what: InodeEvent) {
     let cgroup_id = current_cgroup();
     match what {
-        InodeEvent::Made => COUNTER.count(index, 1, cgroup_id),
+        InodeEvent::Made | InodeEvent::MadeNameless => COUNTER.count(index, 1, cgroup_id),
         InodeEvent::Freed | InodeEvent::FreedLater => COUNTER.count(index, -1, cgroup_id),
-        InodeEvent::Unlinked => {}
+        InodeEvent::Named | InodeEvent::Unlinked => {}
     }
     let (made, gone) = match what {
-        InodeEvent::Made => (1, 0),
+        InodeEvent::Made | InodeEvent::Named => (1, 0),
         InodeEvent::Freed | InodeEvent::Unlinked => (0, 1),
-        InodeEvent::FreedLater => return,
+        InodeEvent::MadeNameless | InodeEvent::FreedLater => return,
     };
-    let key = ShareKey {
-        cgroup_id,
-        filesystem: u64::from(index),
-    };
-    add_to_cgroup(&INODE_SHARES, &key, made, gone);
+    if cgroup_id != 0 {
+        let key = ShareKey {
+            cgroup_id,
+            filesystem: u64::from(index),
+        };
+        add_to_cgroup(&INODE_SHARES, &key, made, gone);
+    }
 }
 
 /// The inode that a typed tracepoint has as its first argument.
@@ -162,69 +173,131 @@ pub fn inodes_xfs_linked(ctx: TracePointContext) -> u32 {
     0
 }
 
-/// `xfs:xfs_iunlink`: the last name goes, in the context of who removes it.
+/// What a thread does on xfs, where what it does to the list of the nameless can mean more than one thing.
+#[repr(u64)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum XfsStep {
+    /// It may take a last name away.
+    Removes,
+    /// It has taken an inode into the cache, which may be a new one.
+    Took,
+    /// It gives an inode that has none a name, if there is one.
+    Names,
+    /// It tears an inode down, which is freed if it has no name.
+    TearsDown,
+}
+
+/// Threads that have a slot of their own.
+const XFS_THREADS: u32 = 1 << 14;
+/// The last step of a thread, behind its id. Of two that share a slot, one may be misunderstood where both are between two
+/// events of one operation: the next statfs and the next walk correct that.
+#[map]
+static INODE_XFS_STEPS: Array<u64> = Array::with_max_entries(XFS_THREADS, 0);
+
+impl XfsStep {
+    #[inline(always)]
+    fn slot() -> Option<(*mut u64, u64)> {
+        let thread = bpf_get_current_pid_tgid() as u32;
+        let slot = INODE_XFS_STEPS.get_ptr_mut(thread % XFS_THREADS)?;
+        Some((slot, u64::from(thread) << 8))
+    }
+
+    #[inline(always)]
+    fn set(self) {
+        if let Some((slot, thread)) = Self::slot() {
+            // SAFETY: a slot of an array map.
+            unsafe { slot.write_volatile(thread | self as u64) };
+        }
+    }
+
+    #[inline(always)]
+    fn is_current(self) -> bool {
+        // SAFETY: as above.
+        Self::slot()
+            .is_some_and(|(slot, thread)| unsafe { slot.read_volatile() } == thread | self as u64)
+    }
+
+    /// For the filesystems that are counted.
+    #[inline(always)]
+    fn begin(self, ctx: &TracePointContext) -> u32 {
+        if counted(device(ctx)).is_some() {
+            self.set();
+        }
+        0
+    }
+}
+
+/// `xfs:xfs_iget_miss`, also for each new inode: a new file without a name goes onto the list of the nameless right after that.
+#[tracepoint(category = "xfs", name = "xfs_iget_miss")]
+pub fn inodes_xfs_took(ctx: TracePointContext) -> u32 {
+    XfsStep::Took.begin(&ctx)
+}
+
+/// `xfs:xfs_iget_recycle`, `xfs:xfs_iget_reclaim` before 5.14: the same where the cache still has what was freed.
+#[tracepoint(category = "xfs", name = "xfs_iget_recycle")]
+pub fn inodes_xfs_took_again(ctx: TracePointContext) -> u32 {
+    XfsStep::Took.begin(&ctx)
+}
+
+/// `xfs:xfs_remove`, on entry.
+#[tracepoint(category = "xfs", name = "xfs_remove")]
+pub fn inodes_xfs_removes(ctx: TracePointContext) -> u32 {
+    XfsStep::Removes.begin(&ctx)
+}
+
+/// `xfs:xfs_rename`, on entry. A whiteout is made after that, without a name at first.
+#[tracepoint(category = "xfs", name = "xfs_rename")]
+pub fn inodes_xfs_renames(ctx: TracePointContext) -> u32 {
+    XfsStep::Removes.begin(&ctx)
+}
+
+/// `xfs:xfs_link`, on entry.
+#[tracepoint(category = "xfs", name = "xfs_link")]
+pub fn inodes_xfs_names(ctx: TracePointContext) -> u32 {
+    XfsStep::Names.begin(&ctx)
+}
+
+/// `xfs:xfs_inode_inactivating` of a worker, for some inodes that leave the cache; `xfs:xfs_destroy_inode` before 5.15, for all
+/// of them, by the thread that lets go of them.
+#[tracepoint(category = "xfs", name = "xfs_inode_inactivating")]
+pub fn inodes_xfs_tears_down(ctx: TracePointContext) -> u32 {
+    XfsStep::TearsDown.begin(&ctx)
+}
+
+/// `xfs:xfs_iunlink`: an inode goes onto the list of the nameless, in the context of who removes its last name, or of who
+/// has made it without one (O_TMPFILE, a copy in an overlay, a whiteout).
 #[tracepoint(category = "xfs", name = "xfs_iunlink")]
 pub fn inodes_xfs_unlinked(ctx: TracePointContext) -> u32 {
-    count(device(&ctx), InodeEvent::Unlinked);
-    if let Some(nameless) = UnlinkedInode::from_event(&ctx) {
-        // What was taken off the list goes there again: it has been another inode since.
-        let _ = INODE_TAKEN_OFF.remove(&nameless);
+    let Some(index) = counted(device(&ctx)) else {
+        return 0;
+    };
+    if XfsStep::Took.is_current() {
+        // A whiteout gets its name next, without another word.
+        XfsStep::Names.set();
+        count_on(index, InodeEvent::MadeNameless);
+    } else {
+        count_on(index, InodeEvent::Unlinked);
     }
     0
 }
 
-/// `xfs:xfs_iunlink_remove`: a worker takes the inode off the list of the nameless and frees it.
+/// `xfs:xfs_iunlink_remove`: an inode is taken off the list. It is freed, or gets a name. Recent kernels say that twice of one
+/// inode, in two functions that call each other: the first word uses up the step.
 #[tracepoint(category = "xfs", name = "xfs_iunlink_remove")]
 pub fn inodes_xfs_freed(ctx: TracePointContext) -> u32 {
-    if !is_reported_twice(&ctx) {
-        count(device(&ctx), InodeEvent::FreedLater);
-    }
-    0
-}
-
-/// An inode on the list of the nameless, as `xfs_iunlink` and `xfs_iunlink_remove` tell it.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct UnlinkedInode {
-    /// `dev` and `agno`, which lie side by side.
-    device_and_group: u64,
-    /// `agino`.
-    inode: u64,
-}
-
-impl UnlinkedInode {
-    #[inline(always)]
-    fn from_event(ctx: &TracePointContext) -> Option<Self> {
-        const DEVICE_AND_GROUP: usize = 8;
-        const INODE: usize = 16;
-        Some(Self {
-            // SAFETY: the offset lies inside the record.
-            device_and_group: unsafe { ctx.read_at(DEVICE_AND_GROUP) }.ok()?,
-            // SAFETY: as above.
-            inode: u64::from(unsafe { ctx.read_at::<u32>(INODE) }.ok()?),
-        })
-    }
-}
-
-/// Inodes whose removal from the list was told once. Where the kernel tells it twice they are here for the microseconds
-/// in between; where it tells it once they stay until they are pushed out, or on the list again.
-#[map]
-static INODE_TAKEN_OFF: LruHashMap<UnlinkedInode, u8> = LruHashMap::with_max_entries(1024, 0);
-
-/// Recent kernels run the tracepoint twice for one inode, in two functions that call each other. Between them the task
-/// may wait for a buffer and go on elsewhere, so that neither the time nor the CPU tells a second word from a new inode
-/// with the old number; but that one must have come onto the list in between.
-#[inline(always)]
-fn is_reported_twice(ctx: &TracePointContext) -> bool {
-    let Some(nameless) = UnlinkedInode::from_event(ctx) else {
-        return false;
+    let Some(index) = counted(device(&ctx)) else {
+        return 0;
     };
-    if INODE_TAKEN_OFF.remove(&nameless).is_ok() {
-        return true;
-    }
-    // Refused, it would be counted twice; the next statfs corrects that.
-    let _ = INODE_TAKEN_OFF.insert(&nameless, &0, 0);
-    false
+    let what = if XfsStep::TearsDown.is_current() {
+        InodeEvent::FreedLater
+    } else if XfsStep::Names.is_current() {
+        InodeEvent::Named
+    } else {
+        return 0;
+    };
+    XfsStep::Removes.set();
+    count_on(index, what);
+    0
 }
 
 /// A cgroup was removed; `parent` is 0 where it is not known.

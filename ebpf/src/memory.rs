@@ -114,7 +114,7 @@ pub fn memory_charge_exit(ctx: FExitContext) -> i32 {
 }
 
 /// `void page_counter_uncharge(struct page_counter *counter, unsigned long nr_pages)`: what is given back. Attached
-/// only while a falling trigger is armed, which charges alone would trip late.
+/// only while a falling trigger is armed, which charges alone would trip late; for good where it can be attached once only.
 #[fexit(function = "page_counter_uncharge")]
 pub fn memory_uncharge_exit(ctx: FExitContext) -> i32 {
     let counter: *const u8 = ctx.arg(0);

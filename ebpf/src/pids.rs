@@ -83,7 +83,9 @@ pub fn pids_free_untyped(_: TracePointContext) -> u32 {
 #[inline(always)]
 fn started(cgroup_id: u64) {
     COUNTER.count(0, 1, cgroup_id);
-    add_to_cgroup(&PID_SHARES, &cgroup_id, 1, 0);
+    if cgroup_id != 0 {
+        add_to_cgroup(&PID_SHARES, &cgroup_id, 1, 0);
+    }
 }
 
 /// A cgroup was removed; `parent` is 0 where it is not known.

@@ -43,11 +43,14 @@ pub fn cgroup_of(task: Address) -> u64 {
     memcg_of(task).and_then(cgroup_id).unwrap_or(0)
 }
 
-/// Id of the current task's memory cgroup. Without offsets it is that of the v2 hierarchy, which is the same on a
-/// pure v2 node, and the root's on v1.
+/// Id of the current task's memory cgroup; 0 when it cannot be read. Without offsets only the id in the default hierarchy is
+/// known: where memory is in another one, that is the number of another cgroup there.
 #[inline(always)]
 pub fn current_cgroup() -> u64 {
     if OFFSETS_KNOWN.load() == 0 {
+        if !is_memory_hierarchy(0) {
+            return 0;
+        }
         // SAFETY: takes no arguments.
         return unsafe { bpf_get_current_cgroup_id() };
     }

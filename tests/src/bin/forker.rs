@@ -2,12 +2,19 @@
 //!
 //! It enters its cgroup by itself and says `ready` on standard output; then each line on standard input is an order:
 //! `hold N` starts N processes that wait, `drop` ends and reaps them, `storm N` starts and reaps N processes one after
-//! the other, `fault N` touches N fresh pages of memory, `make DIR N` and `remove DIR N` make and remove N empty files. When an order is carried out it answers
+//! the other, `fault N` touches N fresh pages of memory, `make DIR N` and `remove DIR N` make and remove N empty files.
+//! Others of what is done to files in a directory: `replace DIR N` renames new ones over them, `move DIR N` gives them other
+//! names, `chown DIR N` another owner, `link DIR N` a second name (`unlink DIR N` removes that again), `name DIR N` makes files
+//! without a name (O_TMPFILE) and names them, `nameless DIR N` closes them as they are. When an order is carried out it answers
 //! with the nanoseconds of CPU time that it took, its children's included: others' work does not count.
 
 use std::{
     fs::{self, File},
     io::{self, BufRead as _, Write as _},
+    os::{
+        fd::AsRawFd as _,
+        unix::fs::{OpenOptionsExt as _, chown},
+    },
     path::Path,
     time::Duration,
 };
@@ -52,12 +59,53 @@ fn main() -> io::Result<()> {
                     fs::remove_file(Path::new(dir).join(format!("f{i}")))?;
                 }
             }
+            [order, dir, n] => {
+                for i in 0..number(n)? {
+                    change(order, Path::new(dir), i)?;
+                }
+            }
             _ => return Err(io::Error::other(format!("no such order: {line}"))),
         }
         say(&(cpu_time()? - start).as_nanos().to_string())?;
     }
     held.drain(..).for_each(end);
     Ok(())
+}
+
+/// Does something to a file of a directory.
+fn change(order: &str, dir: &Path, i: u64) -> io::Result<()> {
+    let [file, other] = ["f", "o"].map(|name| dir.join(format!("{name}{i}")));
+    match order {
+        "replace" => {
+            File::create(&other)?;
+            fs::rename(other, file)
+        }
+        "move" => fs::rename(file, other),
+        "chown" => chown(file, Some(1), None),
+        "link" => fs::hard_link(file, other),
+        "unlink" => fs::remove_file(other),
+        "name" => name(&nameless(dir)?, &file),
+        "nameless" => nameless(dir).map(drop),
+        _ => Err(io::Error::other(format!("no such order: {order}"))),
+    }
+}
+
+/// A file without a name.
+fn nameless(dir: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.write(true).custom_flags(libc::O_TMPFILE).open(dir)
+}
+
+/// As open(2) has it: by its entry in /proc, which takes no capability.
+fn name(file: &File, path: &Path) -> io::Result<()> {
+    let from = std::ffi::CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    let to = std::ffi::CString::new(path.as_os_str().as_encoded_bytes())?;
+    let (at, follow) = (libc::AT_FDCWD, libc::AT_SYMLINK_FOLLOW);
+    // SAFETY: two strings that outlive the call.
+    match unsafe { libc::linkat(at, from.as_ptr(), at, to.as_ptr(), follow) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// CPU time of this process and of its reaped children (getrusage(2)).

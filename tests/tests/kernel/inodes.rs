@@ -10,7 +10,7 @@ use evictd_node::{
     trigger::{
         counter::{Crossing, Trigger},
         hook::CountHook,
-        inodes::InodeTrigger,
+        inodes::{InodeError, InodeTrigger},
     },
 };
 use evictd_tests::prelude::*;
@@ -183,6 +183,103 @@ fn overlay_counts_on_its_upper_layer() {
     assert_eq!(kind, "ext4");
     skip_if!((choice.hook == CountHook::Sampler).then_some("no hook on ext4"));
     counts_on(&cgroup, &disk.path(), &merged, trigger, 0);
+}
+
+/// Orders of 50 files each to a task of a pod on xfs, and what each has to add to the pod's share and to the count, which a
+/// worker of the filesystem may lower a while later.
+fn adds_on_xfs(disk: &Disk, dir: &Path, orders: &[(&str, i64)]) -> Result<(), InodeError> {
+    let cgroup = TestCgroup::new("orders", 256 * MIB).unwrap();
+    let mut object = BpfObject::load_counts().unwrap();
+    let hook = Some(CountHook::Tracepoint);
+    let mut trigger = InodeTrigger::build(&[&disk.path()], Ok(&mut object), hook)?;
+    let pod = cgroup.child("pod").unwrap();
+    let id = MemoryCgroup::open(&pod).unwrap().id();
+    let mut forker = Forker::start(Some(&pod)).unwrap();
+    let start = trigger.sample(0).unwrap().unwrap().available;
+    let mut expected = 0;
+    for (order, adds) in orders {
+        forker
+            .order(&format!("{order} {} 50", dir.display()))
+            .unwrap();
+        expected += adds;
+        let now = || {
+            let share = trigger.share(id, 0).unwrap_or_default();
+            let counted = trigger.counted(0).unwrap().unwrap();
+            (share.made - share.gone, start - counted)
+        };
+        let met = || (now() == (expected, expected)).then_some(());
+        let met = wait_for(Duration::from_secs(8), met);
+        assert!(met.is_some(), "{order}: {:?}, not {expected}", now());
+    }
+    lies_between(&trigger, &Filesystem::open(&disk.path()).unwrap(), 16).unwrap();
+    Ok(())
+}
+
+/// A file without a name is in the count, and in no share until it has one: those that a pod names are its own, those that
+/// it closes as they are cost nothing. What the task did before makes no difference.
+// R1, R39
+#[test]
+fn xfs_files_without_a_name() {
+    skip_if!(no_bpf());
+    let disk = or_skip!(Disk::new("xfs", DISK_MIB, INODES));
+    let dir = disk.path().join("files");
+    fs::create_dir(&dir).unwrap();
+    let orders = [
+        ("make", 50),
+        ("link", 0),
+        ("nameless", 0),
+        ("unlink", 0),
+        ("nameless", 0),
+        ("replace", 0),
+        ("nameless", 0),
+        ("remove", -50),
+        ("name", 50),
+        ("nameless", 0),
+        ("move", 0),
+        ("name", 50),
+        ("remove", -50),
+    ];
+    or_skip!(adds_on_xfs(&disk, &dir, &orders));
+}
+
+/// A container that changes a file of its image makes a copy, which has no name at first; one that moves such a file also
+/// makes a whiteout, which a new file replaces.
+// R1, R39
+#[test]
+fn xfs_copies_in_an_overlay() {
+    skip_if!(no_bpf());
+    let mut disk = or_skip!(Disk::new("xfs", DISK_MIB, INODES));
+    let merged = or_skip!(disk.overlay());
+    let lower = disk.path().join("lower");
+    let mut image = Forker::start(None).unwrap();
+    image
+        .order(&format!("make {} 50", lower.display()))
+        .unwrap();
+    let orders = [("chown", 50), ("move", 50), ("unlink", -50), ("make", 0)];
+    or_skip!(adds_on_xfs(&disk, &merged, &orders));
+}
+
+/// Without BTF a program knows the id of the current task's cgroup in the default hierarchy alone. Where memory is in another
+/// one that number is another cgroup's: all is counted, and no pod has a share.
+#[test]
+fn without_types_no_share_is_of_another_hierarchy() {
+    skip_if!(no_bpf());
+    let cgroup = TestCgroup::new("hybrid", 256 * MIB).unwrap();
+    let pod = cgroup.child("pod").unwrap();
+    let disk = or_skip!(Disk::new("ext4", 64, INODES));
+    for hierarchy in [0, 3] {
+        let mut object = BpfObject::load_counts_untyped(hierarchy).unwrap();
+        let hook = Some(CountHook::Tracepoint);
+        let built = InodeTrigger::build(&[&disk.path()], Ok(&mut object), hook);
+        let mut trigger = or_skip!(built);
+        let free = trigger.sample(0).unwrap().unwrap().available;
+        let mut forker = Forker::start(Some(&pod)).unwrap();
+        let dir = disk.path().join(format!("files{hierarchy}"));
+        fs::create_dir(&dir).unwrap();
+        forker.order(&format!("make {} 50", dir.display())).unwrap();
+        assert_eq!(trigger.counted(0).unwrap(), Some(free - 51));
+        assert_eq!(trigger.shares().is_empty(), hierarchy != 0);
+    }
 }
 
 /// Each has a device number of its own in stat(2), and the kubelet sees one filesystem.

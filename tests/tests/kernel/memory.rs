@@ -1,5 +1,6 @@
 //! The memory trigger against the files that show the same numbers, on every hook this kernel has.
 
+use aya::util::KernelVersion;
 use evictd_node::{
     cgroup::memory::Version,
     trigger::memory::{
@@ -97,6 +98,39 @@ fn crosses_on(hook: MemoryHook) {
     assert!(second.is_alive());
     assert!(trigger.next().is_none(), "the old limit is forgotten");
     matrix("memory.available", &hook.to_string(), &detail);
+}
+
+/// Links of tracing programs that this process holds.
+fn tracing_links() -> usize {
+    let entries = fs::read_dir("/proc/self/fdinfo").unwrap().flatten();
+    let infos = entries.filter_map(|entry| fs::read_to_string(entry.path()).ok());
+    infos
+        .filter(|info| info.contains("link_type:\ttracing"))
+        .count()
+}
+
+/// Before 5.13 a fexit program is attached only once, and to attach it has the kernel wait for every task of the machine: what
+/// sees memory that is given back is attached at the start there, not while memory is short.
+#[test]
+fn nothing_is_attached_late_where_that_takes_long() {
+    skip_if!(no_bpf());
+    let is_new = KernelVersion::current().unwrap() >= KernelVersion::new(5, 13, 0);
+    skip_if!(is_new.then_some("this kernel attaches programs at once"));
+    let cgroup = TestCgroup::new("late", 256 * MIB).unwrap();
+    let scope = MemoryCgroup::open(cgroup.path()).unwrap();
+    let begun = Instant::now();
+    let (_object, built) = load(&[&scope], Some(MemoryHook::Fexit), false);
+    let mut trigger = or_skip!(built).trigger;
+    println!("built in {:?}", begun.elapsed());
+    let before = tracing_links();
+    let falling = Trigger {
+        direction: Direction::Falling,
+        ..UP_TO_100_MIB
+    };
+    let begun = Instant::now();
+    trigger.arm(slot::RECOVERY as usize, falling).unwrap();
+    println!("armed in {:?}", begun.elapsed());
+    assert_eq!(tracing_links(), before, "attached at the start");
 }
 
 /// A rising trigger sees the way up, a falling one the way back; neither says anything before.

@@ -125,6 +125,22 @@ fn tracepoint_hook_counts() {
     counts_what_the_file_counts(CountHook::Tracepoint);
 }
 
+/// Without BTF, and with memory in a hierarchy that is not the default one: all tasks are counted, and no pod has a share.
+#[test]
+fn without_types_no_share_is_of_another_hierarchy() {
+    skip_if!(no_bpf());
+    let _alone = alone();
+    for hierarchy in [0, 3] {
+        let mut object = BpfObject::load_counts_untyped(hierarchy).unwrap();
+        let mut trigger = or_skip!(build(&mut object, CountHook::Tracepoint));
+        trigger.sample().unwrap();
+        let mut forker = Forker::start(None).unwrap();
+        forker.order("hold 300").unwrap();
+        lies_between(&trigger).unwrap();
+        assert_eq!(trigger.shares().is_empty(), hierarchy != 0);
+    }
+}
+
 /// A budget of 300 tasks: fewer do not trip it, more do, once; and the way back is told as well.
 fn crosses_both_ways(hook: CountHook) {
     const BUDGET: i64 = 300;

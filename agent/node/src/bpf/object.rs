@@ -153,20 +153,27 @@ impl BpfObject {
     /// # Errors
     /// No `bpf(2)`, not allowed to: the reason says which.
     pub fn load_counts() -> Result<Self, ObjectError> {
-        let mut globals = vec![("MEMORY_HIERARCHY", memory_hierarchy())];
+        let hierarchy = memory_hierarchy();
         let resolved = btf::Btf::of_kernel().and_then(|btf| offsets::resolve_counts(&btf));
-        let btf = match resolved {
-            Ok(offsets) => {
-                globals.extend(offsets);
-                globals.push(("OFFSETS_KNOWN", 1));
-                aya::Btf::from_sys_fs().ok()
+        match resolved {
+            Ok(mut globals) => {
+                globals.extend([("MEMORY_HIERARCHY", hierarchy), ("OFFSETS_KNOWN", 1)]);
+                Self::create(COUNTS, aya::Btf::from_sys_fs().ok(), &globals, false)
             }
             Err(error) => {
                 tracing::info!(%error, "counting without types");
-                None
+                Self::load_counts_untyped(hierarchy)
             }
-        };
-        Self::create(COUNTS, btf, &globals, false)
+        }
+    }
+
+    /// The same as on a kernel without BTF. `memory_hierarchy` is the id of the hierarchy that has the memory controller: 0 is v2.
+    ///
+    /// # Errors
+    /// As [`BpfObject::load_counts`].
+    pub fn load_counts_untyped(memory_hierarchy: u32) -> Result<Self, ObjectError> {
+        let globals = [("MEMORY_HIERARCHY", memory_hierarchy)];
+        Self::create(COUNTS, None, &globals, false)
     }
 
     /// Drops the kernel's type table: only loading a program needs it, and it is the largest thing that an agent holds

@@ -58,20 +58,60 @@ const XFS: &[ProgramSpec] = &[
         name: "inodes_xfs_freed",
         attach_point: AttachPoint::Tracepoint("xfs", "xfs_iunlink_remove"),
     },
+    ProgramSpec {
+        name: "inodes_xfs_took",
+        attach_point: AttachPoint::Tracepoint("xfs", "xfs_iget_miss"),
+    },
+    ProgramSpec {
+        name: "inodes_xfs_names",
+        attach_point: AttachPoint::Tracepoint("xfs", "xfs_link"),
+    },
+    ProgramSpec {
+        name: "inodes_xfs_removes",
+        attach_point: AttachPoint::Tracepoint("xfs", "xfs_remove"),
+    },
+    ProgramSpec {
+        name: "inodes_xfs_renames",
+        attach_point: AttachPoint::Tracepoint("xfs", "xfs_rename"),
+    },
 ];
 
+/// Programs of xfs with the tracepoint that they have now, and the one that told the same before 5.14 and 5.15.
+const XFS_RENAMED: [(&str, &str, &str); 2] = [
+    (
+        "inodes_xfs_took_again",
+        "xfs_iget_recycle",
+        "xfs_iget_reclaim",
+    ),
+    (
+        "inodes_xfs_tears_down",
+        "xfs_inode_inactivating",
+        "xfs_destroy_inode",
+    ),
+];
+
+fn xfs() -> Vec<ProgramSpec> {
+    let renamed = XFS_RENAMED.map(|(name, now, before)| {
+        let is_new = tracefs::expect("xfs", now, &[]).is_ok();
+        let tracepoint = if is_new { now } else { before };
+        let attach_point = AttachPoint::Tracepoint("xfs", tracepoint);
+        ProgramSpec { name, attach_point }
+    });
+    [XFS, &renamed].concat()
+}
+
 /// The programs of a hook for a type of filesystem; the reason when it has none.
-fn programs(kind: &str, hook: CountHook) -> Result<&'static [ProgramSpec], String> {
+fn programs(kind: &str, hook: CountHook) -> Result<Vec<ProgramSpec>, String> {
     match (kind, hook) {
-        ("ext4", CountHook::Typed) => Ok(EXT4_TYPED),
-        ("ext4", CountHook::Tracepoint) => Ok(EXT4),
-        ("btrfs", CountHook::Typed) => Ok(BTRFS_TYPED),
+        ("ext4", CountHook::Typed) => Ok(EXT4_TYPED.to_vec()),
+        ("ext4", CountHook::Tracepoint) => Ok(EXT4.to_vec()),
+        ("btrfs", CountHook::Typed) => Ok(BTRFS_TYPED.to_vec()),
         ("btrfs", CountHook::Tracepoint) => {
             Err("the records of btrfs do not say which device".to_owned())
         }
         // Its structs are private: what is common to all its records is the device.
         ("xfs", CountHook::Typed) => Err("xfs has no typed program".to_owned()),
-        ("xfs", CountHook::Tracepoint) => Ok(XFS),
+        ("xfs", CountHook::Tracepoint) => Ok(xfs()),
         _ => Err(format!("{kind} has no inode tracepoints")),
     }
 }
@@ -102,7 +142,7 @@ pub(super) fn probe(
             _ if hook == CountHook::Sampler => Ok(()),
             _ if attached.iter().any(|(k, h)| k == kind && *h == hook) => Ok(()),
             Err(reason) => Err((*reason).to_owned()),
-            Ok(object) => programs(kind, hook).and_then(|programs| attach(object, programs)),
+            Ok(object) => programs(kind, hook).and_then(|programs| attach(object, &programs)),
         };
         let found = tried.is_ok();
         facts.record(hook, tried);

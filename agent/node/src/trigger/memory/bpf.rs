@@ -126,6 +126,19 @@ struct Switch {
 }
 
 impl Switch {
+    /// Not attached yet; where the kernel attaches it only once it is, for good. Such a kernel waits for every task of the
+    /// machine each time (`synchronize_rcu_mult`, until e21aa341785c), for up to seconds: now is the time for that, not when
+    /// memory is short.
+    fn new(program: OwnedFd) -> io::Result<Self> {
+        let stays = !can_attach_again();
+        let link = stays.then(|| TracingLink::attach(&program)).transpose()?;
+        Ok(Self {
+            program,
+            link,
+            stays,
+        })
+    }
+
     /// Attaches or detaches; whether that changed anything.
     fn set(&mut self, on: bool) -> io::Result<bool> {
         if on == self.link.is_some() || (self.stays && !on) {
@@ -162,11 +175,7 @@ impl Attached {
         let uncharge = (hook == MemoryHook::Fexit)
             .then(|| object.load_program(&UNCHARGE).ok())
             .flatten()
-            .map(|program| Switch {
-                program,
-                link: None,
-                stays: !can_attach_again(),
-            });
+            .and_then(|program| Switch::new(program).ok());
         Ok(Self {
             hook,
             link,
