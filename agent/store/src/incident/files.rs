@@ -15,7 +15,7 @@ use std::{
 };
 
 use evictd_engine::history::Sample;
-use evictd_sys::fs::PathError;
+use evictd_sys::fs::{PathError, TEMPORARY};
 
 use crate::{
     incident::{Incident, VERSION},
@@ -24,6 +24,8 @@ use crate::{
 
 /// Where they are, in the state directory.
 const DIRECTORY: &str = "incidents";
+/// Their extension.
+const FILE: &str = "json";
 /// Files that are kept.
 pub const MOST: usize = 64;
 /// Evictions that may be open at once: as many as the fast path has under way. Of more, the oldest is given up.
@@ -150,8 +152,10 @@ impl Writer {
             };
         }
         // What cannot be listed cannot be written either, and that was said.
-        let names = names(&self.directory).unwrap_or_default();
-        for path in names.iter().rev().skip(MOST) {
+        let listed = names(&self.directory, FILE).unwrap_or_default();
+        // An agent that was killed while it wrote has left a temporary file.
+        let left = names(&self.directory, TEMPORARY).unwrap_or_default();
+        for path in listed.iter().rev().skip(MOST).chain(&left) {
             let _ = fs::remove_file(path);
         }
     }
@@ -159,18 +163,18 @@ impl Writer {
     fn write_one(&self, incident: &Incident) -> io::Result<()> {
         fs::create_dir_all(&self.directory)?;
         let path = file(&self.directory, &incident.eviction.id);
-        evictd_sys::fs::replace(&path, &serde_json::to_vec(incident)?, false)
+        evictd_sys::fs::replace(&path, &serde_json::to_vec(incident)?, true)
     }
 }
 
-/// The files, the oldest first. One of a time to come is older than all others: the clock was set back since.
-fn names(directory: &Path) -> io::Result<Vec<PathBuf>> {
+/// The files with this extension, the oldest first. One of a time to come is older than all others: the clock was set back since.
+fn names(directory: &Path, wanted: &str) -> io::Result<Vec<PathBuf>> {
     let now = SystemTime::now();
     let mut names = Vec::new();
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         let path = entry.path();
-        if path.extension().is_some_and(|e| e == "json") {
+        if path.extension().is_some_and(|e| e == wanted) {
             let written = entry.metadata()?.modified()?;
             names.push((written <= now, written, path));
         }
@@ -218,7 +222,7 @@ pub fn decode(bytes: &[u8]) -> Result<Incident, String> {
 }
 
 fn file(directory: &Path, id: &str) -> PathBuf {
-    directory.join(format!("{id}.json"))
+    directory.join(format!("{id}.{FILE}"))
 }
 
 #[cfg(test)]
@@ -310,12 +314,15 @@ mod tests {
             incidents.begin(SECOND, begun(&incident(&name(number))));
             incidents.writer().write(incidents.due(u64::MAX), &[]);
         }
-        assert_eq!(names(&dir.path().join(DIRECTORY)).unwrap().len(), MOST);
+        assert_eq!(
+            names(&dir.path().join(DIRECTORY), FILE).unwrap().len(),
+            MOST
+        );
         let is_there = |number| read(dir.path(), &name(number)).unwrap().is_some();
         assert!(!is_there(0) && !is_there(2) && is_there(MOST_OPEN + 4));
         // The clock is set back a day.
         let tomorrow = SystemTime::now() + Duration::from_secs(86_400);
-        for path in names(&dir.path().join(DIRECTORY)).unwrap() {
+        for path in names(&dir.path().join(DIRECTORY), FILE).unwrap() {
             let file = fs::File::options().write(true).open(path).unwrap();
             file.set_modified(tomorrow).unwrap();
         }
@@ -324,6 +331,19 @@ mod tests {
             incidents.writer().write(incidents.due(u64::MAX), &[]);
         }
         assert!(is_there(MOST_OPEN + 5) && is_there(MOST_OPEN + 6));
+    }
+
+    #[test]
+    fn what_a_crash_has_left_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let left = dir.path().join(DIRECTORY).join("half.new");
+        fs::create_dir(dir.path().join(DIRECTORY)).unwrap();
+        fs::write(&left, "{").unwrap();
+        let mut incidents = Incidents::new(dir.path());
+        incidents.begin(SECOND, begun(&incident("one")));
+        incidents.writer().write(incidents.due(u64::MAX), &[]);
+        assert!(!left.exists());
+        assert!(read(dir.path(), "one").unwrap().is_some());
     }
 
     #[test]
