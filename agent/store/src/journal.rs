@@ -126,11 +126,11 @@ pub enum JournalError {
 }
 
 impl Journal {
-    /// Opens the journal of a directory, which is made when it is not there. On a disk that is full or read-only it starts without a file,
-    /// or without the directory, and makes it when it can.
+    /// Opens the journal of a directory, which is made when it is not there. On a disk that is full, read-only or broken it starts without
+    /// a file, or without the directory, and makes it when it can.
     ///
     /// # Errors
-    /// The directory may not be written, or another agent holds it.
+    /// The directory may not be written or is none, or another agent holds it: a matter of the configuration.
     pub fn open(dir: &Path) -> Result<Self, JournalError> {
         Self::open_on(System, dir, FILE_BYTES)
     }
@@ -155,7 +155,7 @@ impl<D: Disk> Journal<D> {
         };
         match journal.open_current() {
             Ok(()) => {}
-            Err(JournalError::Path(error)) if has_no_room(&error.source) => {
+            Err(JournalError::Path(error)) if !is_configured_wrong(&error.source) => {
                 tracing::error!(%error, "the journal has no file yet");
             }
             Err(error) => return Err(error),
@@ -426,12 +426,12 @@ fn whole_lines(path: &Path) -> io::Result<u64> {
     Ok(whole as u64)
 }
 
-/// Whether it may be otherwise later, without a change of the configuration.
-fn has_no_room(error: &io::Error) -> bool {
-    use io::ErrorKind::{QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+/// Whether only another configuration helps. A disk that is full, read-only or broken stops no agent: the journal tries again.
+fn is_configured_wrong(error: &io::Error) -> bool {
+    use io::ErrorKind::{IsADirectory, NotADirectory, PermissionDenied};
     matches!(
         error.kind(),
-        QuotaExceeded | ReadOnlyFilesystem | StorageFull
+        PermissionDenied | NotADirectory | IsADirectory
     )
 }
 
