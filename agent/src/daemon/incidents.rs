@@ -43,11 +43,8 @@ impl Agent {
 
     fn begin(&mut self, mut incident: Incident) {
         self.describe_pods(&mut incident);
-        if incident.asked.is_some() {
-            // It may last longer than the recorder remembers.
-            incident.see(&self.samples());
-        }
-        self.incidents.begin(monotonic_ns(), incident);
+        let samples = self.samples();
+        self.incidents.begin(monotonic_ns(), incident, &samples);
     }
 
     /// Takes note of who goes because he was asked to, and of who has gone.

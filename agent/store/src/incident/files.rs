@@ -74,8 +74,10 @@ impl Incidents {
         &self.kept
     }
 
-    /// A pod was evicted, or asked to end.
-    pub fn begin(&mut self, now: u64, incident: Incident) {
+    /// A pod was evicted, or asked to end. What was seen before is kept now: until the incident is written the recorder may have
+    /// forgotten it.
+    pub fn begin(&mut self, now: u64, mut incident: Incident, samples: &[Sample]) {
+        incident.see(samples);
         if self.open.len() >= MOST_OPEN {
             self.open.pop_front();
             self.kept.failed.fetch_add(1, Ordering::Relaxed);
@@ -229,7 +231,7 @@ fn file(directory: &Path, id: &str) -> PathBuf {
 mod tests {
     use super::*;
     use crate::incident::tests::incident;
-    use evictd_engine::Signal;
+    use evictd_engine::{Signal, history::Recorder};
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -273,8 +275,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut incidents = Incidents::new(dir.path());
         let (one, two) = (incident("one"), incident("two"));
-        incidents.begin(SECOND, begun(&one));
-        incidents.begin(SECOND, begun(&two));
+        incidents.begin(SECOND, begun(&one), &[]);
+        incidents.begin(SECOND, begun(&two), &[]);
         incidents.finish(2 * SECOND, one.finish.as_ref().unwrap());
         assert!(incidents.due(2 * SECOND).is_empty());
         let due = incidents.due(3 * SECOND);
@@ -300,18 +302,40 @@ mod tests {
         assert_eq!(incidents.kept().written.load(Ordering::Relaxed), 2);
     }
 
+    // R49
+    #[test]
+    fn what_was_seen_before_outlives_the_recorder() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut incidents = Incidents::new(dir.path());
+        let (recorder, one) = (Recorder::default(), incident("one"));
+        let crossed = one.eviction.stages.crossed;
+        let look = |time: u64| recorder.record(time, Signal::MemoryAvailable, 7);
+        look(crossed - 5_000_000);
+        look(crossed);
+        incidents.begin(SECOND, begun(&one), &recorder.since(0));
+        // Until the pod is gone the fast path looks every millisecond.
+        (1..=2000).for_each(|ms| look(crossed + ms * 1_000_000));
+        let seen = recorder.since(0);
+        assert!(seen.iter().all(|sample| sample.time > crossed));
+        incidents.writer().write(incidents.due(u64::MAX), &seen);
+        let kept = read(dir.path(), "one").unwrap().unwrap();
+        let samples = &kept.samples["memory.available"];
+        assert_eq!(samples[0], (crossed - 5_000_000, 7));
+        assert!(samples.is_sorted() && samples.len() == seen.len() + 1);
+    }
+
     #[test]
     fn only_so_many_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         let mut incidents = Incidents::new(dir.path());
         let name = |number: usize| format!("{number:03}");
         for number in 0..MOST_OPEN + 2 {
-            incidents.begin(SECOND, begun(&incident(&name(number))));
+            incidents.begin(SECOND, begun(&incident(&name(number))), &[]);
         }
         assert_eq!(incidents.kept().failed.load(Ordering::Relaxed), 2);
         incidents.writer().write(incidents.due(u64::MAX), &[]);
         for number in MOST_OPEN + 2..MOST_OPEN + 5 {
-            incidents.begin(SECOND, begun(&incident(&name(number))));
+            incidents.begin(SECOND, begun(&incident(&name(number))), &[]);
             incidents.writer().write(incidents.due(u64::MAX), &[]);
         }
         assert_eq!(
@@ -327,7 +351,7 @@ mod tests {
             file.set_modified(tomorrow).unwrap();
         }
         for number in MOST_OPEN + 5..MOST_OPEN + 7 {
-            incidents.begin(SECOND, begun(&incident(&name(number))));
+            incidents.begin(SECOND, begun(&incident(&name(number))), &[]);
             incidents.writer().write(incidents.due(u64::MAX), &[]);
         }
         assert!(is_there(MOST_OPEN + 5) && is_there(MOST_OPEN + 6));
@@ -340,7 +364,7 @@ mod tests {
         fs::create_dir(dir.path().join(DIRECTORY)).unwrap();
         fs::write(&left, "{").unwrap();
         let mut incidents = Incidents::new(dir.path());
-        incidents.begin(SECOND, begun(&incident("one")));
+        incidents.begin(SECOND, begun(&incident("one")), &[]);
         incidents.writer().write(incidents.due(u64::MAX), &[]);
         assert!(!left.exists());
         assert!(read(dir.path(), "one").unwrap().is_some());
@@ -351,7 +375,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(DIRECTORY), "in the way").unwrap();
         let mut incidents = Incidents::new(dir.path());
-        incidents.begin(SECOND, begun(&incident("one")));
+        incidents.begin(SECOND, begun(&incident("one")), &[]);
         incidents.writer().write(incidents.due(u64::MAX), &[]);
         assert_eq!(incidents.kept().failed.load(Ordering::Relaxed), 1);
     }
