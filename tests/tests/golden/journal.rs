@@ -146,6 +146,7 @@ fn oom_kill(cause: OomCause, is_full: bool) -> OomKill {
         })),
         was_first: !is_full,
     }
+        more: if is_full { 9 } else { 0 },
 }
 
 /// Every record; what may be absent is once there and once not.
