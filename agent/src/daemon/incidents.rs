@@ -50,6 +50,8 @@ impl Agent {
     /// Takes note of who goes because he was asked to, and of who has gone.
     fn follow_asked(&mut self) {
         while let Some(asked) = self.pod_source.going() {
+            // The API server has agreed.
+            self.metrics.asked(&asked);
             self.begin(Incident::of_asked(asked));
         }
         let entries = &self.handed_over.entries;
