@@ -185,6 +185,19 @@ fn names(directory: &Path, wanted: &str) -> io::Result<Vec<PathBuf>> {
     Ok(names.into_iter().map(|(_, _, path)| path).collect())
 }
 
+/// The ids of the incidents that have a file, oldest file first; at most [`MOST`].
+pub fn ids(state_dir: &Path) -> Vec<String> {
+    // Where no incident was written there is no directory.
+    let names = names(&state_dir.join(DIRECTORY), FILE).unwrap_or_default();
+    let newest = names.len().saturating_sub(MOST);
+    let ids = names
+        .iter()
+        .skip(newest)
+        .filter_map(|path| path.file_stem());
+    ids.filter_map(|id| id.to_str().map(str::to_owned))
+        .collect()
+}
+
 /// What was kept of an eviction, if anything was.
 ///
 /// # Errors

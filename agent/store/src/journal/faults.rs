@@ -361,6 +361,6 @@ fn a_start_without_room_carries_over_what_waits_later() {
     journal.append(&eviction(2)).unwrap_err();
     disk.heal();
     journal.append(&eviction(3)).unwrap();
-    let kept = read_file(&from, &|_| true).unwrap().records;
+    let kept = read_file(&from, &|_| true).unwrap().0;
     assert_eq!(kept, [eviction(1), eviction(3)]);
 }
