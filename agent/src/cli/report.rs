@@ -12,6 +12,7 @@ use evictd_config::duration;
 use evictd_engine::{Cause, Resource, Signal};
 use evictd_store::{
     incident::{Incident, RankedPod, files},
+    journal,
     record::{EvictionRecord, OutcomeRecord, PaceRecord, Reported},
 };
 use serde_json::{Value, json, to_value};
@@ -99,10 +100,18 @@ fn compare(
             return Err(bad("-o html", reason));
         }
     }
+    let mut coverage = shadow::Coverage::new(journal::is_cut(dir));
     let mut records = Vec::new();
-    let damage = each_record(dir, |record| records.push(record))?;
+    let damage = each_record(dir, |record| {
+        coverage.note(&record);
+        if shadow::Comparison::wants(&record) {
+            records.push(record);
+        }
+    })?;
     let now = jiff::Timestamp::now();
-    let compared = shadow::Comparison::of(records, now - arguments.since, now);
+    let since = now.checked_sub(arguments.since);
+    let since = since.unwrap_or(jiff::Timestamp::MIN);
+    let compared = shadow::Comparison::of(records, &coverage, since, now);
     let text = match arguments.output {
         Format::Json => to_json(&compared)?,
         _ => compared.text(),

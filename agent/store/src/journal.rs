@@ -474,6 +474,11 @@ pub fn read_each(dir: &Path, mut take: impl FnMut(Record)) -> Result<Vec<Damage>
     Ok(damage)
 }
 
+/// Whether older records may have gone with a file that was replaced.
+pub fn is_cut(dir: &Path) -> bool {
+    dir.join(PREVIOUS).exists()
+}
+
 /// What of one file is no record.
 #[derive(Default)]
 struct Unread {
