@@ -441,19 +441,53 @@ fn standings(pods: &[RankedPod]) -> String {
         ("NOTE", Alignment::Left),
     ]);
     for (position, pod) in pods.iter().enumerate() {
-        let note = if pod.evicted { "evicted" } else { "" };
         table.row([
-            (position + 1).to_string(),
+            pod.place.unwrap_or(position + 1).to_string(),
             pod.pod.clone(),
             pod.usage
                 .map_or_else(|| "-".to_owned(), |u| bytes(u.into())),
             bytes(pod.request.into()),
-            pod.priority.to_string(),
+            priority(pod),
             pod.qos_class.clone(),
-            note.to_owned(),
+            notes(pod).join(", "),
         ]);
     }
     table.render()
+}
+
+/// A priority that is not known is none.
+fn priority(pod: &RankedPod) -> String {
+    match pod.priority_unknown {
+        true => "-".to_owned(),
+        false => pod.priority.to_string(),
+    }
+}
+
+/// What of a pod's place its numbers do not explain.
+fn notes(pod: &RankedPod) -> Vec<String> {
+    let mut notes = Vec::new();
+    if pod.evicted {
+        notes.push("evicted".to_owned());
+    }
+    if pod.order != 0 {
+        notes.push(format!("a policy's order {}", pod.order));
+    }
+    if pod.priority_unknown {
+        notes.push("its priority is not known: ranked last".to_owned());
+    }
+    if pod.terminating {
+        notes.push("evicted before, still ending".to_owned());
+    }
+    if pod.protected {
+        notes.push("protected".to_owned());
+    }
+    if let Some(why) = &pod.spared {
+        notes.push(match why.as_str() {
+            "" => "spared by a policy".to_owned(),
+            why => format!("spared: {why}"),
+        });
+    }
+    notes
 }
 
 #[cfg(test)]

@@ -55,6 +55,9 @@ pub struct RankedPod {
     /// It was evicted before and was still on its way.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub terminating: bool,
+    /// Its place in the order of eviction, from 1 on, where pods before it are not told of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<usize>,
 }
 
 /// By which order the pods of an incident stand.

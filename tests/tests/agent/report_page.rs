@@ -45,6 +45,7 @@ fn standing(number: u64) -> RankedPod {
         protected: number == 4,
         spared: (number == 5).then(|| format!("the gate {MARKUP} says no, and has for a while")),
         terminating: false,
+        place: None,
     }
 }
 
