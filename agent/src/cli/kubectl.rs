@@ -14,7 +14,7 @@ use super::{
     input::bad,
     policy,
     report::NOT_AGREED,
-    table::{Alignment, Table, bytes},
+    table::{Alignment, Table, bytes, printable},
     to_json,
 };
 
@@ -107,7 +107,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<String, CommandError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(answer(arguments))
+    let text = runtime.block_on(answer(arguments))?;
+    Ok(match arguments.output {
+        OutputFormat::Table => printable(text),
+        OutputFormat::Json => text,
+    })
 }
 
 async fn answer(arguments: &Arguments) -> Result<String, CommandError> {

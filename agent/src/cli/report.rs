@@ -21,7 +21,7 @@ use super::{
     CommandError,
     evictions::{Evictions, Known, Wanted, each_record, evictions},
     print, state_dir_of,
-    table::{Alignment, Table, amount_of, bytes},
+    table::{Alignment, Table, amount_of, bytes, printable},
     to_json,
 };
 use crate::cli::input::bad;
@@ -114,7 +114,7 @@ fn compare(
     let compared = shadow::Comparison::of(records, &coverage, since, now);
     let text = match arguments.output {
         Format::Json => to_json(&compared)?,
-        _ => compared.text(),
+        _ => printable(compared.text()),
     };
     print(stdout, &text)?;
     Ok(damage.iter().map(ToString::to_string).collect())
@@ -204,7 +204,7 @@ fn one(
             } else {
                 "no agreement is known: its budget refused, or the API server did not answer\n"
             };
-            text + note
+            printable(text + note)
         }
         Format::Json => to_json(&json!({ "incident": incident, "reported": reported }))?,
         Format::Html => page::page(&incident, reported.as_ref())?,
